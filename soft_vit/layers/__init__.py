@@ -1,0 +1,20 @@
+"""The nn.Modules that the pyramid is made of."""
+
+from soft_vit.layers.attention import ATTENTIONS, Attention, attention_class, attention_options
+from soft_vit.layers.block import DROP_PATH_MODES, DropPathMode, PostNormBlock, PreNormBlock
+from soft_vit.layers.patch_embed import ConvNormAct, ConvPatchEmbed
+from soft_vit.layers.pos_embed import resample_pos_embed
+
+__all__ = [
+    "ATTENTIONS",
+    "DROP_PATH_MODES",
+    "Attention",
+    "ConvNormAct",
+    "ConvPatchEmbed",
+    "DropPathMode",
+    "PostNormBlock",
+    "PreNormBlock",
+    "attention_class",
+    "attention_options",
+    "resample_pos_embed",
+]

@@ -1,0 +1,31 @@
+"""The attentions of the pyramid: one file each, one line each in the table."""
+
+from inspect import signature
+from typing import Any
+
+from soft_vit.layers.attention.base import Attention
+from soft_vit.layers.attention.gaussian import GaussianAttention
+from soft_vit.layers.attention.soft import SoftAttention, SoftNormAttention
+from soft_vit.layers.attention.softmax import SoftmaxAttention
+
+__all__ = ["ATTENTIONS", "Attention", "attention_class", "attention_options"]
+
+ATTENTIONS: dict[str, type[Attention]] = {
+    "soft": SoftAttention,
+    "soft_norm": SoftNormAttention,
+    "softmax": SoftmaxAttention,
+    "gaussian": GaussianAttention,
+}
+
+
+def attention_class(name: str) -> type[Attention]:
+    """The class of an attention by its name in `ATTENTIONS`; ValueError for another name."""
+    if name not in ATTENTIONS:
+        raise ValueError(f"attention={name!r} is not known; use one of {', '.join(sorted(ATTENTIONS))}.")
+    return ATTENTIONS[name]
+
+
+def attention_options(cls: type[Attention]) -> dict[str, Any]:
+    """Names and defaults of the keyword arguments that are a kind's own, not the pyramid's."""
+    given_by_pyramid = {"dim", "num_heads", "feat_size", "sr_ratio", "device", "dtype", "self"}
+    return {name: p.default for name, p in signature(cls.__init__).parameters.items() if name not in given_by_pyramid}

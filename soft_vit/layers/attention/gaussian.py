@@ -1,0 +1,51 @@
+"""Gaussian attention without decomposition (SOFT, arXiv 2110.11945, Eq. 4 and 5)."""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from soft_vit.layers.attention.base import Attention, check_heads
+from soft_vit.ops import gaussian_attention
+
+torch.fx.wrap("gaussian_attention")
+
+
+class GaussianAttention(Attention):
+    """`exp(-||q_i - q_j||^2 / (2 sqrt(d))) V` over all pairs of tokens, the key being the query.
+
+    normalize: scale the kernel symmetrically by `rowsum^(-1/2)` on both sides (arXiv 2207.03341).
+    """
+
+    cost: ClassVar[str] = "N^2"
+    needs_grid: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        feat_size: tuple[int, int],
+        sr_ratio: int = 1,
+        qkv_bias: bool = True,
+        normalize: bool = False,
+        proj_drop: float = 0.0,
+        device=None,
+        dtype=None,
+    ) -> None:
+        super().__init__()
+        dd = {"device": device, "dtype": dtype}
+        self.num_heads = num_heads
+        self.head_dim = check_heads(dim, num_heads)
+        self.normalize = normalize
+        self.q = nn.Linear(dim, dim, bias=qkv_bias, **dd)
+        self.v = nn.Linear(dim, dim, bias=qkv_bias, **dd)
+        self.proj = nn.Linear(dim, dim, **dd)
+        self.proj_drop = nn.Dropout(proj_drop)
+
+    def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
+        B, N, C = x.shape
+        q = self.q(x).reshape(B, N, self.num_heads, self.head_dim).transpose(1, 2) * self.head_dim**-0.25
+        v = self.v(x).reshape(B, N, self.num_heads, self.head_dim).transpose(1, 2)
+        x = gaussian_attention(q, v, self.normalize)
+        return self.proj_drop(self.proj(x.transpose(1, 2).reshape(B, N, C)))

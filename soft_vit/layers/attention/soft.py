@@ -1,0 +1,225 @@
+"""Softmax-free attention (SOFT, arXiv 2110.11945) and its normalised form (arXiv 2207.03341)."""
+
+import math
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from timm.layers import to_2tuple
+from torch import Tensor, nn
+
+from soft_vit.layers.attention.base import Attention, check_heads
+from soft_vit.ops import soft_attention
+from soft_vit.ops.choices import check_choice
+from soft_vit.ops.inverse import NEWTON_GRADIENTS, NEWTON_STARTS, NewtonGradient, NewtonStart
+from soft_vit.ops.soft_attention import INVERSES, Inverse
+
+Sampling = Literal["conv", "avg", "random", "first"]
+
+SAMPLINGS = ("conv", "avg", "random", "first")
+GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
+
+
+def project_to_map(x: Tensor, linear: nn.Linear, scale: float = 1.0) -> Tensor:
+    """`scale * linear(x)` for tokens `[B, N, C]`, as a map in memory: `[B, C', N]`.
+
+    Head-wise maps and matrices are views of that layout, so no head is ever copied.
+    """
+    weight = linear.weight.expand(x.shape[0], -1, -1)
+    if linear.bias is None:
+        return scale * torch.bmm(weight, x.mT)
+    return torch.baddbmm(linear.bias[:, None], weight, x.mT, beta=scale, alpha=scale)
+
+
+def project_from_map(x: Tensor, linear: nn.Linear) -> Tensor:
+    """`linear` on a map `[B, C, N]`, giving tokens `[B, N, C']`."""
+    return torch.baddbmm(linear.bias, x.mT, linear.weight.T.expand(x.shape[0], -1, -1))
+
+
+def reduced_grid(feat_size: tuple[int, int], sr_ratio: int, limit: tuple[int, int] | None) -> tuple[int, int]:
+    """The grid of whole windows of side sr_ratio on a map, at most `limit`; a remainder of the map is dropped."""
+    if min(feat_size) < sr_ratio:
+        raise ValueError(
+            f"A map of {feat_size[0]} x {feat_size[1]} tokens has no whole window of {sr_ratio} x {sr_ratio} to sample a "
+            f"bottleneck token from; use an image of at least 32 x 32 pixels, or a smaller sr_ratio."
+        )
+    height, width = feat_size[0] // sr_ratio, feat_size[1] // sr_ratio
+    return (height, width) if limit is None else (min(height, limit[0]), min(width, limit[1]))
+
+
+def conv_tokens(q: Tensor, weight: Tensor, limit: tuple[int, int] | None) -> Tensor:
+    """Convolution of query maps `[P, D, H, W]` with kernel = stride, pooled to at most `limit`: tokens `[P, M, D]`."""
+    grid = reduced_grid(q.shape[-2:], weight.shape[-1], limit)
+    tokens = F.conv2d(q, weight, stride=weight.shape[-1])
+    if tuple(tokens.shape[-2:]) != grid:
+        tokens = F.adaptive_avg_pool2d(tokens, grid)
+    return tokens.flatten(2).mT
+
+
+def average_tokens(q: Tensor, sr_ratio: int, limit: tuple[int, int] | None) -> Tensor:
+    """Averages over equal windows of query maps `[P, D, H, W]`: tokens `[P, M, D]`."""
+    return F.adaptive_avg_pool2d(q, reduced_grid(q.shape[-2:], sr_ratio, limit)).flatten(2).mT
+
+
+def first_tokens(q: Tensor, sr_ratio: int, limit: tuple[int, int] | None) -> Tensor:
+    """The first tokens of query maps `[P, D, H, W]` in raster order: `[P, M, D]`."""
+    height, width = reduced_grid(q.shape[-2:], sr_ratio, limit)
+    return q.flatten(2)[..., : height * width].mT
+
+
+def random_tokens(q: Tensor, sr_ratio: int, limit: tuple[int, int] | None, redraw: bool) -> Tensor:
+    """One token from each of M equal runs of query maps `[P, D, H, W]`: `[P, M, D]`, no token twice.
+
+    redraw: draw the places within the runs; otherwise a fixed low-discrepancy sequence chooses them.
+    """
+    height, width = reduced_grid(q.shape[-2:], sr_ratio, limit)
+    count, num_tokens = height * width, q.shape[-2] * q.shape[-1]
+    run = torch.arange(count, device=q.device, dtype=torch.float32)
+    place = torch.rand(count, device=q.device) if redraw else (run * GOLDEN_RATIO) % 1
+    index = ((run + place) * (num_tokens / count)).long().clamp(max=num_tokens - 1)
+    return q.flatten(2)[..., index].mT
+
+
+# Leaves of symbolic tracing: they look at sizes.
+torch.fx.wrap("soft_attention")
+torch.fx.wrap("project_to_map")
+torch.fx.wrap("project_from_map")
+torch.fx.wrap("conv_tokens")
+torch.fx.wrap("average_tokens")
+torch.fx.wrap("first_tokens")
+torch.fx.wrap("random_tokens")
+
+
+class SoftAttention(Attention):
+    """`K1 A^+ (K1^T V)` through bottleneck tokens sampled from the query map, plus a depthwise convolution of V.
+
+    sr_ratio: side of the window that one bottleneck token stands for.
+    sampling: `conv` (a convolution with kernel = stride = sr_ratio shared by the heads, LayerNorm, GELU: the released
+        models), `avg` (window averages: the paper's default), `random` (redrawn at each training step) or `first`.
+    num_bottleneck: number of bottleneck tokens on the map `feat_size`, a square number; by default that of sr_ratio.
+    max_bottleneck: grid to which sampled tokens are pooled where theirs is larger, which bounds the cost in N.
+    local_kernel: side of the depthwise convolution, odd, one kernel for each head; 0 for none; by default the next odd
+        number above sr_ratio.
+    inverse, newton_iters, newton_start, newton_gradient, ridge: see `soft_vit.ops.soft_attention`.
+    """
+
+    cost: ClassVar[str] = "N*M"
+    normalize: ClassVar[bool] = False
+    default_start: ClassVar[NewtonStart] = "rowsum"
+    default_ridge: ClassVar[float] = 0.01
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        feat_size: tuple[int, int],
+        sr_ratio: int = 1,
+        qkv_bias: bool = True,
+        sampling: Sampling = "conv",
+        num_bottleneck: int | None = None,
+        max_bottleneck: tuple[int, int] | None = None,
+        local_kernel: int | None = None,
+        inverse: Inverse = "newton",
+        newton_iters: int = 20,
+        newton_start: NewtonStart | None = None,
+        newton_gradient: NewtonGradient = "closed_form",
+        ridge: float | None = None,
+        proj_drop: float = 0.0,
+        device=None,
+        dtype=None,
+    ) -> None:
+        super().__init__()
+        dd = {"device": device, "dtype": dtype}
+        self.num_heads = num_heads
+        self.head_dim = check_heads(dim, num_heads)
+        self.sampling = check_choice("sampling", sampling, SAMPLINGS)
+        self.inverse = check_choice("inverse", inverse, INVERSES)
+        self.newton_iters = newton_iters
+        self.newton_start = check_choice("newton_start", newton_start or self.default_start, NEWTON_STARTS)
+        self.newton_gradient = check_choice("newton_gradient", newton_gradient, NEWTON_GRADIENTS)
+        # Without a ridge, equal tokens have no Cholesky factor.
+        default_ridge = SoftAttention.default_ridge if inverse == "cholesky" else self.default_ridge
+        self.ridge = default_ridge if ridge is None else ridge
+        if local_kernel is None:
+            local_kernel = sr_ratio + 1 + sr_ratio % 2
+        self.limit = None if max_bottleneck is None else tuple(to_2tuple(max_bottleneck))
+        if num_bottleneck is not None:
+            side = bottleneck_side(num_bottleneck, feat_size)
+            self.limit = (side, side) if self.limit is None else (min(side, self.limit[0]), min(side, self.limit[1]))
+            sr_ratio = min(sr_ratio, min(feat_size) // side)
+        self.sr_ratio = sr_ratio
+
+        self.q = nn.Linear(dim, dim, bias=qkv_bias, **dd)
+        self.v = nn.Linear(dim, dim, bias=qkv_bias, **dd)
+        if sampling == "conv":
+            self.sample = nn.Conv2d(self.head_dim, self.head_dim, sr_ratio, stride=sr_ratio, bias=False, **dd)
+            self.sample_norm = nn.LayerNorm(self.head_dim, eps=1e-5, **dd)
+        if local_kernel and local_kernel % 2 == 0:
+            raise ValueError(f"local_kernel={local_kernel} has no centre; use an odd side, or 0 for no convolution.")
+        self.local = (
+            nn.Conv2d(num_heads, num_heads, local_kernel, padding=local_kernel // 2, groups=num_heads, bias=False, **dd)
+            if local_kernel
+            else None
+        )
+        self.proj = nn.Linear(dim, dim, **dd)
+        self.proj_drop = nn.Dropout(proj_drop)
+
+    def sample_bottleneck(self, q: Tensor) -> Tensor:
+        """Bottleneck tokens `[P, M, D]` of the query maps `[P, D, H, W]` of P = B * heads problems."""
+        if self.sampling == "conv":
+            return F.gelu(self.sample_norm(conv_tokens(q, self.sample.weight, self.limit)))
+        if self.sampling == "avg":
+            return average_tokens(q, self.sr_ratio, self.limit)
+        if self.sampling == "first":
+            return first_tokens(q, self.sr_ratio, self.limit)
+        return random_tokens(q, self.sr_ratio, self.limit, self.training)
+
+    def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
+        B, N, C = x.shape
+        H, W = feat_size
+        q = project_to_map(x, self.q, self.head_dim**-0.25)
+        v = project_to_map(x, self.v)
+        bottleneck = self.sample_bottleneck(q.reshape(B * self.num_heads, self.head_dim, H, W))
+        heads = (B, self.num_heads, self.head_dim, N)
+        x = soft_attention(
+            q.reshape(heads).transpose(2, 3),
+            bottleneck.reshape(B, self.num_heads, -1, self.head_dim),
+            v.reshape(heads).transpose(2, 3),
+            inverse=self.inverse,
+            normalize=self.normalize,
+            iters=self.newton_iters,
+            ridge=self.ridge,
+            start=self.newton_start,
+            gradient=self.newton_gradient,
+        )
+        x = x.transpose(2, 3).reshape(B, C, N)
+        if self.local is not None:
+            weight = self.local.weight.repeat_interleave(self.head_dim, dim=0)
+            v_map = v.reshape(B, C, H, W)
+            x = x + F.conv2d(v_map, weight, padding=self.local.padding, groups=self.head_dim * self.num_heads).flatten(
+                2
+            )
+        return self.proj_drop(project_from_map(x, self.proj))
+
+
+class SoftNormAttention(SoftAttention):
+    """The normalised form `D A^+ D` with `D = diag(rowsum(A))^(-1/2)`; by default without a ridge, guarded start.
+
+    newton_start="guarded_batch" reproduces the released arithmetic, in which an image's output depends on its batch.
+    """
+
+    normalize: ClassVar[bool] = True
+    default_start: ClassVar[NewtonStart] = "guarded"
+    default_ridge: ClassVar[float] = 0.0
+
+
+def bottleneck_side(num_bottleneck: int, feat_size: tuple[int, int]) -> int:
+    """The side of a square grid of num_bottleneck tokens; ValueError unless it exists and fits on the map."""
+    side = math.isqrt(max(num_bottleneck, 0))
+    if side < 1 or side * side != num_bottleneck or side > min(feat_size):
+        raise ValueError(
+            f"num_bottleneck={num_bottleneck} is not a square grid on a map of {feat_size[0]} x {feat_size[1]} tokens; "
+            f"use a square number from 1 to {min(feat_size) ** 2}, such as 49."
+        )
+    return side

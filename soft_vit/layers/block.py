@@ -1,0 +1,75 @@
+"""Transformer blocks: an attention and an MLP, each with a residual connection and a LayerNorm."""
+
+from functools import partial
+from typing import Literal
+
+from timm.layers import DropPath, Mlp
+from torch import Tensor, nn
+
+DropPathMode = Literal["stochastic_depth", "dropout"]
+
+DROP_PATH_MODES = ("stochastic_depth", "dropout")
+
+
+def make_drop_path(rate: float, mode: DropPathMode) -> nn.Module:
+    """Stochastic depth at `rate`, or the element-wise dropout that the released SOFT code has in its place."""
+    if rate == 0:
+        return nn.Identity()
+    return DropPath(rate) if mode == "stochastic_depth" else nn.Dropout(rate)
+
+
+class PostNormBlock(nn.Module):
+    """`x = LN(x + drop(attn(x)))`, `x = LN(x + drop(mlp(x)))` on tokens `[B, N, C]`: the block of stages 1 to 3."""
+
+    def __init__(
+        self,
+        dim: int,
+        attn: nn.Module,
+        *,
+        mlp_ratio: float = 4.0,
+        proj_drop: float = 0.0,
+        drop_path: float = 0.0,
+        drop_path_mode: DropPathMode = "stochastic_depth",
+        device=None,
+        dtype=None,
+    ) -> None:
+        super().__init__()
+        dd = {"device": device, "dtype": dtype}
+        self.attn = attn
+        self.drop_path1 = make_drop_path(drop_path, drop_path_mode)
+        self.norm1 = nn.LayerNorm(dim, eps=1e-5, **dd)
+        self.mlp = Mlp(dim, int(dim * mlp_ratio), act_layer=partial(nn.GELU, approximate="tanh"), drop=proj_drop, **dd)
+        self.drop_path2 = make_drop_path(drop_path, drop_path_mode)
+        self.norm2 = nn.LayerNorm(dim, eps=1e-5, **dd)
+
+    def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
+        x = self.norm1(x + self.drop_path1(self.attn(x, feat_size)))
+        return self.norm2(x + self.drop_path2(self.mlp(x)))
+
+
+class PreNormBlock(nn.Module):
+    """`x = x + drop(attn(LN(x)))`, `x = x + drop(mlp(LN(x)))` on tokens `[B, N, C]`: the block of the last stage."""
+
+    def __init__(
+        self,
+        dim: int,
+        attn: nn.Module,
+        *,
+        mlp_ratio: float = 4.0,
+        proj_drop: float = 0.0,
+        drop_path: float = 0.0,
+        device=None,
+        dtype=None,
+    ) -> None:
+        super().__init__()
+        dd = {"device": device, "dtype": dtype}
+        self.norm1 = nn.LayerNorm(dim, eps=1e-6, **dd)
+        self.attn = attn
+        self.drop_path1 = make_drop_path(drop_path, "stochastic_depth")
+        self.norm2 = nn.LayerNorm(dim, eps=1e-6, **dd)
+        self.mlp = Mlp(dim, int(dim * mlp_ratio), act_layer=nn.GELU, drop=proj_drop, **dd)
+        self.drop_path2 = make_drop_path(drop_path, "stochastic_depth")
+
+    def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
+        x = x + self.drop_path1(self.attn(self.norm1(x), feat_size))
+        return x + self.drop_path2(self.mlp(self.norm2(x)))

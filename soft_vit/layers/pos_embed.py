@@ -1,0 +1,23 @@
+"""Learned position embeddings on a token grid."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def resample_pos_embed(
+    pos_embed: Tensor, grid_size: tuple[int, int], feat_size: tuple[int, int], num_prefix_tokens: int = 0
+) -> Tensor:
+    """A position embedding `[1, P + h*w, C]` of the grid (h, w), bilinearly resampled to `[1, P + H*W, C]`.
+
+    The slots of the P prefix tokens come first and stay as they are. On the grid itself the embedding is returned
+    unchanged. Half-pixel centres (align_corners=False), as the released SOFT models do it.
+    """
+    grid_size, feat_size = tuple(grid_size), tuple(feat_size)
+    if grid_size == feat_size:
+        return pos_embed
+    prefix, grid = pos_embed[:, :num_prefix_tokens], pos_embed[:, num_prefix_tokens:]
+    grid = grid.mT.unflatten(2, grid_size)
+    grid = F.interpolate(grid.float(), size=feat_size, mode="bilinear", align_corners=False).to(pos_embed.dtype)
+    grid = grid.flatten(2).mT
+    return torch.cat([prefix, grid], dim=1)

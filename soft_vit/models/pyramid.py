@@ -1,0 +1,418 @@
+"""The pyramid: four stages of convolutional patch embedding and transformer blocks, with any attention.
+
+SOFT, Lu et al., NeurIPS 2021, arXiv 2110.11945; normalised form arXiv 2207.03341. The skeleton follows PVT, arXiv
+2102.12122, with a convolutional stem.
+
+Letters: B batch, C channels, H x W the token map of a stage, N = H * W.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from timm.layers import calculate_drop_path_rates, get_device_dtype, to_2tuple, to_ntuple, trunc_normal_
+from timm.models import checkpoint
+from timm.models._features import feature_take_indices
+from torch import Tensor, nn
+
+from soft_vit.layers import (
+    DROP_PATH_MODES,
+    ConvPatchEmbed,
+    DropPathMode,
+    PostNormBlock,
+    PreNormBlock,
+    attention_class,
+    attention_options,
+    resample_pos_embed,
+)
+from soft_vit.models.checkpoint import load_pretrained
+from soft_vit.ops.choices import check_choice
+
+GlobalPool = Literal["token", "avg", ""]
+
+GLOBAL_POOLS = ("token", "avg", "")
+STAGE4_KINDS = ("softmax", "soft")
+MIN_IMAGE_SIDE = 32
+
+# Leaves of symbolic tracing: they look at sizes.
+torch.fx.wrap("resample_pos_embed")
+torch.fx.wrap("check_image")
+
+
+def check_image(x: Tensor, in_chans: int) -> Tensor:
+    """x `[B, in_chans, H, W]` unchanged; ValueError that names the size if it is no image or below 32 x 32."""
+    if x.ndim != 4 or x.shape[1] != in_chans:
+        raise ValueError(f"Input of shape {tuple(x.shape)} is no batch of images; give [B, {in_chans}, H, W].")
+    if x.shape[2] < MIN_IMAGE_SIDE or x.shape[3] < MIN_IMAGE_SIDE:
+        raise ValueError(
+            f"An image of {x.shape[2]} x {x.shape[3]} pixels is too small; each side needs at least {MIN_IMAGE_SIDE}."
+        )
+    return x
+
+
+def halved(size: tuple[int, int]) -> tuple[int, int]:
+    """The map after a 3x3 convolution of stride 2 with padding 1: half, rounded up."""
+    return (size[0] + 1) // 2, (size[1] + 1) // 2
+
+
+def stage_grids(img_size: int | tuple[int, int], num_stages: int = 4) -> list[tuple[int, int]]:
+    """Token maps of the stages for an image size: strides 4, 8, 16, 32, each halving rounded up."""
+    size = halved(to_2tuple(img_size))
+    grids = []
+    for _ in range(num_stages):
+        size = halved(size)
+        grids.append(size)
+    return grids
+
+
+class PyramidStage(nn.Module):
+    """Patch embedding, position embedding, an optional class token and the blocks of one resolution."""
+
+    def __init__(
+        self,
+        patch_embed: nn.Module,
+        blocks: Sequence[nn.Module],
+        *,
+        embed_dim: int,
+        grid_size: tuple[int, int],
+        class_token: bool = False,
+        pos_drop: float = 0.0,
+        device=None,
+        dtype=None,
+    ) -> None:
+        super().__init__()
+        dd = {"device": device, "dtype": dtype}
+        self.grid_size = grid_size
+        self.num_prefix_tokens = int(class_token)
+        self.grad_checkpointing = False
+        self.patch_embed = patch_embed
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, embed_dim, **dd)) if class_token else None
+        num_tokens = self.num_prefix_tokens + grid_size[0] * grid_size[1]
+        self.pos_embed = nn.Parameter(torch.zeros(1, num_tokens, embed_dim, **dd))
+        self.pos_drop = nn.Dropout(pos_drop)
+        self.blocks = nn.ModuleList(blocks)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        """A map `[B, C_in, H_in, W_in]` to tokens `[B, prefix + N, C]` and their map (H, W)."""
+        x = self.patch_embed(x)
+        B, _, H, W = x.shape
+        x = x.flatten(2).transpose(1, 2)
+        if self.cls_token is not None:
+            x = torch.cat([self.cls_token.expand(B, -1, -1), x], dim=1)
+        x = self.pos_drop(x + resample_pos_embed(self.pos_embed, self.grid_size, (H, W), self.num_prefix_tokens))
+        for block in self.blocks:
+            if self.grad_checkpointing and not torch.jit.is_scripting():
+                x = checkpoint(block, x, (H, W))
+            else:
+                x = block(x, (H, W))
+        return x, (H, W)
+
+    def to_map(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
+        """Tokens `[B, prefix + N, C]` as a map `[B, C, H, W]`, channels last in memory."""
+        B, _, C = x.shape
+        return x[:, self.num_prefix_tokens :].transpose(1, 2).reshape(B, C, feat_size[0], feat_size[1])
+
+    @torch.jit.ignore
+    def set_grid_size(self, grid_size: tuple[int, int]) -> None:
+        """Resample the position embedding, and weights of attentions that fix their map, to another grid."""
+        with torch.no_grad():
+            pos_embed = resample_pos_embed(self.pos_embed, self.grid_size, grid_size, self.num_prefix_tokens)
+        self.pos_embed = nn.Parameter(pos_embed.clone(), requires_grad=self.pos_embed.requires_grad)
+        self.grid_size = grid_size
+
+
+class PyramidViT(nn.Module):
+    """A pyramid vision transformer whose attention is chosen by name, SOFT by default.
+
+    Images `[B, in_chans, H, W]` of any size from 32 x 32 up; each stride-2 convolution rounds its map up, and windows of
+    bottleneck tokens that do not fit on a map are dropped. Position embeddings are resampled where the size is not
+    img_size.
+
+    global_pool: `token` (class token), `avg` (mean of the last stage's tokens) or `` (all tokens, class token first).
+    attention: a name of `soft_vit.layers.ATTENTIONS` for the first three stages, or a sequence of four names.
+    stage4: attention of the last stage where `attention` is one name: `softmax` (released) or `soft` (exact Gaussian).
+    class_token: by default there is one where the last stage's attention has a place for it.
+    drop_path_mode: `stochastic_depth`, or `dropout` for the element-wise dropout that the released code applies at
+        drop_path_rate in the first three stages.
+    attn_options: options of the attentions, such as inverse="cholesky" or max_bottleneck=(7, 7); each goes to the
+        stages whose attention has it.
+    """
+
+    def __init__(
+        self,
+        img_size: int | tuple[int, int] = 224,
+        in_chans: int = 3,
+        num_classes: int = 1000,
+        global_pool: GlobalPool = "token",
+        embed_dims: Sequence[int] = (64, 128, 320, 512),
+        num_heads: Sequence[int] = (2, 4, 10, 16),
+        depths: Sequence[int] = (1, 2, 3, 2),
+        sr_ratios: Sequence[int] = (8, 4, 2, 1),
+        mlp_ratios: float | Sequence[float] = 4.0,
+        stem_width: int = 32,
+        attention: str | Sequence[str] = "soft",
+        stage4: str | None = None,
+        class_token: bool | None = None,
+        drop_rate: float = 0.0,
+        pos_drop_rate: float = 0.0,
+        proj_drop_rate: float = 0.0,
+        attn_drop_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+        drop_path_mode: DropPathMode = "stochastic_depth",
+        device=None,
+        dtype=None,
+        **attn_options: Any,
+    ) -> None:
+        super().__init__()
+        dd = {"device": device, "dtype": dtype}
+        num_stages = len(depths)
+        if not len(embed_dims) == len(num_heads) == len(sr_ratios) == num_stages:
+            raise ValueError(
+                f"embed_dims, num_heads, depths and sr_ratios have {len(embed_dims)}, {len(num_heads)}, {num_stages} and "
+                f"{len(sr_ratios)} entries; give one for each stage."
+            )
+        check_choice("drop_path_mode", drop_path_mode, DROP_PATH_MODES)
+        kinds = stage_attentions(attention, stage4, num_stages)
+        classes = [attention_class(kind) for kind in kinds]
+        stage_options = split_attn_options(classes, attn_options)
+        if kinds[-1] == "gaussian" and "soft_norm" in kinds:
+            stage_options[-1].setdefault("normalize", True)
+        if class_token is None:
+            class_token = not classes[-1].needs_grid
+        elif class_token and classes[-1].needs_grid:
+            raise ValueError(
+                f"The attention {kinds[-1]!r} of the last stage needs its tokens on a full map; "
+                f"use class_token=False and global_pool='avg'."
+            )
+
+        self.img_size = to_2tuple(img_size)
+        self.in_chans = in_chans
+        self.num_classes = num_classes
+        self.attention = kinds
+        self.depths = tuple(depths)
+        self.embed_dims = tuple(embed_dims)
+        self.has_class_token = class_token
+        self.global_pool = self._check_global_pool(global_pool)
+        self.num_features = self.head_hidden_size = embed_dims[-1]
+        self.feature_info = [
+            {"num_chs": dim, "reduction": 4 * 2**i, "module": f"stages.{i}"} for i, dim in enumerate(embed_dims)
+        ]
+
+        mlp_ratios = to_ntuple(num_stages)(mlp_ratios)
+        drop_path_rates = calculate_drop_path_rates(drop_path_rate, depths, stagewise=True)
+        grids = stage_grids(self.img_size, num_stages)
+        stages = []
+        for i, (dim, grid) in enumerate(zip(embed_dims, grids, strict=True)):
+            last = i == num_stages - 1
+            options = dict(stage_options[i])
+            for name, rate in (("attn_drop", attn_drop_rate), ("proj_drop", proj_drop_rate)):
+                if name in attention_options(classes[i]):
+                    options.setdefault(name, rate)
+            blocks = []
+            for rate in drop_path_rates[i]:
+                attn = classes[i](dim, num_heads[i], feat_size=grid, sr_ratio=sr_ratios[i], **options, **dd)
+                block_args = dict(mlp_ratio=mlp_ratios[i], proj_drop=proj_drop_rate, drop_path=rate, **dd)
+                if last:
+                    blocks.append(PreNormBlock(dim, attn, **block_args))
+                else:
+                    blocks.append(PostNormBlock(dim, attn, drop_path_mode=drop_path_mode, **block_args))
+            if i == 0:
+                patch_embed = ConvPatchEmbed(in_chans, (stem_width, stem_width, dim), (2, 1, 2), **dd)
+            else:
+                patch_embed = ConvPatchEmbed(embed_dims[i - 1], (dim,), (2,), **dd)
+            stages.append(
+                PyramidStage(
+                    patch_embed,
+                    blocks,
+                    embed_dim=dim,
+                    grid_size=grid,
+                    class_token=last and class_token,
+                    pos_drop=pos_drop_rate,
+                    **dd,
+                )
+            )
+        self.stages = nn.ModuleList(stages)
+        self.norm = nn.LayerNorm(embed_dims[-1], eps=1e-6, **dd)
+        self.head_drop = nn.Dropout(drop_rate)
+        self.head = nn.Linear(embed_dims[-1], num_classes, **dd) if num_classes > 0 else nn.Identity()
+        self.init_weights()
+
+    def _check_global_pool(self, global_pool: str) -> str:
+        check_choice("global_pool", global_pool, GLOBAL_POOLS)
+        if global_pool == "token" and not self.has_class_token:
+            raise ValueError("global_pool='token' needs a class token, and this model has none; use 'avg' or ''.")
+        return global_pool
+
+    @torch.jit.ignore
+    def init_weights(self) -> None:
+        """Random weights: truncated normal (0.02) for linear layers and tokens, fan-out normal for convolutions."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                trunc_normal_(module.weight, std=0.02)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+            elif isinstance(module, nn.Conv2d):
+                fan_out = math.prod(module.kernel_size) * module.out_channels // module.groups
+                nn.init.normal_(module.weight, std=math.sqrt(2.0 / fan_out))
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+            elif isinstance(module, PyramidStage):
+                trunc_normal_(module.pos_embed, std=0.02)
+                if module.cls_token is not None:
+                    trunc_normal_(module.cls_token, std=0.02)
+
+    @torch.jit.ignore
+    def load_pretrained(self, checkpoint_path: str) -> None:
+        """Load released or converted weights from a file; see `soft_vit.models.checkpoint.load_pretrained`."""
+        load_pretrained(self, checkpoint_path)
+
+    @torch.jit.ignore
+    def no_weight_decay(self) -> set[str]:
+        return {name for name, _ in self.named_parameters() if name.endswith(("pos_embed", "cls_token"))}
+
+    @torch.jit.ignore
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        """Layers for layer-wise settings: stages if coarse, otherwise blocks (embeddings go with their first block)."""
+        if coarse:
+            return {"stem": r"^stages\.0\.(?:patch_embed|pos_embed)", "blocks": r"^stages\.(\d+)"}
+        return {
+            "stem": r"^stages\.0\.(?:patch_embed|pos_embed)",
+            "blocks": [
+                (r"^stages\.(\d+)\.blocks\.(\d+)", None),
+                (r"^stages\.(\d+)\.(?:patch_embed|pos_embed|cls_token)", (0,)),
+                (r"^norm", (99999,)),
+            ],
+        }
+
+    @torch.jit.ignore
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        for stage in self.stages:
+            stage.grad_checkpointing = enable
+
+    @torch.jit.ignore
+    def set_input_size(self, img_size: int | tuple[int, int]) -> None:
+        """Make img_size (at least 32 x 32) the model's own: position embeddings are resampled once, for good."""
+        img_size = to_2tuple(img_size)
+        if min(img_size) < MIN_IMAGE_SIDE:
+            raise ValueError(
+                f"img_size={img_size[0]} x {img_size[1]} is too small; each side needs at least {MIN_IMAGE_SIDE}."
+            )
+        for stage, grid_size in zip(self.stages, stage_grids(img_size, len(self.stages)), strict=True):
+            stage.set_grid_size(grid_size)
+        self.img_size = img_size
+
+    @torch.jit.ignore
+    def get_classifier(self) -> nn.Module:
+        return self.head
+
+    @torch.jit.ignore
+    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
+        """A fresh head for num_classes (0: none), on the model's device and dtype, in its training mode."""
+        if global_pool is not None:
+            self.global_pool = self._check_global_pool(global_pool)
+        self.num_classes = num_classes
+        dd = get_device_dtype(self)
+        self.head = nn.Linear(self.num_features, num_classes, **dd) if num_classes > 0 else nn.Identity()
+        if num_classes > 0:
+            trunc_normal_(self.head.weight, std=0.02)
+            nn.init.zeros_(self.head.bias)
+        self.head.train(self.training)
+
+    def forward_intermediates(
+        self,
+        x: Tensor,
+        indices: int | list[int] | None = None,
+        norm: bool = False,
+        stop_early: bool = False,
+        output_fmt: str = "NCHW",
+        intermediates_only: bool = False,
+    ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
+        """Features of the stages, contiguous maps `[B, C, H, W]` (`NCHW`) or tokens `[B, N, C]` without class token (`NLC`).
+
+        indices: the last n stages if int, all if None. norm: apply the final LayerNorm to the last stage's features, the
+        only ones it fits. Returns the intermediates, and before them the final tokens unless intermediates_only.
+        """
+        check_choice("output_fmt", output_fmt, ("NCHW", "NLC"))
+        take_indices, max_index = feature_take_indices(len(self.stages), indices)
+        x = check_image(x, self.in_chans)
+        stages = self.stages[: max_index + 1] if stop_early else self.stages
+        intermediates = []
+        tokens = x
+        for i, stage in enumerate(stages):
+            tokens, feat_size = stage(x)
+            x = stage.to_map(tokens, feat_size)
+            if i in take_indices:
+                normed = norm and i == len(self.depths) - 1
+                features = self.norm(tokens) if normed else tokens
+                if output_fmt == "NCHW":
+                    intermediates.append(stage.to_map(features, feat_size).contiguous())
+                else:
+                    intermediates.append(features[:, stage.num_prefix_tokens :])
+        if intermediates_only:
+            return intermediates
+        if len(stages) == len(self.stages):
+            tokens = self.norm(tokens)
+        return tokens, intermediates
+
+    @torch.jit.ignore
+    def prune_intermediate_layers(
+        self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
+    ) -> list[int]:
+        """Drop what the chosen intermediates do not need; returns the indices as non-negative numbers."""
+        take_indices, max_index = feature_take_indices(len(self.stages), indices)
+        shortened = max_index < len(self.stages) - 1
+        self.stages = self.stages[: max_index + 1]
+        if shortened:
+            self.num_features = self.head_hidden_size = self.feature_info[max_index]["num_chs"]
+        if prune_norm or shortened:
+            self.norm = nn.Identity()
+        if prune_head or shortened:
+            self.reset_classifier(0, "")
+        return take_indices
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        """Images `[B, in_chans, H, W]` to normalised tokens `[B, prefix + N, C]` of the last stage."""
+        x = check_image(x, self.in_chans)
+        tokens = x
+        for stage in self.stages:
+            tokens, feat_size = stage(x)
+            x = stage.to_map(tokens, feat_size)
+        return self.norm(tokens)
+
+    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        """Tokens of `forward_features` to logits, or to pooled features if pre_logits."""
+        if self.global_pool == "token":
+            x = x[:, 0]
+        elif self.global_pool == "avg":
+            x = x[:, int(self.has_class_token) :].mean(dim=1)
+        x = self.head_drop(x)
+        return x if pre_logits else self.head(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.forward_head(self.forward_features(x))
+
+
+def stage_attentions(attention: str | Sequence[str], stage4: str | None, num_stages: int) -> tuple[str, ...]:
+    """The attention's name in every stage."""
+    if isinstance(attention, str):
+        stage4 = check_choice("stage4", stage4 or "softmax", STAGE4_KINDS)
+        return (attention,) * (num_stages - 1) + ("gaussian" if stage4 == "soft" else "softmax",)
+    if len(attention) != num_stages or stage4 is not None:
+        raise ValueError(
+            f"attention={tuple(attention)!r} with stage4={stage4!r} is ambiguous; give one name and a stage4, or "
+            f"{num_stages} names and no stage4."
+        )
+    return tuple(attention)
+
+
+def split_attn_options(classes: Sequence[type], options: dict[str, Any]) -> list[dict[str, Any]]:
+    """For every stage the options that its attention has; ValueError for an option that none of them has."""
+    known = [attention_options(cls) for cls in classes]
+    for name in options:
+        if not any(name in accepted for accepted in known):
+            choices = sorted(set().union(*known))
+            raise ValueError(
+                f"{name!r} is no option of this model or of its attentions; the attentions have {', '.join(choices)}."
+            )
+    return [{name: value for name, value in options.items() if name in accepted} for accepted in known]

@@ -1,0 +1,72 @@
+"""SOFT and normalised SOFT in timm: configurations and entrypoints.
+
+Lu et al., "SOFT: Softmax-free Transformer with Linear Complexity", NeurIPS 2021, arXiv 2110.11945, and "Softmax-free
+Linear Transformers", IJCV 2024, arXiv 2207.03341.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
+from torch import nn
+
+from soft_vit.models.checkpoint import checkpoint_filter_fn
+from soft_vit.models.pyramid import PyramidViT
+from soft_vit.models.variants import SIZES
+
+
+def _cfg(**kwargs: Any) -> dict[str, Any]:
+    return {
+        "num_classes": 1000,
+        "input_size": (3, 224, 224),
+        "min_input_size": (3, 32, 32),
+        "pool_size": (7, 7),
+        "crop_pct": 0.875,
+        "interpolation": "bicubic",
+        "mean": IMAGENET_DEFAULT_MEAN,
+        "std": IMAGENET_DEFAULT_STD,
+        "first_conv": "stages.0.patch_embed.0.conv",
+        "classifier": "head",
+        # A file is read by PyramidViT.load_pretrained.
+        "custom_load": True,
+        "license": "mit",
+        "paper_ids": ("arXiv:2110.11945", "arXiv:2207.03341"),
+        **kwargs,
+    }
+
+
+FAMILIES = {"soft": "SOFT", "soft_norm": "Normalised SOFT"}
+
+default_cfgs = generate_default_cfgs({f"{family}_{size}": _cfg() for family in FAMILIES for size in SIZES})
+
+
+def _create_pyramid(variant: str, pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    overlay = dict(kwargs.pop("pretrained_cfg_overlay", None) or {})
+    # timm clears the flag where the caller names a source.
+    overlay.setdefault("custom_load", True)
+    return build_model_with_cfg(
+        PyramidViT,
+        variant,
+        pretrained,
+        pretrained_cfg_overlay=overlay,
+        pretrained_filter_fn=checkpoint_filter_fn,
+        feature_cfg=dict(out_indices=kwargs.pop("out_indices", (0, 1, 2, 3)), feature_cls="getter"),
+        **kwargs,
+    )
+
+
+def _make_entrypoint(family: str, size: str) -> Callable[..., nn.Module]:
+    model_args = dict(SIZES[size], attention=family)
+
+    def entrypoint(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+        return _create_pyramid(f"{family}_{size}", pretrained, **dict(model_args, **kwargs))
+
+    entrypoint.__name__ = entrypoint.__qualname__ = f"{family}_{size}"
+    entrypoint.__doc__ = f"{FAMILIES[family]}, size {size}; keyword arguments of `PyramidViT`."
+    return register_model(entrypoint)
+
+
+for _family in FAMILIES:
+    for _size in SIZES:
+        globals()[f"{_family}_{_size}"] = _make_entrypoint(_family, _size)

@@ -1,0 +1,17 @@
+"""The mathematics as pure functions on tensors; imports torch only."""
+
+from soft_vit.ops.gaussian import gaussian_attention, gaussian_kernel, self_gaussian_kernel
+from soft_vit.ops.inverse import cholesky_solve, eigh_inverse, newton_inverse, newton_step_size
+from soft_vit.ops.soft_attention import soft_attention, soft_attention_reference
+
+__all__ = [
+    "cholesky_solve",
+    "eigh_inverse",
+    "gaussian_attention",
+    "gaussian_kernel",
+    "newton_inverse",
+    "newton_step_size",
+    "self_gaussian_kernel",
+    "soft_attention",
+    "soft_attention_reference",
+]

@@ -1,0 +1,49 @@
+"""The Gaussian kernel of softmax-free attention (SOFT, arXiv 2110.11945, Eq. 5)."""
+
+import torch
+from torch import Tensor
+
+from soft_vit.ops.precision import at_least_float32, full_precision
+
+
+def gaussian_kernel(q: Tensor, k: Tensor) -> Tensor:
+    """`exp(-||q_i - k_j||^2 / 2)` for every pair of rows.
+
+    q: `[..., N, D]`, k: `[..., M, D]`, any real dtype and strides; the result `[..., N, M]`, in (0, 1], is at least
+    fp32, also under autocast. The squared distance is never negative, whatever its rounding, so large inputs give
+    zeros and not infinities.
+    """
+    with full_precision(q):
+        q, k = at_least_float32(q), at_least_float32(k)
+        return torch.exp(gaussian_exponent(q, k).clamp(max=0))
+
+
+def self_gaussian_kernel(l: Tensor) -> Tensor:
+    """`gaussian_kernel(l, l)` with a diagonal of exactly one: `[..., M, D]` to `[..., M, M]`, symmetric.
+
+    The distance of a token to itself is a difference of large numbers; its rounding would reach the diagonal, which
+    the inverse depends on most.
+    """
+    with full_precision(l):
+        l = at_least_float32(l)
+        off_diagonal = 1 - torch.eye(l.shape[-2], dtype=l.dtype, device=l.device)
+        return torch.exp(gaussian_exponent(l, l).clamp(max=0) * off_diagonal)
+
+
+def gaussian_exponent(q: Tensor, k: Tensor) -> Tensor:
+    """`q_i . k_j - ||q_i||^2 / 2 - ||k_j||^2 / 2`: minus half the squared distance, up to rounding."""
+    return q @ k.mT - 0.5 * q.square().sum(-1)[..., :, None] - 0.5 * k.square().sum(-1)[..., None, :]
+
+
+def gaussian_attention(q: Tensor, v: Tensor, normalize: bool = False) -> Tensor:
+    """`S v` with `S = exp(-||q_i - q_j||^2 / 2)`; q `[..., N, D]`, v and the result `[..., N, Dv]`, in v's dtype.
+
+    normalize: `D S D v` with `D = diag(rowsum(S))^(-1/2)` (arXiv 2207.03341, Sec. 3).
+    """
+    with full_precision(q):
+        dtype, v = v.dtype, at_least_float32(v)
+        kernel = self_gaussian_kernel(q)
+        if not normalize:
+            return (kernel @ v).to(dtype)
+        scale = kernel.sum(-1, keepdim=True).rsqrt()
+        return (scale * (kernel @ (scale * v))).to(dtype)

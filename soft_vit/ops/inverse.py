@@ -1,0 +1,154 @@
+"""Inverses of the m x m kernel matrix between bottleneck tokens.
+
+Letters: `A` [..., M, M] symmetric with entries in (0, 1], `P = A + ridge I`, `V_t` the t-th Newton-Raphson iterate.
+
+The Newton-Raphson iteration `V <- 2 V - V P V` (SOFT, arXiv 2110.11945, Sec. 3.3) started at `V_0 = alpha P` is a
+spectral filter: where P has the eigenvalue p, the iterate has `(1 - (1 - alpha p^2)^(2^T)) / p`. It equals 1 / p only where
+2^T alpha p^2 >> 1, so on an ill-conditioned P it is far from the inverse, and trained weights rely on that.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from soft_vit.ops.choices import check_choice
+from soft_vit.ops.precision import at_least_float32, full_precision
+
+NewtonStart = Literal["rowsum", "guarded", "guarded_batch"]
+NewtonGradient = Literal["closed_form", "unrolled"]
+
+NEWTON_STARTS = ("rowsum", "guarded", "guarded_batch")
+NEWTON_GRADIENTS = ("closed_form", "unrolled")
+
+MAX_HALVINGS = 10
+RESIDUAL_BOUND = 1.01
+
+
+def add_ridge(a: Tensor, ridge: float) -> Tensor:
+    """`A + ridge I` for `[..., M, M]`."""
+    if ridge == 0:
+        return a
+    return a + ridge * torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
+
+
+def newton_step_size(a: Tensor, ridge: float, start: NewtonStart) -> Tensor:
+    """The factor alpha of `V_0 = alpha P`, `[..., 1, 1]`.
+
+    `rowsum`: `1.8 / r^2` with r the largest row sum of A; the rule of the released `soft_*` models.
+    `guarded`: `2 / r^2`, halved at most ten times until no column of `|I - P V_0|` sums to more than 1.01; the rule
+    of the released `soft_norm_*` models, here for each matrix by itself and without a data-dependent loop.
+    `guarded_batch`: the same rule with both maxima taken over all matrices of the call, as released.
+    """
+    largest = a.sum(-1).amax(-1)
+    if start == "rowsum":
+        return (1.8 / largest.square())[..., None, None]
+    if start == "guarded_batch":
+        largest = largest.amax().expand_as(largest)
+    alpha = (2.0 / largest.square())[..., None] * 0.5 ** torch.arange(MAX_HALVINGS + 1, dtype=a.dtype, device=a.device)
+    # Entries of P are positive, so the column sums of |I - alpha P P| need only the diagonal and the sums of P P.
+    p = add_ridge(a, ridge)
+    diagonal = p.square().sum(-1)[..., None, :]
+    total = (p @ p.sum(-1, keepdim=True)).mT
+    scale = alpha[..., None]
+    residual = ((1 - scale * diagonal).abs() + scale * (total - diagonal)).amax(-1)
+    if start == "guarded_batch":
+        residual = residual.amax(tuple(range(residual.ndim - 1)), keepdim=True).expand_as(residual)
+    # The last candidate stands whether or not it meets the bound.
+    halvings = (residual[..., :-1] > RESIDUAL_BOUND).cumprod(-1).sum(-1, keepdim=True)
+    return alpha.gather(-1, halvings)[..., None]
+
+
+def newton_iterate(p: Tensor, v: Tensor, iters: int) -> Tensor:
+    """`iters` steps `V <- 2 V - V P V` from V = v; `[..., M, M]`, differentiable by autograd."""
+    shape = v.shape
+    p, v = p.reshape(-1, *p.shape[-2:]), v.reshape(-1, *v.shape[-2:])
+    for _ in range(iters):
+        v = torch.baddbmm(v, v, torch.bmm(p, v), beta=2, alpha=-1)
+    return v.reshape(shape)
+
+
+class _NewtonInverse(torch.autograd.Function):
+    """The iteration with the gradient of the exact inverse, `dA = -V^T G V^T`, at its result."""
+
+    @staticmethod
+    def forward(ctx, a: Tensor, iters: int, ridge: float, start: NewtonStart) -> Tensor:
+        p = add_ridge(a, ridge)
+        v = newton_iterate(p, newton_step_size(a, ridge, start) * p, iters)
+        ctx.save_for_backward(v)
+        return v
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        (v,) = ctx.saved_tensors
+        with full_precision(v):
+            return -(v.mT @ grad @ v.mT), None, None, None
+
+
+def newton_inverse(
+    a: Tensor,
+    iters: int = 20,
+    ridge: float = 0.01,
+    start: NewtonStart = "rowsum",
+    gradient: NewtonGradient = "closed_form",
+) -> Tensor:
+    """`V_T`, the T-th Newton-Raphson iterate towards `(A + ridge I)^-1`.
+
+    a: `[..., M, M]`, symmetric with positive entries; the result has its shape, at least fp32.
+    gradient: `closed_form` is the released backward, `-V^T G V^T`, which is exact where the iteration has converged and
+    stores one matrix; `unrolled` is the true gradient of the truncated iteration, start included, and stores 2 T.
+    """
+    check_choice("start", start, NEWTON_STARTS)
+    check_choice("gradient", gradient, NEWTON_GRADIENTS)
+    with full_precision(a):
+        a = at_least_float32(a)
+        if gradient == "closed_form" and torch.is_grad_enabled() and a.requires_grad:
+            return _NewtonInverse.apply(a, iters, ridge, start)
+        p = add_ridge(a, ridge)
+        return newton_iterate(p, newton_step_size(a, ridge, start) * p, iters)
+
+
+def cholesky_solve(a: Tensor, b: Tensor, ridge: float = 0.01) -> Tensor:
+    """`(A + ridge I)^-1 b` by a Cholesky factorisation, without forming the inverse.
+
+    a: `[..., M, M]` symmetric positive semi-definite, b: `[..., M, K]`; the result is `[..., M, K]`, at least fp32, with
+    exact gradients. ridge must be positive: a kernel matrix is singular when two tokens agree. A matrix that is not
+    positive definite gives NaN, not an error, because asking would make a GPU wait.
+    """
+    if ridge <= 0:
+        raise ValueError(f"ridge={ridge} leaves equal tokens with a singular kernel; use a positive one, such as 0.01.")
+    with full_precision(a):
+        a, b = at_least_float32(a), at_least_float32(b)
+        factor, _ = torch.linalg.cholesky_ex(add_ridge(a, ridge))
+        return torch.cholesky_solve(b, factor)
+
+
+def eigh_inverse(a: Tensor, ridge: float = 0.01, iters: int | None = None, alpha: Tensor | None = None) -> Tensor:
+    """The oracle: the inverse of `A + ridge I`, or the exact Newton filter of it, from an eigendecomposition.
+
+    a: `[..., M, M]` symmetric. Without `iters` the Moore-Penrose inverse (eigenvalues within rounding of zero are
+    dropped); with `iters` and `alpha` `[..., 1, 1]` what `newton_inverse` computes in exact arithmetic.
+    """
+    with full_precision(a):
+        a = at_least_float32(a)
+        eigenvalue, basis = torch.linalg.eigh(add_ridge(a, ridge))
+        if iters is None:
+            floor = a.shape[-1] * torch.finfo(a.dtype).eps * eigenvalue.abs().amax(-1, keepdim=True)
+            kept = eigenvalue.abs() > floor
+            inverse = torch.where(kept, 1 / torch.where(kept, eigenvalue, 1), 0)
+        elif alpha is None:
+            raise ValueError("eigh_inverse(iters=...) needs alpha, the factor of the start; see newton_step_size.")
+        else:
+            inverse = _filtered_inverse(eigenvalue, alpha[..., 0], iters)
+        return (basis * inverse[..., None, :]) @ basis.mT
+
+
+def _filtered_inverse(p: Tensor, alpha: Tensor, iters: int) -> Tensor:
+    """`(1 - (1 - x)^(2^T)) / p` with `x = alpha p^2`, accurate for tiny x, where it tends to `2^T alpha p`."""
+    x = alpha * p.square()
+    log_remainder = torch.where(x < 0.5, torch.log1p(-torch.where(x < 0.5, x, 0)), torch.log((1 - x).abs()))
+    filtered = -torch.expm1(log_remainder * 2.0**iters)
+    tiny = x < torch.finfo(x.dtype).tiny
+    return torch.where(tiny, 2.0**iters * alpha * p, filtered / torch.where(tiny, 1, p))

@@ -1,0 +1,185 @@
+"""The softmax-free attention operator (SOFT, arXiv 2110.11945, Eq. 8-10; normalised form: arXiv 2207.03341).
+
+`X = K1 A^+ (K1^T V)` with `K1 = exp(-||q - l||^2 / 2)` [N, M] and `A = exp(-||l - l||^2 / 2)` [M, M]; the normalised form
+has `D A^+ D` in the place of `A^+`, `D = diag(rowsum(A))^(-1/2)`.
+
+Letters: B batch, H heads, N tokens, M bottleneck tokens, D channels of a head.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from soft_vit.ops.choices import check_choice
+from soft_vit.ops.gaussian import gaussian_kernel, self_gaussian_kernel
+from soft_vit.ops.inverse import (
+    NewtonGradient,
+    NewtonStart,
+    add_ridge,
+    cholesky_solve,
+    eigh_inverse,
+    newton_inverse,
+    newton_iterate,
+    newton_step_size,
+)
+from soft_vit.ops.precision import at_least_float32, full_precision
+
+Inverse = Literal["newton", "cholesky", "eigh"]
+
+INVERSES = ("newton", "cholesky", "eigh")
+
+
+def soft_attention(
+    q: Tensor,
+    bottleneck: Tensor,
+    v: Tensor,
+    inverse: Inverse = "newton",
+    normalize: bool = False,
+    iters: int = 20,
+    ridge: float = 0.01,
+    start: NewtonStart = "rowsum",
+    gradient: NewtonGradient = "closed_form",
+) -> Tensor:
+    """Softmax-free attention of q (which is also the key) and v through M bottleneck tokens, linear in N.
+
+    q: `[B, H, N, D]`, already scaled by `D^(-1/4)`; bottleneck: `[B, H, M, D]`; v: `[B, H, N, Dv]`; any strides. The result
+    `[B, H, N, Dv]` has v's dtype. Everything inside is at least fp32, also under autocast.
+
+    inverse: `newton` (`iters` steps from `start`, see `newton_inverse`), `cholesky` (a solve, for training from scratch) or
+    `eigh` (the oracle for tests). ridge is added to A before it is inverted.
+
+    Backward stores q, the bottleneck tokens, v and what is m x m or m x Dv; the N x M kernel is computed again.
+    """
+    check_choice("inverse", inverse, INVERSES)
+    with full_precision(q):
+        dtype = v.dtype
+        q, bottleneck, v = at_least_float32(q), at_least_float32(bottleneck), at_least_float32(v)
+        if inverse == "eigh" or (inverse == "newton" and gradient == "unrolled"):
+            x = soft_attention_reference(q, bottleneck, v, inverse, normalize, iters, ridge, start, gradient)
+        else:
+            x = _SoftAttention.apply(q, bottleneck, v, inverse, normalize, iters, ridge, start)
+        return x.to(dtype)
+
+
+def soft_attention_reference(
+    q: Tensor,
+    bottleneck: Tensor,
+    v: Tensor,
+    inverse: Inverse = "newton",
+    normalize: bool = False,
+    iters: int = 20,
+    ridge: float = 0.01,
+    start: NewtonStart = "rowsum",
+    gradient: NewtonGradient = "closed_form",
+) -> Tensor:
+    """`soft_attention` as the papers write it, differentiated by autograd: what the fast form is tested against."""
+    k1 = gaussian_kernel(q, bottleneck)
+    a = self_gaussian_kernel(bottleneck)
+    z = k1.mT @ v
+    scale = a.sum(-1, keepdim=True).rsqrt() if normalize else torch.ones_like(a[..., :1])
+    if inverse == "cholesky":
+        y = cholesky_solve(a, scale * z, ridge)
+    elif inverse == "eigh":
+        y = eigh_inverse(a, ridge) @ (scale * z)
+    else:
+        y = newton_inverse(a, iters, ridge, start, gradient) @ (scale * z)
+    return k1 @ (scale * y)
+
+
+def _exp_of_products(a: Tensor, b: Tensor) -> Tensor:
+    """`exp(-||a_i - b_j||^2 / 2)` of a `[P, I, D]` and b transposed `[P, D, J]`, in one buffer `[P, I, J]`."""
+    column = b.square().sum(1, keepdim=True)
+    exponent = torch.baddbmm(column, a, b, beta=-0.5)
+    return exponent.sub_(a.square().sum(2, keepdim=True), alpha=0.5).clamp_(max=0).exp_()
+
+
+def _bottleneck_kernel(bottleneck: Tensor) -> Tensor:
+    a = _exp_of_products(bottleneck, bottleneck.mT)
+    a.diagonal(dim1=-2, dim2=-1).fill_(1)
+    return a
+
+
+def _kernel_backward(grad_times_kernel: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients of `exp(-||a_i - b_j||^2 / 2)` for a `[P, I, D]` and b transposed `[P, D, J]`."""
+    s = grad_times_kernel
+    grad_a = torch.bmm(s, b.mT).sub_(a * s.sum(2, keepdim=True))
+    grad_b = torch.bmm(a.mT, s).sub_(b * s.sum(1, keepdim=True))
+    return grad_a, grad_b
+
+
+class _SoftAttention(torch.autograd.Function):
+    """The operator on `P = B * H` problems, with the N x M kernel held transposed, `[P, M, N]`, and never stored.
+
+    Transposed, q and v may lie in memory as `[P, D, N]` (feature maps) or `[P, N, D]` without a copy, and rows of the kernel
+    are long. `W` is the inverse as it acts, symmetric: `y' = W z'`, with `z' = s z`, `y = s y'`, s = rowsum(A)^(-1/2) or 1.
+    For Newton's closed-form gradient and for the exact Cholesky gradient alike, `dA = -(W dy') y'^T`.
+    """
+
+    @staticmethod
+    def forward(
+        ctx,
+        q: Tensor,
+        bottleneck: Tensor,
+        v: Tensor,
+        inverse: Inverse,
+        normalize: bool,
+        iters: int,
+        ridge: float,
+        start: NewtonStart,
+    ) -> Tensor:
+        batch_heads = q.shape[:2]
+        q, bottleneck, v = q.flatten(0, 1), bottleneck.flatten(0, 1), v.flatten(0, 1)
+        kernel = _exp_of_products(bottleneck, q.mT)
+        a = _bottleneck_kernel(bottleneck)
+        z = torch.bmm(kernel, v)
+        scale = a.sum(2, keepdim=True).rsqrt_() if normalize else None
+        if scale is not None:
+            z.mul_(scale)
+        p = add_ridge(a, ridge)
+        if inverse == "cholesky":
+            w, _ = torch.linalg.cholesky_ex(p)
+            y = torch.cholesky_solve(z, w)
+        else:
+            w = newton_iterate(p, newton_step_size(a, ridge, start) * p, iters)
+            y = torch.bmm(w, z)
+        scaled_y = y if scale is None else y * scale
+        x = torch.bmm(scaled_y.mT, kernel).mT
+        ctx.save_for_backward(q, bottleneck, v, z, y, w, scale)
+        ctx.inverse = inverse
+        return x.unflatten(0, batch_heads)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        with full_precision(grad):
+            return _SoftAttention._backward(ctx, grad)
+
+    @staticmethod
+    def _backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        q, bottleneck, v, z, y, w, scale = ctx.saved_tensors
+        batch_heads = grad.shape[:2]
+        grad = grad.flatten(0, 1)
+        kernel = _exp_of_products(bottleneck, q.mT)
+        a = _bottleneck_kernel(bottleneck)
+
+        grad_scaled_y = torch.bmm(kernel, grad)
+        grad_y = grad_scaled_y if scale is None else grad_scaled_y * scale
+        grad_z = torch.cholesky_solve(grad_y, w) if ctx.inverse == "cholesky" else torch.bmm(w, grad_y)
+        grad_a = torch.bmm(grad_z, y.mT).neg_()
+        scaled_y, grad_scaled_z = y, grad_z
+        if scale is not None:
+            # z holds s z: the product rule of both scalings divides by s once, ds / drowsum = -s^3 / 2 cancels it.
+            grad_scale = (grad_scaled_y * y).sum(2, keepdim=True) + (grad_z * z).sum(2, keepdim=True) / scale
+            grad_a -= 0.5 * grad_scale * scale.pow(3)
+            scaled_y, grad_scaled_z = y * scale, grad_z * scale
+
+        grad_v = torch.bmm(grad_scaled_z.mT, kernel).mT
+        grad_kernel = torch.bmm(scaled_y, grad.mT).baddbmm_(grad_scaled_z, v.mT).mul_(kernel)
+        grad_bottleneck, grad_q = _kernel_backward(grad_kernel, bottleneck, q.mT)
+        # The diagonal of A is constant, and its distance has no gradient.
+        left, right = _kernel_backward(grad_a.mul_(a), bottleneck, bottleneck.mT)
+        grad_bottleneck += left + right.mT
+        grads = (grad_q.mT, grad_bottleneck, grad_v)
+        return *(g.unflatten(0, batch_heads) for g in grads), None, None, None, None, None
