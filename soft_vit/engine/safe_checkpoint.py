@@ -1,0 +1,119 @@
+"""Checkpoint loading that never runs code from a file.
+
+A pickle names functions to call. torch.load(weights_only=True) calls only those on an allow-list; MMEngine's
+checkpoints need a few more, because they hold HistoryBuffer objects and NumPy arrays. One of those is `getattr`, by
+which a HistoryBuffer stores its methods; the real one on the list would let a crafted file reach anything, so a guarded
+one takes its place.
+"""
+
+import pickle
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from mmengine.logging import HistoryBuffer
+from mmengine.runner import CheckpointLoader
+
+from .errors import UserError
+
+__all__ = ["install", "load_checkpoint_file"]
+
+_BUFFER_METHODS = ("min", "max", "mean", "current")
+# Sources that MMEngine offers beside plain files and addresses; each reads pickles its own way.
+_REFUSED_SCHEMES = (
+    "pavi://",
+    r"(\S+\:)?s3://",
+    r"(\S+\:)?petrel://",
+    "modelzoo://",
+    "torchvision://",
+    "open-mmlab://",
+    "openmmlab://",
+    "mmcls://",
+)
+
+
+def _buffer_method(owner: Any, name: str) -> Callable:
+    if owner is not HistoryBuffer or name not in _BUFFER_METHODS:
+        raise pickle.UnpicklingError(f"the file asks for getattr({owner!r}, {name!r})")
+    return getattr(HistoryBuffer, name)
+
+
+# The unpickler looks a function up by the name that the file uses.
+_buffer_method.__module__, _buffer_method.__name__, _buffer_method.__qualname__ = "builtins", "getattr", "getattr"
+
+
+def _allowed() -> list:
+    numpy_core = np._core if hasattr(np, "_core") else np.core
+    return [
+        HistoryBuffer,
+        _buffer_method,
+        numpy_core.multiarray._reconstruct,
+        numpy_core.multiarray.scalar,
+        np.ndarray,
+        np.dtype,
+        *{type(np.dtype(code)) for code in ("?", "b", "B", "h", "H", "i", "I", "l", "L", "q", "Q", "e", "f", "d")},
+    ]
+
+
+def load_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> dict:
+    """Read a checkpoint: a file by torch.save, or safetensors, which becomes dict(state_dict=...).
+
+    map_location: as of torch.load. Raises FileNotFoundError when there is no such file, UserError (a ValueError) when
+    it is no checkpoint, or one that would run code, which is refused before anything in it is called.
+    """
+    path = Path(path).expanduser()
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no checkpoint {path}; give the path of a file that exists.")
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            return {"state_dict": load_file(path)}
+        checkpoint = torch.load(path, map_location=map_location, weights_only=True)
+    except Exception as error:
+        raise UserError(
+            f"The file {path} is not a checkpoint that can be read safely ({_reason(error)}); give a file written by "
+            "this package, by MMEngine or by timm, or convert it to safetensors where you trust it."
+        ) from error
+    if not isinstance(checkpoint, dict):
+        raise UserError(f"The file {path} holds a {type(checkpoint).__name__}, not a checkpoint; give another file.")
+    return checkpoint
+
+
+def _reason(error: Exception) -> str:
+    """What is wrong with a file, without torch's advice to switch the safety off."""
+    text = str(error)
+    found = re.search(r"the file asks for [^\n]+", text) or re.search(r"GLOBAL (\S+)", text)
+    if found is None:
+        return "it is damaged or of another kind"
+    return found.group(0) if found.re.groups == 0 else f"it wants to use {found.group(1)}"
+
+
+# MMEngine prints what follows `load_from_` as the name of the source.
+def load_from_local(filename: str, map_location: Any = None) -> dict:
+    return load_checkpoint_file(filename, map_location)
+
+
+def load_from_http(filename: str, map_location: Any = None) -> dict:
+    """Download into torch.hub's folder, once, then read as any file."""
+    folder = Path(torch.hub.get_dir()) / "checkpoints"
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / filename.split("?")[0].rstrip("/").rsplit("/", 1)[-1]
+    if not target.exists():
+        torch.hub.download_url_to_file(filename, str(target), progress=False)
+    return load_checkpoint_file(target, map_location)
+
+
+def load_from_elsewhere(filename: str, map_location: Any = None) -> dict:
+    raise UserError(f"Checkpoints are not read from {filename}; download the file and give its local path.")
+
+
+def install() -> None:
+    """Make MMEngine read every checkpoint through `load_checkpoint_file`."""
+    torch.serialization.add_safe_globals(_allowed())
+    CheckpointLoader.register_scheme(prefixes="", loader=load_from_local, force=True)
+    CheckpointLoader.register_scheme(prefixes=("http://", "https://"), loader=load_from_http, force=True)
+    CheckpointLoader.register_scheme(prefixes=_REFUSED_SCHEMES, loader=load_from_elsewhere, force=True)
