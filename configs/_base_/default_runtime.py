@@ -1,0 +1,25 @@
+# What every run shares: hooks, logs, seeds.
+default_scope = "mmpretrain"
+custom_imports = dict(imports=["soft_vit.engine"], allow_failed_imports=False)
+
+default_hooks = dict(
+    timer=dict(type="IterTimerHook"),
+    logger=dict(type="LoggerHook", interval=50),
+    param_scheduler=dict(type="ParamSchedulerHook"),
+    checkpoint=dict(type="SafeCheckpointHook", interval=1, max_keep_ckpts=2),
+    sampler_seed=dict(type="DistSamplerSeedHook"),
+)
+
+# train_acc is a mean over the window as the loss is; MMEngine's own pattern would show the last batch alone.
+log_processor = dict(type="LogProcessor", window_size=50, mean_pattern=r".*(loss|time|data_time|grad_norm|train_acc).*")
+
+visualizer = dict(
+    type="UniversalVisualizer",
+    vis_backends=[dict(type="LocalVisBackend"), dict(type="TensorboardVisBackend")],
+)
+
+env_cfg = dict(cudnn_benchmark=False, mp_cfg=dict(mp_start_method="fork"), dist_cfg=dict(backend="nccl"))
+randomness = dict(seed=0, diff_rank_seed=True)
+log_level = "INFO"
+load_from = None
+resume = False

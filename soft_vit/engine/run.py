@@ -1,0 +1,203 @@
+"""Training and testing from a config: what the command lines call."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from mmengine.config import Config
+from mmengine.dist import is_main_process
+from mmengine.hooks import Hook
+from mmengine.runner import Runner
+
+from .atomic_storage import write_atomically
+from .checkpoint_hook import find_newest_checkpoint
+from .checkpoint_match import CheckpointMatchHook
+from .config import apply_options, check_keys, load_config, one_line
+from .errors import UserError
+
+__all__ = ["TrainResult", "evaluate", "train"]
+
+LAUNCHERS = ("none", "pytorch", "slurm", "mpi")
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a training run ends with.
+
+    top1: accuracy of the last validation in percent, None without one. images: number of validated images. checkpoint:
+    the last one written, None when none was.
+    """
+
+    top1: float | None
+    images: int
+    checkpoint: Path | None
+    work_dir: Path
+
+    def __str__(self) -> str:
+        if self.top1 is None:
+            line = "Training ended without validation."
+        else:
+            line = f"Final top-1 accuracy: {self.top1:.2f} % on {self.images} held-out images."
+        return f"{line}\nCheckpoint: {self.checkpoint}" if self.checkpoint else line
+
+
+class _StartHook(Hook):
+    """Knows whether the run has begun: until then, an error comes from the config."""
+
+    begun = False
+
+    def before_train(self, runner: Runner) -> None:
+        self.begun = True
+
+    def before_test(self, runner: Runner) -> None:
+        self.begun = True
+
+
+@contextmanager
+def _config_errors(start: _StartHook, config: Config) -> Iterator[None]:
+    """Turn an error while objects are built from a config into one sentence."""
+    try:
+        yield
+    except (UserError, FileNotFoundError):
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, AssertionError, ImportError, RuntimeError) as error:
+        if start.begun:
+            raise
+        raise UserError(
+            f"The config {config.filename} cannot be built ({type(error).__name__}: {one_line(error)}); "
+            "correct the config or the option that sets it."
+        ) from error
+
+
+def prepare(
+    config: str | Path, work_dir: str | Path | None = None, options: dict | None = None, launcher: str = "none"
+) -> Config:
+    """Read a config and fill in what the command line decides.
+
+    work_dir: by default work_dirs/<config name>. Raises UserError (a ValueError) or FileNotFoundError for what cannot
+    be used.
+    """
+    if launcher not in LAUNCHERS:
+        raise UserError(f"launcher is {launcher!r}; choose one of {', '.join(LAUNCHERS)}.")
+    cfg = apply_options(load_config(config), options)
+    check_keys(cfg)
+    if work_dir is not None:
+        cfg.work_dir = str(work_dir)
+    elif cfg.get("work_dir") is None:
+        cfg.work_dir = str(Path("work_dirs") / Path(config).stem)
+    cfg.launcher = launcher
+    if launcher != "none" and not torch.cuda.is_available():
+        _distribute_on_cpu(cfg, launcher)
+    return cfg
+
+
+def _distribute_on_cpu(cfg: Config, launcher: str) -> None:
+    """MMEngine assumes GPUs: on CPUs the process group has to exist before it looks, and DDP must not name a device."""
+    if launcher != "pytorch" or "RANK" not in os.environ:
+        raise UserError(
+            f"The launcher {launcher} needs GPUs or torchrun; start several CPU processes with "
+            "`torchrun --nproc_per_node=N tools/train.py CONFIG --launcher pytorch`."
+        )
+    if not torch.distributed.is_initialized():
+        torch.distributed.init_process_group("gloo")
+    wrapper = {"type": "MMDistributedDataParallel", "device_ids": None}
+    cfg.model_wrapper_cfg = {**wrapper, **cfg.get("model_wrapper_cfg", {}), "device_ids": None}
+
+
+def use_amp(cfg: Config) -> None:
+    """Switch a config to bfloat16 autocast, on whichever device it will run."""
+    wrapper = cfg.optim_wrapper
+    kind = wrapper.get("type", "OptimWrapper")
+    if kind not in ("OptimWrapper", "AmpOptimWrapper", "AutocastOptimWrapper"):
+        raise UserError(f"--amp cannot change the optimizer wrapper {kind}; set its precision in the config instead.")
+    wrapper.pop("loss_scale", None)
+    wrapper.type, wrapper.dtype = "AutocastOptimWrapper", "bfloat16"
+
+
+def _resume(cfg: Config, resume: str) -> None:
+    """resume: "auto", for the newest checkpoint in the work directory, or a path."""
+    if resume == "auto":
+        newest = find_newest_checkpoint(cfg.work_dir)
+        if newest is None:
+            # A job that restarts itself passes --resume from its first start on.
+            print(f"No checkpoint in {cfg.work_dir}: training starts from the beginning.")
+            return
+        resume = str(newest)
+    _require_checkpoint(resume)
+    cfg.load_from, cfg.resume = resume, True
+
+
+def _require_checkpoint(path: str) -> None:
+    if "://" not in path and not Path(path).expanduser().is_file():
+        raise FileNotFoundError(f"There is no checkpoint {path}; give the path of a file that exists.")
+
+
+def train(
+    config: str | Path,
+    *,
+    work_dir: str | Path | None = None,
+    resume: str | None = None,
+    amp: bool = False,
+    validate: bool = True,
+    options: dict | None = None,
+    launcher: str = "none",
+) -> TrainResult:
+    """Train what a config describes.
+
+    resume: None, "auto" for the newest checkpoint in the work directory, or the path of one. amp: bfloat16 autocast.
+    validate: run the config's validation. options: entries of the config by dotted name. launcher: "none" or that of
+    the processes. Raises UserError (a ValueError) or FileNotFoundError for what cannot be used, before training begins.
+    """
+    cfg = prepare(config, work_dir, options, launcher)
+    if amp:
+        use_amp(cfg)
+    if not validate:
+        cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None
+    if resume is not None:
+        _resume(cfg, resume)
+    elif cfg.get("load_from"):
+        _require_checkpoint(cfg.load_from)
+    start = _StartHook()
+    with _config_errors(start, cfg):
+        runner = Runner.from_cfg(cfg)
+        runner.register_hook(start)
+        runner.register_hook(CheckpointMatchHook(exact=bool(cfg.get("resume"))))
+        runner.train()
+    history = runner.message_hub.log_scalars.get("val/accuracy/top1")
+    return TrainResult(
+        top1=float(history.current()) if history is not None and validate else None,
+        images=len(runner.val_dataloader.dataset) if validate and runner.val_loop is not None else 0,
+        checkpoint=find_newest_checkpoint(runner.work_dir),
+        work_dir=Path(runner.work_dir),
+    )
+
+
+def evaluate(
+    config: str | Path,
+    checkpoint: str,
+    *,
+    work_dir: str | Path | None = None,
+    out: str | Path | None = None,
+    options: dict | None = None,
+    launcher: str = "none",
+) -> dict[str, float]:
+    """Metrics of a checkpoint on the test split of a config, such as {"accuracy/top1": 97.5}, in percent.
+
+    out: a JSON file to write them to. Raises UserError (a ValueError) or FileNotFoundError for what cannot be used.
+    """
+    cfg = prepare(config, work_dir, options, launcher)
+    _require_checkpoint(checkpoint)
+    cfg.load_from, cfg.resume = checkpoint, False
+    start = _StartHook()
+    with _config_errors(start, cfg):
+        runner = Runner.from_cfg(cfg)
+        runner.register_hook(start)
+        runner.register_hook(CheckpointMatchHook(exact=True))
+        metrics = {name: float(value) for name, value in runner.test().items()}
+    if out is not None and is_main_process():
+        write_atomically(out, (json.dumps(metrics, indent=2) + "\n").encode())
+    return metrics

@@ -1,0 +1,62 @@
+"""Slips in configs are said early."""
+
+import warnings
+
+import pytest
+from mmengine.config import Config
+
+from soft_vit.engine.config import apply_options, check_keys, known_keys, load_config
+
+
+@pytest.mark.parametrize(
+    ("slip", "meant"),
+    [
+        ("train_cfgs", "train_cfg"),
+        ("load_form", "load_from"),
+        ("optim_wraper", "optim_wrapper"),
+        ("val_evaluater", "val_evaluator"),
+        ("param_schedulers", "param_scheduler"),
+        ("default_hook", "default_hooks"),
+        ("random_ness", "randomness"),
+        ("test_dataloaders", "test_dataloader"),
+    ],
+)
+def test_slip_is_refused(slip, meant):
+    with pytest.raises(ValueError, match=f"sets '{slip}', which nothing reads; did you mean '{meant}'"):
+        check_keys(Config({slip: {}}))
+
+
+def test_known_and_helper_names_pass_in_silence():
+    names = [*known_keys(), "train_pipeline", "test_pipeline", "dataset_type", "num_classes", "image_size"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_keys(Config(dict.fromkeys(names, 1)))
+
+
+def test_stranger_is_warned_of():
+    with pytest.warns(UserWarning, match="sets frobnicate, which MMEngine does not read"):
+        check_keys(Config({"frobnicate": 1}))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("model = dict(", "cannot be read"), ("_base_ = ['none.py']", "cannot be read"), ("x = 1 / 0", "cannot be read")],
+)
+def test_unreadable_config(tmp_path, content, message):
+    file = tmp_path / "c.py"
+    file.write_text(content)
+    with pytest.raises(ValueError, match=message):
+        load_config(file)
+
+
+def test_missing_config(tmp_path):
+    with pytest.raises(FileNotFoundError, match="There is no config"):
+        load_config(tmp_path / "none.py")
+
+
+def test_options():
+    config = Config({"a": {"b": 1}, "hooks": [{"x": 1}]})
+    apply_options(config, {"a.b": 2, "hooks.0.x": 3})
+    assert (config.a.b, config.hooks[0].x) == (2, 3)
+    with pytest.raises(ValueError, match="do not fit the config"):
+        apply_options(config, {"hooks.5.x": 3})

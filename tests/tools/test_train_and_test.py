@@ -1,0 +1,140 @@
+"""From the command line to a checkpoint, on from it, and its accuracy again."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+TINY = [
+    "--cfg-options",
+    "train_dataloader.dataset.length=8",
+    "train_dataloader.dataset.size=32",
+    "train_dataloader.batch_size=4",
+    "val_dataloader.dataset.length=20",
+    "val_dataloader.dataset.size=32",
+    "test_dataloader.dataset.length=20",
+    "test_dataloader.dataset.size=32",
+    "default_hooks.logger.interval=1",
+]
+
+
+def scalars(work_dir: Path) -> list[dict]:
+    lines = [file.read_text().splitlines() for file in sorted(work_dir.glob("*/vis_data/scalars.json"))]
+    return [json.loads(line) for part in lines for line in part]
+
+
+@pytest.fixture(scope="module")
+def trained(tool, demo, tmp_path_factory) -> Path:
+    work_dir = tmp_path_factory.mktemp("trained")
+    tool("train")([demo, "--work-dir", str(work_dir), "--amp", *TINY, "train_cfg.max_epochs=2"])
+    return work_dir
+
+
+def test_usual_layout(trained):
+    assert {path.name for path in trained.iterdir()} >= {
+        "epoch_1.pth",
+        "epoch_2.pth",
+        "last_checkpoint",
+        "soft_pico_shapes.py",
+    }
+    assert list(trained.glob("*/vis_data/events.out.tfevents*"))
+    assert list(trained.glob("*/*.log"))
+    log = scalars(trained)
+    assert [entry["step"] for entry in log if "accuracy/top1" in entry] == [1, 2]
+    steps = [entry for entry in log if "loss" in entry]
+    assert [entry["step"] for entry in steps] == [1, 2, 3, 4]
+    assert all(torch.tensor([entry["loss"], entry["grad_norm"]]).isfinite().all() for entry in steps)
+    assert all(0 <= entry["train_acc"] <= 100 for entry in steps)
+    text = next(trained.glob("*/*.log")).read_text()
+    assert all(word in text for word in ("eta: ", "loss: ", "train_acc: "))
+
+
+def test_timm_loads_the_weights_as_they_are(trained):
+    import timm
+
+    from soft_vit.engine.safe_checkpoint import load_checkpoint_file
+
+    state = load_checkpoint_file(trained / "epoch_2.pth")["state_dict"]
+    timm.create_model("soft_pico", num_classes=10).load_state_dict(state)
+
+
+def test_resume_then_test_prints_the_same_accuracy(tool, demo, trained, tmp_path, capsys):
+    work_dir, out = tmp_path / "resumed", tmp_path / "metrics.json"
+    shutil.copytree(trained, work_dir)
+    tool("train")([demo, "--work-dir", str(work_dir), "--resume", *TINY, "train_cfg.max_epochs=3"])
+    printed = capsys.readouterr().out
+    entries = scalars(work_dir)
+    assert [entry["step"] for entry in entries if "loss" in entry] == [1, 2, 3, 4, 5, 6]
+    top1 = [entry["accuracy/top1"] for entry in entries if "accuracy/top1" in entry][-1]
+    assert f"Final top-1 accuracy: {top1:.2f} % on 20 held-out images" in printed
+    assert printed.strip().endswith("epoch_3.pth")
+    # Two are kept.
+    assert sorted(path.name for path in work_dir.glob("epoch_*.pth")) == ["epoch_2.pth", "epoch_3.pth"]
+
+    tool("test")([demo, str(work_dir / "epoch_3.pth"), "--work-dir", str(tmp_path / "test"), "--out", str(out), *TINY])
+    assert f"accuracy/top1: {top1:.2f}" in capsys.readouterr().out
+    assert json.loads(out.read_text())["accuracy/top1"] == pytest.approx(top1)
+
+
+def test_without_validation(tool, demo, tmp_path, capsys):
+    arguments = [demo, "--work-dir", str(tmp_path), "--no-validate", "--resume", *TINY, "train_cfg.max_epochs=1"]
+    tool("train")(arguments)
+    printed = capsys.readouterr().out
+    assert "training starts from the beginning" in printed
+    assert "Training ended without validation" in printed
+    assert not any("accuracy/top1" in entry for entry in scalars(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["{tmp}/none.py"], "There is no config"),
+        (["{demo}", "--resume", "{tmp}/none.pth"], "There is no checkpoint"),
+        (["{demo}", "--cfg-options", "load_from={tmp}/none.pth"], "There is no checkpoint"),
+        (["{demo}", "--cfg-options", "train_cfgs.max_epochs=3"], "did you mean 'train_cfg'"),
+        (["{demo}", "--cfg-options", "model.model_name=soft_picco"], "Unknown model"),
+        (["{demo}", "--cfg-options", "optim_wrapper.optimizer.lrr=1"], "unexpected keyword argument 'lrr'"),
+        (["{demo}", "--cfg-options", "train_cfg.max_epoch=1"], "max_epoch"),
+        (["{demo}", "--cfg-options", "default_hooks.checkpoint.max_keep_ckpts=1"], "max_keep_ckpts is 1"),
+        (["{demo}", "--amp", "--cfg-options", "optim_wrapper.type=ApexOptimWrapper"], "--amp cannot change"),
+        (["{demo}", "--launcher", "slurm"], "torchrun"),
+    ],
+)
+def test_mistake_ends_in_one_sentence(tool, demo, tmp_path, arguments, message):
+    if "slurm" in arguments and torch.cuda.is_available():
+        pytest.skip("needs a machine without a GPU")
+    arguments = [part.format(tmp=tmp_path, demo=demo) for part in arguments]
+    with pytest.raises(SystemExit) as caught:
+        tool("train")([arguments[0], "--work-dir", str(tmp_path / "w"), *arguments[1:]])
+    assert caught.value.code.startswith("error: ")
+    assert message in caught.value.code
+    assert "\n" not in caught.value.code
+
+
+@pytest.mark.parametrize("name", ["train", "test"])
+def test_option_without_a_value(tool, demo, name, capsys):
+    with pytest.raises(SystemExit) as caught:
+        tool(name)([demo, *(["x.pth"] if name == "test" else []), "--cfg-options", "a"])
+    assert caught.value.code == 2
+    assert "KEY=VALUE" in capsys.readouterr().err
+
+
+def test_checkpoint_of_another_model(tool, demo, trained, tmp_path):
+    with pytest.raises(SystemExit, match="belongs to another model"):
+        tool("test")(
+            [
+                demo,
+                str(trained / "epoch_2.pth"),
+                "--work-dir",
+                str(tmp_path),
+                *TINY,
+                "model.model_name=resnet10t",
+            ]
+        )
+
+
+def test_missing_checkpoint(tool, demo, tmp_path):
+    with pytest.raises(SystemExit, match="There is no checkpoint"):
+        tool("test")([demo, str(tmp_path / "none.pth"), "--work-dir", str(tmp_path)])

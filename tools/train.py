@@ -1,0 +1,45 @@
+"""Train a model from a config: `python tools/train.py configs/demo/soft_pico_shapes.py`."""
+
+import argparse
+from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    from mmengine.config import DictAction
+
+    from soft_vit.engine.errors import plain_errors
+    from soft_vit.engine.run import LAUNCHERS, train
+
+    parser = argparse.ArgumentParser(description="Train a model from a config.")
+    parser.add_argument("config", help="path of the config")
+    parser.add_argument("--work-dir", help="folder for logs and checkpoints (default: work_dirs/<config name>)")
+    parser.add_argument(
+        "--resume",
+        nargs="?",
+        const="auto",
+        metavar="CHECKPOINT",
+        help="go on from a checkpoint, or from the newest one in the work directory",
+    )
+    parser.add_argument("--amp", action="store_true", help="bfloat16 autocast, on CPU or GPU")
+    parser.add_argument("--no-validate", action="store_true", help="leave the validation out")
+    parser.add_argument("--cfg-options", nargs="+", action=DictAction, metavar="KEY=VALUE", help="change the config")
+    parser.add_argument("--launcher", choices=LAUNCHERS, default="none", help="how the processes were started")
+    try:
+        args = parser.parse_args(argv)
+    except ValueError as error:
+        parser.error(f"--cfg-options takes KEY=VALUE pairs: {error}")
+    with plain_errors():
+        result = train(
+            args.config,
+            work_dir=args.work_dir,
+            resume=args.resume,
+            amp=args.amp,
+            validate=not args.no_validate,
+            options=args.cfg_options,
+            launcher=args.launcher,
+        )
+    print(result)
+
+
+if __name__ == "__main__":
+    main()
