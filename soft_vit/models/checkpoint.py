@@ -54,10 +54,10 @@ def load_weights(path: str | Path) -> dict[str, Tensor]:
 def unreadable_message(path: str | Path, error: Exception) -> str:
     """One sentence on why a file could not be read as weights."""
     blocked = re.search(r"Unsupported (?:global|class|operand)[^\n]*?(?:GLOBAL )?([\w.]+\.[\w.]+)", str(error))
-    if blocked or "weights_only" in str(error).lower() and "invalid load key" not in str(error):
+    if blocked or ("weights_only" in str(error).lower() and "invalid load key" not in str(error)):
         what = f" ({blocked.group(1)})" if blocked else ""
         return (
-            f"{path} holds a pickle with more than weights{what} and was not loaded, because reading it could run code; "
+            f"{path} holds a pickle with more than weights{what} and was not loaded, because that could run code; "
             f"save the state dict alone, with torch.save or as safetensors."
         )
     return f"{path} is not a readable checkpoint; give a safetensors file or a torch file that holds a state dict."
@@ -100,9 +100,9 @@ def rename_released(name: str) -> str:
 def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dict[str, Tensor]:
     """Released or converted weights as a state dict of model; harmless on converted ones.
 
-    Position embeddings are resampled to the model's grids. ValueError when the weights are those of another model: other
-    depths or widths, or names that are not ours. A head for another number of classes and a first convolution for
-    other channels pass, because timm adapts them.
+    Position embeddings are resampled to the model's grids. ValueError when the weights are those of another model:
+    other depths or widths, or names that are not ours. A head for another number of classes and a first convolution
+    for other channels pass, because timm adapts them.
     """
     state_dict = {rename_released(name): value for name, value in unwrap_state_dict(state_dict).items()}
     check_same_model(state_dict, model)
@@ -115,7 +115,7 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dic
     for name, value in state_dict.items():
         if name in own and value.shape != own[name].shape and name not in adapted_by_timm:
             raise ValueError(
-                f"{name} has the shape {tuple(value.shape)} in the checkpoint and {tuple(own[name].shape)} in the model; "
+                f"{name} has shape {tuple(value.shape)} in the checkpoint and {tuple(own[name].shape)} in the model; "
                 f"create the model with the options that the weights were trained with."
             )
     return state_dict

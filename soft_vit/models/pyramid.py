@@ -41,7 +41,7 @@ torch.fx.wrap("check_image")
 
 
 def check_image(x: Tensor, in_chans: int) -> Tensor:
-    """x `[B, in_chans, H, W]` unchanged; ValueError that names the size if it is no image or below 32 x 32."""
+    """Return x `[B, in_chans, H, W]`; ValueError that names the size if it is no image or below 32 x 32."""
     if x.ndim != 4 or x.shape[1] != in_chans:
         raise ValueError(f"Input of shape {tuple(x.shape)} is no batch of images; give [B, {in_chans}, H, W].")
     if x.shape[2] < MIN_IMAGE_SIDE or x.shape[3] < MIN_IMAGE_SIDE:
@@ -125,9 +125,9 @@ class PyramidStage(nn.Module):
 class PyramidViT(nn.Module):
     """A pyramid vision transformer whose attention is chosen by name, SOFT by default.
 
-    Images `[B, in_chans, H, W]` of any size from 32 x 32 up; each stride-2 convolution rounds its map up, and windows of
-    bottleneck tokens that do not fit on a map are dropped. Position embeddings are resampled where the size is not
-    img_size.
+    Images `[B, in_chans, H, W]` of any size from 32 x 32 up; each stride-2 convolution rounds its map up, and windows
+    of bottleneck tokens that do not fit on a map are dropped. Position embeddings are resampled where the size is
+    not img_size.
 
     global_pool: `token` (class token), `avg` (mean of the last stage's tokens) or `` (all tokens, class token first).
     attention: a name of `soft_vit.layers.ATTENTIONS` for the first three stages, or a sequence of four names.
@@ -169,8 +169,8 @@ class PyramidViT(nn.Module):
         num_stages = len(depths)
         if not len(embed_dims) == len(num_heads) == len(sr_ratios) == num_stages:
             raise ValueError(
-                f"embed_dims, num_heads, depths and sr_ratios have {len(embed_dims)}, {len(num_heads)}, {num_stages} and "
-                f"{len(sr_ratios)} entries; give one for each stage."
+                f"embed_dims, num_heads, depths and sr_ratios have {len(embed_dims)}, {len(num_heads)}, {num_stages} "
+                f"and {len(sr_ratios)} entries; give one for each stage."
             )
         check_choice("drop_path_mode", drop_path_mode, DROP_PATH_MODES)
         kinds = stage_attentions(attention, stage4, num_stages)
@@ -328,10 +328,10 @@ class PyramidViT(nn.Module):
         output_fmt: str = "NCHW",
         intermediates_only: bool = False,
     ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
-        """Features of the stages, contiguous maps `[B, C, H, W]` (`NCHW`) or tokens `[B, N, C]` without class token (`NLC`).
+        """Features of the stages: contiguous maps `[B, C, H, W]` (`NCHW`) or tokens `[B, N, C]`, no class token (`NLC`).
 
-        indices: the last n stages if int, all if None. norm: apply the final LayerNorm to the last stage's features, the
-        only ones it fits. Returns the intermediates, and before them the final tokens unless intermediates_only.
+        indices: the last n stages if int, all if None. norm: apply the final LayerNorm to the last stage's features,
+        the only ones it fits. Returns the intermediates, and before them the final tokens unless intermediates_only.
         """
         check_choice("output_fmt", output_fmt, ("NCHW", "NLC"))
         take_indices, max_index = feature_take_indices(len(self.stages), indices)

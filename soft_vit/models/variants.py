@@ -1,4 +1,4 @@
-"""The sizes of the family, as numbers (SOFT, arXiv 2110.11945, Table 1; the released code calls our base `soft_small`)."""
+"""The sizes of the family (SOFT, arXiv 2110.11945, Table 1); the released code calls our base `soft_small`."""
 
 from typing import Any
 

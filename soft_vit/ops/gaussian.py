@@ -18,16 +18,16 @@ def gaussian_kernel(q: Tensor, k: Tensor) -> Tensor:
         return torch.exp(gaussian_exponent(q, k).clamp(max=0))
 
 
-def self_gaussian_kernel(l: Tensor) -> Tensor:
-    """`gaussian_kernel(l, l)` with a diagonal of exactly one: `[..., M, D]` to `[..., M, M]`, symmetric.
+def self_gaussian_kernel(x: Tensor) -> Tensor:
+    """`gaussian_kernel(x, x)` with a diagonal of exactly one: `[..., M, D]` to `[..., M, M]`, symmetric.
 
     The distance of a token to itself is a difference of large numbers; its rounding would reach the diagonal, which
     the inverse depends on most.
     """
-    with full_precision(l):
-        l = at_least_float32(l)
-        off_diagonal = 1 - torch.eye(l.shape[-2], dtype=l.dtype, device=l.device)
-        return torch.exp(gaussian_exponent(l, l).clamp(max=0) * off_diagonal)
+    with full_precision(x):
+        x = at_least_float32(x)
+        off_diagonal = 1 - torch.eye(x.shape[-2], dtype=x.dtype, device=x.device)
+        return torch.exp(gaussian_exponent(x, x).clamp(max=0) * off_diagonal)
 
 
 def gaussian_exponent(q: Tensor, k: Tensor) -> Tensor:

@@ -3,8 +3,8 @@
 Letters: `A` [..., M, M] symmetric with entries in (0, 1], `P = A + ridge I`, `V_t` the t-th Newton-Raphson iterate.
 
 The Newton-Raphson iteration `V <- 2 V - V P V` (SOFT, arXiv 2110.11945, Sec. 3.3) started at `V_0 = alpha P` is a
-spectral filter: where P has the eigenvalue p, the iterate has `(1 - (1 - alpha p^2)^(2^T)) / p`. It equals 1 / p only where
-2^T alpha p^2 >> 1, so on an ill-conditioned P it is far from the inverse, and trained weights rely on that.
+spectral filter: where P has the eigenvalue p, the iterate has `(1 - (1 - alpha p^2)^(2^T)) / p`. It equals 1 / p only
+where 2^T alpha p^2 >> 1, so on an ill-conditioned P it is far from the inverse, and trained weights rely on that.
 """
 
 from typing import Literal
@@ -113,8 +113,8 @@ def newton_inverse(
 def cholesky_solve(a: Tensor, b: Tensor, ridge: float = 0.01) -> Tensor:
     """`(A + ridge I)^-1 b` by a Cholesky factorisation, without forming the inverse.
 
-    a: `[..., M, M]` symmetric positive semi-definite, b: `[..., M, K]`; the result is `[..., M, K]`, at least fp32, with
-    exact gradients. ridge must be positive: a kernel matrix is singular when two tokens agree. A matrix that is not
+    a: `[..., M, M]` symmetric positive semi-definite, b: `[..., M, K]`; the result is `[..., M, K]`, at least fp32,
+    with exact gradients. ridge must be positive: a kernel matrix is singular when two tokens agree. A matrix that is not
     positive definite gives NaN, not an error, because asking would make a GPU wait.
     """
     if ridge <= 0:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """x in fp32 where it is bf16 or fp16, unchanged where it is fp32 or float64."""
+    """Return x in fp32 where it is bf16 or fp16, unchanged where it is fp32 or float64."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 

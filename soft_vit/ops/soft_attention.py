@@ -1,7 +1,7 @@
 """The softmax-free attention operator (SOFT, arXiv 2110.11945, Eq. 8-10; normalised form: arXiv 2207.03341).
 
-`X = K1 A^+ (K1^T V)` with `K1 = exp(-||q - l||^2 / 2)` [N, M] and `A = exp(-||l - l||^2 / 2)` [M, M]; the normalised form
-has `D A^+ D` in the place of `A^+`, `D = diag(rowsum(A))^(-1/2)`.
+`X = K1 A^+ (K1^T V)` with `K1 = exp(-||q - l||^2 / 2)` [N, M] and `A = exp(-||l - l||^2 / 2)` [M, M]; the normalised
+form has `D A^+ D` in the place of `A^+`, `D = diag(rowsum(A))^(-1/2)`.
 
 Letters: B batch, H heads, N tokens, M bottleneck tokens, D channels of a head.
 """
@@ -44,11 +44,11 @@ def soft_attention(
 ) -> Tensor:
     """Softmax-free attention of q (which is also the key) and v through M bottleneck tokens, linear in N.
 
-    q: `[B, H, N, D]`, already scaled by `D^(-1/4)`; bottleneck: `[B, H, M, D]`; v: `[B, H, N, Dv]`; any strides. The result
-    `[B, H, N, Dv]` has v's dtype. Everything inside is at least fp32, also under autocast.
+    q: `[B, H, N, D]`, already scaled by `D^(-1/4)`; bottleneck: `[B, H, M, D]`; v: `[B, H, N, Dv]`; any strides. The
+    result `[B, H, N, Dv]` has v's dtype. Everything inside is at least fp32, also under autocast.
 
-    inverse: `newton` (`iters` steps from `start`, see `newton_inverse`), `cholesky` (a solve, for training from scratch) or
-    `eigh` (the oracle for tests). ridge is added to A before it is inverted.
+    inverse: `newton` (`iters` steps from `start`, see `newton_inverse`), `cholesky` (a solve, for training from
+    scratch) or `eigh` (the oracle for tests). ridge is added to A before it is inverted.
 
     Backward stores q, the bottleneck tokens, v and what is m x m or m x Dv; the N x M kernel is computed again.
     """
@@ -112,9 +112,9 @@ def _kernel_backward(grad_times_kernel: Tensor, a: Tensor, b: Tensor) -> tuple[T
 class _SoftAttention(torch.autograd.Function):
     """The operator on `P = B * H` problems, with the N x M kernel held transposed, `[P, M, N]`, and never stored.
 
-    Transposed, q and v may lie in memory as `[P, D, N]` (feature maps) or `[P, N, D]` without a copy, and rows of the kernel
-    are long. `W` is the inverse as it acts, symmetric: `y' = W z'`, with `z' = s z`, `y = s y'`, s = rowsum(A)^(-1/2) or 1.
-    For Newton's closed-form gradient and for the exact Cholesky gradient alike, `dA = -(W dy') y'^T`.
+    Transposed, q and v may lie in memory as `[P, D, N]` (feature maps) or `[P, N, D]` without a copy, and rows of the
+    kernel are long. `W` is the inverse as it acts, symmetric: `y' = W z'`, with `z' = s z`, `y = s y'` and
+    `s = rowsum(A)^(-1/2)` or 1. For Newton's closed-form gradient and for the exact Cholesky gradient alike, `dA = -(W dy') y'^T`.
     """
 
     @staticmethod

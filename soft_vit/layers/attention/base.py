@@ -15,9 +15,9 @@ def check_heads(dim: int, num_heads: int) -> int:
 class Attention(nn.Module):
     """Mixes tokens `x: [B, N, C]` that lie on a map of `feat_size = (H, W)`, `N = H * W`, row by row.
 
-    A subclass takes `(dim, num_heads, *, feat_size, sr_ratio, ..., device, dtype)`: feat_size is the map it is built for,
-    sr_ratio the side of the window that one reduced token stands for (8, 4, 2, 1 in the four stages), which kinds
-    without reduced tokens ignore.
+    A subclass takes `(dim, num_heads, *, feat_size, sr_ratio, ..., device, dtype)`: feat_size is the map it is built
+    for, sr_ratio the side of the window that one reduced token stands for (8, 4, 2, 1 in the four stages), which
+    kinds without reduced tokens ignore.
     """
 
     cost: ClassVar[str]

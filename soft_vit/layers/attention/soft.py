@@ -40,7 +40,7 @@ def reduced_grid(feat_size: tuple[int, int], sr_ratio: int, limit: tuple[int, in
     """The grid of whole windows of side sr_ratio on a map, at most `limit`; a remainder of the map is dropped."""
     if min(feat_size) < sr_ratio:
         raise ValueError(
-            f"A map of {feat_size[0]} x {feat_size[1]} tokens has no whole window of {sr_ratio} x {sr_ratio} to sample a "
+            f"A map of {feat_size[0]} x {feat_size[1]} tokens has no window of {sr_ratio} x {sr_ratio} to sample a "
             f"bottleneck token from; use an image of at least 32 x 32 pixels, or a smaller sr_ratio."
         )
     height, width = feat_size[0] // sr_ratio, feat_size[1] // sr_ratio
