@@ -32,4 +32,7 @@ class ConvPatchEmbed(nn.Sequential):
 
     def forward(self, x: Tensor) -> Tensor:
         # Channels-last maps and [B, N, C] tokens are the same memory, so nothing is copied between them.
-        return super().forward(x.contiguous(memory_format=torch.channels_last))
+        x = x.contiguous(memory_format=torch.channels_last)
+        for unit in self:
+            x = unit(x)
+        return x

@@ -328,7 +328,7 @@ class PyramidViT(nn.Module):
         output_fmt: str = "NCHW",
         intermediates_only: bool = False,
     ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
-        """Features of the stages: contiguous maps `[B, C, H, W]` (`NCHW`) or tokens `[B, N, C]`, no class token (`NLC`).
+        """Features of the stages: contiguous maps `[B, C, H, W]` (NCHW) or tokens `[B, N, C]` without class token (NLC).
 
         indices: the last n stages if int, all if None. norm: apply the final LayerNorm to the last stage's features,
         the only ones it fits. Returns the intermediates, and before them the final tokens unless intermediates_only.

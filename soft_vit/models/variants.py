@@ -3,7 +3,7 @@
 from typing import Any
 
 SIZES: dict[str, dict[str, Any]] = {
-    "pico": dict(embed_dims=(32, 64, 128, 192), num_heads=(1, 2, 4, 6), depths=(1, 1, 2, 1), stem_width=16),
+    "pico": dict(embed_dims=(32, 64, 128, 160), num_heads=(1, 2, 4, 5), depths=(1, 1, 2, 1), stem_width=16),
     "tiny": dict(embed_dims=(64, 128, 320, 512), num_heads=(2, 4, 10, 16), depths=(1, 2, 3, 2)),
     "small": dict(embed_dims=(64, 128, 320, 512), num_heads=(2, 4, 10, 16), depths=(1, 3, 7, 4)),
     "base": dict(embed_dims=(64, 128, 320, 512), num_heads=(2, 4, 10, 16), depths=(1, 3, 20, 4)),

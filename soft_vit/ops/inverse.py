@@ -55,9 +55,8 @@ def newton_step_size(a: Tensor, ridge: float, start: NewtonStart) -> Tensor:
     residual = ((1 - scale * diagonal).abs() + scale * (total - diagonal)).amax(-1)
     if start == "guarded_batch":
         residual = residual.amax(tuple(range(residual.ndim - 1)), keepdim=True).expand_as(residual)
-    # The last candidate stands whether or not it meets the bound.
-    halvings = (residual[..., :-1] > RESIDUAL_BOUND).cumprod(-1).sum(-1, keepdim=True)
-    return alpha.gather(-1, halvings)[..., None]
+    # Candidates fall, so the first within the bound is the largest; the last stands whether or not it is within.
+    return torch.where(residual <= RESIDUAL_BOUND, alpha, alpha[..., -1:]).amax(-1)[..., None, None]
 
 
 def newton_iterate(p: Tensor, v: Tensor, iters: int) -> Tensor:
@@ -114,8 +113,8 @@ def cholesky_solve(a: Tensor, b: Tensor, ridge: float = 0.01) -> Tensor:
     """`(A + ridge I)^-1 b` by a Cholesky factorisation, without forming the inverse.
 
     a: `[..., M, M]` symmetric positive semi-definite, b: `[..., M, K]`; the result is `[..., M, K]`, at least fp32,
-    with exact gradients. ridge must be positive: a kernel matrix is singular when two tokens agree. A matrix that is not
-    positive definite gives NaN, not an error, because asking would make a GPU wait.
+    with exact gradients. ridge must be positive: a kernel matrix is singular when two tokens agree. A matrix that is
+    not positive definite gives NaN, not an error, because asking would make a GPU wait.
     """
     if ridge <= 0:
         raise ValueError(f"ridge={ridge} leaves equal tokens with a singular kernel; use a positive one, such as 0.01.")

@@ -95,12 +95,6 @@ def _exp_of_products(a: Tensor, b: Tensor) -> Tensor:
     return exponent.sub_(a.square().sum(2, keepdim=True), alpha=0.5).clamp_(max=0).exp_()
 
 
-def _bottleneck_kernel(bottleneck: Tensor) -> Tensor:
-    a = _exp_of_products(bottleneck, bottleneck.mT)
-    a.diagonal(dim1=-2, dim2=-1).fill_(1)
-    return a
-
-
 def _kernel_backward(grad_times_kernel: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients of `exp(-||a_i - b_j||^2 / 2)` for a `[P, I, D]` and b transposed `[P, D, J]`."""
     s = grad_times_kernel
@@ -114,7 +108,8 @@ class _SoftAttention(torch.autograd.Function):
 
     Transposed, q and v may lie in memory as `[P, D, N]` (feature maps) or `[P, N, D]` without a copy, and rows of the
     kernel are long. `W` is the inverse as it acts, symmetric: `y' = W z'`, with `z' = s z`, `y = s y'` and
-    `s = rowsum(A)^(-1/2)` or 1. For Newton's closed-form gradient and for the exact Cholesky gradient alike, `dA = -(W dy') y'^T`.
+    `s = rowsum(A)^(-1/2)` or 1. Newton's closed-form gradient and the exact Cholesky gradient are both
+    `dA = -(W dy') y'^T`.
     """
 
     @staticmethod
@@ -132,7 +127,7 @@ class _SoftAttention(torch.autograd.Function):
         batch_heads = q.shape[:2]
         q, bottleneck, v = q.flatten(0, 1), bottleneck.flatten(0, 1), v.flatten(0, 1)
         kernel = _exp_of_products(bottleneck, q.mT)
-        a = _bottleneck_kernel(bottleneck)
+        a = self_gaussian_kernel(bottleneck)
         z = torch.bmm(kernel, v)
         scale = a.sum(2, keepdim=True).rsqrt_() if normalize else None
         if scale is not None:
@@ -162,7 +157,7 @@ class _SoftAttention(torch.autograd.Function):
         batch_heads = grad.shape[:2]
         grad = grad.flatten(0, 1)
         kernel = _exp_of_products(bottleneck, q.mT)
-        a = _bottleneck_kernel(bottleneck)
+        a = self_gaussian_kernel(bottleneck)
 
         grad_scaled_y = torch.bmm(kernel, grad)
         grad_y = grad_scaled_y if scale is None else grad_scaled_y * scale
