@@ -120,6 +120,8 @@ class PyramidStage(nn.Module):
             pos_embed = resample_pos_embed(self.pos_embed, self.grid_size, grid_size, self.num_prefix_tokens)
         self.pos_embed = nn.Parameter(pos_embed.clone(), requires_grad=self.pos_embed.requires_grad)
         self.grid_size = grid_size
+        for block in self.blocks:
+            block.attn.resize(grid_size)
 
 
 class PyramidViT(nn.Module):
@@ -328,7 +330,7 @@ class PyramidViT(nn.Module):
         output_fmt: str = "NCHW",
         intermediates_only: bool = False,
     ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
-        """Features of the stages: contiguous maps `[B, C, H, W]` (NCHW) or tokens `[B, N, C]` without class token (NLC).
+        """Features of the stages: contiguous maps `[B, C, H, W]` (NCHW) or tokens `[B, N, C]` (NLC), no class token.
 
         indices: the last n stages if int, all if None. norm: apply the final LayerNorm to the last stage's features,
         the only ones it fits. Returns the intermediates, and before them the final tokens unless intermediates_only.

@@ -1,0 +1,212 @@
+"""What timm expects of one of its own models, for every registered model.
+
+Small models compute; the others are built and run on the meta device, which checks shapes and names.
+"""
+
+import pytest
+import timm
+import torch
+from timm.data import resolve_data_config
+from timm.models import group_parameters
+from timm.optim import param_groups_layer_decay, param_groups_weight_decay
+
+from soft_vit.models import PyramidViT
+from soft_vit.models.soft import default_cfgs
+
+MODELS = sorted(default_cfgs)
+SMALL_MODELS = [name for name in MODELS if name.endswith("_pico")]
+IMAGE = (2, 3, 64, 96)
+
+
+def create(name: str, **kwargs) -> PyramidViT:
+    torch.manual_seed(0)
+    return timm.create_model(name, **{"num_classes": 11, **kwargs})
+
+
+def image(shape: tuple[int, ...] = IMAGE, **kwargs) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1), **kwargs)
+
+
+@pytest.mark.parametrize("name", MODELS)
+class TestEveryModel:
+    def test_registered_with_weights_free_creation(self, name):
+        assert timm.is_model(name)
+        model = create(name, device="meta", num_classes=1000)
+        assert isinstance(model, PyramidViT)
+        assert model.num_classes == 1000
+        assert model.num_features == model.head_hidden_size == model.embed_dims[-1]
+        assert model.in_chans == 3
+        assert model.global_pool == "token"
+
+    def test_default_cfg_names_what_exists(self, name):
+        model = create(name, device="meta")
+        cfg = model.pretrained_cfg
+        assert cfg["architecture"] == name
+        weight = model.state_dict()[cfg["first_conv"] + ".weight"]
+        assert weight.shape[1] == cfg["input_size"][0]
+        assert model.get_submodule(cfg["classifier"]) is model.get_classifier()
+        assert model.stages[-1].grid_size == tuple(cfg["pool_size"])
+        assert resolve_data_config(model=model)["crop_pct"] == 0.875
+
+    def test_forward_shape(self, name):
+        model = create(name, device="meta")
+        assert model(torch.empty(2, 3, 224, 192, device="meta")).shape == (2, 11)
+
+    def test_features_only(self, name):
+        model = create(name, device="meta", features_only=True)
+        features = model(torch.empty(1, 3, 96, 160, device="meta"))
+        assert [f.shape[1] for f in features] == model.feature_info.channels()
+        for feature, reduction in zip(features, model.feature_info.reduction(), strict=True):
+            assert feature.shape[2:] == (96 // reduction, 160 // reduction)
+
+    def test_parameter_groups_cover_the_model(self, name):
+        model = create(name, device="meta")
+        parameters = {n for n, _ in model.named_parameters()}
+        for coarse in (False, True):
+            groups = group_parameters(model, model.group_matcher(coarse=coarse))
+            assert {n for names in groups.values() for n in names} == parameters
+            # Stem, one group for each stage or block, and the rest (norm and head) on its own or in one.
+            expected = 4 if coarse else sum(model.depths)
+            assert expected + 1 <= len(groups) <= expected + 3
+        skipped = model.no_weight_decay()
+        assert skipped <= parameters
+        assert "stages.3.cls_token" in skipped
+
+
+@pytest.mark.parametrize("name", SMALL_MODELS)
+class TestComputingModels:
+    @pytest.mark.parametrize("pool", ["token", "avg"])
+    def test_every_parameter_gets_a_gradient(self, name, pool):
+        model = create(name, global_pool=pool).train()
+        model(image()).square().sum().backward()
+        without = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()]
+        assert not without, f"no gradient: {without}"
+        broken = [n for n, p in model.named_parameters() if not p.grad.isfinite().all()]
+        assert not broken, f"not finite: {broken}"
+
+    def test_intermediates_agree_with_features_only(self, name):
+        model = create(name).eval()
+        wrapped = create(name, features_only=True).eval()
+        x = image()
+        with torch.no_grad():
+            final, maps = model.forward_intermediates(x)
+            features = wrapped(x)
+            torch.testing.assert_close(final, model.forward_features(x), rtol=0, atol=0)
+        assert len(maps) == len(features) == 4
+        for i, (a, b) in enumerate(zip(maps, features, strict=True)):
+            torch.testing.assert_close(a, b, rtol=0, atol=0, msg=lambda m, i=i: f"stage {i}: {m}")
+            assert a.is_contiguous()
+
+    def test_intermediate_formats(self, name):
+        model = create(name).eval()
+        x = image()
+        with torch.no_grad():
+            maps = model.forward_intermediates(x, intermediates_only=True)
+            tokens = model.forward_intermediates(x, intermediates_only=True, output_fmt="NLC")
+            last_two = model.forward_intermediates(x, indices=2, intermediates_only=True)
+            chosen = model.forward_intermediates(x, indices=[0, -2], stop_early=True, intermediates_only=True)
+            _, normed = model.forward_intermediates(x, norm=True)
+            final = model.forward_features(x)
+        for a, b in zip(maps, tokens, strict=True):
+            torch.testing.assert_close(a.flatten(2).mT, b, rtol=0, atol=0)
+        assert [t.shape for t in last_two] == [t.shape for t in maps[2:]]
+        assert [t.shape for t in chosen] == [maps[0].shape, maps[2].shape]
+        torch.testing.assert_close(normed[-1].flatten(2).mT, final[:, 1:], rtol=0, atol=0)
+        torch.testing.assert_close(normed[0], maps[0], rtol=0, atol=0)
+        with pytest.raises(ValueError, match="output_fmt"):
+            model.forward_intermediates(x, output_fmt="NHWC")
+
+    @pytest.mark.parametrize(("indices", "kept"), [([0], 1), ([0, 2], 3), (1, 4), ([1, 3], 4)])
+    def test_pruned_layers_are_gone_and_features_stay(self, name, indices, kept):
+        model = create(name).eval()
+        x = image()
+        with torch.no_grad():
+            before = model.forward_intermediates(x, indices=indices, intermediates_only=True)
+            taken = model.prune_intermediate_layers(indices, prune_norm=True)
+            after = model.forward_intermediates(x, indices=taken, intermediates_only=True)
+            final = model(x)
+        assert len(model.stages) == kept
+        assert model.num_features == model.embed_dims[kept - 1] == final.shape[-1]
+        for a, b in zip(before, after, strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+    @pytest.mark.parametrize("out_indices", [(0, 1), (3,), (-2, -1)])
+    def test_out_indices(self, name, out_indices):
+        model = create(name, features_only=True, out_indices=out_indices)
+        with torch.no_grad():
+            features = model.eval()(image())
+        assert [f.shape[1] for f in features] == model.feature_info.channels()
+        assert len(features) == len(out_indices)
+
+    def test_classifier(self, name):
+        model = create(name).eval().double()
+        x = image(dtype=torch.float64)
+        model.reset_classifier(5)
+        assert model.head.weight.dtype == torch.float64
+        assert not model.head.training
+        with torch.no_grad():
+            assert model(x).shape == (2, 5)
+            model.reset_classifier(0)
+            pooled = model(x)
+            tokens = model.forward_features(x)
+            torch.testing.assert_close(pooled, tokens[:, 0], rtol=0, atol=0)
+            model.reset_classifier(0, "avg")
+            torch.testing.assert_close(model(x), tokens[:, 1:].mean(1), rtol=0, atol=0)
+            model.reset_classifier(0, "")
+            torch.testing.assert_close(model(x), tokens, rtol=0, atol=0)
+            headless = create(name, num_classes=0).eval()
+            assert headless(image()).shape == (2, headless.num_features)
+            torch.testing.assert_close(
+                headless.forward_head(headless.forward_features(image()), pre_logits=True), headless(image())
+            )
+
+    def test_checkpointing_changes_no_gradient(self, name):
+        gradients = []
+        for enable in (False, True):
+            model = create(name).double().train()
+            model.set_grad_checkpointing(enable)
+            model(image(dtype=torch.float64)).sum().backward()
+            gradients.append({n: p.grad for n, p in model.named_parameters()})
+        for parameter, plain in gradients[0].items():
+            torch.testing.assert_close(gradients[1][parameter], plain, rtol=1e-12, atol=1e-12, msg=parameter)
+
+    def test_input_size(self, name):
+        model = create(name, img_size=64).eval()
+        x = image((1, 3, 97, 130))
+        with torch.no_grad():
+            resampled_each_time = model(x)
+            model.set_input_size((97, 130))
+            # Bilinear resampling happens once instead of at every call, on the same numbers.
+            torch.testing.assert_close(model(x), resampled_each_time, rtol=0, atol=0)
+        assert model.stages[0].pos_embed.shape[1] == 25 * 33
+        with pytest.raises(ValueError, match="16 x 64"):
+            model.set_input_size((16, 64))
+
+    @pytest.mark.parametrize("in_chans", [1, 5])
+    def test_input_channels(self, name, in_chans):
+        model = create(name, in_chans=in_chans).eval()
+        assert model(image((1, in_chans, 64, 64))).shape == (1, 11)
+        with pytest.raises(ValueError, match=f"{in_chans}, H, W"):
+            model(image((1, 3, 64, 64)))
+
+    def test_device_and_dtype(self, name):
+        assert all(p.device.type == "meta" for p in create(name, device="meta").parameters())
+        model = create(name, dtype=torch.float64)
+        assert all(p.dtype == torch.float64 for p in model.parameters())
+
+    def test_layer_decay_falls_towards_the_stem(self, name):
+        model = create(name)
+        groups = param_groups_layer_decay(model, weight_decay=0.05, layer_decay=0.8)
+        scale = {id(p): g["lr_scale"] for g in groups for p in g["params"]}
+        assert scale[id(model.head.weight)] == 1
+        along = [model.stages[0].patch_embed[0].conv.weight]
+        along += [block.mlp.fc1.weight for stage in model.stages for block in stage.blocks]
+        scales = [scale[id(p)] for p in along]
+        assert scales == sorted(scales)
+        assert scales[0] < scales[-1] < 1
+        decayed = {id(p) for g in param_groups_weight_decay(model, 0.05, model.no_weight_decay()) for p in g["params"]}
+        assert decayed == {id(p) for p in model.parameters()}
+
+    def test_pretrained_without_weights_says_so(self, name):
+        with pytest.raises(RuntimeError, match="No pretrained weights"):
+            create(name, pretrained=True)

@@ -1,0 +1,108 @@
+"""Symbolic tracing, export, compilation and ONNX: no data-dependent control flow anywhere in a model."""
+
+import pytest
+import timm
+import torch
+
+from soft_vit.models import PyramidViT
+
+CASES = {
+    "soft": dict(model_name="soft_pico"),
+    "soft_norm": dict(model_name="soft_norm_pico"),
+    "cholesky": dict(model_name="soft_pico", inverse="cholesky"),
+    "soft stage 4, average sampling": dict(model_name="soft_norm_pico", stage4="soft", sampling="avg"),
+    "capped bottleneck": dict(model_name="soft_pico", max_bottleneck=(1, 2)),
+    "random sampling": dict(model_name="soft_pico", sampling="random"),
+}
+SIZE = (64, 80)
+
+cases = pytest.mark.parametrize("arguments", CASES.values(), ids=CASES.keys())
+
+
+def create(arguments: dict) -> PyramidViT:
+    torch.manual_seed(0)
+    return timm.create_model(**arguments, num_classes=7, img_size=48).eval()
+
+
+def images(batch: int = 2) -> torch.Tensor:
+    return torch.randn(batch, 3, *SIZE, generator=torch.Generator().manual_seed(2))
+
+
+@cases
+def test_fx_equals_eager_bit_for_bit(arguments):
+    model = create(arguments)
+    traced = torch.fx.symbolic_trace(model)
+    with torch.no_grad():
+        for batch in (2, 3):
+            torch.testing.assert_close(traced(images(batch)), model(images(batch)), rtol=0, atol=0)
+        # The trace is not tied to the size either.
+        other = images()[..., :48]
+        torch.testing.assert_close(traced(other), model(other), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ["soft_pico", "soft_norm_pico"])
+def test_fx_backward_equals_eager(name):
+    model = create({"model_name": name})
+    gradients = []
+    for forward in (model, torch.fx.symbolic_trace(model)):
+        model.zero_grad()
+        forward(images()).sum().backward()
+        gradients.append({n: p.grad.clone() for n, p in model.named_parameters()})
+    for parameter, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][parameter], gradient, rtol=0, atol=0, msg=parameter)
+
+
+@cases
+def test_export_with_dynamic_batch(arguments):
+    model = create(arguments)
+    batch = torch.export.Dim("batch", min=1, max=64)
+    program = torch.export.export(model, (images(),), dynamic_shapes={"x": {0: batch}}).module()
+    with torch.no_grad():
+        torch.testing.assert_close(program(images(5)), model(images(5)), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["soft_pico", "soft_norm_pico"])
+def test_compile_without_graph_breaks(name):
+    """fullgraph raises at the first break; aot_eager checks forward and backward graphs without generating code."""
+    gradients = []
+    for compiled in (False, True):
+        model = create({"model_name": name}).train()
+        forward = torch.compile(model, fullgraph=True, backend="aot_eager") if compiled else model
+        out = forward(images())
+        out.sum().backward()
+        gradients.append({n: p.grad for n, p in model.named_parameters()})
+    for parameter, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][parameter], gradient, rtol=1e-4, atol=1e-5, msg=parameter)
+
+
+@pytest.mark.slow
+@cases
+def test_generated_code_equals_eager(arguments):
+    model = create(arguments)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            torch.compile(model, fullgraph=True)(images()), model(images()), rtol=1e-4, atol=1e-5
+        )
+
+
+@pytest.mark.parametrize("name", ["soft_pico", "soft_norm_pico"])
+def test_onnx_equals_eager(name, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    model = create({"model_name": name})
+    batch = torch.export.Dim("batch", min=1, max=64)
+    path = tmp_path / "model.onnx"
+    torch.onnx.export(model, (images(),), path, dynamo=True, dynamic_shapes={"x": {0: batch}}, verbose=False)
+    session = onnxruntime.InferenceSession(path)
+    for size in (1, 5):
+        (logits,) = session.run(None, {session.get_inputs()[0].name: images(size).numpy()})
+        with torch.no_grad():
+            torch.testing.assert_close(torch.from_numpy(logits), model(images(size)), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")  # sizes are fixed by tracing, and meant to be
+def test_torchscript_trace_equals_eager():
+    model = create(CASES["soft"])
+    with torch.no_grad():
+        traced = torch.jit.trace(model, images())
+        torch.testing.assert_close(traced(images()), model(images()), rtol=0, atol=0)
