@@ -1,7 +1,12 @@
 """Train a model from a config: `python tools/train.py configs/demo/soft_pico_shapes.py`."""
 
 import argparse
+import os
 from collections.abc import Sequence
+
+# Read when torch is first imported. OpenMP's threads otherwise spin while they wait for each other, and as soon as
+# another program wants one of the cores a training step on a CPU takes ten times as long.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -4,13 +4,17 @@ num_classes = 10
 
 data_preprocessor = dict(mean=[127.5, 127.5, 127.5], std=[64.0, 64.0, 64.0], to_rgb=False, num_classes=num_classes)
 
-train_pipeline = [dict(type="RandomFlip", prob=0.5, direction="horizontal"), dict(type="PackInputs")]
+# Every shape is its own mirror image, so a flipped one is a new sample of the same class.
+train_pipeline = [
+    dict(type="RandomFlip", prob=[0.25, 0.25, 0.25], direction=["horizontal", "vertical", "diagonal"]),
+    dict(type="PackInputs"),
+]
 test_pipeline = [dict(type="PackInputs")]
 
 train_dataloader = dict(
-    batch_size=64,
+    batch_size=32,
     num_workers=0,
-    dataset=dict(type="ShapesDataset", split="train", length=8000, size=image_size, pipeline=train_pipeline),
+    dataset=dict(type="ShapesDataset", split="train", length=10000, size=image_size, pipeline=train_pipeline),
     sampler=dict(type="DefaultSampler", shuffle=True),
 )
 val_dataloader = dict(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-CLASSES = ("circle", "triangle", "square", "star", "ring", "cross", "hexagon", "crescent", "heart", "arrow")
+CLASSES = ("circle", "triangle", "square", "star", "ring", "cross", "bar", "crescent", "heart", "arrow")
 
 # Index ranges that never meet; a split is addressed by its start.
 SPLITS = {"train": 0, "val": 1 << 32, "test": 2 << 32}
@@ -57,9 +57,16 @@ class _Stream:
         """From low to high, both included."""
         return low + int(self.uniform() * (high - low + 1))
 
-    def color(self) -> np.ndarray:
-        """RGB in [0, 1], float32 [3]."""
-        return np.array([self.uniform() for _ in range(3)], dtype=np.float32)
+    def dull_color(self) -> np.ndarray:
+        """RGB in [0.2, 0.8], float32 [3]: for all that is not the shape."""
+        return np.array([self.uniform(0.2, 0.8) for _ in range(3)], dtype=np.float32)
+
+    def vivid_color(self) -> np.ndarray:
+        """RGB in [0, 1] with one high and one low channel, float32 [3]."""
+        channels = [self.uniform(0.85, 1), self.uniform(0, 0.15), self.uniform()]
+        first = channels.pop(self.integer(0, 2))
+        second = channels.pop(self.integer(0, 1))
+        return np.array([first, second, channels[0]], dtype=np.float32)
 
     def bytes(self, *shape: int) -> np.ndarray:
         """float32 of the given shape, values in [-1, 1]."""
@@ -110,7 +117,7 @@ def _outlines() -> dict[str, np.ndarray]:
         "star": [star],
         "ring": [_arc(1.0, 0, full, 48), _arc(0.55, full, 0, 36)],
         "cross": [cross],
-        "hexagon": [_arc(1.0, 0, full, 6)],
+        "bar": [[(1.0, 0.3), (-1.0, 0.3), (-1.0, -0.3), (1.0, -0.3)]],
         "crescent": [_crescent()],
         "heart": [_heart()],
         "arrow": [arrow],
@@ -171,10 +178,10 @@ def _smooth_field(grid: np.ndarray, height: int, width: int) -> np.ndarray:
 
 def _background(stream: _Stream, height: int, width: int) -> np.ndarray:
     """A gradient between two colors with smooth noise, float32 [height, width, 3]."""
-    first, second = stream.color(), stream.color()
+    first, second = stream.dull_color(), stream.dull_color()
     c, s = _turn(stream.uniform(0, 2 * math.pi))
     cells = stream.integer(2, 6)
-    strength = np.float32(stream.uniform(0.05, 0.25))
+    strength = np.float32(stream.uniform(0.05, 0.15))
     rows = np.arange(cells + 1, dtype=np.float32)[:, None, None] / cells - np.float32(0.5)
     ramp = np.clip(np.float32(0.5) + np.float32(s) * rows + np.float32(c) * rows.reshape(1, -1, 1), 0, 1)
     grid = first + ramp * (second - first) + strength * stream.bytes(cells + 1, cells + 1, 3)
@@ -242,11 +249,11 @@ def draw_shape(seed: int, index: int, size: int | tuple[int, int] = 64) -> Shape
     x = (np.arange(width, dtype=np.float32)[None, :] + np.float32(0.5)) / np.float32(side)
     y = (np.arange(height, dtype=np.float32)[:, None] + np.float32(0.5)) / np.float32(side)
     for _ in range(stream.integer(1, 3)):
-        _paint(canvas, _line_alpha(stream, x, y, side), stream.color())
+        _paint(canvas, _line_alpha(stream, x, y, side), stream.dull_color())
     for _ in range(stream.integer(2, 5)):
-        _paint(canvas, _blob_alpha(stream, x, y, side), stream.color())
+        _paint(canvas, _blob_alpha(stream, x, y, side), stream.dull_color())
 
-    radius = stream.uniform(0.22, 0.42) * side
+    radius = stream.uniform(0.28, 0.44) * side
     cx, cy = stream.uniform(radius, width - radius), stream.uniform(radius, height - radius)
     c, s = _turn(stream.uniform(0, 2 * math.pi))
     left, top = max(int(cx - radius), 0), max(int(cy - radius), 0)
@@ -255,8 +262,8 @@ def draw_shape(seed: int, index: int, size: int | tuple[int, int] = 64) -> Shape
 
     # The candidate farthest from what lies behind it: a shape that nobody can see teaches nothing.
     behind = canvas[int(cy), int(cx)]
-    color = max((stream.color() for _ in range(4)), key=lambda candidate: float(np.abs(candidate - behind).sum()))
-    other = np.float32(0.55) * color + np.float32(0.45) * stream.color()
+    color = max((stream.vivid_color() for _ in range(4)), key=lambda candidate: float(np.abs(candidate - behind).sum()))
+    other = np.float32(0.65) * color + np.float32(0.35) * stream.dull_color()
 
     dx, dy = x[:, left:right] * side - np.float32(cx), y[top:bottom] * side - np.float32(cy)
     inverse = np.float32(1 / radius)
@@ -274,7 +281,7 @@ def draw_shape(seed: int, index: int, size: int | tuple[int, int] = 64) -> Shape
     mask[top:bottom, left:right] = alpha >= 0.5
     for _ in range(stream.integer(0, 2)):
         hidden = _line_alpha(stream, x, y, side)
-        _paint(canvas, hidden, stream.color())
+        _paint(canvas, hidden, stream.dull_color())
         mask &= hidden < 0.5
 
     canvas += np.float32(stream.uniform(0.01, 0.06)) * stream.bytes(height, width, 3)

@@ -1,5 +1,6 @@
 """Training and testing from a config: what the command lines call."""
 
+import itertools
 import json
 import os
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ from .config import apply_options, check_keys, load_config, one_line
 from .errors import UserError
 
 __all__ = ["TrainResult", "evaluate", "train"]
+
+_runs_in_this_process = itertools.count()
 
 LAUNCHERS = ("none", "pytorch", "slurm", "mpi")
 
@@ -90,6 +93,10 @@ def prepare(
     elif cfg.get("work_dir") is None:
         cfg.work_dir = str(Path("work_dirs") / Path(config).stem)
     cfg.launcher = launcher
+    run = next(_runs_in_this_process)
+    if run and cfg.get("experiment_name") is None:
+        # MMEngine keeps logs in memory under a name that two runs begun in the same second would share.
+        cfg.experiment_name = f"{Path(config).stem}_run{run}"
     if launcher != "none" and not torch.cuda.is_available():
         _distribute_on_cpu(cfg, launcher)
     return cfg

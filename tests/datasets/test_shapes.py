@@ -13,10 +13,10 @@ from soft_vit.datasets import CLASSES, SPLITS, ShapeImages, draw_shape, shapes
 LAST = 2**64 - 1
 # Checksums of image and mask: another machine, process or NumPy has to draw the same bytes.
 PINNED = [
-    (0, 0, 64, 3134047918, 1238290415),
-    (0, 7, 64, 3444866568, 251255903),
-    (3, 123456789012, (97, 203), 941792892, 1139677513),
-    (LAST, LAST, 32, 2870564000, 1954175552),
+    (0, 0, 64, 2566816703, 2518874134),
+    (0, 7, 64, 2615490375, 3921479108),
+    (3, 123456789012, (97, 203), 2694572349, 2187705039),
+    (LAST, LAST, 32, 1344778195, 3809060238),
 ]
 
 
@@ -74,7 +74,8 @@ def test_coverage_has_the_area_of_the_outline(name):
 def test_same_scene_at_every_size():
     for index in range(10):
         small, large = draw_shape(1, index, 64), draw_shape(1, index, 128)
-        np.testing.assert_allclose(small.box * 2, large.box, atol=3)
+        shrunk = large.mask.reshape(64, 2, 64, 2).mean(axis=(1, 3)) >= 0.5
+        assert (shrunk & small.mask).sum() > 0.9 * (shrunk | small.mask).sum()
         pooled = large.image.reshape(64, 2, 64, 2, 3).mean(axis=(1, 3))
         assert np.abs(pooled - small.image).mean() < 10
 
