@@ -59,7 +59,8 @@ def soft_attention(
         if inverse == "eigh" or (inverse == "newton" and gradient == "unrolled"):
             x = soft_attention_reference(q, bottleneck, v, inverse, normalize, iters, ridge, start, gradient)
         else:
-            x = _SoftAttention.apply(q, bottleneck, v, inverse, normalize, iters, ridge, start)
+            problems = (q.flatten(0, 1), bottleneck.flatten(0, 1), v.flatten(0, 1))
+            x = _SoftAttention.apply(*problems, inverse, normalize, iters, ridge, start).unflatten(0, q.shape[:2])
         return x.to(dtype)
 
 
@@ -124,8 +125,6 @@ class _SoftAttention(torch.autograd.Function):
         ridge: float,
         start: NewtonStart,
     ) -> Tensor:
-        batch_heads = q.shape[:2]
-        q, bottleneck, v = q.flatten(0, 1), bottleneck.flatten(0, 1), v.flatten(0, 1)
         kernel = _exp_of_products(bottleneck, q.mT)
         a = self_gaussian_kernel(bottleneck)
         z = torch.bmm(kernel, v)
@@ -140,10 +139,9 @@ class _SoftAttention(torch.autograd.Function):
             w = newton_iterate(p, newton_step_size(a, ridge, start) * p, iters)
             y = torch.bmm(w, z)
         scaled_y = y if scale is None else y * scale
-        x = torch.bmm(scaled_y.mT, kernel).mT
-        ctx.save_for_backward(q, bottleneck, v, z, y, w, scale)
+        ctx.save_for_backward(q, bottleneck, v, y, w, *(() if scale is None else (z, scale)))
         ctx.inverse = inverse
-        return x.unflatten(0, batch_heads)
+        return torch.bmm(scaled_y.mT, kernel).mT
 
     @staticmethod
     @once_differentiable
@@ -153,9 +151,9 @@ class _SoftAttention(torch.autograd.Function):
 
     @staticmethod
     def _backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        q, bottleneck, v, z, y, w, scale = ctx.saved_tensors
-        batch_heads = grad.shape[:2]
-        grad = grad.flatten(0, 1)
+        # torch.compile of torch 2.4 hands saved tensors over in the order of their first use, so that is made theirs.
+        q, bottleneck, v, y, w, *normalization = [saved.view_as(saved) for saved in ctx.saved_tensors]
+        z, scale = normalization or (None, None)
         kernel = _exp_of_products(bottleneck, q.mT)
         a = self_gaussian_kernel(bottleneck)
 
@@ -176,5 +174,4 @@ class _SoftAttention(torch.autograd.Function):
         # The diagonal of A is constant, and its distance has no gradient.
         left, right = _kernel_backward(grad_a.mul_(a), bottleneck, bottleneck.mT)
         grad_bottleneck += left + right.mT
-        grads = (grad_q.mT, grad_bottleneck, grad_v)
-        return *(g.unflatten(0, batch_heads) for g in grads), None, None, None, None, None
+        return grad_q.mT, grad_bottleneck, grad_v, None, None, None, None, None

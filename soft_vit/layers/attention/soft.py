@@ -47,10 +47,10 @@ def reduced_grid(feat_size: tuple[int, int], sr_ratio: int, limit: tuple[int, in
     return (height, width) if limit is None else (min(height, limit[0]), min(width, limit[1]))
 
 
-def conv_tokens(q: Tensor, weight: Tensor, limit: tuple[int, int] | None) -> Tensor:
+def conv_tokens(q: Tensor, weight: Tensor, sr_ratio: int, limit: tuple[int, int] | None) -> Tensor:
     """Convolution of query maps `[P, D, H, W]` with kernel = stride, pooled to at most `limit`: tokens `[P, M, D]`."""
-    grid = reduced_grid(q.shape[-2:], weight.shape[-1], limit)
-    tokens = F.conv2d(q, weight, stride=weight.shape[-1])
+    grid = reduced_grid(q.shape[-2:], sr_ratio, limit)
+    tokens = F.conv2d(q, weight, stride=sr_ratio)
     if tuple(tokens.shape[-2:]) != grid:
         tokens = F.adaptive_avg_pool2d(tokens, grid)
     return tokens.flatten(2).mT
@@ -168,7 +168,7 @@ class SoftAttention(Attention):
     def sample_bottleneck(self, q: Tensor) -> Tensor:
         """Bottleneck tokens `[P, M, D]` of the query maps `[P, D, H, W]` of P = B * heads problems."""
         if self.sampling == "conv":
-            return F.gelu(self.sample_norm(conv_tokens(q, self.sample.weight, self.limit)))
+            return F.gelu(self.sample_norm(conv_tokens(q, self.sample.weight, self.sr_ratio, self.limit)))
         if self.sampling == "avg":
             return average_tokens(q, self.sr_ratio, self.limit)
         if self.sampling == "first":

@@ -1,0 +1,1 @@
+"""Complexity, memory and throughput of models."""
