@@ -11,6 +11,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 def main(argv: Sequence[str] | None = None) -> None:
     from mmengine.config import DictAction
+    from mmengine.dist import is_main_process
 
     from soft_vit.engine.errors import plain_errors
     from soft_vit.engine.run import LAUNCHERS, evaluate
@@ -35,8 +36,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             options=args.cfg_options,
             launcher=args.launcher,
         )
-    for name, value in metrics.items():
-        print(f"{name}: {value:.2f}")
+    if is_main_process():
+        for name, value in metrics.items():
+            print(f"{name}: {value:.2f}")
 
 
 if __name__ == "__main__":

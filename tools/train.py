@@ -11,6 +11,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 def main(argv: Sequence[str] | None = None) -> None:
     from mmengine.config import DictAction
+    from mmengine.dist import is_main_process
 
     from soft_vit.engine.errors import plain_errors
     from soft_vit.engine.run import LAUNCHERS, train
@@ -43,7 +44,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             options=args.cfg_options,
             launcher=args.launcher,
         )
-    print(result)
+    if is_main_process():
+        print(result)
 
 
 if __name__ == "__main__":

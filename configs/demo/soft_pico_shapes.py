@@ -1,5 +1,5 @@
 # python tools/train.py configs/demo/soft_pico_shapes.py
-# A first training run: 1.3 M parameters, five passes over 10,000 generated images of 64 pixels.
+# A first training run: 1.1 M parameters, five passes over 10,000 generated images of 64 pixels.
 # About 2.5 minutes on two CPU cores; top-1 97.8 % on 1,000 held-out images.
 _base_ = ["../_base_/default_runtime.py", "../_base_/shapes.py"]
 
