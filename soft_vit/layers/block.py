@@ -6,6 +6,8 @@ from typing import Literal
 from timm.layers import DropPath, Mlp
 from torch import Tensor, nn
 
+from soft_vit.layers.gelu import GELU
+
 DropPathMode = Literal["stochastic_depth", "dropout"]
 
 DROP_PATH_MODES = ("stochastic_depth", "dropout")
@@ -38,7 +40,7 @@ class PostNormBlock(nn.Module):
         self.attn = attn
         self.drop_path1 = make_drop_path(drop_path, drop_path_mode)
         self.norm1 = nn.LayerNorm(dim, eps=1e-5, **dd)
-        self.mlp = Mlp(dim, int(dim * mlp_ratio), act_layer=partial(nn.GELU, approximate="tanh"), drop=proj_drop, **dd)
+        self.mlp = Mlp(dim, int(dim * mlp_ratio), act_layer=partial(GELU, approximate="tanh"), drop=proj_drop, **dd)
         self.drop_path2 = make_drop_path(drop_path, drop_path_mode)
         self.norm2 = nn.LayerNorm(dim, eps=1e-5, **dd)
 
@@ -67,7 +69,7 @@ class PreNormBlock(nn.Module):
         self.attn = attn
         self.drop_path1 = make_drop_path(drop_path, "stochastic_depth")
         self.norm2 = nn.LayerNorm(dim, eps=1e-6, **dd)
-        self.mlp = Mlp(dim, int(dim * mlp_ratio), act_layer=nn.GELU, drop=proj_drop, **dd)
+        self.mlp = Mlp(dim, int(dim * mlp_ratio), act_layer=GELU, drop=proj_drop, **dd)
         self.drop_path2 = make_drop_path(drop_path, "stochastic_depth")
 
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
