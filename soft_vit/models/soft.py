@@ -1,4 +1,4 @@
-"""SOFT and normalised SOFT in timm: configurations and entrypoints.
+"""SOFT, normalised SOFT and the same pyramid with other attentions in timm: configurations and entrypoints.
 
 Lu et al., "SOFT: Softmax-free Transformer with Linear Complexity", NeurIPS 2021, arXiv 2110.11945, and "Softmax-free
 Linear Transformers", IJCV 2024, arXiv 2207.03341.
@@ -11,6 +11,7 @@ from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from torch import nn
 
+from soft_vit.layers import ATTENTIONS, attention_class
 from soft_vit.models.checkpoint import checkpoint_filter_fn
 from soft_vit.models.pyramid import PyramidViT
 from soft_vit.models.variants import SIZES
@@ -36,9 +37,25 @@ def _cfg(**kwargs: Any) -> dict[str, Any]:
     }
 
 
-FAMILIES = {"soft": "SOFT", "soft_norm": "Normalised SOFT"}
+BASELINE_SIZES = ("pico", "tiny", "small")
 
-default_cfgs = generate_default_cfgs({f"{family}_{size}": _cfg() for family in FAMILIES for size in SIZES})
+
+def _model_table() -> dict[str, dict[str, Any]]:
+    """Arguments of every named model: the family in all sizes, the other attentions in the sizes of comparisons."""
+    table = {}
+    for attention in ATTENTIONS:
+        family = attention in ("soft", "soft_norm")
+        for size in SIZES if family else BASELINE_SIZES:
+            name = f"{attention}_{size}" if family else f"{attention}_pyramid_{size}"
+            table[name] = dict(SIZES[size], attention=attention)
+    return table
+
+
+MODELS = _model_table()
+
+default_cfgs = generate_default_cfgs(
+    {name: _cfg(fixed_input_size=attention_class(args["attention"]).fixed_feat_size) for name, args in MODELS.items()}
+)
 
 
 def _create_pyramid(variant: str, pretrained: bool = False, **kwargs: Any) -> nn.Module:
@@ -56,17 +73,14 @@ def _create_pyramid(variant: str, pretrained: bool = False, **kwargs: Any) -> nn
     )
 
 
-def _make_entrypoint(family: str, size: str) -> Callable[..., nn.Module]:
-    model_args = dict(SIZES[size], attention=family)
-
+def _make_entrypoint(name: str, model_args: dict[str, Any]) -> Callable[..., nn.Module]:
     def entrypoint(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-        return _create_pyramid(f"{family}_{size}", pretrained, **dict(model_args, **kwargs))
+        return _create_pyramid(name, pretrained, **dict(model_args, **kwargs))
 
-    entrypoint.__name__ = entrypoint.__qualname__ = f"{family}_{size}"
-    entrypoint.__doc__ = f"{FAMILIES[family]}, size {size}; keyword arguments of `PyramidViT`."
+    entrypoint.__name__ = entrypoint.__qualname__ = name
+    entrypoint.__doc__ = f"The pyramid with {model_args['attention']} attention; keyword arguments of `PyramidViT`."
     return register_model(entrypoint)
 
 
-for _family in FAMILIES:
-    for _size in SIZES:
-        globals()[f"{_family}_{_size}"] = _make_entrypoint(_family, _size)
+for _name, _model_args in MODELS.items():
+    globals()[_name] = _make_entrypoint(_name, _model_args)
