@@ -100,9 +100,9 @@ def rename_released(name: str) -> str:
 def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dict[str, Tensor]:
     """Released or converted weights as a state dict of model; harmless on converted ones.
 
-    Position embeddings are resampled to the model's grids. ValueError when the weights are those of another model:
-    other depths or widths, or names that are not ours. A head for another number of classes and a first convolution
-    for other channels pass, because timm adapts them.
+    Position embeddings, and weights of attentions that fix their map, are resampled to the model's grids. ValueError
+    when the weights are those of another model: other depths or widths, or names that are not ours. A head for another
+    number of classes and a first convolution for other channels pass, because timm adapts them.
     """
     state_dict = {rename_released(name): value for name, value in unwrap_state_dict(state_dict).items()}
     check_same_model(state_dict, model)
@@ -111,6 +111,8 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dic
         name = f"stages.{i}.pos_embed"
         if name in state_dict and state_dict[name].shape != own[name].shape:
             state_dict[name] = resample_to_stage(state_dict[name], stage, name)
+        for j, block in enumerate(stage.blocks):
+            block.attn.resample_state(f"stages.{i}.blocks.{j}.attn.", state_dict)
     adapted_by_timm = {"head.weight", "head.bias", "stages.0.patch_embed.0.conv.weight"}
     for name, value in state_dict.items():
         if name in own and value.shape != own[name].shape and name not in adapted_by_timm:

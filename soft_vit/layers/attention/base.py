@@ -1,5 +1,6 @@
 """What every attention of the pyramid has in common."""
 
+from collections.abc import MutableMapping
 from typing import ClassVar
 
 from torch import Tensor, nn
@@ -31,3 +32,50 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
         raise NotImplementedError
+
+    def resize(self, feat_size: tuple[int, int]) -> None:
+        """Resample the weights that belong to one map to another, for good; most kinds have none."""
+
+    def resample_state(self, prefix: str, state_dict: MutableMapping[str, Tensor]) -> None:
+        """Resample, in state_dict, this module's weights of another map to its own; most kinds have none.
+
+        prefix: what the names of this module's weights begin with, such as "stages.0.blocks.1.attn.".
+        """
+
+
+class SelfAttention(Attention):
+    """An attention that projects tokens to queries, keys and values of every head, and the heads' results back.
+
+    A subclass says what happens between, in `attend`.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        qkv_bias: bool = True,
+        attn_drop: float = 0.0,
+        proj_drop: float = 0.0,
+        device=None,
+        dtype=None,
+    ) -> None:
+        super().__init__()
+        dd = {"device": device, "dtype": dtype}
+        self.num_heads = num_heads
+        self.head_dim = check_heads(dim, num_heads)
+        self.attn_drop = attn_drop
+        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias, **dd)
+        self.proj = nn.Linear(dim, dim, **dd)
+        self.proj_drop = nn.Dropout(proj_drop)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
+        """Queries, keys and values `[B, heads, N, C / heads]` to the result of that shape."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
+        B, N, C = x.shape
+        qkv = self.qkv(x).reshape(B, N, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4)
+        q, k, v = qkv.unbind(0)
+        x = self.attend(q, k, v, feat_size)
+        return self.proj_drop(self.proj(x.transpose(1, 2).reshape(B, N, C)))
