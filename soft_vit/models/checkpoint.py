@@ -120,7 +120,22 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dic
                 f"{name} has shape {tuple(value.shape)} in the checkpoint and {tuple(own[name].shape)} in the model; "
                 f"create the model with the options that the weights were trained with."
             )
+    check_complete(state_dict, own)
     return state_dict
+
+
+def check_complete(state_dict: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
+    """ValueError, naming the first, if the weights lack or have names that the model has or lacks, the head apart."""
+    lacking = [name for name in own if name not in state_dict and not name.endswith("num_batches_tracked")]
+    surplus = [name for name in state_dict if name not in own]
+    for names, verb in ((lacking, "lacks"), (surplus, "has")):
+        names = [name for name in names if not name.startswith("head.")]
+        if names:
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            raise ValueError(
+                f"The checkpoint {verb} {names[0]}{more}, unlike the model; create it with the attention and the "
+                f"options that the weights were trained with."
+            )
 
 
 def check_same_model(state_dict: Mapping[str, Tensor], model: nn.Module) -> None:
