@@ -10,7 +10,7 @@ from mmengine.runner import Runner
 
 from .errors import UserError
 
-__all__ = ["apply_options", "check_keys", "load_config"]
+__all__ = ["apply_options", "check_keys", "load_config", "timm_model_of"]
 
 # Read by Runner from its cfg, or by MMEngine while it reads the file, beside Runner's own arguments.
 _OTHER_KEYS = {
@@ -88,3 +88,16 @@ def one_line(error: BaseException) -> str:
     """The first line of an error's message, without a full stop."""
     text = str(error.args[0]) if error.args else type(error).__name__
     return (text.strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+def timm_model_of(path: str | Path) -> tuple[str, dict]:
+    """The timm name and the arguments of the model that a config trains.
+
+    Raises what `load_config` raises, and UserError (a ValueError) for a config whose model is not one of timm.
+    """
+    arguments = dict(load_config(path).get("model", {}))
+    name = arguments.pop("model_name", None)
+    if name is None:
+        raise UserError(f"The config {path} names no timm model; give one whose model has a model_name.")
+    ours = ("type", "pretrained", "data_preprocessor", "train_cfg", "loss", "init_cfg", "with_cp")
+    return name, {key: value for key, value in arguments.items() if key not in ours}

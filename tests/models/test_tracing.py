@@ -63,7 +63,7 @@ def test_export_with_dynamic_batch(arguments):
 
 @pytest.mark.parametrize("name", ["soft_pico", "soft_norm_pico"])
 def test_compile_without_graph_breaks(name):
-    """fullgraph raises at the first break; aot_eager checks forward and backward graphs without generating code."""
+    """With fullgraph a break is an error; aot_eager checks forward and backward graphs and generates no code."""
     gradients = []
     for compiled in (False, True):
         model = create({"model_name": name}).train()

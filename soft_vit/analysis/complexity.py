@@ -1,0 +1,83 @@
+"""Parameters and multiply-adds of a model, module by module, counted from the operations that it really runs.
+
+One multiply-add is one FLOP here, as in the papers and in fvcore. Counted are convolutions, linear layers, every
+product of matrices (attention, Newton's iteration) and, with the formulas below, factorisations and triangular solves;
+fused attention counts as its two products. Element-wise work is not counted.
+"""
+
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+
+@dataclass
+class Complexity:
+    """params, and macs: multiply-adds of one forward pass; by_module holds both by dotted name."""
+
+    params: int
+    macs: int
+    by_module: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+
+def count_complexity(model: nn.Module, input_shape: tuple[int, ...] = (1, 3, 224, 224)) -> Complexity:
+    """Count one forward pass of model, in evaluation mode, on an input of `[B, C, H, W]`; divide by B for one image.
+
+    A model on the meta device is counted without computing anything. The model keeps its mode.
+    """
+    parameter = next(model.parameters())
+    x = torch.empty(input_shape, device=parameter.device, dtype=parameter.dtype)
+    if parameter.device.type != "meta":
+        x.normal_()
+    counter = FlopCounterMode(display=False, custom_mapping=EXTRA_FLOPS)
+    training = model.training
+    try:
+        with torch.no_grad(), counter:
+            model.eval()(x)
+    finally:
+        model.train(training)
+    # The counter names modules from the class of the outermost one, and counts a multiply-add as two.
+    root = type(model).__name__
+    macs = {name: sum(ops.values()) // 2 for name, ops in counter.get_flop_counts().items()}
+
+    def macs_of(name: str, module: nn.Module) -> int:
+        counted = macs.get(f"{root}.{name}" if name else root)
+        if counted is None:
+            # A list of modules is never called itself.
+            return sum(macs_of(f"{name}.{child}", submodule) for child, submodule in module.named_children())
+        return counted
+
+    by_module = {
+        name: (sum(p.numel() for p in module.parameters()), macs_of(name, module))
+        for name, module in model.named_modules()
+    }
+    return Complexity(by_module[""][0], macs.get("Global", 0), by_module)
+
+
+def complexity_table(complexity: Complexity, depth: int = 2) -> str:
+    """A Markdown table of the modules down to `depth` dots below the model, and their sum."""
+    lines = ["| module | params (M) | FLOPs (G) |", "|---|---|---|"]
+    for name, (params, macs) in complexity.by_module.items():
+        if name and name.count(".") < depth and (params or macs):
+            lines.append(f"| {name} | {params / 1e6:.3f} | {macs / 1e9:.4f} |")
+    lines.append(f"| **total** | **{complexity.params / 1e6:.3f}** | **{complexity.macs / 1e9:.4f}** |")
+    return "\n".join(lines)
+
+
+def _cholesky_flop(shape: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
+    """Factorisation of `[..., M, M]`: M^3 / 6 multiply-adds each."""
+    return 2 * prod(shape) * shape[-1] // 6
+
+
+def _cholesky_solve_flop(right: Any, factor: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
+    """Two triangular solves of `[..., M, M]` with K columns: M^2 K multiply-adds each pair."""
+    return 2 * prod(factor) * right[-1]
+
+
+EXTRA_FLOPS = {
+    torch.ops.aten.linalg_cholesky_ex: _cholesky_flop,
+    torch.ops.aten.cholesky_solve: _cholesky_solve_flop,
+}
