@@ -1,0 +1,50 @@
+"""Softmax attention to the tokens at multiples of a dilation on the map."""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from soft_vit.layers.attention.base import SelfAttention
+from soft_vit.ops.map_attention import atrous_attention
+
+# A leaf of symbolic tracing: it looks at sizes.
+torch.fx.wrap("atrous_attention")
+
+
+def check_dilation(dilation: int) -> int:
+    """Return dilation; ValueError unless it is positive."""
+    if dilation < 1:
+        raise ValueError(f"dilation={dilation} is no distance between tokens; use a positive number, such as 8.")
+    return dilation
+
+
+class AtrousAttention(SelfAttention):
+    """Each token attends to the tokens of its phase: those at multiples of a dilation k from it, in y and in x.
+
+    dilation: the k; by default sr_ratio, which gives each token 49 keys in every stage at 224.
+    """
+
+    cost: ClassVar[str] = "N^2/k^2"
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        feat_size: tuple[int, int],
+        sr_ratio: int = 1,
+        qkv_bias: bool = True,
+        dilation: int | None = None,
+        attn_drop: float = 0.0,
+        proj_drop: float = 0.0,
+        device=None,
+        dtype=None,
+    ) -> None:
+        super().__init__(
+            dim, num_heads, qkv_bias=qkv_bias, attn_drop=attn_drop, proj_drop=proj_drop, device=device, dtype=dtype
+        )
+        self.dilation = check_dilation(sr_ratio if dilation is None else dilation)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
+        return atrous_attention(q, k, v, feat_size, self.dilation, self.attn_drop if self.training else 0.0)

@@ -1,0 +1,50 @@
+"""Softmax attention to a neighbourhood on the map."""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from soft_vit.layers.attention.base import SelfAttention
+from soft_vit.ops.map_attention import local_attention
+
+# A leaf of symbolic tracing: it looks at sizes.
+torch.fx.wrap("local_attention")
+
+
+def check_kernel_size(kernel_size: int) -> int:
+    """Return kernel_size; ValueError unless it is odd and positive."""
+    if kernel_size < 1 or kernel_size % 2 == 0:
+        raise ValueError(f"kernel_size={kernel_size} has no centre; use an odd number of tokens, such as 7.")
+    return kernel_size
+
+
+class LocalAttention(SelfAttention):
+    """Each token attends to the kernel_size x kernel_size tokens around it; at the edges of the map, to fewer.
+
+    kernel_size: side of the neighbourhood, odd.
+    """
+
+    cost: ClassVar[str] = "N"
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        feat_size: tuple[int, int],
+        sr_ratio: int = 1,
+        qkv_bias: bool = True,
+        kernel_size: int = 7,
+        attn_drop: float = 0.0,
+        proj_drop: float = 0.0,
+        device=None,
+        dtype=None,
+    ) -> None:
+        super().__init__(
+            dim, num_heads, qkv_bias=qkv_bias, attn_drop=attn_drop, proj_drop=proj_drop, device=device, dtype=dtype
+        )
+        self.kernel_size = check_kernel_size(kernel_size)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
+        return local_attention(q, k, v, feat_size, self.kernel_size, self.attn_drop if self.training else 0.0)

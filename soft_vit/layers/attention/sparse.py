@@ -1,0 +1,72 @@
+"""Local and dilated attention in one (Sparse Transformer, Child et al. 2019, arXiv 1904.10509, here on a map)."""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from soft_vit.layers.attention.atrous import check_dilation
+from soft_vit.layers.attention.base import SelfAttention
+from soft_vit.layers.attention.local import check_kernel_size
+from soft_vit.ops.map_attention import sparse_attention
+
+# A leaf of symbolic tracing: it looks at sizes.
+torch.fx.wrap("attend_sparsely")
+
+
+def default_dilation(feat_size: tuple[int, int]) -> int:
+    """`N^(1/4)`, rounded: with it `N / dilation^2` dilated keys and `dilation^2` near ones are both about `N^(1/2)`."""
+    return max(1, round((feat_size[0] * feat_size[1]) ** 0.25))
+
+
+def attend_sparsely(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    feat_size: tuple[int, int],
+    kernel_size: int | None,
+    dilation: int | None,
+    dropout_p: float,
+) -> Tensor:
+    """`sparse_attention` with the defaults of `SparseAttention` on this map."""
+    dilation = dilation or default_dilation(feat_size)
+    return sparse_attention(q, k, v, feat_size, kernel_size or max(3, dilation + 1 - dilation % 2), dilation, dropout_p)
+
+
+class SparseAttention(SelfAttention):
+    """Each token attends to its neighbourhood and to the tokens at multiples of a dilation, in one softmax.
+
+    The published "factorised" patterns belong to different heads or layers; here every head has their union, which the
+    publication calls merged heads, and a token in both patterns counts once.
+
+    dilation: by default it grows with the map as `N^(1/4)`, so that the cost is about `N^1.5`.
+    kernel_size: side of the neighbourhood, odd; by default the least that is not below the dilation (nor 3), so that
+        each pair of tokens is joined by two layers.
+    """
+
+    cost: ClassVar[str] = "N^1.5"
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        feat_size: tuple[int, int],
+        sr_ratio: int = 1,
+        qkv_bias: bool = True,
+        kernel_size: int | None = None,
+        dilation: int | None = None,
+        attn_drop: float = 0.0,
+        proj_drop: float = 0.0,
+        device=None,
+        dtype=None,
+    ) -> None:
+        super().__init__(
+            dim, num_heads, qkv_bias=qkv_bias, attn_drop=attn_drop, proj_drop=proj_drop, device=device, dtype=dtype
+        )
+        self.kernel_size = None if kernel_size is None else check_kernel_size(kernel_size)
+        self.dilation = None if dilation is None else check_dilation(dilation)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
+        dropout_p = self.attn_drop if self.training else 0.0
+        return attend_sparsely(q, k, v, feat_size, self.kernel_size, self.dilation, dropout_p)
