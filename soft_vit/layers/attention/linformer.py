@@ -1,0 +1,138 @@
+"""Linformer: keys and values projected along the tokens (Wang et al. 2020, arXiv 2006.04768)."""
+
+from collections.abc import MutableMapping
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from soft_vit.layers.attention.base import SelfAttention
+from soft_vit.ops.choices import check_choice
+
+Sharing = Literal["none", "headwise", "kv"]
+
+SHARINGS = ("none", "headwise", "kv")
+
+
+def resample_projection(weight: Tensor, feat_size: tuple[int, int]) -> Tensor:
+    """Projections `[G, K, H, W]` of one map as projections of another, `[G, K, H', W']`.
+
+    Bilinear (align_corners=False), then every row is scaled by the ratio of the token counts and shifted to its old
+    sum: a constant map keeps its projection, however small the sum is. On the map itself the weight is returned
+    unchanged.
+    """
+    old, new = tuple(weight.shape[-2:]), tuple(feat_size)
+    if old == new:
+        return weight
+    full = weight.float()
+    resampled = F.interpolate(full, size=new, mode="bilinear", align_corners=False)
+    resampled = resampled * ((old[0] * old[1]) / (new[0] * new[1]))
+    missing = full.sum((-2, -1), keepdim=True) - resampled.sum((-2, -1), keepdim=True)
+    return (resampled + missing / (new[0] * new[1])).to(weight.dtype)
+
+
+def project_tokens(x: Tensor, weight: Tensor, feat_size: tuple[int, int]) -> Tensor:
+    """Tokens `[B, heads, N, D]` by the projections `[G, K, H, W]`, resampled to feat_size: `[B, heads, K, D]`.
+
+    G is 1 or the number of heads.
+    """
+    return resample_projection(weight, feat_size).flatten(2) @ x
+
+
+# Leaves of symbolic tracing: they look at sizes.
+torch.fx.wrap("project_tokens")
+
+
+class LinformerProjection(nn.Module):
+    """The K x N matrices E and F, kept as K maps so that they can be resampled.
+
+    groups: number of matrices for the keys, and again for the values; 1 or the number of heads. shared_kv: E = F, one
+    matrix for both.
+    """
+
+    def __init__(
+        self,
+        feat_size: tuple[int, int],
+        proj_k: int,
+        groups: int = 1,
+        shared_kv: bool = False,
+        device=None,
+        dtype=None,
+    ) -> None:
+        super().__init__()
+        if proj_k < 1:
+            raise ValueError(f"proj_k={proj_k} leaves no keys; use a positive number of projected tokens, such as 49.")
+        shape = (groups, proj_k, *feat_size)
+        self.weight_k = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+        self.weight_v = None if shared_kv else nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Normal entries of variance 1 / N: projected keys are as long as keys, and the softmax as soft as without."""
+        for weight in self.parameters():
+            nn.init.normal_(weight, std=(weight.shape[-2] * weight.shape[-1]) ** -0.5)
+
+    def forward(self, k: Tensor, v: Tensor, feat_size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        """Keys and values `[B, heads, N, D]` to `[B, heads, K, D]`."""
+        weight_v = self.weight_k if self.weight_v is None else self.weight_v
+        return project_tokens(k, self.weight_k, feat_size), project_tokens(v, weight_v, feat_size)
+
+    def resize(self, feat_size: tuple[int, int]) -> None:
+        """Resample the matrices to another map, for good."""
+        for name, weight in list(self.named_parameters()):
+            with torch.no_grad():
+                resampled = resample_projection(weight, feat_size).clone()
+            setattr(self, name, nn.Parameter(resampled, requires_grad=weight.requires_grad))
+
+
+class LinformerAttention(SelfAttention):
+    """`softmax(Q (E K)^T / sqrt(d)) F V` with learned K x N matrices E and F; linear in N.
+
+    The matrices belong to the map feat_size; on another map they are resampled.
+
+    proj_k: K, the number of projected tokens, the same on every map, so that weights of one map fit another.
+    sharing: `none` (every head has its E and F), `headwise` (one E and one F for all heads) or `kv` (one matrix for
+        both, for all heads).
+    projection: a module to use in the place of an own one, which is the paper's layer-wise sharing; all attentions it
+        is given to must lie on maps of its size, because resizing one resizes it. proj_k and sharing are then unused.
+    """
+
+    cost: ClassVar[str] = "N"
+    fixed_feat_size: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        feat_size: tuple[int, int],
+        sr_ratio: int = 1,
+        qkv_bias: bool = True,
+        proj_k: int = 49,
+        sharing: Sharing = "headwise",
+        projection: LinformerProjection | None = None,
+        attn_drop: float = 0.0,
+        proj_drop: float = 0.0,
+        device=None,
+        dtype=None,
+    ) -> None:
+        dd = {"device": device, "dtype": dtype}
+        super().__init__(dim, num_heads, qkv_bias=qkv_bias, attn_drop=attn_drop, proj_drop=proj_drop, **dd)
+        check_choice("sharing", sharing, SHARINGS)
+        if projection is None:
+            groups = num_heads if sharing == "none" else 1
+            projection = LinformerProjection(feat_size, proj_k, groups, shared_kv=sharing == "kv", **dd)
+        self.projection = projection
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
+        k, v = self.projection(k, v, feat_size)
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=self.attn_drop if self.training else 0.0)
+
+    def resize(self, feat_size: tuple[int, int]) -> None:
+        self.projection.resize(feat_size)
+
+    def resample_state(self, prefix: str, state_dict: MutableMapping[str, Tensor]) -> None:
+        for name, weight in self.projection.named_parameters(prefix=f"{prefix}projection"):
+            if name in state_dict and state_dict[name].ndim == weight.ndim:
+                state_dict[name] = resample_projection(state_dict[name], weight.shape[-2:])

@@ -1,0 +1,120 @@
+"""Nystroemformer: softmax attention through landmarks (Xiong et al. 2021, arXiv 2102.03902)."""
+
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from timm.layers import to_2tuple
+from torch import Tensor, nn
+
+from soft_vit.layers.attention.base import SelfAttention
+from soft_vit.ops.choices import check_choice
+from soft_vit.ops.nystrom import PSEUDO_INVERSES, PseudoInverse, nystrom_attention
+
+Landmarks = Literal["grid", "segment"]
+
+LANDMARKS = ("grid", "segment")
+
+
+def landmark_tokens(
+    x: Tensor, feat_size: tuple[int, int], sr_ratio: int, limit: tuple[int, int] | None, landmarks: Landmarks
+) -> Tensor:
+    """Averages `[B, H, M, D]` of tokens `[B, H, N, D]`: over a grid of windows of the map, or over runs of tokens.
+
+    There are as many as whole windows of side sr_ratio, at least one and at most `limit` on each side of the map.
+    Where they do not divide the tokens, neighbouring windows overlap by a token.
+    """
+    grid = tuple(max(1, length // sr_ratio) for length in feat_size)
+    if limit is not None:
+        grid = (min(grid[0], limit[0]), min(grid[1], limit[1]))
+    maps = x.flatten(0, 1).mT
+    if landmarks == "segment":
+        tokens = F.adaptive_avg_pool1d(maps, grid[0] * grid[1])
+    else:
+        tokens = F.adaptive_avg_pool2d(maps.unflatten(2, feat_size), grid).flatten(2)
+    return tokens.mT.unflatten(0, x.shape[:2])
+
+
+def local_residual(v: Tensor, weight: Tensor, feat_size: tuple[int, int]) -> Tensor:
+    """Depthwise convolution of values `[B, H, N, D]` on the map with one kernel a head `[H, 1, K, K]`."""
+    B, H, N, D = v.shape
+    maps = v.mT.reshape(B, H * D, *feat_size)
+    maps = F.conv2d(maps, weight.repeat_interleave(D, dim=0), padding=weight.shape[-1] // 2, groups=H * D)
+    return maps.reshape(B, H, D, N).mT
+
+
+# Leaves of symbolic tracing: they look at sizes.
+torch.fx.wrap("landmark_tokens")
+torch.fx.wrap("local_residual")
+torch.fx.wrap("nystrom_attention")
+
+
+class NystromAttention(SelfAttention):
+    """`softmax(Q K~^T) softmax(Q~ K~^T)^+ softmax(Q~ K^T) V` through landmarks, plus a depthwise convolution of V.
+
+    sr_ratio: side of the window that one landmark stands for.
+    landmarks: `grid` (averages over windows of the map) or `segment` (over runs of tokens, row by row, as published
+        for text).
+    max_landmarks: the largest grid of landmarks, which makes the cost linear in N; None for one that grows with the
+        map.
+    inverse, iters: see `soft_vit.ops.nystrom.nystrom_attention`.
+    local_kernel: side of the depthwise convolution, odd, one kernel for each head; 0 for none; by default the next odd
+        number above sr_ratio.
+    """
+
+    cost: ClassVar[str] = "N"
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        feat_size: tuple[int, int],
+        sr_ratio: int = 1,
+        qkv_bias: bool = True,
+        landmarks: Landmarks = "grid",
+        max_landmarks: int | tuple[int, int] | None = 7,
+        inverse: PseudoInverse = "iterative",
+        iters: int = 6,
+        local_kernel: int | None = None,
+        proj_drop: float = 0.0,
+        device=None,
+        dtype=None,
+    ) -> None:
+        super().__init__(dim, num_heads, qkv_bias=qkv_bias, proj_drop=proj_drop, device=device, dtype=dtype)
+        self.sr_ratio = sr_ratio
+        self.landmarks = check_choice("landmarks", landmarks, LANDMARKS)
+        self.limit = None if max_landmarks is None else tuple(to_2tuple(max_landmarks))
+        if self.limit is not None and min(self.limit) < 1:
+            raise ValueError(
+                f"max_landmarks={max_landmarks} leaves no landmark; use a positive side, such as 7, or None."
+            )
+        self.inverse = check_choice("inverse", inverse, PSEUDO_INVERSES)
+        self.iters = iters
+        if local_kernel is None:
+            local_kernel = sr_ratio + 1 + sr_ratio % 2
+        if local_kernel and local_kernel % 2 == 0:
+            raise ValueError(f"local_kernel={local_kernel} has no centre; use an odd side, or 0 for no convolution.")
+        self.local = (
+            nn.Conv2d(
+                num_heads,
+                num_heads,
+                local_kernel,
+                padding=local_kernel // 2,
+                groups=num_heads,
+                bias=False,
+                device=device,
+                dtype=dtype,
+            )
+            if local_kernel
+            else None
+        )
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
+        q_landmarks, k_landmarks = (
+            landmark_tokens(tokens, feat_size, self.sr_ratio, self.limit, self.landmarks) for tokens in (q, k)
+        )
+        x = nystrom_attention(q, k, v, q_landmarks, k_landmarks, self.inverse, self.iters)
+        if self.local is not None:
+            x = x + local_residual(v, self.local.weight, feat_size)
+        return x

@@ -1,0 +1,93 @@
+"""Spatial-reduction attention (PVT, arXiv 2102.12122) and its pooled linear form (PVTv2-Li, arXiv 2106.13797)."""
+
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from soft_vit.layers.attention.base import Attention, check_heads
+
+POOLED_SIDE = 7
+
+
+def reduce_by_conv(x: Tensor, weight: Tensor, bias: Tensor, feat_size: tuple[int, int]) -> Tensor:
+    """Tokens `[B, N, C]` through a convolution whose kernel is its stride, as tokens `[B, M, C]`.
+
+    A remainder of the map that fills no window is dropped, as published; a map smaller than one window is padded with
+    zeros to one.
+    """
+    side = weight.shape[-1]
+    x = x.mT.unflatten(2, feat_size)
+    x = F.pad(x, (0, max(0, side - feat_size[1]), 0, max(0, side - feat_size[0])))
+    return F.conv2d(x, weight, bias, stride=side).flatten(2).mT
+
+
+def reduce_by_pooling(x: Tensor, weight: Tensor, bias: Tensor, feat_size: tuple[int, int]) -> Tensor:
+    """Tokens `[B, N, C]` averaged on a grid of 7 x 7, then through a 1x1 convolution: `[B, 49, C]`.
+
+    A smaller map is spread over the grid, as published.
+    """
+    x = F.adaptive_avg_pool2d(x.mT.unflatten(2, feat_size), POOLED_SIDE)
+    return F.conv2d(x, weight, bias).flatten(2).mT
+
+
+# Leaves of symbolic tracing: they look at sizes.
+torch.fx.wrap("reduce_by_conv")
+torch.fx.wrap("reduce_by_pooling")
+
+
+class SpatialReductionAttention(Attention):
+    """Softmax attention whose keys and values come from a smaller map.
+
+    sr_ratio: side of the window that a strided convolution, followed by LayerNorm, makes one key and value of; with 1
+        the map is used as it is. The cost is `N^2 / sr_ratio^2`.
+    linear: average the map to 7 x 7 in the place of the strided convolution, whatever sr_ratio, then a 1x1 convolution,
+        LayerNorm and GELU. The cost is linear in N.
+    """
+
+    cost: ClassVar[str] = "N^2/r^2"
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        feat_size: tuple[int, int],
+        sr_ratio: int = 1,
+        qkv_bias: bool = True,
+        linear: bool = False,
+        attn_drop: float = 0.0,
+        proj_drop: float = 0.0,
+        device=None,
+        dtype=None,
+    ) -> None:
+        super().__init__()
+        dd = {"device": device, "dtype": dtype}
+        self.num_heads = num_heads
+        self.head_dim = check_heads(dim, num_heads)
+        self.linear = linear
+        self.attn_drop = attn_drop
+        self.q = nn.Linear(dim, dim, bias=qkv_bias, **dd)
+        self.kv = nn.Linear(dim, 2 * dim, bias=qkv_bias, **dd)
+        side = 1 if linear else sr_ratio
+        self.sr = nn.Conv2d(dim, dim, side, stride=side, **dd) if linear or sr_ratio > 1 else None
+        self.norm = None if self.sr is None else nn.LayerNorm(dim, eps=1e-5, **dd)
+        self.proj = nn.Linear(dim, dim, **dd)
+        self.proj_drop = nn.Dropout(proj_drop)
+
+    def reduce(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
+        """Tokens `[B, N, C]` to those that become keys and values, `[B, M, C]`."""
+        if self.sr is None:
+            return x
+        if self.linear:
+            return F.gelu(self.norm(reduce_by_pooling(x, self.sr.weight, self.sr.bias, feat_size)))
+        return self.norm(reduce_by_conv(x, self.sr.weight, self.sr.bias, feat_size))
+
+    def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
+        B, N, C = x.shape
+        q = self.q(x).reshape(B, N, self.num_heads, self.head_dim).transpose(1, 2)
+        kv = self.kv(self.reduce(x, feat_size)).reshape(B, -1, 2, self.num_heads, self.head_dim)
+        k, v = kv.permute(2, 0, 3, 1, 4).unbind(0)
+        x = F.scaled_dot_product_attention(q, k, v, dropout_p=self.attn_drop if self.training else 0.0)
+        return self.proj_drop(self.proj(x.transpose(1, 2).reshape(B, N, C)))

@@ -1,0 +1,65 @@
+"""Softmax attention through landmarks (Nystroemformer, Xiong et al. 2021, arXiv 2102.03902).
+
+`softmax(Q K~^T) A^+ softmax(Q~ K^T) V` with `A = softmax(Q~ K~^T)`, M landmarks Q~ and K~, all products divided by
+sqrt(D).
+
+Letters: B batch, H heads, N tokens, M landmarks, D channels of a head.
+"""
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from soft_vit.ops.choices import check_choice
+from soft_vit.ops.precision import at_least_float32, full_precision
+
+PseudoInverse = Literal["iterative", "exact"]
+
+PSEUDO_INVERSES = ("iterative", "exact")
+
+
+def iterative_pseudo_inverse(a: Tensor, iters: int = 6) -> Tensor:
+    """The iterate `Z <- Z (13 I - A Z (15 I - A Z (7 I - A Z))) / 4` towards the pseudo-inverse (Eq. 11 of the paper).
+
+    a: `[..., M, M]`; the result has its shape, at least fp32, and the true gradient of the steps taken. The start
+    `A^T / (max column sum * max row sum)` of |A| is each matrix's own. The error is cubed in each step once it is
+    below one; until then a small singular value s grows by 13 / 4 a step, so those below about
+    `(max column sum * max row sum) (13 / 4)^-iters` (squared) stay damped instead of inverted.
+    """
+    with full_precision(a):
+        a = at_least_float32(a)
+        magnitude = a.abs()
+        largest = magnitude.sum(-1).amax(-1) * magnitude.sum(-2).amax(-1)
+        z = a.mT / largest[..., None, None]
+        eye = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
+        for _ in range(iters):
+            az = a @ z
+            z = 0.25 * z @ (13 * eye - az @ (15 * eye - az @ (7 * eye - az)))
+        return z
+
+
+def nystrom_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q_landmarks: Tensor,
+    k_landmarks: Tensor,
+    inverse: PseudoInverse = "iterative",
+    iters: int = 6,
+) -> Tensor:
+    """Softmax attention through landmarks, linear in N; both N x M matrices stay inside fused kernels.
+
+    q, k, v: `[B, H, N, D]`; q_landmarks, k_landmarks: `[B, H, M, D]`. The result has v's shape and dtype; the M x M
+    matrix and its inverse are at least fp32. inverse: `iterative` (the paper's) or `exact` (`torch.linalg.pinv`, by
+    singular values: slow, for analysis).
+    """
+    check_choice("inverse", inverse, PSEUDO_INVERSES)
+    summary = F.scaled_dot_product_attention(q_landmarks.to(v.dtype), k, v)
+    with full_precision(q):
+        q_landmarks, k_landmarks = at_least_float32(q_landmarks), at_least_float32(k_landmarks)
+        a = torch.softmax(q_landmarks @ k_landmarks.mT * q.shape[-1] ** -0.5, dim=-1)
+        z = torch.linalg.pinv(a) if inverse == "exact" else iterative_pseudo_inverse(a, iters)
+        summary = (z @ at_least_float32(summary)).to(v.dtype)
+    return F.scaled_dot_product_attention(q, k_landmarks.to(v.dtype), summary)
