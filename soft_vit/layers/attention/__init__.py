@@ -3,10 +3,18 @@
 from inspect import signature
 from typing import Any
 
+from soft_vit.layers.attention.atrous import AtrousAttention
 from soft_vit.layers.attention.base import Attention
 from soft_vit.layers.attention.gaussian import GaussianAttention
+from soft_vit.layers.attention.linear import LinearAttention
+from soft_vit.layers.attention.linformer import LinformerAttention
+from soft_vit.layers.attention.local import LocalAttention
+from soft_vit.layers.attention.nystrom import NystromAttention
+from soft_vit.layers.attention.performer import PerformerAttention
 from soft_vit.layers.attention.soft import SoftAttention, SoftNormAttention
 from soft_vit.layers.attention.softmax import SoftmaxAttention
+from soft_vit.layers.attention.sparse import SparseAttention
+from soft_vit.layers.attention.spatial_reduction import SpatialReductionAttention
 
 __all__ = ["ATTENTIONS", "Attention", "attention_class", "attention_options"]
 
@@ -15,6 +23,14 @@ ATTENTIONS: dict[str, type[Attention]] = {
     "soft_norm": SoftNormAttention,
     "softmax": SoftmaxAttention,
     "gaussian": GaussianAttention,
+    "spatial_reduction": SpatialReductionAttention,
+    "linformer": LinformerAttention,
+    "performer": PerformerAttention,
+    "nystrom": NystromAttention,
+    "linear": LinearAttention,
+    "local": LocalAttention,
+    "atrous": AtrousAttention,
+    "sparse": SparseAttention,
 }
 
 
