@@ -1,0 +1,112 @@
+import pytest
+import torch
+from torch import Tensor
+
+from soft_vit.layers.attention.linformer import LinformerAttention, LinformerProjection, resample_projection
+from soft_vit.models import PyramidViT, checkpoint_filter_fn
+
+SIZE = dict(embed_dims=(8, 8, 16, 16), num_heads=(1, 2, 2, 2), depths=(1, 1, 1, 1), stem_width=8, num_classes=5)
+
+
+@pytest.mark.parametrize("sharing", ["none", "headwise", "kv"])
+def test_equals_the_dense_formula(sharing) -> None:
+    torch.manual_seed(0)
+    attn = LinformerAttention(24, 3, feat_size=(7, 9), proj_k=10, sharing=sharing).double()
+    x = torch.randn(2, 63, 24, dtype=torch.float64)
+    q, k, v = attn.qkv(x).chunk(3, -1)
+    weight_v = attn.projection.weight_k if sharing == "kv" else attn.projection.weight_v
+    heads = []
+    for head in range(3):
+        group = head if sharing == "none" else 0
+        e, f = attn.projection.weight_k[group].reshape(10, 63), weight_v[group].reshape(10, 63)
+        columns = slice(8 * head, 8 * head + 8)
+        scores = q[..., columns] @ (e @ k[..., columns]).mT / 8**0.5
+        heads.append(scores.softmax(-1) @ (f @ v[..., columns]))
+    expected = attn.proj(torch.cat(heads, -1))
+    torch.testing.assert_close(attn(x, (7, 9)), expected, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize(("sharing", "matrices"), [("none", 6), ("headwise", 2), ("kv", 1)])
+def test_number_of_matrices(sharing, matrices: int) -> None:
+    attn = LinformerAttention(24, 3, feat_size=(7, 9), proj_k=10, sharing=sharing)
+    assert sum(weight.numel() for weight in attn.projection.parameters()) == matrices * 10 * 63
+
+
+def test_identity_projection_is_full_attention() -> None:
+    attn = LinformerAttention(24, 3, feat_size=(7, 9), proj_k=63, sharing="kv").double()
+    with torch.no_grad():
+        attn.projection.weight_k.copy_(torch.eye(63).view(1, 63, 7, 9))
+    x = torch.randn(2, 63, 24, dtype=torch.float64)
+    q, k, v = attn.qkv(x).view(2, 63, 3, 3, 8).permute(2, 0, 3, 1, 4)
+    full = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+    expected = attn.proj(full.transpose(1, 2).reshape(2, 63, 24))
+    torch.testing.assert_close(attn(x, (7, 9)), expected, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("new", [(14, 18), (15, 13), (3, 4), (1, 1)])
+def test_resampled_rows_keep_the_projection_of_a_constant(new: tuple[int, int]) -> None:
+    weight = LinformerProjection((7, 9), 10).weight_k
+    resampled = resample_projection(weight, new)
+    assert resampled.shape == (1, 10, *new)
+    # Sums of up to 252 entries of about 1/8 in fp32.
+    torch.testing.assert_close(resampled.sum((-2, -1)), weight.sum((-2, -1)), rtol=0, atol=1e-5)
+
+
+def test_resampled_projection_sees_a_smooth_map_alike() -> None:
+    y, x = torch.linspace(-1, 1, 17)[1::2], torch.linspace(-1, 1, 17)[1::2]
+    weight = torch.stack(
+        [(-4 * ((y[:, None] - a).square() + (x - b).square())).exp() for a, b in [(0, 0), (0.3, -0.2)]]
+    )
+    fine = (torch.arange(32) + 0.5) / 16 - 1
+
+    def smooth_map(y: Tensor, x: Tensor) -> Tensor:
+        return torch.sin(2 * y[:, None] + x)
+
+    before = (weight * smooth_map(y, x)).sum((-2, -1))
+    after = (resample_projection(weight[None], (32, 32))[0] * smooth_map(fine, fine)).sum((-2, -1))
+    # The sum over a finer grid is the same integral, by a rule of error O(h^2), h = 1/4.
+    torch.testing.assert_close(after, before, rtol=0, atol=0.05 * float(weight.sum((-2, -1)).max()))
+
+
+def test_same_map_returns_the_weight_itself() -> None:
+    weight = LinformerProjection((7, 9), 10).weight_k
+    assert resample_projection(weight, (7, 9)) is weight
+
+
+def test_projection_given_by_the_caller_is_shared() -> None:
+    projection = LinformerProjection((7, 9), 10, shared_kv=True)
+    layers = torch.nn.ModuleList(LinformerAttention(24, 3, feat_size=(7, 9), projection=projection) for _ in range(2))
+    assert sum(p.numel() for name, p in layers.named_parameters() if "projection" in name) == 10 * 63
+    x = torch.randn(1, 63, 24)
+    layers[1](layers[0](x, (7, 9)), (7, 9)).sum().backward()
+    assert projection.weight_k.grad.any()
+
+
+def test_resizing_keeps_the_function_on_the_new_map() -> None:
+    model = PyramidViT(img_size=64, attention="linformer", **SIZE).eval()
+    x = torch.randn(1, 3, 96, 128)
+    before = model(x)
+    model.set_input_size((96, 128))
+    assert model.stages[0].blocks[0].attn.projection.weight_k.shape[-2:] == (24, 32)
+    # The position embedding and the projections are resampled by the same functions, once and not in each call.
+    assert torch.equal(model(x), before)
+
+
+def test_weights_of_another_size_load() -> None:
+    trained = PyramidViT(img_size=64, attention="linformer", **SIZE).eval()
+    model = PyramidViT(img_size=96, attention="linformer", **SIZE).eval()
+    model.load_state_dict(checkpoint_filter_fn(trained.state_dict(), model))
+    x = torch.randn(1, 3, 96, 96)
+    assert torch.equal(model(x), trained(x))
+
+
+def test_another_number_of_projected_tokens_does_not_load() -> None:
+    trained = PyramidViT(img_size=64, attention="linformer", proj_k=10, **SIZE)
+    model = PyramidViT(img_size=96, attention="linformer", **SIZE)
+    with pytest.raises(ValueError, match="weight_k has shape"):
+        checkpoint_filter_fn(trained.state_dict(), model)
+
+
+def test_nothing_to_project_to_is_refused() -> None:
+    with pytest.raises(ValueError, match="proj_k=0"):
+        LinformerAttention(24, 3, feat_size=(7, 9), proj_k=0)
