@@ -155,6 +155,15 @@ def test_compiled_forward_and_gradient(name: str, options: dict[str, Any]) -> No
     assert (compiled.grad - eager.grad).norm() <= 1e-4 * eager.grad.norm()
 
 
+@every_case
+def test_device_and_dtype_reach_every_tensor(name: str, options: dict[str, Any]) -> None:
+    attn = ATTENTIONS[name](DIM, 3, feat_size=(7, 9), sr_ratio=2, **options, device="meta")
+    assert all(value.is_meta for value in attn.state_dict().values())
+    attn = ATTENTIONS[name](DIM, 3, feat_size=(7, 9), sr_ratio=2, **options, dtype=torch.float64)
+    assert all(value.dtype == torch.float64 for value in attn.state_dict().values() if value.is_floating_point())
+    assert attn(tokens((7, 9)).double(), (7, 9)).dtype == torch.float64
+
+
 class LargestTensor(TorchDispatchMode):
     """Records the number of elements of the largest tensor that any operation returns."""
 
