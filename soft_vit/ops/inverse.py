@@ -38,12 +38,16 @@ def newton_step_size(a: Tensor, ridge: float, start: NewtonStart) -> Tensor:
 
     `rowsum`: `1.8 / r^2` with r the largest row sum of A; the rule of the released `soft_*` models.
     `guarded`: `2 / r^2`, halved at most ten times until no column of `|I - P V_0|` sums to more than 1.01; the rule
-    of the released `soft_norm_*` models, here for each matrix by itself and without a data-dependent loop.
+    of the released `soft_norm_*` models, here for each matrix by itself and without a data-dependent loop. A 1 x 1
+    matrix gets its exact inverse.
     `guarded_batch`: the same rule with both maxima taken over all matrices of the call, as released.
     """
     largest = a.sum(-1).amax(-1)
     if start == "rowsum":
         return (1.8 / largest.square())[..., None, None]
+    if start == "guarded" and a.shape[-1] == 1:
+        # The rule's first candidate is at the edge of convergence, where a single token's iterate is zero for ever.
+        return 1 / add_ridge(a, ridge).square()
     if start == "guarded_batch":
         largest = largest.amax().expand_as(largest)
     alpha = (2.0 / largest.square())[..., None] * 0.5 ** torch.arange(MAX_HALVINGS + 1, dtype=a.dtype, device=a.device)

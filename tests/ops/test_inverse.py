@@ -1,0 +1,156 @@
+"""Newton, Cholesky and the float64 oracle, on conditioned kernels and on flat ones."""
+
+import pytest
+import torch
+
+from soft_vit.ops import cholesky_solve, eigh_inverse, newton_inverse, newton_step_size, self_gaussian_kernel
+from soft_vit.ops.inverse import add_ridge
+
+# Spread of the tokens: 0.5 gives condition numbers near 1, 0.05 and less flat kernels, 0 equal tokens.
+SPREADS = (0.5, 0.2, 0.05, 0.01, 0.0)
+UNIT_ROUNDOFF = torch.finfo(torch.float32).eps / 2
+STARTS = (("rowsum", 0.01), ("guarded", 0.0))
+
+
+def kernel(spread: float, count: int = 6, m: int = 49, seed: int = 0) -> torch.Tensor:
+    """Kernel matrices exactly symmetric and exactly representable in fp32, in float64."""
+    tokens = torch.randn(count, m, 32, generator=torch.Generator().manual_seed(seed)) * spread
+    a = self_gaussian_kernel(tokens)
+    return ((a + a.mT) / 2).double()
+
+
+def relative_error(actual: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+    return (actual.double() - expected).flatten(1).norm(dim=1) / expected.flatten(1).norm(dim=1)
+
+
+@pytest.mark.parametrize("spread", SPREADS)
+@pytest.mark.parametrize(("start", "ridge"), STARTS)
+def test_newton_is_the_spectral_filter(spread, start, ridge):
+    """In fp32, within the rounding that the iteration can amplify.
+
+    Rounding of the first iterate is at most `m u alpha ||P||`. A step doubles it where the iteration has not converged,
+    at most 2^T in all, and damps it where it has; there the product with P leaves `m u cond(P)`, relative. The smaller
+    of the two is the bound.
+    """
+    iters = 20
+    a = kernel(spread)
+    alpha = newton_step_size(a, ridge, start)
+    oracle = eigh_inverse(a, ridge, iters, alpha)
+    eigenvalue = torch.linalg.eigvalsh(add_ridge(a, ridge)).abs()
+    norm, smallest = eigenvalue.amax(-1), eigenvalue.amin(-1).clamp(min=1e-300)
+    amplified = 2.0**iters * alpha[:, 0, 0] * norm / torch.linalg.matrix_norm(oracle, 2)
+    bound = a.shape[-1] * UNIT_ROUNDOFF * torch.minimum(amplified, norm / smallest)
+    error = relative_error(newton_inverse(a.float(), iters, ridge, start), oracle)
+    assert (error <= bound.clamp(min=4 * UNIT_ROUNDOFF)).all(), (error / bound).max()
+
+
+@pytest.mark.parametrize("spread", [0.5, 0.2])
+@pytest.mark.parametrize(("start", "ridge"), STARTS)
+def test_newton_reaches_the_inverse_of_a_conditioned_kernel(spread, start, ridge):
+    a = kernel(spread)
+    error = relative_error(newton_inverse(a, 40, ridge, start), eigh_inverse(a, ridge))
+    assert error.max() < 1e-10
+
+
+def test_twenty_steps_are_far_from_the_inverse_of_a_flat_kernel():
+    """0.88 on 49 x 49 kernels whose mean entry is 0.99: published weights know the filter, not the inverse."""
+    tokens = torch.randn(4, 49, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(3)) * 0.018
+    a = self_gaussian_kernel(tokens)
+    assert a.mean().item() == pytest.approx(0.99, abs=0.001)
+    error = relative_error(newton_inverse(a), eigh_inverse(a, 0.01))
+    assert error.mean().item() == pytest.approx(0.88, abs=0.01)
+
+
+@pytest.mark.parametrize("spread", SPREADS)
+def test_cholesky_solve(spread):
+    """Relative error of the solution at most `4 m u cond(P)` (Higham, Accuracy and Stability, Theorem 10.4)."""
+    a = kernel(spread)
+    b = torch.randn(6, 49, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).float().double()
+    p = add_ridge(a, 0.01)
+    bound = 4 * 49 * UNIT_ROUNDOFF * torch.linalg.cond(p)
+    assert (relative_error(cholesky_solve(a.float(), b.float()), eigh_inverse(a, 0.01) @ b) <= bound).all()
+
+
+def test_eigh_inverse_is_the_pseudo_inverse():
+    a = kernel(0.0)[:1]
+    torch.testing.assert_close(eigh_inverse(a, ridge=0.0), torch.linalg.pinv(a, hermitian=True))
+
+
+def guarded_by_the_book(a: torch.Tensor) -> float:
+    """The released rule for one matrix, as a loop."""
+    identity = torch.eye(a.shape[0], dtype=a.dtype)
+    alpha = 2 / a.sum(0).max().item() ** 2
+    for _ in range(10):
+        if (identity - a @ (alpha * a)).abs().sum(0).max() <= 1.01:
+            break
+        alpha /= 2
+    return alpha
+
+
+@pytest.mark.parametrize("spread", SPREADS)
+def test_guarded_start_is_the_released_rule_for_each_matrix(spread):
+    a = torch.cat([kernel(spread, 3), kernel(0.1, 3)])
+    alpha = newton_step_size(a, 0.0, "guarded").flatten()
+    expected = torch.tensor([guarded_by_the_book(matrix) for matrix in a], dtype=a.dtype)
+    torch.testing.assert_close(alpha, expected, rtol=1e-12, atol=0)
+
+
+def test_guarded_start_halves_and_only_the_batch_wide_one_mixes_matrices():
+    a = torch.cat([kernel(0.3, 1), kernel(0.02, 1)])
+    alone = torch.cat([newton_step_size(matrix[None], 0.0, "guarded") for matrix in a])
+    torch.testing.assert_close(newton_step_size(a, 0.0, "guarded"), alone, rtol=0, atol=0)
+    batch_wide = newton_step_size(a, 0.0, "guarded_batch").flatten()
+    assert batch_wide[0] == batch_wide[1]
+    assert batch_wide[0] < alone[0, 0, 0]
+    unguarded = 2 / a.sum(-1).amax(-1).square()
+    assert (alone.flatten() < unguarded).any()
+
+
+def test_one_token_has_an_inverse():
+    """The rule itself starts a 1 x 1 matrix where the iterate becomes zero and stays so."""
+    a = torch.ones(3, 1, 1, dtype=torch.float64)
+    torch.testing.assert_close(newton_inverse(a, ridge=0.0, start="guarded"), a)
+    torch.testing.assert_close(newton_inverse(a, ridge=0.0, start="guarded_batch"), torch.zeros_like(a))
+
+
+@pytest.mark.parametrize(("start", "ridge"), STARTS)
+@pytest.mark.parametrize(("gradient", "iters"), [("closed_form", 40), ("unrolled", 3), ("unrolled", 12)])
+def test_newton_gradient(start, ridge, gradient, iters):
+    """The closed form where the iteration has converged; the true gradient after any number of steps."""
+    tokens = torch.randn(2, 5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(2), requires_grad=True)
+
+    def inverse(tokens):
+        return newton_inverse(self_gaussian_kernel(tokens), iters, ridge, start, gradient)
+
+    torch.autograd.gradcheck(inverse, (tokens,))
+
+
+def test_closed_form_gradient_is_not_the_true_one_before_convergence():
+    a = kernel(0.05, 1).requires_grad_()
+    gradients = [
+        torch.autograd.grad(newton_inverse(a, gradient=gradient).sum(), a)[0]
+        for gradient in ("closed_form", "unrolled")
+    ]
+    assert relative_error(*gradients).item() > 0.1
+
+
+@pytest.mark.parametrize("ridge", [0.01, 0.5])
+def test_cholesky_gradient(ridge):
+    generator = torch.Generator().manual_seed(4)
+    tokens = torch.randn(2, 5, 3, dtype=torch.float64, generator=generator, requires_grad=True)
+    b = torch.randn(2, 5, 2, dtype=torch.float64, generator=generator, requires_grad=True)
+    torch.autograd.gradcheck(lambda t, b: cholesky_solve(self_gaussian_kernel(t), b, ridge), (tokens, b))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda a: newton_inverse(a, start="zero"), "start='zero'.*rowsum"),
+        (lambda a: newton_inverse(a, gradient="none"), "gradient='none'.*unrolled"),
+        (lambda a: cholesky_solve(a, a, ridge=0), "ridge=0"),
+        (lambda a: eigh_inverse(a, iters=3), "alpha"),
+    ],
+)
+def test_bad_options(call, message):
+    with pytest.raises(ValueError, match=message):
+        call(torch.eye(3))
