@@ -1,0 +1,192 @@
+"""Weights from files: what is recognised, what is adapted, and what is refused in one sentence."""
+
+import os
+import pickle
+
+import pytest
+import timm
+import torch
+from released import released_state_dict
+from safetensors.torch import save_file
+
+from soft_vit.models import checkpoint_filter_fn, load_weights
+
+
+def load(path, name: str = "soft_tiny", **kwargs):
+    return timm.create_model(name, pretrained=True, pretrained_cfg_overlay={"file": str(path)}, **kwargs)
+
+
+@pytest.fixture(scope="module")
+def pico_weights() -> dict[str, torch.Tensor]:
+    torch.manual_seed(0)
+    return timm.create_model("soft_pico", num_classes=11, img_size=64).state_dict()
+
+
+@pytest.fixture
+def pico_file(pico_weights, tmp_path):
+    path = tmp_path / "pico.pth"
+    torch.save(pico_weights, path)
+    return path
+
+
+def test_released_names_all_find_their_place():
+    model = timm.create_model("soft_tiny")
+    converted = checkpoint_filter_fn(released_state_dict(), model)
+    assert {name: t.shape for name, t in converted.items()} == {n: t.shape for n, t in model.state_dict().items()}
+    again = checkpoint_filter_fn(converted, model)
+    assert again.keys() == converted.keys()
+    assert all(torch.equal(again[name], converted[name]) for name in converted)
+
+
+def wrong(weights: dict) -> dict:
+    return {name: torch.zeros_like(value) for name, value in weights.items()}
+
+
+LAYOUTS = {
+    "bare": lambda w: w,
+    "state_dict": lambda w: {"state_dict": w, "epoch": 3},
+    "averaged weights first": lambda w: {"state_dict": wrong(w), "state_dict_ema": w},
+    "model": lambda w: {"model": w, "optimizer": {"lr": 0.1}},
+    "model_ema": lambda w: {"model": wrong(w), "model_ema": w},
+    "DDP": lambda w: {"state_dict": {f"module.{name}": value for name, value in w.items()}},
+    "no averaged weights": lambda w: {"state_dict": w, "state_dict_ema": None},
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
+def test_layouts(layout, pico_weights, tmp_path):
+    path = tmp_path / "file.pth"
+    torch.save(layout(pico_weights), path)
+    model = load(path, "soft_pico", num_classes=11, img_size=64)
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(value, pico_weights[name], rtol=0, atol=0, msg=name)
+
+
+def test_safetensors(pico_weights, tmp_path):
+    path = tmp_path / "file.safetensors"
+    save_file({name: value.contiguous() for name, value in pico_weights.items()}, path)
+    assert load_weights(path).keys() == pico_weights.keys()
+    load(path, "soft_pico", num_classes=11, img_size=64)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(num_classes=5),
+        dict(num_classes=0),
+        dict(num_classes=11, in_chans=1),
+        dict(num_classes=11, in_chans=4),
+        dict(num_classes=11, img_size=(96, 80)),
+        dict(num_classes=11, inverse="cholesky", max_bottleneck=(2, 2)),
+    ],
+    ids=str,
+)
+def test_adapted_to_the_model(options, pico_file, pico_weights):
+    model = load(pico_file, "soft_pico", **{"img_size": 64, **options}).eval()
+    kept = "stages.2.blocks.1.mlp.fc1.weight"
+    torch.testing.assert_close(model.state_dict()[kept], pico_weights[kept], rtol=0, atol=0)
+    if options.get("num_classes") == 11:
+        torch.testing.assert_close(model.head.weight, pico_weights["head.weight"], rtol=0, atol=0)
+    x = torch.randn(1, options.get("in_chans", 3), 64, 64)
+    assert model(x).shape[1] == (options["num_classes"] or model.num_features)
+
+
+def test_features_only_and_pruned(pico_file, pico_weights):
+    backbone = load(pico_file, "soft_pico", features_only=True, out_indices=(0, 1), img_size=64)
+    kept = "stages.1.blocks.0.attn.sample.weight"
+    torch.testing.assert_close(backbone.model.state_dict()[kept], pico_weights[kept], rtol=0, atol=0)
+
+
+class RunsCode:
+    def __init__(self, sentinel):
+        self.sentinel = sentinel
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.sentinel}",)
+
+
+def corrupt(kind: str, path, sentinel) -> None:
+    if kind == "text":
+        path.write_text("<html>not found</html>")
+    elif kind == "empty":
+        path.write_bytes(b"")
+    elif kind == "truncated":
+        torch.save(released_state_dict(), path)
+        path.write_bytes(path.read_bytes()[:100_000])
+    elif kind == "picture":
+        path.write_bytes(bytes.fromhex("ffd8ffe000104a464946") + bytes(1000))
+    elif kind == "number":
+        torch.save(3, path)
+    elif kind == "dictionary without tensors":
+        torch.save({"state_dict": {"a": 1}}, path)
+    elif kind == "torch file that runs code":
+        torch.save({"state_dict": released_state_dict(), "extra": RunsCode(sentinel)}, path)
+    elif kind == "pickle that runs code":
+        path.write_bytes(pickle.dumps(RunsCode(sentinel)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("text", "not a readable checkpoint"),
+        ("empty", "not a readable checkpoint"),
+        ("truncated", "not a readable checkpoint"),
+        ("picture", "not a readable checkpoint"),
+        ("number", "holds no state dict"),
+        ("dictionary without tensors", "holds no state dict"),
+        ("torch file that runs code", "could run code"),
+        ("pickle that runs code", "could run code"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")  # the attack is written with pickle's own protocol
+@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
+def test_what_is_no_checkpoint(kind, message, suffix, tmp_path):
+    path, sentinel = tmp_path / f"file{suffix}", tmp_path / "executed"
+    corrupt(kind, path, sentinel)
+    if suffix == ".safetensors":
+        message = "not a readable checkpoint"
+    with pytest.raises(ValueError, match=message) as refused:
+        load(path)
+    assert str(path) in str(refused.value)
+    assert len(str(refused.value).splitlines()) == 1
+    assert not sentinel.exists()
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.pth"):
+        load(tmp_path / "nowhere.pth")
+
+
+@pytest.mark.parametrize(
+    ("weights", "name", "options", "message"),
+    [
+        (lambda: released_state_dict((1, 3, 20, 4)), "soft_small", {}, "depths 1 3 20 4.*depths 1 3 7 4.*soft_base"),
+        (lambda: released_state_dict(), "soft_norm_small", {}, "size 'tiny'.*size 'small'.*soft_norm_tiny"),
+        (lambda: released_state_dict(), "soft_medium", {}, "widths 64 128 320 512.*widths 64 128 288 512"),
+        (
+            lambda: timm.create_model("resnet18").state_dict(),
+            "soft_tiny",
+            {},
+            "not of a soft_vit pyramid.*'conv1.weight'",
+        ),
+        (lambda: released_state_dict(), "soft_tiny", {"stage4": "soft"}, "lacks stages.3.*options"),
+        (lambda: released_state_dict(), "soft_tiny", {"local_kernel": 7}, r"attn\.local\.weight has shape"),
+    ],
+    ids=["depth", "size", "width", "foreign", "missing names", "shape"],
+)
+def test_weights_of_another_model(weights, name, options, message, tmp_path):
+    path = tmp_path / "file.pth"
+    torch.save(weights(), path)
+    with pytest.raises(ValueError, match=message) as refused:
+        load(path, name, **options)
+    assert len(str(refused.value).splitlines()) == 1
+
+
+def test_a_refused_file_leaves_the_model_as_it_was(pico_weights, tmp_path):
+    path = tmp_path / "file.pth"
+    torch.save(released_state_dict(), path)
+    model = timm.create_model("soft_pico", num_classes=11, img_size=64)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(ValueError, match="size 'tiny'"):
+        model.load_pretrained(path)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
