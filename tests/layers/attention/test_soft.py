@@ -1,0 +1,114 @@
+"""Softmax-free attention against the text of its definition, and the ways of sampling bottleneck tokens."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from soft_vit.layers.attention.gaussian import GaussianAttention
+from soft_vit.layers.attention.soft import SoftAttention, SoftNormAttention
+
+
+def naive(layer: SoftAttention, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
+    """The definition, head by head and image by image, with an inverse by steps written out."""
+    (height, width), d, r = feat_size, layer.head_dim, layer.sr_ratio
+    q = layer.q(x) / d**0.25
+    v = layer.v(x)
+    images = []
+    for image in range(x.shape[0]):
+        heads = []
+        for head in range(layer.num_heads):
+            channels = slice(head * d, (head + 1) * d)
+            q_h, v_h = q[image, :, channels], v[image, :, channels]
+            q_map = q_h.T.reshape(1, d, height, width)
+            tokens = F.conv2d(q_map, layer.sample.weight, stride=r)[0].flatten(1).T
+            tokens = F.gelu(F.layer_norm(tokens, (d,), layer.sample_norm.weight, layer.sample_norm.bias, 1e-5))
+            k1 = torch.exp(-torch.cdist(q_h, tokens).square() / 2)
+            a = torch.exp(-(tokens[:, None] - tokens[None]).square().sum(-1) / 2)
+            p = a if layer.normalize else a + 0.01 * torch.eye(len(a), dtype=a.dtype)
+            largest = a.sum(1).max()
+            alpha = 1.8 / largest**2
+            if layer.normalize:
+                alpha = 2 / largest**2
+                for _ in range(10):
+                    if (torch.eye(len(a)) - p @ (alpha * p)).abs().sum(0).max() <= 1.01:
+                        break
+                    alpha = alpha / 2
+            inverse = alpha * p
+            for _ in range(20):
+                inverse = 2 * inverse - inverse @ p @ inverse
+            if layer.normalize:
+                scale = a.sum(1).rsqrt()
+                inverse = scale[:, None] * inverse * scale[None]
+            kernel = layer.local.weight[head : head + 1]
+            v_map = v_h.T.reshape(d, 1, height, width)
+            local = F.conv2d(v_map, kernel, padding=kernel.shape[-1] // 2).reshape(d, -1).T
+            heads.append(k1 @ inverse @ (k1.T @ v_h) + local)
+        images.append(torch.cat(heads, dim=1))
+    return layer.proj(torch.stack(images))
+
+
+@pytest.mark.parametrize("cls", [SoftAttention, SoftNormAttention])
+@pytest.mark.parametrize(("sr_ratio", "feat_size"), [(8, (17, 26)), (4, (15, 13)), (2, (7, 9))])
+def test_definition(cls, sr_ratio, feat_size):
+    layer = cls(24, 3, feat_size=feat_size, sr_ratio=sr_ratio, dtype=torch.float64)
+    torch.nn.init.normal_(layer.sample_norm.weight, 1, 0.2)
+    torch.nn.init.normal_(layer.sample_norm.bias, 0, 0.2)
+    x = torch.randn(2, feat_size[0] * feat_size[1], 24, dtype=torch.float64)
+    torch.testing.assert_close(layer(x, feat_size), naive(layer, x, feat_size), rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize(("sr_ratio", "kernel"), [(8, 9), (4, 5), (2, 3), (1, 3), (7, 9)])
+def test_local_kernel_follows_the_reduction(sr_ratio, kernel):
+    layer = SoftAttention(64, 2, feat_size=(14, 14), sr_ratio=sr_ratio)
+    assert layer.local.weight.shape == (2, 1, kernel, kernel)
+    assert SoftAttention(64, 2, feat_size=(14, 14), sr_ratio=sr_ratio, local_kernel=0).local is None
+
+
+@pytest.mark.parametrize("sampling", ["conv", "avg", "random", "first"])
+@pytest.mark.parametrize("count", [36, 49, 64, 81])
+@pytest.mark.parametrize(("sr_ratio", "side"), [(8, 56), (4, 28), (2, 14)])
+def test_number_of_bottleneck_tokens(sampling, count, sr_ratio, side):
+    """The paper's ablation: any of these counts in every stage at 224 pixels."""
+    layer = SoftAttention(32, 1, feat_size=(side, side), sr_ratio=sr_ratio, sampling=sampling, num_bottleneck=count)
+    assert layer.sample_bottleneck(torch.randn(1, 32, side, side)).shape == (1, count, 32)
+
+
+@pytest.mark.parametrize("sampling", ["conv", "avg", "random", "first"])
+def test_capped_bottleneck(sampling):
+    layer = SoftAttention(32, 1, feat_size=(28, 28), sr_ratio=4, sampling=sampling, max_bottleneck=(7, 7))
+    free = SoftAttention(32, 1, feat_size=(28, 28), sr_ratio=4, sampling=sampling)
+    free.load_state_dict(layer.state_dict())
+    at_224 = torch.randn(2, 32, 28, 28)
+    torch.testing.assert_close(
+        layer.eval().sample_bottleneck(at_224), free.eval().sample_bottleneck(at_224), rtol=0, atol=0
+    )
+    for size, capped in (((61, 40), 49), ((61, 20), 35), ((12, 80), 21)):
+        assert layer.sample_bottleneck(torch.randn(1, 32, *size)).shape[1] == capped
+
+
+def test_random_tokens_are_distinct_members_of_the_map():
+    layer = SoftAttention(32, 1, feat_size=(15, 13), sr_ratio=2, sampling="random")
+    q = torch.arange(15 * 13.0).reshape(1, 1, 15, 13)
+    for training in (True, False):
+        tokens = layer.train(training).sample_bottleneck(q).flatten()
+        assert len(tokens.unique()) == len(tokens) == 7 * 6
+        assert torch.equal(tokens.sort()[0], tokens)
+
+
+def test_all_tokens_as_bottleneck_give_the_full_attention():
+    """K A^-1 K = K where the bottleneck tokens are the tokens: the decomposition is then exact."""
+    soft = SoftAttention(
+        16, 2, feat_size=(5, 7), sampling="first", inverse="cholesky", ridge=1e-12, local_kernel=0, dtype=torch.float64
+    )
+    full = GaussianAttention(16, 2, feat_size=(5, 7), dtype=torch.float64)
+    full.load_state_dict(soft.state_dict())
+    # Tokens far enough apart for a kernel that a solve without a ridge can take.
+    x = 20 * torch.randn(2, 35, 16, dtype=torch.float64)
+    torch.testing.assert_close(soft(x, (5, 7)), full(x, (5, 7)), rtol=1e-7, atol=1e-9)
+
+
+def test_a_map_without_a_window_is_refused():
+    layer = SoftAttention(32, 1, feat_size=(8, 8), sr_ratio=8)
+    with pytest.raises(ValueError, match=r"7 x 9 tokens.*8 x 8"):
+        layer(torch.randn(1, 63, 32), (7, 9))
