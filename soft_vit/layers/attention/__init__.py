@@ -11,6 +11,7 @@ from soft_vit.layers.attention.linformer import LinformerAttention
 from soft_vit.layers.attention.local import LocalAttention
 from soft_vit.layers.attention.nystrom import NystromAttention
 from soft_vit.layers.attention.performer import PerformerAttention
+from soft_vit.layers.attention.reformer import ReformerAttention
 from soft_vit.layers.attention.soft import SoftAttention, SoftNormAttention
 from soft_vit.layers.attention.softmax import SoftmaxAttention
 from soft_vit.layers.attention.sparse import SparseAttention
@@ -31,6 +32,7 @@ ATTENTIONS: dict[str, type[Attention]] = {
     "local": LocalAttention,
     "atrous": AtrousAttention,
     "sparse": SparseAttention,
+    "reformer": ReformerAttention,
 }
 
 

@@ -20,6 +20,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("linformer", {"sharing": "kv"}),
     ("nystrom", {"landmarks": "segment", "max_landmarks": None, "local_kernel": 0}),
     ("performer", {"kernel": "relu"}),
+    ("reformer", {"chunk_size": 16}),
     ("spatial_reduction", {"linear": True}),
 ]
 CASES = [(name, {}) for name in ATTENTIONS] + VARIANTS

@@ -1,0 +1,183 @@
+"""Reformer: attention among tokens that hash alike (Kitaev et al. 2020, arXiv 2001.04451).
+
+Letters: B batch, H heads, N tokens, D channels of a head, R rounds of hashing, K chunks of the sorted tokens, L tokens
+of a chunk, S keys that a chunk sees: its own and those of the chunk before.
+"""
+
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from soft_vit.layers.attention.base import Attention, check_heads
+from soft_vit.ops.precision import at_least_float32, full_precision
+
+# Low enough that exp gives zero beside any other score, finite so that a token without company attends to itself.
+SELF_SCORE = -1e5
+
+# A hash of 2^b buckets is a product of hashes of at most 8: its cost grows with b, not with the number of buckets.
+FACTOR_BITS = 3
+FACTOR_COLUMNS = 2 ** (FACTOR_BITS - 1)
+MAX_FACTORS = 8
+
+
+def bucket_bits(num_tokens: int, chunk_size: int) -> int:
+    """The binary logarithm of the number of buckets: about two buckets to a chunk, one where a chunk holds all."""
+    if num_tokens <= chunk_size:
+        return 0
+    return min((-(-2 * num_tokens // chunk_size) - 1).bit_length(), FACTOR_BITS * MAX_FACTORS)
+
+
+def angular_buckets(q: Tensor, rotations: Tensor, bits: int) -> Tensor:
+    """Buckets in [0, 2^bits) of tokens `[B, H, N, D]` by the random directions `[R, D, columns]`: int64 `[B, H, R, N]`.
+
+    In each factor the bucket is the nearest of some random directions and their opposites, so it depends on a token's
+    direction alone.
+    """
+    with full_precision(q):
+        q = at_least_float32(q.detach())
+        factors = -(-bits // FACTOR_BITS)
+        projected = q[:, :, None] @ rotations[..., : factors * FACTOR_COLUMNS].to(q.dtype)
+    buckets = torch.zeros(projected.shape[:-1], dtype=torch.int64, device=q.device)
+    for factor in range(factors):
+        factor_bits = min(FACTOR_BITS, bits - factor * FACTOR_BITS)
+        first = factor * FACTOR_COLUMNS
+        columns = projected[..., first : first + 2 ** (factor_bits - 1)]
+        buckets = buckets * 2**factor_bits + torch.cat([columns, -columns], dim=-1).argmax(-1)
+    return buckets
+
+
+def pick(x: Tensor, index: Tensor) -> Tensor:
+    """Rows of x `[B, H, R or 1, N, ...]` in the order index `[B, H, R, N']`: `[B, H, R, N', ...]`."""
+    x = x.expand(*index.shape[:3], *x.shape[3:])
+    if x.ndim == 4:
+        return x.gather(3, index)
+    return x.gather(3, index[..., None].expand(*index.shape, x.shape[-1]))
+
+
+def with_previous(x: Tensor, fill: int = 0) -> Tensor:
+    """Chunks `[B, H, R, K, L, ...]`, each behind the one before it, the first behind fill: `[B, H, R, K, S, ...]`."""
+    if x.shape[3] == 1:
+        return x
+    previous = torch.cat([torch.full_like(x[:, :, :, :1], fill), x[:, :, :, :-1]], dim=3)
+    return torch.cat([previous, x], dim=4)
+
+
+def times_seen(buckets: Tensor, chunks: Tensor, order: Tensor, chunk_size: int) -> Tensor:
+    """In how many rounds each query sees each of the keys it has in one round: int64 `[B, H, R, K, L, S]`.
+
+    buckets, chunks: what every token is in, in each round, order: the tokens in each round's order, all `[B, H, R, N]`.
+    """
+    count = 0
+    for other in range(order.shape[2]):
+        bucket = pick(buckets[:, :, other : other + 1], order).unflatten(3, (-1, chunk_size))
+        chunk = pick(chunks[:, :, other : other + 1], order).unflatten(3, (-1, chunk_size))
+        behind = chunk[..., :, None] - with_previous(chunk)[..., None, :]
+        together = bucket[..., :, None] == with_previous(bucket, -1)[..., None, :]
+        count = count + (together & (behind >= 0) & (behind <= 1)).long()
+    return count
+
+
+def lsh_attention(qk: Tensor, v: Tensor, rotations: Tensor, chunk_size: int, dropout_p: float = 0.0) -> Tensor:
+    """Attention of each token to those that share its bucket and its chunk, or the one before, in any round.
+
+    qk, v: `[B, H, N, D]`; qk is the query and, normalised, the key. rotations: `[R, D, 32]`, random directions. The
+    result has v's shape and dtype. One softmax over the union of the rounds: a key seen in several rounds counts once
+    (the paper's N_ij), the token itself only where it sees no other.
+    """
+    N, D = qk.shape[-2:]
+    rounds = rotations.shape[0] if chunk_size < N else 1
+    bits = bucket_bits(N, chunk_size)
+    below = -N % chunk_size if chunk_size < N else 0
+    chunk_size = min(chunk_size, N)
+
+    # Tokens that fill up the last chunk are in a bucket of their own, behind all others.
+    buckets = F.pad(angular_buckets(qk, rotations[:rounds], bits), (0, below), value=2**bits)
+    order = buckets.argsort(dim=-1, stable=True)
+    places = torch.arange(order.shape[-1], device=order.device).expand_as(order)
+    rank = torch.zeros_like(order).scatter(-1, order, places)
+
+    k = F.normalize(at_least_float32(qk), dim=-1).to(qk.dtype)
+    q, k, v = (pick(F.pad(x, (0, 0, 0, below))[:, :, None], order).unflatten(3, (-1, chunk_size)) for x in (qk, k, v))
+    scores = at_least_float32(q @ with_previous(k).mT) * D**-0.5
+    seen = times_seen(buckets, rank // chunk_size, order, chunk_size)
+    scores = scores - seen.clamp(min=1).to(scores.dtype).log()
+    token, bucket = (x.unflatten(3, (-1, chunk_size)) for x in (order, pick(buckets, order)))
+    scores = scores.masked_fill(token[..., :, None] == with_previous(token, -1)[..., None, :], SELF_SCORE)
+    scores = scores.masked_fill(bucket[..., :, None] != with_previous(bucket, -1)[..., None, :], float("-inf"))
+    total = scores.logsumexp(-1)
+    weights = (scores - total[..., None]).exp()
+    if dropout_p > 0:
+        weights = F.dropout(weights, dropout_p)
+    x = weights.to(v.dtype) @ with_previous(v)
+
+    rank = rank[..., :N]
+    share = pick(total.flatten(3), rank).softmax(dim=2)
+    return (share[..., None] * pick(x.flatten(3, 4), rank)).sum(2).to(v.dtype)
+
+
+# A leaf of symbolic tracing: it looks at sizes.
+torch.fx.wrap("lsh_attention")
+
+
+class ReformerAttention(Attention):
+    """Locality-sensitive hashing attention with shared queries and keys; linear-logarithmic in N.
+
+    Tokens are sorted by the angular hash of their query, cut into chunks, and attend within their bucket, chunk and the
+    chunk before; in a map of at most chunk_size tokens all attend to all.
+
+    num_rounds: rounds of hashing, the union of which a token sees.
+    chunk_size: tokens in a chunk, about twice the size of a bucket.
+    seed: of the random directions, a buffer `rotations` [rounds, d, 32] that is saved with the weights; `redraw` draws
+        others.
+    """
+
+    cost: ClassVar[str] = "N log N"
+    needs_grid: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        feat_size: tuple[int, int],
+        sr_ratio: int = 1,
+        qkv_bias: bool = True,
+        num_rounds: int = 2,
+        chunk_size: int = 64,
+        seed: int = 0,
+        attn_drop: float = 0.0,
+        proj_drop: float = 0.0,
+        device=None,
+        dtype=None,
+    ) -> None:
+        super().__init__()
+        dd = {"device": device, "dtype": dtype}
+        if num_rounds < 1 or chunk_size < 2:
+            raise ValueError(
+                f"num_rounds={num_rounds} with chunk_size={chunk_size} leaves nothing to attend to; use at least one "
+                f"round and two tokens, such as 2 and 64."
+            )
+        self.num_heads = num_heads
+        self.head_dim = check_heads(dim, num_heads)
+        self.chunk_size = chunk_size
+        self.attn_drop = attn_drop
+        self.qk = nn.Linear(dim, dim, bias=qkv_bias, **dd)
+        self.v = nn.Linear(dim, dim, bias=qkv_bias, **dd)
+        self.proj = nn.Linear(dim, dim, **dd)
+        self.proj_drop = nn.Dropout(proj_drop)
+        self.register_buffer("rotations", torch.empty(num_rounds, self.head_dim, MAX_FACTORS * FACTOR_COLUMNS, **dd))
+        self.redraw(torch.Generator().manual_seed(seed))
+
+    @torch.no_grad()
+    def redraw(self, generator: torch.Generator | None = None) -> None:
+        """Draw other random directions, from generator (on the CPU) or else from torch's default one."""
+        self.rotations.copy_(torch.randn(self.rotations.shape, generator=generator))
+
+    def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
+        B, N, C = x.shape
+        qk = self.qk(x).reshape(B, N, self.num_heads, self.head_dim).transpose(1, 2)
+        v = self.v(x).reshape(B, N, self.num_heads, self.head_dim).transpose(1, 2)
+        x = lsh_attention(qk, v, self.rotations, self.chunk_size, self.attn_drop if self.training else 0.0)
+        return self.proj_drop(self.proj(x.transpose(1, 2).reshape(B, N, C)))
