@@ -9,6 +9,7 @@ from soft_vit.layers.attention.gaussian import GaussianAttention
 from soft_vit.layers.attention.linear import LinearAttention
 from soft_vit.layers.attention.linformer import LinformerAttention
 from soft_vit.layers.attention.local import LocalAttention
+from soft_vit.layers.attention.longformer import LongformerAttention
 from soft_vit.layers.attention.nystrom import NystromAttention
 from soft_vit.layers.attention.performer import PerformerAttention
 from soft_vit.layers.attention.reformer import ReformerAttention
@@ -33,6 +34,7 @@ ATTENTIONS: dict[str, type[Attention]] = {
     "atrous": AtrousAttention,
     "sparse": SparseAttention,
     "reformer": ReformerAttention,
+    "longformer": LongformerAttention,
 }
 
 
