@@ -5,6 +5,7 @@ from typing import Any
 
 from soft_vit.layers.attention.atrous import AtrousAttention
 from soft_vit.layers.attention.base import Attention
+from soft_vit.layers.attention.bigbird import BigBirdAttention
 from soft_vit.layers.attention.gaussian import GaussianAttention
 from soft_vit.layers.attention.linear import LinearAttention
 from soft_vit.layers.attention.linformer import LinformerAttention
@@ -35,6 +36,7 @@ ATTENTIONS: dict[str, type[Attention]] = {
     "sparse": SparseAttention,
     "reformer": ReformerAttention,
     "longformer": LongformerAttention,
+    "bigbird": BigBirdAttention,
 }
 
 

@@ -16,6 +16,7 @@ DIM = 24
 # Options that take another path through a kind; every name of the table is tested with its defaults besides.
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("atrous", {"dilation": 4}),
+    ("bigbird", {"block_size": 8}),
     ("linformer", {"sharing": "none"}),
     ("linformer", {"sharing": "kv"}),
     ("nystrom", {"landmarks": "segment", "max_landmarks": None, "local_kernel": 0}),

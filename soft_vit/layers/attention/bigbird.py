@@ -1,0 +1,159 @@
+"""BigBird: block-sparse attention of window, global and random blocks (Zaheer et al. 2020, arXiv 2007.14062).
+
+Letters: B batch, H heads, N tokens, D channels of a head, K blocks of L consecutive tokens, M blocks that one sees.
+"""
+
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from soft_vit.layers.attention.base import SelfAttention
+
+
+def scramble(x: Tensor) -> Tensor:
+    """Non-negative int64 to pseudo-random integers in [0, 2^31), the same on every device."""
+    for _ in range(2):
+        # Odd multipliers below 2^31 keep the product of two such numbers within 63 bits.
+        x = ((x ^ (x >> 16)) * 0x45D9F3B) & 0x7FFFFFFF
+    return x ^ (x >> 16)
+
+
+def random_blocks(
+    num_blocks: int, num_heads: int, window: int, num_global: int, num_random: int, seed: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """For every head and block num_random others outside its window that are not global, and which of them exist.
+
+    Both are `[H, K, num_random]`, int64 and bool. No block is drawn twice: each comes from its own part of the eligible
+    ones, and where these are fewer than num_random, some parts are empty. A function of the arguments alone.
+    """
+    block = torch.arange(num_blocks, device=device)[None, :, None]
+    head = torch.arange(num_heads, device=device)[:, None, None]
+    draw = torch.arange(num_random, device=device)
+    reach = window // 2
+    first = (block - reach).clamp(min=num_global)
+    past = (block + reach + 1).clamp(min=num_global, max=num_blocks)
+    in_window = (past - first).clamp(min=0)
+    eligible = num_blocks - num_global - in_window
+    low, high = draw * eligible // max(num_random, 1), (draw + 1) * eligible // max(num_random, 1)
+    key = scramble(scramble(scramble(block + seed) + head) + draw)
+    place = num_global + low + key % (high - low).clamp(min=1)
+    index = torch.where(place >= first, place + in_window, place)
+    return index.clamp(max=num_blocks - 1), (high > low).expand_as(index)
+
+
+def visible_blocks(
+    num_blocks: int, num_heads: int, window: int, num_global: int, num_random: int, seed: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """The blocks that every block sees in every head, each once, and which entries count: int64 and bool `[H, K, M]`.
+
+    M is num_global + window + num_random. The global blocks are the first ones.
+    """
+    shape = (num_heads, num_blocks, -1)
+    first = torch.arange(num_global, device=device)
+    near = torch.arange(num_blocks, device=device)[:, None] + torch.arange(
+        -(window // 2), window // 2 + 1, device=device
+    )
+    far, far_exists = random_blocks(num_blocks, num_heads, window, num_global, num_random, seed, device)
+    near_exists = (near >= num_global) & (near < num_blocks)
+    index = torch.cat([first.expand(shape), near.clamp(0, num_blocks - 1).expand(shape), far], dim=-1)
+    exists = torch.cat(
+        [torch.ones_like(first, dtype=torch.bool).expand(shape), near_exists.expand(shape), far_exists], -1
+    )
+    return index, exists
+
+
+def bigbird_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    block_size: int,
+    window: int,
+    num_global: int,
+    num_random: int,
+    seed: int,
+    dropout_p: float = 0.0,
+) -> Tensor:
+    """Scaled dot-product attention of each block of tokens to the blocks near it, the global and some random ones.
+
+    q, k, v: `[B, H, N, D]`; the result has v's shape. The first num_global blocks attend to all tokens.
+    """
+    H, N = q.shape[1:3]
+    num_blocks = -(-N // block_size)
+    if num_blocks <= num_global:
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout_p)
+    split = num_global * block_size
+    global_x = F.scaled_dot_product_attention(q[:, :, :split], k, v, dropout_p=dropout_p)
+
+    below = num_blocks * block_size - N
+    q, k, v = (F.pad(x, (0, 0, 0, below)).unflatten(2, (num_blocks, block_size)) for x in (q, k, v))
+    index, exists = visible_blocks(num_blocks, H, window, num_global, num_random, seed, q.device)
+    index, exists = index[:, num_global:], exists[:, num_global:]
+    is_token = (torch.arange(num_blocks * block_size, device=q.device) < N).unflatten(0, (num_blocks, block_size))
+    mask = (exists[..., None] & is_token[index]).flatten(2).flatten(0, 1)[None, :, None]
+    head = torch.arange(H, device=q.device)[:, None, None]
+    # Heads and blocks as one dimension: fused kernels take four.
+    q = q[:, :, num_global:].flatten(1, 2)
+    k, v = (x[:, head, index].flatten(3, 4).flatten(1, 2) for x in (k, v))
+    x = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout_p)
+    x = x.unflatten(1, (H, -1)).flatten(2, 3)[:, :, : N - split]
+    return torch.cat([global_x, x], dim=2)
+
+
+# A leaf of symbolic tracing: it looks at sizes.
+torch.fx.wrap("bigbird_attention")
+
+
+class BigBirdAttention(SelfAttention):
+    """Blocks of consecutive tokens attend to the blocks near them, to the first ones, and to some at random.
+
+    The first blocks are global: they attend to all tokens and all to them (the paper's internal construction). The last
+    block may be shorter than the others.
+
+    block_size: tokens in a block.
+    window: blocks near a block that it sees, itself among them; odd.
+    num_global, num_random: global blocks, and random ones for each block and head. Those are a function of seed and of
+        the number of blocks; nothing is ever redrawn.
+    """
+
+    cost: ClassVar[str] = "N"
+    needs_grid: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        feat_size: tuple[int, int],
+        sr_ratio: int = 1,
+        qkv_bias: bool = True,
+        block_size: int = 32,
+        window: int = 3,
+        num_global: int = 2,
+        num_random: int = 3,
+        seed: int = 0,
+        attn_drop: float = 0.0,
+        proj_drop: float = 0.0,
+        device=None,
+        dtype=None,
+    ) -> None:
+        super().__init__(
+            dim, num_heads, qkv_bias=qkv_bias, attn_drop=attn_drop, proj_drop=proj_drop, device=device, dtype=dtype
+        )
+        if window < 1 or window % 2 == 0:
+            raise ValueError(f"window={window} has no centre; use an odd number of blocks, such as 3.")
+        if block_size < 1 or num_global < 0 or num_random < 0 or seed < 0:
+            raise ValueError(
+                f"block_size={block_size}, num_global={num_global}, num_random={num_random} and seed={seed} are no "
+                f"pattern; use a positive block_size, and none of the others below zero."
+            )
+        self.block_size = block_size
+        self.window = window
+        self.num_global = num_global
+        self.num_random = num_random
+        self.seed = seed
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
+        pattern = (self.block_size, self.window, self.num_global, self.num_random, self.seed)
+        return bigbird_attention(q, k, v, *pattern, self.attn_drop if self.training else 0.0)
