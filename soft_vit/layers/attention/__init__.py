@@ -18,6 +18,7 @@ from soft_vit.layers.attention.soft import SoftAttention, SoftNormAttention
 from soft_vit.layers.attention.softmax import SoftmaxAttention
 from soft_vit.layers.attention.sparse import SparseAttention
 from soft_vit.layers.attention.spatial_reduction import SpatialReductionAttention
+from soft_vit.layers.attention.synthesizer import SynthesizerAttention
 
 __all__ = ["ATTENTIONS", "Attention", "attention_class", "attention_options"]
 
@@ -37,6 +38,7 @@ ATTENTIONS: dict[str, type[Attention]] = {
     "reformer": ReformerAttention,
     "longformer": LongformerAttention,
     "bigbird": BigBirdAttention,
+    "synthesizer": SynthesizerAttention,
 }
 
 

@@ -1,0 +1,135 @@
+"""Synthesizer against its formula token by token, and its weights on maps other than their own."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from soft_vit.layers.attention.synthesizer import SynthesizerAttention
+
+# Float64 on both sides, sums of at most some hundred terms in another order: 1e3 roundings of 2.2e-16.
+TOLERANCE = 1e-12
+KINDS = ("dense", "random", "factorized_dense", "factorized_random")
+VARIANTS = (*KINDS, "dense+random", "+".join(KINDS))
+
+every_variant = pytest.mark.parametrize("variant", VARIANTS)
+
+
+def make(variant: str, feat_size: tuple[int, int] = (7, 9), **options) -> SynthesizerAttention:
+    torch.manual_seed(0)
+    attn = SynthesizerAttention(12, 3, feat_size=feat_size, variant=variant, dtype=torch.float64, **options)
+    for parameter in attn.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return attn.eval()
+
+
+def tokens(feat_size: tuple[int, int], batch: int = 2) -> Tensor:
+    shape = (batch, feat_size[0] * feat_size[1], 12)
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+def score(attn: SynthesizerAttention, kind: str, x: Tensor, head: int, i: int, j: int, width: int) -> Tensor:
+    """One entry of one head's scores, by the paper; x: the tokens of one image `[N, C]`."""
+    part = attn.scores[kind]
+    y, x_ = divmod(j, width)
+    if kind == "random":
+        return part.weight[head, i // width, i % width, y, x_]
+    if kind == "factorized_random":
+        return part.query[head, :, i // width, i % width] @ part.key[head, :, y, x_]
+    hidden = part.hidden(x[i]).relu()[4 * head : 4 * head + 4]
+    if kind == "dense":
+        return hidden @ part.weight[head, :, y, x_] + part.bias[head, 0, y, x_]
+    row = hidden @ part.rows[head, :, y] + part.rows_bias[head, 0, y]
+    return row * (hidden @ part.columns[head, :, x_] + part.columns_bias[head, 0, x_])
+
+
+@every_variant
+def test_equals_its_formula(variant: str) -> None:
+    feat_size = (3, 5)
+    attn, x, N = make(variant, feat_size), tokens(feat_size), 15
+    kinds = variant.split("+")
+    shares = attn.mixture.softmax(0) if len(kinds) > 1 else [1.0]
+    v = attn.v(x)
+    expected = torch.zeros_like(x)
+    for image in range(2):
+        for head in range(3):
+            scores = torch.stack(
+                [
+                    sum(
+                        share * score(attn, kind, x[image], head, i, j, 5)
+                        for share, kind in zip(shares, kinds, strict=True)
+                    )
+                    for i in range(N)
+                    for j in range(N)
+                ]
+            ).view(N, N)
+            channels = slice(4 * head, 4 * head + 4)
+            expected[image, :, channels] = scores.softmax(-1) @ v[image, :, channels]
+    expected = attn.proj(expected)
+    assert (attn(x, feat_size) - expected).norm() <= TOLERANCE * expected.norm()
+
+
+@every_variant
+def test_resized_weights_give_what_resampling_gave(variant: str) -> None:
+    attn, x = make(variant), tokens((15, 13))
+    # Weights are resampled in fp32.
+    before = attn(x, (15, 13))
+    attn.resize((15, 13))
+    assert torch.equal(attn(x, (15, 13)), before)
+    own_maps = make(variant, (15, 13)).state_dict()
+    assert {name: value.shape for name, value in attn.state_dict().items()} == {
+        name: value.shape for name, value in own_maps.items()
+    }
+    assert all(parameter.requires_grad for parameter in attn.parameters())
+
+
+@every_variant
+def test_weights_of_one_map_load_on_another(variant: str) -> None:
+    trained, attn = make(variant), make(variant, (15, 13))
+    state_dict = {f"attn.{name}": value for name, value in trained.state_dict().items()}
+    attn.resample_state("attn.", state_dict)
+    attn.load_state_dict({name.removeprefix("attn."): value for name, value in state_dict.items()})
+    x = tokens((15, 13))
+    assert torch.equal(attn(x, (15, 13)), trained(x, (15, 13)))
+
+
+@every_variant
+def test_scores_that_do_not_depend_on_the_place_survive_another_map(variant: str) -> None:
+    attn = make(variant)
+    for parameter in attn.scores.parameters():
+        nn.init.constant_(parameter, 0.3)
+    x = tokens((15, 13))
+    # Equal scores average the values; bilinear weights in fp32 sum to one within its rounding.
+    expected = attn.proj(attn.v(x).mean(1, keepdim=True)).expand_as(x)
+    assert (attn(x, (15, 13)) - expected).norm() <= 1e-6 * expected.norm()
+
+
+def test_random_scores_resample_at_both_ends() -> None:
+    attn = make("random", (4, 4))
+    # Each place looks at its own row: still so, on the whole, on a map twice as fine.
+    rows = torch.arange(4.0, dtype=torch.float64)
+    with torch.no_grad():
+        attn.scores["random"].weight.copy_(
+            -20 * (rows[:, None, None, None] - rows[:, None]).square().expand(3, 4, 4, 4, 4)
+        )
+    matrix = attn.scores["random"](tokens((8, 8)), (8, 8))[0, 0].softmax(-1)
+    expected_row = (matrix.view(8, 8, 8, 8).sum(-1) * torch.arange(8.0)).sum(-1)
+    assert (expected_row - torch.arange(8.0)[:, None]).abs().max() <= 1
+
+
+def test_random_scores_ignore_the_tokens() -> None:
+    attn = make("random+factorized_random")
+    a, b = tokens((7, 9), batch=2)[:, None]
+    together = attn(a + b, (7, 9)) + attn(torch.zeros_like(a), (7, 9))
+    # Without a product of tokens the map is affine.
+    assert (attn(a, (7, 9)) + attn(b, (7, 9)) - together).norm() <= TOLERANCE * together.norm()
+
+
+@pytest.mark.parametrize("variant", ["dense-random", "vanilla", "dense+dense", ""])
+def test_unknown_variant_is_refused(variant: str) -> None:
+    with pytest.raises(ValueError, match="joined by"):
+        make(variant)
+
+
+def test_rank_zero_is_refused() -> None:
+    with pytest.raises(ValueError, match="rank=0"):
+        make("factorized_random", rank=0)
