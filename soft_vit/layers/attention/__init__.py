@@ -6,6 +6,7 @@ from typing import Any
 from soft_vit.layers.attention.atrous import AtrousAttention
 from soft_vit.layers.attention.base import Attention
 from soft_vit.layers.attention.bigbird import BigBirdAttention
+from soft_vit.layers.attention.gau import GatedAttentionUnit
 from soft_vit.layers.attention.gaussian import GaussianAttention
 from soft_vit.layers.attention.linear import LinearAttention
 from soft_vit.layers.attention.linformer import LinformerAttention
@@ -39,6 +40,7 @@ ATTENTIONS: dict[str, type[Attention]] = {
     "longformer": LongformerAttention,
     "bigbird": BigBirdAttention,
     "synthesizer": SynthesizerAttention,
+    "gau": GatedAttentionUnit,
 }
 
 

@@ -17,6 +17,7 @@ DIM = 24
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("atrous", {"dilation": 4}),
     ("bigbird", {"block_size": 8}),
+    ("gau", {"chunk_size": 16}),
     ("linformer", {"sharing": "none"}),
     ("linformer", {"sharing": "kv"}),
     ("nystrom", {"landmarks": "segment", "max_landmarks": None, "local_kernel": 0}),

@@ -1,0 +1,82 @@
+"""The gated attention unit against its formula over all pairs of tokens."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from soft_vit.layers.attention.gau import GatedAttentionUnit
+
+# Float64 on both sides, sums of at most some hundred terms in another order: 1e3 roundings of 2.2e-16.
+TOLERANCE = 1e-12
+
+
+def make(**options) -> GatedAttentionUnit:
+    torch.manual_seed(0)
+    attn = GatedAttentionUnit(24, 3, feat_size=(7, 9), dtype=torch.float64, **options)
+    for parameter in attn.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    return attn
+
+
+def dense(attn: GatedAttentionUnit, x: Tensor) -> Tensor:
+    """The definition, with the linear form's matrix written out."""
+    N, S = x.shape[1], attn.z.out_features
+    u, v = F.silu(attn.uv(x)).tensor_split(2, dim=-1)
+    z = F.silu(attn.z(x))
+    q, k, *linear = (z * scale + offset for scale, offset in zip(attn.scale, attn.offset, strict=True))
+    squares = (q @ k.mT / S**0.5).clamp(min=0) ** 2
+    if attn.form == "quadratic":
+        matrix = squares / N
+    else:
+        chunk = torch.arange(N) // attn.chunk_size
+        together = (chunk[:, None] == chunk).double()
+        matrix = together * squares / together.sum(-1, keepdim=True) + linear[0] @ linear[1].mT / N
+    return attn.proj(u * (matrix @ v))
+
+
+@pytest.mark.parametrize("feat_size", [(7, 9), (15, 13), (8, 8), (1, 1)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"form": "quadratic"},
+        {"form": "linear", "chunk_size": 16},
+        {"form": "linear", "chunk_size": 1},
+        {"form": "linear", "chunk_size": 1000},
+        {"form": "linear", "expansion": 1.5, "qk_dim": 5},
+    ],
+)
+def test_equals_its_formula(options: dict, feat_size: tuple[int, int]) -> None:
+    attn = make(**options)
+    shape = (2, feat_size[0] * feat_size[1], 24)
+    x = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1), requires_grad=True)
+    y, expected = attn(x, feat_size), dense(attn, x)
+    assert (y - expected).norm() <= TOLERANCE * expected.norm()
+    inputs = {"x": x, **dict(attn.named_parameters())}
+    grads, expected_grads = (torch.autograd.grad(out.square().sum(), inputs.values()) for out in (y, expected))
+    for name, grad, expected_grad in zip(inputs, grads, expected_grads, strict=True):
+        assert (grad - expected_grad).norm() <= TOLERANCE * expected_grad.norm(), name
+
+
+def test_equal_tokens_give_the_same_on_any_map() -> None:
+    token = torch.randn(1, 1, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    for form in ("quadratic", "linear"):
+        attn = make(form=form, chunk_size=16)
+        small, large = (attn(token.expand(1, h * w, 24), (h, w))[:, :1] for h, w in ((2, 3), (15, 13)))
+        assert (large - small).norm() <= TOLERANCE * small.norm()
+
+
+def test_cost_is_that_of_the_form() -> None:
+    assert make(form="linear").cost == "N"
+    assert make(form="quadratic").cost == "N^2"
+
+
+def test_shared_width_follows_the_heads_unless_given() -> None:
+    assert make().z.out_features == 16
+    assert make(qk_dim=5).z.out_features == 5
+
+
+@pytest.mark.parametrize("options", [{"form": "cubic"}, {"expansion": 0.0}, {"qk_dim": 0}, {"chunk_size": 0}])
+def test_impossible_option_is_refused(options: dict) -> None:
+    with pytest.raises(ValueError, match=next(iter(options))):
+        make(**options)
