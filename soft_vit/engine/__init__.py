@@ -3,16 +3,16 @@
 Importing this package registers everything it holds and makes MMEngine's checkpoint loading safe.
 """
 
-from . import environment, safe_checkpoint
-from .atomic_storage import AtomicBackend
-from .autocast import AutocastOptimWrapper
-from .checkpoint_hook import SafeCheckpointHook
-from .checkpoint_match import CheckpointMatchHook
-from .classifier import TimmProgressClassifier
-from .config import apply_options, load_config
-from .errors import UserError
-from .run import evaluate, train
-from .shapes_dataset import ShapesDataset
+from soft_vit.engine import environment, safe_checkpoint
+from soft_vit.engine.atomic_storage import AtomicBackend
+from soft_vit.engine.autocast import AutocastOptimWrapper
+from soft_vit.engine.checkpoint_hook import SafeCheckpointHook
+from soft_vit.engine.checkpoint_match import CheckpointMatchHook
+from soft_vit.engine.classifier import TimmProgressClassifier
+from soft_vit.engine.config import apply_options, load_config
+from soft_vit.engine.errors import UserError
+from soft_vit.engine.run import evaluate, train
+from soft_vit.engine.shapes_dataset import ShapesDataset
 
 safe_checkpoint.install()
 

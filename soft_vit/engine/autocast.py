@@ -8,8 +8,8 @@ import torch
 from mmengine.optim import OptimWrapper
 from torch import nn
 
-from ..registry import OPTIM_WRAPPERS, register
-from .errors import UserError
+from soft_vit.engine.errors import UserError
+from soft_vit.registry import OPTIM_WRAPPERS, register
 
 __all__ = ["AutocastOptimWrapper"]
 

@@ -8,9 +8,9 @@ from mmengine.dist import is_main_process
 from mmengine.hooks import CheckpointHook
 from mmengine.runner import Runner
 
-from ..registry import HOOKS, register
-from .atomic_storage import write_atomically
-from .errors import UserError
+from soft_vit.engine.atomic_storage import write_atomically
+from soft_vit.engine.errors import UserError
+from soft_vit.registry import HOOKS, register
 
 __all__ = ["SafeCheckpointHook", "find_newest_checkpoint"]
 

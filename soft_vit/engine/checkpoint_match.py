@@ -4,8 +4,8 @@ from mmengine.hooks import Hook
 from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 
-from ..registry import HOOKS, register
-from .errors import UserError
+from soft_vit.engine.errors import UserError
+from soft_vit.registry import HOOKS, register
 
 __all__ = ["CheckpointMatchHook"]
 

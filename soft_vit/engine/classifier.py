@@ -5,8 +5,7 @@ from mmpretrain.models import TimmClassifier
 from mmpretrain.structures import DataSample
 
 import soft_vit  # noqa: F401  its models have to be known to timm before one is built by name
-
-from ..registry import MODELS, register
+from soft_vit.registry import MODELS, register
 
 __all__ = ["TimmProgressClassifier"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from mmengine.config import Config
 from mmengine.runner import Runner
 
-from .errors import UserError
+from soft_vit.engine.errors import UserError
 
 __all__ = ["apply_options", "check_keys", "load_config", "timm_model_of"]
 

@@ -14,11 +14,11 @@ from mmengine.dist import is_main_process
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
-from .atomic_storage import write_atomically
-from .checkpoint_hook import find_newest_checkpoint
-from .checkpoint_match import CheckpointMatchHook
-from .config import apply_options, check_keys, load_config, one_line
-from .errors import UserError
+from soft_vit.engine.atomic_storage import write_atomically
+from soft_vit.engine.checkpoint_hook import find_newest_checkpoint
+from soft_vit.engine.checkpoint_match import CheckpointMatchHook
+from soft_vit.engine.config import apply_options, check_keys, load_config, one_line
+from soft_vit.engine.errors import UserError
 
 __all__ = ["TrainResult", "evaluate", "train"]
 

@@ -7,7 +7,6 @@ one takes its place.
 """
 
 import pickle
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,8 @@ import torch
 from mmengine.logging import HistoryBuffer
 from mmengine.runner import CheckpointLoader
 
-from .errors import UserError
+from soft_vit.engine.errors import UserError
+from soft_vit.models.checkpoint import read_checkpoint_file
 
 __all__ = ["install", "load_checkpoint_file"]
 
@@ -64,32 +64,13 @@ def load_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> dict:
     map_location: as of torch.load. Raises FileNotFoundError when there is no such file, UserError (a ValueError) when
     it is no checkpoint, or one that would run code, which is refused before anything in it is called.
     """
-    path = Path(path).expanduser()
-    if not path.is_file():
-        raise FileNotFoundError(f"There is no checkpoint {path}; give the path of a file that exists.")
     try:
-        if path.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            return {"state_dict": load_file(path)}
-        checkpoint = torch.load(path, map_location=map_location, weights_only=True)
-    except Exception as error:
-        raise UserError(
-            f"The file {path} is not a checkpoint that can be read safely ({_reason(error)}); give a file written by "
-            "this package, by MMEngine or by timm, or convert it to safetensors where you trust it."
-        ) from error
-    if not isinstance(checkpoint, dict):
-        raise UserError(f"The file {path} holds a {type(checkpoint).__name__}, not a checkpoint; give another file.")
-    return checkpoint
-
-
-def _reason(error: Exception) -> str:
-    """What is wrong with a file, without torch's advice to switch the safety off."""
-    text = str(error)
-    found = re.search(r"the file asks for [^\n]+", text) or re.search(r"GLOBAL (\S+)", text)
-    if found is None:
-        return "it is damaged or of another kind"
-    return found.group(0) if found.re.groups == 0 else f"it wants to use {found.group(1)}"
+        content = read_checkpoint_file(path, map_location)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    if not isinstance(content, dict):
+        raise UserError(f"The file {path} holds a {type(content).__name__}, not a checkpoint; give another file.")
+    return {"state_dict": content} if Path(path).suffix == ".safetensors" else content
 
 
 # MMEngine prints what follows `load_from_` as the name of the source.

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from mmengine.dataset import BaseDataset
 
-from ..datasets import CLASSES, ShapeImages
-from ..registry import DATASETS, register
+from soft_vit.datasets import CLASSES, ShapeImages
+from soft_vit.registry import DATASETS, register
 
 __all__ = ["ShapesDataset"]
 

@@ -32,35 +32,39 @@ RELEASED_MODULES = {
 def load_weights(path: str | Path) -> dict[str, Tensor]:
     """The state dict in a file, on the CPU: safetensors, or a torch checkpoint that holds one (EMA weights first).
 
-    Nothing in the file is executed: torch files are read with weights_only. FileNotFoundError for a missing file;
-    ValueError, in one sentence, for a file that is not a checkpoint or that wants code to run.
+    Raises what `read_checkpoint_file` raises, and ValueError for a file without a state dict.
     """
-    path = Path(path)
+    return unwrap_state_dict(read_checkpoint_file(path), str(path))
+
+
+def read_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> Any:
+    """The content of a file by torch.save, or of a safetensors file; nothing in it is executed (weights_only).
+
+    FileNotFoundError for a missing file; ValueError, in one sentence, for one that is no checkpoint or would run code.
+    """
+    path = Path(path).expanduser()
     if not path.is_file():
-        raise FileNotFoundError(f"There is no checkpoint at {path}; give the path of an existing file.")
+        raise FileNotFoundError(f"There is no checkpoint {path}; give the path of a file that exists.")
     try:
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file
 
-            content = load_file(path)
-        else:
-            content = torch.load(path, map_location="cpu", weights_only=True)
+            return load_file(path)
+        return torch.load(path, map_location=map_location, weights_only=True)
     except Exception as error:
         # Readers raise many types on bytes that are not theirs, and all of them mean the same to the caller.
-        raise ValueError(unreadable_message(path, error)) from error
-    return unwrap_state_dict(content, str(path))
+        raise ValueError(
+            f"The file {path} is not a checkpoint that can be read safely ({_reason(error)}); give a safetensors file, "
+            f"or a torch file that holds weights and plain values alone."
+        ) from error
 
 
-def unreadable_message(path: str | Path, error: Exception) -> str:
-    """One sentence on why a file could not be read as weights."""
-    # torch's reader names what it refused to import or call; anything else it trips over is no pickle of weights.
-    blocked = re.search(r"GLOBAL ([\w.]+)", str(error))
-    if blocked:
-        return (
-            f"{path} asks for {blocked[1]} and was not loaded, because that could run code; "
-            f"save the state dict alone, with torch.save or as safetensors."
-        )
-    return f"{path} is not a readable checkpoint; give a safetensors file or a torch file that holds a state dict."
+def _reason(error: Exception) -> str:
+    """What is wrong with a file, without torch's advice to switch the safety off."""
+    refused = re.search(r"GLOBAL (\S+)|the file asks for ([^\n]+)", str(error))
+    if refused is None:
+        return "it is damaged or of another kind"
+    return f"it asks for {refused[1] or refused[2]}, which could run code"
 
 
 def unwrap_state_dict(content: Any, source: str = "the checkpoint") -> dict[str, Tensor]:
