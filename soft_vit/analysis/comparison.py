@@ -1,0 +1,131 @@
+"""Attentions side by side in one pyramid: parameters, FLOPs, memory of a training step, images per second.
+
+The table of SOFT, arXiv 2110.11945, Sec. 4 ("Attention variants"), for any set of attentions, resolution and device.
+"""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import timm
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from soft_vit.analysis.complexity import count_complexity
+from soft_vit.analysis.memory import peak_memory
+from soft_vit.analysis.throughput import measure_throughput
+from soft_vit.models.soft import MODELS
+
+# Published for the Tiny pyramid at 224 (arXiv 2110.11945, Table 2): top-1 in percent, GFLOPs, GB at batch 1024.
+PUBLISHED_TINY = {
+    "softmax": "79.1 / 3.9 G / 19.0 GB at batch 256",
+    "linformer": "78.2 / 1.9 G / 11.7 GB",
+    "performer": "76.1 / 2.2 G / 15.0 GB",
+    "nystrom": "78.6 / 2.0 G / 17.2 GB",
+    "soft": "79.3 / 1.9 G / 15.8 GB",
+}
+
+
+@dataclass
+class Row:
+    """One attention. Rates are medians; memory is a training step's beyond the weights; error names what went wrong."""
+
+    attention: str
+    params_m: float | None = None
+    flops_g: float | None = None
+    train_memory_mb: float | None = None
+    inference_images_per_s: float | None = None
+    training_images_per_s: float | None = None
+    published: str = ""
+    error: str = ""
+
+
+def model_name(attention: str, size: str) -> str:
+    """The timm name of the pyramid with an attention; ValueError if there is none of that size."""
+    name = f"{attention}_{size}" if attention in ("soft", "soft_norm") else f"{attention}_pyramid_{size}"
+    if name not in MODELS:
+        raise ValueError(f"There is no model {name}; use one of {', '.join(sorted(MODELS))}.")
+    return name
+
+
+def compare_attentions(
+    attentions: Sequence[str],
+    *,
+    size: str = "tiny",
+    img_size: tuple[int, int] = (224, 224),
+    batch_size: int = 8,
+    rounds: int = 5,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.float32,
+    progress: bool = True,
+) -> list[Row]:
+    """One row for each attention; a row that fails holds its error and leaves the others alone.
+
+    Throughput is measured interleaved, in one process, over the rows that got so far.
+    """
+    names = {attention: model_name(attention, size) for attention in attentions}
+    rows = {}
+    for attention, name in tqdm(names.items(), disable=not progress, desc="complexity and memory", leave=False):
+        row = rows[attention] = Row(attention)
+        if size == "tiny":
+            row.published = PUBLISHED_TINY.get(attention, "")
+        try:
+            _count(row, name, img_size, batch_size, device, dtype)
+        except Exception as error:
+            # Any failure of one kind, out of memory included, is a result of the comparison and not its end.
+            row.error = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    able = [names[attention] for attention, row in rows.items() if not row.error]
+    timings = measure_throughput(
+        able, batch_size=batch_size, img_size=img_size, rounds=rounds, device=device, dtype=dtype, progress=progress
+    )
+    for timing in timings:
+        row = rows[next(a for a, name in names.items() if name == timing.model)]
+        setattr(row, f"{timing.mode}_images_per_s", timing.median)
+    return list(rows.values())
+
+
+def _count(
+    row: Row, name: str, img_size: tuple[int, int], batch_size: int, device: str | torch.device, dtype: torch.dtype
+) -> None:
+    model = timm.create_model(name, img_size=img_size, device="meta")
+    complexity = count_complexity(model, (1, 3, *img_size))
+    row.params_m, row.flops_g = complexity.params / 1e6, complexity.macs / 1e9
+    # Counted bytes need no computation; a GPU's allocator does.
+    where = device if torch.device(device).type == "cuda" else "meta"
+    model = timm.create_model(name, img_size=img_size, device=where).train()
+    images = torch.empty(batch_size, 3, *img_size, device=where).normal_()
+
+    def step() -> None:
+        with torch.autocast(torch.device(device).type, dtype=dtype, enabled=dtype != torch.float32):
+            loss = nn.functional.cross_entropy(model(images), torch.zeros(batch_size, dtype=torch.long, device=where))
+        loss.backward()
+        model.zero_grad(set_to_none=True)
+
+    row.train_memory_mb = peak_memory(step, where) / 2**20
+
+
+def comparison_table(rows: Sequence[Row]) -> str:
+    """Markdown; the published column appears where a row has one."""
+    header = ["attention", "params (M)", "FLOPs (G)", "training step (MB)", "inference (img/s)", "training (img/s)"]
+    published = any(row.published for row in rows)
+    lines = ["| " + " | ".join(header + ["published: top-1 / FLOPs / memory at batch 1024"] * published) + " |"]
+    lines.append("|---" * (len(header) + published) + "|")
+    for row in rows:
+        values = [row.params_m, row.flops_g, row.train_memory_mb, row.inference_images_per_s, row.training_images_per_s]
+        if row.error:
+            cells = [row.error] + [""] * (len(values) - 1)
+        else:
+            cells = ["not measured" if v is None else f"{v:.{2 if v < 100 else 0}f}" for v in values]
+        lines.append("| " + " | ".join([row.attention, *cells, *[row.published] * published]) + " |")
+    return "\n".join(lines)
+
+
+def comparison_csv(rows: Sequence[Row]) -> str:
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    names = [field.name for field in fields(Row)]
+    writer.writerow(names)
+    writer.writerows([getattr(row, name) for name in names] for row in rows)
+    return stream.getvalue()

@@ -1,0 +1,58 @@
+"""Peak memory of a piece of work: what the GPU's allocator says, or the bytes of live tensors, counted."""
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class LiveTensors(TorchDispatchMode):
+    """Counts the bytes of tensors that operations make under it, while they live, and their peak.
+
+    Works on any device, meta included, where it computes nothing. What a kernel uses inside itself is not seen.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.current = 0
+        self.peak = 0
+        self._live: set[int] = set()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        out = function(*args, **(kwargs or {}))
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, torch.Tensor):
+                self._track(tensor.untyped_storage())
+        return out
+
+    def _track(self, storage: torch.UntypedStorage) -> None:
+        key = storage._cdata
+        if key in self._live:
+            return
+        size = storage.nbytes()
+        self._live.add(key)
+        self.current += size
+        self.peak = max(self.peak, self.current)
+        weakref.finalize(storage, self._release, key, size)
+
+    def _release(self, key: int, size: int) -> None:
+        self._live.discard(key)
+        self.current -= size
+
+
+def peak_memory(work: Callable[[], Any], device: str | torch.device) -> int:
+    """Bytes that work() holds at its peak beyond what it began with; counted except on a GPU."""
+    device = torch.device(device)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        work()
+        torch.cuda.synchronize(device)
+        return torch.cuda.max_memory_allocated(device) - before
+    with LiveTensors() as watch:
+        work()
+    return watch.peak

@@ -1,0 +1,54 @@
+"""The comparison's rows; one failure does not lose the others."""
+
+import csv
+
+import pytest
+
+from soft_vit.analysis import comparison
+from soft_vit.analysis.comparison import Row, compare_attentions, comparison_csv, comparison_table, model_name
+
+
+def test_rows_are_complete():
+    rows = compare_attentions(
+        ["soft", "softmax"], size="pico", img_size=(64, 96), batch_size=2, rounds=3, progress=False
+    )
+    assert [row.attention for row in rows] == ["soft", "softmax"]
+    for row in rows:
+        assert not row.error
+        assert min(row.params_m, row.flops_g, row.train_memory_mb) > 0
+        assert min(row.inference_images_per_s, row.training_images_per_s) > 0
+
+
+def test_a_failing_row_keeps_the_others(monkeypatch):
+    count = comparison._count
+
+    def fail_on_softmax(row, *args):
+        if row.attention == "softmax":
+            raise MemoryError("no room\nat all")
+        count(row, *args)
+
+    monkeypatch.setattr(comparison, "_count", fail_on_softmax)
+    rows = compare_attentions(
+        ["softmax", "soft"], size="pico", img_size=(64, 64), batch_size=1, rounds=3, progress=False
+    )
+    assert rows[0].error == "MemoryError: no room"
+    assert rows[1].training_images_per_s > 0
+    table = comparison_table(rows)
+    assert "| softmax | MemoryError: no room |" in table
+    written = list(csv.DictReader(comparison_csv(rows).splitlines()))
+    assert [row["attention"] for row in written] == ["softmax", "soft"]
+
+
+def test_published_figures_stand_in_their_own_column():
+    table = comparison_table([Row("soft", 1, 2, 3, 4, 5, published="79.3"), Row("linear", 1, 2, 3)])
+    header, _, soft, linear = table.splitlines()
+    assert "published" in header
+    assert soft.endswith("| 79.3 |")
+    assert linear.count("not measured") == 2
+
+
+def test_names():
+    assert model_name("soft_norm", "tiny") == "soft_norm_tiny"
+    assert model_name("linformer", "pico") == "linformer_pyramid_pico"
+    with pytest.raises(ValueError, match="no model linformer_pyramid_huge"):
+        model_name("linformer", "huge")

@@ -1,0 +1,48 @@
+"""Compare attentions in one pyramid: python tools/compare_attention.py soft softmax linformer --size tiny"""
+
+import argparse
+from pathlib import Path
+
+import torch
+
+from soft_vit.analysis.comparison import compare_attentions, comparison_csv, comparison_table
+from soft_vit.analysis.throughput import machine_description
+from soft_vit.layers import ATTENTIONS
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("attentions", nargs="*", default=sorted(ATTENTIONS), help="names; all by default")
+    parser.add_argument("--size", choices=["pico", "tiny", "small"], default="tiny")
+    parser.add_argument("--img-size", type=int, nargs="+", default=[224], metavar="SIZE", help="side, or height width")
+    parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="float32")
+    parser.add_argument("--out", type=Path, help="write OUT.md and OUT.csv as well")
+    args = parser.parse_args()
+    height, width = (args.img_size * 2)[:2]
+    try:
+        rows = compare_attentions(
+            args.attentions,
+            size=args.size,
+            img_size=(height, width),
+            batch_size=args.batch_size,
+            rounds=args.rounds,
+            device=args.device,
+            dtype=getattr(torch, args.dtype),
+        )
+    except ValueError as error:
+        parser.exit(1, f"{error}\n")
+    head = f"{machine_description(args.device)}; {args.size}, batch {args.batch_size}, {height} x {width}, {args.dtype}"
+    memory = "allocator's peak" if args.device.startswith("cuda") else "bytes of live tensors, counted"
+    text = f"{head}.\nA multiply-add is one FLOP; memory of a training step beyond the weights: {memory}.\n\n"
+    text += comparison_table(rows) + "\n"
+    print(text)
+    if args.out:
+        args.out.with_suffix(".md").write_text(text)
+        args.out.with_suffix(".csv").write_text(comparison_csv(rows))
+
+
+if __name__ == "__main__":
+    main()
