@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 
 @dataclass
@@ -77,7 +77,13 @@ def _cholesky_solve_flop(right: Any, factor: Any, *args: Any, out_shape: Any = N
     return 2 * prod(factor) * right[-1]
 
 
+def _fused_attention_flop(q: Any, k: Any, v: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
+    return sdpa_flop_count(q, k, v)
+
+
 EXTRA_FLOPS = {
+    # Older releases of torch do not count the CPU's fused kernel.
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _fused_attention_flop,
     torch.ops.aten.linalg_cholesky_ex: _cholesky_flop,
     torch.ops.aten.cholesky_solve: _cholesky_solve_flop,
 }

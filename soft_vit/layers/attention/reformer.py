@@ -26,7 +26,10 @@ def bucket_bits(num_tokens: int, chunk_size: int) -> int:
     """The binary logarithm of the number of buckets: about two buckets to a chunk, one where a chunk holds all."""
     if num_tokens <= chunk_size:
         return 0
-    return min((-(-2 * num_tokens // chunk_size) - 1).bit_length(), FACTOR_BITS * MAX_FACTORS)
+    buckets, bits = -(-2 * num_tokens // chunk_size), 0
+    while 2**bits < buckets:
+        bits += 1
+    return min(bits, FACTOR_BITS * MAX_FACTORS)
 
 
 def angular_buckets(q: Tensor, rotations: Tensor, bits: int) -> Tensor:
