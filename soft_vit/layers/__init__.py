@@ -1,6 +1,7 @@
 """The nn.Modules that the pyramid is made of."""
 
 from soft_vit.layers.attention import ATTENTIONS, Attention, attention_class, attention_options
+from soft_vit.layers.attn_pool import AttentionPool, StageFusion
 from soft_vit.layers.block import DROP_PATH_MODES, DropPathMode, PostNormBlock, PreNormBlock
 from soft_vit.layers.patch_embed import ConvNormAct, ConvPatchEmbed
 from soft_vit.layers.pos_embed import resample_pos_embed
@@ -9,11 +10,13 @@ __all__ = [
     "ATTENTIONS",
     "DROP_PATH_MODES",
     "Attention",
+    "AttentionPool",
     "ConvNormAct",
     "ConvPatchEmbed",
     "DropPathMode",
     "PostNormBlock",
     "PreNormBlock",
+    "StageFusion",
     "attention_class",
     "attention_options",
     "resample_pos_embed",

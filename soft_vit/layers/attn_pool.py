@@ -1,0 +1,53 @@
+"""Attention fusion: several feature vectors as one, by scores that each earns by itself.
+
+Letters: B batch, P sources, C channels.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+
+class AttentionPool(nn.Module):
+    """`sum_p a_p h_p` with `a = softmax_p(c^T relu(W h_p + b))` over sources `h: [B, P, C]`, giving `[B, C]`.
+
+    The additive attention of Bahdanau et al. 2014, arXiv 1409.0473, with a learned vector in the place of a query.
+
+    hidden_dim: rows of W; by default C.
+    """
+
+    def __init__(self, dim: int, hidden_dim: int | None = None, device=None, dtype=None) -> None:
+        super().__init__()
+        hidden_dim = dim if hidden_dim is None else hidden_dim
+        self.hidden = nn.Linear(dim, hidden_dim, device=device, dtype=dtype)
+        self.score = nn.Linear(hidden_dim, 1, bias=False, device=device, dtype=dtype)
+
+    def weights(self, x: Tensor) -> Tensor:
+        """The shares of sources `[B, P, C]`: `[B, P, 1]`, positive, summing to one over P."""
+        return self.score(self.hidden(x).relu()).softmax(dim=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.weights(x) * x).sum(dim=1)
+
+
+class StageFusion(nn.Module):
+    """The pooled features of all stages as one vector: projected to the last width, then fused by `AttentionPool`.
+
+    embed_dims: widths of the stages; the last stage's features are taken as they are.
+    """
+
+    def __init__(self, embed_dims: Sequence[int], device=None, dtype=None) -> None:
+        super().__init__()
+        dd = {"device": device, "dtype": dtype}
+        self.num_earlier = len(embed_dims) - 1
+        self.proj = nn.ModuleList([nn.Linear(dim, embed_dims[-1], **dd) for dim in embed_dims[:-1]])
+        self.pool = AttentionPool(embed_dims[-1], **dd)
+
+    def project(self, features: Sequence[Tensor]) -> Tensor:
+        """Pooled features `[B, C_i]` of the stages before the last, as `[B, stages - 1, C]`."""
+        return torch.stack([proj(x) for proj, x in zip(self.proj, features, strict=True)], dim=1)
+
+    def forward(self, earlier: Tensor, last: Tensor) -> Tensor:
+        """What `project` gave and the last stage's pooled features `[B, C]`, fused: `[B, C]`."""
+        return self.pool(torch.cat([earlier, last[:, None]], dim=1))

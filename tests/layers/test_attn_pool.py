@@ -1,0 +1,49 @@
+"""Attention fusion against its formula, as a pooling head and across stages."""
+
+import torch
+
+from soft_vit.layers import AttentionPool, StageFusion
+
+# Float64 on both sides, sums of at most some hundred terms in another order: 1e3 roundings of 2.2e-16.
+TOLERANCE = 1e-12
+
+
+def test_equals_its_formula_source_by_source():
+    torch.manual_seed(0)
+    pool = AttentionPool(6, hidden_dim=5, dtype=torch.float64)
+    x = torch.randn(3, 4, 6, dtype=torch.float64)
+    W, b, c = pool.hidden.weight, pool.hidden.bias, pool.score.weight[0]
+    for image in range(3):
+        scores = torch.stack([c @ (W @ x[image, p] + b).clamp(min=0) for p in range(4)])
+        shares = scores.exp() / scores.exp().sum()
+        expected = sum(shares[p] * x[image, p] for p in range(4))
+        assert (pool(x)[image] - expected).norm() <= TOLERANCE * expected.norm()
+
+
+def test_gradients_are_those_of_finite_differences():
+    torch.manual_seed(0)
+    pool = AttentionPool(4, dtype=torch.float64)
+    x = torch.randn(2, 5, 4, dtype=torch.float64, requires_grad=True)
+    names = [name for name, _ in pool.named_parameters()]
+
+    def pooled(x, *values):
+        return torch.func.functional_call(pool, dict(zip(names, values, strict=True)), (x,))
+
+    assert torch.autograd.gradcheck(pooled, (x, *pool.parameters()))
+
+
+def test_one_source_is_its_own_result_and_order_does_not_matter():
+    torch.manual_seed(0)
+    pool = AttentionPool(6, dtype=torch.float64)
+    x = torch.randn(2, 7, 6, dtype=torch.float64)
+    assert torch.equal(pool(x[:, :1]), x[:, 0])
+    assert (pool(x.flip(1)) - pool(x)).norm() <= TOLERANCE * pool(x).norm()
+
+
+def test_stage_fusion_projects_then_pools():
+    torch.manual_seed(0)
+    fusion = StageFusion((2, 3, 4), dtype=torch.float64)
+    features = [torch.randn(5, dim, dtype=torch.float64) for dim in (2, 3, 4)]
+    projected = [proj(x) for proj, x in zip(fusion.proj, features[:2], strict=True)]
+    expected = fusion.pool(torch.stack([*projected, features[2]], dim=1))
+    assert torch.equal(fusion(fusion.project(features[:2]), features[2]), expected)
