@@ -6,6 +6,7 @@ from typing import Literal
 from timm.layers import DropPath, Mlp
 from torch import Tensor, nn
 
+from soft_vit.layers.chunked import apply_in_chunks, check_chunks
 from soft_vit.layers.gelu import GELU
 
 DropPathMode = Literal["stochastic_depth", "dropout"]
@@ -21,7 +22,10 @@ def make_drop_path(rate: float, mode: DropPathMode) -> nn.Module:
 
 
 class PostNormBlock(nn.Module):
-    """`x = LN(x + drop(attn(x)))`, `x = LN(x + drop(mlp(x)))` on tokens `[B, N, C]`: the block of stages 1 to 3."""
+    """`x = LN(x + drop(attn(x)))`, `x = LN(x + drop(mlp(x)))` on tokens `[B, N, C]`: the block of stages 1 to 3.
+
+    mlp_chunks: parts of the tokens that the MLP is computed on one after the other.
+    """
 
     def __init__(
         self,
@@ -32,11 +36,13 @@ class PostNormBlock(nn.Module):
         proj_drop: float = 0.0,
         drop_path: float = 0.0,
         drop_path_mode: DropPathMode = "stochastic_depth",
+        mlp_chunks: int = 1,
         device=None,
         dtype=None,
     ) -> None:
         super().__init__()
         dd = {"device": device, "dtype": dtype}
+        self.mlp_chunks = check_chunks(mlp_chunks)
         self.attn = attn
         self.drop_path1 = make_drop_path(drop_path, drop_path_mode)
         self.norm1 = nn.LayerNorm(dim, eps=1e-5, **dd)
@@ -44,13 +50,20 @@ class PostNormBlock(nn.Module):
         self.drop_path2 = make_drop_path(drop_path, drop_path_mode)
         self.norm2 = nn.LayerNorm(dim, eps=1e-5, **dd)
 
+    def feed_forward(self, x: Tensor) -> Tensor:
+        """The MLP of tokens `[B, N, C]`."""
+        return apply_in_chunks(self.mlp, x, self.mlp_chunks)
+
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
         x = self.norm1(x + self.drop_path1(self.attn(x, feat_size)))
-        return self.norm2(x + self.drop_path2(self.mlp(x)))
+        return self.norm2(x + self.drop_path2(self.feed_forward(x)))
 
 
 class PreNormBlock(nn.Module):
-    """`x = x + drop(attn(LN(x)))`, `x = x + drop(mlp(LN(x)))` on tokens `[B, N, C]`: the block of the last stage."""
+    """`x = x + drop(attn(LN(x)))`, `x = x + drop(mlp(LN(x)))` on tokens `[B, N, C]`: the block of the last stage.
+
+    mlp_chunks: parts of the tokens that the MLP is computed on one after the other.
+    """
 
     def __init__(
         self,
@@ -60,11 +73,13 @@ class PreNormBlock(nn.Module):
         mlp_ratio: float = 4.0,
         proj_drop: float = 0.0,
         drop_path: float = 0.0,
+        mlp_chunks: int = 1,
         device=None,
         dtype=None,
     ) -> None:
         super().__init__()
         dd = {"device": device, "dtype": dtype}
+        self.mlp_chunks = check_chunks(mlp_chunks)
         self.norm1 = nn.LayerNorm(dim, eps=1e-6, **dd)
         self.attn = attn
         self.drop_path1 = make_drop_path(drop_path, "stochastic_depth")
@@ -72,6 +87,10 @@ class PreNormBlock(nn.Module):
         self.mlp = Mlp(dim, int(dim * mlp_ratio), act_layer=GELU, drop=proj_drop, **dd)
         self.drop_path2 = make_drop_path(drop_path, "stochastic_depth")
 
+    def feed_forward(self, x: Tensor) -> Tensor:
+        """The MLP of tokens `[B, N, C]`."""
+        return apply_in_chunks(self.mlp, x, self.mlp_chunks)
+
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
         x = x + self.drop_path1(self.attn(self.norm1(x), feat_size))
-        return x + self.drop_path2(self.mlp(self.norm2(x)))
+        return x + self.drop_path2(self.feed_forward(self.norm2(x)))
