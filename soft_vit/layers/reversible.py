@@ -1,0 +1,119 @@
+"""Reversible residual blocks (Gomez et al. 2017, arXiv 1707.04585; for transformers, Reformer, arXiv 2001.04451).
+
+Two streams, `y1 = x1 + F(x2)` and `y2 = x2 + G(y1)`, from which `x2 = y2 - G(y1)` and `x1 = y1 - F(x2)` come back: the
+activations of all blocks but the last need not be stored.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import get_device_states, set_device_states
+
+from soft_vit.layers.chunked import keeps_autograd_graph
+
+
+def attention_half(block: nn.Module, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
+    """F: the attention of a block on normalised tokens `[B, N, C]`."""
+    return block.drop_path1(block.attn(block.norm1(x), feat_size))
+
+
+def feed_forward_half(block: nn.Module, x: Tensor) -> Tensor:
+    """G: the MLP of a block on normalised tokens `[B, N, C]`."""
+    return block.drop_path2(block.feed_forward(block.norm2(x)))
+
+
+class Surroundings:
+    """The random state and the autocast setting at a point of the forward, to compute the same again later."""
+
+    def __init__(self, x: Tensor, random: bool) -> None:
+        self.device_type = x.device.type
+        self.autocast = torch.is_autocast_enabled(self.device_type)
+        self.autocast_dtype = torch.get_autocast_dtype(self.device_type)
+        self.random_state = (torch.get_rng_state(), *get_device_states(x)) if random else None
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """The same surroundings, with gradients; the random state of the caller is back afterwards."""
+        autocast = torch.autocast(self.device_type, dtype=self.autocast_dtype, enabled=self.autocast)
+        devices = self.random_state[1] if self.random_state else []
+        with torch.random.fork_rng(devices, enabled=self.random_state is not None), autocast, torch.enable_grad():
+            if self.random_state:
+                state, devices, device_states = self.random_state
+                torch.set_rng_state(state)
+                set_device_states(devices, device_states)
+            yield
+
+
+class _ReversibleBlocks(torch.autograd.Function):
+    """All blocks of a stage on two equal streams; stores the streams behind the last block and nothing else of them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, blocks: Sequence[nn.Module], feat_size: tuple[int, int], *parameters: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        y1 = y2 = x
+        surroundings = []
+        for block in blocks:
+            before_attention = Surroundings(x, block.training)
+            y1 = y1 + attention_half(block, y2, feat_size)
+            surroundings.append((before_attention, Surroundings(x, block.training)))
+            y2 = y2 + feed_forward_half(block, y1)
+        ctx.save_for_backward(y1, y2)
+        ctx.blocks, ctx.feat_size, ctx.parameters, ctx.surroundings = blocks, feat_size, parameters, surroundings
+        return y1, y2
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_1: Tensor, grad_2: Tensor) -> tuple[Tensor | None, ...]:
+        y1, y2 = ctx.saved_tensors
+        grads: dict[Tensor, Tensor] = {}
+
+        def half_backward(half: Any, block: nn.Module, x: Tensor, grad: Tensor, before: Surroundings, *arguments: Any):
+            """The half's value at x and its gradient there; adds up those of its parameters."""
+            parameters = [parameter for parameter in block.parameters() if parameter.requires_grad]
+            with before.restored():
+                x = x.detach().requires_grad_()
+                y = half(block, x, *arguments)
+                found = torch.autograd.grad(y, (x, *parameters), grad.to(y.dtype), allow_unused=True)
+            for parameter, value in zip(parameters, found[1:], strict=True):
+                if value is not None:
+                    grads[parameter] = grads[parameter] + value if parameter in grads else value
+            return y.detach(), found[0]
+
+        for block, (before_attention, before_mlp) in zip(reversed(ctx.blocks), reversed(ctx.surroundings), strict=True):
+            value, grad = half_backward(feed_forward_half, block, y1, grad_2, before_mlp)
+            y2, grad_1 = y2 - value, grad_1 + grad
+            value, grad = half_backward(attention_half, block, y2, grad_1, before_attention, ctx.feat_size)
+            y1, grad_2 = y1 - value, grad_2 + grad
+        return grad_1 + grad_2, None, None, *(grads.get(parameter) for parameter in ctx.parameters)
+
+
+def plain_streams(blocks: Sequence[nn.Module], x: Tensor, feat_size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """The two streams behind all blocks, differentiated by autograd, which stores every activation."""
+    y1 = y2 = x
+    for block in blocks:
+        y1 = y1 + attention_half(block, y2, feat_size)
+        y2 = y2 + feed_forward_half(block, y1)
+    return y1, y2
+
+
+def reversible_blocks(blocks: Sequence[nn.Module], x: Tensor, feat_size: tuple[int, int]) -> Tensor:
+    """Tokens `[B, N, C]` through blocks in reversible form: both streams start as x, and their mean is the result.
+
+    blocks: `PostNormBlock` or `PreNormBlock`; in either, each half is preceded by its LayerNorm, as in Reformer.
+    Activations are computed again in backward, under the same dropout and autocast; memory does not grow with the
+    number of blocks. In half precision the streams come back with its rounding error, which grows with their number.
+    Traced and compiled models compute the same without this.
+    """
+    if not blocks:
+        return x
+    if keeps_autograd_graph(x) and x.device.type != "meta":
+        parameters = dict.fromkeys(p for block in blocks for p in block.parameters() if p.requires_grad)
+        y1, y2 = _ReversibleBlocks.apply(x, blocks, feat_size, *parameters)
+    else:
+        y1, y2 = plain_streams(blocks, x, feat_size)
+    return 0.5 * (y1 + y2)

@@ -1,0 +1,139 @@
+"""Reversible blocks against the same two streams differentiated by autograd."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from soft_vit.layers import ATTENTIONS, PostNormBlock, PreNormBlock, attention_class, reversible_blocks
+from soft_vit.layers.reversible import plain_streams
+
+DIM, GRID = 12, (7, 9)
+
+# Float64: the streams come back from differences with some roundings each, and a gradient passes all of them.
+TOLERANCE = 1e-10
+
+
+def make_blocks(attention: str = "softmax", depth: int = 3, **options) -> nn.ModuleList:
+    torch.manual_seed(0)
+    blocks = []
+    for i in range(depth):
+        attn = attention_class(attention)(DIM, 3, feat_size=GRID, sr_ratio=2)
+        blocks.append((PostNormBlock if i % 2 else PreNormBlock)(DIM, attn, **options))
+    blocks = nn.ModuleList(blocks).double()
+    for module in blocks.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, std=0.3)
+    return blocks
+
+
+def tokens(batch: int = 2) -> Tensor:
+    shape = (batch, GRID[0] * GRID[1], DIM)
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+def plain(blocks: nn.ModuleList, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
+    y1, y2 = plain_streams(blocks, x, feat_size)
+    return 0.5 * (y1 + y2)
+
+
+def result_and_gradients(compute, blocks: nn.ModuleList, x: Tensor) -> dict[str, Tensor]:
+    torch.manual_seed(3)
+    x = x.clone().requires_grad_()
+    y = compute(blocks, x, GRID)
+    after = torch.get_rng_state()
+    y.backward(torch.randn(y.shape, dtype=y.dtype, generator=torch.Generator().manual_seed(2)))
+    # Computing again must not move the random state of the program.
+    assert torch.equal(torch.get_rng_state(), after)
+    grads = {name: parameter.grad.clone() for name, parameter in blocks.named_parameters() if parameter.requires_grad}
+    blocks.zero_grad()
+    return {"y": y.detach(), "x": x.grad, **grads}
+
+
+def assert_same(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    scale = max(value.norm() for value in expected.values())
+    for name, value in expected.items():
+        # A gradient that cancels, as that of a key's bias, is rounding: held against the largest instead.
+        assert (actual[name] - value).norm() <= TOLERANCE * max(value.norm(), 1e-3 * scale), name
+
+
+def test_blocks_are_the_two_streams_of_the_paper() -> None:
+    blocks, x = make_blocks(), tokens()
+    x1 = x2 = x
+    for block in blocks:
+        x1 = x1 + block.attn(block.norm1(x2), GRID)
+        x2 = x2 + block.mlp(block.norm2(x1))
+    assert torch.equal(reversible_blocks(blocks, x, GRID), (x1 + x2) / 2)
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_gradients_equal_those_of_autograd(attention: str) -> None:
+    blocks, x = make_blocks(attention).eval(), tokens()
+    assert_same(result_and_gradients(reversible_blocks, blocks, x), result_and_gradients(plain, blocks, x))
+
+
+@pytest.mark.parametrize(
+    "options", [{"drop_path": 0.5}, {"proj_drop": 0.3}, {"mlp_chunks": 3}, {"mlp_chunks": 3, "proj_drop": 0.3}]
+)
+def test_what_is_random_is_the_same_when_computed_again(options: dict) -> None:
+    blocks, x = make_blocks("softmax", depth=4, **options).train(), tokens(batch=6)
+    assert_same(result_and_gradients(reversible_blocks, blocks, x), result_and_gradients(plain, blocks, x))
+
+
+def test_random_sampling_in_training_is_the_same_when_computed_again() -> None:
+    torch.manual_seed(0)
+    attns = [attention_class("soft")(DIM, 3, feat_size=GRID, sr_ratio=2, sampling="random") for _ in range(2)]
+    blocks, x = nn.ModuleList(PostNormBlock(DIM, attn) for attn in attns).double().train(), tokens()
+    assert_same(result_and_gradients(reversible_blocks, blocks, x), result_and_gradients(plain, blocks, x))
+
+
+def test_frozen_and_shared_parameters() -> None:
+    blocks, x = make_blocks(), tokens()
+    blocks[0].attn.q.weight.requires_grad_(False)
+    blocks[2].mlp = blocks[0].mlp
+    assert_same(result_and_gradients(reversible_blocks, blocks, x), result_and_gradients(plain, blocks, x))
+
+
+def test_autocast_is_the_same_when_computed_again() -> None:
+    blocks, x = make_blocks().float(), tokens().float()
+    grads = []
+    for compute in (reversible_blocks, plain):
+        with torch.autocast("cpu", torch.bfloat16):
+            y = compute(blocks, x, GRID)
+        y.square().sum().backward()
+        grads.append({name: parameter.grad.clone() for name, parameter in blocks.named_parameters()})
+        blocks.zero_grad()
+    scale = max(grad.norm() for grad in grads[1].values())
+    for name, grad in grads[1].items():
+        # The streams are fp32 and come back to its rounding, which moves some bf16 roundings by one step of 2^-8.
+        assert (grads[0][name] - grad).norm() <= 2**-8 * scale, name
+
+
+def saved_bytes(compute, blocks: nn.ModuleList) -> int:
+    """Bytes that autograd keeps for backward, parameters apart, each storage once."""
+    own = {parameter.untyped_storage().data_ptr() for parameter in blocks.parameters()}
+    storages = {}
+
+    def pack(x: Tensor) -> Tensor:
+        storages[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        compute(blocks, tokens().requires_grad_(), GRID)
+    return sum(size for pointer, size in storages.items() if pointer not in own)
+
+
+def test_stored_activations_do_not_grow_with_depth() -> None:
+    stream = tokens().nbytes
+    for depth in (2, 8):
+        assert saved_bytes(reversible_blocks, make_blocks(depth=depth)) <= 2 * stream
+    assert saved_bytes(plain, make_blocks(depth=8)) >= 8 * 10 * stream
+
+
+def test_inference_and_copies() -> None:
+    blocks, x = make_blocks(), tokens()
+    with torch.no_grad():
+        assert torch.equal(reversible_blocks(blocks, x, GRID), plain(blocks, x, GRID))
+    assert torch.equal(reversible_blocks(copy.deepcopy(blocks), x, GRID), plain(blocks, x, GRID))
+    assert torch.equal(reversible_blocks(nn.ModuleList(), x, GRID), x)
