@@ -18,20 +18,23 @@ from torch import Tensor, nn
 
 from soft_vit.layers import (
     DROP_PATH_MODES,
+    AttentionPool,
     ConvPatchEmbed,
     DropPathMode,
     PostNormBlock,
     PreNormBlock,
+    StageFusion,
     attention_class,
     attention_options,
     resample_pos_embed,
+    reversible_blocks,
 )
 from soft_vit.models.checkpoint import load_pretrained
 from soft_vit.ops.choices import check_choice
 
-GlobalPool = Literal["token", "avg", ""]
+GlobalPool = Literal["token", "avg", "attn", ""]
 
-GLOBAL_POOLS = ("token", "avg", "")
+GLOBAL_POOLS = ("token", "avg", "attn", "")
 STAGE4_KINDS = ("softmax", "soft")
 MIN_IMAGE_SIDE = 32
 
@@ -78,6 +81,7 @@ class PyramidStage(nn.Module):
         grid_size: tuple[int, int],
         class_token: bool = False,
         pos_drop: float = 0.0,
+        reversible: bool = False,
         device=None,
         dtype=None,
     ) -> None:
@@ -85,6 +89,7 @@ class PyramidStage(nn.Module):
         dd = {"device": device, "dtype": dtype}
         self.grid_size = grid_size
         self.num_prefix_tokens = int(class_token)
+        self.reversible = reversible
         self.grad_checkpointing = False
         self.patch_embed = patch_embed
         self.cls_token = nn.Parameter(torch.zeros(1, 1, embed_dim, **dd)) if class_token else None
@@ -101,6 +106,8 @@ class PyramidStage(nn.Module):
         if self.cls_token is not None:
             x = torch.cat([self.cls_token.expand(B, -1, -1), x], dim=1)
         x = self.pos_drop(x + resample_pos_embed(self.pos_embed, self.grid_size, (H, W), self.num_prefix_tokens))
+        if self.reversible:
+            return reversible_blocks(self.blocks, x, (H, W)), (H, W)
         for block in self.blocks:
             if self.grad_checkpointing and not torch.jit.is_scripting():
                 x = checkpoint(block, x, (H, W))
@@ -131,12 +138,17 @@ class PyramidViT(nn.Module):
     of bottleneck tokens that do not fit on a map are dropped. Position embeddings are resampled where the size is
     not img_size.
 
-    global_pool: `token` (class token), `avg` (mean of the last stage's tokens) or `` (all tokens, class token first).
+    global_pool: `token` (class token), `avg` (mean of the last stage's tokens), `attn` (their mean by learned scores,
+        see `AttentionPool`) or `` (all tokens, class token first).
+    fuse_stages: fuse the pooled features of all stages before the head, see `StageFusion`.
     attention: a name of `soft_vit.layers.ATTENTIONS` for the first three stages, or a sequence of four names.
     stage4: attention of the last stage where `attention` is one name: `softmax` (released) or `soft` (exact Gaussian).
     class_token: by default there is one where the last stage's attention has a place for it.
     drop_path_mode: `stochastic_depth`, or `dropout` for the element-wise dropout that the released code applies at
         drop_path_rate in the first three stages.
+    reversible: blocks as two streams whose activations are computed again in backward, see `reversible_blocks`; another
+        model than without, for which gradient checkpointing has nothing to do.
+    mlp_chunks: parts of the tokens that an MLP is computed on one after the other, see `apply_in_chunks`.
     attn_options: options of the attentions, such as inverse="cholesky" or max_bottleneck=(7, 7); each goes to the
         stages whose attention has it.
     """
@@ -162,6 +174,9 @@ class PyramidViT(nn.Module):
         attn_drop_rate: float = 0.0,
         drop_path_rate: float = 0.0,
         drop_path_mode: DropPathMode = "stochastic_depth",
+        fuse_stages: bool = False,
+        reversible: bool = False,
+        mlp_chunks: int = 1,
         device=None,
         dtype=None,
         **attn_options: Any,
@@ -195,7 +210,6 @@ class PyramidViT(nn.Module):
         self.depths = tuple(depths)
         self.embed_dims = tuple(embed_dims)
         self.has_class_token = class_token
-        self.global_pool = self._check_global_pool(global_pool)
         self.num_features = self.head_hidden_size = embed_dims[-1]
         self.feature_info = [
             {"num_chs": dim, "reduction": 4 * 2**i, "module": f"stages.{i}"} for i, dim in enumerate(embed_dims)
@@ -214,7 +228,9 @@ class PyramidViT(nn.Module):
             blocks = []
             for rate in drop_path_rates[i]:
                 attn = classes[i](dim, num_heads[i], feat_size=grid, sr_ratio=sr_ratios[i], **options, **dd)
-                block_args = dict(mlp_ratio=mlp_ratios[i], proj_drop=proj_drop_rate, drop_path=rate, **dd)
+                block_args = dict(
+                    mlp_ratio=mlp_ratios[i], proj_drop=proj_drop_rate, drop_path=rate, mlp_chunks=mlp_chunks, **dd
+                )
                 if last:
                     blocks.append(PreNormBlock(dim, attn, **block_args))
                 else:
@@ -231,11 +247,15 @@ class PyramidViT(nn.Module):
                     grid_size=grid,
                     class_token=last and class_token,
                     pos_drop=pos_drop_rate,
+                    reversible=reversible,
                     **dd,
                 )
             )
         self.stages = nn.ModuleList(stages)
         self.norm = nn.LayerNorm(embed_dims[-1], eps=1e-6, **dd)
+        self.stage_fusion = StageFusion(embed_dims, **dd) if fuse_stages else None
+        self.global_pool = self._check_global_pool(global_pool)
+        self.attn_pool = AttentionPool(embed_dims[-1], **dd) if global_pool == "attn" else None
         self.head_drop = nn.Dropout(drop_rate)
         self.head = nn.Linear(embed_dims[-1], num_classes, **dd) if num_classes > 0 else nn.Identity()
         self.init_weights()
@@ -244,6 +264,10 @@ class PyramidViT(nn.Module):
         check_choice("global_pool", global_pool, GLOBAL_POOLS)
         if global_pool == "token" and not self.has_class_token:
             raise ValueError("global_pool='token' needs a class token, and this model has none; use 'avg' or ''.")
+        if global_pool == "" and self.stage_fusion is not None:
+            raise ValueError(
+                "global_pool='' leaves nothing to fuse with other stages; use 'avg', or fuse_stages=False."
+            )
         return global_pool
 
     @torch.jit.ignore
@@ -315,6 +339,13 @@ class PyramidViT(nn.Module):
             self.global_pool = self._check_global_pool(global_pool)
         self.num_classes = num_classes
         dd = get_device_dtype(self)
+        if self.global_pool != "attn":
+            self.attn_pool = None
+        elif self.attn_pool is None:
+            self.attn_pool = AttentionPool(self.num_features, **dd).train(self.training)
+            for weight in (self.attn_pool.hidden.weight, self.attn_pool.score.weight):
+                trunc_normal_(weight, std=0.02)
+            nn.init.zeros_(self.attn_pool.hidden.bias)
         self.head = nn.Linear(self.num_features, num_classes, **dd) if num_classes > 0 else nn.Identity()
         if num_classes > 0:
             trunc_normal_(self.head.weight, std=0.02)
@@ -339,11 +370,12 @@ class PyramidViT(nn.Module):
         take_indices, max_index = feature_take_indices(len(self.stages), indices)
         x = check_image(x, self.in_chans)
         stages = self.stages[: max_index + 1] if stop_early else self.stages
-        intermediates = []
+        intermediates, pooled = [], []
         tokens = x
         for i, stage in enumerate(stages):
             tokens, feat_size = stage(x)
             x = stage.to_map(tokens, feat_size)
+            pooled.append(self._pool_for_fusion(x))
             if i in take_indices:
                 normed = norm and i == len(self.depths) - 1
                 features = self.norm(tokens) if normed else tokens
@@ -354,7 +386,7 @@ class PyramidViT(nn.Module):
         if intermediates_only:
             return intermediates
         if len(stages) == len(self.stages):
-            tokens = self.norm(tokens)
+            tokens = self._finish_features(tokens, pooled)
         return tokens, intermediates
 
     @torch.jit.ignore
@@ -370,24 +402,46 @@ class PyramidViT(nn.Module):
         if prune_norm or shortened:
             self.norm = nn.Identity()
         if prune_head or shortened:
+            self.stage_fusion = None
             self.reset_classifier(0, "")
         return take_indices
 
     def forward_features(self, x: Tensor) -> Tensor:
-        """Images `[B, in_chans, H, W]` to normalised tokens `[B, prefix + N, C]` of the last stage."""
+        """Images `[B, in_chans, H, W]` to normalised tokens `[B, prefix + N, C]` of the last stage.
+
+        With fuse_stages, the projected features of the stages before come first: one for each, C channels.
+        """
         x = check_image(x, self.in_chans)
-        tokens = x
+        tokens, pooled = x, []
         for stage in self.stages:
             tokens, feat_size = stage(x)
             x = stage.to_map(tokens, feat_size)
-        return self.norm(tokens)
+            pooled.append(self._pool_for_fusion(x))
+        return self._finish_features(tokens, pooled)
+
+    def _pool_for_fusion(self, x: Tensor) -> Tensor | None:
+        """The mean `[B, C]` of a stage's map `[B, C, H, W]`, if it is to be fused."""
+        return None if self.stage_fusion is None else x.mean((2, 3))
+
+    def _finish_features(self, tokens: Tensor, pooled: list[Tensor | None]) -> Tensor:
+        """What `forward_features` makes of the last stage's tokens and the pooled features of all stages."""
+        tokens = self.norm(tokens)
+        if self.stage_fusion is None:
+            return tokens
+        return torch.cat([self.stage_fusion.project(pooled[:-1]), tokens], dim=1)
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         """Tokens of `forward_features` to logits, or to pooled features if pre_logits."""
+        if self.stage_fusion is not None:
+            earlier, x = x[:, : self.stage_fusion.num_earlier], x[:, self.stage_fusion.num_earlier :]
         if self.global_pool == "token":
             x = x[:, 0]
         elif self.global_pool == "avg":
             x = x[:, int(self.has_class_token) :].mean(dim=1)
+        elif self.attn_pool is not None:
+            x = self.attn_pool(x[:, int(self.has_class_token) :])
+        if self.stage_fusion is not None:
+            x = self.stage_fusion(earlier, x)
         x = self.head_drop(x)
         return x if pre_logits else self.head(x)
 

@@ -1,0 +1,145 @@
+"""Options of the pyramid for any attention: attention pooling, fused stages, reversible blocks, MLPs in parts."""
+
+import pytest
+import timm
+import torch
+from torch import Tensor
+
+from soft_vit.models import PyramidViT
+
+CASES = {
+    "attention pooling": dict(global_pool="attn"),
+    "fused stages": dict(fuse_stages=True),
+    "fused stages, all pooled by attention": dict(fuse_stages=True, global_pool="attn", class_token=False),
+    "reversible": dict(reversible=True),
+    "MLP in parts": dict(mlp_chunks=3),
+    "all": dict(global_pool="attn", fuse_stages=True, reversible=True, mlp_chunks=3, attention="local"),
+}
+SIZE = (64, 80)
+
+cases = pytest.mark.parametrize("options", CASES.values(), ids=CASES.keys())
+
+
+def create(options: dict, **kwargs) -> PyramidViT:
+    torch.manual_seed(0)
+    return timm.create_model("soft_pico", **{"num_classes": 7, "img_size": 48, **options, **kwargs}).eval()
+
+
+def images(batch: int = 2) -> Tensor:
+    return torch.randn(batch, 3, *SIZE, generator=torch.Generator().manual_seed(2))
+
+
+@cases
+def test_gradient_reaches_every_parameter(options: dict) -> None:
+    model = create(options).train()
+    model(images()).square().sum().backward()
+    dead = [name for name, parameter in model.named_parameters() if parameter.grad is None or not parameter.grad.any()]
+    assert not dead
+
+
+@cases
+def test_fx_equals_eager_bit_for_bit_and_in_its_gradients(options: dict) -> None:
+    model = create(options).double()
+    traced = torch.fx.symbolic_trace(model)
+    for batch in (2, 3):
+        x = images(batch).double()
+        results, gradients = [], []
+        for forward in (model, traced):
+            model.zero_grad()
+            results.append(forward(x))
+            results[-1].square().sum().backward()
+            gradients.append({name: parameter.grad.clone() for name, parameter in model.named_parameters()})
+        assert torch.equal(results[1], results[0])
+        # The trace stores what eager computes again. Gradients that cancel are held against the largest.
+        scale = max(grad.norm() for grad in gradients[1].values())
+        for name, grad in gradients[1].items():
+            assert (gradients[0][name] - grad).norm() <= 1e-10 * max(grad.norm(), 1e-3 * scale), name
+
+
+@cases
+def test_export_with_dynamic_batch(options: dict) -> None:
+    model = create(options)
+    batch = torch.export.Dim("batch", min=1, max=64)
+    program = torch.export.export(model, (images(),), dynamic_shapes={"x": {0: batch}}).module()
+    with torch.no_grad():
+        torch.testing.assert_close(program(images(5)), model(images(5)), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["all"])
+def test_compile_without_graph_breaks(name: str) -> None:
+    torch._dynamo.reset()
+    model = create(CASES[name])
+    expected = model(images())
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")(images())
+    torch.testing.assert_close(compiled, expected, rtol=1e-5, atol=1e-6)
+
+
+@cases
+def test_head_takes_what_features_and_intermediates_give(options: dict) -> None:
+    model = create(options)
+    with torch.no_grad():
+        expected = model(images())
+        assert torch.equal(model.forward_head(model.forward_features(images())), expected)
+        tokens, maps = model.forward_intermediates(images())
+        assert torch.equal(model.forward_head(tokens), expected)
+        assert model.forward_head(tokens, pre_logits=True).shape == (2, model.num_features)
+        features = create(options, features_only=True)(images())
+        for feature, stage_map in zip(features, maps, strict=True):
+            assert torch.equal(feature, stage_map)
+
+
+@cases
+def test_weights_are_saved_and_loaded(options: dict, tmp_path) -> None:
+    model, other = create(options), create(options)
+    for parameter in other.parameters():
+        torch.nn.init.zeros_(parameter)
+    torch.save(model.state_dict(), tmp_path / "weights.pth")
+    other.load_pretrained(str(tmp_path / "weights.pth"))
+    with torch.no_grad():
+        assert torch.equal(other(images()), model(images()))
+
+
+@pytest.mark.parametrize("options", [dict(mlp_chunks=3), dict(mlp_chunks=100)])
+def test_mlp_in_parts_is_the_same_model(options: dict) -> None:
+    with torch.no_grad():
+        whole = create({}).double()(images().double())
+        in_parts = create(options).double()(images().double())
+    assert (in_parts - whole).norm() <= 1e-12 * whole.norm()
+
+
+def test_attention_pooling_is_of_the_tokens_without_class_token() -> None:
+    model = create(dict(global_pool="attn"))
+    with torch.no_grad():
+        tokens = model.forward_features(images())
+        assert torch.equal(model.forward_head(tokens, pre_logits=True), model.attn_pool(tokens[:, 1:]))
+        # Zero scores weigh all alike.
+        model.attn_pool.score.weight.zero_()
+        mean = model.forward_head(tokens, pre_logits=True)
+    torch.testing.assert_close(mean, tokens[:, 1:].mean(1), rtol=1e-5, atol=1e-6)
+
+
+def test_classifier_is_reset_to_attention_pooling_and_back() -> None:
+    model = create({})
+    model.reset_classifier(5, "attn")
+    assert model(images()).shape == (2, 5)
+    assert not model.attn_pool.training
+    model.reset_classifier(5, "avg")
+    assert not any(name.startswith("attn_pool") for name, _ in model.named_parameters())
+
+
+def test_pruned_model_drops_what_fuses() -> None:
+    model = create(CASES["all"])
+    model.prune_intermediate_layers(1)
+    assert not any(name.startswith(("stage_fusion", "attn_pool")) for name, _ in model.named_parameters())
+
+
+def test_fusing_unpooled_tokens_is_refused() -> None:
+    with pytest.raises(ValueError, match="use 'avg'"):
+        create(dict(fuse_stages=True, global_pool=""))
+
+
+def test_gradient_checkpointing_leaves_reversible_blocks_as_they_are() -> None:
+    model = create(dict(reversible=True))
+    expected = model(images())
+    model.set_grad_checkpointing()
+    assert torch.equal(model(images()), expected)
