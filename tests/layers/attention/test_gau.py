@@ -80,3 +80,11 @@ def test_shared_width_follows_the_heads_unless_given() -> None:
 def test_impossible_option_is_refused(options: dict) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
         make(**options)
+
+
+def test_quadratic_form_is_captured_as_one_graph() -> None:
+    attn = make(form="quadratic")
+    x = torch.randn(2, 63, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    expected = attn(x, (7, 9))
+    assert torch.equal(torch.fx.symbolic_trace(attn)(x, (7, 9)), expected)
+    assert torch.equal(torch.compile(attn, fullgraph=True, backend="eager")(x, (7, 9)), expected)
