@@ -6,8 +6,21 @@ from pathlib import Path
 import torch
 
 from soft_vit.analysis.comparison import compare_attentions, comparison_csv, comparison_table
+from soft_vit.analysis.lengths import lengths_table, measure_all, plot_lengths
 from soft_vit.analysis.throughput import machine_description
 from soft_vit.layers import ATTENTIONS
+
+
+def compare_lengths(args: argparse.Namespace) -> None:
+    curves, errors = measure_all(args.attentions, device=args.device, timed=not args.no_time, rounds=args.rounds)
+    memory = "allocator's peak" if args.device.startswith("cuda") else "bytes of live tensors, counted"
+    head = f"{machine_description(args.device)}; 12 layers, d 384, 12 heads, one image, N = 784 to 6272; {memory}."
+    text = f"{head}\n\n{lengths_table(curves, errors)}\n"
+    print(text)
+    out = args.out or Path("lengths")
+    out.with_suffix(".md").write_text(text)
+    for path in plot_lengths(curves, out):
+        print(f"Drawn: {path}")
 
 
 def main() -> None:
@@ -19,8 +32,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="float32")
-    parser.add_argument("--out", type=Path, help="write OUT.md and OUT.csv as well")
+    parser.add_argument("--out", type=Path, help="write OUT.md and OUT.csv (with --lengths: .png, .svg) as well")
+    parser.add_argument("--lengths", action="store_true", help="memory and time against the number of tokens instead")
+    parser.add_argument(
+        "--no-time", action="store_true", help="with --lengths: memory alone, which needs no computation"
+    )
     args = parser.parse_args()
+    if args.lengths:
+        compare_lengths(args)
+        return
     height, width = (args.img_size * 2)[:2]
     try:
         rows = compare_attentions(

@@ -7,14 +7,14 @@ import csv
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 
 import timm
 import torch
-from torch import nn
 from tqdm import tqdm
 
 from soft_vit.analysis.complexity import count_complexity
-from soft_vit.analysis.memory import peak_memory
+from soft_vit.analysis.memory import training_memory
 from soft_vit.analysis.throughput import measure_throughput
 from soft_vit.models.soft import MODELS
 
@@ -89,21 +89,11 @@ def compare_attentions(
 def _count(
     row: Row, name: str, img_size: tuple[int, int], batch_size: int, device: str | torch.device, dtype: torch.dtype
 ) -> None:
-    model = timm.create_model(name, img_size=img_size, device="meta")
-    complexity = count_complexity(model, (1, 3, *img_size))
+    build = partial(timm.create_model, name, img_size=img_size)
+    complexity = count_complexity(build(device="meta"), (1, 3, *img_size))
     row.params_m, row.flops_g = complexity.params / 1e6, complexity.macs / 1e9
-    # Counted bytes need no computation; a GPU's allocator does.
-    where = device if torch.device(device).type == "cuda" else "meta"
-    model = timm.create_model(name, img_size=img_size, device=where).train()
-    images = torch.empty(batch_size, 3, *img_size, device=where).normal_()
-
-    def step() -> None:
-        with torch.autocast(torch.device(device).type, dtype=dtype, enabled=dtype != torch.float32):
-            loss = nn.functional.cross_entropy(model(images), torch.zeros(batch_size, dtype=torch.long, device=where))
-        loss.backward()
-        model.zero_grad(set_to_none=True)
-
-    row.train_memory_mb = peak_memory(step, where) / 2**20
+    autocast = {} if dtype == torch.float32 else {"dtype": dtype}
+    row.train_memory_mb = training_memory(build, (batch_size, 3, *img_size), device, **autocast) / 2**20
 
 
 def comparison_table(rows: Sequence[Row]) -> str:

@@ -2,9 +2,12 @@
 
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
+from torch import nn
+from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -41,6 +44,28 @@ class LiveTensors(TorchDispatchMode):
     def _release(self, key: int, size: int) -> None:
         self._live.discard(key)
         self.current -= size
+
+
+def training_memory(
+    build: Callable[..., nn.Module], input_shape: tuple[int, ...], device: str | torch.device, **autocast: Any
+) -> int:
+    """Bytes that one training step of the model `build(device=...)` holds at its peak on `device`, weights excluded.
+
+    A GPU runs the step. Anywhere else nothing is computed: tensors carry shapes alone, and take the device's paths, its
+    fused attention included. autocast: arguments of torch.autocast, none for none.
+    """
+    device = torch.device(device)
+    with nullcontext() if device.type == "cuda" else FakeTensorMode():
+        model = build(device=device).train()
+        x = torch.empty(input_shape, device=device).normal_()
+
+        def step() -> None:
+            with torch.autocast(device.type, **autocast) if autocast else nullcontext():
+                loss = model(x).float().sum()
+            loss.backward()
+            model.zero_grad(set_to_none=True)
+
+        return peak_memory(step, device)
 
 
 def peak_memory(work: Callable[[], Any], device: str | torch.device) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
-from timm.layers import calculate_drop_path_rates, get_device_dtype, to_2tuple, to_ntuple, trunc_normal_
+from timm.layers import get_device_dtype, to_2tuple, to_ntuple, trunc_normal_
 from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
@@ -136,7 +136,7 @@ class PyramidViT(nn.Module):
         ]
 
         mlp_ratios = to_ntuple(num_stages)(mlp_ratios)
-        drop_path_rates = calculate_drop_path_rates(drop_path_rate, depths, stagewise=True)
+        drop_path_rates = rising_rates(drop_path_rate, depths)
         grids = stage_grids(self.img_size, num_stages)
         stages = []
         for i, (dim, grid) in enumerate(zip(embed_dims, grids, strict=True)):
@@ -367,6 +367,12 @@ class PyramidViT(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.forward_head(self.forward_features(x))
+
+
+def rising_rates(rate: float, depths: Sequence[int]) -> list[list[float]]:
+    """Drop-path rates of the blocks of every stage: from 0 at the first block to rate at the last, in equal steps."""
+    steps = max(sum(depths) - 1, 1)
+    return [[rate * (sum(depths[:i]) + j) / steps for j in range(depth)] for i, depth in enumerate(depths)]
 
 
 def stage_attentions(attention: str | Sequence[str], stage4: str | None, num_stages: int) -> tuple[str, ...]:

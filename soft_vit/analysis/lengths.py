@@ -1,0 +1,172 @@
+"""Memory and time against the number of tokens: one image, 12 layers, d = 384, 12 heads (SOFT, arXiv 2110.11945)."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from soft_vit.analysis.memory import training_memory
+from soft_vit.layers import PostNormBlock, attention_class
+
+DIM, NUM_HEADS, DEPTH, SIDE = 384, 12, 12, 28
+
+# What makes a kind keep its number of reduced tokens at 49 as the map grows.
+FIXED_TOKENS = {
+    "soft": {"max_bottleneck": (7, 7)},
+    "soft_norm": {"max_bottleneck": (7, 7)},
+    "spatial_reduction": {"linear": True},
+}
+
+
+@dataclass
+class Curve:
+    """One attention: bytes and seconds of a training step for each number of tokens, seconds only where timed."""
+
+    attention: str
+    lengths: list[int]
+    memory: list[int]
+    seconds: list[float]
+
+    @property
+    def memory_slope(self) -> float:
+        return log_log_slope(self.lengths, self.memory)
+
+    @property
+    def time_slope(self) -> float | None:
+        return log_log_slope(self.lengths, self.seconds) if self.seconds else None
+
+
+def log_log_slope(x: Sequence[float], y: Sequence[float]) -> float:
+    """The exponent of the power law fitted to points by least squares on logarithms."""
+    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
+
+
+class Stack(nn.Module):
+    """`depth` blocks of one attention on tokens `[B, N, dim]` of one map."""
+
+    def __init__(self, attention: str, feat_size: tuple[int, int], depth: int = DEPTH, device=None) -> None:
+        super().__init__()
+        cls, options = attention_class(attention), FIXED_TOKENS.get(attention, {})
+        self.feat_size = feat_size
+        self.blocks = nn.ModuleList(
+            PostNormBlock(
+                DIM, cls(DIM, NUM_HEADS, feat_size=feat_size, sr_ratio=4, device=device, **options), device=device
+            )
+            for _ in range(depth)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x, self.feat_size)
+        return x
+
+
+def measure_lengths(
+    attention: str,
+    multiples: Sequence[int] = range(1, 9),
+    *,
+    device: str | torch.device = "cpu",
+    timed: bool = True,
+    rounds: int = 3,
+    depth: int = DEPTH,
+) -> Curve:
+    """A training step of one image on maps of 28 x 28p tokens, N = 784 p for p in multiples.
+
+    Memory is the GPU allocator's peak, or counted bytes of live tensors on another device; time is a median of rounds.
+    """
+    curve = Curve(attention, [], [], [])
+    for multiple in multiples:
+        feat_size = (SIDE, SIDE * multiple)
+        count = feat_size[0] * feat_size[1]
+        curve.lengths.append(count)
+        stack = partial(Stack, attention, feat_size, depth)
+        curve.memory.append(training_memory(stack, (1, count, DIM), device))
+        if timed:
+            step = _step(attention, feat_size, depth, device)
+            step()
+            curve.seconds.append(median(_seconds(step, device) for _ in range(rounds)))
+    return curve
+
+
+def _step(attention: str, feat_size: tuple[int, int], depth: int, device: str | torch.device):
+    stack = Stack(attention, feat_size, depth, device)
+    x = torch.zeros(1, feat_size[0] * feat_size[1], DIM, device=device).normal_()
+
+    def step() -> None:
+        stack(x).sum().backward()
+        stack.zero_grad(set_to_none=True)
+
+    return step
+
+
+def _seconds(step, device: str | torch.device) -> float:
+    cuda = torch.device(device).type == "cuda"
+    if cuda:
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    step()
+    if cuda:
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def measure_all(attentions: Sequence[str], progress: bool = True, **kwargs) -> tuple[list[Curve], dict[str, str]]:
+    """Curves of the attentions that ran, and the errors of those that did not."""
+    curves, errors = [], {}
+    for attention in tqdm(attentions, disable=not progress, desc="lengths", leave=False):
+        try:
+            curves.append(measure_lengths(attention, **kwargs))
+        except Exception as error:
+            # One kind's failure, out of memory included, is a result and not the end of the others.
+            errors[attention] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    return curves, errors
+
+
+def lengths_table(curves: Sequence[Curve], errors: dict[str, str]) -> str:
+    """Markdown: memory at both ends and the fitted exponents."""
+    lines = [
+        "| attention | MB at the shortest | MB at the longest | memory ~ N^ | time ~ N^ |",
+        "|---|---|---|---|---|",
+    ]
+    for curve in curves:
+        slope = "not measured" if curve.time_slope is None else f"{curve.time_slope:.2f}"
+        ends = f"{curve.memory[0] / 2**20:.0f} | {curve.memory[-1] / 2**20:.0f}"
+        lines.append(f"| {curve.attention} | {ends} | {curve.memory_slope:.2f} | {slope} |")
+    lines += [f"| {attention} | {error} | | | |" for attention, error in errors.items()]
+    return "\n".join(lines)
+
+
+def plot_lengths(curves: Sequence[Curve], path: Path) -> list[Path]:
+    """Draw memory, and time where measured, against N on logarithmic axes; writes path as .png and .svg."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    timed = any(curve.seconds for curve in curves)
+    figure, axes = pyplot.subplots(1, 1 + timed, figsize=(9.5 * (1 + timed), 5.5), squeeze=False)
+    colours = pyplot.colormaps["tab20"](np.linspace(0, 1, max(len(curves), 2)))
+    for curve, colour in zip(curves, colours, strict=False):
+        megabytes = np.array(curve.memory) / 2**20
+        label = f"{curve.attention} (N^{curve.memory_slope:.2f})"
+        axes[0, 0].loglog(curve.lengths, megabytes, "o-", color=colour, label=label)
+        if curve.seconds:
+            label = f"{curve.attention} (N^{curve.time_slope:.2f})"
+            axes[0, 1].loglog(curve.lengths, curve.seconds, "o-", color=colour, label=label)
+    for axis, what in zip(axes[0], ("peak memory of a training step (MB)", "training step (s)"), strict=False):
+        axis.set(xlabel="tokens N", ylabel=what)
+        axis.grid(alpha=0.3, which="both")
+        axis.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.02, 1))
+    figure.tight_layout()
+    paths = [path.with_suffix(suffix) for suffix in (".png", ".svg")]
+    for target in paths:
+        figure.savefig(target, dpi=150)
+    pyplot.close(figure)
+    return paths
