@@ -2,6 +2,7 @@
 
 import argparse
 
+import timm
 import torch
 
 import soft_vit  # noqa: F401 - registers the models
@@ -22,6 +23,8 @@ def main() -> None:
     if args.threads:
         torch.set_num_threads(args.threads)
     height, width = (args.img_size * 2)[:2]
+    if unknown := [name for name in args.models if not timm.is_model(name)]:
+        parser.exit(1, f"There is no model {unknown[0]}; timm.list_models() lists those there are.\n")
     timings = measure_throughput(
         args.models,
         batch_size=args.batch_size,

@@ -16,6 +16,7 @@ from tqdm import tqdm
 from soft_vit.analysis.complexity import count_complexity
 from soft_vit.analysis.memory import training_memory
 from soft_vit.analysis.throughput import measure_throughput
+from soft_vit.layers import attention_class
 from soft_vit.models.soft import MODELS
 
 # Published for the Tiny pyramid at 224 (arXiv 2110.11945, Table 2): top-1 in percent, GFLOPs, GB at batch 1024.
@@ -43,10 +44,11 @@ class Row:
 
 
 def model_name(attention: str, size: str) -> str:
-    """The timm name of the pyramid with an attention; ValueError if there is none of that size."""
+    """The timm name of the pyramid with an attention; ValueError if there is none."""
+    attention_class(attention)
     name = f"{attention}_{size}" if attention in ("soft", "soft_norm") else f"{attention}_pyramid_{size}"
     if name not in MODELS:
-        raise ValueError(f"There is no model {name}; use one of {', '.join(sorted(MODELS))}.")
+        raise ValueError(f"There is no model {name}; use size pico, tiny or small for {attention}.")
     return name
 
 
