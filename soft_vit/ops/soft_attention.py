@@ -15,6 +15,8 @@ from torch.autograd.function import once_differentiable
 from soft_vit.ops.choices import check_choice
 from soft_vit.ops.gaussian import gaussian_kernel, self_gaussian_kernel
 from soft_vit.ops.inverse import (
+    NEWTON_GRADIENTS,
+    NEWTON_STARTS,
     NewtonGradient,
     NewtonStart,
     add_ridge,
@@ -53,6 +55,8 @@ def soft_attention(
     Backward stores q, the bottleneck tokens, v and what is m x m or m x Dv; the N x M kernel is computed again.
     """
     check_choice("inverse", inverse, INVERSES)
+    check_choice("start", start, NEWTON_STARTS)
+    check_choice("gradient", gradient, NEWTON_GRADIENTS)
     with full_precision(q):
         dtype = v.dtype
         q, bottleneck, v = at_least_float32(q), at_least_float32(bottleneck), at_least_float32(v)

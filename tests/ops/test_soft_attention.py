@@ -156,6 +156,14 @@ def test_inside_is_single_precision_under_autocast(variant):
     torch.testing.assert_close(x, expected, rtol=0, atol=0)
 
 
-def test_unknown_inverse():
-    with pytest.raises(ValueError, match=r"inverse='lu'.*newton.*cholesky.*eigh"):
-        soft_attention(*inputs(), inverse="lu")
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"inverse": "lu"}, r"inverse='lu'.*newton.*cholesky.*eigh"),
+        ({"start": "zero"}, r"start='zero'.*rowsum"),
+        ({"gradient": "none"}, r"gradient='none'.*unrolled"),
+    ],
+)
+def test_unknown_options(option, message):
+    with pytest.raises(ValueError, match=message):
+        soft_attention(*inputs(), **option)
