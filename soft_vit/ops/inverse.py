@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from soft_vit.ops.choices import check_choice
-from soft_vit.ops.precision import at_least_float32, full_precision
+from soft_vit.ops.precision import at_least_float32, full_precision, full_precision_backward
 
 NewtonStart = Literal["rowsum", "guarded", "guarded_batch"]
 NewtonGradient = Literal["closed_form", "unrolled"]
@@ -86,7 +86,7 @@ class _NewtonInverse(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None, None]:
         (v,) = ctx.saved_tensors
-        with full_precision(v):
+        with full_precision_backward(v):
             return -(v.mT @ grad @ v.mT), None, None, None
 
 

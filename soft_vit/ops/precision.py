@@ -13,8 +13,16 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 def full_precision(x: Tensor) -> AbstractContextManager:
     """A context without autocast for the device of x."""
-    device_type = x.device.type
     # Entered only where it changes something: exporters would carry an autocast region into the graph.
-    if device_type != "meta" and torch.is_autocast_enabled(device_type):
-        return torch.autocast(device_type, enabled=False)
+    if x.device.type != "meta" and torch.is_autocast_enabled(x.device.type):
+        return torch.autocast(x.device.type, enabled=False)
     return nullcontext()
+
+
+def full_precision_backward(x: Tensor) -> AbstractContextManager:
+    """The same for the backward of an operator.
+
+    torch.compile reads it within the forward's region, where autocast is off, and runs it where it is on; so it is
+    entered in any case.
+    """
+    return nullcontext() if x.device.type == "meta" else torch.autocast(x.device.type, enabled=False)

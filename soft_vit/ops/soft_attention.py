@@ -26,7 +26,7 @@ from soft_vit.ops.inverse import (
     newton_iterate,
     newton_step_size,
 )
-from soft_vit.ops.precision import at_least_float32, full_precision
+from soft_vit.ops.precision import at_least_float32, full_precision, full_precision_backward
 
 Inverse = Literal["newton", "cholesky", "eigh"]
 
@@ -150,7 +150,7 @@ class _SoftAttention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        with full_precision(grad):
+        with full_precision_backward(grad):
             return _SoftAttention._backward(ctx, grad)
 
     @staticmethod
