@@ -14,7 +14,7 @@ __all__ = ["TimmProgressClassifier"]
 class TimmProgressClassifier(TimmClassifier):
     """mmpretrain's TimmClassifier that also reports the accuracy on the training batch, for the progress line.
 
-    Checkpoints hold the names of the timm model, so timm loads them as they are.
+    The weights in its checkpoints have the names of the timm model.
     """
 
     def _get_loss(

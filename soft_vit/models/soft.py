@@ -40,14 +40,18 @@ def _cfg(**kwargs: Any) -> dict[str, Any]:
 BASELINE_SIZES = ("pico", "tiny", "small")
 
 
+def model_name(attention: str, size: str) -> str:
+    """The timm name of the pyramid with an attention, such as soft_tiny or linformer_pyramid_tiny."""
+    return f"{attention}_{size}" if attention in ("soft", "soft_norm") else f"{attention}_pyramid_{size}"
+
+
 def _model_table() -> dict[str, dict[str, Any]]:
     """Arguments of every named model: the family in all sizes, the other attentions in the sizes of comparisons."""
     table = {}
     for attention in ATTENTIONS:
         family = attention in ("soft", "soft_norm")
         for size in SIZES if family else BASELINE_SIZES:
-            name = f"{attention}_{size}" if family else f"{attention}_pyramid_{size}"
-            table[name] = dict(SIZES[size], attention=attention)
+            table[model_name(attention, size)] = dict(SIZES[size], attention=attention)
     return table
 
 

@@ -5,7 +5,7 @@ import csv
 import pytest
 
 from soft_vit.analysis import comparison
-from soft_vit.analysis.comparison import Row, compare_attentions, comparison_csv, comparison_table, model_name
+from soft_vit.analysis.comparison import Row, compare_attentions, comparison_csv, comparison_table, existing_model
 
 
 def test_rows_are_complete():
@@ -48,7 +48,7 @@ def test_published_figures_stand_in_their_own_column():
 
 
 def test_names():
-    assert model_name("soft_norm", "tiny") == "soft_norm_tiny"
-    assert model_name("linformer", "pico") == "linformer_pyramid_pico"
+    assert existing_model("soft_norm", "tiny") == "soft_norm_tiny"
+    assert existing_model("linformer", "pico") == "linformer_pyramid_pico"
     with pytest.raises(ValueError, match="no model linformer_pyramid_huge"):
-        model_name("linformer", "huge")
+        existing_model("linformer", "huge")
