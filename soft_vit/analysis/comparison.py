@@ -16,8 +16,7 @@ from tqdm import tqdm
 from soft_vit.analysis.complexity import count_complexity
 from soft_vit.analysis.memory import training_memory
 from soft_vit.analysis.throughput import measure_throughput
-from soft_vit.layers import attention_class
-from soft_vit.models.soft import MODELS, model_name
+from soft_vit.models.soft import model_name
 
 # Published for the Tiny pyramid at 224 (arXiv 2110.11945, Table 2): top-1 in percent, GFLOPs, GB at batch 1024.
 PUBLISHED_TINY = {
@@ -43,15 +42,6 @@ class Row:
     error: str = ""
 
 
-def existing_model(attention: str, size: str) -> str:
-    """The timm name of the pyramid with an attention; ValueError if there is none."""
-    attention_class(attention)
-    name = model_name(attention, size)
-    if name not in MODELS:
-        raise ValueError(f"There is no model {name}; use size pico, tiny or small for {attention}.")
-    return name
-
-
 def compare_attentions(
     attentions: Sequence[str],
     *,
@@ -67,7 +57,7 @@ def compare_attentions(
 
     Throughput is measured interleaved, in one process, over the rows that got so far.
     """
-    names = {attention: existing_model(attention, size) for attention in attentions}
+    names = {attention: model_name(attention, size) for attention in attentions}
     rows = {}
     for attention, name in tqdm(names.items(), disable=not progress, desc="complexity and memory", leave=False):
         row = rows[attention] = Row(attention)

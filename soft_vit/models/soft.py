@@ -40,8 +40,7 @@ def _cfg(**kwargs: Any) -> dict[str, Any]:
 BASELINE_SIZES = ("pico", "tiny", "small")
 
 
-def model_name(attention: str, size: str) -> str:
-    """The timm name of the pyramid with an attention, such as soft_tiny or linformer_pyramid_tiny."""
+def _timm_name(attention: str, size: str) -> str:
     return f"{attention}_{size}" if attention in ("soft", "soft_norm") else f"{attention}_pyramid_{size}"
 
 
@@ -51,11 +50,24 @@ def _model_table() -> dict[str, dict[str, Any]]:
     for attention in ATTENTIONS:
         family = attention in ("soft", "soft_norm")
         for size in SIZES if family else BASELINE_SIZES:
-            table[model_name(attention, size)] = dict(SIZES[size], attention=attention)
+            table[_timm_name(attention, size)] = dict(SIZES[size], attention=attention)
     return table
 
 
 MODELS = _model_table()
+
+
+def model_name(attention: str, size: str) -> str:
+    """The timm name of the pyramid with an attention, such as soft_tiny or linformer_pyramid_tiny.
+
+    Raises ValueError for an attention or a size without a model.
+    """
+    attention_class(attention)
+    name = _timm_name(attention, size)
+    if name not in MODELS:
+        raise ValueError(f"There is no model {name}; use size {', '.join(BASELINE_SIZES)} for {attention}.")
+    return name
+
 
 default_cfgs = generate_default_cfgs(
     {name: _cfg(fixed_input_size=attention_class(args["attention"]).fixed_feat_size) for name, args in MODELS.items()}

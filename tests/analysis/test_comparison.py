@@ -2,10 +2,8 @@
 
 import csv
 
-import pytest
-
 from soft_vit.analysis import comparison
-from soft_vit.analysis.comparison import Row, compare_attentions, comparison_csv, comparison_table, existing_model
+from soft_vit.analysis.comparison import Row, compare_attentions, comparison_csv, comparison_table
 
 
 def test_rows_are_complete():
@@ -45,10 +43,3 @@ def test_published_figures_stand_in_their_own_column():
     assert "published" in header
     assert soft.endswith("| 79.3 |")
     assert linear.count("not measured") == 2
-
-
-def test_names():
-    assert existing_model("soft_norm", "tiny") == "soft_norm_tiny"
-    assert existing_model("linformer", "pico") == "linformer_pyramid_pico"
-    with pytest.raises(ValueError, match="no model linformer_pyramid_huge"):
-        existing_model("linformer", "huge")

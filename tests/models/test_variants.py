@@ -5,6 +5,7 @@ import timm
 import torch
 
 from soft_vit.models import PyramidViT
+from soft_vit.models.soft import model_name
 
 # Published counts add up parameters and BatchNorm's buffers: the whole state dict.
 STATE_SIZES = {
@@ -134,3 +135,12 @@ def test_random_sampling_is_fixed_in_evaluation_and_redrawn_in_training():
         model.train()
         model.stages[0].patch_embed.eval()
         assert not torch.equal(model.stages[0](x)[0], model.stages[0](x)[0])
+
+
+def test_names_of_models():
+    assert model_name("soft_norm", "tiny") == "soft_norm_tiny"
+    assert model_name("linformer", "pico") == "linformer_pyramid_pico"
+    with pytest.raises(ValueError, match="no model linformer_pyramid_huge; use size pico, tiny, small"):
+        model_name("linformer", "huge")
+    with pytest.raises(ValueError, match="'lin' is not known"):
+        model_name("lin", "tiny")

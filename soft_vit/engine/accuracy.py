@@ -1,0 +1,105 @@
+"""Train the same config once for each attention and put the accuracies side by side."""
+
+import contextlib
+import csv
+import io
+import multiprocessing
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+
+from soft_vit.engine.config import one_line
+from soft_vit.engine.run import train
+from soft_vit.models.soft import model_name
+
+__all__ = ["AccuracyRow", "accuracy_csv", "accuracy_table", "compare_accuracy"]
+
+LOG_NAME = "console.log"
+
+
+@dataclass
+class AccuracyRow:
+    """One attention: top-1 of the last validation in percent, on so many images; error names what went wrong."""
+
+    attention: str
+    model: str
+    top1: float | None = None
+    images: int = 0
+    minutes: float = 0.0
+    error: str = ""
+
+
+def compare_accuracy(
+    attentions: Sequence[str],
+    config: str | Path,
+    *,
+    size: str = "pico",
+    work_dir: str | Path = "work_dirs/attentions",
+    jobs: int = 1,
+    options: dict | None = None,
+    on_row: Callable[[list[AccuracyRow]], None] | None = None,
+    progress: bool = True,
+) -> list[AccuracyRow]:
+    """Train `config` with the pyramid of each attention in place of its model, `jobs` processes at a time.
+
+    Every run has a process and a folder `work_dir/<model>` of its own; what it prints goes to console.log there. A run
+    that fails leaves its error in its row and the others alone. on_row: called with all rows, in the order of
+    attentions, whenever a run ends. Raises ValueError for an attention or a size without a model, or jobs below 1.
+    """
+    if jobs < 1:
+        raise ValueError(f"jobs is {jobs}; run at least 1 process at a time.")
+    rows = [AccuracyRow(attention, model_name(attention, size)) for attention in attentions]
+    threads = max(1, torch.get_num_threads() // jobs)
+    # A process started afresh has the random state, the registries and the memory of a first run.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=1) as pool:
+        runs: dict[Future, AccuracyRow] = {
+            pool.submit(_train_one, str(config), row.model, Path(work_dir) / row.model, options, threads): row
+            for row in rows
+        }
+        for run in tqdm(as_completed(runs), total=len(runs), disable=not progress, desc="training"):
+            row = runs[run]
+            try:
+                row.top1, row.images, row.minutes = run.result()
+            except Exception as error:
+                # Any failure of one kind is a result of the comparison and not its end.
+                row.error = f"{type(error).__name__}: {one_line(error)}"
+            if on_row is not None:
+                on_row(rows)
+    return rows
+
+
+def _train_one(
+    config: str, model: str, work_dir: Path, options: dict | None, threads: int
+) -> tuple[float | None, int, float]:
+    torch.set_num_threads(threads)
+    work_dir.mkdir(parents=True, exist_ok=True)
+    start = time.perf_counter()
+    with open(work_dir / LOG_NAME, "w") as log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
+        result = train(config, work_dir=work_dir, options={**(options or {}), "model.model_name": model})
+    return result.top1, result.images, (time.perf_counter() - start) / 60
+
+
+def accuracy_table(rows: Sequence[AccuracyRow]) -> str:
+    """Markdown; a run that has not ended shows an empty cell."""
+    lines = ["| attention | model | top-1 (%) | minutes |", "|---|---|---|---|"]
+    for row in rows:
+        top1, minutes = row.error, ""
+        if row.top1 is not None:
+            top1, minutes = f"{row.top1:.1f}", f"{row.minutes:.1f}"
+        lines.append(f"| {row.attention} | {row.model} | {top1} | {minutes} |")
+    return "\n".join(lines)
+
+
+def accuracy_csv(rows: Sequence[AccuracyRow]) -> str:
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    names = [field.name for field in fields(AccuracyRow)]
+    writer.writerow(names)
+    writer.writerows([getattr(row, name) for name in names] for row in rows)
+    return stream.getvalue()

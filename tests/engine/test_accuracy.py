@@ -1,0 +1,56 @@
+"""The same config for several attentions; one failure does not lose the others."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from soft_vit.engine.accuracy import LOG_NAME, AccuracyRow, accuracy_csv, accuracy_table, compare_accuracy
+
+ROOT = Path(__file__).parents[2]
+SHORT = {
+    "train_cfg.max_epochs": 1,
+    "train_dataloader.dataset.length": 16,
+    "val_dataloader.dataset.length": 7,
+    "train_dataloader.batch_size": 8,
+}
+
+
+def test_runs_have_their_own_process_and_a_failing_one_leaves_the_others(tmp_path):
+    taken = tmp_path / "softmax_pyramid_pico"
+    taken.write_text("a file where the folder of a run should be")
+    seen = []
+    rows = compare_accuracy(
+        ["softmax", "linear"],
+        ROOT / "configs" / "demo" / "soft_pico_shapes.py",
+        work_dir=tmp_path,
+        options=SHORT,
+        on_row=lambda rows: seen.append([bool(row.error) or row.top1 is not None for row in rows]),
+        progress=False,
+    )
+    failed, trained = rows
+    assert failed.error.startswith("FileExistsError")
+    assert failed.top1 is None
+    assert not trained.error
+    assert trained.images == 7
+    assert 0 <= trained.top1 <= 100
+    assert "linear_pyramid_pico" in (tmp_path / "linear_pyramid_pico" / LOG_NAME).read_text()
+    assert len(seen) == 2
+    assert seen[-1] == [True, True]
+
+
+@pytest.mark.parametrize(("change", "message"), [({"jobs": 0}, "jobs is 0"), ({"size": "huge"}, "no model linear_")])
+def test_mistakes_are_seen_before_the_first_run(change, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        compare_accuracy(["linear"], "config.py", work_dir=tmp_path / "runs", **change)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_tables():
+    rows = [AccuracyRow("linear", "linear_pyramid_pico", 91.25, 1000, 2.5), AccuracyRow("gau", "g", error="OSError: x")]
+    assert accuracy_table(rows).splitlines()[2:] == [
+        "| linear | linear_pyramid_pico | 91.2 | 2.5 |",
+        "| gau | g | OSError: x |  |",
+    ]
+    written = list(csv.DictReader(accuracy_csv(rows).splitlines()))
+    assert [row["top1"] for row in written] == ["91.25", ""]

@@ -1,0 +1,52 @@
+"""Train one config once for each attention: `python tools/train_attentions.py configs/demo/soft_pico_shapes.py`."""
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+# Read when torch is first imported; tools/train.py says why.
+os.environ.setdefault("GOMP_SPINCOUNT", "3000")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    from mmengine.config import DictAction
+
+    from soft_vit.analysis.throughput import machine_description
+    from soft_vit.engine.accuracy import AccuracyRow, accuracy_csv, accuracy_table, compare_accuracy
+    from soft_vit.engine.errors import plain_errors
+    from soft_vit.layers import ATTENTIONS
+
+    parser = argparse.ArgumentParser(description="Train one config once for each attention, and compare the accuracy.")
+    parser.add_argument("config", help="path of the config; its model's name is replaced")
+    parser.add_argument("attentions", nargs="*", default=list(ATTENTIONS), help="names; all by default")
+    parser.add_argument("--size", choices=["pico", "tiny", "small"], default="pico")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time; each has its share of the CPU's threads")
+    parser.add_argument("--work-dir", type=Path, default=Path("work_dirs/attentions"), help="a folder for each run")
+    parser.add_argument("--out", type=Path, help="write OUT.md and OUT.csv (default: accuracy in the work directory)")
+    parser.add_argument("--cfg-options", nargs="+", action=DictAction, metavar="KEY=VALUE", help="change the config")
+    args = parser.parse_args(argv)
+    out = args.out or args.work_dir / "accuracy"
+    out.parent.mkdir(parents=True, exist_ok=True)
+
+    def write(rows: list[AccuracyRow]) -> str:
+        text = f"{machine_description('cpu')}; {args.config}\n\n{accuracy_table(rows)}\n"
+        out.with_suffix(".md").write_text(text)
+        out.with_suffix(".csv").write_text(accuracy_csv(rows))
+        return text
+
+    with plain_errors():
+        rows = compare_accuracy(
+            args.attentions,
+            args.config,
+            size=args.size,
+            work_dir=args.work_dir,
+            jobs=args.jobs,
+            options=args.cfg_options,
+            on_row=write,
+        )
+        print(write(rows))
+
+
+if __name__ == "__main__":
+    main()
