@@ -11,7 +11,16 @@ from typing import TypeVar
 from mmengine import registry as root
 from mmengine.registry import Registry
 
-__all__ = ["DATASETS", "HOOKS", "METRICS", "MODELS", "OPTIM_WRAPPERS", "TRANSFORMS", "register"]
+__all__ = [
+    "DATASETS",
+    "HOOKS",
+    "METRICS",
+    "MODELS",
+    "OPTIM_WRAPPERS",
+    "OPTIM_WRAPPER_CONSTRUCTORS",
+    "TRANSFORMS",
+    "register",
+]
 
 _LOCATIONS = ["soft_vit.engine"]
 
@@ -21,6 +30,9 @@ TRANSFORMS = Registry("transform", parent=root.TRANSFORMS, scope="soft_vit", loc
 HOOKS = Registry("hook", parent=root.HOOKS, scope="soft_vit", locations=_LOCATIONS)
 METRICS = Registry("metric", parent=root.METRICS, scope="soft_vit", locations=_LOCATIONS)
 OPTIM_WRAPPERS = Registry("optim_wrapper", parent=root.OPTIM_WRAPPERS, scope="soft_vit", locations=_LOCATIONS)
+OPTIM_WRAPPER_CONSTRUCTORS = Registry(
+    "optim_wrapper_constructor", parent=root.OPTIM_WRAPPER_CONSTRUCTORS, scope="soft_vit", locations=_LOCATIONS
+)
 
 T = TypeVar("T", bound=type)
 

@@ -14,7 +14,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     from mmengine.dist import is_main_process
 
     from soft_vit.engine.errors import plain_errors
-    from soft_vit.engine.run import LAUNCHERS, evaluate
+    from soft_vit.engine.evaluation import evaluate
+    from soft_vit.engine.run import LAUNCHERS
 
     parser = argparse.ArgumentParser(description="Measure a checkpoint on the test split of a config.")
     parser.add_argument("config", help="path of the config")

@@ -11,7 +11,9 @@ from soft_vit.engine.checkpoint_match import CheckpointMatchHook
 from soft_vit.engine.classifier import TimmProgressClassifier
 from soft_vit.engine.config import apply_options, load_config
 from soft_vit.engine.errors import UserError
-from soft_vit.engine.run import evaluate, train
+from soft_vit.engine.evaluation import evaluate
+from soft_vit.engine.optim_constructor import TimmOptimWrapperConstructor
+from soft_vit.engine.run import train
 from soft_vit.engine.shapes_dataset import ShapesDataset
 
 safe_checkpoint.install()
@@ -22,6 +24,7 @@ __all__ = [
     "CheckpointMatchHook",
     "SafeCheckpointHook",
     "ShapesDataset",
+    "TimmOptimWrapperConstructor",
     "TimmProgressClassifier",
     "UserError",
     "apply_options",

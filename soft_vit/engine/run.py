@@ -1,7 +1,6 @@
-"""Training and testing from a config: what the command lines call."""
+"""Training from a config: what the command line calls."""
 
 import itertools
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,17 +9,15 @@ from pathlib import Path
 
 import torch
 from mmengine.config import Config
-from mmengine.dist import is_main_process
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
-from soft_vit.engine.atomic_storage import write_atomically
 from soft_vit.engine.checkpoint_hook import find_newest_checkpoint
 from soft_vit.engine.checkpoint_match import CheckpointMatchHook
 from soft_vit.engine.config import apply_options, check_keys, load_config, one_line
 from soft_vit.engine.errors import UserError
 
-__all__ = ["TrainResult", "evaluate", "train"]
+__all__ = ["LAUNCHERS", "TrainResult", "prepare", "train"]
 
 _runs_in_this_process = itertools.count()
 
@@ -48,7 +45,7 @@ class TrainResult:
         return f"{line}\nCheckpoint: {self.checkpoint}" if self.checkpoint else line
 
 
-class _StartHook(Hook):
+class StartHook(Hook):
     """Knows whether the run has begun: until then, an error comes from the config."""
 
     begun = False
@@ -61,7 +58,7 @@ class _StartHook(Hook):
 
 
 @contextmanager
-def _config_errors(start: _StartHook, config: Config) -> Iterator[None]:
+def config_errors(start: StartHook, config: Config) -> Iterator[None]:
     """Turn an error while objects are built from a config into one sentence."""
     try:
         yield
@@ -134,11 +131,11 @@ def _resume(cfg: Config, resume: str) -> None:
             print(f"No checkpoint in {cfg.work_dir}: training starts from the beginning.")
             return
         resume = str(newest)
-    _require_checkpoint(resume)
+    require_checkpoint(resume)
     cfg.load_from, cfg.resume = resume, True
 
 
-def _require_checkpoint(path: str) -> None:
+def require_checkpoint(path: str) -> None:
     if "://" not in path and not Path(path).expanduser().is_file():
         raise FileNotFoundError(f"There is no checkpoint {path}; give the path of a file that exists.")
 
@@ -167,9 +164,9 @@ def train(
     if resume is not None:
         _resume(cfg, resume)
     elif cfg.get("load_from"):
-        _require_checkpoint(cfg.load_from)
-    start = _StartHook()
-    with _config_errors(start, cfg):
+        require_checkpoint(cfg.load_from)
+    start = StartHook()
+    with config_errors(start, cfg):
         runner = Runner.from_cfg(cfg)
         runner.register_hook(start)
         runner.register_hook(CheckpointMatchHook(exact=bool(cfg.get("resume"))))
@@ -181,30 +178,3 @@ def train(
         checkpoint=find_newest_checkpoint(runner.work_dir),
         work_dir=Path(runner.work_dir),
     )
-
-
-def evaluate(
-    config: str | Path,
-    checkpoint: str,
-    *,
-    work_dir: str | Path | None = None,
-    out: str | Path | None = None,
-    options: dict | None = None,
-    launcher: str = "none",
-) -> dict[str, float]:
-    """Metrics of a checkpoint on the test split of a config, such as {"accuracy/top1": 97.5}, in percent.
-
-    out: a JSON file to write them to. Raises UserError (a ValueError) or FileNotFoundError for what cannot be used.
-    """
-    cfg = prepare(config, work_dir, options, launcher)
-    _require_checkpoint(checkpoint)
-    cfg.load_from, cfg.resume = checkpoint, False
-    start = _StartHook()
-    with _config_errors(start, cfg):
-        runner = Runner.from_cfg(cfg)
-        runner.register_hook(start)
-        runner.register_hook(CheckpointMatchHook(exact=True))
-        metrics = {name: float(value) for name, value in runner.test().items()}
-    if out is not None and is_main_process():
-        write_atomically(out, (json.dumps(metrics, indent=2) + "\n").encode())
-    return metrics
