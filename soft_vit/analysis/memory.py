@@ -3,13 +3,17 @@
 import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
+import timm
 import torch
 from torch import nn
 from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from soft_vit.models.soft import MODELS
 
 
 class LiveTensors(TorchDispatchMode):
@@ -81,3 +85,29 @@ def peak_memory(work: Callable[[], Any], device: str | torch.device) -> int:
     with LiveTensors() as watch:
         work()
     return watch.peak
+
+
+SAVINGS = {
+    "plain": {},
+    "mlp_chunks=4": {"mlp_chunks": 4},
+    "reversible=True": {"reversible": True},
+    "reversible=True, mlp_chunks=4": {"reversible": True, "mlp_chunks": 4},
+    "set_grad_checkpointing()": {},
+}
+"""The ways of the pyramid to train in less memory, and the model arguments that choose them."""
+
+
+def training_memory_by_saving(
+    name: str, input_shape: tuple[int, int, int, int], device: str | torch.device = "cpu", **model_args: Any
+) -> dict[str, int]:
+    """`training_memory` of a pyramid, by its timm name, in each of the ways in `SAVINGS`; ValueError for another model."""
+    if name not in MODELS:
+        raise ValueError(f"{name} is not a pyramid of this package; give a name such as soft_tiny.")
+
+    def build(saving: str, device: torch.device) -> nn.Module:
+        args = {"img_size": input_shape[-2:], "in_chans": input_shape[1], **model_args, **SAVINGS[saving]}
+        model = timm.create_model(name, device=device, **args)
+        model.set_grad_checkpointing(saving == "set_grad_checkpointing()")
+        return model
+
+    return {saving: training_memory(partial(build, saving), input_shape, device) for saving in SAVINGS}

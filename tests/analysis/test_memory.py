@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from soft_vit.analysis.memory import LiveTensors, peak_memory
+from soft_vit.analysis.memory import LiveTensors, peak_memory, training_memory_by_saving
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
@@ -32,3 +32,15 @@ def test_backward_is_seen():
     x = torch.zeros(1000, requires_grad=True)
     forward = peak_memory(lambda: x.exp(), "cpu")
     assert peak_memory(lambda: x.exp().sum().backward(), "cpu") > forward
+
+
+@pytest.mark.parametrize("name", ["soft_tiny", "linformer_pyramid_tiny"])
+def test_each_saving_saves(name):
+    peaks = training_memory_by_saving(name, (2, 3, 96, 64))
+    plain = peaks.pop("plain")
+    assert all(peak < plain for peak in peaks.values())
+
+
+def test_a_model_without_these_options():
+    with pytest.raises(ValueError, match="resnet18 is not a pyramid"):
+        training_memory_by_saving("resnet18", (1, 3, 32, 32))

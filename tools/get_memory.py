@@ -1,0 +1,35 @@
+"""Memory of a training step, plain and with each way to save some: python tools/get_memory.py soft_small soft_tiny"""
+
+import argparse
+
+import torch
+
+import soft_vit  # noqa: F401 - registers the models
+from soft_vit.analysis.memory import training_memory_by_saving
+from soft_vit.analysis.throughput import machine_description
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("models", nargs="+", metavar="MODEL", help="names of pyramids of this package")
+    parser.add_argument("--shape", type=int, nargs="+", default=[224], metavar="SIZE", help="side, or height width")
+    parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    args = parser.parse_args()
+    height, width = (args.shape * 2)[:2]
+    shape = (args.batch_size, 3, height, width)
+    try:
+        peaks = {name: training_memory_by_saving(name, shape, args.device) for name in args.models}
+    except (ValueError, RuntimeError, TypeError) as error:
+        parser.exit(1, f"{error}\n")
+    memory = "allocator's peak" if args.device.startswith("cuda") else "bytes of live tensors, counted"
+    print(f"{machine_description(args.device)}; batch {args.batch_size}, {height} x {width}, float32.")
+    print(f"MB of a training step beyond the weights, gradients included: {memory}.\n")
+    print("| model | " + " | ".join(peaks[args.models[0]]) + " |")
+    print("|---" * (1 + len(peaks[args.models[0]])) + "|")
+    for name, row in peaks.items():
+        print(f"| {name} | " + " | ".join(f"{peak / 2**20:.0f}" for peak in row.values()) + " |")
+
+
+if __name__ == "__main__":
+    main()
