@@ -100,7 +100,7 @@ SAVINGS = {
 def training_memory_by_saving(
     name: str, input_shape: tuple[int, int, int, int], device: str | torch.device = "cpu", **model_args: Any
 ) -> dict[str, int]:
-    """`training_memory` of a pyramid, by its timm name, in each of the ways in `SAVINGS`; ValueError for another model."""
+    """`training_memory` of a pyramid, by timm name, in each of the ways in `SAVINGS`; ValueError for another model."""
     if name not in MODELS:
         raise ValueError(f"{name} is not a pyramid of this package; give a name such as soft_tiny.")
 
