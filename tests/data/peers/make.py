@@ -1,0 +1,333 @@
+"""Outputs of other packages on weights of ours, which tests/layers/attention/test_peers.py holds ours against.
+
+Needs timm and scikit-learn, and from the package index, installed without their requirements:
+transformers, performer-pytorch, linformer, reformer-pytorch (with local-attention, axial-positional-embedding and
+product-key-memory), FLASH-pytorch (with rotary-embedding-torch) and einops. Each file names the version it was made by.
+"""
+
+import json
+import math
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from soft_vit.layers import ATTENTIONS, Attention
+
+HERE = Path(__file__).parent
+DIM, NUM_HEADS = 12, 3
+HEAD_DIM = DIM // NUM_HEADS
+GRID = (5, 7)
+
+
+def write(
+    name: str,
+    kind: str,
+    options: dict,
+    package: str,
+    part: str,
+    peer_of: Callable[[Attention], Callable[[Tensor], Tensor]],
+    *,
+    feat_size: tuple[int, int] = GRID,
+    sr_ratio: int = 1,
+) -> None:
+    """Run what peer_of makes of our weights, and keep input, weights, output and the gradient of the input."""
+    torch.manual_seed(0)
+    args = dict(options, sr_ratio=sr_ratio)
+    attn = ATTENTIONS[kind](DIM, NUM_HEADS, feat_size=feat_size, **args).double()
+    for parameter in attn.parameters():
+        nn.init.normal_(parameter, std=0.5 if parameter.ndim < 2 else 2 * parameter[0].numel() ** -0.5)
+    x = torch.randn(1, feat_size[0] * feat_size[1], DIM, dtype=torch.float64, requires_grad=True)
+    y = peer_of(attn)(x)
+    grad = None
+    if y.requires_grad:
+        (grad,) = torch.autograd.grad(y.square().sum(), x)
+    tensors = {"x": x.detach(), "y": y.detach(), **{f"weights.{k}": v for k, v in attn.state_dict().items()}}
+    if grad is not None:
+        tensors["grad"] = grad
+    facts = {
+        "kind": kind,
+        "options": args,
+        "feat_size": feat_size,
+        "peer": f"{package} {version(package)}",
+        "part": part,
+    }
+    metadata = {"facts": json.dumps(facts)}
+    save_file({k: v.contiguous() for k, v in tensors.items()}, HERE / f"{name}.safetensors", metadata)
+
+
+def copy(target: nn.Module, **tensors: Tensor) -> None:
+    """Set parameters by name; every parameter of the target must be given."""
+    target.load_state_dict({name.replace("__", "."): value for name, value in tensors.items()})
+
+
+def heads(x: Tensor) -> Tensor:
+    return x.unflatten(-1, (NUM_HEADS, -1)).transpose(1, 2)
+
+
+def joined(x: Tensor) -> Tensor:
+    return x.transpose(1, 2).flatten(2)
+
+
+def qkv(attn: Attention, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return tuple(heads(part) for part in attn.qkv(x).chunk(3, dim=-1))
+
+
+def timm_softmax(attn: Attention) -> Callable:
+    from timm.layers import Attention as Peer
+
+    peer = Peer(DIM, NUM_HEADS, qkv_bias=True).double()
+    peer.fused_attn = False
+    copy(
+        peer,
+        qkv__weight=torch.cat([attn.q.weight, attn.kv.weight]),
+        qkv__bias=torch.cat([attn.q.bias, attn.kv.bias]),
+        proj__weight=attn.proj.weight,
+        proj__bias=attn.proj.bias,
+    )
+    return peer
+
+
+def timm_pvt(attn: Attention) -> Callable:
+    from timm.models.pvt_v2 import Attention as Peer
+
+    ratio = 1 if attn.linear else attn.sr.stride[0]
+    peer = Peer(DIM, NUM_HEADS, sr_ratio=ratio, linear_attn=attn.linear, qkv_bias=True).double()
+    peer.fused_attn = False
+    peer.load_state_dict(attn.state_dict())
+    return lambda x: peer(x, GRID)
+
+
+def linformer(attn: Attention) -> Callable:
+    from linformer.linformer import LinformerSelfAttention as Peer
+
+    projection = attn.projection
+    peer = Peer(DIM, GRID[0] * GRID[1], k=projection.weight_k.shape[1], heads=NUM_HEADS).double()
+    to_q, to_k, to_v = attn.qkv.weight.chunk(3)
+    copy(
+        peer,
+        to_q__weight=to_q,
+        to_k__weight=to_k,
+        to_v__weight=to_v,
+        proj_k=projection.weight_k[0].flatten(1).T,
+        proj_v=projection.weight_v[0].flatten(1).T,
+        to_out__weight=attn.proj.weight,
+        to_out__bias=attn.proj.bias,
+    )
+    return peer
+
+
+def performer(attn: Attention) -> Callable:
+    from performer_pytorch import performer_pytorch as peer
+
+    def run(x: Tensor) -> Tensor:
+        q, k, v = qkv(attn, x)
+        if attn.kernel == "relu":
+            q, k = (peer.generalized_kernel(t, projection_matrix=attn.projection) for t in (q, k))
+        else:
+            # Its default keeps 1e-4 more in every feature, for half precision.
+            q = peer.softmax_kernel(q, projection_matrix=attn.projection, is_query=True, eps=0.0)
+            k = peer.softmax_kernel(k, projection_matrix=attn.projection, is_query=False, eps=0.0)
+        return attn.proj(joined(peer.linear_attention(q, k, v)))
+
+    return run
+
+
+def performer_linear(attn: Attention) -> Callable:
+    from performer_pytorch.performer_pytorch import linear_attention
+
+    def run(x: Tensor) -> Tensor:
+        q, k, v = qkv(attn, x)
+        return attn.proj(joined(linear_attention(nn.functional.elu(q) + 1, nn.functional.elu(k) + 1, v)))
+
+    return run
+
+
+def transformers_nystrom(attn: Attention) -> Callable:
+    from transformers import NystromformerConfig
+    from transformers.models.nystromformer.modeling_nystromformer import NystromformerSelfAttention as Peer
+
+    config = NystromformerConfig(
+        hidden_size=DIM,
+        num_attention_heads=NUM_HEADS,
+        num_landmarks=8,
+        segment_means_seq_len=32,
+        conv_kernel_size=1 if attn.local is None else attn.local.kernel_size[0],
+        attention_probs_dropout_prob=0.0,
+    )
+    peer = Peer(config).double()
+    if attn.local is None:
+        peer.conv_kernel_size = None
+        del peer.conv
+    # The start that takes each matrix by itself; the option that should choose it is read under another name.
+    peer.init_option = "exact"
+    parts = {}
+    for name, weight, bias in zip(
+        ("query", "key", "value"), attn.qkv.weight.chunk(3), attn.qkv.bias.chunk(3), strict=True
+    ):
+        parts |= {f"{name}.weight": weight, f"{name}.bias": bias}
+    if attn.local is not None:
+        # On a map of one column only the middle one of the kernel meets tokens.
+        parts["conv.weight"] = attn.local.weight[..., attn.local.kernel_size[1] // 2, None]
+    peer.load_state_dict(parts)
+    return lambda x: attn.proj(peer(x)[0])
+
+
+def transformers_longformer(attn: Attention) -> Callable:
+    from transformers import LongformerConfig
+    from transformers.models.longformer.modeling_longformer import LongformerSelfAttention as Peer
+
+    from soft_vit.layers.attention.longformer import global_positions
+
+    window = attn.kernel_size - 1
+    config = LongformerConfig(
+        hidden_size=DIM, num_attention_heads=NUM_HEADS, attention_window=[window], attention_probs_dropout_prob=0.0
+    )
+    peer = Peer(config, 0).double()
+    parts = {}
+    for name, weight, bias in zip(
+        ("query", "key", "value"), attn.qkv.weight.chunk(3), attn.qkv.bias.chunk(3), strict=True
+    ):
+        parts |= {f"{name}.weight": weight, f"{name}.bias": bias}
+    parts |= {"query_global.weight": attn.q_global.weight, "query_global.bias": attn.q_global.bias}
+    for name, weight, bias in zip(
+        ("key_global", "value_global"), attn.kv_global.weight.chunk(2), attn.kv_global.bias.chunk(2), strict=True
+    ):
+        parts |= {f"{name}.weight": weight, f"{name}.bias": bias}
+    peer.load_state_dict(parts)
+
+    def run(x: Tensor) -> Tensor:
+        length = x.shape[1]
+        mask = torch.zeros(x.shape[0], length, dtype=x.dtype)
+        mask[:, global_positions((1, length), attn.global_grid, x.device)] = 10000.0
+        out = peer(
+            x,
+            attention_mask=mask,
+            is_index_masked=mask < 0,
+            is_index_global_attn=mask > 0,
+            is_global_attn=True,
+        )[0]
+        return attn.proj(out)
+
+    return run
+
+
+def reformer_full(attn: Attention) -> Callable:
+    from reformer_pytorch.reformer_pytorch import FullQKAttention
+
+    peer = FullQKAttention()
+
+    def run(x: Tensor) -> Tensor:
+        qk, v = heads(attn.qk(x)), heads(attn.v(x))
+        out = peer(qk.flatten(0, 1), v.flatten(0, 1))[0]
+        return attn.proj(joined(out.unflatten(0, qk.shape[:2])))
+
+    return run
+
+
+def flash_gau(attn: Attention) -> Callable:
+    from flash_pytorch.flash_pytorch import GAU as Peer
+
+    size, tokens = attn.z.out_features, GRID[0] * GRID[1]
+    peer = Peer(dim=DIM, query_key_dim=size, expansion_factor=2.0, add_residual=False, norm_klass=nn.Identity).double()
+    # Its T5 bias is built whatever is asked; ours has none.
+    peer.rel_pos_bias = None
+    u, v = attn.uv.weight.chunk(2)
+    u_bias, v_bias = attn.uv.bias.chunk(2)
+    # It divides by N before the square, ours by sqrt(S) before and by N behind: a factor of the queries.
+    factor = torch.tensor([[math.sqrt(tokens / size)], [1.0]], dtype=torch.float64)
+    copy(
+        peer,
+        to_hidden__0__weight=torch.cat([v, u]),
+        to_hidden__0__bias=torch.cat([v_bias, u_bias]),
+        to_qk__0__weight=attn.z.weight,
+        to_qk__0__bias=attn.z.bias,
+        offsetscale__gamma=attn.scale * factor,
+        offsetscale__beta=attn.offset * factor,
+        to_out__0__weight=attn.proj.weight,
+        to_out__0__bias=attn.proj.bias,
+    )
+    return peer
+
+
+def sklearn_gaussian(attn: Attention) -> Callable:
+    from sklearn.metrics.pairwise import rbf_kernel
+
+    def run(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            q, v = heads(attn.q(x)), heads(attn.v(x))
+            kernel = np.stack([[rbf_kernel(h, gamma=0.5 / HEAD_DIM**0.5) for h in image] for image in q.numpy()])
+            return attn.proj(joined(torch.from_numpy(kernel) @ v))
+
+    return run
+
+
+def flex_masked(allowed: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]) -> Callable:
+    """Attention of torch by a rule on the rows and columns of query and key."""
+    from torch.nn.attention.flex_attention import create_mask
+
+    def peer_of(attn: Attention) -> Callable:
+        tokens, columns = GRID[0] * GRID[1], GRID[1]
+
+        def rule(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            return allowed(i // columns, i % columns, j // columns, j % columns)
+
+        mask = create_mask(rule, None, None, tokens, tokens, device="cpu")
+
+        def run(x: Tensor) -> Tensor:
+            return attn.proj(joined(nn.functional.scaled_dot_product_attention(*qkv(attn, x), attn_mask=mask)))
+
+        return run
+
+    return peer_of
+
+
+def near(y: Tensor, x: Tensor, v: Tensor, u: Tensor) -> Tensor:
+    return ((y - v).abs() <= 1) & ((x - u).abs() <= 1)
+
+
+def same_phase(y: Tensor, x: Tensor, v: Tensor, u: Tensor) -> Tensor:
+    return ((y - v) % 2 == 0) & ((x - u) % 2 == 0)
+
+
+def main() -> None:
+    write("softmax_timm", "softmax", {}, "timm", "layers.Attention", timm_softmax)
+    write("spatial_reduction_timm", "spatial_reduction", {}, "timm", "models.pvt_v2.Attention", timm_pvt, sr_ratio=2)
+    write(
+        "spatial_reduction_linear_timm",
+        "spatial_reduction",
+        {"linear": True},
+        "timm",
+        "models.pvt_v2.Attention",
+        timm_pvt,
+    )
+    options = {"proj_k": 6, "qkv_bias": False}
+    write("linformer_linformer", "linformer", options, "linformer", "LinformerSelfAttention", linformer)
+    for kernel in ("softmax", "relu"):
+        part = "softmax_kernel, generalized_kernel, linear_attention"
+        write(f"performer_{kernel}_performer", "performer", {"kernel": kernel}, "performer-pytorch", part, performer)
+    write("linear_performer", "linear", {}, "performer-pytorch", "linear_attention", performer_linear)
+    for name, kernel in (("nystrom_transformers", 0), ("nystrom_conv_transformers", 5)):
+        options = {"landmarks": "segment", "max_landmarks": None, "local_kernel": kernel}
+        column = {"feat_size": (32, 1), "sr_ratio": 4}
+        write(name, "nystrom", options, "transformers", "NystromformerSelfAttention", transformers_nystrom, **column)
+    options = {"kernel_size": 5, "global_grid": (1, 2)}
+    part, row = "LongformerSelfAttention", {"feat_size": (1, 32)}
+    write("longformer_transformers", "longformer", options, "transformers", part, transformers_longformer, **row)
+    options = {"chunk_size": 35, "num_rounds": 1}
+    write("reformer_reformer", "reformer", options, "reformer-pytorch", "FullQKAttention", reformer_full)
+    write("gau_flash", "gau", {"form": "quadratic"}, "FLASH-pytorch", "GAU", flash_gau)
+    write("gaussian_sklearn", "gaussian", {}, "scikit-learn", "metrics.pairwise.rbf_kernel", sklearn_gaussian)
+    part = "nn.attention.flex_attention.create_mask"
+    write("local_torch", "local", {"kernel_size": 3}, "torch", part, flex_masked(near))
+    write("atrous_torch", "atrous", {"dilation": 2}, "torch", part, flex_masked(same_phase))
+    options = {"kernel_size": 3, "dilation": 2}
+    write("sparse_torch", "sparse", options, "torch", part, flex_masked(lambda *at: near(*at) | same_phase(*at)))
+
+
+if __name__ == "__main__":
+    main()
