@@ -1,0 +1,180 @@
+"""Where the files of a data set lie: in a folder, a TAR or a ZIP. Nothing is ever unpacked."""
+
+import json
+import os
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple, Protocol
+
+__all__ = ["Entry", "FolderStorage", "Storage", "TarStorage", "ZipStorage", "open_storage"]
+
+# No photograph is larger; what claims to be would fill the memory before any decoder could refuse it.
+MAX_FILE_BYTES = 256 * 2**20
+
+
+class Entry(NamedTuple):
+    """A file: its path with forward slashes, and where its bytes lie in an archive that can be read at any place."""
+
+    name: str
+    offset: int = 0
+    size: int = 0
+
+
+class Storage(Protocol):
+    """Files by name. Reading is safe in several processes, forked or spawned."""
+
+    path: Path
+
+    def entries(self) -> list[Entry]:
+        """Every regular file, sorted by name."""
+
+    def folders(self) -> set[str]:
+        """Paths of the folders, those without files included where the storage knows of them."""
+
+    def read(self, entry: Entry) -> bytes:
+        """The bytes of a file. Raises OSError or ValueError for one that cannot be read or is too large."""
+
+
+def _check_size(name: str, size: int) -> None:
+    if size > MAX_FILE_BYTES:
+        raise ValueError(f"{name} has {size} bytes, more than the {MAX_FILE_BYTES} that an image may have")
+
+
+class FolderStorage:
+    """Files of a folder and of those below it; links are followed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def _walk(self) -> Iterator[tuple[str, list[str], list[str]]]:
+        for folder, folders, files in os.walk(self.path, followlinks=True):
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            relative = Path(folder).relative_to(self.path).as_posix()
+            yield "" if relative == "." else relative + "/", folders, files
+
+    def entries(self) -> list[Entry]:
+        return sorted(Entry(folder + name) for folder, _, files in self._walk() for name in files)
+
+    def folders(self) -> set[str]:
+        return {folder + name for folder, folders, _ in self._walk() for name in folders}
+
+    def read(self, entry: Entry) -> bytes:
+        path = self.path / entry.name
+        # A pipe or a device would block for ever.
+        if not path.is_file():
+            raise OSError(f"{path} is not a regular file")
+        _check_size(entry.name, path.stat().st_size)
+        return path.read_bytes()
+
+
+class TarStorage:
+    """Files of an uncompressed TAR, read where they lie.
+
+    Finding them takes a pass over the headers, whose result is kept beside the archive in `<name>.index.json` where it
+    can be written. Raises ValueError for an archive that is compressed or damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor: int | None = None
+        self._entries, self._folders = self._index()
+
+    def _index(self) -> tuple[list[Entry], set[str]]:
+        status = self.path.stat()
+        stamp = [status.st_size, status.st_mtime_ns]
+        kept = self.path.with_name(self.path.name + ".index.json")
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            content = json.loads(kept.read_text())
+            if content["archive"] == stamp:
+                return [Entry(*entry) for entry in content["files"]], set(content["folders"])
+        try:
+            with tarfile.open(self.path, "r:") as archive:
+                members = [(m.name, m.offset_data, m.size, m.isdir(), m.isreg()) for m in archive]
+        except tarfile.TarError as error:
+            raise ValueError(f"{self.path} is no plain TAR ({error}); pack the images without compression.") from error
+        entries = sorted(Entry(_plain(name), offset, size) for name, offset, size, _, file in members if file)
+        folders = {_plain(name) for name, _, _, folder, _ in members if folder}
+        temporary = kept.with_name(f"{kept.name}.{os.getpid()}.tmp")
+        with suppress(OSError):
+            temporary.write_text(json.dumps({"archive": stamp, "files": entries, "folders": sorted(folders)}))
+            temporary.replace(kept)
+        return entries, folders
+
+    def entries(self) -> list[Entry]:
+        return self._entries
+
+    def folders(self) -> set[str]:
+        return self._folders
+
+    def read(self, entry: Entry) -> bytes:
+        _check_size(entry.name, entry.size)
+        if self._descriptor is None:
+            self._descriptor = os.open(self.path, os.O_RDONLY)
+        # Reading at a place moves no position that processes could share.
+        data = os.pread(self._descriptor, entry.size, entry.offset)
+        if len(data) < entry.size:
+            raise OSError(f"{self.path} ends within {entry.name}")
+        return data
+
+    def __getstate__(self) -> dict:
+        # The files' places travel with the samples.
+        return {**self.__dict__, "_descriptor": None, "_entries": [], "_folders": set()}
+
+    def __del__(self) -> None:
+        if getattr(self, "_descriptor", None) is not None:
+            os.close(self._descriptor)
+
+
+class ZipStorage:
+    """Files of a ZIP, opened anew in every process. Raises ValueError for an archive that is damaged."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._open: tuple[int, zipfile.ZipFile] | None = None
+        try:
+            self._archive()
+        except zipfile.BadZipFile as error:
+            raise ValueError(f"{path} is no ZIP that can be read ({error}); pack it again.") from error
+
+    def _archive(self) -> zipfile.ZipFile:
+        # A forked process would share the position in the file with its parent.
+        if self._open is None or self._open[0] != os.getpid():
+            self._open = os.getpid(), zipfile.ZipFile(self.path)
+        return self._open[1]
+
+    def entries(self) -> list[Entry]:
+        return sorted(Entry(info.filename) for info in self._archive().infolist() if not info.is_dir())
+
+    def folders(self) -> set[str]:
+        return {_plain(info.filename) for info in self._archive().infolist() if info.is_dir()}
+
+    def read(self, entry: Entry) -> bytes:
+        archive = self._archive()
+        _check_size(entry.name, archive.getinfo(entry.name).file_size)
+        try:
+            return archive.read(entry.name)
+        except (zipfile.BadZipFile, RuntimeError, NotImplementedError) as error:
+            # Damaged, encrypted, or packed in a way that Python does not know.
+            raise OSError(f"{entry.name} cannot be read from {self.path}: {error}") from error
+
+    def __getstate__(self) -> dict:
+        return {**self.__dict__, "_open": None}
+
+
+def _plain(name: str) -> str:
+    """A member's path without `./` in front or a slash behind."""
+    return PurePosixPath(name).as_posix()
+
+
+def open_storage(path: Path) -> Storage | None:
+    """The folder at a path, or the TAR or ZIP of its name; None when there is none of them."""
+    if path.is_dir():
+        return FolderStorage(path)
+    for suffix, kind in ((".tar", TarStorage), (".zip", ZipStorage)):
+        archive = path.with_name(path.name + suffix) if path.name else path
+        if archive.is_file():
+            return kind(archive)
+    return None

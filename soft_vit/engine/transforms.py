@@ -1,0 +1,94 @@
+"""Augmentation as transforms of MMEngine, by timm or by Albumentations; the data preprocessor normalises."""
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import albumentations
+import numpy as np
+from mmcv.transforms import BaseTransform
+from PIL import Image
+from timm.data import create_transform
+
+from soft_vit.engine.errors import UserError
+from soft_vit.registry import TRANSFORMS, register
+
+__all__ = ["AlbumentationsTransform", "TimmAugment", "allow_zero_bits"]
+
+
+def allow_zero_bits(augment: Any) -> None:
+    """Let the posterize of timm's RandAugment keep 0 bits, a black image, as Pillow before version 13 had it; in place.
+
+    At the recipe's magnitude about one image in 700 asks for 0 bits, which Pillow now refuses, and the run would end.
+    """
+    for policy in augment.transforms:
+        for op in getattr(policy, "ops", ()):
+            if op.name.startswith("Posterize"):
+                op.aug_fn = partial(_posterize, op.aug_fn)
+
+
+def _posterize(posterize: Callable, image: Image.Image, bits: int, **kwargs: Any) -> Image.Image:
+    return posterize(image, bits, **kwargs) if bits > 0 else Image.new(image.mode, image.size)
+
+
+@register(TRANSFORMS)
+class TimmAugment(BaseTransform):
+    """timm's training transform: random crop, flip, RandAugment or colour jitter.
+
+    img_size: pixels, one number or (H, W). auto_augment: timm's notation, such as "rand-m9-mstd0.5-inc1"; with it timm
+    leaves color_jitter out. Other arguments are those of `timm.data.create_transform`. `img` (an RGB image of Pillow,
+    or uint8 [H, W, 3]) becomes a uint8 tensor [3, H, W].
+    """
+
+    def __init__(self, img_size: int | tuple[int, int], **kwargs: Any) -> None:
+        size = img_size if isinstance(img_size, int) else tuple(img_size)
+        try:
+            self.augment = create_transform(size, is_training=True, normalize=False, **kwargs)
+            allow_zero_bits(self.augment)
+        except (TypeError, AssertionError) as error:
+            raise UserError(f"TimmAugment cannot be built ({error}); see timm.data.create_transform.") from error
+
+    def transform(self, results: dict[str, Any]) -> dict[str, Any]:
+        image = results["img"]
+        image = image if isinstance(image, Image.Image) else Image.fromarray(image)
+        return {**results, "img": self.augment(image), "ori_shape": image.size[::-1]}
+
+
+@register(TRANSFORMS)
+class AlbumentationsTransform(BaseTransform):
+    """A pipeline of Albumentations, in place of `TimmAugment`.
+
+    transforms: dicts with the class's name as `type` and its arguments; `OneOf`, `SomeOf` and `Sequential` hold further
+    ones. `img` (an RGB image of Pillow, or uint8 [H, W, 3]) becomes uint8 [H, W, 3]. Each call draws the seed of its
+    random numbers from NumPy's global generator, because Albumentations keeps one of its own which workers would share.
+    Raises UserError (a ValueError) for an unknown class or argument.
+    """
+
+    def __init__(self, transforms: list[dict]) -> None:
+        with warnings.catch_warnings():
+            # Albumentations only warns of an argument that it does not know, and goes on without it.
+            warnings.simplefilter("error")
+            try:
+                self.augment = albumentations.Compose([_build(transform) for transform in transforms])
+            except UserError:
+                raise
+            except (Warning, TypeError, ValueError) as error:
+                what = " ".join(str(error).split())
+                raise UserError(f"AlbumentationsTransform cannot be built ({what}); correct its transforms.") from error
+
+    def transform(self, results: dict[str, Any]) -> dict[str, Any]:
+        image = np.asarray(results["img"])
+        self.augment.set_random_seed(int(np.random.randint(2**31)))  # noqa: NPY002  seeded for each sample
+        return {**results, "img": self.augment(image=image)["image"], "ori_shape": image.shape[:2]}
+
+
+def _build(transform: dict) -> Any:
+    arguments = dict(transform)
+    name = arguments.pop("type")
+    kind = getattr(albumentations, name, None)
+    if not isinstance(kind, type):
+        raise UserError(f"Albumentations has no transform {name}; see its documentation for the names of version 2.")
+    if "transforms" in arguments:
+        arguments["transforms"] = [_build(inner) for inner in arguments["transforms"]]
+    return kind(**arguments)

@@ -1,0 +1,87 @@
+"""Augmentation: timm's own result, seeds that reach Albumentations, mistakes in one sentence."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from mmengine.registry import TRANSFORMS
+from PIL import Image
+from timm.data import create_transform
+
+import soft_vit.engine  # noqa: F401  registers the transforms
+from soft_vit.engine.errors import UserError
+
+IMAGE = np.random.default_rng(0).integers(0, 256, (45, 67, 3), dtype=np.uint8)
+RECIPE = {"auto_augment": "rand-m9-mstd0.5-inc1", "color_jitter": 0.4, "interpolation": "bicubic"}
+
+
+def seed(value: int) -> None:
+    random.seed(value)
+    np.random.seed(value)  # noqa: NPY002  what the libraries read
+    torch.manual_seed(value)
+
+
+@pytest.mark.parametrize("size", [33, (31, 40)])
+def test_timms_augmentation_as_it_is(size):
+    ours = TRANSFORMS.build({"type": "TimmAugment", "img_size": size, **RECIPE})
+    timms = create_transform(size, is_training=True, use_prefetcher=True, **RECIPE)
+    for value in range(5):
+        seed(value)
+        expected = torch.as_tensor(np.asarray(timms(Image.fromarray(IMAGE))))
+        seed(value)
+        image = ours({"img": IMAGE})["img"]
+        assert image.dtype == torch.uint8
+        assert torch.equal(image, expected)
+
+
+@pytest.mark.parametrize("magnitude", [0, 9, 10])
+def test_posterize_at_every_strength(magnitude):
+    ours = TRANSFORMS.build(
+        {"type": "TimmAugment", "img_size": 33, "auto_augment": f"rand-m{magnitude}-mstd0-inc1-p1.0"}
+    )
+    policy = next(step for step in ours.augment.transforms if hasattr(step, "ops"))
+    op = next(op for op in policy.ops if op.name == "PosterizeIncreasing")
+    image = np.asarray(op(Image.fromarray(IMAGE)))
+    bits = 4 - int(magnitude / 10 * 4)
+    assert np.array_equal(image, IMAGE & (0xFF00 >> bits & 0xFF))
+
+
+def albumentations(*transforms: dict):
+    return TRANSFORMS.build({"type": "AlbumentationsTransform", "transforms": list(transforms)})
+
+
+CROP = {"type": "RandomResizedCrop", "size": (31, 40)}
+
+
+def test_albumentations_draws_from_numpys_generator():
+    ours = albumentations(CROP, {"type": "OneOf", "transforms": [{"type": "HorizontalFlip"}, {"type": "InvertImg"}]})
+    results = []
+    for value in (0, 1, 0, 2):
+        seed(value)
+        results.append(ours({"img": Image.fromarray(IMAGE)})["img"])
+    assert results[0].shape == (31, 40, 3)
+    assert np.array_equal(results[0], results[2])
+    assert not np.array_equal(results[0], results[1])
+    assert not np.array_equal(results[0], results[3])
+
+
+@pytest.mark.parametrize(
+    ("transform", "message"),
+    [
+        ({"type": "Cutouts"}, "has no transform Cutouts"),
+        ({**CROP, "foo": 1}, "'foo'"),
+        ({"type": "RandomResizedCrop", "height": 3, "width": 3}, "size"),
+        ({"type": "OneOf", "transforms": [{"type": "Flop"}]}, "has no transform Flop"),
+    ],
+)
+def test_mistakes_for_albumentations(transform, message):
+    with pytest.raises(UserError, match=message) as caught:
+        albumentations(transform)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("arguments", [{"autoaugment": "rand-m9"}, {"auto_augment": 9}])
+def test_mistakes_for_timm(arguments):
+    with pytest.raises(UserError, match="TimmAugment cannot be built"):
+        TRANSFORMS.build({"type": "TimmAugment", "img_size": 32, **arguments})

@@ -1,0 +1,45 @@
+"""Images decoded and augmented a second, ours beside timm's: python tools/benchmark_data.py --generate 512"""
+
+import argparse
+import tempfile
+
+import torch
+
+
+def main() -> None:
+    from soft_vit.analysis.throughput import machine_description
+    from soft_vit.engine.config import load_config
+    from soft_vit.engine.data_rate import measure_data_rate, write_photographs
+    from soft_vit.engine.errors import plain_errors
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data_root", nargs="?", help="folder with train/")
+    parser.add_argument("--generate", type=int, metavar="N", help="measure on N generated JPEGs instead")
+    parser.add_argument("--config", default="configs/soft_tiny.py", help="whose training data is read")
+    parser.add_argument("--workers", type=int, nargs="+", default=[0, 2], help="numbers of worker processes")
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=7)
+    args = parser.parse_args()
+    if (args.data_root is None) == (args.generate is None):
+        parser.error("give either a data_root or --generate N")
+    torch.set_num_threads(1)
+    with plain_errors(), tempfile.TemporaryDirectory() as folder:
+        if args.generate:
+            write_photographs(folder, args.generate)
+        config = load_config(args.config)
+        config.data_root = args.data_root or folder
+        rates = measure_data_rate(config, workers=args.workers, batch_size=args.batch_size, rounds=args.rounds)
+    what = f"{args.generate} generated JPEGs of 500 x 375" if args.generate else args.data_root
+    print(f"{machine_description('cpu')}; {args.config}, {what}\n")
+    print("| workers | loader | images / s | quartiles | images / s and core | ratio |")
+    print("|---|---|---|---|---|---|")
+    for rate in rates:
+        timm = next(other for other in rates if other.workers == rate.workers and other.loader == "timm")
+        print(
+            f"| {rate.workers} | {rate.loader} | {rate.median:.1f} | {rate.lower:.1f} - {rate.upper:.1f} | "
+            f"{rate.per_core:.1f} | {rate.median / timm.median:.2f} |"
+        )
+
+
+if __name__ == "__main__":
+    main()
