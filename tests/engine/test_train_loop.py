@@ -1,0 +1,171 @@
+"""Loops that find their place again, without loading what lies before it."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from mmengine.config import Config
+
+from soft_vit.engine import UserError, train
+from soft_vit.engine.atomic_storage import AtomicBackend
+from soft_vit.engine.run import prepare
+from soft_vit.engine.safe_checkpoint import load_checkpoint_file
+from soft_vit.engine.shapes_dataset import ShapesDataset
+
+ROOT = Path(__file__).parents[2]
+DEMO = ROOT / "configs" / "demo" / "soft_pico_shapes.py"
+# Batches of 4, 4, 3.
+OPTIONS = {
+    "model.depths": [1, 1, 1, 1],
+    "model.img_size": 32,
+    "train_dataloader.batch_size": 4,
+    "train_dataloader.dataset.length": 11,
+    "train_dataloader.dataset.size": 32,
+    "val_dataloader.dataset.length": 4,
+    "val_dataloader.dataset.size": 32,
+    "default_hooks.checkpoint.max_keep_ckpts": -1,
+}
+BY_EPOCH = {**OPTIONS, "train_cfg.max_epochs": 3}
+
+
+@pytest.fixture(autouse=True)
+def plain_configs(monkeypatch):
+    """Half of the time of such a short run goes into the layout of its config."""
+    monkeypatch.setattr(Config, "pretty_text", property(str))
+
+
+@pytest.fixture(scope="module")
+def by_iteration(tmp_path_factory) -> Path:
+    """The demo as a run of 8 iterations, which is two rounds and two thirds."""
+    path = tmp_path_factory.mktemp("configs") / "by_iteration.py"
+    bases = [str(ROOT / "configs" / "_base_" / name) for name in ("default_runtime.py", "shapes.py")]
+    path.write_text(
+        f"_base_ = {bases}\n"
+        "model = dict(type='TimmProgressClassifier', model_name='soft_pico', num_classes=10, drop_rate=0.2)\n"
+        "train_cfg = dict(by_epoch=False, max_iters=8, val_interval=5)\n"
+        "optim_wrapper = dict(optimizer=dict(type='AdamW', lr=1e-3))\n"
+        "param_scheduler = dict(type='CosineAnnealingLR', by_epoch=False, T_max=8)\n"
+        "default_hooks = dict(checkpoint=dict(interval=1, by_epoch=False))\n"
+        "log_processor = dict(by_epoch=False)\n"
+    )
+    return path
+
+
+@pytest.fixture
+def loaded(monkeypatch) -> list[int]:
+    """Indices of the images that this process loads for training."""
+    indices = []
+    original = ShapesDataset.__getitem__
+
+    def load(dataset: ShapesDataset, index: int) -> object:
+        if dataset.images.split == "train":
+            indices.append(index)
+        return original(dataset, index)
+
+    monkeypatch.setattr(ShapesDataset, "__getitem__", load)
+    return indices
+
+
+def weights(path: Path) -> dict[str, torch.Tensor]:
+    return load_checkpoint_file(path)["state_dict"]
+
+
+@pytest.mark.parametrize("sampler", ["DefaultSampler", "InfiniteSampler"])
+def test_iterations(by_iteration, tmp_path, loaded, sampler):
+    options = {**OPTIONS, "train_dataloader.sampler.type": sampler}
+    train(by_iteration, work_dir=tmp_path / "a", options=options)
+    straight = loaded.copy()
+    loaded.clear()
+    train(by_iteration, work_dir=tmp_path / "b", resume=str(tmp_path / "a" / "iter_4.pth"), options=options)
+    assert loaded == straight[-len(loaded) :]
+    # Of a round of 11 images five are behind the fourth batch; the endless order has four in every batch.
+    assert len(loaded) == (18 - 4 + 1 if sampler == "DefaultSampler" else 16)
+    one, other = weights(tmp_path / "a" / "iter_8.pth"), weights(tmp_path / "b" / "iter_8.pth")
+    assert all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+def test_epochs_load_the_rest_alone_and_validate_what_was_not(tmp_path, loaded, capsys):
+    options = {**BY_EPOCH, "default_hooks.checkpoint.by_epoch": False}
+    train(DEMO, work_dir=tmp_path / "a", options=options)
+    straight = loaded.copy()
+    assert len(straight) == 33
+    for iteration, skipped, validations in ((4, 15, 2), (6, 22, 2), (9, 33, 1)):
+        loaded.clear()
+        capsys.readouterr()
+        resumed = train(
+            DEMO, work_dir=tmp_path / "b", resume=str(tmp_path / "a" / f"iter_{iteration}.pth"), options=options
+        )
+        assert loaded == straight[skipped:]
+        assert capsys.readouterr().out.count("accuracy/top1") == validations
+        assert resumed.top1 is not None
+
+
+def test_resuming_at_the_end_of_the_last_epoch_validates(tmp_path):
+    train(DEMO, work_dir=tmp_path, options=BY_EPOCH, validate=False)
+    assert train(DEMO, work_dir=tmp_path, options=BY_EPOCH, resume="auto").top1 is not None
+
+
+@pytest.mark.parametrize(
+    ("given", "chosen"),
+    [
+        ({}, "ExactEpochLoop"),
+        ({"train_cfg": {"_delete_": True, "by_epoch": False, "max_iters": 5}}, "ExactIterLoop"),
+        ({"train_cfg": {"_delete_": True, "type": "EpochBasedTrainLoop", "max_epochs": 5}}, "EpochBasedTrainLoop"),
+    ],
+)
+def test_which_loop(given, chosen):
+    cfg = prepare(DEMO, options=given)
+    assert cfg.train_cfg.type == chosen
+    assert "by_epoch" not in cfg.train_cfg
+
+
+def test_workers_are_shielded_where_there_are_any():
+    cfg = prepare(DEMO, options={"train_dataloader.num_workers": 2})
+    assert cfg.train_dataloader.worker_init_fn.type == "shield_worker"
+    assert "worker_init_fn" not in cfg.val_dataloader
+
+
+def test_batch_sampler_is_refused(tmp_path):
+    options = {**BY_EPOCH, "train_dataloader.batch_sampler": {"type": "BatchSampler"}}
+    with pytest.raises(UserError, match=r"train_dataloader\.batch_sampler is set"):
+        train(DEMO, work_dir=tmp_path, options=options)
+
+
+def test_old_checkpoints_go_after_the_next_is_there(tmp_path, monkeypatch):
+    events = []
+    put, remove = AtomicBackend.put, AtomicBackend.remove
+    monkeypatch.setattr(
+        AtomicBackend, "put", lambda self, data, path: (put(self, data, path), events.append(Path(path).name))
+    )
+    monkeypatch.setattr(
+        AtomicBackend, "remove", lambda self, path: (events.append(f"- {Path(path).name}"), remove(self, path))
+    )
+    options = {
+        **BY_EPOCH,
+        "default_hooks.checkpoint.max_keep_ckpts": 2,
+        "default_hooks.checkpoint.save_best": "train",
+        "default_hooks.checkpoint.rule": "greater",
+    }
+    # Each validation better than the one before.
+    scores = iter(range(10))
+    monkeypatch.setattr("mmpretrain.evaluation.Accuracy.compute_metrics", lambda self, results: {})
+    monkeypatch.setattr("mmengine.evaluator.Evaluator.evaluate", lambda self, size: {"train": float(next(scores))})
+    train(DEMO, work_dir=tmp_path, options=options)
+    assert events == [
+        "epoch_1.pth",
+        "best_train_epoch_1.pth",
+        "epoch_1.pth",
+        "epoch_2.pth",
+        "best_train_epoch_2.pth",
+        "epoch_2.pth",
+        "- best_train_epoch_1.pth",
+        "epoch_3.pth",
+        "- epoch_1.pth",
+        "best_train_epoch_3.pth",
+        "epoch_3.pth",
+        "- best_train_epoch_2.pth",
+    ]
+    # A resumed run goes on with the files that are there.
+    events.clear()
+    train(DEMO, work_dir=tmp_path, resume="auto", validate=False, options={**options, "train_cfg.max_epochs": 4})
+    assert events == ["epoch_4.pth", "- epoch_2.pth"]
