@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mmengine.fileio import LocalBackend, register_backend
 
-__all__ = ["AtomicBackend", "write_atomically"]
+__all__ = ["AtomicBackend", "remove_leftovers", "write_atomically"]
 
 
 def write_atomically(path: str | Path, data: bytes) -> None:
@@ -37,6 +37,12 @@ def write_atomically(path: str | Path, data: bytes) -> None:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def remove_leftovers(folder: str | Path) -> None:
+    """Remove the temporary files of checkpoints that a killed process left in a folder."""
+    for path in Path(folder).glob(".*.pth.*.tmp"):
+        path.unlink(missing_ok=True)
 
 
 class AtomicBackend(LocalBackend):

@@ -41,8 +41,16 @@ def _buffer_method(owner: Any, name: str) -> Callable:
     return getattr(HistoryBuffer, name)
 
 
+def _bytes_of(text: Any, encoding: str) -> bytes:
+    if not isinstance(text, str) or encoding != "latin1":
+        raise pickle.UnpicklingError(f"the file asks for _codecs.encode({text!r}, {encoding!r})")
+    return text.encode("latin1")
+
+
 # The unpickler looks a function up by the name that the file uses.
 _buffer_method.__module__, _buffer_method.__name__, _buffer_method.__qualname__ = "builtins", "getattr", "getattr"
+# By which bytes are written, and NumPy's numbers hold some; torch allows it from 2.5 on.
+_bytes_of.__module__, _bytes_of.__name__, _bytes_of.__qualname__ = "_codecs", "encode", "encode"
 
 
 def _allowed() -> list:
@@ -50,6 +58,7 @@ def _allowed() -> list:
     return [
         HistoryBuffer,
         _buffer_method,
+        _bytes_of,
         numpy_core.multiarray._reconstruct,
         numpy_core.multiarray.scalar,
         np.ndarray,
@@ -70,6 +79,9 @@ def load_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> dict:
         raise UserError(str(error)) from error
     if not isinstance(content, dict):
         raise UserError(f"The file {path} holds a {type(content).__name__}, not a checkpoint; give another file.")
+    if isinstance(content.get("meta"), dict):
+        # MMEngine runs it as Python when a run resumes; what it writes itself is called "cfg", and is never run.
+        content["meta"].pop("config", None)
     return {"state_dict": content} if Path(path).suffix == ".safetensors" else content
 
 

@@ -6,7 +6,7 @@ import pytest
 from mmengine.fileio import get_file_backend
 from mmengine.runner import save_checkpoint
 
-from soft_vit.engine.atomic_storage import AtomicBackend, write_atomically
+from soft_vit.engine.atomic_storage import AtomicBackend, remove_leftovers, write_atomically
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
@@ -45,3 +45,11 @@ def test_mmengine_writes_through_it(tmp_path, monkeypatch):
     AtomicBackend().put_text("ü", tmp_path / "note")
     assert replaced == ["x.pth", "note"]
     assert (tmp_path / "note").read_text(encoding="utf-8") == "ü"
+
+
+def test_leftovers_of_checkpoints_alone_are_removed(tmp_path):
+    kept = ["epoch_1.pth", ".hidden", ".notes.txt.ab12.tmp", "x.pth.tmp"]
+    for name in [*kept, ".epoch_2.pth.ab12.tmp", ".best_top1_epoch_3.pth.x_.tmp"]:
+        (tmp_path / name).touch()
+    remove_leftovers(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == sorted(kept)

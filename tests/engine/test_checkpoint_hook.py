@@ -1,6 +1,10 @@
-"""Which checkpoints are kept and found."""
+"""Which checkpoints are written, kept and found."""
+
+import re
+from pathlib import Path
 
 import pytest
+import torch
 
 from soft_vit.engine import SafeCheckpointHook
 from soft_vit.engine.checkpoint_hook import find_newest_checkpoint
@@ -19,25 +23,65 @@ def test_writing_is_atomic(keep):
     assert hook.max_keep_ckpts == keep
 
 
+def write(path: Path) -> None:
+    """A checkpoint of the iteration in its name, where an epoch has 100."""
+    kind, number = re.search(r"(epoch|iter)_(\w+)\.pth", path.name).groups()
+    iteration = int(number) * (100 if kind == "epoch" else 1) if number.isdigit() else 0
+    torch.save({"meta": {"iter": iteration}, "state_dict": {"w": torch.arange(1000.0)}}, path)
+
+
 @pytest.mark.parametrize(
     ("files", "note", "newest"),
     [
         ([], None, None),
         (["epoch_2.pth", "epoch_10.pth"], None, "epoch_10.pth"),
         (["iter_500.pth", "iter_1000.pth"], None, "iter_1000.pth"),
+        (["epoch_1.pth", "stopped_iter_150.pth", "epoch_2.pth"], None, "epoch_2.pth"),
+        (["epoch_1.pth", "stopped_iter_150.pth"], None, "stopped_iter_150.pth"),
         # A second, shorter run in the same folder.
         (["epoch_3.pth", "epoch_10.pth"], "/moved/elsewhere/epoch_3.pth", "epoch_3.pth"),
         # Damaged or outdated notes.
         (["epoch_3.pth"], "", "epoch_3.pth"),
         (["epoch_3.pth"], "/gone/epoch_9.pth", "epoch_3.pth"),
         # Others' files.
-        (["best_top1_epoch_3.pth", ".epoch_4.pth.x.tmp", "epoch_x.pth"], None, None),
+        (["best_top1_epoch_3.pth", "epoch_x.pth"], None, None),
     ],
 )
 def test_find_newest(tmp_path, files, note, newest):
     for name in files:
-        (tmp_path / name).touch()
+        write(tmp_path / name)
     if note is not None:
         (tmp_path / "last_checkpoint").write_text(note)
     found = find_newest_checkpoint(tmp_path)
     assert (found and found.name) == newest
+
+
+def cut(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+def garble(content: bytes) -> bytes:
+    """Change one number in a tensor: the file can be loaded, and says nothing."""
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [cut, garble, lambda content: b"", lambda content: b"\0" * len(content)],
+    ids=["cut", "bit", "empty", "zero"],
+)
+@pytest.mark.parametrize("noted", [True, False])
+def test_damaged_one_is_passed_over(tmp_path, capsys, damage, noted):
+    for name in ("epoch_1.pth", "epoch_2.pth", "epoch_3.pth"):
+        write(tmp_path / name)
+    (tmp_path / "epoch_3.pth").write_bytes(damage((tmp_path / "epoch_3.pth").read_bytes()))
+    if noted:
+        (tmp_path / "last_checkpoint").write_text(str(tmp_path / "epoch_3.pth"))
+    assert find_newest_checkpoint(tmp_path) == tmp_path / "epoch_2.pth"
+    printed = capsys.readouterr().out
+    assert printed.count("\n") == 1
+    assert f"{tmp_path / 'epoch_3.pth'} is damaged" in printed
+    (tmp_path / "epoch_1.pth").write_bytes(b"")
+    (tmp_path / "epoch_2.pth").write_bytes(b"PK")
+    assert find_newest_checkpoint(tmp_path) is None

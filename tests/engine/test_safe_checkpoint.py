@@ -7,13 +7,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import timm
 import torch
 from mmengine.logging import HistoryBuffer
 from mmengine.runner import CheckpointLoader, load_checkpoint
 from safetensors.torch import save_file
 
-from soft_vit.engine import UserError
+from soft_vit.engine import UserError, evaluate, train
 from soft_vit.engine.safe_checkpoint import load_checkpoint_file
+
+DEMO = Path(__file__).parents[2] / "configs" / "demo" / "soft_pico_shapes.py"
+TINY = {
+    "model.depths": [1, 1, 1, 1],
+    "train_dataloader.dataset.length": 4,
+    "train_dataloader.dataset.size": 32,
+    "train_dataloader.batch_size": 4,
+    "train_cfg.max_epochs": 1,
+}
 
 
 class Call:
@@ -48,6 +58,66 @@ def test_crafted_file_is_refused_and_not_run(tmp_path, name, legacy):
     with pytest.raises(UserError, match="not a checkpoint that can be read safely"):
         load_checkpoint(torch.nn.Linear(1, 1), str(file))
     assert not target.exists()
+
+
+def train_tiny(work_dir: Path, resume: str | None = None, **options: object) -> None:
+    options = {**TINY, **{name.replace("__", "."): value for name, value in options.items()}}
+    train(DEMO, work_dir=work_dir, resume=resume, validate=False, options=options)
+
+
+# Every way in which the path of a file gets into a run or a model.
+READERS = {
+    "resume": lambda file, folder: train_tiny(folder, resume=file),
+    "load_from": lambda file, folder: train_tiny(folder, load_from=file),
+    "init_cfg": lambda file, folder: train_tiny(folder, model__init_cfg={"type": "Pretrained", "checkpoint": file}),
+    "overlay": lambda file, folder: train_tiny(
+        folder, model__pretrained=True, model__pretrained_cfg_overlay={"file": file}
+    ),
+    "checkpoint_path": lambda file, folder: train_tiny(folder, model__checkpoint_path=file),
+    "teacher": lambda file, folder: train_tiny(
+        folder, model__type="DistillClassifier", model__teacher={"model_name": "soft_pico", "checkpoint": file}
+    ),
+    "test": lambda file, folder: evaluate(DEMO, file, work_dir=folder),
+    "weights of a test": lambda file, folder: evaluate(DEMO, "soft_pico", weights=file, work_dir=folder),
+    "overlay of timm": lambda file, folder: timm.create_model(
+        "soft_pico", pretrained=True, pretrained_cfg_overlay={"file": file}
+    ),
+    # These timm reads itself.
+    "timm: file": lambda file, folder: timm.create_model("soft_pico", checkpoint_path=file),
+    "timm: overlay": lambda file, folder: timm.create_model(
+        "pvt_v2_b0", pretrained=True, pretrained_cfg_overlay={"file": file}
+    ),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("key", ["state_dict", "message_hub"])
+def test_no_reader_runs_a_crafted_file(tmp_path, reader, key):
+    target, file = tmp_path / "owned", tmp_path / "crafted.pth"
+    torch.save({"state_dict": {}, key: attacks(target)["mkdir"]}, file)
+    with pytest.raises((ValueError, RuntimeError, pickle.UnpicklingError)) as caught:
+        READERS[reader](str(file), tmp_path / "run")
+    assert not target.exists()
+    assert "checkpoint" in str(caught.value)
+    assert isinstance(caught.value, ValueError) or reader.startswith("timm:")
+
+
+def test_newest_checkpoint_that_is_crafted_is_passed_over(tmp_path, capsys):
+    target = tmp_path / "owned"
+    torch.save({"state_dict": attacks(target)["mkdir"]}, tmp_path / "epoch_1.pth")
+    (tmp_path / "last_checkpoint").write_text("epoch_1.pth")
+    train_tiny(tmp_path, resume="auto")
+    assert not target.exists()
+    assert "it asks for posix.mkdir, which could run code" in capsys.readouterr().out
+
+
+def test_a_config_inside_a_checkpoint_is_not_run(tmp_path):
+    train_tiny(tmp_path)
+    checkpoint = load_checkpoint_file(tmp_path / "epoch_1.pth")
+    checkpoint["meta"]["config"] = f"import os\nos.mkdir({str(tmp_path / 'owned')!r})\n"
+    torch.save(checkpoint, tmp_path / "crafted.pth")
+    train_tiny(tmp_path, resume=str(tmp_path / "crafted.pth"))
+    assert not (tmp_path / "owned").exists()
 
 
 def test_plain_pickle_is_refused(tmp_path):

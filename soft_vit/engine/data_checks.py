@@ -1,0 +1,48 @@
+"""The data of a config: where it lies, and whether its classes fit the model."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from mmengine.config import Config
+from mmengine.hooks import Hook
+from mmengine.model import is_model_wrapper
+from mmengine.runner import Runner
+
+from soft_vit.engine.errors import UserError
+
+__all__ = ["ClassCountHook", "fill_data_root"]
+
+
+def fill_data_root(cfg: Config) -> None:
+    """Give the top-level `data_root` of a config to each ImageTree in its data loaders that names none, in place."""
+    root = cfg.get("data_root")
+    if root is None:
+        return
+    for split in ("train", "val", "test"):
+        for dataset in _datasets((cfg.get(f"{split}_dataloader") or {}).get("dataset")):
+            if dataset.get("type") == "ImageTree" and not dataset.get("data_root"):
+                dataset["data_root"] = root
+
+
+def _datasets(config: Any) -> Iterator[dict]:
+    """The config of a data set, and those inside it."""
+    if isinstance(config, dict):
+        yield config
+        for inner in (config.get("dataset"), *config.get("datasets", ())):
+            yield from _datasets(inner)
+
+
+class ClassCountHook(Hook):
+    """Refuses data with more classes than the model tells apart, before the first step. Raises UserError."""
+
+    def before_train(self, runner: Runner) -> None:
+        classes = getattr(runner.train_dataloader.dataset, "metainfo", {}).get("classes")
+        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        # A timm model inside ours, or the head of one of MMPretrain.
+        owners = (getattr(model, name, None) for name in ("model", "head"))
+        head = next((owner.num_classes for owner in owners if hasattr(owner, "num_classes")), None)
+        if classes is not None and head is not None and len(classes) > head:
+            raise UserError(
+                f"The training data has {len(classes)} classes and the model tells {head} apart; set model.num_classes "
+                f"to {len(classes)}."
+            )

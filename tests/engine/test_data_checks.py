@@ -1,0 +1,63 @@
+"""What a config says of its data."""
+
+from types import SimpleNamespace
+
+import pytest
+from mmengine.config import Config
+
+from soft_vit.engine import UserError
+from soft_vit.engine.data_checks import ClassCountHook, fill_data_root
+
+
+def test_data_root_reaches_every_tree_without_one():
+    cfg = Config(
+        {
+            "data_root": "/data",
+            "train_dataloader": {
+                "dataset": {
+                    "type": "ConcatDataset",
+                    "datasets": [
+                        {"type": "RepeatDataset", "dataset": {"type": "ImageTree", "split": "train"}},
+                        {"type": "ImageTree", "data_root": "/own"},
+                    ],
+                }
+            },
+            "val_dataloader": {"dataset": {"type": "ImageTree", "data_root": None}},
+            "test_dataloader": {"dataset": {"type": "ShapesDataset"}},
+        }
+    )
+    fill_data_root(cfg)
+    first, second = cfg.train_dataloader.dataset.datasets
+    assert first.dataset.data_root == "/data"
+    assert second.data_root == "/own"
+    assert cfg.val_dataloader.dataset.data_root == "/data"
+    assert "data_root" not in cfg.test_dataloader.dataset
+
+
+@pytest.mark.parametrize("content", [{}, {"data_root": None, "val_dataloader": {"dataset": {"type": "ImageTree"}}}])
+def test_without_a_data_root(content):
+    cfg = Config(content)
+    fill_data_root(cfg)
+    assert cfg.to_dict() == content
+
+
+@pytest.mark.parametrize(
+    ("classes", "model", "fits"),
+    [
+        (10, {"model": SimpleNamespace(num_classes=10)}, True),
+        (10, {"model": SimpleNamespace(num_classes=1000)}, True),
+        (11, {"model": SimpleNamespace(num_classes=10)}, False),
+        (11, {"head": SimpleNamespace(num_classes=10)}, False),
+        (11, {}, True),
+        (None, {"model": SimpleNamespace(num_classes=1)}, True),
+    ],
+)
+def test_classes_fit_the_head(classes, model, fits):
+    metainfo = {} if classes is None else {"classes": tuple(map(str, range(classes)))}
+    loader = SimpleNamespace(dataset=SimpleNamespace(metainfo=metainfo))
+    run = SimpleNamespace(train_dataloader=loader, model=SimpleNamespace(**model))
+    if fits:
+        ClassCountHook().before_train(run)
+    else:
+        with pytest.raises(UserError, match="has 11 classes and the model tells 10 apart"):
+            ClassCountHook().before_train(run)
