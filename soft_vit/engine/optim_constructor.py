@@ -40,6 +40,13 @@ class TimmOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         model = model.module if is_model_wrapper(model) else model
         # A classifier of MMEngine holds the timm model.
         timm_model = getattr(model, "model", model)
+        grouped = {id(parameter) for parameter in timm_model.parameters()}
+        others = [name for name, p in model.named_parameters() if p.requires_grad and id(p) not in grouped]
+        if others:
+            raise UserError(
+                f"{type(model).__name__} has parameters outside of its timm model, such as {others[0]}, which timm's "
+                "rules leave out; use the DefaultOptimWrapperConstructor."
+            )
         config = dict(self.optimizer_cfg)
         config["params"] = self._groups(timm_model, config)
         wrapper = {"type": "OptimWrapper", **self.optim_wrapper_cfg, "optimizer": OPTIMIZERS.build(config)}
@@ -49,8 +56,10 @@ class TimmOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         decay = optimizer.get("weight_decay") or 0.0
         exempt = model.no_weight_decay() if hasattr(model, "no_weight_decay") else ()
         if self.layer_decay is None:
-            return param_groups_weight_decay(model, decay, exempt)
-        groups = param_groups_layer_decay(model, decay, exempt, layer_decay=self.layer_decay, min_scale=self.min_scale)
+            return param_groups_weight_decay(model, decay, no_weight_decay_list=exempt)
+        groups = param_groups_layer_decay(
+            model, decay, no_weight_decay_list=exempt, layer_decay=self.layer_decay, min_scale=self.min_scale
+        )
         for group in groups:
             group.pop("param_names", None)
             group["lr"] = optimizer["lr"] * group.pop("lr_scale")

@@ -1,0 +1,206 @@
+"""Optimizer steps in any precision that leave out what is not finite."""
+
+import logging
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from mmengine.logging import print_log
+from mmengine.optim import OptimWrapper
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils import clip_grad_norm_
+
+from soft_vit.engine.errors import UserError
+from soft_vit.registry import OPTIM_WRAPPERS, register
+
+__all__ = ["SafeOptimWrapper", "running_statistics"]
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+# Below it a loss scale would make gradients smaller than they are.
+_LOWEST_SCALE = 1.0
+
+
+def running_statistics(model: nn.Module) -> list[Tensor]:
+    """The buffers that a forward pass in training changes: those of BatchNorm."""
+    norms = (module for module in model.modules() if isinstance(module, _BatchNorm))
+    return [buffer for norm in norms for buffer in norm.buffers(recurse=False)]
+
+
+@register(OPTIM_WRAPPERS)
+class SafeOptimWrapper(OptimWrapper):
+    """MMEngine's OptimWrapper with mixed precision on any device and a guard against losses that are not finite.
+
+    A step whose loss or gradient is not finite changes nothing: parameters, optimizer and BatchNorm's statistics stay,
+    the gradients are dropped, and the iteration is logged. The norm of the gradients decides, which clipping computes
+    and MMEngine's log reads in any case, so that the guard adds no synchronisation with a GPU; it is the same number
+    on every rank.
+
+    dtype: of the forward pass under autocast, "float32" for none. loss_scale: of float16, "dynamic" or a number; a
+    gradient that overflows only because of a dynamic scale lowers it and does not count. max_skipped: after so many
+    skipped steps in a row the run ends with a UserError (a ValueError). Windows of `accumulative_counts` batches begin
+    anew with every epoch, so that a checkpoint between two epochs lies between two windows; in the last, shorter one
+    the mean is over the batches that it has. The schedule moves with every batch. Other arguments are OptimWrapper's.
+
+    stepped: whether the last batch ended in a step of the optimizer. skipped: number of skipped steps. Raises UserError
+    for a dtype, loss_scale or max_skipped that is not one of these.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        dtype: str = "float32",
+        loss_scale: str | float = "dynamic",
+        max_skipped: int = 10,
+        **kwargs: Any,
+    ) -> None:
+        if dtype not in _DTYPES:
+            raise UserError(f"dtype is {dtype!r}; choose one of {', '.join(_DTYPES)}.")
+        dynamic = loss_scale == "dynamic"
+        if not dynamic and (isinstance(loss_scale, str) or not 0 < loss_scale < math.inf):
+            raise UserError(f'loss_scale is {loss_scale!r}; choose a number above 0, or "dynamic".')
+        if max_skipped < 1:
+            raise UserError(f"max_skipped is {max_skipped}; let at least 1 step be skipped before the run ends.")
+        super().__init__(*args, **kwargs)
+        self.dtype = _DTYPES[dtype]
+        self.max_skipped = max_skipped
+        self.skipped, self._skipped_in_a_row = 0, 0
+        self.stepped = False
+        self._device = self.optimizer.param_groups[0]["params"][0].device.type
+        self._fixed_scale = None if dynamic else float(loss_scale)
+        self._scaler = None
+        if self.dtype is torch.float16:
+            self._scaler = torch.amp.GradScaler(self._device, **({} if dynamic else {"init_scale": self._fixed_scale}))
+        self._model: nn.Module | None = None
+        self._statistics: list[Tensor] = []
+        self._saved_statistics: list[Tensor] = []
+
+    @contextmanager
+    def optim_context(self, model: nn.Module) -> Iterator[None]:
+        self._watch(model)
+        enabled = self.dtype is not torch.float32
+        with super().optim_context(model), torch.autocast(self._device, dtype=self.dtype, enabled=enabled):
+            yield
+
+    def _watch(self, model: nn.Module) -> None:
+        """Before a forward pass: keep what it may spoil."""
+        if model is not self._model:
+            self._model = model
+            self._statistics = running_statistics(model)
+            self._saved_statistics = [buffer.clone() for buffer in self._statistics]
+        elif self._statistics and self.should_update():
+            torch._foreach_copy_(self._saved_statistics, self._statistics)
+
+    def backward(self, loss: Tensor, **kwargs: Any) -> None:
+        scaled = loss if self._scaler is None else self._scaler.scale(loss)
+        # A loss that is not finite becomes a gradient that is not, on every rank once they are averaged: one test, of
+        # the gradients, finds both.
+        seed = torch.where(loss.isfinite(), torch.ones_like(scaled), math.nan)
+        scaled.backward(seed, **kwargs)
+        self._inner_count += 1
+        self.stepped = False
+
+    def step(self, **kwargs: Any) -> None:
+        if self._scaler is not None:
+            self._scaler.unscale_(self.optimizer)
+        norm = self._clip_grad()
+        self.stepped = math.isfinite(norm)
+        if self.stepped:
+            self.optimizer.step(**kwargs)
+            self._skipped_in_a_row = 0
+            self.message_hub.update_scalar("train/grad_norm", norm)
+            if self._scaler is not None:
+                self._scaler.update(self._fixed_scale)
+            return
+        if self._statistics:
+            torch._foreach_copy_(self._statistics, self._saved_statistics)
+        if not self._lower_scale():
+            self._count_skipped()
+
+    def _clip_grad(self) -> float:
+        """Clip as asked for; returns the norm of the gradients before."""
+        by_norm = self.clip_grad_kwargs is not None and self.clip_func is clip_grad_norm_
+        # No clipping is clipping at infinity.
+        options = self.clip_grad_kwargs if by_norm else {"max_norm": math.inf}
+        params = [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
+        norm = clip_grad_norm_(params, **options)
+        # A sharded model's is in parts.
+        norm = float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
+        if self.clip_grad_kwargs is not None and not by_norm:
+            self.clip_func(params, **self.clip_grad_kwargs)
+        return norm
+
+    def _lower_scale(self) -> bool:
+        """After a gradient that is not finite: whether the loss scale may be the cause and is lower now."""
+        if self._scaler is None:
+            return False
+        scale = self._scaler.get_scale()
+        if self._fixed_scale is not None or scale <= _LOWEST_SCALE:
+            self._scaler.update(scale)
+            return False
+        self._scaler.update()
+        self._log(
+            f"a gradient overflows in float16; the step is skipped and the loss scale is {self._scaler.get_scale():g}."
+        )
+        return True
+
+    def _count_skipped(self) -> None:
+        self.skipped += 1
+        self._skipped_in_a_row += 1
+        self.message_hub.update_scalar("train/skipped_steps", self.skipped)
+        self._log(
+            "the loss or a gradient is not finite; the step is skipped, "
+            f"{self._skipped_in_a_row} in a row and {self.skipped} in all."
+        )
+        if self._skipped_in_a_row >= self.max_skipped:
+            raise UserError(
+                f"The loss or a gradient was not finite in {self._skipped_in_a_row} steps in a row, up to iteration "
+                f"{self._inner_count}; checkpoints hold nothing of them: start from the weights of the newest "
+                "(load_from) with a lower learning rate, or resume in float32."
+            )
+
+    def _log(self, sentence: str) -> None:
+        print_log(f"Iteration {self._inner_count}: {sentence}", "current", logging.WARNING)
+
+    def state_dict(self) -> dict:
+        state = super().state_dict()
+        state["guard"] = {"skipped": self.skipped, "in_a_row": self._skipped_in_a_row}
+        if self._scaler is not None:
+            state["loss_scaler"] = self._scaler.state_dict()
+        return state
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        """Take over another run's state; one without a loss scale or a guard leaves them as they begin."""
+        guard = state_dict.pop("guard", {"skipped": 0, "in_a_row": 0})
+        self.skipped, self._skipped_in_a_row = guard["skipped"], guard["in_a_row"]
+        scale = state_dict.pop("loss_scaler", None)
+        if scale is not None and self._scaler is not None:
+            self._scaler.load_state_dict(scale)
+        super().load_state_dict(state_dict)
+
+    def initialize_count_status(self, model: nn.Module, init_counts: int, max_counts: int) -> None:
+        self._inner_count, self._max_counts = init_counts, max_counts
+        if not self.should_update():
+            self._log("the run resumes between two optimizer steps; the gradients since the first are lost.")
+
+    def _window(self, iteration: int) -> tuple[int, bool]:
+        """Batches in the window of accumulation that an iteration, from 0, lies in, and whether it is the last."""
+        counts = self._accumulative_counts
+        position = iteration
+        size = counts
+        if self._max_counts > 0:
+            epoch = self._max_counts // self.message_hub.get_info("max_epochs", 1)
+            position = iteration % epoch
+            size = min(counts, epoch - position // counts * counts)
+        return size, position % counts == size - 1
+
+    def should_update(self) -> bool:
+        return self._window(self._inner_count - 1)[1]
+
+    def should_sync(self) -> bool:
+        return self._window(self._inner_count)[1]
+
+    def scale_loss(self, loss: Tensor) -> Tensor:
+        return loss / self._window(self._inner_count)[0]
