@@ -14,11 +14,13 @@ from mmengine.registry import Registry
 __all__ = [
     "DATASETS",
     "HOOKS",
+    "LOG_PROCESSORS",
     "METRICS",
     "MODELS",
     "OPTIM_WRAPPERS",
     "OPTIM_WRAPPER_CONSTRUCTORS",
     "TRANSFORMS",
+    "VISBACKENDS",
     "register",
 ]
 
@@ -29,6 +31,8 @@ DATASETS = Registry("dataset", parent=root.DATASETS, scope="soft_vit", locations
 TRANSFORMS = Registry("transform", parent=root.TRANSFORMS, scope="soft_vit", locations=_LOCATIONS)
 HOOKS = Registry("hook", parent=root.HOOKS, scope="soft_vit", locations=_LOCATIONS)
 METRICS = Registry("metric", parent=root.METRICS, scope="soft_vit", locations=_LOCATIONS)
+LOG_PROCESSORS = Registry("log_processor", parent=root.LOG_PROCESSORS, scope="soft_vit", locations=_LOCATIONS)
+VISBACKENDS = Registry("vis_backend", parent=root.VISBACKENDS, scope="soft_vit", locations=_LOCATIONS)
 OPTIM_WRAPPERS = Registry("optim_wrapper", parent=root.OPTIM_WRAPPERS, scope="soft_vit", locations=_LOCATIONS)
 OPTIM_WRAPPER_CONSTRUCTORS = Registry(
     "optim_wrapper_constructor", parent=root.OPTIM_WRAPPER_CONSTRUCTORS, scope="soft_vit", locations=_LOCATIONS

@@ -27,6 +27,18 @@ def main(argv: Sequence[str] | None = None) -> None:
         help="go on from a checkpoint, or from the newest one in the work directory",
     )
     parser.add_argument("--amp", action="store_true", help="bfloat16 autocast, on CPU or GPU")
+    parser.add_argument(
+        "--auto-scale-lr",
+        action="store_true",
+        help="scale the learning rate with the global batch, from the config's auto_scale_lr.base_batch_size",
+    )
+    parser.add_argument(
+        "--stop-signals",
+        nargs="+",
+        default=["SIGTERM"],
+        metavar="SIGNAL",
+        help="save and end with exit code 75 at the end of the step (default: SIGTERM; Slurm may send SIGUSR1)",
+    )
     parser.add_argument("--no-validate", action="store_true", help="leave the validation out")
     parser.add_argument("--cfg-options", nargs="+", action=DictAction, metavar="KEY=VALUE", help="change the config")
     parser.add_argument("--launcher", choices=LAUNCHERS, default="none", help="how the processes were started")
@@ -43,6 +55,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             validate=not args.no_validate,
             options=args.cfg_options,
             launcher=args.launcher,
+            auto_scale_lr=args.auto_scale_lr,
+            stop_signals=args.stop_signals,
         )
     if is_main_process():
         print(result)

@@ -8,6 +8,10 @@ default_hooks = dict(
     param_scheduler=dict(type="ParamSchedulerHook"),
     checkpoint=dict(type="SafeCheckpointHook", interval=1, max_keep_ckpts=2),
     sampler_seed=dict(type="DistSamplerSeedHook"),
+    # MMEngine would copy the whole history of each logged number in every step.
+    history=dict(type="ShortHistoryHook"),
+    # Names each image that cannot be read, and ends a run with more than this share of them.
+    bad_images=dict(type="BadImagesHook", max_share=0.01),
 )
 
 # train_acc is a mean over the window as the loss is; MMEngine's own pattern would show the last batch alone.

@@ -7,6 +7,7 @@ model = dict(type="TimmProgressClassifier", model_name="soft_pico", num_classes=
 
 train_cfg = dict(by_epoch=True, max_epochs=5, val_interval=1)
 optim_wrapper = dict(
+    type="SafeOptimWrapper",
     optimizer=dict(type="AdamW", lr=1e-3, weight_decay=0.02),
     clip_grad=dict(max_norm=1.0),
 )

@@ -5,25 +5,41 @@ Importing this package registers everything it holds and makes MMEngine's checkp
 
 from soft_vit.engine import environment, safe_checkpoint
 from soft_vit.engine.atomic_storage import AtomicBackend
-from soft_vit.engine.autocast import AutocastOptimWrapper
 from soft_vit.engine.checkpoint_hook import SafeCheckpointHook
 from soft_vit.engine.checkpoint_match import CheckpointMatchHook
 from soft_vit.engine.classifier import TimmProgressClassifier
 from soft_vit.engine.config import apply_options, load_config
+from soft_vit.engine.data_preprocessor import RecipeDataPreprocessor
+from soft_vit.engine.distillation import DistillClassifier
+from soft_vit.engine.ema_hook import EMAEvalHook
 from soft_vit.engine.errors import UserError
 from soft_vit.engine.evaluation import evaluate
+from soft_vit.engine.finetune import StartWeightsHook
+from soft_vit.engine.history_hook import ShortHistoryHook
+from soft_vit.engine.image_dataset import BadImagesHook, ImageTree
 from soft_vit.engine.optim_constructor import TimmOptimWrapperConstructor
+from soft_vit.engine.optim_wrapper import SafeOptimWrapper
 from soft_vit.engine.run import train
 from soft_vit.engine.shapes_dataset import ShapesDataset
+from soft_vit.engine.transforms import AlbumentationsTransform, TimmAugment
 
 safe_checkpoint.install()
 
 __all__ = [
+    "AlbumentationsTransform",
     "AtomicBackend",
-    "AutocastOptimWrapper",
+    "BadImagesHook",
     "CheckpointMatchHook",
+    "DistillClassifier",
+    "EMAEvalHook",
+    "ImageTree",
+    "RecipeDataPreprocessor",
     "SafeCheckpointHook",
+    "SafeOptimWrapper",
     "ShapesDataset",
+    "ShortHistoryHook",
+    "StartWeightsHook",
+    "TimmAugment",
     "TimmOptimWrapperConstructor",
     "TimmProgressClassifier",
     "UserError",

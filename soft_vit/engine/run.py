@@ -1,8 +1,9 @@
 """Training from a config: what the command line calls."""
 
+import errno
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +13,17 @@ from mmengine.config import Config
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
+from soft_vit.engine.batch_position_hook import BatchPositionHook
 from soft_vit.engine.checkpoint_hook import find_newest_checkpoint
 from soft_vit.engine.checkpoint_match import CheckpointMatchHook
 from soft_vit.engine.config import apply_options, check_keys, load_config, one_line
+from soft_vit.engine.data_checks import ClassCountHook, fill_data_root
 from soft_vit.engine.errors import UserError
+from soft_vit.engine.finetune import StartWeightsHook
+from soft_vit.engine.scale_lr import scale_learning_rate
+from soft_vit.engine.step_seed_hook import StepSeedHook
+from soft_vit.engine.stop_hook import StopHook
+from soft_vit.engine.train_loop import ExactEpochLoop, ExactIterLoop
 
 __all__ = ["LAUNCHERS", "TrainResult", "prepare", "train"]
 
@@ -64,6 +72,12 @@ def config_errors(start: StartHook, config: Config) -> Iterator[None]:
         yield
     except (UserError, FileNotFoundError):
         raise
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise UserError(
+            f"The disk is full ({error}); make room, then go on with --resume from the last checkpoint."
+        ) from error
     except (ValueError, KeyError, TypeError, AttributeError, AssertionError, ImportError, RuntimeError) as error:
         if start.begun:
             raise
@@ -90,13 +104,38 @@ def prepare(
     elif cfg.get("work_dir") is None:
         cfg.work_dir = str(Path("work_dirs") / Path(config).stem)
     cfg.launcher = launcher
+    fill_data_root(cfg)
+    _use_exact_loop(cfg)
+    _fit_loaders(cfg)
     run = next(_runs_in_this_process)
     if run and cfg.get("experiment_name") is None:
         # MMEngine keeps logs in memory under a name that two runs begun in the same second would share.
         cfg.experiment_name = f"{Path(config).stem}_run{run}"
     if launcher != "none" and not torch.cuda.is_available():
         _distribute_on_cpu(cfg, launcher)
+    elif launcher == "pytorch" and int(os.environ.get("LOCAL_WORLD_SIZE", 1)) > torch.cuda.device_count():
+        raise UserError(
+            f"This machine has {torch.cuda.device_count()} GPUs for {os.environ['LOCAL_WORLD_SIZE']} processes; start "
+            "at most one a GPU."
+        )
     return cfg
+
+
+def _use_exact_loop(cfg: Config) -> None:
+    """Train with a loop that resumes exactly, where the config names none."""
+    loop = cfg.get("train_cfg") or {}
+    if "type" not in loop and "by_epoch" in loop:
+        loop["type"] = (ExactEpochLoop if loop.pop("by_epoch") else ExactIterLoop).__name__
+
+
+def _fit_loaders(cfg: Config) -> None:
+    """Workers that outlive a notice to stop, and no memory pinned for a GPU that is not there."""
+    for split in ("train", "val", "test"):
+        loader = cfg.get(f"{split}_dataloader") or {}
+        if loader.get("num_workers", 0) > 0:
+            loader.setdefault("worker_init_fn", {"type": "shield_worker"})
+        if loader.get("pin_memory") and not torch.cuda.is_available():
+            loader["pin_memory"] = False
 
 
 def _distribute_on_cpu(cfg: Config, launcher: str) -> None:
@@ -108,18 +147,36 @@ def _distribute_on_cpu(cfg: Config, launcher: str) -> None:
         )
     if not torch.distributed.is_initialized():
         torch.distributed.init_process_group("gloo")
-    wrapper = {"type": "MMDistributedDataParallel", "device_ids": None}
-    cfg.model_wrapper_cfg = {**wrapper, **cfg.get("model_wrapper_cfg", {}), "device_ids": None}
+    wrapper = {"type": "MMDistributedDataParallel", **(cfg.get("model_wrapper_cfg") or {})}
+    if wrapper["type"] == "MMDistributedDataParallel":
+        wrapper["device_ids"] = None
+    cfg.model_wrapper_cfg = wrapper
+
+
+def runner_class(cfg: Config) -> type[Runner]:
+    """The Runner that a config needs. Raises UserError (a ValueError) for a sharding that cannot write checkpoints."""
+    kind = (cfg.get("model_wrapper_cfg") or {}).get("type")
+    if kind == "MMFullyShardedDataParallel":
+        raise UserError(
+            "model_wrapper_cfg.type is MMFullyShardedDataParallel, whose runs cannot be saved or resumed here; use "
+            "ShardedDataParallel."
+        )
+    if kind != "ShardedDataParallel":
+        return Runner
+    # Imports what only a newer torch has, and what no other run needs.
+    from soft_vit.engine.sharding import ShardedRunner
+
+    return ShardedRunner
 
 
 def use_amp(cfg: Config) -> None:
     """Switch a config to bfloat16 autocast, on whichever device it will run."""
     wrapper = cfg.optim_wrapper
     kind = wrapper.get("type", "OptimWrapper")
-    if kind not in ("OptimWrapper", "AmpOptimWrapper", "AutocastOptimWrapper"):
+    if kind not in ("OptimWrapper", "AmpOptimWrapper", "SafeOptimWrapper"):
         raise UserError(f"--amp cannot change the optimizer wrapper {kind}; set its precision in the config instead.")
     wrapper.pop("loss_scale", None)
-    wrapper.type, wrapper.dtype = "AutocastOptimWrapper", "bfloat16"
+    wrapper.type, wrapper.dtype = "SafeOptimWrapper", "bfloat16"
 
 
 def _resume(cfg: Config, resume: str) -> None:
@@ -149,27 +206,35 @@ def train(
     validate: bool = True,
     options: dict | None = None,
     launcher: str = "none",
+    auto_scale_lr: bool = False,
+    stop_signals: Sequence[str] = ("SIGTERM",),
 ) -> TrainResult:
     """Train what a config describes.
 
     resume: None, "auto" for the newest checkpoint in the work directory, or the path of one. amp: bfloat16 autocast.
     validate: run the config's validation. options: entries of the config by dotted name. launcher: "none" or that of
-    the processes. Raises UserError (a ValueError) or FileNotFoundError for what cannot be used, before training begins.
+    the processes. auto_scale_lr: scale the learning rate with the batch. stop_signals: at one of these the run is saved
+    and the process ends with code 75. Raises UserError (a ValueError) or FileNotFoundError for what cannot be used,
+    before training begins, and UserError when a checkpoint cannot be written.
     """
     cfg = prepare(config, work_dir, options, launcher)
     if amp:
         use_amp(cfg)
+    if auto_scale_lr:
+        cfg.auto_scale_lr = {**(cfg.get("auto_scale_lr") or {}), "enable": True}
     if not validate:
         cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None
     if resume is not None:
         _resume(cfg, resume)
     elif cfg.get("load_from"):
         require_checkpoint(cfg.load_from)
-    start = StartHook()
-    with config_errors(start, cfg):
-        runner = Runner.from_cfg(cfg)
-        runner.register_hook(start)
-        runner.register_hook(CheckpointMatchHook(exact=bool(cfg.get("resume"))))
+    start, stop = StartHook(), StopHook(stop_signals)
+    match = CheckpointMatchHook(exact=True) if cfg.get("resume") else StartWeightsHook()
+    with config_errors(start, cfg), stop:
+        runner = runner_class(cfg).from_cfg(cfg)
+        for hook in (start, match, StepSeedHook(), BatchPositionHook(), ClassCountHook(), stop):
+            runner.register_hook(hook)
+        scale_learning_rate(runner)
         runner.train()
     history = runner.message_hub.log_scalars.get("val/accuracy/top1")
     return TrainResult(

@@ -1,0 +1,133 @@
+"""Training in processes of its own that may die, forked from one that has imported everything once."""
+
+import multiprocessing
+import os
+import runpy
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from unittest.mock import patch
+
+import torch
+
+ROOT = Path(__file__).parents[2]
+CONFIG = str(Path(__file__).with_name("long_run.py"))
+TRAIN = str(ROOT / "tools" / "train.py")
+
+# Read when torch is first imported, by the process that others are forked from: results are equal bit for bit on one
+# thread of a CPU.
+ONE_CPU = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["soft_vit.engine", "matplotlib.pyplot"])
+
+
+def _train(arguments: Sequence[str], environment: dict[str, str], log: str, preparation: Callable | None) -> None:
+    # A group of its own, so that a signal to the group spares whoever tests.
+    os.setpgid(0, 0)
+    with open(log, "a") as file:
+        os.dup2(file.fileno(), sys.stdout.fileno())
+        os.dup2(file.fileno(), sys.stderr.fileno())
+    os.environ.update(environment)
+    torch.set_num_threads(1)
+    from mmengine.config import Config
+
+    # Half of the time of a short run goes into its layout.
+    Config.pretty_text = property(str)
+    if preparation is not None:
+        preparation()
+    runpy.run_path(TRAIN)["main"]([CONFIG, *arguments])
+
+
+def start(
+    work_dir: Path,
+    *arguments: str,
+    options: Sequence[str] = (),
+    preparation: Callable | None = None,
+    environment: dict[str, str] | None = None,
+) -> BaseProcess:
+    """Start tools/train.py on the long run in another process, whose output goes to work_dir/output.
+
+    options: for --cfg-options. preparation: called in that process before.
+    """
+    work_dir.mkdir(parents=True, exist_ok=True)
+    arguments = ["--work-dir", str(work_dir), *arguments, *(["--cfg-options", *options] if options else [])]
+    process = _context.Process(
+        target=_train, args=(arguments, environment or {}, str(work_dir / "output"), preparation)
+    )
+    with patch.dict(os.environ, ONE_CPU):
+        process.start()
+    return process
+
+
+def finish(*processes: BaseProcess, timeout: float = 120) -> list[int | None]:
+    """Exit codes of processes, negative for signals; those that take longer are killed."""
+    for process in processes:
+        process.join(timeout)
+    for process in processes:
+        if process.is_alive():
+            process.kill()
+            process.join()
+    return [process.exitcode for process in processes]
+
+
+def train(work_dir: Path, *arguments: str, **options: object) -> int | None:
+    """The exit code of one process; see `start`."""
+    return finish(start(work_dir, *arguments, **options))[0]
+
+
+def train_ranks(
+    count: int,
+    work_dir: Path,
+    *arguments: str,
+    options: Sequence[str] = (),
+    preparations: Sequence[Callable | None] = (),
+) -> list[int | None]:
+    """Exit codes of the processes of a distributed run, as torchrun would start them.
+
+    preparations: for each rank, called in its process before.
+    """
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = str(free.getsockname()[1])
+    shared = {"WORLD_SIZE": str(count), "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+    arguments, ranks = (*arguments, "--launcher", "pytorch"), []
+    for rank in range(count):
+        environment = {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(count)}
+        preparation = preparations[rank] if preparations else None
+        ranks.append(start(work_dir, *arguments, options=options, preparation=preparation, environment=environment))
+    return finish(*ranks)
+
+
+def differences(one: object, other: object, name: str = "") -> list[str]:
+    """Names of what is not equal, bit for bit, in two loaded checkpoints; what tells of time and place is left out."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        if one.keys() != other.keys():
+            return [f"{name}: {sorted(map(str, one.keys() ^ other.keys()))}"]
+        return [found for key in one for found in differences(one[key], other[key], f"{name}.{key}")]
+    if isinstance(one, (list, tuple)) and len(one) == len(other):
+        return [
+            found
+            for index, pair in enumerate(zip(one, other, strict=True))
+            for found in differences(*pair, f"{name}.{index}")
+        ]
+    if isinstance(one, torch.Tensor):
+        same = one.dtype == other.dtype and torch.equal(one, other)
+    else:
+        same = one == other
+    return [] if same else [name]
+
+
+def final_state(work_dir: Path, name: str = "epoch_3.pth") -> dict:
+    """What a run ends with: both sets of weights, optimizer, schedules, and the losses of all steps."""
+    from soft_vit.engine.safe_checkpoint import load_checkpoint_file
+
+    content = load_checkpoint_file(work_dir / name)
+    logged = content["message_hub"]["log_scalars"]
+    history = {
+        key: value._log_history.tolist() for key, value in logged.items() if key.endswith(("loss", "lr", "norm"))
+    }
+    parts = ("state_dict", "ema_state_dict", "optimizer", "param_schedulers")
+    return {**{part: content[part] for part in parts}, "history": history}

@@ -1,0 +1,120 @@
+"""The switches of the classifier: what they change, and what they must not."""
+
+import copy
+
+import pytest
+import torch
+from mmpretrain.structures import DataSample
+
+from soft_vit.engine import TimmProgressClassifier
+
+LABELS = (3, 7)
+
+
+def build(**kwargs) -> TimmProgressClassifier:
+    torch.manual_seed(0)
+    model = TimmProgressClassifier("soft_pico", num_classes=10, img_size=32, depths=[1, 2, 1, 1], **kwargs)
+    # Rounding then hides nothing: a bias before BatchNorm has a gradient of nothing else in fp32.
+    return model.double().train()
+
+
+def images() -> torch.Tensor:
+    return torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def loss_of(model: TimmProgressClassifier) -> torch.Tensor:
+    """With its gradients left in the parameters."""
+    model.zero_grad()
+    samples = [DataSample().set_gt_label(label) for label in LABELS]
+    loss = model(images(), samples, mode="loss")["loss"]
+    loss.backward()
+    return loss.detach()
+
+
+def gradients(model: TimmProgressClassifier) -> dict[str, torch.Tensor]:
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+COMPILED = {"compile_model": {"backend": "eager", "fullgraph": True}}
+SWITCHES = {
+    "with_cp": {"with_cp": True},
+    "channels_last": {"channels_last": True},
+    "all": {"with_cp": True, "channels_last": True, **COMPILED},
+}
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_switch_changes_no_result(name):
+    plain, switched = build(), build(**SWITCHES[name])
+    # Other kernels add up in another order.
+    tolerance = {"rtol": 1e-9, "atol": 1e-10}
+    torch.testing.assert_close(loss_of(switched), loss_of(plain), **tolerance)
+    expected = gradients(plain)
+    for parameter, gradient in gradients(switched).items():
+        torch.testing.assert_close(gradient, expected[parameter], **tolerance, msg=parameter)
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_switch_changes_no_checkpoint(name):
+    plain, switched = build(), build(**SWITCHES[name])
+    loss_of(switched)
+    state = switched.state_dict()
+    assert list(state) == list(plain.state_dict())
+    plain.load_state_dict(state)
+    switched.load_state_dict(plain.state_dict())
+    twin = copy.deepcopy(switched)
+    # As an average of weights does.
+    torch.testing.assert_close(loss_of(twin), loss_of(switched), rtol=1e-9, atol=1e-10)
+
+
+def test_checkpointing_keeps_less():
+    def kept(model: TimmProgressClassifier) -> int:
+        sizes = []
+
+        def pack(tensor: torch.Tensor) -> torch.Tensor:
+            sizes.append(tensor.nbytes)
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            model(images())
+        return sum(sizes)
+
+    assert kept(build(with_cp=True)) < kept(build()) / 2
+
+
+@pytest.mark.slow
+def test_compiled_model_is_one_graph():
+    """One for training, one for evaluation."""
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    model = build(compile_model={"backend": backend, "fullgraph": True})
+    for _ in range(2):
+        loss_of(model)
+    assert len(graphs) == 1
+    model.eval()
+    with torch.no_grad():
+        for _ in range(2):
+            model(images())
+    assert len(graphs) == 2
+
+
+def test_compile_model_takes_true_or_options():
+    assert build()._modules["model"]._compiled_call_impl is None
+    assert build(compile_model=True)._modules["model"]._compiled_call_impl is not None
+
+
+def test_channels_last_reaches_the_model():
+    model = build(channels_last=True)
+    layouts = []
+    model.model.register_forward_pre_hook(
+        lambda module, inputs: layouts.append(inputs[0].is_contiguous(memory_format=torch.channels_last))
+    )
+    model(images())
+    assert layouts == [True]
+    convolutions = [p for p in model.parameters() if p.ndim == 4 and p.shape[1] > 1 and p.shape[2] > 1]
+    assert convolutions
+    assert all(weight.is_contiguous(memory_format=torch.channels_last) for weight in convolutions)

@@ -1,0 +1,116 @@
+"""Precision, accumulation, guard and average together, in runs from a config."""
+
+import itertools
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from soft_vit.engine import TimmProgressClassifier, train
+from soft_vit.engine.checkpoint_hook import find_newest_checkpoint
+from soft_vit.engine.safe_checkpoint import load_checkpoint_file
+
+DEMO = Path(__file__).parents[2] / "configs" / "demo" / "soft_pico_shapes.py"
+# Epochs of 5 batches.
+OPTIONS = {
+    "train_dataloader.dataset.length": 10,
+    "train_dataloader.dataset.size": 32,
+    "train_dataloader.batch_size": 2,
+    "val_dataloader.dataset.length": 4,
+    "val_dataloader.dataset.size": 32,
+    "model.depths": [1, 1, 1, 1],
+    "model.img_size": 32,
+    "optim_wrapper.type": "SafeOptimWrapper",
+    "train_cfg.max_epochs": 2,
+    "default_hooks.checkpoint.max_keep_ckpts": -1,
+    "custom_hooks": [{"type": "EMAEvalHook", "momentum": 0.3}],
+}
+SWITCHES = {
+    "optim_wrapper.dtype": "float16",
+    "optim_wrapper.accumulative_counts": 2,
+    "model.with_cp": True,
+    "model.channels_last": True,
+    "model.drop_path_rate": 0.1,
+}
+
+
+@pytest.fixture
+def spoil(monkeypatch):
+    """Makes the loss of some of the coming batches NaN."""
+    original = TimmProgressClassifier._get_loss
+
+    def spoil_calls(calls: set[int]) -> None:
+        seen = itertools.count()
+
+        def spoilt(self, *args, **kwargs):
+            losses = original(self, *args, **kwargs)
+            return {**losses, "loss": losses["loss"] * torch.nan} if next(seen) in calls else losses
+
+        monkeypatch.setattr(TimmProgressClassifier, "_get_loss", spoilt)
+
+    return spoil_calls
+
+
+def leaves(content: object, name: str = "") -> dict[str, object]:
+    if isinstance(content, dict):
+        return {key: leaf for k, v in content.items() for key, leaf in leaves(v, f"{name}.{k}").items()}
+    return {name: content}
+
+
+def assert_same_state(one: Path, other: Path) -> None:
+    for part in ("state_dict", "ema_state_dict", "optimizer", "param_schedulers"):
+        first, second = (leaves(load_checkpoint_file(path)[part]) for path in (one, other))
+        assert first.keys() == second.keys()
+        for name, value in first.items():
+            same = torch.equal(value, second[name]) if isinstance(value, torch.Tensor) else value == second[name]
+            assert same, f"{part}{name}"
+
+
+def test_resumed_with_every_switch(tmp_path, spoil):
+    """Two epochs at once or one by one: the same weights, averages, moments, loss scale and counts."""
+    spoil({3, 7})
+    options = {**OPTIONS, **SWITCHES}
+    train(DEMO, work_dir=tmp_path / "whole", options=options)
+    (tmp_path / "resumed").mkdir()
+    shutil.copy(tmp_path / "whole" / "epoch_1.pth", tmp_path / "resumed" / "epoch_1.pth")
+    spoil({7 - 5})
+    train(DEMO, work_dir=tmp_path / "resumed", resume="auto", options=options)
+    assert_same_state(tmp_path / "whole" / "epoch_2.pth", tmp_path / "resumed" / "epoch_2.pth")
+    optimizer = load_checkpoint_file(tmp_path / "whole" / "epoch_2.pth")["optimizer"]
+    # Windows of 2, 2 and 1 batches: 6 steps, of which the spoilt ones, and the first that overflow, halve the scale.
+    (steps,) = {int(state["step"]) for state in optimizer["state"].values()}
+    assert 0 < steps <= 4
+    assert optimizer["loss_scaler"]["scale"] == 2.0 ** (16 - (6 - steps))
+    assert optimizer["guard"] == {"skipped": 0, "in_a_row": 0}
+
+
+def test_run_that_diverges_leaves_its_checkpoint(tmp_path, spoil):
+    spoil(set(range(7, 100)))
+    with pytest.raises(ValueError, match="not finite in 3 steps in a row, up to iteration 10;") as caught:
+        train(DEMO, work_dir=tmp_path, options={**OPTIONS, "optim_wrapper.max_skipped": 3})
+    assert "\n" not in str(caught.value)
+    newest = find_newest_checkpoint(tmp_path)
+    assert newest.name == "epoch_1.pth"
+    state = load_checkpoint_file(newest)["state_dict"]
+    assert all(value.isfinite().all() for value in state.values())
+    # And it serves.
+    spoil(set())
+    train(DEMO, work_dir=tmp_path, resume="auto", options=OPTIONS)
+    assert find_newest_checkpoint(tmp_path).name == "epoch_2.pth"
+    logs = "".join(path.read_text() for path in tmp_path.glob("*/*.log"))
+    assert "Iteration 8: the loss or a gradient is not finite; the step is skipped, 1 in a row and 1 in all." in logs
+
+
+@pytest.mark.parametrize("counts", [1, 2])
+def test_schedule_moves_with_every_batch(tmp_path, counts):
+    """The learning rate at the end of an epoch does not depend on accumulation."""
+    train(
+        DEMO,
+        work_dir=tmp_path,
+        options={**OPTIONS, "optim_wrapper.accumulative_counts": counts, "train_cfg.max_epochs": 1},
+    )
+    checkpoint = load_checkpoint_file(tmp_path / "epoch_1.pth")
+    # After 5 of 5 batches of the linear warm-up: the peak.
+    assert checkpoint["optimizer"]["param_groups"][0]["lr"] == pytest.approx(1e-3)
+    assert {int(state["step"]) for state in checkpoint["optimizer"]["state"].values()} == {5 if counts == 1 else 3}

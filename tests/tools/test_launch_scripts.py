@@ -1,0 +1,174 @@
+"""The shell scripts that start a run on several devices; no GPU and no cluster is needed here."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+TOOLS = Path(__file__).parents[2] / "tools"
+SCRIPTS = ("dist_launch", "dist_test", "dist_train", "slurm_train")
+TINY = [
+    "--cfg-options",
+    "model.depths=[1,1,1,1]",
+    "train_dataloader.dataset.length=16",
+    "train_dataloader.dataset.size=32",
+    "train_dataloader.batch_size=4",
+    "val_dataloader.dataset.length=20",
+    "val_dataloader.dataset.size=32",
+    "test_dataloader.dataset.length=20",
+    "test_dataloader.dataset.size=32",
+    "default_hooks.logger.interval=1",
+    "train_cfg.max_epochs=1",
+]
+
+
+def run(script: str, *arguments: object, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess:
+    kept = {name: value for name, value in os.environ.items() if name not in ("NNODES", "PORT", "SRUN_ARGS", "GPUS")}
+    return subprocess.run(
+        ["bash", str(TOOLS / f"{script}.sh"), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**kept, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1", **environment},
+    )
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_bash_can_read_it(script):
+    assert subprocess.run(["bash", "-n", str(TOOLS / f"{script}.sh")]).returncode == 0
+    assert os.access(TOOLS / f"{script}.sh", os.X_OK)
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "environment", "message"),
+    [
+        ("dist_train", [], {}, "usage: tools/dist_train.sh CONFIG GPUS"),
+        ("dist_train", ["config.py"], {}, "usage: tools/dist_train.sh CONFIG GPUS"),
+        ("dist_train", ["config.py", "--amp"], {}, "GPUS is '--amp'"),
+        ("dist_train", ["config.py", "0"], {}, "GPUS is '0'"),
+        ("dist_train", ["config.py", "2"], {"NNODES": "2", "NODE_RANK": "1"}, "set NODE_RANK (0 to NNODES - 1) and"),
+        ("dist_train", ["config.py", "2"], {"NNODES": "2", "MASTER_ADDR": "a"}, "set NODE_RANK (0 to NNODES - 1) and"),
+        ("dist_test", ["config.py", "x.pth"], {}, "usage: tools/dist_test.sh CONFIG CHECKPOINT GPUS"),
+        ("slurm_train", ["gpu", "name", "config.py"], {}, "usage: tools/slurm_train.sh PARTITION JOB_NAME CONFIG WORK"),
+    ],
+)
+def test_mistake_ends_in_one_sentence(script, arguments, environment, message):
+    ended = run(script, *arguments, **environment)
+    assert ended.returncode == 2
+    assert message in ended.stderr
+    assert len(ended.stderr.strip().splitlines()) == 1
+
+
+def recorder(folder: Path, name: str, exit_code: int = 0) -> Path:
+    """A program that writes its arguments, one a line, and its threads to folder/recorded."""
+    program = folder / name
+    program.write_text(
+        f'#!/usr/bin/env bash\nprintf "%s\\n" "$@" >"{folder}/recorded"\necho "$OMP_NUM_THREADS" >"{folder}/threads"\n'
+        f"exit {exit_code}\n"
+    )
+    program.chmod(0o755)
+    return program
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, ["--standalone"]),
+        ({"PORT": "29511"}, ["--nnodes", "1", "--master_addr", "localhost", "--master_port", "29511"]),
+        (
+            {"NNODES": "4", "NODE_RANK": "3", "MASTER_ADDR": "10.0.0.1"},
+            ["--nnodes", "4", "--node_rank", "3", "--master_addr", "10.0.0.1", "--master_port", "29500"],
+        ),
+    ],
+)
+def test_what_torchrun_is_given(tmp_path, environment, expected):
+    python = recorder(tmp_path, "python")
+    arguments = ["a folder/config.py", "3", "--cfg-options", "data_root=my data"]
+    assert run("dist_train", *arguments, PYTHON=str(python), **environment).returncode == 0
+    assert (tmp_path / "recorded").read_text().splitlines() == [
+        "-m",
+        "torch.distributed.run",
+        *expected,
+        "--nproc_per_node",
+        "3",
+        str(TOOLS / "train.py"),
+        "a folder/config.py",
+        "--launcher",
+        "pytorch",
+        "--cfg-options",
+        "data_root=my data",
+    ]
+
+
+def test_threads_are_shared_out(tmp_path):
+    python = recorder(tmp_path, "python")
+    cores = int(subprocess.run(["getconf", "_NPROCESSORS_ONLN"], capture_output=True, text=True).stdout)
+    for gpus, expected in ((1, cores), (cores, 1), (2 * cores, 1)):
+        run("dist_train", "config.py", gpus, PYTHON=str(python), OMP_NUM_THREADS="")
+        assert int((tmp_path / "threads").read_text()) == expected
+
+
+def test_exit_code_is_that_of_the_run(tmp_path):
+    assert run("dist_train", "config.py", "2", PYTHON=str(recorder(tmp_path, "python", 7))).returncode == 7
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, {"--ntasks=8", "--ntasks-per-node=8", "--gres=gpu:8", "--cpus-per-task=5", "--signal=TERM@300"}),
+        ({"GPUS": "2"}, {"--ntasks=2", "--ntasks-per-node=2", "--gres=gpu:2"}),
+        ({"GPUS": "32", "GPUS_PER_NODE": "4", "CPUS_PER_TASK": "9"}, {"--ntasks=32", "--gres=gpu:4"}),
+        ({"SRUN_ARGS": "--time=1:00:00 --exclude=n1", "NOTICE": "60"}, {"--time=1:00:00", "--exclude=n1"}),
+    ],
+)
+def test_what_srun_is_given(tmp_path, environment, expected):
+    recorder(tmp_path, "srun")
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    ended = run("slurm_train", "part", "job", "a b/c.py", "work dir", "--resume", PATH=path, **environment)
+    assert ended.returncode == 0, ended.stderr
+    given = (tmp_path / "recorded").read_text().splitlines()
+    assert given[-8:] == [
+        "-u",
+        str(TOOLS / "train.py"),
+        "a b/c.py",
+        "--work-dir",
+        "work dir",
+        "--launcher",
+        "slurm",
+        "--resume",
+    ]
+    assert {"--partition=part", "--job-name=job", "--kill-on-bad-exit=1", *expected} <= set(given)
+    # Cores and tasks are what the arithmetic says of them, once each.
+    assert len({argument.split("=")[0] for argument in given[:-9]}) == len(given[:-9])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="two processes on gloo need a machine without a GPU")
+def test_two_processes_train_and_test(demo, tmp_path):
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    config = folder / "my config.py"
+    base = Path(demo).parents[1] / "_base_"
+    shutil.copytree(base, tmp_path / "_base_")
+    config.write_text(Path(demo).read_text())
+
+    trained = run("dist_train", config.name, 2, "--work-dir", "my run", *TINY, cwd=folder)
+    assert trained.returncode == 0, trained.stderr[-2000:]
+    assert trained.stdout.count("Final top-1 accuracy") == 1
+    log = [json.loads(line) for line in next(folder.glob("my run/*/vis_data/scalars.json")).read_text().splitlines()]
+    # 16 images, 4 in a batch, 2 processes.
+    assert [entry["step"] for entry in log if "loss" in entry] == [1, 2]
+    top1 = next(entry["accuracy/top1"] for entry in log if "accuracy/top1" in entry)
+
+    tested = run("dist_test", config.name, "my run/epoch_1.pth", 2, "--work-dir", "test", *TINY[:-1], cwd=folder)
+    assert tested.returncode == 0, tested.stderr[-2000:]
+    assert f"accuracy/top1: {top1:.2f}" in tested.stdout
+
+    wrong = run("dist_train", config.name, 2, "--work-dir", "wrong", "--cfg-options", "model.model_name=no", cwd=folder)
+    assert wrong.returncode == 1
+    assert "Unknown model" in wrong.stderr

@@ -1,0 +1,71 @@
+"""Options of the training command line: the learning rate, stopping, data."""
+
+import errno
+import json
+from pathlib import Path
+
+import pytest
+
+TINY = [
+    "--no-validate",
+    "--cfg-options",
+    "train_dataloader.dataset.length=8",
+    "train_dataloader.dataset.size=32",
+    "train_dataloader.batch_size=4",
+    "model.depths=[1,1,1,1]",
+    "default_hooks.logger.interval=1",
+    "train_cfg.max_epochs=2",
+]
+
+
+def rates(work_dir: Path) -> list[float]:
+    lines = next(work_dir.glob("*/vis_data/scalars.json")).read_text().splitlines()
+    return [json.loads(line)["lr"] for line in lines]
+
+
+@pytest.mark.parametrize("command_line", [True, False])
+def test_learning_rate_of_another_batch(tool, demo, tmp_path, command_line):
+    plain, scaled = tmp_path / "plain", tmp_path / "scaled"
+    tool("train")([demo, "--work-dir", str(plain), *TINY])
+    options = [*TINY, "auto_scale_lr.base_batch_size=16", *([] if command_line else ["auto_scale_lr.enable=True"])]
+    tool("train")([demo, "--work-dir", str(scaled), *(["--auto-scale-lr"] if command_line else []), *options])
+    # The whole curve: warm-up, cosine and its floor.
+    assert len(rates(plain)) == 4
+    assert rates(scaled) == pytest.approx([rate / 4 for rate in rates(plain)], rel=1e-6)
+    log = next(scaled.glob("*/*.log")).read_text()
+    assert log.count("The learning rate is 0.00025: the global batch is 4") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--auto-scale-lr", *TINY], "without auto_scale_lr.base_batch_size"),
+        (["--stop-signals", "SIGKILL", *TINY], "cannot stop at the signal 'SIGKILL'"),
+        ([*TINY, "model.num_classes=9"], "has 10 classes and the model tells 9 apart; set model.num_classes to 10"),
+        ([*TINY, "train_dataloader.batch_sampler.type=BatchSampler"], "train_dataloader.batch_sampler is set"),
+    ],
+)
+def test_mistake_ends_in_one_sentence(tool, demo, tmp_path, arguments, message):
+    with pytest.raises(SystemExit) as caught:
+        tool("train")([demo, "--work-dir", str(tmp_path), *arguments])
+    assert caught.value.code.startswith("error: ")
+    assert message in caught.value.code
+    assert "\n" not in caught.value.code
+
+
+def test_full_disk_anywhere(tool, demo, tmp_path, monkeypatch):
+    def fail(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("mmengine.visualization.LocalVisBackend.add_scalars", fail)
+    with pytest.raises(
+        SystemExit, match=r"error: The disk is full \(.*No space left on device\); make room, then go on with --resume"
+    ):
+        tool("train")([demo, "--work-dir", str(tmp_path), *TINY])
+
+
+def test_data_root_reaches_the_images(tool, tmp_path):
+    config = Path(__file__).parents[2] / "configs" / "soft_tiny.py"
+    options = ["--work-dir", str(tmp_path), "--cfg-options", f"data_root={tmp_path / 'nowhere'}"]
+    with pytest.raises(SystemExit, match="nowhere"):
+        tool("train")([str(config), *options])
