@@ -1,0 +1,5 @@
+# tools/dist_train.sh configs/soft_norm_tiny.py 8
+# 13 M parameters; published top-1 79.4 %.
+_base_ = ["_base_/default_runtime.py", "_base_/imagenet.py", "_base_/recipe.py"]
+
+model = dict(model_name="soft_norm_tiny")
