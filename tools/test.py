@@ -1,12 +1,21 @@
-"""Measure a checkpoint: `python tools/test.py configs/demo/soft_pico_shapes.py work_dirs/.../epoch_N.pth`."""
+"""Measure a checkpoint or a timm model.
+
+python tools/test.py configs/demo/soft_pico_shapes.py work_dirs/soft_pico_shapes/epoch_5.pth
+python tools/test.py configs/soft_tiny.py resnet50 --img-size 288 --crop-pct 1.0
+python tools/test.py resnet50 --data-root data/imagenet-r --per-class resnet50_r.csv
+"""
 
 import argparse
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 # Read when torch is first imported. OpenMP's threads otherwise spin for long while they wait for each other; as soon as
 # another program wants a core, a training step on a CPU takes ten times as long. So little costs nothing measurable.
 os.environ.setdefault("GOMP_SPINCOUNT", "3000")
+
+# For the sake of its data: a timm model takes the place of its model.
+IMAGENET = Path(__file__).parents[1] / "configs" / "soft_tiny.py"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -14,14 +23,34 @@ def main(argv: Sequence[str] | None = None) -> None:
     from mmengine.dist import is_main_process
 
     from soft_vit.engine.errors import plain_errors
-    from soft_vit.engine.evaluation import evaluate
+    from soft_vit.engine.evaluation import evaluate, metrics_table
     from soft_vit.engine.run import LAUNCHERS
 
-    parser = argparse.ArgumentParser(description="Measure a checkpoint on the test split of a config.")
-    parser.add_argument("config", help="path of the config")
-    parser.add_argument("checkpoint", help="path of the checkpoint")
+    parser = argparse.ArgumentParser(
+        description="Measure a checkpoint or a timm model on the test split of a config, or on a folder of images."
+    )
+    parser.add_argument("config", nargs="?", default=IMAGENET, help="path of the config (default: %(default)s)")
+    parser.add_argument("model", help="path of a checkpoint, or name of a timm model")
+    parser.add_argument("--weights", metavar="FILE", help="weights of the timm model, in place of its published ones")
+    parser.add_argument("--no-pretrained", action="store_true", help="the timm model with random weights")
+    parser.add_argument(
+        "--ema",
+        action=argparse.BooleanOptionalAction,
+        help="the averaged or the plain weights of a checkpoint that has both (default: averaged)",
+    )
+    parser.add_argument("--img-size", type=int, metavar="PIXELS", help="side of the test images")
+    parser.add_argument("--crop-pct", type=float, metavar="SHARE", help="side of the crop by that of the resized image")
+    parser.add_argument(
+        "--data-root",
+        metavar="FOLDER",
+        help="folder with a folder of images for each class, such as ImageNetV2, -A or -R; predictions are restricted "
+        "to its classes",
+    )
+    parser.add_argument("--classes", metavar="FILE", help="names of the model's classes, one a line, for --data-root")
     parser.add_argument("--work-dir", help="folder for logs (default: work_dirs/<config name>)")
-    parser.add_argument("--out", help="JSON file to write the metrics to")
+    parser.add_argument("--out", metavar="FILE", help="JSON file to write the metrics to")
+    parser.add_argument("--per-class", metavar="FILE", help="CSV file for the accuracy of each class")
+    parser.add_argument("--confusion", metavar="FILE", help="CSV file for the counts of true and predicted classes")
     parser.add_argument("--cfg-options", nargs="+", action=DictAction, metavar="KEY=VALUE", help="change the config")
     parser.add_argument("--launcher", choices=LAUNCHERS, default="none", help="how the processes were started")
     try:
@@ -31,15 +60,23 @@ def main(argv: Sequence[str] | None = None) -> None:
     with plain_errors():
         metrics = evaluate(
             args.config,
-            args.checkpoint,
+            args.model,
+            weights=args.weights,
+            pretrained=not args.no_pretrained,
+            ema=args.ema,
+            img_size=args.img_size,
+            crop_pct=args.crop_pct,
+            data_root=args.data_root,
+            classes=args.classes,
             work_dir=args.work_dir,
             out=args.out,
+            per_class=args.per_class,
+            confusion=args.confusion,
             options=args.cfg_options,
             launcher=args.launcher,
         )
     if is_main_process():
-        for name, value in metrics.items():
-            print(f"{name}: {value:.2f}")
+        print(metrics_table(metrics))
 
 
 if __name__ == "__main__":

@@ -10,16 +10,20 @@ default_hooks = dict(
     sampler_seed=dict(type="DistSamplerSeedHook"),
     # MMEngine would copy the whole history of each logged number in every step.
     history=dict(type="ShortHistoryHook"),
+    # For TensorBoard: augmented batches, and the residual of each stage's Newton iteration.
+    watch=dict(type="WatchHook"),
     # Names each image that cannot be read, and ends a run with more than this share of them.
     bad_images=dict(type="BadImagesHook", max_share=0.01),
 )
 
 # train_acc is a mean over the window as the loss is; MMEngine's own pattern would show the last batch alone.
-log_processor = dict(type="LogProcessor", window_size=50, mean_pattern=r".*(loss|time|data_time|grad_norm|train_acc).*")
+log_processor = dict(
+    type="ProgressLogProcessor", window_size=50, mean_pattern=r".*(loss|time|data_time|grad_norm|train_acc).*"
+)
 
 visualizer = dict(
     type="UniversalVisualizer",
-    vis_backends=[dict(type="LocalVisBackend"), dict(type="TensorboardVisBackend")],
+    vis_backends=[dict(type="JsonLinesBackend"), dict(type="TensorboardVisBackend")],
 )
 
 env_cfg = dict(cudnn_benchmark=False, mp_cfg=dict(mp_start_method="fork"), dist_cfg=dict(backend="nccl"))

@@ -55,7 +55,7 @@ val_dataloader = dict(
 )
 test_dataloader = val_dataloader
 
-val_evaluator = dict(type="Accuracy", topk=(1, 5))
+val_evaluator = dict(type="ClassificationMetric", topk=(1, 5))
 test_evaluator = val_evaluator
 val_cfg = dict()
 test_cfg = dict()

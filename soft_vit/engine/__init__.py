@@ -13,15 +13,20 @@ from soft_vit.engine.data_preprocessor import RecipeDataPreprocessor
 from soft_vit.engine.distillation import DistillClassifier
 from soft_vit.engine.ema_hook import EMAEvalHook
 from soft_vit.engine.errors import UserError
+from soft_vit.engine.eval_transform import TimmEvalCrop
 from soft_vit.engine.evaluation import evaluate
 from soft_vit.engine.finetune import StartWeightsHook
 from soft_vit.engine.history_hook import ShortHistoryHook
 from soft_vit.engine.image_dataset import BadImagesHook, ImageTree
+from soft_vit.engine.json_log import JsonLinesBackend
+from soft_vit.engine.log_processor import ProgressLogProcessor
+from soft_vit.engine.metrics import ClassificationMetric
 from soft_vit.engine.optim_constructor import TimmOptimWrapperConstructor
 from soft_vit.engine.optim_wrapper import SafeOptimWrapper
 from soft_vit.engine.run import train
 from soft_vit.engine.shapes_dataset import ShapesDataset
 from soft_vit.engine.transforms import AlbumentationsTransform, TimmAugment
+from soft_vit.engine.watch_hook import WatchHook
 
 safe_checkpoint.install()
 
@@ -30,9 +35,12 @@ __all__ = [
     "AtomicBackend",
     "BadImagesHook",
     "CheckpointMatchHook",
+    "ClassificationMetric",
     "DistillClassifier",
     "EMAEvalHook",
     "ImageTree",
+    "JsonLinesBackend",
+    "ProgressLogProcessor",
     "RecipeDataPreprocessor",
     "SafeCheckpointHook",
     "SafeOptimWrapper",
@@ -40,9 +48,11 @@ __all__ = [
     "ShortHistoryHook",
     "StartWeightsHook",
     "TimmAugment",
+    "TimmEvalCrop",
     "TimmOptimWrapperConstructor",
     "TimmProgressClassifier",
     "UserError",
+    "WatchHook",
     "apply_options",
     "environment",
     "evaluate",

@@ -1,40 +1,285 @@
-"""Testing a checkpoint from a config: what the command line calls."""
+"""Testing a checkpoint or a timm model: what the command line calls."""
 
+import csv
+import io
 import json
+import math
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import timm
+import torch
+from mmengine.config import Config
 from mmengine.dist import is_main_process
+from mmengine.hooks import Hook
+from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
+from torch import Tensor, nn
 
+import soft_vit  # noqa: F401  its models have to be known to timm before one is looked up by name
 from soft_vit.engine.atomic_storage import write_atomically
 from soft_vit.engine.checkpoint_match import CheckpointMatchHook
-from soft_vit.engine.run import StartHook, config_errors, prepare, require_checkpoint
+from soft_vit.engine.config import apply_options, one_line
+from soft_vit.engine.ema_hook import choose_weights
+from soft_vit.engine.errors import UserError
+from soft_vit.engine.eval_data import class_names, set_folder, set_view, timm_view, view_of_config
+from soft_vit.engine.finetune import TIMM_PREFIX, StartWeightsHook
+from soft_vit.engine.run import StartHook, config_errors, prepare, require_checkpoint, runner_class
+from soft_vit.engine.safe_checkpoint import load_checkpoint_file
+from soft_vit.engine.throughput_hook import ThroughputHook
 
-__all__ = ["evaluate"]
+__all__ = ["confusion_csv", "evaluate", "metrics_table", "per_class_csv"]
 
 
 def evaluate(
     config: str | Path,
-    checkpoint: str,
+    model: str,
     *,
+    weights: str | None = None,
+    pretrained: bool = True,
+    ema: bool | None = None,
+    img_size: int | None = None,
+    crop_pct: float | None = None,
+    data_root: str | Path | None = None,
+    classes: str | Path | None = None,
     work_dir: str | Path | None = None,
     out: str | Path | None = None,
+    per_class: str | Path | None = None,
+    confusion: str | Path | None = None,
     options: dict | None = None,
     launcher: str = "none",
 ) -> dict[str, float]:
-    """Metrics of a checkpoint on the test split of a config, such as {"accuracy/top1": 97.5}, in percent.
+    """Metrics of a model on the test split of a config, or on a folder of images.
 
-    out: a JSON file to write them to. Raises UserError (a ValueError) or FileNotFoundError for what cannot be used.
+    model: a checkpoint of the config's model, or the name of a timm model, which takes that one's place and brings its
+    own way of resizing, cropping and normalising. weights, pretrained: a timm model has the weights of a file, its
+    published ones, or random ones. ema: the averaged (True) or the plain weights of a checkpoint that holds both; None
+    for those that any program takes from it, the averaged ones. img_size, crop_pct: test images of so many pixels a
+    side, cut from images resized to img_size / crop_pct. data_root: a folder with a folder of images for each class,
+    named like the model's classes or by their numbers; predictions are restricted to the classes that are there.
+    classes: a file that names the model's classes, see `class_names`.
+
+    out: a JSON file for the result. per_class, confusion: CSV files, see `per_class_csv` and `confusion_csv`.
+
+    Returns `accuracy/top1` and `accuracy/top5` in percent, `cross_entropy`, `images`, what else the config measures,
+    and `images_per_second/loop` and `/forward`, see `ThroughputHook`. Raises UserError (a ValueError) or
+    FileNotFoundError for what cannot be used.
     """
+    if img_size is not None and img_size < 1:
+        raise UserError(f"img_size is {img_size}; give the pixels a side, such as 224.")
+    if crop_pct is not None and not 0 < crop_pct <= 1:
+        raise UserError(f"crop_pct is {crop_pct}; give a share above 0 and at most 1, such as 0.875.")
     cfg = prepare(config, work_dir, options, launcher)
-    require_checkpoint(checkpoint)
-    cfg.load_from, cfg.resume = checkpoint, False
-    start = StartHook()
+    view = None
+    if is_timm_name(model):
+        view = timm_view(_pretrained_cfg(model), img_size, crop_pct)
+        _use_timm_model(cfg, model, weights, pretrained, options)
+    else:
+        _use_checkpoint(cfg, model, weights, pretrained)
+    # Images on disk have other sizes than those that are drawn at one.
+    drawn = "size" in cfg.test_dataloader.dataset
+    if view is None and ((img_size, crop_pct) != (None, None) or (data_root is not None and drawn)):
+        view = view_of_config(cfg, img_size, crop_pct)
+    class_indices = None
+    if data_root is not None:
+        class_indices = set_folder(cfg, data_root, _class_names(cfg, classes))
+    if view is not None:
+        set_view(cfg, view)
+    # It would exchange the weights that are to be tested for others.
+    cfg.custom_hooks = [hook for hook in cfg.get("custom_hooks") or [] if hook["type"] != "EMAHook"]
+    counted = per_class is not None or confusion is not None
+    cfg.test_evaluator = _evaluators(cfg, class_indices, counted)
+
+    start, throughput = StartHook(), ThroughputHook()
     with config_errors(start, cfg):
-        runner = Runner.from_cfg(cfg)
-        runner.register_hook(start)
-        runner.register_hook(CheckpointMatchHook(exact=True))
+        runner = runner_class(cfg).from_cfg(cfg)
+        published = str(cfg.load_from).startswith(TIMM_PREFIX)
+        for hook in (TestedModelHook(ema, view and view.img_size, same_classes=published), start, throughput):
+            runner.register_hook(hook)
         metrics = {name: float(value) for name, value in runner.test().items()}
-    if out is not None and is_main_process():
-        write_atomically(out, (json.dumps(metrics, indent=2) + "\n").encode())
+    metrics["images"] = len(runner.test_dataloader.dataset)
+    metrics.update(throughput.rates())
+    if is_main_process():
+        if out is not None:
+            asked = {"config": config, "model": model, "weights": weights, "random": not pretrained or None, "ema": ema}
+            asked |= {"data_root": data_root, "img_size": view and view.img_size, "crop_pct": view and view.crop_pct}
+            write_atomically(out, _json(metrics, asked).encode())
+        if counted:
+            names, table = _confusion(runner, class_indices)
+            for path, text in ((per_class, per_class_csv), (confusion, confusion_csv)):
+                if path is not None:
+                    write_atomically(path, text(table, names).encode())
     return metrics
+
+
+def is_timm_name(model: str) -> bool:
+    """Whether it names a timm model, with or without a tag; a file of that name comes first."""
+    return not Path(model).is_file() and timm.is_model(model)
+
+
+def _pretrained_cfg(name: str) -> dict[str, Any]:
+    try:
+        found = timm.get_pretrained_cfg(name)
+    except RuntimeError as error:
+        raise UserError(f"{one_line(error)}; choose a name of timm.list_pretrained().") from error
+    return {} if found is None else found.to_dict()
+
+
+def _use_checkpoint(cfg: Config, checkpoint: str, weights: str | None, pretrained: bool) -> None:
+    if "://" not in checkpoint and not Path(checkpoint).expanduser().is_file():
+        raise FileNotFoundError(
+            f"There is no checkpoint {checkpoint}, and timm has no model of that name; give the path of a file that "
+            "exists, or a name of timm.list_models()."
+        )
+    if weights is not None or not pretrained:
+        raise UserError(
+            f"{checkpoint} is a checkpoint with weights of its own; give the name of a timm model for others."
+        )
+    cfg.load_from, cfg.resume = checkpoint, False
+
+
+def _use_timm_model(cfg: Config, name: str, weights: str | None, pretrained: bool, options: dict | None) -> None:
+    own = cfg.get("model") or {}
+    model = {"type": "TimmProgressClassifier", "model_name": name}
+    if "data_preprocessor" in own:
+        model["data_preprocessor"] = own["data_preprocessor"]
+    cfg.load_from, cfg.resume = None, False
+    if weights is not None:
+        require_checkpoint(weights)
+        cfg.load_from = weights
+    elif pretrained:
+        cfg.load_from = TIMM_PREFIX + name
+    if cfg.load_from != TIMM_PREFIX + name and "num_classes" in own:
+        # Published weights bring a head of their own size.
+        model["num_classes"] = own["num_classes"]
+    cfg.model = model
+    apply_options(cfg, {key: value for key, value in (options or {}).items() if key.startswith("model.")})
+
+
+def _class_names(cfg: Config, listed: str | Path | None) -> list[str]:
+    path, meta = cfg.load_from, {}
+    if path is not None and "://" not in path:
+        meta = load_checkpoint_file(path).get("meta") or {}
+    num_classes = cfg.model.get("num_classes") or (cfg.model.get("head") or {}).get("num_classes")
+    if num_classes is None and "model_name" in cfg.model:
+        num_classes = _pretrained_cfg(cfg.model.model_name).get("num_classes")
+    if num_classes is None:
+        raise UserError(
+            f"The config {cfg.filename} does not say how many classes its model has; set model.num_classes."
+        )
+    return class_names(cfg, num_classes, meta, listed)
+
+
+def _confusion(runner: Runner, class_indices: list[int] | None) -> tuple[list[Any], Tensor]:
+    """Names of the classes, or numbers where they have none, and the counts, `[C, C]`."""
+    table = runner.test_loop.evaluator.metrics[0].confusion_table
+    known = getattr(runner.test_dataloader.dataset, "metainfo", {}).get("classes") or ()
+    indices = range(len(table)) if class_indices is None else class_indices
+    return [known[index] if index < len(known) else index for index in indices], table
+
+
+def _evaluators(cfg: Config, class_indices: list[int] | None, counted: bool) -> list[dict[str, Any]]:
+    """This package's metric in the place of other accuracies, then what else a config measures."""
+    metric = {"type": "ClassificationMetric", "class_indices": class_indices, "confusion": counted}
+    own = cfg.get("test_evaluator") or []
+    own = [own] if isinstance(own, dict) else own
+    return [metric, *(entry for entry in own if entry["type"] not in ("Accuracy", "ClassificationMetric"))]
+
+
+class TestedModelHook(Hook):
+    """Loads the chosen weights exactly, and makes the model ready for another size of images.
+
+    ema: see `evaluate`. img_size: None leaves the model as it was built. same_classes: refuse images with fewer classes
+    than the model has, not only those with more. Raises UserError (a ValueError) when weights, size or classes do not
+    fit.
+    """
+
+    # Before other hooks take the weights for themselves.
+    priority = "VERY_HIGH"
+
+    def __init__(self, ema: bool | None = None, img_size: int | None = None, same_classes: bool = False) -> None:
+        self.ema = ema
+        self.img_size = img_size
+        self.same_classes = same_classes
+
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        if self.ema is not None:
+            choose_weights(checkpoint, self.ema)
+        exact = CheckpointMatchHook(exact=True)
+        try:
+            exact.after_load_checkpoint(runner, checkpoint)
+        except UserError as error:
+            try:
+                # The names of the released code, or parameters of another grid.
+                StartWeightsHook().after_load_checkpoint(runner, checkpoint)
+                exact.after_load_checkpoint(runner, checkpoint)
+            except UserError:
+                raise error from None
+
+    def before_test(self, runner: Runner) -> None:
+        classifier = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        network = getattr(classifier, "model", classifier)
+        if self.img_size is not None:
+            fit_image_size(network, self.img_size)
+        own = getattr(network, "num_classes", None)
+        names = getattr(runner.test_dataloader.dataset, "metainfo", {}).get("classes")
+        if own and names and (own < len(names) or (self.same_classes and own > len(names))):
+            raise UserError(
+                f"The model tells {own} classes apart and the test images have {len(names)}; set model.num_classes, or "
+                "give images in folders that are named like classes of the model, as --data-root."
+            )
+
+
+def fit_image_size(network: nn.Module, img_size: int) -> None:
+    """Make a timm model ready for square images of a size, in place. Raises UserError when it cannot take them."""
+    weight = next(network.parameters())
+    try:
+        if hasattr(network, "set_input_size"):
+            network.set_input_size((img_size, img_size))
+        with torch.no_grad():
+            # Not by a call, which compiles where the network is to be compiled.
+            network.eval().forward(torch.zeros(1, 3, img_size, img_size, device=weight.device, dtype=weight.dtype))
+    except Exception as error:
+        # Every architecture has its own way of refusing.
+        raise UserError(
+            f"{type(network).__name__} does not take images of {img_size} x {img_size} ({one_line(error)}); choose "
+            "another img_size."
+        ) from error
+
+
+def metrics_table(metrics: dict[str, float]) -> str:
+    """A line for each: percent and seconds with two digits, losses with four, counts with none."""
+    digits = {"cross_entropy": 4, "images": 0}
+    return "\n".join(f"{name}: {value:.{digits.get(name, 2)}f}" for name, value in metrics.items())
+
+
+def per_class_csv(table: Tensor, names: Sequence[Any]) -> str:
+    """class, images, correct, accuracy/top1 in percent (empty for a class without images); table: `[C, C]`."""
+    images, correct = table.sum(1).tolist(), table.diagonal().tolist()
+    rows = [
+        (name, count, hits, f"{100 * hits / count:.2f}" if count else "")
+        for name, count, hits in zip(names, images, correct, strict=True)
+    ]
+    return _csv([("class", "images", "correct", "accuracy/top1"), *rows])
+
+
+def confusion_csv(table: Tensor, names: Sequence[Any]) -> str:
+    """A row for each true class, a column for each predicted one; table: `[C, C]`."""
+    rows = [(name, *counts) for name, counts in zip(names, table.tolist(), strict=True)]
+    return _csv([("true \\ predicted", *names), *rows])
+
+
+def _csv(rows: list[tuple]) -> str:
+    stream = io.StringIO()
+    csv.writer(stream, lineterminator="\n").writerows(rows)
+    return stream.getvalue()
+
+
+def _json(metrics: dict[str, float], asked: dict[str, Any]) -> str:
+    """The metrics, with null for what is no number, and what was asked for."""
+    values = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+    values |= {
+        name: str(value) if isinstance(value, Path) else value for name, value in asked.items() if value is not None
+    }
+    return json.dumps(values, indent=2, allow_nan=False) + "\n"

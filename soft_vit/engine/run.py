@@ -30,6 +30,7 @@ __all__ = ["LAUNCHERS", "TrainResult", "prepare", "train"]
 _runs_in_this_process = itertools.count()
 
 LAUNCHERS = ("none", "pytorch", "slurm", "mpi")
+_HOOKS_OF_MMENGINE = ("runtime_info", "timer", "sampler_seed", "logger", "param_scheduler", "checkpoint")
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,7 @@ def prepare(
     fill_data_root(cfg)
     _use_exact_loop(cfg)
     _fit_loaders(cfg)
+    _drop_hooks(cfg)
     run = next(_runs_in_this_process)
     if run and cfg.get("experiment_name") is None:
         # MMEngine keeps logs in memory under a name that two runs begun in the same second would share.
@@ -136,6 +138,13 @@ def _fit_loaders(cfg: Config) -> None:
             loader.setdefault("worker_init_fn", {"type": "shield_worker"})
         if loader.get("pin_memory") and not torch.cuda.is_available():
             loader["pin_memory"] = False
+
+
+def _drop_hooks(cfg: Config) -> None:
+    """Leave out default hooks set to None, which MMEngine itself understands of its own ones alone."""
+    hooks = cfg.get("default_hooks") or {}
+    for name in [name for name, hook in hooks.items() if hook is None and name not in _HOOKS_OF_MMENGINE]:
+        hooks.pop(name)
 
 
 def _distribute_on_cpu(cfg: Config, launcher: str) -> None:

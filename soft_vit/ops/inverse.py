@@ -7,6 +7,7 @@ spectral filter: where P has the eigenvalue p, the iterate has `(1 - (1 - alpha 
 where 2^T alpha p^2 >> 1, so on an ill-conditioned P it is far from the inverse, and trained weights rely on that.
 """
 
+import math
 from typing import Literal
 
 import torch
@@ -111,6 +112,19 @@ def newton_inverse(
             return _NewtonInverse.apply(a, iters, ridge, start)
         p = add_ridge(a, ridge)
         return newton_iterate(p, newton_step_size(a, ridge, start) * p, iters)
+
+
+def newton_residual(a: Tensor, iters: int = 20, ridge: float = 0.01, start: NewtonStart = "rowsum") -> Tensor:
+    """How far `newton_inverse` is from the inverse: `||I - P V_T||_F / sqrt(M)`, for each matrix, `[...]`.
+
+    a: `[..., M, M]`, symmetric with positive entries. The root mean square of `(1 - alpha p^2)^(2^T)` over the
+    eigenvalues p of P: 0 where the iteration has converged, 1 where none of the inverse is there yet.
+    """
+    with full_precision(a):
+        a = at_least_float32(a)
+        product = add_ridge(a, ridge) @ newton_inverse(a, iters, ridge, start)
+        remainder = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device) - product
+        return torch.linalg.matrix_norm(remainder) / math.sqrt(a.shape[-1])
 
 
 def cholesky_solve(a: Tensor, b: Tensor, ridge: float = 0.01) -> Tensor:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from soft_vit.ops import cholesky_solve, eigh_inverse, newton_inverse, newton_step_size, self_gaussian_kernel
-from soft_vit.ops.inverse import add_ridge
+from soft_vit.ops.inverse import add_ridge, newton_residual
 
 # Spread of the tokens: 0.5 gives condition numbers near 1, 0.05 and less flat kernels, 0 equal tokens.
 SPREADS = (0.5, 0.2, 0.05, 0.01, 0.0)
@@ -50,6 +50,26 @@ def test_newton_reaches_the_inverse_of_a_conditioned_kernel(spread, start, ridge
     a = kernel(spread)
     error = relative_error(newton_inverse(a, 40, ridge, start), eigh_inverse(a, ridge))
     assert error.max() < 1e-10
+
+
+@pytest.mark.parametrize("spread", SPREADS)
+@pytest.mark.parametrize(("start", "ridge"), STARTS)
+@pytest.mark.parametrize("iters", [0, 5, 20])
+def test_newton_residual_is_what_the_filter_leaves(spread, start, ridge, iters):
+    """Against eigenvalues in float64.
+
+    The product P V in fp32 has an error of `m u` times |P| |V|, whose norm is at most cond(P) where the iteration has
+    converged and `2^T alpha ||P||^2` before; the norm of m rows of m entries adds `m u`, relative.
+    """
+    a = kernel(spread)
+    alpha = newton_step_size(a, ridge, start)
+    p = torch.linalg.eigvalsh(add_ridge(a, ridge))
+    expected = (1 - alpha[..., 0] * p.square()).pow(2.0**iters).square().mean(-1).sqrt()
+    norm, smallest = p.abs().amax(-1), p.abs().amin(-1).clamp(min=1e-300)
+    amplified = torch.minimum(2.0**iters * alpha[:, 0, 0] * norm.square(), norm / smallest)
+    residual = newton_residual(a.float(), iters, ridge, start)
+    assert residual.shape == (6,)
+    assert ((residual - expected).abs() <= a.shape[-1] * UNIT_ROUNDOFF * (amplified + expected)).all()
 
 
 def test_twenty_steps_are_far_from_the_inverse_of_a_flat_kernel():

@@ -1,0 +1,147 @@
+"""What images a test sees: of which folder, how large, cropped and normalised how."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mmengine.config import Config
+from mmengine.registry import DATASETS
+from timm.data import ImageNetInfo, infer_imagenet_subset, resolve_data_config
+
+from soft_vit.datasets.images import find_images
+from soft_vit.engine.errors import UserError
+
+__all__ = ["View", "class_names", "set_folder", "set_view", "timm_view", "view_of_config"]
+
+# timm's default, which is also that of ImageNet's usual evaluation: 224 of 256 pixels.
+CROP_PCT = 0.875
+
+
+@dataclass(frozen=True)
+class View:
+    """How an image reaches the model, in timm's terms; see `TimmEvalCrop`. mean, std: of RGB values in [0, 1]."""
+
+    img_size: int
+    crop_pct: float = CROP_PCT
+    interpolation: str = "bicubic"
+    crop_mode: str = "center"
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+
+def timm_view(pretrained_cfg: dict[str, Any], img_size: int | None = None, crop_pct: float | None = None) -> View:
+    """The view that timm reports a model's accuracy for, at another size or crop where one is given."""
+    found = resolve_data_config({"img_size": img_size, "crop_pct": crop_pct}, pretrained_cfg, use_test_size=True)
+    height, width = found.pop("input_size")[1:]
+    if height != width:
+        raise UserError(f"The model takes images of {height} x {width}, which are not square; set img_size.")
+    return View(height, **found)
+
+
+def view_of_config(cfg: Config, img_size: int | None, crop_pct: float | None) -> View:
+    """The view of a config's test pipeline, at another size or crop where one is given."""
+    dataset = cfg.test_dataloader.dataset
+    found: dict[str, Any] = {}
+    for transform in dataset.get("pipeline", []):
+        if transform.type == "TimmEvalCrop":
+            found = {key: value for key, value in transform.items() if key != "type"}
+        elif transform.type == "ResizeEdge":
+            found["scale"], found["interpolation"] = transform.scale, transform.get("interpolation", "bilinear")
+        elif transform.type == "CenterCrop" and isinstance(transform.crop_size, int):
+            found["img_size"] = transform.crop_size
+    scale = found.pop("scale", None)
+    if scale and "img_size" in found:
+        found["crop_pct"] = found["img_size"] / scale
+    if isinstance(dataset.get("size"), int):
+        # Drawn at that size: nothing is cut off.
+        found = {"img_size": dataset.size, "crop_pct": 1.0, **found}
+    changes = {"img_size": img_size, "crop_pct": crop_pct}
+    found.update({name: value for name, value in changes.items() if value is not None})
+    if "img_size" not in found:
+        raise UserError("The config does not say how large its test images are; set img_size beside crop_pct.")
+    return View(**found)
+
+
+def set_view(cfg: Config, view: View) -> None:
+    """Make the test images of a config, in place, those of a view. What loads an image, and what packs it, stays."""
+    dataset = cfg.test_dataloader.dataset
+    pipeline = dataset.get("pipeline", [])
+    loading = [transform for transform in pipeline if transform.type.startswith("Load")]
+    packing = [transform for transform in pipeline if transform.type.startswith("Pack")]
+    crop = {key: getattr(view, key) for key in ("img_size", "crop_pct", "interpolation", "crop_mode")}
+    if "size" in dataset:
+        dataset.size = view.img_size
+    dataset.pipeline = [*loading, {"type": "TimmEvalCrop", **crop}, *(packing or [{"type": "PackInputs"}])]
+    if view.mean is not None:
+        scale = {name: [255 * value for value in getattr(view, name)] for name in ("mean", "std")}
+        if not _preprocessors(cfg):
+            cfg.data_preprocessor = {"type": "RecipeDataPreprocessor"}
+        for preprocessor in _preprocessors(cfg):
+            preprocessor.update(scale)
+
+
+def _preprocessors(cfg: Config) -> list[dict[str, Any]]:
+    found = (cfg.get("data_preprocessor"), cfg.model.get("data_preprocessor"))
+    return [preprocessor for preprocessor in found if preprocessor is not None]
+
+
+def set_folder(cfg: Config, folder: str | Path, classes: Sequence[str]) -> list[int]:
+    """Make the test images of a config, in place, those of a folder with a folder for each class.
+
+    classes: of the model, in the order of its output; the folders are named like these or by their numbers. Returns the
+    places of the classes that are there. Raises FileNotFoundError for a missing folder, UserError (a ValueError) for
+    images that fit no class.
+    """
+    try:
+        images = find_images(folder, "", classes=classes)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    pipeline = cfg.test_dataloader.dataset.get("pipeline", [])
+    cfg.test_dataloader.dataset = {
+        "type": "ImageTree",
+        "data_root": str(folder),
+        "split": "",
+        "classes": list(classes),
+        "test_mode": True,
+        "pipeline": [transform for transform in pipeline if not transform.type.startswith("Load")],
+    }
+    for preprocessor in _preprocessors(cfg):
+        if preprocessor.get("to_rgb"):
+            # ImageTree's images are RGB.
+            preprocessor.to_rgb = False
+    return sorted({label for _, label in images.samples})
+
+
+def class_names(cfg: Config, num_classes: int, meta: dict[str, Any], listed: str | Path | None = None) -> list[str]:
+    """Names of a model's classes in the order of its output.
+
+    They come from the first of these that has them: `listed`, a text file with one a line; `meta`, what a checkpoint
+    says of itself; timm's lists of ImageNet's classes, by their number; the config's training split. Raises UserError
+    (a ValueError) when there are none, or not as many as the model has.
+    """
+    if listed is not None:
+        path = Path(listed).expanduser()
+        if not path.is_file():
+            raise FileNotFoundError(f"There is no list of classes {path}; give a text file with one name a line.")
+        names = [line.strip() for line in path.read_text().splitlines() if line.strip()]
+        return _counted(names, num_classes, f"The list {path}")
+    names = (meta.get("dataset_meta") or {}).get("classes")
+    if names:
+        return _counted([str(name) for name in names], num_classes, "The checkpoint")
+    subset = infer_imagenet_subset({"num_classes": num_classes})
+    if subset is not None:
+        return ImageNetInfo(subset).label_names()
+    if cfg.get("train_dataloader"):
+        names = DATASETS.build(cfg.train_dataloader.dataset).metainfo.get("classes") or ()
+        return _counted(list(names), num_classes, "The training split")
+    raise UserError(f"Nothing names the model's {num_classes} classes; give a file with one name a line as --classes.")
+
+
+def _counted(names: list[str], num_classes: int, source: str) -> list[str]:
+    if len(names) != num_classes:
+        raise UserError(
+            f"{source} names {len(names)} classes and the model has {num_classes}; give a file with one name a line, "
+            "in the order of the model's output, as --classes."
+        )
+    return names

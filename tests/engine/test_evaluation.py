@@ -1,0 +1,405 @@
+"""A test of a checkpoint or a timm model, against the same computed with a loop, torch and timm."""
+
+import csv
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import timm
+import torch
+from mmengine.config import Config
+from PIL import Image
+from timm.data import create_transform
+
+from soft_vit.datasets import CLASSES, ShapeImages
+from soft_vit.engine import TimmEvalCrop, UserError, evaluate, throughput_hook
+from soft_vit.engine.eval_data import View, class_names, set_view, timm_view, view_of_config
+from soft_vit.engine.evaluation import confusion_csv, metrics_table, per_class_csv
+from soft_vit.engine.throughput_hook import ThroughputHook
+
+DEMO = Path(__file__).parents[2] / "configs" / "demo" / "soft_pico_shapes.py"
+MODEL = {"num_classes": 10, "img_size": 32, "depths": (1, 1, 1, 1)}
+OPTIONS = {
+    "model.img_size": 32,
+    "model.depths": [1, 1, 1, 1],
+    "test_dataloader.dataset.length": 37,
+    "test_dataloader.dataset.size": 32,
+    "test_dataloader.batch_size": 16,
+}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Without the description of the machine, which takes longer than these tests."""
+    monkeypatch.setattr("mmengine.runner.runner.collect_env", dict)
+
+
+def network(name: str = "soft_pico", seed: int = 0, **kwargs) -> torch.nn.Module:
+    """Weights far enough from the start that classes differ."""
+    torch.manual_seed(seed)
+    model = timm.create_model(name, **(MODEL | kwargs)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(2)
+    return model
+
+
+@pytest.fixture(scope="module")
+def models() -> dict[str, torch.nn.Module]:
+    return {"averaged": network(seed=0), "plain": network(seed=1)}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(models, tmp_path_factory) -> str:
+    """As EMAHook writes one: the average in front."""
+    plain = {f"module.{name}": value for name, value in models["plain"].state_dict().items()}
+    path = tmp_path_factory.mktemp("checkpoint") / "epoch_1.pth"
+    content = {"state_dict": models["averaged"].state_dict(), "ema_state_dict": {**plain, "steps": torch.tensor(3)}}
+    torch.save({**content, "meta": {"dataset_meta": {"classes": CLASSES}}}, path)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> Path:
+    """Images of four classes, larger than the model's and not square, in folders `named` and `numbered`."""
+    root = tmp_path_factory.mktemp("folders")
+    images = ShapeImages(40, "test", size=(50, 71))
+    for i in (i for i in range(40) if images.label(i) in (0, 3, 4, 9)):
+        sample = images[i]
+        for folder in (f"named/{CLASSES[sample.label]}", f"numbered/{sample.label}"):
+            (root / folder).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(sample.image).save(root / folder / f"{i:03}.png")
+    return root
+
+
+def by_the_book(logits: torch.Tensor, labels: list[int]) -> dict[str, float]:
+    x, y = logits.detach().double().numpy(), np.array(labels)
+    order = np.argsort(-x, axis=1)
+    log_p = x - np.log(np.exp(x - x.max(1, keepdims=True)).sum(1, keepdims=True)) - x.max(1, keepdims=True)
+    return {
+        "accuracy/top1": 100 * np.mean(order[:, 0] == y),
+        "accuracy/top5": 100 * np.mean((order[:, :5] == y[:, None]).any(1)),
+        "cross_entropy": -np.mean(log_p[np.arange(len(y)), y]),
+        "images": len(y),
+    }
+
+
+def shapes(length: int = 37) -> tuple[torch.Tensor, list[int]]:
+    """The demo's test images, normalised as its config says."""
+    images = ShapeImages(length, "test", size=32)
+    pixels = torch.stack([torch.from_numpy(images[i].image).permute(2, 0, 1) for i in range(length)])
+    return (pixels - 127.5) / 64, [images.label(i) for i in range(length)]
+
+
+def tree(folder: Path, size: int, crop_pct: float, mean: float = 127.5 / 255, std: float = 64 / 255):
+    """Images of a folder as timm prepares them, and the names of their folders."""
+    transform = create_transform(size, interpolation="bicubic", crop_pct=crop_pct, mean=(mean,) * 3, std=(std,) * 3)
+    paths = sorted(folder.glob("*/*.png"))
+    return torch.stack([transform(Image.open(path)) for path in paths]), [path.parent.name for path in paths]
+
+
+def agrees(metrics: dict, expected: dict) -> bool:
+    """Logits in fp32 in other batches differ by rounding, which is no change of rank here."""
+    assert {name: metrics[name] for name in expected} == pytest.approx(expected, abs=2e-4)
+    return True
+
+
+def test_everything_that_is_reported(checkpoint, models, tmp_path):
+    files = {name: tmp_path / name for name in ("out", "per_class", "confusion")}
+    metrics = evaluate(DEMO, checkpoint, work_dir=tmp_path, options=OPTIONS, **files)
+    images, labels = shapes()
+    logits = models["averaged"](images)
+    assert agrees(metrics, by_the_book(logits, labels))
+    assert metrics["images_per_second/forward"] > 0
+    assert metrics["images_per_second/loop"] > 0
+
+    written = json.loads(files["out"].read_text())
+    assert {name: written[name] for name in metrics} == metrics
+    assert written["model"] == checkpoint
+
+    predicted = logits.argmax(1).tolist()
+    rows = list(csv.DictReader(files["per_class"].open()))
+    assert [row["class"] for row in rows] == list(CLASSES)
+    for index, row in enumerate(rows):
+        own = [p == index for p, label in zip(predicted, labels, strict=True) if label == index]
+        assert (int(row["images"]), int(row["correct"])) == (len(own), sum(own))
+        assert float(row["accuracy/top1"]) == pytest.approx(100 * np.mean(own), abs=0.005)
+    header, *rows = csv.reader(files["confusion"].open())
+    assert header[1:] == [row[0] for row in rows] == list(CLASSES)
+    pairs = list(zip(labels, predicted, strict=True))
+    assert [[int(n) for n in row[1:]] for row in rows] == [[pairs.count((t, p)) for p in range(10)] for t in range(10)]
+
+
+@pytest.mark.parametrize(("ema", "which"), [(True, "averaged"), (False, "plain")])
+def test_either_weights(checkpoint, models, tmp_path, ema, which):
+    # MMEngine's own hook would exchange them.
+    options = {**OPTIONS, "custom_hooks": [{"type": "EMAHook"}, {"type": "EMAEvalHook"}]}
+    metrics = evaluate(DEMO, checkpoint, ema=ema, work_dir=tmp_path, options=options)
+    images, labels = shapes()
+    assert agrees(metrics, by_the_book(models[which](images), labels))
+
+
+@pytest.mark.parametrize(("naming", "crop"), [("named", {}), ("numbered", {"img_size": 32, "crop_pct": 0.8})])
+def test_folder_with_some_of_the_classes(checkpoint, models, folders, tmp_path, naming, crop):
+    table = tmp_path / "confusion.csv"
+    metrics = evaluate(
+        DEMO,
+        checkpoint,
+        data_root=folders / naming,
+        **crop,
+        confusion=table,
+        work_dir=tmp_path,
+        options=OPTIONS,
+    )
+    images, names = tree(folders / naming, 32, crop.get("crop_pct", 1.0))
+    there = [0, 3, 4, 9]
+    labels = [there.index(CLASSES.index(name) if naming == "named" else int(name)) for name in names]
+    assert agrees(metrics, by_the_book(models["averaged"](images)[:, there], labels))
+    assert next(csv.reader(table.open()))[1:] == [CLASSES[index] for index in there]
+
+
+@pytest.mark.parametrize("name", ["soft_pico", "synthesizer_pyramid_pico"])
+def test_another_size(folders, tmp_path, name):
+    """The weights are those of 32 pixels, resampled once where they belong to a grid."""
+    model = network(name)
+    torch.save(model.state_dict(), tmp_path / "weights.pth")
+    metrics = evaluate(
+        DEMO,
+        str(tmp_path / "weights.pth"),
+        img_size=44,
+        crop_pct=1.0,
+        data_root=folders / "numbered",
+        classes=list_of_classes(tmp_path),
+        work_dir=tmp_path,
+        options={**OPTIONS, "model.model_name": name},
+    )
+    images, names = tree(folders / "numbered", 44, 1.0)
+    model.set_input_size(44)
+    there = [0, 3, 4, 9]
+    assert agrees(metrics, by_the_book(model(images)[:, there], [there.index(int(name)) for name in names]))
+
+
+def list_of_classes(folder: Path) -> Path:
+    path = folder / "classes.txt"
+    path.write_text("\n".join(CLASSES) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("size", [None, 96])
+def test_timm_model_sees_images_as_timm_prepares_them(folders, tmp_path, size):
+    torch.manual_seed(0)
+    model = timm.create_model("test_vit").eval()
+    assert model.pretrained_cfg["crop_pct"] == 0.95
+    torch.save(model.state_dict(), tmp_path / "weights.pth")
+    options = {key: value for key, value in OPTIONS.items() if not key.startswith("model.")}
+    metrics = evaluate(
+        DEMO,
+        "test_vit",
+        weights=str(tmp_path / "weights.pth"),
+        img_size=size,
+        data_root=folders / "numbered",
+        work_dir=tmp_path,
+        # Otherwise it would adapt itself to any size.
+        options={**options, "model.num_classes": 1000, "model.dynamic_img_size": False},
+    )
+    images, names = tree(folders / "numbered", size or 160, 0.95, mean=0.5, std=0.5)
+    model.set_input_size(size)
+    there = [0, 3, 4, 9]
+    with torch.no_grad():
+        expected = by_the_book(model(images)[:, there], [there.index(int(name)) for name in names])
+    assert agrees(metrics, expected)
+
+
+@pytest.mark.parametrize(
+    ("model", "arguments", "error", "message"),
+    [
+        ("none.pth", {}, FileNotFoundError, "There is no checkpoint none.pth, and timm has no model of that name"),
+        ("{checkpoint}", {"weights": "x.pth"}, UserError, "is a checkpoint with weights of its own"),
+        ("{checkpoint}", {"pretrained": False}, UserError, "is a checkpoint with weights of its own"),
+        ("{checkpoint}", {"img_size": 0}, UserError, "img_size is 0"),
+        ("{checkpoint}", {"crop_pct": 1.5}, UserError, "crop_pct is 1.5"),
+        ("{checkpoint}", {"img_size": 31}, UserError, "PyramidViT does not take images of 31 x 31"),
+        ("{checkpoint}", {"data_root": "nowhere"}, FileNotFoundError, "There is no folder nowhere"),
+        ("{checkpoint}", {"data_root": "{folders}"}, UserError, "'named', a folder of .*, is none of the 10 classes"),
+        (
+            "{checkpoint}",
+            {"data_root": "{folders}/named", "classes": "no.txt"},
+            FileNotFoundError,
+            "no list of classes",
+        ),
+        ("test_vit", {"weights": "x.pth"}, FileNotFoundError, "There is no checkpoint x.pth"),
+        ("resnet18.none", {}, UserError, r"Invalid pretrained tag \(none\) for resnet18; choose a name of timm"),
+        ("soft_pico", {}, UserError, "timm gives no weights for 'soft_pico'"),
+        (
+            "test_vit",
+            {"pretrained": False, "img_size": 100},
+            UserError,
+            "VisionTransformer does not take images of 100",
+        ),
+    ],
+)
+def test_mistakes_are_one_sentence(checkpoint, folders, tmp_path, model, arguments, error, message):
+    fill = {"checkpoint": checkpoint, "folders": folders}
+    arguments = {key: value.format(**fill) if isinstance(value, str) else value for key, value in arguments.items()}
+    options = OPTIONS if model == "{checkpoint}" else {}
+    with pytest.raises(error, match=message) as caught:
+        evaluate(DEMO, model.format(**fill), work_dir=tmp_path, options=options, **arguments)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [({"num_classes": 7}, "belongs to another model.*head"), ({"depths": (1, 1, 2, 1)}, "belongs to another model")],
+)
+def test_checkpoint_of_another_model(tmp_path, state, message):
+    torch.save({"state_dict": network(**state).state_dict()}, tmp_path / "other.pth")
+    with pytest.raises(UserError, match=message):
+        evaluate(DEMO, str(tmp_path / "other.pth"), work_dir=tmp_path, options=OPTIONS)
+
+
+def test_average_that_is_not_there(tmp_path):
+    torch.save({"state_dict": network().state_dict()}, tmp_path / "plain.pth")
+    with pytest.raises(UserError, match="no averaged weights"):
+        evaluate(DEMO, str(tmp_path / "plain.pth"), ema=True, work_dir=tmp_path, options=OPTIONS)
+
+
+@pytest.mark.parametrize(("own", "same_classes"), [(9, False), (9, True), (11, True)])
+def test_classes_that_are_not_the_models(own, same_classes):
+    from soft_vit.engine.evaluation import TestedModelHook
+
+    model = SimpleNamespace(model=SimpleNamespace(num_classes=own))
+    dataset = SimpleNamespace(metainfo={"classes": CLASSES})
+    runner = SimpleNamespace(model=model, test_dataloader=SimpleNamespace(dataset=dataset))
+    with pytest.raises(UserError, match=f"tells {own} classes apart and the test images have 10"):
+        TestedModelHook(same_classes=same_classes).before_test(runner)
+
+
+def config(pipeline: list, **dataset) -> Config:
+    loader = {"dataset": {"type": "AnyDataset", "pipeline": pipeline, **dataset}}
+    return Config({"test_dataloader": loader, "model": {"type": "AnyModel"}})
+
+
+RESIZE = {"type": "ResizeEdge", "scale": 256, "interpolation": "bilinear"}
+
+
+@pytest.mark.parametrize(
+    ("cfg", "asked", "expected"),
+    [
+        (config([{"type": "TimmEvalCrop", "img_size": 224, "crop_pct": 0.9}]), (288, None), View(288, 0.9)),
+        (config([{"type": "TimmEvalCrop", "img_size": 224}]), (None, 1.0), View(224, 1.0)),
+        (config([RESIZE, {"type": "CenterCrop", "crop_size": 224}]), (192, None), View(192, 0.875, "bilinear")),
+        (config([], size=64), (96, None), View(96, 1.0)),
+        (config([], size=64), (None, 0.8), View(64, 0.8)),
+        (config([]), (100, None), View(100, 0.875)),
+    ],
+)
+def test_view_of_a_config(cfg, asked, expected):
+    assert view_of_config(cfg, *asked) == expected
+
+
+def test_view_needs_a_size():
+    with pytest.raises(UserError, match="img_size beside crop_pct"):
+        view_of_config(config([]), None, 0.9)
+
+
+def test_view_is_set_between_loading_and_packing():
+    cfg = config([{"type": "LoadImageFromFile"}, RESIZE, {"type": "PackInputs", "meta_keys": ()}], size=64)
+    set_view(cfg, View(96, 0.9, "lanczos", "squash", (0.5, 0.4, 0.3), (0.2, 0.2, 0.2)))
+    crop = {"type": "TimmEvalCrop", "img_size": 96, "crop_pct": 0.9, "interpolation": "lanczos", "crop_mode": "squash"}
+    dataset = cfg.test_dataloader.dataset
+    assert dataset.pipeline == [{"type": "LoadImageFromFile"}, crop, {"type": "PackInputs", "meta_keys": ()}]
+    assert dataset.size == 96
+    assert cfg.data_preprocessor.mean == pytest.approx([127.5, 102, 76.5])
+    assert cfg.data_preprocessor.std == pytest.approx([51, 51, 51])
+
+
+def test_view_of_timm_is_the_one_it_reports():
+    cfg = {"input_size": (3, 224, 224), "crop_pct": 0.875, "test_input_size": (3, 288, 288), "test_crop_pct": 1.0}
+    assert (timm_view(cfg).img_size, timm_view(cfg).crop_pct) == (288, 1.0)
+    assert (timm_view(cfg, 320, 0.9).img_size, timm_view(cfg, 320, 0.9).crop_pct) == (320, 0.9)
+    with pytest.raises(UserError, match="not square"):
+        timm_view({"input_size": (3, 224, 192)})
+
+
+@pytest.mark.parametrize(
+    ("size", "crop_pct", "interpolation", "crop_mode"),
+    [(48, 0.875, "bicubic", "center"), (33, 1.0, "bilinear", "center"), (40, 0.9, "bicubic", "squash")],
+)
+@pytest.mark.parametrize("as_array", [False, True])
+def test_crop_is_timms(size, crop_pct, interpolation, crop_mode, as_array):
+    pixels = np.random.default_rng(0).integers(0, 256, (61, 83, 3), dtype=np.uint8)
+    image = Image.fromarray(pixels)
+    result = TimmEvalCrop(size, crop_pct, interpolation, crop_mode)({"img": pixels if as_array else image})
+    # Normalised by nothing, timm's own values are pixels / 255.
+    options = {"crop_pct": crop_pct, "interpolation": interpolation, "crop_mode": crop_mode}
+    expected = create_transform(size, mean=(0.0,) * 3, std=(1.0,) * 3, **options)(image)
+    assert result["img_shape"] == (size, size)
+    np.testing.assert_allclose(result["img"].transpose(2, 0, 1) / 255, expected.numpy(), atol=1e-6)
+
+
+def test_names_come_from_the_first_that_has_them(tmp_path):
+    listed = list_of_classes(tmp_path)
+    meta = {"dataset_meta": {"classes": [f"n{i}" for i in range(10)]}}
+    shapes_split = {"type": "ShapesDataset", "length": 4, "pipeline": []}
+    cfg = Config({"train_dataloader": {"dataset": shapes_split}})
+    assert class_names(Config({}), 10, meta, listed) == list(CLASSES)
+    assert class_names(cfg, 10, meta) == [f"n{i}" for i in range(10)]
+    assert class_names(cfg, 10, {}) == list(CLASSES)
+    imagenet = class_names(Config({}), 1000, {})
+    assert (len(imagenet), imagenet[0], imagenet[999]) == (1000, "n01440764", "n15075141")
+    with pytest.raises(UserError, match="names 10 classes and the model has 12"):
+        class_names(cfg, 12, {}, listed)
+    with pytest.raises(UserError, match="--classes"):
+        class_names(Config({}), 12, {})
+
+
+def test_rates_leave_the_first_batch_out(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(throughput_hook.time, "perf_counter", lambda: now[0])
+
+    class Classifier(torch.nn.Linear):
+        def forward(self, x: torch.Tensor, mode: str = "tensor") -> torch.Tensor:
+            now[0] += 1 if mode == "tensor" else 2
+            return self(x) if mode == "predict" else x
+
+    model, hook = Classifier(2, 2), ThroughputHook()
+    runner = SimpleNamespace(model=model)
+    for batches, loop, forward in (((8, 8, 4), 12 / 8, 12 / 2), ((5,), 5 / 4, 5 / 1)):
+        hook.before_test_epoch(runner)
+        for count in batches:
+            now[0] += 1
+            model(torch.zeros(count, 2), mode="predict")
+            hook.after_test_iter(runner, 0, outputs=[None] * count)
+        hook.after_test_epoch(runner)
+        assert hook.rates() == pytest.approx({"images_per_second/loop": loop, "images_per_second/forward": forward})
+    assert not model._forward_hooks
+    assert not model._forward_pre_hooks
+
+
+def test_tables():
+    table = torch.tensor([[3, 1, 0], [0, 0, 0], [1, 1, 2]])
+    assert per_class_csv(table, ["a", "b,c", "d"]).splitlines() == [
+        "class,images,correct,accuracy/top1",
+        "a,4,3,75.00",
+        '"b,c",0,0,',
+        "d,4,2,50.00",
+    ]
+    assert confusion_csv(table, [7, 8, 9]).splitlines() == ["true \\ predicted,7,8,9", "7,3,1,0", "8,0,0,0", "9,1,1,2"]
+    metrics = {"accuracy/top1": 97.8, "cross_entropy": 0.12345, "images": 1000}
+    assert metrics_table(metrics).splitlines() == ["accuracy/top1: 97.80", "cross_entropy: 0.1235", "images: 1000"]
+
+
+def test_loss_that_is_no_number_is_null_in_json(tmp_path):
+    broken = network()
+    torch.nn.init.constant_(broken.head.bias, torch.nan)
+    torch.save({"state_dict": broken.state_dict()}, tmp_path / "nan.pth")
+    evaluate(DEMO, str(tmp_path / "nan.pth"), out=tmp_path / "out.json", work_dir=tmp_path, options=OPTIONS)
+
+    def refuse(text: str) -> None:
+        raise AssertionError(text)
+
+    written = json.loads((tmp_path / "out.json").read_text(), parse_constant=refuse)
+    assert written["cross_entropy"] is None

@@ -1,0 +1,101 @@
+"""tools/test.py: what it prints, writes and refuses, and that it counts every image once in two processes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from PIL import Image
+
+import soft_vit  # noqa: F401  its models have to be known to timm
+from soft_vit.datasets import ShapeImages
+
+ROOT = Path(__file__).parents[2]
+TINY = [
+    "--cfg-options",
+    "model.img_size=32",
+    "test_dataloader.dataset.length=7",
+    "test_dataloader.dataset.size=32",
+    "test_dataloader.batch_size=2",
+]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory) -> str:
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("weights") / "weights.pth"
+    torch.save(timm.create_model("soft_pico", num_classes=10, img_size=32).state_dict(), path)
+    return str(path)
+
+
+@pytest.fixture
+def work_dir(tmp_path, monkeypatch) -> list[str]:
+    # Describing the machine takes longer than the test.
+    monkeypatch.setattr("mmengine.runner.runner.collect_env", dict)
+    return ["--work-dir", str(tmp_path / "work")]
+
+
+def test_prints_and_writes(tool, demo, checkpoint, work_dir, tmp_path, capsys):
+    files = {name: tmp_path / name for name in ("out", "per-class", "confusion")}
+    options = [part for name, path in files.items() for part in (f"--{name}", str(path))]
+    tool("test")([demo, checkpoint, *work_dir, *options, *TINY])
+    printed = dict(line.split(": ") for line in capsys.readouterr().out.splitlines()[-6:])
+    assert list(printed)[:4] == ["accuracy/top1", "accuracy/top5", "cross_entropy", "images"]
+    assert printed["images"] == "7"
+    assert all(path.is_file() for path in files.values())
+    assert printed["accuracy/top1"] == f"{json.loads(files['out'].read_text())['accuracy/top1']:.2f}"
+
+
+def test_timm_name_without_a_config(tool, work_dir, tmp_path, capsys):
+    for i in range(3):
+        (tmp_path / "images" / str(i)).mkdir(parents=True)
+        Image.fromarray(ShapeImages(3, size=32)[i].image).save(tmp_path / "images" / str(i) / "0.png")
+    arguments = ["test_vit", "--no-pretrained", "--data-root", str(tmp_path / "images"), *work_dir]
+    workers = ["test_dataloader.num_workers=0", "test_dataloader.persistent_workers=False"]
+    tool("test")([*arguments, "--cfg-options", *workers])
+    assert "images: 3" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["{demo}", "none.pth"], "There is no checkpoint none.pth"),
+        (["{demo}", "{checkpoint}", "--no-pretrained"], "weights of its own"),
+        (["{demo}", "{checkpoint}", "--crop-pct", "0"], "crop_pct is 0.0"),
+        (["{demo}", "{checkpoint}", "--ema", *TINY], "no averaged weights"),
+        (["{demo}", "soft_pico"], "timm gives no weights for 'soft_pico'"),
+        (["{demo}", "{checkpoint}", "--data-root", "nowhere"], "There is no folder nowhere"),
+    ],
+)
+def test_mistake_ends_in_one_sentence(tool, demo, checkpoint, work_dir, arguments, message):
+    fill = {"demo": demo, "checkpoint": checkpoint}
+    given = [part.format(**fill) for part in arguments]
+    with pytest.raises(SystemExit) as caught:
+        tool("test")([*given[:2], *work_dir, *given[2:]])
+    assert caught.value.code.startswith("error: ")
+    assert message in caught.value.code
+    assert "\n" not in caught.value.code
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="two processes on gloo need a machine without a GPU")
+def test_two_processes_count_every_image_once(demo, checkpoint, tmp_path):
+    """Seven images: the second process gets one that the first has already."""
+    results, tables = [], []
+    launch = ["-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=29577"]
+    for launcher, option in (([], "none"), (launch, "pytorch")):
+        out, table = tmp_path / f"{option}.json", tmp_path / f"{option}.csv"
+        command = [sys.executable, *launcher, str(ROOT / "tools" / "test.py"), demo, checkpoint, "--launcher", option]
+        command += ["--out", str(out), "--confusion", str(table), "--work-dir", str(tmp_path / "work")]
+        subprocess.run([*command, *TINY], check=True, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        results.append(json.loads(out.read_text()))
+        tables.append(table.read_text())
+    for name in ("accuracy/top1", "accuracy/top5", "cross_entropy", "images"):
+        assert results[0][name] == pytest.approx(results[1][name], rel=1e-6), name
+    assert tables[0] == tables[1]
+    # MMEngine's own way of collecting would leave one, and read pickles from it.
+    assert not (tmp_path / ".dist_test").exists()
