@@ -19,6 +19,10 @@ class Attention(nn.Module):
     A subclass takes `(dim, num_heads, *, feat_size, sr_ratio, ..., device, dtype)`: feat_size is the map it is built
     for, sr_ratio the side of the window that one reduced token stands for (8, 4, 2, 1 in the four stages), which
     kinds without reduced tokens ignore.
+
+    The attention itself stands in a method `attend`, so that its matrix can be read off: the values are its argument
+    `v` (further ones `v_...`), it is linear in them, and all channels of a head, however many, have one matrix. What
+    is made of the values besides stands outside of it.
     """
 
     cost: ClassVar[str]
@@ -73,9 +77,13 @@ class SelfAttention(Attention):
         """Queries, keys and values `[B, heads, N, C / heads]` to the result of that shape."""
         raise NotImplementedError
 
+    def add_residual(self, x: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
+        """The result x of `attend` with what a kind makes of the values v besides; most add nothing."""
+        return x
+
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
         B, N, C = x.shape
         qkv = self.qkv(x).reshape(B, N, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4)
         q, k, v = qkv.unbind(0)
-        x = self.attend(q, k, v, feat_size)
+        x = self.add_residual(self.attend(q, k, v, feat_size), v, feat_size)
         return self.proj_drop(self.proj(x.transpose(1, 2).reshape(B, N, C)))

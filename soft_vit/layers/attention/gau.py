@@ -115,13 +115,17 @@ class GatedAttentionUnit(Attention):
         self.proj = nn.Linear(width, dim, **dd)
         self.proj_drop = nn.Dropout(proj_drop)
 
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, q_linear: Tensor | None = None, k_linear: Tensor | None = None
+    ) -> Tensor:
+        """Queries and keys `[B, N, S]`, the linear form's own as well, and values `[B, N, E]` to the values' shape."""
+        dropout_p = self.attn_drop if self.training else 0.0
+        if self.form == "quadratic":
+            return quadratic_form(q, k, v, dropout_p)
+        return linear_form(q, k, v, q_linear, k_linear, self.chunk_size, dropout_p)
+
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
         u, v = F.silu(self.uv(x)).chunk(2, dim=-1)
         z = F.silu(self.z(x))
         copies = [z * self.scale[i] + self.offset[i] for i in range(2 if self.form == "quadratic" else 4)]
-        dropout_p = self.attn_drop if self.training else 0.0
-        if self.form == "quadratic":
-            x = quadratic_form(copies[0], copies[1], v, dropout_p)
-        else:
-            x = linear_form(copies[0], copies[1], v, copies[2], copies[3], self.chunk_size, dropout_p)
-        return self.proj_drop(self.proj(u * x))
+        return self.proj_drop(self.proj(u * self.attend(copies[0], copies[1], v, *copies[2:])))

@@ -43,9 +43,13 @@ class GaussianAttention(Attention):
         self.proj = nn.Linear(dim, dim, **dd)
         self.proj_drop = nn.Dropout(proj_drop)
 
+    def attend(self, q: Tensor, v: Tensor) -> Tensor:
+        """Scaled queries and values `[B, heads, N, C / heads]` to the result of that shape."""
+        return gaussian_attention(q, v, self.normalize)
+
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
         B, N, C = x.shape
         q = self.q(x).reshape(B, N, self.num_heads, self.head_dim).transpose(1, 2) * self.head_dim**-0.25
         v = self.v(x).reshape(B, N, self.num_heads, self.head_dim).transpose(1, 2)
-        x = gaussian_attention(q, v, self.normalize)
+        x = self.attend(q, v)
         return self.proj_drop(self.proj(x.transpose(1, 2).reshape(B, N, C)))

@@ -113,14 +113,30 @@ class LongformerAttention(SelfAttention):
         self.q_global = nn.Linear(dim, dim, bias=qkv_bias, **dd)
         self.kv_global = nn.Linear(dim, 2 * dim, bias=qkv_bias, **dd)
 
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        q_global: Tensor,
+        k_global: Tensor,
+        v_global: Tensor,
+        feat_size: tuple[int, int],
+    ) -> Tensor:
+        """All `[B, heads, N, C / heads]`, q_global `[B, heads, G, C / heads]`, to the result of v's shape.
+
+        The ones with `global` in their names are of the global tokens: what these look with, look at, and gather.
+        """
+        dropout_p = self.attn_drop if self.training else 0.0
+        x = window_and_global_attention(q, k, v, feat_size, self.kernel_size, self.global_grid, dropout_p)
+        global_x = F.scaled_dot_product_attention(q_global, k_global, v_global, dropout_p=dropout_p)
+        return put_global_tokens(x, global_x, feat_size, self.global_grid)
+
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
         B, N, C = x.shape
         heads = (self.num_heads, self.head_dim)
-        dropout_p = self.attn_drop if self.training else 0.0
         q, k, v = self.qkv(x).reshape(B, N, 3, *heads).permute(2, 0, 3, 1, 4).unbind(0)
         q_global = self.q_global(take_global_tokens(x, feat_size, self.global_grid)).reshape(B, -1, *heads)
         k_global, v_global = self.kv_global(x).reshape(B, N, 2, *heads).permute(2, 0, 3, 1, 4).unbind(0)
-        x = window_and_global_attention(q, k, v, feat_size, self.kernel_size, self.global_grid, dropout_p)
-        global_x = F.scaled_dot_product_attention(q_global.transpose(1, 2), k_global, v_global, dropout_p=dropout_p)
-        x = put_global_tokens(x, global_x, feat_size, self.global_grid)
+        x = self.attend(q, k, v, q_global.transpose(1, 2), k_global, v_global, feat_size)
         return self.proj_drop(self.proj(x.transpose(1, 2).reshape(B, N, C)))

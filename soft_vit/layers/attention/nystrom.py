@@ -114,7 +114,7 @@ class NystromAttention(SelfAttention):
         q_landmarks, k_landmarks = (
             landmark_tokens(tokens, feat_size, self.sr_ratio, self.limit, self.landmarks) for tokens in (q, k)
         )
-        x = nystrom_attention(q, k, v, q_landmarks, k_landmarks, self.inverse, self.iters)
-        if self.local is not None:
-            x = x + local_residual(v, self.local.weight, feat_size)
-        return x
+        return nystrom_attention(q, k, v, q_landmarks, k_landmarks, self.inverse, self.iters)
+
+    def add_residual(self, x: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
+        return x if self.local is None else x + local_residual(v, self.local.weight, feat_size)

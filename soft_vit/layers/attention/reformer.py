@@ -178,9 +178,13 @@ class ReformerAttention(Attention):
         """Draw other random directions, from generator (on the CPU) or else from torch's default one."""
         self.rotations.copy_(torch.randn(self.rotations.shape, generator=generator))
 
+    def attend(self, qk: Tensor, v: Tensor) -> Tensor:
+        """Shared queries and keys, and values, `[B, heads, N, C / heads]` to the result of that shape."""
+        return lsh_attention(qk, v, self.rotations, self.chunk_size, self.attn_drop if self.training else 0.0)
+
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
         B, N, C = x.shape
         qk = self.qk(x).reshape(B, N, self.num_heads, self.head_dim).transpose(1, 2)
         v = self.v(x).reshape(B, N, self.num_heads, self.head_dim).transpose(1, 2)
-        x = lsh_attention(qk, v, self.rotations, self.chunk_size, self.attn_drop if self.training else 0.0)
+        x = self.attend(qk, v)
         return self.proj_drop(self.proj(x.transpose(1, 2).reshape(B, N, C)))

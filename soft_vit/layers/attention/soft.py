@@ -175,6 +175,20 @@ class SoftAttention(Attention):
             return first_tokens(q, self.sr_ratio, self.limit)
         return random_tokens(q, self.sr_ratio, self.limit, self.training)
 
+    def attend(self, q: Tensor, bottleneck: Tensor, v: Tensor) -> Tensor:
+        """Queries and values `[B, heads, N, C / heads]` through bottleneck tokens `[B, heads, M, C / heads]`."""
+        return soft_attention(
+            q,
+            bottleneck,
+            v,
+            inverse=self.inverse,
+            normalize=self.normalize,
+            iters=self.newton_iters,
+            ridge=self.ridge,
+            start=self.newton_start,
+            gradient=self.newton_gradient,
+        )
+
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
         B, N, C = x.shape
         H, W = feat_size
@@ -182,16 +196,10 @@ class SoftAttention(Attention):
         v = project_to_map(x, self.v)
         bottleneck = self.sample_bottleneck(q.reshape(B * self.num_heads, self.head_dim, H, W))
         heads = (B, self.num_heads, self.head_dim, N)
-        x = soft_attention(
+        x = self.attend(
             q.reshape(heads).transpose(2, 3),
             bottleneck.reshape(B, self.num_heads, -1, self.head_dim),
             v.reshape(heads).transpose(2, 3),
-            inverse=self.inverse,
-            normalize=self.normalize,
-            iters=self.newton_iters,
-            ridge=self.ridge,
-            start=self.newton_start,
-            gradient=self.newton_gradient,
         )
         x = x.transpose(2, 3).reshape(B, C, N)
         if self.local is not None:

@@ -37,9 +37,13 @@ class SoftmaxAttention(Attention):
         self.proj = nn.Linear(dim, dim, **dd)
         self.proj_drop = nn.Dropout(proj_drop)
 
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Queries, keys and values `[B, heads, N, C / heads]` to the result of that shape."""
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=self.attn_drop if self.training else 0.0)
+
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
         B, N, C = x.shape
         q = self.q(x).reshape(B, N, self.num_heads, self.head_dim).transpose(1, 2)
         k, v = self.kv(x).reshape(B, N, 2, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4).unbind(0)
-        x = F.scaled_dot_product_attention(q, k, v, dropout_p=self.attn_drop if self.training else 0.0)
+        x = self.attend(q, k, v)
         return self.proj_drop(self.proj(x.transpose(1, 2).reshape(B, N, C)))

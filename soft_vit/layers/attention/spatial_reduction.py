@@ -84,10 +84,14 @@ class SpatialReductionAttention(Attention):
             return F.gelu(self.norm(reduce_by_pooling(x, self.sr.weight, self.sr.bias, feat_size)))
         return self.norm(reduce_by_conv(x, self.sr.weight, self.sr.bias, feat_size))
 
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Queries `[B, heads, N, C / heads]`, keys and values `[B, heads, M, C / heads]` to the queries' shape."""
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=self.attn_drop if self.training else 0.0)
+
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
         B, N, C = x.shape
         q = self.q(x).reshape(B, N, self.num_heads, self.head_dim).transpose(1, 2)
         kv = self.kv(self.reduce(x, feat_size)).reshape(B, -1, 2, self.num_heads, self.head_dim)
         k, v = kv.permute(2, 0, 3, 1, 4).unbind(0)
-        x = F.scaled_dot_product_attention(q, k, v, dropout_p=self.attn_drop if self.training else 0.0)
+        x = self.attend(q, k, v)
         return self.proj_drop(self.proj(x.transpose(1, 2).reshape(B, N, C)))

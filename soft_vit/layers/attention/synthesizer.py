@@ -228,6 +228,10 @@ class SynthesizerAttention(Attention):
         self.proj = nn.Linear(dim, dim, **dd)
         self.proj_drop = nn.Dropout(proj_drop)
 
+    def attend(self, scores: Tensor, v: Tensor) -> Tensor:
+        """Scores `[B or 1, heads, N, N]` and values `[B, heads, N, C / heads]` to the result of the values' shape."""
+        return synthetic_attention(scores, v, self.attn_drop if self.training else 0.0)
+
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
         B, N, C = x.shape
         v = self.v(x).reshape(B, N, self.num_heads, self.head_dim).transpose(1, 2)
@@ -237,7 +241,7 @@ class SynthesizerAttention(Attention):
         else:
             shares = self.mixture.softmax(0)
             scores = sum(shares[i] * part for i, part in enumerate(parts))
-        x = synthetic_attention(scores, v, self.attn_drop if self.training else 0.0)
+        x = self.attend(scores, v)
         return self.proj_drop(self.proj(x.transpose(1, 2).reshape(B, N, C)))
 
     def resize(self, feat_size: tuple[int, int]) -> None:

@@ -1,0 +1,75 @@
+"""The matrix by which an attention mixes its values, read off the attention itself.
+
+An attention is linear in its values, so with unit vectors for values it returns the columns of its matrix, whatever its
+formula: what a kind approximates, hashes or leaves out is in the matrix as in the model.
+
+Letters: B batch, H heads, N tokens, M keys.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from inspect import BoundArguments, signature
+
+import torch
+from torch import Tensor
+
+from soft_vit.layers import Attention
+
+# Columns computed at a time: what a kind gathers for its keys may be many times as large as they.
+COLUMNS = 256
+
+
+def attention_matrix(attn: Attention, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
+    """The matrix `[B, H, N, M]` that attn mixes the values of the tokens x `[B, N, C]` by; a row for each query.
+
+    M is N but for `spatial_reduction`, whose values belong to its reduced tokens: on the grid of whole windows of the
+    map, or 7 x 7, row by row. Class tokens come first among rows and columns. `gau` has a single head. The rows of the
+    global tokens of `longformer` act on the values that are made for these alone.
+    """
+    matrices = []
+    with watch_attention(attn, matrices.append), torch.no_grad():
+        attn(x, feat_size)
+    return matrices[0]
+
+
+@contextmanager
+def watch_attention(attn: Attention, visit: Callable[[Tensor], None]) -> Iterator[None]:
+    """Within this context, each forward of attn calls visit with its `attention_matrix`.
+
+    The matrix is that of the very forward, random choices included, but for dropout of the attention, and without what
+    a kind adds to it: convolutions of the values, gates, projections. Raises ValueError for an attention without the
+    method `attend` that has a matrix.
+    """
+    attend = getattr(attn, "attend", None)
+    if attend is None:
+        raise ValueError(
+            f"{type(attn).__name__} has no attention matrix; give it a method attend(..., v, ...) that is linear in v."
+        )
+
+    def watched(*args, **kwargs) -> Tensor:
+        visit(_matrix(attn, attend, signature(attend).bind(*args, **kwargs)))
+        return attend(*args, **kwargs)
+
+    # The module's own attribute hides the method of its class.
+    attn.attend = watched
+    try:
+        yield
+    finally:
+        del attn.attend
+
+
+@torch.no_grad()
+def _matrix(attn: Attention, attend: Callable[..., Tensor], call: BoundArguments) -> Tensor:
+    """The matrix of a call of attend, the method of attn; the call is used up."""
+    values = [name for name in call.arguments if name == "v" or name.startswith("v_")]
+    v, training, columns = call.arguments["v"], attn.training, []
+    # Dropout of the attention reads this flag.
+    attn.training = False
+    try:
+        for unit in torch.eye(v.shape[-2], dtype=v.dtype, device=v.device).split(COLUMNS, dim=1):
+            call.arguments.update(dict.fromkeys(values, unit.expand(*v.shape[:-2], -1, -1)))
+            columns.append(attend(*call.args, **call.kwargs))
+    finally:
+        attn.training = training
+    matrix = torch.cat(columns, dim=-1)
+    return matrix if matrix.ndim == 4 else matrix[:, None]
