@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from soft_vit.datasets.storage import Entry, FolderStorage, Storage, open_storage
 
@@ -53,6 +53,8 @@ def decode_image(data: bytes) -> Image.Image:
         elif image.mode == "P" and "transparency" in image.info:
             image = image.convert("RGBA")
         return image.convert("RGB")
+    except UnidentifiedImageError as error:
+        raise BadImage("no image of a known format") from error
     except Exception as error:
         # A damaged file can end in any error of any decoder.
         raise BadImage(f"{type(error).__name__}: {error}") from error
