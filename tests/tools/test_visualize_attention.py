@@ -1,0 +1,37 @@
+"""The picture of where a token looks, from the command line."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+
+@pytest.fixture
+def photo(tmp_path) -> str:
+    path = tmp_path / "photo.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (50, 70, 3), dtype=np.uint8)).save(path)
+    return str(path)
+
+
+def test_png_beside_what_it_shows(tool, photo, tmp_path, capsys):
+    out = tmp_path / "new" / "row.png"
+    tool("visualize_attention")(
+        [photo, "--model", "soft_pico", "--img-size", "64", "--stage", "3", "--query", "1", "2", "--out", str(out)]
+    )
+    assert "soft_pico, random weights: soft, stage 3, query 1 2" in capsys.readouterr().out
+    assert Image.open(out).width > 500
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "resnet18"], "resnet18 is not a pyramid"),
+        (["--model", "soft_pico", "--stage", "5"], "stage is 5"),
+        (["--model", "soft_pico", "--checkpoint", "none.pth"], "none.pth"),
+    ],
+)
+def test_mistake_ends_in_one_sentence(tool, photo, arguments, message, capsys):
+    with pytest.raises(SystemExit):
+        tool("visualize_attention")([photo, "--img-size", "64", *arguments])
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error

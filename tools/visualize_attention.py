@@ -1,0 +1,65 @@
+"""Where a token looks: python tools/visualize_attention.py cat.jpg --model soft_tiny --checkpoint FILE --stage 2"""
+
+import argparse
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import timm
+import torch
+from timm.data import resolve_data_config
+
+from soft_vit.analysis.attention_view import attention_row, plot_attention_row
+from soft_vit.datasets.images import decode_image
+from soft_vit.models.soft import MODELS
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description="Draw the row of a token in the attention of a pyramid over its image, as PNG."
+    )
+    parser.add_argument("image", type=Path)
+    parser.add_argument("--model", required=True, metavar="NAME", help="timm name of a pyramid of this package")
+    parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="weights; random ones by default")
+    parser.add_argument("--stage", type=int, default=1, help="from 1")
+    parser.add_argument("--layer", type=int, default=-1, help="of the stage, from 0; the last by default")
+    parser.add_argument("--query", type=int, nargs=2, metavar=("Y", "X"), help="token on the stage's map; its centre")
+    parser.add_argument("--img-size", type=int, nargs="+", metavar="SIZE", help="side, or height width")
+    parser.add_argument(
+        "--mean", type=float, nargs=3, help="of RGB in [0, 1]; the model's own, of ImageNet, by default"
+    )
+    parser.add_argument("--std", type=float, nargs=3, help="likewise")
+    parser.add_argument("--out", type=Path, metavar="PNG", help="default: IMAGE_attention.png in this folder")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    args = parser.parse_args(argv)
+    out = args.out or Path(f"{args.image.stem}_attention.png")
+    try:
+        if args.model not in MODELS:
+            raise ValueError(f"{args.model} is not a pyramid of this package; give a name such as soft_tiny.")
+        size = {} if args.img_size is None else {"img_size": tuple((args.img_size * 2)[:2])}
+        model = timm.create_model(args.model, **size).eval()
+        if args.checkpoint is not None:
+            # Our own training's checkpoints hold more than weights; importing this allows what MMEngine puts there.
+            with suppress(ImportError):
+                import soft_vit.engine  # noqa: F401
+            model.load_pretrained(args.checkpoint)
+        picture = decode_image(args.image.read_bytes()).resize(model.img_size[::-1], resample=2)
+        config = resolve_data_config({}, model=model)
+        pixels = np.asarray(picture)
+        mean, std = torch.tensor(args.mean or config["mean"]), torch.tensor(args.std or config["std"])
+        image = (torch.from_numpy(pixels / 255) - mean) / std
+        image = image.permute(2, 0, 1).float().to(args.device)
+        query = None if args.query is None else tuple(args.query)
+        row = attention_row(model.to(args.device), image, args.stage, query, args.layer)
+    except (ValueError, OSError) as error:
+        parser.exit(1, f"{error}\n")
+    weights = "random weights" if args.checkpoint is None else args.checkpoint.name
+    title = f"{args.model}, {weights}: {row.attention}, stage {args.stage}, query {row.query[0]} {row.query[1]}"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    plot_attention_row(row, pixels, out, title)
+    print(f"{title}\nWritten: {out}")
+
+
+if __name__ == "__main__":
+    main()
