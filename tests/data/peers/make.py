@@ -1,8 +1,11 @@
 """Outputs of other packages on weights of ours, which tests/layers/attention/test_peers.py holds ours against.
 
-Needs timm and scikit-learn, and from the package index, installed without their requirements:
-transformers, performer-pytorch, linformer, reformer-pytorch (with local-attention, axial-positional-embedding and
-product-key-memory), FLASH-pytorch (with rotary-embedding-torch) and einops. Each file names the version it was made by.
+Run in an environment that has this repository installed, with transformers==5.23.0 and scikit-learn==1.9.1, and with
+these, without their requirements:
+    performer-pytorch==1.1.4 linformer==0.2.3 flash-linear-attention==0.6.0 fla-core==0.6.0 einops==0.8.2
+    reformer-pytorch==1.4.4 local-attention==1.11.2 axial-positional-embedding==0.3.12 product-key-memory==0.3.0
+    FLASH-pytorch==0.1.9 rotary-embedding-torch==0.9.1 CoLT5-attention==0.11.2 hyper-connections==0.4.11
+Each file names the version of the package that it was made by.
 """
 
 import json
@@ -10,6 +13,7 @@ import math
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -22,6 +26,7 @@ HERE = Path(__file__).parent
 DIM, NUM_HEADS = 12, 3
 HEAD_DIM = DIM // NUM_HEADS
 GRID = (5, 7)
+SMALL_GRID = (4, 6)
 
 
 def write(
@@ -34,13 +39,17 @@ def write(
     *,
     feat_size: tuple[int, int] = GRID,
     sr_ratio: int = 1,
+    spread: float = 2.0,
 ) -> None:
-    """Run what peer_of makes of our weights, and keep input, weights, output and the gradient of the input."""
+    """Run what peer_of makes of our weights, and keep input, weights, output and the gradient of the input.
+
+    spread: standard deviation of what a matrix of the weights makes of the input.
+    """
     torch.manual_seed(0)
     args = dict(options, sr_ratio=sr_ratio)
     attn = ATTENTIONS[kind](DIM, NUM_HEADS, feat_size=feat_size, **args).double()
     for parameter in attn.parameters():
-        nn.init.normal_(parameter, std=0.5 if parameter.ndim < 2 else 2 * parameter[0].numel() ** -0.5)
+        nn.init.normal_(parameter, std=0.5 if parameter.ndim < 2 else spread * parameter[0].numel() ** -0.5)
     x = torch.randn(1, feat_size[0] * feat_size[1], DIM, dtype=torch.float64, requires_grad=True)
     y = peer_of(attn)(x)
     grad = None
@@ -49,13 +58,11 @@ def write(
     tensors = {"x": x.detach(), "y": y.detach(), **{f"weights.{k}": v for k, v in attn.state_dict().items()}}
     if grad is not None:
         tensors["grad"] = grad
-    facts = {
-        "kind": kind,
-        "options": args,
-        "feat_size": feat_size,
-        "peer": f"{package} {version(package)}",
-        "part": part,
-    }
+    save(name, tensors, package, part, kind=kind, options=args, feat_size=feat_size)
+
+
+def save(name: str, tensors: dict[str, Tensor], package: str, part: str, **facts) -> None:
+    facts |= {"peer": f"{package} {version(package)}", "part": part}
     metadata = {"facts": json.dumps(facts)}
     save_file({k: v.contiguous() for k, v in tensors.items()}, HERE / f"{name}.safetensors", metadata)
 
@@ -75,6 +82,15 @@ def joined(x: Tensor) -> Tensor:
 
 def qkv(attn: Attention, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return tuple(heads(part) for part in attn.qkv(x).chunk(3, dim=-1))
+
+
+def bert_names(attn: Attention) -> dict[str, Tensor]:
+    """Our projections under the names of every BERT-like layer."""
+    weights, biases = attn.qkv.weight.chunk(3), attn.qkv.bias.chunk(3)
+    parts = {}
+    for name, weight, bias in zip(("query", "key", "value"), weights, biases, strict=True):
+        parts |= {f"{name}.weight": weight, f"{name}.bias": bias}
+    return parts
 
 
 def timm_softmax(attn: Attention) -> Callable:
@@ -165,11 +181,7 @@ def transformers_nystrom(attn: Attention) -> Callable:
         del peer.conv
     # The start that takes each matrix by itself; the option that should choose it is read under another name.
     peer.init_option = "exact"
-    parts = {}
-    for name, weight, bias in zip(
-        ("query", "key", "value"), attn.qkv.weight.chunk(3), attn.qkv.bias.chunk(3), strict=True
-    ):
-        parts |= {f"{name}.weight": weight, f"{name}.bias": bias}
+    parts = bert_names(attn)
     if attn.local is not None:
         # On a map of one column only the middle one of the kernel meets tokens.
         parts["conv.weight"] = attn.local.weight[..., attn.local.kernel_size[1] // 2, None]
@@ -188,11 +200,7 @@ def transformers_longformer(attn: Attention) -> Callable:
         hidden_size=DIM, num_attention_heads=NUM_HEADS, attention_window=[window], attention_probs_dropout_prob=0.0
     )
     peer = Peer(config, 0).double()
-    parts = {}
-    for name, weight, bias in zip(
-        ("query", "key", "value"), attn.qkv.weight.chunk(3), attn.qkv.bias.chunk(3), strict=True
-    ):
-        parts |= {f"{name}.weight": weight, f"{name}.bias": bias}
+    parts = bert_names(attn)
     parts |= {"query_global.weight": attn.q_global.weight, "query_global.bias": attn.q_global.bias}
     for name, weight, bias in zip(
         ("key_global", "value_global"), attn.kv_global.weight.chunk(2), attn.kv_global.bias.chunk(2), strict=True
@@ -204,14 +212,76 @@ def transformers_longformer(attn: Attention) -> Callable:
         length = x.shape[1]
         mask = torch.zeros(x.shape[0], length, dtype=x.dtype)
         mask[:, global_positions((1, length), attn.global_grid, x.device)] = 10000.0
-        out = peer(
-            x,
-            attention_mask=mask,
-            is_index_masked=mask < 0,
-            is_index_global_attn=mask > 0,
-            is_global_attn=True,
-        )[0]
+        # It asks for fp32, whatever its input is.
+        with patch("torch.nn.functional.softmax", lambda scores, dim, dtype: torch.softmax(scores, dim)):
+            out = peer(
+                x,
+                attention_mask=mask,
+                is_index_masked=mask < 0,
+                is_index_global_attn=mask > 0,
+                is_global_attn=True,
+            )[0]
         return attn.proj(out)
+
+    return run
+
+
+def transformers_bigbird(attn: Attention) -> Callable:
+    from transformers import BigBirdConfig
+    from transformers.models.big_bird.modeling_big_bird import BigBirdBlockSparseAttention as Peer
+    from transformers.models.big_bird.modeling_big_bird import BigBirdModel
+
+    from soft_vit.layers.attention.bigbird import random_blocks
+
+    config = BigBirdConfig(
+        hidden_size=DIM,
+        num_attention_heads=NUM_HEADS,
+        block_size=attn.block_size,
+        num_random_blocks=attn.num_random,
+        use_bias=True,
+    )
+    peer = Peer(config).double()
+    peer.load_state_dict(bert_names(attn))
+
+    def run(x: Tensor) -> Tensor:
+        tokens = torch.arange(x.shape[1]).unflatten(0, (-1, attn.block_size))
+        num_blocks = tokens.shape[0]
+        pattern = (attn.window, attn.num_global, attn.num_random, attn.seed)
+        index, exists = random_blocks(num_blocks, NUM_HEADS, *pattern, x.device)
+        assert exists[:, 2:].all()
+        # Its global blocks are the first and the last, ours the first two, so our second block goes behind the others.
+        # Outside of training it draws no random blocks; it gets ours, in its numbers.
+        peer._bigbird_block_rand_mask_with_head = lambda **_: (index[:, 2:] - 1).numpy()
+        order = tokens[[0, *range(2, num_blocks), 1]].flatten()
+        everything = torch.ones(x.shape[:2], dtype=x.dtype)
+        blocked, band, rows, columns = BigBirdModel.create_masks_for_block_sparse_attn(everything, attn.block_size)
+        out = peer(x[:, order], band, rows, columns, blocked, blocked)[0]
+        return attn.proj(out[:, order.argsort()])
+
+    return run
+
+
+def reformer_lsh(attn: Attention) -> Callable:
+    from reformer_pytorch.reformer_pytorch import LSHAttention
+
+    class Peer(LSHAttention):
+        def hash_vectors(self, n_buckets: int, vecs: Tensor, **kwargs) -> Tensor:
+            # Two buckets to a chunk, as in the paper, where it has one.
+            return super().hash_vectors(2 * n_buckets, vecs, **kwargs)
+
+    rounds = attn.rotations.shape[0]
+    # The two switches make it the paper's formula: own bucket only, and a key that several rounds find counts once.
+    peer = Peer(
+        bucket_size=attn.chunk_size, n_hashes=rounds, attend_across_buckets=False, allow_duplicate_attention=False
+    )
+
+    def run(x: Tensor) -> Tensor:
+        qk, v = heads(attn.qk(x)), heads(attn.v(x))
+        columns = x.shape[1] // attn.chunk_size
+        rotations = attn.rotations[..., :columns].transpose(0, 1)[None]
+        with patch("torch.randn", return_value=rotations):
+            out = peer(qk.flatten(0, 1), v.flatten(0, 1))[0]
+        return attn.proj(joined(out.unflatten(0, qk.shape[:2])))
 
     return run
 
@@ -254,6 +324,56 @@ def flash_gau(attn: Attention) -> Callable:
     return peer
 
 
+def flash_linear(attn: Attention) -> Callable:
+    from flash_pytorch import FLASH as Peer
+
+    size, chunk = attn.z.out_features, attn.chunk_size
+    peer = Peer(dim=DIM, group_size=chunk, query_key_dim=size, expansion_factor=2.0, norm_klass=nn.Identity).double()
+    u, v = attn.uv.weight.chunk(2)
+    u_bias, v_bias = attn.uv.bias.chunk(2)
+    # It divides by the chunk before the square, ours by sqrt(S) before and by the chunk behind; and its order is q, q
+    # of the linear part, k, k of the linear part.
+    factor = torch.tensor([[math.sqrt(chunk / size)], [1.0], [1.0], [1.0]], dtype=torch.float64)
+    order = [0, 2, 1, 3]
+    copy(
+        peer,
+        to_hidden__0__weight=torch.cat([v, u]),
+        to_hidden__0__bias=torch.cat([v_bias, u_bias]),
+        to_qk__0__weight=attn.z.weight,
+        to_qk__0__bias=attn.z.bias,
+        qk_offset_scale__gamma=(attn.scale * factor)[order],
+        qk_offset_scale__beta=(attn.offset * factor)[order],
+        # Ours has no bias of positions.
+        rel_pos_bias__relative_attention_bias__weight=torch.zeros(32, 1),
+        to_out__weight=attn.proj.weight,
+        to_out__bias=attn.proj.bias,
+    )
+    return lambda x: peer(x) - x
+
+
+def local_window(attn: Attention) -> Callable:
+    from local_attention import LocalAttention as Peer
+
+    peer = Peer(window_size=attn.kernel_size // 2, exact_windowsize=True, use_rotary_pos_emb=False)
+    return lambda x: attn.proj(joined(peer(*qkv(attn, x))))
+
+
+def sklearn_nystroem(attn: Attention) -> Callable:
+    from sklearn.kernel_approximation import Nystroem
+
+    def run(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            q, v = heads(attn.q(x)) * HEAD_DIM**-0.25, heads(attn.v(x))
+            count = math.prod(SMALL_GRID) // attn.sr_ratio**2
+            peer = Nystroem(kernel="rbf", gamma=0.5, n_components=count, random_state=0)
+            # Its features have the products K1 A^+ K1^T.
+            features = np.stack([[peer.fit(h[:count]).transform(h) for h in image] for image in q.numpy()])
+            features = torch.from_numpy(features)
+            return attn.proj(joined(features @ (features.mT @ v)))
+
+    return run
+
+
 def sklearn_gaussian(attn: Attention) -> Callable:
     from sklearn.metrics.pairwise import rbf_kernel
 
@@ -266,19 +386,16 @@ def sklearn_gaussian(attn: Attention) -> Callable:
     return run
 
 
-def flex_masked(allowed: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]) -> Callable:
-    """Attention of torch by a rule on the rows and columns of query and key."""
+def flex_masked(allowed: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], columns: int) -> Callable:
+    """Attention of torch by a rule on the rows and columns of query and key, on a map of that many columns."""
     from torch.nn.attention.flex_attention import create_mask
 
     def peer_of(attn: Attention) -> Callable:
-        tokens, columns = GRID[0] * GRID[1], GRID[1]
-
         def rule(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
             return allowed(i // columns, i % columns, j // columns, j % columns)
 
-        mask = create_mask(rule, None, None, tokens, tokens, device="cpu")
-
         def run(x: Tensor) -> Tensor:
+            mask = create_mask(rule, None, None, x.shape[1], x.shape[1], device="cpu")
             return attn.proj(joined(nn.functional.scaled_dot_product_attention(*qkv(attn, x), attn_mask=mask)))
 
         return run
@@ -292,6 +409,25 @@ def near(y: Tensor, x: Tensor, v: Tensor, u: Tensor) -> Tensor:
 
 def same_phase(y: Tensor, x: Tensor, v: Tensor, u: Tensor) -> Tensor:
     return ((y - v) % 2 == 0) & ((x - u) % 2 == 0)
+
+
+def write_causal_linear() -> None:
+    """Features, values, the causal result and its gradients; a function of ours, which has no weights."""
+    from fla.ops.linear_attn.naive import naive_chunk_linear_attn
+
+    torch.manual_seed(0)
+    # The number of tokens is one chunk of the peer's.
+    shapes = {"q": (1, 64, 1, 3), "k": (1, 64, 1, 3), "v": (1, 64, 1, 2)}
+    inputs = {name: torch.randn(shape, dtype=torch.float64) for name, shape in shapes.items()}
+    inputs = {name: x if name == "v" else nn.functional.elu(x) + 1 for name, x in inputs.items()}
+    leaves = [x.requires_grad_() for x in inputs.values()]
+    y = naive_chunk_linear_attn(*leaves, scale=1.0, normalize=True)
+    grads = torch.autograd.grad(y.square().sum(), leaves)
+    tensors = {**inputs, "y": y, **{f"grad_{name}": grad for name, grad in zip(inputs, grads, strict=True)}}
+    # It has the heads behind the tokens.
+    tensors = {name: x.detach().transpose(1, 2) for name, x in tensors.items()}
+    part = "ops.linear_attn.naive.naive_chunk_linear_attn"
+    save("causal_linear_fla", tensors, "flash-linear-attention", part)
 
 
 def main() -> None:
@@ -311,22 +447,39 @@ def main() -> None:
         part = "softmax_kernel, generalized_kernel, linear_attention"
         write(f"performer_{kernel}_performer", "performer", {"kernel": kernel}, "performer-pytorch", part, performer)
     write("linear_performer", "linear", {}, "performer-pytorch", "linear_attention", performer_linear)
+    write_causal_linear()
     for name, kernel in (("nystrom_transformers", 0), ("nystrom_conv_transformers", 5)):
         options = {"landmarks": "segment", "max_landmarks": None, "local_kernel": kernel}
         column = {"feat_size": (32, 1), "sr_ratio": 4}
         write(name, "nystrom", options, "transformers", "NystromformerSelfAttention", transformers_nystrom, **column)
     options = {"kernel_size": 5, "global_grid": (1, 2)}
-    part, row = "LongformerSelfAttention", {"feat_size": (1, 32)}
+    part, row = "LongformerSelfAttention", {"feat_size": (1, 24)}
     write("longformer_transformers", "longformer", options, "transformers", part, transformers_longformer, **row)
     options = {"chunk_size": 35, "num_rounds": 1}
     write("reformer_reformer", "reformer", options, "reformer-pytorch", "FullQKAttention", reformer_full)
+    options, row = {"chunk_size": 4, "num_rounds": 2}, {"feat_size": (1, 16)}
+    write("reformer_lsh_reformer", "reformer", options, "reformer-pytorch", "LSHAttention", reformer_lsh, **row)
+    options = {"block_size": 2, "window": 3, "num_global": 2, "num_random": 2}
+    part = "BigBirdBlockSparseAttention"
+    write("bigbird_transformers", "bigbird", options, "transformers", part, transformers_bigbird, **row)
     write("gau_flash", "gau", {"form": "quadratic"}, "FLASH-pytorch", "GAU", flash_gau)
+    options = {"form": "linear", "chunk_size": 4}
+    write("gau_linear_flash", "gau", options, "FLASH-pytorch", "FLASH", flash_linear, **row)
     write("gaussian_sklearn", "gaussian", {}, "scikit-learn", "metrics.pairwise.rbf_kernel", sklearn_gaussian)
+    # Enough steps for the inverse itself, which is what the peer has.
+    options = {"sampling": "first", "newton_iters": 60, "ridge": 0.0, "local_kernel": 0}
+    part, small = "kernel_approximation.Nystroem", {"feat_size": SMALL_GRID, "sr_ratio": 2, "spread": 0.5}
+    write("soft_sklearn", "soft", options, "scikit-learn", part, sklearn_nystroem, **small)
+    options, part = {"kernel_size": 5}, "LocalAttention"
+    write("local_local_attention", "local", options, "local-attention", part, local_window, **row)
     part = "nn.attention.flex_attention.create_mask"
-    write("local_torch", "local", {"kernel_size": 3}, "torch", part, flex_masked(near))
-    write("atrous_torch", "atrous", {"dilation": 2}, "torch", part, flex_masked(same_phase))
+    write("atrous_torch", "atrous", {"dilation": 2}, "torch", part, flex_masked(same_phase, GRID[1]))
+    # Long enough for several tiles of ours; on a smaller map it makes the peer's very call.
+    wide, high = {"feat_size": (3, 13)}, {"feat_size": (13, 3)}
+    write("local_torch", "local", {"kernel_size": 3}, "torch", part, flex_masked(near, 13), **wide)
     options = {"kernel_size": 3, "dilation": 2}
-    write("sparse_torch", "sparse", options, "torch", part, flex_masked(lambda *at: near(*at) | same_phase(*at)))
+    union = flex_masked(lambda *at: near(*at) | same_phase(*at), 3)
+    write("sparse_torch", "sparse", options, "torch", part, union, **high)
 
 
 if __name__ == "__main__":
