@@ -131,11 +131,14 @@ def _use_exact_loop(cfg: Config) -> None:
 
 
 def _fit_loaders(cfg: Config) -> None:
-    """Workers that outlive a notice to stop, and no memory pinned for a GPU that is not there."""
+    """Workers that outlive a notice to stop, and nothing asked for workers or a GPU that are not there."""
     for split in ("train", "val", "test"):
         loader = cfg.get(f"{split}_dataloader") or {}
         if loader.get("num_workers", 0) > 0:
             loader.setdefault("worker_init_fn", {"type": "shield_worker"})
+        elif loader.get("persistent_workers"):
+            # There is none to persist; num_workers=0 is set to look for a mistake in this process.
+            loader["persistent_workers"] = False
         if loader.get("pin_memory") and not torch.cuda.is_available():
             loader["pin_memory"] = False
 

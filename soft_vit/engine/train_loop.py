@@ -44,10 +44,17 @@ class ExactEpochLoop(EpochBasedTrainLoop):
     """MMEngine's EpochBasedTrainLoop that resumes from a checkpoint of any iteration.
 
     A run that resumes from the end of an epoch begins with its validation, because a checkpoint is written before.
+    Raises UserError (a ValueError) for data that does not fill a batch.
     """
 
     def __init__(self, runner: Runner, dataloader: dict, *args: Any, **kwargs: Any) -> None:
         super().__init__(runner, _with_positions(dataloader), *args, **kwargs)
+        if len(self.dataloader) == 0:
+            images, batch_size = len(self.dataloader.dataset), self.dataloader.batch_size
+            raise UserError(
+                f"The training data has {images} images, and a batch of {batch_size} in each process needs more; set "
+                "train_dataloader.batch_size lower, or its drop_last to False."
+            )
 
     def run(self) -> Any:
         self.runner.call_hook("before_train")

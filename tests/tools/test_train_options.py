@@ -42,6 +42,7 @@ def test_learning_rate_of_another_batch(tool, demo, tmp_path, command_line):
         (["--auto-scale-lr", *TINY], "without auto_scale_lr.base_batch_size"),
         (["--stop-signals", "SIGKILL", *TINY], "cannot stop at the signal 'SIGKILL'"),
         ([*TINY, "model.num_classes=9"], "has 10 classes and the model tells 9 apart; set model.num_classes to 10"),
+        ([*TINY, "train_dataloader.batch_size=9", "train_dataloader.drop_last=True"], "has 8 images, and a batch of 9"),
         ([*TINY, "train_dataloader.batch_sampler.type=BatchSampler"], "train_dataloader.batch_sampler is set"),
     ],
 )
@@ -51,6 +52,11 @@ def test_mistake_ends_in_one_sentence(tool, demo, tmp_path, arguments, message):
     assert caught.value.code.startswith("error: ")
     assert message in caught.value.code
     assert "\n" not in caught.value.code
+
+
+def test_no_workers_to_persist(tool, demo, tmp_path, capsys):
+    tool("train")([demo, "--work-dir", str(tmp_path), *TINY, "train_dataloader.persistent_workers=True"])
+    assert "Training ended without validation" in capsys.readouterr().out
 
 
 def test_full_disk_anywhere(tool, demo, tmp_path, monkeypatch):
