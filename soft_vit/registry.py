@@ -24,7 +24,7 @@ __all__ = [
     "register",
 ]
 
-_LOCATIONS = ["soft_vit.engine"]
+_LOCATIONS = ["soft_vit.engine", "soft_vit.dense"]
 
 MODELS = Registry("model", parent=root.MODELS, scope="soft_vit", locations=_LOCATIONS)
 DATASETS = Registry("dataset", parent=root.DATASETS, scope="soft_vit", locations=_LOCATIONS)

@@ -19,7 +19,7 @@ from soft_vit.models.checkpoint import checkpoint_filter_fn, unwrap_state_dict
 from soft_vit.models.pyramid import PyramidViT
 from soft_vit.registry import HOOKS, register
 
-__all__ = ["FineTuning", "StartWeightsHook", "fit_weights", "freeze_stages"]
+__all__ = ["FineTuning", "StartWeightsHook", "fit_weights", "freeze_stages", "wholly_frozen"]
 
 TIMM_PREFIX = "timm://"
 
@@ -70,7 +70,11 @@ def fit_weights(content: Mapping[str, Any], model: nn.Module) -> tuple[dict[str,
         if value is not None and expected is not None and value.shape[1] == 3 != expected.shape[1]:
             weights[name] = adapt_input_conv(expected.shape[1], value)
             sentences.append(f"{name} for 3 input channels is adapted to {expected.shape[1]}.")
-    head = {name for name in _names(model, "classifier", ".weight", ".bias") if name in own}
+    head = set(_names(model, "classifier", ".weight", ".bias"))
+    for name in head - own.keys():
+        # The model was made without a head.
+        weights.pop(name, None)
+    head &= own.keys()
     unfit = {name for name in head if name not in weights or weights[name].shape != own[name].shape}
     for name in sorted(unfit):
         if name.endswith(".weight"):
@@ -142,14 +146,15 @@ def freeze_stages(model: nn.Module, count: int) -> list[nn.Module]:
     for name, parameter in model.named_parameters():
         if name in frozen:
             parameter.requires_grad_(False)
-    return _wholly_frozen(model)
+    return wholly_frozen(model)
 
 
-def _wholly_frozen(module: nn.Module) -> list[nn.Module]:
+def wholly_frozen(module: nn.Module) -> list[nn.Module]:
+    """The largest modules in which no parameter is trained, the module itself or some inside it."""
     trained = [parameter.requires_grad for parameter in module.parameters()]
     if trained and not any(trained):
         return [module]
-    return [found for child in module.children() for found in _wholly_frozen(child)]
+    return [found for child in module.children() for found in wholly_frozen(child)]
 
 
 class FineTuning:

@@ -1,0 +1,140 @@
+"""The feature pyramid of any timm model: the body of every detector and segmentor here."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import timm
+from mmengine.logging import print_log
+from mmengine.runner import CheckpointLoader
+from timm.layers import Format, LayerNorm2d, nhwc_to
+from timm.models import group_parameters
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+import soft_vit  # noqa: F401  its models have to be known to timm before one is built by name
+from soft_vit.engine.config import one_line
+from soft_vit.engine.errors import UserError
+from soft_vit.engine.finetune import TIMM_PREFIX, fit_weights, wholly_frozen
+
+__all__ = ["TimmFeatures"]
+
+# Detectors and segmentors start from maps of a quarter of the image's sides.
+_FIRST_REDUCTION = 4
+
+
+class TimmFeatures(nn.Module):
+    """Maps of a timm model at several scales.
+
+    model_name: any timm model that has `features_only`. out_indices: as timm counts them; None for the maps of stride 4
+    and more. pretrained, checkpoint_path: where `init_weights` takes the weights from, timm's published ones or a file
+    (of timm, of a classification run here, or released ones); building the module reads neither, so that a trained
+    detector is loaded without them. frozen_stages: -1 trains all, 0 freezes the stem, n the first n stages too.
+    norm_eval: BatchNorm keeps its statistics. out_norm: a LayerNorm over the channels of each map. with_cp: checkpoint
+    activations. kwargs: of the timm model.
+
+    channels, reductions: of each map, lists of int. Raises UserError (a ValueError) for a model or an option that timm
+    refuses, and for more frozen stages than there are.
+    """
+
+    def __init__(
+        self,
+        model_name: str,
+        *,
+        pretrained: bool = False,
+        checkpoint_path: str = "",
+        out_indices: Sequence[int] | None = None,
+        frozen_stages: int = -1,
+        norm_eval: bool = False,
+        out_norm: bool = True,
+        with_cp: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__()
+        if pretrained and checkpoint_path:
+            raise UserError(
+                f"pretrained=True and checkpoint_path={checkpoint_path!r} name two sources of weights; give one."
+            )
+        self.model_name = model_name
+        self.source = TIMM_PREFIX + model_name if pretrained else checkpoint_path
+        self.norm_eval = norm_eval
+        self._kwargs = kwargs
+        try:
+            if out_indices is None:
+                out_indices = _from_stride_4(model_name, kwargs)
+            self.body = timm.create_model(model_name, features_only=True, out_indices=tuple(out_indices), **kwargs)
+        except (RuntimeError, TypeError, ValueError, AssertionError, IndexError) as error:
+            raise UserError(
+                f"timm cannot make a feature pyramid of {model_name!r} with out_indices={out_indices} and {kwargs} "
+                f"({one_line(error)}); choose a name of timm.list_models() and options that it takes."
+            ) from error
+        self.channels: list[int] = self.body.feature_info.channels()
+        self.reductions: list[int] = self.body.feature_info.reduction()
+        self.out_norms = nn.ModuleList(LayerNorm2d(dim) if out_norm else nn.Identity() for dim in self.channels)
+        if with_cp:
+            getattr(self.body, "model", self.body).set_grad_checkpointing(True)
+        self._frozen = self._freeze(frozen_stages)
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        """Images `[B, 3, H, W]` to contiguous maps `[B, C_i, H_i, W_i]`."""
+        maps = self.body(x)
+        if Format(getattr(self.body, "output_fmt", "NCHW")) == Format.NHWC:
+            maps = [nhwc_to(feature, Format.NCHW) for feature in maps]
+        # Compiled RoIAlign of mmcv reads memory in order and ignores strides.
+        return [norm(feature).contiguous() for norm, feature in zip(self.out_norms, maps, strict=True)]
+
+    def init_weights(self) -> None:
+        """Take the weights from where the arguments say. Raises UserError (a ValueError) when they do not fit."""
+        if self.source:
+            self.load_weights(CheckpointLoader.load_checkpoint(self.source, map_location="cpu"))
+
+    def load_weights(self, content: dict) -> None:
+        """Take the weights of a classification model, a state dict or a checkpoint with one, and log what it took.
+
+        The head is left out, and what belongs to a grid is resampled; see `soft_vit.engine.finetune.fit_weights`.
+        Raises UserError (a ValueError) for weights of another model.
+        """
+        whole = timm.create_model(self.model_name, num_classes=0, **self._kwargs)
+        weights, sentences = fit_weights(content, whole)
+        weights = {_flat(name): value for name, value in weights.items()}
+        self.body.load_state_dict({name: weights[_flat(name)] for name in self.body.state_dict()})
+        for sentence in sentences:
+            print_log(f"Weights of {self.source or self.model_name}: {sentence}", "current")
+
+    def train(self, mode: bool = True) -> nn.Module:
+        super().train(mode)
+        for module in self._frozen:
+            module.eval()
+        if self.norm_eval:
+            for module in self.modules():
+                if isinstance(module, _BatchNorm):
+                    module.eval()
+        return self
+
+    def _freeze(self, frozen_stages: int) -> list[nn.Module]:
+        """Take parts out of training; returns them as modules, for they belong in eval mode."""
+        if frozen_stages < 0:
+            return []
+        # The stem, the stages, and what follows them; a pyramid itself may have lost its groups.
+        whole = timm.create_model(self.model_name, **self._kwargs)
+        groups = group_parameters(whole, whole.group_matcher(coarse=True))
+        stages = len(groups) - 2
+        if frozen_stages > stages:
+            raise UserError(
+                f"frozen_stages is {frozen_stages}, but {self.model_name} has {stages} stages; choose -1 (none), 0 "
+                f"(the stem) to {stages}."
+            )
+        frozen = {_flat(name) for group in sorted(groups)[: frozen_stages + 1] for name in groups[group]}
+        for name, parameter in self.body.named_parameters():
+            if _flat(name) in frozen:
+                parameter.requires_grad_(False)
+        return wholly_frozen(self.body)
+
+
+def _flat(name: str) -> str:
+    """A parameter's name by which a model and its feature pyramid agree: timm renames stages.0 to stages_0 in some."""
+    return name.removeprefix("model.").replace(".", "_")
+
+
+def _from_stride_4(model_name: str, kwargs: dict[str, Any]) -> tuple[int, ...]:
+    info = timm.create_model(model_name, features_only=True, **kwargs).feature_info
+    return tuple(index for index, reduction in enumerate(info.reduction()) if reduction >= _FIRST_REDUCTION)

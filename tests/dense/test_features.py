@@ -1,0 +1,132 @@
+import math
+
+import pytest
+import timm
+import torch
+
+from soft_vit.dense.features import TimmFeatures
+from soft_vit.models.pyramid import PyramidViT
+
+# One of each kind of feature pyramid that timm makes.
+MODELS = {
+    "soft_pico": [32, 64, 128, 160],
+    "resnet18": [64, 128, 256, 512],
+    "convnext_atto": [40, 80, 160, 320],
+    "swin_tiny_patch4_window7_224": [96, 192, 384, 768],
+    "mobilenetv3_small_050": [8, 16, 24, 288],
+}
+
+
+@pytest.mark.parametrize(("name", "channels"), MODELS.items())
+def test_any_timm_model_gives_a_pyramid(name, channels):
+    features = TimmFeatures(name)
+    maps = features(torch.randn(2, 3, 224, 224))
+    assert features.channels == channels
+    assert features.reductions == [4, 8, 16, 32]
+    assert [tuple(m.shape) for m in maps] == [
+        (2, c, 224 // r, 224 // r) for c, r in zip(channels, features.reductions, strict=True)
+    ]
+    assert all(m.is_contiguous() for m in maps)
+
+
+def test_every_parameter_gets_a_gradient():
+    for out_indices in (None, (0, 2), (1,)):
+        features = TimmFeatures("soft_pico", out_indices=out_indices)
+        # A mean over channels would cancel behind a LayerNorm.
+        sum((m * torch.randn_like(m)).sum() for m in features(torch.randn(2, 3, 64, 96))).backward()
+        assert not [name for name, p in features.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
+
+
+@pytest.mark.parametrize("size", [(64, 64), (97, 203), (333, 70)])
+def test_maps_of_odd_sizes_round_up_and_are_contiguous(size):
+    features = TimmFeatures("soft_pico", max_bottleneck=(7, 7), out_norm=False).eval()
+    maps = features(torch.randn(1, 3, *size))
+    assert [m.shape[2:] for m in maps] == [tuple(math.ceil(s / r) for s in size) for r in (4, 8, 16, 32)]
+    assert all(m.is_contiguous() for m in maps)
+
+
+@pytest.mark.parametrize("name", ["soft_pico", "resnet18", "convnext_atto"])
+@pytest.mark.parametrize("frozen", [-1, 0, 2, 4])
+def test_frozen_stages_stay_out_of_training(name, frozen):
+    features = TimmFeatures(name, frozen_stages=frozen, norm_eval=True).train()
+    trained = {key for key, p in features.body.named_parameters() if p.requires_grad}
+    names = {key for key, _ in features.body.named_parameters()}
+    stage = {"soft_pico": "stages.{}.blocks", "resnet18": "layer{}.", "convnext_atto": "stages_{}."}[name]
+    first = 1 if name == "resnet18" else 0
+    for i in range(4):
+        in_stage = {key for key in names if stage.format(i + first) in key}
+        assert in_stage
+        assert in_stage <= trained if i >= frozen else not in_stage & trained
+    assert (frozen == -1) == (trained == names)
+    assert not any(m.training for m in features.modules() if isinstance(m, torch.nn.BatchNorm2d))
+    frozen_dropouts = [m for m in features.body.modules() if list(m.parameters()) and not m.training]
+    assert bool(frozen_dropouts) == (frozen >= 0 or any("BatchNorm" in type(m).__name__ for m in features.modules()))
+
+
+def test_with_cp_changes_memory_and_no_value():
+    plain, saving = (TimmFeatures("soft_pico", with_cp=with_cp) for with_cp in (False, True))
+    saving.load_state_dict(plain.state_dict())
+    assert saving.body["model"].stages[0].grad_checkpointing
+    x = torch.randn(2, 3, 64, 64)
+    grads = []
+    for features in (plain, saving):
+        sum(m.square().sum() for m in features(x)).backward()
+        grads.append(features.body["model"].stages[0].patch_embed[0].conv.weight.grad)
+    torch.testing.assert_close(grads[0], grads[1])
+
+
+@pytest.mark.parametrize("name", ["soft_pico", "convnext_atto", "resnet18"])
+def test_weights_of_a_classifier_give_its_own_maps(name, tmp_path):
+    classifier = timm.create_model(name, num_classes=7).eval()
+    path = tmp_path / "classifier.pth"
+    torch.save({"state_dict": classifier.state_dict()}, path)
+    features = TimmFeatures(name, checkpoint_path=str(path), out_norm=False).eval()
+    features.init_weights()
+    x = torch.randn(1, 3, 224, 224)
+    torch.testing.assert_close(features(x)[-1], classifier.forward_intermediates(x, intermediates_only=True)[-1])
+
+
+def test_weights_of_224_load_into_a_bounded_pyramid_unchanged(tmp_path):
+    classifier = timm.create_model("soft_pico").eval()
+    path = tmp_path / "classifier.pth"
+    torch.save(classifier.state_dict(), path)
+    bounded = timm.create_model(
+        "soft_pico",
+        features_only=True,
+        max_bottleneck=(7, 7),
+        pretrained=True,
+        pretrained_cfg_overlay=dict(file=str(path)),
+    ).eval()
+    x = torch.randn(1, 3, 224, 224)
+    for ours, theirs in zip(bounded(x), classifier.forward_intermediates(x, intermediates_only=True), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+
+
+def test_building_reads_no_weights(tmp_path):
+    features = TimmFeatures("soft_pico", checkpoint_path=str(tmp_path / "lost.pth"))
+    assert isinstance(features.body["model"], PyramidViT)
+    with pytest.raises(FileNotFoundError, match=r"lost\.pth"):
+        features.init_weights()
+
+
+def test_weights_of_another_model_are_refused(tmp_path):
+    path = tmp_path / "other.pth"
+    torch.save(timm.create_model("soft_tiny").state_dict(), path)
+    features = TimmFeatures("soft_pico", checkpoint_path=str(path))
+    with pytest.raises(ValueError, match="'tiny'"):
+        features.init_weights()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (dict(model_name="soft_picco"), "soft_picco"),
+        (dict(model_name="soft_pico", no_such_option=1), "no_such_option"),
+        (dict(model_name="soft_pico", out_indices=(0, 9)), r"\(0, 9\)"),
+        (dict(model_name="soft_pico", frozen_stages=5), "4 stages"),
+        (dict(model_name="soft_pico", pretrained=True, checkpoint_path="x.pth"), "two sources"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        TimmFeatures(**arguments)
