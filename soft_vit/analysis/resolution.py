@@ -1,0 +1,168 @@
+"""What a backbone costs a token as images grow: memory and time of a training step of its feature pyramid."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import median, quantiles
+from typing import Any
+
+import timm
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from soft_vit.analysis.lengths import log_log_slope
+from soft_vit.analysis.memory import training_memory
+
+__all__ = ["FORMS", "Cost", "measure_resolutions", "resolution_table", "slopes_table"]
+
+FORMS: dict[str, dict[str, Any]] = {"max_bottleneck=(7, 7)": {"max_bottleneck": (7, 7)}, "as released": {}}
+"""Forms of one model, and the arguments that make them."""
+
+# Tokens of the first stage.
+_PIXELS_A_TOKEN = 16
+
+
+@dataclass
+class Cost:
+    """A form of the model at one size of images: bytes at the peak of a training step, and seconds of each round.
+
+    seconds is empty where a step was expected to take longer than allowed.
+    """
+
+    form: str
+    size: tuple[int, int]
+    memory: int
+    seconds: list[float] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> float:
+        return self.size[0] * self.size[1] / _PIXELS_A_TOKEN
+
+
+class _PyramidLoss(nn.Module):
+    """Something to call backward on: the mean of all maps of a model, images `[B, 3, H, W]` to a number."""
+
+    def __init__(self, name: str, device: torch.device | str, **kwargs: Any) -> None:
+        super().__init__()
+        self.features = timm.create_model(name, features_only=True, device=device, **kwargs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([feature.float().mean() for feature in self.features(x)]).sum()
+
+
+def measure_resolutions(
+    name: str,
+    sizes: Sequence[tuple[int, int]],
+    forms: Mapping[str, Mapping[str, Any]] = FORMS,
+    *,
+    device: str | torch.device = "cpu",
+    rounds: int = 5,
+    max_seconds: float = 60.0,
+    progress: bool = True,
+) -> list[Cost]:
+    """Training steps of one image through the feature pyramid of a timm model, by form and size (H, W) in pixels.
+
+    Memory is the GPU allocator's peak, or counted bytes of live tensors on another device, weights excluded. Times are
+    taken in rounds over all forms and sizes, after one step each to warm up; rounds=0 takes none, otherwise at least 2
+    are needed for a spread (ValueError). A step is left out when the size before, at a cost that grows with the number
+    of tokens alone, lets expect more than max_seconds, and so are the larger sizes.
+    """
+    if rounds == 1 or rounds < 0:
+        raise ValueError(f"rounds is {rounds}; give 0 to take no times, or at least 2, which show a spread.")
+    costs = [
+        Cost(form, size, training_memory(partial(_PyramidLoss, name, **options), (1, 3, *size), device))
+        for form, options in forms.items()
+        for size in sorted(sizes, key=lambda size: size[0] * size[1])
+    ]
+    if rounds == 0:
+        return costs
+    steps = {form: _step(name, device, options) for form, options in forms.items()}
+    with tqdm(total=(rounds + 1) * len(costs), disable=not progress, desc="resolutions", leave=False) as bar:
+        timed = []
+        for form in forms:
+            rate = 0.0
+            for cost in (cost for cost in costs if cost.form == form):
+                if rate * cost.tokens <= max_seconds:
+                    rate = _seconds(steps[form], cost.size, device) / cost.tokens
+                    timed.append(cost)
+                else:
+                    rate = float("inf")
+                bar.update()
+        # A warm-up that took longer is not repeated.
+        for _ in range(rounds):
+            for cost in timed:
+                cost.seconds.append(_seconds(steps[cost.form], cost.size, device))
+                bar.update()
+    return costs
+
+
+def _step(name: str, device: str | torch.device, options: Mapping[str, Any]):
+    model = _PyramidLoss(name, device, **options).train()
+
+    def step(x: Tensor) -> None:
+        model(x).backward()
+        model.zero_grad(set_to_none=True)
+
+    return step
+
+
+def _seconds(step, size: tuple[int, int], device: str | torch.device) -> float:
+    synchronize = torch.cuda.synchronize if torch.device(device).type == "cuda" else lambda: None
+    x = torch.randn(1, 3, *size, device=device)
+    synchronize()
+    start = time.perf_counter()
+    step(x)
+    synchronize()
+    return time.perf_counter() - start
+
+
+def resolution_table(costs: Sequence[Cost]) -> str:
+    """Markdown: cost a token at each size, beside that of the smallest size of the same form."""
+    lines = [
+        "| form | image | tokens | MB | KB a token | ratio | s | quartiles | µs a token | ratio |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    first: dict[str, Cost] = {}
+    for cost in costs:
+        base = first.setdefault(cost.form, cost)
+        memory, base_memory = cost.memory / cost.tokens, base.memory / base.tokens
+        cells = [
+            cost.form,
+            f"{cost.size[0]} x {cost.size[1]}",
+            f"{cost.tokens:.0f}",
+            f"{cost.memory / 2**20:.0f}",
+            f"{memory / 2**10:.1f}",
+            f"{memory / base_memory:.2f}",
+        ]
+        if cost.seconds:
+            middle, base_middle = median(cost.seconds), median(base.seconds)
+            lower, _, upper = quantiles(cost.seconds, n=4)
+            cells += [
+                f"{middle:.2f}",
+                f"{lower:.2f} - {upper:.2f}",
+                f"{middle / cost.tokens * 1e6:.1f}",
+                f"{middle / cost.tokens / (base_middle / base.tokens):.2f}",
+            ]
+        else:
+            cells += ["not measured", "", "", ""]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def slopes_table(costs: Sequence[Cost]) -> str:
+    """Markdown: the exponents of N by which memory and time grow, over the sizes that were measured."""
+    lines = ["| form | memory ~ N^ | time ~ N^ |", "|---|---|---|"]
+    for form in dict.fromkeys(cost.form for cost in costs):
+        own = [cost for cost in costs if cost.form == form]
+        timed = [cost for cost in own if cost.seconds]
+        slopes = [
+            f"{log_log_slope([c.tokens for c in some], values):.2f}" if len(some) > 1 else "not measured"
+            for some, values in (
+                (own, [cost.memory for cost in own]),
+                (timed, [median(cost.seconds) for cost in timed]),
+            )
+        ]
+        lines.append(f"| {form} | {slopes[0]} | {slopes[1]} |")
+    return "\n".join(lines)
