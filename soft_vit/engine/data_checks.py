@@ -14,13 +14,17 @@ __all__ = ["ClassCountHook", "fill_data_root"]
 
 
 def fill_data_root(cfg: Config) -> None:
-    """Give the top-level `data_root` of a config to each ImageTree in its data loaders that names none, in place."""
+    """Give the top-level `data_root` of a config to the data sets in its loaders that leave theirs open, in place.
+
+    Those are every ImageTree without one, and every other data set with `data_root=None`.
+    """
     root = cfg.get("data_root")
     if root is None:
         return
     for split in ("train", "val", "test"):
         for dataset in _datasets((cfg.get(f"{split}_dataloader") or {}).get("dataset")):
-            if dataset.get("type") == "ImageTree" and not dataset.get("data_root"):
+            open_root = dataset.get("type") == "ImageTree" or "data_root" in dataset
+            if open_root and not dataset.get("data_root"):
                 dataset["data_root"] = root
 
 

@@ -31,6 +31,18 @@ from soft_vit.engine.throughput_hook import ThroughputHook
 
 __all__ = ["confusion_csv", "evaluate", "metrics_table", "per_class_csv"]
 
+_ACCURACIES = ("Accuracy", "ClassificationMetric")
+# What mmpretrain measures of classes of whole images.
+_CLASSIFICATION_METRICS = (
+    *_ACCURACIES,
+    "AveragePrecision",
+    "ConfusionMatrix",
+    "MultiLabelMetric",
+    "SingleLabelMetric",
+    "VOCAveragePrecision",
+    "VOCMultiLabelMetric",
+)
+
 
 def evaluate(
     config: str | Path,
@@ -62,6 +74,8 @@ def evaluate(
 
     out: a JSON file for the result. per_class, confusion: CSV files, see `per_class_csv` and `confusion_csv`.
 
+    A config that measures anything else, boxes or label maps, is tested as it stands, on a checkpoint of its model.
+
     Returns `accuracy/top1` and `accuracy/top5` in percent, `cross_entropy`, `images`, what else the config measures,
     and `images_per_second/loop` and `/forward`, see `ThroughputHook`. Raises UserError (a ValueError) or
     FileNotFoundError for what cannot be used.
@@ -72,6 +86,11 @@ def evaluate(
         raise UserError(f"crop_pct is {crop_pct}; give a share above 0 and at most 1, such as 0.875.")
     cfg = prepare(config, work_dir, options, launcher)
     view = None
+    classifies = _classifies(cfg)
+    if not classifies:
+        asked = {"data_root": data_root, "classes": classes, "img_size": img_size, "crop_pct": crop_pct}
+        asked |= {"per_class": per_class, "confusion": confusion, "weights": weights}
+        _require_config_alone(cfg, model, {name for name, value in asked.items() if value is not None})
     if is_timm_name(model):
         view = timm_view(_pretrained_cfg(model), img_size, crop_pct)
         _use_timm_model(cfg, model, weights, pretrained, options)
@@ -89,7 +108,8 @@ def evaluate(
     # It would exchange the weights that are to be tested for others.
     cfg.custom_hooks = [hook for hook in cfg.get("custom_hooks") or [] if hook["type"] != "EMAHook"]
     counted = per_class is not None or confusion is not None
-    cfg.test_evaluator = _evaluators(cfg, class_indices, counted)
+    if classifies:
+        cfg.test_evaluator = _evaluators(cfg, class_indices, counted)
 
     start, throughput = StartHook(), ThroughputHook()
     with config_errors(start, cfg):
@@ -99,7 +119,8 @@ def evaluate(
             runner.register_hook(hook)
         metrics = {name: float(value) for name, value in runner.test().items()}
     metrics["images"] = len(runner.test_dataloader.dataset)
-    metrics.update(throughput.rates())
+    # A model without a pass that predicts nothing, such as a detector, has no rate of it.
+    metrics.update({name: rate for name, rate in throughput.rates().items() if classifies or math.isfinite(rate)})
     if is_main_process():
         if out is not None:
             asked = {"config": config, "model": model, "weights": weights, "random": not pretrained or None, "ema": ema}
@@ -111,6 +132,28 @@ def evaluate(
                 if path is not None:
                     write_atomically(path, text(table, names).encode())
     return metrics
+
+
+def _classifies(cfg: Config) -> bool:
+    """Whether a config measures classes of whole images; one without a metric does."""
+    own = cfg.get("test_evaluator") or []
+    own = [own] if isinstance(own, dict) else own
+    return not own or any(entry["type"].removeprefix("mmpretrain.") in _CLASSIFICATION_METRICS for entry in own)
+
+
+def _require_config_alone(cfg: Config, model: str, asked: set[str]) -> None:
+    """Refuse what only a classifier can be asked for. Raises UserError."""
+    if asked:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(asked))
+        raise UserError(
+            f"{names} are for classification, and {cfg.filename} measures something else; set the data and the model "
+            "with --cfg-options."
+        )
+    if is_timm_name(model):
+        raise UserError(
+            f"{model} is a timm model, and {cfg.filename} measures no classes of whole images; give a checkpoint of "
+            "the config's model."
+        )
 
 
 def is_timm_name(model: str) -> bool:
@@ -184,7 +227,7 @@ def _evaluators(cfg: Config, class_indices: list[int] | None, counted: bool) -> 
     metric = {"type": "ClassificationMetric", "class_indices": class_indices, "confusion": counted}
     own = cfg.get("test_evaluator") or []
     own = [own] if isinstance(own, dict) else own
-    return [metric, *(entry for entry in own if entry["type"] not in ("Accuracy", "ClassificationMetric"))]
+    return [metric, *(entry for entry in own if entry["type"] not in _ACCURACIES)]
 
 
 class TestedModelHook(Hook):
@@ -249,9 +292,12 @@ def fit_image_size(network: nn.Module, img_size: int) -> None:
 
 
 def metrics_table(metrics: dict[str, float]) -> str:
-    """A line for each: percent and seconds with two digits, losses with four, counts with none."""
-    digits = {"cross_entropy": 4, "images": 0}
-    return "\n".join(f"{name}: {value:.{digits.get(name, 2)}f}" for name, value in metrics.items())
+    """A line for each: percent and rates with two digits, counts with none, all else with four."""
+
+    def digits(name: str) -> int:
+        return 0 if name == "images" else 2 if name.startswith(("accuracy/", "images_per_second/")) else 4
+
+    return "\n".join(f"{name}: {value:.{digits(name)}f}" for name, value in metrics.items())
 
 
 def per_class_csv(table: Tensor, names: Sequence[Any]) -> str:

@@ -37,20 +37,28 @@ _HOOKS_OF_MMENGINE = ("runtime_info", "timer", "sampler_seed", "logger", "param_
 class TrainResult:
     """What a training run ends with.
 
-    top1: accuracy of the last validation in percent, None without one. images: number of validated images. checkpoint:
-    the last one written, None when none was.
+    metrics: those of the last validation, empty without one. images: number of validated images. checkpoint: the last
+    one written, None when none was.
     """
 
-    top1: float | None
+    metrics: dict[str, float]
     images: int
     checkpoint: Path | None
     work_dir: Path
 
+    @property
+    def top1(self) -> float | None:
+        """Accuracy in percent, None where none was measured."""
+        return self.metrics.get("accuracy/top1")
+
     def __str__(self) -> str:
-        if self.top1 is None:
-            line = "Training ended without validation."
-        else:
+        if self.top1 is not None:
             line = f"Final top-1 accuracy: {self.top1:.2f} % on {self.images} held-out images."
+        elif self.metrics:
+            values = ", ".join(f"{name} {value:.4f}" for name, value in self.metrics.items())
+            line = f"Final metrics on {self.images} held-out images: {values}."
+        else:
+            line = "Training ended without validation."
         return f"{line}\nCheckpoint: {self.checkpoint}" if self.checkpoint else line
 
 
@@ -248,10 +256,19 @@ def train(
             runner.register_hook(hook)
         scale_learning_rate(runner)
         runner.train()
-    history = runner.message_hub.log_scalars.get("val/accuracy/top1")
     return TrainResult(
-        top1=float(history.current()) if history is not None and validate else None,
+        metrics=_last_metrics(runner) if validate else {},
         images=len(runner.val_dataloader.dataset) if validate and runner.val_loop is not None else 0,
         checkpoint=find_newest_checkpoint(runner.work_dir),
         work_dir=Path(runner.work_dir),
     )
+
+
+def _last_metrics(runner: Runner) -> dict[str, float]:
+    """Of the last validation, without what it measured of itself."""
+    scalars = {
+        name.removeprefix("val/"): float(history.current())
+        for name, history in runner.message_hub.log_scalars.items()
+        if name.startswith("val/")
+    }
+    return {name: value for name, value in scalars.items() if name not in ("time", "data_time")}

@@ -41,7 +41,8 @@ class WatchHook(Hook):
 
     Everything goes to the visualizer's backends: TensorBoard, `vis_data/vis_image`, `scalars.json`. Learning rates are
     logged with each step where parameter groups have different ones. Nothing here changes the run: measuring draws no
-    random number and leaves every module in its mode. A model sharded over processes is not measured.
+    random number and leaves every module in its mode. A model sharded over processes is not measured, and one that
+    learns anything but classes of whole images is neither shown nor measured.
     """
 
     # Before LoggerHook writes the line of the step.
@@ -89,7 +90,10 @@ class WatchHook(Hook):
             self._measure(runner, seen["inputs"])
 
     def _see(self, classifier: nn.Module, args: tuple, kwargs: dict) -> None:
-        self._seen = {"inputs": kwargs["inputs"].detach(), "data_samples": kwargs["data_samples"]}
+        inputs, data_samples = kwargs["inputs"], kwargs["data_samples"]
+        # Only of classification: boxes and label maps are no captions.
+        if isinstance(inputs, Tensor) and all("gt_label" in sample or "gt_score" in sample for sample in data_samples):
+            self._seen = {"inputs": inputs.detach(), "data_samples": data_samples}
 
     def _draws(self, runner: Runner, batch_idx: int) -> bool:
         return self.batch_interval > 0 and batch_idx == 0 and runner.epoch % self.batch_interval == 0

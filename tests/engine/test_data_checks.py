@@ -22,7 +22,7 @@ def test_data_root_reaches_every_tree_without_one():
                     ],
                 }
             },
-            "val_dataloader": {"dataset": {"type": "ImageTree", "data_root": None}},
+            "val_dataloader": {"dataset": {"type": "AnotherTree", "data_root": None}},
             "test_dataloader": {"dataset": {"type": "ShapesDataset"}},
         }
     )

@@ -260,6 +260,22 @@ def test_checkpoint_of_another_model(tmp_path, state, message):
         evaluate(DEMO, str(tmp_path / "other.pth"), work_dir=tmp_path, options=OPTIONS)
 
 
+@pytest.mark.parametrize(
+    ("model", "arguments", "message"),
+    [
+        ("epoch_1.pth", {"img_size": 64, "per_class": "a.csv"}, "--img-size, --per-class are for classification"),
+        ("resnet18", {}, "resnet18 is a timm model"),
+    ],
+)
+def test_only_classifiers_are_asked_for_classes(tmp_path, model, arguments, message):
+    path = tmp_path / "boxes.py"
+    path.write_text(
+        'model = dict(type="A")\ntest_evaluator = dict(type="CocoAP")\ntest_dataloader = dict(dataset=dict())'
+    )
+    with pytest.raises(UserError, match=message):
+        evaluate(path, model, work_dir=tmp_path, **arguments)
+
+
 def test_average_that_is_not_there(tmp_path):
     torch.save({"state_dict": network().state_dict()}, tmp_path / "plain.pth")
     with pytest.raises(UserError, match="no averaged weights"):
