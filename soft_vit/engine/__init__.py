@@ -5,6 +5,7 @@ Importing this package registers everything it holds and makes MMEngine's checkp
 
 from soft_vit.engine import environment, safe_checkpoint
 from soft_vit.engine.atomic_storage import AtomicBackend
+from soft_vit.engine.bad_images import BadImagesHook
 from soft_vit.engine.checkpoint_hook import SafeCheckpointHook
 from soft_vit.engine.checkpoint_match import CheckpointMatchHook
 from soft_vit.engine.classifier import TimmProgressClassifier
@@ -17,7 +18,7 @@ from soft_vit.engine.eval_transform import TimmEvalCrop
 from soft_vit.engine.evaluation import evaluate
 from soft_vit.engine.finetune import StartWeightsHook
 from soft_vit.engine.history_hook import ShortHistoryHook
-from soft_vit.engine.image_dataset import BadImagesHook, ImageTree
+from soft_vit.engine.image_dataset import ImageTree
 from soft_vit.engine.json_log import JsonLinesBackend
 from soft_vit.engine.log_processor import ProgressLogProcessor
 from soft_vit.engine.metrics import ClassificationMetric

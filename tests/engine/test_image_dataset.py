@@ -13,8 +13,9 @@ from mmengine.dataset import default_collate
 from PIL import Image
 from torch.utils.data import DataLoader
 
+from soft_vit.engine.bad_images import BadImagesHook
 from soft_vit.engine.errors import UserError
-from soft_vit.engine.image_dataset import BadImagesHook, ImageTree
+from soft_vit.engine.image_dataset import ImageTree
 
 PIPELINE = [{"type": "TimmEvalCrop", "img_size": 32}, {"type": "mmpretrain.PackInputs", "meta_keys": ("img_path",)}]
 
