@@ -29,6 +29,13 @@ _OTHER_KEYS = {
 # Names that configs commonly give to values which they use further down.
 _HELPERS = {"batch_size", "data_root", "dataset_type", "file_client_args", "image_size", "max_epochs", "num_classes"}
 _HELPER_ENDINGS = ("_pipeline", "_dataset")
+# What installs the modules that only some configs import.
+_EXTRAS = {
+    "faster_coco_eval": "detection",
+    "mmdet": "mmdet",
+    "mmseg": "mmdet",
+    "segmentation_models_pytorch": "segmentation",
+}
 # Below it two keys are different words (train_cfg and test_cfg: 0.71); above it one is a slip of the other.
 _ALIKE = 0.82
 
@@ -70,7 +77,15 @@ def load_config(path: str | Path) -> Config:
     try:
         return Config.fromfile(str(path))
     except Exception as error:
-        raise UserError(f"The config {path} cannot be read ({one_line(error)}); correct the file.") from error
+        # MMEngine says which import failed, and why in the errors behind it.
+        first = error
+        while first.__cause__ or first.__context__:
+            first = first.__cause__ or first.__context__
+        advice = "correct the file"
+        if isinstance(first, ModuleNotFoundError):
+            extra = _EXTRAS.get((first.name or "").split(".")[0])
+            advice = f"pip install 'soft_vit[{extra}]' brings it" if extra else "install that module"
+        raise UserError(f"The config {path} cannot be read ({one_line(first)}); {advice}.") from error
 
 
 def apply_options(config: Config, options: dict | None) -> Config:

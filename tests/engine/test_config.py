@@ -6,6 +6,7 @@ import pytest
 from mmengine.config import Config
 
 from soft_vit.engine.config import apply_options, check_keys, known_keys, load_config
+from soft_vit.engine.errors import UserError
 
 
 @pytest.mark.parametrize(
@@ -60,3 +61,17 @@ def test_options():
     assert (config.a.b, config.hooks[0].x) == (2, 3)
     with pytest.raises(ValueError, match="do not fit the config"):
         apply_options(config, {"hooks.5.x": 3})
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        ("nothing_here", r"No module named 'nothing_here'\); install that module"),
+        ("mmdet.absent", r"soft_vit\[mmdet\]"),
+    ],
+)
+def test_a_module_that_is_missing_is_named(tmp_path, module, message):
+    path = tmp_path / "config.py"
+    path.write_text(f'custom_imports = dict(imports=["{module}"], allow_failed_imports=False)')
+    with pytest.raises(UserError, match=message):
+        load_config(path)
