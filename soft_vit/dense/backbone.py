@@ -1,0 +1,109 @@
+"""The pyramids as a backbone of MMEngine's libraries: mmdet, mmseg, mmpretrain."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from mmengine.model import BaseModule
+from torch import Tensor
+
+from soft_vit.dense.features import TimmFeatures
+from soft_vit.engine.checkpoint_match import describe_mismatch
+from soft_vit.engine.errors import UserError
+from soft_vit.layers import ATTENTIONS, attention_options
+from soft_vit.models.checkpoint import unwrap_state_dict
+from soft_vit.models.soft import MODELS as PYRAMIDS
+from soft_vit.registry import MODELS, register
+
+__all__ = ["SOFT"]
+
+
+@register(MODELS)
+class SOFT(TimmFeatures, BaseModule):
+    """`backbone=dict(type="SOFT", arch="soft_norm_tiny")`, after custom_imports of soft_vit.dense; or "soft_vit.SOFT".
+
+    arch: a pyramid of this package by its timm name. out_indices: stages whose maps are returned, 0 to 3, of strides 4,
+    8, 16, 32. frozen_stages: -1 trains all, 0 freezes the stem, n the first n stages too. norm_eval: BatchNorm keeps
+    its statistics. out_norm: a LayerNorm over the channels of each map. with_cp: checkpoint activations.
+    max_bottleneck: grid that sampled bottleneck tokens are pooled to when there are more, which makes the cost linear
+    in the image's area (None: as released); left out for an arch whose attention has no such option. kwargs: options of
+    `PyramidViT`.
+
+    init_cfg: `dict(type="Pretrained", checkpoint=FILE)` takes the weights of a classification model, as released or
+    from here, in a torch or safetensors file or from `timm://NAME`; or those of this class. With `prefix="backbone."`
+    it takes the part of a detector, segmentor or classifier. Files are read without executing anything. Another type
+    goes to MMEngine.
+
+    Raises UserError (a ValueError) for a name or an option that there is not, and for weights that do not fit.
+    """
+
+    def __init__(
+        self,
+        arch: str = "soft_norm_tiny",
+        *,
+        out_indices: Sequence[int] = (0, 1, 2, 3),
+        frozen_stages: int = -1,
+        norm_eval: bool = False,
+        out_norm: bool = True,
+        with_cp: bool = False,
+        drop_path_rate: float = 0.0,
+        max_bottleneck: tuple[int, int] | None = (7, 7),
+        init_cfg: dict | list[dict] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if arch not in PYRAMIDS:
+            raise UserError(f"There is no arch {arch!r}; choose {', '.join(PYRAMIDS)}.")
+        if max_bottleneck is not None and _pools_bottleneck(arch, kwargs):
+            kwargs["max_bottleneck"] = tuple(max_bottleneck)
+        configs = [init_cfg] if isinstance(init_cfg, dict) else list(init_cfg or ())
+        start = dict(next((config for config in configs if config.get("type") == "Pretrained"), {}))
+        if start and not start.get("checkpoint"):
+            raise UserError("init_cfg of type Pretrained names no checkpoint; give the path of a file or timm://NAME.")
+        super().__init__(
+            arch,
+            checkpoint_path=start.get("checkpoint", ""),
+            out_indices=out_indices,
+            frozen_stages=frozen_stages,
+            norm_eval=norm_eval,
+            out_norm=out_norm,
+            with_cp=with_cp,
+            drop_path_rate=drop_path_rate,
+            **kwargs,
+        )
+        self.prefix = start.get("prefix") or ""
+        self.init_cfg = [config for config in configs if config.get("type") != "Pretrained"]
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Images `[B, 3, H, W]` of any size from 32 x 32 up to contiguous maps `[B, C_i, H_i, W_i]`."""
+        return tuple(super().forward(x))
+
+    def init_weights(self) -> None:
+        BaseModule.init_weights(self)
+        TimmFeatures.init_weights(self)
+
+    def load_weights(self, content: dict) -> None:
+        """As of `TimmFeatures`, and the weights of this class or, with a prefix, of a model around it."""
+        weights = unwrap_state_dict(content, self.source)
+        if self.prefix:
+            weights = {name.removeprefix(self.prefix): w for name, w in weights.items() if name.startswith(self.prefix)}
+            if not weights:
+                raise UserError(
+                    f"{self.source} holds nothing whose name begins with {self.prefix!r}; give another prefix."
+                )
+        own = self.state_dict()
+        if own.keys().isdisjoint(weights):
+            super().load_weights(weights)
+            return
+        mismatch = describe_mismatch(own, weights)
+        if mismatch:
+            raise UserError(
+                f"The weights in {self.source} belong to another backbone: {mismatch}; set arch and the options they "
+                "were trained with."
+            )
+        self.load_state_dict(weights)
+
+
+def _pools_bottleneck(arch: str, options: dict[str, Any]) -> bool:
+    """Whether an attention of the pyramid has the option max_bottleneck."""
+    kinds = options.get("attention", PYRAMIDS[arch]["attention"])
+    kinds = (kinds,) if isinstance(kinds, str) else kinds
+    return any("max_bottleneck" in attention_options(ATTENTIONS[kind]) for kind in kinds)

@@ -1,0 +1,213 @@
+"""mmcv's own functions on the stand-in, against torchvision and against formulas written out."""
+
+import importlib
+import importlib.util
+import subprocess
+import sys
+
+import mmcv
+import pytest
+import torch
+from torchvision import ops as tv
+
+from soft_vit.dense import mmcv_ext  # isort: split
+
+from mmcv import ops as mmcv_ops
+
+# With a compiled mmcv these tests hold that one against torchvision; only what is refused differs.
+stand_in_only = pytest.mark.skipif(
+    not str(getattr(sys.modules["mmcv._ext"].__spec__, "origin", "")).endswith("mmcv_ext.py"), reason="mmcv is compiled"
+)
+
+
+def random_boxes(count: int) -> torch.Tensor:
+    corner = 60 * torch.rand(count, 2)
+    return torch.cat([corner, corner + 1 + 40 * torch.rand(count, 2)], dim=1)
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.3, 0.7, 1.0])
+@pytest.mark.parametrize("count", [0, 1, 63, 500])
+def test_nms(count, threshold):
+    boxes, scores = random_boxes(count), torch.rand(count)
+    kept, indices = mmcv_ops.nms(boxes, scores, threshold)
+    torch.testing.assert_close(indices, tv.nms(boxes, scores, threshold))
+    torch.testing.assert_close(kept, torch.cat([boxes, scores[:, None]], dim=1)[indices])
+
+
+def test_nms_with_the_last_pixel_inside_the_box():
+    boxes, scores = random_boxes(40).round(), torch.rand(40)
+    whole = [box.tolist() for box in boxes]
+    kept: list[int] = []
+    for i in scores.argsort(descending=True).tolist():
+        a = whole[i]
+        for j in kept:
+            b = whole[j]
+            overlap = [max(0.0, min(a[k + 2], b[k + 2]) - max(a[k], b[k]) + 1) for k in (0, 1)]
+            areas = [(box[2] - box[0] + 1) * (box[3] - box[1] + 1) for box in (a, b)]
+            inside = overlap[0] * overlap[1]
+            if inside / (sum(areas) - inside) > 0.4:
+                break
+        else:
+            kept.append(i)
+    assert mmcv_ops.nms(boxes, scores, 0.4, offset=1)[1].tolist() == kept
+    assert mmcv_ops.nms(boxes, scores, 0.4, offset=0)[1].tolist() != kept
+
+
+def test_nms_within_classes():
+    boxes, scores, labels = random_boxes(200), torch.rand(200), torch.randint(0, 3, (200,))
+    kept = mmcv_ops.batched_nms(boxes, scores, labels, dict(type="nms", iou_threshold=0.5))[1]
+    torch.testing.assert_close(kept, tv.batched_nms(boxes, scores, labels, 0.5))
+
+
+def random_rois(images: int, count: int) -> torch.Tensor:
+    index = torch.randint(0, images, (count, 1))
+    # Some reach over the border of a map of 64 pixels.
+    return torch.cat([index, random_boxes(count) - 10], dim=1).double()
+
+
+@pytest.mark.parametrize("aligned", [True, False])
+@pytest.mark.parametrize("sampling_ratio", [0, 1, 3])
+@pytest.mark.parametrize(("size", "scale"), [((7, 7), 0.5), ((3, 5), 1.0), ((14, 2), 0.25)])
+def test_roi_align(size, scale, sampling_ratio, aligned):
+    rois, maps = random_rois(2, 9), torch.randn(2, 3, 33, 27, dtype=torch.double)
+    weights = torch.randn(9, 3, *size, dtype=torch.double)
+    results = []
+    for function in (mmcv_ops.roi_align, tv.roi_align):
+        x = maps.clone().requires_grad_()
+        average = ("avg",) if function is mmcv_ops.roi_align else ()
+        y = function(x, rois, size, scale, sampling_ratio, *average, aligned)
+        (y * weights).sum().backward()
+        results.append((y.detach(), x.grad))
+    torch.testing.assert_close(results[0], results[1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_sixteen_bits_are_computed_in_float32_and_rounded_once(dtype):
+    """As autocast leaves maps to a detector, whose backward pass runs without it."""
+    maps, logits = torch.randn(2, 3, 33, 27).to(dtype), torch.randn(9, 4).to(dtype)
+    rois, labels = random_rois(2, 9).to(dtype), torch.arange(9) % 5
+    functions = [
+        (maps, lambda x: mmcv_ops.roi_align(x, rois.to(x), (7, 5), 0.5, 2, "avg", True)),
+        (maps, lambda x: mmcv_ops.roi_align(x, rois.to(x), (7, 5), 0.5, 2, "max", True)),
+        (logits, lambda x: mmcv_ops.sigmoid_focal_loss(x, labels, 2.0, 0.25, None, "none")),
+    ]
+    for start, function in functions:
+        results = []
+        for x in (start.clone().requires_grad_(), start.float().requires_grad_()):
+            y = function(x)
+            y.sum().backward()
+            results.append((y.detach().to(dtype), x.grad.to(dtype)))
+        torch.testing.assert_close(*results, rtol=0, atol=0)
+    boxes, scores = random_boxes(63).to(dtype), torch.rand(63).to(dtype)
+    kept = mmcv_ops.nms(boxes, scores, 0.5)[1]
+    torch.testing.assert_close(kept, tv.nms(boxes.float(), scores.float(), 0.5))
+
+
+@pytest.mark.parametrize("aligned", [True, False])
+@pytest.mark.parametrize("sampling_ratio", [1, 2])
+def test_roi_align_with_the_largest_sample(sampling_ratio, aligned):
+    """Against bilinear samples that are written out; the gradient against finite differences."""
+    maps, scale, size = torch.randn(2, 2, 9, 13, dtype=torch.double), 0.5, (2, 3)
+    # Inside the map: what lies outside is a convention of its own.
+    rois = torch.tensor([[0, 2.3, 2.1, 20.7, 13.9], [1, 3.0, 4.2, 9.6, 15.1]], dtype=torch.double)
+
+    def sample(image: torch.Tensor, y: float, x: float) -> torch.Tensor:
+        top, left = int(y), int(x)
+        dy, dx = y - top, x - left
+        bottom, right = min(top + 1, image.shape[1] - 1), min(left + 1, image.shape[2] - 1)
+        upper = (1 - dx) * image[:, top, left] + dx * image[:, top, right]
+        lower = (1 - dx) * image[:, bottom, left] + dx * image[:, bottom, right]
+        return (1 - dy) * upper + dy * lower
+
+    expected = torch.empty(2, 2, *size, dtype=torch.double)
+    for k, (image, x1, y1, x2, y2) in enumerate(rois.tolist()):
+        shift = 0.5 if aligned else 0.0
+        cell = [(y2 - y1) * scale / size[0], (x2 - x1) * scale / size[1]]
+        for i in range(size[0]):
+            for j in range(size[1]):
+                ys = [y1 * scale - shift + cell[0] * (i + (s + 0.5) / sampling_ratio) for s in range(sampling_ratio)]
+                xs = [x1 * scale - shift + cell[1] * (j + (s + 0.5) / sampling_ratio) for s in range(sampling_ratio)]
+                values = [sample(maps[int(image)], y, x) for y in ys for x in xs]
+                expected[k, :, i, j] = torch.stack(values).amax(0)
+
+    def pooled(x: torch.Tensor) -> torch.Tensor:
+        return mmcv_ops.roi_align(x, rois, size, scale, sampling_ratio, "max", aligned)
+
+    torch.testing.assert_close(pooled(maps), expected)
+    assert torch.autograd.gradcheck(pooled, maps.requires_grad_())
+
+
+@stand_in_only
+def test_the_largest_of_a_varying_number_of_samples_is_refused():
+    with pytest.raises(NotImplementedError, match="sampling_ratio=0"):
+        mmcv_ops.roi_align(torch.randn(1, 1, 8, 8), torch.tensor([[0, 1.0, 1, 6, 6]]), (2, 2), 1.0, 0, "max", True)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("gamma", [0.0, 2.0])
+def test_sigmoid_focal_loss(gamma, weighted):
+    logits = torch.randn(11, 4, dtype=torch.double)
+    # Label 4 is background.
+    labels = torch.tensor([0, 1, 2, 3, 4, 4, 0, 1, 4, 3, 2])
+    weight = torch.rand(4, dtype=torch.double) if weighted else None
+    one_hot = torch.nn.functional.one_hot(labels, 5)[:, :4].double()
+    p = logits.sigmoid()
+    positive = -0.25 * (1 - p) ** gamma * p.log() * one_hot
+    negative = -0.75 * p**gamma * (1 - p).log() * (1 - one_hot)
+    expected = positive + negative
+    if weighted:
+        expected = expected * torch.cat([weight, weight.new_ones(1)])[labels][:, None]
+
+    def loss(x: torch.Tensor, reduction: str) -> torch.Tensor:
+        return mmcv_ops.sigmoid_focal_loss(x, labels, gamma, 0.25, weight, reduction)
+
+    torch.testing.assert_close(loss(logits, "none"), expected)
+    torch.testing.assert_close(loss(logits, "mean"), expected.sum() / 11)
+    assert torch.autograd.gradcheck(lambda x: loss(x, "sum"), logits.requires_grad_())
+
+
+@stand_in_only
+@pytest.mark.parametrize("name", ["soft_nms", "deform_conv"])
+def test_another_function_is_refused_by_its_name(name):
+    calls = {
+        "soft_nms": lambda: mmcv_ops.soft_nms(random_boxes(3), torch.rand(3)),
+        "deform_conv": lambda: mmcv_ops.deform_conv2d(
+            torch.randn(1, 2, 6, 6), torch.zeros(1, 18, 6, 6), torch.randn(2, 2, 3, 3), 1, 1
+        ),
+    }
+    with pytest.raises(NotImplementedError, match=rf"^{name.replace('_nms', 'nms')}\w* needs the compiled mmcv"):
+        calls[name]()
+
+
+@stand_in_only
+def test_mmcv_says_how_it_was_compiled():
+    assert "torchvision" in mmcv_ops.get_compiler_version()
+    assert "torchvision" in mmcv_ops.get_compiling_cuda_version()
+
+
+def test_it_is_installed_once():
+    assert mmcv_ext.install() is False
+    assert importlib.util.find_spec("mmcv._ext") is not None
+
+
+def test_a_compiled_module_stays(tmp_path, monkeypatch):
+    (tmp_path / "_ext.py").write_text("")
+    monkeypatch.setattr(mmcv, "__path__", [*mmcv.__path__, str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "mmcv._ext")
+    assert mmcv_ext.install() is False
+    assert importlib.import_module("mmcv._ext").__file__ == str(tmp_path / "_ext.py")
+    del sys.modules["mmcv._ext"]
+
+
+@stand_in_only
+def test_what_mmcv_left_out_before_is_there_after():
+    """Without mmcv.ops, which mmpretrain does not need, mmcv.cnn leaves a name out that mmdet asks it for."""
+    code = (
+        "import mmpretrain.models, sys\n"
+        "before = hasattr(sys.modules['mmcv.cnn.bricks.transformer'], 'MultiScaleDeformableAttention')\n"
+        "import soft_vit.dense.mmcv_ext\n"
+        "from mmcv.cnn.bricks.transformer import MultiScaleDeformableAttention\n"
+        "print(before, MultiScaleDeformableAttention.__module__)"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False mmcv.ops.multi_scale_deform_attn\n"
