@@ -45,6 +45,9 @@ class ReadingDataset(BaseDataset):
         """The sample of an entry with what was read for it."""
 
     def prepare_data(self, idx: int) -> Any:
+        if not 0 <= idx < len(self):
+            # What ends a loop over a data set.
+            raise IndexError(f"there is no image {idx} among {len(self)}")
         for index in _circle(int(idx), len(self)):
             info = self.get_data_info(index)
             try:
@@ -77,7 +80,7 @@ def _circle(start: int, count: int) -> Iterator[int]:
 
 @register(HOOKS)
 class BadImagesHook(Hook):
-    """Names in the log every image of an `ImageTree` that could not be read, and stops a run with too many of them.
+    """Names in the log every image of a `ReadingDataset` that could not be read, and stops a run with too many of them.
 
     max_share: of the training images that may be unreadable, in [0, 1]; more end the run with a UserError (a
     ValueError). interval: iterations between looks; there is one at the end of each epoch besides.

@@ -42,8 +42,8 @@ class ClassCountHook(Hook):
     def before_train(self, runner: Runner) -> None:
         classes = getattr(runner.train_dataloader.dataset, "metainfo", {}).get("classes")
         model = runner.model.module if is_model_wrapper(runner.model) else runner.model
-        # A timm model inside ours, or the head of one of MMPretrain.
-        owners = (getattr(model, name, None) for name in ("model", "head"))
+        # A detector itself, a timm model inside ours, or the head of one of MMPretrain.
+        owners = (model, getattr(model, "model", None), getattr(model, "head", None))
         head = next((owner.num_classes for owner in owners if hasattr(owner, "num_classes")), None)
         if classes is not None and head is not None and len(classes) > head:
             raise UserError(

@@ -1,0 +1,20 @@
+"""Object detection on any timm backbone: torchvision's detectors, COCO data and COCO's average precision.
+
+Importing this package registers what configs name.
+"""
+
+from soft_vit.dense.detection.coco_ap import CocoAP
+from soft_vit.dense.detection.coco_images import CocoImages
+from soft_vit.dense.detection.detector import TorchvisionDetector
+from soft_vit.dense.detection.mask_rcnn import TorchvisionMaskRCNN
+from soft_vit.dense.detection.pyramid import FeaturePyramid
+from soft_vit.dense.detection.retinanet import TorchvisionRetinaNet
+
+__all__ = [
+    "CocoAP",
+    "CocoImages",
+    "FeaturePyramid",
+    "TorchvisionDetector",
+    "TorchvisionMaskRCNN",
+    "TorchvisionRetinaNet",
+]

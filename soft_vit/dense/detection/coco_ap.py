@@ -1,0 +1,120 @@
+"""Average precision as COCO defines it (cocodataset.org/#detection-eval), counted by faster-coco-eval."""
+
+import copy
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from faster_coco_eval import COCO, COCOeval_faster
+from mmengine.evaluator import BaseMetric
+
+from soft_vit.datasets.coco_masks import encode_masks
+from soft_vit.engine.atomic_storage import write_atomically
+from soft_vit.engine.errors import UserError
+from soft_vit.registry import METRICS, register
+
+__all__ = ["CocoAP"]
+
+KINDS = ("bbox", "segm")
+# In the order in which COCO's evaluation lists them.
+NAMES = ("mAP", "mAP_50", "mAP_75", "mAP_s", "mAP_m", "mAP_l", "AR_1", "AR_10", "AR_100", "AR_s", "AR_m", "AR_l")
+
+
+@register(METRICS)
+class CocoAP(BaseMetric):
+    """`coco/bbox_mAP`, `coco/bbox_mAP_50` and so on, in [0, 1]; -1 where there is no object to be found.
+
+    Reads samples of `CocoImages` with `pred_instances`: the objects come with them, so that the figures are over the
+    images that were tested, and equal COCO's own on them.
+
+    kinds: "bbox" for boxes, "segm" for masks. classwise: also `coco/bbox_mAP_<class>`. out: beginning of the paths of
+    the files `<out>.bbox.json` and `<out>.segm.json`, with the detections in COCO's format for results.
+    """
+
+    default_prefix = "coco"
+
+    def __init__(
+        self, kinds: Sequence[str] = ("bbox",), *, classwise: bool = False, out: str | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
+        if not self.kinds or not set(self.kinds) <= set(KINDS):
+            raise UserError(f"kinds is {kinds}; choose among {', '.join(KINDS)}.")
+        self.classwise = classwise
+        self.out = out
+
+    def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
+        for sample in data_samples:
+            found = sample["pred_instances"]
+            entry = {
+                "id": sample["img_id"],
+                "shape": sample["ori_shape"],
+                "objects": sample["objects"],
+                "boxes": found["bboxes"].cpu().numpy(),
+                "scores": found["scores"].cpu().numpy(),
+                "labels": found["labels"].cpu().numpy(),
+            }
+            if "segm" in self.kinds:
+                if "masks" not in found:
+                    raise UserError('The model predicts no masks; take "segm" out of the evaluator\'s kinds.')
+                entry["masks"] = encode_masks(found["masks"].cpu().numpy())
+            # One an image: MMEngine cuts what the processes gather to the number of images.
+            self.results.append(entry)
+
+    def compute_metrics(self, results: list[dict]) -> dict[str, float]:
+        """results: one entry for each image, of all processes."""
+        truth = self._truth(results)
+        metrics: dict[str, float] = {}
+        for kind in self.kinds:
+            found = self._detections(results, kind)
+            if self.out is not None:
+                write_atomically(f"{self.out}.{kind}.json", json.dumps(found).encode())
+            metrics |= {f"{kind}_{name}": value for name, value in self._evaluate(truth, found, kind).items()}
+        return metrics
+
+    def _truth(self, results: list[dict]) -> dict[str, list]:
+        meta = self.dataset_meta
+        categories = zip(meta["category_ids"], meta["classes"], strict=True)
+        sizes = [(entry["id"], *entry["shape"]) for entry in results]
+        return {
+            "images": [{"id": number, "height": height, "width": width} for number, height, width in sizes],
+            "annotations": [dict(item) for entry in results for item in entry["objects"]],
+            "categories": [{"id": number, "name": name} for number, name in categories],
+        }
+
+    def _detections(self, results: list[dict], kind: str) -> list[dict]:
+        """In COCO's format for results; with a box or a mask, for the one that stands first gives the area."""
+        category_ids = self.dataset_meta["category_ids"]
+        found = []
+        for entry in results:
+            x0, y0, x1, y1 = entry["boxes"].astype(np.float64).T
+            boxes = np.stack([x0, y0, x1 - x0, y1 - y0], axis=1).tolist()
+            shapes = boxes if kind == "bbox" else entry["masks"]
+            key = "bbox" if kind == "bbox" else "segmentation"
+            scores, labels = entry["scores"].tolist(), entry["labels"].tolist()
+            for shape, score, label in zip(shapes, scores, labels, strict=True):
+                found.append({"image_id": entry["id"], "category_id": category_ids[label], key: shape, "score": score})
+        return found
+
+    def _evaluate(self, truth: dict[str, list], found: list[dict], kind: str) -> dict[str, float]:
+        # COCO's classes write into what they are given.
+        coco = COCO(copy.deepcopy(truth))
+        evaluation = COCOeval_faster(coco, coco.loadRes(copy.deepcopy(found)), iouType=kind, print_function=_silent)
+        evaluation.evaluate()
+        evaluation.accumulate()
+        evaluation.summarize()
+        metrics = dict(zip(NAMES, map(float, evaluation.stats), strict=False))
+        if self.classwise:
+            # [thresholds, recalls, classes, ranges of area, numbers of detections]
+            precision = evaluation.eval["precision"][:, :, :, 0, -1]
+            names = self.dataset_meta["classes"]
+            order = [coco.getCatIds().index(number) for number in self.dataset_meta["category_ids"]]
+            for name, place in zip(names, order, strict=True):
+                valid = precision[:, :, place][precision[:, :, place] > -1]
+                metrics[f"mAP_{name}"] = float(valid.mean()) if valid.size else -1.0
+        return metrics
+
+
+def _silent(*args: Any) -> None:
+    """COCO's evaluation prints its table; MMEngine logs the figures."""

@@ -1,0 +1,187 @@
+"""Images with COCO annotations as a data set of MMEngine.
+
+Letters: n objects in an image, H and W its height and width.
+"""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from mmengine.logging import print_log
+from mmengine.structures import BaseDataElement, InstanceData
+from PIL import Image
+from torch import Tensor
+from torchvision import tv_tensors
+from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional as F
+
+from soft_vit.datasets.coco import CocoImage, read_coco
+from soft_vit.datasets.coco_masks import decode_segmentation
+from soft_vit.datasets.images import BadImage, LabelledImages
+from soft_vit.datasets.storage import Entry, open_storage
+from soft_vit.engine.bad_images import ReadingDataset
+from soft_vit.engine.config import one_line
+from soft_vit.engine.errors import UserError
+from soft_vit.registry import DATASETS, register
+
+__all__ = ["CocoImages"]
+
+_FLIP = ({"type": "RandomHorizontalFlip", "p": 0.5},)
+
+
+@register(DATASETS)
+class CocoImages(ReadingDataset):
+    """Images of a folder, TAR or ZIP with boxes, and masks where asked for, from a file in COCO's format.
+
+    data_root: folder of the data. ann_file, img_dir: the annotations and the folder of the images below it (or its TAR
+    or ZIP without the ending). classes: names of those to keep, in order; by default all. masks: targets have masks,
+    and evaluations may use them. filter_empty: leave out training images without an object to train on. transforms: of
+    torchvision.transforms.v2, each as `dict(type=NAME, ...)`, on the image, its boxes and masks together; for training
+    alone, a horizontal flip by default. test_mode: keep all images, without targets and transforms.
+
+    A sample is `inputs`, the RGB image as uint8 [3, H, W], and `data_samples`, a BaseDataElement with `img_id`,
+    `img_path` and `ori_shape` (H, W). In training it has `gt_instances`: bboxes float32 [n, 4] as (x0, y0, x1, y1),
+    labels int64 [n] from 0, and masks uint8 [n, H, W]; regions of a crowd are none. In a test it has `objects`, the
+    annotations of the image as the file has them, for `CocoAP`.
+
+    Bad annotations are left out and named in the log, see `soft_vit.datasets.coco`. An image that cannot be read or has
+    another size than the file says is replaced, in a test by a black one, see `ReadingDataset`. Raises UserError (a
+    ValueError) or FileNotFoundError for data that cannot be used at all, and UserError for a transform that there is
+    not.
+    """
+
+    def __init__(
+        self,
+        data_root: str | None = None,
+        ann_file: str = "annotations/instances_train2017.json",
+        img_dir: str = "train2017",
+        *,
+        classes: Sequence[str] | None = None,
+        masks: bool = False,
+        filter_empty: bool = True,
+        transforms: Sequence[dict] = _FLIP,
+        test_mode: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        if not data_root:
+            raise UserError("data_root is not set; give the folder of the images with --cfg-options data_root=PATH.")
+        root = Path(data_root).expanduser()
+        storage = open_storage(root / img_dir)
+        if storage is None:
+            raise FileNotFoundError(
+                f"There is no folder {img_dir}, no {img_dir}.tar and no {img_dir}.zip in {root}; give the folder that "
+                "holds it."
+            )
+        entries = {entry.name: entry for entry in storage.entries()}
+        try:
+            self._annotations = read_coco(root / ann_file, entries.keys(), classes=classes, masks=masks)
+        except FileNotFoundError:
+            raise
+        except ValueError as error:
+            raise UserError(str(error)) from error
+        names = self._annotations.classes
+        self.images = LabelledImages(storage, names, [])
+        self.masks = masks
+        self.filter_empty = filter_empty
+        transforms = () if test_mode else transforms
+        self.transforms = [_transform(config) for config in transforms]
+        self._entries = entries
+        self._report(root / ann_file)
+        super().__init__(
+            metainfo={"classes": tuple(names), "category_ids": tuple(self._annotations.category_ids)},
+            test_mode=test_mode,
+            **kwargs,
+        )
+        # Serialised by now: copies in the workers would only grow.
+        del self._annotations, self._entries
+
+    def _report(self, path: Path) -> None:
+        for sentence in self._annotations.problems.sentences():
+            print_log(f"{path}: {sentence}", "current", logging.WARNING)
+
+    def load_data_list(self) -> list[dict]:
+        """The images to use, without what only the other of training and testing reads."""
+        images = self._annotations.images
+        if not self.test_mode:
+            images = [image for image in images if image.has_file]
+            if self.filter_empty:
+                images = [image for image in images if image.trainable.any()]
+            if not images:
+                raise UserError(f"No image in {self._annotations.path} has an object to train on; give other data.")
+        return [self._entry_of(image) for image in images]
+
+    def _entry_of(self, image: CocoImage) -> dict:
+        entry = self._entries.get(image.file_name, Entry(image.file_name))
+        info = {"entry": tuple(entry), "img_id": image.id, "ori_shape": (image.height, image.width)}
+        if self.test_mode:
+            return {**info, "has_file": image.has_file, "objects": image.objects}
+        keep = image.trainable
+        info |= {"boxes": image.boxes[keep], "labels": image.labels[keep]}
+        if self.masks:
+            info["segmentations"] = [image.objects[index]["segmentation"] for index in keep.nonzero()[0]]
+        return info
+
+    def read(self, info: dict) -> Image.Image:
+        if not info.get("has_file", True):
+            raise BadImage(f"{info['entry'][0]}: there is no such file")
+        image = self.images.load(Entry(*info["entry"]))
+        height, width = info["ori_shape"]
+        if image.size != (width, height):
+            found = f"{image.width} x {image.height}"
+            raise BadImage(f"{info['entry'][0]}: has {found} pixels and is annotated as {width} x {height}")
+        return image
+
+    def substitute(self, info: dict) -> Image.Image:
+        height, width = info["ori_shape"]
+        return Image.new("RGB", (width, height))
+
+    def pack(self, info: dict, content: Image.Image) -> dict[str, Any]:
+        sample = BaseDataElement(
+            metainfo={"img_id": info["img_id"], "img_path": info["entry"][0], "ori_shape": info["ori_shape"]}
+        )
+        pixels = F.pil_to_tensor(content)
+        if self.test_mode:
+            sample.set_metainfo({"objects": info["objects"]})
+        else:
+            pixels, sample.gt_instances = self._augment(pixels, info)
+        return {"inputs": pixels, "data_samples": sample}
+
+    def _augment(self, pixels: Tensor, info: dict) -> tuple[Tensor, InstanceData]:
+        size = info["ori_shape"]
+        parts = {
+            "image": tv_tensors.Image(pixels),
+            "boxes": tv_tensors.BoundingBoxes(torch.from_numpy(info["boxes"]), format="XYXY", canvas_size=size),
+            "labels": torch.from_numpy(info["labels"]),
+        }
+        if self.masks:
+            masks = [decode_segmentation(segmentation, *size) for segmentation in info["segmentations"]]
+            parts["masks"] = tv_tensors.Mask(np.stack(masks) if masks else np.zeros((0, *size), np.uint8))
+        for transform in self.transforms:
+            parts = transform(parts)
+        boxes = F.clamp_bounding_boxes(parts["boxes"]).as_subclass(Tensor)
+        # A crop may leave nothing of an object.
+        keep = (boxes[:, 2:] > boxes[:, :2]).all(1)
+        objects = InstanceData(bboxes=boxes[keep], labels=parts["labels"][keep])
+        if self.masks:
+            objects.masks = parts["masks"].as_subclass(Tensor)[keep]
+        return parts["image"].as_subclass(Tensor), objects
+
+
+def _transform(config: dict) -> v2.Transform:
+    """A transform of torchvision.transforms.v2 from its config, and those inside it."""
+    options = dict(config)
+    name = options.pop("type", None)
+    kind = getattr(v2, str(name), None)
+    if not (isinstance(kind, type) and issubclass(kind, v2.Transform)):
+        raise UserError(f"transforms names {name!r}; choose a transform of torchvision.transforms.v2.")
+    if "transforms" in options:
+        options["transforms"] = [_transform(inner) for inner in options["transforms"]]
+    try:
+        return kind(**options)
+    except (TypeError, ValueError) as error:
+        raise UserError(
+            f"torchvision.transforms.v2.{name} does not take {options} ({one_line(error)}); correct transforms."
+        ) from error

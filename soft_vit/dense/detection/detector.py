@@ -1,0 +1,152 @@
+"""What torchvision's detectors need to run under MMEngine.
+
+Letters: n objects in an image, H and W its height and width.
+"""
+
+import difflib
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mmengine.model import BaseModel
+from mmengine.structures import BaseDataElement, InstanceData
+from torch import Tensor, nn
+
+from soft_vit.dense.detection.pyramid import FeaturePyramid
+from soft_vit.engine.errors import UserError
+
+__all__ = ["TorchvisionDetector", "anchor_sizes", "check_options", "stay_in_float32"]
+
+ASPECT_RATIOS = (0.5, 1.0, 2.0)
+
+
+class TorchvisionDetector(BaseModel):
+    """A detector of torchvision with MMEngine's `forward(inputs, data_samples, mode)`.
+
+    detector: a `torchvision.models.detection` model on a `FeaturePyramid`. first_label: what the detector calls class
+    0. init_cfg: `dict(type="Pretrained", checkpoint=FILE)` gives the backbone the weights of a classification model,
+    as `backbone.checkpoint_path` does.
+
+    Images come as uint8 [3, H, W] in RGB, each in its own size; torchvision's transform normalises, resizes and pads
+    them. Boxes are (x0, y0, x1, y1) in pixels of the image as given, labels count from 0.
+    """
+
+    def __init__(
+        self,
+        detector: nn.Module,
+        *,
+        num_classes: int,
+        first_label: int,
+        data_preprocessor: dict | None = None,
+        init_cfg: dict | None = None,
+    ) -> None:
+        super().__init__(data_preprocessor=data_preprocessor)
+        if init_cfg is not None and (init_cfg.get("type") != "Pretrained" or not init_cfg.get("checkpoint")):
+            raise UserError(f'init_cfg is {init_cfg}; give dict(type="Pretrained", checkpoint=FILE) or leave it out.')
+        self.detector = detector
+        self.num_classes = num_classes
+        self.first_label = first_label
+        features = self.features
+        if init_cfg is not None:
+            if features.source:
+                raise UserError(
+                    f"init_cfg and the backbone ({features.source}) name two sources of weights; give one of them."
+                )
+            features.source = init_cfg["checkpoint"]
+
+    @property
+    def features(self) -> nn.Module:
+        """The `TimmFeatures` of the detector."""
+        return self.detector.backbone.body
+
+    def init_weights(self) -> None:
+        """Load the backbone's weights; torchvision and timm have initialised all others when they were built."""
+        if not self.is_init:
+            self.features.init_weights()
+            self._is_init = True
+
+    def forward(
+        self, inputs: Sequence[Tensor], data_samples: Sequence[BaseDataElement] | None = None, mode: str = "tensor"
+    ) -> Any:
+        """Mode "loss": named losses; "predict": the samples with `pred_instances`; "tensor": maps of the pyramid.
+
+        `pred_instances` holds bboxes float32 [n, 4], scores [n], labels int64 [n] and, of Mask R-CNN, masks bool
+        [n, H, W], the best first.
+        """
+        images = [image.float() / 255 for image in inputs]
+        if mode == "loss":
+            return self.rename_losses(self.detector(images, [self._target(sample) for sample in data_samples]))
+        if mode == "predict":
+            samples = data_samples or [BaseDataElement() for _ in images]
+            return [self._predicted(*pair) for pair in zip(self.detector(images), samples, strict=True)]
+        if mode == "tensor":
+            return tuple(self.detector.backbone(self.detector.transform(images)[0].tensors).values())
+        raise UserError(f'mode is {mode!r}; choose "loss", "predict" or "tensor".')
+
+    def rename_losses(self, losses: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """MMEngine adds up what has "loss" in its name, and nothing else."""
+        return {name if "loss" in name else f"loss_{name}": value for name, value in losses.items()}
+
+    def _target(self, sample: BaseDataElement) -> dict[str, Tensor]:
+        objects = sample.gt_instances
+        target = {"boxes": objects.bboxes, "labels": objects.labels + self.first_label}
+        if "masks" in objects:
+            target["masks"] = objects.masks
+        return target
+
+    def _predicted(self, found: Mapping[str, Tensor], sample: BaseDataElement) -> BaseDataElement:
+        objects = InstanceData(
+            bboxes=found["boxes"].float(), scores=found["scores"].float(), labels=found["labels"] - self.first_label
+        )
+        if "masks" in found:
+            objects.masks = found["masks"][:, 0] > 0.5
+        sample.pred_instances = objects
+        return sample
+
+
+def check_options(detector: type[nn.Module], options: Mapping[str, Any]) -> None:
+    """Raise UserError for an option that a detector of torchvision does not have: it would ignore it."""
+    # The last two are those of its transform, which takes any name.
+    known = {*inspect.signature(detector).parameters, "size_divisible", "fixed_size"} - {"backbone", "kwargs"}
+    unknown = sorted(options.keys() - known)
+    if unknown:
+        alike = difflib.get_close_matches(unknown[0], known, n=1)
+        hint = f"did you mean {alike[0]}?" if alike else f"choose among {', '.join(sorted(known))}."
+        raise UserError(f"torchvision's {detector.__name__} has no option {unknown[0]}; {hint}")
+
+
+def anchor_sizes(
+    sizes: Sequence[float | Sequence[float]] | None, pyramid: FeaturePyramid, octaves: int, scale: float
+) -> tuple[tuple[float, ...], ...]:
+    """Sides of the square anchors of each level, in pixels.
+
+    sizes: given ones, a number or several a level. By default `scale` times the stride of the level, which doubles from
+    level to level, and with `octaves` of 3 also 2^(1/3) and 2^(2/3) times that (Lin et al., arXiv 1708.02002, Sec. 4).
+    Raises UserError for sizes that do not fit the number of levels.
+    """
+    if sizes is None:
+        stride = pyramid.body.reductions[0]
+        sizes = [
+            [scale * stride * 2 ** (level + step / octaves) for step in range(octaves)]
+            for level in range(pyramid.num_levels)
+        ]
+    sizes = tuple(tuple(size) if isinstance(size, Sequence) else (size,) for size in sizes)
+    if len(sizes) != pyramid.num_levels or len({len(size) for size in sizes}) != 1:
+        raise UserError(
+            f"anchor_sizes is {sizes}; give equally many sizes for each of the {pyramid.num_levels} levels."
+        )
+    return sizes
+
+
+def stay_in_float32(*heads: nn.Module) -> None:
+    """Under autocast, give the outputs of heads as float32: losses and boxes need more digits than bfloat16 has."""
+    for head in heads:
+        head.register_forward_hook(lambda module, args, output: _to_float32(output))
+
+
+def _to_float32(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.float()
+    if isinstance(value, Mapping):
+        return {key: _to_float32(item) for key, item in value.items()}
+    return type(value)(_to_float32(item) for item in value)

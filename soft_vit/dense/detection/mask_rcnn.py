@@ -1,0 +1,80 @@
+"""Mask R-CNN (He et al., arXiv 1703.06870): torchvision's, on any timm backbone."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torchvision.models.detection import MaskRCNN
+from torchvision.models.detection.anchor_utils import AnchorGenerator
+from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
+from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
+from torchvision.ops import MultiScaleRoIAlign
+
+from soft_vit.dense.detection.detector import (
+    ASPECT_RATIOS,
+    TorchvisionDetector,
+    anchor_sizes,
+    check_options,
+    stay_in_float32,
+)
+from soft_vit.dense.detection.pyramid import FeaturePyramid
+from soft_vit.registry import MODELS, register
+
+__all__ = ["TorchvisionMaskRCNN"]
+
+# Sides of the pooled maps of a box, for its class and for its mask.
+_BOX_SIZE, _MASK_SIZE = 7, 14
+
+
+@register(MODELS)
+class TorchvisionMaskRCNN(TorchvisionDetector):
+    """torchvision's Mask R-CNN on the maps of a timm model of stride 4 to 32, and P6 as every second pixel of P5.
+
+    backbone: arguments of `TimmFeatures`. num_classes: without the background, which torchvision counts as one more.
+    pyramid_channels: of every level. sizes, aspect_ratios: of the anchors, see `anchor_sizes`; by default 32 to 512
+    pixels, three a place. box_head_dim: of the two layers that classify a box. mask_head_dims: channels of the
+    convolutions on a mask. min_size: of the shorter side after resizing, one or several to draw from in training;
+    testing takes the last. max_size: of the longer side. Other options are torchvision's: image_mean and image_std (of
+    values in [0, 1]), size_divisible (to which batches are padded), box_score_thresh, box_nms_thresh,
+    box_detections_per_img, rpn_pre_nms_top_n_train and so on. Raises UserError (a ValueError) for any other.
+
+    torchvision's last layers also predict a box and a mask of the background, which others leave out: 4 x 1025 + 257
+    parameters more, of 33 million.
+    """
+
+    def __init__(
+        self,
+        backbone: dict[str, Any],
+        num_classes: int,
+        *,
+        pyramid_channels: int = 256,
+        sizes: Sequence[float | Sequence[float]] | None = None,
+        aspect_ratios: Sequence[float] = ASPECT_RATIOS,
+        box_head_dim: int = 1024,
+        mask_head_dims: Sequence[int] = (256, 256, 256, 256),
+        min_size: int | Sequence[int] = 800,
+        max_size: int = 1333,
+        data_preprocessor: dict | None = None,
+        init_cfg: dict | None = None,
+        **options: Any,
+    ) -> None:
+        check_options(MaskRCNN, options)
+        pyramid = FeaturePyramid(backbone, channels=pyramid_channels, stride=4, extra="pool")
+        sizes = anchor_sizes(sizes, pyramid, octaves=1, scale=8)
+        detector = MaskRCNN(
+            pyramid,
+            min_size=min_size,
+            max_size=max_size,
+            rpn_anchor_generator=AnchorGenerator(sizes, (tuple(aspect_ratios),) * len(sizes)),
+            box_roi_pool=MultiScaleRoIAlign(pyramid.names, _BOX_SIZE, sampling_ratio=2),
+            box_head=TwoMLPHead(pyramid_channels * _BOX_SIZE**2, box_head_dim),
+            box_predictor=FastRCNNPredictor(box_head_dim, num_classes + 1),
+            mask_roi_pool=MultiScaleRoIAlign(pyramid.names, _MASK_SIZE, sampling_ratio=2),
+            mask_head=MaskRCNNHeads(pyramid_channels, list(mask_head_dims), dilation=1),
+            mask_predictor=MaskRCNNPredictor(mask_head_dims[-1], mask_head_dims[-1], num_classes + 1),
+            **options,
+        )
+        heads = detector.roi_heads
+        stay_in_float32(detector.rpn.head, heads.box_predictor, heads.mask_predictor)
+        super().__init__(
+            detector, num_classes=num_classes, first_label=1, data_preprocessor=data_preprocessor, init_cfg=init_cfg
+        )

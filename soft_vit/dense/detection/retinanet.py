@@ -1,0 +1,71 @@
+"""RetinaNet (Lin et al., arXiv 1708.02002): torchvision's, on any timm backbone."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torchvision.models.detection import RetinaNet
+from torchvision.models.detection.anchor_utils import AnchorGenerator
+
+from soft_vit.dense.detection.detector import (
+    ASPECT_RATIOS,
+    TorchvisionDetector,
+    anchor_sizes,
+    check_options,
+    stay_in_float32,
+)
+from soft_vit.dense.detection.pyramid import FeaturePyramid
+from soft_vit.engine.errors import UserError
+from soft_vit.registry import MODELS, register
+
+__all__ = ["TorchvisionRetinaNet"]
+
+
+@register(MODELS)
+class TorchvisionRetinaNet(TorchvisionDetector):
+    """torchvision's RetinaNet on the maps of a timm model of stride 8, 16 and 32, and P6 and P7 on the last of them.
+
+    backbone: arguments of `TimmFeatures`. num_classes: without a background. pyramid_channels: of every level. sizes,
+    aspect_ratios: of the anchors, see `anchor_sizes`; by default 32 to 813 pixels, nine a place. head_convs: of each
+    head, 1 to 4. min_size: of the shorter side after resizing, one or several to draw from in training; testing takes
+    the last. max_size: of the longer side. Other options are torchvision's: image_mean and image_std (of values in
+    [0, 1]), size_divisible (to which batches are padded), score_thresh, nms_thresh, detections_per_img,
+    topk_candidates, fg_iou_thresh, bg_iou_thresh. Raises UserError (a ValueError) for any other.
+
+    The heads have the shapes of the paper's and so the number of parameters of other implementations. torchvision
+    divides the loss of an image by its own number of positive anchors, others that of a batch by its number.
+    """
+
+    def __init__(
+        self,
+        backbone: dict[str, Any],
+        num_classes: int,
+        *,
+        pyramid_channels: int = 256,
+        sizes: Sequence[float | Sequence[float]] | None = None,
+        aspect_ratios: Sequence[float] = ASPECT_RATIOS,
+        head_convs: int = 4,
+        min_size: int | Sequence[int] = 800,
+        max_size: int = 1333,
+        data_preprocessor: dict | None = None,
+        init_cfg: dict | None = None,
+        **options: Any,
+    ) -> None:
+        check_options(RetinaNet, options)
+        if not 1 <= head_convs <= 4:
+            raise UserError(f"head_convs is {head_convs}; choose 1 to 4.")
+        pyramid = FeaturePyramid(backbone, channels=pyramid_channels, stride=8, extra="conv")
+        sizes = anchor_sizes(sizes, pyramid, octaves=3, scale=4)
+        detector = RetinaNet(
+            pyramid,
+            num_classes,
+            min_size=min_size,
+            max_size=max_size,
+            anchor_generator=AnchorGenerator(sizes, (tuple(aspect_ratios),) * len(sizes)),
+            **options,
+        )
+        for head in (detector.head.classification_head, detector.head.regression_head):
+            head.conv = head.conv[:head_convs]
+        stay_in_float32(detector.head)
+        super().__init__(
+            detector, num_classes=num_classes, first_label=0, data_preprocessor=data_preprocessor, init_cfg=init_cfg
+        )

@@ -1,0 +1,188 @@
+"""COCO data through MMEngine's loader: targets, transforms, and what happens to images that cannot be read."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from mmengine.dataset import pseudo_collate
+from PIL import Image
+from pycocotools.coco import COCO
+from torch.utils.data import DataLoader
+
+from soft_vit.dense.detection import CocoImages, coco_images
+from soft_vit.engine.errors import UserError
+
+TRAIN = ("annotations/instances_train2017.json", "train2017")
+VAL = ("annotations/instances_val2017.json", "val2017")
+
+
+def change(root, function, name=TRAIN[0]):
+    path = root / name
+    content = json.loads(path.read_text())
+    function(content)
+    path.write_text(json.dumps(content))
+
+
+@pytest.fixture
+def copy(tree, tmp_path):
+    return shutil.copytree(tree, tmp_path / "coco")
+
+
+def test_targets_are_those_of_the_reference(tree):
+    data = CocoImages(str(tree), *TRAIN, masks=True, transforms=[])
+    reference = COCO(str(tree / TRAIN[0]))
+    seen = 0
+    for sample in data:
+        inputs, target = sample["inputs"], sample["data_samples"]
+        pixels = np.asarray(Image.open(tree / TRAIN[1] / target.img_path))
+        np.testing.assert_array_equal(inputs.permute(1, 2, 0).numpy(), pixels)
+        expected = reference.loadAnns(reference.getAnnIds(target.img_id, iscrowd=False))
+        objects = target.gt_instances
+        assert [data.metainfo["category_ids"][label] for label in objects.labels] == [
+            a["category_id"] for a in expected
+        ]
+        boxes = np.array([a["bbox"] for a in expected])
+        np.testing.assert_array_equal(objects.bboxes.numpy(), np.hstack([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]]))
+        np.testing.assert_array_equal(objects.masks.numpy(), np.stack([reference.annToMask(a) for a in expected]))
+        seen += len(expected)
+    assert seen == sum(not entry["iscrowd"] for entry in reference.dataset["annotations"])
+
+
+def test_a_flip_moves_image_boxes_and_masks_together(tree):
+    plain = CocoImages(str(tree), *TRAIN, masks=True, transforms=[])[0]
+    flipped = CocoImages(str(tree), *TRAIN, masks=True, transforms=[{"type": "RandomHorizontalFlip", "p": 1.0}])[0]
+    torch.testing.assert_close(flipped["inputs"], plain["inputs"].flip(-1))
+    before, after = plain["data_samples"].gt_instances, flipped["data_samples"].gt_instances
+    width = plain["inputs"].shape[-1]
+    torch.testing.assert_close(after.masks, before.masks.flip(-1))
+    torch.testing.assert_close(
+        after.bboxes,
+        (width - before.bboxes)[:, [2, 1, 0, 3]].abs_().index_copy(1, torch.tensor([1, 3]), before.bboxes[:, [1, 3]]),
+    )
+
+
+@pytest.mark.parametrize(
+    "transforms",
+    [
+        [{"type": "RandomCrop", "size": [20, 20]}],
+        [{"type": "RandomIoUCrop"}],
+        [{"type": "RandomZoomOut"}, {"type": "RandomPhotometricDistort", "p": 1.0}],
+        [{"type": "RandomApply", "transforms": [{"type": "RandomRotation", "degrees": [90, 90]}], "p": 1.0}],
+    ],
+)
+def test_transforms_leave_boxes_inside_and_not_empty(tree, transforms):
+    for sample in CocoImages(str(tree), *TRAIN, masks=True, transforms=transforms):
+        objects = sample["data_samples"].gt_instances
+        height, width = sample["inputs"].shape[-2:]
+        x0, y0, x1, y1 = objects.bboxes.unbind(1)
+        assert ((x0 >= 0) & (y0 >= 0) & (x1 <= width) & (y1 <= height) & (x0 < x1) & (y0 < y1)).all()
+        assert len(objects.labels) == len(objects.masks) == len(x0)
+        assert objects.masks.shape[1:] == (height, width)
+        assert sample["inputs"].dtype == torch.uint8
+        assert type(sample["inputs"]) is type(objects.masks) is type(objects.bboxes) is torch.Tensor
+
+
+def test_empty_images_are_left_out_on_demand(copy):
+    def empty_two(content):
+        gone = {content["images"][0]["id"], content["images"][1]["id"]}
+        content["annotations"] = [a for a in content["annotations"] if a["image_id"] not in gone]
+
+    everything = len(CocoImages(str(copy), *TRAIN))
+    change(copy, empty_two)
+    assert len(CocoImages(str(copy), *TRAIN)) == everything - 2
+    whole = CocoImages(str(copy), *TRAIN, masks=True, filter_empty=False)
+    assert len(whole) == 16
+    assert whole[0]["data_samples"].gt_instances.masks.shape == (0, 96, 112)
+    assert len(CocoImages(str(copy), *TRAIN, test_mode=True)) == 16
+
+
+def test_bad_images_are_skipped_in_training_and_black_in_a_test(copy):
+    folder = copy / TRAIN[1]
+    names = sorted(path.name for path in folder.iterdir())
+    (folder / names[2]).write_bytes(b"no image")
+    Image.new("RGB", (7, 5)).save(folder / names[3])
+    (folder / names[4]).unlink()
+    train = CocoImages(str(copy), *TRAIN, filter_empty=False)
+    assert len(train) == 15
+    assert train[2]["data_samples"].img_path == names[5]
+    assert train.bad_images() == [2, 3]
+    assert names[2] in train.why_bad(2)
+    assert train.why_bad(3).endswith("has 7 x 5 pixels and is annotated as 112 x 96")
+
+    test = CocoImages(str(copy), *TRAIN, test_mode=True)
+    assert len(test) == 16
+    for index in (2, 3, 4):
+        assert test[index]["inputs"].shape == (3, 96, 112)
+        assert not test[index]["inputs"].any()
+    assert test.bad_images() == [2, 3, 4]
+    assert test.why_bad(4) == f"{names[4]}: there is no such file"
+
+
+def test_a_worker_tells_of_bad_images(copy):
+    next((copy / TRAIN[1]).iterdir()).write_bytes(b"")
+    data = CocoImages(str(copy), *TRAIN, filter_empty=False)
+    batches = list(DataLoader(data, batch_size=3, num_workers=1, collate_fn=pseudo_collate))
+    assert sum(len(batch["inputs"]) for batch in batches) == 16
+    assert len(data.bad_images()) == 1
+
+
+def test_bad_annotations_are_named_in_the_log(copy, monkeypatch):
+    lines = []
+    monkeypatch.setattr(coco_images, "print_log", lambda message, *args: lines.append(message))
+    change(copy, lambda content: content["annotations"][0].update(category_id=4))
+    CocoImages(str(copy), *TRAIN)
+    (line,) = lines
+    assert line.endswith("Annotations of a category that is not listed are left out: 1 (1).")
+    assert TRAIN[0] in line
+
+
+def test_a_loop_over_the_images_ends(tree):
+    assert len(list(CocoImages(str(tree), *TRAIN))) == 16
+
+
+def test_images_are_read_from_an_archive(copy):
+    shutil.make_archive(str(copy / "packed"), "zip", copy / TRAIN[1])
+    packed, plain = (CocoImages(str(copy), TRAIN[0], folder, transforms=[]) for folder in ("packed", TRAIN[1]))
+    assert len(packed) == len(plain)
+    assert packed[0]["data_samples"].img_path == plain[0]["data_samples"].img_path
+    torch.testing.assert_close(packed[0]["inputs"], plain[0]["inputs"])
+    change(copy, lambda content: content["images"][0].update(file_name="gone.jpg"))
+    assert not CocoImages(str(copy), TRAIN[0], "packed", test_mode=True)[0]["inputs"].any()
+
+
+def test_unusable_data_is_refused_in_one_sentence(copy):
+    def outside(content):
+        content["images"][0]["file_name"] = "../secret.jpg"
+
+    with pytest.raises(UserError, match="data_root is not set"):
+        CocoImages()
+    with pytest.raises(FileNotFoundError, match="no folder nothing"):
+        CocoImages(str(copy), TRAIN[0], "nothing")
+    with pytest.raises(FileNotFoundError, match="no annotation file"):
+        CocoImages(str(copy), "none.json", TRAIN[1])
+    change(copy, outside)
+    with pytest.raises(UserError, match="outside of the folder"):
+        CocoImages(str(copy), *TRAIN)
+    change(copy, lambda content: content["annotations"].clear(), VAL[0])
+    with pytest.raises(UserError, match=r"No image in .* has an object to train on"):
+        CocoImages(str(copy), *VAL)
+    (copy / TRAIN[0]).write_text("{")
+    with pytest.raises(UserError, match="is no JSON"):
+        CocoImages(str(copy), *TRAIN)
+
+
+@pytest.mark.parametrize(
+    ("transform", "message"),
+    [
+        ({"type": "RandomFlipp"}, "choose a transform of torchvision.transforms.v2"),
+        ({"type": "functional"}, "choose a transform of torchvision.transforms.v2"),
+        ({}, "choose a transform of torchvision.transforms.v2"),
+        ({"type": "RandomHorizontalFlip", "q": 1}, "does not take"),
+        ({"type": "RandomHorizontalFlip", "p": 2}, "does not take"),
+    ],
+)
+def test_an_unknown_transform_is_refused(tree, transform, message):
+    with pytest.raises(UserError, match=message):
+        CocoImages(str(tree), *TRAIN, transforms=[transform])

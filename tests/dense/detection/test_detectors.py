@@ -1,0 +1,240 @@
+"""torchvision's detectors under MMEngine's interface."""
+
+import pytest
+import torch
+from mmengine.optim import build_optim_wrapper
+from mmengine.structures import BaseDataElement, InstanceData
+from torchvision.models.detection import maskrcnn_resnet50_fpn, retinanet_resnet50_fpn
+
+from soft_vit.dense.detection import TorchvisionMaskRCNN, TorchvisionRetinaNet
+from soft_vit.engine.errors import UserError
+
+SIZE = (70, 101)
+
+
+def batch(*objects, sizes=None):
+    """Images of noise with so many objects each."""
+    generator = torch.Generator().manual_seed(0)
+    inputs, samples = [], []
+    for index, count in enumerate(objects):
+        height, width = sizes[index] if sizes else SIZE
+        corner = torch.rand(count, 2, generator=generator) * torch.tensor([width, height]) * 0.6
+        boxes = torch.cat([corner, corner + 16], 1)
+        labels = torch.randint(10, (count,), generator=generator)
+        rows, columns = torch.arange(height)[None, :, None], torch.arange(width)[None, None]
+        x0, y0, x1, y1 = boxes[:, :, None, None].unbind(1)
+        masks = ((columns >= x0) & (columns < x1) & (rows >= y0) & (rows < y1)).to(torch.uint8)
+        sample = BaseDataElement(gt_instances=InstanceData(bboxes=boxes, labels=labels, masks=masks))
+        inputs.append(torch.randint(256, (3, height, width), generator=generator, dtype=torch.uint8))
+        samples.append(sample)
+    return {"inputs": inputs, "data_samples": samples}
+
+
+def losses_of(detector, data):
+    return detector.train()(**data, mode="loss")
+
+
+@pytest.mark.parametrize("objects", [(2, 1), (0, 3), (0, 0)])
+def test_every_parameter_has_a_gradient(small_detector, objects):
+    """Also of a batch without objects, or DistributedDataParallel would stop."""
+    detector = small_detector()
+    losses = losses_of(detector, batch(*objects))
+    assert all("loss" in name for name in losses)
+    detector.parse_losses(losses)[0].backward()
+    assert [name for name, parameter in detector.named_parameters() if parameter.grad is None] == []
+    assert all(parameter.grad.isfinite().all() for parameter in detector.parameters())
+
+
+def test_predictions_lie_in_the_image_as_given(small_detector):
+    detector = small_detector().eval()
+    # An untrained detector is sure of nothing.
+    getattr(detector.detector, "roi_heads", detector.detector).score_thresh = 0.0
+    data = batch(1, 1, sizes=[(70, 101), (150, 64)])
+    with torch.no_grad():
+        samples = detector(**data, mode="predict")
+    assert samples[0] is data["data_samples"][0]
+    for sample, image in zip(samples, data["inputs"], strict=True):
+        found = sample.pred_instances
+        height, width = image.shape[-2:]
+        assert len(found) > 0
+        assert found.bboxes.shape == (len(found), 4)
+        assert found.bboxes.dtype == found.scores.dtype == torch.float32
+        x0, y0, x1, y1 = found.bboxes.unbind(1)
+        assert ((x0 >= 0) & (y0 >= 0) & (x1 <= width) & (y1 <= height)).all()
+        assert ((found.labels >= 0) & (found.labels < 10)).all()
+        if "masks" in found:
+            assert found.masks.dtype == torch.bool
+            assert found.masks.shape == (len(found), height, width)
+
+
+def test_labels_count_from_zero_inside_and_outside():
+    """A detector sure of its last class says so, and is right."""
+    data = batch(1)
+    data["data_samples"][0].gt_instances.labels[:] = 9
+    retinanet = TorchvisionRetinaNet({"model_name": "soft_pico"}, 10, pyramid_channels=16, min_size=64, max_size=128)
+    bias = retinanet.detector.head.classification_head.cls_logits.bias
+    assert len(bias) == 10 * 9
+    rcnn = TorchvisionMaskRCNN({"model_name": "soft_pico"}, 10, pyramid_channels=16, min_size=64, max_size=128)
+    predictor = rcnn.detector.roi_heads.box_predictor.cls_score
+    assert predictor.out_features == 11
+    with torch.no_grad():
+        bias.view(9, 10)[:, 9] += 20
+        predictor.bias[10] += 20
+        for detector in (retinanet, rcnn):
+            (sample,) = detector.eval()(**data, mode="predict")
+            assert (sample.pred_instances.labels == 9).all()
+            assert len(sample.pred_instances) > 0
+    target = rcnn._target(data["data_samples"][0])
+    assert target["labels"].tolist() == [10]
+    assert retinanet._target(data["data_samples"][0])["labels"].tolist() == [9]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_losses_and_boxes_are_float32_in_any_precision(small_detector, dtype):
+    detector = small_detector()
+    with torch.autocast("cpu", dtype, enabled=dtype is not torch.float32):
+        losses = losses_of(detector, batch(2, 0))
+        detector.eval()
+        with torch.no_grad():
+            samples = detector(**batch(1), mode="predict")
+    assert {value.dtype for value in losses.values()} == {torch.float32}
+    assert samples[0].pred_instances.bboxes.dtype == torch.float32
+
+
+def test_a_step_in_bfloat16_changes_every_parameter(small_detector):
+    detector = small_detector({"norm_eval": True})
+    before = {name: value.clone() for name, value in detector.named_parameters()}
+    wrapper = build_optim_wrapper(
+        detector,
+        {"type": "SafeOptimWrapper", "dtype": "bfloat16", "optimizer": {"type": "AdamW", "lr": 1e-3}},
+    )
+    detector.train().train_step(batch(3, 2), wrapper)
+    assert wrapper.stepped
+    assert [name for name, value in detector.named_parameters() if torch.equal(value, before[name])] == []
+
+
+# Sides of two images in a batch; each is padded to the larger.
+SIZES = [((64, 64), (64, 1536)), ((1536, 64), (65, 97)), ((333, 500), (127, 64)), ((97, 203), (1024, 64))]
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+def test_no_shape_of_images_stops_a_step(small_detector, sizes):
+    detector = small_detector(min_size=(48, 96), max_size=1536)
+    losses = losses_of(detector, batch(1, 1, sizes=sizes))
+    assert all(loss.isfinite() for loss in losses.values())
+    with torch.no_grad():
+        for sample, size in zip(detector.eval()(**batch(1, 1, sizes=sizes), mode="predict"), sizes, strict=True):
+            assert (sample.pred_instances.bboxes <= torch.tensor([size[1], size[0]] * 2)).all()
+
+
+def test_training_draws_a_size_and_testing_takes_the_last(small_detector):
+    detector = small_detector(min_size=(64, 96, 128), max_size=400)
+    seen = set()
+    hook = detector.detector.backbone.register_forward_pre_hook(lambda module, args: seen.add(tuple(args[0].shape[2:])))
+    for _ in range(12):
+        losses_of(detector, batch(1, sizes=[(64, 64)]))
+    assert seen == {(64, 64), (96, 96), (128, 128)}
+    seen.clear()
+    detector.eval()(**batch(1, sizes=[(64, 64)]), mode="predict")
+    hook.remove()
+    assert seen == {(128, 128)}
+
+
+def test_tensor_mode_gives_the_maps_of_the_pyramid(small_detector):
+    detector = small_detector().eval()
+    maps = detector(batch(1, sizes=[(96, 96)])["inputs"])
+    assert len(maps) == 5
+    first = 8 if isinstance(detector, TorchvisionRetinaNet) else 4
+    assert [value.shape[-1] for value in maps] == [-(-96 // (first << level)) for level in range(5)]
+    with pytest.raises(UserError, match='choose "loss", "predict" or "tensor"'):
+        detector(batch(1)["inputs"], mode="losses")
+
+
+@pytest.mark.parametrize("name", ["resnet18", "convnext_atto", "swin_tiny_patch4_window7_224", "pvt_v2_b0"])
+def test_any_timm_model_is_a_backbone(small_detector, name):
+    # One that knows a single size has its images padded to it.
+    fixed = {"img_size": 96} if name.startswith("swin") else {}
+    options = {"size_divisible": 96} if fixed else {}
+    detector = small_detector({"model_name": name, "max_bottleneck": None, **fixed}, **options)
+    assert losses_of(detector, batch(1, 1, sizes=[(96, 96)] * 2))
+
+
+def test_default_anchors_are_those_of_torchvision():
+    """Up to the rounding of a third of an octave to whole pixels."""
+    with torch.device("meta"):
+        ours = TorchvisionRetinaNet({"model_name": "soft_norm_tiny"}, 80).detector.anchor_generator
+        rcnn = TorchvisionMaskRCNN({"model_name": "soft_norm_tiny"}, 80).detector.rpn.anchor_generator
+        theirs = retinanet_resnet50_fpn(weights=None, weights_backbone=None).anchor_generator
+        their_rcnn = maskrcnn_resnet50_fpn(weights=None, weights_backbone=None).rpn.anchor_generator
+    assert ours.aspect_ratios == theirs.aspect_ratios
+    for own, other in zip(ours.sizes, theirs.sizes, strict=True):
+        assert tuple(map(int, own)) == tuple(other)
+    assert rcnn.sizes == their_rcnn.sizes
+
+
+# Millions of parameters as published with the normalised models (arXiv 2207.03341).
+PUBLISHED = {"tiny": (23, 33), "small": (34, 44), "medium": (55, 65), "large": (74, 84)}
+
+
+@pytest.mark.parametrize("size", PUBLISHED)
+@pytest.mark.parametrize("kind", [TorchvisionRetinaNet, TorchvisionMaskRCNN])
+def test_number_of_parameters_is_as_published(kind, size):
+    one_stage = kind is TorchvisionRetinaNet
+    backbone = {"model_name": f"soft_norm_{size}", "out_indices": (1, 2, 3) if one_stage else (0, 1, 2, 3)}
+    with torch.device("meta"):
+        detector = kind(backbone, 80)
+    count = sum(parameter.numel() for parameter in detector.parameters())
+    assert count == pytest.approx(PUBLISHED[size][0 if one_stage else 1] * 1e6, rel=0.03)
+
+
+def test_frozen_stages_and_norms_stay(small_detector):
+    detector = small_detector({"frozen_stages": 1, "norm_eval": True}).train()
+    frozen = [name for name, parameter in detector.named_parameters() if not parameter.requires_grad]
+    assert frozen
+    assert all(name.startswith("detector.backbone.body.body.") for name in frozen)
+    norms = [module for module in detector.modules() if isinstance(module, torch.nn.BatchNorm2d)]
+    assert norms
+    assert not any(norm.training for norm in norms)
+
+
+@pytest.mark.parametrize("way", ["checkpoint_path", "init_cfg"])
+def test_the_backbone_begins_with_classification_weights(small_detector, tmp_path, way):
+    import timm
+
+    path = str(tmp_path / "classifier.pth")
+    # Trained at 64 pixels with three classes.
+    classifier = timm.create_model("soft_pico", num_classes=3, img_size=64)
+    torch.save({"state_dict": classifier.state_dict(), "meta": {}}, path)
+    if way == "init_cfg":
+        detector = small_detector(init_cfg={"type": "Pretrained", "checkpoint": path})
+    else:
+        detector = small_detector({"checkpoint_path": path})
+    detector.init_weights()
+    own, given = detector.features.body.state_dict(), classifier.state_dict()
+    kept = [name for name in given if name.endswith("mlp.fc1.weight")]
+    assert kept
+    for name in kept:
+        torch.testing.assert_close(own[f"model.{name}" if f"model.{name}" in own else name], given[name])
+
+
+@pytest.mark.parametrize(
+    ("backbone", "options", "message"),
+    [
+        ({"model_name": "soft_picco"}, {}, "timm cannot make a feature pyramid of 'soft_picco'"),
+        ({"checkpoint_path": "a.pth"}, {"init_cfg": {"type": "Pretrained", "checkpoint": "b.pth"}}, "two sources"),
+        ({}, {"init_cfg": {"type": "Normal"}}, "init_cfg is"),
+        ({}, {"score_tresh": 0.1}, "has no option score_tresh; did you mean .*score_thresh"),
+        ({}, {"colour": "red"}, "has no option colour; choose among"),
+        ({}, {"sizes": [16, 32]}, "each of the 5 levels"),
+        ({}, {"sizes": [[16, 20], 32, 64, 128, 256]}, "each of the 5 levels"),
+    ],
+)
+def test_mistakes_are_refused_in_one_sentence(small_detector, backbone, options, message):
+    with pytest.raises(UserError, match=message):
+        small_detector(backbone, **options)
+
+
+@pytest.mark.parametrize("count", [0, 5])
+def test_retinanet_has_one_to_four_convolutions(count):
+    with pytest.raises(UserError, match="choose 1 to 4"):
+        TorchvisionRetinaNet({"model_name": "soft_pico"}, 10, head_convs=count)
