@@ -167,6 +167,8 @@ def _distribute_on_cpu(cfg: Config, launcher: str) -> None:
         )
     if not torch.distributed.is_initialized():
         torch.distributed.init_process_group("gloo")
+    # Statistics over processes need GPUs; here each process keeps its own.
+    cfg.sync_bn = None
     wrapper = {"type": "MMDistributedDataParallel", **(cfg.get("model_wrapper_cfg") or {})}
     if wrapper["type"] == "MMDistributedDataParallel":
         wrapper["device_ids"] = None

@@ -1,0 +1,39 @@
+# Generated shapes in ADE20K's layout, 200 training and 100 test images of 256 pixels, 11 classes with the background:
+#   python tools/make_shapes.py data/shapes_ade --task ade
+# --cfg-options data_root=PATH for another place.
+data_root = "data/shapes_ade"
+num_classes = 11
+image_size = (256, 256)
+
+data_preprocessor = dict(
+    type="SegmentationPreprocessor", mean=[127.5, 127.5, 127.5], std=[64.0, 64.0, 64.0], size=image_size
+)
+
+# Every shape is its own mirror image.
+train_pipeline = [
+    dict(type="SegRandomFlip", direction="horizontal"),
+    dict(type="SegRandomFlip", direction="vertical"),
+    dict(type="PackSegmentation"),
+]
+test_pipeline = [dict(type="PackSegmentation")]
+
+train_dataloader = dict(
+    batch_size=4,
+    num_workers=0,
+    dataset=dict(type="LabelMapTree", data_root=None, split="training", pipeline=train_pipeline),
+    sampler=dict(type="InfiniteSampler", shuffle=True),
+    collate_fn=dict(type="pseudo_collate"),
+)
+val_dataloader = dict(
+    batch_size=1,
+    num_workers=0,
+    dataset=dict(type="LabelMapTree", data_root=None, split="validation", test_mode=True, pipeline=test_pipeline),
+    sampler=dict(type="DefaultSampler", shuffle=False),
+    collate_fn=dict(type="pseudo_collate"),
+)
+test_dataloader = val_dataloader
+
+val_evaluator = dict(type="SegmentationMetric")
+test_evaluator = val_evaluator
+val_cfg = dict()
+test_cfg = dict()

@@ -1,0 +1,32 @@
+"""Semantic segmentation on any timm backbone, by decoders of segmentation_models_pytorch.
+
+Importing this package registers its classes by name.
+"""
+
+from soft_vit.dense.segmentation.dataset import LabelMapTree
+from soft_vit.dense.segmentation.metric import SegmentationMetric
+from soft_vit.dense.segmentation.preprocessor import SegmentationPreprocessor
+from soft_vit.dense.segmentation.segmentor import TimmSegmentor
+from soft_vit.dense.segmentation.transforms import (
+    PackSegmentation,
+    SegPhotometricDistortion,
+    SegRandomCrop,
+    SegRandomFlip,
+    SegRandomResize,
+    SegRandomTurn,
+    SegResize,
+)
+
+__all__ = [
+    "LabelMapTree",
+    "PackSegmentation",
+    "SegPhotometricDistortion",
+    "SegRandomCrop",
+    "SegRandomFlip",
+    "SegRandomResize",
+    "SegRandomTurn",
+    "SegResize",
+    "SegmentationMetric",
+    "SegmentationPreprocessor",
+    "TimmSegmentor",
+]

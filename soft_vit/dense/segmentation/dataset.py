@@ -1,0 +1,87 @@
+"""Images with label maps as a data set of MMEngine."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torchvision.transforms.v2.functional import pil_to_tensor
+
+from soft_vit.datasets.images import BadImage
+from soft_vit.datasets.label_maps import IGNORED, find_label_maps
+from soft_vit.datasets.storage import Entry
+from soft_vit.engine.bad_images import ReadingDataset
+from soft_vit.engine.errors import UserError
+from soft_vit.registry import DATASETS, register
+
+__all__ = ["LabelMapTree"]
+
+
+@register(DATASETS)
+class LabelMapTree(ReadingDataset):
+    """Images and label maps in the layout of ADE20K, with a pipeline.
+
+    data_root, split, classes, reduce_zero_label: as of `soft_vit.datasets.label_maps.find_label_maps`. check: look at
+    every label map before the first step. A sample enters the pipeline as `img` (uint8 [3, H, W], RGB), `gt_seg_map`
+    (uint8 [H, W], 255 for no class), `img_path`, `ori_shape` (H, W), `sample_idx`.
+
+    A pair that cannot be read: see `ReadingDataset`; in a test a black image takes its place, with its labels if these
+    can be read. Raises UserError (a ValueError) or FileNotFoundError for a tree that does not fit.
+    """
+
+    def __init__(
+        self,
+        data_root: str | None = None,
+        split: str = "training",
+        classes: Sequence[str] | None = None,
+        reduce_zero_label: bool = True,
+        check: bool = True,
+        pipeline: list = (),
+        **kwargs: Any,
+    ) -> None:
+        if not data_root:
+            raise UserError("data_root is not set; give the folder of the images with --cfg-options data_root=PATH.")
+        try:
+            self.maps = find_label_maps(data_root, split, classes=classes, reduce_zero_label=reduce_zero_label)
+            if check:
+                self.maps.check()
+        except FileNotFoundError:
+            raise
+        except ValueError as error:
+            raise UserError(str(error)) from error
+        self._pairs, self.maps.pairs = self.maps.pairs, []
+        super().__init__(pipeline=pipeline, metainfo={"classes": tuple(self.maps.classes)}, **kwargs)
+        # Serialised by now: copies in the workers would only grow.
+        del self._pairs
+
+    def load_data_list(self) -> list[dict]:
+        return [{"files": (tuple(image), tuple(labels))} for image, labels in self._pairs]
+
+    def read(self, info: dict) -> tuple[Image.Image, np.ndarray]:
+        """The image and its classes, uint8 [H, W]. Raises BadImage."""
+        return self.maps.load(_entries(info))
+
+    def substitute(self, info: dict) -> tuple[Image.Image, np.ndarray]:
+        """A black image of the label map's size with its classes; of a size of its own without any, when needed."""
+        try:
+            labels = self.maps.load_labels(_entries(info)[1])
+        except BadImage:
+            labels = np.full((256, 256), IGNORED, dtype=np.uint8)
+        return Image.new("RGB", labels.shape[::-1]), labels
+
+    def pack(self, info: dict, content: tuple[Image.Image, np.ndarray]) -> Any:
+        image, labels = content
+        return self.pipeline(
+            {
+                "img": pil_to_tensor(image),
+                "gt_seg_map": torch.from_numpy(labels),
+                "img_path": _entries(info)[0].name,
+                "ori_shape": labels.shape,
+                "sample_idx": info["sample_idx"],
+            }
+        )
+
+
+def _entries(info: dict) -> tuple[Entry, Entry]:
+    return tuple(Entry(*file) for file in info["files"])

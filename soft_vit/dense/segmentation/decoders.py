@@ -1,0 +1,138 @@
+"""Decoders of segmentation_models_pytorch on the maps of a backbone, and the head beside them.
+
+Letters: B images, C_i channels of map i, H_i and W_i its height and width.
+"""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from segmentation_models_pytorch.base.initialization import initialize_decoder
+from segmentation_models_pytorch.base.modules import Conv2dReLU
+from segmentation_models_pytorch.decoders.fpn.decoder import FPNDecoder
+from segmentation_models_pytorch.decoders.upernet.decoder import UPerNetDecoder
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import BatchNorm2d
+
+from soft_vit.engine.config import one_line
+from soft_vit.engine.errors import UserError
+
+__all__ = ["DECODERS", "FCNHead", "PixelClassifier", "SemanticFPN", "UPerNet", "build_decoder"]
+
+
+class UPerNet(nn.Module):
+    """UPerNet (Xiao et al., arXiv 1807.10221): pyramid pooling on the last map, top-down path, fusion.
+
+    in_channels: of the backbone's maps, two or more. channels: of every map inside, and of the one that comes out.
+
+    At equal channels it has the layers, the pooling (1, 2, 3, 6) and the number of parameters of mmseg's: of the norms
+    of the maps, which belong to the backbone there, too.
+    """
+
+    normalises = True
+    divisor = 1
+    strides = None
+
+    def __init__(self, in_channels: Sequence[int], channels: int = 512) -> None:
+        super().__init__()
+        # The library counts the image itself and a map of stride 2 first, and uses neither.
+        self.decoder = UPerNetDecoder((0, 0, *in_channels), len(in_channels) + 1, channels)
+        self.out_channels = channels
+
+    def forward(self, maps: list[Tensor]) -> Tensor:
+        """Maps `[B, C_i, H_i, W_i]`, the largest first, to one `[B, channels, H_1, W_1]`."""
+        if self.training and maps[0].shape[0] == 1 and any(type(m) is BatchNorm2d for m in self.modules()):
+            raise UserError(
+                "UPerNet pools the last map to one value a channel, over which BatchNorm cannot work with one image; "
+                "give each process at least 2, or set sync_bn to torch on several GPUs."
+            )
+        return self.decoder([None, None, *maps])
+
+
+class SemanticFPN(nn.Module):
+    """Semantic FPN (Kirillov et al., arXiv 1901.02446): a feature pyramid whose maps are enlarged and added up.
+
+    in_channels: of four maps of strides 4, 8, 16, 32. pyramid_channels, channels: of the pyramid's maps and of the one
+    that comes out. The library has no 3 x 3 convolutions after the sums of the pyramid, which mmseg's has: 2.36 M
+    parameters fewer at 256 channels.
+    """
+
+    normalises = False
+    # The library enlarges each map by 2 and adds it to the next.
+    divisor = 32
+    strides = (4, 8, 16, 32)
+
+    def __init__(self, in_channels: Sequence[int], channels: int = 128, pyramid_channels: int = 256) -> None:
+        super().__init__()
+        self.decoder = FPNDecoder(
+            list(in_channels),
+            pyramid_channels=pyramid_channels,
+            segmentation_channels=channels,
+            # The head has its own.
+            dropout=0.0,
+        )
+        self.out_channels = channels
+
+    def forward(self, maps: list[Tensor]) -> Tensor:
+        """Maps `[B, C_i, H_i, W_i]`, the largest first, to one `[B, channels, H_1, W_1]`."""
+        return self.decoder(maps)
+
+
+DECODERS: dict[str, type[nn.Module]] = {"upernet": UPerNet, "fpn": SemanticFPN}
+
+
+def build_decoder(
+    in_channels: Sequence[int], reductions: Sequence[int], kind: str = "upernet", **options: Any
+) -> nn.Module:
+    """A decoder by name with its options, initialised, for maps of these channels and strides.
+
+    Raises UserError (a ValueError) for a decoder or an option that there is not, and for maps that it cannot use.
+    """
+    needed = DECODERS[kind].strides
+    if needed is not None and tuple(reductions) != needed:
+        raise UserError(
+            f"The decoder {kind} needs maps of strides {needed}, and the backbone gives {tuple(reductions)}; set "
+            "backbone.out_indices, or choose another backbone."
+        )
+    try:
+        decoder = DECODERS[kind](in_channels, **options)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UserError(
+            f"The decoder {kind} cannot be built on {len(in_channels)} maps with {options} ({one_line(error)}); see "
+            f"{DECODERS[kind].__name__} for its options."
+        ) from error
+    initialize_decoder(decoder)
+    return decoder
+
+
+class PixelClassifier(nn.Module):
+    """Dropout of whole channels, then a class score for every place of a map."""
+
+    def __init__(self, channels: int, num_classes: int, dropout: float) -> None:
+        super().__init__()
+        self.num_classes = num_classes
+        self.dropout = nn.Dropout2d(dropout)
+        self.conv = nn.Conv2d(channels, num_classes, kernel_size=1)
+        nn.init.normal_(self.conv.weight, std=0.01)
+        nn.init.zeros_(self.conv.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[B, channels, H, W]` to `[B, num_classes, H, W]`."""
+        return self.conv(self.dropout(x))
+
+
+class FCNHead(nn.Module):
+    """3 x 3 convolutions and a classifier on one map, for an auxiliary loss (PSPNet, arXiv 1612.01105, Sec. 3.3)."""
+
+    def __init__(
+        self, in_channels: int, num_classes: int, channels: int = 256, num_convs: int = 1, dropout: float = 0.1
+    ) -> None:
+        super().__init__()
+        widths = [in_channels] + [channels] * num_convs
+        self.convs = nn.Sequential(*(Conv2dReLU(a, b, kernel_size=3, padding=1) for a, b in itertools.pairwise(widths)))
+        initialize_decoder(self.convs)
+        self.classifier = PixelClassifier(widths[-1], num_classes, dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[B, in_channels, H, W]` to `[B, num_classes, H, W]`."""
+        return self.classifier(self.convs(x))

@@ -1,0 +1,83 @@
+"""A tree through MMEngine's loader: samples, and what happens to pairs that cannot be read."""
+
+import shutil
+
+import pytest
+import torch
+from mmengine.dataset import pseudo_collate
+from torch.utils.data import DataLoader
+
+from soft_vit.dense.segmentation import LabelMapTree
+from soft_vit.engine.errors import UserError
+
+PACK = [{"type": "PackSegmentation"}]
+
+
+@pytest.fixture
+def copied(tree, tmp_path):
+    """A tree that a test may damage."""
+    return shutil.copytree(tree, tmp_path / "ade")
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:60])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_samples_hold_image_and_labels(tree, workers):
+    dataset = LabelMapTree(str(tree), "validation", test_mode=True, pipeline=PACK)
+    assert dataset.metainfo["classes"][:3] == ("background", "circle", "triangle")
+    loader = DataLoader(dataset, batch_size=2, num_workers=workers, collate_fn=pseudo_collate)
+    batches = list(loader)
+    assert [len(batch["inputs"]) for batch in batches] == [2, 2, 1]
+    sample = batches[1]["data_samples"][0]
+    assert batches[1]["inputs"][0].shape == (3, 64, 80)
+    assert batches[1]["inputs"][0].dtype == torch.uint8
+    assert sample.gt_sem_seg.data.shape == (1, 64, 80)
+    assert set(sample.gt_sem_seg.data.unique().tolist()) <= {*range(11), 255}
+    assert (sample.img_path, sample.ori_shape, sample.sample_idx) == ("00000003.jpg", (64, 80), 2)
+
+
+def test_in_training_the_next_image_takes_the_place_of_an_unreadable_one(copied):
+    cut(copied / "images/training/00000002.jpg")
+    dataset = LabelMapTree(str(copied), pipeline=PACK)
+    assert dataset[1]["data_samples"].img_path == "00000003.jpg"
+    assert dataset.bad_images() == [1]
+    assert dataset.why_bad(1).startswith("00000002.jpg: ")
+
+
+def test_in_a_test_a_black_image_does_and_its_labels_count(copied):
+    dataset = LabelMapTree(str(copied), "validation", test_mode=True, pipeline=PACK)
+    sound = dataset[1]
+    cut(copied / "images/validation/00000002.jpg")
+    sample = dataset[1]
+    assert sound["inputs"].any()
+    assert not sample["inputs"].any()
+    assert torch.equal(sample["data_samples"].gt_sem_seg.data, sound["data_samples"].gt_sem_seg.data)
+
+
+def test_labels_that_break_during_a_run_count_for_nothing(copied):
+    dataset = LabelMapTree(str(copied), "validation", test_mode=True, pipeline=PACK)
+    cut(copied / "annotations/validation/00000002.png")
+    assert (dataset[1]["data_samples"].gt_sem_seg.data == 255).all()
+    assert dataset.bad_images() == [1]
+
+
+REFUSED = [
+    (lambda root: (root / "annotations/training/00000002.png").unlink(), "1 of 8 images .* no label map"),
+    (lambda root: cut(root / "annotations/training/00000002.png"), r"unreadable: 1, such as 00000002\.png"),
+    (lambda root: (root / "classes.txt").write_text("background\ncircle\n"), "with values beyond the classes: "),
+    (lambda root: [cut(path) for path in (root / "images/training").iterdir()], "None of the 8 images can be read"),
+]
+
+
+@pytest.mark.parametrize(("damage", "sentence"), REFUSED)
+def test_a_tree_that_does_not_fit_is_one_clear_error(copied, damage, sentence):
+    damage(copied)
+    with pytest.raises(UserError, match=sentence):
+        LabelMapTree(str(copied), pipeline=PACK)[0]
+
+
+def test_a_root_has_to_be_given():
+    with pytest.raises(UserError, match="data_root"):
+        LabelMapTree()

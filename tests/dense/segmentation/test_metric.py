@@ -1,0 +1,111 @@
+"""mIoU, mAcc and aAcc against sets of pixels, class by class."""
+
+import numpy as np
+import pytest
+import torch
+
+from soft_vit.dense.segmentation import SegmentationMetric
+from soft_vit.dense.segmentation.metric import class_table, confusion
+from soft_vit.engine.errors import UserError
+
+
+def sets_of_pixels(truths, givens, num_classes):
+    """The definitions, by sets of labelled pixels; nan where a set to divide by is empty."""
+    labelled = {(i, *p) for i, t in enumerate(truths) for p in zip(*np.nonzero(t != 255), strict=True)}
+    ious, accs, hits = [], [], 0
+    for k in range(num_classes):
+        has = {q for q in labelled if truths[q[0]][q[1:]] == k}
+        got = {q for q in labelled if givens[q[0]][q[1:]] == k}
+        both = len(has & got)
+        hits += both
+        ious.append(both / len(has | got) if has | got else np.nan)
+        accs.append(both / len(has) if has else np.nan)
+    return {"mIoU": 100 * np.nanmean(ious), "mAcc": 100 * np.nanmean(accs), "aAcc": 100 * hits / len(labelled)}
+
+
+def sample(truth, given):
+    return {
+        "gt_sem_seg": {"data": torch.from_numpy(truth)[None]},
+        "pred_sem_seg": {"data": torch.from_numpy(given).long()[None]},
+    }
+
+
+def metric_of(num_classes, **kwargs):
+    metric = SegmentationMetric(**kwargs)
+    metric.dataset_meta = {"classes": [f"class {k}" for k in range(num_classes)]}
+    return metric
+
+
+# Which classes occur and which are given, of seven.
+CASES = {
+    "all": (range(7), range(7)),
+    "one is given and never occurs": (range(6), range(7)),
+    "one occurs and is never given": (range(7), range(6)),
+    "two are neither": ((0, 1, 3, 5, 6), (0, 1, 3, 5, 6)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_figures_agree_with_sets_of_pixels(case):
+    stream = np.random.default_rng(0)
+    occurring, given = CASES[case]
+    sizes = [(9, 7), (5, 11), (1, 13), (8, 8)]
+    truths = [stream.choice([*occurring, 255], size).astype(np.uint8) for size in sizes]
+    # Half of the pixels are right, where they can be.
+    givens = [
+        np.where((stream.random(t.shape) < 0.5) & np.isin(t, list(given)), t, stream.choice(list(given), t.shape))
+        for t in truths
+    ]
+    metric = metric_of(7)
+    metric.process(None, [sample(*pair) for pair in zip(truths[:1], givens[:1], strict=True)])
+    metric.process(None, [sample(*pair) for pair in zip(truths[1:], givens[1:], strict=True)])
+    assert metric.evaluate(len(sizes)) == pytest.approx(sets_of_pixels(truths, givens, 7), rel=1e-12)
+
+
+def test_counts_stay_exact_beyond_float32():
+    """2^24 + 1 pixels cannot be told from 2^24 in float32; a mean over images would not see the odd one."""
+    metric = metric_of(2)
+    large = np.zeros((4096, 4096), dtype=np.uint8)
+    wrong = np.ones((1, 1), dtype=np.uint8)
+    metric.process(None, [sample(large, large), sample(wrong, np.zeros((1, 1), dtype=np.uint8))])
+    metric.evaluate(2)
+    assert metric.confusion_table.tolist() == [[2**24, 0], [1, 0]]
+
+
+def test_an_image_that_another_process_has_counted_is_left_out():
+    """A sampler fills up the last round, so that a process can see more images than its share."""
+    metric = metric_of(2)
+    right, wrong = np.zeros((3, 3), dtype=np.uint8), np.ones((3, 3), dtype=np.uint8)
+    metric.process(None, [sample(right, right), sample(right, wrong)])
+    assert metric.evaluate(1)["aAcc"] == 100
+
+
+def test_an_image_without_labels_counts_for_nothing():
+    metric = metric_of(2)
+    right = np.zeros((3, 3), dtype=np.uint8)
+    metric.process(None, [sample(right, right), sample(np.full((3, 3), 255, np.uint8), right)])
+    assert metric.evaluate(2) == {"mIoU": 100, "mAcc": 100, "aAcc": 100}
+
+
+def test_a_class_beyond_those_of_the_data_is_refused():
+    metric = metric_of(2)
+    with pytest.raises(UserError, match=r"class 2 .* 2 classes"):
+        metric.process(None, [sample(np.zeros((3, 3), np.uint8), np.full((3, 3), 2, np.uint8))])
+
+
+def test_the_table_names_each_class():
+    table = torch.tensor([[3, 1, 0], [0, 4, 0], [0, 0, 0]])
+    lines = class_table(table, ["ground", "disc", "bar"]).splitlines()
+    assert [line.split() for line in lines] == [
+        ["class", "IoU", "Acc"],
+        ["ground", "75.00", "75.00"],
+        ["disc", "80.00", "100.00"],
+        ["bar", "-", "-"],
+    ]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64])
+def test_confusion_counts_pairs(dtype):
+    truth = torch.tensor([[0, 1, 255], [2, 2, 1]], dtype=dtype)
+    given = torch.tensor([[0, 2, 0], [2, 0, 1]])
+    assert confusion(truth, given, 3).tolist() == [[1, 0, 0], [0, 1, 1], [1, 0, 1]]

@@ -1,0 +1,187 @@
+"""Segmentors of any backbone and decoder: losses, gradients, sizes, and how they look at a picture."""
+
+import pytest
+import timm
+import torch
+from mmengine.structures import BaseDataElement, PixelData
+from torch.nn import functional as F
+
+from soft_vit.dense.segmentation import SegmentationPreprocessor, TimmSegmentor
+from soft_vit.engine.errors import UserError
+
+KINDS = ("upernet", "fpn")
+
+
+def labelled(*shape):
+    sample = BaseDataElement()
+    sample.gt_sem_seg = PixelData(data=torch.randint(0, 11, (1, *shape), dtype=torch.uint8))
+    return sample
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_parameter_gets_a_gradient(segmentor, kind):
+    """DDP without find_unused_parameters waits for each of them."""
+    model = segmentor(kind)
+    losses = model(torch.randn(2, 3, 72, 104), [labelled(72, 104) for _ in range(2)], mode="loss")
+    assert set(losses) == {"loss_pixels", "loss_auxiliary"}
+    sum(losses.values()).backward()
+    assert [name for name, p in model.named_parameters() if p.grad is None] == []
+
+
+def test_the_loss_is_the_mean_over_labelled_pixels(segmentor):
+    model = segmentor(auxiliary=None, dropout=0.0).eval()
+    images, sample = torch.randn(1, 3, 64, 80), labelled(64, 80)
+    sample.gt_sem_seg.data[0, :20] = 255
+    score = model(images)[0, :, 20:].log_softmax(0)
+    expected = -score.gather(0, sample.gt_sem_seg.data[:, 20:].long()).mean()
+    torch.testing.assert_close(model(images, [sample], mode="loss")["loss_pixels"], expected)
+
+
+def test_the_loss_weighs_classes(segmentor):
+    weights = [0.25, *range(1, 11)]
+    model = segmentor(auxiliary=None, dropout=0.0, class_weight=weights).eval()
+    images, samples = torch.randn(2, 3, 64, 80), [labelled(64, 80) for _ in range(2)]
+    labels = torch.cat([sample.gt_sem_seg.data for sample in samples]).long()
+    weight = torch.tensor(weights)[labels]
+    single = -model(images).log_softmax(1).gather(1, labels[:, None])[:, 0]
+    expected = (single * weight).sum() / weight.sum()
+    torch.testing.assert_close(model(images, samples, mode="loss")["loss_pixels"], expected)
+
+
+def test_a_batch_without_labels_has_no_loss(segmentor):
+    sample = labelled(64, 64)
+    sample.gt_sem_seg.data[:] = 255
+    losses = segmentor()(torch.randn(2, 3, 64, 64), [sample, sample], mode="loss")
+    assert sum(losses.values()) == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [(64, 64), (65, 97), (97, 203), (64, 500)])
+def test_any_size_gives_a_class_to_each_pixel(segmentor, kind, size):
+    model = segmentor(kind).eval()
+    with torch.no_grad():
+        assert model(torch.randn(1, 3, *size)).shape == (1, 11, *size)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [(64, 1536), (1536, 1000), (1333, 800)])
+def test_large_images_give_a_class_to_each_pixel(segmentor, kind, size):
+    test_any_size_gives_a_class_to_each_pixel(segmentor, kind, size)
+
+
+def test_results_have_the_size_of_the_original(segmentor):
+    model = segmentor().eval()
+    samples = [BaseDataElement(metainfo={"ori_shape": size}) for size in ((50, 70), (130, 99))]
+    found = model([torch.randn(3, 64, 90), torch.randn(3, 84, 64)], samples, mode="predict")
+    for sample, size in zip(found, ((50, 70), (130, 99)), strict=True):
+        data = sample.pred_sem_seg.data
+        assert data.shape == (1, *size)
+        assert data.dtype == torch.int64
+        assert data.min() >= 0
+        assert data.max() < 11
+
+
+def test_sliding_over_an_image_no_larger_than_the_crop_is_seeing_it_whole(segmentor):
+    model = segmentor(test_cfg={"mode": "slide", "crop_size": (96, 96), "stride": (64, 64)}).eval()
+    image = torch.randn(3, 72, 96)
+    sliding = model([image], mode="predict")[0].pred_sem_seg.data
+    assert torch.equal(sliding, model(image[None]).argmax(1))
+
+
+@pytest.mark.parametrize("options", [{}, {"mode": "slide", "crop_size": 64, "stride": 40}])
+def test_several_scales_and_flips_are_averaged(segmentor, options):
+    """The mean of probabilities of each view, mirrored back and brought to the size of the original."""
+    model = segmentor(test_cfg={"scales": (0.75, 1.5), "flip": True, **options}).eval()
+    plain = segmentor(test_cfg=options).eval()
+    plain.load_state_dict(model.state_dict())
+    image, size = torch.randn(1, 3, 80, 112), (70, 101)
+    total = torch.zeros(1, 11, *size)
+    with torch.no_grad():
+        for seen in ((60, 84), (120, 168)):
+            view = F.interpolate(image, size=seen, mode="bilinear", antialias=True)
+            for flipped in (False, True):
+                scores = plain._scores_of_view(view.flip(-1) if flipped else view, size, 1, False)
+                total += (scores.flip(-1) if flipped else scores).softmax(1)
+    found = model([image[0]], [BaseDataElement(metainfo={"ori_shape": size})], mode="predict")[0]
+    assert (found.pred_sem_seg.data == total.argmax(1)).float().mean() > 0.999
+
+
+@pytest.mark.parametrize("name", ["resnet10t", "convnext_atto", "swin_tiny_patch4_window7_224", "pvt_v2_b0"])
+def test_any_timm_pyramid_can_be_the_backbone(name):
+    options = {"img_size": 64} if name.startswith("swin") else {}
+    model = TimmSegmentor({"model_name": name, **options}, {"kind": "upernet", "channels": 16}, 5).eval()
+    with torch.no_grad():
+        assert model(torch.randn(1, 3, 64, 64)).shape == (1, 5, 64, 64)
+
+
+def test_the_backbone_starts_from_a_classifier(segmentor, tmp_path):
+    """Of another resolution, so that its position embeddings are resampled."""
+    classifier = timm.create_model("soft_pico", num_classes=4, img_size=64)
+    torch.save({"state_dict": classifier.state_dict(), "meta": {}}, tmp_path / "start.pth")
+    model = segmentor(backbone={"checkpoint_path": str(tmp_path / "start.pth")})
+    model.init_weights()
+    own, given = dict(model.backbone.body.named_parameters()), dict(classifier.named_parameters())
+    shared = [name for name in given if f"model.{name}" in own and "pos_embed" not in name]
+    assert len(shared) > 50
+    assert all(torch.equal(own[f"model.{name}"], given[name]) for name in shared)
+
+
+def test_frozen_stages_stay_as_they_are(segmentor):
+    model = segmentor(backbone={"frozen_stages": 1, "norm_eval": True}).train()
+    frozen = [name for name, p in model.backbone.named_parameters() if not p.requires_grad]
+    assert frozen
+    assert all("stages.0" in name or "stages_0" in name for name in frozen)
+    assert not any(m.training for m in model.backbone.modules() if isinstance(m, torch.nn.BatchNorm2d))
+
+
+def test_autocast_keeps_losses_in_float32(segmentor):
+    model = segmentor("fpn")
+    with torch.autocast("cpu", torch.bfloat16):
+        losses = model(torch.randn(2, 3, 64, 64), [labelled(64, 64) for _ in range(2)], mode="loss")
+    assert {loss.dtype for loss in losses.values()} == {torch.float32}
+
+
+@pytest.mark.parametrize("size", [None, (64, 96)])
+def test_a_batch_is_padded_with_the_mean_and_no_class(size):
+    preprocessor = SegmentationPreprocessor([10.0, 20.0, 30.0], [2.0, 4.0, 8.0], size=size)
+    images = [torch.full((3, 40, 90), 14, dtype=torch.uint8), torch.full((3, 64, 33), 14, dtype=torch.uint8)]
+    samples = [labelled(40, 90), labelled(64, 33)]
+    labels = [sample.gt_sem_seg.data.clone() for sample in samples]
+    batch = preprocessor({"inputs": images, "data_samples": samples}, training=True)
+    expected = (64, 90) if size is None else size
+    assert batch["inputs"].shape == (2, 3, *expected)
+    assert torch.equal(batch["inputs"][0, :, 0, 0], torch.tensor([2.0, -1.5, -2.0]))
+    assert not batch["inputs"][0, :, 40:].any()
+    for sample, given in zip(batch["data_samples"], labels, strict=True):
+        padded = sample.gt_sem_seg.data
+        assert padded.shape == (1, *expected)
+        assert torch.equal(padded[:, : given.shape[1], : given.shape[2]], given)
+        assert (padded != 255).sum() == (given != 255).sum()
+
+
+REFUSED = [
+    ({"decoder": {"kind": "psp"}}, "choose one of upernet, fpn"),
+    ({"decoder": {"kind": "upernet", "width": 3}}, "width"),
+    ({"decoder": {"kind": "fpn"}, "backbone": {"model_name": "soft_pico", "out_indices": (0, 1)}}, "strides"),
+    ({"auxiliary": {"index": 4}}, "4 maps"),
+    ({"class_weight": [1.0, 2.0]}, "each of 11 classes"),
+    ({"auxiliary": {"width": 4}}, "width"),
+    ({"test_cfg": {"mode": "tile"}}, '"whole" or "slide"'),
+    ({"test_cfg": {"mode": "slide"}}, "crop_size"),
+    ({"test_cfg": {"mode": "slide", "crop_size": 64, "stride": 65}}, "at most the crop"),
+    ({"test_cfg": {"scales": ()}}, "at least one factor"),
+    ({"test_cfg": {"crop": 64}}, "test_cfg sets crop"),
+]
+
+
+@pytest.mark.parametrize(("options", "sentence"), REFUSED)
+def test_options_that_there_are_not_are_refused(options, sentence):
+    options = {"backbone": {"model_name": "soft_pico"}, "decoder": {"kind": "upernet", "channels": 16}, **options}
+    with pytest.raises(UserError, match=sentence):
+        TimmSegmentor(**options, num_classes=11)
+
+
+def test_one_image_in_a_process_is_too_few_for_batchnorm(segmentor):
+    with pytest.raises(UserError, match="at least 2"):
+        segmentor()(torch.randn(1, 3, 64, 64), [labelled(64, 64)], mode="loss")

@@ -1,0 +1,164 @@
+"""Augmentation moves labels with their image, covers what its options say, and follows the seed."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from soft_vit.dense.segmentation import (
+    PackSegmentation,
+    SegPhotometricDistortion,
+    SegRandomCrop,
+    SegRandomFlip,
+    SegRandomResize,
+    SegRandomTurn,
+    SegResize,
+)
+from soft_vit.dense.segmentation.transforms import resize_within
+from soft_vit.engine.errors import UserError
+
+
+def picture(height, width):
+    """An image whose first channel tells the label of each pixel, in blocks of 16 x 16."""
+    blocks = torch.randint(0, 20, (-(-height // 16), -(-width // 16)), dtype=torch.uint8)
+    labels = blocks.repeat_interleave(16, 0).repeat_interleave(16, 1)[:height, :width]
+    image = torch.stack([labels * 10, torch.full_like(labels, 7), labels])
+    return {"img": image, "gt_seg_map": labels.contiguous(), "ori_shape": (height, width), "sample_idx": 3}
+
+
+# Sizes as mmcv's imrescale gives them for the scale (2048, 512).
+RESIZED = [((512, 683), (512, 683)), ((256, 256), (512, 512)), ((300, 2000), (307, 2048)), ((1000, 500), (1024, 512))]
+
+
+@pytest.mark.parametrize(("size", "expected"), RESIZED)
+def test_an_image_fits_into_the_scale(size, expected):
+    assert resize_within(size, (2048, 512)) == expected
+    assert resize_within(size[::-1], (512, 2048)) == expected[::-1]
+
+
+def test_resizing_for_a_test_leaves_the_labels_alone():
+    given = picture(40, 64)
+    found = SegResize((64, 20)).transform(given)
+    assert found["img"].shape == (3, 20, 32)
+    assert torch.equal(found["gt_seg_map"], given["gt_seg_map"])
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.0, 1.7, 2.0])
+def test_labels_are_resized_with_their_image(factor):
+    given = picture(64, 96)
+    found = SegRandomResize((96, 64), (factor, factor)).transform(given)
+    assert found["img"].shape[-2:] == found["gt_seg_map"].shape == (round(64 * factor), round(96 * factor))
+    # Away from the edges of a block, the image still tells the label.
+    labels = found["gt_seg_map"].float()[None, None]
+    inside = -F.max_pool2d(-labels, 5, 1, 2) == F.max_pool2d(labels, 5, 1, 2)
+    assert inside.float().mean() > 0.1
+    assert torch.equal((found["img"][0] / 10).round()[inside[0, 0]], found["gt_seg_map"].float()[inside[0, 0]])
+
+
+def test_factors_cover_their_range():
+    heights = {SegRandomResize((96, 64), (0.5, 2.0)).transform(picture(64, 96))["img"].shape[1] for _ in range(200)}
+    assert min(heights) in range(32, 36)
+    assert max(heights) in range(124, 129)
+
+
+@pytest.mark.parametrize("size", [(64, 96), (30, 96), (64, 20), (10, 11)])
+def test_a_crop_is_a_window_of_both(size):
+    given = picture(*size)
+    corners = set()
+    for _ in range(50):
+        found = SegRandomCrop((32, 48)).transform(given)
+        assert found["img"].shape[-2:] == found["gt_seg_map"].shape == (min(size[0], 32), min(size[1], 48))
+        assert torch.equal(found["img"][2], found["gt_seg_map"])
+        corners.add(tuple(found["img"][:, 0, 0].tolist()))
+    assert (len(corners) > 1) == (size[0] > 32 or size[1] > 48)
+
+
+def test_a_crop_prefers_windows_of_several_classes():
+    """All but a corner is one class: a single draw hits the corner in about 1 of 9 cases, ten in most."""
+    labels = torch.zeros(96, 96, dtype=torch.uint8)
+    labels[:32, :32] = 1
+    given = {"img": labels.expand(3, -1, -1), "gt_seg_map": labels}
+    shares = []
+    for _ in range(200):
+        found = SegRandomCrop(48, cat_max_ratio=0.75).transform(given)["gt_seg_map"]
+        share = found.float().mean().item()
+        shares.append(0.25 < share < 0.75)
+    single = [0.25 < SegRandomCrop(48).transform(given)["gt_seg_map"].float().mean().item() < 0.75 for _ in range(200)]
+    assert sum(shares) > 2 * sum(single) > 0
+
+
+def test_unlabelled_pixels_are_no_class_of_a_crop():
+    labels = torch.full((32, 32), 255, dtype=torch.uint8)
+    labels[:, :16] = 4
+    assert not SegRandomCrop(32, 0.75)._is_mixed(labels)
+    labels[:, 8:16] = 5
+    assert SegRandomCrop(32, 0.75)._is_mixed(labels)
+
+
+@pytest.mark.parametrize(("direction", "axis"), [("horizontal", 1), ("vertical", 0)])
+def test_a_flip_mirrors_both(direction, axis):
+    given = picture(24, 40)
+    found = SegRandomFlip(1.0, direction).transform(given)
+    assert torch.equal(found["gt_seg_map"], given["gt_seg_map"].flip(axis))
+    assert torch.equal(found["img"], given["img"].flip(axis + 1))
+    assert torch.equal(SegRandomFlip(0.0).transform(given)["img"], given["img"])
+
+
+def test_a_turn_turns_both():
+    given = picture(24, 40)
+    turned = [{name: given[name].rot90(k, (-2, -1)) for name in ("img", "gt_seg_map")} for k in range(4)]
+    seen = set()
+    for _ in range(40):
+        found = SegRandomTurn().transform(given)
+        match = [
+            k for k, one in enumerate(turned) if all(torch.equal(found[name], value) for name, value in one.items())
+        ]
+        assert len(match) == 1
+        seen.add(match[0])
+    assert seen == {0, 1, 2, 3}
+
+
+def test_distortion_changes_colours_alone():
+    given = {**picture(24, 40), "img": torch.randint(0, 256, (3, 24, 40), dtype=torch.uint8)}
+    found = [SegPhotometricDistortion().transform(given) for _ in range(20)]
+    assert all(torch.equal(one["gt_seg_map"], given["gt_seg_map"]) for one in found)
+    assert all(one["img"].dtype == torch.uint8 and one["img"].shape == (3, 24, 40) for one in found)
+    assert len({one["img"].float().mean().item() for one in found}) > 10
+
+
+def test_a_sample_follows_from_the_seed():
+    steps = [SegRandomResize((96, 64)), SegRandomCrop(32, 0.75), SegRandomFlip(), SegPhotometricDistortion()]
+    given, found = picture(64, 96), []
+    for _ in range(2):
+        torch.manual_seed(5)
+        sample = given
+        for step in steps:
+            sample = step.transform(sample)
+        found.append(sample)
+    assert torch.equal(found[0]["img"], found[1]["img"])
+    assert torch.equal(found[0]["gt_seg_map"], found[1]["gt_seg_map"])
+
+
+def test_a_packed_crop_carries_nothing_of_its_image():
+    packed = PackSegmentation().transform(SegRandomCrop(16).transform(picture(64, 96)))
+    sample = packed["data_samples"]
+    assert packed["inputs"].untyped_storage().nbytes() == 3 * 16 * 16
+    assert sample.gt_sem_seg.data.untyped_storage().nbytes() == 16 * 16
+    assert sample.ori_shape == (64, 96)
+    assert sample.sample_idx == 3
+
+
+REFUSED = [
+    (SegResize, {"scale": (0, 5)}, "scale"),
+    (SegRandomResize, {"scale": (64, 64), "ratio_range": (2.0, 0.5)}, "ratio_range"),
+    (SegRandomCrop, {"crop_size": (1, 2, 3)}, "crop_size"),
+    (SegRandomCrop, {"crop_size": 64, "cat_max_ratio": 0}, "cat_max_ratio"),
+    (SegRandomFlip, {"prob": 1.5}, "prob"),
+    (SegRandomFlip, {"direction": "diagonal"}, "horizontal, vertical"),
+    (SegPhotometricDistortion, {"hue": 3.0}, "SegPhotometricDistortion"),
+]
+
+
+@pytest.mark.parametrize(("kind", "options", "sentence"), REFUSED)
+def test_options_out_of_range_are_refused(kind, options, sentence):
+    with pytest.raises(UserError, match=sentence):
+        kind(**options)
