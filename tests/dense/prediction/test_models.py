@@ -1,0 +1,263 @@
+"""Predictors: a timm model as timm itself uses it, a config's model as its test loop feeds it."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import timm
+import torch
+from mmengine.config import Config
+from mmengine.dataset import Compose, pseudo_collate
+from mmengine.registry import MODELS
+from mmengine.runner import Runner
+from PIL import Image
+from timm.data import create_transform
+
+from soft_vit.datasets import CLASSES, ShapeImages
+from soft_vit.datasets.shape_trees import make_tree
+from soft_vit.dense.prediction import ConfigPredictor, TimmPredictor, load_predictor
+from soft_vit.dense.prediction.results import Result
+from soft_vit.dense.prediction.timm_predictor import readable_names
+from soft_vit.engine.config import load_config
+from soft_vit.engine.errors import UserError
+
+CONFIGS = Path(__file__).parents[3] / "configs"
+DEMO = CONFIGS / "demo" / "soft_pico_shapes.py"
+
+
+def photo(height: int, width: int) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+@pytest.fixture(scope="module")
+def ten_classes(tmp_path_factory) -> Path:
+    """A checkpoint of the demo, as a run writes it, with averaged weights of another scale."""
+    torch.manual_seed(0)
+    weights = timm.create_model("soft_pico", num_classes=10, img_size=64).state_dict()
+    plain = {f"module.{name}": value * 2 for name, value in weights.items()}
+    meta = {"dataset_meta": {"classes": CLASSES}}
+    path = tmp_path_factory.mktemp("weights") / "demo.pth"
+    torch.save({"state_dict": weights, "ema_state_dict": plain, "meta": meta}, path)
+    return path
+
+
+def test_timm_model_sees_what_timm_shows_it():
+    torch.manual_seed(0)
+    predictor = TimmPredictor("test_vit", pretrained=False)
+    images = [photo(200, 333), photo(50, 41)]
+    found = predictor(images)
+    config = timm.get_pretrained_cfg("test_vit")
+    transform = create_transform(
+        config.input_size,
+        mean=config.mean,
+        std=config.std,
+        interpolation=config.interpolation,
+        crop_pct=config.crop_pct,
+    )
+    with torch.no_grad():
+        scores = predictor.model(torch.stack([transform(image) for image in images])).softmax(1)
+    for result, expected in zip(found, scores, strict=True):
+        best = expected.topk(5)
+        assert result.indices == best.indices.tolist()
+        assert result.scores == pytest.approx(best.values.tolist())
+    assert predictor.names[281] == "tabby, tabby cat"
+
+
+def test_size_of_the_images_of_a_timm_model():
+    predictor = TimmPredictor("soft_pico", pretrained=False, img_size=96)
+    assert predictor.transform(photo(200, 300)).shape == (3, 96, 96)
+    assert predictor.model.img_size == (96, 96)
+
+
+def test_weights_bring_their_own_classes(ten_classes):
+    predictor = TimmPredictor("soft_pico", checkpoint=ten_classes, img_size=64)
+    expected = torch.load(ten_classes, weights_only=True)["state_dict"]["head.weight"]
+    torch.testing.assert_close(predictor.model.head.weight, expected)
+    assert predictor.names == list(CLASSES)
+    assert predictor.notes == []
+
+
+def test_resampled_weights_are_noted(ten_classes):
+    (note,) = TimmPredictor("soft_pico", checkpoint=ten_classes).notes
+    assert "resampled" in note
+
+
+def test_synsets_become_words_and_other_names_stay():
+    assert readable_names(["n01440764", "n02123045"]) == ["tench, Tinca tinca", "tabby, tabby cat"]
+    assert readable_names(["n01440764", "cat"]) == ["n01440764", "cat"]
+    assert readable_names(["n99999999"]) == ["n99999999"]
+
+
+def test_classifier_of_a_config_sees_what_its_test_shows_it(ten_classes):
+    config = load_config(DEMO)
+    config.test_dataloader.dataset.length = 3
+    predictor = ConfigPredictor(DEMO, ten_classes, topk=10)
+    # Its transforms are found in the scope that the predictor has set.
+    loader = Runner.build_dataloader(config.test_dataloader)
+    with torch.no_grad():
+        expected = predictor.model.test_step(next(iter(loader)))
+    found = predictor([Image.fromarray(sample.image) for sample in ShapeImages(3, "test", size=64)])
+    for result, sample in zip(found, expected, strict=True):
+        scores = sample.pred_score[result.indices]
+        assert result.scores == pytest.approx(scores.tolist(), abs=1e-6)
+        assert result.names == [CLASSES[index] for index in result.indices]
+
+
+def test_averaged_weights_come_first(ten_classes):
+    state = torch.load(ten_classes, weights_only=True)["state_dict"]
+    torch.testing.assert_close(ConfigPredictor(DEMO, ten_classes).model.model.head.weight, state["head.weight"])
+
+
+def test_published_weights_of_a_config_are_not_downloaded_first(ten_classes):
+    """There are none of soft_pico, and asking for them is an error."""
+    ConfigPredictor(DEMO, ten_classes, options={"model.pretrained": True})
+
+
+@pytest.mark.parametrize("img_size", [None, 96])
+def test_images_of_any_size_fit_a_config_of_drawn_ones(ten_classes, img_size):
+    predictor = ConfigPredictor(DEMO, ten_classes, img_size=img_size)
+    assert len(predictor([photo(100, 200), photo(33, 31)])) == 2
+
+
+def test_pipeline_that_loads_by_mmcv_gets_its_order_of_channels(ten_classes, tmp_path):
+    config = load_config(DEMO)
+    transforms = [
+        dict(type="LoadImageFromFile"),
+        dict(type="ResizeEdge", scale=64),
+        dict(type="CenterCrop", crop_size=64),
+        dict(type="PackInputs"),
+    ]
+    config.test_dataloader.dataset = dict(type="CustomDataset", data_root="none", pipeline=transforms)
+    config.data_preprocessor.to_rgb = True
+    config.dump(tmp_path / "config.py")
+    photo(70, 81).save(tmp_path / "photo.png")
+    predictor = ConfigPredictor(tmp_path / "config.py", ten_classes, topk=10)
+    sample = Compose(transforms)({"img_path": str(tmp_path / "photo.png")})
+    with torch.no_grad():
+        (expected,) = predictor.model.test_step(pseudo_collate([sample]))
+    (found,) = predictor([photo(70, 81)])
+    assert found.scores == pytest.approx(expected.pred_score[found.indices].tolist(), abs=1e-6)
+
+
+def dense_config(kind: str, folder: Path) -> tuple[Config, Path]:
+    """A config of a detector or segmentation model on a generated tree, and a checkpoint with random weights."""
+    task, name = {"detection": ("coco", "mask_rcnn"), "segmentation": ("ade", "upernet")}[kind]
+    make_tree(folder / "data", task, train=1, val=3, size=(96, 130), seed=0)
+    path = folder / "config.py"
+    # No instance but those that it has to keep would pass the usual least score.
+    more = "model = dict(box_score_thresh=0.0, box_detections_per_img=5)" if kind == "detection" else ""
+    base = CONFIGS / kind / f"{name}_soft_pico_shapes.py"
+    path.write_text(f'_base_ = ["{base}"]\n{more}\n')
+    config = load_config(path)
+    config.merge_from_dict({"test_dataloader.dataset.data_root": str(folder / "data")})
+    config.dump(path)
+    torch.manual_seed(0)
+    model = MODELS.build(dict(config.model, data_preprocessor=config.get("data_preprocessor")))
+    torch.save({"state_dict": model.state_dict()}, folder / "weights.pth")
+    return config, path
+
+
+def as_tested(config: Config, predictor: ConfigPredictor) -> tuple[list, list[Image.Image]]:
+    """What the model of a config predicts for its test data, and the images."""
+    loader = Runner.build_dataloader(config.test_dataloader)
+    predicted = []
+    with torch.no_grad():
+        for batch in loader:
+            predicted += predictor.model.test_step(batch)
+    folder = Path(config.test_dataloader.dataset.data_root)
+    paths = sorted(path for path in folder.rglob("*.jpg") if "val" in path.parent.name)
+    return predicted, [Image.open(path).convert("RGB") for path in paths]
+
+
+@pytest.fixture(scope="module", params=["detection", "segmentation"])
+def dense(request, tmp_path_factory) -> tuple[str, ConfigPredictor, list, list[Result], list[Image.Image]]:
+    """Kind, predictor, samples as tested, results, and the images of a dense model."""
+    folder = tmp_path_factory.mktemp(request.param)
+    config, path = dense_config(request.param, folder)
+    predictor = ConfigPredictor(path, folder / "weights.pth", score_thr=0.0)
+    samples, images = as_tested(config, predictor)
+    return request.param, predictor, samples, predictor(images), images
+
+
+def test_dense_model_sees_what_its_test_shows_it(dense):
+    kind, _, samples, results, images = dense
+    assert len(samples) == len(results) == len(images) == 3
+    for sample, result, image in zip(samples, results, images, strict=True):
+        assert result.task == kind
+        if kind == "detection":
+            assert len(result.labels) == 5
+            np.testing.assert_allclose(result.boxes, sample.pred_instances.bboxes, rtol=1e-5, atol=1e-3)
+            assert result.labels == sample.pred_instances.labels.tolist()
+            assert result.masks.shape[1:] == image.size[::-1]
+            np.testing.assert_array_equal(result.masks, sample.pred_instances.masks)
+        else:
+            np.testing.assert_array_equal(result.classes, sample.pred_sem_seg.data[0])
+            assert result.classes.shape == image.size[::-1]
+
+
+def test_names_of_a_dense_models_classes_come_from_its_data(dense):
+    kind, predictor, *_ = dense
+    assert set(CLASSES) <= set(predictor.names)
+    assert len(predictor.names) == (10 if kind == "detection" else 11)
+
+
+def test_odd_images_in_one_batch(dense):
+    _, predictor, *_ = dense
+    assert len(predictor([photo(63, 50), photo(33, 200)])) == 2
+
+
+def test_size_of_images_is_that_of_a_dense_config(dense, tmp_path):
+    kind, *_ = dense
+    _, path = dense_config(kind, tmp_path)
+    with pytest.raises(UserError, match="changes classifiers of timm alone"):
+        ConfigPredictor(path, tmp_path / "weights.pth", img_size=64)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({}, UserError, "Neither of a model and a config"),
+        ({"model": "test_vit", "config": DEMO}, UserError, "Both of a model and a config"),
+        ({"config": DEMO}, UserError, "give a file of them with --checkpoint"),
+        ({"config": DEMO, "checkpoint": "none.pth"}, FileNotFoundError, "There is no checkpoint none.pth"),
+        ({"config": "none.py", "checkpoint": "none.pth"}, FileNotFoundError, "There is no config none.py"),
+        ({"model": "resnet_50"}, UserError, "timm has no model 'resnet_50'; did you mean resnet50"),
+        ({"model": "zzzzzz"}, UserError, "choose one of timm.list_models"),
+        ({"model": "soft_pico"}, UserError, "timm gives no weights for 'soft_pico'.*--no-pretrained"),
+        ({"model": "soft_tiny", "checkpoint": "{checkpoint}"}, UserError, "soft_tiny|another model|widths"),
+        ({"model": "test_vit", "checkpoint": "{checkpoint}"}, UserError, "belong to another model"),
+        ({"model": "test_vit", "pretrained": False, "img_size": 7}, UserError, "images of 7 x 7"),
+        ({"model": "test_vit", "pretrained": False, "img_size": 0}, UserError, "img_size is 0"),
+        ({"model": "test_vit", "pretrained": False, "topk": 0}, UserError, "topk is 0"),
+        ({"model": "test_vit", "pretrained": False, "score_thr": 1.5}, UserError, "score_thr is 1.5"),
+        ({"model": "test_vit", "pretrained": False, "device": "gpu"}, UserError, "There is no device 'gpu'"),
+        ({"model": "test_vit", "options": {"a": 1}}, UserError, "test_vit has no config"),
+        (
+            {"config": DEMO, "checkpoint": "{checkpoint}", "options": {"model.model_name": "soft_tiny"}},
+            UserError,
+            "widths|another model",
+        ),
+        ({"config": DEMO, "checkpoint": "{checkpoint}", "options": {"model.num_classes": 7}}, UserError, "head.weight"),
+    ],
+    ids=lambda value: str(value)[:60] if isinstance(value, dict) else "",
+)
+def test_mistake_is_one_sentence(ten_classes, arguments, error, message):
+    given = {key: str(ten_classes) if value == "{checkpoint}" else value for key, value in arguments.items()}
+    with pytest.raises(error, match=message) as caught:
+        load_predictor(**given)
+    assert "\n" not in str(caught.value)
+
+
+def test_weights_without_a_head_are_refused(ten_classes, tmp_path):
+    state = torch.load(ten_classes, weights_only=True)["state_dict"]
+    torch.save({name: value for name, value in state.items() if not name.startswith("head.")}, tmp_path / "body.pth")
+    with pytest.raises(UserError, match="holds no head"):
+        TimmPredictor("soft_pico", checkpoint=tmp_path / "body.pth")
+
+
+def test_model_without_a_head_is_refused(monkeypatch):
+    # Those that timm publishes without one are large.
+    body = timm.create_model("test_vit", num_classes=0)
+    monkeypatch.setattr(timm, "create_model", lambda *args, **kwargs: body)
+    with pytest.raises(UserError, match="has no head"):
+        TimmPredictor("test_vit", pretrained=False)

@@ -1,0 +1,112 @@
+"""tools/predict.py: what it prints and writes, its exit codes, and its mistakes in one sentence."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import timm
+import torch
+from PIL import Image
+
+from soft_vit.datasets import CLASSES, ShapeImages
+
+
+@pytest.fixture
+def photos(tmp_path, monkeypatch) -> Path:
+    """A folder photos with two images and a broken one, in the working directory."""
+    (tmp_path / "photos").mkdir()
+    for index, sample in enumerate(ShapeImages(2, "test", size=64)):
+        Image.fromarray(sample.image).save(tmp_path / "photos" / f"{index}.png")
+    (tmp_path / "photos" / "broken.png").write_bytes(b"no image")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "photos"
+
+
+@pytest.fixture
+def checkpoint(tmp_path) -> str:
+    torch.manual_seed(0)
+    path = tmp_path / "weights.pth"
+    weights = timm.create_model("soft_pico", num_classes=10, img_size=64).state_dict()
+    torch.save({"state_dict": weights, "meta": {"dataset_meta": {"classes": CLASSES}}}, path)
+    return str(path)
+
+
+def test_folder(tool, demo, photos, checkpoint, capsys):
+    with pytest.raises(SystemExit) as caught:
+        tool("predict")(["photos", "--config", demo, "--checkpoint", checkpoint, "--batch-size", "2"])
+    assert caught.value.code == 0
+    printed = capsys.readouterr()
+    assert "3/3" in printed.err
+    assert printed.out.startswith(
+        "2 of 3 images predicted.\n1 failed:\n  photos/broken.png: no image of a known format"
+    )
+    results = json.loads(Path("predictions/predictions.json").read_text())
+    assert results["task"] == "classification"
+    assert results["checkpoint"] == checkpoint
+    for entry in results["images"]:
+        assert len(entry["predictions"]) == 5
+        assert Image.open(Path("predictions") / entry["drawing"]).width == 384
+
+
+def test_single_image(tool, photos, checkpoint, capsys):
+    arguments = ["--model", "soft_pico", "--checkpoint", checkpoint, "--img-size", "64", "--topk", "10", "--out", "new"]
+    with pytest.raises(SystemExit) as caught:
+        tool("predict")(["photos/1.png", *arguments])
+    assert caught.value.code == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    *lines, written = printed.out.splitlines()
+    shares = {line.split("%")[1].strip(): float(line.split("%")[0]) for line in lines}
+    assert set(shares) == set(CLASSES)
+    assert sum(shares.values()) == pytest.approx(100, abs=0.5)
+    assert written == "Written: new"
+
+
+def test_pattern_without_drawings(tool, photos, capsys):
+    with pytest.raises(SystemExit) as caught:
+        tool("predict")(["phot*/[01].png", "--model", "test_vit", "--no-pretrained", "--no-draw"])
+    assert caught.value.code == 0
+    assert [path.name for path in Path("predictions").iterdir()] == ["predictions.json"]
+
+
+def test_nothing_predicted_is_exit_code_1(tool, photos, capsys):
+    with pytest.raises(SystemExit) as caught:
+        tool("predict")(["photos/broken.png", "--model", "test_vit", "--no-pretrained"])
+    assert caught.value.code == 1
+    assert "0 of 1 images predicted" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["photos"], "Neither of a model and a config"),
+        (["photos", "--model", "test_vit", "--config", "{demo}"], "Both of a model and a config"),
+        (["photos/*.gif", "--model", "test_vit"], "There is no image in photos/*.gif"),
+        (["none.png", "--model", "test_vit"], "There is no image none.png"),
+        (["photos", "--model", "resnet_50"], "did you mean resnet50"),
+        (["photos", "--model", "soft_tiny", "--checkpoint", "{checkpoint}"], "The checkpoint is of size 'pico'"),
+        (["photos", "--config", "{demo}"], "--checkpoint"),
+        (["photos", "--config", "none.py", "--checkpoint", "{checkpoint}"], "There is no config none.py"),
+        (["photos", "--model", "test_vit", "--no-pretrained", "--out", "photos"], "where the results go"),
+    ],
+)
+def test_mistake_ends_in_one_sentence(tool, demo, photos, checkpoint, arguments, message):
+    fill = {"demo": demo, "checkpoint": checkpoint}
+    with pytest.raises(SystemExit) as caught:
+        tool("predict")([part.format(**fill) for part in arguments])
+    assert caught.value.code.startswith("error: ")
+    assert message in caught.value.code
+    assert "\n" not in caught.value.code
+
+
+def test_crafted_checkpoint_is_refused(tool, photos, tmp_path):
+    class Harm:
+        def __reduce__(self):
+            return (Path.touch, (tmp_path / "harm",))
+
+    torch.save({"state_dict": {"a": np.zeros(1)}, "x": Harm()}, tmp_path / "bad.pth")
+    with pytest.raises(SystemExit) as caught:
+        tool("predict")(["photos", "--model", "test_vit", "--checkpoint", str(tmp_path / "bad.pth")])
+    assert "could run code" in caught.value.code
+    assert not (tmp_path / "harm").exists()
