@@ -15,15 +15,14 @@ from mmengine.structures import BaseDataElement, InstanceData
 from PIL import Image
 from torch import Tensor
 from torchvision import tv_tensors
-from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
 from soft_vit.datasets.coco import CocoImage, read_coco
 from soft_vit.datasets.coco_masks import decode_segmentation
 from soft_vit.datasets.images import BadImage, LabelledImages
 from soft_vit.datasets.storage import Entry, open_storage
+from soft_vit.dense.vision_transforms import build_transform
 from soft_vit.engine.bad_images import ReadingDataset
-from soft_vit.engine.config import one_line
 from soft_vit.engine.errors import UserError
 from soft_vit.registry import DATASETS, register
 
@@ -87,7 +86,7 @@ class CocoImages(ReadingDataset):
         self.masks = masks
         self.filter_empty = filter_empty
         transforms = () if test_mode else transforms
-        self.transforms = [_transform(config) for config in transforms]
+        self.transforms = [build_transform(config) for config in transforms]
         self._entries = entries
         self._report(root / ann_file)
         super().__init__(
@@ -168,20 +167,3 @@ class CocoImages(ReadingDataset):
         if self.masks:
             objects.masks = parts["masks"].as_subclass(Tensor)[keep]
         return parts["image"].as_subclass(Tensor), objects
-
-
-def _transform(config: dict) -> v2.Transform:
-    """A transform of torchvision.transforms.v2 from its config, and those inside it."""
-    options = dict(config)
-    name = options.pop("type", None)
-    kind = getattr(v2, str(name), None)
-    if not (isinstance(kind, type) and issubclass(kind, v2.Transform)):
-        raise UserError(f"transforms names {name!r}; choose a transform of torchvision.transforms.v2.")
-    if "transforms" in options:
-        options["transforms"] = [_transform(inner) for inner in options["transforms"]]
-    try:
-        return kind(**options)
-    except (TypeError, ValueError) as error:
-        raise UserError(
-            f"torchvision.transforms.v2.{name} does not take {options} ({one_line(error)}); correct transforms."
-        ) from error

@@ -9,6 +9,7 @@ from soft_vit.dense.segmentation.preprocessor import SegmentationPreprocessor
 from soft_vit.dense.segmentation.segmentor import TimmSegmentor
 from soft_vit.dense.segmentation.transforms import (
     PackSegmentation,
+    SegImageTransforms,
     SegPhotometricDistortion,
     SegRandomCrop,
     SegRandomFlip,
@@ -20,6 +21,7 @@ from soft_vit.dense.segmentation.transforms import (
 __all__ = [
     "LabelMapTree",
     "PackSegmentation",
+    "SegImageTransforms",
     "SegPhotometricDistortion",
     "SegRandomCrop",
     "SegRandomFlip",

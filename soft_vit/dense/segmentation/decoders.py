@@ -113,8 +113,6 @@ class PixelClassifier(nn.Module):
         self.num_classes = num_classes
         self.dropout = nn.Dropout2d(dropout)
         self.conv = nn.Conv2d(channels, num_classes, kernel_size=1)
-        nn.init.normal_(self.conv.weight, std=0.01)
-        nn.init.zeros_(self.conv.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """`[B, channels, H, W]` to `[B, num_classes, H, W]`."""

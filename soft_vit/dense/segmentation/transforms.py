@@ -16,11 +16,13 @@ from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2 import functional as F
 
 from soft_vit.datasets.label_maps import IGNORED
+from soft_vit.dense.vision_transforms import build_transform
 from soft_vit.engine.errors import UserError
 from soft_vit.registry import TRANSFORMS, register
 
 __all__ = [
     "PackSegmentation",
+    "SegImageTransforms",
     "SegPhotometricDistortion",
     "SegRandomCrop",
     "SegRandomFlip",
@@ -188,6 +190,17 @@ class SegPhotometricDistortion(BaseTransform):
 
 def _half(step: v2.Transform) -> v2.RandomApply:
     return v2.RandomApply([step], p=0.5)
+
+
+@register(TRANSFORMS)
+class SegImageTransforms(BaseTransform):
+    """Transforms of torchvision.transforms.v2, each as `dict(type=NAME, ...)`, on the image and not on its labels."""
+
+    def __init__(self, transforms: Sequence[dict[str, Any]]) -> None:
+        self.transforms = v2.Compose([build_transform(config) for config in transforms])
+
+    def transform(self, results: dict[str, Any]) -> dict[str, Any]:
+        return {**results, "img": self.transforms(results["img"])}
 
 
 @register(TRANSFORMS)

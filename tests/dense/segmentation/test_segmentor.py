@@ -185,3 +185,29 @@ def test_options_that_there_are_not_are_refused(options, sentence):
 def test_one_image_in_a_process_is_too_few_for_batchnorm(segmentor):
     with pytest.raises(UserError, match="at least 2"):
         segmentor()(torch.randn(1, 3, 64, 64), [labelled(64, 64)], mode="loss")
+
+
+def test_a_batch_is_resized_as_one():
+    preprocessor = SegmentationPreprocessor([0.0] * 3, [1.0] * 3, batch_scales=(0.5, 0.9))
+    labels = torch.randint(0, 5, (1, 4, 6), dtype=torch.uint8).repeat_interleave(16, 1).repeat_interleave(16, 2)
+    sizes = set()
+    for seed in range(8):
+        torch.manual_seed(seed)
+        samples = [BaseDataElement(gt_sem_seg=PixelData(data=labels.clone())) for _ in range(2)]
+        inputs = [labels.repeat(3, 1, 1) for _ in samples]
+        found = preprocessor({"inputs": inputs, "data_samples": samples}, training=True)
+        height, width = found["inputs"].shape[-2:]
+        assert height % 8 == width % 8 == 0
+        assert 0.5 * 64 - 8 < height <= 0.9 * 64
+        assert 0.5 * 96 - 8 < width <= 0.9 * 96
+        for image, sample in zip(found["inputs"], found["data_samples"], strict=True):
+            assert sample.gt_sem_seg.data.shape == (1, height, width)
+            # The image shows the labels: they agree away from the edges of the blocks.
+            assert (image[0].round() == sample.gt_sem_seg.data[0]).float().mean() > 0.6
+        sizes.add((height, width))
+    assert len(sizes) > 2
+    torch.manual_seed(0)
+    whole = preprocessor({"inputs": [labels.repeat(3, 1, 1)], "data_samples": None}, training=False)
+    assert whole["inputs"][0].shape == (3, 64, 96)
+    with pytest.raises(UserError, match="batch_scales"):
+        SegmentationPreprocessor([0.0] * 3, [1.0] * 3, batch_scales=(0.9, 0.5))

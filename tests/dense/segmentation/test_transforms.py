@@ -6,6 +6,7 @@ from torch.nn import functional as F
 
 from soft_vit.dense.segmentation import (
     PackSegmentation,
+    SegImageTransforms,
     SegPhotometricDistortion,
     SegRandomCrop,
     SegRandomFlip,
@@ -125,6 +126,13 @@ def test_distortion_changes_colours_alone():
     assert len({one["img"].float().mean().item() for one in found}) > 10
 
 
+def test_transforms_of_torchvision_change_the_image_alone():
+    given = picture(24, 40)
+    found = SegImageTransforms([dict(type="RandomInvert", p=1.0)]).transform(given)
+    assert torch.equal(found["img"], 255 - given["img"])
+    assert torch.equal(found["gt_seg_map"], given["gt_seg_map"])
+
+
 def test_a_sample_follows_from_the_seed():
     steps = [SegRandomResize((96, 64)), SegRandomCrop(32, 0.75), SegRandomFlip(), SegPhotometricDistortion()]
     given, found = picture(64, 96), []
@@ -155,6 +163,8 @@ REFUSED = [
     (SegRandomFlip, {"prob": 1.5}, "prob"),
     (SegRandomFlip, {"direction": "diagonal"}, "horizontal, vertical"),
     (SegPhotometricDistortion, {"hue": 3.0}, "SegPhotometricDistortion"),
+    (SegImageTransforms, {"transforms": [dict(type="RandomBlot")]}, "RandomBlot"),
+    (SegImageTransforms, {"transforms": [dict(type="RandomInvert", q=1)]}, "RandomInvert"),
 ]
 
 

@@ -1,0 +1,28 @@
+"""Transforms of torchvision.transforms.v2 by their names in a config."""
+
+from torchvision.transforms import v2
+
+from soft_vit.engine.config import one_line
+from soft_vit.engine.errors import UserError
+
+__all__ = ["build_transform"]
+
+
+def build_transform(config: dict) -> v2.Transform:
+    """A transform from `dict(type=NAME, ...)`, and those inside it in `transforms`.
+
+    Raises UserError (a ValueError) for a name or an option that there is not.
+    """
+    options = dict(config)
+    name = options.pop("type", None)
+    kind = getattr(v2, str(name), None)
+    if not (isinstance(kind, type) and issubclass(kind, v2.Transform)):
+        raise UserError(f"transforms names {name!r}; choose a transform of torchvision.transforms.v2.")
+    if "transforms" in options:
+        options["transforms"] = [build_transform(inner) for inner in options["transforms"]]
+    try:
+        return kind(**options)
+    except (TypeError, ValueError) as error:
+        raise UserError(
+            f"torchvision.transforms.v2.{name} does not take {options} ({one_line(error)}); correct transforms."
+        ) from error
