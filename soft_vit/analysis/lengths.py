@@ -1,6 +1,5 @@
 """Memory and time against the number of tokens: one image, 12 layers, d = 384, 12 heads (SOFT, arXiv 2110.11945)."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +12,7 @@ from torch import nn
 from tqdm import tqdm
 
 from soft_vit.analysis.memory import training_memory
+from soft_vit.analysis.throughput import seconds_of
 from soft_vit.layers import PostNormBlock, attention_class
 
 DIM, NUM_HEADS, DEPTH, SIDE = 384, 12, 12, 28
@@ -91,7 +91,7 @@ def measure_lengths(
         if timed:
             step = _step(attention, feat_size, depth, device)
             step()
-            curve.seconds.append(median(_seconds(step, device) for _ in range(rounds)))
+            curve.seconds.append(median(seconds_of(step, device) for _ in range(rounds)))
     return curve
 
 
@@ -104,17 +104,6 @@ def _step(attention: str, feat_size: tuple[int, int], depth: int, device: str | 
         stack.zero_grad(set_to_none=True)
 
     return step
-
-
-def _seconds(step, device: str | torch.device) -> float:
-    cuda = torch.device(device).type == "cuda"
-    if cuda:
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    step()
-    if cuda:
-        torch.cuda.synchronize()
-    return time.perf_counter() - start
 
 
 def measure_all(attentions: Sequence[str], progress: bool = True, **kwargs) -> tuple[list[Curve], dict[str, str]]:

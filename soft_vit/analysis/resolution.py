@@ -1,6 +1,5 @@
 """What a backbone costs a token as images grow: memory and time of a training step of its feature pyramid."""
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,6 +13,7 @@ from tqdm import tqdm
 
 from soft_vit.analysis.lengths import log_log_slope
 from soft_vit.analysis.memory import training_memory
+from soft_vit.analysis.throughput import seconds_of
 
 __all__ = ["FORMS", "Cost", "measure_resolutions", "resolution_table", "slopes_table"]
 
@@ -109,13 +109,8 @@ def _step(name: str, device: str | torch.device, options: Mapping[str, Any]):
 
 
 def _seconds(step, size: tuple[int, int], device: str | torch.device) -> float:
-    synchronize = torch.cuda.synchronize if torch.device(device).type == "cuda" else lambda: None
     x = torch.randn(1, 3, *size, device=device)
-    synchronize()
-    start = time.perf_counter()
-    step(x)
-    synchronize()
-    return time.perf_counter() - start
+    return seconds_of(lambda: step(x), device)
 
 
 def resolution_table(costs: Sequence[Cost]) -> str:

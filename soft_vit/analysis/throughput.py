@@ -59,7 +59,9 @@ def measure_throughput(
             seconds: dict[str, list[float]] = {name: [] for name in names}
             for round_index in range(rounds + 1):
                 for name, model in models.items():
-                    elapsed = _timed(lambda model=model, mode=mode: steps[mode](model, images, labels, dtype), device)
+                    elapsed = seconds_of(
+                        lambda model=model, mode=mode: steps[mode](model, images, labels, dtype), device
+                    )
                     if round_index:
                         seconds[name].append(elapsed)
                     bar.update()
@@ -91,7 +93,8 @@ def machine_description(device: str | torch.device = "cpu") -> str:
     return f"{name}; torch {torch.__version__}, timm {timm.__version__}, Python {platform.python_version()}"
 
 
-def _timed(step: Callable[[], None], device: str | torch.device) -> float:
+def seconds_of(step: Callable[[], None], device: str | torch.device) -> float:
+    """Seconds of a step, with what it leaves to a GPU."""
     synchronize = torch.cuda.synchronize if torch.device(device).type == "cuda" else lambda: None
     synchronize()
     start = time.perf_counter()

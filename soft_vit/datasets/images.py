@@ -3,13 +3,13 @@
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from PIL import Image, UnidentifiedImageError
 
 from soft_vit.datasets.storage import Entry, FolderStorage, Storage, open_storage
 
-__all__ = ["BadImage", "LabelledImages", "decode_image", "find_images"]
+__all__ = ["BadImage", "LabelledImages", "decode_image", "find_images", "is_image"]
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".apng"}
 
@@ -83,7 +83,7 @@ def find_images(
         raise FileNotFoundError(
             f"There is no folder {split}, no {split}.tar and no {split}.zip in {root}; give the folder that holds it."
         )
-    entries = [entry for entry in storage.entries() if _is_image(entry.name)]
+    entries = [entry for entry in storage.entries() if is_image(entry.name)]
     if not entries:
         raise ValueError(f"{storage.path} holds no images ({', '.join(sorted(SUFFIXES))}); give a folder that does.")
     top = "" if isinstance(storage, FolderStorage) else _common_folder(entries)
@@ -101,8 +101,9 @@ def find_images(
     return LabelledImages(storage, names, [(e, places[label]) for e, label in zip(entries, labels, strict=True)])
 
 
-def _is_image(name: str) -> bool:
-    path = Path(name)
+def is_image(path: str | PurePath) -> bool:
+    """Whether a file is called as an image."""
+    path = PurePath(path)
     # Hidden files, such as those that macOS puts beside each file of an archive, are none.
     return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
 

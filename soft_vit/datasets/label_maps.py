@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from soft_vit.datasets.images import SUFFIXES, BadImage, decode_image
+from soft_vit.datasets.images import SUFFIXES, BadImage, decode_image, is_image
 from soft_vit.datasets.storage import Entry, FolderStorage
 
 __all__ = ["IGNORED", "LabelMaps", "decode_label_map", "find_label_maps"]
@@ -173,7 +173,7 @@ def find_label_maps(
             )
     images, maps = (FolderStorage(folder) for folder in folders)
     pairs = [(entry, Entry(str(Path(entry.name).with_suffix(_MAP_SUFFIX)))) for entry in images.entries()]
-    pairs = [pair for pair in pairs if _is_image(pair[0].name)]
+    pairs = [pair for pair in pairs if is_image(pair[0].name)]
     if not pairs:
         raise ValueError(f"{images.path} holds no images ({', '.join(sorted(SUFFIXES))}); give a folder that does.")
     there = {entry.name for entry in maps.entries()}
@@ -185,11 +185,6 @@ def find_label_maps(
         )
     names = list(classes) if classes is not None else _listed_classes(root)
     return LabelMaps(images, maps, names, pairs, reduce_zero_label)
-
-
-def _is_image(name: str) -> bool:
-    path = Path(name)
-    return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
 
 
 def _listed_classes(root: Path) -> list[str]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from PIL import Image
 
-from soft_vit.datasets.images import SUFFIXES, BadImage, decode_image
+from soft_vit.datasets.images import SUFFIXES, BadImage, decode_image, is_image
 from soft_vit.datasets.storage import Entry, FolderStorage
 from soft_vit.engine.errors import UserError
 
@@ -67,7 +67,7 @@ def _in_folder(folder: Path, name: PurePosixPath, results: Path) -> Iterator[Inp
     inside = folder.resolve().is_relative_to(results)
     for entry in FolderStorage(folder).entries():
         path = folder / entry.name
-        if _is_image(path) and (inside or not path.resolve().is_relative_to(results)):
+        if is_image(path) and (inside or not path.resolve().is_relative_to(results)):
             yield Input(path, name / entry.name)
 
 
@@ -81,12 +81,8 @@ def _of_pattern(pattern: str, results: Path) -> Iterator[Input]:
             # `**` meets everything below it by itself.
             if "**" not in pattern:
                 yield from _in_folder(path, name, results)
-        elif _is_image(path) and not path.resolve().is_relative_to(results):
+        elif is_image(path) and not path.resolve().is_relative_to(results):
             yield Input(path, name)
-
-
-def _is_image(path: Path) -> bool:
-    return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
 
 
 def read_input(path: Path) -> Image.Image:
