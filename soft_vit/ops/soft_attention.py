@@ -27,9 +27,13 @@ from soft_vit.ops.inverse import (
     newton_step_size,
 )
 from soft_vit.ops.precision import at_least_float32, full_precision, full_precision_backward
+from soft_vit.ops.triton.op import fused_soft_attention
+from soft_vit.ops.triton.support import unsupported
 
+Backend = Literal["eager", "triton"]
 Inverse = Literal["newton", "cholesky", "eigh"]
 
+BACKENDS = ("eager", "triton")
 INVERSES = ("newton", "cholesky", "eigh")
 
 
@@ -43,6 +47,8 @@ def soft_attention(
     ridge: float = 0.01,
     start: NewtonStart = "rowsum",
     gradient: NewtonGradient = "closed_form",
+    residual: Tensor | None = None,
+    backend: Backend | None = None,
 ) -> Tensor:
     """Softmax-free attention of q (which is also the key) and v through M bottleneck tokens, linear in N.
 
@@ -51,21 +57,36 @@ def soft_attention(
 
     inverse: `newton` (`iters` steps from `start`, see `newton_inverse`), `cholesky` (a solve, for training from
     scratch) or `eigh` (the oracle for tests). ridge is added to A before it is inverted.
+    residual: `[B, H, N, Dv]`, added to the result before it is rounded.
+    backend: `triton` are fused kernels, `eager` anything else; None takes `triton` on a GPU where it has the case, and
+    never on a CPU. ValueError where `triton` is asked for and does not have it.
 
     Backward stores q, the bottleneck tokens, v and what is m x m or m x Dv; the N x M kernel is computed again.
     """
     check_choice("inverse", inverse, INVERSES)
     check_choice("start", start, NEWTON_STARTS)
     check_choice("gradient", gradient, NEWTON_GRADIENTS)
+    if _use_triton(backend, q, bottleneck, v, residual, inverse, start, gradient):
+        return fused_soft_attention(q, bottleneck, v, residual, inverse, normalize, iters, ridge, start)
     with full_precision(q):
         dtype = v.dtype
         q, bottleneck, v = at_least_float32(q), at_least_float32(bottleneck), at_least_float32(v)
-        if inverse == "eigh" or (inverse == "newton" and gradient == "unrolled"):
+        # A trace that holds an autograd.Function cannot be saved.
+        if inverse == "eigh" or (inverse == "newton" and gradient == "unrolled") or torch.jit.is_tracing():
             x = soft_attention_reference(q, bottleneck, v, inverse, normalize, iters, ridge, start, gradient)
         else:
             problems = (q.flatten(0, 1), bottleneck.flatten(0, 1), v.flatten(0, 1))
             x = _SoftAttention.apply(*problems, inverse, normalize, iters, ridge, start).unflatten(0, q.shape[:2])
-        return x.to(dtype)
+        return x.to(dtype) if residual is None else (x + residual).to(dtype)
+
+
+def _use_triton(backend: Backend | None, q: Tensor, *case: Tensor | str | None) -> bool:
+    """Whether the fused kernels serve this case of `soft_attention`."""
+    if backend is None:
+        return q.device.type == "cuda" and unsupported(q, *case) is None
+    if check_choice("backend", backend, BACKENDS) == "triton" and (reason := unsupported(q, *case)):
+        raise ValueError(f"backend='triton' {reason}; use backend='eager', or None to choose by the case.")
+    return backend == "triton"
 
 
 def soft_attention_reference(

@@ -1,0 +1,1 @@
+"""The softmax-free operator as fused GPU kernels. Importing this package imports PyTorch only; see `op.py`."""

@@ -1,0 +1,135 @@
+"""The second pass over N of the backward; the first is `kernel_sums` of the gradient of x in the place of v."""
+
+import triton
+import triton.language as tl
+
+from soft_vit.ops.triton.tiles import (
+    dot,
+    gaussian,
+    half_square,
+    head_pointer,
+    load_scaled,
+    load_tile,
+    store_tile,
+    two_terms,
+)
+
+
+@triton.jit
+def kernel_gradients(
+    q,
+    bottleneck,
+    v,
+    grad,
+    y,
+    scale,
+    grad_z,
+    grad_q,
+    grad_v,
+    partial,
+    heads,
+    num_tokens,
+    num_bottleneck,
+    tiles,
+    q_batch,
+    q_head,
+    q_row,
+    q_column,
+    b_batch,
+    b_head,
+    b_row,
+    b_column,
+    v_batch,
+    v_head,
+    v_row,
+    v_column,
+    g_batch,
+    g_head,
+    g_row,
+    g_column,
+    gq_batch,
+    gq_head,
+    gq_row,
+    gq_column,
+    gv_batch,
+    gv_head,
+    gv_row,
+    gv_column,
+    partial_problem,
+    D: tl.constexpr,
+    DV: tl.constexpr,
+    NORMALIZE: tl.constexpr,
+    OF_TOKENS: tl.constexpr,
+    OF_BOTTLENECK: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Gradients of q and v in a chunk, and its part of the bottleneck's gradient, `partial[problem, chunk]` `[M, D]`.
+
+    With `S = (dx (s y)^T + v dz^T) K1`: `dq = S l - q rowsum(S)` and `dl = S^T q - l colsum(S)`. Both are differences
+    of near numbers where tokens are alike, so products and sums take the same rounded S, and its rounding stays small
+    beside the difference.
+
+    One launch gives all gradients where one block holds the bottleneck tokens. Otherwise OF_TOKENS loops over blocks,
+    and OF_BOTTLENECK has a program for each: sums over both N and M do not fit in registers.
+    """
+    problem = tl.program_id(0)
+    chunk = tl.program_id(1)
+    q = head_pointer(q, problem, heads, q_batch, q_head)
+    v = head_pointer(v, problem, heads, v_batch, v_head)
+    grad = head_pointer(grad, problem, heads, g_batch, g_head)
+    grad_q = head_pointer(grad_q, problem, heads, gq_batch, gq_head)
+    grad_v = head_pointer(grad_v, problem, heads, gv_batch, gv_head)
+    bottleneck = head_pointer(bottleneck, problem, heads, b_batch, b_head)
+    y += problem.to(tl.int64) * (num_bottleneck * DV)
+    grad_z += problem.to(tl.int64) * (num_bottleneck * DV)
+    scale += problem.to(tl.int64) * num_bottleneck
+    rows = tl.arange(0, BLOCK_N)
+    slots = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
+    if BLOCKS == 1:
+        landmarks = load_tile(bottleneck, slots, num_bottleneck, b_row, b_column, D, BLOCK_D)
+        half_landmarks = half_square(landmarks, 1)
+        y_tile = load_scaled(y, scale, slots, num_bottleneck, DV, BLOCK_DV, NORMALIZE)
+        grad_z_tile = load_tile(grad_z, slots, num_bottleneck, DV, 1, DV, BLOCK_DV)
+    grad_landmarks = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+    weights = tl.zeros((BLOCK_M,), tl.float32)
+    for tile in tl.range(tiles):
+        start = (chunk * tiles + tile) * BLOCK_N
+        offset = start.to(tl.int64)
+        left = num_tokens - start
+        q_tile = load_tile(q + offset * q_row, rows, left, q_row, q_column, D, BLOCK_D)
+        v_tile = load_tile(v + offset * v_row, rows, left, v_row, v_column, DV, BLOCK_DV)
+        grad_tile = load_tile(grad + offset * g_row, rows, left, g_row, g_column, DV, BLOCK_DV)
+        half_q = half_square(q_tile, 1)
+        grad_q_tile = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
+        grad_v_tile = tl.zeros((BLOCK_N, BLOCK_DV), tl.float32)
+        for block in tl.range(BLOCKS):
+            if BLOCKS > 1:
+                slots = block * BLOCK_M + tl.arange(0, BLOCK_M)
+                landmarks = load_tile(bottleneck, slots, num_bottleneck, b_row, b_column, D, BLOCK_D)
+                half_landmarks = half_square(landmarks, 1)
+                y_tile = load_scaled(y, scale, slots, num_bottleneck, DV, BLOCK_DV, NORMALIZE)
+                grad_z_tile = load_tile(grad_z, slots, num_bottleneck, DV, 1, DV, BLOCK_DV)
+            products = dot(q_tile, tl.trans(landmarks), tl.zeros((BLOCK_N, BLOCK_M), tl.float32), PRECISION, B_TERMS=3)
+            kernel = gaussian(products, half_q, half_landmarks, PRECISION)
+            s = dot(grad_tile, tl.trans(y_tile), tl.zeros((BLOCK_N, BLOCK_M), tl.float32), PRECISION)
+            s = dot(v_tile, tl.trans(grad_z_tile), s, PRECISION)
+            s = two_terms(s * kernel, PRECISION)
+            if OF_TOKENS:
+                grad_v_tile = dot(kernel, grad_z_tile, grad_v_tile, PRECISION)
+                grad_q_tile = dot(s, landmarks, grad_q_tile, PRECISION, B_TERMS=3)
+                grad_q_tile -= q_tile.to(tl.float32) * tl.sum(s, 1)[:, None]
+            if OF_BOTTLENECK:
+                grad_landmarks = dot(tl.trans(s), q_tile, grad_landmarks, PRECISION)
+                weights += tl.sum(s, 0)
+        if OF_TOKENS:
+            store_tile(grad_v + offset * gv_row, grad_v_tile, rows, left, gv_row, gv_column, DV, BLOCK_DV)
+            store_tile(grad_q + offset * gq_row, grad_q_tile, rows, left, gq_row, gq_column, D, BLOCK_D)
+    if OF_BOTTLENECK:
+        grad_landmarks -= landmarks.to(tl.float32) * weights[:, None]
+        partial += problem.to(tl.int64) * partial_problem + chunk * (num_bottleneck * D)
+        store_tile(partial, grad_landmarks, slots, num_bottleneck, D, 1, D, BLOCK_D)

@@ -1,0 +1,142 @@
+"""The two passes over N of the forward: sums `K1^T v` of chunks, and `K1 y` with the residual added.
+
+Bottleneck tokens come in blocks. One block holds them all up to 64; otherwise sums have a program for each block, and
+outputs a loop over blocks inside of that over tokens.
+"""
+
+import triton
+import triton.language as tl
+
+from soft_vit.ops.triton.tiles import dot, gaussian, half_square, head_pointer, load_scaled, load_tile, store_tile
+
+
+@triton.jit
+def kernel_sums(
+    q,
+    bottleneck,
+    v,
+    partial,
+    heads,
+    num_tokens,
+    num_bottleneck,
+    tiles,
+    q_batch,
+    q_head,
+    q_row,
+    q_column,
+    b_batch,
+    b_head,
+    b_row,
+    b_column,
+    v_batch,
+    v_head,
+    v_row,
+    v_column,
+    D: tl.constexpr,
+    DV: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """`K1^T v` of a chunk of tokens and a block of bottleneck tokens: rows of `partial[problem, chunk]` `[M, DV]`.
+
+    The kernel is held transposed, `[M, N]`, because registers of a product are then the left operand of the next.
+    """
+    problem = tl.program_id(0)
+    chunk = tl.program_id(1)
+    q = head_pointer(q, problem, heads, q_batch, q_head)
+    v = head_pointer(v, problem, heads, v_batch, v_head)
+    bottleneck = head_pointer(bottleneck, problem, heads, b_batch, b_head)
+    slots = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
+    rows = tl.arange(0, BLOCK_N)
+    landmarks = load_tile(bottleneck, slots, num_bottleneck, b_row, b_column, D, BLOCK_D)
+    half_landmarks = half_square(landmarks, 1)
+    sums = tl.zeros((BLOCK_M, BLOCK_DV), tl.float32)
+    for tile in tl.range(tiles):
+        start = (chunk * tiles + tile) * BLOCK_N
+        offset = start.to(tl.int64)
+        q_tile = load_tile(q + offset * q_row, rows, num_tokens - start, q_row, q_column, D, BLOCK_D)
+        v_tile = load_tile(v + offset * v_row, rows, num_tokens - start, v_row, v_column, DV, BLOCK_DV)
+        products = dot(landmarks, tl.trans(q_tile), tl.zeros((BLOCK_M, BLOCK_N), tl.float32), PRECISION, A_TERMS=3)
+        kernel = gaussian(products, half_landmarks, half_square(q_tile, 1), PRECISION)
+        sums = dot(kernel, v_tile, sums, PRECISION)
+    partial += (problem.to(tl.int64) * tl.num_programs(1) + chunk) * (num_bottleneck * DV)
+    store_tile(partial, sums, slots, num_bottleneck, DV, 1, DV, BLOCK_DV)
+
+
+@triton.jit
+def kernel_outputs(
+    q,
+    bottleneck,
+    y,
+    scale,
+    residual,
+    x,
+    heads,
+    num_tokens,
+    num_bottleneck,
+    tiles,
+    q_batch,
+    q_head,
+    q_row,
+    q_column,
+    b_batch,
+    b_head,
+    b_row,
+    b_column,
+    r_batch,
+    r_head,
+    r_row,
+    r_column,
+    x_batch,
+    x_head,
+    x_row,
+    x_column,
+    D: tl.constexpr,
+    DV: tl.constexpr,
+    NORMALIZE: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """`x = K1 (scale y) + residual` over one chunk of tokens; the sum is rounded once, to the dtype of x."""
+    problem = tl.program_id(0)
+    chunk = tl.program_id(1)
+    q = head_pointer(q, problem, heads, q_batch, q_head)
+    x = head_pointer(x, problem, heads, x_batch, x_head)
+    bottleneck = head_pointer(bottleneck, problem, heads, b_batch, b_head)
+    if HAS_RESIDUAL:
+        residual = head_pointer(residual, problem, heads, r_batch, r_head)
+    y += problem.to(tl.int64) * (num_bottleneck * DV)
+    scale += problem.to(tl.int64) * num_bottleneck
+    rows = tl.arange(0, BLOCK_N)
+    slots = tl.arange(0, BLOCK_M)
+    if BLOCKS == 1:
+        landmarks = load_tile(bottleneck, slots, num_bottleneck, b_row, b_column, D, BLOCK_D)
+        half_landmarks = half_square(landmarks, 1)
+        y_tile = load_scaled(y, scale, slots, num_bottleneck, DV, BLOCK_DV, NORMALIZE)
+    for tile in tl.range(tiles):
+        start = (chunk * tiles + tile) * BLOCK_N
+        offset = start.to(tl.int64)
+        left = num_tokens - start
+        q_tile = load_tile(q + offset * q_row, rows, left, q_row, q_column, D, BLOCK_D)
+        half_q = half_square(q_tile, 1)
+        out = tl.zeros((BLOCK_N, BLOCK_DV), tl.float32)
+        for block in tl.range(BLOCKS):
+            if BLOCKS > 1:
+                slots = block * BLOCK_M + tl.arange(0, BLOCK_M)
+                landmarks = load_tile(bottleneck, slots, num_bottleneck, b_row, b_column, D, BLOCK_D)
+                half_landmarks = half_square(landmarks, 1)
+                y_tile = load_scaled(y, scale, slots, num_bottleneck, DV, BLOCK_DV, NORMALIZE)
+            products = dot(q_tile, tl.trans(landmarks), tl.zeros((BLOCK_N, BLOCK_M), tl.float32), PRECISION, B_TERMS=3)
+            out = dot(gaussian(products, half_q, half_landmarks, PRECISION), y_tile, out, PRECISION)
+        if HAS_RESIDUAL:
+            added = load_tile(residual + offset * r_row, rows, left, r_row, r_column, DV, BLOCK_DV)
+            out += added.to(tl.float32)
+        store_tile(x + offset * x_row, out, rows, left, x_row, x_column, DV, BLOCK_DV)

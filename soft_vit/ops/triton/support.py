@@ -1,0 +1,63 @@
+"""What the Triton form of the operator supports, answered without importing Triton."""
+
+import importlib.util
+import os
+
+import torch
+from torch import Tensor
+
+# Triton reads the variable once as well, when it is imported.
+INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"
+INSTALLED = importlib.util.find_spec("triton") is not None
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+# A tile spans all channels of a head.
+MAX_HEAD_DIM = 128
+# Up to 32 channels every kernel fits in what capability 8.0 and later have, beyond in that of A100, H100 and later.
+SHARED_MEMORY_OF_WIDE_HEADS = 160 * 1024
+
+
+def unsupported(
+    q: Tensor, bottleneck: Tensor, v: Tensor, residual: Tensor | None, inverse: str, start: str, gradient: str
+) -> str | None:
+    """Why these arguments have no Triton form, as the end of a sentence; None where they have one."""
+    if not INSTALLED:
+        return "needs the package triton"
+    if q.device.type != "cuda" and not (INTERPRETED and q.device.type == "cpu"):
+        return f"runs on a CUDA device, not on {q.device.type!r} (or on a CPU under TRITON_INTERPRET=1)"
+    if inverse == "eigh" or (inverse == "newton" and (gradient == "unrolled" or start == "guarded_batch")):
+        return "has no form of inverse='eigh', start='guarded_batch' and gradient='unrolled'"
+    tensors = (q, bottleneck, v) if residual is None else (q, bottleneck, v, residual)
+    if any(tensor.dtype not in DTYPES for tensor in tensors):
+        return "takes float32, bfloat16 and float16"
+    if any(tensor.device != q.device for tensor in tensors):
+        return "takes tensors of one device"
+    if any(tensor.dim() != 4 or 0 in tensor.shape for tensor in tensors):
+        return "takes non-empty tensors [B, H, N, D]"
+    same = q.shape[:3] == v.shape[:3] and q.shape[:2] == bottleneck.shape[:2] and q.shape[3] == bottleneck.shape[3]
+    if not same or (residual is not None and residual.shape != v.shape):
+        return "takes q [B, H, N, D], bottleneck [B, H, M, D] and v and residual [B, H, N, Dv], without broadcasting"
+    width = max(q.shape[-1], v.shape[-1])
+    if width > MAX_HEAD_DIM:
+        return f"takes at most {MAX_HEAD_DIM} channels a head, not {width}"
+    return lacking_in_gpus(wide_heads=width > 32)
+
+
+# A constant of the machine: torch.compile shall call it once and not look into it.
+@torch.compiler.assume_constant_result
+def lacking_in_gpus(wide_heads: bool) -> str | None:
+    """What the weakest visible GPU lacks, as the end of a sentence."""
+    if not torch.cuda.is_available():
+        # Interpreted, or traced for another machine.
+        return None
+    if torch.version.hip is not None:
+        return "is made for NVIDIA GPUs"
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        if properties.major < 8:
+            return f"needs a GPU of compute capability 8.0 or later, not {properties.major}.{properties.minor}"
+        # Older releases of PyTorch do not tell.
+        shared_memory = getattr(properties, "shared_memory_per_block_optin", 0)
+        if wide_heads and shared_memory < SHARED_MEMORY_OF_WIDE_HEADS:
+            return "needs a GPU with 160 KiB of shared memory a program for heads of more than 32 channels"
+    return None

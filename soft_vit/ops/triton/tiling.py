@@ -1,0 +1,95 @@
+"""Tile sizes and warps, from the shapes alone: nothing is tuned at run time, and sums have one order everywhere.
+
+The budget is that of an H100 or H200: 255 registers a thread, 64 Ki registers and 227 KiB of shared memory for all
+programs of a multiprocessor. A tile of the kernel, 64 tokens x 64 bottleneck tokens in fp32, is 32 registers a thread
+with 4 warps. In the forward it is alive twice (the kernel and its bf16 terms) beside the sums, 64 x D: 105 to 165
+registers for D = 32, three programs on a multiprocessor, with three stages of q and v (4 KiB each) in flight. The
+backward holds the products of three tiles and takes 8 warps to fit. Products in fp32 on ordinary cores keep whole rows
+of both operands in registers, so their tiles are smaller.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+# Tokens of one program in a pass over N. Chunks depend on N alone, so that the order of a sum, and with it the last bit
+# of an image's result, does not depend on the batch.
+CHUNK = 512
+# Above it the m x m part runs as batched products: 2 m^3 operations on 12 m^2 bytes are bound by arithmetic from about
+# m = 64 on, so there is no traffic left to save, and two matrices of 128 x 128 fp32 do not fit in registers.
+MAX_ON_CHIP = 64
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How a pass over N is cut: `chunks` programs a problem and block, each `tiles` tiles of `block_n` tokens."""
+
+    block_n: int
+    tiles: int
+    chunks: int
+    blocks: int
+    warps: int
+    stages: int
+
+    def options(self) -> dict[str, int]:
+        """Keyword arguments of a launch."""
+        # Multiply-adds are meant, and whether they are the default differs between releases.
+        return {"BLOCK_N": self.block_n, "num_warps": self.warps, "num_stages": self.stages, "enable_fp_fusion": True}
+
+
+def pass_tiling(q: Tensor, bottleneck: Tensor, v: Tensor, backward: bool) -> Tiling:
+    """How a pass over the tokens of q `[B, H, N, D]` is cut."""
+    num_tokens = q.shape[2]
+    narrow = max(q.shape[3], v.shape[3]) <= 32
+    precision = product_precision(q, v)
+    if precision == "ieee":
+        block_n, warps, stages = (32 if narrow else 16), 8, 1
+    elif backward and precision == "tf32x3":
+        block_n, warps, stages = (16, 8, 1) if narrow else (32, 8, 2)
+    elif backward:
+        block_n, warps, stages = (128 if narrow else 32), 8, 2
+    else:
+        block_n, warps, stages = 64, *((4, 3) if narrow else (8, 2))
+    tiles = -(-num_tokens // block_n)
+    tiles_a_chunk = -(-tiles // -(-num_tokens // CHUNK))
+    blocks = -(-bottleneck.shape[2] // tile_sides(q, bottleneck, v)["BLOCK_M"])
+    return Tiling(block_n, tiles_a_chunk, -(-tiles // tiles_a_chunk), blocks, warps, stages)
+
+
+def side(size: int) -> int:
+    """The least power of two that holds size and is at least 16, the least side of a matrix product."""
+    return max(16, 1 << (size - 1).bit_length())
+
+
+def tile_sides(q: Tensor, bottleneck: Tensor, v: Tensor) -> dict[str, int]:
+    """The constants of a pass over N that shapes give: widths, and the sides of tiles."""
+    # Beyond 64 channels, blocks of 64 bottleneck tokens with what belongs to them exceed the shared memory.
+    widest_block = 64 if max(q.shape[3], v.shape[3]) <= 64 else 32
+    return {"BLOCK_M": min(side(bottleneck.shape[2]), widest_block), **widths(q, v)}
+
+
+def widths(q: Tensor, v: Tensor) -> dict[str, int]:
+    """Channels of q and v, and the sides of tiles that hold them."""
+    return {"D": q.shape[-1], "DV": v.shape[-1], "BLOCK_D": side(q.shape[-1]), "BLOCK_DV": side(v.shape[-1])}
+
+
+def solve_options(bottleneck: Tensor, partial: Tensor, precision: str) -> dict[str, int | str]:
+    """Constants and options of the m x m kernels, one program for each problem."""
+    block_m = side(bottleneck.shape[2])
+    return {
+        "BLOCK_M": block_m,
+        **widths(bottleneck, partial),
+        # Three tf32 products where inputs carry 16 bits, otherwise fp32.
+        "PRECISION": "ieee" if precision == "ieee" else "tf32x3",
+        # A warp group, 4 warps, holds a tensor-core product of 64 x 64 whole; the operands of ordinary cores need 8.
+        "num_warps": 8 if precision == "ieee" and block_m == 64 else 4,
+        "enable_fp_fusion": True,
+    }
+
+
+def product_precision(q: Tensor, v: Tensor) -> str:
+    """The PRECISION of products over N (see tiles.py) that is as exact as fp32 beside the rounding of these dtypes."""
+    if torch.float32 in (q.dtype, v.dtype):
+        return "ieee"
+    return "split" if q.dtype == v.dtype == torch.bfloat16 else "tf32x3"

@@ -1,0 +1,130 @@
+"""Every kernel goes through Triton's compiler and ptxas for an H100; no GPU is needed for that."""
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from soft_vit.ops.triton import tiling
+
+pytest.importorskip("triton")
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from soft_vit.ops.triton import backward, forward, solve
+
+FP32, BF16, FP16 = torch.float32, torch.bfloat16, torch.float16
+NAMES = {FP32: "*fp32", BF16: "*bf16", FP16: "*fp16"}
+# Shared memory that one program may have, and registers of a thread.
+SHARED_MEMORY = 227 * 1024
+STRIDES = ("_batch", "_head", "_row", "_column", "_problem")
+
+
+def compiled(kernel, dtypes: dict, constants: dict, unit_strides: set, options: dict):
+    """The kernel as it is launched on large aligned tensors: pointers, sizes and strides divisible by 16."""
+    signature, constexprs, attributes = {}, {}, {}
+    for index, parameter in enumerate(kernel.params):
+        name = parameter.name
+        if parameter.is_constexpr or name in unit_strides:
+            signature[name] = "constexpr"
+            constexprs[name] = 1 if name in unit_strides else constants[name]
+        elif name in dtypes:
+            signature[name] = NAMES[dtypes[name]]
+            attributes[(index,)] = [["tt.divisibility", 16]]
+        else:
+            signature[name] = "fp32" if name == "ridge" else "i32"
+            if name.endswith(STRIDES) or name == "num_tokens":
+                attributes[(index,)] = [["tt.divisibility", 16]]
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constexprs, attrs=attributes)
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+
+
+def kernels(
+    m: int,
+    d: int,
+    dtype: torch.dtype,
+    bottleneck_dtype: torch.dtype,
+    layout: str,
+    inverse: str = "newton",
+    normalize: bool = False,
+) -> Iterator[tuple]:
+    """(name, arguments of `compiled`) of every kernel that this case launches."""
+    q = torch.empty(1, 1, 3136, d, dtype=dtype, device="meta")
+    bottleneck = torch.empty(1, 1, m, d, dtype=bottleneck_dtype, device="meta")
+    dtypes = dict.fromkeys(("q", "v", "x", "residual", "grad", "grad_q", "grad_v"), dtype)
+    dtypes |= dict.fromkeys(("partial", "y", "w", "z", "scale", "grad_z", "grad_tokens"), FP32)
+    dtypes["bottleneck"] = bottleneck_dtype
+    unit = "row" if layout == "maps" else "column"
+    unit_strides = {f"{name}_{unit}" for name in ("q", "v", "x", "r", "g", "gq", "gv")} | {"b_column"}
+    precision = tiling.product_precision(q, q)
+    constants = {**tiling.tile_sides(q, bottleneck, q), "NORMALIZE": normalize, "PRECISION": precision}
+    for name in ("kernel_sums", "kernel_outputs", "kernel_gradients"):
+        cut = tiling.pass_tiling(q, bottleneck, q, backward=name == "kernel_gradients")
+        options = cut.options()
+        fixed = {**constants, "HAS_RESIDUAL": True, "BLOCKS": cut.blocks, "BLOCK_N": options.pop("BLOCK_N")}
+        if name != "kernel_gradients":
+            yield name, getattr(forward, name), dtypes, fixed, unit_strides, options
+            continue
+        for tokens, tokens_too in ((True, True),) if cut.blocks == 1 else ((True, False), (False, True)):
+            fixed |= {"OF_TOKENS": tokens, "OF_BOTTLENECK": tokens_too, "BLOCKS": cut.blocks if tokens else 1}
+            yield f"{name} {tokens} {tokens_too}", backward.kernel_gradients, dtypes, fixed, unit_strides, options
+    if m <= tiling.MAX_ON_CHIP:
+        options = tiling.solve_options(bottleneck, q, precision)
+        fixed = {**constants, "INVERSE": inverse, "START": "guarded" if normalize else "rowsum"}
+        fixed |= {name: options.pop(name) for name in list(options) if name.isupper()}
+        for name in ("solve_forward", "solve_backward"):
+            yield name, getattr(solve, name), dtypes, fixed, unit_strides, options
+
+
+def resources(program, folder: Path) -> dict[str, int]:
+    """Registers and bytes of stack of a thread; stack beyond none means spilled registers."""
+    (folder / "kernel.cubin").write_bytes(program.asm["cubin"])
+    cuobjdump = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    command = [cuobjdump, "--dump-resource-usage", folder / "kernel.cubin"]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return {name: int(re.search(rf"{name}:(\d+)", text)[1]) for name in ("REG", "STACK")}
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("name", ["kernel_sums", "kernel_outputs"])
+def test_main_passes_use_tensor_cores_and_spill_nothing(tmp_path, name):
+    case = {name: arguments for name, *arguments in kernels(49, 32, BF16, FP32, "maps")}
+    program = compiled(*case[name])
+    assert "wgmma" in program.asm["ptx"]
+    assert program.metadata.shared <= 48 * 1024
+    assert resources(program, tmp_path)["STACK"] == 0
+
+
+@pytest.mark.parametrize("inverse", ["newton", "cholesky"])
+def test_sizes_of_one_compile(inverse):
+    """Triton makes constants of arguments that are one."""
+    ones = {"heads", "num_tokens", "num_bottleneck", "size", "tiles", "chunks", "iters"}
+    for _, kernel, dtypes, constants, units, options in kernels(1, 1, FP32, FP32, "heads", inverse, True):
+        compiled(kernel, dtypes, constants, units | ones, options)
+
+
+CASES = [
+    (m, d, dtype, bottleneck_dtype, layout, *variant)
+    for m, d in ((9, 16), (49, 32), (196, 64), (64, 128))
+    for dtype, bottleneck_dtype in ((BF16, BF16), (BF16, FP32), (FP16, FP32), (FP32, FP32))
+    for layout, variant in (("maps", ("newton", False)), ("tokens", ("cholesky", True)))
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)).replace("torch.", ""))
+def test_every_configuration_compiles_and_fits(tmp_path, case):
+    for name, *arguments in kernels(*case):
+        program = compiled(*arguments)
+        assert program.metadata.shared <= SHARED_MEMORY, name
+        used = resources(program, tmp_path)
+        print(f"{name}: {used}, {program.metadata.shared} bytes shared, {arguments[-1]}")

@@ -1,0 +1,121 @@
+"""Which backend runs, what is refused, and that eager needs no Triton."""
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from soft_vit.ops import soft_attention
+from soft_vit.ops.triton import support
+
+NO_GPU = r"^backend='triton' runs on a CUDA device, not on 'cpu'.*use backend='eager'"
+
+
+def tensors(
+    d: int = 8, m: int = 3, n: int = 9, dtype: torch.dtype = torch.float32, device: str = "cpu"
+) -> list[torch.Tensor]:
+    return [torch.ones(1, 2, rows, d, dtype=dtype, device=device) for rows in (n, m, n)]
+
+
+def test_cpu_is_eager():
+    q, bottleneck, v = tensors()
+    chosen = soft_attention(q, bottleneck, v)
+    assert torch.equal(chosen, soft_attention(q, bottleneck, v, backend="eager"))
+    with pytest.raises(ValueError, match=NO_GPU):
+        soft_attention(q, bottleneck, v, backend="triton")
+
+
+def test_unknown_backend():
+    with pytest.raises(ValueError, match=r"backend='cuda' is not known; use one of 'eager', 'triton'"):
+        soft_attention(*tensors(), backend="cuda")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options", "message"),
+    [
+        ({}, {"inverse": "eigh"}, "no form of inverse='eigh'"),
+        ({}, {"gradient": "unrolled"}, "no form of"),
+        ({}, {"start": "guarded_batch"}, "no form of"),
+        ({"dtype": torch.float64}, {}, "takes float32, bfloat16 and float16"),
+        ({"n": 0}, {}, "takes non-empty tensors"),
+        ({"d": 129}, {}, "at most 128 channels a head, not 129"),
+    ],
+)
+def test_cases_without_a_fused_form(monkeypatch, sizes, options, message):
+    """On a device that has the kernels: refused when asked for, and left to eager when not."""
+    monkeypatch.setattr(support, "INSTALLED", True)
+    monkeypatch.setattr(support, "INTERPRETED", True)
+    with pytest.raises(ValueError, match=message):
+        soft_attention(*tensors(**sizes), **options, backend="triton")
+    assert soft_attention(*tensors(**sizes), **options).isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["bottleneck", "v", "residual"])
+def test_shapes_that_do_not_fit_reach_no_kernel(monkeypatch, name):
+    """A kernel would read beyond their memory."""
+    monkeypatch.setattr(support, "INSTALLED", True)
+    monkeypatch.setattr(support, "INTERPRETED", True)
+    arguments = dict(zip(("q", "bottleneck", "v", "residual"), (*tensors(), tensors()[2]), strict=True))
+    arguments[name] = arguments[name][:, :1]
+    with pytest.raises(ValueError, match=r"takes q \[B, H, N, D\].*without broadcasting"):
+        soft_attention(**arguments, backend="triton")
+
+
+@pytest.mark.parametrize("inverse", ["newton", "cholesky"])
+def test_gpu_is_fused(monkeypatch, inverse):
+    monkeypatch.setattr(support, "INSTALLED", True)
+    with FakeTensorMode():
+        q, bottleneck, v = (x.bfloat16() for x in tensors(device="cuda"))
+        x = soft_attention(q, bottleneck, v.mT.contiguous().mT, inverse=inverse)
+        assert (x.shape, x.stride(), x.dtype) == (v.shape, (144, 72, 1, 9), torch.bfloat16)
+        assert soft_attention(q, bottleneck, v, inverse="eigh").shape == v.shape
+
+
+@pytest.mark.parametrize(
+    ("capability", "shared_memory", "d", "message"),
+    [
+        ((7, 5), 64 << 10, 32, "compute capability 8.0 or later, not 7.5"),
+        ((8, 9), 99 << 10, 64, "160 KiB of shared memory"),
+        ((8, 9), 99 << 10, 32, None),
+        ((9, 0), 227 << 10, 128, None),
+    ],
+)
+def test_weak_gpus_are_left_to_eager(monkeypatch, capability, shared_memory, d, message):
+    properties = SimpleNamespace(major=capability[0], minor=capability[1], shared_memory_per_block_optin=shared_memory)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
+    monkeypatch.setattr(torch.version, "hip", None)
+    reason = support.lacking_in_gpus(wide_heads=d > 32)
+    assert (reason is None) if message is None else message in reason
+
+
+def test_residual_is_added_before_rounding():
+    q, bottleneck, v = (x.bfloat16() for x in tensors())
+    residual = torch.full_like(v, 2.0**-7)
+    x = soft_attention(q, bottleneck, v, residual=residual)
+    exact = soft_attention(q.float(), bottleneck.float(), v.float()) + residual.float()
+    assert torch.equal(x, exact.bfloat16())
+
+
+def test_eager_needs_no_triton():
+    code = """
+import sys
+sys.modules["triton"] = None
+import torch
+from soft_vit.ops import soft_attention
+x = torch.ones(1, 1, 4, 2)
+soft_attention(x, x, x)
+try:
+    soft_attention(x, x, x, backend="triton")
+except ValueError as error:
+    assert "needs the package triton" in str(error)
+else:
+    raise AssertionError
+assert "soft_vit.ops.triton.op" in sys.modules and "soft_vit.ops.triton.launch" not in sys.modules
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr

@@ -1,0 +1,219 @@
+"""The fused kernels against the reference in float64, beside the eager form in the same dtype."""
+
+import itertools
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from soft_vit.ops import soft_attention, soft_attention_reference
+
+ROWSUM = dict(inverse="newton", start="rowsum", ridge=0.01)
+GUARDED = dict(inverse="newton", start="guarded", ridge=0.0)
+CHOLESKY = dict(inverse="cholesky", ridge=0.01)
+FP32, BF16, FP16 = torch.float32, torch.bfloat16, torch.float16
+
+
+def laid_out(x: torch.Tensor, layout: str) -> torch.Tensor:
+    """Store x `[B, H, N, D]` like feature maps, like tokens, as one third of a larger tensor, or contiguously."""
+    if layout == "maps":
+        return x.mT.contiguous().mT
+    if layout == "tokens":
+        return x.transpose(1, 2).contiguous().transpose(1, 2)
+    if layout == "thirds":
+        return x.unsqueeze(3).expand(-1, -1, -1, 3, -1).contiguous()[:, :, :, 1]
+    return x.contiguous()
+
+
+def inputs(
+    device: str,
+    n: int,
+    m: int,
+    d: int,
+    dv: int | None = None,
+    batch: int = 1,
+    heads: int = 2,
+    dtype: torch.dtype = FP32,
+    bottleneck_dtype: torch.dtype | None = None,
+    layout: str = "maps",
+    spread: float = 0.5,
+    residual: bool = False,
+) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    sizes = {"q": (n, d), "bottleneck": (m, d), "v": (n, dv or d), "residual": (n, dv or d)}
+    tensors = {name: torch.randn(batch, heads, *size, generator=generator) for name, size in sizes.items()}
+    if not residual:
+        del tensors["residual"]
+    for name, x in tensors.items():
+        scale = spread if name in ("q", "bottleneck") else 1.0
+        kind = bottleneck_dtype or dtype if name == "bottleneck" else dtype
+        x = (x * scale).to(device, kind)
+        tensors[name] = (x if name == "bottleneck" else laid_out(x, layout)).requires_grad_()
+    return tensors
+
+
+@contextmanager
+def poisoned():
+    """Every `torch.empty` is full of NaN."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        assert torch.empty(3).isnan().all()
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+
+def outputs_and_gradients(function, tensors: dict, variant: dict, cast=lambda x: x) -> dict[str, torch.Tensor]:
+    """The result x and the gradient of every input by name, of `function` on the inputs after `cast`."""
+    tensors = {name: cast(x.detach()).requires_grad_() for name, x in tensors.items()}
+    options = dict(variant)
+    residual = tensors.get("residual")
+    if function is soft_attention_reference:
+        out = function(tensors["q"], tensors["bottleneck"], tensors["v"], **options)
+        out = out if residual is None else out + residual
+    else:
+        out = function(tensors["q"], tensors["bottleneck"], tensors["v"], residual=residual, **options)
+    target = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(out)
+    gradients = torch.autograd.grad(out, list(tensors.values()), target)
+    return {"x": out.detach(), **dict(zip((f"d{name}" for name in tensors), gradients, strict=True))}
+
+
+def relative_error(actual: torch.Tensor, exact: torch.Tensor) -> float:
+    return float((actual.double() - exact).norm() / exact.norm())
+
+
+def check(tensors: dict, variant: dict) -> None:
+    """At most twice the error of eager in the same dtype, both against float64, or 16 roundings of the products."""
+    with poisoned():
+        fused = outputs_and_gradients(soft_attention, tensors, dict(variant, backend="triton"))
+    eager = outputs_and_gradients(soft_attention, tensors, dict(variant, backend="eager"))
+    exact = outputs_and_gradients(soft_attention_reference, tensors, variant, lambda x: x.double())
+    # With bf16, fp32 operands of a product are two bf16 terms: 17 bits.
+    rounding = 2.0**-17 if tensors["v"].dtype == BF16 else torch.finfo(FP32).eps
+    assert fused.keys() == eager.keys()
+    for name, value in exact.items():
+        assert fused[name].dtype == eager[name].dtype, name
+        assert fused[name].shape == eager[name].shape, name
+        fused_error, eager_error = relative_error(fused[name], value), relative_error(eager[name], value)
+        assert fused_error <= 2 * eager_error + 16 * rounding, f"{name}: {fused_error:.1e}, eager {eager_error:.1e}"
+
+
+SMALL = [
+    (dict(n=63, m=6, d=16), dict(ROWSUM)),
+    (dict(n=63, m=6, d=16, layout="tokens"), dict(GUARDED, normalize=True)),
+    (dict(n=63, m=6, d=16, layout="thirds"), dict(CHOLESKY)),
+    (dict(n=63, m=6, d=16, layout="heads"), dict(CHOLESKY, normalize=True)),
+    (dict(n=63, m=6, d=16, residual=True), dict(ROWSUM, normalize=True)),
+    (dict(n=130, m=1, d=32), dict(ROWSUM)),
+    (dict(n=130, m=1, d=32), dict(GUARDED, normalize=True)),
+    (dict(n=5, m=2, d=8, dv=7), dict(GUARDED)),
+    (dict(n=1, m=1, d=1), dict(ROWSUM)),
+    (dict(n=63, m=20, d=20, dv=33, residual=True, layout="tokens"), dict(CHOLESKY, normalize=True)),
+    (dict(n=130, m=49, d=32, dtype=BF16, residual=True), dict(ROWSUM)),
+    (dict(n=65, m=6, d=32, dtype=BF16, bottleneck_dtype=FP32), dict(GUARDED, normalize=True)),
+    (dict(n=65, m=6, d=32, dtype=BF16, layout="tokens"), dict(CHOLESKY, normalize=True)),
+    (dict(n=65, m=9, d=32, dtype=FP16, residual=True), dict(ROWSUM)),
+    (dict(n=65, m=9, d=16, dtype=FP16, bottleneck_dtype=FP32), dict(CHOLESKY)),
+    (dict(n=65, m=9, d=64), dict(ROWSUM, normalize=True)),
+    (dict(n=66, m=50, d=16, heads=1), dict(GUARDED, normalize=True)),
+    (dict(n=63, m=6, d=16, heads=5), dict(ROWSUM, iters=3)),
+    (dict(n=63, m=6, d=16, batch=3), dict(ROWSUM, iters=0)),
+    (dict(n=66, m=70, d=16, heads=1), dict(GUARDED, normalize=True)),
+    (dict(n=66, m=70, d=16, heads=1, dtype=BF16), dict(CHOLESKY, normalize=True)),
+    (dict(n=520, m=4, d=16, heads=1), dict(ROWSUM)),
+    # Wide heads have narrower blocks of bottleneck tokens than the part between them.
+    (dict(n=33, m=40, d=72, dv=16, heads=1, dtype=BF16), dict(ROWSUM, normalize=True)),
+    # A flat kernel with an exact inverse: the gradient of the bottleneck tokens is a difference of large sums.
+    (dict(n=65, m=25, d=32, heads=1, dtype=BF16, bottleneck_dtype=FP32, spread=0.1), dict(CHOLESKY)),
+]
+VARIANTS = (ROWSUM, dict(GUARDED, normalize=True), dict(CHOLESKY, normalize=True))
+# Every size with every dtype and every variant, layouts and fp32 bottleneck tokens in turn.
+LARGE = [
+    (
+        dict(n=n, m=m, d=d, dtype=dtype, spread=0.3, batch=2, heads=3, residual=True)
+        | dict(bottleneck_dtype=(dtype, FP32)[(i + j) % 2], layout=("maps", "tokens")[i % 2]),
+        VARIANTS[(i + j) % 3],
+    )
+    for (i, (n, m, d)), (j, dtype) in itertools.product(
+        enumerate(((785, 49, 32), (3136, 50, 64), (785, 196, 32), (500, 100, 128), (784, 16, 16))),
+        enumerate((FP32, BF16, FP16)),
+    )
+]
+
+
+def name_of(value: object) -> str | None:
+    if isinstance(value, dict):
+        return "-".join(f"{key}={entry}".removeprefix("dtype=torch.") for key, entry in value.items())
+    return None
+
+
+@pytest.mark.parametrize(("sizes", "variant"), SMALL, ids=name_of)
+def test_error(device, sizes, variant):
+    check(inputs(device, **sizes), variant)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("sizes", "variant"), LARGE, ids=name_of)
+def test_error_of_large_problems(device, sizes, variant):
+    check(inputs(device, **sizes), variant)
+
+
+@pytest.mark.parametrize("dtype", [FP32, BF16, FP16])
+@pytest.mark.parametrize("variant", [ROWSUM, dict(GUARDED, normalize=True), CHOLESKY], ids=name_of)
+@pytest.mark.parametrize("value", [0.0, 1.0, 1e4], ids=["zeros", "equal tokens", "magnitude 1e4"])
+def test_hard_inputs_stay_finite(device, dtype, variant, value):
+    tensors = inputs(device, n=33, m=5, d=16, dtype=dtype, heads=1)
+    token = torch.randn(16, generator=torch.Generator().manual_seed(2)).to(device)
+    with torch.no_grad():
+        for name in ("q", "bottleneck"):
+            # Equal tokens; of magnitude 1e4, tokens apart by that much.
+            tensors[name].copy_(tensors[name] * 1e4 if value == 1e4 else token * value)
+    fused = outputs_and_gradients(soft_attention, tensors, dict(variant, backend="triton"))
+    eager = outputs_and_gradients(soft_attention, tensors, dict(variant, backend="eager"))
+    for name, value in fused.items():
+        assert value.isfinite().all(), name
+    torch.testing.assert_close(fused["x"], eager["x"], rtol=2e-2 if dtype == BF16 else 2e-3, atol=1e-5)
+
+
+def test_not_a_number_is_not_hidden(device):
+    tensors = inputs(device, n=33, m=5, d=16)
+    with torch.no_grad():
+        tensors["q"][0, 0, 7] = torch.nan
+    x = soft_attention(**tensors, backend="triton")
+    assert x[0, 0].isnan().all()
+    assert x[0, 1].isfinite().all()
+
+
+@pytest.mark.parametrize("layout", ["maps", "tokens", "heads"])
+def test_results_are_laid_out_like_inputs(device, layout):
+    tensors = inputs(device, n=33, m=5, d=16, batch=2, layout=layout)
+    x = soft_attention(**tensors, backend="triton")
+    assert x.stride() == tensors["v"].stride()
+    gradients = torch.autograd.grad(x.sum(), tuple(tensors.values()))
+    for name, gradient in zip(tensors, gradients, strict=True):
+        assert gradient.stride() == tensors[name].stride(), name
+
+
+def test_image_does_not_depend_on_its_batch(device):
+    tensors = inputs(device, n=520, m=5, d=16, batch=2, heads=1)
+    together = soft_attention(**tensors, backend="triton")
+    alone = soft_attention(**{name: x[1:] for name, x in tensors.items()}, backend="triton")
+    torch.testing.assert_close(alone, together[1:], rtol=0, atol=0)
+
+
+def test_same_bits_in_every_run(device):
+    tensors = inputs(device, n=520, m=5, d=16, heads=1)
+    first, second = (outputs_and_gradients(soft_attention, tensors, dict(backend="triton")) for _ in range(2))
+    for name in first:
+        assert torch.equal(first[name], second[name]), name
+
+
+def test_autocast_changes_nothing(device):
+    """Also where the m x m part runs as batched products, which autocast would take for its own."""
+    tensors = inputs(device, n=33, m=70, d=16, dtype=BF16, bottleneck_dtype=FP32)
+    plain = outputs_and_gradients(soft_attention, tensors, dict(backend="triton"))
+    with torch.autocast(device, dtype=BF16):
+        under = outputs_and_gradients(soft_attention, tensors, dict(backend="triton"))
+    for name in plain:
+        assert torch.equal(plain[name], under[name]), name

@@ -1,0 +1,69 @@
+"""The kernels as PyTorch operators: schema, fakes, gradients, compiling and exporting."""
+
+import pytest
+import torch
+from torch import nn
+
+from soft_vit.ops import soft_attention
+from soft_vit.ops.triton import op
+
+
+def tensors(device: str, n: int = 33, requires_grad: bool = True) -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator().manual_seed(0)
+    q, v = (torch.randn(2, 2, 16, n, generator=generator).to(device).mT for _ in range(2))
+    bottleneck = torch.randn(2, 2, 5, 16, generator=generator).to(device)
+    return tuple(x.requires_grad_(requires_grad) for x in (q, bottleneck, v))
+
+
+def test_operator_contract(device):
+    q, bottleneck, v = tensors(device)
+    residual = v.detach().clone().requires_grad_()
+    arguments = (q, bottleneck, v, residual, "newton", True, 2, 0.01, "rowsum", "maps", "maps")
+    torch.library.opcheck(op.forward, arguments)
+
+
+def test_contract_of_the_backward(device):
+    q, bottleneck, v = tensors(device, requires_grad=False)
+    x, *saved = op.forward(q, bottleneck, v, None, "newton", True, 2, 0.01, "rowsum", "maps", "tokens")
+    arguments = (torch.ones_like(x), q, bottleneck, v, *saved, "newton", True, "maps", "tokens")
+    torch.library.opcheck(op.backward, arguments, test_utils=("test_schema", "test_faketensor"))
+
+
+def test_second_derivative_is_refused(device):
+    q, bottleneck, v = tensors(device)
+    (grad,) = torch.autograd.grad(soft_attention(q, bottleneck, v, backend="triton").sum(), q, create_graph=True)
+    with pytest.raises(RuntimeError):
+        torch.autograd.grad(grad.sum(), q)
+
+
+class Fused(nn.Module):
+    def forward(self, q, bottleneck, v):
+        return soft_attention(q, bottleneck, v, residual=v, iters=2, backend="triton") + 1
+
+
+def test_compiles_without_a_break(device):
+    inputs = tensors(device)
+    compiled = torch.compile(Fused(), fullgraph=True, backend="inductor" if device == "cuda" else "aot_eager")
+    results = []
+    for function in (compiled, Fused()):
+        x = function(*inputs)
+        results.append((x, *torch.autograd.grad(x.square().sum(), inputs)))
+    for actual, expected in zip(*results, strict=True):
+        torch.testing.assert_close(actual, expected)
+        assert actual.stride() == expected.stride()
+
+
+def test_exports_with_any_number_of_tokens(device):
+    tokens = torch.export.Dim("tokens", min=2, max=1 << 20)
+    inputs = tensors(device, requires_grad=False)
+    exported = torch.export.export(Fused(), inputs, dynamic_shapes=({2: tokens}, None, {2: tokens}))
+    assert any(node.target is torch.ops.soft_vit.soft_attention.default for node in exported.graph.nodes)
+    other = tensors(device, n=50, requires_grad=False)
+    torch.testing.assert_close(exported.module()(*other), Fused()(*other))
+
+
+def test_diagonal_of_the_kernel_is_exact(device):
+    """Far tokens have A = I, although the rounding of their squares is a thousandth."""
+    q, bottleneck, v = tensors(device, requires_grad=False)
+    _, _, factor, _, _ = op.forward(q, 30 * bottleneck, v, None, "cholesky", False, 0, 0.01, "rowsum", "maps", "maps")
+    torch.testing.assert_close(factor, (1.01**0.5 * torch.eye(5, device=device)).expand(4, 5, 5))
