@@ -1,11 +1,45 @@
 """Packaging of soft_vit; the dependency lists live in requirements/."""
 
+import json
 import re
+import shutil
 from pathlib import Path
 
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
+
+# What lies beside the package in the repository, and in a wheel in the folder where OpenMMLab's installer looks for it.
+RESOURCES = ("model-index.yml", "configs/**/*.py", "checkpoints/*", "tools/*.py", "tools/*.sh")
+
+
+class BuildWithResources(build_py):
+    """Puts configs, shipped weights and command lines into the wheel; an editable install reads those in place."""
+
+    def run(self) -> None:
+        super().run()
+        if self.editable_mode:
+            return
+        for path in self._resources():
+            target = self._target(path)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / path, target)
+
+    def get_outputs(self, include_bytecode: bool = True) -> list[str]:
+        copies = [] if self.editable_mode else [self._target(path) for path in self._resources()]
+        return [*super().get_outputs(include_bytecode), *map(str, copies)]
+
+    def _target(self, path: Path) -> Path:
+        return Path(self.build_lib, "soft_vit", ".mim", path)
+
+    @staticmethod
+    def _resources() -> list[Path]:
+        """Files of RESOURCES, without what a user put into checkpoints/."""
+        entries = json.loads((ROOT / "checkpoints" / "index.json").read_text())["entries"]
+        shipped = {"index.json", "README.md", *(entry["file"] for entry in entries if not entry.get("sources"))}
+        found = [path.relative_to(ROOT) for pattern in RESOURCES for path in sorted(ROOT.glob(pattern))]
+        return [path for path in found if path.parts[0] != "checkpoints" or path.name in shipped]
 
 
 def read_requirements(name: str) -> list[str]:
@@ -27,6 +61,7 @@ def read_version() -> str:
 extras = {path.stem: read_requirements(path.stem) for path in (ROOT / "requirements").glob("*.txt")}
 
 setup(
+    cmdclass={"build_py": BuildWithResources},
     name="soft_vit",
     version=read_version(),
     description="Softmax-free vision transformers: a model zoo and training framework for timm and MMEngine",

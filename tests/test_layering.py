@@ -1,4 +1,7 @@
-"""Imports go one way: ops -> layers -> models -> {engine, dense, analysis} -> tools; datasets into engine and dense."""
+"""Imports go one way: ops -> layers -> models -> {engine -> {publishing, dense -> export}, analysis} -> tools.
+
+weights goes into models and what follows, datasets into engine and dense.
+"""
 
 import ast
 import subprocess
@@ -13,15 +16,23 @@ PACKAGE = ROOT / "soft_vit"
 MAY_IMPORT = {
     "ops": {"ops"},
     "layers": {"ops", "layers"},
-    "models": {"ops", "layers", "models"},
+    "weights": {"weights"},
+    "models": {"ops", "layers", "weights", "models"},
     "datasets": {"datasets"},
-    "engine": {"ops", "layers", "models", "datasets", "engine"},
-    "dense": {"ops", "layers", "models", "datasets", "engine", "dense"},
-    "analysis": {"ops", "layers", "models", "analysis"},
+    "engine": {"ops", "layers", "weights", "models", "datasets", "engine"},
+    "dense": {"ops", "layers", "weights", "models", "datasets", "engine", "dense"},
+    "analysis": {"ops", "layers", "weights", "models", "analysis"},
+    "publishing": {"ops", "layers", "weights", "models", "datasets", "engine", "publishing"},
+    "export": {"ops", "layers", "weights", "models", "datasets", "engine", "dense", "export"},
 }
 # The registry stands at the top because MMEngine looks for it there.
 LAYER_OF_FILE = {"registry.py": "engine"}
-THIRD_PARTY = {"ops": {"torch", "triton"}, "layers": {"torch", "timm"}, "models": {"torch", "timm", "safetensors"}}
+THIRD_PARTY = {
+    "ops": {"torch", "triton"},
+    "layers": {"torch", "timm"},
+    "weights": {"torch", "filelock", "tqdm", "yaml"},
+    "models": {"torch", "timm", "safetensors"},
+}
 
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE or path.name in LAYER_OF_FILE)
 

@@ -18,7 +18,6 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 
 import soft_vit  # noqa: F401  its models have to be known to timm before one is looked up by name
-from soft_vit.engine.atomic_storage import write_atomically
 from soft_vit.engine.checkpoint_match import CheckpointMatchHook
 from soft_vit.engine.config import apply_options, one_line
 from soft_vit.engine.ema_hook import choose_weights
@@ -28,6 +27,7 @@ from soft_vit.engine.finetune import TIMM_PREFIX, StartWeightsHook
 from soft_vit.engine.run import StartHook, config_errors, prepare, require_checkpoint, runner_class
 from soft_vit.engine.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.throughput_hook import ThroughputHook
+from soft_vit.weights.files import write_atomically
 
 __all__ = ["confusion_csv", "evaluate", "metrics_table", "per_class_csv"]
 

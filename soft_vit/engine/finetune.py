@@ -18,6 +18,7 @@ from soft_vit.engine.errors import UserError
 from soft_vit.models.checkpoint import checkpoint_filter_fn, unwrap_state_dict
 from soft_vit.models.pyramid import PyramidViT
 from soft_vit.registry import HOOKS, register
+from soft_vit.weights import WeightsError
 
 __all__ = ["FineTuning", "StartWeightsHook", "fit_weights", "freeze_stages", "wholly_frozen"]
 
@@ -33,6 +34,8 @@ def load_from_timm(filename: str, map_location: Any = None) -> dict:
     name = filename.removeprefix(TIMM_PREFIX)
     try:
         model = timm.create_model(name, pretrained=True)
+    except WeightsError as error:
+        raise UserError(str(error)) from None
     except Exception as error:
         # From an unknown name to a lost network, and every library below timm has its own types.
         raise UserError(

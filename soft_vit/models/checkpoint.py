@@ -1,5 +1,7 @@
 """Weights from files: read without executing anything, recognised, translated to this package's names."""
 
+import argparse
+import contextlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +13,7 @@ from timm.models import load_pretrained as timm_load_pretrained
 from torch import Tensor, nn
 
 from soft_vit.layers import resample_pos_embed
-from soft_vit.models.variants import size_name
+from soft_vit.models.recognition import Recognised, named_attention, recognise
 
 # Where training programs keep weights inside a checkpoint; averaged weights come first.
 STATE_DICT_KEYS = ("state_dict_ema", "model_ema", "state_dict", "model")
@@ -50,13 +52,22 @@ def read_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> Any:
             from safetensors.torch import load_file
 
             return load_file(path)
-        return torch.load(path, map_location=map_location, weights_only=True)
+        with _plain_namespaces():
+            return torch.load(path, map_location=map_location, weights_only=True)
     except Exception as error:
         # Readers raise many types on bytes that are not theirs, and all of them mean the same to the caller.
         raise ValueError(
             f"The file {path} is not a checkpoint that can be read safely ({_reason(error)}); give a safetensors file, "
             f"or a torch file that holds weights and plain values alone."
         ) from error
+
+
+def _plain_namespaces() -> contextlib.AbstractContextManager:
+    """Let torch's safe reader build an argparse.Namespace, a bag of values in which training programs keep options."""
+    # torch has it from 2.5 on; before, a file with options is refused.
+    if hasattr(torch.serialization, "safe_globals"):
+        return torch.serialization.safe_globals([argparse.Namespace])
+    return contextlib.nullcontext()
 
 
 def _reason(error: Exception) -> str:
@@ -79,6 +90,11 @@ def unwrap_state_dict(content: Any, source: str = "the checkpoint") -> dict[str,
             f"{source} holds no state dict; give a file with parameters by name, as torch.save writes one."
         )
     return clean_state_dict({key: value for key, value in content.items() if isinstance(value, Tensor)})
+
+
+def state_dict_of(content: Any, source: str = "the checkpoint") -> dict[str, Tensor]:
+    """The tensors inside a loaded checkpoint under this package's names; ValueError if there are none."""
+    return {rename_released(name): value for name, value in unwrap_state_dict(content, source).items()}
 
 
 def rename_released(name: str) -> str:
@@ -108,7 +124,7 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dic
     when the weights are those of another model: other depths or widths, or names that are not ours. A head for another
     number of classes and a first convolution for other channels pass, because timm adapts them.
     """
-    state_dict = {rename_released(name): value for name, value in unwrap_state_dict(state_dict).items()}
+    state_dict = state_dict_of(state_dict)
     check_same_model(state_dict, model)
     own = model.state_dict()
     for i, stage in enumerate(model.stages):
@@ -144,38 +160,41 @@ def check_complete(state_dict: Mapping[str, Tensor], own: Mapping[str, Tensor]) 
 
 def check_same_model(state_dict: Mapping[str, Tensor], model: nn.Module) -> None:
     """ValueError, naming both, if the weights have other depths or widths than model, or are of another family."""
-    blocks = [re.match(r"stages\.(\d+)\.blocks\.(\d+)\.", name) for name in state_dict]
-    indices = {(int(match[1]), int(match[2])) for match in blocks if match}
-    if not indices or not {"stages.0.pos_embed", "stages.0.patch_embed.0.conv.weight"} <= state_dict.keys():
-        example = next(iter(state_dict))
+    found, own = recognise(state_dict), Recognised(tuple(model.depths), tuple(model.embed_dims))
+    kept = len(model.stages)
+    if (found.depths[:kept], found.widths[:kept]) != (own.depths[:kept], own.widths[:kept]):
+        raise ValueError(f"The checkpoint is of {found} and the model {_name(model)}is {own}; {advice(found)}.")
+
+
+def check_same_attention(content: Any, model: nn.Module) -> None:
+    """ValueError, naming both, if a checkpoint says that it was trained with the other of soft and soft_norm."""
+    named, own = named_attention(content), model.attention[0]
+    if named is not None and {named, own} == {"soft", "soft_norm"}:
+        found = recognise(state_dict_of(content))
+        size = found.size or "<size>"
         raise ValueError(
-            f"The checkpoint is not of a soft_vit pyramid (its first parameter is {example!r}); "
-            f"give weights of this package or of the released SOFT implementation."
-        )
-    num_stages = 1 + max(stage for stage, _ in indices)
-    depths = tuple(sum(stage == i for stage, _ in indices) for i in range(num_stages))
-    widths = tuple(state_dict[f"stages.{i}.pos_embed"].shape[-1] for i in range(num_stages))
-    model_depths, model_widths = tuple(model.depths), tuple(model.embed_dims)
-    pruned_to = len(model.stages)
-    if (depths[:pruned_to], widths[:pruned_to]) != (model_depths[:pruned_to], model_widths[:pruned_to]):
-        raise ValueError(
-            f"The checkpoint is of {describe(widths, depths)} and the model is {describe(model_widths, model_depths)}; "
-            f"{advice(widths, depths)}."
+            f"The checkpoint is of {named}_{size}, by what is noted in it, and the model {_name(model)}has the "
+            f"attention {own!r}; create {named}_{size} for it."
         )
 
 
-def describe(widths: tuple[int, ...], depths: tuple[int, ...]) -> str:
-    name = size_name(widths, depths)
-    numbers = f"depths {' '.join(map(str, depths))} and widths {' '.join(map(str, widths))}"
-    return f"size {name!r} with {numbers}" if name else f"an unnamed size with {numbers}"
+def require_finite(state_dict: Mapping[str, Tensor], source: str) -> None:
+    """ValueError, naming the first, if a weight is infinite or no number."""
+    for name, value in state_dict.items():
+        if value.is_floating_point() and not value.isfinite().all():
+            raise ValueError(f"{name} in {source} has values that are not finite; get the file again, or another one.")
 
 
-def advice(widths: tuple[int, ...], depths: tuple[int, ...]) -> str:
-    name = size_name(widths, depths)
-    if name is None:
+def _name(model: nn.Module) -> str:
+    name = getattr(model, "pretrained_cfg", {}).get("architecture")
+    return f"{name} " if name else ""
+
+
+def advice(found: Recognised) -> str:
+    if found.size is None:
         return "create the model with these depths and embed_dims"
-    released = " (the released code calls it soft_small)" if name == "base" else ""
-    return f"create soft_{name} or soft_norm_{name}{released} for it"
+    released = " (the released code calls it soft_small)" if found.size == "base" else ""
+    return f"create soft_{found.size} or soft_norm_{found.size}{released} for it"
 
 
 def resample_to_stage(pos_embed: Tensor, stage: nn.Module, name: str) -> Tensor:
@@ -194,9 +213,13 @@ def resample_to_stage(pos_embed: Tensor, stage: nn.Module, name: str) -> Tensor:
 def load_pretrained(model: nn.Module, path: str | Path) -> None:
     """Load the weights in a file into model, in place; classes and input channels of the file may be others.
 
-    Raises what `load_weights` and `checkpoint_filter_fn` raise, before any weight of the model is changed.
+    Raises what `load_weights` and `checkpoint_filter_fn` raise, and ValueError for weights that are not finite or that
+    were trained with the other of soft and soft_norm, before any weight of the model is changed.
     """
-    state_dict = checkpoint_filter_fn(load_weights(path), model)
+    content = read_checkpoint_file(path)
+    state_dict = checkpoint_filter_fn(unwrap_state_dict(content, str(path)), model)
+    check_same_attention(content, model)
+    require_finite(state_dict, str(path))
     cfg = dict(model.pretrained_cfg, state_dict=state_dict, custom_load=False)
     # What the file holds, not what the model's configuration says of other weights.
     if "head.weight" in state_dict:

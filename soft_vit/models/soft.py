@@ -5,16 +5,25 @@ Linear Transformers", IJCV 2024, arXiv 2207.03341.
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
-from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
+from timm.models import (
+    PretrainedCfg,
+    build_model_with_cfg,
+    generate_default_cfgs,
+    register_model,
+    resolve_pretrained_cfg,
+)
 from torch import nn
 
 from soft_vit.layers import ATTENTIONS, attention_class
 from soft_vit.models.checkpoint import checkpoint_filter_fn
+from soft_vit.models.pretrained import ENTRIES, entry_cfg, require_recorded, weights_file
 from soft_vit.models.pyramid import PyramidViT
 from soft_vit.models.variants import SIZES
+from soft_vit.weights import Entry
 
 
 def _cfg(**kwargs: Any) -> dict[str, Any]:
@@ -69,24 +78,68 @@ def model_name(attention: str, size: str) -> str:
     return name
 
 
-default_cfgs = generate_default_cfgs(
-    {name: _cfg(fixed_input_size=attention_class(args["attention"]).fixed_feat_size) for name, args in MODELS.items()}
-)
+def _family_cfg(name: str, **kwargs: Any) -> dict[str, Any]:
+    return _cfg(fixed_input_size=attention_class(MODELS[name]["attention"]).fixed_feat_size, **kwargs)
 
 
-def _create_pyramid(variant: str, pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    overlay = dict(kwargs.pop("pretrained_cfg_overlay", None) or {})
+def _pretrained_cfgs() -> dict[str, dict[str, Any]]:
+    """Configurations for timm: of recorded weights under their tags, of models that have none without a tag."""
+    recorded = {name: entry for name, entry in ENTRIES.items() if entry.model in MODELS}
+    cfgs = {name: _family_cfg(entry.model, **entry_cfg(entry)) for name, entry in recorded.items()}
+    with_weights = {entry.model for entry in recorded.values()}
+    return cfgs | {name: _family_cfg(name) for name in MODELS if name not in with_weights}
+
+
+default_cfgs = generate_default_cfgs(_pretrained_cfgs())
+
+SOURCES = ("url", "file", "state_dict", "hf_hub_id")
+
+
+def _recorded(variant: str, cfg: PretrainedCfg) -> Entry | None:
+    """The recorded weights that a configuration means; none where it has a tag of ours and a source of its own."""
+    known = default_cfgs[variant].cfgs.get(cfg.tag)
+    if known is None or cfg.source or any(getattr(cfg, key) != getattr(known, key) for key in SOURCES):
+        return None
+    return ENTRIES.get(f"{variant}.{cfg.tag}")
+
+
+def _create_pyramid(
+    variant: str,
+    pretrained: bool = False,
+    pretrained_cfg: str | dict[str, Any] | PretrainedCfg | None = None,
+    pretrained_cfg_overlay: dict[str, Any] | None = None,
+    cache_dir: str | Path | None = None,
+    **kwargs: Any,
+) -> nn.Module:
+    overlay = dict(pretrained_cfg_overlay or {})
     # timm clears the flag where the caller names a source.
     overlay.setdefault("custom_load", True)
-    return build_model_with_cfg(
+    if pretrained_cfg is None and (not pretrained or any(overlay.get(key) for key in SOURCES)):
+        # Classes, size and normalisation of recorded weights belong to those weights alone.
+        pretrained_cfg = PretrainedCfg(**_family_cfg(variant, architecture=variant))
+    cfg = resolve_pretrained_cfg(variant, pretrained_cfg, overlay)
+    recorded = _recorded(variant, cfg) if pretrained else None
+    if recorded is not None:
+        overlay["file"] = str(weights_file(recorded, cache_dir))
+    elif pretrained and not cfg.has_weights and not cfg.state_dict:
+        require_recorded(variant)
+    kwargs.setdefault("img_size", cfg.input_size[-2:])
+    model = build_model_with_cfg(
         PyramidViT,
         variant,
         pretrained,
+        pretrained_cfg=pretrained_cfg,
         pretrained_cfg_overlay=overlay,
         pretrained_filter_fn=checkpoint_filter_fn,
         feature_cfg=dict(out_indices=kwargs.pop("out_indices", (0, 1, 2, 3)), feature_cls="getter"),
+        cache_dir=cache_dir,
         **kwargs,
     )
+    if recorded is not None:
+        # Where the weights lie here is nobody else's business, such as that of a model that is published.
+        for part in (model, getattr(model, "model", model)):
+            part.pretrained_cfg.pop("file", None)
+    return model
 
 
 def _make_entrypoint(name: str, model_args: dict[str, Any]) -> Callable[..., nn.Module]:

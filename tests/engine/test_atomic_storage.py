@@ -6,7 +6,8 @@ import pytest
 from mmengine.fileio import get_file_backend
 from mmengine.runner import save_checkpoint
 
-from soft_vit.engine.atomic_storage import AtomicBackend, remove_leftovers, write_atomically
+from soft_vit.engine.atomic_storage import AtomicBackend, remove_leftovers
+from soft_vit.weights.files import write_atomically
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])

@@ -147,7 +147,7 @@ def test_a_test_needs_no_teacher():
         (dict(model_name="soft_pico"), "needs weights from one place"),
         (dict(model_name="soft_pico", pretrained=True, checkpoint="{file}"), "needs weights from one place"),
         (dict(model_name="soft_pic", checkpoint="{file}"), "soft_pic cannot be built"),
-        (dict(model_name="soft_pico", pretrained=True), "soft_pico cannot be built"),
+        (dict(model_name="soft_norm_pico", pretrained=True), "soft_norm_pico cannot be built"),
         (dict(model_name="soft_pico", checkpoint="{file}", num_classes=7, **SMALL), "the student's 10 classes"),
         (dict(model_name="soft_pico", checkpoint="{other}", **SMALL), "the student's 10 classes"),
         (dict(model_name="soft_tiny", checkpoint="{file}"), "create the model with these depths"),

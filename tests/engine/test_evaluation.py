@@ -232,7 +232,7 @@ def test_timm_model_sees_images_as_timm_prepares_them(folders, tmp_path, size):
         ),
         ("test_vit", {"weights": "x.pth"}, FileNotFoundError, "There is no checkpoint x.pth"),
         ("resnet18.none", {}, UserError, r"Invalid pretrained tag \(none\) for resnet18; choose a name of timm"),
-        ("soft_pico", {}, UserError, "timm gives no weights for 'soft_pico'"),
+        ("soft_norm_pico", {}, UserError, "No pretrained weights exist for soft_norm_pico"),
         (
             "test_vit",
             {"pretrained": False, "img_size": 100},

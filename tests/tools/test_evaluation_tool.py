@@ -67,7 +67,7 @@ def test_timm_name_without_a_config(tool, work_dir, tmp_path, capsys):
         (["{demo}", "{checkpoint}", "--no-pretrained"], "weights of its own"),
         (["{demo}", "{checkpoint}", "--crop-pct", "0"], "crop_pct is 0.0"),
         (["{demo}", "{checkpoint}", "--ema", *TINY], "no averaged weights"),
-        (["{demo}", "soft_pico"], "timm gives no weights for 'soft_pico'"),
+        (["{demo}", "soft_norm_pico"], "No pretrained weights exist for soft_norm_pico"),
         (["{demo}", "{checkpoint}", "--data-root", "nowhere"], "There is no folder nowhere"),
     ],
 )

@@ -10,9 +10,9 @@ from faster_coco_eval import COCO, COCOeval_faster
 from mmengine.evaluator import BaseMetric
 
 from soft_vit.datasets.coco_masks import encode_masks
-from soft_vit.engine.atomic_storage import write_atomically
 from soft_vit.engine.errors import UserError
 from soft_vit.registry import METRICS, register
+from soft_vit.weights.files import write_atomically
 
 __all__ = ["CocoAP"]
 

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from soft_vit.engine.atomic_storage import write_atomically
+from soft_vit.weights.files import write_atomically
 
 __all__ = ["ResultsFile"]
 

@@ -20,6 +20,7 @@ from soft_vit.engine.evaluation import fit_image_size
 from soft_vit.engine.finetune import fit_weights
 from soft_vit.engine.safe_checkpoint import load_checkpoint_file
 from soft_vit.models.checkpoint import unwrap_state_dict
+from soft_vit.weights import WeightsError
 
 __all__ = ["TimmPredictor", "readable_names"]
 
@@ -29,7 +30,8 @@ class TimmPredictor:
 
     checkpoint: a file of weights; they decide how many classes there are. pretrained: its published weights, without a
     checkpoint; False for random ones. img_size: side of the images, by default the model's own. topk: classes of each
-    image. Names of classes are those in the checkpoint, else ImageNet's where their number fits.
+    image. Names of classes are those in the checkpoint, else those
+    recorded with the weights, else ImageNet's, where their number fits.
 
     notes: a sentence for each thing that had to be changed in the weights. Raises UserError (a ValueError) or
     FileNotFoundError for what cannot be used.
@@ -60,7 +62,7 @@ class TimmPredictor:
         if img_size is not None:
             data["input_size"] = (data["input_size"][0], img_size, img_size)
         self.transform = create_transform(**data, is_training=False)
-        self.names = _class_names(self.model.num_classes, content)
+        self.names = _class_names(self.model, content)
         self.model.to(self.device)
 
     @torch.inference_mode()
@@ -79,6 +81,8 @@ def _create(name: str, pretrained: bool) -> nn.Module:
         raise UserError(f"timm has no model {name!r}; {hint}")
     try:
         return timm.create_model(name, pretrained=pretrained)
+    except WeightsError as error:
+        raise UserError(str(error)) from None
     except Exception as error:
         # From missing weights to a lost network, and every library below timm has its own types.
         raise UserError(
@@ -106,12 +110,14 @@ def _load(model: nn.Module, content: dict[str, Any], source: str | Path) -> list
     return sentences
 
 
-def _class_names(num_classes: int, content: dict[str, Any]) -> list[str]:
-    names = ((content.get("meta") or {}).get("dataset_meta") or {}).get("classes") or ()
-    if len(names) != num_classes:
-        subset = infer_imagenet_subset({"num_classes": num_classes})
-        names = () if subset is None else ImageNetInfo(subset).label_names()
-    return readable_names(names)
+def _class_names(model: nn.Module, content: dict[str, Any]) -> list[str]:
+    in_checkpoint = ((content.get("meta") or {}).get("dataset_meta") or {}).get("classes") or ()
+    of_weights = getattr(model, "pretrained_cfg", {}).get("label_names") or ()
+    for names in (in_checkpoint, of_weights):
+        if len(names) == model.num_classes:
+            return readable_names(names)
+    subset = infer_imagenet_subset({"num_classes": model.num_classes})
+    return readable_names(() if subset is None else ImageNetInfo(subset).label_names())
 
 
 def readable_names(names: Sequence[Any]) -> list[str]:

@@ -1,0 +1,47 @@
+"""Folders in which weights are looked up, and the files that come with the package."""
+
+import os
+from pathlib import Path
+
+import torch
+
+__all__ = ["INDEX_FILE", "RESOURCES", "WEIGHTS_VARIABLE", "download_folder", "lookup_folders", "own_folder"]
+
+WEIGHTS_VARIABLE = "SOFT_VIT_CHECKPOINTS"
+
+_PACKAGE = Path(__file__).parents[1]
+
+# Configs, checkpoints/ and the metafile: in the repository they lie beside the package, and a wheel carries them in the
+# folder where OpenMMLab's installer looks for them.
+RESOURCES = _PACKAGE / ".mim" if (_PACKAGE / ".mim").is_dir() else _PACKAGE.parent
+INDEX_FILE = RESOURCES / "checkpoints" / "index.json"
+
+
+def in_repository() -> bool:
+    return _PACKAGE.parent == RESOURCES and INDEX_FILE.is_file()
+
+
+def hub_folder(cache_dir: str | Path | None = None) -> Path:
+    """The cache of downloads: cache_dir, by default that of torch.hub."""
+    return Path(cache_dir).expanduser() if cache_dir is not None else Path(torch.hub.get_dir()) / "checkpoints"
+
+
+def lookup_folders(cache_dir: str | Path | None = None) -> list[Path]:
+    """Where a recorded file is looked for, in this order."""
+    named = os.environ.get(WEIGHTS_VARIABLE)
+    folders = [Path(named).expanduser()] if named else []
+    return [*folders, RESOURCES / "checkpoints", hub_folder(cache_dir)]
+
+
+def own_folder(cache_dir: str | Path | None = None) -> Path:
+    """Where a user is told to put a file."""
+    named = os.environ.get(WEIGHTS_VARIABLE)
+    if named:
+        return Path(named).expanduser()
+    return RESOURCES / "checkpoints" if in_repository() else hub_folder(cache_dir)
+
+
+def download_folder(cache_dir: str | Path | None = None) -> Path:
+    """Where a download is saved: the folder that the environment names, else the cache."""
+    named = os.environ.get(WEIGHTS_VARIABLE)
+    return Path(named).expanduser() if named else hub_folder(cache_dir)

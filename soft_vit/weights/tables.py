@@ -1,0 +1,66 @@
+"""What is written from the index: the table of the READMEs, and OpenMMLab's `model-index.yml`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+
+from soft_vit.weights.index import Entry
+from soft_vit.weights.transport import page_link
+
+__all__ = ["metafile", "readme_table"]
+
+PAPERS = {
+    "SOFT": ("https://arxiv.org/abs/2110.11945", "SOFT: Softmax-free Transformer with Linear Complexity"),
+    "SOFT-norm": ("https://arxiv.org/abs/2207.03341", "Softmax-free Linear Transformers"),
+}
+
+
+def readme_table(entries: Sequence[Entry]) -> str:
+    """A Markdown table with a row for each entry; every figure says whether it was published or measured."""
+    rows = ["| weights | top-1 % | on | said by | file |", "|---|---|---|---|---|"]
+    for entry in entries:
+        where = f"[{entry.file}]({page_link(entry)})" if entry.sources else f"checkpoints/{entry.file}"
+        for metric in entry.metrics or [None]:
+            figures = ["", "", ""]
+            if metric is not None:
+                said = f"published, {metric.source}" if metric.origin == "published" else "measured here"
+                figures = [f"{metric.value:g}", metric.dataset, said]
+            rows.append(f"| {' | '.join([f'`{entry.name}`', *figures, where])} |")
+    return "\n".join(rows) + "\n"
+
+
+def metafile(entries: Sequence[Entry]) -> str:
+    """The YAML text by which OpenMMLab's tools find models; the weights come through timm, as everywhere else."""
+    index = {
+        "Collections": [
+            {
+                "Name": name,
+                "Metadata": {"Architecture": ["Softmax-free attention"]},
+                "Paper": dict(URL=url, Title=title),
+            }
+            for name, (url, title) in PAPERS.items()
+        ],
+        "Models": [_model(entry) for entry in entries if entry.config is not None],
+    }
+    header = "# Written from checkpoints/index.json by `python tools/write_model_index.py`.\n"
+    return header + yaml.safe_dump(index, sort_keys=False, allow_unicode=True, width=120)
+
+
+def _model(entry: Entry) -> dict[str, Any]:
+    results = [
+        {
+            "Dataset": metric.dataset,
+            "Task": "Image Classification",
+            "Metrics": {"Top 1 Accuracy" if metric.name == "top-1" else metric.name: metric.value},
+            "Origin": f"{metric.origin}: {metric.source}",
+        }
+        for metric in entry.metrics
+    ]
+    return {
+        "Name": entry.name,
+        "In Collection": "SOFT-norm" if entry.model.startswith("soft_norm_") else "SOFT",
+        "Config": entry.config,
+        "Weights": f"timm://{entry.name}",
+        "Results": results,
+    }

@@ -1,0 +1,75 @@
+"""The wheel works without the repository: what it carries, and the shipped weights in a folder of their own."""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCES = ("soft_vit", "configs", "checkpoints", "tools", "requirements", "setup.py", "pyproject.toml", "MANIFEST.in")
+SOURCES += ("README.md", "LICENSE", "model-index.yml")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    """Made from the source archive, as `python -m build` does."""
+    folder = tmp_path_factory.mktemp("build")
+    for name in SOURCES:
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copyfile
+        copy(ROOT / name, folder / name)
+    (folder / "checkpoints" / "SOFT_Tiny.pth").write_bytes(b"what a user put there")
+    for what, place in (("sdist", folder), ("wheel", folder / "unpacked")):
+        if what == "wheel":
+            shutil.unpack_archive(next((folder / "dist").glob("*.tar.gz")), place)
+            place = next(place.iterdir())
+        code = f"import setuptools.build_meta as b; b.build_{what}({str(folder / 'dist')!r})"
+        subprocess.run([sys.executable, "-c", code], cwd=place, check=True, capture_output=True)
+    return next((folder / "dist").glob("*.whl"))
+
+
+def test_carries_what_lies_beside_the_package(wheel):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    configs = [path.relative_to(ROOT) for path in (ROOT / "configs").rglob("*.py")]
+    tools = [path.relative_to(ROOT) for path in (ROOT / "tools").glob("*.*") if path.suffix in (".py", ".sh")]
+    shipped = ["checkpoints/index.json", "checkpoints/README.md", "checkpoints/soft_pico.shapes.safetensors"]
+    expected = {f"soft_vit/.mim/{path}" for path in [*configs, *tools, *shipped, "model-index.yml"]}
+    assert {name for name in names if ".mim" in name} == expected
+    modules = {str(path.relative_to(ROOT)) for path in (ROOT / "soft_vit").rglob("*.py")}
+    assert {name for name in names if name.endswith(".py")} - expected == modules
+    assert "soft_vit/py.typed" in names
+
+
+USE = """
+import pathlib, timm, soft_vit, torch
+from soft_vit.weights import WeightsError
+assert pathlib.Path(soft_vit.__file__).is_relative_to({target!r}), soft_vit.__file__
+model = timm.create_model("soft_pico.shapes", pretrained=True).eval()
+print(model(torch.zeros(1, 3, 64, 64)).shape, model.pretrained_cfg["label_names"][0])
+try:
+    timm.create_model("soft_tiny", pretrained=True)
+except WeightsError as error:
+    print(error)
+"""
+
+
+@pytest.mark.slow
+def test_works_without_the_repository(wheel, tmp_path):
+    target = tmp_path / "site"
+    pip = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--target", str(target), str(wheel)]
+    subprocess.run(pip, check=True, capture_output=True)
+    # A closed port in the place of the network.
+    environment = {**os.environ, "PYTHONPATH": str(target), "HTTPS_PROXY": "http://127.0.0.1:9", "TORCH_HOME": "hub"}
+    environment.pop("SOFT_VIT_CHECKPOINTS", None)
+    run = [sys.executable, "-c", USE.format(target=str(target))]
+    done = subprocess.run(run, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    first, second = done.stdout.splitlines()
+    assert first == "torch.Size([1, 10]) circle"
+    assert "hub/checkpoints/SOFT_Tiny.pth" in second
+    check = [sys.executable, "-m", "soft_vit.models.check", str(target / "soft_vit/.mim/checkpoints")]
+    check[-1] += "/soft_pico.shapes.safetensors"
+    said = subprocess.run(check, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stdout
+    assert "pretrained=True reads it for soft_pico.shapes." in said

@@ -1,0 +1,89 @@
+"""tools/check_checkpoint.py: what it says of a file, and its exit code."""
+
+import os
+import re
+
+import pytest
+import torch
+from released import released_shapes
+from safetensors.torch import save_file
+
+from soft_vit.models import pretrained
+from soft_vit.weights.folders import INDEX_FILE
+
+SHAPES = INDEX_FILE.parent / "soft_pico.shapes.safetensors"
+
+
+@pytest.fixture(scope="module")
+def weights() -> dict[str, torch.Tensor]:
+    """Of the released names and shapes, with one number in each."""
+    return {name: torch.zeros(()).expand(shape) for name, shape in released_shapes().items()}
+
+
+class RunsCode:
+    def __init__(self, sentinel) -> None:
+        self.sentinel = sentinel
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.sentinel}",)
+
+
+def test_a_shipped_file(tool, capsys):
+    tool("check_checkpoint")([str(SHAPES)])
+    said = capsys.readouterr().out
+    assert f"{SHAPES}: It holds weights of size 'pico' with depths 1 1 2 1" in said
+    assert "10 classes" in said
+    assert pretrained.ENTRIES["soft_pico.shapes"].sha256 in said
+    assert "pretrained=True reads it for soft_pico.shapes." in said
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("SOFT_Tiny_norm.pth", {}, "For pretrained=True of soft_norm_tiny.fudan_in1k, put it into "),
+        ("mine.pth", {"arch": "soft_norm_tiny"}, "trained as soft_norm_tiny.*recorded under the name mine.pth"),
+    ],
+)
+def test_a_released_file(name, content, said, weights, tool, tmp_path, capsys):
+    torch.save({"state_dict": weights, **content}, tmp_path / name)
+    tool("check_checkpoint")([str(tmp_path / name)])
+    assert re.search(said, capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "said"),
+    [
+        ("nowhere.pth", None, "There is no checkpoint"),
+        ("SOFT_Large_norm.pth", "tiny", "of size 'tiny' .* recorded for soft_norm_large"),
+        ("SOFT_Tiny.pth", "normalised", "noted in it of soft_norm, and SOFT_Tiny.pth is recorded for soft_tiny"),
+        ("mine.pth", "not finite", r"norm\.bias .* not finite"),
+        ("mine.pth", "attack", "could run code"),
+        ("mine.pth", "foreign", "not of a soft_vit pyramid"),
+        (SHAPES.name, "tiny", r"is not the file of soft_pico\.shapes"),
+    ],
+)
+def test_refused(name, kind, said, weights, tool, tmp_path, capsys):
+    content = {"state_dict": weights}
+    if kind == "normalised":
+        content["arch"] = "soft_norm_tiny"
+    elif kind == "not finite":
+        content["state_dict"] = {**weights, "norm.bias": torch.full((512,), float("inf"))}
+    elif kind == "attack":
+        content["extra"] = RunsCode(tmp_path / "executed")
+    elif kind == "foreign":
+        content = {"conv1.weight": torch.ones(1)}
+    path = tmp_path / name
+    if kind is not None and path.suffix == ".safetensors":
+        save_file({"norm.bias": torch.zeros(1)}, path)
+    elif kind is not None:
+        torch.save(content, path)
+    with pytest.raises(SystemExit) as ended:
+        tool("check_checkpoint")([str(path), str(SHAPES)])
+    assert ended.value.code == 1
+    printed = capsys.readouterr()
+    assert re.search(said, printed.err)
+    assert printed.err.startswith(f"error: {path}: ")
+    assert len(printed.err.splitlines()) == 1
+    # The other file is looked at all the same.
+    assert f"{SHAPES}: It holds" in printed.out
+    assert not (tmp_path / "executed").exists()

@@ -1,0 +1,174 @@
+"""The index of recorded weights: what it takes, what it refuses in one sentence, and what is written from it."""
+
+import json
+import runpy
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import timm
+import yaml
+
+from soft_vit.models.soft import MODELS
+from soft_vit.weights import Entry, Metric, add_entry, load_index
+from soft_vit.weights.files import sha256_of
+from soft_vit.weights.folders import INDEX_FILE, RESOURCES
+from soft_vit.weights.tables import metafile, readme_table
+
+ROOT = Path(__file__).parents[2]
+GOOD = {"model": "soft_tiny", "tag": "ours_in1k", "file": "soft_tiny.pth"}
+FULL = Entry(
+    **GOOD,
+    sources=("https://example.org/w.pth", "gdrive:1S04DCotIOkP0DaBb8WStQ513z82qT9de", "hf-hub:owner/name.v1"),
+    size=3,
+    sha256="0" * 64,
+    license="mit",
+    config="configs/soft_tiny.py",
+    metrics=(Metric("ImageNet-1k", "top-1", 79.3, "measured", "python tools/test.py"),),
+    cfg={"num_classes": 10, "mean": (0.5, 0.5, 0.5)},
+    notes="A note.",
+)
+
+
+def test_written_and_read_again(tmp_path):
+    path = tmp_path / "new" / "index.json"
+    add_entry(FULL, path)
+    add_entry(Entry(**GOOD | {"tag": "b"}), path)
+    add_entry(replace(FULL, size=4), path)
+    assert load_index(path) == (replace(FULL, size=4), Entry(**GOOD | {"tag": "b"}))
+    assert [file.name for file in path.parent.iterdir()] == ["index.json"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        *[
+            ({"file": name}, "file is .* without a folder")
+            for name in ("../x.pth", "/etc/x.pth", "a/b.pth", "a\\b.pth", "..pth", ".x.pth", "x.pth\n", "x.py", "", 3)
+        ],
+        *[
+            ({"sources": [source]}, "source is .* hf-hub:OWNER/NAME")
+            for source in (
+                "http://example.org/x.pth",
+                "http://localhost.example.org/x.pth",
+                "http://127.0.0.1@example.org/x.pth",
+                "file:///etc/passwd",
+                "ftp://example.org/x.pth",
+                "gdrive:../../x/y/z/w/",
+                "hf-hub:owner/../name",
+                "https://example.org/a b",
+                "/x.pth",
+                None,
+            )
+        ],
+        ({"sources": "https://example.org/x"}, "sources is .* a list"),
+        ({"model": "soft-tiny"}, "model is 'soft-tiny'"),
+        ({"tag": "a.b"}, "tag is 'a.b'"),
+        ({"tag": ""}, "tag is ''"),
+        ({"size": -1}, "size is -1"),
+        ({"size": True}, "size is True"),
+        ({"sha256": "0" * 63}, "64 hex digits"),
+        ({"sha256": "G" * 64}, "64 hex digits"),
+        ({"config": "../configs/x.py"}, "config is"),
+        ({"config": "configs/../x.py"}, "config is"),
+        ({"cfg": {"file": "/etc/passwd"}}, "cfg is .*some of num_classes"),
+        ({"cfg": {"url": "http://x"}}, "cfg is .*some of num_classes"),
+        ({"surprise": 1}, "entry is .*surprise"),
+        ({"metrics": [{"value": 1}]}, "metric is"),
+        ({"metrics": [dict(dataset="d", name="n", value=float("nan"), origin="measured", source="s")]}, "value is nan"),
+        ({"metrics": [dict(dataset="d", name="n", value=1, origin="ours", source="s")]}, "origin is 'ours'"),
+    ],
+    ids=str,
+)
+def test_refused_entries(changes, message, tmp_path):
+    path = tmp_path / "index.json"
+    path.write_text(json.dumps({"version": 1, "entries": [GOOD | changes]}))
+    with pytest.raises(ValueError, match=message) as refused:
+        load_index(path)
+    assert str(path) in str(refused.value)
+    assert len(str(refused.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", '{"version": 2, "entries": []}', '{"version": 1}', '{"version": 1, "entries": [1]}', "\xff"],
+)
+def test_refused_files(text, tmp_path):
+    path = tmp_path / "index.json"
+    path.write_bytes(text.encode("latin1"))
+    with pytest.raises(ValueError, match=r"index\.json cannot be used"):
+        load_index(path)
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match="cannot be used"):
+        add_entry(FULL, path)
+    assert path.read_bytes() == before
+
+
+def test_names_differ(tmp_path):
+    path = tmp_path / "index.json"
+    path.write_text(json.dumps({"version": 1, "entries": [GOOD, GOOD]}))
+    with pytest.raises(ValueError, match="names that differ"):
+        load_index(path)
+
+
+def test_missing_index(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no index of weights .*nowhere\.json"):
+        load_index(tmp_path / "nowhere.json")
+
+
+class TestShippedIndex:
+    entries = load_index()
+
+    def test_names_models_and_configs_that_exist(self):
+        assert RESOURCES == ROOT
+        for entry in self.entries:
+            assert entry.model in MODELS
+            assert entry.name in timm.list_pretrained("soft_*")
+            assert (ROOT / entry.config).is_file()
+            assert entry.license
+            assert entry.metrics
+
+    def test_released_files_have_published_figures_only(self):
+        released = [entry for entry in self.entries if entry.tag.startswith("fudan")]
+        assert len({source for entry in released for source in entry.sources}) == 6
+        assert all(metric.origin == "published" for entry in released for metric in entry.metrics)
+        # The released "small" is recorded for both depths that it may have.
+        assert {e.model for e in released if e.file == "SOFT_Small_norm.pth"} == {"soft_norm_small", "soft_norm_base"}
+
+    def test_shipped_files_are_small_and_whole(self):
+        shipped = [entry for entry in self.entries if not entry.sources]
+        assert [entry.name for entry in shipped] == ["soft_pico.shapes"]
+        for entry in shipped:
+            path = INDEX_FILE.parent / entry.file
+            assert path.suffix == ".safetensors"
+            assert path.stat().st_size == entry.size < 8e6
+            assert sha256_of(path) == entry.sha256
+
+    def test_the_log_ends_with_the_recorded_figure(self):
+        text = (INDEX_FILE.parent / "soft_pico.shapes.log.jsonl").read_text()
+        assert "/" not in text.replace("accuracy/", "").replace("newton_residual/", "")
+        last = json.loads(text.splitlines()[-1])
+        assert last["accuracy/top1"] == self.entries[0].metrics[0].value
+
+    def test_metafile(self):
+        text = (ROOT / "model-index.yml").read_text()
+        assert text == metafile(self.entries), "run python tools/write_model_index.py"
+        models = yaml.safe_load(text)["Models"]
+        assert [model["Name"] for model in models] == [entry.name for entry in self.entries]
+        assert all(model["Weights"] for model in models)
+
+    @pytest.mark.parametrize("page", ["README.md", "checkpoints/README.md"])
+    def test_tables(self, page):
+        table = readme_table(self.entries)
+        assert table in (ROOT / page).read_text(), "put what python tools/write_model_index.py prints into it"
+        rows = table.splitlines()[2:]
+        assert len(rows) == sum(len(entry.metrics) for entry in self.entries)
+        assert all(("published" in row) != ("measured" in row) for row in rows)
+
+    def test_tool(self, tmp_path, capsys):
+        tool = runpy.run_path(str(ROOT / "tools" / "write_model_index.py"))["main"]
+        tool(["--out", str(tmp_path / "model-index.yml")])
+        assert capsys.readouterr().out == readme_table(self.entries)
+        assert (tmp_path / "model-index.yml").read_text() == metafile(self.entries)
+        with pytest.raises(SystemExit, match="error: There is no index of weights"):
+            tool(["--index", str(tmp_path / "nowhere.json")])

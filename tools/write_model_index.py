@@ -1,0 +1,33 @@
+"""Write model-index.yml from checkpoints/index.json, and print the table of weights for the READMEs.
+
+python tools/write_model_index.py
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    from soft_vit.weights import load_index
+    from soft_vit.weights.files import write_atomically
+    from soft_vit.weights.tables import metafile, readme_table
+
+    parser = argparse.ArgumentParser(
+        description="Write OpenMMLab's metafile from the index of weights, and print the table of weights."
+    )
+    parser.add_argument("--index", type=Path, default=ROOT / "checkpoints" / "index.json", help="default: %(default)s")
+    parser.add_argument("--out", type=Path, default=ROOT / "model-index.yml", help="default: %(default)s")
+    args = parser.parse_args(argv)
+    try:
+        entries = load_index(args.index)
+    except (ValueError, FileNotFoundError) as error:
+        raise SystemExit(f"error: {error}") from None
+    write_atomically(args.out, metafile(entries).encode())
+    print(readme_table(entries), end="")
+
+
+if __name__ == "__main__":
+    main()
