@@ -1,41 +1,65 @@
-"""Images per second of models, measured side by side: python tools/benchmark.py pvt_v2_b1 soft_tiny"""
+"""Speed and memory side by side, in one process, of models or of the attention operator alone.
+
+python tools/benchmark.py pvt_v2_b1 soft_tiny soft_tiny+naive
+python tools/benchmark.py --op naive newton cholesky softmax --tokens 784 3136 12544 50176
+"""
 
 import argparse
+import datetime
+from collections.abc import Sequence
+from pathlib import Path
 
-import timm
 import torch
 
 import soft_vit  # noqa: F401 - registers the models
-from soft_vit.analysis.throughput import MODES, machine_description, measure_throughput, throughput_table
+from soft_vit.analysis.operator_benchmark import OPERATORS, measure_operator, operator_table, slope_table
+from soft_vit.analysis.throughput import MODES, VARIANTS, measure_throughput, throughput_table
+from soft_vit.analysis.timing import machine_description, rows_as_csv
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("models", nargs="+", help="timm model names; ratios are against the first")
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    variants = ", ".join(f"+{name}" for name in VARIANTS)
+    parser.add_argument("models", nargs="*", help=f"timm names, with {variants}; ratios are against the first")
+    parser.add_argument("--op", nargs="+", choices=OPERATORS, metavar="OPERATOR", help=f"of {', '.join(OPERATORS)}")
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--img-size", type=int, nargs="+", default=[224], metavar="SIZE", help="side, or height width")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES)
+    parser.add_argument("--memory", action="store_true", help="the peak of a step as well")
+    parser.add_argument("--tokens", type=int, nargs="+", default=[784, 3136, 12544, 50176], metavar="N")
+    parser.add_argument("--num-heads", type=int, default=2)
+    parser.add_argument("--head-dim", type=int, default=32)
+    parser.add_argument("--num-bottleneck", type=int, default=49)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="float32")
     parser.add_argument("--threads", type=int, help="CPU threads; all by default")
-    args = parser.parse_args()
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="the same figures, unrounded")
+    args = parser.parse_args(argv)
+    if bool(args.models) == bool(args.op):
+        parser.error("give models, or --op with operators, and not both.")
     if args.threads:
         torch.set_num_threads(args.threads)
-    height, width = (args.img_size * 2)[:2]
-    if unknown := [name for name in args.models if not timm.is_model(name)]:
-        parser.exit(1, f"There is no model {unknown[0]}; timm.list_models() lists those there are.\n")
-    timings = measure_throughput(
-        args.models,
-        batch_size=args.batch_size,
-        img_size=(height, width),
-        modes=args.modes,
-        rounds=args.rounds,
-        device=args.device,
-        dtype=getattr(torch, args.dtype),
-    )
-    print(f"{machine_description(args.device)}; batch {args.batch_size}, {height} x {width}, {args.dtype}\n")
-    print(throughput_table(timings))
+    common = dict(batch_size=args.batch_size, rounds=args.rounds, device=args.device, dtype=getattr(torch, args.dtype))
+    try:
+        if args.op:
+            shape = dict(num_heads=args.num_heads, head_dim=args.head_dim, num_bottleneck=args.num_bottleneck)
+            timings = measure_operator(args.op, args.tokens, **shape, **common)
+            what = f"batch {args.batch_size}, {args.num_heads} heads of {args.head_dim}, M = {args.num_bottleneck}"
+            table = f"{operator_table(timings)}\n\n{slope_table(timings)}".rstrip()
+        else:
+            height, width = (args.img_size * 2)[:2]
+            timings = measure_throughput(
+                args.models, img_size=(height, width), modes=args.modes, memory=args.memory, **common
+            )
+            what = f"batch {args.batch_size}, {height} x {width}"
+            table = throughput_table(timings)
+    except ValueError as error:
+        parser.exit(1, f"{error}\n")
+    machine, today = machine_description(args.device), datetime.date.today().isoformat()
+    print(f"{today}; {machine}; {what}, {args.dtype}\n\n{table}")
+    if args.csv:
+        args.csv.write_text(rows_as_csv(timings, date=today, machine=machine, case=what, dtype=args.dtype))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import torch
 
 
 def main() -> None:
-    from soft_vit.analysis.throughput import machine_description
+    from soft_vit.analysis.timing import machine_description
     from soft_vit.engine.config import load_config
     from soft_vit.engine.data_rate import measure_data_rate, write_photographs
     from soft_vit.engine.errors import plain_errors

@@ -9,7 +9,7 @@ import torch
 
 import soft_vit  # noqa: F401  registers the models
 from soft_vit.analysis.resolution import FORMS, measure_resolutions, resolution_table, slopes_table
-from soft_vit.analysis.throughput import machine_description
+from soft_vit.analysis.timing import machine_description
 
 SIZES = ("224", "448", "800x1333", "896", "1344", "1792")
 

@@ -16,7 +16,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     import torch
     from mmengine.config import DictAction
 
-    from soft_vit.analysis.throughput import machine_description
+    from soft_vit.analysis.timing import machine_description
     from soft_vit.engine.errors import plain_errors
     from soft_vit.engine.step_overhead import measure_step_overhead, overhead_table
 

@@ -7,7 +7,7 @@ import torch
 
 from soft_vit.analysis.comparison import compare_attentions, comparison_csv, comparison_table
 from soft_vit.analysis.lengths import lengths_table, measure_all, plot_lengths
-from soft_vit.analysis.throughput import machine_description
+from soft_vit.analysis.timing import machine_description
 from soft_vit.layers import ATTENTIONS
 
 

@@ -6,7 +6,7 @@ import torch
 
 import soft_vit  # noqa: F401 - registers the models
 from soft_vit.analysis.memory import training_memory_by_saving
-from soft_vit.analysis.throughput import machine_description
+from soft_vit.analysis.timing import machine_description
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 def main(argv: Sequence[str] | None = None) -> None:
     from mmengine.config import DictAction
 
-    from soft_vit.analysis.throughput import machine_description
+    from soft_vit.analysis.timing import machine_description
     from soft_vit.engine.accuracy import AccuracyRow, accuracy_csv, accuracy_table, compare_accuracy
     from soft_vit.engine.errors import plain_errors
     from soft_vit.layers import ATTENTIONS

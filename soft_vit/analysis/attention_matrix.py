@@ -63,6 +63,7 @@ def _matrix(attn: Attention, attend: Callable[..., Tensor], call: BoundArguments
     """The matrix of a call of attend, the method of attn; the call is used up."""
     values = [name for name in call.arguments if name == "v" or name.startswith("v_")]
     v, training, columns = call.arguments["v"], attn.training, []
+    call.arguments.pop("residual", None)
     # Dropout of the attention reads this flag.
     attn.training = False
     try:

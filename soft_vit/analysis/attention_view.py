@@ -84,9 +84,9 @@ def _watch_kernel(attn: SoftAttention, kept: dict[str, Tensor], index: int) -> N
     """Keep the kernel of the query and the bottleneck; watch_attention, around this, takes it away at its end."""
     attend = attn.attend
 
-    def watched(q: Tensor, bottleneck: Tensor, v: Tensor) -> Tensor:
+    def watched(q: Tensor, bottleneck: Tensor, *values: Tensor | None) -> Tensor:
         kept["kernel"] = gaussian_kernel(q[0, :, index, None], bottleneck[0])[:, 0]
-        return attend(q, bottleneck, v)
+        return attend(q, bottleneck, *values)
 
     attn.attend = watched
 

@@ -12,7 +12,7 @@ from torch import nn
 from tqdm import tqdm
 
 from soft_vit.analysis.memory import training_memory
-from soft_vit.analysis.throughput import seconds_of
+from soft_vit.analysis.timing import seconds_of
 from soft_vit.layers import PostNormBlock, attention_class
 
 DIM, NUM_HEADS, DEPTH, SIDE = 384, 12, 12, 28

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from soft_vit.analysis.lengths import log_log_slope
 from soft_vit.analysis.memory import training_memory
-from soft_vit.analysis.throughput import seconds_of
+from soft_vit.analysis.timing import seconds_of
 
 __all__ = ["FORMS", "Cost", "measure_resolutions", "resolution_table", "slopes_table"]
 

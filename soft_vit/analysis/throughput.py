@@ -1,28 +1,55 @@
-"""Throughput of several models side by side, in one process, so that a machine's moods reach all of them alike."""
+"""Images per second and memory of several models side by side, in one process."""
 
-import platform
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import median, quantiles
+from functools import partial
 
 import timm
 import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from soft_vit.analysis.memory import peak_memory
+from soft_vit.analysis.naive import naive_formulation
+from soft_vit.analysis.timing import check_rounds, spread, time_in_turn
+from soft_vit.models.folding import fold_batch_norm
+
 MODES = ("inference", "training")
+
+VARIANTS: dict[str, Callable[[nn.Module], nn.Module]] = {
+    "naive": naive_formulation,
+    "folded": fold_batch_norm,
+    "compiled": torch.compile,
+}
+"""What a name such as `soft_tiny+naive` makes of the model; a folded one has inference alone."""
 
 
 @dataclass
 class Timing:
-    """Images per second of one model in one mode: the median over rounds, and the quartiles."""
+    """Images per second of one model in one mode: the median over rounds, and the quartiles; MB of a step, if asked."""
 
     model: str
     mode: str
     median: float
     lower: float
     upper: float
+    memory_mb: float | None = None
+
+
+def create_variant(name: str, **kwargs: object) -> nn.Module:
+    """A timm model by name, with the variants after each `+` applied: `soft_tiny+naive`, `soft_tiny+folded+compiled`.
+
+    Raises ValueError for a model or a variant that there is not.
+    """
+    model_name, *variants = name.split("+")
+    if not timm.is_model(model_name):
+        raise ValueError(f"There is no model {model_name}; timm.list_models() lists those there are.")
+    if unknown := set(variants) - set(VARIANTS):
+        raise ValueError(f"{name} has no variant {min(unknown)}; after a + stand {', '.join(VARIANTS)}.")
+    model = timm.create_model(model_name, **kwargs)
+    for variant in variants:
+        model = VARIANTS[variant](model)
+    return model
 
 
 def measure_throughput(
@@ -34,73 +61,55 @@ def measure_throughput(
     rounds: int = 10,
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
+    memory: bool = False,
     progress: bool = True,
 ) -> list[Timing]:
-    """Time timm models by name, one step of each in turn, `rounds` times after one round of warm-up.
+    """Time timm models by name, with variants, one step of each in turn, `rounds` times after one round of warm-up.
 
     training is forward, cross-entropy, backward; inference is a forward pass in inference mode. bf16 and fp16 run under
-    autocast. Raises ValueError for an unknown mode or fewer than 3 rounds.
+    autocast. memory: the peak of a step beyond weights and input, by `peak_memory`. Raises ValueError for an unknown
+    mode or name, or fewer than 3 rounds.
     """
     if unknown := set(modes) - set(MODES):
         raise ValueError(f"modes={sorted(unknown)} are not known; use some of {', '.join(MODES)}.")
-    if rounds < 3:
-        raise ValueError(f"rounds={rounds} give no spread; use at least 3.")
+    check_rounds(rounds)
     height, width = (img_size, img_size) if isinstance(img_size, int) else img_size
     images = torch.randn(batch_size, 3, height, width, device=device)
     labels = torch.randint(10, (batch_size,), device=device)
-    models = {name: timm.create_model(name).to(device) for name in names}
-    steps = {"inference": _inference_step, "training": _training_step}
-
+    models = {name: create_variant(name).to(device) for name in names}
     timings = []
     with tqdm(
         total=len(modes) * (rounds + 1) * len(models), disable=not progress, desc="benchmark", leave=False
     ) as bar:
         for mode in modes:
-            seconds: dict[str, list[float]] = {name: [] for name in names}
-            for round_index in range(rounds + 1):
-                for name, model in models.items():
-                    elapsed = seconds_of(
-                        lambda model=model, mode=mode: steps[mode](model, images, labels, dtype), device
-                    )
-                    if round_index:
-                        seconds[name].append(elapsed)
-                    bar.update()
-            for name in names:
-                rates = [batch_size / s for s in seconds[name]]
-                lower, _, upper = quantiles(rates, n=4)
-                timings.append(Timing(name, mode, median(rates), lower, upper))
+            able = {name: model for name, model in models.items() if mode == "inference" or _trains(model)}
+            steps = {name: partial(_STEPS[mode], model, images, labels, dtype) for name, model in able.items()}
+            bar.update((len(models) - len(able)) * (rounds + 1))
+            for name, seconds in time_in_turn(steps, rounds, device, bar).items():
+                rates = spread([batch_size / s for s in seconds])
+                peak = peak_memory(steps[name], device) / 2**20 if memory else None
+                timings.append(Timing(name, mode, *rates, peak))
+                models[name].zero_grad(set_to_none=True)
     return timings
 
 
 def throughput_table(timings: Sequence[Timing]) -> str:
     """A Markdown table; the ratio column divides by the first model's median in the same mode."""
-    lines = ["| mode | model | images / s | quartiles | ratio |", "|---|---|---|---|---|"]
-    base = {}
+    memory = any(t.memory_mb is not None for t in timings)
+    lines = [
+        "| mode | model | images / s | quartiles | ratio |" + " memory (MB) |" * memory,
+        "|---" * (5 + memory) + "|",
+    ]
+    base: dict[str, float] = {}
     for t in timings:
-        base.setdefault(t.mode, t.median)
-        ratio = t.median / base[t.mode]
-        lines.append(f"| {t.mode} | {t.model} | {t.median:.1f} | {t.lower:.1f} - {t.upper:.1f} | {ratio:.2f} |")
+        ratio = t.median / base.setdefault(t.mode, t.median)
+        line = f"| {t.mode} | {t.model} | {t.median:.1f} | {t.lower:.1f} - {t.upper:.1f} | {ratio:.2f} |"
+        lines.append(line + (f" {t.memory_mb:.0f} |" if t.memory_mb is not None else ""))
     return "\n".join(lines)
 
 
-def machine_description(device: str | torch.device = "cpu") -> str:
-    """Device, threads and versions, for the head of a table."""
-    device = torch.device(device)
-    if device.type == "cuda":
-        name = torch.cuda.get_device_name(device)
-    else:
-        name = f"{platform.processor() or platform.machine()} CPU, {torch.get_num_threads()} threads"
-    return f"{name}; torch {torch.__version__}, timm {timm.__version__}, Python {platform.python_version()}"
-
-
-def seconds_of(step: Callable[[], None], device: str | torch.device) -> float:
-    """Seconds of a step, with what it leaves to a GPU."""
-    synchronize = torch.cuda.synchronize if torch.device(device).type == "cuda" else lambda: None
-    synchronize()
-    start = time.perf_counter()
-    step()
-    synchronize()
-    return time.perf_counter() - start
+def _trains(model: nn.Module) -> bool:
+    return any(parameter.requires_grad for parameter in model.parameters())
 
 
 def _autocast(images: Tensor, dtype: torch.dtype) -> torch.autocast:
@@ -119,3 +128,6 @@ def _training_step(model: nn.Module, images: Tensor, labels: Tensor, dtype: torc
     with _autocast(images, dtype):
         loss = nn.functional.cross_entropy(model(images), labels)
     loss.backward()
+
+
+_STEPS = {"inference": _inference_step, "training": _training_step}

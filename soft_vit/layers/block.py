@@ -1,13 +1,12 @@
 """Transformer blocks: an attention and an MLP, each with a residual connection and a LayerNorm."""
 
-from functools import partial
 from typing import Literal
 
-from timm.layers import DropPath, Mlp
+from timm.layers import DropPath
 from torch import Tensor, nn
 
 from soft_vit.layers.chunked import apply_in_chunks, check_chunks
-from soft_vit.layers.gelu import GELU
+from soft_vit.layers.mlp import Mlp
 
 DropPathMode = Literal["stochastic_depth", "dropout"]
 
@@ -46,7 +45,7 @@ class PostNormBlock(nn.Module):
         self.attn = attn
         self.drop_path1 = make_drop_path(drop_path, drop_path_mode)
         self.norm1 = nn.LayerNorm(dim, eps=1e-5, **dd)
-        self.mlp = Mlp(dim, int(dim * mlp_ratio), act_layer=partial(GELU, approximate="tanh"), drop=proj_drop, **dd)
+        self.mlp = Mlp(dim, int(dim * mlp_ratio), "tanh", drop=proj_drop, **dd)
         self.drop_path2 = make_drop_path(drop_path, drop_path_mode)
         self.norm2 = nn.LayerNorm(dim, eps=1e-5, **dd)
 
@@ -84,13 +83,18 @@ class PreNormBlock(nn.Module):
         self.attn = attn
         self.drop_path1 = make_drop_path(drop_path, "stochastic_depth")
         self.norm2 = nn.LayerNorm(dim, eps=1e-6, **dd)
-        self.mlp = Mlp(dim, int(dim * mlp_ratio), act_layer=GELU, drop=proj_drop, **dd)
+        self.mlp = Mlp(dim, int(dim * mlp_ratio), drop=proj_drop, **dd)
         self.drop_path2 = make_drop_path(drop_path, "stochastic_depth")
 
     def feed_forward(self, x: Tensor) -> Tensor:
         """The MLP of tokens `[B, N, C]`."""
         return apply_in_chunks(self.mlp, x, self.mlp_chunks)
 
-    def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        x = x + self.drop_path1(self.attn(self.norm1(x), feat_size))
+    def forward(self, x: Tensor, feat_size: tuple[int, int], num_read: int | None = None) -> Tensor:
+        """All tokens, or the first num_read alone where nobody reads the others; softmax attention only."""
+        attended = self.norm1(x)
+        if num_read is None:
+            x = x + self.drop_path1(self.attn(attended, feat_size))
+        else:
+            x = x[:, :num_read] + self.drop_path1(self.attn(attended, feat_size, num_read))
         return x + self.drop_path2(self.feed_forward(self.norm2(x)))

@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from soft_vit.layers.sizes import same_size
+
 
 def resample_pos_embed(
     pos_embed: Tensor, grid_size: tuple[int, int], feat_size: tuple[int, int], num_prefix_tokens: int = 0
@@ -14,7 +16,7 @@ def resample_pos_embed(
     unchanged. Half-pixel centres (align_corners=False), as the released SOFT models do it.
     """
     grid_size, feat_size = tuple(grid_size), tuple(feat_size)
-    if grid_size == feat_size:
+    if same_size(grid_size, feat_size):
         return pos_embed
     prefix, grid = pos_embed[:, :num_prefix_tokens], pos_embed[:, num_prefix_tokens:]
     grid = grid.mT.unflatten(2, grid_size)

@@ -10,7 +10,9 @@ from timm.layers import to_2tuple
 from timm.models import checkpoint
 from torch import Tensor, nn
 
-from soft_vit.layers import resample_pos_embed, reversible_blocks
+from soft_vit.layers import PreNormBlock, resample_pos_embed, reversible_blocks
+from soft_vit.layers.attention.softmax import SoftmaxAttention
+from soft_vit.layers.untouched import is_untouched
 
 # A leaf of symbolic tracing: it looks at sizes.
 torch.fx.wrap("resample_pos_embed")
@@ -60,8 +62,18 @@ class PyramidStage(nn.Module):
         self.pos_drop = nn.Dropout(pos_drop)
         self.blocks = nn.ModuleList(blocks)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """A map `[B, C_in, H_in, W_in]` to tokens `[B, prefix + N, C]` and their map (H, W)."""
+    @property
+    def can_read_prefix(self) -> bool:
+        """Whether the last block can compute the class token alone."""
+        block = self.blocks[-1]
+        plain = is_untouched(block, PreNormBlock) and is_untouched(block.attn, SoftmaxAttention)
+        return plain and self.num_prefix_tokens > 0 and not self.reversible
+
+    def forward(self, x: Tensor, prefix_only: bool = False) -> tuple[Tensor, tuple[int, int]]:
+        """A map `[B, C_in, H_in, W_in]` to tokens `[B, prefix + N, C]` and their map (H, W).
+
+        prefix_only: the last block computes the prefix alone, `[B, prefix, C]`; where `can_read_prefix`.
+        """
         x = self.patch_embed(x)
         B, _, H, W = x.shape
         x = x.flatten(2).transpose(1, 2)
@@ -70,11 +82,12 @@ class PyramidStage(nn.Module):
         x = self.pos_drop(x + resample_pos_embed(self.pos_embed, self.grid_size, (H, W), self.num_prefix_tokens))
         if self.reversible:
             return reversible_blocks(self.blocks, x, (H, W)), (H, W)
-        for block in self.blocks:
+        for i, block in enumerate(self.blocks):
+            last = (self.num_prefix_tokens,) if prefix_only and i == len(self.blocks) - 1 else ()
             if self.grad_checkpointing and not torch.jit.is_scripting():
-                x = checkpoint(block, x, (H, W))
+                x = checkpoint(block, x, (H, W), *last)
             else:
-                x = block(x, (H, W))
+                x = block(x, (H, W), *last)
         return x, (H, W)
 
     def to_map(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:

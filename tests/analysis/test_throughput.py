@@ -18,7 +18,26 @@ def test_ratios_are_against_the_first_model_of_the_mode():
     assert [line.split("|")[-2].strip() for line in table[2:]] == ["1.00", "1.50", "1.00"]
 
 
-@pytest.mark.parametrize(("kwargs", "message"), [({"modes": ["flight"]}, "flight"), ({"rounds": 2}, "rounds=2")])
-def test_bad_arguments(kwargs, message):
+def test_variants_of_a_model():
+    names = ["soft_pico", "soft_pico+naive", "soft_pico+folded"]
+    timings = measure_throughput(names, batch_size=2, img_size=32, rounds=3, memory=True, progress=False)
+    # A folded model has no gradients.
+    assert [t.model for t in timings] == names + names[:2]
+    plain, naive, _, training, _ = (t.memory_mb for t in timings)
+    assert 0 < min(plain, naive) <= max(plain, naive) < training
+    assert throughput_table(timings).splitlines()[0].split("|")[-2].strip() == "memory (MB)"
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "message"),
+    [
+        ("soft_pico", {"modes": ["flight"]}, "flight"),
+        ("soft_pico", {"rounds": 2}, "rounds=2"),
+        ("soft_pic", {}, "There is no model soft_pic"),
+        ("soft_pico+fast", {}, "no variant fast; after a . stand naive"),
+        ("softmax_pyramid_pico+naive", {}, "no softmax-free attention"),
+    ],
+)
+def test_bad_arguments(name, kwargs, message):
     with pytest.raises(ValueError, match=message):
-        measure_throughput(["soft_pico"], progress=False, **kwargs)
+        measure_throughput([name], progress=False, **kwargs)

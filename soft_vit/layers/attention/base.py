@@ -22,7 +22,7 @@ class Attention(nn.Module):
 
     The attention itself stands in a method `attend`, so that its matrix can be read off: the values are its argument
     `v` (further ones `v_...`), it is linear in them, and all channels of a head, however many, have one matrix. What
-    is made of the values besides stands outside of it.
+    is made of the values besides stands outside of it, or comes in as `residual`, which is added to the result.
     """
 
     cost: ClassVar[str]

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import SelfAttention
+from soft_vit.layers.sizes import same_size
 from soft_vit.ops.choices import check_choice
 
 Sharing = Literal["none", "headwise", "kv"]
@@ -23,7 +24,7 @@ def resample_projection(weight: Tensor, feat_size: tuple[int, int]) -> Tensor:
     unchanged.
     """
     old, new = tuple(weight.shape[-2:]), tuple(feat_size)
-    if old == new:
+    if same_size(old, new):
         return weight
     full = weight.float()
     resampled = F.interpolate(full, size=new, mode="bilinear", align_corners=False)

@@ -9,10 +9,12 @@ from timm.layers import to_2tuple
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, check_heads
+from soft_vit.layers.sizes import same_size, smaller
+from soft_vit.layers.untouched import is_untouched
 from soft_vit.ops import soft_attention
 from soft_vit.ops.choices import check_choice
 from soft_vit.ops.inverse import NEWTON_GRADIENTS, NEWTON_STARTS, NewtonGradient, NewtonStart
-from soft_vit.ops.soft_attention import INVERSES, Inverse
+from soft_vit.ops.soft_attention import BACKENDS, INVERSES, Backend, Inverse
 
 Sampling = Literal["conv", "avg", "random", "first"]
 
@@ -25,6 +27,8 @@ def project_to_map(x: Tensor, linear: nn.Linear, scale: float = 1.0) -> Tensor:
 
     Head-wise maps and matrices are views of that layout, so no head is ever copied.
     """
+    if not is_untouched(linear, nn.Linear):
+        return scale * linear(x).mT
     weight = linear.weight.expand(x.shape[0], -1, -1)
     if linear.bias is None:
         return scale * torch.bmm(weight, x.mT)
@@ -33,25 +37,27 @@ def project_to_map(x: Tensor, linear: nn.Linear, scale: float = 1.0) -> Tensor:
 
 def project_from_map(x: Tensor, linear: nn.Linear) -> Tensor:
     """`linear` on a map `[B, C, N]`, giving tokens `[B, N, C']`."""
+    if not is_untouched(linear, nn.Linear):
+        return linear(x.mT)
     return torch.baddbmm(linear.bias, x.mT, linear.weight.T.expand(x.shape[0], -1, -1))
 
 
 def reduced_grid(feat_size: tuple[int, int], sr_ratio: int, limit: tuple[int, int] | None) -> tuple[int, int]:
     """The grid of whole windows of side sr_ratio on a map, at most `limit`; a remainder of the map is dropped."""
-    if min(feat_size) < sr_ratio:
+    if feat_size[0] < sr_ratio or feat_size[1] < sr_ratio:
         raise ValueError(
             f"A map of {feat_size[0]} x {feat_size[1]} tokens has no window of {sr_ratio} x {sr_ratio} to sample a "
             f"bottleneck token from; use an image of at least 32 x 32 pixels, or a smaller sr_ratio."
         )
     height, width = feat_size[0] // sr_ratio, feat_size[1] // sr_ratio
-    return (height, width) if limit is None else (min(height, limit[0]), min(width, limit[1]))
+    return (height, width) if limit is None else (smaller(height, limit[0]), smaller(width, limit[1]))
 
 
 def conv_tokens(q: Tensor, weight: Tensor, sr_ratio: int, limit: tuple[int, int] | None) -> Tensor:
     """Convolution of query maps `[P, D, H, W]` with kernel = stride, pooled to at most `limit`: tokens `[P, M, D]`."""
     grid = reduced_grid(q.shape[-2:], sr_ratio, limit)
     tokens = F.conv2d(q, weight, stride=sr_ratio)
-    if tuple(tokens.shape[-2:]) != grid:
+    if not same_size(tokens.shape[-2:], grid):
         tokens = F.adaptive_avg_pool2d(tokens, grid)
     return tokens.flatten(2).mT
 
@@ -80,11 +86,22 @@ def random_tokens(q: Tensor, sr_ratio: int, limit: tuple[int, int] | None, redra
     return q.flatten(2)[..., index].mT
 
 
+def head_conv(v: Tensor, weight: Tensor) -> Tensor:
+    """Depthwise convolution of maps `[B, C, H, W]` with one kernel for each head, weight `[heads, 1, k, k]`."""
+    channels = v.shape[1]
+    if torch.is_grad_enabled() and v.device.type == "cpu":
+        # oneDNN has a fast gradient of the kernel in this order alone; the other takes longer than the copy and it.
+        v = v.contiguous(memory_format=torch.channels_last)
+    weight = weight.repeat_interleave(channels // weight.shape[0], dim=0)
+    return F.conv2d(v, weight, padding=weight.shape[-1] // 2, groups=channels)
+
+
 # Leaves of symbolic tracing: they look at sizes.
 torch.fx.wrap("soft_attention")
 torch.fx.wrap("project_to_map")
 torch.fx.wrap("project_from_map")
 torch.fx.wrap("conv_tokens")
+torch.fx.wrap("head_conv")
 torch.fx.wrap("average_tokens")
 torch.fx.wrap("first_tokens")
 torch.fx.wrap("random_tokens")
@@ -100,7 +117,7 @@ class SoftAttention(Attention):
     max_bottleneck: grid to which sampled tokens are pooled where theirs is larger, which bounds the cost in N.
     local_kernel: side of the depthwise convolution, odd, one kernel for each head; 0 for none; by default the next odd
         number above sr_ratio.
-    inverse, newton_iters, newton_start, newton_gradient, ridge: see `soft_vit.ops.soft_attention`.
+    inverse, newton_iters, newton_start, newton_gradient, ridge, backend: see `soft_vit.ops.soft_attention`.
     """
 
     cost: ClassVar[str] = "N*M"
@@ -125,6 +142,7 @@ class SoftAttention(Attention):
         newton_start: NewtonStart | None = None,
         newton_gradient: NewtonGradient = "closed_form",
         ridge: float | None = None,
+        backend: Backend | None = None,
         proj_drop: float = 0.0,
         device=None,
         dtype=None,
@@ -138,6 +156,7 @@ class SoftAttention(Attention):
         self.newton_iters = newton_iters
         self.newton_start = check_choice("newton_start", newton_start or self.default_start, NEWTON_STARTS)
         self.newton_gradient = check_choice("newton_gradient", newton_gradient, NEWTON_GRADIENTS)
+        self.backend = None if backend is None else check_choice("backend", backend, BACKENDS)
         # Without a ridge, equal tokens have no Cholesky factor.
         default_ridge = SoftAttention.default_ridge if inverse == "cholesky" else self.default_ridge
         self.ridge = default_ridge if ridge is None else ridge
@@ -175,8 +194,11 @@ class SoftAttention(Attention):
             return first_tokens(q, self.sr_ratio, self.limit)
         return random_tokens(q, self.sr_ratio, self.limit, self.training)
 
-    def attend(self, q: Tensor, bottleneck: Tensor, v: Tensor) -> Tensor:
-        """Queries and values `[B, heads, N, C / heads]` through bottleneck tokens `[B, heads, M, C / heads]`."""
+    def attend(self, q: Tensor, bottleneck: Tensor, v: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Queries and values `[B, heads, N, C / heads]` through bottleneck tokens `[B, heads, M, C / heads]`.
+
+        residual: shaped as the values, added to the result.
+        """
         return soft_attention(
             q,
             bottleneck,
@@ -187,6 +209,8 @@ class SoftAttention(Attention):
             ridge=self.ridge,
             start=self.newton_start,
             gradient=self.newton_gradient,
+            residual=residual,
+            backend=self.backend,
         )
 
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
@@ -196,18 +220,16 @@ class SoftAttention(Attention):
         v = project_to_map(x, self.v)
         bottleneck = self.sample_bottleneck(q.reshape(B * self.num_heads, self.head_dim, H, W))
         heads = (B, self.num_heads, self.head_dim, N)
+        local = None
+        if self.local is not None:
+            local = head_conv(v.reshape(B, C, H, W), self.local.weight).reshape(heads).transpose(2, 3)
         x = self.attend(
             q.reshape(heads).transpose(2, 3),
             bottleneck.reshape(B, self.num_heads, -1, self.head_dim),
             v.reshape(heads).transpose(2, 3),
+            local,
         )
         x = x.transpose(2, 3).reshape(B, C, N)
-        if self.local is not None:
-            weight = self.local.weight.repeat_interleave(self.head_dim, dim=0)
-            v_map = v.reshape(B, C, H, W)
-            x = x + F.conv2d(v_map, weight, padding=self.local.padding, groups=self.head_dim * self.num_heads).flatten(
-                2
-            )
         return self.proj_drop(project_from_map(x, self.proj))
 
 

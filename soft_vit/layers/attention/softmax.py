@@ -41,9 +41,11 @@ class SoftmaxAttention(Attention):
         """Queries, keys and values `[B, heads, N, C / heads]` to the result of that shape."""
         return F.scaled_dot_product_attention(q, k, v, dropout_p=self.attn_drop if self.training else 0.0)
 
-    def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
+    def forward(self, x: Tensor, feat_size: tuple[int, int], num_queries: int | None = None) -> Tensor:
+        """What tokens `[B, N, C]` become, or the first num_queries of them, `[B, num_queries, C]`."""
         B, N, C = x.shape
-        q = self.q(x).reshape(B, N, self.num_heads, self.head_dim).transpose(1, 2)
+        read = x if num_queries is None else x[:, :num_queries]
+        q = self.q(read).reshape(B, -1, self.num_heads, self.head_dim).transpose(1, 2)
         k, v = self.kv(x).reshape(B, N, 2, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4).unbind(0)
         x = self.attend(q, k, v)
-        return self.proj_drop(self.proj(x.transpose(1, 2).reshape(B, N, C)))
+        return self.proj_drop(self.proj(x.transpose(1, 2).reshape(B, -1, C)))

@@ -112,3 +112,29 @@ def test_a_map_without_a_window_is_refused():
     layer = SoftAttention(32, 1, feat_size=(8, 8), sr_ratio=8)
     with pytest.raises(ValueError, match=r"7 x 9 tokens.*8 x 8"):
         layer(torch.randn(1, 63, 32), (7, 9))
+
+
+class Doubled(torch.nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
+
+
+@pytest.mark.parametrize("name", ["q", "v", "proj"])
+@pytest.mark.parametrize("change", ["adapter", "hook"])
+def test_what_is_put_on_a_projection_works(name, change):
+    layer = SoftAttention(16, 2, feat_size=(5, 7), sr_ratio=2, dtype=torch.float64)
+    x = torch.randn(2, 35, 16, dtype=torch.float64)
+    plain, linear = layer(x, (5, 7)), getattr(layer, name)
+    weights = {key: value.clone() for key, value in linear.state_dict().items()}
+    if change == "hook":
+        linear.register_forward_hook(lambda module, inputs, out: 2 * out)
+    else:
+        doubled = Doubled(16, 16, dtype=torch.float64)
+        doubled.load_state_dict(weights)
+        setattr(layer, name, doubled)
+    changed = layer(x, (5, 7))
+    assert not torch.allclose(changed, plain)
+    expected = SoftAttention(16, 2, feat_size=(5, 7), sr_ratio=2, dtype=torch.float64)
+    expected.load_state_dict(layer.state_dict())
+    getattr(expected, name).load_state_dict({key: 2 * value for key, value in weights.items()})
+    torch.testing.assert_close(changed, expected(x, (5, 7)))

@@ -1,0 +1,122 @@
+"""Softmax-free attention as the released code computes it, step by step: what speed and memory are measured against.
+
+The same function of the same weights as the models of this package (arXiv 2110.11945, Eq. 8-10), in the order of the
+formulas: heads copied apart, kernels of distances in several passes, `V <- 2 V - V P V` product by product,
+`(K1 V_T)(K1^T V)` from left to right, GELU written out in elementary functions.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from soft_vit.layers.attention.soft import SoftAttention
+from soft_vit.layers.gelu import GELU
+from soft_vit.ops.inverse import newton_step_size
+
+
+class NaiveTanhGELU(nn.Module):
+    """`x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`, a pass over memory for each operation."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * torch.pow(x, 3))))
+
+
+class _ClosedFormNewton(torch.autograd.Function):
+    """The iteration with the released backward of `soft_*`, `dP = -V^T G V^T`."""
+
+    @staticmethod
+    def forward(ctx, p: Tensor, v: Tensor, iters: int) -> Tensor:
+        v = _newton(p, v, iters)
+        ctx.save_for_backward(v)
+        return v
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:
+        (v,) = ctx.saved_tensors
+        return -torch.matmul(v.mT, torch.matmul(grad, v.mT)), None, None
+
+
+def _newton(p: Tensor, v: Tensor, iters: int) -> Tensor:
+    for _ in range(iters):
+        v = 2 * v - torch.matmul(torch.matmul(v, p), v)
+    return v
+
+
+def _kernel(a: Tensor, b: Tensor) -> Tensor:
+    # The released code gets the squares by products with matrices of ones.
+    a_square = torch.matmul(a**2, torch.ones(b.mT.shape[-2:], dtype=a.dtype, device=a.device))
+    b_square = torch.matmul(torch.ones(a.shape[-2:], dtype=a.dtype, device=a.device), b.mT**2)
+    return torch.exp(-0.5 * (a_square + b_square - 2 * torch.matmul(a, b.mT)))
+
+
+def naive_soft_attention(
+    q: Tensor,
+    bottleneck: Tensor,
+    v: Tensor,
+    normalize: bool = False,
+    iters: int = 20,
+    ridge: float = 0.01,
+    start: str = "rowsum",
+) -> Tensor:
+    """`soft_vit.ops.soft_attention` with Newton's inverse; q `[B, H, N, D]`, bottleneck `[B, H, M, D]`, v as q.
+
+    The plain form has the closed-form gradient, the normalised one that of the iterations, as the released models.
+    """
+    k1 = _kernel(q, bottleneck)
+    a = _kernel(bottleneck, bottleneck)
+    p = a + ridge * torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
+    first = newton_step_size(a, ridge, start) * p
+    if not normalize:
+        inverse = _ClosedFormNewton.apply(p, first.detach(), iters)
+    else:
+        inverse = _newton(p, first, iters)
+        scale = a.sum(-1, keepdim=True).rsqrt()
+        inverse = scale * inverse * scale.mT
+    return torch.matmul(torch.matmul(k1, inverse), torch.matmul(k1.mT, v))
+
+
+class NaiveSoftAttention(nn.Module):
+    """A `SoftAttention` with its weights, computed naively on copied heads; tokens `[B, N, C]` on a map (H, W)."""
+
+    def __init__(self, attention: SoftAttention) -> None:
+        super().__init__()
+        if attention.inverse != "newton":
+            raise ValueError(f"The released formulation has Newton's inverse; this attention has {attention.inverse}.")
+        self.attention = attention
+
+    def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
+        attention = self.attention
+        B, N, C = x.shape
+        heads, dim = attention.num_heads, attention.head_dim
+        q, v = (linear(x).reshape(B, N, heads, dim).transpose(1, 2) for linear in (attention.q, attention.v))
+        q, v = q.contiguous() / dim**0.25, v.contiguous()
+        bottleneck = attention.sample_bottleneck(q.transpose(2, 3).reshape(B * heads, dim, *feat_size))
+        options = {"ridge": attention.ridge, "start": attention.newton_start, "iters": attention.newton_iters}
+        x = naive_soft_attention(q, bottleneck.reshape(B, heads, -1, dim), v, attention.normalize, **options)
+        if attention.local is not None:
+            v_map = v.permute(0, 3, 1, 2).reshape(B * dim, heads, *feat_size)
+            x = x + attention.local(v_map).reshape(B, dim, heads, N).permute(0, 2, 3, 1)
+        return attention.proj_drop(attention.proj(x.transpose(1, 2).reshape(B, N, C)))
+
+
+def naive_formulation(model: nn.Module) -> nn.Module:
+    """Replace, inside a SOFT pyramid, every softmax-free attention and tanh-approximated GELU by its naive form, and
+    compute every token of the last block.
+
+    Returns the model, which keeps its weights. Raises ValueError for one that has no softmax-free attention.
+    """
+    replaced = 0
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, SoftAttention) and not isinstance(module, NaiveSoftAttention):
+                setattr(module, name, NaiveSoftAttention(child))
+                replaced += 1
+            elif isinstance(child, GELU) and child.approximate == "tanh":
+                setattr(module, name, NaiveTanhGELU())
+    if not replaced:
+        raise ValueError(f"{type(model).__name__} has no softmax-free attention to compute naively; give a SOFT model.")
+    model.skip_unread = False
+    return model

@@ -1,0 +1,73 @@
+"""Times of several contenders, taken in turn in one process, so that a machine's moods reach all of them alike."""
+
+import csv
+import io
+import platform
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import asdict
+from statistics import median, quantiles
+from typing import Any, TypeVar
+
+import timm
+import torch
+from tqdm import tqdm
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+def check_rounds(rounds: int) -> int:
+    """Return rounds; ValueError below 3."""
+    if rounds < 3:
+        raise ValueError(f"rounds={rounds} give no spread; use at least 3.")
+    return rounds
+
+
+def time_in_turn(
+    steps: Mapping[Key, Callable[[], Any]], rounds: int, device: str | torch.device, bar: tqdm | None = None
+) -> dict[Key, list[float]]:
+    """Seconds of each step, `rounds` of them, one of each step at a time, after one of each that is not counted."""
+    seconds: dict[Key, list[float]] = {key: [] for key in steps}
+    for round_index in range(check_rounds(rounds) + 1):
+        for key, step in steps.items():
+            elapsed = seconds_of(step, device)
+            if round_index:
+                seconds[key].append(elapsed)
+            if bar is not None:
+                bar.update()
+    return seconds
+
+
+def spread(values: Sequence[float]) -> tuple[float, float, float]:
+    """Median, lower and upper quartile."""
+    lower, _, upper = quantiles(values, n=4)
+    return median(values), lower, upper
+
+
+def seconds_of(step: Callable[[], Any], device: str | torch.device) -> float:
+    """Seconds of a step, with what it leaves to a GPU."""
+    synchronize = torch.cuda.synchronize if torch.device(device).type == "cuda" else lambda: None
+    synchronize()
+    start = time.perf_counter()
+    step()
+    synchronize()
+    return time.perf_counter() - start
+
+
+def machine_description(device: str | torch.device = "cpu") -> str:
+    """Device, threads and versions, for the head of a table."""
+    device = torch.device(device)
+    if device.type == "cuda":
+        name = torch.cuda.get_device_name(device)
+    else:
+        name = f"{platform.processor() or platform.machine()} CPU, {torch.get_num_threads()} threads"
+    return f"{name}; torch {torch.__version__}, timm {timm.__version__}, Python {platform.python_version()}"
+
+
+def rows_as_csv(rows: Sequence[Any], **same: Any) -> str:
+    """Dataclasses of one kind as CSV, after columns that are the same in each row, such as the machine."""
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, [*same, *asdict(rows[0])], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({**same, **asdict(row)} for row in rows)
+    return stream.getvalue()

@@ -1,0 +1,47 @@
+"""The operator's benchmark: who takes part, and that all of them compute the same function."""
+
+import pytest
+import torch
+
+from soft_vit.analysis.operator_benchmark import (
+    OPERATORS,
+    OperatorTiming,
+    measure_operator,
+    operator_table,
+    slope_table,
+)
+
+
+def test_forms_of_one_function():
+    """On tokens far enough apart for Newton to have converged."""
+    q, bottleneck, v = (2 * torch.randn(2, 3, n, 16) for n in (63, 6, 63))
+    expected = OPERATORS["naive"](q, bottleneck, v)
+    for name in ("newton", "cholesky", "newton-eager", "cholesky-eager"):
+        torch.testing.assert_close(OPERATORS[name](q, bottleneck, v), expected, rtol=1e-3, atol=1e-3, msg=name)
+
+
+def test_every_form_is_timed_at_every_length():
+    names = ("naive", "newton", "softmax")
+    timings = measure_operator(names, (20, 45), num_bottleneck=4, head_dim=16, rounds=3, progress=False)
+    directions = ("forward", "forward+backward")
+    expected = [(n, direction, name) for n in (20, 45) for direction in directions for name in names]
+    assert [(t.tokens, t.direction, t.operator) for t in timings] == expected
+    assert all(0 < t.lower_ms <= t.median_ms <= t.upper_ms and t.memory_mb > 0 for t in timings)
+    assert len(operator_table(timings).splitlines()) == 2 + len(timings)
+
+
+def test_slopes_and_ratios():
+    timings = [OperatorTiming("a", "forward", n, n**2, n, n, n) for n in (10, 100)]
+    timings += [OperatorTiming("b", "forward", n, 2 * n, n, n, 3) for n in (10, 100)]
+    ratios = [line.split("|")[-3].strip() for line in operator_table(timings).splitlines()[2:]]
+    assert ratios == ["1.00", "1.00", "5.00", "50.00"]
+    assert slope_table(timings).splitlines()[2:] == ["| a | forward | 2.00 | 1.00 |", "| b | forward | 1.00 | 0.00 |"]
+    assert slope_table(timings[:1]) == ""
+
+
+@pytest.mark.parametrize(
+    ("names", "kwargs", "message"), [(["fast"], {}, "no operator fast"), (["newton"], {"rounds": 1}, "rounds=1")]
+)
+def test_bad_arguments(names, kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        measure_operator(names, (20,), progress=False, **kwargs)

@@ -1,0 +1,112 @@
+"""The feed-forward layer, fused on a CPU and not where somebody would notice."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from soft_vit.layers.mlp import Mlp
+from soft_vit.ops import fused_linear
+
+APPROXIMATIONS = ("none", "tanh")
+needs_fusion = pytest.mark.skipif(
+    not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="this build of torch has no oneDNN"
+)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The GELUs asked of the fused layer."""
+    made = []
+
+    def spy(x, weight, bias, gelu=None):
+        made.append(gelu)
+        return fused_linear.fused_linear(x, weight, bias, gelu)
+
+    monkeypatch.setattr("soft_vit.layers.mlp.fused_linear", spy)
+    return made
+
+
+def reference(mlp: Mlp, x: torch.Tensor) -> torch.Tensor:
+    double = copy.deepcopy(mlp).double()
+    hidden = F.gelu(F.linear(x.double(), double.fc1.weight, double.fc1.bias), approximate=mlp.act.approximate)
+    return F.linear(hidden, double.fc2.weight, double.fc2.bias)
+
+
+@needs_fusion
+@pytest.mark.parametrize("approximate", APPROXIMATIONS)
+@pytest.mark.parametrize("shape", [(2, 63, 24), (1, 1, 24), (3, 0, 24)])
+def test_fused_and_not_are_equally_exact(approximate, shape, calls):
+    mlp = Mlp(24, 96, approximate).eval()
+    x = 3 * torch.randn(shape)
+    expected, plain = reference(mlp, x).detach(), mlp(x)
+    assert not calls
+    with torch.inference_mode():
+        fused = mlp(x)
+    assert calls == [approximate, None]
+    assert fused.shape == plain.shape
+    scale = expected.abs().amax() if expected.numel() else 1
+    # A product of K terms in fp32, twice, and GELU's own rounding.
+    torch.testing.assert_close(fused.double(), expected, rtol=0, atol=float(scale * 256 * torch.finfo().eps))
+
+
+def test_strided_tokens_are_taken_as_they_are():
+    mlp = Mlp(24, 48)
+    x = torch.randn(2, 24, 35).mT
+    with torch.inference_mode():
+        torch.testing.assert_close(mlp(x), mlp(x.contiguous()))
+
+
+class Doubled(nn.Linear):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+def adapter(mlp):
+    doubled = Doubled(24, 48)
+    doubled.load_state_dict(mlp.fc1.state_dict())
+    mlp.fc1 = doubled
+
+
+CHANGES = {
+    "another layer": adapter,
+    "a hook": lambda mlp: mlp.fc1.register_forward_hook(lambda module, inputs, out: 2 * out),
+    "a hook before": lambda mlp: mlp.fc2.register_forward_pre_hook(lambda module, inputs: (2 * inputs[0],)),
+    "another activation": lambda mlp: setattr(mlp, "act", nn.ReLU()),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_is_put_on_a_layer_works_without_gradients(change, calls):
+    mlp = Mlp(24, 48).eval()
+    untouched, x = copy.deepcopy(mlp), torch.randn(2, 9, 24)
+    CHANGES[change](mlp)
+    expected = mlp(x)
+    with torch.inference_mode():
+        torch.testing.assert_close(mlp(x), expected)
+    assert not torch.allclose(untouched(x), expected)
+    assert not calls
+
+
+def test_who_counts_operations_sees_all_of_them(calls):
+    mlp = Mlp(24, 48)
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        mlp(torch.randn(2, 9, 24))
+    assert counter.get_total_flops() == 2 * 2 * 18 * 24 * 48
+    assert not calls
+
+
+def test_other_types_devices_and_transforms(calls):
+    mlp = Mlp(8, 16).requires_grad_(False)
+    x = torch.randn(2, 5, 8)
+    with torch.no_grad():
+        copy.deepcopy(mlp).double()(x.double())
+        copy.deepcopy(mlp).to("meta")(x.to("meta"))
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert mlp(x).dtype == torch.bfloat16
+        each = torch.func.vmap(lambda one: mlp(one))(x)
+        assert not calls
+        torch.testing.assert_close(each, mlp(x))

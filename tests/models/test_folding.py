@@ -1,0 +1,44 @@
+"""BatchNorm folded into the convolutions before it."""
+
+import pytest
+import timm
+import torch
+from torch import nn
+
+import soft_vit  # noqa: F401 - registers the models
+from soft_vit.models.folding import fold_batch_norm
+
+
+def with_statistics(model: nn.Module) -> nn.Module:
+    generator = torch.Generator().manual_seed(0)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            for tensor in (module.running_mean, module.weight.data, module.bias.data):
+                tensor.copy_(torch.randn(tensor.shape, generator=generator))
+            module.running_var.copy_(torch.rand(module.running_var.shape, generator=generator) + 0.1)
+    return model
+
+
+@pytest.mark.parametrize("options", [{"num_classes": 7}, {"features_only": True}], ids=["classifier", "features"])
+def test_the_same_function_without_batch_norm(options):
+    model = with_statistics(timm.create_model("soft_pico", **options)).double().eval()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    folded = fold_batch_norm(model.train())
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in folded.modules())
+    assert not folded.training
+    assert model.training
+    x = torch.randn(2, 3, 65, 97, dtype=torch.float64)
+    torch.testing.assert_close(folded(x), model.eval()(x), rtol=1e-9, atol=1e-10)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+def test_folded_twice_is_folded_once():
+    folded = fold_batch_norm(timm.create_model("soft_pico"))
+    x = torch.randn(1, 3, 64, 64)
+    assert torch.equal(fold_batch_norm(folded)(x), folded(x))
+
+
+def test_nothing_to_fold():
+    with pytest.raises(ValueError, match="Linear has no convolution"):
+        fold_batch_norm(nn.Linear(2, 2))
