@@ -1,0 +1,136 @@
+"""int8 files by onnxruntime, and what they cost in accuracy."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from soft_vit.datasets import CLASSES, ShapeImages
+from soft_vit.engine.errors import UserError
+from soft_vit.export.formats import open_onnx
+from soft_vit.export.subject import Subject
+
+__all__ = ["check_drop", "quantize"]
+
+CALIBRATION_IMAGES = 256
+TEST_IMAGES = 1000
+BATCH = 32
+
+
+class _Calibration:
+    """Batches of images as onnxruntime asks for them."""
+
+    def __init__(self, images: torch.Tensor, name: str) -> None:
+        self._batches: Iterator[torch.Tensor] = iter(images.split(BATCH))
+        self._name = name
+
+    def get_next(self) -> dict[str, np.ndarray] | None:
+        batch = next(self._batches, None)
+        return None if batch is None else {self._name: batch.numpy()}
+
+
+def quantize(source: Path, target: Path, subject: Subject) -> str:
+    """Write an ONNX file with int8 weights and activations (QDQ), calibrated on generated images; says what it did.
+
+    Only products with weights are quantised. Those of two activations, which are the Gaussian kernels, the Newton
+    iteration and the attention itself, have no weights to save, and on a flat kernel the iteration needs all digits.
+    """
+    import onnx
+    from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    # Shapes of all tensors, without which onnxruntime finds fewer products to quantise.
+    prepared = target.with_name(f"prepared_{target.name}")
+    quant_pre_process(source, prepared, skip_symbolic_shape=True, skip_optimization=True)
+    model = onnx.load(prepared)
+    prepared.unlink()
+    drop_expansions(model.graph)
+    chosen = weighted_nodes(model.graph)
+    images, _ = shape_images("train", CALIBRATION_IMAGES, subject)
+    quantize_static(
+        model,
+        target,
+        _Calibration(images, model.graph.input[0].name),
+        quant_format=QuantFormat.QDQ,
+        activation_type=QuantType.QUInt8,
+        weight_type=QuantType.QInt8,
+        per_channel=True,
+        # Sums of two products stay within 16 bits on processors without int8 dot products.
+        reduce_range=True,
+        nodes_to_quantize=chosen,
+    )
+    products = sum(node.op_type in PRODUCTS for node in model.graph.node)
+    before, after = (path.stat().st_size / 1e6 for path in (source, target))
+    return f"{len(chosen)} of {products} products are in int8; {before:.1f} MB became {after:.1f} MB."
+
+
+PRODUCTS = ("Conv", "Gemm", "MatMul")
+
+
+def drop_expansions(graph: Any) -> None:
+    """Let each MatMul of an ONNX graph broadcast a weight by itself, in place, where a node does it for the batch."""
+    weights = {weight.name: len(weight.dims) for weight in graph.initializer}
+    nodes = [node for node in graph.node if node.op_type == "Expand" and weights.get(node.input[0]) == 2]
+    expanded = {node.output[0]: node.input[0] for node in nodes}
+    for node in graph.node:
+        if node.op_type == "MatMul":
+            node.input[:] = [expanded.get(name, name) for name in node.input]
+    used = {name for node in graph.node for name in node.input} | {output.name for output in graph.output}
+    for node in nodes:
+        if node.output[0] not in used:
+            graph.node.remove(node)
+
+
+def weighted_nodes(graph: Any) -> list[str]:
+    """Names of the products of an ONNX graph that have weights as one of their factors."""
+    weights = {weight.name for weight in graph.initializer}
+    return [node.name for node in graph.node if node.op_type in PRODUCTS and weights & set(node.input[:2])]
+
+
+def shape_images(split: str, count: int, subject: Subject) -> tuple[torch.Tensor, torch.Tensor]:
+    """Generated images `[count, 3, H, W]`, prepared for a model, and their labels `[count]`."""
+    samples = list(ShapeImages(count, split, size=subject.input_size[1:]))
+    pixels = torch.from_numpy(np.stack([sample.image for sample in samples])).permute(0, 3, 1, 2).float() / 255
+    mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (subject.mean, subject.std))
+    return (pixels - mean) / std, torch.tensor([sample.label for sample in samples])
+
+
+@dataclass(frozen=True)
+class Drop:
+    """Top-1 of a file and of its int8 form on generated images, in percent, and how often the two agree."""
+
+    full: float | None
+    int8: float | None
+    agreement: float
+
+    def __str__(self) -> str:
+        agreement = f"both choose the same class for {self.agreement:.1f} %"
+        if self.full is None:
+            return f"On generated images {agreement}."
+        scores = f"{self.full:.1f} % in float32, {self.int8:.1f} % in int8"
+        return f"Top-1 on {TEST_IMAGES} generated images: {scores}; {agreement}."
+
+    def points(self) -> float:
+        return 100 - self.agreement if self.full is None else self.full - self.int8
+
+
+def check_drop(full: Path, int8: Path, subject: Subject, max_drop: float) -> Drop:
+    """Measure a file and its int8 form; UserError if int8 loses more than max_drop points of top-1.
+
+    For a model of other classes than the generated images have, disagreement counts as loss.
+    """
+    images, labels = shape_images("test", TEST_IMAGES, subject)
+    chosen = []
+    for path in (full, int8):
+        run = open_onnx(path)
+        chosen.append(torch.cat([run(batch)[0].argmax(1) for batch in images.split(BATCH)]))
+    agreement = 100 * (chosen[0] == chosen[1]).float().mean().item()
+    scores = [100 * (each == labels).float().mean().item() for each in chosen]
+    known = tuple(subject.classes) == tuple(CLASSES)
+    drop = Drop(*(scores if known else (None, None)), agreement)
+    if drop.points() > max_drop:
+        raise UserError(f"int8 costs more than {max_drop} points, so nothing was written: {drop}")
+    return drop

@@ -1,0 +1,105 @@
+"""The layouts of weight files, and how each is written."""
+
+import io
+from collections.abc import Mapping
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from soft_vit.engine.errors import UserError
+from soft_vit.models.checkpoint import RELEASED_MODULES, rename_released
+from soft_vit.publishing.trained_file import TrainedFile
+from soft_vit.version import __version__
+
+__all__ = ["LAYOUTS", "released_name", "safetensors_bytes", "suffixes_of", "written"]
+
+LAYOUTS = ("released", "mmengine", "timm", "safetensors")
+
+_TORCH_SUFFIXES = (".pth", ".pt", ".bin")
+
+
+def suffixes_of(layout: str) -> tuple[str, ...]:
+    return (".safetensors",) if layout == "safetensors" else _TORCH_SUFFIXES
+
+
+def released_name(name: str) -> str:
+    """The released implementation's name for a parameter of ours: what `rename_released` undoes.
+
+    ValueError for a parameter that it does not have.
+    """
+    theirs = _released_name(name)
+    if theirs is None or rename_released(theirs) != name:
+        raise ValueError(f"The released implementation has no parameter for {name}; choose another layout.")
+    return theirs
+
+
+def _released_name(name: str) -> str | None:
+    parts = name.split(".")
+    if parts[0] in ("norm", "head"):
+        return name
+    if parts[0] != "stages":
+        return None
+    stage, part = int(parts[1]) + 1, parts[2]
+    if part == "pos_embed":
+        return f"pos_embed{stage}"
+    if part == "cls_token":
+        return part
+    if part == "patch_embed":
+        # Every unit is convolution, norm, activation: three indices.
+        index = 3 * int(parts[3]) + ("conv", "norm").index(parts[4])
+        return ".".join([f"patch_embed{stage}", "proj", str(index), *parts[5:]])
+    inner = _released_block_name(stage, ".".join(parts[4:]))
+    return None if inner is None else f"block{stage}.{parts[3]}.{inner}"
+
+
+def _released_block_name(stage: int, name: str) -> str | None:
+    if stage == 4:
+        # A standard block under standard names.
+        return name if name.startswith(("norm", "attn.q.", "attn.kv.", "attn.proj.", "mlp.fc")) else None
+    for theirs, ours in RELEASED_MODULES.items():
+        if name.startswith(ours):
+            return theirs + name.removeprefix(ours)
+    return None
+
+
+def written(file: TrainedFile, layout: str, model: str | None = None) -> bytes:
+    """The bytes of a file in a layout.
+
+    model: timm's name of the model, noted where the layout has a place for it. Raises UserError (a ValueError) for
+    weights that the layout has no names for.
+    """
+    if layout == "safetensors":
+        return safetensors_bytes(file.weights)
+    content: Mapping[str, Any] = file.weights
+    if layout == "released":
+        if len(file.recognised.depths) != 4:
+            raise UserError("The released implementation has four stages, and these weights are of another number.")
+        try:
+            content = {"state_dict": {released_name(name): value for name, value in file.weights.items()}}
+        except ValueError as error:
+            raise UserError(str(error)) from error
+        if model is not None:
+            content = {"arch": model, **content}
+    elif layout == "mmengine":
+        content = {"meta": _meta(file, model), "state_dict": file.weights}
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    return buffer.getvalue()
+
+
+def _meta(file: TrainedFile, model: str | None) -> dict[str, Any]:
+    """What MMEngine and this package look for in a checkpoint."""
+    meta: dict[str, Any] = {"soft_vit_version": __version__}
+    if model is not None:
+        classes = file.weights["head.weight"].shape[0] if "head.weight" in file.weights else 0
+        meta["cfg"] = f"model = dict(type='TimmProgressClassifier', model_name='{model}', num_classes={classes})\n"
+    if file.classes:
+        meta["dataset_meta"] = {"classes": file.classes}
+    return meta
+
+
+def safetensors_bytes(weights: Mapping[str, Tensor]) -> bytes:
+    """Weights as safetensors; the same weights give the same bytes."""
+    return safetensors.torch.save({name: value.contiguous() for name, value in weights.items()}, {"format": "pt"})

@@ -1,0 +1,152 @@
+"""What a file of trained weights holds, taken apart: the weights, what is known of their training, and the rest."""
+
+import ast
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import Tensor
+
+from soft_vit.engine.ema_hook import choose_weights
+from soft_vit.engine.errors import UserError
+from soft_vit.engine.safe_checkpoint import load_checkpoint_file
+from soft_vit.models.checkpoint import rename_released, require_finite, unwrap_state_dict
+from soft_vit.models.recognition import Recognised, named_attention, recognise
+from soft_vit.models.soft import MODELS, model_name
+
+__all__ = ["TrainedFile", "WeightsChoice", "config_values", "read_trained_file"]
+
+WeightsChoice = Literal["ema", "plain"]
+
+# Averaged and plain weights in checkpoints of timm's training loop.
+TIMM_AVERAGED = ("state_dict_ema", "model_ema")
+TIMM_PLAIN = ("state_dict", "model")
+
+
+@dataclass(frozen=True)
+class TrainedFile:
+    """weights: under this package's names, in the order of the file. layout: a key of `LAYOUTS`. chosen: which of two
+    sets of weights these are, None where there is one. dropped: what else the file holds. config: the entries of its
+    training config, see `config_values`. classes: names, where it has them.
+    """
+
+    weights: dict[str, Tensor]
+    layout: str
+    recognised: Recognised
+    attention: str | None
+    chosen: WeightsChoice | None = None
+    dropped: tuple[str, ...] = ()
+    config: Mapping[str, Any] = field(default_factory=dict)
+    classes: tuple[str, ...] = ()
+
+    @property
+    def model(self) -> str | None:
+        """The timm name of the model, where the file says enough for one."""
+        named = self.config.get("model")
+        name = named.get("model_name") if isinstance(named, Mapping) else None
+        if name in MODELS:
+            return name
+        if self.recognised.size is None or self.attention is None:
+            return None
+        return model_name(self.attention, self.recognised.size)
+
+
+def read_trained_file(path: str | Path, weights: WeightsChoice | None = None) -> TrainedFile:
+    """Take a file apart; nothing in it is executed.
+
+    weights: averaged (`ema`) or `plain`, by default the averaged ones where there are some. Raises FileNotFoundError,
+    or UserError (a ValueError) for what is no checkpoint, not of a pyramid, not finite, or without the weights asked
+    for.
+    """
+    content = load_checkpoint_file(path)
+    meta = content.get("meta") if isinstance(content.get("meta"), Mapping) else {}
+    of_mmengine = "meta" in content and isinstance(content.get("state_dict"), Mapping)
+    safetensors = Path(path).suffix == ".safetensors"
+    try:
+        given, chosen = _choose(content, of_mmengine, weights, path)
+        state_dict = {rename_released(name): value for name, value in given.items()}
+        recognised = recognise(state_dict)
+        require_finite(state_dict, str(path))
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    released = any(rename_released(name) != name for name in given)
+    layout = "released" if released else "safetensors" if safetensors else "mmengine" if of_mmengine else "timm"
+    kept = set() if safetensors else {"state_dict", "model"} & content.keys()
+    dropped = () if _is_bare(content) else tuple(str(name) for name in content if name not in kept)
+    described = meta.get("dataset_meta")
+    classes = (described.get("classes") or ()) if isinstance(described, Mapping) else ()
+    return TrainedFile(
+        weights=state_dict,
+        layout=layout,
+        recognised=recognised,
+        attention=named_attention(content),
+        chosen=chosen,
+        dropped=() if safetensors else dropped,
+        config=config_values(meta.get("cfg", "")),
+        classes=tuple(str(name) for name in classes),
+    )
+
+
+def _is_bare(content: Mapping[str, Any]) -> bool:
+    return all(isinstance(value, Tensor) for value in content.values())
+
+
+def _choose(
+    content: dict[str, Any], of_mmengine: bool, weights: WeightsChoice | None, path: str | Path
+) -> tuple[dict[str, Tensor], WeightsChoice | None]:
+    """The chosen weights of a checkpoint under the names in it, and which of two sets they are."""
+    if of_mmengine:
+        both = content.get("ema_state_dict") is not None
+        if weights is not None:
+            choose_weights(content, weights == "ema")
+        return unwrap_state_dict(content["state_dict"], str(path)), (weights or "ema") if both else None
+    found = {
+        choice: next((content[key] for key in keys if isinstance(content.get(key), Mapping)), None)
+        for choice, keys in (("ema", TIMM_AVERAGED), ("plain", TIMM_PLAIN))
+    }
+    if weights == "ema" and found["ema"] is None:
+        raise UserError(f"{path} holds no averaged weights (EMA); take its plain ones.")
+    if weights == "plain" and found["plain"] is None and found["ema"] is not None:
+        raise UserError(f"{path} holds averaged weights (EMA) alone; take those.")
+    choice = weights or ("ema" if found["ema"] is not None else "plain")
+    both = None not in found.values()
+    return unwrap_state_dict(found[choice] or content, str(path)), choice if both else None
+
+
+def config_values(text: Any) -> dict[str, Any]:
+    """The entries of a config that MMEngine wrote into a checkpoint, read as values and never run.
+
+    Entries that are not made of numbers, texts, lists and `dict(...)` alone are left out; so is all of a text that is
+    no Python.
+    """
+    try:
+        statements = ast.parse(text).body if isinstance(text, str) else []
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return {}
+    values = {}
+    for statement in statements:
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+            try:
+                values[statement.targets[0].id] = _value(statement.value)
+            except (ValueError, TypeError, RecursionError):
+                continue
+    return values
+
+
+def _value(node: ast.expr) -> Any:
+    if isinstance(node, ast.Call):
+        if not isinstance(node.func, ast.Name) or node.func.id != "dict" or node.args:
+            raise ValueError(f"{ast.unparse(node.func)} is called")
+        return {keyword.arg: _value(keyword.value) for keyword in node.keywords if keyword.arg}
+    if isinstance(node, ast.Dict):
+        return {_value(key): _value(value) for key, value in zip(node.keys, node.values, strict=True) if key}
+    if isinstance(node, ast.List | ast.Tuple):
+        return [_value(item) for item in node.elts]
+    return ast.literal_eval(node)
+
+
+def is_plain_text(text: str) -> bool:
+    """Whether a text from a file can stand in a model card: a word or two, no path."""
+    return re.fullmatch(r"[\w .,+-]{1,60}", text) is not None

@@ -1,0 +1,147 @@
+"""Every format against the model, and what the files say of themselves."""
+
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+
+import soft_vit
+from soft_vit.datasets import CLASSES
+from soft_vit.engine.errors import UserError
+from soft_vit.export import FORMATS, Subject, export, load_subject
+from soft_vit.export.formats import METADATA_FILE, open_onnx
+from soft_vit.layers import ATTENTIONS
+from soft_vit.models.soft import model_name
+
+# The folder of the code, which stands in traces of its nodes.
+PACKAGE = str(Path(soft_vit.__file__).parent).encode()
+
+# Whose graph is the same at every size; the others divide the map by their blocks and windows, or pad it to them.
+ANY_SIZE = {"soft", "soft_norm", "softmax", "gaussian", "linformer", "performer", "nystrom", "linear"}
+
+
+# It rounds a size, which the tracer holds as a tensor; and ONNX has no stable sorting.
+CANNOT = {("sparse", "torchscript"): "cannot be traced", ("reformer", "onnx"): "No ONNX function found for .*aten.sort"}
+
+# Two stages and few iterations: what there is to export, in few nodes.
+SMALL = dict(embed_dims=(32, 64), num_heads=(1, 2), depths=(1, 1), sr_ratios=(8, 4), newton_iters=2)
+
+
+def subject_of(name: str, img_size: int = 64, **options) -> Subject:
+    torch.manual_seed(0)
+    model = timm.create_model(name, num_classes=7, img_size=img_size, **options).eval().requires_grad_(False)
+    return Subject(name, model, (3, img_size, img_size), mean=(0.5,) * 3, std=(0.25,) * 3)
+
+
+def silent(line: str) -> None:
+    pass
+
+
+def test_onnx_equals_eager(pico, pico_onnx):
+    run = open_onnx(pico_onnx)
+    for batch in (1, 5, 17):
+        images = torch.randn(batch, 3, 64, 64)
+        with torch.no_grad():
+            assert (run(images)[0] - pico.model(images)).abs().max() <= 1e-4
+
+
+def test_onnx_says_how_to_use_it(pico_onnx):
+    onnx = pytest.importorskip("onnx")
+    assert PACKAGE not in pico_onnx.read_bytes()
+    file = onnx.load(pico_onnx)
+    metadata = {entry.key: entry.value for entry in file.metadata_props}
+    assert metadata["model"] == "soft_pico.shapes"
+    assert json.loads(metadata["classes"]) == list(CLASSES)
+    assert json.loads(metadata["input_size"]) == [3, 64, 64]
+    assert json.loads(metadata["mean"]) == [0.5] * 3
+    assert json.loads(metadata["std"]) == pytest.approx([64 / 255] * 3)
+    assert [node.name for node in (*file.graph.input, *file.graph.output)] == ["images", "logits"]
+
+
+def test_torchscript_equals_eager(pico, tmp_path):
+    path = export(pico, tmp_path / "pico.pt", "torchscript", report=silent)
+    files = {METADATA_FILE: ""}
+    torch.jit.load(str(path), _extra_files=files)
+    assert json.loads(files[METADATA_FILE]) == pico.metadata()
+
+
+def test_torch_export_at_any_size(tmp_path):
+    """A small model, because tests/models captures whole ones; here it is the file."""
+    subject, lines = subject_of("soft_pico", **SMALL), []
+    path = export(subject, tmp_path / "model.pt2", "torch_export", any_size=True, report=lines.append)
+    shapes = {line.split(":")[0].strip() for line in lines if "max absolute error" in line}
+    assert {"1 x 64 x 64", "5 x 101 x 64", "1 x 64 x 197"} <= shapes
+    files = {METADATA_FILE: ""}
+    torch.export.load(path, extra_files=files)
+    assert json.loads(files[METADATA_FILE]) == subject.metadata()
+    with zipfile.ZipFile(path) as archive:
+        assert not [name for name in archive.namelist() if PACKAGE in archive.read(name)]
+
+
+def test_features(tmp_path):
+    subject = load_subject("soft_pico", pretrained=False, img_size=96, stages=[-1, 1])
+    assert (subject.outputs, subject.classes) == (("stage1", "stage3"), ())
+    path = export(subject, tmp_path / "maps.pt", "torchscript", report=silent)
+    maps = FORMATS["torchscript"].open(path)(torch.randn(2, 3, 96, 96))
+    assert [tuple(each.shape) for each in maps] == [(2, 64, 12, 12), (2, 160, 3, 3)]
+
+
+def test_config_with_its_checkpoint(tmp_path):
+    """Images are normalised as in training, whatever the model's own configuration says."""
+    weights = {"state_dict": timm.create_model("soft_pico", num_classes=10, img_size=64).state_dict()}
+    torch.save(weights, tmp_path / "weights.pth")
+    subject = load_subject(config="configs/demo/soft_pico_shapes.py", checkpoint=tmp_path / "weights.pth")
+    assert subject.name == "soft_pico"
+    assert subject.classes == CLASSES
+    assert subject.input_size == (3, 64, 64)
+    assert subject.std == pytest.approx((64 / 255,) * 3, abs=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["soft_tiny", "soft_norm_tiny"])
+@pytest.mark.parametrize("format", FORMATS)
+def test_tiny(name, format, tmp_path):
+    export(subject_of(name, 224), tmp_path / f"tiny{FORMATS[format].suffix}", format, report=silent)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attention", ATTENTIONS)
+@pytest.mark.parametrize("format", FORMATS)
+def test_every_attention(attention, format, tmp_path):
+    subject = subject_of(model_name(attention, "pico"))
+    path = tmp_path / f"model{FORMATS[format].suffix}"
+    if (attention, format) in CANNOT:
+        with pytest.raises(UserError, match=CANNOT[attention, format]) as refused:
+            export(subject, path, format, report=silent)
+        assert str(refused.value).isprintable()
+    else:
+        export(subject, path, format, report=silent)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attention", [*sorted(ANY_SIZE), "spatial_reduction", "bigbird", "synthesizer"])
+def test_attention_at_any_size(attention, tmp_path):
+    subject, path = subject_of(model_name(attention, "pico"), 80), tmp_path / "model.pt2"
+    if attention in ANY_SIZE:
+        export(subject, path, "torch_export", any_size=True, report=silent)
+    else:
+        with pytest.raises(UserError, match="one size"):
+            export(subject, path, "torch_export", any_size=True, report=silent)
+        assert not path.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("inverse", ["newton", "cholesky"])
+def test_any_size_with_a_capped_bottleneck(inverse, tmp_path):
+    subject = subject_of("soft_norm_pico", max_bottleneck=(3, 3), inverse=inverse)
+    export(subject, tmp_path / "model.pt2", "torch_export", any_size=True, report=silent)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attention", ["softmax", "soft"])
+def test_onnx_at_any_size(attention, tmp_path):
+    subject = subject_of(model_name(attention, "pico"))
+    export(subject, tmp_path / "model.onnx", "onnx", any_size=True, report=silent)

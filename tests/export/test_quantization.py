@@ -1,0 +1,71 @@
+"""int8: what is quantised, what it costs, and when it is refused."""
+
+import pytest
+import torch
+
+from soft_vit.engine.errors import UserError
+from soft_vit.export import quantization
+from soft_vit.export.quantization import Drop, check_drop, quantize, shape_images
+
+onnx = pytest.importorskip("onnx")
+
+
+@pytest.fixture(scope="module")
+def int8_file(pico, pico_onnx, tmp_path_factory):
+    path = tmp_path_factory.mktemp("int8") / "pico.onnx"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(quantization, "CALIBRATION_IMAGES", 64)
+        quantize(pico_onnx, path, pico)
+    return path
+
+
+def test_accuracy_stays(pico, pico_onnx, int8_file, monkeypatch):
+    monkeypatch.setattr(quantization, "TEST_IMAGES", 300)
+    drop = check_drop(pico_onnx, int8_file, pico, max_drop=1.0)
+    assert drop.full > 95
+    assert int8_file.stat().st_size < 0.6 * pico_onnx.stat().st_size
+
+
+def test_only_products_with_weights(pico_onnx, int8_file):
+    graph = onnx.load(int8_file).graph
+    made_by = {output: node for node in graph.node for output in node.output}
+    weights = {each.name for each in graph.initializer}
+    quantized = 0
+    for node in graph.node:
+        if node.op_type in ("Conv", "Gemm", "MatMul"):
+            sources = [made_by.get(name) for name in node.input[:2]]
+            if any(source is not None and source.op_type == "DequantizeLinear" for source in sources):
+                quantized += 1
+                assert any(source is not None and source.input[0] in weights for source in sources)
+    # 14 convolutions, 25 linear layers of the blocks, and the head.
+    assert quantized == 40
+
+
+def test_metadata_stays(pico_onnx, int8_file):
+    before, after = ({p.key: p.value for p in onnx.load(file).metadata_props} for file in (pico_onnx, int8_file))
+    assert before.items() <= after.items()
+
+
+def test_loss_is_refused(pico, pico_onnx, tmp_path, monkeypatch):
+    model = onnx.load(pico_onnx)
+    head = max(
+        (w for w in model.graph.initializer if tuple(w.dims) in ((10, 160), (160, 10))), key=lambda w: len(w.raw_data)
+    )
+    head.raw_data = bytes(len(head.raw_data))
+    onnx.save(model, tmp_path / "blind.onnx")
+    monkeypatch.setattr(quantization, "TEST_IMAGES", 50)
+    with pytest.raises(UserError, match=r"more than 2 points.*Top-1 on 50 generated images"):
+        check_drop(pico_onnx, tmp_path / "blind.onnx", pico, max_drop=2)
+
+
+def test_images_are_prepared_as_for_the_model(pico):
+    images, labels = shape_images("test", 3, pico)
+    assert images.shape == (3, 3, 64, 64)
+    assert labels.tolist() == [(2 * 2**32 + i) % 10 for i in range(3)]
+    pixels = images * torch.tensor(pico.std).view(3, 1, 1) + 0.5
+    assert ((pixels * 255).round() - pixels * 255).abs().max() < 1e-3
+
+
+def test_other_classes_are_held_against_the_full_file():
+    assert Drop(None, None, 98.5).points() == pytest.approx(1.5)
+    assert "same class for 98.5 %" in str(Drop(None, None, 98.5))

@@ -1,0 +1,170 @@
+"""Layouts in every direction, bit for bit, and what is said, refused and left out."""
+
+import itertools
+
+import numpy as np
+import pytest
+import timm
+import torch
+from released import GOLDEN, released_shapes, released_state_dict
+from safetensors.torch import load_file
+
+from soft_vit.engine.errors import UserError
+from soft_vit.models import load_weights
+from soft_vit.models.checkpoint import rename_released
+from soft_vit.models.variants import SIZES
+from soft_vit.publishing import LAYOUTS, convert
+from soft_vit.publishing.layouts import released_name
+from soft_vit.publishing.trained_file import config_values, read_trained_file
+
+SUFFIX = {layout: ".safetensors" if layout == "safetensors" else ".pth" for layout in LAYOUTS}
+
+
+def same(a: dict, b: dict) -> bool:
+    return a.keys() == b.keys() and all(a[name].dtype == b[name].dtype and torch.equal(a[name], b[name]) for name in a)
+
+
+def test_every_released_name_comes_back():
+    for name in released_shapes():
+        assert released_name(rename_released(name)) == name
+
+
+@pytest.mark.parametrize(("first", "second"), list(itertools.product(LAYOUTS, LAYOUTS)))
+def test_released_survives_any_way(first, second, averaged, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    weights = {name: averaged[rename_released(name)] for name in released_shapes(SIZES["pico"]["depths"])}
+    torch.save({"arch": "soft_pico", "state_dict": weights, "optimizer": {}}, "released.pth")
+    names = ["released.pth", f"a{SUFFIX[first]}", f"b{SUFFIX[second]}", "again.pth"]
+    for source, target, layout in zip(names, names[1:], (first, second, "released"), strict=False):
+        convert(source, target, layout)
+    content = torch.load("again.pth", weights_only=True)
+    assert same(content["state_dict"], weights)
+
+
+def test_converted_weights_give_the_golden_logits(tmp_path):
+    torch.save({"state_dict": released_state_dict()}, tmp_path / "released.pth")
+    convert(tmp_path / "released.pth", tmp_path / "timm.safetensors", "safetensors")
+    convert(tmp_path / "timm.safetensors", tmp_path / "again.pth", "released", model="soft_tiny")
+    golden = next(path for path in sorted(GOLDEN.glob("soft_tiny_b*_s1.0.npz")))
+    with np.load(golden) as arrays:
+        logits = torch.from_numpy(arrays["logits"])
+    _, batch, size, seed, _ = golden.stem.removeprefix("soft_").split("_")
+    shape = (int(batch[1:]), 3, *map(int, size.split("x")))
+    images = torch.from_numpy(np.random.RandomState(int(seed[4:])).standard_normal(shape).astype(np.float32))
+    for name in ("timm.safetensors", "again.pth"):
+        model = timm.create_model(
+            "soft_tiny", pretrained=True, pretrained_cfg_overlay={"file": str(tmp_path / name)}
+        ).eval()
+        with torch.no_grad():
+            assert (model(images) - logits).norm() <= 1e-5 * logits.norm()
+
+
+@pytest.mark.parametrize(
+    ("weights", "taken"), [(None, "averaged"), ("ema", "averaged"), ("plain", "plain")], ids=["default", "ema", "plain"]
+)
+def test_choice_of_weights(weights, taken, checkpoint, averaged, plain, tmp_path):
+    target = tmp_path / "out.safetensors"
+    sentences = convert(checkpoint, target, "safetensors", weights=weights)
+    assert same(load_file(target), {"averaged": averaged, "plain": plain}[taken])
+    assert f"the {taken} ones" in sentences[1]
+    for part in ("optimizer", "message_hub", "param_schedulers", "ema_state_dict"):
+        assert part in sentences[2]
+    assert "soft_pico in the layout mmengine" in sentences[0]
+
+
+@pytest.mark.parametrize(("weights", "taken"), [(None, "averaged"), ("plain", "plain")])
+def test_choice_of_weights_of_timm(weights, taken, averaged, plain, tmp_path):
+    torch.save({"arch": "soft_pico", "state_dict": plain, "state_dict_ema": averaged, "epoch": 3}, tmp_path / "a.pth")
+    file = read_trained_file(tmp_path / "a.pth", weights)
+    assert same(file.weights, {"averaged": averaged, "plain": plain}[taken])
+    assert (file.model, file.layout) == ("soft_pico", "timm")
+
+
+def test_mmengine_layout_is_recognised_by_its_model(checkpoint, averaged, tmp_path):
+    target = tmp_path / "out.pth"
+    convert(checkpoint, target, "mmengine")
+    file = read_trained_file(target)
+    assert (file.model, file.layout, len(file.classes)) == ("soft_pico", "mmengine", 10)
+    assert same(load_weights(target), averaged)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"target": "out.pth", "layout": "safetensors"}, "does not end in .safetensors"),
+        ({"target": "out.safetensors", "layout": "timm"}, "does not end in .pth or .pt or .bin"),
+        ({"target": "there.pth"}, "exists already"),
+        ({"model": "soft_tiny"}, "by what is noted in the file"),
+        ({"model": "resnet50"}, "no model of this package"),
+        ({"source": "bare.pth", "model": "soft_tiny"}, "soft_tiny is of another size"),
+        ({"source": "bare.pth", "weights": "ema"}, "holds no averaged weights"),
+        ({"source": "averaged.pth", "weights": "plain"}, "averaged weights .EMA. alone"),
+        ({"source": "resnet.pth"}, "not of a soft_vit pyramid"),
+        ({"source": "infinite.pth"}, "not finite"),
+        ({"source": "empty.pth"}, "holds no state dict"),
+    ],
+    ids=str,
+)
+def test_mistakes(options, message, checkpoint, averaged, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.save({"state_dict": {}}, "empty.pth")
+    torch.save({"conv1.weight": torch.zeros(3)}, "resnet.pth")
+    torch.save(averaged, "bare.pth")
+    torch.save({"state_dict_ema": averaged}, "averaged.pth")
+    torch.save({**averaged, "head.bias": torch.full((10,), float("nan"))}, "infinite.pth")
+    torch.save({}, "there.pth")
+    before = sorted(tmp_path.iterdir())
+    arguments = {"source": checkpoint, "target": "out.pth", "layout": "timm", **options}
+    with pytest.raises(UserError, match=message) as refused:
+        convert(**arguments)
+    assert "\n" not in str(refused.value)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_force_replaces(checkpoint, tmp_path):
+    (tmp_path / "there.pth").write_bytes(b"old")
+    convert(checkpoint, tmp_path / "there.pth", "timm", force=True)
+    assert load_weights(tmp_path / "there.pth")
+
+
+def test_attention_that_the_released_code_has_not(tmp_path):
+    torch.save(timm.create_model("linformer_pyramid_pico", num_classes=3).state_dict(), tmp_path / "a.pth")
+    with pytest.raises(UserError, match=r"no parameter for stages\.0\.blocks\.0\.attn"):
+        convert(tmp_path / "a.pth", tmp_path / "b.pth", "released")
+    convert(tmp_path / "a.pth", tmp_path / "b.safetensors", "safetensors", model="linformer_pyramid_pico")
+
+
+def test_pickle_that_runs_code_is_refused(averaged, tmp_path):
+    class Harm:
+        def __reduce__(self):
+            return (type(tmp_path).touch, (tmp_path / "harm",))
+
+    torch.save({"state_dict": averaged, "x": Harm()}, tmp_path / "bad.pth")
+    with pytest.raises(UserError, match="could run code"):
+        convert(tmp_path / "bad.pth", tmp_path / "out.pth", "timm")
+    assert not (tmp_path / "harm").exists()
+    assert not (tmp_path / "out.pth").exists()
+
+
+def test_released_name_of_a_parameter_that_is_not_there():
+    with pytest.raises(ValueError, match=r"no parameter for stages\.0\.blocks\.0\.attn\.qkv\.weight"):
+        released_name("stages.0.blocks.0.attn.qkv.weight")
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("a = dict(b=[1, (2, 'c')], d=dict(e=None))", {"a": {"b": [1, [2, "c"]], "d": {"e": None}}}),
+        ("a = {'b': -1}\nc = 'd' 'e'", {"a": {"b": -1}, "c": "de"}),
+        ("a = open('x')\nb = 1", {"b": 1}),
+        ("a = dict(b=print(1))\nc = d.e\nimport os\nb = 2", {"b": 2}),
+        ("a = dict(([1, 2],), b=1)", {}),
+        ("a = {[1]: 2}", {}),
+        ("a = (", {}),
+        (None, {}),
+        ("a = " + "[" * 300 + "]" * 300, {}),
+    ],
+)
+def test_config_is_read_and_never_run(text, values, capsys):
+    assert config_values(text) == values
+    assert capsys.readouterr().out == ""

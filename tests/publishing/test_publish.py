@@ -1,0 +1,191 @@
+"""What is published: weights alone, a digest, a card and an entry; and nothing else of the checkpoint."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+import yaml
+from safetensors.torch import load_file
+
+from soft_vit.datasets import CLASSES
+from soft_vit.engine.errors import UserError
+from soft_vit.publishing import publish
+from soft_vit.publishing.publish import parse_metric
+from soft_vit.weights import load_index
+
+SECRET = "secret_place"
+METRIC = parse_metric("top1=97.7", "generated shapes", "tools/test.py")
+
+
+def run(checkpoint, out, **options):
+    options = {"tag": "mine", "licence": "mit", "metrics": [METRIC], **options}
+    return publish(checkpoint, out, **options)
+
+
+@pytest.fixture
+def published(checkpoint, tmp_path):
+    out = tmp_path / "published"
+    run(checkpoint, out, hf_dir=tmp_path / "published" / "hub")
+    return out
+
+
+def test_file_and_entry(published, averaged):
+    (entry,) = load_index(published / "index.json")
+    data = (published / entry.file).read_bytes()
+    assert hashlib.sha256(data).hexdigest() == entry.sha256
+    assert entry.file == f"soft_pico.mine-{entry.sha256[:8]}.safetensors"
+    assert (entry.size, entry.license, entry.metrics) == (len(data), "mit", (METRIC,))
+    assert entry.cfg["mean"] == (0.5,) * 3
+    assert entry.cfg["std"] == pytest.approx((64 / 255,) * 3)
+    assert (entry.cfg["input_size"], entry.cfg["crop_pct"]) == ((3, 64, 64), 1.0)
+    assert entry.cfg["label_names"] == CLASSES
+    weights = load_file(published / entry.file)
+    assert weights.keys() == averaged.keys()
+    assert all(torch.equal(weights[name], averaged[name]) for name in weights)
+
+
+def test_nothing_else_of_the_checkpoint_leaves(published):
+    files = [path for path in published.rglob("*") if path.is_file()]
+    assert len(files) == 6
+    for path in files:
+        content = path.read_bytes()
+        for trace in (SECRET, "/home", "/tmp", str(published)):
+            assert trace.encode() not in content, path
+
+
+def test_card(published):
+    card = (published / "soft_pico.mine.md").read_text()
+    header = yaml.safe_load(card.split("---")[1])
+    assert header["license"] == "mit"
+    assert header["library_name"] == "timm"
+    assert header["datasets"] == ["generated shapes"]
+    assert header["metrics"] == ["top1"]
+    (result,) = header["model-index"][0]["results"]
+    assert result["metrics"] == [{"type": "top1", "value": 97.7}]
+    for row in ("| epochs | 5 |", "| optimizer | AdamW |", "| weights | moving average |", "| classes | 10 |"):
+        assert row in card
+
+
+def test_snippet_of_the_card_gives_the_model(published, averaged, monkeypatch):
+    monkeypatch.chdir(published)
+    code = (published / "soft_pico.mine.md").read_text().split("```python")[1].split("```")[0]
+    names: dict = {}
+    exec(code, names)
+    assert torch.equal(names["model"].head.weight, averaged["head.weight"])
+
+
+def test_hub_folder_is_read_by_timm(published, averaged):
+    folder = published / "hub"
+    model = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+    expected = timm.create_model("soft_pico", num_classes=10, img_size=64, newton_iters=12).eval()
+    expected.load_state_dict(averaged)
+    images = torch.randn(2, 3, 64, 64)
+    with torch.no_grad():
+        assert torch.equal(model(images), expected(images))
+    config = json.loads((folder / "config.json").read_text())
+    assert config["label_names"] == list(CLASSES)
+    assert config["pretrained_cfg"]["mean"] == [0.5] * 3
+    assert config["pretrained_cfg"]["std"] == pytest.approx([64 / 255] * 3)
+    assert sorted(path.name for path in folder.iterdir()) == ["README.md", "config.json", "model.safetensors"]
+    assert 'timm.create_model("hf-hub:' in (folder / "README.md").read_text()
+
+
+def test_hub_folder_with_other_files_is_refused(checkpoint, tmp_path):
+    (tmp_path / "hub").mkdir()
+    (tmp_path / "hub" / "thesis.tex").touch()
+    with pytest.raises(UserError, match="no empty folder"):
+        run(checkpoint, tmp_path / "out", hf_dir=tmp_path / "hub")
+
+
+class Hub:
+    """Stands in for the hub: keeps the files of an upload."""
+
+    files: dict[str, bytes] = {}  # noqa: RUF012  of all instances, because timm makes its own
+
+    def __init__(self, **kwargs):
+        pass
+
+    def create_repo(self, repo_id, **kwargs):
+        if repo_id == "no/login":
+            raise OSError("401 Unauthorized\nmore")
+        return self
+
+    repo_id = "me/soft_pico"
+
+    def file_exists(self, **kwargs):
+        return False
+
+    def upload_folder(self, *, folder_path, **kwargs):
+        self.files.update({path.name: path.read_bytes() for path in Path(folder_path).iterdir()})
+
+    def upload_file(self, *, path_or_fileobj, path_in_repo, repo_id):
+        self.files[path_in_repo] = path_or_fileobj
+
+
+def test_push(checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr("timm.models._hub.HfApi", Hub)
+    monkeypatch.setattr("huggingface_hub.HfApi", Hub)
+    run(checkpoint, tmp_path / "out", repo="me/soft_pico")
+    (entry,) = load_index(tmp_path / "out" / "index.json")
+    assert {"config.json", "model.safetensors", "README.md", entry.file} == Hub.files.keys()
+    assert hashlib.sha256(Hub.files[entry.file]).hexdigest() == entry.sha256
+    assert b'"hf-hub:me/soft_pico"' in Hub.files["README.md"]
+    assert entry.sources == ("hf-hub:me/soft_pico",)
+    with pytest.raises(UserError, match=r"no/login cannot be pushed to \(401 Unauthorized\)"):
+        run(checkpoint, tmp_path / "out", repo="no/login")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tag": "../mine"}, "tag is"),
+        ({"licence": "a b"}, "license is"),
+        ({"config": "/home/me/config.py"}, "config is"),
+        ({"repo": "https://x"}, "source is"),
+        ({"model": "soft_norm_pico"}, "by what is noted in the file"),
+    ],
+    ids=str,
+)
+def test_mistakes_write_nothing(options, message, checkpoint, tmp_path):
+    with pytest.raises(UserError, match=message):
+        run(checkpoint, tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda w: {n: v for n, v in w.items() if not n.startswith("head.")}, "have no head"),
+        (lambda w: w, "give --model, such as soft_pico or soft_norm_pico"),
+    ],
+    ids=["no head", "no name"],
+)
+def test_weights_alone(change, message, averaged, tmp_path):
+    torch.save(change(averaged), tmp_path / "bare.pth")
+    model = None if "--model" in message else "soft_pico"
+    with pytest.raises(UserError, match=message):
+        run(tmp_path / "bare.pth", tmp_path / "out", model=model)
+
+
+@pytest.mark.parametrize(
+    ("part", "strange"),
+    [("img_size=64", "img_size='64'"), ("[127.5, 127.5, 127.5]", "['a']"), ("lr=0.001", "lr='a | b'")],
+)
+def test_strange_values_in_the_config_are_passed_over(part, strange, checkpoint, tmp_path):
+    content = torch.load(checkpoint, weights_only=True)
+    content["meta"]["cfg"] = content["meta"]["cfg"].replace(part, strange)
+    content["meta"]["dataset_meta"] = [1]
+    torch.save(content, checkpoint)
+    run(checkpoint, tmp_path / "out")
+    (entry,) = load_index(tmp_path / "out" / "index.json")
+    assert entry.cfg["input_size"] == (3, 64, 64)
+    assert "a | b" not in (tmp_path / "out" / "soft_pico.mine.md").read_text()
+
+
+@pytest.mark.parametrize("text", ["top1", "top1=", "top1=high", "top1=nan", "=3"])
+def test_metric_of_another_form(text):
+    with pytest.raises(UserError, match="NAME=VALUE"):
+        parse_metric(text, "d", "s")
