@@ -3,17 +3,18 @@
 # --cfg-options data_root=PATH for another place.
 data_root = "data/shapes_ade"
 num_classes = 11
-# A smaller scale costs less, and the demo's weights know shapes of this size.
-image_size = (192, 192)
-
-data_preprocessor = dict(
-    type="SegmentationPreprocessor", mean=[127.5, 127.5, 127.5], std=[64.0, 64.0, 64.0], batch_scales=(0.5, 0.95)
-)
+# The demo's weights know shapes of about 40 pixels in images of 64.
+window_size = 64
+image_size = (160, 160)
 
 # A shape keeps its class when it is turned, mirrored or painted in another colour.
+data_preprocessor = dict(
+    type="SegmentationPreprocessor",
+    mean=[127.5, 127.5, 127.5],
+    std=[64.0, 64.0, 64.0],
+    windows=dict(size=window_size, per_image=4, scales=(0.4, 0.8), angle=180, stretch=1.28),
+)
 train_pipeline = [
-    dict(type="SegRandomFlip"),
-    dict(type="SegRandomTurn"),
     dict(
         type="SegImageTransforms",
         transforms=[
@@ -27,7 +28,7 @@ train_pipeline = [
 test_pipeline = [dict(type="SegResize", scale=image_size), dict(type="PackSegmentation")]
 
 train_dataloader = dict(
-    batch_size=4,
+    batch_size=6,
     num_workers=0,
     dataset=dict(type="LabelMapTree", data_root=None, split="training", pipeline=train_pipeline),
     sampler=dict(type="InfiniteSampler", shuffle=True),

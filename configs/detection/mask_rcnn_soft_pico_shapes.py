@@ -1,7 +1,6 @@
 # python tools/train.py configs/detection/mask_rcnn_soft_pico_shapes.py
-# Boxes and masks with 2.5 M parameters, on 200 generated images. It begins with the weights of the demo:
+# Boxes and masks with 2.5 M parameters, on 200 generated images; it begins with the weights of soft_pico.shapes.
 #   python tools/make_shapes.py data/shapes_coco --task coco
-#   python tools/train.py configs/demo/soft_pico_shapes.py
 # 14.5 minutes of CPU time on one thread, with its tests; box AP .546, AP50 .792, mask AP .516, AP50 .768 on 100 test
 # images (seed 0).
 _base_ = ["../_base_/default_runtime.py", "../_base_/coco_shapes.py"]
@@ -13,7 +12,7 @@ model = dict(
         model_name="soft_pico",
         max_bottleneck=(7, 7),
         norm_eval=True,
-        checkpoint_path="work_dirs/soft_pico_shapes/epoch_5.pth",
+        pretrained=True,
     ),
     num_classes=10,
     pyramid_channels=64,

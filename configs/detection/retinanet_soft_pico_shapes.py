@@ -1,7 +1,6 @@
 # python tools/train.py configs/detection/retinanet_soft_pico_shapes.py
-# A first detector, of 2.2 M parameters, on 200 generated images. It begins with the weights of the demo:
+# A first detector, of 2.2 M parameters, on 200 generated images; it begins with the weights of soft_pico.shapes.
 #   python tools/make_shapes.py data/shapes_coco --task coco
-#   python tools/train.py configs/demo/soft_pico_shapes.py
 # 13.4 minutes of CPU time on one thread, with its tests; box AP .628, AP50 .845 on 100 test images (seed 0).
 _base_ = ["../_base_/default_runtime.py", "../_base_/coco_shapes.py"]
 custom_imports = dict(imports=["soft_vit.engine", "soft_vit.dense.detection"], allow_failed_imports=False)
@@ -12,7 +11,7 @@ model = dict(
         model_name="soft_pico",
         max_bottleneck=(7, 7),
         norm_eval=True,
-        checkpoint_path="work_dirs/soft_pico_shapes/epoch_5.pth",
+        pretrained=True,
     ),
     num_classes=10,
     pyramid_channels=96,

@@ -14,7 +14,6 @@ from soft_vit.dense.segmentation.transforms import (
     SegRandomCrop,
     SegRandomFlip,
     SegRandomResize,
-    SegRandomTurn,
     SegResize,
 )
 
@@ -26,7 +25,6 @@ __all__ = [
     "SegRandomCrop",
     "SegRandomFlip",
     "SegRandomResize",
-    "SegRandomTurn",
     "SegResize",
     "SegmentationMetric",
     "SegmentationPreprocessor",

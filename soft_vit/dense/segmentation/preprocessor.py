@@ -9,6 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from soft_vit.datasets.label_maps import IGNORED
+from soft_vit.dense.segmentation.windows import RandomWindows
+from soft_vit.engine.config import one_line
 from soft_vit.engine.errors import UserError
 from soft_vit.registry import MODELS, register
 
@@ -20,9 +22,8 @@ class SegmentationPreprocessor(BaseDataPreprocessor):
     """Normalises uint8 images [3, H, W]; for training, pads them and their labels below and to the right.
 
     mean, std: of RGB values in [0, 255]. size: (H, W) that training images are padded to, at least the largest of the
-    batch; None for that. Padding has the colour `mean` and the label 255. batch_scales: range of a factor that is drawn
-    for each training batch and resizes all of it, to multiples of 8 pixels: many scales without padding. Images of a
-    test stay a list, each in its size.
+    batch; None for that. Padding has the colour `mean` and the label 255. windows: options of `RandomWindows`, which
+    training sees in the place of whole images. Images of a test stay a list, each in its size.
     """
 
     def __init__(
@@ -30,16 +31,17 @@ class SegmentationPreprocessor(BaseDataPreprocessor):
         mean: list[float],
         std: list[float],
         size: tuple[int, int] | None = None,
-        batch_scales: tuple[float, float] | None = None,
+        windows: dict[str, Any] | None = None,
         non_blocking: bool = True,
     ) -> None:
         super().__init__(non_blocking=non_blocking)
         self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
         self.size = None if size is None else tuple(size)
-        self.batch_scales = batch_scales
-        if batch_scales is not None and not 0 < batch_scales[0] <= batch_scales[1]:
-            raise UserError(f"batch_scales is {batch_scales}; give the least and the largest factor, above 0.")
+        try:
+            self.windows = None if windows is None else RandomWindows(**windows)
+        except TypeError as error:
+            raise UserError(f"windows is {windows} ({one_line(error)}); see RandomWindows for its options.") from error
 
     def forward(self, data: dict, training: bool = False) -> dict[str, Any]:
         data = self.cast_data(data)
@@ -52,18 +54,19 @@ class SegmentationPreprocessor(BaseDataPreprocessor):
         for sample in samples:
             sample.gt_sem_seg = PixelData(data=_pad(sample.gt_sem_seg.data, size, IGNORED))
         inputs = torch.stack([_pad(image, size, 0) for image in images])
-        if self.batch_scales is not None:
-            inputs = self._resize(inputs, samples)
+        if self.windows is not None:
+            inputs, samples = self._cut(inputs, samples)
         return {"inputs": inputs, "data_samples": samples}
 
-    def _resize(self, inputs: Tensor, samples: list[BaseDataElement]) -> Tensor:
-        """Images `[B, 3, H, W]` and the labels of their samples, in place, at one scale for all."""
-        factor = torch.empty(()).uniform_(*self.batch_scales).item()
-        size = [max(int(side * factor) // 8, 1) * 8 for side in inputs.shape[-2:]]
-        for sample in samples:
-            labels = sample.gt_sem_seg.data[None].float()
-            sample.gt_sem_seg = PixelData(data=F.interpolate(labels, size=size, mode="nearest-exact")[0].byte())
-        return F.interpolate(inputs, size=size, mode="bilinear", align_corners=False, antialias=True)
+    def _cut(self, inputs: Tensor, samples: list[BaseDataElement]) -> tuple[Tensor, list[BaseDataElement]]:
+        """Windows of images `[B, 3, H, W]`, and a sample with the labels of each."""
+        inputs, labels = self.windows(inputs, torch.cat([sample.gt_sem_seg.data for sample in samples]))
+        cut = []
+        for index, classes in enumerate(labels):
+            sample = samples[index // self.windows.per_image].new()
+            sample.gt_sem_seg = PixelData(data=classes[None])
+            cut.append(sample)
+        return inputs, cut
 
 
 def _pad(image: Tensor, size: tuple[int, int], value: int) -> Tensor:

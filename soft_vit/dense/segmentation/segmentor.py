@@ -3,7 +3,8 @@
 Letters: B images, C classes, H and W height and width.
 """
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ __all__ = ["TimmSegmentor"]
 # A backbone's coarsest map has one place for so many pixels.
 _LEAST_SIDE = 32
 _TEST_OPTIONS = {"mode": "whole", "crop_size": None, "stride": None, "scales": (1.0,), "flip": False}
+_AXES = {"horizontal": -1, "vertical": -2}
 
 
 @register(MODELS)
@@ -38,8 +40,9 @@ class TimmSegmentor(BaseModel):
     much.
 
     test_cfg: mode "whole", or "slide" with crop_size and stride (H, W): windows of that size whose scores are averaged
-    where they overlap. scales, flip: the image is seen at these multiples of its size, and mirrored as well; class
-    probabilities are averaged.
+    where they overlap. scales, flip: the image is seen at these multiples of its size, and mirrored as well: left to
+    right for True, or along each set of the directions in a list of "horizontal" and "vertical"; class probabilities
+    are averaged.
 
     Raises UserError (a ValueError) for an option that there is not.
     """
@@ -153,22 +156,23 @@ class TimmSegmentor(BaseModel):
         sample.pred_sem_seg = PixelData(data=sum(scores).argmax(1))
         return sample
 
-    def _views(self) -> list[tuple[float, bool]]:
-        flips = (False, True) if self.test_cfg["flip"] else (False,)
-        return [(scale, flipped) for scale in self.test_cfg["scales"] for flipped in flips]
+    def _views(self) -> Iterator[tuple[float, tuple[int, ...]]]:
+        """Each scale with each set of axes to mirror."""
+        axes = [_AXES[direction] for direction in self.test_cfg["flip"]]
+        sets = [chosen for count in range(len(axes) + 1) for chosen in itertools.combinations(axes, count)]
+        return itertools.product(self.test_cfg["scales"], sets)
 
-    def _scores_of_view(self, image: Tensor, size: tuple[int, int], scale: float, flipped: bool) -> Tensor:
-        """Scores `[1, C, *size]` of an image `[1, 3, H, W]` seen at a scale, mirrored or not."""
+    def _scores_of_view(self, image: Tensor, size: tuple[int, int], scale: float, mirrored: tuple[int, ...]) -> Tensor:
+        """Scores `[1, C, *size]` of an image `[1, 3, H, W]` seen at a scale, mirrored along some axes."""
         if scale != 1:
             seen = [max(round(side * scale), 1) for side in image.shape[-2:]]
             image = F.interpolate(image, size=seen, mode="bilinear", align_corners=False, antialias=True)
-        if flipped:
-            image = image.flip(-1)
+        image = image.flip(mirrored)
         if self.test_cfg["mode"] == "slide":
             scores = slide(self.scores, image, self.test_cfg["crop_size"], self.test_cfg["stride"])
         else:
             scores = self.scores(image)
-        return resize_scores(scores.flip(-1) if flipped else scores, size)
+        return resize_scores(scores.flip(mirrored), size)
 
 
 def _checked_test_cfg(given: dict[str, Any]) -> dict[str, Any]:
@@ -190,6 +194,10 @@ def _checked_test_cfg(given: dict[str, Any]) -> dict[str, Any]:
                 f"test_cfg.stride is {options['stride']}, more than crop_size {options['crop_size']}: pixels between "
                 "windows would have no class; choose at most the crop."
             )
+    if isinstance(options["flip"], bool):
+        options["flip"] = ("horizontal",) * options["flip"]
+    if isinstance(options["flip"], str) or set(options["flip"]) - set(_AXES):
+        raise UserError(f"test_cfg.flip is {options['flip']!r}; give True, False or a list of {', '.join(_AXES)}.")
     if not options["scales"] or min(options["scales"]) <= 0:
         raise UserError(f"test_cfg.scales is {options['scales']}; give at least one factor above 0.")
     return options

@@ -27,7 +27,6 @@ __all__ = [
     "SegRandomCrop",
     "SegRandomFlip",
     "SegRandomResize",
-    "SegRandomTurn",
     "SegResize",
 ]
 
@@ -146,16 +145,6 @@ class SegRandomFlip(BaseTransform):
         if torch.rand(()) >= self.prob:
             return results
         return {**results, "img": results["img"].flip(self.axis), "gt_seg_map": results["gt_seg_map"].flip(self.axis)}
-
-
-@register(TRANSFORMS)
-class SegRandomTurn(BaseTransform):
-    """Turns image and labels by 0, 90, 180 or 270 degrees, each as likely; for pictures that have no upper side."""
-
-    def transform(self, results: dict[str, Any]) -> dict[str, Any]:
-        quarters = _below(4)
-        turned = {name: results[name].rot90(quarters, (-2, -1)) for name in ("img", "gt_seg_map")}
-        return {**results, **turned}
 
 
 @register(TRANSFORMS)

@@ -51,7 +51,7 @@ def options_of(kind, root):
         "train_dataloader.dataset.transforms": [],
         "train_dataloader.batch_size": 4,
         # From scratch, with statistics of its own.
-        "model.backbone.checkpoint_path": "",
+        "model.backbone.pretrained": False,
         "model.backbone.norm_eval": False,
         "train_cfg.max_epochs": epochs,
         "train_cfg.val_interval": epochs,

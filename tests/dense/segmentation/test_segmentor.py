@@ -90,9 +90,13 @@ def test_sliding_over_an_image_no_larger_than_the_crop_is_seeing_it_whole(segmen
 
 
 @pytest.mark.parametrize("options", [{}, {"mode": "slide", "crop_size": 64, "stride": 40}])
-def test_several_scales_and_flips_are_averaged(segmentor, options):
+@pytest.mark.parametrize(
+    ("flip", "axes"),
+    [(True, [(), (-1,)]), (["vertical"], [(), (-2,)]), (("horizontal", "vertical"), [(), (-1,), (-2,), (-1, -2)])],
+)
+def test_several_scales_and_flips_are_averaged(segmentor, options, flip, axes):
     """The mean of probabilities of each view, mirrored back and brought to the size of the original."""
-    model = segmentor(test_cfg={"scales": (0.75, 1.5), "flip": True, **options}).eval()
+    model = segmentor(test_cfg={"scales": (0.75, 1.5), "flip": flip, **options}).eval()
     plain = segmentor(test_cfg=options).eval()
     plain.load_state_dict(model.state_dict())
     image, size = torch.randn(1, 3, 80, 112), (70, 101)
@@ -100,9 +104,9 @@ def test_several_scales_and_flips_are_averaged(segmentor, options):
     with torch.no_grad():
         for seen in ((60, 84), (120, 168)):
             view = F.interpolate(image, size=seen, mode="bilinear", antialias=True)
-            for flipped in (False, True):
-                scores = plain._scores_of_view(view.flip(-1) if flipped else view, size, 1, False)
-                total += (scores.flip(-1) if flipped else scores).softmax(1)
+            for mirrored in axes:
+                scores = plain._scores_of_view(view.flip(mirrored), size, 1, ())
+                total += scores.flip(mirrored).softmax(1)
     found = model([image[0]], [BaseDataElement(metainfo={"ori_shape": size})], mode="predict")[0]
     assert (found.pred_sem_seg.data == total.argmax(1)).float().mean() > 0.999
 
@@ -172,6 +176,8 @@ REFUSED = [
     ({"test_cfg": {"mode": "slide", "crop_size": 64, "stride": 65}}, "at most the crop"),
     ({"test_cfg": {"scales": ()}}, "at least one factor"),
     ({"test_cfg": {"crop": 64}}, "test_cfg sets crop"),
+    ({"test_cfg": {"flip": "horizontal"}}, "a list of horizontal, vertical"),
+    ({"test_cfg": {"flip": ["diagonal"]}}, "a list of horizontal, vertical"),
 ]
 
 
@@ -187,27 +193,21 @@ def test_one_image_in_a_process_is_too_few_for_batchnorm(segmentor):
         segmentor()(torch.randn(1, 3, 64, 64), [labelled(64, 64)], mode="loss")
 
 
-def test_a_batch_is_resized_as_one():
-    preprocessor = SegmentationPreprocessor([0.0] * 3, [1.0] * 3, batch_scales=(0.5, 0.9))
+def test_training_sees_windows_and_a_test_whole_images():
+    windows = {"size": 16, "per_image": 3, "scales": (0.5, 1.0), "angle": 30}
+    preprocessor = SegmentationPreprocessor([0.0] * 3, [1.0] * 3, windows=windows)
     labels = torch.randint(0, 5, (1, 4, 6), dtype=torch.uint8).repeat_interleave(16, 1).repeat_interleave(16, 2)
-    sizes = set()
-    for seed in range(8):
-        torch.manual_seed(seed)
-        samples = [BaseDataElement(gt_sem_seg=PixelData(data=labels.clone())) for _ in range(2)]
-        inputs = [labels.repeat(3, 1, 1) for _ in samples]
-        found = preprocessor({"inputs": inputs, "data_samples": samples}, training=True)
-        height, width = found["inputs"].shape[-2:]
-        assert height % 8 == width % 8 == 0
-        assert 0.5 * 64 - 8 < height <= 0.9 * 64
-        assert 0.5 * 96 - 8 < width <= 0.9 * 96
-        for image, sample in zip(found["inputs"], found["data_samples"], strict=True):
-            assert sample.gt_sem_seg.data.shape == (1, height, width)
-            # The image shows the labels: they agree away from the edges of the blocks.
-            assert (image[0].round() == sample.gt_sem_seg.data[0]).float().mean() > 0.6
-        sizes.add((height, width))
-    assert len(sizes) > 2
-    torch.manual_seed(0)
+    samples = [BaseDataElement(metainfo={"sample_idx": i}, gt_sem_seg=PixelData(data=labels.clone())) for i in (0, 1)]
+    data = {"inputs": [labels.repeat(3, 1, 1) for _ in samples], "data_samples": samples}
+    found = preprocessor(data, training=True)
+    assert found["inputs"].shape == (6, 3, 16, 16)
+    assert [sample.sample_idx for sample in found["data_samples"]] == [0, 0, 0, 1, 1, 1]
+    for image, sample in zip(found["inputs"], found["data_samples"], strict=True):
+        assert sample.gt_sem_seg.data.shape == (1, 16, 16)
+        # The image shows the labels: they agree away from the edges of the blocks.
+        assert (image[0].round() == sample.gt_sem_seg.data[0]).float().mean() > 0.6
     whole = preprocessor({"inputs": [labels.repeat(3, 1, 1)], "data_samples": None}, training=False)
     assert whole["inputs"][0].shape == (3, 64, 96)
-    with pytest.raises(UserError, match="batch_scales"):
-        SegmentationPreprocessor([0.0] * 3, [1.0] * 3, batch_scales=(0.9, 0.5))
+    for wrong, message in (({"size": 0}, "windows.size is 0"), ({"sides": 4}, "see RandomWindows")):
+        with pytest.raises(UserError, match=message):
+            SegmentationPreprocessor([0.0] * 3, [1.0] * 3, windows=wrong)

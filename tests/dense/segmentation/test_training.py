@@ -16,13 +16,16 @@ STEPS = 100
 def options_for(tree):
     """A narrow decoder on the training images themselves, from random weights."""
     options = {
-        "model.backbone.checkpoint_path": "",
+        "model.backbone.pretrained": False,
         "model.backbone.norm_eval": False,
         "model.decoder.channels": 24,
         "model.auxiliary.channels": 16,
         "model.class_weight": [0.1] + [1.0] * 10,
         "data_root": str(tree),
-        "data_preprocessor.batch_scales": None,
+        "data_preprocessor.windows": None,
+        "model.test_cfg.mode": "whole",
+        "model.test_cfg.scales": (1.0,),
+        "model.test_cfg.flip": False,
         "train_dataloader.batch_size": 4,
         "train_dataloader.dataset.pipeline": [{"type": "SegRandomFlip"}, {"type": "PackSegmentation"}],
         "train_cfg.max_iters": STEPS,

@@ -11,7 +11,6 @@ from soft_vit.dense.segmentation import (
     SegRandomCrop,
     SegRandomFlip,
     SegRandomResize,
-    SegRandomTurn,
     SegResize,
 )
 from soft_vit.dense.segmentation.transforms import resize_within
@@ -102,20 +101,6 @@ def test_a_flip_mirrors_both(direction, axis):
     assert torch.equal(found["gt_seg_map"], given["gt_seg_map"].flip(axis))
     assert torch.equal(found["img"], given["img"].flip(axis + 1))
     assert torch.equal(SegRandomFlip(0.0).transform(given)["img"], given["img"])
-
-
-def test_a_turn_turns_both():
-    given = picture(24, 40)
-    turned = [{name: given[name].rot90(k, (-2, -1)) for name in ("img", "gt_seg_map")} for k in range(4)]
-    seen = set()
-    for _ in range(40):
-        found = SegRandomTurn().transform(given)
-        match = [
-            k for k, one in enumerate(turned) if all(torch.equal(found[name], value) for name, value in one.items())
-        ]
-        assert len(match) == 1
-        seen.add(match[0])
-    assert seen == {0, 1, 2, 3}
 
 
 def test_distortion_changes_colours_alone():
