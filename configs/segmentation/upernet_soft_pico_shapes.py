@@ -19,7 +19,7 @@ model = dict(
     dropout=0.0,
     # Nine tenths of the pixels are background, the first class; at full weight it is all that a short run learns.
     class_weight=[0.3, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1],
-    test_cfg=dict(mode="slide", crop_size=64, stride=32, scales=(0.9, 1.1), flip=["horizontal", "vertical"]),
+    test_cfg=dict(mode="slide", crop_size=64, stride=32, scales=(0.8, 0.9, 1.0), flip=["horizontal", "vertical"]),
 )
 
 train_cfg = dict(by_epoch=False, max_iters=5500, val_interval=5500)

@@ -36,6 +36,9 @@ Inverse = Literal["newton", "cholesky", "eigh"]
 BACKENDS = ("eager", "triton")
 INVERSES = ("newton", "cholesky", "eigh")
 
+# Half of the second-level cache of a core, which is 1 to 2 MiB on servers.
+_CACHED_BYTES = 1 << 19
+
 
 def soft_attention(
     q: Tensor,
@@ -114,19 +117,65 @@ def soft_attention_reference(
     return k1 @ (scale * y)
 
 
-def _exp_of_products(a: Tensor, b: Tensor) -> Tensor:
-    """`exp(-||a_i - b_j||^2 / 2)` of a `[P, I, D]` and b transposed `[P, D, J]`, in one buffer `[P, I, J]`."""
+def _kernel_and_product(a: Tensor, b: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """`K = exp(-||a_i - b_j||^2 / 2)` `[P, I, J]` of a `[P, I, D]` and b transposed `[P, D, J]`, and `K v` `[P, I, E]`.
+
+    On a CPU some problems at a time, so that what is written of the kernel is still in cache when it is read.
+    """
+    parts = _parts(a, b)
+    if len(parts) == 1:
+        kernel = _exp_of_products(a, b)
+        return kernel, torch.bmm(kernel, v)
+    kernel, product = a.new_empty(*a.shape[:2], b.shape[2]), a.new_empty(*a.shape[:2], v.shape[2])
+    for part in parts:
+        _exp_of_products(a[part], b[part], kernel[part])
+        torch.bmm(kernel[part], v[part], out=product[part])
+    return kernel, product
+
+
+def _parts(a: Tensor, b: Tensor) -> list[slice]:
+    """Ranges of problems, of P with a `[P, I, D]` and b transposed `[P, D, J]`, whose kernels fit into a cache.
+
+    One on a GPU, and where a graph is captured that other sizes will run.
+    """
+    count, kernel_bytes = a.shape[0], a.shape[1] * b.shape[2] * a.element_size()
+    if a.device.type != "cpu" or torch.compiler.is_compiling() or count * kernel_bytes <= _CACHED_BYTES:
+        return [slice(0, count)]
+    size = max(1, _CACHED_BYTES // kernel_bytes) * torch.get_num_threads()
+    return [slice(start, start + size) for start in range(0, count, size)]
+
+
+def _exp_of_products(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
+    """`exp(-||a_i - b_j||^2 / 2)` of a `[P, I, D]` and b transposed `[P, D, J]`, in one buffer, `[P, I, J]`."""
     column = b.square().sum(1, keepdim=True)
-    exponent = torch.baddbmm(column, a, b, beta=-0.5)
+    exponent = torch.baddbmm(column, a, b, beta=-0.5, out=out)
     return exponent.sub_(a.square().sum(2, keepdim=True), alpha=0.5).clamp_(max=0).exp_()
 
 
-def _kernel_backward(grad_times_kernel: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+def _kernel_backward(
+    grad_times_kernel: Tensor, a: Tensor, b: Tensor, out: tuple[Tensor, Tensor] | tuple[None, None] = (None, None)
+) -> tuple[Tensor, Tensor]:
     """Gradients of `exp(-||a_i - b_j||^2 / 2)` for a `[P, I, D]` and b transposed `[P, D, J]`."""
     s = grad_times_kernel
-    grad_a = torch.bmm(s, b.mT).sub_(a * s.sum(2, keepdim=True))
-    grad_b = torch.bmm(a.mT, s).sub_(b * s.sum(1, keepdim=True))
+    grad_a = torch.bmm(s, b.mT, out=out[0]).sub_(a * s.sum(2, keepdim=True))
+    grad_b = torch.bmm(a.mT, s, out=out[1]).sub_(b * s.sum(1, keepdim=True))
     return grad_a, grad_b
+
+
+def _token_gradients(
+    kernel: Tensor,
+    y: Tensor,
+    grad_z: Tensor,
+    bottleneck: Tensor,
+    q: Tensor,
+    v: Tensor,
+    grad: Tensor,
+    out: tuple[Tensor, Tensor, Tensor] | tuple[None, None, None] = (None, None, None),
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of bottleneck tokens `[P, M, D]`, q `[P, D, N]` and v `[P, E, N]` from both products with the kernel."""
+    grad_v = torch.bmm(grad_z.mT, kernel, out=out[2])
+    grad_kernel = torch.bmm(y, grad).baddbmm_(grad_z, v)
+    return *_kernel_backward(grad_kernel.mul_(kernel), bottleneck, q, out[:2]), grad_v
 
 
 class _SoftAttention(torch.autograd.Function):
@@ -150,9 +199,8 @@ class _SoftAttention(torch.autograd.Function):
         ridge: float,
         start: NewtonStart,
     ) -> Tensor:
-        kernel = _exp_of_products(bottleneck, q.mT)
+        kernel, z = _kernel_and_product(bottleneck, q.mT, v)
         a = self_gaussian_kernel(bottleneck)
-        z = torch.bmm(kernel, v)
         scale = a.sum(2, keepdim=True).rsqrt_() if normalize else None
         if scale is not None:
             z.mul_(scale)
@@ -179,10 +227,9 @@ class _SoftAttention(torch.autograd.Function):
         # torch.compile of torch 2.4 hands saved tensors over in the order of their first use, so that is made theirs.
         q, bottleneck, v, y, w, *normalization = [saved.view_as(saved) for saved in ctx.saved_tensors]
         z, scale = normalization or (None, None)
-        kernel = _exp_of_products(bottleneck, q.mT)
+        kernel, grad_scaled_y = _kernel_and_product(bottleneck, q.mT, grad)
         a = self_gaussian_kernel(bottleneck)
 
-        grad_scaled_y = torch.bmm(kernel, grad)
         grad_y = grad_scaled_y if scale is None else grad_scaled_y * scale
         grad_z = torch.cholesky_solve(grad_y, w) if ctx.inverse == "cholesky" else torch.bmm(w, grad_y)
         grad_a = torch.bmm(grad_z, y.mT).neg_()
@@ -193,10 +240,15 @@ class _SoftAttention(torch.autograd.Function):
             grad_a -= 0.5 * grad_scale * scale.pow(3)
             scaled_y, grad_scaled_z = y * scale, grad_z * scale
 
-        grad_v = torch.bmm(grad_scaled_z.mT, kernel).mT
-        grad_kernel = torch.bmm(scaled_y, grad.mT).baddbmm_(grad_scaled_z, v.mT).mul_(kernel)
-        grad_bottleneck, grad_q = _kernel_backward(grad_kernel, bottleneck, q.mT)
+        problems = (kernel, scaled_y, grad_scaled_z, bottleneck, q.mT, v.mT, grad.mT)
+        parts = _parts(bottleneck, q.mT)
+        if len(parts) == 1:
+            grad_bottleneck, grad_q, grad_v = _token_gradients(*problems)
+        else:
+            grad_bottleneck, grad_q, grad_v = results = tuple(t.new_empty(t.shape) for t in (bottleneck, q.mT, v.mT))
+            for part in parts:
+                _token_gradients(*(t[part] for t in problems), out=tuple(t[part] for t in results))
         # The diagonal of A is constant, and its distance has no gradient.
         left, right = _kernel_backward(grad_a.mul_(a), bottleneck, bottleneck.mT)
         grad_bottleneck += left + right.mT
-        return grad_q.mT, grad_bottleneck, grad_v, None, None, None, None, None
+        return grad_q.mT, grad_bottleneck, grad_v.mT, None, None, None, None, None
