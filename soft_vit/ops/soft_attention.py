@@ -152,30 +152,12 @@ def _exp_of_products(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
     return exponent.sub_(a.square().sum(2, keepdim=True), alpha=0.5).clamp_(max=0).exp_()
 
 
-def _kernel_backward(
-    grad_times_kernel: Tensor, a: Tensor, b: Tensor, out: tuple[Tensor, Tensor] | tuple[None, None] = (None, None)
-) -> tuple[Tensor, Tensor]:
+def _kernel_backward(grad_times_kernel: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients of `exp(-||a_i - b_j||^2 / 2)` for a `[P, I, D]` and b transposed `[P, D, J]`."""
     s = grad_times_kernel
-    grad_a = torch.bmm(s, b.mT, out=out[0]).sub_(a * s.sum(2, keepdim=True))
-    grad_b = torch.bmm(a.mT, s, out=out[1]).sub_(b * s.sum(1, keepdim=True))
+    grad_a = torch.bmm(s, b.mT).sub_(a * s.sum(2, keepdim=True))
+    grad_b = torch.bmm(a.mT, s).sub_(b * s.sum(1, keepdim=True))
     return grad_a, grad_b
-
-
-def _token_gradients(
-    kernel: Tensor,
-    y: Tensor,
-    grad_z: Tensor,
-    bottleneck: Tensor,
-    q: Tensor,
-    v: Tensor,
-    grad: Tensor,
-    out: tuple[Tensor, Tensor, Tensor] | tuple[None, None, None] = (None, None, None),
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of bottleneck tokens `[P, M, D]`, q `[P, D, N]` and v `[P, E, N]` from both products with the kernel."""
-    grad_v = torch.bmm(grad_z.mT, kernel, out=out[2])
-    grad_kernel = torch.bmm(y, grad).baddbmm_(grad_z, v)
-    return *_kernel_backward(grad_kernel.mul_(kernel), bottleneck, q, out[:2]), grad_v
 
 
 class _SoftAttention(torch.autograd.Function):
@@ -225,30 +207,51 @@ class _SoftAttention(torch.autograd.Function):
     @staticmethod
     def _backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
         # torch.compile of torch 2.4 hands saved tensors over in the order of their first use, so that is made theirs.
-        q, bottleneck, v, y, w, *normalization = [saved.view_as(saved) for saved in ctx.saved_tensors]
-        z, scale = normalization or (None, None)
-        kernel, grad_scaled_y = _kernel_and_product(bottleneck, q.mT, grad)
-        a = self_gaussian_kernel(bottleneck)
-
-        grad_y = grad_scaled_y if scale is None else grad_scaled_y * scale
-        grad_z = torch.cholesky_solve(grad_y, w) if ctx.inverse == "cholesky" else torch.bmm(w, grad_y)
-        grad_a = torch.bmm(grad_z, y.mT).neg_()
-        scaled_y, grad_scaled_z = y, grad_z
-        if scale is not None:
-            # z holds s z: the product rule of both scalings divides by s once, ds / drowsum = -s^3 / 2 cancels it.
-            grad_scale = (grad_scaled_y * y).sum(2, keepdim=True) + (grad_z * z).sum(2, keepdim=True) / scale
-            grad_a -= 0.5 * grad_scale * scale.pow(3)
-            scaled_y, grad_scaled_z = y * scale, grad_z * scale
-
-        problems = (kernel, scaled_y, grad_scaled_z, bottleneck, q.mT, v.mT, grad.mT)
+        saved = [tensor.view_as(tensor) for tensor in ctx.saved_tensors]
+        q, bottleneck, v = saved[:3]
         parts = _parts(bottleneck, q.mT)
         if len(parts) == 1:
-            grad_bottleneck, grad_q, grad_v = _token_gradients(*problems)
+            gradients = _gradients(ctx.inverse, grad, *saved)
         else:
-            grad_bottleneck, grad_q, grad_v = results = tuple(t.new_empty(t.shape) for t in (bottleneck, q.mT, v.mT))
+            gradients = tuple(t.new_empty(t.shape) for t in (q.mT, bottleneck, v.mT))
             for part in parts:
-                _token_gradients(*(t[part] for t in problems), out=tuple(t[part] for t in results))
-        # The diagonal of A is constant, and its distance has no gradient.
-        left, right = _kernel_backward(grad_a.mul_(a), bottleneck, bottleneck.mT)
-        grad_bottleneck += left + right.mT
+                found = _gradients(ctx.inverse, grad[part], *(tensor[part] for tensor in saved))
+                for whole, one in zip(gradients, found, strict=True):
+                    whole[part] = one
+        grad_q, grad_bottleneck, grad_v = gradients
         return grad_q.mT, grad_bottleneck, grad_v.mT, None, None, None, None, None
+
+
+def _gradients(
+    inverse: Inverse,
+    grad: Tensor,
+    q: Tensor,
+    bottleneck: Tensor,
+    v: Tensor,
+    y: Tensor,
+    w: Tensor,
+    z: Tensor | None = None,
+    scale: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of q `[P, D, N]`, the bottleneck tokens `[P, M, D]` and v `[P, E, N]`; see `_SoftAttention`."""
+    kernel = _exp_of_products(bottleneck, q.mT)
+    a = self_gaussian_kernel(bottleneck)
+
+    grad_scaled_y = torch.bmm(kernel, grad)
+    grad_y = grad_scaled_y if scale is None else grad_scaled_y * scale
+    grad_z = torch.cholesky_solve(grad_y, w) if inverse == "cholesky" else torch.bmm(w, grad_y)
+    grad_a = torch.bmm(grad_z, y.mT).neg_()
+    scaled_y, grad_scaled_z = y, grad_z
+    if scale is not None:
+        # z holds s z: the product rule of both scalings divides by s once, ds / drowsum = -s^3 / 2 cancels it.
+        grad_scale = (grad_scaled_y * y).sum(2, keepdim=True) + (grad_z * z).sum(2, keepdim=True) / scale
+        grad_a -= 0.5 * grad_scale * scale.pow(3)
+        scaled_y, grad_scaled_z = y * scale, grad_z * scale
+
+    grad_v = torch.bmm(grad_scaled_z.mT, kernel)
+    grad_kernel = torch.bmm(scaled_y, grad.mT).baddbmm_(grad_scaled_z, v.mT).mul_(kernel)
+    grad_bottleneck, grad_q = _kernel_backward(grad_kernel, bottleneck, q.mT)
+    # The diagonal of A is constant, and its distance has no gradient.
+    left, right = _kernel_backward(grad_a.mul_(a), bottleneck, bottleneck.mT)
+    grad_bottleneck += left + right.mT
+    return grad_q, grad_bottleneck, grad_v

@@ -1,0 +1,60 @@
+"""Commands, snippets and paths of a Markdown page, and how a command of it is run."""
+
+import re
+import runpy
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """The fenced blocks of a language, without their fences."""
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def inline_code(text: str) -> list[str]:
+    """What stands between single backticks outside of fenced blocks, each on one line."""
+    text = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    return [" ".join(code.split()) for code in re.findall(r"(?<!`)`([^`]+)`(?!`)", text)]
+
+
+def commands(text: str) -> list[str]:
+    """Every command of the bash blocks, without comments, and those of inline code that begin like one; in order."""
+    lines = [line for block in blocks(text, "bash") for line in block.replace("\\\n", " ").splitlines()]
+    found = [shlex.join(shlex.split(line, comments=True)) for line in lines]
+    # shlex quotes the operator that joins two commands.
+    parts = [part.strip() for line in found for part in line.split(" '&&' ") if part.strip()]
+    inline = [code for code in inline_code(text) if re.match(r"(python|pip|tools/\w+\.sh|bash) \S", code)]
+    return list(dict.fromkeys([*parts, *(shlex.join(shlex.split(code)) for code in inline)]))
+
+
+def named_paths(text: str) -> set[str]:
+    """Paths of the repository that a page names, in links, in code and in commands."""
+    linked = {target.split("#")[0] for target in re.findall(r"\]\(([^)]+)\)", text) if "://" not in target}
+    rooms = r"(?:soft_vit|configs|tools|tests|checkpoints|requirements|\.ci)/[\w./*-]*"
+    return {path.rstrip(".") for path in linked | set(re.findall(rf"(?<![\w/.]){rooms}", text)) if path}
+
+
+def run_tool(command: str, extra: Sequence[str] = ()) -> None:
+    """`python FILE ARGUMENTS`, in this process and working folder; fails the test unless it ends well."""
+    program, file, *arguments = shlex.split(command)
+    assert program == "python", command
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", [file, *arguments, *extra])
+        code = None
+        try:
+            runpy.run_path(file, run_name="__main__")
+        except SystemExit as end:
+            code = end.code
+        assert code in (None, 0), f"{command}: {code}"
+
+
+def extras_of(command: str) -> list[str]:
+    """The extras of `pip install -e '.[a,b]'`."""
+    (extras,) = re.fullmatch(r"pip install -e '?\.\[([\w,]+)\]'?", command).groups()
+    return extras.split(",")

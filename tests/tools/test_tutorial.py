@@ -1,0 +1,81 @@
+"""The tutorial runs from top to bottom, and what it says in words agrees with the figures that it prints."""
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+
+@pytest.fixture(scope="module")
+def tour(tool, tmp_path_factory) -> tuple[str, Path]:
+    """What the tutorial prints, and the folder that it writes."""
+    folder, text = tmp_path_factory.mktemp("tutorial"), io.StringIO()
+    with contextlib.redirect_stdout(text):
+        tool("tutorial")(["--out", str(folder), "--steps", "20"])
+    return text.getvalue(), folder
+
+
+def figures(text: str, line: str) -> list[float]:
+    """The numbers behind the beginning of a line."""
+    (rest,) = re.findall(rf"^{re.escape(line)}(.*)$", text, re.MULTILINE)
+    return [float(number) for number in re.findall(r"\d+\.?\d*(?:e[+-]\d+)?", rest)]
+
+
+def test_has_eight_parts(tour):
+    assert re.findall(r"^(\d)\. ", tour[0], re.MULTILINE) == [str(number) for number in range(1, 9)]
+
+
+def test_writes_pictures_and_weights(tour):
+    names = {"attention.png", "curved.pt2", "curved.safetensors", "prediction.png", "shape.png"}
+    assert {path.name for path in tour[1].iterdir()} == names
+    assert all(Image.open(tour[1] / name).width >= 64 for name in names if name.endswith(".png"))
+
+
+def test_bottleneck_tokens_are_fewer_numbers(tour):
+    assert figures(tour[0], "1      56 x 56") == [3136, 8, 49, 3136**2, 2 * 3136 * 49 + 49**2]
+
+
+def test_attention_of_the_trained_weights_is_small(tour):
+    trained, without = figures(tour[0], "Top-1 of soft_pico.shapes")
+    assert trained > 90
+    # One image of 200 is half a point.
+    assert without == pytest.approx(trained, abs=1)
+    rank, trained_sum, averaging_sum = figures(tour[0], "1      256 x 256")
+    assert rank <= 4
+    assert trained_sum < 0.01 < averaging_sum
+
+
+def test_newton_is_far_from_the_inverse_of_a_flat_kernel(tour):
+    for spread, far in (("1.0 ", False), ("0.03", True)):
+        _, newton, longer, cholesky, residual = figures(tour[0], spread)
+        assert (newton > 0.5) == (residual > 0.5) == far
+        assert max(longer, cholesky) < 1e-3
+
+
+def test_trained_weights_help_another_task(tour):
+    accuracies = [figures(tour[0], f"  from {start}: ")[1] for start in ("random weights", "soft_pico.shapes")]
+    assert accuracies[1] > accuracies[0]
+    assert accuracies[1] > 70
+
+
+def test_a_bound_keeps_the_cost_linear(tour):
+    costs = figures(tour[0], "SOFT, max_bottleneck=(7, 7)")[-3:]
+    # Stage 4, of a 1024th of the pixels, has softmax.
+    assert costs[2] / costs[0] < 1.2 * 16
+    assert figures(tour[0], "SOFT as released")[-1] > 10 * costs[2]
+
+
+def test_what_was_saved_is_the_same_model(tour):
+    (same,) = re.findall(r"loaded again, the logits differ by (\S+)\.\n", tour[0])
+    (exported,) = re.findall(r"on another batch size, the logits differ by (\S+)\.\n", tour[0])
+    assert float(same) == 0
+    assert float(exported) < 1e-4
+
+
+def test_mistake_ends_in_one_sentence(tool, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        tool("tutorial")(["--out", str(tmp_path), "--steps", "0"])
+    assert "--steps is 0; take at least one." in capsys.readouterr().err

@@ -1,0 +1,278 @@
+"""A tour of the package, from top to bottom, on a CPU and without any download; read it beside what it prints.
+
+python tools/tutorial.py --out tutorial
+"""
+
+import argparse
+import copy
+import os
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from inspect import getdoc
+from pathlib import Path
+
+# Read when torch is first imported; tools/train.py says why.
+os.environ.setdefault("GOMP_SPINCOUNT", "3000")
+
+import numpy as np
+import timm
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from timm.optim import create_optimizer_v2
+from torch import Tensor, nn
+
+import soft_vit  # noqa: F401 - registers the models with timm
+from soft_vit.analysis.attention_matrix import watch_attention
+from soft_vit.analysis.attention_view import attention_row, plot_attention_row
+from soft_vit.analysis.complexity import count_complexity
+from soft_vit.analysis.drawing import draw_classes
+from soft_vit.datasets import CLASSES, ShapeImages
+from soft_vit.models.folding import fold_batch_norm
+from soft_vit.ops import cholesky_solve, eigh_inverse, newton_inverse, self_gaussian_kernel
+from soft_vit.ops.inverse import newton_residual
+
+CURVED = ("circle", "ring", "crescent", "heart")
+
+
+def heading(number: int, title: str, part: Callable) -> None:
+    print(f"\n{number}. {title}\n{'-' * (len(title) + 3)}\n{getdoc(part)}\n")
+
+
+def batch_of(samples: Sequence, model: nn.Module) -> Tensor:
+    """Generated images as the model wants them: `[B, 3, H, W]`, normalised with its own mean and std."""
+    cfg = model.pretrained_cfg
+    mean, std = (torch.tensor(cfg[name]).reshape(3, 1, 1) for name in ("mean", "std"))
+    images = torch.from_numpy(np.stack([sample.image for sample in samples]))
+    return (images.permute(0, 3, 1, 2) / 255 - mean) / std
+
+
+def accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
+    with torch.inference_mode():
+        return 100 * (model.eval()(images).argmax(1) == labels).float().mean().item()
+
+
+def look_at_a_model() -> None:
+    """A pyramid of four stages at strides 4, 8, 16 and 32, with softmax-free attention in the first three.
+
+    Attention compares each of N tokens with every other. SOFT compares them with M bottleneck tokens only, one for each
+    window of the map, and those among themselves: kernels K1 of N x M and A of M x M stand for a matrix of N x N.
+    """
+    model = timm.create_model("soft_tiny", num_classes=10).eval()
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    image = torch.randn(1, 3, 224, 224)
+    with torch.inference_mode():
+        maps = model.forward_intermediates(image, intermediates_only=True)
+        print(
+            f"soft_tiny, {parameters / 1e6:.2f} M parameters: {tuple(image.shape)} becomes {tuple(model(image).shape)}."
+        )
+    print("stage  map      tokens N  window  bottleneck tokens M    N x N  2 N x M + M x M")
+    for number, (stage, feature) in enumerate(zip(model.stages[:3], maps, strict=False), 1):
+        height, width = feature.shape[-2:]
+        tokens, window = height * width, stage.blocks[0].attn.sr_ratio
+        few = (height // window) * (width // window)
+        numbers = 2 * tokens * few + few * few
+        print(
+            f"{number:<5}  {height:>2} x {width:<2}  {tokens:>8}  {window:>6}  {few:>19}  {tokens**2:>7}  {numbers:>15}"
+        )
+
+
+def predict(model: nn.Module, out: Path) -> None:
+    """`pretrained=True` finds soft_pico.shapes in the package itself, so this works behind a firewall."""
+    samples = ShapeImages(200, split="test")
+    labels = torch.tensor([sample.label for sample in samples])
+    images = batch_of(samples, model)
+    print(f"soft_pico.shapes was trained on generated images of: {', '.join(CLASSES)}.")
+    print(f"Top-1 on 200 test images: {accuracy(model, images, labels):.1f} %.")
+    with torch.inference_mode():
+        scores = model(images[:1]).softmax(1)[0]
+    best = scores.topk(3)
+    names = [CLASSES[index] for index in best.indices]
+    print("The first one: " + ", ".join(f"{name} {100 * p:.1f} %" for name, p in zip(names, best.values, strict=True)))
+    draw_classes(samples[0].image, names, best.values.tolist()).save(out / "prediction.png")
+    Image.fromarray(samples[0].image).save(out / "shape.png")
+    print(f"Written: {out / 'prediction.png'}, {out / 'shape.png'}")
+
+
+def attention_matrices(model: nn.Module, image: Tensor) -> list[Tensor]:
+    """`[heads, N, N]` of the first layer of each softmax-free stage; analysis alone makes them, with unit vectors."""
+    matrices = []
+    with ExitStack() as stack, torch.inference_mode():
+        for stage in model.stages[:3]:
+            stack.enter_context(watch_attention(stage.blocks[0].attn, matrices.append))
+        model(image)
+    return [matrix[0] for matrix in matrices]
+
+
+def look_at_attention(model: nn.Module, out: Path) -> None:
+    """How much attention there is, before a picture of where it looks.
+
+    The rank of a matrix is at most the number of bottleneck tokens, 4 in each stage at 64 pixels. Its rows are no
+    distributions, because no softmax makes them so: their sums may be large, or nearly nothing. Bottleneck tokens made
+    by convolution, LayerNorm and GELU, as released, begin far from the queries, where the Gaussian kernel is small; the
+    averages of sampling="avg" begin among them.
+    """
+    samples = ShapeImages(200, split="test")
+    images, labels = batch_of(samples, model), torch.tensor([sample.label for sample in samples])
+    averaging = timm.create_model("soft_pico", img_size=64, sampling="avg").eval()
+    print("stage  matrix     rank of head 1  mean sum of a row  the same, untrained, sampling='avg'")
+    pairs = zip(attention_matrices(model, images[:1]), attention_matrices(averaging, images[:1]), strict=True)
+    for number, (matrix, other) in enumerate(pairs, 1):
+        size = f"{matrix.shape[1]:>3} x {matrix.shape[2]:<3}"
+        rank = torch.linalg.matrix_rank(matrix[0], rtol=1e-5).item()
+        print(f"{number:<5}  {size}  {rank:>14}  {matrix.sum(2).mean():>17.1e}  {other.sum(2).mean():>35.1e}")
+    without = copy.deepcopy(model)
+    for block in (block for stage in without.stages[:3] for block in stage.blocks):
+        block.attn.attend = lambda q, bottleneck, v, local: local
+    top1 = [accuracy(each, images, labels) for each in (model, without)]
+    print(
+        f"Top-1 of soft_pico.shapes {top1[0]:.1f} %, without these attentions {top1[1]:.1f} %: in so short a training"
+    )
+    print("on so small images, the convolutions beside them and the softmax of stage 4 do the work.")
+    row = attention_row(model, images[0], stage=1)
+    try:
+        plot_attention_row(row, samples[0].image, out / "attention.png", "soft_pico.shapes, stage 1, centre")
+    except ModuleNotFoundError:
+        print("No picture of it without matplotlib: pip install -e '.[analysis]'")
+    else:
+        print(f"Written: {out / 'attention.png'}")
+
+
+def compare_inverses() -> None:
+    """A is inverted in every layer. How well that can be done depends on how unlike the bottleneck tokens are.
+
+    Newton's iteration V <- 2 V - V P V with P = A + 0.01 I is what the released weights were trained with. After 20
+    steps it has inverted the large eigenvalues of P, and not yet the small ones: where tokens are alike it is a filter
+    of the spectrum, and not the inverse. Weights trained with the filter need it. For a training from scratch,
+    inverse="cholesky" is exact and faster. Below: relative errors against inverse="eigh" in double precision.
+    """
+    generator = torch.Generator().manual_seed(0)
+    print("spread of 49 tokens  condition of P  Newton, 20  Newton, 40  Cholesky   ||I - P V|| / sqrt(M)")
+    for spread in (1.0, 0.3, 0.1, 0.03):
+        points = spread * torch.randn(1, 49, 32, generator=generator)
+        a = self_gaussian_kernel(points)
+        eye = torch.eye(49)
+        exact = eigh_inverse(a.double())
+        found = {
+            "Newton, 20": newton_inverse(a),
+            "Newton, 40": newton_inverse(a, iters=40),
+            "Cholesky": cholesky_solve(a, eye[None]),
+        }
+        errors = [torch.linalg.norm(v.double() - exact) / torch.linalg.norm(exact) for v in found.values()]
+        condition = torch.linalg.cond(a.double()[0] + 0.01 * eye).item()
+        figures = "  ".join(f"{error.item():<10.1e}" for error in errors)
+        print(f"{spread:<19}  {condition:<14.1f}  {figures} {newton_residual(a).item():.2f}")
+
+
+def fine_tune(steps: int) -> nn.Module:
+    """Another question for the trained model, with few steps: is the outline of the shape curved?"""
+
+    def labels_of(samples: Sequence) -> Tensor:
+        return torch.tensor([CLASSES[sample.label] in CURVED for sample in samples]).long()
+
+    train, test = ShapeImages(steps * 32, split="train"), ShapeImages(200, split="test")
+    results = {}
+    for start, pretrained in (("random weights", False), ("soft_pico.shapes", True)):
+        torch.manual_seed(0)
+        model = timm.create_model("soft_pico.shapes", pretrained=pretrained, num_classes=2)
+        test_images, test_labels = batch_of(test, model), labels_of(test)
+        # Norms, biases and position embeddings are not decayed: the model says which.
+        optimizer = create_optimizer_v2(model, "adamw", lr=1e-3, weight_decay=0.02)
+        model.train()
+        for step in range(steps):
+            samples = [train[index] for index in range(32 * step, 32 * step + 32)]
+            loss = nn.functional.cross_entropy(model(batch_of(samples, model)), labels_of(samples))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        results[start] = (loss.item(), accuracy(model, test_images, test_labels))
+    print(f"After {steps} steps of 32 images, with 200 test images (always 'no' is right in 60 %):")
+    for start, (loss, right) in results.items():
+        print(f"  from {start}: last loss {loss:.3f}, accuracy {right:.1f} %")
+    return model.eval()
+
+
+def make_a_backbone() -> None:
+    """The body of a detector: maps at four strides, for any image, with a bound on the bottleneck tokens."""
+    backbone = timm.create_model("soft_pico", pretrained=True, features_only=True, max_bottleneck=(7, 7)).eval()
+    print(f"channels {backbone.feature_info.channels()}, strides {backbone.feature_info.reduction()}")
+    with torch.inference_mode():
+        for feature in backbone(torch.randn(1, 3, 200, 331)):
+            print(f"  {tuple(feature.shape)}")
+
+
+def count_flops() -> None:
+    """Counted from the operations that run, on the meta device, which computes nothing.
+
+    The released form samples more bottleneck tokens on larger maps, and is then no longer linear; a bound keeps it so.
+    """
+    print("FLOPs (G) of the tiny pyramid     224    448     896")
+    rows = {
+        "softmax in every stage": ("softmax_pyramid_tiny", {}),
+        "SOFT as released": ("soft_tiny", {}),
+        "SOFT, max_bottleneck=(7, 7)": ("soft_tiny", {"max_bottleneck": (7, 7)}),
+    }
+    for name, (model_name, options) in rows.items():
+        figures = []
+        for size in (224, 448, 896):
+            with torch.device("meta"):
+                model = timm.create_model(model_name, img_size=size, **options)
+            figures.append(count_complexity(model, (1, 3, size, size)).macs / 1e9)
+        print(f"{name:<30} {figures[0]:>6.1f} {figures[1]:>6.1f} {figures[2]:>7.1f}")
+
+
+def save_and_export(model: nn.Module, out: Path) -> None:
+    """Weights for timm, and a program that runs without this package."""
+    weights = out / "curved.safetensors"
+    save_file(model.state_dict(), weights)
+    again = timm.create_model(
+        "soft_pico.shapes", pretrained=True, num_classes=2, pretrained_cfg_overlay=dict(file=weights, num_classes=2)
+    ).eval()
+    image = torch.randn(3, 3, 64, 64)
+    with torch.inference_mode():
+        expected = model(image)
+        print(f"{weights}: loaded again, the logits differ by {(again(image) - expected).abs().max():.1e}.")
+
+    # BatchNorm becomes part of the convolutions before it; dimension 0, the batch, stays free.
+    batch = torch.export.Dim("batch", min=1, max=64)
+    program = torch.export.export(fold_batch_norm(model), (image,), dynamic_shapes={"x": {0: batch}})
+    file = out / "curved.pt2"
+    torch.export.save(program, file)
+    larger = torch.randn(5, 3, 64, 64)
+    with torch.inference_mode():
+        difference = (torch.export.load(file).module()(larger) - model(larger)).abs().max()
+    print(f"{file}: on another batch size, the logits differ by {difference:.1e}.")
+    print("tools/export.py writes ONNX and TorchScript as well, and int8.")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="A tour of the package, on a CPU and without any download.")
+    parser.add_argument("--out", type=Path, default=Path("tutorial"), metavar="FOLDER", help="for pictures and weights")
+    parser.add_argument("--steps", type=int, default=30, help="of fine-tuning (default: %(default)s)")
+    args = parser.parse_args(argv)
+    if args.steps < 1:
+        parser.error(f"--steps is {args.steps}; take at least one.")
+    args.out.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(0)
+
+    heading(1, "A model, and its bottleneck tokens", look_at_a_model)
+    look_at_a_model()
+    heading(2, "Trained weights, offline", predict)
+    model = timm.create_model("soft_pico", pretrained=True).eval()
+    predict(model, args.out)
+    heading(3, "What the attention does", look_at_attention)
+    look_at_attention(model, args.out)
+    heading(4, "The inverse: Newton, Cholesky, and the exact one", compare_inverses)
+    compare_inverses()
+    heading(5, "Fine-tuning", fine_tune)
+    tuned = fine_tune(args.steps)
+    heading(6, "A backbone for a detector", make_a_backbone)
+    make_a_backbone()
+    heading(7, "What it costs, against softmax", count_flops)
+    count_flops()
+    heading(8, "Saving and exporting", save_and_export)
+    save_and_export(tuned, args.out)
+
+
+if __name__ == "__main__":
+    main()
