@@ -85,6 +85,7 @@ LOCAL = {
     "python tools/visualize_attention.py": Local("--img-size 64"),
     "python tools/train_attentions.py": Local("", (), "soft_vit.engine.accuracy.compare_accuracy", []),
     "python tools/benchmark.py pvt_v2_b1": Local("--batch-size 1 --img-size 32 --rounds 3 --modes inference"),
+    "python tools/benchmark.py --op naive": Local("--batch-size 1 --tokens 64 --rounds 3"),
     "python tools/benchmark_resolution.py": Local("", (), "soft_vit.analysis.resolution.measure_resolutions", []),
 }
 # Commands that start processes on many devices, and the function of soft_vit.engine that they end in.

@@ -8,12 +8,19 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 
 def same_size(a: tuple[int, int], b: tuple[int, int]) -> bool:
-    """Whether two sizes are equal; False where they are equal for some images and not for others."""
-    if torch.jit.is_tracing():
+    """Whether two sizes are equal; False, in an exported graph, where only some images make them so."""
+    if not _is_exporting():
         return tuple(a) == tuple(b)
     return all(statically_known_true(x == y) for x, y in zip(a, b, strict=True))
 
 
 def smaller(a: int, b: int) -> int:
     """The smaller of two sides."""
-    return min(a, b) if torch.jit.is_tracing() else torch.sym_min(a, b)
+    return torch.sym_min(a, b) if _is_exporting() else min(a, b)
+
+
+def _is_exporting() -> bool:
+    # torch.compile may tie a graph to an answer, because it captures another one for the other. Before torch 2.7 nobody
+    # can tell the two apart, and exported graphs have one size.
+    asks = getattr(torch.compiler, "is_exporting", None)
+    return asks is not None and asks()

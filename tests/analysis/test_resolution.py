@@ -21,8 +21,8 @@ def test_a_bound_keeps_memory_linear(memory):
     assert detection.memory / detection.tokens <= 1.3 * first.memory / first.tokens
     assert large.memory / large.tokens <= 1.3 * first.memory / first.tokens
     # 1050 bottleneck tokens there, and 3136 at 1792.
-    assert memory[released, SIZES[2]].memory > 1.3 * detection.memory
-    assert memory[released, SIZES[3]].memory > 3 * large.memory
+    assert memory[released, SIZES[2]].memory > 1.2 * detection.memory
+    assert memory[released, SIZES[3]].memory > 2 * large.memory
 
 
 def test_a_bound_changes_nothing_at_224(memory):

@@ -35,8 +35,8 @@ class Strike:
 
     def install(self) -> None:
         """Arm the training of this process."""
-        from soft_vit.engine import atomic_storage
         from soft_vit.engine.train_loop import ExactEpochLoop
+        from soft_vit.weights import files
 
         run_iter = ExactEpochLoop.run_iter
 
@@ -45,9 +45,9 @@ class Strike:
             if now and self.place == "before":
                 self.fall()
             if now and self.place == "writing":
-                atomic_storage.os.fsync = lambda file: (os.ftruncate(file, os.fstat(file).st_size // 2), self.fall())
+                files.os.fsync = lambda file: (os.ftruncate(file, os.fstat(file).st_size // 2), self.fall())
             if now and self.place == "renamed":
-                atomic_storage.os.replace = lambda old, new: (os.rename(old, new), self.fall())
+                files.os.replace = lambda old, new: (os.rename(old, new), self.fall())
             run_iter(loop, index, batch)
             if now and self.place == "after":
                 self.fall()

@@ -51,7 +51,7 @@ def test_switch_changes_no_result(name):
     torch.testing.assert_close(loss_of(switched), loss_of(plain), **tolerance)
     expected = gradients(plain)
     for parameter, gradient in gradients(switched).items():
-        torch.testing.assert_close(gradient, expected[parameter], **tolerance, msg=parameter)
+        torch.testing.assert_close(gradient, expected[parameter], **tolerance, msg=lambda m, p=parameter: f"{p}: {m}")
 
 
 @pytest.mark.parametrize("name", SWITCHES)
