@@ -3,6 +3,7 @@
 import csv
 import io
 import platform
+import random
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict
@@ -26,11 +27,15 @@ def check_rounds(rounds: int) -> int:
 def time_in_turn(
     steps: Mapping[Key, Callable[[], Any]], rounds: int, device: str | torch.device, bar: tqdm | None = None
 ) -> dict[Key, list[float]]:
-    """Seconds of each step, `rounds` of them, one of each step at a time, after one of each that is not counted."""
+    """Seconds of each step, `rounds` of them, one of each step at a time, after one of each that is not counted.
+
+    Each round has an order of its own: what a step leaves in caches and allocators is not to meet always the same one.
+    """
     seconds: dict[Key, list[float]] = {key: [] for key in steps}
+    order = random.Random(0)
     for round_index in range(check_rounds(rounds) + 1):
-        for key, step in steps.items():
-            elapsed = seconds_of(step, device)
+        for key in order.sample(list(steps), len(steps)):
+            elapsed = seconds_of(steps[key], device)
             if round_index:
                 seconds[key].append(elapsed)
             if bar is not None:
@@ -65,7 +70,9 @@ def machine_description(device: str | torch.device = "cpu") -> str:
 
 
 def rows_as_csv(rows: Sequence[Any], **same: Any) -> str:
-    """Dataclasses of one kind as CSV, after columns that are the same in each row, such as the machine."""
+    """Dataclasses of one kind as CSV, after columns that are the same in each row, such as the machine; "" for none."""
+    if not rows:
+        return ""
     stream = io.StringIO()
     writer = csv.DictWriter(stream, [*same, *asdict(rows[0])], lineterminator="\n")
     writer.writeheader()

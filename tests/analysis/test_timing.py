@@ -3,6 +3,7 @@
 import csv
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 
 import pytest
 
@@ -11,9 +12,18 @@ from soft_vit.analysis.timing import rows_as_csv, spread, time_in_turn
 
 def test_contenders_take_turns_and_the_first_round_does_not_count():
     calls = []
-    seconds = time_in_turn({name: partial(calls.append, name) for name in "ab"}, 4, "cpu")
-    assert calls == ["a", "b"] * 5
-    assert {name: len(times) for name, times in seconds.items()} == {"a": 4, "b": 4}
+    seconds = time_in_turn({name: partial(calls.append, name) for name in "abc"}, 20, "cpu")
+    rounds = ["".join(calls[i : i + 3]) for i in range(0, len(calls), 3)]
+    assert len(rounds) == 21
+    assert {"".join(sorted(turn)) for turn in rounds} == {"abc"}
+    assert {name: len(times) for name, times in seconds.items()} == {"a": 20, "b": 20, "c": 20}
+
+
+def test_everyone_comes_after_everyone():
+    calls = []
+    time_in_turn({name: partial(calls.append, name) for name in "abc"}, 20, "cpu")
+    after = {first + second for first, second in pairwise(calls)}
+    assert after >= {"ab", "ac", "ba", "bc", "ca", "cb"}
 
 
 def test_too_few_rounds():
@@ -37,3 +47,7 @@ def test_csv_repeats_what_is_the_same():
         {"machine": "x", "name": "a, b", "value": "0.5"},
         {"machine": "x", "name": "c", "value": ""},
     ]
+
+
+def test_csv_of_nothing():
+    assert rows_as_csv([]) == ""
