@@ -1,4 +1,8 @@
-"""Where a token looks: python tools/visualize_attention.py cat.jpg --model soft_tiny --checkpoint FILE --stage 2"""
+"""Where a token looks, drawn over an image.
+
+python tools/visualize_attention.py shape.png --model soft_pico --pretrained --stage 2
+python tools/visualize_attention.py cat.jpg --model soft_tiny --checkpoint FILE --query 3 5
+"""
 
 import argparse
 from collections.abc import Sequence
@@ -6,13 +10,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-import timm
 import torch
 from timm.data import resolve_data_config
 
 from soft_vit.analysis.attention_view import attention_row, plot_attention_row
+from soft_vit.analysis.pyramid import load_pyramid
 from soft_vit.datasets.images import decode_image
-from soft_vit.models.soft import MODELS
+from soft_vit.weights import WeightsError
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -21,7 +25,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("image", type=Path)
     parser.add_argument("--model", required=True, metavar="NAME", help="timm name of a pyramid of this package")
-    parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="weights; random ones by default")
+    weights = parser.add_mutually_exclusive_group()
+    weights.add_argument("--checkpoint", type=Path, metavar="FILE", help="weights; random ones by default")
+    weights.add_argument("--pretrained", action="store_true", help="the weights that are recorded for the model")
     parser.add_argument("--stage", type=int, default=1, help="from 1")
     parser.add_argument("--layer", type=int, default=-1, help="of the stage, from 0; the last by default")
     parser.add_argument("--query", type=int, nargs=2, metavar=("Y", "X"), help="token on the stage's map; its centre")
@@ -34,28 +40,23 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args(argv)
     out = args.out or Path(f"{args.image.stem}_attention.png")
+    if args.checkpoint is not None:
+        # Our own training's checkpoints hold more than weights; importing this allows what MMEngine puts there.
+        with suppress(ImportError):
+            import soft_vit.engine  # noqa: F401
     try:
-        if args.model not in MODELS:
-            raise ValueError(f"{args.model} is not a pyramid of this package; give a name such as soft_tiny.")
-        size = {} if args.img_size is None else {"img_size": tuple((args.img_size * 2)[:2])}
-        model = timm.create_model(args.model, **size).eval()
-        if args.checkpoint is not None:
-            # Our own training's checkpoints hold more than weights; importing this allows what MMEngine puts there.
-            with suppress(ImportError):
-                import soft_vit.engine  # noqa: F401
-            model.load_pretrained(args.checkpoint)
-        picture = decode_image(args.image.read_bytes()).resize(model.img_size[::-1], resample=2)
+        model, title = load_pyramid(
+            args.model, args.img_size, checkpoint=args.checkpoint, pretrained=args.pretrained, device=args.device
+        )
+        pixels = np.asarray(decode_image(args.image.read_bytes()).resize(model.img_size[::-1], resample=2))
         config = resolve_data_config({}, model=model)
-        pixels = np.asarray(picture)
         mean, std = torch.tensor(args.mean or config["mean"]), torch.tensor(args.std or config["std"])
-        image = (torch.from_numpy(pixels / 255) - mean) / std
-        image = image.permute(2, 0, 1).float().to(args.device)
+        image = ((torch.from_numpy(pixels / 255) - mean) / std).permute(2, 0, 1).float().to(args.device)
         query = None if args.query is None else tuple(args.query)
-        row = attention_row(model.to(args.device), image, args.stage, query, args.layer)
-    except (ValueError, OSError) as error:
+        row = attention_row(model, image, args.stage, query, args.layer)
+    except (ValueError, OSError, WeightsError) as error:
         parser.exit(1, f"{error}\n")
-    weights = "random weights" if args.checkpoint is None else args.checkpoint.name
-    title = f"{args.model}, {weights}: {row.attention}, stage {args.stage}, query {row.query[0]} {row.query[1]}"
+    title += f": {row.attention}, stage {args.stage}, query {row.query[0]} {row.query[1]}"
     out.parent.mkdir(parents=True, exist_ok=True)
     plot_attention_row(row, pixels, out, title)
     print(f"{title}\nWritten: {out}")

@@ -13,7 +13,7 @@ from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from soft_vit.models.soft import MODELS
+from soft_vit.analysis.pyramid import require_pyramid
 
 
 class LiveTensors(TorchDispatchMode):
@@ -101,8 +101,7 @@ def training_memory_by_saving(
     name: str, input_shape: tuple[int, int, int, int], device: str | torch.device = "cpu", **model_args: Any
 ) -> dict[str, int]:
     """`training_memory` of a pyramid, by timm name, in each of the ways in `SAVINGS`; ValueError for another model."""
-    if name not in MODELS:
-        raise ValueError(f"{name} is not a pyramid of this package; give a name such as soft_tiny.")
+    require_pyramid(name)
 
     def build(saving: str, device: torch.device) -> nn.Module:
         args = {"img_size": input_shape[-2:], "in_chans": input_shape[1], **model_args, **SAVINGS[saving]}

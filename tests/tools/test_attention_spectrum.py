@@ -2,12 +2,14 @@
 
 import csv
 
+import numpy as np
 import pytest
 import timm
 import torch
 from PIL import Image
 
 from soft_vit.datasets.shapes import draw_shape
+from soft_vit.weights.folders import RESOURCES
 
 
 def test_a_run_on_generated_shapes(tool, tmp_path, capsys):
@@ -39,6 +41,21 @@ def test_images_and_weights_from_files(tool, tmp_path):
     assert tables[0] == tables[1] != tables[2]
 
 
+def test_shapes_reach_recorded_weights_as_in_their_training(tool, tmp_path, capsys):
+    """The recorded weights, given as a file, see shapes that are normalised as the demo's config does."""
+    recorded = str(RESOURCES / "checkpoints" / "soft_pico.shapes.safetensors")
+    tables = []
+    for weights in (["--pretrained"], ["--checkpoint", recorded]):
+        out = str(tmp_path / "out")
+        tool("attention_spectrum")(["soft_pico", "--img-size", "64", "--images", "1", "--out", out, *weights])
+        tables.append(np.loadtxt(f"{out}.csv", delimiter=",", skiprows=1, usecols=6))
+    # Written with six digits.
+    np.testing.assert_allclose(*tables, atol=2e-6)
+    said = capsys.readouterr().out
+    assert "soft_pico.shapes, pretrained, 64 x 64, images: 1" in said
+    assert "soft_pico, soft_pico.shapes.safetensors, 64 x 64, images: 1" in said
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -46,6 +63,7 @@ def test_images_and_weights_from_files(tool, tmp_path):
         (["resnet50"], "resnet50 is not a pyramid of this package"),
         (["soft_pico", "--img-size", "20"], "20 x 20 pixels is too small"),
         (["soft_pico", "--checkpoint", "missing.pth"], "no checkpoint missing.pth"),
+        (["soft_norm_pico", "--pretrained"], "No pretrained weights exist for soft_norm_pico"),
         (["soft_pico", "missing.png"], "missing.png cannot be read"),
         (["soft_pico", __file__], "test_attention_spectrum.py cannot be read"),
     ],

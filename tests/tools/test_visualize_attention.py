@@ -21,12 +21,22 @@ def test_png_beside_what_it_shows(tool, photo, tmp_path, capsys):
     assert Image.open(out).width > 500
 
 
+def test_recorded_weights(tool, photo, tmp_path, capsys):
+    out = tmp_path / "row.png"
+    tool("visualize_attention")([photo, "--model", "soft_pico", "--pretrained", "--stage", "2", "--out", str(out)])
+    assert "soft_pico.shapes, pretrained: soft, stage 2, query 4 4" in capsys.readouterr().out
+    assert out.is_file()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--model", "resnet18"], "resnet18 is not a pyramid"),
         (["--model", "soft_pico", "--stage", "5"], "stage is 5"),
         (["--model", "soft_pico", "--checkpoint", "none.pth"], "none.pth"),
+        (["--model", "soft_pico", "--checkpoint", "none.pth", "--pretrained"], "not allowed with argument"),
+        (["--model", "soft_norm_pico", "--pretrained"], "No pretrained weights exist for soft_norm_pico"),
+        (["--model", "soft_pico", "--device", "gpu"], "There is no device 'gpu'"),
     ],
 )
 def test_mistake_ends_in_one_sentence(tool, photo, arguments, message, capsys):
