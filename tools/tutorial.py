@@ -28,7 +28,7 @@ from soft_vit.analysis.attention_view import attention_row, plot_attention_row
 from soft_vit.analysis.complexity import count_complexity
 from soft_vit.analysis.drawing import draw_classes
 from soft_vit.datasets import CLASSES, ShapeImages
-from soft_vit.models.folding import fold_batch_norm
+from soft_vit.models import fold_batch_norm
 from soft_vit.ops import cholesky_solve, eigh_inverse, newton_inverse, self_gaussian_kernel
 from soft_vit.ops.inverse import newton_residual
 

@@ -1,6 +1,7 @@
 """What MMEngine needs: registered classes, safe checkpoints, and the runs behind the command lines.
 
-Importing this package registers everything it holds and makes MMEngine's checkpoint loading safe.
+Importing this package registers everything it holds, lets mmpretrain find the recorded models by name, and makes
+MMEngine's checkpoint loading safe.
 """
 
 from soft_vit.engine import environment, safe_checkpoint
@@ -22,6 +23,7 @@ from soft_vit.engine.image_dataset import ImageTree
 from soft_vit.engine.json_log import JsonLinesBackend
 from soft_vit.engine.log_processor import ProgressLogProcessor
 from soft_vit.engine.metrics import ClassificationMetric
+from soft_vit.engine.model_index import register_models
 from soft_vit.engine.optim_constructor import TimmOptimWrapperConstructor
 from soft_vit.engine.optim_wrapper import SafeOptimWrapper
 from soft_vit.engine.run import train
@@ -30,6 +32,7 @@ from soft_vit.engine.transforms import AlbumentationsTransform, TimmAugment
 from soft_vit.engine.watch_hook import WatchHook
 
 safe_checkpoint.install()
+register_models()
 
 __all__ = [
     "AlbumentationsTransform",
@@ -58,5 +61,6 @@ __all__ = [
     "environment",
     "evaluate",
     "load_config",
+    "register_models",
     "train",
 ]

@@ -2,14 +2,19 @@
 
 from mmpretrain.apis.model import ModelHub
 
-from soft_vit.weights import load_index
+from soft_vit.models.pretrained import ENTRIES
 from soft_vit.weights.folders import RESOURCES
 
 __all__ = ["register_models"]
 
 
 def register_models() -> None:
-    """Let `mmpretrain.list_models` and `get_model` find the models of `model-index.yml`; once is enough."""
+    """Let `mmpretrain.list_models` and `get_model` find the models of `model-index.yml`.
+
+    Importing `soft_vit.engine` has done so; a further call changes nothing. A package that is copied without its files
+    has no recorded weights to offer.
+    """
     index = RESOURCES / "model-index.yml"
-    if index.is_file() and not any(ModelHub.has(entry.name) for entry in load_index()):
+    # Without entries of our own, a file of this name beside the package is that of another project.
+    if ENTRIES and index.is_file() and not any(ModelHub.has(name) for name in ENTRIES):
         ModelHub.register_model_index(index, config_prefix=RESOURCES)

@@ -1,8 +1,23 @@
-"""The pyramid and its variants, registered in timm on import."""
+"""The pyramid and its variants, registered in timm on import.
+
+`MODELS` has the arguments of every named model and `SIZES` those of every size; `model_name` names one of the table.
+"""
 
 from soft_vit.models import soft
 from soft_vit.models.checkpoint import checkpoint_filter_fn, load_weights
+from soft_vit.models.folding import fold_batch_norm
 from soft_vit.models.pyramid import PyramidViT
 from soft_vit.models.soft import *  # noqa: F403 - the entrypoints, which register_model lists in __all__
+from soft_vit.models.soft import MODELS, model_name
+from soft_vit.models.variants import SIZES
 
-__all__ = ["PyramidViT", "checkpoint_filter_fn", "load_weights", *soft.__all__]
+__all__ = [
+    "MODELS",
+    "SIZES",
+    "PyramidViT",
+    "checkpoint_filter_fn",
+    "fold_batch_norm",
+    "load_weights",
+    "model_name",
+    *soft.__all__,
+]
