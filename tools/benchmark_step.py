@@ -14,9 +14,9 @@ SOFT_TINY = Path(__file__).parents[1] / "configs" / "soft_tiny.py"
 
 def main(argv: Sequence[str] | None = None) -> None:
     import torch
-    from mmengine.config import DictAction
 
     from soft_vit.analysis.timing import machine_description
+    from soft_vit.engine.arguments import add_config_options
     from soft_vit.engine.errors import plain_errors
     from soft_vit.engine.step_overhead import measure_step_overhead, overhead_table
 
@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("config", nargs="?", default=SOFT_TINY, help="path of an ImageNet config (default: soft_tiny)")
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=60, help="a round is one step of each kind")
-    parser.add_argument("--cfg-options", nargs="+", action=DictAction, metavar="KEY=VALUE", help="change the config")
+    add_config_options(parser)
     args = parser.parse_args(argv)
     with plain_errors():
         result = measure_step_overhead(

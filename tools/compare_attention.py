@@ -5,9 +5,9 @@ from pathlib import Path
 
 import torch
 
-from soft_vit.analysis.comparison import compare_attentions, comparison_csv, comparison_table
+from soft_vit.analysis.comparison import compare_attentions, comparison_table
 from soft_vit.analysis.lengths import lengths_table, measure_all, plot_lengths
-from soft_vit.analysis.timing import machine_description
+from soft_vit.analysis.timing import machine_description, rows_as_csv
 from soft_vit.layers import ATTENTIONS
 
 
@@ -61,7 +61,7 @@ def main() -> None:
     print(text)
     if args.out:
         args.out.with_suffix(".md").write_text(text)
-        args.out.with_suffix(".csv").write_text(comparison_csv(rows))
+        args.out.with_suffix(".csv").write_text(rows_as_csv(rows))
 
 
 if __name__ == "__main__":

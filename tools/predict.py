@@ -16,10 +16,9 @@ os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    from mmengine.config import DictAction
-
     from soft_vit.analysis import drawing
     from soft_vit.dense.prediction import load_predictor, predict_files
+    from soft_vit.engine.arguments import add_config_options
     from soft_vit.engine.errors import plain_errors
 
     parser = argparse.ArgumentParser(
@@ -39,11 +38,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--batch-size", type=int, default=8, help="images at once (default: %(default)s)")
     parser.add_argument("--device", help="such as cpu or cuda:1 (default: a GPU where there is one)")
     parser.add_argument("--img-size", type=int, metavar="PIXELS", help="side of the images that a classifier sees")
-    parser.add_argument("--cfg-options", nargs="+", action=DictAction, metavar="KEY=VALUE", help="change the config")
-    try:
-        args = parser.parse_args(argv)
-    except ValueError as error:
-        parser.error(f"--cfg-options takes KEY=VALUE pairs: {error}")
+    add_config_options(parser)
+    args = parser.parse_args(argv)
     source = {"model": args.model, "config": args.config, "checkpoint": args.checkpoint}
     load = partial(
         load_predictor,

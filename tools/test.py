@@ -19,9 +19,9 @@ IMAGENET = Path(__file__).parents[1] / "configs" / "soft_tiny.py"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    from mmengine.config import DictAction
     from mmengine.dist import is_main_process
 
+    from soft_vit.engine.arguments import add_config_options
     from soft_vit.engine.errors import plain_errors
     from soft_vit.engine.evaluation import evaluate, metrics_table
     from soft_vit.engine.run import LAUNCHERS
@@ -51,12 +51,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", metavar="FILE", help="JSON file to write the metrics to")
     parser.add_argument("--per-class", metavar="FILE", help="CSV file for the accuracy of each class")
     parser.add_argument("--confusion", metavar="FILE", help="CSV file for the counts of true and predicted classes")
-    parser.add_argument("--cfg-options", nargs="+", action=DictAction, metavar="KEY=VALUE", help="change the config")
+    add_config_options(parser)
     parser.add_argument("--launcher", choices=LAUNCHERS, default="none", help="how the processes were started")
-    try:
-        args = parser.parse_args(argv)
-    except ValueError as error:
-        parser.error(f"--cfg-options takes KEY=VALUE pairs: {error}")
+    args = parser.parse_args(argv)
     with plain_errors():
         metrics = evaluate(
             args.config,

@@ -10,9 +10,9 @@ os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    from mmengine.config import DictAction
     from mmengine.dist import is_main_process
 
+    from soft_vit.engine.arguments import add_config_options
     from soft_vit.engine.errors import plain_errors
     from soft_vit.engine.run import LAUNCHERS, train
 
@@ -40,12 +40,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         help="save and end with exit code 75 at the end of the step (default: SIGTERM; Slurm may send SIGUSR1)",
     )
     parser.add_argument("--no-validate", action="store_true", help="leave the validation out")
-    parser.add_argument("--cfg-options", nargs="+", action=DictAction, metavar="KEY=VALUE", help="change the config")
+    add_config_options(parser)
     parser.add_argument("--launcher", choices=LAUNCHERS, default="none", help="how the processes were started")
-    try:
-        args = parser.parse_args(argv)
-    except ValueError as error:
-        parser.error(f"--cfg-options takes KEY=VALUE pairs: {error}")
+    args = parser.parse_args(argv)
     with plain_errors():
         result = train(
             args.config,

@@ -10,10 +10,10 @@ os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    from mmengine.config import DictAction
 
-    from soft_vit.analysis.timing import machine_description
-    from soft_vit.engine.accuracy import AccuracyRow, accuracy_csv, accuracy_table, compare_accuracy
+    from soft_vit.analysis.timing import machine_description, rows_as_csv
+    from soft_vit.engine.accuracy import AccuracyRow, accuracy_table, compare_accuracy
+    from soft_vit.engine.arguments import add_config_options
     from soft_vit.engine.errors import plain_errors
     from soft_vit.layers import ATTENTIONS
 
@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time; each has its share of the CPU's threads")
     parser.add_argument("--work-dir", type=Path, default=Path("work_dirs/attentions"), help="a folder for each run")
     parser.add_argument("--out", type=Path, help="write OUT.md and OUT.csv (default: accuracy in the work directory)")
-    parser.add_argument("--cfg-options", nargs="+", action=DictAction, metavar="KEY=VALUE", help="change the config")
+    add_config_options(parser)
     args = parser.parse_args(argv)
     out = args.out or args.work_dir / "accuracy"
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     def write(rows: list[AccuracyRow]) -> str:
         text = f"{machine_description('cpu')}; {args.config}\n\n{accuracy_table(rows)}\n"
         out.with_suffix(".md").write_text(text)
-        out.with_suffix(".csv").write_text(accuracy_csv(rows))
+        out.with_suffix(".csv").write_text(rows_as_csv(rows))
         return text
 
     with plain_errors():

@@ -3,10 +3,8 @@
 The table of SOFT, arXiv 2110.11945, Sec. 4 ("Attention variants"), for any set of attentions, resolution and device.
 """
 
-import csv
-import io
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 
 import timm
@@ -102,12 +100,3 @@ def comparison_table(rows: Sequence[Row]) -> str:
             cells = ["not measured" if v is None else f"{v:.{2 if v < 100 else 0}f}" for v in values]
         lines.append("| " + " | ".join([row.attention, *cells, *[row.published] * published]) + " |")
     return "\n".join(lines)
-
-
-def comparison_csv(rows: Sequence[Row]) -> str:
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    names = [field.name for field in fields(Row)]
-    writer.writerow(names)
-    writer.writerows([getattr(row, name) for name in names] for row in rows)
-    return stream.getvalue()

@@ -1,13 +1,11 @@
 """Train the same config once for each attention and put the accuracies side by side."""
 
 import contextlib
-import csv
-import io
 import multiprocessing
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -17,7 +15,7 @@ from soft_vit.engine.config import one_line
 from soft_vit.engine.run import train
 from soft_vit.models.soft import model_name
 
-__all__ = ["AccuracyRow", "accuracy_csv", "accuracy_table", "compare_accuracy"]
+__all__ = ["AccuracyRow", "accuracy_table", "compare_accuracy"]
 
 LOG_NAME = "console.log"
 
@@ -94,12 +92,3 @@ def accuracy_table(rows: Sequence[AccuracyRow]) -> str:
             top1, minutes = f"{row.top1:.1f}", f"{row.minutes:.1f}"
         lines.append(f"| {row.attention} | {row.model} | {top1} | {minutes} |")
     return "\n".join(lines)
-
-
-def accuracy_csv(rows: Sequence[AccuracyRow]) -> str:
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    names = [field.name for field in fields(AccuracyRow)]
-    writer.writerow(names)
-    writer.writerows([getattr(row, name) for name in names] for row in rows)
-    return stream.getvalue()

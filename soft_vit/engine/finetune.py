@@ -4,21 +4,18 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import timm
 from mmengine.hooks import Hook
 from mmengine.model import is_model_wrapper
 from mmengine.runner import CheckpointLoader, Runner
 from timm.models import adapt_input_conv, group_parameters
 from torch import Tensor, nn
 
-import soft_vit  # noqa: F401  its models have to be known to timm before one is built by name
 from soft_vit.engine.checkpoint_match import CheckpointMatchHook, describe_mismatch
-from soft_vit.engine.config import one_line
 from soft_vit.engine.errors import UserError
+from soft_vit.engine.timm_model import create_timm_model
 from soft_vit.models.checkpoint import checkpoint_filter_fn, unwrap_state_dict
 from soft_vit.models.pyramid import PyramidViT
 from soft_vit.registry import HOOKS, register
-from soft_vit.weights import WeightsError
 
 __all__ = ["FineTuning", "StartWeightsHook", "fit_weights", "freeze_stages", "wholly_frozen"]
 
@@ -29,19 +26,9 @@ TIMM_PREFIX = "timm://"
 def load_from_timm(filename: str, map_location: Any = None) -> dict:
     """The published weights of a timm model, `timm://NAME`, as a checkpoint.
 
-    Raises UserError (a ValueError) for a name that timm has no weights for or that it cannot reach.
+    Raises what `create_timm_model` raises.
     """
-    name = filename.removeprefix(TIMM_PREFIX)
-    try:
-        model = timm.create_model(name, pretrained=True)
-    except WeightsError as error:
-        raise UserError(str(error)) from None
-    except Exception as error:
-        # From an unknown name to a lost network, and every library below timm has its own types.
-        raise UserError(
-            f"timm gives no weights for {name!r} ({one_line(error)}); choose a name of timm.list_pretrained(), or the "
-            "path of a file."
-        ) from error
+    model = create_timm_model(filename.removeprefix(TIMM_PREFIX), pretrained=True)
     return {"state_dict": {key: value.to(map_location or "cpu") for key, value in model.state_dict().items()}}
 
 

@@ -3,7 +3,8 @@
 import csv
 
 from soft_vit.analysis import comparison
-from soft_vit.analysis.comparison import Row, compare_attentions, comparison_csv, comparison_table
+from soft_vit.analysis.comparison import Row, compare_attentions, comparison_table
+from soft_vit.analysis.timing import rows_as_csv
 
 
 def test_rows_are_complete():
@@ -33,7 +34,7 @@ def test_a_failing_row_keeps_the_others(monkeypatch):
     assert rows[1].training_images_per_s > 0
     table = comparison_table(rows)
     assert "| softmax | MemoryError: no room |" in table
-    written = list(csv.DictReader(comparison_csv(rows).splitlines()))
+    written = list(csv.DictReader(rows_as_csv(rows).splitlines()))
     assert [row["attention"] for row in written] == ["softmax", "soft"]
 
 

@@ -129,18 +129,6 @@ def test_timm_name_as_source(tmp_path):
     assert all(torch.equal(loaded[name], value) for name, value in model.state_dict().items())
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("soft_norm_pico", "No pretrained weights exist for soft_norm_pico"),
-        ("resnet_180", "timm gives no weights for 'resnet_180'"),
-    ],
-)
-def test_timm_has_no_weights_for_the_name(name, message):
-    with pytest.raises(UserError, match=message):
-        CheckpointLoader.load_checkpoint(f"timm://{name}", map_location="cpu")
-
-
 @pytest.mark.parametrize(("name", "fits"), [("weight", True), ("kernel", False)])
 def test_model_that_is_not_of_timm(name, fits):
     runner = SimpleNamespace(model=nn.Linear(2, 3))

@@ -1,26 +1,22 @@
 """Predictions of a classification model of timm."""
 
-import difflib
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import timm
 import torch
 from PIL import Image
 from timm.data import ImageNetInfo, create_transform, infer_imagenet_subset, resolve_model_data_config
 from torch import nn
 
-import soft_vit  # noqa: F401  its models have to be known to timm before one is looked up by name
 from soft_vit.dense.prediction.results import RankedClasses, ranked_classes
-from soft_vit.engine.config import one_line
 from soft_vit.engine.errors import UserError
 from soft_vit.engine.evaluation import fit_image_size
 from soft_vit.engine.finetune import fit_weights
 from soft_vit.engine.safe_checkpoint import load_checkpoint_file
+from soft_vit.engine.timm_model import create_timm_model
 from soft_vit.models.checkpoint import unwrap_state_dict
-from soft_vit.weights import WeightsError
 
 __all__ = ["TimmPredictor", "readable_names"]
 
@@ -51,7 +47,7 @@ class TimmPredictor:
         self.device = torch.device(device)
         self.notes: list[str] = []
         content = {} if checkpoint is None else load_checkpoint_file(checkpoint)
-        self.model = _create(name, pretrained and checkpoint is None).eval()
+        self.model = create_timm_model(name, pretrained and checkpoint is None).eval()
         if img_size is not None:
             fit_image_size(self.model, img_size)
         if checkpoint is not None:
@@ -71,24 +67,6 @@ class TimmPredictor:
         batch = torch.stack([self.transform(image) for image in images]).to(self.device)
         scores = self.model(batch).float().softmax(dim=-1)
         return [ranked_classes(row, self.names, self.topk) for row in scores]
-
-
-def _create(name: str, pretrained: bool) -> nn.Module:
-    # A tag after a dot names weights.
-    if not timm.is_model(name):
-        alike = difflib.get_close_matches(name.split(".")[0], timm.list_models(), n=3)
-        hint = f"did you mean {' or '.join(alike)}?" if alike else "choose one of timm.list_models()."
-        raise UserError(f"timm has no model {name!r}; {hint}")
-    try:
-        return timm.create_model(name, pretrained=pretrained)
-    except WeightsError as error:
-        raise UserError(str(error)) from None
-    except Exception as error:
-        # From missing weights to a lost network, and every library below timm has its own types.
-        raise UserError(
-            f"timm gives no {'weights for' if pretrained else 'model'} {name!r} ({one_line(error)}); give a file of "
-            "weights with --checkpoint, or --no-pretrained for random ones."
-        ) from error
 
 
 def _load(model: nn.Module, content: dict[str, Any], source: str | Path) -> list[str]:

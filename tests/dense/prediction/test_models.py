@@ -222,7 +222,7 @@ def test_size_of_images_is_that_of_a_dense_config(dense, tmp_path):
         ({"config": DEMO, "checkpoint": "none.pth"}, FileNotFoundError, "There is no checkpoint none.pth"),
         ({"config": "none.py", "checkpoint": "none.pth"}, FileNotFoundError, "There is no config none.py"),
         ({"model": "resnet_50"}, UserError, "timm has no model 'resnet_50'; did you mean resnet50"),
-        ({"model": "zzzzzz"}, UserError, "choose one of timm.list_models"),
+        ({"model": "zzzzzz"}, UserError, "choose a name of timm.list_models"),
         ({"model": "soft_norm_pico"}, UserError, "No pretrained weights exist for soft_norm_pico"),
         ({"model": "soft_tiny", "checkpoint": "{checkpoint}"}, UserError, "soft_tiny|another model|widths"),
         ({"model": "test_vit", "checkpoint": "{checkpoint}"}, UserError, "belong to another model"),

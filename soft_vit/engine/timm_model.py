@@ -1,0 +1,35 @@
+"""A timm model by name, with one sentence for whatever keeps it from being made."""
+
+import difflib
+
+import timm
+from torch import nn
+
+from soft_vit.engine.config import one_line
+from soft_vit.engine.errors import UserError
+from soft_vit.weights import WeightsError
+
+__all__ = ["create_timm_model"]
+
+
+def create_timm_model(name: str, pretrained: bool) -> nn.Module:
+    """`timm.create_model(name, pretrained)`; the name may have a tag, or a source such as `hf-hub:`.
+
+    Raises UserError (a ValueError) for a name that timm does not know and for weights that it cannot give.
+    """
+    # A tag after a dot names weights, and what stands before a colon a place outside of timm.
+    if ":" not in name and not timm.is_model(name):
+        alike = difflib.get_close_matches(name.split(".")[0], timm.list_models(), n=3)
+        hint = f"did you mean {' or '.join(alike)}?" if alike else "choose a name of timm.list_models()."
+        raise UserError(f"timm has no model {name!r}; {hint}")
+    try:
+        return timm.create_model(name, pretrained=pretrained)
+    except WeightsError as error:
+        raise UserError(str(error)) from None
+    except Exception as error:
+        # From an unknown tag to a lost network, and every library below timm has its own types.
+        if pretrained:
+            what, hint = "weights for", "timm.list_pretrained(), or give the path of a file of weights."
+        else:
+            what, hint = "model", "timm.list_models()."
+        raise UserError(f"timm gives no {what} {name!r} ({one_line(error)}); choose a name of {hint}") from error
