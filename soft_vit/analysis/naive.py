@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from soft_vit.layers.attention.soft import SoftAttention
-from soft_vit.layers.gelu import GELU
 from soft_vit.ops.inverse import newton_step_size
 
 
@@ -114,7 +113,7 @@ def naive_formulation(model: nn.Module) -> nn.Module:
             if isinstance(child, SoftAttention) and not isinstance(module, NaiveSoftAttention):
                 setattr(module, name, NaiveSoftAttention(child))
                 replaced += 1
-            elif isinstance(child, GELU) and child.approximate == "tanh":
+            elif isinstance(child, nn.GELU) and child.approximate == "tanh":
                 setattr(module, name, NaiveTanhGELU())
     if not replaced:
         raise ValueError(f"{type(model).__name__} has no softmax-free attention to compute naively; give a SOFT model.")

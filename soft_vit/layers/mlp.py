@@ -3,11 +3,15 @@
 from functools import partial
 
 import timm.layers
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.gelu import GELU
 from soft_vit.layers.untouched import is_untouched
 from soft_vit.ops.fused_linear import Approximation, fused_linear, has_fused_linear
+
+# A leaf of symbolic tracing: it looks at the mode of autograd.
+torch.fx.wrap("gelu_of_temporary")
 
 
 class Mlp(timm.layers.Mlp):
@@ -17,12 +21,25 @@ class Mlp(timm.layers.Mlp):
         self, dim: int, hidden_dim: int, approximate: Approximation = "none", drop: float = 0.0, device=None, dtype=None
     ) -> None:
         super().__init__(
-            dim, hidden_dim, act_layer=partial(GELU, approximate=approximate), drop=drop, device=device, dtype=dtype
+            dim, hidden_dim, act_layer=partial(nn.GELU, approximate=approximate), drop=drop, device=device, dtype=dtype
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        layers = ((self.fc1, nn.Linear), (self.act, GELU), (self.fc2, nn.Linear))
-        if not all(is_untouched(*layer) for layer in layers) or not has_fused_linear(x, self.fc1.weight):
+        layers = ((self.fc1, nn.Linear), (self.act, nn.GELU), (self.fc2, nn.Linear))
+        if not all(is_untouched(*layer) for layer in layers):
             return super().forward(x)
+        # Whoever computes a block again for its gradients in training is to get the same bits.
+        if self.training or not has_fused_linear(x, self.fc1.weight):
+            return self.drop2(self.fc2(self.drop1(gelu_of_temporary(self.fc1(x), self.act.approximate))))
         x = self.drop1(fused_linear(x, self.fc1.weight, self.fc1.bias, self.act.approximate))
         return self.drop2(fused_linear(x, self.fc2.weight, self.fc2.bias))
+
+
+def gelu_of_temporary(x: Tensor, approximate: Approximation) -> Tensor:
+    """GELU of x, any shape; x itself is overwritten when autograd is off, so nothing else may hold it.
+
+    In inference the hidden map of an MLP is the largest tensor of a block, and two of them set the peak of memory.
+    """
+    if torch.is_grad_enabled():
+        return F.gelu(x, approximate=approximate)
+    return torch.ops.aten.gelu_(x, approximate=approximate)

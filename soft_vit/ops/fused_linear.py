@@ -4,6 +4,7 @@ Apart, the bias is written first, the product added to it, and the result read a
 all of it where the product is in cache; torch.compile uses the same operation of torch.
 """
 
+from functools import cache
 from typing import Literal
 
 import torch
@@ -13,7 +14,10 @@ Approximation = Literal["none", "tanh"]
 
 
 def has_fused_linear(x: Tensor, weight: Tensor) -> bool:
-    """Whether `fused_linear` may stand for `F.linear(x, weight)` and what follows: fp32 on a CPU, nothing recorded."""
+    """Whether `fused_linear` may stand for `F.linear(x, weight)` and what follows: on a CPU, nothing recorded.
+
+    In fp32, and in bf16 or under its autocast where the CPU has it.
+    """
     if torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.jit.is_tracing():
         return False
     # Anything but a tensor of torch's own has its own ideas of an operation.
@@ -21,8 +25,7 @@ def has_fused_linear(x: Tensor, weight: Tensor) -> bool:
         return False
     return (
         x.device.type == weight.device.type == "cpu"
-        and x.dtype == weight.dtype == torch.float32
-        and not torch.is_autocast_enabled("cpu")
+        and _has_dtypes(x.dtype, weight.dtype)
         and torch.backends.mkldnn.is_available()
         and torch.backends.mkldnn.enabled
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
@@ -32,11 +35,27 @@ def has_fused_linear(x: Tensor, weight: Tensor) -> bool:
     )
 
 
+def _has_dtypes(x: torch.dtype, weight: torch.dtype) -> bool:
+    if torch.is_autocast_enabled("cpu"):
+        known = {x, weight} <= {torch.float32, torch.bfloat16} and torch.get_autocast_dtype("cpu") == torch.bfloat16
+        return known and has_bfloat16()
+    return x == weight and (x == torch.float32 or (x == torch.bfloat16 and has_bfloat16()))
+
+
+@cache
+def has_bfloat16() -> bool:
+    """Whether oneDNN multiplies bf16 on this CPU."""
+    return hasattr(torch.ops.mkldnn, "_linear_pointwise") and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
 def fused_linear(x: Tensor, weight: Tensor, bias: Tensor | None, gelu: Approximation | None = None) -> Tensor:
     """`x W^T + b`, or GELU of it, exact or approximated by tanh; x `[..., C]`, weight `[C', C]`, bias `[C']`.
 
-    Only where `has_fused_linear`.
+    Only where `has_fused_linear`. The result has the dtype of `F.linear`, under autocast as well.
     """
+    if torch.is_autocast_enabled("cpu"):
+        x, weight = x.bfloat16(), weight.bfloat16()
+        bias = None if bias is None else bias.bfloat16()
     if gelu is None:
         return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "gelu", [], gelu)
