@@ -1,7 +1,8 @@
-"""Speed and memory side by side, in one process, of models or of the attention operator alone.
+"""Speed and memory side by side, in one process, of models, of the attention operator or of Newton's inverse alone.
 
 python tools/benchmark.py pvt_v2_b1 soft_tiny soft_tiny+naive
 python tools/benchmark.py --op naive newton cholesky softmax --tokens 784 3136 12544 50176
+python tools/benchmark.py --op newton_inverse-products newton_inverse --problems 4096
 """
 
 import argparse
@@ -12,6 +13,7 @@ from pathlib import Path
 import torch
 
 import soft_vit  # noqa: F401 - registers the models
+from soft_vit.analysis.inverse_benchmark import INVERSES, measure_inverse
 from soft_vit.analysis.operator_benchmark import OPERATORS, measure_operator, operator_table, slope_table
 from soft_vit.analysis.throughput import MODES, VARIANTS, measure_throughput, throughput_table
 from soft_vit.analysis.timing import machine_description, rows_as_csv
@@ -21,12 +23,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     variants = ", ".join(f"+{name}" for name in VARIANTS)
     parser.add_argument("models", nargs="*", help=f"timm names, with {variants}; ratios are against the first")
-    parser.add_argument("--op", nargs="+", choices=OPERATORS, metavar="OPERATOR", help=f"of {', '.join(OPERATORS)}")
+    of = f"of {', '.join(OPERATORS)}, or of {', '.join(INVERSES)}"
+    parser.add_argument("--op", nargs="+", choices=[*OPERATORS, *INVERSES], metavar="OPERATOR", help=of)
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--img-size", type=int, nargs="+", default=[224], metavar="SIZE", help="side, or height width")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES)
     parser.add_argument("--memory", action="store_true", help="the peak of a step as well")
     parser.add_argument("--tokens", type=int, nargs="+", default=[784, 3136, 12544, 50176], metavar="N")
+    parser.add_argument(
+        "--problems", type=int, nargs="+", default=[64, 256, 1024], metavar="P", help="of newton_inverse"
+    )
     parser.add_argument("--num-heads", type=int, default=2)
     parser.add_argument("--head-dim", type=int, default=32)
     parser.add_argument("--num-bottleneck", type=int, default=49)
@@ -38,20 +44,26 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     if bool(args.models) == bool(args.op):
         parser.error("give models, or --op with operators, and not both.")
+    of_inverse = bool(args.op) and args.op[0] in INVERSES
+    if args.op and not set(args.op) <= set(INVERSES if of_inverse else OPERATORS):
+        parser.error("give forms of the operator, or of newton_inverse, to --op, and not both.")
     if args.threads:
         torch.set_num_threads(args.threads)
-    common = dict(batch_size=args.batch_size, rounds=args.rounds, device=args.device, dtype=getattr(torch, args.dtype))
+    common = dict(rounds=args.rounds, device=args.device, dtype=getattr(torch, args.dtype))
     try:
-        if args.op:
+        if of_inverse:
+            timings = measure_inverse(args.op, args.problems, num_bottleneck=args.num_bottleneck, **common)
+            what = f"{args.num_bottleneck} x {args.num_bottleneck}"
+            table = operator_table(timings, "problems")
+        elif args.op:
             shape = dict(num_heads=args.num_heads, head_dim=args.head_dim, num_bottleneck=args.num_bottleneck)
-            timings = measure_operator(args.op, args.tokens, **shape, **common)
+            timings = measure_operator(args.op, args.tokens, batch_size=args.batch_size, **shape, **common)
             what = f"batch {args.batch_size}, {args.num_heads} heads of {args.head_dim}, M = {args.num_bottleneck}"
             table = f"{operator_table(timings)}\n\n{slope_table(timings)}".rstrip()
         else:
             height, width = (args.img_size * 2)[:2]
-            timings = measure_throughput(
-                args.models, img_size=(height, width), modes=args.modes, memory=args.memory, **common
-            )
+            images = dict(batch_size=args.batch_size, img_size=(height, width))
+            timings = measure_throughput(args.models, **images, modes=args.modes, memory=args.memory, **common)
             what = f"batch {args.batch_size}, {height} x {width}"
             table = throughput_table(timings)
     except ValueError as error:

@@ -22,7 +22,7 @@ class NaiveTanhGELU(nn.Module):
         return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * torch.pow(x, 3))))
 
 
-class _ClosedFormNewton(torch.autograd.Function):
+class ClosedFormNewton(torch.autograd.Function):
     """The iteration with the released backward of `soft_*`, `dP = -V^T G V^T`."""
 
     @staticmethod
@@ -69,7 +69,7 @@ def naive_soft_attention(
     p = a + ridge * torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
     first = newton_step_size(a, ridge, start) * p
     if not normalize:
-        inverse = _ClosedFormNewton.apply(p, first.detach(), iters)
+        inverse = ClosedFormNewton.apply(p, first.detach(), iters)
     else:
         inverse = _newton(p, first, iters)
         scale = a.sum(-1, keepdim=True).rsqrt()

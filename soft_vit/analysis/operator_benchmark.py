@@ -3,9 +3,10 @@
 Letters: B batch, H heads, N tokens, M bottleneck tokens, D channels of a head.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -63,23 +64,40 @@ def measure_operator(
 
     Raises ValueError for a name that there is not, a form that cannot work here, or fewer than 3 rounds.
     """
-    if unknown := set(names) - set(OPERATORS):
-        raise ValueError(f"There is no operator {min(unknown)}; choose from {', '.join(OPERATORS)}.")
-    check_rounds(rounds)
+    check_forms(names, OPERATORS, rounds)
+    forms = {name: OPERATORS[name] for name in names}
     timings = []
     total = len(tokens) * len(PASSES) * len(names) * (rounds + 1)
     with tqdm(total=total, disable=not progress, desc="benchmark", leave=False) as bar:
         for length in tokens:
             shapes = [(batch_size, num_heads, n, head_dim) for n in (length, num_bottleneck, length)]
             inputs = [torch.randn(shape, device=device, dtype=dtype) * head_dim**-0.25 for shape in shapes]
-            for direction in PASSES:
-                call = _forward if direction == "forward" else _forward_backward
-                steps = {name: partial(call, OPERATORS[name], inputs) for name in names}
-                for name, seconds in time_in_turn(steps, rounds, device, bar).items():
-                    figures = (1e3 * value for value in spread(seconds))
-                    memory = peak_memory(steps[name], device) / 2**20
-                    timings.append(OperatorTiming(name, direction, length, *figures, memory))
+            for direction, name, *figures in time_forms(forms, inputs, rounds, device, bar):
+                timings.append(OperatorTiming(name, direction, length, *figures))
     return timings
+
+
+def check_forms(names: Sequence[str], forms: Mapping[str, Callable[..., Tensor]], rounds: int) -> None:
+    """ValueError for a name that is not of the forms, or fewer than 3 rounds."""
+    if unknown := set(names) - set(forms):
+        raise ValueError(f"There is no operator {min(unknown)}; choose from {', '.join(forms)}.")
+    check_rounds(rounds)
+
+
+def time_forms(
+    forms: Mapping[str, Callable[..., Tensor]],
+    inputs: Sequence[Tensor],
+    rounds: int,
+    device: str | torch.device,
+    bar: tqdm,
+) -> Iterator[tuple[str, str, float, float, float, float]]:
+    """For each of `PASSES` and each form of a function, called in turn on the same inputs: the pass, the form's name,
+    median and quartiles in milliseconds, and MB at the peak beyond the inputs."""
+    for direction in PASSES:
+        call = _forward if direction == "forward" else _forward_backward
+        steps = {name: partial(call, form, inputs) for name, form in forms.items()}
+        for name, seconds in time_in_turn(steps, rounds, device, bar).items():
+            yield direction, name, *(1e3 * value for value in spread(seconds)), peak_memory(steps[name], device) / 2**20
 
 
 def _forward(operator: Callable[..., Tensor], inputs: Sequence[Tensor]) -> None:
@@ -93,16 +111,20 @@ def _forward_backward(operator: Callable[..., Tensor], inputs: Sequence[Tensor])
     torch.autograd.grad(out, inputs, torch.ones_like(out), allow_unused=True)
 
 
-def operator_table(timings: Sequence[OperatorTiming]) -> str:
-    """A Markdown table; the ratio says how many times faster than the first form a form is."""
-    lines = ["| pass | N | operator | ms | quartiles | ratio | memory (MB) |", "|---|---|---|---|---|---|---|"]
+def operator_table(timings: Sequence[Any], size: str = "tokens") -> str:
+    """A Markdown table of `OperatorTiming`, or of figures by another size than the number of tokens.
+
+    The ratio says how many times faster than the first form a form is.
+    """
+    heading = "N" if size == "tokens" else size
+    lines = [f"| pass | {heading} | operator | ms | quartiles | ratio | memory (MB) |", "|---|---|---|---|---|---|---|"]
     base: dict[tuple[str, int], float] = {}
     for t in timings:
-        ratio = base.setdefault((t.direction, t.tokens), t.median_ms) / t.median_ms
+        ratio = base.setdefault((t.direction, getattr(t, size)), t.median_ms) / t.median_ms
         quartiles = f"{t.lower_ms:.3g} - {t.upper_ms:.3g}"
         cells = (
             t.direction,
-            t.tokens,
+            getattr(t, size),
             t.operator,
             f"{t.median_ms:.3g}",
             quartiles,

@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from soft_vit.ops.choices import check_choice
+from soft_vit.ops.choices import Backend, check_choice, takes_triton
 from soft_vit.ops.precision import at_least_float32, full_precision, full_precision_backward
+from soft_vit.ops.triton.newton_op import fused_newton_inverse
+from soft_vit.ops.triton.support import unsupported_inverse
 
 NewtonStart = Literal["rowsum", "guarded", "guarded_batch"]
 NewtonGradient = Literal["closed_form", "unrolled"]
@@ -65,12 +67,41 @@ def newton_step_size(a: Tensor, ridge: float, start: NewtonStart) -> Tensor:
 
 
 def newton_iterate(p: Tensor, v: Tensor, iters: int) -> Tensor:
-    """`iters` steps `V <- 2 V - V P V` from V = v; `[..., M, M]`, differentiable by autograd."""
+    """`iters` steps `V <- 2 V - V P V` from V = v; `[..., M, M]`, differentiable by autograd.
+
+    On a CPU, without autograd, they end where the iteration has: a step squares `I - P V`, so none changes V any more
+    once that is below the root of the rounding unit.
+    """
     shape = v.shape
     p, v = p.reshape(-1, *p.shape[-2:]), v.reshape(-1, *v.shape[-2:])
+    watched = _can_be_watched(p, v)
     for _ in range(iters):
-        v = torch.baddbmm(v, v, torch.bmm(p, v), beta=2, alpha=-1)
+        product = torch.bmm(p, v)
+        last = watched and _is_near_identity(product)
+        v = torch.baddbmm(v, v, product, beta=2, alpha=-1)
+        if last:
+            break
     return v.reshape(shape)
+
+
+def _can_be_watched(p: Tensor, v: Tensor) -> bool:
+    """Whether values may be looked at: no GPU waits for that, and no graph or gradient of all steps is asked for."""
+    if p.device.type != "cpu" or type(p) is not Tensor or torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return False
+    # Whoever counts operations gets the same as without values.
+    if torch._C._len_torch_dispatch_stack() > 0 or torch._C._functorch.maybe_current_level() is not None:
+        return False
+    return p.numel() > 0 and not (torch.is_grad_enabled() and (p.requires_grad or v.requires_grad))
+
+
+def _is_near_identity(product: Tensor) -> bool:
+    """Whether `||I - product||` of each matrix `[P, M, M]` is below the root of the rounding unit; no where NaN is."""
+    bound = torch.finfo(product.dtype).eps ** 0.5
+    # The diagonal first: it alone tells most of the steps.
+    if not bool((product.diagonal(dim1=1, dim2=2) - 1).abs().amax() <= bound):
+        return False
+    remainder = product - torch.eye(product.shape[-1], dtype=product.dtype, device=product.device)
+    return bool(torch.linalg.matrix_norm(remainder).amax() <= bound)
 
 
 class _NewtonInverse(torch.autograd.Function):
@@ -97,17 +128,24 @@ def newton_inverse(
     ridge: float = 0.01,
     start: NewtonStart = "rowsum",
     gradient: NewtonGradient = "closed_form",
+    backend: Backend | None = None,
 ) -> Tensor:
     """`V_T`, the T-th Newton-Raphson iterate towards `(A + ridge I)^-1`.
 
     a: `[..., M, M]`, symmetric with positive entries; the result has its shape, at least fp32.
     gradient: `closed_form` is the released backward, `-V^T G V^T`, which is exact where the iteration has converged and
     stores one matrix; `unrolled` is the true gradient of the truncated iteration, start included, and stores 2 T.
+    backend: `triton` is one kernel for all steps of matrices up to 64 x 64, `eager` batched products; None takes
+    `triton` on a GPU where it has the case. ValueError where `triton` is asked for and does not have it.
     """
     check_choice("start", start, NEWTON_STARTS)
     check_choice("gradient", gradient, NEWTON_GRADIENTS)
+    unrolled = gradient == "unrolled" and torch.is_grad_enabled() and a.requires_grad
+    fused = takes_triton(backend, a.device.type, unsupported_inverse(a, start, unrolled))
     with full_precision(a):
         a = at_least_float32(a)
+        if fused:
+            return fused_newton_inverse(a, iters, ridge, start)
         if gradient == "closed_form" and torch.is_grad_enabled() and a.requires_grad:
             return _NewtonInverse.apply(a, iters, ridge, start)
         p = add_ridge(a, ridge)

@@ -11,7 +11,11 @@ SIZES = [(224, 224), (448, 448), (800, 1333), (1792, 1792)]
 
 @pytest.fixture(scope="module")
 def memory():
-    costs = measure_resolutions("soft_tiny", SIZES, rounds=0, progress=False)
+    costs = [
+        cost
+        for form, sizes in zip(FORMS, (SIZES, SIZES[:3]), strict=True)
+        for cost in measure_resolutions("soft_tiny", sizes, {form: FORMS[form]}, rounds=0, progress=False)
+    ]
     return {(cost.form, cost.size): cost for cost in costs}
 
 
@@ -20,9 +24,10 @@ def test_a_bound_keeps_memory_linear(memory):
     first, detection, large = (memory[bounded, size] for size in (SIZES[0], SIZES[2], SIZES[3]))
     assert detection.memory / detection.tokens <= 1.3 * first.memory / first.tokens
     assert large.memory / large.tokens <= 1.3 * first.memory / first.tokens
-    # 1050 bottleneck tokens there, and 3136 at 1792.
-    assert memory[released, SIZES[2]].memory > 1.2 * detection.memory
-    assert memory[released, SIZES[3]].memory > 2 * large.memory
+    # Without it, in the first stage, a kernel of one head with its 25 x 41 bottleneck tokens; the bounded peak may lie
+    # in another stage.
+    kernel = 4 * detection.tokens * 25 * 41
+    assert memory[released, detection.size].memory > detection.memory + kernel / 2
 
 
 def test_a_bound_changes_nothing_at_224(memory):
@@ -37,7 +42,7 @@ def test_tables(memory):
     table = slopes_table([Cost("a", (16, 16 * n), 100 * n**2, [3.0 * n] * 2) for n in (1, 2, 4)])
     assert table.splitlines()[-1] == "| a | 2.00 | 1.00 |"
     assert "not measured" in slopes_table(list(memory.values()))
-    assert resolution_table(list(memory.values())).count("not measured") == 8
+    assert resolution_table(list(memory.values())).count("not measured") == 7
 
 
 def test_steps_expected_to_last_too_long_are_left_out():

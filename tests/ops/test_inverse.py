@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from soft_vit.ops import cholesky_solve, eigh_inverse, newton_inverse, newton_step_size, self_gaussian_kernel
-from soft_vit.ops.inverse import add_ridge, newton_residual
+from soft_vit.ops.inverse import add_ridge, newton_iterate, newton_residual
 
 # Spread of the tokens: 0.5 gives condition numbers near 1, 0.05 and less flat kernels, 0 equal tokens.
 SPREADS = (0.5, 0.2, 0.05, 0.01, 0.0)
@@ -174,3 +175,63 @@ def test_cholesky_gradient(ridge):
 def test_bad_options(call, message):
     with pytest.raises(ValueError, match=message):
         call(torch.eye(3))
+
+
+def all_steps(p: torch.Tensor, v: torch.Tensor, iters: int) -> torch.Tensor:
+    for _ in range(iters):
+        v = torch.baddbmm(v, v, torch.bmm(p, v), beta=2, alpha=-1)
+    return v
+
+
+@pytest.fixture
+def products(monkeypatch):
+    """A list that grows by one with each step of the iteration."""
+    made, bmm = [], torch.bmm
+
+    def counted(*args, **kwargs):
+        made.append(args)
+        return bmm(*args, **kwargs)
+
+    monkeypatch.setattr(torch, "bmm", counted)
+    return made
+
+
+@pytest.mark.parametrize(("spread", "steps"), [(1.0, 8), (0.4, 14), (0.05, 20), (0.0, 20)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_converged_iteration_ends_and_nothing_else_changes(spread, steps, dtype, products):
+    tokens = spread * torch.randn(3, 25, 16, generator=torch.Generator().manual_seed(0), dtype=dtype)
+    a = self_gaussian_kernel(tokens)
+    p = add_ridge(a, 0.01)
+    start = newton_step_size(a, 0.01, "rowsum") * p
+    ended = newton_iterate(p, start, 20)
+    taken = len(products)
+    whole = all_steps(p, start, 20)
+    assert taken <= steps if steps < 20 else taken == 20
+    if taken == 20:
+        assert torch.equal(ended, whole)
+    # Each of 20 more steps would round anew, by less than 25 terms do.
+    assert (ended - whole).norm() <= 25 * torch.finfo(dtype).eps * whole.norm()
+
+
+def test_one_matrix_that_has_not_converged_keeps_all_going(products):
+    tokens = torch.randn(3, 25, 16, generator=torch.Generator().manual_seed(0))
+    a = self_gaussian_kernel(tokens * torch.tensor([1.0, 0.05, 1.0])[:, None, None])
+    newton_iterate(a, newton_step_size(a, 0.0, "rowsum") * a, 20)
+    assert len(products) == 20
+
+
+def test_all_steps_are_taken_where_values_may_not_be_looked_at(products):
+    a = self_gaussian_kernel(torch.randn(3, 5, 16, generator=torch.Generator().manual_seed(0)))
+    start = newton_step_size(a, 0.0, "rowsum") * a
+    newton_iterate(a, start, 20)
+    assert len(products) < 20
+    for case in ("autograd", "a counter of operations", "NaN"):
+        products.clear()
+        if case == "autograd":
+            newton_iterate(a, start.clone().requires_grad_(), 20)
+        elif case == "NaN":
+            assert newton_iterate(a * float("nan"), start, 20).isnan().all()
+        else:
+            with FlopCounterMode(display=False):
+                newton_iterate(a, start, 20)
+        assert len(products) == 20, case

@@ -7,7 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from soft_vit.ops import soft_attention, soft_attention_reference
+from soft_vit.ops import blocked_attention, soft_attention, soft_attention_reference
 
 # Starts with the ridges they are made for.
 STARTS = (("rowsum", 0.01), ("guarded", 0.0), ("guarded_batch", 0.0))
@@ -80,6 +80,19 @@ def test_memory_layout_does_not_matter(variant):
     actual = outputs_and_gradients(soft_attention, maps, **variant)
     for name, expected in outputs_and_gradients(soft_attention, tensors, **variant).items():
         torch.testing.assert_close(actual[name], expected, rtol=1e-10, atol=1e-12, msg=name)
+
+
+@variants
+@pytest.mark.parametrize("rows", [1, 20, 100], ids="cache of {} tokens".format)
+def test_blocks_do_not_matter(variant, rows, monkeypatch):
+    """Chunks of 63 tokens and parts of 6 problems that do not divide them."""
+    tensors = inputs()
+    monkeypatch.setattr(blocked_attention, "_CACHED_BYTES", rows * 6 * 8)
+    monkeypatch.setattr(blocked_attention, "_LEAST_CHUNK", 1)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    actual = outputs_and_gradients(soft_attention, tensors, **variant)
+    for name, expected in outputs_and_gradients(soft_attention_reference, tensors, **variant).items():
+        torch.testing.assert_close(actual[name], expected, rtol=1e-7, atol=1e-9, msg=name)
 
 
 @variants

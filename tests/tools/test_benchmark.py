@@ -19,9 +19,12 @@ OPERATOR = [
     "--device",
     "cpu",
 ]
+INVERSE = ["--op", "newton_inverse-products", "newton_inverse", "--problems", "3", "5", *OPERATOR[6:]]
 
 
-@pytest.mark.parametrize(("arguments", "rows"), [(MODELS, 4), (OPERATOR, 8)], ids=["models", "operator"])
+@pytest.mark.parametrize(
+    ("arguments", "rows"), [(MODELS, 4), (OPERATOR, 8), (INVERSE, 8)], ids=["models", "operator", "inverse"]
+)
 def test_table_and_csv(tool, arguments, rows, tmp_path, capsys):
     tool("benchmark")([*arguments, "--csv", str(tmp_path / "rows.csv")])
     head, _, *table = capsys.readouterr().out.splitlines()
@@ -35,7 +38,15 @@ def test_table_and_csv(tool, arguments, rows, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["soft_pic"], [], ["soft_pico", "--op", "naive"], ["soft_pico", "--rounds", "1"]]
+    "arguments",
+    [
+        ["soft_pic"],
+        [],
+        ["soft_pico", "--op", "naive"],
+        ["soft_pico", "--rounds", "1"],
+        ["--op", "newton_inverse", "newton"],
+        ["--op", "newton_inverse-triton", "--device", "cpu"],
+    ],
 )
 def test_mistakes(tool, arguments, capsys):
     with pytest.raises(SystemExit) as caught:

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-from soft_vit.ops.triton import solve_large
+from soft_vit.ops.triton import newton, solve_large
 from soft_vit.ops.triton.backward import kernel_gradients
 from soft_vit.ops.triton.forward import kernel_outputs, kernel_sums
 from soft_vit.ops.triton.layout import empty
@@ -13,6 +13,7 @@ from soft_vit.ops.triton.solve import solve_backward, solve_forward
 from soft_vit.ops.triton.tiling import (
     MAX_ON_CHIP,
     Tiling,
+    newton_options,
     pass_tiling,
     product_precision,
     solve_options,
@@ -225,3 +226,13 @@ def on_chip_backward(
         **solve_options(bottleneck, partial, precision),
     )
     return grad_z
+
+
+def newton_inverse(a: Tensor, iters: int, ridge: float, start: str) -> Tensor:
+    """See `soft_vit.ops.triton.newton_op.forward`."""
+    inverse = a.new_empty(a.shape)
+    with on_device(a):
+        newton.newton_inverse[(a.shape[0],)](
+            a, inverse, a.shape[1], iters, ridge, *a.stride(), START=start, **newton_options(a.shape[1])
+        )
+    return inverse

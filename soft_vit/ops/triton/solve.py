@@ -6,12 +6,8 @@ W is the inverse as it acts: the Newton iterate of A, or two substitutions with 
 import triton
 import triton.language as tl
 
-from soft_vit.ops.inverse import MAX_HALVINGS as _MAX_HALVINGS
-from soft_vit.ops.inverse import RESIDUAL_BOUND as _RESIDUAL_BOUND
+from soft_vit.ops.triton.newton import newton, newton_alpha, with_ridge
 from soft_vit.ops.triton.tiles import exp_accurate, half_square, head_pointer, load_tile, store_tile
-
-MAX_HALVINGS = tl.constexpr(_MAX_HALVINGS)
-RESIDUAL_BOUND = tl.constexpr(_RESIDUAL_BOUND)
 
 
 @triton.jit
@@ -29,36 +25,6 @@ def self_gaussian(tokens, size, BLOCK_M: tl.constexpr, PRECISION: tl.constexpr):
     exponent = product(tokens, tl.trans(tokens), PRECISION) - half[:, None] - half[None, :]
     exponent = tl.minimum(exponent, 0.0, propagate_nan=tl.PropagateNan.ALL)
     return tl.where(valid, exp_accurate(tl.where(diagonal, 0.0, exponent)), 0.0)
-
-
-@triton.jit
-def newton_alpha(a, p, size, START: tl.constexpr, BLOCK_M: tl.constexpr):
-    """The factor of the start `V_0 = alpha P`; see `soft_vit.ops.inverse.newton_step_size`."""
-    largest = tl.max(tl.sum(a, 1), 0)
-    if START == "rowsum":
-        alpha = 1.8 / (largest * largest)
-    else:
-        diagonal = tl.sum(p * p, 0)
-        total = tl.sum(p * tl.sum(p, 1)[:, None], 0)
-        first = 2.0 / (largest * largest)
-        alpha = first * (0.5**MAX_HALVINGS)
-        # From the smallest candidate up, so the largest within the bound is what remains.
-        for halvings in tl.static_range(MAX_HALVINGS, -1, -1):
-            candidate = first * (0.5**halvings)
-            residual = tl.abs(1.0 - candidate * diagonal) + candidate * (total - diagonal)
-            alpha = tl.where(tl.max(residual, 0) <= RESIDUAL_BOUND, candidate, alpha)
-        # A single token: the exact inverse, as the first candidate is at the edge of convergence.
-        alpha = tl.where(size == 1, 1.0 / tl.max(diagonal, 0), alpha)
-    return alpha
-
-
-@triton.jit
-def newton(p, alpha, iters, PRECISION: tl.constexpr):
-    """`iters` steps `V <- 2 V - V P V` from `alpha P`; zeros around P stay zeros."""
-    inverse = alpha * p
-    for _ in range(iters):
-        inverse = 2.0 * inverse - product(inverse, product(p, inverse, PRECISION), PRECISION)
-    return inverse
 
 
 @triton.jit
@@ -151,10 +117,10 @@ def solve_forward(
         rhs *= factor[:, None]
         tl.store(scale + problem * size + slots, factor, mask=slots < size)
         store_tile(z + problem * size * DV, rhs, slots, size, DV, 1, DV, BLOCK_DV)
-    p = tl.where((slots[:, None] == slots[None, :]) & (slots < size)[:, None], a + ridge, a)
+    p = with_ridge(a, ridge, size, BLOCK_M)
     w += problem * size * size
     if INVERSE == "newton":
-        inverse = newton(p, newton_alpha(a, p, size, START, BLOCK_M), iters, PRECISION)
+        inverse = newton(p, newton_alpha(a, p, size, START), size, iters, PRECISION)
         solution = product(inverse, rhs, PRECISION)
         inside = (slots[:, None] < size) & (slots[None, :] < size)
         tl.store(w + slots[:, None] * size + slots[None, :], inverse, mask=inside)

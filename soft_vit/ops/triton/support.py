@@ -1,10 +1,12 @@
-"""What the Triton form of the operator supports, answered without importing Triton."""
+"""What the kernels in Triton support, answered without importing Triton."""
 
 import importlib.util
 import os
 
 import torch
 from torch import Tensor
+
+from soft_vit.ops.triton.tiling import MAX_ON_CHIP
 
 # Triton reads the variable once as well, when it is imported.
 INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"
@@ -20,11 +22,9 @@ SHARED_MEMORY_OF_WIDE_HEADS = 160 * 1024
 def unsupported(
     q: Tensor, bottleneck: Tensor, v: Tensor, residual: Tensor | None, inverse: str, start: str, gradient: str
 ) -> str | None:
-    """Why these arguments have no Triton form, as the end of a sentence; None where they have one."""
-    if not INSTALLED:
-        return "needs the package triton"
-    if q.device.type != "cuda" and not (INTERPRETED and q.device.type == "cpu"):
-        return f"runs on a CUDA device, not on {q.device.type!r} (or on a CPU under TRITON_INTERPRET=1)"
+    """Why `soft_attention` of these has no Triton form, as the end of a sentence; None where it has one."""
+    if reason := lacking_here(q.device):
+        return reason
     if inverse == "eigh" or (inverse == "newton" and (gradient == "unrolled" or start == "guarded_batch")):
         return "has no form of inverse='eigh', start='guarded_batch' and gradient='unrolled'"
     tensors = (q, bottleneck, v) if residual is None else (q, bottleneck, v, residual)
@@ -41,6 +41,30 @@ def unsupported(
     if width > MAX_HEAD_DIM:
         return f"takes at most {MAX_HEAD_DIM} channels a head, not {width}"
     return lacking_in_gpus(wide_heads=width > 32)
+
+
+def unsupported_inverse(a: Tensor, start: str, unrolled: bool) -> str | None:
+    """The same for `newton_inverse`; unrolled: whether the gradient of the iterations is wanted."""
+    if reason := lacking_here(a.device):
+        return reason
+    if unrolled or start == "guarded_batch":
+        return "has no form of start='guarded_batch' and gradient='unrolled'"
+    if a.dtype not in DTYPES:
+        return "takes float32, bfloat16 and float16"
+    if a.dim() < 2 or a.shape[-1] != a.shape[-2] or 0 in a.shape:
+        return "takes non-empty square matrices [..., M, M]"
+    if a.shape[-1] > MAX_ON_CHIP:
+        return f"takes matrices of at most {MAX_ON_CHIP} x {MAX_ON_CHIP}, not {a.shape[-1]} x {a.shape[-1]}"
+    return lacking_in_gpus(wide_heads=False)
+
+
+def lacking_here(device: torch.device) -> str | None:
+    """What keeps any kernel from running on tensors of this device, as the end of a sentence."""
+    if not INSTALLED:
+        return "needs the package triton"
+    if device.type != "cuda" and not (INTERPRETED and device.type == "cpu"):
+        return f"runs on a CUDA device, not on {device.type!r} (or on a CPU under TRITON_INTERPRET=1)"
+    return None
 
 
 # A constant of the machine: torch.compile shall call it once and not look into it.

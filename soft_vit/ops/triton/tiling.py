@@ -93,3 +93,13 @@ def product_precision(q: Tensor, v: Tensor) -> str:
     if torch.float32 in (q.dtype, v.dtype):
         return "ieee"
     return "split" if q.dtype == v.dtype == torch.bfloat16 else "tf32x3"
+
+
+def newton_options(size: int) -> dict[str, int | str]:
+    """Constants and options of the kernel of Newton's iteration alone, one program for each problem."""
+    options = {"BLOCK_M": side(size), "PRECISION": "ieee", "num_warps": 4, "enable_fp_fusion": True}
+    if options["BLOCK_M"] == 64:
+        # Three programs of a multiprocessor hide each other's waiting. Without the limit some compilers take 230
+        # registers for the step size, which stands before the loop.
+        options |= {"PRECISION": "fp16x3", "maxnreg": 168}
+    return options

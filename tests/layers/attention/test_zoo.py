@@ -135,7 +135,8 @@ def test_captured_as_one_graph(name: str, options: dict[str, Any]) -> None:
     torch._dynamo.reset()
     attn, grid, x = make(name, options), (7, 9), tokens((7, 9))
     captured = torch.compile(attn, fullgraph=True, backend="eager")
-    assert torch.equal(captured(x, grid), attn(x, grid))
+    # To rounding: a graph takes every step of an iteration that has converged.
+    torch.testing.assert_close(captured(x, grid), attn(x, grid))
 
 
 @every_case

@@ -5,6 +5,7 @@ own; `test_in_interpreter.py` starts it.
 """
 
 import os
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -15,9 +16,21 @@ collect_ignore_glob = []
 if INTERPRETED:
     collect_ignore_glob += ["test_ahead_of_time.py", "test_choice.py", "test_in_interpreter.py", "test_precision.py"]
 elif not torch.cuda.is_available():
-    collect_ignore_glob += ["test_kernels.py", "test_operator.py"]
+    collect_ignore_glob += ["test_kernels.py", "test_newton_inverse.py", "test_operator.py"]
 
 
 @pytest.fixture
 def device() -> str:
     return "cpu" if INTERPRETED else "cuda"
+
+
+@pytest.fixture
+def poisoned() -> Iterator[None]:
+    """Every `torch.empty` of the test is full of NaN."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        assert torch.empty(3).isnan().all()
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])

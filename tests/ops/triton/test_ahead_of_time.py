@@ -16,7 +16,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from soft_vit.ops.triton import backward, forward, solve
+from soft_vit.ops.triton import backward, forward, newton, solve
 
 FP32, BF16, FP16 = torch.float32, torch.bfloat16, torch.float16
 NAMES = {FP32: "*fp32", BF16: "*bf16", FP16: "*fp16"}
@@ -25,8 +25,8 @@ SHARED_MEMORY = 227 * 1024
 STRIDES = ("_batch", "_head", "_row", "_column", "_problem")
 
 
-def compiled(kernel, dtypes: dict, constants: dict, unit_strides: set, options: dict):
-    """The kernel as it is launched on large aligned tensors: pointers, sizes and strides divisible by 16."""
+def compiled(kernel, dtypes: dict, constants: dict, unit_strides: set, options: dict, aligned: bool = True):
+    """The kernel as it is launched on large tensors: pointers and, if aligned, sizes and strides divisible by 16."""
     signature, constexprs, attributes = {}, {}, {}
     for index, parameter in enumerate(kernel.params):
         name = parameter.name
@@ -38,7 +38,7 @@ def compiled(kernel, dtypes: dict, constants: dict, unit_strides: set, options: 
             attributes[(index,)] = [["tt.divisibility", 16]]
         else:
             signature[name] = "fp32" if name == "ridge" else "i32"
-            if name.endswith(STRIDES) or name == "num_tokens":
+            if aligned and (name.endswith(STRIDES) or name == "num_tokens"):
                 attributes[(index,)] = [["tt.divisibility", 16]]
     source = ASTSource(fn=kernel, signature=signature, constexprs=constexprs, attrs=attributes)
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
@@ -110,6 +110,29 @@ def test_sizes_of_one_compile(inverse):
     ones = {"heads", "num_tokens", "num_bottleneck", "size", "tiles", "chunks", "iters"}
     for _, kernel, dtypes, constants, units, options in kernels(1, 1, FP32, FP32, "heads", inverse, True):
         compiled(kernel, dtypes, constants, units | ones, options)
+
+
+@pytest.mark.parametrize(
+    ("m", "start", "ones"),
+    [
+        (1, "guarded", {"size", "iters", "a_row", "a_problem"}),
+        (20, "rowsum", set()),
+        (49, "rowsum", {"iters"}),
+        (49, "guarded", set()),
+    ],
+)
+def test_newton_inverse_stays_on_chip(tmp_path, m, start, ones):
+    options = tiling.newton_options(m)
+    constants = {"START": start, **{name: options.pop(name) for name in list(options) if name.isupper()}}
+    program = compiled(
+        newton.newton_inverse, {"a": FP32, "inverse": FP32}, constants, ones | {"a_column"}, options, aligned=False
+    )
+    assert ("wgmma" in program.asm["ptx"]) == (m > 32)
+    used = resources(program, tmp_path)
+    assert used["STACK"] == 0
+    # Three programs fit on a multiprocessor.
+    assert used["REG"] * 32 * options["num_warps"] <= 64 * 1024 // 3
+    assert program.metadata.shared <= SHARED_MEMORY // 3
 
 
 CASES = [

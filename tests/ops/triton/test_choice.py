@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from soft_vit.ops import soft_attention
-from soft_vit.ops.triton import support
+from soft_vit.ops import newton_inverse, soft_attention
+from soft_vit.ops.triton import newton_op, support
 
 NO_GPU = r"^backend='triton' runs on a CUDA device, not on 'cpu'.*use backend='eager'"
 
@@ -51,6 +51,48 @@ def test_cases_without_a_fused_form(monkeypatch, sizes, options, message):
     with pytest.raises(ValueError, match=message):
         soft_attention(*tensors(**sizes), **options, backend="triton")
     assert soft_attention(*tensors(**sizes), **options).isfinite().all()
+
+
+def test_inverse_on_a_cpu_is_eager():
+    a = torch.eye(3).expand(2, 3, 3)
+    assert torch.equal(newton_inverse(a), newton_inverse(a, backend="eager"))
+    with pytest.raises(ValueError, match=NO_GPU):
+        newton_inverse(a, backend="triton")
+    with pytest.raises(ValueError, match=r"backend='cuda' is not known; use one of 'eager', 'triton'"):
+        newton_inverse(a, backend="cuda")
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "options", "message"),
+    [
+        ((2, 65, 65), torch.float32, {}, "matrices of at most 64 x 64, not 65 x 65"),
+        ((2, 3, 3), torch.float64, {}, "takes float32, bfloat16 and float16"),
+        ((0, 3, 3), torch.float32, {}, "takes non-empty square matrices"),
+        ((2, 3, 3), torch.float32, {"start": "guarded_batch"}, "no form of start='guarded_batch'"),
+        ((2, 3, 3), torch.float32, {"gradient": "unrolled"}, "no form of .*gradient='unrolled'"),
+    ],
+)
+def test_inverses_without_a_fused_form(monkeypatch, shape, dtype, options, message):
+    """On a device that has the kernel: refused when asked for, and left to eager when not."""
+    monkeypatch.setattr(support, "INSTALLED", True)
+    monkeypatch.setattr(support, "INTERPRETED", True)
+    a = torch.eye(shape[-1], dtype=dtype).expand(shape).clone().requires_grad_()
+    with pytest.raises(ValueError, match=rf"^backend='triton' .*{message}.*; use backend='eager'"):
+        newton_inverse(a, **options, backend="triton")
+    assert newton_inverse(a, **options).shape == shape
+
+
+def test_inverse_on_a_gpu_is_fused(monkeypatch):
+    """Without a gradient there is none to unroll. An answer on the CPU marks the fused form."""
+    monkeypatch.setattr(support, "INSTALLED", True)
+    monkeypatch.setattr(newton_op, "forward", lambda a, *options: a.new_full(a.shape, 7, device="cpu"))
+    with FakeTensorMode():
+        fused = torch.ones(2, 1, 3, 3, device="cuda")
+        for options in ({}, {"gradient": "unrolled"}):
+            assert newton_inverse(fused, **options).device.type == "cpu"
+        assert newton_inverse(fused, backend="eager").device.type == "cuda"
+        assert newton_inverse(fused.double()).device.type == "cuda"
+        assert newton_inverse(torch.ones(2, 65, 65, device="cuda")).device.type == "cuda"
 
 
 @pytest.mark.parametrize("name", ["bottleneck", "v", "residual"])
@@ -106,7 +148,7 @@ def test_eager_needs_no_triton():
 import sys
 sys.modules["triton"] = None
 import torch
-from soft_vit.ops import soft_attention
+from soft_vit.ops import newton_inverse, soft_attention
 x = torch.ones(1, 1, 4, 2)
 soft_attention(x, x, x)
 try:
