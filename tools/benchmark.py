@@ -36,6 +36,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--num-heads", type=int, default=2)
     parser.add_argument("--head-dim", type=int, default=32)
     parser.add_argument("--num-bottleneck", type=int, default=49)
+    parser.add_argument(
+        "--spread", type=float, default=1.0, help="of the operator's tokens; Newton takes all steps from 0.3 down"
+    )
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="float32")
@@ -56,8 +59,16 @@ def main(argv: Sequence[str] | None = None) -> None:
             what = f"{args.num_bottleneck} x {args.num_bottleneck}"
             table = operator_table(timings, "problems")
         elif args.op:
-            shape = dict(num_heads=args.num_heads, head_dim=args.head_dim, num_bottleneck=args.num_bottleneck)
-            timings = measure_operator(args.op, args.tokens, batch_size=args.batch_size, **shape, **common)
+            timings = measure_operator(
+                args.op,
+                args.tokens,
+                batch_size=args.batch_size,
+                num_heads=args.num_heads,
+                head_dim=args.head_dim,
+                num_bottleneck=args.num_bottleneck,
+                spread_of_tokens=args.spread,
+                **common,
+            )
             what = f"batch {args.batch_size}, {args.num_heads} heads of {args.head_dim}, M = {args.num_bottleneck}"
             table = f"{operator_table(timings)}\n\n{slope_table(timings)}".rstrip()
         else:
