@@ -4,6 +4,7 @@ Letters: P problems (B images times H heads), N tokens, M bottleneck tokens, D c
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,8 +20,6 @@ LOG2_E = 1.4426950408889634
 _CACHED_BYTES = 640 << 10
 # Below it, calls cost more than a cache saves.
 _LEAST_CHUNK = 1024
-
-_ALL = (slice(None),)
 
 
 class BlockedAttention(torch.autograd.Function):
@@ -52,17 +51,14 @@ class BlockedAttention(torch.autograd.Function):
             w, _ = torch.linalg.cholesky_ex(p)
         else:
             w = newton_iterate(p, newton_step_size(a, ridge, start) * p, iters)
-        problems, chunks = _blocks(bottleneck, q)
-        if problems == _ALL:
-            x, y, z = _attend(inverse, q, bottleneck, v, w, scale, chunks)
+        blocks = _blocks(bottleneck, q)
+        if blocks.is_one:
+            x, y, z = _attend(inverse, q, bottleneck, v, w, scale)
         else:
-            x, y = v.new_empty(v.mT.shape), v.new_empty(*bottleneck.shape[:2], v.shape[2])
-            z = None if scale is None else torch.empty_like(y)
-            for part in problems:
+            x, y, z = v.new_empty(v.mT.shape), *(v.new_empty(*bottleneck.shape[:2], v.shape[2]) for _ in "yz")
+            for part in blocks.problems:
                 operands = (_part(t, part) for t in (q, bottleneck, v, w, scale))
-                _, y[part], z_part = _attend(inverse, *operands, chunks, x[part])
-                if z is not None:
-                    z[part] = z_part
+                _, y[part], z[part] = _attend(inverse, *operands, blocks.chunks, x[part])
         ctx.save_for_backward(q, bottleneck, v, y, w, *(() if scale is None else (z, scale)))
         ctx.inverse = inverse
         return x.mT
@@ -78,16 +74,21 @@ class BlockedAttention(torch.autograd.Function):
         # torch.compile of torch 2.4 hands saved tensors over in the order of their first use, so that is made theirs.
         q, bottleneck, v, y, w, *rest = (tensor.view_as(tensor) for tensor in ctx.saved_tensors)
         z, scale = rest or (None, None)
-        operands = (grad, q, bottleneck, v, y, w, z, scale)
-        problems, chunks = _blocks(bottleneck, q)
-        if problems == _ALL:
-            gradients = _gradients(ctx.inverse, *operands, chunks)
+        scaled_y = y if scale is None else y * scale
+        operands = (grad, q, bottleneck, v, scaled_y, w, scale)
+        blocks = _blocks(bottleneck, q)
+        if blocks.is_one:
+            *gradients, grad_scaled_y, grad_z = _gradients(ctx.inverse, *operands)
         else:
             gradients = tuple(t.new_empty(t.shape) for t in (q.mT, bottleneck, v.mT))
-            for part in problems:
+            grad_scaled_y, grad_z = torch.empty_like(y), torch.empty_like(y)
+            for part in blocks.problems:
                 out = tuple(gradient[part] for gradient in gradients)
-                _gradients(ctx.inverse, *(_part(t, part) for t in operands), chunks, out)
+                *_, grad_scaled_y[part], grad_z[part] = _gradients(
+                    ctx.inverse, *(_part(t, part) for t in operands), blocks.chunks, out
+                )
         grad_q, grad_bottleneck, grad_v = gradients
+        grad_bottleneck += _gradient_through_a(bottleneck, y, grad_scaled_y, grad_z, z, scale)
         return grad_q.mT, grad_bottleneck, grad_v.mT, None, None, None, None, None
 
 
@@ -95,23 +96,38 @@ def _part(x: Tensor | None, problems: slice) -> Tensor | None:
     return None if x is None else x[problems]
 
 
-def _blocks(bottleneck: Tensor, q: Tensor) -> tuple[Sequence[slice], Sequence[slice]]:
-    """Ranges of problems and ranges of tokens between which a kernel of each core stays in its cache.
+class _Blocks(NamedTuple):
+    """Ranges of problems and ranges of tokens, between which a kernel of each core stays in its cache."""
 
-    All at once on a GPU, and where a graph is captured that other sizes will run.
-    """
+    problems: Sequence[slice]
+    chunks: Sequence[slice]
+
+    @property
+    def is_one(self) -> bool:
+        return len(self.problems) == len(self.chunks) == 1
+
+
+_ONE_BLOCK = _Blocks((slice(None),), (slice(None),))
+
+
+def _blocks(bottleneck: Tensor, q: Tensor) -> _Blocks:
+    """All in one block on a GPU, and where a graph is captured that other sizes will run."""
     if q.device.type != "cpu" or torch.compiler.is_compiling():
-        return _ALL, _ALL
+        return _ONE_BLOCK
     num_problems, num_tokens = q.shape[:2]
     row_bytes = bottleneck.shape[1] * q.element_size()
     num_chunks = max(1, -(-num_tokens // max(_CACHED_BYTES // row_bytes, _LEAST_CHUNK)))
     chunk = -(-num_tokens // num_chunks)
     part = torch.get_num_threads() * max(1, _CACHED_BYTES // max(1, chunk * row_bytes))
-    return _ranges(num_problems, part), _ranges(num_tokens, chunk)
+    return _Blocks(_ranges(num_problems, part), _ranges(num_tokens, chunk))
 
 
 def _ranges(count: int, size: int) -> Sequence[slice]:
-    return _ALL if size >= count else tuple(slice(start, start + size) for start in range(0, count, size))
+    return _ONE_BLOCK.chunks if size >= count else [slice(start, start + size) for start in range(0, count, size)]
+
+
+def _columns(x: Tensor | None, chunk: slice) -> Tensor | None:
+    return None if x is None else x[:, :, chunk]
 
 
 def _kernels_and_sums(
@@ -148,28 +164,18 @@ def _attend(
     v: Tensor,
     w: Tensor,
     scale: Tensor | None,
-    chunks: Sequence[slice],
+    chunks: Sequence[slice] = _ONE_BLOCK.chunks,
     out: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The result `[P, E, N]`, in `out` if given, y' and z'."""
+    """The result `[P, E, N]`, y' and z'; with chunks the result is in `out`."""
     kernels, z = _kernels_and_sums(bottleneck, q, v, chunks)
     if scale is not None:
         z.mul_(scale)
     y = _solve(inverse, w, z)
     scaled_y = y if scale is None else y * scale
-    if len(kernels) > 1 and out is None:
-        out = v.new_empty(v.mT.shape)
     for chunk, kernel in zip(chunks, kernels, strict=True):
-        x = _product(scaled_y.mT, kernel, out, chunk)
+        x = torch.bmm(scaled_y.mT, kernel, out=_columns(out, chunk))
     return x, y, z
-
-
-def _product(a: Tensor, b: Tensor, out: Tensor | None, chunk: slice) -> Tensor:
-    """`a b`, in columns of `out` where there is one, which is then returned."""
-    if out is None:
-        return torch.bmm(a, b)
-    torch.bmm(a, b, out=out[:, :, chunk])
-    return out
 
 
 def _gradients(
@@ -178,50 +184,45 @@ def _gradients(
     q: Tensor,
     bottleneck: Tensor,
     v: Tensor,
-    y: Tensor,
+    scaled_y: Tensor,
     w: Tensor,
-    z: Tensor | None,
     scale: Tensor | None,
-    chunks: Sequence[slice],
-    out: tuple[Tensor, Tensor, Tensor] | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of q `[P, D, N]`, the bottleneck tokens `[P, M, D]` and v `[P, E, N]`, in `out` if given."""
+    chunks: Sequence[slice] = _ONE_BLOCK.chunks,
+    out: tuple[Tensor | None, Tensor | None, Tensor | None] = (None, None, None),
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """What comes through the N x M kernel: gradients of q `[P, D, N]`, the bottleneck tokens `[P, M, D]` and
+    v `[P, E, N]`, with chunks in `out`, and of y and z' `[P, M, E]`."""
     kernels, grad_scaled_y = _kernels_and_sums(bottleneck, q, grad, chunks)
-    a = self_gaussian_kernel(bottleneck)
+    grad_z = _solve(inverse, w, grad_scaled_y if scale is None else grad_scaled_y * scale)
+    grad_scaled_z = grad_z if scale is None else grad_z * scale
+    grad_bottleneck = torch.zeros_like(bottleneck) if out[1] is None else out[1].zero_()
+    for chunk, kernel in zip(chunks, kernels, strict=True):
+        grad_v = torch.bmm(grad_scaled_z.mT, kernel, out=_columns(out[2], chunk))
+        s = torch.bmm(scaled_y, grad[:, chunk].mT).baddbmm_(grad_scaled_z, v[:, chunk].mT).mul_(kernel)
+        of_bottleneck, grad_q = _kernel_backward(s, bottleneck, q[:, chunk].mT, _columns(out[0], chunk))
+        grad_bottleneck += of_bottleneck
+    return grad_q, grad_bottleneck, grad_v, grad_scaled_y, grad_z
 
-    grad_y = grad_scaled_y if scale is None else grad_scaled_y * scale
-    grad_z = _solve(inverse, w, grad_y)
+
+def _gradient_through_a(
+    bottleneck: Tensor, y: Tensor, grad_scaled_y: Tensor, grad_z: Tensor, z: Tensor | None, scale: Tensor | None
+) -> Tensor:
+    """What A and, normalised, its row sums add to the gradient of the bottleneck tokens, `[P, M, D]`."""
     grad_a = torch.bmm(grad_z, y.mT).neg_()
-    scaled_y, grad_scaled_z = y, grad_z
     if scale is not None:
         # z holds s z: the product rule of both scalings divides by s once, ds / drowsum = -s^3 / 2 cancels it.
         grad_scale = (grad_scaled_y * y).sum(2, keepdim=True) + (grad_z * z).sum(2, keepdim=True) / scale
         grad_a -= 0.5 * grad_scale * scale.pow(3)
-        scaled_y, grad_scaled_z = y * scale, grad_z * scale
-
     # The diagonal of A is constant, and its distance has no gradient.
-    left, right = _kernel_backward(grad_a.mul_(a), bottleneck, bottleneck.mT)
-    grad_bottleneck = left + right.mT
-    if out is None and len(chunks) > 1:
-        out = tuple(t.new_empty(t.shape) for t in (q.mT, bottleneck, v.mT))
-    grad_q, out_bottleneck, grad_v = out or (None, None, None)
-    for chunk, kernel in zip(chunks, kernels, strict=True):
-        grad_v = _product(grad_scaled_z.mT, kernel, grad_v, chunk)
-        s = torch.bmm(scaled_y, grad[:, chunk].mT).baddbmm_(grad_scaled_z, v[:, chunk].mT).mul_(kernel)
-        of_bottleneck, of_q = _kernel_backward(s, bottleneck, q[:, chunk].mT)
-        grad_bottleneck += of_bottleneck
-        if grad_q is None:
-            grad_q = of_q
-        else:
-            grad_q[:, :, chunk] = of_q
-    if out_bottleneck is not None:
-        out_bottleneck.copy_(grad_bottleneck)
-    return grad_q, grad_bottleneck, grad_v
+    left, right = _kernel_backward(grad_a.mul_(self_gaussian_kernel(bottleneck)), bottleneck, bottleneck.mT)
+    return left + right.mT
 
 
-def _kernel_backward(grad_times_kernel: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients of `exp(-||a_i - b_j||^2 / 2)` for a `[P, I, D]` and b transposed `[P, D, J]`."""
+def _kernel_backward(
+    grad_times_kernel: Tensor, a: Tensor, b: Tensor, out: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Gradients of `exp(-||a_i - b_j||^2 / 2)` for a `[P, I, D]` and, in `out`, b transposed `[P, D, J]`."""
     s = grad_times_kernel
     grad_a = torch.bmm(s, b.mT).addcmul_(a, s.sum(2, keepdim=True), value=-1)
-    grad_b = torch.bmm(a.mT, s).addcmul_(b, s.sum(1, keepdim=True), value=-1)
+    grad_b = torch.bmm(a.mT, s, out=out).addcmul_(b, s.sum(1, keepdim=True), value=-1)
     return grad_a, grad_b
