@@ -16,10 +16,18 @@ from soft_vit.models.folding import fold_batch_norm
 
 MODES = ("inference", "training")
 
+
+def checkpointed(model: nn.Module) -> nn.Module:
+    """Let a timm model compute its activations again in backward; returns it."""
+    model.set_grad_checkpointing()
+    return model
+
+
 VARIANTS: dict[str, Callable[[nn.Module], nn.Module]] = {
     "naive": naive_formulation,
     "folded": fold_batch_norm,
     "compiled": torch.compile,
+    "checkpointed": checkpointed,
 }
 """What a name such as `soft_tiny+naive` makes of the model; a folded one has inference alone."""
 

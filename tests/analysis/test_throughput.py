@@ -1,8 +1,9 @@
 """The benchmark's bookkeeping; no test looks at how fast anything is."""
 
 import pytest
+import torch
 
-from soft_vit.analysis.throughput import Timing, measure_throughput, throughput_table
+from soft_vit.analysis.throughput import Timing, create_variant, measure_throughput, throughput_table
 
 
 def test_every_model_is_timed_in_every_mode():
@@ -26,6 +27,17 @@ def test_variants_of_a_model():
     plain, naive, _, training, _ = (t.memory_mb for t in timings)
     assert 0 < min(plain, naive) <= max(plain, naive) < training
     assert throughput_table(timings).splitlines()[0].split("|")[-2].strip() == "memory (MB)"
+
+
+@pytest.mark.parametrize("name", ["soft_pico", "resnet10t"])
+def test_checkpointing_stores_fewer_activations(name):
+    stored = {}
+    for variant in (name, f"{name}+checkpointed"):
+        model, sizes = create_variant(variant).train(), []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t, to=sizes: to.append(t.numel()) or t, lambda t: t):
+            model(torch.randn(2, 3, 64, 64))
+        stored[variant] = sum(sizes)
+    assert stored[f"{name}+checkpointed"] < stored[name]
 
 
 @pytest.mark.parametrize(
