@@ -9,6 +9,7 @@ from mmengine.config import Config
 from mmengine.runner import Runner
 
 from soft_vit.engine.errors import UserError
+from soft_vit.weights.folders import RESOURCES
 
 __all__ = ["apply_options", "check_keys", "load_config", "timm_model_of"]
 
@@ -70,8 +71,12 @@ def check_keys(config: Config) -> None:
 def load_config(path: str | Path) -> Config:
     """Read a config file and import what it asks for.
 
+    A path that starts with `configs` and is not in the current folder is that of a config of this package.
+
     Raises FileNotFoundError when the file is missing, UserError (a ValueError) when it cannot be read.
     """
+    if not Path(path).is_file() and Path(path).parts[:1] == ("configs",):
+        path = RESOURCES / path
     if not Path(path).is_file():
         raise FileNotFoundError(f"There is no config {path}; give the path of a .py file such as those in configs/.")
     try:

@@ -55,6 +55,17 @@ def test_missing_config(tmp_path):
         load_config(tmp_path / "none.py")
 
 
+def test_configs_of_the_package_are_found_from_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load_config("configs/demo/soft_pico_shapes.py").model.model_name == "soft_pico"
+    with pytest.raises(FileNotFoundError, match="There is no config"):
+        load_config("configs/demo/none.py")
+    own = tmp_path / "configs" / "demo" / "soft_pico_shapes.py"
+    own.parent.mkdir(parents=True)
+    own.write_text("x = 1")
+    assert load_config("configs/demo/soft_pico_shapes.py").x == 1
+
+
 def test_options():
     config = Config({"a": {"b": 1}, "hooks": [{"x": 1}]})
     apply_options(config, {"a.b": 2, "hooks.0.x": 3})
