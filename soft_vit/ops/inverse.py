@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from soft_vit.ops.choices import Backend, check_choice, takes_triton
+from soft_vit.ops.modes import in_function_transform, operations_are_watched
 from soft_vit.ops.precision import at_least_float32, full_precision, full_precision_backward
 from soft_vit.ops.triton.newton_op import fused_newton_inverse
 from soft_vit.ops.triton.support import unsupported_inverse
@@ -27,6 +28,7 @@ NEWTON_GRADIENTS = ("closed_form", "unrolled")
 
 MAX_HALVINGS = 10
 RESIDUAL_BOUND = 1.01
+ISOLATED_BOUND = 1.99
 
 
 def add_ridge(a: Tensor, ridge: float) -> Tensor:
@@ -39,20 +41,23 @@ def add_ridge(a: Tensor, ridge: float) -> Tensor:
 def newton_step_size(a: Tensor, ridge: float, start: NewtonStart) -> Tensor:
     """The factor alpha of `V_0 = alpha P`, `[..., 1, 1]`.
 
-    `rowsum`: `1.8 / r^2` with r the largest row sum of A; the rule of the released `soft_*` models.
+    `rowsum`: `1.8 / r^2` with r the largest row sum of A; the rule of the released `soft_*` models. From a ridge of 5 %
+    of r on, 95 % of the row sum of P is taken for r, without which the iteration would diverge.
     `guarded`: `2 / r^2`, halved at most ten times until no column of `|I - P V_0|` sums to more than 1.01; the rule
-    of the released `soft_norm_*` models, here for each matrix by itself and without a data-dependent loop. A 1 x 1
-    matrix gets its exact inverse.
-    `guarded_batch`: the same rule with both maxima taken over all matrices of the call, as released.
+    of the released `soft_norm_*` models, here for each matrix by itself and without a data-dependent loop. It is halved
+    for tokens far from all others as well, whose mode would stay zero for ever, and kept below `1.8 / (r + ridge)^2`
+    with a ridge. A 1 x 1 matrix gets its exact inverse. As released, a matrix whose row sums are all equal loses its
+    constant mode, or what rounding leaves of it.
+    `guarded_batch`: the released rule with both maxima taken over all matrices of the call.
     """
     largest = a.sum(-1).amax(-1)
     if start == "rowsum":
-        return (1.8 / largest.square())[..., None, None]
+        return (1.8 / torch.maximum(largest, 0.95 * (largest + ridge)).square())[..., None, None]
     if start == "guarded" and a.shape[-1] == 1:
-        # The rule's first candidate is at the edge of convergence, where a single token's iterate is zero for ever.
         return 1 / add_ridge(a, ridge).square()
     if start == "guarded_batch":
-        largest = largest.amax().expand_as(largest)
+        # Of no matrix there is no largest.
+        largest = largest.amax().expand_as(largest) if largest.numel() else largest
     alpha = (2.0 / largest.square())[..., None] * 0.5 ** torch.arange(MAX_HALVINGS + 1, dtype=a.dtype, device=a.device)
     # Entries of P are positive, so the column sums of |I - alpha P P| need only the diagonal and the sums of P P.
     p = add_ridge(a, ridge)
@@ -60,10 +65,17 @@ def newton_step_size(a: Tensor, ridge: float, start: NewtonStart) -> Tensor:
     total = (p @ p.sum(-1, keepdim=True)).mT
     scale = alpha[..., None]
     residual = ((1 - scale * diagonal).abs() + scale * (total - diagonal)).amax(-1)
-    if start == "guarded_batch":
+    if start == "guarded_batch" and residual.numel():
         residual = residual.amax(tuple(range(residual.ndim - 1)), keepdim=True).expand_as(residual)
+    within = residual <= RESIDUAL_BOUND
+    if start == "guarded":
+        # A token far from all others is an eigenvector, and at 2 its mode would stay zero.
+        within &= (scale * diagonal).amax(-1) <= ISOLATED_BOUND
     # Candidates fall, so the first within the bound is the largest; the last stands whether or not it is within.
-    return torch.where(residual <= RESIDUAL_BOUND, alpha, alpha[..., -1:]).amax(-1)[..., None, None]
+    alpha = torch.where(within, alpha, alpha[..., -1:]).amax(-1)
+    if start == "guarded" and ridge > 0:
+        alpha = torch.minimum(alpha, 1.8 / (largest + ridge).square())
+    return alpha[..., None, None]
 
 
 def newton_iterate(p: Tensor, v: Tensor, iters: int) -> Tensor:
@@ -89,7 +101,7 @@ def _can_be_watched(p: Tensor, v: Tensor) -> bool:
     if p.device.type != "cpu" or type(p) is not Tensor or torch.compiler.is_compiling() or torch.jit.is_tracing():
         return False
     # Whoever counts operations gets the same as without values.
-    if torch._C._len_torch_dispatch_stack() > 0 or torch._C._functorch.maybe_current_level() is not None:
+    if operations_are_watched() or in_function_transform():
         return False
     return p.numel() > 0 and not (torch.is_grad_enabled() and (p.requires_grad or v.requires_grad))
 
@@ -134,7 +146,8 @@ def newton_inverse(
 
     a: `[..., M, M]`, symmetric with positive entries; the result has its shape, at least fp32.
     gradient: `closed_form` is the released backward, `-V^T G V^T`, which is exact where the iteration has converged and
-    stores one matrix; `unrolled` is the true gradient of the truncated iteration, start included, and stores 2 T.
+    stores one matrix; `unrolled` is the true gradient of the truncated iteration, start included, and stores 2 T. Under
+    `torch.jit.trace` and the transforms of `torch.func` it is always the latter.
     backend: `triton` is one kernel for all steps of matrices up to 64 x 64, `eager` batched products; None takes
     `triton` on a GPU where it has the case. ValueError where `triton` is asked for and does not have it.
     """
@@ -146,7 +159,9 @@ def newton_inverse(
         a = at_least_float32(a)
         if fused:
             return fused_newton_inverse(a, iters, ridge, start)
-        if gradient == "closed_form" and torch.is_grad_enabled() and a.requires_grad:
+        # See `soft_attention`.
+        traced = torch.jit.is_tracing() or in_function_transform()
+        if gradient == "closed_form" and torch.is_grad_enabled() and a.requires_grad and not traced:
             return _NewtonInverse.apply(a, iters, ridge, start)
         p = add_ridge(a, ridge)
         return newton_iterate(p, newton_step_size(a, ridge, start) * p, iters)
@@ -165,6 +180,12 @@ def newton_residual(a: Tensor, iters: int = 20, ridge: float = 0.01, start: Newt
         return torch.linalg.matrix_norm(remainder) / math.sqrt(a.shape[-1])
 
 
+def check_ridge(ridge: float) -> None:
+    """ValueError for a ridge with which a kernel matrix may have no Cholesky factor."""
+    if not ridge > 0:
+        raise ValueError(f"ridge={ridge} leaves equal tokens with a singular kernel; use a positive one, such as 0.01.")
+
+
 def cholesky_solve(a: Tensor, b: Tensor, ridge: float = 0.01) -> Tensor:
     """`(A + ridge I)^-1 b` by a Cholesky factorisation, without forming the inverse.
 
@@ -172,8 +193,7 @@ def cholesky_solve(a: Tensor, b: Tensor, ridge: float = 0.01) -> Tensor:
     with exact gradients. ridge must be positive: a kernel matrix is singular when two tokens agree. A matrix that is
     not positive definite gives NaN, not an error, because asking would make a GPU wait.
     """
-    if ridge <= 0:
-        raise ValueError(f"ridge={ridge} leaves equal tokens with a singular kernel; use a positive one, such as 0.01.")
+    check_ridge(ridge)
     with full_precision(a):
         a, b = at_least_float32(a), at_least_float32(b)
         factor, _ = torch.linalg.cholesky_ex(add_ridge(a, ridge))

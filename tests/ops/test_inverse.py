@@ -177,6 +177,23 @@ def test_bad_options(call, message):
         call(torch.eye(3))
 
 
+@pytest.mark.parametrize("start", ["rowsum", "guarded"])
+@pytest.mark.parametrize("ridge", [0.0, 0.001, 0.01, 0.05, 0.06, 0.1, 1.0, 10.0])
+@pytest.mark.parametrize("spread", [0.0, 0.1, 0.5, 2.0])
+def test_no_ridge_makes_the_iteration_diverge(start, ridge, spread):
+    """`||I - P V_T||` never grows beyond the 1 that it is in a mode of which nothing is there yet."""
+    a = kernel(spread, m=9)
+    residual = newton_residual(a, 20, ridge, start)
+    assert (residual <= 1 + 1e-6).all(), residual.max()
+
+
+def test_tokens_far_from_all_others_keep_their_mode():
+    """The kernel is the identity, and so is its inverse; the released first candidate, 2, gives zero."""
+    a = torch.eye(9, dtype=torch.float64).expand(3, 9, 9)
+    torch.testing.assert_close(newton_inverse(a, 20, 0.0, "guarded"), a)
+    assert not newton_inverse(a, 20, 0.0, "guarded_batch").any()
+
+
 def all_steps(p: torch.Tensor, v: torch.Tensor, iters: int) -> torch.Tensor:
     for _ in range(iters):
         v = torch.baddbmm(v, v, torch.bmm(p, v), beta=2, alpha=-1)

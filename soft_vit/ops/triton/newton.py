@@ -10,11 +10,13 @@ way, and less on flat kernels (`tests/ops/triton/test_precision.py`). Shorter su
 import triton
 import triton.language as tl
 
+from soft_vit.ops.inverse import ISOLATED_BOUND as _ISOLATED_BOUND
 from soft_vit.ops.inverse import MAX_HALVINGS as _MAX_HALVINGS
 from soft_vit.ops.inverse import RESIDUAL_BOUND as _RESIDUAL_BOUND
 
 MAX_HALVINGS = tl.constexpr(_MAX_HALVINGS)
 RESIDUAL_BOUND = tl.constexpr(_RESIDUAL_BOUND)
+ISOLATED_BOUND = tl.constexpr(_ISOLATED_BOUND)
 # Scaled entries are below 2^14, two bits short of fp16's largest; the second term rounds 2^38 below the largest entry.
 SCALED_EXPONENT = tl.constexpr(13)
 # V P has a norm of at most 2 wherever the iteration converges, so its scale needs no look at it.
@@ -24,10 +26,11 @@ CONVERGED = tl.constexpr(2.0**-23)
 
 
 @triton.jit
-def newton_alpha(a, p, size, START: tl.constexpr):
+def newton_alpha(a, p, size, ridge, START: tl.constexpr):
     """The factor of the start `V_0 = alpha P`; see `soft_vit.ops.inverse.newton_step_size`."""
     largest = tl.max(tl.sum(a, 1), 0)
     if START == "rowsum":
+        largest = tl.maximum(largest, 0.95 * (largest + ridge))
         alpha = 1.8 / (largest * largest)
     else:
         diagonal = tl.sum(p * p, 0)
@@ -38,8 +41,11 @@ def newton_alpha(a, p, size, START: tl.constexpr):
         for halvings in tl.static_range(MAX_HALVINGS, -1, -1):
             candidate = first * (0.5**halvings)
             residual = tl.abs(1.0 - candidate * diagonal) + candidate * (total - diagonal)
-            alpha = tl.where(tl.max(residual, 0) <= RESIDUAL_BOUND, candidate, alpha)
-        # A single token: the exact inverse, as the first candidate is at the edge of convergence.
+            within = (tl.max(residual, 0) <= RESIDUAL_BOUND) & (candidate * tl.max(diagonal, 0) <= ISOLATED_BOUND)
+            alpha = tl.where(within, candidate, alpha)
+        bound = 1.8 / ((largest + ridge) * (largest + ridge))
+        alpha = tl.where(ridge > 0.0, tl.minimum(alpha, bound), alpha)
+        # A single token: the exact inverse.
         alpha = tl.where(size == 1, 1.0 / tl.max(diagonal, 0), alpha)
     return alpha
 
@@ -133,6 +139,6 @@ def newton_inverse(
         a + problem * a_problem + slots[:, None] * a_row + slots[None, :] * a_column, mask=inside, other=0.0
     )
     p = with_ridge(matrix, ridge, size, BLOCK_M)
-    result = newton(p, newton_alpha(matrix, p, size, START), size, iters, PRECISION)
+    result = newton(p, newton_alpha(matrix, p, size, ridge, START), size, iters, PRECISION)
     inverse += problem * size * size
     tl.store(inverse + slots[:, None] * size + slots[None, :], result, mask=inside)

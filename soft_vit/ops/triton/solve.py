@@ -120,7 +120,7 @@ def solve_forward(
     p = with_ridge(a, ridge, size, BLOCK_M)
     w += problem * size * size
     if INVERSE == "newton":
-        inverse = newton(p, newton_alpha(a, p, size, START), size, iters, PRECISION)
+        inverse = newton(p, newton_alpha(a, p, size, ridge, START), size, iters, PRECISION)
         solution = product(inverse, rhs, PRECISION)
         inside = (slots[:, None] < size) & (slots[None, :] < size)
         tl.store(w + slots[:, None] * size + slots[None, :], inverse, mask=inside)
