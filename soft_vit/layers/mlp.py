@@ -4,14 +4,13 @@ from functools import partial
 
 import timm.layers
 import torch
+import torch.fx
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from soft_vit.layers.untouched import is_untouched
 from soft_vit.ops.fused_linear import Approximation, fused_linear, has_fused_linear
-
-# A leaf of symbolic tracing: it looks at the mode of autograd.
-torch.fx.wrap("gelu_of_temporary")
+from soft_vit.ops.modes import in_function_transform
 
 
 class Mlp(timm.layers.Mlp):
@@ -25,8 +24,9 @@ class Mlp(timm.layers.Mlp):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        layers = ((self.fc1, nn.Linear), (self.act, nn.GELU), (self.fc2, nn.Linear))
-        if not all(is_untouched(*layer) for layer in layers):
+        layers = ((self.fc1, nn.Linear), (self.act, nn.GELU), (self.norm, nn.Identity), (self.fc2, nn.Linear))
+        # A traced graph is looked into by whoever extracts features from it.
+        if isinstance(x, torch.fx.Proxy) or not all(is_untouched(*layer) for layer in layers):
             return super().forward(x)
         # Whoever computes a block again for its gradients in training is to get the same bits.
         if self.training or not has_fused_linear(x, self.fc1.weight):
@@ -40,6 +40,6 @@ def gelu_of_temporary(x: Tensor, approximate: Approximation) -> Tensor:
 
     In inference the hidden map of an MLP is the largest tensor of a block, and two of them set the peak of memory.
     """
-    if torch.is_grad_enabled():
+    if torch.is_grad_enabled() or in_function_transform():
         return F.gelu(x, approximate=approximate)
     return torch.ops.aten.gelu_(x, approximate=approximate)

@@ -1,14 +1,18 @@
 """Whether a shortcut past a layer would go unnoticed."""
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
+
+_HOOKS = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
 
 
 def is_untouched(layer: nn.Module, kind: type[nn.Module]) -> bool:
     """Whether calling the layer is no more than what a layer of this very kind does with its weights.
 
-    Adapters, quantisation and counters replace layers or put hooks on them.
+    Adapters, quantisation, offloading and counters replace layers, weights or forward methods, or put hooks on them.
     """
-    hooks = (layer._forward_hooks, layer._forward_pre_hooks)
-    everywhere = (torch_module._global_forward_hooks, torch_module._global_forward_pre_hooks)
-    return type(layer) is kind and not any(hooks) and not any(everywhere)
+    if type(layer) is not kind or "forward" in vars(layer):
+        return False
+    if any(getattr(layer, f"_{hooks}") or getattr(torch_module, f"_global_{hooks}") for hooks in _HOOKS):
+        return False
+    return type(getattr(layer, "weight", None)) in (Tensor, nn.Parameter, type(None))

@@ -52,7 +52,7 @@ class BlockedAttention(torch.autograd.Function):
         else:
             w = newton_iterate(p, newton_step_size(a, ridge, start) * p, iters)
         blocks = _blocks(bottleneck, q)
-        if blocks.is_one:
+        if len(blocks.problems) == len(blocks.chunks) == 1:
             x, y, z = _attend(inverse, q, bottleneck, v, w, scale)
         else:
             x, y, z = v.new_empty(v.mT.shape), *(v.new_empty(*bottleneck.shape[:2], v.shape[2]) for _ in "yz")
@@ -77,7 +77,7 @@ class BlockedAttention(torch.autograd.Function):
         scaled_y = y if scale is None else y * scale
         operands = (grad, q, bottleneck, v, scaled_y, w, scale)
         blocks = _blocks(bottleneck, q)
-        if blocks.is_one:
+        if len(blocks.problems) == len(blocks.chunks) == 1:
             *gradients, grad_scaled_y, grad_z = _gradients(ctx.inverse, *operands)
         else:
             gradients = tuple(t.new_empty(t.shape) for t in (q.mT, bottleneck, v.mT))
@@ -101,10 +101,6 @@ class _Blocks(NamedTuple):
 
     problems: Sequence[slice]
     chunks: Sequence[slice]
-
-    @property
-    def is_one(self) -> bool:
-        return len(self.problems) == len(self.chunks) == 1
 
 
 _ONE_BLOCK = _Blocks((slice(None),), (slice(None),))
@@ -137,7 +133,8 @@ def _kernels_and_sums(
     kernels, total = [], None
     for chunk in chunks:
         kernel, v_chunk = _kernel(bottleneck, q[:, chunk].mT), v[:, chunk]
-        total = torch.bmm(kernel, v_chunk) if total is None else total.baddbmm_(kernel, v_chunk)
+        # Not baddbmm_, which torch's counter of FLOPs does not know.
+        total = torch.bmm(kernel, v_chunk) if total is None else torch.baddbmm(total, kernel, v_chunk, out=total)
         kernels.append(kernel)
     return kernels, total
 
@@ -198,7 +195,8 @@ def _gradients(
     grad_bottleneck = torch.zeros_like(bottleneck) if out[1] is None else out[1].zero_()
     for chunk, kernel in zip(chunks, kernels, strict=True):
         grad_v = torch.bmm(grad_scaled_z.mT, kernel, out=_columns(out[2], chunk))
-        s = torch.bmm(scaled_y, grad[:, chunk].mT).baddbmm_(grad_scaled_z, v[:, chunk].mT).mul_(kernel)
+        s = torch.bmm(scaled_y, grad[:, chunk].mT)
+        s = torch.baddbmm(s, grad_scaled_z, v[:, chunk].mT, out=s).mul_(kernel)
         of_bottleneck, grad_q = _kernel_backward(s, bottleneck, q[:, chunk].mT, _columns(out[0], chunk))
         grad_bottleneck += of_bottleneck
     return grad_q, grad_bottleneck, grad_v, grad_scaled_y, grad_z

@@ -10,6 +10,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from soft_vit.ops.modes import in_function_transform, is_dual, operations_are_watched
+
 Approximation = Literal["none", "tanh"]
 
 
@@ -25,13 +27,15 @@ def has_fused_linear(x: Tensor, weight: Tensor) -> bool:
         return False
     return (
         x.device.type == weight.device.type == "cpu"
+        and x.layout == weight.layout == torch.strided
         and _has_dtypes(x.dtype, weight.dtype)
         and torch.backends.mkldnn.is_available()
         and torch.backends.mkldnn.enabled
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
         # Whoever counts or records operations is to see those that torch documents.
-        and torch._C._len_torch_dispatch_stack() == 0
-        and torch._C._functorch.maybe_current_level() is None
+        and not operations_are_watched()
+        and not in_function_transform()
+        and not (is_dual(x) or is_dual(weight))
     )
 
 

@@ -19,10 +19,12 @@ from soft_vit.ops.inverse import (
     NEWTON_STARTS,
     NewtonGradient,
     NewtonStart,
+    check_ridge,
     cholesky_solve,
     eigh_inverse,
     newton_inverse,
 )
+from soft_vit.ops.modes import in_function_transform
 from soft_vit.ops.precision import at_least_float32, full_precision
 from soft_vit.ops.triton.op import fused_soft_attention
 from soft_vit.ops.triton.support import unsupported
@@ -48,7 +50,8 @@ def soft_attention(
     """Softmax-free attention of q (which is also the key) and v through M bottleneck tokens, linear in N.
 
     q: `[B, H, N, D]`, already scaled by `D^(-1/4)`; bottleneck: `[B, H, M, D]`; v: `[B, H, N, Dv]`; any strides. The
-    result `[B, H, N, Dv]` has v's dtype. Everything inside is at least fp32, also under autocast.
+    result `[B, H, N, Dv]` has v's dtype. Everything inside is at least fp32, also under autocast; eager products on a
+    GPU are TF32 where the user has switched that on for all (`torch.backends.cuda.matmul`), which flat kernels lose.
 
     inverse: `newton` (`iters` steps from `start`, see `newton_inverse`), `cholesky` (a solve, for training from
     scratch) or `eigh` (the oracle for tests). ridge is added to A before it is inverted.
@@ -61,14 +64,17 @@ def soft_attention(
     check_choice("inverse", inverse, INVERSES)
     check_choice("start", start, NEWTON_STARTS)
     check_choice("gradient", gradient, NEWTON_GRADIENTS)
+    if inverse == "cholesky":
+        check_ridge(ridge)
     lacking = unsupported(q, bottleneck, v, residual, inverse, start, gradient)
     if takes_triton(backend, q.device.type, lacking):
         return fused_soft_attention(q, bottleneck, v, residual, inverse, normalize, iters, ridge, start)
     with full_precision(q):
         dtype = v.dtype
         q, bottleneck, v = at_least_float32(q), at_least_float32(bottleneck), at_least_float32(v)
-        # A trace that holds an autograd.Function cannot be saved.
-        if inverse == "eigh" or (inverse == "newton" and gradient == "unrolled") or torch.jit.is_tracing():
+        # A trace that holds an autograd.Function cannot be saved, and torch.func cannot transform one.
+        traced = torch.jit.is_tracing() or in_function_transform()
+        if inverse == "eigh" or (inverse == "newton" and gradient == "unrolled") or traced:
             x = soft_attention_reference(q, bottleneck, v, inverse, normalize, iters, ridge, start, gradient)
         else:
             problems = (q.flatten(0, 1), bottleneck.flatten(0, 1), v.flatten(0, 1))

@@ -6,7 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.autograd import forward_ad
 from torch.utils.flop_counter import FlopCounterMode
+from torchvision.models.feature_extraction import create_feature_extractor
 
 from soft_vit.layers.mlp import Mlp
 from soft_vit.ops import fused_linear
@@ -142,3 +144,26 @@ def test_other_types_devices_and_transforms(calls):
         each = torch.func.vmap(lambda one: mlp(one))(x)
         assert not calls
         torch.testing.assert_close(each, mlp(x))
+
+
+@pytest.mark.parametrize("approximate", APPROXIMATIONS)
+def test_features_extracted_without_gradients_are_those_of_the_layer(approximate):
+    mlp = Mlp(24, 48, approximate).eval()
+    x = torch.randn(2, 9, 24)
+    extracted = create_feature_extractor(mlp, ["fc1", "fc2"])
+    with torch.no_grad():
+        features = extracted(x)
+        torch.testing.assert_close(features["fc1"], F.linear(x, mlp.fc1.weight, mlp.fc1.bias))
+        torch.testing.assert_close(features["fc2"], mlp(x))
+
+
+def test_tangents_are_not_lost():
+    mlp = Mlp(24, 48).eval()
+    x, direction = torch.randn(2, 9, 24), torch.randn(2, 9, 24)
+    with torch.no_grad(), forward_ad.dual_level():
+        tangent = forward_ad.unpack_dual(mlp(forward_ad.make_dual(x, direction))).tangent
+    assert tangent is not None
+    step = 1e-3
+    with torch.no_grad():
+        difference = (mlp(x + step * direction) - mlp(x - step * direction)) / (2 * step)
+    torch.testing.assert_close(tangent, difference, rtol=1e-2, atol=1e-2)

@@ -175,6 +175,8 @@ def test_inside_is_single_precision_under_autocast(variant):
         ({"inverse": "lu"}, r"inverse='lu'.*newton.*cholesky.*eigh"),
         ({"start": "zero"}, r"start='zero'.*rowsum"),
         ({"gradient": "none"}, r"gradient='none'.*unrolled"),
+        ({"inverse": "cholesky", "ridge": 0.0}, r"ridge=0.0.*positive"),
+        ({"inverse": "cholesky", "ridge": -0.5}, r"ridge=-0.5.*positive"),
     ],
 )
 def test_unknown_options(option, message):

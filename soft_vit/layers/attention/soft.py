@@ -14,6 +14,7 @@ from soft_vit.layers.untouched import is_untouched
 from soft_vit.ops import soft_attention
 from soft_vit.ops.choices import BACKENDS, Backend, check_choice
 from soft_vit.ops.inverse import NEWTON_GRADIENTS, NEWTON_STARTS, NewtonGradient, NewtonStart
+from soft_vit.ops.modes import in_function_transform
 from soft_vit.ops.soft_attention import INVERSES, Inverse
 
 Sampling = Literal["conv", "avg", "random", "first"]
@@ -37,7 +38,7 @@ def project_to_map(x: Tensor, linear: nn.Linear, scale: float = 1.0) -> Tensor:
 
 def project_from_map(x: Tensor, linear: nn.Linear) -> Tensor:
     """`linear` on a map `[B, C, N]`, giving tokens `[B, N, C']`."""
-    if not is_untouched(linear, nn.Linear):
+    if linear.bias is None or not is_untouched(linear, nn.Linear):
         return linear(x.mT)
     return torch.baddbmm(linear.bias, x.mT, linear.weight.T.expand(x.shape[0], -1, -1))
 
@@ -53,10 +54,10 @@ def reduced_grid(feat_size: tuple[int, int], sr_ratio: int, limit: tuple[int, in
     return (height, width) if limit is None else (smaller(height, limit[0]), smaller(width, limit[1]))
 
 
-def conv_tokens(q: Tensor, weight: Tensor, sr_ratio: int, limit: tuple[int, int] | None) -> Tensor:
+def conv_tokens(q: Tensor, conv: nn.Module, sr_ratio: int, limit: tuple[int, int] | None) -> Tensor:
     """Convolution of query maps `[P, D, H, W]` with kernel = stride, pooled to at most `limit`: tokens `[P, M, D]`."""
     grid = reduced_grid(q.shape[-2:], sr_ratio, limit)
-    tokens = F.conv2d(q, weight, stride=sr_ratio)
+    tokens = conv(q)
     if not same_size(tokens.shape[-2:], grid):
         tokens = F.adaptive_avg_pool2d(tokens, grid)
     return tokens.flatten(2).mT
@@ -86,14 +87,17 @@ def random_tokens(q: Tensor, sr_ratio: int, limit: tuple[int, int] | None, redra
     return q.flatten(2)[..., index].mT
 
 
-def head_conv(v: Tensor, weight: Tensor) -> Tensor:
-    """Depthwise convolution of maps `[B, C, H, W]` with one kernel for each head, weight `[heads, 1, k, k]`."""
+def head_conv(v: Tensor, conv: nn.Module, num_heads: int) -> Tensor:
+    """Depthwise convolution of maps `[B, C, H, W]` by a convolution of maps `[..., heads, H, W]`, one kernel a head."""
+    if not is_untouched(conv, nn.Conv2d):
+        heads_last = v.unflatten(1, (num_heads, -1)).transpose(1, 2)
+        return conv(heads_last.flatten(0, 1)).unflatten(0, heads_last.shape[:2]).transpose(1, 2).flatten(1, 2)
     channels = v.shape[1]
-    if torch.is_grad_enabled() and v.device.type == "cpu":
+    if torch.is_grad_enabled() and v.device.type == "cpu" and not in_function_transform():
         # oneDNN has a fast gradient of the kernel in this order alone; the other takes longer than the copy and it.
         v = v.contiguous(memory_format=torch.channels_last)
-    weight = weight.repeat_interleave(channels // weight.shape[0], dim=0)
-    return F.conv2d(v, weight, padding=weight.shape[-1] // 2, groups=channels)
+    weight = conv.weight.repeat_interleave(channels // num_heads, dim=0)
+    return F.conv2d(v, weight, padding=(weight.shape[-1] // 2,) * 2, groups=channels)
 
 
 # Leaves of symbolic tracing: they look at sizes.
@@ -187,7 +191,7 @@ class SoftAttention(Attention):
     def sample_bottleneck(self, q: Tensor) -> Tensor:
         """Bottleneck tokens `[P, M, D]` of the query maps `[P, D, H, W]` of P = B * heads problems."""
         if self.sampling == "conv":
-            return F.gelu(self.sample_norm(conv_tokens(q, self.sample.weight, self.sr_ratio, self.limit)))
+            return F.gelu(self.sample_norm(conv_tokens(q, self.sample, self.sr_ratio, self.limit)))
         if self.sampling == "avg":
             return average_tokens(q, self.sr_ratio, self.limit)
         if self.sampling == "first":
@@ -222,7 +226,7 @@ class SoftAttention(Attention):
         heads = (B, self.num_heads, self.head_dim, N)
         local = None
         if self.local is not None:
-            local = head_conv(v.reshape(B, C, H, W), self.local.weight).reshape(heads).transpose(2, 3)
+            local = head_conv(v.reshape(B, C, H, W), self.local, self.num_heads).reshape(heads).transpose(2, 3)
         x = self.attend(
             q.reshape(heads).transpose(2, 3),
             bottleneck.reshape(B, self.num_heads, -1, self.head_dim),

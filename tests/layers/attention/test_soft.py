@@ -3,7 +3,8 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils import prune
 
 from soft_vit.layers.attention.gaussian import GaussianAttention
 from soft_vit.layers.attention.soft import SoftAttention, SoftNormAttention
@@ -138,3 +139,87 @@ def test_what_is_put_on_a_projection_works(name, change):
     expected.load_state_dict(layer.state_dict())
     getattr(expected, name).load_state_dict({key: 2 * value for key, value in weights.items()})
     torch.testing.assert_close(changed, expected(x, (5, 7)))
+
+
+LAYERS = ("q", "v", "sample", "sample_norm", "local", "proj")
+
+
+def small_attention() -> tuple[SoftAttention, torch.Tensor]:
+    torch.manual_seed(0)
+    attn = SoftAttention(16, 2, feat_size=(6, 9), sr_ratio=3, newton_gradient="closed_form").double()
+    return attn, torch.randn(2, 54, 16, dtype=torch.float64)
+
+
+def test_hooks_on_every_layer_are_called():
+    attn, x = small_attention()
+    expected, called = attn(x, (6, 9)), []
+    for name in LAYERS:
+        layer = attn.get_submodule(name)
+        layer.register_forward_hook(lambda *_, name=name: called.append(("forward", name)))
+        layer.register_full_backward_hook(lambda *_, name=name: called.append(("backward", name)))
+    x.requires_grad_()
+    out = attn(x, (6, 9))
+    torch.testing.assert_close(out, expected)
+    out.sum().backward()
+    assert sorted(called) == sorted((direction, name) for direction in ("forward", "backward") for name in LAYERS)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_what_replaces_a_forward_method_is_called(name):
+    attn, x = small_attention()
+    expected, layer, calls = attn(x, (6, 9)), attn.get_submodule(name), []
+    forward = layer.forward
+
+    def moved_here(*args):
+        calls.append(name)
+        return forward(*args)
+
+    layer.forward = moved_here
+    torch.testing.assert_close(attn(x, (6, 9)), expected)
+    assert calls == [name]
+
+
+@pytest.mark.parametrize("name", ["q", "sample", "local", "proj"])
+def test_pruned_layers_can_be_trained(name):
+    attn, x = small_attention()
+    prune.l1_unstructured(attn.get_submodule(name), "weight", 0.5)
+    for _ in range(2):
+        attn(x, (6, 9)).sum().backward()
+
+
+def test_transforms_of_functions():
+    attn, x = small_attention()
+    attn.newton_gradient = "unrolled"
+    x.requires_grad_()
+    (expected,) = torch.autograd.grad(attn(x, (6, 9)).square().sum(), x)
+    attn.newton_gradient = "closed_form"
+    grad = torch.func.grad(lambda x: attn(x, (6, 9)).square().sum())(x)
+    torch.testing.assert_close(grad, expected)
+    attn.requires_grad_(False)
+    each = torch.func.vmap(lambda x: attn(x[None], (6, 9))[0])(x.detach())
+    torch.testing.assert_close(each, attn(x.detach(), (6, 9)))
+
+
+class OnOneGrid(nn.Module):
+    """An attention on maps of (6, 9): what is traced takes tensors alone."""
+
+    def __init__(self, attn: nn.Module) -> None:
+        super().__init__()
+        self.attn = attn
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attn(x, (6, 9))
+
+
+@pytest.mark.parametrize("inverse", ["newton", "cholesky"])
+def test_a_trace_made_with_gradients_can_be_saved(inverse, tmp_path):
+    attn, x = small_attention()
+    attn.inverse = inverse
+    torch.jit.save(torch.jit.trace(OnOneGrid(attn), (x,), check_trace=False), tmp_path / "attn.pt")
+    torch.testing.assert_close(torch.jit.load(tmp_path / "attn.pt")(x), attn(x, (6, 9)))
+
+
+def test_layers_without_bias():
+    attn, x = small_attention()
+    attn.proj = nn.Linear(16, 16, bias=False).double()
+    assert attn(x, (6, 9)).isfinite().all()

@@ -3,8 +3,9 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
-from soft_vit.ops import soft_attention
+from soft_vit.ops import newton_inverse, self_gaussian_kernel, soft_attention
 from soft_vit.ops.triton import op
 
 
@@ -67,3 +68,32 @@ def test_diagonal_of_the_kernel_is_exact(device):
     q, bottleneck, v = tensors(device, requires_grad=False)
     _, _, factor, _, _ = op.forward(q, 30 * bottleneck, v, None, "cholesky", False, 0, 0.01, "rowsum", "maps", "maps")
     torch.testing.assert_close(factor, (1.01**0.5 * torch.eye(5, device=device)).expand(4, 5, 5))
+
+
+def counted(function, arguments) -> int:
+    with FlopCounterMode(display=False) as counter:
+        function(*arguments)
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_counts_as_the_eager_form_does(device, normalize):
+    forward, both = {}, {}
+    for backend in ("eager", "triton"):
+
+        def attend(*inputs, backend=backend):
+            return soft_attention(*inputs, normalize=normalize, iters=3, backend=backend)
+
+        forward[backend] = counted(attend, tensors(device, requires_grad=False))
+        both[backend] = counted(lambda *inputs: attend(*inputs).sum().backward(), tensors(device))
+    assert forward["triton"] == forward["eager"] > 0
+    assert both["triton"] == both["eager"] > forward["eager"]
+
+
+def test_newtons_inverse_counts_as_the_eager_form_does(device):
+    def step(a, backend):
+        newton_inverse(a, 3, backend=backend).sum().backward()
+
+    a = self_gaussian_kernel(torch.randn(4, 9, 16)).to(device)
+    counts = {backend: counted(step, (a.clone().requires_grad_(), backend)) for backend in ("eager", "triton")}
+    assert counts["triton"] == counts["eager"] > 0

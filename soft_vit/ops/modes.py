@@ -1,0 +1,22 @@
+"""Who looks on while an operation runs: what a shortcut has to ask before it leaves the documented operations."""
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+
+def in_function_transform() -> bool:
+    """Whether a transform of torch.func (vmap, grad, jvp) is active."""
+    level = getattr(getattr(torch._C, "_functorch", None), "maybe_current_level", None)
+    return level is not None and level() is not None
+
+
+def operations_are_watched() -> bool:
+    """Whether a dispatch mode is active, such as a counter of operations or fake tensors."""
+    depth = getattr(torch._C, "_len_torch_dispatch_stack", None)
+    return depth is not None and depth() > 0
+
+
+def is_dual(x: Tensor) -> bool:
+    """Whether x carries a tangent of forward-mode differentiation."""
+    return forward_ad.unpack_dual(x).tangent is not None
