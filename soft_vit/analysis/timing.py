@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, TypeVar
 
@@ -15,6 +16,10 @@ import torch
 from tqdm import tqdm
 
 Key = TypeVar("Key", bound=Hashable)
+
+# What a measurement on a GPU lasts, some 100 times the wait for a synchronisation.
+LEAST_SECONDS = 5e-3
+MOST_REPEATS = 200
 
 
 def check_rounds(rounds: int) -> int:
@@ -30,14 +35,20 @@ def time_in_turn(
     """Seconds of each step, `rounds` of them, one of each step at a time, after one of each that is not counted.
 
     Each round has an order of its own: what a step leaves in caches and allocators is not to meet always the same one.
+    On a GPU a short step is taken several times at once, so that launching overlaps with computing as it does in use.
     """
     seconds: dict[Key, list[float]] = {key: [] for key in steps}
+    repeats = dict.fromkeys(steps, 1)
     order = random.Random(0)
     for round_index in range(check_rounds(rounds) + 1):
         for key in order.sample(list(steps), len(steps)):
-            elapsed = seconds_of(steps[key], device)
+            elapsed = seconds_of(steps[key], device, repeats[key])
             if round_index:
                 seconds[key].append(elapsed)
+            elif torch.device(device).type == "cuda":
+                # The first call compiles kernels.
+                elapsed = seconds_of(steps[key], device)
+                repeats[key] = min(MOST_REPEATS, 1 + int(LEAST_SECONDS / elapsed))
             if bar is not None:
                 bar.update()
     return seconds
@@ -49,14 +60,15 @@ def spread(values: Sequence[float]) -> tuple[float, float, float]:
     return median(values), lower, upper
 
 
-def seconds_of(step: Callable[[], Any], device: str | torch.device) -> float:
-    """Seconds of a step, with what it leaves to a GPU."""
+def seconds_of(step: Callable[[], Any], device: str | torch.device, repeats: int = 1) -> float:
+    """Seconds of a step, with what it leaves to a GPU; the mean of `repeats` in a row."""
     synchronize = torch.cuda.synchronize if torch.device(device).type == "cuda" else lambda: None
     synchronize()
     start = time.perf_counter()
-    step()
+    for _ in range(repeats):
+        step()
     synchronize()
-    return time.perf_counter() - start
+    return (time.perf_counter() - start) / repeats
 
 
 def machine_description(device: str | torch.device = "cpu") -> str:
@@ -65,8 +77,16 @@ def machine_description(device: str | torch.device = "cpu") -> str:
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
     else:
-        name = f"{platform.processor() or platform.machine()} CPU, {torch.get_num_threads()} threads"
+        name = f"{_cpu_name()}, {torch.get_num_threads()} threads"
     return f"{name}; torch {torch.__version__}, timm {timm.__version__}, Python {platform.python_version()}"
+
+
+def _cpu_name() -> str:
+    """What Linux says of the processor, or otherwise Python."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else f"{platform.processor() or platform.machine()} CPU"
 
 
 def rows_as_csv(rows: Sequence[Any], **same: Any) -> str:

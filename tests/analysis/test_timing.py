@@ -1,13 +1,14 @@
 """Who is timed when, and what becomes of the figures."""
 
 import csv
+import time
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
 import pytest
 
-from soft_vit.analysis.timing import rows_as_csv, spread, time_in_turn
+from soft_vit.analysis.timing import rows_as_csv, seconds_of, spread, time_in_turn
 
 
 def test_contenders_take_turns_and_the_first_round_does_not_count():
@@ -24,6 +25,12 @@ def test_everyone_comes_after_everyone():
     time_in_turn({name: partial(calls.append, name) for name in "abc"}, 20, "cpu")
     after = {first + second for first, second in pairwise(calls)}
     assert after >= {"ab", "ac", "ba", "bc", "ca", "cb"}
+
+
+def test_repeats_are_averaged():
+    calls = []
+    assert seconds_of(lambda: calls.append(time.sleep(0.01)), "cpu", repeats=5) < 0.05
+    assert len(calls) == 5
 
 
 def test_too_few_rounds():
