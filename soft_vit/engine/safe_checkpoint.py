@@ -6,10 +6,13 @@ which a HistoryBuffer stores its methods; the real one on the list would let a c
 one takes its place.
 """
 
+import hashlib
 import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 import torch
@@ -18,6 +21,11 @@ from mmengine.runner import CheckpointLoader
 
 from soft_vit.engine.errors import UserError
 from soft_vit.models.checkpoint import read_checkpoint_file
+from soft_vit.weights import Entry, WeightsError
+from soft_vit.weights.download import download
+from soft_vit.weights.folders import hub_folder
+from soft_vit.weights.index import SUFFIXES
+from soft_vit.weights.transport import is_safe
 
 __all__ = ["install", "load_checkpoint_file"]
 
@@ -91,13 +99,29 @@ def load_from_local(filename: str, map_location: Any = None) -> dict:
 
 
 def load_from_http(filename: str, map_location: Any = None) -> dict:
-    """Download into torch.hub's folder, once, then read as any file."""
-    folder = Path(torch.hub.get_dir()) / "checkpoints"
-    folder.mkdir(parents=True, exist_ok=True)
-    target = folder / filename.split("?")[0].rstrip("/").rsplit("/", 1)[-1]
-    if not target.exists():
-        torch.hub.download_url_to_file(filename, str(target), progress=False)
-    return load_checkpoint_file(target, map_location)
+    """Download below torch.hub's folder, once, then read as any file.
+
+    Where pretrained=True looks nothing is saved, and each address has a file of its own. Raises UserError for a file
+    that cannot be had, or is no checkpoint.
+    """
+    try:
+        if not is_safe(filename):
+            raise ValueError("it is not HTTPS")
+        # A download asks for an entry of the index; this one is in none.
+        entry = Entry("address", "address", _cache_name(filename), (filename,))
+        path = download(entry, hub_folder() / "addresses", load_checkpoint_file, progress=False)
+    except (WeightsError, ValueError) as error:
+        raise UserError(
+            f"{filename} cannot be fetched ({str(error).rstrip('.')}); download it and give its path."
+        ) from None
+    return load_checkpoint_file(path, map_location)
+
+
+def _cache_name(address: str) -> str:
+    """A name that no other address has; its end is that of the address, as far as it can be a file's."""
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", urlsplit(address).path.rsplit("/", 1)[-1])[-100:]
+    suffix = "" if name.endswith(SUFFIXES) else ".pth"
+    return f"{hashlib.sha256(address.encode()).hexdigest()[:16]}-{name}{suffix}"
 
 
 def load_from_elsewhere(filename: str, map_location: Any = None) -> dict:

@@ -1,7 +1,8 @@
 """Downloads that resume, and files that appear under their name only when they are whole and right.
 
 A partial file lies beside its target as `.part.NAME`, with what was known of it in `.part.NAME.json`. Processes that
-want the same file at once take turns by `.NAME.lock`, so one downloads and the others find the file.
+want the same file at once take turns by `.NAME.lock`, so one downloads and the others find the file, or in
+`.NAME.failed` the reason why there is none.
 """
 
 import contextlib
@@ -9,6 +10,7 @@ import json
 import logging
 import os
 import re
+import stat
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -40,12 +42,14 @@ def download(entry: Entry, folder: Path, check: Callable[[Path], None], *, progr
 
     check: called with a file whose digest is not recorded, and raises ValueError for one that is not the entry's; its
     digest is then recorded beside it, see `recorded_digest`. Raises WeightsError, with a reason in place of a
-    sentence, for anything that keeps the file from coming; what has come is kept, and the next call goes on there.
+    sentence, for anything that keeps the file from coming; what has come is kept, and the next call goes on there. A
+    call that waited for another raises the other's reason, so that many of them fail together and not in a row.
     """
-    target = folder / entry.file
+    target, failure = folder / entry.file, folder / f".{entry.file}.failed"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / f".{entry.file}.lock")
+        known = _version_of(failure)
         try:
             lock.acquire(timeout=0)
         except Timeout:
@@ -55,17 +59,53 @@ def download(entry: Entry, folder: Path, check: Callable[[Path], None], *, progr
         raise WeightsError(f"{folder} cannot be written: {getattr(error, 'strerror', None) or error}") from None
     try:
         if not target.is_file():
-            _download(entry, target, check, progress)
+            # A reason that appeared since this call began, not one of an earlier day.
+            with contextlib.suppress(OSError):
+                if _version_of(failure) != known:
+                    raise WeightsError(failure.read_text(encoding="utf-8", errors="replace"))
+            _download_or_note(entry, target, check, progress, failure)
     finally:
         lock.release()
     return target
 
 
 def recorded_digest(path: Path) -> str | None:
-    """The SHA-256 that was recorded beside a file, in sha256sum's format, or None."""
+    """The SHA-256 that was recorded beside a file, in sha256sum's format, or None where nothing was.
+
+    Raises WeightsError for a record that holds none: who put it there wants the file to be held against it.
+    """
     beside = path.with_name(path.name + ".sha256")
-    found = re.match(r"[0-9a-f]{64}\b", beside.read_text()) if beside.is_file() else None
-    return found[0] if found else None
+    if not os.path.lexists(beside):
+        return None
+    try:
+        found = re.match(r"[0-9a-fA-F]{64}\b", beside.read_text(errors="replace"))
+    except OSError:
+        found = None
+    if found is None:
+        raise WeightsError(
+            f"{beside} holds no SHA-256 that can be read; write that of {path.name} into it, or remove it."
+        )
+    return found[0].lower()
+
+
+def _version_of(path: Path) -> tuple[int, int] | None:
+    """What changes when a file is replaced; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+def _download_or_note(entry: Entry, target: Path, check: Callable[[Path], None], progress: bool, failure: Path) -> None:
+    """Download, and on a failure write its reason for those that wait."""
+    try:
+        _download(entry, target, check, progress)
+    except WeightsError as error:
+        # Where it cannot be written, they try for themselves.
+        with contextlib.suppress(OSError):
+            write_atomically(failure, str(error).encode())
+        raise
 
 
 def _download(entry: Entry, target: Path, check: Callable[[Path], None], progress: bool) -> None:
@@ -130,6 +170,13 @@ class Part:
             return Known(source)
         return known if known.source == source else Known(source)
 
+    def require_plain(self) -> None:
+        """WeightsError for a link, by which another user of the folder would have any file of ours overwritten."""
+        if os.path.lexists(self.path):
+            found = self.path.lstat()
+            if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+                raise WeightsError(f"{self.path} is a link or no plain file; remove it")
+
     def size(self) -> int:
         return self.path.stat().st_size if self.path.exists() else 0
 
@@ -140,6 +187,7 @@ class Part:
 
     def finish(self, target: Path, record: bool) -> None:
         """Give the file its name; record its digest beside it if asked to."""
+        self.require_plain()
         with self._writing():
             if record:
                 line = f"{sha256_of(self.path)}  {target.name}\n"
@@ -152,6 +200,7 @@ class Part:
 
         Raises WeightsError with a reason.
         """
+        self.require_plain()
         session = Session(stall=patience)
         resumed, fruitless, deadline = self.size() > 0, 0, time.monotonic() + patience
         with Bar(entry.file, progress) as bar:
@@ -195,7 +244,8 @@ class Part:
             with contextlib.ExitStack() as stack:
                 with self._writing():
                     write_atomically(self.notes, json.dumps(asdict(self.known)).encode())
-                    file = stack.enter_context(open(self.path, "r+b" if start else "wb", buffering=0))
+                    mode = "r+b" if start else "wb"
+                    file = stack.enter_context(open(self.path, mode, buffering=0, opener=_open_no_link))
                     file.seek(start)
                     file.truncate()
                 done = self._copy(response, file, start, limit, bar)
@@ -229,6 +279,11 @@ class Part:
             yield
         except OSError as error:
             raise WeightsError(f"{self.path.parent} cannot be written: {error.strerror}") from None
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    # Windows has no such flag, and links there need a privilege.
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 class Bar:

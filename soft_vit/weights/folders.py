@@ -5,7 +5,17 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["INDEX_FILE", "RESOURCES", "WEIGHTS_VARIABLE", "download_folder", "lookup_folders", "own_folder"]
+from soft_vit.weights.errors import WeightsError
+
+__all__ = [
+    "INDEX_FILE",
+    "RESOURCES",
+    "WEIGHTS_VARIABLE",
+    "download_folder",
+    "hub_folder",
+    "lookup_folders",
+    "own_folder",
+]
 
 WEIGHTS_VARIABLE = "SOFT_VIT_CHECKPOINTS"
 
@@ -26,22 +36,29 @@ def hub_folder(cache_dir: str | Path | None = None) -> Path:
     return Path(cache_dir).expanduser() if cache_dir is not None else Path(torch.hub.get_dir()) / "checkpoints"
 
 
-def lookup_folders(cache_dir: str | Path | None = None) -> list[Path]:
-    """Where a recorded file is looked for, in this order."""
+def named_folder() -> Path | None:
+    """The folder that the environment names; WeightsError for one that does not exist, which may be misspelled."""
     named = os.environ.get(WEIGHTS_VARIABLE)
-    folders = [Path(named).expanduser()] if named else []
-    return [*folders, RESOURCES / "checkpoints", hub_folder(cache_dir)]
+    if not named:
+        return None
+    folder = Path(os.path.expanduser(named))
+    if not folder.is_dir():
+        raise WeightsError(f"{WEIGHTS_VARIABLE} is {named!r}, which is no folder; correct it, or make the folder.")
+    return folder
+
+
+def lookup_folders(cache_dir: str | Path | None = None) -> list[Path]:
+    """Where a recorded file is looked for, in this order. All of these raise what `named_folder` raises."""
+    named = named_folder()
+    return [*([named] if named else []), RESOURCES / "checkpoints", hub_folder(cache_dir)]
 
 
 def own_folder(cache_dir: str | Path | None = None) -> Path:
     """Where a user is told to put a file."""
-    named = os.environ.get(WEIGHTS_VARIABLE)
-    if named:
-        return Path(named).expanduser()
-    return RESOURCES / "checkpoints" if in_repository() else hub_folder(cache_dir)
+    named = named_folder()
+    return named or (RESOURCES / "checkpoints" if in_repository() else hub_folder(cache_dir))
 
 
 def download_folder(cache_dir: str | Path | None = None) -> Path:
     """Where a download is saved: the folder that the environment names, else the cache."""
-    named = os.environ.get(WEIGHTS_VARIABLE)
-    return Path(named).expanduser() if named else hub_folder(cache_dir)
+    return named_folder() or hub_folder(cache_dir)

@@ -53,14 +53,23 @@ def page_link(entry: Entry) -> str:
 
 def is_safe(url: str) -> bool:
     """Whether weights may come from an address: HTTPS, or this machine."""
-    parts = urllib.parse.urlsplit(url)
-    return parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOCAL_HOSTS)
+    scheme = urllib.parse.urlsplit(url).scheme
+    return scheme == "https" or (scheme == "http" and is_local(url))
+
+
+def is_local(url: str) -> bool:
+    return urllib.parse.urlsplit(url).hostname in _LOCAL_HOSTS
+
+
+def leads_safely(url: str, target: str) -> bool:
+    """Whether an answer from `url` may send on to `target`: only this machine may lead to a server on this machine."""
+    return is_safe(target) and (is_local(url) or not is_local(target))
 
 
 class _SafeRedirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
-        if not is_safe(newurl):
-            raise WeightsError(f"it redirects to {newurl}, which is not HTTPS")
+        if not leads_safely(req.full_url, newurl):
+            raise WeightsError(f"{host_of(req.full_url)} redirects to {newurl}, which is not HTTPS, or on this machine")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
@@ -80,7 +89,10 @@ class Session:
         """
         if not is_safe(url):
             raise WeightsError(f"{url} is not HTTPS")
-        return within(seconds, lambda: self._open(url, headers))
+        try:
+            return within(seconds, lambda: self._open(url, headers))
+        except ValueError as error:
+            raise WeightsError(f"{host_of(url)} leads to what is no address: {error}") from None
 
     def _open(self, url: str, headers: dict[str, str]) -> http.client.HTTPResponse:
         response = self._get(url, headers)
@@ -154,11 +166,12 @@ def confirmation(page: str, url: str) -> str | None:
     """The address behind the button of Google Drive's page for files that are too large to be scanned, or None."""
     parser = _Form()
     parser.feed(page)
+    # A local page stands in for Google's in tests.
+    of_drive = is_local(url) or host_of(url).endswith(_DRIVE_HOSTS)
     for action, fields in parser.forms:
         target = urllib.parse.urljoin(url, action)
-        host = urllib.parse.urlsplit(target).hostname or ""
-        known = host == urllib.parse.urlsplit(url).hostname or host.endswith(_DRIVE_HOSTS)
-        if "id" in fields and "confirm" in fields and known and is_safe(target):
+        known = host_of(target) == host_of(url) or (of_drive and host_of(target).endswith(_DRIVE_HOSTS))
+        if "id" in fields and "confirm" in fields and known and leads_safely(url, target):
             return f"{target.split('?')[0]}?{urllib.parse.urlencode(fields)}"
     return None
 

@@ -3,8 +3,10 @@
 import errno
 import hashlib
 import multiprocessing
+import os
 import random
 import socket
+import threading
 import time
 
 import pytest
@@ -127,6 +129,7 @@ WRONG = {
     "too long a length": (dict(claim=1, ranges=False), "ends after 300,000 of 300,001 bytes"),
     "redirect to another protocol": (dict(redirect="ftp://127.0.0.1/other"), "not HTTPS"),
     "redirect to plain HTTP": (dict(redirect="http://example.org/other"), "not HTTPS"),
+    "page that leads to no address": (dict(body=b"<form action='http://[x'>", content_type="text/html"), "no address"),
     "redirect in a circle": (dict(redirect="//127.0.0.1:1/"), "cannot be reached"),
     "nothing": (dict(body=b""), "other bytes"),
     "no answer": (dict(mute=True), "does not answer in time"),
@@ -214,7 +217,7 @@ def test_plain_transports_are_refused_by_the_index(url):
 class FullDisk:
     """A file whose disk is full after some bytes."""
 
-    def __init__(self, path, mode: str, buffering: int) -> None:
+    def __init__(self, path, mode: str, buffering: int, opener) -> None:
         self.file, self.room = path.open(mode, buffering), 10_000
 
     def __enter__(self):
@@ -269,6 +272,143 @@ def test_processes_at_once(tmp_path):
         assert [process.exitcode for process in others] == [0, 0, 0]
     assert {results.get() for _ in others} == {DIGEST}
     assert len(server.requests) == 1
+
+
+class TestWaiting:
+    """Downloads that wait for another one; in threads, which wait for each other's locks as processes do."""
+
+    @pytest.fixture
+    def run_together(self, tmp_path, monkeypatch, caplog):
+        def run(first, then, others: int = 3) -> list[str]:
+            """What each download says: `first` runs once all others wait for it, `then` where one goes on after it."""
+            started, go, said = threading.Event(), threading.Event(), []
+
+            def fake(entry, target, check, progress) -> None:
+                if started.is_set():
+                    then(target)
+                else:
+                    started.set()
+                    assert go.wait(10)
+                    first(target)
+
+            def work() -> None:
+                try:
+                    said.append(download(entry("https://example.org"), tmp_path, right).name)
+                except WeightsError as error:
+                    said.append(str(error))
+
+            monkeypatch.setattr(download_module, "_download", fake)
+            threads = [threading.Thread(target=work, daemon=True) for _ in range(1 + others)]
+            with caplog.at_level("INFO"):
+                threads[0].start()
+                assert started.wait(10)
+                for thread in threads[1:]:
+                    thread.start()
+                for _ in range(500):
+                    if caplog.text.count("waiting for it") == others:
+                        break
+                    time.sleep(0.01)
+            go.set()
+            for thread in threads:
+                thread.join(10)
+            return said
+
+        return run
+
+    @staticmethod
+    def fail(target) -> None:
+        raise WeightsError("example.org is döwn")
+
+    @staticmethod
+    def never(target) -> None:
+        raise AssertionError("tried again")
+
+    def test_the_reason_of_the_first_is_that_of_all(self, run_together, tmp_path):
+        assert run_together(self.fail, self.never) == ["example.org is döwn"] * 4
+        assert visible(tmp_path) == []
+
+    def test_a_reason_from_before_is_not_believed(self, run_together, tmp_path):
+        """The one that downloads is killed: it says nothing, and the next goes on."""
+        (tmp_path / ".weights.pth.failed").write_text("an old reason")
+        said = run_together(lambda target: None, lambda target: target.write_bytes(BODY))
+        assert said == ["weights.pth"] * 4
+
+    def test_a_reason_that_cannot_be_written(self, run_together, tmp_path):
+        (tmp_path / ".weights.pth.failed").mkdir()
+        assert run_together(self.fail, self.fail) == ["example.org is döwn"] * 4
+
+
+def test_a_download_that_did_not_wait_tries_again(tmp_path):
+    with file_server(body=BODY, status=[404]) as server:
+        with pytest.raises(WeightsError, match="404"):
+            fetch(server, tmp_path)
+        assert fetch(server, tmp_path).read_bytes() == BODY
+
+
+@pytest.mark.parametrize("kind", ["symlink", "dangling symlink", "hard link", "folder", "pipe"])
+def test_a_planted_part(kind, tmp_path):
+    """In a folder that others write, a partial file may lead to one that they do not."""
+    folder, victim = tmp_path / "shared", tmp_path / "victim"
+    folder.mkdir()
+    part = folder / ".part.weights.pth"
+    if kind != "dangling symlink":
+        victim.write_bytes(b"theirs")
+    make = {"hard link": lambda: os.link(victim, part), "folder": part.mkdir, "pipe": lambda: os.mkfifo(part)}
+    make.get(kind, lambda: part.symlink_to(victim))()
+    with file_server(body=BODY) as server, pytest.raises(WeightsError, match=r"\.part\.weights\.pth .*; remove it"):
+        fetch(server, folder, sha256=DIGEST)
+    assert victim.exists() == (kind != "dangling symlink")
+    assert not victim.exists() or victim.read_bytes() == b"theirs"
+    assert visible(folder) == []
+    assert server.requests == []
+
+
+@pytest.mark.parametrize("moment", ["before it is opened", "before it gets its name"])
+def test_a_part_that_is_planted_meanwhile(moment, tmp_path, monkeypatch):
+    folder, victim = tmp_path / "shared", tmp_path / "victim"
+    folder.mkdir()
+    victim.write_bytes(BODY)
+    part = folder / ".part.weights.pth"
+
+    def plant() -> None:
+        part.unlink(missing_ok=True)
+        part.symlink_to(victim)
+
+    name = "check_size" if moment == "before it is opened" else "_verify"
+    monkeypatch.setattr(download_module, name, lambda *args: plant())
+    with file_server(body=BODY[:10]) as server, pytest.raises(WeightsError, match="link"):
+        fetch(server, folder)
+    assert victim.read_bytes() == BODY
+    assert visible(folder) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (f"{DIGEST}  weights.pth\n", DIGEST),
+        (f"{DIGEST.upper()} *weights.pth\r\n", DIGEST),
+        (DIGEST, DIGEST),
+        ("", None),
+        (DIGEST[:-1], None),
+        (DIGEST + "0", None),
+        ("\xff" * 70, None),
+    ],
+)
+def test_recorded_digest(content, found, tmp_path):
+    (tmp_path / "weights.pth.sha256").write_bytes(content.encode("latin1"))
+    if found is None:
+        with pytest.raises(WeightsError, match=r"weights\.pth\.sha256 holds no SHA-256 .*; .*remove") as refused:
+            recorded_digest(tmp_path / "weights.pth")
+        assert len(str(refused.value).splitlines()) == 1
+    else:
+        assert recorded_digest(tmp_path / "weights.pth") == found
+
+
+def test_a_recorded_digest_that_cannot_be_read(tmp_path):
+    assert recorded_digest(tmp_path / "weights.pth") is None
+    (tmp_path / "weights.pth.sha256").symlink_to(tmp_path / "gone")
+    with pytest.raises(WeightsError, match=r"sha256 holds no SHA-256"):
+        recorded_digest(tmp_path / "weights.pth")
 
 
 def test_a_killed_process_leaves_no_lock(tmp_path):

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from soft_vit.weights import Entry
-from soft_vit.weights.transport import confirmation, download_url, is_safe, page_link, page_reason, within
+from soft_vit.weights.transport import confirmation, download_url, is_safe, leads_safely, page_link, page_reason, within
 
 DRIVE = "https://drive.usercontent.google.com/download"
 
@@ -42,6 +42,23 @@ def test_safe_addresses(url, safe):
     assert is_safe(url) == safe
 
 
+@pytest.mark.parametrize(
+    ("url", "target", "safe"),
+    [
+        ("https://example.org/x", "https://cdn.example.net/x", True),
+        ("https://example.org/x", "http://example.org/x", False),
+        ("https://example.org/x", "http://localhost/x", False),
+        ("https://example.org/x", "https://127.0.0.1/x", False),
+        ("https://localhost.example.org/x", "http://[::1]/x", False),
+        ("http://127.0.0.1:80/x", "http://localhost:90/x", True),
+        ("http://127.0.0.1:80/x", "https://example.org/x", True),
+        ("http://127.0.0.1:80/x", "http://example.org/x", False),
+    ],
+)
+def test_redirects(url, target, safe):
+    assert leads_safely(url, target) == safe
+
+
 def page(action: str, fields: str = '<input type="hidden" name="id" value="A&amp;B"><input name="confirm" value="t">'):
     return f"<html><form action='/search'><input name=q></form><form action='{action}'>{fields}</form></html>"
 
@@ -61,6 +78,22 @@ def page(action: str, fields: str = '<input type="hidden" name="id" value="A&amp
 )
 def test_confirmation(text, target):
     assert confirmation(text, "https://drive.google.com/uc?id=1") == target
+
+
+@pytest.mark.parametrize(
+    ("url", "action", "followed"),
+    [
+        ("https://example.org/x", DRIVE, False),
+        ("https://evil-google.com/x", DRIVE, False),
+        ("https://example.org/x", "/download", True),
+        ("https://drive.usercontent.google.com/x", DRIVE, True),
+        ("http://127.0.0.1:80/x", DRIVE, True),
+        ("http://127.0.0.1:80/x", "http://127.0.0.1:80/download", True),
+        ("https://drive.google.com/x", "http://127.0.0.1/download", False),
+    ],
+)
+def test_whose_confirmation_is_followed(url, action, followed):
+    assert (confirmation(page(action), url) is not None) == followed
 
 
 def test_what_a_page_says():
