@@ -109,6 +109,11 @@ def test_every_room_is_in_the_house():
     assert {line.split("/ ")[0] for line in house.splitlines() if not line.startswith(" ")} == rooms
 
 
+def test_every_tool_is_in_the_list_of_tools():
+    listed = set(re.findall(r"`(\w+\.(?:py|sh))`", (ROOT / "tools" / "README.md").read_text()))
+    assert listed == {path.name for path in (ROOT / "tools").iterdir() if path.suffix in (".py", ".sh")}
+
+
 def test_one_version():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert citation["version"] == __version__
