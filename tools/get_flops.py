@@ -1,6 +1,7 @@
 """Parameters and FLOPs of a model, module by module: python tools/get_flops.py soft_tiny --shape 224 224"""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 import timm
@@ -8,15 +9,16 @@ import torch
 
 import soft_vit  # noqa: F401 - registers the models
 from soft_vit.analysis.complexity import complexity_table, count_complexity
+from soft_vit.models.names import require_known
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", metavar="MODEL_OR_CONFIG", help="a timm model name, or a config with a model_name")
     parser.add_argument("--shape", type=int, nargs="+", default=[224], metavar="SIZE", help="side, or height width")
     parser.add_argument("--in-chans", type=int, default=3)
     parser.add_argument("--depth", type=int, default=2, help="levels of modules to list")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     height, width = (args.shape * 2)[:2]
     try:
         name, model_args = args.model, {}
@@ -24,6 +26,7 @@ def main() -> None:
             from soft_vit.engine.config import timm_model_of
 
             name, model_args = timm_model_of(args.model)
+        require_known(name)
         # Fused attention is one operation on the meta device, and counted as such.
         model = timm.create_model(name, **{"img_size": (height, width), "in_chans": args.in_chans, **model_args})
         complexity = count_complexity(model.to("meta"), (1, args.in_chans, height, width))

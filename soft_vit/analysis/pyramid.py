@@ -33,8 +33,11 @@ def load_pyramid(
         raise ValueError(f"Both a checkpoint, {checkpoint}, and pretrained weights are given; choose one of them.")
     if img_size is not None and len(img_size) > 2:
         raise ValueError(f"img_size is {' '.join(map(str, img_size))}; give one side, or height and width.")
-    size = {} if img_size is None else {"img_size": (img_size[0], img_size[-1])}
-    model = timm.create_model(name, pretrained=pretrained, **size)
+    options = {} if img_size is None else {"img_size": (img_size[0], img_size[-1])}
+    if checkpoint is not None:
+        # The attention is looked at, and no head.
+        options["num_classes"] = 0
+    model = timm.create_model(name, pretrained=pretrained, **options)
     family = name.partition(".")[0]
     if pretrained:
         title = f"{family}.{model.pretrained_cfg['tag']}, pretrained"

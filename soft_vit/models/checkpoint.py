@@ -3,7 +3,8 @@
 import argparse
 import contextlib
 import re
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from timm.models import load_pretrained as timm_load_pretrained
 from torch import Tensor, nn
 
 from soft_vit.layers import resample_pos_embed
-from soft_vit.models.recognition import Recognised, named_attention, recognise
+from soft_vit.models.recognition import NotedWeights, Recognised, named_attention, recognise
 
 # Where training programs keep weights inside a checkpoint; averaged weights come first.
 STATE_DICT_KEYS = ("state_dict_ema", "model_ema", "state_dict", "model")
@@ -40,7 +41,7 @@ def load_weights(path: str | Path) -> dict[str, Tensor]:
 
 
 def read_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> Any:
-    """The content of a file by torch.save, or of a safetensors file; nothing in it is executed (weights_only).
+    """The content of a file by torch.save, or the `NotedWeights` of a safetensors file; nothing in it is executed.
 
     FileNotFoundError for a missing file; ValueError, in one sentence, for one that is no checkpoint or would run code.
     """
@@ -49,9 +50,12 @@ def read_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> Any:
         raise FileNotFoundError(f"There is no checkpoint {path}; give the path of a file that exists.")
     try:
         if path.suffix == ".safetensors":
+            from safetensors import safe_open
             from safetensors.torch import load_file
 
-            return load_file(path)
+            with safe_open(path, framework="pt") as file:
+                noted = (file.metadata() or {}).get("model")
+            return NotedWeights(load_file(path), noted)
         with _plain_namespaces():
             return torch.load(path, map_location=map_location, weights_only=True)
     except Exception as error:
@@ -126,13 +130,8 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dic
     """
     state_dict = state_dict_of(state_dict)
     check_same_model(state_dict, model)
+    resample_to_model(state_dict, model)
     own = model.state_dict()
-    for i, stage in enumerate(model.stages):
-        name = f"stages.{i}.pos_embed"
-        if name in state_dict and state_dict[name].shape != own[name].shape:
-            state_dict[name] = resample_to_stage(state_dict[name], stage, name)
-        for j, block in enumerate(stage.blocks):
-            block.attn.resample_state(f"stages.{i}.blocks.{j}.attn.", state_dict)
     adapted_by_timm = {"head.weight", "head.bias", "stages.0.patch_embed.0.conv.weight"}
     for name, value in state_dict.items():
         if name in own and value.shape != own[name].shape and name not in adapted_by_timm:
@@ -141,6 +140,25 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dic
                 f"create the model with the options that the weights were trained with."
             )
     check_complete(state_dict, own)
+    return state_dict
+
+
+def fit_state_dict(state_dict: Mapping[str, Any], model: nn.Module) -> Mapping[str, Any]:
+    """A state dict for model's `load_state_dict`: released names as ours, weights of another image size resampled.
+
+    Returns state_dict itself where neither is needed; what fits otherwise or not is torch's to say. Raises ValueError
+    for released weights of other depths or widths, and for position embeddings of another map that is not square.
+    """
+    if "pos_embed1" in state_dict:
+        state_dict = {rename_released(name): value for name, value in state_dict.items()}
+        check_same_model(state_dict, model)
+    for i, stage in enumerate(model.stages):
+        given, own = getattr(state_dict.get(f"stages.{i}.pos_embed"), "shape", ()), stage.pos_embed.shape
+        # Of the same width, a position embedding of another length is that of another map.
+        if len(given) == 3 and given != own and given[2] == own[2]:
+            state_dict = dict(state_dict)
+            resample_to_model(state_dict, model)
+            break
     return state_dict
 
 
@@ -197,6 +215,16 @@ def advice(found: Recognised) -> str:
     return f"create soft_{found.size} or soft_norm_{found.size}{released} for it"
 
 
+def resample_to_model(state_dict: MutableMapping[str, Tensor], model: nn.Module) -> None:
+    """Resample, in state_dict, position embeddings and weights of attentions that fix their map to model's grids."""
+    for i, stage in enumerate(model.stages):
+        name = f"stages.{i}.pos_embed"
+        if name in state_dict and state_dict[name].shape != stage.pos_embed.shape:
+            state_dict[name] = resample_to_stage(state_dict[name], stage, name)
+        for j, block in enumerate(stage.blocks):
+            block.attn.resample_state(f"stages.{i}.blocks.{j}.attn.", state_dict)
+
+
 def resample_to_stage(pos_embed: Tensor, stage: nn.Module, name: str) -> Tensor:
     """A position embedding of a square grid `[1, P + n*n, C]`, resampled to the stage's grid."""
     prefix = stage.num_prefix_tokens
@@ -214,7 +242,8 @@ def load_pretrained(model: nn.Module, path: str | Path) -> None:
     """Load the weights in a file into model, in place; classes and input channels of the file may be others.
 
     Raises what `load_weights` and `checkpoint_filter_fn` raise, and ValueError for weights that are not finite or that
-    were trained with the other of soft and soft_norm, before any weight of the model is changed.
+    were trained with the other of soft and soft_norm, before any weight of the model is changed. A head that is left
+    out is told by a UserWarning, unless another number of classes than the model's configuration has was asked for.
     """
     content = read_checkpoint_file(path)
     state_dict = checkpoint_filter_fn(unwrap_state_dict(content, str(path)), model)
@@ -223,7 +252,13 @@ def load_pretrained(model: nn.Module, path: str | Path) -> None:
     cfg = dict(model.pretrained_cfg, state_dict=state_dict, custom_load=False)
     # What the file holds, not what the model's configuration says of other weights.
     if "head.weight" in state_dict:
-        cfg["num_classes"] = state_dict["head.weight"].shape[0]
+        classes = cfg["num_classes"] = state_dict["head.weight"].shape[0]
+        if classes != model.num_classes == model.pretrained_cfg["num_classes"] and model.num_classes > 0:
+            warnings.warn(
+                f"{path} tells {classes} classes apart and the model {model.num_classes}: its head is left out; give "
+                f"num_classes={classes} to keep it.",
+                stacklevel=2,
+            )
     in_chans = state_dict["stages.0.patch_embed.0.conv.weight"].shape[1]
     cfg["input_size"] = (in_chans, *cfg["input_size"][1:])
     timm_load_pretrained(model, cfg, num_classes=model.num_classes, in_chans=model.in_chans)

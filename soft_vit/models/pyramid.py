@@ -7,7 +7,7 @@ Letters: B batch, C channels, H x W the token map of a stage, N = H * W.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -26,7 +26,7 @@ from soft_vit.layers import (
     attention_class,
     attention_options,
 )
-from soft_vit.models.checkpoint import load_pretrained
+from soft_vit.models.checkpoint import fit_state_dict, load_pretrained
 from soft_vit.models.stage import PyramidStage, stage_grids
 from soft_vit.ops.choices import check_choice
 
@@ -214,6 +214,10 @@ class PyramidViT(nn.Module):
     def load_pretrained(self, checkpoint_path: str) -> None:
         """Load released or converted weights from a file; see `soft_vit.models.checkpoint.load_pretrained`."""
         load_pretrained(self, checkpoint_path)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """As torch's, for released weights and those of another image size too; see `fit_state_dict`."""
+        return super().load_state_dict(fit_state_dict(state_dict, self), strict, assign)
 
     @torch.jit.ignore
     def no_weight_decay(self) -> set[str]:

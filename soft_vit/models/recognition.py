@@ -9,7 +9,7 @@ from torch import Tensor
 
 from soft_vit.models.variants import size_name
 
-__all__ = ["Recognised", "named_attention", "recognise"]
+__all__ = ["NotedWeights", "Recognised", "named_attention", "recognise"]
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,14 @@ class Recognised:
     def __str__(self) -> str:
         numbers = f"depths {' '.join(map(str, self.depths))} and widths {' '.join(map(str, self.widths))}"
         return f"size {self.size!r} with {numbers}" if self.size else f"an unnamed size with {numbers}"
+
+
+class NotedWeights(dict):
+    """Tensors by name from a safetensors file, with the name of the model that its metadata notes, or None."""
+
+    def __init__(self, weights: Mapping[str, Tensor], model: str | None) -> None:
+        super().__init__(weights)
+        self.model = model
 
 
 def recognise(state_dict: Mapping[str, Tensor]) -> Recognised:
@@ -48,16 +56,23 @@ def recognise(state_dict: Mapping[str, Tensor]) -> Recognised:
 
 
 def named_attention(content: Any) -> str | None:
-    """`soft` or `soft_norm`, if a training checkpoint says which it was of; its weights are alike in both.
+    """`soft` or `soft_norm`, if a file says which it is of; its weights are alike in both.
 
     timm's training loop, and so the released code, notes the model as `arch`, others among their options (`args`);
-    MMEngine keeps the config as text.
+    MMEngine keeps the config as text; safetensors of this package have it in their metadata.
     """
     if not isinstance(content, Mapping):
         return None
+    weights = content.get("state_dict", content)
+    if isinstance(weights, NotedWeights):
+        return _attention_of(weights.model)
     arch, meta = content.get("arch", getattr(content.get("args"), "model", None)), content.get("meta")
     if isinstance(meta, Mapping) and isinstance(meta.get("cfg"), str):
         named = re.search(r"\bmodel_name\s*=\s*['\"](\w+)", meta["cfg"])
         arch = named[1] if named else None
+    return _attention_of(arch)
+
+
+def _attention_of(arch: Any) -> str | None:
     family = re.match(r"(soft(?:_norm)?)_[a-z]+$", arch) if isinstance(arch, str) else None
     return family[1] if family else None

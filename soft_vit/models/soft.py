@@ -124,6 +124,9 @@ def _create_pyramid(
     elif pretrained and not cfg.has_weights and not cfg.state_dict:
         require_recorded(variant)
     kwargs.setdefault("img_size", cfg.input_size[-2:])
+    if pretrained and kwargs.get("features_only"):
+        # No head is kept, so none of the file's is missed.
+        kwargs.setdefault("num_classes", 0)
     model = build_model_with_cfg(
         PyramidViT,
         variant,

@@ -1,14 +1,17 @@
 """The layouts of weight files, and how each is written."""
 
 import io
+import json
 from collections.abc import Mapping
 from typing import Any
 
 import safetensors.torch
 import torch
+from mmengine.config import Config
 from torch import Tensor
 
 from soft_vit.engine.errors import UserError
+from soft_vit.engine.trained_config import config_of_cfg, model_options
 from soft_vit.models.checkpoint import RELEASED_MODULES, rename_released
 from soft_vit.publishing.trained_file import TrainedFile
 from soft_vit.version import __version__
@@ -71,7 +74,7 @@ def written(file: TrainedFile, layout: str, model: str | None = None) -> bytes:
     weights that the layout has no names for.
     """
     if layout == "safetensors":
-        return safetensors_bytes(file.weights)
+        return safetensors_bytes(file.weights, model)
     content: Mapping[str, Any] = file.weights
     if layout == "released":
         if len(file.recognised.depths) != 4:
@@ -94,12 +97,23 @@ def _meta(file: TrainedFile, model: str | None) -> dict[str, Any]:
     meta: dict[str, Any] = {"soft_vit_version": __version__}
     if model is not None:
         classes = file.weights["head.weight"].shape[0] if "head.weight" in file.weights else 0
-        meta["cfg"] = f"model = dict(type='TimmProgressClassifier', model_name='{model}', num_classes={classes})\n"
+        named = {"type": "TimmProgressClassifier", "model_name": model, "num_classes": classes}
+        entries = config_of_cfg(file.cfg)
+        entries["model"] = {**model_options(file.config), **entries.get("model", {}), **named}
+        # As MMEngine writes it.
+        meta["cfg"] = Config(entries).pretty_text
     if file.classes:
         meta["dataset_meta"] = {"classes": file.classes}
     return meta
 
 
-def safetensors_bytes(weights: Mapping[str, Tensor]) -> bytes:
-    """Weights as safetensors; the same weights give the same bytes."""
-    return safetensors.torch.save({name: value.contiguous() for name, value in weights.items()}, {"format": "pt"})
+def safetensors_bytes(weights: Mapping[str, Tensor], model: str | None = None) -> bytes:
+    """Weights as safetensors, with the model's name in the metadata; the same weights and name give the same bytes."""
+    data = safetensors.torch.save({name: value.contiguous() for name, value in weights.items()})
+    # The library writes metadata in an order that it draws anew, so the header, its length before it, is written here.
+    size = int.from_bytes(data[:8], "little")
+    metadata = {"format": "pt"} | ({} if model is None else {"model": model})
+    header = json.dumps({"__metadata__": metadata, **json.loads(data[8 : 8 + size])}, separators=(",", ":")).encode()
+    # The tensors begin at a multiple of eight.
+    header += b" " * (-len(header) % 8)
+    return len(header).to_bytes(8, "little") + header + data[8 + size :]

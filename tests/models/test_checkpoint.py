@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import warnings
 
 import pytest
 import timm
@@ -10,6 +11,7 @@ from released import released_state_dict
 from safetensors.torch import save_file
 
 from soft_vit.models import checkpoint_filter_fn, load_weights
+from soft_vit.models.checkpoint import fit_state_dict, state_dict_of
 
 
 def load(path, name: str = "soft_tiny", **kwargs):
@@ -89,6 +91,21 @@ def test_adapted_to_the_model(options, pico_file, pico_weights):
         torch.testing.assert_close(model.head.weight, pico_weights["head.weight"], rtol=0, atol=0)
     x = torch.randn(1, options.get("in_chans", 3), 64, 64)
     assert model(x).shape[1] == (options["num_classes"] or model.num_features)
+
+
+def test_a_head_that_is_left_out_is_said(pico_file):
+    with pytest.warns(UserWarning, match=r"pico\.pth tells 11 classes .* model 1000: .* give num_classes=11") as warned:
+        model = load(pico_file, "soft_pico")
+    assert len(warned) == 1
+    assert model(torch.zeros(1, 3, 64, 64)).shape == (1, 1000)
+
+
+@pytest.mark.parametrize("options", [dict(num_classes=11), dict(num_classes=5), dict(num_classes=0)], ids=str)
+def test_a_number_of_classes_that_was_asked_for_is_not(options, pico_file):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load(pico_file, "soft_pico", **options)
+        timm.create_model("soft_pico.shapes", pretrained=True, **options)
 
 
 def test_features_only_and_pruned(pico_file, pico_weights):
@@ -194,3 +211,56 @@ def test_a_refused_file_leaves_the_model_as_it_was(pico_weights, tmp_path):
     with pytest.raises(ValueError, match="size 'tiny'"):
         model.load_pretrained(path)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+class TestLoadStateDict:
+    """What timm does with `checkpoint_path`: torch's own load_state_dict, strict."""
+
+    def test_released_file(self, tmp_path):
+        released = released_state_dict()
+        torch.save({"state_dict": released}, tmp_path / "SOFT_Tiny.pth")
+        model = timm.create_model("soft_tiny", checkpoint_path=str(tmp_path / "SOFT_Tiny.pth"))
+        for name, value in state_dict_of(released).items():
+            assert torch.equal(model.state_dict()[name], value), name
+
+    @pytest.mark.parametrize("name", ["soft_pico", "linformer_pyramid_pico"])
+    def test_another_image_size(self, name, tmp_path):
+        torch.save(timm.create_model(name, img_size=64).state_dict(), tmp_path / "file.pth")
+        options = dict(img_size=(96, 80))
+        model = timm.create_model(name, checkpoint_path=str(tmp_path / "file.pth"), **options)
+        expected = load(tmp_path / "file.pth", name, **options).state_dict()
+        for parameter, value in model.state_dict().items():
+            assert torch.equal(value, expected[parameter]), parameter
+
+    @pytest.mark.parametrize(
+        ("weights", "error", "message"),
+        [
+            (
+                lambda: released_state_dict((1, 3, 20, 4)),
+                ValueError,
+                "size 'base'.*soft_tiny is size 'tiny'.*soft_base",
+            ),
+            (lambda: {"conv1.weight": torch.zeros(1)}, RuntimeError, "Missing key"),
+            (lambda: {"stages.0.pos_embed": torch.zeros(3)}, RuntimeError, "size mismatch for stages.0.pos_embed"),
+            (lambda: {**released_state_dict(), "more": torch.zeros(1)}, RuntimeError, 'Unexpected key.*"more"'),
+        ],
+        ids=["released depths", "foreign", "foreign shape", "surplus"],
+    )
+    def test_of_another_model(self, weights, error, message):
+        with pytest.raises(error, match=f"(?s){message}"):
+            timm.create_model("soft_tiny", device="meta").load_state_dict(weights(), assign=True)
+
+    def test_own_weights_are_handed_on_as_they_are(self, pico_weights):
+        model = timm.create_model("soft_pico", num_classes=11, img_size=64)
+        assert fit_state_dict(pico_weights, model) is pico_weights
+
+    def test_the_given_weights_stay_as_they_are(self, pico_weights):
+        shapes = {name: value.shape for name, value in pico_weights.items()}
+        timm.create_model("soft_pico", num_classes=11, img_size=96).load_state_dict(pico_weights)
+        assert {name: value.shape for name, value in pico_weights.items()} == shapes
+
+    def test_nothing_is_allocated_on_meta(self):
+        model = timm.create_model("soft_pico", device="meta")
+        other = timm.create_model("soft_pico", device="meta", img_size=64)
+        assert other.load_state_dict(model.state_dict(), assign=True) == ([], [])
+        assert {value.device.type for value in other.state_dict().values()} == {"meta"}

@@ -229,6 +229,12 @@ def test_a_changed_shipped_file_is_refused(places):
 RELEASED = [entry for entry in load_index() if entry.sources]
 
 
+def test_a_published_figure_is_that_of_one_network():
+    """A file that is recorded for two depths has one of them, and the figure was published for one."""
+    claimed = [entry.file for entry in RELEASED if entry.metrics]
+    assert sorted(claimed) == sorted({entry.file for entry in RELEASED})
+
+
 @pytest.mark.parametrize("name", [entry.name for entry in RELEASED])
 def test_offline(name, offline, places):
     entry = pretrained.ENTRIES[name]
