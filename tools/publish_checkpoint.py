@@ -24,6 +24,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--dataset", default="imagenet-1k", help="that the metrics are of (default: %(default)s)")
     parser.add_argument("--measured-by", default="tools/test.py", help="command (default: %(default)s)")
     parser.add_argument("--config", metavar="FILE", help="training config, such as configs/soft_tiny.py")
+    for name, example in (("mean", "0.485 0.456 0.406"), ("std", "0.229 0.224 0.225")):
+        parser.add_argument(
+            f"--{name}", type=float, nargs="+", metavar="X", help=f"of the images' channels, such as {example}"
+        )
     parser.add_argument("--hf-dir", metavar="FOLDER", help="write a Hugging Face repository there as well")
     parser.add_argument("--push", metavar="OWNER/NAME", help="push to this Hugging Face repository")
     args = parser.parse_args(argv)
@@ -37,6 +41,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             weights=args.weights,
             metrics=[parse_metric(text, args.dataset, args.measured_by) for text in args.metric],
             config=args.config,
+            mean=args.mean,
+            std=args.std,
             hf_dir=args.hf_dir,
             repo=args.push,
         ):

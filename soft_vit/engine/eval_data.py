@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
-from mmengine.registry import DATASETS
+from mmengine.registry import DATASETS, DefaultScope
 from timm.data import ImageNetInfo, infer_imagenet_subset, resolve_data_config
 
 from soft_vit.datasets.images import find_images
@@ -133,7 +133,9 @@ def class_names(cfg: Config, num_classes: int, meta: dict[str, Any], listed: str
     if subset is not None:
         return ImageNetInfo(subset).label_names()
     if cfg.get("train_dataloader"):
-        names = DATASETS.build(cfg.train_dataloader.dataset).metainfo.get("classes") or ()
+        # A runner sets the scope, in which the names of transforms are looked up, and there is none yet.
+        with DefaultScope.overwrite_default_scope(cfg.get("default_scope", "mmengine")):
+            names = DATASETS.build(cfg.train_dataloader.dataset).metainfo.get("classes") or ()
         return _counted(list(names), num_classes, "The training split")
     raise UserError(f"Nothing names the model's {num_classes} classes; give a file with one name a line as --classes.")
 

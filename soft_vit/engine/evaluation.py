@@ -27,6 +27,8 @@ from soft_vit.engine.finetune import TIMM_PREFIX, StartWeightsHook
 from soft_vit.engine.run import StartHook, config_errors, prepare, require_checkpoint, runner_class
 from soft_vit.engine.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.throughput_hook import ThroughputHook
+from soft_vit.engine.trained_config import trained_cfg
+from soft_vit.models.soft import MODELS
 from soft_vit.weights.files import write_atomically
 
 __all__ = ["confusion_csv", "evaluate", "metrics_table", "per_class_csv"]
@@ -92,8 +94,15 @@ def evaluate(
         asked |= {"per_class": per_class, "confusion": confusion, "weights": weights}
         _require_config_alone(cfg, model, {name for name, value in asked.items() if value is not None})
     if is_timm_name(model):
-        view = timm_view(_pretrained_cfg(model), img_size, crop_pct)
+        if pretrained and weights is None:
+            model = _with_tag(model)
         _use_timm_model(cfg, model, weights, pretrained, options)
+        # The file knows what its images were like; the name only what its published weights' were.
+        told = {} if weights is None else trained_cfg(load_checkpoint_file(weights), weights)
+        if model in MODELS and "input_size" in told:
+            # Resampled to another size and back, position embeddings would not be the file's.
+            cfg.model.setdefault("img_size", told["input_size"][1:])
+        view = timm_view({**_pretrained_cfg(model), **told}, img_size, crop_pct)
     else:
         _use_checkpoint(cfg, model, weights, pretrained)
     # Images on disk have other sizes than those that are drawn at one.
@@ -159,6 +168,12 @@ def _require_config_alone(cfg: Config, model: str, asked: set[str]) -> None:
 def is_timm_name(model: str) -> bool:
     """Whether it names a timm model, with or without a tag; a file of that name comes first."""
     return not Path(model).is_file() and timm.is_model(model)
+
+
+def _with_tag(name: str) -> str:
+    """The full name of the weights that timm takes for a model: their head and size need not be the bare model's."""
+    tag = _pretrained_cfg(name).get("tag")
+    return name if "." in name or not tag else f"{name}.{tag}"
 
 
 def _pretrained_cfg(name: str) -> dict[str, Any]:

@@ -1,13 +1,14 @@
 """The model card: Markdown with the header that the Hugging Face hub reads."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from soft_vit.weights import Entry
 
 __all__ = ["model_card"]
 
-CITATIONS = """\
+SOFT = """\
 @inproceedings{SOFT,
   title     = {SOFT: Softmax-free Transformer with Linear Complexity},
   author    = {Lu, Jiachen and Yao, Jinghan and Zhang, Junge and Zhu, Xiatian and Xu, Hang and Gao, Weiguo and
@@ -15,10 +16,30 @@ CITATIONS = """\
   booktitle = {NeurIPS},
   year      = {2021}
 }"""
+SOFT_NORM = """\
+@article{SoftmaxFree,
+  title   = {Softmax-free Linear Transformers},
+  author  = {Lu, Jiachen and Zhang, Junge and Zhu, Xiatian and Feng, Jianfeng and Xiang, Tao and Zhang, Li},
+  journal = {International Journal of Computer Vision},
+  year    = {2024},
+  note    = {arXiv:2207.03341}
+}"""
+
+# Of timm's configuration: what the images of these weights look like.
+SHOWN = ("input_size", "mean", "std", "crop_pct", "crop_mode", "interpolation")
 
 
-def model_card(entry: Entry, parameters: int, training: Sequence[tuple[str, str]], repo: str | None = None) -> str:
-    """The card of published weights. training: facts with their names. repo: of a hub, for the snippet."""
+def model_card(
+    entry: Entry,
+    parameters: int,
+    training: Sequence[tuple[str, str]],
+    arguments: Mapping[str, Any],
+    repo: str | None = None,
+) -> str:
+    """The card of published weights.
+
+    training: facts with their names. arguments: that timm makes the model with. repo: of a hub, for the snippet.
+    """
     name, cfg = entry.name, entry.cfg
     size = " x ".join(map(str, cfg["input_size"][1:]))
     datasets = list(dict.fromkeys(metric.dataset for metric in entry.metrics))
@@ -49,13 +70,15 @@ def model_card(entry: Entry, parameters: int, training: Sequence[tuple[str, str]
             "import timm",
             "import soft_vit",
             "",
-            *_snippet(entry, repo),
+            *_snippet(entry, arguments, repo),
+            "transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))",
             "```",
             "",
             "## Citation",
             "",
             "```bibtex",
-            CITATIONS,
+            SOFT,
+            *([SOFT_NORM] if entry.model.startswith("soft_norm_") else []),
             "```",
             "",
         ]
@@ -93,13 +116,23 @@ def _results(entry: Entry) -> list[str]:
     return ["## Results", "", "| data set | metric | value | source |", "|---|---|---|---|", *rows, ""]
 
 
-def _snippet(entry: Entry, repo: str | None) -> list[str]:
+def _snippet(entry: Entry, arguments: Mapping[str, Any], repo: str | None) -> list[str]:
     if repo is not None:
         return [f'model = timm.create_model("hf-hub:{repo}", pretrained=True).eval()']
-    size, classes = entry.cfg["input_size"], entry.cfg["num_classes"]
+    # Three channels go without saying.
+    arguments = {key: value for key, value in arguments.items() if (key, value) != ("in_chans", 3)}
+    shown = {"file": entry.file, **{key: entry.cfg[key] for key in SHOWN if key in entry.cfg}}
     return [
         "model = timm.create_model(",
-        f'    "{entry.model}", pretrained=True, num_classes={classes}, img_size={tuple(size[1:])},',
-        f'    pretrained_cfg_overlay=dict(file="{entry.file}"),',
+        f'    "{entry.model}",',
+        "    pretrained=True,",
+        *[f"    {name}={_quoted(value)}," for name, value in arguments.items()],
+        "    pretrained_cfg_overlay=dict(",
+        *[f"        {name}={_quoted(value)}," for name, value in shown.items()],
+        "    ),",
         ").eval()",
     ]
+
+
+def _quoted(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, str) else repr(value)

@@ -2,21 +2,17 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from inspect import signature
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import timm
-from mmengine.config import Config
-from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import nn
 
-from soft_vit.engine.config import one_line
+from soft_vit.engine.config import load_config, one_line
 from soft_vit.engine.errors import UserError
-from soft_vit.engine.eval_data import view_of_config
 from soft_vit.engine.finetune import fit_weights
-from soft_vit.layers import ATTENTIONS, attention_options
-from soft_vit.models.pyramid import PyramidViT
+from soft_vit.engine.trained_config import cfg_of_config, image_size, mapping, model_options
 from soft_vit.publishing.conversion import require_model
 from soft_vit.publishing.hub import push, save_folder
 from soft_vit.publishing.layouts import safetensors_bytes
@@ -24,6 +20,7 @@ from soft_vit.publishing.model_card import model_card
 from soft_vit.publishing.trained_file import TrainedFile, WeightsChoice, is_plain_text, read_trained_file
 from soft_vit.weights import Entry, Metric, add_entry
 from soft_vit.weights.files import write_atomically
+from soft_vit.weights.folders import RESOURCES
 
 __all__ = ["parse_metric", "publish"]
 
@@ -50,22 +47,27 @@ def publish(
     weights: WeightsChoice | None = None,
     metrics: Sequence[Metric] = (),
     config: str | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
     hf_dir: str | Path | None = None,
     repo: str | None = None,
 ) -> list[str]:
     """Write a checkpoint's weights as `MODEL.TAG-DIGEST.safetensors`, with a model card and an entry in the index.
 
     Of the checkpoint's notes only named facts of its training are kept, and no path. weights: see `read_trained_file`.
-    config: that it was trained with, below configs/. hf_dir: a folder to write as a Hugging Face repository; repo:
-    one on the hub, `OWNER/NAME`, to push to. Returns a sentence for each thing written. Raises UserError (a
-    ValueError) or FileNotFoundError.
+    config: that it was trained with, below configs/; read where the checkpoint does not say how its images were
+    normalised. mean, std: of RGB values in [0, 1], in the place of what these say. hf_dir: a folder to write as a
+    Hugging Face repository; repo: one on the hub, `OWNER/NAME`, to push to. Returns a sentence for each thing written.
+    Raises UserError (a ValueError) or FileNotFoundError.
     """
     file = read_trained_file(source, weights)
+    if config is not None and "mean" not in file.cfg:
+        file = with_config(file, config)
     name = require_model(file, model)
-    cfg = pretrained_values(file, name)
+    cfg = pretrained_values(file, normalisation(mean, std))
     arguments = model_arguments(file, cfg)
     network = fitted(file, name, cfg, arguments)
-    data = safetensors_bytes(network.state_dict())
+    data = safetensors_bytes(network.state_dict(), name)
     digest = hashlib.sha256(data).hexdigest()
     try:
         entry = Entry(
@@ -84,7 +86,8 @@ def publish(
         raise UserError(str(error)) from error
     parameters = sum(value.numel() for value in network.parameters())
     facts = training_facts(file)
-    card, hub_card = model_card(entry, parameters, facts), model_card(entry, parameters, facts, repo or "OWNER/NAME")
+    card = model_card(entry, parameters, facts, arguments)
+    hub_card = model_card(entry, parameters, facts, arguments, repo or "OWNER/NAME")
 
     out_dir = Path(out_dir)
     path, card_path, index = out_dir / entry.file, out_dir / f"{entry.name}.md", out_dir / "index.json"
@@ -102,39 +105,32 @@ def publish(
     return sentences
 
 
-def pretrained_values(file: TrainedFile, name: str) -> dict[str, Any]:
-    """What timm has to know of the weights: classes, size of the images and how they are normalised."""
-    prepared = _mapping(file.config, "data_preprocessor")
-    size = _mapping(file.config, "model").get("img_size")
-    size = tuple(size) if _are_numbers(size, 2) else (size, size) if isinstance(size, int) else _square_size(file)
+def pretrained_values(file: TrainedFile, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What timm has to know of the weights: classes, size of the images and how they are normalised.
+
+    given: mean and std in the place of the file's. UserError where nothing says them for each channel.
+    """
     if "head.weight" not in file.weights:
         raise UserError("The weights have no head; convert a backbone with tools/convert_checkpoint.py instead.")
+    classes = file.weights["head.weight"].shape[0]
+    channels = file.weights["stages.0.patch_embed.0.conv.weight"].shape[1]
+    size = image_size(file.config) or _square_size(file)
     cfg = {
-        "num_classes": file.weights["head.weight"].shape[0],
-        "input_size": (file.weights["stages.0.patch_embed.0.conv.weight"].shape[1], *size),
+        **file.cfg,
+        **given,
+        "num_classes": classes,
+        "input_size": (channels, *size),
         "pool_size": tuple(-(-side // 32) for side in size),
-        "mean": IMAGENET_DEFAULT_MEAN,
-        "std": IMAGENET_DEFAULT_STD,
     }
-    if all(_are_numbers(prepared.get(key), cfg["input_size"][0]) for key in ("mean", "std")):
-        cfg |= {key: tuple(value / 255 for value in prepared[key]) for key in ("mean", "std")}
-    cfg |= _view(file)
-    if len(file.classes) == cfg["num_classes"]:
-        cfg["label_names"] = file.classes
+    for key in ("mean", "std"):
+        if len(cfg.get(key, ())) != channels:
+            raise UserError(
+                f"Nothing says with which {key} the {channels} channels of the images were normalised; give --mean and "
+                "--std, of values in [0, 1], or the training config as --config."
+            )
+    if len(file.classes) != classes:
+        cfg.pop("label_names", None)
     return cfg
-
-
-def _view(file: TrainedFile) -> dict[str, Any]:
-    """How the test images of the training config were cropped and resized; nothing where it does not say."""
-    try:
-        view = view_of_config(Config(dict(file.config)), None, None)
-    except (UserError, AttributeError, TypeError):
-        return {}
-    return {"crop_pct": view.crop_pct, "interpolation": view.interpolation, "crop_mode": view.crop_mode}
-
-
-def _are_numbers(values: Any, count: int) -> bool:
-    return isinstance(values, list) and len(values) == count and all(isinstance(value, int | float) for value in values)
 
 
 def _square_size(file: TrainedFile) -> tuple[int, int]:
@@ -143,13 +139,26 @@ def _square_size(file: TrainedFile) -> tuple[int, int]:
     return side, side
 
 
+def with_config(file: TrainedFile, config: str | Path) -> TrainedFile:
+    """A file whose own config says too little, completed by that which it was trained with."""
+    values = load_config(config if Path(config).is_file() else RESOURCES / config).to_dict()
+    model = {**mapping(values, "model"), **mapping(file.config, "model")}
+    return replace(file, config={**values, **file.config, "model": model}, cfg={**cfg_of_config(values), **file.cfg})
+
+
+def normalisation(mean: Sequence[float] | None, std: Sequence[float] | None) -> dict[str, tuple[float, ...]]:
+    """Those of mean and std that are given; UserError for values that are not of images in [0, 1]."""
+    given = {key: tuple(values) for key, values in (("mean", mean), ("std", std)) if values is not None}
+    for key, values in given.items():
+        if not all(0 <= value <= 1 for value in values) or (key == "std" and 0 in values):
+            raise UserError(f"{key} is {list(values)}; give values of images in [0, 1], such as pixels' by 255.")
+    return given
+
+
 def model_arguments(file: TrainedFile, cfg: Mapping[str, Any]) -> dict[str, Any]:
     """What the model is made with: its sizes, and the options of its training config, such as the inverse."""
-    own = set(signature(PyramidViT.__init__).parameters) - {"self", "device", "dtype", "attn_options"}
-    for cls in ATTENTIONS.values():
-        own |= attention_options(cls).keys()
     return {
-        **{key: value for key, value in _mapping(file.config, "model").items() if key in own},
+        **model_options(file.config),
         "num_classes": cfg["num_classes"],
         "img_size": cfg["input_size"][1:],
         "in_chans": cfg["input_size"][0],
@@ -171,8 +180,8 @@ def fitted(file: TrainedFile, name: str, cfg: Mapping[str, Any], arguments: Mapp
 
 def training_facts(file: TrainedFile) -> list[tuple[str, str]]:
     """Chosen facts of the training config in a checkpoint; nothing else of it reaches a published file."""
-    wrapper, train = _mapping(file.config, "optim_wrapper"), _mapping(file.config, "train_cfg")
-    optimizer, loader = _mapping(wrapper, "optimizer"), _mapping(file.config, "train_dataloader")
+    wrapper, train = mapping(file.config, "optim_wrapper"), mapping(file.config, "train_cfg")
+    optimizer, loader = mapping(wrapper, "optimizer"), mapping(file.config, "train_dataloader")
     found = [
         ("weights", {"ema": "moving average", "plain": "plain"}.get(file.chosen or "")),
         ("epochs", train.get("max_epochs")),
@@ -183,8 +192,3 @@ def training_facts(file: TrainedFile) -> list[tuple[str, str]]:
         ("batch size of a process", loader.get("batch_size")),
     ]
     return [(name, str(value)) for name, value in found if value is not None and is_plain_text(str(value))]
-
-
-def _mapping(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = values.get(key)
-    return value if isinstance(value, Mapping) else {}

@@ -1,6 +1,5 @@
 """What a file of trained weights holds, taken apart: the weights, what is known of their training, and the rest."""
 
-import ast
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,11 +11,12 @@ from torch import Tensor
 from soft_vit.engine.ema_hook import choose_weights
 from soft_vit.engine.errors import UserError
 from soft_vit.engine.safe_checkpoint import load_checkpoint_file
+from soft_vit.engine.trained_config import config_values, mapping, trained_cfg
 from soft_vit.models.checkpoint import rename_released, require_finite, unwrap_state_dict
 from soft_vit.models.recognition import Recognised, named_attention, recognise
 from soft_vit.models.soft import MODELS, model_name
 
-__all__ = ["TrainedFile", "WeightsChoice", "config_values", "read_trained_file"]
+__all__ = ["TrainedFile", "WeightsChoice", "read_trained_file"]
 
 WeightsChoice = Literal["ema", "plain"]
 
@@ -29,7 +29,7 @@ TIMM_PLAIN = ("state_dict", "model")
 class TrainedFile:
     """weights: under this package's names, in the order of the file. layout: a key of `LAYOUTS`. chosen: which of two
     sets of weights these are, None where there is one. dropped: what else the file holds. config: the entries of its
-    training config, see `config_values`. classes: names, where it has them.
+    training config, see `config_values`. cfg: what it says of its images, see `trained_cfg`.
     """
 
     weights: dict[str, Tensor]
@@ -39,7 +39,12 @@ class TrainedFile:
     chosen: WeightsChoice | None = None
     dropped: tuple[str, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
-    classes: tuple[str, ...] = ()
+    cfg: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes, where the file has them."""
+        return self.cfg.get("label_names", ())
 
     @property
     def model(self) -> str | None:
@@ -61,7 +66,7 @@ def read_trained_file(path: str | Path, weights: WeightsChoice | None = None) ->
     for.
     """
     content = load_checkpoint_file(path)
-    meta = content.get("meta") if isinstance(content.get("meta"), Mapping) else {}
+    meta, cfg = mapping(content, "meta"), trained_cfg(content, path)
     of_mmengine = "meta" in content and isinstance(content.get("state_dict"), Mapping)
     safetensors = Path(path).suffix == ".safetensors"
     try:
@@ -75,8 +80,6 @@ def read_trained_file(path: str | Path, weights: WeightsChoice | None = None) ->
     layout = "released" if released else "safetensors" if safetensors else "mmengine" if of_mmengine else "timm"
     kept = set() if safetensors else {"state_dict", "model"} & content.keys()
     dropped = () if _is_bare(content) else tuple(str(name) for name in content if name not in kept)
-    described = meta.get("dataset_meta")
-    classes = (described.get("classes") or ()) if isinstance(described, Mapping) else ()
     return TrainedFile(
         weights=state_dict,
         layout=layout,
@@ -85,7 +88,7 @@ def read_trained_file(path: str | Path, weights: WeightsChoice | None = None) ->
         chosen=chosen,
         dropped=() if safetensors else dropped,
         config=config_values(meta.get("cfg", "")),
-        classes=tuple(str(name) for name in classes),
+        cfg=cfg,
     )
 
 
@@ -113,38 +116,6 @@ def _choose(
     choice = weights or ("ema" if found["ema"] is not None else "plain")
     both = None not in found.values()
     return unwrap_state_dict(found[choice] or content, str(path)), choice if both else None
-
-
-def config_values(text: Any) -> dict[str, Any]:
-    """The entries of a config that MMEngine wrote into a checkpoint, read as values and never run.
-
-    Entries that are not made of numbers, texts, lists and `dict(...)` alone are left out; so is all of a text that is
-    no Python.
-    """
-    try:
-        statements = ast.parse(text).body if isinstance(text, str) else []
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return {}
-    values = {}
-    for statement in statements:
-        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-            try:
-                values[statement.targets[0].id] = _value(statement.value)
-            except (ValueError, TypeError, RecursionError):
-                continue
-    return values
-
-
-def _value(node: ast.expr) -> Any:
-    if isinstance(node, ast.Call):
-        if not isinstance(node.func, ast.Name) or node.func.id != "dict" or node.args:
-            raise ValueError(f"{ast.unparse(node.func)} is called")
-        return {keyword.arg: _value(keyword.value) for keyword in node.keywords if keyword.arg}
-    if isinstance(node, ast.Dict):
-        return {_value(key): _value(value) for key, value in zip(node.keys, node.values, strict=True) if key}
-    if isinstance(node, ast.List | ast.Tuple):
-        return [_value(item) for item in node.elts]
-    return ast.literal_eval(node)
 
 
 def is_plain_text(text: str) -> bool:

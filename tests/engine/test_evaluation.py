@@ -18,6 +18,7 @@ from soft_vit.engine import TimmEvalCrop, UserError, evaluate, throughput_hook
 from soft_vit.engine.eval_data import View, class_names, set_view, timm_view, view_of_config
 from soft_vit.engine.evaluation import confusion_csv, metrics_table, per_class_csv
 from soft_vit.engine.throughput_hook import ThroughputHook
+from soft_vit.weights.folders import RESOURCES
 
 DEMO = Path(__file__).parents[2] / "configs" / "demo" / "soft_pico_shapes.py"
 MODEL = {"num_classes": 10, "img_size": 32, "depths": (1, 1, 1, 1)}
@@ -94,9 +95,9 @@ def shapes(length: int = 37) -> tuple[torch.Tensor, list[int]]:
     return (pixels - 127.5) / 64, [images.label(i) for i in range(length)]
 
 
-def tree(folder: Path, size: int, crop_pct: float, mean: float = 127.5 / 255, std: float = 64 / 255):
+def tree(folder: Path, size: int, crop_pct: float, mean: float = 127.5 / 255, std: float = 64 / 255, how="bicubic"):
     """Images of a folder as timm prepares them, and the names of their folders."""
-    transform = create_transform(size, interpolation="bicubic", crop_pct=crop_pct, mean=(mean,) * 3, std=(std,) * 3)
+    transform = create_transform(size, interpolation=how, crop_pct=crop_pct, mean=(mean,) * 3, std=(std,) * 3)
     paths = sorted(folder.glob("*/*.png"))
     return torch.stack([transform(Image.open(path)) for path in paths]), [path.parent.name for path in paths]
 
@@ -207,6 +208,30 @@ def test_timm_model_sees_images_as_timm_prepares_them(folders, tmp_path, size):
     )
     images, names = tree(folders / "numbered", size or 160, 0.95, mean=0.5, std=0.5)
     model.set_input_size(size)
+    there = [0, 3, 4, 9]
+    with torch.no_grad():
+        expected = by_the_book(model(images)[:, there], [there.index(int(name)) for name in names])
+    assert agrees(metrics, expected)
+
+
+@pytest.mark.parametrize("from_file", [True, False])
+def test_weights_that_know_their_images_are_shown_such(folders, tmp_path, from_file):
+    """The shipped weights under the model's bare name, whose own configuration is another."""
+    shipped = RESOURCES / "checkpoints" / "soft_pico.shapes.safetensors"
+    copied = tmp_path / "mine.safetensors"
+    copied.write_bytes(shipped.read_bytes())
+    options = {key: value for key, value in OPTIONS.items() if not key.startswith("model.")}
+    metrics = evaluate(
+        DEMO,
+        "soft_pico",
+        weights=str(copied) if from_file else None,
+        data_root=folders / "numbered",
+        work_dir=tmp_path,
+        options=options,
+    )
+    model = timm.create_model("soft_pico.shapes", pretrained=True).eval()
+    cfg = model.pretrained_cfg
+    images, names = tree(folders / "numbered", 64, cfg["crop_pct"], cfg["mean"][0], cfg["std"][0], cfg["interpolation"])
     there = [0, 3, 4, 9]
     with torch.no_grad():
         expected = by_the_book(model(images)[:, there], [there.index(int(name)) for name in names])

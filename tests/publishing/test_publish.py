@@ -4,17 +4,21 @@ import hashlib
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import timm
 import torch
 import yaml
+from PIL import Image
 from safetensors.torch import load_file
 
-from soft_vit.datasets import CLASSES
+from soft_vit.datasets import CLASSES, draw_shape
 from soft_vit.engine.errors import UserError
+from soft_vit.models.pretrained import ENTRIES
 from soft_vit.publishing import publish
 from soft_vit.publishing.publish import parse_metric
 from soft_vit.weights import load_index
+from soft_vit.weights.folders import RESOURCES
 
 SECRET = "secret_place"
 METRIC = parse_metric("top1=97.7", "generated shapes", "tools/test.py")
@@ -74,7 +78,63 @@ def test_snippet_of_the_card_gives_the_model(published, averaged, monkeypatch):
     code = (published / "soft_pico.mine.md").read_text().split("```python")[1].split("```")[0]
     names: dict = {}
     exec(code, names)
-    assert torch.equal(names["model"].head.weight, averaged["head.weight"])
+    (entry,) = load_index(published / "index.json")
+    data = timm.data.resolve_model_data_config(names["model"])
+    assert data == {key: entry.cfg[key] for key in data}
+    shape = Image.fromarray(draw_shape(seed=1, index=5).image)
+    # Crops nothing off: the pixels themselves, from -2 to 2 by this normalisation.
+    images = (torch.from_numpy(np.array(shape)).permute(2, 0, 1)[None] - 127.5) / 64
+    torch.testing.assert_close(names["transform"](shape)[None], images)
+    expected = timm.create_model("soft_pico", num_classes=10, img_size=64, newton_iters=12).eval()
+    expected.load_state_dict(averaged)
+    with torch.no_grad():
+        assert torch.equal(names["model"](images), expected(images))
+
+
+@pytest.mark.parametrize(("model", "papers"), [("soft_pico", 1), ("soft_norm_pico", 2)])
+def test_papers_of_the_card(model, papers, averaged, tmp_path):
+    torch.save(averaged, tmp_path / "bare.pth")
+    run(tmp_path / "bare.pth", tmp_path / "out", model=model, mean=[0.5] * 3, std=[0.25] * 3)
+    card = (tmp_path / "out" / f"{model}.mine.md").read_text()
+    assert card.count("\n@") == papers
+    assert ("2207.03341" in card) == (model == "soft_norm_pico")
+
+
+def test_nothing_says_the_normalisation(averaged, tmp_path):
+    torch.save(averaged, tmp_path / "bare.pth")
+    for given in ({}, {"mean": [0.5] * 3}, {"mean": [0.5], "std": [0.5]}):
+        with pytest.raises(UserError, match=r"Nothing says with which .* give --mean and --std"):
+            run(tmp_path / "bare.pth", tmp_path / "out", model="soft_pico", **given)
+    for given in ({"mean": [127.5] * 3}, {"mean": [float("nan")] * 3}, {"std": [0.5, 0, 0.5]}):
+        with pytest.raises(UserError, match=r"give values of images in \[0, 1\]"):
+            run(tmp_path / "bare.pth", tmp_path / "out", model="soft_pico", **given)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("meta", [{}, {"cfg": "model = dict(model_name='soft_pico', newton_iters=12)"}])
+def test_config_completes_the_file(meta, averaged, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.save({"state_dict": averaged, "meta": meta}, "bare.pth")
+    config = "configs/demo/soft_pico_shapes.py"
+    run("bare.pth", tmp_path / "out", model="soft_pico", config=config)
+    (entry,) = load_index(tmp_path / "out" / "index.json")
+    assert (entry.cfg["mean"], entry.cfg["input_size"], entry.cfg["crop_pct"]) == ((0.5,) * 3, (3, 64, 64), 1.0)
+    assert ("newton_iters=12" in (tmp_path / "out" / "soft_pico.mine.md").read_text()) == bool(meta)
+    with pytest.raises(FileNotFoundError, match="There is no config"):
+        run("bare.pth", tmp_path / "out", model="soft_pico", config="configs/none.py")
+
+
+def test_given_normalisation_comes_first(checkpoint, tmp_path):
+    run(checkpoint, tmp_path / "out", mean=[0.25] * 3)
+    (entry,) = load_index(tmp_path / "out" / "index.json")
+    assert (entry.cfg["mean"], entry.cfg["std"]) == ((0.25,) * 3, pytest.approx((64 / 255,) * 3))
+
+
+def test_recorded_file_keeps_what_is_recorded(tmp_path):
+    run(RESOURCES / "checkpoints" / "soft_pico.shapes.safetensors", tmp_path / "out", model="soft_pico")
+    (entry,) = load_index(tmp_path / "out" / "index.json")
+    recorded = ENTRIES["soft_pico.shapes"].cfg
+    assert {key: entry.cfg[key] for key in recorded} == recorded
 
 
 def test_hub_folder_is_read_by_timm(published, averaged):
@@ -172,7 +232,7 @@ def test_weights_alone(change, message, averaged, tmp_path):
 
 @pytest.mark.parametrize(
     ("part", "strange"),
-    [("img_size=64", "img_size='64'"), ("[127.5, 127.5, 127.5]", "['a']"), ("lr=0.001", "lr='a | b'")],
+    [("img_size=64", "img_size='64'"), ("size=64, type", "size=[], type"), ("lr=0.001", "lr='a | b'")],
 )
 def test_strange_values_in_the_config_are_passed_over(part, strange, checkpoint, tmp_path):
     content = torch.load(checkpoint, weights_only=True)

@@ -27,7 +27,10 @@ def test_convert(tool, weights, capsys):
 
 
 def test_publish(tool, weights, capsys):
-    tool("publish_checkpoint")([weights, "out", "--tag", "mine", "--licence", "mit", "--metric", "top1=33"])
+    normalised = ["--mean", "0.5", "0.5", "0.5", "--std", "0.25", "0.25", "0.25"]
+    tool("publish_checkpoint")(
+        [weights, "out", "--tag", "mine", "--licence", "mit", "--metric", "top1=33", *normalised]
+    )
     (file,) = Path("out").glob("soft_pico.mine-????????.safetensors")
     printed = capsys.readouterr().out
     assert printed == f"Written: {file} (5.2 MB), out/soft_pico.mine.md, and soft_pico.mine in out/index.json.\n"
@@ -39,6 +42,7 @@ def test_publish(tool, weights, capsys):
         ("convert_checkpoint", ["none.pth", "b.pth", "--to", "timm"], "There is no checkpoint none.pth"),
         ("convert_checkpoint", ["a.pth", "a.pth", "--to", "timm"], "exists already"),
         ("publish_checkpoint", ["a.pth", "out", "--tag", "m", "--licence", "mit", "--metric", "x"], "NAME=VALUE"),
+        ("publish_checkpoint", ["a.pth", "out", "--tag", "m", "--licence", "mit"], "give --mean and --std"),
         ("publish_checkpoint", ["none.pth", "out", "--tag", "m", "--licence", "mit"], "There is no checkpoint"),
     ],
 )

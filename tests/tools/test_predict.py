@@ -56,7 +56,8 @@ def test_single_image(tool, photos, checkpoint, capsys):
     assert caught.value.code == 0
     printed = capsys.readouterr()
     assert printed.err == ""
-    *lines, written = printed.out.splitlines()
+    note, *lines, written = printed.out.splitlines()
+    assert note.startswith(f"Note: Nothing in {checkpoint} says the normalisation of its images")
     shares = {line.split("%")[1].strip(): float(line.split("%")[0]) for line in lines}
     assert set(shares) == set(CLASSES)
     assert sum(shares.values()) == pytest.approx(100, abs=0.5)

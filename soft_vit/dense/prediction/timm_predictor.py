@@ -5,18 +5,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import timm
 import torch
 from PIL import Image
 from timm.data import ImageNetInfo, create_transform, infer_imagenet_subset, resolve_model_data_config
 from torch import nn
 
 from soft_vit.dense.prediction.results import RankedClasses, ranked_classes
+from soft_vit.engine.config import one_line
 from soft_vit.engine.errors import UserError
 from soft_vit.engine.evaluation import fit_image_size
 from soft_vit.engine.finetune import fit_weights
 from soft_vit.engine.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.timm_model import create_timm_model
-from soft_vit.models.checkpoint import unwrap_state_dict
+from soft_vit.engine.trained_config import config_values, mapping, model_options, trained_cfg
+from soft_vit.models.checkpoint import check_same_attention, unwrap_state_dict
+from soft_vit.models.pyramid import PyramidViT
 
 __all__ = ["TimmPredictor", "readable_names"]
 
@@ -24,13 +28,14 @@ __all__ = ["TimmPredictor", "readable_names"]
 class TimmPredictor:
     """A timm model by name, with its own way of resizing, cropping and normalising.
 
-    checkpoint: a file of weights; they decide how many classes there are. pretrained: its published weights, without a
-    checkpoint; False for random ones. img_size: side of the images, by default the model's own. topk: classes of each
-    image. Names of classes are those in the checkpoint, else those
-    recorded with the weights, else ImageNet's, where their number fits.
+    checkpoint: a file of weights; they decide how many classes there are, and what the file says of its images (see
+    `trained_cfg`) and of the model's options comes before what is known of the model. pretrained: its published
+    weights, without a checkpoint; False for random ones. img_size: side of the images, by default the checkpoint's,
+    else the model's own. topk: classes of each image. Names of classes are those of the checkpoint, else those
+    recorded with the model, else ImageNet's, where their number fits.
 
-    notes: a sentence for each thing that had to be changed in the weights. Raises UserError (a ValueError) or
-    FileNotFoundError for what cannot be used.
+    notes: a sentence for each thing that had to be changed in the weights, and for what nothing says. Raises UserError
+    (a ValueError) or FileNotFoundError for what cannot be used.
     """
 
     def __init__(
@@ -47,18 +52,20 @@ class TimmPredictor:
         self.device = torch.device(device)
         self.notes: list[str] = []
         content = {} if checkpoint is None else load_checkpoint_file(checkpoint)
-        self.model = create_timm_model(name, pretrained and checkpoint is None).eval()
+        told = {} if checkpoint is None else trained_cfg(content, checkpoint)
+        self.model = _create(name, pretrained and checkpoint is None, content).eval()
         if img_size is not None:
-            fit_image_size(self.model, img_size)
+            told["input_size"] = (3, img_size, img_size)
+        if "input_size" in told:
+            _fit_size(self.model, told["input_size"][1:])
+        # Where whoever takes the model from here, such as an export, looks for them as well.
+        self.model.pretrained_cfg = {**getattr(self.model, "pretrained_cfg", {}), **told}
         if checkpoint is not None:
-            self.notes = _load(self.model, content, checkpoint)
+            self.notes = [*_untold(told, name, checkpoint), *_load(self.model, content, checkpoint)]
         if not getattr(self.model, "num_classes", 0):
             raise UserError(f"{name} has no head that tells classes apart; give the name of a classification model.")
-        data = resolve_model_data_config(self.model)
-        if img_size is not None:
-            data["input_size"] = (data["input_size"][0], img_size, img_size)
-        self.transform = create_transform(**data, is_training=False)
-        self.names = _class_names(self.model, content)
+        self.transform = create_transform(**resolve_model_data_config(self.model), is_training=False)
+        self.names = _class_names(self.model)
         self.model.to(self.device)
 
     @torch.inference_mode()
@@ -69,10 +76,48 @@ class TimmPredictor:
         return [ranked_classes(row, self.names, self.topk) for row in scores]
 
 
+def _create(name: str, pretrained: bool, content: dict[str, Any]) -> nn.Module:
+    """The model, with the options that the config in a checkpoint sets for it, such as the inverse."""
+    model = create_timm_model(name, pretrained)
+    options = model_options(config_values(mapping(content, "meta").get("cfg")))
+    # These three are fitted to the weights and the images, and nothing is dropped in a prediction.
+    fitted = ("img_size", "num_classes", "in_chans")
+    options = {key: value for key, value in options.items() if key not in fitted and "drop" not in key}
+    if not options or not isinstance(model, PyramidViT):
+        return model
+    try:
+        return timm.create_model(name, **options)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise UserError(f"{name} cannot be made as the checkpoint says: {one_line(error)}.") from error
+
+
+def _fit_size(model: nn.Module, size: tuple[int, int]) -> None:
+    """Make a model ready for images of a height and width, in place; UserError when it cannot take them."""
+    height, width = size
+    if height == width:
+        fit_image_size(model, height)
+    elif hasattr(model, "set_input_size"):
+        try:
+            model.set_input_size(size)
+        except (ValueError, AssertionError) as error:
+            raise UserError(f"The model does not take images of {height} x {width}: {one_line(error)}.") from error
+
+
+def _untold(told: dict[str, Any], name: str, checkpoint: str | Path) -> list[str]:
+    """What had to be taken from the model, because the checkpoint does not say it, in a sentence."""
+    missing = [what for key, what in (("input_size", "size"), ("mean", "normalisation")) if key not in told]
+    if not missing:
+        return []
+    what = " and ".join(missing)
+    return [f"Nothing in {checkpoint} says the {what} of its images; the defaults of {name} are used."]
+
+
 def _load(model: nn.Module, content: dict[str, Any], source: str | Path) -> list[str]:
     """Load weights with their own number of classes, in place; returns what had to be changed in them."""
     try:
         given = unwrap_state_dict(content, str(source))
+        if isinstance(model, PyramidViT):
+            check_same_attention(content, model)
     except ValueError as error:
         raise UserError(str(error)) from error
     heads = getattr(model, "pretrained_cfg", {}).get("classifier") or ()
@@ -88,12 +133,10 @@ def _load(model: nn.Module, content: dict[str, Any], source: str | Path) -> list
     return sentences
 
 
-def _class_names(model: nn.Module, content: dict[str, Any]) -> list[str]:
-    in_checkpoint = ((content.get("meta") or {}).get("dataset_meta") or {}).get("classes") or ()
-    of_weights = getattr(model, "pretrained_cfg", {}).get("label_names") or ()
-    for names in (in_checkpoint, of_weights):
-        if len(names) == model.num_classes:
-            return readable_names(names)
+def _class_names(model: nn.Module) -> list[str]:
+    names = model.pretrained_cfg.get("label_names") or ()
+    if len(names) == model.num_classes:
+        return readable_names(names)
     subset = infer_imagenet_subset({"num_classes": model.num_classes})
     return readable_names(() if subset is None else ImageNetInfo(subset).label_names())
 
