@@ -54,7 +54,11 @@ def test_export_with_dynamic_batch(arguments):
     model = create(arguments)
     batch = torch.export.Dim("batch", min=1, max=64)
     program = torch.export.export(model, (images(),), dynamic_shapes={"x": {0: batch}}).module()
-    torch.testing.assert_close(program(images(5)), model(images(5)), rtol=1e-5, atol=1e-6)
+    exported, eager = program(images(5)), model(images(5))
+    exact = model.double()(images(5).double())
+    # Sums of other blocks round otherwise, and the inverse of a flat kernel enlarges that.
+    error, eager_error = ((logits - exact).norm() / exact.norm() for logits in (exported, eager))
+    assert error <= 2 * eager_error + 16 * torch.finfo(torch.float32).eps
 
 
 @pytest.mark.parametrize(
