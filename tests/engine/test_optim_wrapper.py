@@ -15,6 +15,7 @@ from torch import nn
 
 import soft_vit  # noqa: F401  registers the models
 from soft_vit.engine import SafeOptimWrapper
+from soft_vit.ops import blocked_attention
 
 
 class Net(nn.Sequential):
@@ -84,16 +85,14 @@ def test_forward_runs_in(dtype):
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_inverse_stays_in_single_precision(dtype, monkeypatch):
-    # The package has a function of the same name.
-    operator = sys.modules["soft_vit.ops.soft_attention"]
     seen = []
-    iterate = operator.newton_iterate
+    iterate = blocked_attention.newton_iterate
 
     def spy(p, v, iters):
         seen.append((p.dtype, v.dtype, torch.is_autocast_enabled("cpu")))
         return iterate(p, v, iters)
 
-    monkeypatch.setattr(operator, "newton_iterate", spy)
+    monkeypatch.setattr(blocked_attention, "newton_iterate", spy)
     model = timm.create_model("soft_pico", num_classes=10, img_size=64)
     optim = build(model, dtype=dtype, loss_scale=1024.0)
     with optim.optim_context(model):
