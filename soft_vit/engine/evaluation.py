@@ -98,7 +98,8 @@ def evaluate(
             model = _with_tag(model)
         _use_timm_model(cfg, model, weights, pretrained, options)
         # The file knows what its images were like; the name only what its published weights' were.
-        told = {} if weights is None else trained_cfg(load_checkpoint_file(weights), weights)
+        local = weights is not None and "://" not in weights
+        told = trained_cfg(load_checkpoint_file(weights), weights) if local else {}
         if model in MODELS and "input_size" in told:
             # Resampled to another size and back, position embeddings would not be the file's.
             cfg.model.setdefault("img_size", told["input_size"][1:])

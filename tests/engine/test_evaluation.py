@@ -256,6 +256,7 @@ def test_weights_that_know_their_images_are_shown_such(folders, tmp_path, from_f
             "no list of classes",
         ),
         ("test_vit", {"weights": "x.pth"}, FileNotFoundError, "There is no checkpoint x.pth"),
+        ("test_vit", {"weights": "https://127.0.0.1:9/x.pth"}, UserError, "x.pth cannot be fetched"),
         ("resnet18.none", {}, UserError, r"Invalid pretrained tag \(none\) for resnet18; choose a name of timm"),
         ("soft_norm_pico", {}, UserError, "No pretrained weights exist for soft_norm_pico"),
         (
