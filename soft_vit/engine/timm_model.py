@@ -1,12 +1,11 @@
 """A timm model by name, with one sentence for whatever keeps it from being made."""
 
-import difflib
-
 import timm
 from torch import nn
 
 from soft_vit.engine.config import one_line
 from soft_vit.engine.errors import UserError
+from soft_vit.models.names import require_known
 from soft_vit.weights import WeightsError
 
 __all__ = ["create_timm_model"]
@@ -17,11 +16,10 @@ def create_timm_model(name: str, pretrained: bool) -> nn.Module:
 
     Raises UserError (a ValueError) for a name that timm does not know and for weights that it cannot give.
     """
-    # A tag after a dot names weights, and what stands before a colon a place outside of timm.
-    if ":" not in name and not timm.is_model(name):
-        alike = difflib.get_close_matches(name.split(".")[0], timm.list_models(), n=3)
-        hint = f"did you mean {' or '.join(alike)}?" if alike else "choose a name of timm.list_models()."
-        raise UserError(f"timm has no model {name!r}; {hint}")
+    try:
+        require_known(name)
+    except ValueError as error:
+        raise UserError(str(error)) from None
     try:
         return timm.create_model(name, pretrained=pretrained)
     except WeightsError as error:

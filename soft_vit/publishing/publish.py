@@ -20,7 +20,6 @@ from soft_vit.publishing.model_card import model_card
 from soft_vit.publishing.trained_file import TrainedFile, WeightsChoice, is_plain_text, read_trained_file
 from soft_vit.weights import Entry, Metric, add_entry
 from soft_vit.weights.files import write_atomically
-from soft_vit.weights.folders import RESOURCES
 
 __all__ = ["parse_metric", "publish"]
 
@@ -141,7 +140,7 @@ def _square_size(file: TrainedFile) -> tuple[int, int]:
 
 def with_config(file: TrainedFile, config: str | Path) -> TrainedFile:
     """A file whose own config says too little, completed by that which it was trained with."""
-    values = load_config(config if Path(config).is_file() else RESOURCES / config).to_dict()
+    values = load_config(config).to_dict()
     model = {**mapping(values, "model"), **mapping(file.config, "model")}
     return replace(file, config={**values, **file.config, "model": model}, cfg={**cfg_of_config(values), **file.cfg})
 
