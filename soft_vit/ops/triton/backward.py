@@ -10,7 +10,9 @@ from soft_vit.ops.triton.tiles import (
     head_pointer,
     load_scaled,
     load_tile,
+    row_sums,
     store_tile,
+    three_terms,
     two_terms,
 )
 
@@ -90,13 +92,17 @@ def kernel_gradients(
     scale += problem.to(tl.int64) * num_bottleneck
     rows = tl.arange(0, BLOCK_N)
     slots = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
+    LANDMARK_TERMS: tl.constexpr = 3 if bottleneck.dtype.element_ty == tl.float32 else 1
     if BLOCKS == 1:
         landmarks = load_tile(bottleneck, slots, num_bottleneck, b_row, b_column, D, BLOCK_D)
         half_landmarks = half_square(landmarks, 1)
-        y_tile = load_scaled(y, scale, slots, num_bottleneck, DV, BLOCK_DV, NORMALIZE)
-        grad_z_tile = load_tile(grad_z, slots, num_bottleneck, DV, 1, DV, BLOCK_DV)
+        l_0, l_1, l_2 = three_terms(landmarks, PRECISION)
+        y_0, y_1 = two_terms(load_scaled(y, scale, slots, num_bottleneck, DV, BLOCK_DV, NORMALIZE), PRECISION)
+        dz_0, dz_1 = two_terms(load_tile(grad_z, slots, num_bottleneck, DV, 1, DV, BLOCK_DV), PRECISION)
+        l_0t, l_1t, l_2t = tl.trans(l_0), tl.trans(l_1), tl.trans(l_2)
+        y_0t, y_1t, dz_0t, dz_1t = tl.trans(y_0), tl.trans(y_1), tl.trans(dz_0), tl.trans(dz_1)
     grad_landmarks = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
-    weights = tl.zeros((BLOCK_M,), tl.float32)
+    weights = tl.zeros((BLOCK_M, BLOCK_D if PRECISION == "split" else 1), tl.float32)
     for tile in tl.range(tiles):
         start = (chunk * tiles + tile) * BLOCK_N
         offset = start.to(tl.int64)
@@ -112,24 +118,33 @@ def kernel_gradients(
                 slots = block * BLOCK_M + tl.arange(0, BLOCK_M)
                 landmarks = load_tile(bottleneck, slots, num_bottleneck, b_row, b_column, D, BLOCK_D)
                 half_landmarks = half_square(landmarks, 1)
-                y_tile = load_scaled(y, scale, slots, num_bottleneck, DV, BLOCK_DV, NORMALIZE)
-                grad_z_tile = load_tile(grad_z, slots, num_bottleneck, DV, 1, DV, BLOCK_DV)
-            products = dot(q_tile, tl.trans(landmarks), tl.zeros((BLOCK_N, BLOCK_M), tl.float32), PRECISION, B_TERMS=3)
+                l_0, l_1, l_2 = three_terms(landmarks, PRECISION)
+                y_0, y_1 = two_terms(load_scaled(y, scale, slots, num_bottleneck, DV, BLOCK_DV, NORMALIZE), PRECISION)
+                dz_0, dz_1 = two_terms(load_tile(grad_z, slots, num_bottleneck, DV, 1, DV, BLOCK_DV), PRECISION)
+                l_0t, l_1t, l_2t = tl.trans(l_0), tl.trans(l_1), tl.trans(l_2)
+                y_0t, y_1t, dz_0t, dz_1t = tl.trans(y_0), tl.trans(y_1), tl.trans(dz_0), tl.trans(dz_1)
+            zeros = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+            products = dot(q_tile, q_tile, q_tile, 1, l_0t, l_1t, l_2t, LANDMARK_TERMS, zeros, PRECISION)
             kernel = gaussian(products, half_q, half_landmarks, PRECISION)
-            s = dot(grad_tile, tl.trans(y_tile), tl.zeros((BLOCK_N, BLOCK_M), tl.float32), PRECISION)
-            s = dot(v_tile, tl.trans(grad_z_tile), s, PRECISION)
-            s = two_terms(s * kernel, PRECISION)
             if OF_TOKENS:
-                grad_v_tile = dot(kernel, grad_z_tile, grad_v_tile, PRECISION)
-                grad_q_tile = dot(s, landmarks, grad_q_tile, PRECISION, B_TERMS=3)
-                grad_q_tile -= q_tile.to(tl.float32) * tl.sum(s, 1)[:, None]
+                k_0, k_1 = two_terms(kernel, PRECISION)
+                grad_v_tile = dot(k_0, k_1, k_1, 2, dz_0, dz_1, dz_1, 2, grad_v_tile, PRECISION)
+            s = dot(grad_tile, grad_tile, grad_tile, 1, y_0t, y_1t, y_1t, 2, zeros, PRECISION)
+            s = dot(v_tile, v_tile, v_tile, 1, dz_0t, dz_1t, dz_1t, 2, s, PRECISION)
+            s_0, s_1 = two_terms(s * kernel, PRECISION)
+            if OF_TOKENS:
+                grad_q_tile = dot(s_0, s_1, s_1, 2, l_0, l_1, l_2, LANDMARK_TERMS, grad_q_tile, PRECISION)
+                grad_q_tile -= q_tile.to(tl.float32) * row_sums(s_0, s_1, BLOCK_D, PRECISION)
             if OF_BOTTLENECK:
-                grad_landmarks = dot(tl.trans(s), q_tile, grad_landmarks, PRECISION)
-                weights += tl.sum(s, 0)
+                s_0, s_1 = tl.trans(s_0), tl.trans(s_1)
+                grad_landmarks = dot(s_0, s_1, s_1, 2, q_tile, q_tile, q_tile, 1, grad_landmarks, PRECISION)
+                weights += row_sums(s_0, s_1, BLOCK_D, PRECISION)
         if OF_TOKENS:
             store_tile(grad_v + offset * gv_row, grad_v_tile, rows, left, gv_row, gv_column, DV, BLOCK_DV)
             store_tile(grad_q + offset * gq_row, grad_q_tile, rows, left, gq_row, gq_column, D, BLOCK_D)
     if OF_BOTTLENECK:
-        grad_landmarks -= landmarks.to(tl.float32) * weights[:, None]
+        # Loaded again, because registers are short.
+        landmarks = load_tile(bottleneck, slots, num_bottleneck, b_row, b_column, D, BLOCK_D)
+        grad_landmarks -= landmarks.to(tl.float32) * weights
         partial += problem.to(tl.int64) * partial_problem + chunk * (num_bottleneck * D)
         store_tile(partial, grad_landmarks, slots, num_bottleneck, D, 1, D, BLOCK_D)

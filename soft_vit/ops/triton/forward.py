@@ -7,7 +7,17 @@ outputs a loop over blocks inside of that over tokens.
 import triton
 import triton.language as tl
 
-from soft_vit.ops.triton.tiles import dot, gaussian, half_square, head_pointer, load_scaled, load_tile, store_tile
+from soft_vit.ops.triton.tiles import (
+    dot,
+    gaussian,
+    half_square,
+    head_pointer,
+    load_scaled,
+    load_tile,
+    store_tile,
+    three_terms,
+    two_terms,
+)
 
 
 @triton.jit
@@ -53,15 +63,19 @@ def kernel_sums(
     rows = tl.arange(0, BLOCK_N)
     landmarks = load_tile(bottleneck, slots, num_bottleneck, b_row, b_column, D, BLOCK_D)
     half_landmarks = half_square(landmarks, 1)
+    LANDMARK_TERMS: tl.constexpr = 3 if landmarks.dtype == tl.float32 else 1
+    l_0, l_1, l_2 = three_terms(landmarks, PRECISION)
     sums = tl.zeros((BLOCK_M, BLOCK_DV), tl.float32)
     for tile in tl.range(tiles):
         start = (chunk * tiles + tile) * BLOCK_N
         offset = start.to(tl.int64)
         q_tile = load_tile(q + offset * q_row, rows, num_tokens - start, q_row, q_column, D, BLOCK_D)
         v_tile = load_tile(v + offset * v_row, rows, num_tokens - start, v_row, v_column, DV, BLOCK_DV)
-        products = dot(landmarks, tl.trans(q_tile), tl.zeros((BLOCK_M, BLOCK_N), tl.float32), PRECISION, A_TERMS=3)
-        kernel = gaussian(products, half_landmarks, half_square(q_tile, 1), PRECISION)
-        sums = dot(kernel, v_tile, sums, PRECISION)
+        q_t = tl.trans(q_tile)
+        zeros = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        products = dot(l_0, l_1, l_2, LANDMARK_TERMS, q_t, q_t, q_t, 1, zeros, PRECISION)
+        k_0, k_1 = two_terms(gaussian(products, half_landmarks, half_square(q_tile, 1), PRECISION), PRECISION)
+        sums = dot(k_0, k_1, k_1, 2, v_tile, v_tile, v_tile, 1, sums, PRECISION)
     partial += (problem.to(tl.int64) * tl.num_programs(1) + chunk) * (num_bottleneck * DV)
     store_tile(partial, sums, slots, num_bottleneck, DV, 1, DV, BLOCK_DV)
 
@@ -117,10 +131,12 @@ def kernel_outputs(
     scale += problem.to(tl.int64) * num_bottleneck
     rows = tl.arange(0, BLOCK_N)
     slots = tl.arange(0, BLOCK_M)
+    LANDMARK_TERMS: tl.constexpr = 3 if bottleneck.dtype.element_ty == tl.float32 else 1
     if BLOCKS == 1:
         landmarks = load_tile(bottleneck, slots, num_bottleneck, b_row, b_column, D, BLOCK_D)
         half_landmarks = half_square(landmarks, 1)
-        y_tile = load_scaled(y, scale, slots, num_bottleneck, DV, BLOCK_DV, NORMALIZE)
+        l_0, l_1, l_2 = three_terms(tl.trans(landmarks), PRECISION)
+        y_0, y_1 = two_terms(load_scaled(y, scale, slots, num_bottleneck, DV, BLOCK_DV, NORMALIZE), PRECISION)
     for tile in tl.range(tiles):
         start = (chunk * tiles + tile) * BLOCK_N
         offset = start.to(tl.int64)
@@ -133,9 +149,12 @@ def kernel_outputs(
                 slots = block * BLOCK_M + tl.arange(0, BLOCK_M)
                 landmarks = load_tile(bottleneck, slots, num_bottleneck, b_row, b_column, D, BLOCK_D)
                 half_landmarks = half_square(landmarks, 1)
-                y_tile = load_scaled(y, scale, slots, num_bottleneck, DV, BLOCK_DV, NORMALIZE)
-            products = dot(q_tile, tl.trans(landmarks), tl.zeros((BLOCK_N, BLOCK_M), tl.float32), PRECISION, B_TERMS=3)
-            out = dot(gaussian(products, half_q, half_landmarks, PRECISION), y_tile, out, PRECISION)
+                l_0, l_1, l_2 = three_terms(tl.trans(landmarks), PRECISION)
+                y_0, y_1 = two_terms(load_scaled(y, scale, slots, num_bottleneck, DV, BLOCK_DV, NORMALIZE), PRECISION)
+            zeros = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+            products = dot(q_tile, q_tile, q_tile, 1, l_0, l_1, l_2, LANDMARK_TERMS, zeros, PRECISION)
+            k_0, k_1 = two_terms(gaussian(products, half_q, half_landmarks, PRECISION), PRECISION)
+            out = dot(k_0, k_1, k_1, 2, y_0, y_1, y_1, 2, out, PRECISION)
         if HAS_RESIDUAL:
             added = load_tile(residual + offset * r_row, rows, left, r_row, r_column, DV, BLOCK_DV)
             out += added.to(tl.float32)

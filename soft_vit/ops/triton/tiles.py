@@ -23,12 +23,21 @@ LN_2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
+def nearest_bf16(x):
+    """Round x to the nearest bf16, ties away from zero; the result is fp32.
+
+    In integers, because a GPU converts single numbers to bf16 in the unit that the exponentials are waiting for.
+    """
+    bits = x.to(tl.int32, bitcast=True)
+    return ((bits + 0x8000) & -65536).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def to_bf16(x):
     """Round x to the nearest bf16."""
     if INTERPRETED:
         # The interpreter truncates, so what is dropped is rounded away before.
-        bits = x.to(tl.int32, bitcast=True)
-        x = ((bits + 0x7FFF + ((bits >> 16) & 1)) & -65536).to(tl.float32, bitcast=True)
+        x = nearest_bf16(x)
     return x.to(tl.bfloat16)
 
 
@@ -83,45 +92,68 @@ def dot_bf16(a, b, acc):
 
 
 @triton.jit
-def dot(a, b, acc, PRECISION: tl.constexpr, A_TERMS: tl.constexpr = 2, B_TERMS: tl.constexpr = 2):
-    """`acc + a b` in fp32. A_TERMS, B_TERMS: of how many bf16 terms an fp32 operand consists under `split`.
+def two_terms(x, PRECISION: tl.constexpr):
+    """The two bf16 terms of x under `split`, the larger first; x twice where it is its own term, or without `split`.
 
-    Two terms are 16 to 17 bits, three are all 24. Products of terms below the smallest kept one are left out; small
-    ones are added first.
+    A kernel splits before its loop what it can: the compiler moves the arithmetic out of a loop by itself, but would
+    store the terms to shared memory in every turn.
+    """
+    x_0 = x
+    x_1 = x
+    if PRECISION == "split" and x.dtype == tl.float32:
+        head = nearest_bf16(x)
+        x_0 = head.to(tl.bfloat16)
+        x_1 = to_bf16(x - head)
+    return x_0, x_1
+
+
+@triton.jit
+def three_terms(x, PRECISION: tl.constexpr):
+    """The same with a third term, which holds the last bits."""
+    x_0, x_1 = two_terms(x, PRECISION)
+    x_2 = x
+    if PRECISION == "split" and x.dtype == tl.float32:
+        x_2 = to_bf16(x - x_0.to(tl.float32) - x_1.to(tl.float32))
+    return x_0, x_1, x_2
+
+
+@triton.jit
+def dot(a_0, a_1, a_2, A_TERMS: tl.constexpr, b_0, b_1, b_2, B_TERMS: tl.constexpr, acc, PRECISION: tl.constexpr):
+    """`acc + a b` in fp32 from the first A_TERMS and B_TERMS of the terms of a and b.
+
+    Products of terms below the smallest kept one are left out; small ones are added first.
     """
     if PRECISION != "split":
-        acc = tl.dot(a.to(tl.float32), b.to(tl.float32), acc, input_precision=PRECISION)
+        acc = tl.dot(a_0.to(tl.float32), b_0.to(tl.float32), acc, input_precision=PRECISION)
     else:
-        a_0 = a
-        b_0 = b
-        if a.dtype == tl.float32:
-            a_0 = to_bf16(a)
-            a_rest = a - a_0.to(tl.float32)
-            a_1 = to_bf16(a_rest)
-            if A_TERMS == 3:
-                acc = dot_bf16(to_bf16(a_rest - a_1.to(tl.float32)), b_0, acc)
-        if b.dtype == tl.float32:
-            b_0 = to_bf16(b)
-            b_rest = b - b_0.to(tl.float32)
-            b_1 = to_bf16(b_rest)
-            if B_TERMS == 3:
-                acc = dot_bf16(a_0, to_bf16(b_rest - b_1.to(tl.float32)), acc)
-                if a.dtype == tl.float32:
-                    acc = dot_bf16(a_1, b_1, acc)
+        if A_TERMS == 3:
+            acc = dot_bf16(a_2, b_0, acc)
+        if B_TERMS == 3:
+            acc = dot_bf16(a_0, b_2, acc)
+        if A_TERMS > 1 and B_TERMS > 1 and A_TERMS + B_TERMS > 4:
+            acc = dot_bf16(a_1, b_1, acc)
+        if B_TERMS > 1:
             acc = dot_bf16(a_0, b_1, acc)
-        if a.dtype == tl.float32:
+        if A_TERMS > 1:
             acc = dot_bf16(a_1, b_0, acc)
         acc = dot_bf16(a_0, b_0, acc)
     return acc
 
 
 @triton.jit
-def two_terms(x, PRECISION: tl.constexpr):
-    """Round x to what `dot` will see of it, so that a difference of products and sums of x cancels to the same bits."""
+def row_sums(s_0, s_1, COLUMNS: tl.constexpr, PRECISION: tl.constexpr):
+    """The sums of rows of a matrix of `two_terms`, `[I, 1]`, or under `split` `[I, COLUMNS]` with all columns equal.
+
+    Under `split` a product with ones: tensor cores have time for it, and threads need not exchange sums. It rounds as
+    other products of these terms do, so that what is the same in both cancels in their difference.
+    """
     if PRECISION == "split":
-        head = to_bf16(x).to(tl.float32)
-        x = head + to_bf16(x - head).to(tl.float32)
-    return x
+        ones = tl.full((s_0.shape[1], COLUMNS), 1.0, tl.bfloat16)
+        sums = tl.zeros((s_0.shape[0], COLUMNS), tl.float32)
+        sums = dot(s_0, s_1, s_1, 2, ones, ones, ones, 1, sums, PRECISION)
+    else:
+        sums = tl.sum(s_0, 1)[:, None]
+    return sums
 
 
 @triton.jit

@@ -2,10 +2,10 @@
 
 The budget is that of an H100 or H200: 255 registers a thread, 64 Ki registers and 227 KiB of shared memory for all
 programs of a multiprocessor. A tile of the kernel, 64 tokens x 64 bottleneck tokens in fp32, is 32 registers a thread
-with 4 warps. In the forward it is alive twice (the kernel and its bf16 terms) beside the sums, 64 x D: 105 to 165
-registers for D = 32, three programs on a multiprocessor, with three stages of q and v (4 KiB each) in flight. The
-backward holds the products of three tiles and takes 8 warps to fit. Products in fp32 on ordinary cores keep whole rows
-of both operands in registers, so their tiles are smaller.
+of 4 warps, which are one warp group: its products of tensor cores have 64 rows, and 8 warps issue nearly twice the
+instructions. For bf16 and D = 32, a forward has 95 to 125 registers and four or five programs on a multiprocessor. The
+backward holds the kernel, its gradient and the terms of both: two programs of up to 255 registers. Products in fp32 on
+ordinary cores keep whole rows of both operands in registers, so their tiles are smaller.
 """
 
 from dataclasses import dataclass
@@ -41,16 +41,18 @@ class Tiling:
 def pass_tiling(q: Tensor, bottleneck: Tensor, v: Tensor, backward: bool) -> Tiling:
     """How a pass over the tokens of q `[B, H, N, D]` is cut."""
     num_tokens = q.shape[2]
-    narrow = max(q.shape[3], v.shape[3]) <= 32
+    width = max(q.shape[3], v.shape[3])
+    narrow = width <= 32
     precision = product_precision(q, v)
     if precision == "ieee":
         block_n, warps, stages = (32 if narrow else 16), 8, 1
-    elif backward and precision == "tf32x3":
-        block_n, warps, stages = (16, 8, 1) if narrow else (32, 8, 2)
+    elif precision == "tf32x3":
+        forward = (64, 4, 3) if narrow else (64, 8, 2)
+        block_n, warps, stages = ((16, 8, 1) if narrow else (32, 8, 2)) if backward else forward
     elif backward:
-        block_n, warps, stages = (128 if narrow else 32), 8, 2
+        block_n, warps, stages = (64 if narrow else 32), (4 if width <= 64 else 8), 2
     else:
-        block_n, warps, stages = 64, *((4, 3) if narrow else (8, 2))
+        block_n, warps, stages = 64, 4, (3 if narrow else 2)
     tiles = -(-num_tokens // block_n)
     tiles_a_chunk = -(-tiles // -(-num_tokens // CHUNK))
     blocks = -(-bottleneck.shape[2] // tile_sides(q, bottleneck, v)["BLOCK_M"])

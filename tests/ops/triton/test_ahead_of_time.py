@@ -95,13 +95,19 @@ def own_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
 
 
-@pytest.mark.parametrize("name", ["kernel_sums", "kernel_outputs"])
-def test_main_passes_use_tensor_cores_and_spill_nothing(tmp_path, name):
-    case = {name: arguments for name, *arguments in kernels(49, 32, BF16, FP32, "maps")}
+@pytest.mark.parametrize(
+    ("name", "bottleneck_dtype", "programs"),
+    [("kernel_sums", FP32, 4), ("kernel_outputs", FP32, 4), ("kernel_gradients", BF16, 2)],
+)
+def test_passes_over_tokens_use_tensor_cores_and_spill_nothing(tmp_path, name, bottleneck_dtype, programs):
+    case = {name.split()[0]: arguments for name, *arguments in kernels(49, 32, BF16, bottleneck_dtype, "maps")}
     program = compiled(*case[name])
     assert "wgmma" in program.asm["ptx"]
-    assert program.metadata.shared <= 48 * 1024
-    assert resources(program, tmp_path)["STACK"] == 0
+    used = resources(program, tmp_path)
+    assert used["STACK"] == 0
+    # So many fit on a multiprocessor.
+    assert used["REG"] * 32 * case[name][-1]["num_warps"] <= 64 * 1024 // programs
+    assert program.metadata.shared <= SHARED_MEMORY // programs
 
 
 @pytest.mark.parametrize("inverse", ["newton", "cholesky"])
