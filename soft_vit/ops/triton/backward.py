@@ -92,7 +92,10 @@ def kernel_gradients(
     scale += problem.to(tl.int64) * num_bottleneck
     rows = tl.arange(0, BLOCK_N)
     slots = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
-    LANDMARK_TERMS: tl.constexpr = 3 if bottleneck.dtype.element_ty == tl.float32 else 1
+    LANDMARK_TERMS: tl.constexpr = 1 if bottleneck.dtype.element_ty == tl.bfloat16 else 3
+    Q_TERMS: tl.constexpr = 1 if q.dtype.element_ty == tl.bfloat16 else 2
+    V_TERMS: tl.constexpr = 1 if v.dtype.element_ty == tl.bfloat16 else 2
+    GRAD_TERMS: tl.constexpr = 1 if grad.dtype.element_ty == tl.bfloat16 else 2
     if BLOCKS == 1:
         landmarks = load_tile(bottleneck, slots, num_bottleneck, b_row, b_column, D, BLOCK_D)
         half_landmarks = half_square(landmarks, 1)
@@ -111,6 +114,9 @@ def kernel_gradients(
         v_tile = load_tile(v + offset * v_row, rows, left, v_row, v_column, DV, BLOCK_DV)
         grad_tile = load_tile(grad + offset * g_row, rows, left, g_row, g_column, DV, BLOCK_DV)
         half_q = half_square(q_tile, 1)
+        q_0, q_1 = two_terms(q_tile, PRECISION)
+        v_0, v_1 = two_terms(v_tile, PRECISION)
+        g_0, g_1 = two_terms(grad_tile, PRECISION)
         grad_q_tile = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
         grad_v_tile = tl.zeros((BLOCK_N, BLOCK_DV), tl.float32)
         for block in tl.range(BLOCKS):
@@ -124,20 +130,20 @@ def kernel_gradients(
                 l_0t, l_1t, l_2t = tl.trans(l_0), tl.trans(l_1), tl.trans(l_2)
                 y_0t, y_1t, dz_0t, dz_1t = tl.trans(y_0), tl.trans(y_1), tl.trans(dz_0), tl.trans(dz_1)
             zeros = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
-            products = dot(q_tile, q_tile, q_tile, 1, l_0t, l_1t, l_2t, LANDMARK_TERMS, zeros, PRECISION)
+            products = dot(q_0, q_1, q_1, Q_TERMS, l_0t, l_1t, l_2t, LANDMARK_TERMS, zeros, PRECISION)
             kernel = gaussian(products, half_q, half_landmarks, PRECISION)
             if OF_TOKENS:
                 k_0, k_1 = two_terms(kernel, PRECISION)
                 grad_v_tile = dot(k_0, k_1, k_1, 2, dz_0, dz_1, dz_1, 2, grad_v_tile, PRECISION)
-            s = dot(grad_tile, grad_tile, grad_tile, 1, y_0t, y_1t, y_1t, 2, zeros, PRECISION)
-            s = dot(v_tile, v_tile, v_tile, 1, dz_0t, dz_1t, dz_1t, 2, s, PRECISION)
+            s = dot(g_0, g_1, g_1, GRAD_TERMS, y_0t, y_1t, y_1t, 2, zeros, PRECISION)
+            s = dot(v_0, v_1, v_1, V_TERMS, dz_0t, dz_1t, dz_1t, 2, s, PRECISION)
             s_0, s_1 = two_terms(s * kernel, PRECISION)
             if OF_TOKENS:
                 grad_q_tile = dot(s_0, s_1, s_1, 2, l_0, l_1, l_2, LANDMARK_TERMS, grad_q_tile, PRECISION)
                 grad_q_tile -= q_tile.to(tl.float32) * row_sums(s_0, s_1, BLOCK_D, PRECISION)
             if OF_BOTTLENECK:
                 s_0, s_1 = tl.trans(s_0), tl.trans(s_1)
-                grad_landmarks = dot(s_0, s_1, s_1, 2, q_tile, q_tile, q_tile, 1, grad_landmarks, PRECISION)
+                grad_landmarks = dot(s_0, s_1, s_1, 2, q_0, q_1, q_1, Q_TERMS, grad_landmarks, PRECISION)
                 weights += row_sums(s_0, s_1, BLOCK_D, PRECISION)
         if OF_TOKENS:
             store_tile(grad_v + offset * gv_row, grad_v_tile, rows, left, gv_row, gv_column, DV, BLOCK_DV)

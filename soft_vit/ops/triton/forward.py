@@ -1,4 +1,4 @@
-"""The two passes over N of the forward: sums `K1^T v` of chunks, and `K1 y` with the residual added.
+"""The two passes over N of the forward: sums `K1^T v` of chunks, beside them the inverse, and `K1 y` plus the residual.
 
 Bottleneck tokens come in blocks. One block holds them all up to 64; otherwise sums have a program for each block, and
 outputs a loop over blocks inside of that over tokens.
@@ -7,6 +7,7 @@ outputs a loop over blocks inside of that over tokens.
 import triton
 import triton.language as tl
 
+from soft_vit.ops.triton.solve import invert
 from soft_vit.ops.triton.tiles import (
     dot,
     gaussian,
@@ -21,15 +22,71 @@ from soft_vit.ops.triton.tiles import (
 
 
 @triton.jit
+def chunk_sums(
+    q,
+    bottleneck,
+    v,
+    partial,
+    first,
+    slots,
+    num_tokens,
+    num_bottleneck,
+    tiles,
+    q_row,
+    q_column,
+    b_row,
+    b_column,
+    v_row,
+    v_column,
+    D: tl.constexpr,
+    DV: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """`K1^T v` of one problem's tokens from `first` on, `tiles` tiles of them, and of the bottleneck tokens of slots.
+
+    The kernel is held transposed, `[M, N]`, because registers of a product are then the left operand of the next.
+    """
+    rows = tl.arange(0, BLOCK_N)
+    landmarks = load_tile(bottleneck, slots, num_bottleneck, b_row, b_column, D, BLOCK_D)
+    half_landmarks = half_square(landmarks, 1)
+    LANDMARK_TERMS: tl.constexpr = 1 if landmarks.dtype == tl.bfloat16 else 3
+    Q_TERMS: tl.constexpr = 1 if q.dtype.element_ty == tl.bfloat16 else 2
+    V_TERMS: tl.constexpr = 1 if v.dtype.element_ty == tl.bfloat16 else 2
+    l_0, l_1, l_2 = three_terms(landmarks, PRECISION)
+    sums = tl.zeros((BLOCK_M, BLOCK_DV), tl.float32)
+    for tile in tl.range(tiles):
+        start = first + tile * BLOCK_N
+        offset = start.to(tl.int64)
+        q_tile = load_tile(q + offset * q_row, rows, num_tokens - start, q_row, q_column, D, BLOCK_D)
+        v_tile = load_tile(v + offset * v_row, rows, num_tokens - start, v_row, v_column, DV, BLOCK_DV)
+        q_0, q_1 = two_terms(q_tile, PRECISION)
+        q_0, q_1 = tl.trans(q_0), tl.trans(q_1)
+        v_0, v_1 = two_terms(v_tile, PRECISION)
+        zeros = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        products = dot(l_0, l_1, l_2, LANDMARK_TERMS, q_0, q_1, q_1, Q_TERMS, zeros, PRECISION)
+        k_0, k_1 = two_terms(gaussian(products, half_landmarks, half_square(q_tile, 1), PRECISION), PRECISION)
+        sums = dot(k_0, k_1, k_1, 2, v_0, v_1, v_1, V_TERMS, sums, PRECISION)
+    store_tile(partial, sums, slots, num_bottleneck, DV, 1, DV, BLOCK_DV)
+
+
+@triton.jit
 def kernel_sums(
     q,
     bottleneck,
     v,
     partial,
+    w,
+    scale,
     heads,
     num_tokens,
     num_bottleneck,
     tiles,
+    iters,
+    ridge,
     q_batch,
     q_head,
     q_row,
@@ -42,6 +99,10 @@ def kernel_sums(
     v_head,
     v_row,
     v_column,
+    INVERSE: tl.constexpr,
+    START: tl.constexpr,
+    NORMALIZE: tl.constexpr,
+    BLOCK_A: tl.constexpr,
     D: tl.constexpr,
     DV: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -52,32 +113,59 @@ def kernel_sums(
 ):
     """`K1^T v` of a chunk of tokens and a block of bottleneck tokens: rows of `partial[problem, chunk]` `[M, DV]`.
 
-    The kernel is held transposed, `[M, N]`, because registers of a product are then the left operand of the next.
+    Unless INVERSE is "none", there is a program more than chunks, which starts first and computes w and scale: steps of
+    `invert` wait for one another, and alone they would leave most of a GPU idle.
     """
     problem = tl.program_id(0)
-    chunk = tl.program_id(1)
-    q = head_pointer(q, problem, heads, q_batch, q_head)
-    v = head_pointer(v, problem, heads, v_batch, v_head)
     bottleneck = head_pointer(bottleneck, problem, heads, b_batch, b_head)
-    slots = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
-    rows = tl.arange(0, BLOCK_N)
-    landmarks = load_tile(bottleneck, slots, num_bottleneck, b_row, b_column, D, BLOCK_D)
-    half_landmarks = half_square(landmarks, 1)
-    LANDMARK_TERMS: tl.constexpr = 3 if landmarks.dtype == tl.float32 else 1
-    l_0, l_1, l_2 = three_terms(landmarks, PRECISION)
-    sums = tl.zeros((BLOCK_M, BLOCK_DV), tl.float32)
-    for tile in tl.range(tiles):
-        start = (chunk * tiles + tile) * BLOCK_N
-        offset = start.to(tl.int64)
-        q_tile = load_tile(q + offset * q_row, rows, num_tokens - start, q_row, q_column, D, BLOCK_D)
-        v_tile = load_tile(v + offset * v_row, rows, num_tokens - start, v_row, v_column, DV, BLOCK_DV)
-        q_t = tl.trans(q_tile)
-        zeros = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-        products = dot(l_0, l_1, l_2, LANDMARK_TERMS, q_t, q_t, q_t, 1, zeros, PRECISION)
-        k_0, k_1 = two_terms(gaussian(products, half_landmarks, half_square(q_tile, 1), PRECISION), PRECISION)
-        sums = dot(k_0, k_1, k_1, 2, v_tile, v_tile, v_tile, 1, sums, PRECISION)
-    partial += (problem.to(tl.int64) * tl.num_programs(1) + chunk) * (num_bottleneck * DV)
-    store_tile(partial, sums, slots, num_bottleneck, DV, 1, DV, BLOCK_DV)
+    FIRST: tl.constexpr = 0 if INVERSE == "none" else 1
+    chunk = tl.program_id(1) - FIRST
+    if chunk >= 0:
+        partial += (problem.to(tl.int64) * (tl.num_programs(1) - FIRST) + chunk) * (num_bottleneck * DV)
+        chunk_sums(
+            head_pointer(q, problem, heads, q_batch, q_head),
+            bottleneck,
+            head_pointer(v, problem, heads, v_batch, v_head),
+            partial,
+            chunk * tiles * BLOCK_N,
+            tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M),
+            num_tokens,
+            num_bottleneck,
+            tiles,
+            q_row,
+            q_column,
+            b_row,
+            b_column,
+            v_row,
+            v_column,
+            D,
+            DV,
+            BLOCK_N,
+            BLOCK_M,
+            BLOCK_D,
+            BLOCK_DV,
+            PRECISION,
+        )
+    elif INVERSE != "none":
+        # Every block of bottleneck tokens has one, and all write the same.
+        invert(
+            bottleneck,
+            w,
+            scale,
+            problem.to(tl.int64),
+            num_bottleneck,
+            iters,
+            ridge,
+            b_row,
+            b_column,
+            INVERSE,
+            START,
+            NORMALIZE,
+            D,
+            BLOCK_A,
+            BLOCK_D,
+            "ieee" if PRECISION == "ieee" else "tf32x3",
+        )
 
 
 @triton.jit
@@ -131,7 +219,8 @@ def kernel_outputs(
     scale += problem.to(tl.int64) * num_bottleneck
     rows = tl.arange(0, BLOCK_N)
     slots = tl.arange(0, BLOCK_M)
-    LANDMARK_TERMS: tl.constexpr = 3 if bottleneck.dtype.element_ty == tl.float32 else 1
+    LANDMARK_TERMS: tl.constexpr = 1 if bottleneck.dtype.element_ty == tl.bfloat16 else 3
+    Q_TERMS: tl.constexpr = 1 if q.dtype.element_ty == tl.bfloat16 else 2
     if BLOCKS == 1:
         landmarks = load_tile(bottleneck, slots, num_bottleneck, b_row, b_column, D, BLOCK_D)
         half_landmarks = half_square(landmarks, 1)
@@ -143,6 +232,7 @@ def kernel_outputs(
         left = num_tokens - start
         q_tile = load_tile(q + offset * q_row, rows, left, q_row, q_column, D, BLOCK_D)
         half_q = half_square(q_tile, 1)
+        q_0, q_1 = two_terms(q_tile, PRECISION)
         out = tl.zeros((BLOCK_N, BLOCK_DV), tl.float32)
         for block in tl.range(BLOCKS):
             if BLOCKS > 1:
@@ -152,7 +242,7 @@ def kernel_outputs(
                 l_0, l_1, l_2 = three_terms(tl.trans(landmarks), PRECISION)
                 y_0, y_1 = two_terms(load_scaled(y, scale, slots, num_bottleneck, DV, BLOCK_DV, NORMALIZE), PRECISION)
             zeros = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
-            products = dot(q_tile, q_tile, q_tile, 1, l_0, l_1, l_2, LANDMARK_TERMS, zeros, PRECISION)
+            products = dot(q_0, q_1, q_1, Q_TERMS, l_0, l_1, l_2, LANDMARK_TERMS, zeros, PRECISION)
             k_0, k_1 = two_terms(gaussian(products, half_q, half_landmarks, PRECISION), PRECISION)
             out = dot(k_0, k_1, k_1, 2, y_0, y_1, y_1, 2, out, PRECISION)
         if HAS_RESIDUAL:

@@ -12,12 +12,15 @@ from soft_vit.ops.triton.layout import empty
 from soft_vit.ops.triton.solve import solve_backward, solve_forward
 from soft_vit.ops.triton.tiling import (
     MAX_ON_CHIP,
+    NARROW,
     Tiling,
     newton_options,
     pass_tiling,
     product_precision,
+    side,
     solve_options,
     tile_sides,
+    widths,
 )
 
 
@@ -43,9 +46,13 @@ def forward(
     tiling = pass_tiling(q, bottleneck, v, backward=False)
     x = empty(v.shape, layout, v)
     with on_device(q):
-        partial = sums(q, bottleneck, v, tiling, precision)
-        solve = on_chip_forward if bottleneck.shape[2] <= MAX_ON_CHIP else solve_large.forward
-        y, w, z, scale = solve(bottleneck, partial, inverse, normalize, iters, ridge, start, precision)
+        options = (inverse, normalize, iters, ridge, start)
+        if bottleneck.shape[2] <= MAX_ON_CHIP:
+            partial, w, scale = sums(q, bottleneck, v, tiling, precision, *options)
+            y, z = on_chip_forward(partial, w, scale, inverse, normalize, precision)
+        else:
+            partial, _, _ = sums(q, bottleneck, v, tiling, precision)
+            y, w, z, scale = solve_large.forward(bottleneck, partial, *options)
         added = x if residual is None else residual
         kernel_outputs[(partial.shape[0], tiling.chunks)](
             q,
@@ -91,7 +98,7 @@ def backward(
     tiling = pass_tiling(q, bottleneck, v, backward=True)
     grad_q, grad_v = empty(q.shape, q_layout, q), empty(v.shape, v_layout, v)
     with on_device(q):
-        partial = sums(q, bottleneck, grad, pass_tiling(q, bottleneck, v, backward=False), precision)
+        partial, _, _ = sums(q, bottleneck, grad, pass_tiling(q, bottleneck, v, backward=False), precision)
         # One part more than there are chunks: what the kernel between bottleneck tokens adds.
         parts = q.new_empty((y.shape[0], tiling.chunks + 1, *bottleneck.shape[2:]), dtype=torch.float32)
         solve = on_chip_backward if bottleneck.shape[2] <= MAX_ON_CHIP else solve_large.backward
@@ -131,65 +138,73 @@ def backward(
     return grad_q, grad_bottleneck, grad_v
 
 
-def sums(q: Tensor, bottleneck: Tensor, v: Tensor, tiling: Tiling, precision: str) -> Tensor:
-    """`K1^T v` of chunks of tokens, `[P, chunks, M, Dv]` fp32."""
-    partial = q.new_empty(
-        (q.shape[0] * q.shape[1], tiling.chunks, bottleneck.shape[2], v.shape[3]), dtype=torch.float32
-    )
-    kernel_sums[(*partial.shape[:2], tiling.blocks)](
+def sums(
+    q: Tensor,
+    bottleneck: Tensor,
+    v: Tensor,
+    tiling: Tiling,
+    precision: str,
+    inverse: str = "none",
+    normalize: bool = False,
+    iters: int = 0,
+    ridge: float = 0.0,
+    start: str = "rowsum",
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`K1^T v` of chunks of tokens, `[P, chunks, M, Dv]` fp32; W and s, which `solve.invert` makes beside, or empty."""
+    problems, size = q.shape[0] * q.shape[1], bottleneck.shape[2]
+    partial = q.new_empty((problems, tiling.chunks, size, v.shape[3]), dtype=torch.float32)
+    inverts = inverse != "none"
+    w = partial.new_empty((problems, size, size) if inverts else 0)
+    scale = partial.new_empty((problems, size) if normalize else 0)
+    kernel_sums[(problems, tiling.chunks + inverts, tiling.blocks)](
         q,
         bottleneck,
         v,
         partial,
+        w,
+        scale,
         q.shape[1],
         q.shape[2],
-        bottleneck.shape[2],
+        size,
         tiling.tiles,
+        iters,
+        ridge,
         *q.stride(),
         *bottleneck.stride(),
         *v.stride(),
+        INVERSE=inverse,
+        START=start,
+        NORMALIZE=normalize,
+        BLOCK_A=side(size),
         PRECISION=precision,
         **tile_sides(q, bottleneck, v),
-        **tiling.options(),
+        **tiling.options(newton=inverse == "newton" and max(q.shape[3], v.shape[3]) <= NARROW),
     )
-    return partial
+    return partial, w, scale
 
 
 def on_chip_forward(
-    bottleneck: Tensor,
-    partial: Tensor,
-    inverse: str,
-    normalize: bool,
-    iters: int,
-    ridge: float,
-    start: str,
-    precision: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """y, W, z and s from the sums of chunks, one program for each problem."""
+    partial: Tensor, w: Tensor, scale: Tensor, inverse: str, normalize: bool, precision: str
+) -> tuple[Tensor, Tensor]:
+    """The solution y and, normalised, z from the sums of chunks, one program for each problem."""
     problems, chunks, size, columns = partial.shape
     y = partial.new_empty((problems, size, columns))
-    w = partial.new_empty((problems, size, size))
     z = torch.empty_like(y) if normalize else partial.new_empty(0)
-    scale = partial.new_empty((problems, size) if normalize else 0)
     solve_forward[(problems,)](
-        bottleneck,
         partial,
         y,
         w,
         z,
         scale,
-        bottleneck.shape[1],
         size,
         chunks,
-        iters,
-        ridge,
-        *bottleneck.stride(),
         INVERSE=inverse,
-        START=start,
         NORMALIZE=normalize,
-        **solve_options(bottleneck, partial, precision),
+        DV=columns,
+        BLOCK_DV=side(columns),
+        **solve_options(size, precision),
     )
-    return y, w, z, scale
+    return y, z
 
 
 def on_chip_backward(
@@ -223,7 +238,8 @@ def on_chip_backward(
         grad_tokens.stride(0),
         INVERSE=inverse,
         NORMALIZE=normalize,
-        **solve_options(bottleneck, partial, precision),
+        **widths(bottleneck, partial),
+        **solve_options(size, precision),
     )
     return grad_z
 

@@ -1,6 +1,7 @@
-"""The m x m part, one program for each problem: `y = W K1^T v`, and its backward. Everything stays on chip.
+"""The m x m part, one program for each problem: the inverse of A, `y = W K1^T v`, and its backward. All stays on chip.
 
-W is the inverse as it acts: the Newton iterate of A, or two substitutions with the Cholesky factor of A + ridge I.
+W is the inverse as it acts: the Newton iterate of A, or two substitutions with the Cholesky factor of A + ridge I. It
+needs the bottleneck tokens alone, so that `kernel_sums` has it made beside the pass over the tokens.
 """
 
 import triton
@@ -28,20 +29,16 @@ def self_gaussian(tokens, size, BLOCK_M: tl.constexpr, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def cholesky_down(p, b, factor, size, BLOCK_M: tl.constexpr):
-    """Write L of `P = L L^T` to memory, column by column, and return `L^-1 b`; NaN where P is not positive definite."""
+def cholesky(p, factor, size, BLOCK_M: tl.constexpr):
+    """Write L of `P = L L^T` to memory, column by column; NaN where P is not positive definite."""
     slots = tl.arange(0, BLOCK_M)
     for j in range(size):
         here = slots == j
         column = tl.sum(tl.where(here[None, :], p, 0.0), 1)
         root = tl.sqrt_rn(tl.sum(tl.where(here, column, 0.0), 0))
         column = tl.where(slots >= j, column / root, 0.0)
-        row = tl.sum(tl.where(here[:, None], b, 0.0), 0) / root
         tl.store(factor + slots * size + j, column, mask=slots < size)
-        below = tl.where(here, 0.0, column)
-        b = tl.where(here[:, None], row[None, :], b - below[:, None] * row[None, :])
         p -= column[:, None] * column[None, :]
-    return b
 
 
 @triton.jit
@@ -78,57 +75,80 @@ def chunk_total(partial, chunks, size, BLOCK_M: tl.constexpr, COLUMNS: tl.conste
 
 
 @triton.jit
-def solve_forward(
+def invert(
     bottleneck,
-    partial,
-    y,
     w,
-    z,
     scale,
-    heads,
+    problem,
     size,
-    chunks,
     iters,
     ridge,
-    b_batch,
-    b_head,
     b_row,
     b_column,
     INVERSE: tl.constexpr,
     START: tl.constexpr,
     NORMALIZE: tl.constexpr,
     D: tl.constexpr,
-    DV: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """From the chunks of `K1^T v`: y, W or the Cholesky factor and, normalised, `z = s K1^T v` and s."""
-    problem = tl.program_id(0)
-    bottleneck = head_pointer(bottleneck, problem, heads, b_batch, b_head)
-    problem = problem.to(tl.int64)
+    """W or the Cholesky factor and, normalised, `s = rowsum(A)^(-1/2)` of one problem."""
     slots = tl.arange(0, BLOCK_M)
     tokens = load_tile(bottleneck, slots, size, b_row, b_column, D, BLOCK_D).to(tl.float32)
     a = self_gaussian(tokens, size, BLOCK_M, PRECISION)
-    rhs = chunk_total(partial + problem * chunks * size * DV, chunks, size, BLOCK_M, DV, BLOCK_DV)
     if NORMALIZE:
         factor = 1.0 / tl.sqrt_rn(tl.where(slots < size, tl.sum(a, 1), 1.0))
-        rhs *= factor[:, None]
         tl.store(scale + problem * size + slots, factor, mask=slots < size)
-        store_tile(z + problem * size * DV, rhs, slots, size, DV, 1, DV, BLOCK_DV)
     p = with_ridge(a, ridge, size, BLOCK_M)
     w += problem * size * size
     if INVERSE == "newton":
-        inverse = newton(p, newton_alpha(a, p, size, ridge, START), size, iters, PRECISION)
-        solution = product(inverse, rhs, PRECISION)
+        # Products on ordinary cores would take more registers than the pass over tokens beside it.
+        NEWTON_PRECISION: tl.constexpr = "fp16x3" if BLOCK_M == 64 else PRECISION
+        inverse = newton(p, newton_alpha(a, p, size, ridge, START), size, iters, NEWTON_PRECISION)
         inside = (slots[:, None] < size) & (slots[None, :] < size)
         tl.store(w + slots[:, None] * size + slots[None, :], inverse, mask=inside)
     else:
-        solution = cholesky_down(p, rhs, w, size, BLOCK_M)
-        # What the program's threads stored is read by others of them.
-        tl.debug_barrier()
-        solution = substitute_up(w, solution, size, BLOCK_M)
+        cholesky(p, w, size, BLOCK_M)
+
+
+@triton.jit
+def apply_inverse(w, x, size, INVERSE: tl.constexpr, BLOCK_M: tl.constexpr, PRECISION: tl.constexpr):
+    """`W x`, of W or the Cholesky factor in memory."""
+    if INVERSE == "newton":
+        slots = tl.arange(0, BLOCK_M)
+        inside = (slots[:, None] < size) & (slots[None, :] < size)
+        inverse = tl.load(w + slots[:, None] * size + slots[None, :], mask=inside, other=0.0)
+        x = product(inverse, x, PRECISION)
+    else:
+        x = substitute_up(w, substitute_down(w, x, size, BLOCK_M), size, BLOCK_M)
+    return x
+
+
+@triton.jit
+def solve_forward(
+    partial,
+    y,
+    w,
+    z,
+    scale,
+    size,
+    chunks,
+    INVERSE: tl.constexpr,
+    NORMALIZE: tl.constexpr,
+    DV: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_DV: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """From the chunks of `K1^T v` and what `invert` has written: y and, normalised, `z = s K1^T v`."""
+    problem = tl.program_id(0).to(tl.int64)
+    slots = tl.arange(0, BLOCK_M)
+    rhs = chunk_total(partial + problem * chunks * size * DV, chunks, size, BLOCK_M, DV, BLOCK_DV)
+    if NORMALIZE:
+        rhs *= tl.load(scale + problem * size + slots, mask=slots < size, other=1.0)[:, None]
+        store_tile(z + problem * size * DV, rhs, slots, size, DV, 1, DV, BLOCK_DV)
+    solution = apply_inverse(w + problem * size * size, rhs, size, INVERSE, BLOCK_M, PRECISION)
     store_tile(y + problem * size * DV, solution, slots, size, DV, 1, DV, BLOCK_DV)
 
 
@@ -169,18 +189,12 @@ def solve_backward(
     slots = tl.arange(0, BLOCK_M)
     tokens = load_tile(bottleneck, slots, size, b_row, b_column, D, BLOCK_D).to(tl.float32)
     solution = load_tile(y + problem * size * DV, slots, size, DV, 1, DV, BLOCK_DV)
-    w += problem * size * size
     grad_scaled = chunk_total(partial + problem * chunks * size * DV, chunks, size, BLOCK_M, DV, BLOCK_DV)
     grad_y = grad_scaled
     if NORMALIZE:
         factor = tl.load(scale + problem * size + slots, mask=slots < size, other=1.0)
         grad_y = grad_scaled * factor[:, None]
-    if INVERSE == "newton":
-        inside = (slots[:, None] < size) & (slots[None, :] < size)
-        inverse = tl.load(w + slots[:, None] * size + slots[None, :], mask=inside, other=0.0)
-        grad_rhs = product(inverse, grad_y, PRECISION)
-    else:
-        grad_rhs = substitute_up(w, substitute_down(w, grad_y, size, BLOCK_M), size, BLOCK_M)
+    grad_rhs = apply_inverse(w + problem * size * size, grad_y, size, INVERSE, BLOCK_M, PRECISION)
     grad_a = -product(grad_rhs, tl.trans(solution), PRECISION)
     grad_sums = grad_rhs
     if NORMALIZE:

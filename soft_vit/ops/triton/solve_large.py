@@ -16,7 +16,6 @@ def forward(
     iters: int,
     ridge: float,
     start: str,
-    precision: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Returns y `[P, M, Dv]`, W `[P, M, M]`, z and s (or empty) from the sums of chunks `[P, chunks, M, Dv]`."""
     with full_precision_backward(partial):

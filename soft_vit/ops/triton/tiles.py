@@ -2,9 +2,9 @@
 
 Precision of products, PRECISION:
 - `ieee`: fp32 operands on the ordinary cores. For fp32 inputs.
-- `tf32x3`: fp32 operands as two tf32 terms each, three products on tensor cores, about 22 bits. For fp16 inputs.
-- `split`: fp32 operands as two or three bf16 terms, on tensor cores at twice the rate of tf32. For bf16 inputs, which
-  are their own single term: the product of two of them is exact, and a kernel of 16 bits times v takes two products.
+- `split`: operands as sums of bf16 terms, one product on tensor cores for each pair of terms that counts, in fp32. For
+  inputs of 16 bits. A bf16 input is its own term, an fp16 input the sum of two: their product is exact. The N x M
+  kernel and what is M x D take two, 16 to 17 bits, and bottleneck tokens of fp32 three, which are all 24.
 
 A single 16-bit term for the N x M kernel would not do: the inverse amplifies its rounding, up to 1 / ridge times.
 """
@@ -93,14 +93,15 @@ def dot_bf16(a, b, acc):
 
 @triton.jit
 def two_terms(x, PRECISION: tl.constexpr):
-    """The two bf16 terms of x under `split`, the larger first; x twice where it is its own term, or without `split`.
+    """The two bf16 terms of x under `split`, the larger first; x twice where it is bf16 itself, or without `split`.
 
     A kernel splits before its loop what it can: the compiler moves the arithmetic out of a loop by itself, but would
     store the terms to shared memory in every turn.
     """
     x_0 = x
     x_1 = x
-    if PRECISION == "split" and x.dtype == tl.float32:
+    if PRECISION == "split" and x.dtype != tl.bfloat16:
+        x = x.to(tl.float32)
         head = nearest_bf16(x)
         x_0 = head.to(tl.bfloat16)
         x_1 = to_bf16(x - head)
@@ -109,11 +110,11 @@ def two_terms(x, PRECISION: tl.constexpr):
 
 @triton.jit
 def three_terms(x, PRECISION: tl.constexpr):
-    """The same with a third term, which holds the last bits."""
+    """The same with a third term, which holds the last bits of an fp32 x."""
     x_0, x_1 = two_terms(x, PRECISION)
     x_2 = x
-    if PRECISION == "split" and x.dtype == tl.float32:
-        x_2 = to_bf16(x - x_0.to(tl.float32) - x_1.to(tl.float32))
+    if PRECISION == "split" and x.dtype != tl.bfloat16:
+        x_2 = to_bf16(x.to(tl.float32) - x_0.to(tl.float32) - x_1.to(tl.float32))
     return x_0, x_1, x_2
 
 
@@ -148,7 +149,8 @@ def row_sums(s_0, s_1, COLUMNS: tl.constexpr, PRECISION: tl.constexpr):
     other products of these terms do, so that what is the same in both cancels in their difference.
     """
     if PRECISION == "split":
-        ones = tl.full((s_0.shape[1], COLUMNS), 1.0, tl.bfloat16)
+        # Some releases of the interpreter have no bf16 constants.
+        ones = tl.full((s_0.shape[1], COLUMNS), 1.0, tl.float32).to(tl.bfloat16)
         sums = tl.zeros((s_0.shape[0], COLUMNS), tl.float32)
         sums = dot(s_0, s_1, s_1, 2, ones, ones, ones, 1, sums, PRECISION)
     else:

@@ -19,6 +19,11 @@ CHUNK = 512
 # Above it the m x m part runs as batched products: 2 m^3 operations on 12 m^2 bytes are bound by arithmetic from about
 # m = 64 on, so there is no traffic left to save, and two matrices of 128 x 128 fp32 do not fit in registers.
 MAX_ON_CHIP = 64
+# Channels of a head up to which a pass over N has registers to spare.
+NARROW = 32
+# By warps of a program that has Newton's iteration on tensor cores: three programs of a multiprocessor, or two of twice
+# the warps, hide each other's waiting. Without the limit some compilers take 230 for the step size before the loop.
+NEWTON_REGISTERS = {4: 168, 8: 128}
 
 
 @dataclass(frozen=True)
@@ -32,23 +37,26 @@ class Tiling:
     warps: int
     stages: int
 
-    def options(self) -> dict[str, int]:
-        """Keyword arguments of a launch."""
+    def options(self, newton: bool = False) -> dict[str, int]:
+        """Keyword arguments of a launch; newton: of heads of at most 32 channels with Newton's iteration beside."""
         # Multiply-adds are meant, and whether they are the default differs between releases.
-        return {"BLOCK_N": self.block_n, "num_warps": self.warps, "num_stages": self.stages, "enable_fp_fusion": True}
+        options = {
+            "BLOCK_N": self.block_n,
+            "num_warps": self.warps,
+            "num_stages": self.stages,
+            "enable_fp_fusion": True,
+        }
+        return options | {"maxnreg": NEWTON_REGISTERS[self.warps]} if newton else options
 
 
 def pass_tiling(q: Tensor, bottleneck: Tensor, v: Tensor, backward: bool) -> Tiling:
     """How a pass over the tokens of q `[B, H, N, D]` is cut."""
     num_tokens = q.shape[2]
     width = max(q.shape[3], v.shape[3])
-    narrow = width <= 32
+    narrow = width <= NARROW
     precision = product_precision(q, v)
     if precision == "ieee":
         block_n, warps, stages = (32 if narrow else 16), 8, 1
-    elif precision == "tf32x3":
-        forward = (64, 4, 3) if narrow else (64, 8, 2)
-        block_n, warps, stages = ((16, 8, 1) if narrow else (32, 8, 2)) if backward else forward
     elif backward:
         block_n, warps, stages = (64 if narrow else 32), (4 if width <= 64 else 8), 2
     else:
@@ -76,12 +84,11 @@ def widths(q: Tensor, v: Tensor) -> dict[str, int]:
     return {"D": q.shape[-1], "DV": v.shape[-1], "BLOCK_D": side(q.shape[-1]), "BLOCK_DV": side(v.shape[-1])}
 
 
-def solve_options(bottleneck: Tensor, partial: Tensor, precision: str) -> dict[str, int | str]:
+def solve_options(size: int, precision: str) -> dict[str, int | str]:
     """Constants and options of the m x m kernels, one program for each problem."""
-    block_m = side(bottleneck.shape[2])
+    block_m = side(size)
     return {
         "BLOCK_M": block_m,
-        **widths(bottleneck, partial),
         # Three tf32 products where inputs carry 16 bits, otherwise fp32.
         "PRECISION": "ieee" if precision == "ieee" else "tf32x3",
         # A warp group, 4 warps, holds a tensor-core product of 64 x 64 whole; the operands of ordinary cores need 8.
@@ -92,16 +99,12 @@ def solve_options(bottleneck: Tensor, partial: Tensor, precision: str) -> dict[s
 
 def product_precision(q: Tensor, v: Tensor) -> str:
     """The PRECISION of products over N (see tiles.py) that is as exact as fp32 beside the rounding of these dtypes."""
-    if torch.float32 in (q.dtype, v.dtype):
-        return "ieee"
-    return "split" if q.dtype == v.dtype == torch.bfloat16 else "tf32x3"
+    return "ieee" if torch.float32 in (q.dtype, v.dtype) else "split"
 
 
 def newton_options(size: int) -> dict[str, int | str]:
     """Constants and options of the kernel of Newton's iteration alone, one program for each problem."""
     options = {"BLOCK_M": side(size), "PRECISION": "ieee", "num_warps": 4, "enable_fp_fusion": True}
     if options["BLOCK_M"] == 64:
-        # Three programs of a multiprocessor hide each other's waiting. Without the limit some compilers take 230
-        # registers for the step size, which stands before the loop.
-        options |= {"PRECISION": "fp16x3", "maxnreg": 168}
+        options |= {"PRECISION": "fp16x3", "maxnreg": NEWTON_REGISTERS[4]}
     return options

@@ -26,8 +26,13 @@ STRIDES = ("_batch", "_head", "_row", "_column", "_problem")
 
 
 def compiled(kernel, dtypes: dict, constants: dict, unit_strides: set, options: dict, aligned: bool = True):
-    """The kernel as it is launched on large tensors: pointers and, if aligned, sizes and strides divisible by 16."""
+    """The kernel as it is launched on large tensors: pointers and, if aligned, sizes and strides divisible by 16.
+
+    options: of a launch, in which capitals name constants.
+    """
     signature, constexprs, attributes = {}, {}, {}
+    constants = constants | {name: value for name, value in options.items() if name.isupper()}
+    options = {name: value for name, value in options.items() if not name.isupper()}
     for index, parameter in enumerate(kernel.params):
         name = parameter.name
         if parameter.is_constexpr or name in unit_strides:
@@ -63,22 +68,22 @@ def kernels(
     unit_strides = {f"{name}_{unit}" for name in ("q", "v", "x", "r", "g", "gq", "gv")} | {"b_column"}
     precision = tiling.product_precision(q, q)
     constants = {**tiling.tile_sides(q, bottleneck, q), "NORMALIZE": normalize, "PRECISION": precision}
-    for name in ("kernel_sums", "kernel_outputs", "kernel_gradients"):
-        cut = tiling.pass_tiling(q, bottleneck, q, backward=name == "kernel_gradients")
-        options = cut.options()
-        fixed = {**constants, "HAS_RESIDUAL": True, "BLOCKS": cut.blocks, "BLOCK_N": options.pop("BLOCK_N")}
-        if name != "kernel_gradients":
-            yield name, getattr(forward, name), dtypes, fixed, unit_strides, options
-            continue
-        for tokens, tokens_too in ((True, True),) if cut.blocks == 1 else ((True, False), (False, True)):
-            fixed |= {"OF_TOKENS": tokens, "OF_BOTTLENECK": tokens_too, "BLOCKS": cut.blocks if tokens else 1}
-            yield f"{name} {tokens} {tokens_too}", backward.kernel_gradients, dtypes, fixed, unit_strides, options
+    constants |= {"INVERSE": inverse, "START": "guarded" if normalize else "rowsum", "BLOCK_A": tiling.side(m)}
+    cut = tiling.pass_tiling(q, bottleneck, q, backward=False)
+    of_gradients = constants | {"INVERSE": "none", "NORMALIZE": False}
+    yield "kernel_sums of gradients", forward.kernel_sums, dtypes, of_gradients, unit_strides, cut.options()
+    of_outputs = constants | {"HAS_RESIDUAL": True, "BLOCKS": cut.blocks}
+    yield "kernel_outputs", forward.kernel_outputs, dtypes, of_outputs, unit_strides, cut.options()
     if m <= tiling.MAX_ON_CHIP:
-        options = tiling.solve_options(bottleneck, q, precision)
-        fixed = {**constants, "INVERSE": inverse, "START": "guarded" if normalize else "rowsum"}
-        fixed |= {name: options.pop(name) for name in list(options) if name.isupper()}
+        options = cut.options(newton=inverse == "newton" and d <= tiling.NARROW)
+        yield "kernel_sums", forward.kernel_sums, dtypes, constants, unit_strides, options
         for name in ("solve_forward", "solve_backward"):
-            yield name, getattr(solve, name), dtypes, fixed, unit_strides, options
+            yield name, getattr(solve, name), dtypes, constants, unit_strides, tiling.solve_options(m, precision)
+    cut = tiling.pass_tiling(q, bottleneck, q, backward=True)
+    for tokens, tokens_too in ((True, True),) if cut.blocks == 1 else ((True, False), (False, True)):
+        parts = {"OF_TOKENS": tokens, "OF_BOTTLENECK": tokens_too, "BLOCKS": cut.blocks if tokens else 1}
+        name = f"kernel_gradients {tokens} {tokens_too}"
+        yield name, backward.kernel_gradients, dtypes, constants | parts, unit_strides, cut.options()
 
 
 def resources(program, folder: Path) -> dict[str, int]:
@@ -97,7 +102,7 @@ def own_cache(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "bottleneck_dtype", "programs"),
-    [("kernel_sums", FP32, 4), ("kernel_outputs", FP32, 4), ("kernel_gradients", BF16, 2)],
+    [("kernel_sums", FP32, 3), ("kernel_outputs", FP32, 4), ("kernel_gradients", BF16, 2)],
 )
 def test_passes_over_tokens_use_tensor_cores_and_spill_nothing(tmp_path, name, bottleneck_dtype, programs):
     case = {name.split()[0]: arguments for name, *arguments in kernels(49, 32, BF16, bottleneck_dtype, "maps")}
@@ -129,10 +134,8 @@ def test_sizes_of_one_compile(inverse):
 )
 def test_newton_inverse_stays_on_chip(tmp_path, m, start, ones):
     options = tiling.newton_options(m)
-    constants = {"START": start, **{name: options.pop(name) for name in list(options) if name.isupper()}}
-    program = compiled(
-        newton.newton_inverse, {"a": FP32, "inverse": FP32}, constants, ones | {"a_column"}, options, aligned=False
-    )
+    dtypes = {"a": FP32, "inverse": FP32}
+    program = compiled(newton.newton_inverse, dtypes, {"START": start}, ones | {"a_column"}, options, aligned=False)
     assert ("wgmma" in program.asm["ptx"]) == (m > 32)
     used = resources(program, tmp_path)
     assert used["STACK"] == 0

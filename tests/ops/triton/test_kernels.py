@@ -75,8 +75,8 @@ def check(tensors: dict, variant: dict) -> None:
     fused = outputs_and_gradients(soft_attention, tensors, dict(variant, backend="triton"))
     eager = outputs_and_gradients(soft_attention, tensors, dict(variant, backend="eager"))
     exact = outputs_and_gradients(soft_attention_reference, tensors, variant, lambda x: x.double())
-    # With bf16, fp32 operands of a product are two bf16 terms: 17 bits.
-    rounding = 2.0**-17 if tensors["v"].dtype == BF16 else torch.finfo(FP32).eps
+    # With 16 bits, fp32 operands of a product are two bf16 terms: 17 bits.
+    rounding = torch.finfo(FP32).eps if tensors["v"].dtype == FP32 else 2.0**-17
     assert fused.keys() == eager.keys()
     for name, value in exact.items():
         assert fused[name].dtype == eager[name].dtype, name
