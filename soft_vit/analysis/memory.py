@@ -29,9 +29,11 @@ class LiveTensors(TorchDispatchMode):
         self._live: set[int] = set()
 
     def __torch_dispatch__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        given = {x.untyped_storage()._cdata for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)}
         out = function(*args, **(kwargs or {}))
         for tensor in tree_leaves(out):
-            if isinstance(tensor, torch.Tensor):
+            # A view of a tensor from before makes no bytes.
+            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage()._cdata not in given:
                 self._track(tensor.untyped_storage())
         return out
 

@@ -20,6 +20,15 @@ def test_peak_by_hand(device):
     assert peak_memory(work, device) == 16_000
 
 
+@pytest.mark.parametrize(
+    "look", [lambda x: x.mT, lambda x: x.flatten(), lambda x: x[0], lambda x: x.detach(), torch.relu_]
+)
+def test_tensors_from_before_are_not_counted(look):
+    x = torch.zeros(8, 125)
+    assert peak_memory(lambda: look(x), "cpu") == 0
+    assert peak_memory(lambda: look(x) + 1, "cpu") == look(x).nbytes
+
+
 def test_freed_memory_is_not_counted():
     with LiveTensors() as watch:
         for _ in range(5):
