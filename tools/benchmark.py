@@ -1,7 +1,8 @@
 """Speed and memory side by side, in one process, of models, of the attention operator or of Newton's inverse alone.
 
 python tools/benchmark.py pvt_v2_b1 soft_tiny soft_tiny+naive
-python tools/benchmark.py --op naive newton cholesky softmax --tokens 784 3136 12544 50176
+python tools/benchmark.py pvt_v2_b1 soft_tiny+triton soft_tiny+eager --batch-size auto --dtype bfloat16
+python tools/benchmark.py --op naive newton cholesky softmax --tokens 784 3136 12544 50176 --bandwidth
 python tools/benchmark.py --op newton_inverse-products newton_inverse --problems 4096
 """
 
@@ -13,10 +14,18 @@ from pathlib import Path
 import torch
 
 import soft_vit  # noqa: F401 - registers the models
+from soft_vit.analysis.bandwidth import copy_bandwidth
+from soft_vit.analysis.batch_search import MOST_ON_CPU, MOST_ON_GPU
 from soft_vit.analysis.inverse_benchmark import INVERSES, measure_inverse
 from soft_vit.analysis.operator_benchmark import OPERATORS, measure_operator, operator_table, slope_table
-from soft_vit.analysis.throughput import MODES, VARIANTS, measure_throughput, throughput_table
+from soft_vit.analysis.pyramid import require_device
+from soft_vit.analysis.throughput import MODES, measure_throughput, throughput_table
 from soft_vit.analysis.timing import machine_description, rows_as_csv
+from soft_vit.analysis.variants import VARIANTS
+
+
+def number_or_auto(text: str) -> int | str:
+    return text if text == "auto" else int(text)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -25,10 +34,27 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("models", nargs="*", help=f"timm names, with {variants}; ratios are against the first")
     of = f"of {', '.join(OPERATORS)}, or of {', '.join(INVERSES)}"
     parser.add_argument("--op", nargs="+", choices=[*OPERATORS, *INVERSES], metavar="OPERATOR", help=of)
-    parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument(
+        "--batch-size",
+        type=number_or_auto,
+        default=8,
+        metavar="B",
+        help="8 by default; auto: for each model and mode that of most images per second among 8, 16, 32 ...",
+    )
+    parser.add_argument(
+        "--max-batch-size",
+        type=int,
+        metavar="B",
+        help=f"where auto ends at the latest, by default {MOST_ON_GPU} on a GPU and {MOST_ON_CPU} on a CPU",
+    )
     parser.add_argument("--img-size", type=int, nargs="+", default=[224], metavar="SIZE", help="side, or height width")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES)
     parser.add_argument("--memory", action="store_true", help="the peak of a step as well")
+    parser.add_argument(
+        "--bandwidth",
+        action="store_true",
+        help="of the operator: the least bytes over the time, against a copy; memory beyond inputs and outputs",
+    )
     parser.add_argument("--tokens", type=int, nargs="+", default=[784, 3136, 12544, 50176], metavar="N")
     parser.add_argument(
         "--problems", type=int, nargs="+", default=[64, 256, 1024], metavar="P", help="of newton_inverse"
@@ -50,15 +76,24 @@ def main(argv: Sequence[str] | None = None) -> None:
     of_inverse = bool(args.op) and args.op[0] in INVERSES
     if args.op and not set(args.op) <= set(INVERSES if of_inverse else OPERATORS):
         parser.error("give forms of the operator, or of newton_inverse, to --op, and not both.")
+    if args.op and args.batch_size == "auto":
+        parser.error("--batch-size auto is for models; give a number with --op.")
+    if args.max_batch_size and args.batch_size != "auto":
+        parser.error("--max-batch-size is for --batch-size auto; leave it out.")
+    if args.bandwidth and (of_inverse or not args.op):
+        parser.error("--bandwidth is for --op with forms of the operator; leave it out.")
     if args.threads:
         torch.set_num_threads(args.threads)
     common = dict(rounds=args.rounds, device=args.device, dtype=getattr(torch, args.dtype))
+    bandwidth = None
     try:
+        require_device(args.device)
         if of_inverse:
             timings = measure_inverse(args.op, args.problems, num_bottleneck=args.num_bottleneck, **common)
             what = f"{args.num_bottleneck} x {args.num_bottleneck}"
             table = operator_table(timings, "problems")
         elif args.op:
+            bandwidth = copy_bandwidth(args.device, args.rounds) if args.bandwidth else None
             timings = measure_operator(
                 args.op,
                 args.tokens,
@@ -70,19 +105,27 @@ def main(argv: Sequence[str] | None = None) -> None:
                 **common,
             )
             what = f"batch {args.batch_size}, {args.num_heads} heads of {args.head_dim}, M = {args.num_bottleneck}"
-            table = f"{operator_table(timings)}\n\n{slope_table(timings)}".rstrip()
+            table = f"{operator_table(timings, bandwidth=bandwidth)}\n\n{slope_table(timings)}".rstrip()
         else:
             height, width = (args.img_size * 2)[:2]
-            images = dict(batch_size=args.batch_size, img_size=(height, width))
-            timings = measure_throughput(args.models, **images, modes=args.modes, memory=args.memory, **common)
-            what = f"batch {args.batch_size}, {height} x {width}"
+            batches = dict(batch_size=args.batch_size, max_batch_size=args.max_batch_size)
+            options = dict(img_size=(height, width), modes=args.modes, memory=args.memory)
+            timings = measure_throughput(args.models, **batches, **options, **common)
+            what = f"{height} x {width}"
             table = throughput_table(timings)
     except ValueError as error:
         parser.exit(1, f"{error}\n")
+    except torch.cuda.OutOfMemoryError:
+        parser.exit(1, "The GPU has no memory for a step; give fewer of --batch-size, --tokens or --problems.\n")
     machine, today = machine_description(args.device), datetime.date.today().isoformat()
-    print(f"{today}; {machine}; {what}, {args.dtype}\n\n{table}")
+    same = dict(date=today, machine=machine, case=what, dtype=args.dtype)
+    head = f"{today}; {machine}; {what}, {args.dtype}"
+    if bandwidth:
+        same["bandwidth_gb_per_s"] = bandwidth
+        head += f"; a copy in memory moves {bandwidth:.3g} GB/s"
+    print(f"{head}\n\n{table}")
     if args.csv:
-        args.csv.write_text(rows_as_csv(timings, date=today, machine=machine, case=what, dtype=args.dtype))
+        args.csv.write_text(rows_as_csv(timings, **same))
 
 
 if __name__ == "__main__":

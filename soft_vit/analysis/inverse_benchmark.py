@@ -45,6 +45,7 @@ class InverseTiming:
     lower_ms: float
     upper_ms: float
     memory_mb: float
+    extra_memory: float
 
 
 def measure_inverse(

@@ -33,10 +33,18 @@ OPERATORS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 
 PASSES = ("forward", "forward+backward")
 
+# Inputs and results of N tokens that are read or written.
+TRAFFIC = {"forward": 4, "forward+backward": 4 + 1 + 7}
+
 
 @dataclass
 class OperatorTiming:
-    """One form at one length: milliseconds, median over rounds and quartiles; MB at the peak beyond the inputs."""
+    """One form at one length: milliseconds, median over rounds and quartiles; MB at the peak beyond the inputs.
+
+    extra_memory: what the peak has beyond inputs and outputs, as a fraction of inputs and outputs. With backward, the
+    gradient that comes in is an input and the three that go out are outputs.
+    gb_per_s: `least_traffic` over the median; None for softmax attention, which is another function.
+    """
 
     operator: str
     direction: str
@@ -45,6 +53,20 @@ class OperatorTiming:
     lower_ms: float
     upper_ms: float
     memory_mb: float
+    extra_memory: float
+    gb_per_s: float | None = None
+
+
+def least_traffic(direction: str, v: Tensor) -> int:
+    """Bytes that a call in this direction moves at least where no N x M matrix is stored; v: `[B, H, N, D]`.
+
+    Forward reads q and v for `K1^T v`, then q again for x, which it writes: 4 tensors as large as v (the operator is
+    called without a residual, which would be a fifth). Backward reads q and dx for `K1^T dx`, then q, v and dx for dq
+    and dv, which it writes: 7. Between them the benchmark writes dx. What has no N, as the bottleneck tokens and
+    `K1^T v`, is left out. The naive form computes the same function, so the same bytes count for it; from a cache
+    that holds q and v in part, any form may get more than memory's bandwidth.
+    """
+    return TRAFFIC[direction] * v.nbytes
 
 
 def measure_operator(
@@ -76,8 +98,9 @@ def measure_operator(
         for length in tokens:
             shapes = [(batch_size, num_heads, n, head_dim) for n in (length, num_bottleneck, length)]
             inputs = [torch.randn(shape, device=device, dtype=dtype) * scale for shape in shapes]
-            for direction, name, *figures in time_forms(forms, inputs, rounds, device, bar):
-                timings.append(OperatorTiming(name, direction, length, *figures))
+            for direction, name, milliseconds, *figures in time_forms(forms, inputs, rounds, device, bar):
+                rate = None if name == "softmax" else least_traffic(direction, inputs[-1]) / milliseconds / 1e6
+                timings.append(OperatorTiming(name, direction, length, milliseconds, *figures, rate))
     return timings
 
 
@@ -93,40 +116,52 @@ def time_forms(
     inputs: Sequence[Tensor],
     rounds: int,
     device: str | torch.device,
-    bar: tqdm,
-) -> Iterator[tuple[str, str, float, float, float, float]]:
+    bar: tqdm | None = None,
+) -> Iterator[tuple[str, str, float, float, float, float, float]]:
     """For each of `PASSES` and each form of a function, called in turn on the same inputs: the pass, the form's name,
-    median and quartiles in milliseconds, and MB at the peak beyond the inputs."""
+    median and quartiles in milliseconds, MB at the peak beyond the inputs, and `OperatorTiming.extra_memory`."""
     for direction in PASSES:
         call = _forward if direction == "forward" else _forward_backward
         steps = {name: partial(call, form, inputs) for name, form in forms.items()}
         for name, seconds in time_in_turn(steps, rounds, device, bar).items():
-            yield direction, name, *(1e3 * value for value in spread(seconds)), peak_memory(steps[name], device) / 2**20
+            peak = peak_memory(steps[name], device)
+            # All of it is alive when the step ends, so it is in the peak.
+            made = _bytes(steps[name]())
+            extra = (peak - made) / (made + _bytes(inputs))
+            yield direction, name, *(1e3 * value for value in spread(seconds)), peak / 2**20, extra
 
 
-def _forward(operator: Callable[..., Tensor], inputs: Sequence[Tensor]) -> None:
+def _bytes(tensors: Sequence[Tensor | None]) -> int:
+    return sum(tensor.nbytes for tensor in tensors if tensor is not None)
+
+
+def _forward(operator: Callable[..., Tensor], inputs: Sequence[Tensor]) -> tuple[Tensor]:
     with torch.inference_mode():
-        operator(*inputs)
+        return (operator(*inputs),)
 
 
-def _forward_backward(operator: Callable[..., Tensor], inputs: Sequence[Tensor]) -> None:
+def _forward_backward(operator: Callable[..., Tensor], inputs: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
     inputs = [tensor.detach().requires_grad_() for tensor in inputs]
     out = operator(*inputs)
-    torch.autograd.grad(out, inputs, torch.ones_like(out), allow_unused=True)
+    grad = torch.ones_like(out)
+    return out, grad, *torch.autograd.grad(out, inputs, grad, allow_unused=True)
 
 
-def operator_table(timings: Sequence[Any], size: str = "tokens") -> str:
+def operator_table(timings: Sequence[Any], size: str = "tokens", bandwidth: float | None = None) -> str:
     """A Markdown table of `OperatorTiming`, or of figures by another size than the number of tokens.
 
-    The ratio says how many times faster than the first form a form is.
+    The ratio says how many times faster than the first form a form is. bandwidth, in GB/s, brings columns of
+    `gb_per_s`, alone and against it, and of `extra_memory`.
     """
-    heading = "N" if size == "tokens" else size
-    lines = [f"| pass | {heading} | operator | ms | quartiles | ratio | memory (MB) |", "|---|---|---|---|---|---|---|"]
+    columns = ["pass", "N" if size == "tokens" else size, "operator", "ms", "quartiles", "ratio", "memory (MB)"]
+    if bandwidth:
+        columns += ["GB/s", "% of bandwidth", "extra memory / (inputs + outputs)"]
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     base: dict[tuple[str, int], float] = {}
     for t in timings:
         ratio = base.setdefault((t.direction, getattr(t, size)), t.median_ms) / t.median_ms
         quartiles = f"{t.lower_ms:.3g} - {t.upper_ms:.3g}"
-        cells = (
+        cells = [
             t.direction,
             getattr(t, size),
             t.operator,
@@ -134,7 +169,11 @@ def operator_table(timings: Sequence[Any], size: str = "tokens") -> str:
             quartiles,
             f"{ratio:.2f}",
             f"{t.memory_mb:.1f}",
-        )
+        ]
+        if bandwidth:
+            rate = t.gb_per_s
+            cells += ["", ""] if rate is None else [f"{rate:.3g}", f"{100 * rate / bandwidth:.0f}"]
+            cells.append(f"{t.extra_memory:.2f}")
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
 

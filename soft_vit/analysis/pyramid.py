@@ -28,7 +28,7 @@ def load_pyramid(
     FileNotFoundError, and WeightsError for recorded weights that cannot be had.
     """
     require_pyramid(name)
-    _require_device(device)
+    require_device(device)
     if checkpoint is not None and pretrained:
         raise ValueError(f"Both a checkpoint, {checkpoint}, and pretrained weights are given; choose one of them.")
     if img_size is not None and len(img_size) > 2:
@@ -55,7 +55,7 @@ def require_pyramid(name: str) -> None:
         raise ValueError(f"{name} is not a pyramid of this package; give a name such as soft_tiny.")
 
 
-def _require_device(device: str | torch.device) -> None:
+def require_device(device: str | torch.device) -> None:
     try:
         # A name may be right and the device not there.
         torch.empty(0, device=device)

@@ -1,35 +1,24 @@
 """Images per second and memory of several models side by side, in one process."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
-import timm
 import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from soft_vit.analysis.batch_search import best_batch_size, default_limit
 from soft_vit.analysis.memory import peak_memory
-from soft_vit.analysis.naive import naive_formulation
 from soft_vit.analysis.timing import check_rounds, spread, time_in_turn
-from soft_vit.models.folding import fold_batch_norm
+from soft_vit.analysis.variants import create_variant
 
 MODES = ("inference", "training")
+SEARCH_ROUNDS = 3
 
-
-def checkpointed(model: nn.Module) -> nn.Module:
-    """Let a timm model compute its activations again in backward; returns it."""
-    model.set_grad_checkpointing()
-    return model
-
-
-VARIANTS: dict[str, Callable[[nn.Module], nn.Module]] = {
-    "naive": naive_formulation,
-    "folded": fold_batch_norm,
-    "compiled": torch.compile,
-    "checkpointed": checkpointed,
-}
-"""What a name such as `soft_tiny+naive` makes of the model; a folded one has inference alone."""
+# A mode and the name of a model.
+Case = tuple[str, str]
 
 
 @dataclass
@@ -38,32 +27,18 @@ class Timing:
 
     model: str
     mode: str
+    batch_size: int
     median: float
     lower: float
     upper: float
     memory_mb: float | None = None
 
 
-def create_variant(name: str, **kwargs: object) -> nn.Module:
-    """A timm model by name, with the variants after each `+` applied: `soft_tiny+naive`, `soft_tiny+folded+compiled`.
-
-    Raises ValueError for a model or a variant that there is not.
-    """
-    model_name, *variants = name.split("+")
-    if not timm.is_model(model_name):
-        raise ValueError(f"There is no model {model_name}; timm.list_models() lists those there are.")
-    if unknown := set(variants) - set(VARIANTS):
-        raise ValueError(f"{name} has no variant {min(unknown)}; after a + stand {', '.join(VARIANTS)}.")
-    model = timm.create_model(model_name, **kwargs)
-    for variant in variants:
-        model = VARIANTS[variant](model)
-    return model
-
-
 def measure_throughput(
     names: Sequence[str],
     *,
-    batch_size: int = 8,
+    batch_size: int | Literal["auto"] = 8,
+    max_batch_size: int | None = None,
     img_size: int | tuple[int, int] = 224,
     modes: Sequence[str] = MODES,
     rounds: int = 10,
@@ -75,43 +50,85 @@ def measure_throughput(
     """Time timm models by name, with variants, one step of each in turn, `rounds` times after one round of warm-up.
 
     training is forward, cross-entropy, backward; inference is a forward pass in inference mode. bf16 and fp16 run under
-    autocast. memory: the peak of a step beyond weights and input, by `peak_memory`. Raises ValueError for an unknown
-    mode or name, or fewer than 3 rounds.
+    autocast. batch_size auto: each model in each mode has its own, by `best_batch_size` up to max_batch_size, which is
+    1024 on a GPU and 64 on a CPU by default. memory: the peak of a step beyond weights and input, by `peak_memory`.
+
+    Raises ValueError for an unknown mode or name, a batch of no image, or fewer than 3 rounds.
     """
     if unknown := set(modes) - set(MODES):
         raise ValueError(f"modes={sorted(unknown)} are not known; use some of {', '.join(MODES)}.")
     check_rounds(rounds)
-    height, width = (img_size, img_size) if isinstance(img_size, int) else img_size
-    images = torch.randn(batch_size, 3, height, width, device=device)
-    labels = torch.randint(10, (batch_size,), device=device)
+    limit = default_limit(device) if max_batch_size is None else max_batch_size
+    if (largest := limit if batch_size == "auto" else batch_size) < 1:
+        raise ValueError(f"A batch of {largest} images cannot be timed; use at least 1.")
+    size = (img_size, img_size) if isinstance(img_size, int) else tuple(img_size)
     models = {name: create_variant(name).to(device) for name in names}
+    cases = [(mode, name) for mode in modes for name in models if mode == "inference" or _trains(models[name])]
+    if batch_size == "auto":
+        batches = _best_batch_sizes(cases, models, limit, size, device, dtype, progress)
+    else:
+        batches = dict.fromkeys(cases, batch_size)
+    images, labels = _data(max(batches.values(), default=0), size, device)
     timings = []
-    with tqdm(
-        total=len(modes) * (rounds + 1) * len(models), disable=not progress, desc="benchmark", leave=False
-    ) as bar:
+    with tqdm(total=len(cases) * (rounds + 1), disable=not progress, desc="benchmark", leave=False) as bar:
         for mode in modes:
-            able = {name: model for name, model in models.items() if mode == "inference" or _trains(model)}
-            steps = {name: partial(_STEPS[mode], model, images, labels, dtype) for name, model in able.items()}
-            bar.update((len(models) - len(able)) * (rounds + 1))
+            steps = {
+                name: partial(_STEPS[mode], models[name], images[:batch], labels[:batch], dtype)
+                for (of_mode, name), batch in batches.items()
+                if of_mode == mode
+            }
             for name, seconds in time_in_turn(steps, rounds, device, bar).items():
-                rates = spread([batch_size / s for s in seconds])
+                batch = batches[mode, name]
+                rates = spread([batch / s for s in seconds])
                 peak = peak_memory(steps[name], device) / 2**20 if memory else None
-                timings.append(Timing(name, mode, *rates, peak))
-                models[name].zero_grad(set_to_none=True)
+                timings.append(Timing(name, mode, batch, *rates, peak))
     return timings
+
+
+def _best_batch_sizes(
+    cases: Sequence[Case],
+    models: Mapping[str, nn.Module],
+    limit: int,
+    size: tuple[int, int],
+    device: str | torch.device,
+    dtype: torch.dtype,
+    progress: bool,
+) -> dict[Case, int]:
+    """The batch of most images per second of each case, which is alone meanwhile."""
+    batches = {}
+    with tqdm(cases, disable=not progress, desc="batch sizes", leave=False) as bar:
+        for mode, name in bar:
+
+            def seconds_of_step(batch: int, mode: str = mode, name: str = name) -> float:
+                bar.set_postfix_str(f"{name}, {mode}, {batch}")
+                # A compiled model meets a limited number of sizes, and is eager from then on.
+                torch.compiler.reset()
+                step = partial(_STEPS[mode], models[name], *_data(batch, size, device), dtype)
+                # A machine's moods only make a step longer.
+                return min(time_in_turn({name: step}, SEARCH_ROUNDS, device)[name])
+
+            batches[mode, name] = best_batch_size(seconds_of_step, limit)
+    torch.compiler.reset()
+    return batches
+
+
+def _data(batch_size: int, size: tuple[int, int], device: str | torch.device) -> tuple[Tensor, Tensor]:
+    """Images `[B, 3, height, width]` and labels `[B]`."""
+    return torch.randn(batch_size, 3, *size, device=device), torch.randint(10, (batch_size,), device=device)
 
 
 def throughput_table(timings: Sequence[Timing]) -> str:
     """A Markdown table; the ratio column divides by the first model's median in the same mode."""
     memory = any(t.memory_mb is not None for t in timings)
     lines = [
-        "| mode | model | images / s | quartiles | ratio |" + " memory (MB) |" * memory,
-        "|---" * (5 + memory) + "|",
+        "| mode | model | batch | images / s | quartiles | ratio |" + " memory (MB) |" * memory,
+        "|---" * (6 + memory) + "|",
     ]
     base: dict[str, float] = {}
     for t in timings:
         ratio = t.median / base.setdefault(t.mode, t.median)
-        line = f"| {t.mode} | {t.model} | {t.median:.1f} | {t.lower:.1f} - {t.upper:.1f} | {ratio:.2f} |"
+        rates = f"{t.median:.1f} | {t.lower:.1f} - {t.upper:.1f} | {ratio:.2f}"
+        line = f"| {t.mode} | {t.model} | {t.batch_size} | {rates} |"
         lines.append(line + (f" {t.memory_mb:.0f} |" if t.memory_mb is not None else ""))
     return "\n".join(lines)
 
@@ -132,10 +149,10 @@ def _inference_step(model: nn.Module, images: Tensor, labels: Tensor, dtype: tor
 
 def _training_step(model: nn.Module, images: Tensor, labels: Tensor, dtype: torch.dtype) -> None:
     model.train()
-    model.zero_grad(set_to_none=True)
     with _autocast(images, dtype):
         loss = nn.functional.cross_entropy(model(images), labels)
     loss.backward()
+    model.zero_grad(set_to_none=True)
 
 
 _STEPS = {"inference": _inference_step, "training": _training_step}

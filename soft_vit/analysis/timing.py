@@ -35,19 +35,22 @@ def time_in_turn(
     """Seconds of each step, `rounds` of them, one of each step at a time, after one of each that is not counted.
 
     Each round has an order of its own: what a step leaves in caches and allocators is not to meet always the same one.
-    On a GPU a short step is taken several times at once, so that launching overlaps with computing as it does in use.
+    On a GPU a short step is taken several times at once, so that launching overlaps with computing as it does in use,
+    and once more before, so that the allocator has given it the memory that the others held.
     """
     seconds: dict[Key, list[float]] = {key: [] for key in steps}
     repeats = dict.fromkeys(steps, 1)
+    on_gpu = torch.device(device).type == "cuda"
     order = random.Random(0)
     for round_index in range(check_rounds(rounds) + 1):
         for key in order.sample(list(steps), len(steps)):
+            if on_gpu:
+                # The first call compiles kernels as well.
+                steps[key]()
             elapsed = seconds_of(steps[key], device, repeats[key])
             if round_index:
                 seconds[key].append(elapsed)
-            elif torch.device(device).type == "cuda":
-                # The first call compiles kernels.
-                elapsed = seconds_of(steps[key], device)
+            elif on_gpu:
                 repeats[key] = min(MOST_REPEATS, 1 + int(LEAST_SECONDS / elapsed))
             if bar is not None:
                 bar.update()

@@ -6,9 +6,11 @@ import torch
 from soft_vit.analysis.operator_benchmark import (
     OPERATORS,
     OperatorTiming,
+    least_traffic,
     measure_operator,
     operator_table,
     slope_table,
+    time_forms,
 )
 
 
@@ -27,12 +29,46 @@ def test_every_form_is_timed_at_every_length():
     expected = [(n, direction, name) for n in (20, 45) for direction in directions for name in names]
     assert [(t.tokens, t.direction, t.operator) for t in timings] == expected
     assert all(0 < t.lower_ms <= t.median_ms <= t.upper_ms and t.memory_mb > 0 for t in timings)
+    # Of another function, the bytes would not compare.
+    assert all((t.gb_per_s is None) == (t.operator == "softmax") for t in timings)
     assert len(operator_table(timings).splitlines()) == 2 + len(timings)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("direction", "tensors"), [("forward", "qvqx"), ("forward+backward", "qvqxgqgqvgdd")])
+def test_least_traffic(direction, tensors, dtype):
+    v = torch.empty(2, 3, 63, 16, dtype=dtype)
+    assert least_traffic(direction, v) == len(tensors) * 2 * 3 * 63 * 16 * dtype.itemsize
+
+
+def test_extra_memory_by_hand():
+    """Of `4 (a b)`, through views: forward holds a b beside inputs and x, and backward 4 dx beside all gradients."""
+
+    def form(a, b):
+        return a.flatten() * b.mT.flatten() * 4
+
+    inputs = [torch.randn(20, 25), torch.randn(20, 25).mT]
+    found = {direction: rest[-2:] for direction, _, *rest in time_forms({"form": form}, inputs, 3, "cpu")}
+    size = 500 * 4 / 2**20
+    assert found == {"forward": [2 * size, 1 / 3], "forward+backward": [5 * size, 1 / 6]}
+
+
+def test_columns_of_bandwidth():
+    timings = [
+        OperatorTiming("a", "forward", 10, 1, 1, 1, 5, extra_memory=0.25, gb_per_s=30),
+        OperatorTiming("softmax", "forward", 10, 1, 1, 1, 5, extra_memory=0),
+    ]
+    head, _, *rows = operator_table(timings, bandwidth=120).splitlines()
+    assert [row.split("|")[-4:-1] for row in (head, *rows)] == [
+        [" GB/s ", " % of bandwidth ", " extra memory / (inputs + outputs) "],
+        [" 30 ", " 25 ", " 0.25 "],
+        ["  ", "  ", " 0.00 "],
+    ]
+
+
 def test_slopes_and_ratios():
-    timings = [OperatorTiming("a", "forward", n, n**2, n, n, n) for n in (10, 100)]
-    timings += [OperatorTiming("b", "forward", n, 2 * n, n, n, 3) for n in (10, 100)]
+    timings = [OperatorTiming("a", "forward", n, n**2, n, n, n, 0) for n in (10, 100)]
+    timings += [OperatorTiming("b", "forward", n, 2 * n, n, n, 3, 0) for n in (10, 100)]
     ratios = [line.split("|")[-3].strip() for line in operator_table(timings).splitlines()[2:]]
     assert ratios == ["1.00", "1.00", "5.00", "50.00"]
     assert slope_table(timings).splitlines()[2:] == ["| a | forward | 2.00 | 1.00 |", "| b | forward | 1.00 | 0.00 |"]

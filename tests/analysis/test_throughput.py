@@ -1,9 +1,13 @@
 """The benchmark's bookkeeping; no test looks at how fast anything is."""
 
+from functools import partial
+
 import pytest
 import torch
 
-from soft_vit.analysis.throughput import Timing, create_variant, measure_throughput, throughput_table
+from soft_vit.analysis import throughput
+from soft_vit.analysis.throughput import Timing, measure_throughput, throughput_table
+from soft_vit.analysis.variants import create_variant
 
 
 def test_every_model_is_timed_in_every_mode():
@@ -14,9 +18,10 @@ def test_every_model_is_timed_in_every_mode():
 
 
 def test_ratios_are_against_the_first_model_of_the_mode():
-    rows = [Timing("a", "inference", 10, 9, 11), Timing("b", "inference", 15, 14, 16), Timing("a", "training", 4, 3, 5)]
-    table = throughput_table(rows).splitlines()
-    assert [line.split("|")[-2].strip() for line in table[2:]] == ["1.00", "1.50", "1.00"]
+    figures = [("a", "inference", 8, 10, 9, 11), ("b", "inference", 16, 15, 14, 16), ("a", "training", 32, 4, 3, 5)]
+    table = throughput_table([Timing(*row) for row in figures]).splitlines()
+    cells = [[cell.strip() for cell in line.split("|")] for line in table[2:]]
+    assert [(row[3], row[-2]) for row in cells] == [("8", "1.00"), ("16", "1.50"), ("32", "1.00")]
 
 
 def test_variants_of_a_model():
@@ -29,15 +34,41 @@ def test_variants_of_a_model():
     assert throughput_table(timings).splitlines()[0].split("|")[-2].strip() == "memory (MB)"
 
 
-@pytest.mark.parametrize("name", ["soft_pico", "resnet10t"])
-def test_checkpointing_stores_fewer_activations(name):
-    stored = {}
-    for variant in (name, f"{name}+checkpointed"):
-        model, sizes = create_variant(variant).train(), []
-        with torch.autograd.graph.saved_tensors_hooks(lambda t, to=sizes: to.append(t.numel()) or t, lambda t: t):
-            model(torch.randn(2, 3, 64, 64))
-        stored[variant] = sum(sizes)
-    assert stored[f"{name}+checkpointed"] < stored[name]
+def test_each_case_has_its_own_best_batch(monkeypatch):
+    """Every step takes a second, and there is memory for 20 images in training."""
+    batches = {"inference": [], "training": []}
+
+    def step(mode, model, images, labels, dtype):
+        batches[mode].append(len(images))
+        if mode == "training" and len(images) > 20:
+            raise torch.cuda.OutOfMemoryError
+
+    def time_in_turn(steps, rounds, device, bar=None):
+        return {name: [1.0 for _ in range(rounds) if not step()] for name, step in steps.items()}
+
+    monkeypatch.setattr(throughput, "_STEPS", {mode: partial(step, mode) for mode in batches})
+    monkeypatch.setattr(throughput, "time_in_turn", time_in_turn)
+    timings = measure_throughput(["soft_pico"], batch_size="auto", max_batch_size=32, rounds=4, progress=False)
+    assert [(t.mode, t.batch_size, t.median) for t in timings] == [("inference", 32, 32), ("training", 16, 16)]
+    assert batches == {
+        "inference": [8] * 3 + [16] * 3 + [32] * 7,
+        "training": [8] * 3 + [16] * 3 + [32] + [16] * 4,
+    }
+
+
+def test_auto_for_real():
+    (timing,) = measure_throughput(
+        ["soft_pico"], batch_size="auto", max_batch_size=2, modes=["inference"], img_size=32, rounds=3, progress=False
+    )
+    assert timing.batch_size == 2
+    assert timing.lower <= timing.median <= timing.upper
+
+
+def test_a_training_step_leaves_no_gradients():
+    """Memory is counted beyond what there was before the step."""
+    model = create_variant("soft_pico")
+    throughput._STEPS["training"](model, torch.randn(2, 3, 32, 32), torch.tensor([1, 2]), torch.float32)
+    assert all(parameter.grad is None for parameter in model.parameters())
 
 
 @pytest.mark.parametrize(
@@ -45,9 +76,10 @@ def test_checkpointing_stores_fewer_activations(name):
     [
         ("soft_pico", {"modes": ["flight"]}, "flight"),
         ("soft_pico", {"rounds": 2}, "rounds=2"),
+        ("soft_pico", {"batch_size": 0}, "A batch of 0 images"),
+        ("soft_pico", {"batch_size": "auto", "max_batch_size": 0}, "A batch of 0 images"),
         ("soft_pic", {}, "There is no model soft_pic"),
-        ("soft_pico+fast", {}, "no variant fast; after a . stand naive"),
-        ("softmax_pyramid_pico+naive", {}, "no softmax-free attention"),
+        ("soft_pico+triton", {"img_size": 32}, "backend='triton' runs on a CUDA device"),
     ],
 )
 def test_bad_arguments(name, kwargs, message):

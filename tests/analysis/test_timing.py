@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 
+from soft_vit.analysis import timing
 from soft_vit.analysis.timing import rows_as_csv, seconds_of, spread, time_in_turn
 
 
@@ -25,6 +26,14 @@ def test_everyone_comes_after_everyone():
     time_in_turn({name: partial(calls.append, name) for name in "abc"}, 20, "cpu")
     after = {first + second for first, second in pairwise(calls)}
     assert after >= {"ab", "ac", "ba", "bc", "ca", "cb"}
+
+
+def test_a_short_step_on_a_gpu(monkeypatch):
+    """One call in each round is not counted, and as many follow as make a measurement long enough."""
+    calls = []
+    monkeypatch.setattr(timing, "seconds_of", lambda step, device, repeats=1: calls.append(repeats) or 1e-3)
+    assert time_in_turn({"a": partial(calls.append, "uncounted")}, 3, "cuda") == {"a": [1e-3] * 3}
+    assert calls == ["uncounted", 1] + ["uncounted", 6] * 3
 
 
 def test_repeats_are_averaged():

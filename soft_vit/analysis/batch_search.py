@@ -1,0 +1,51 @@
+"""The batch size with which a model computes most images per second."""
+
+from collections.abc import Callable
+
+import torch
+
+START = 8
+# With 2048 images of 224 x 224, maps inside of small models have more elements than kernels' 32-bit indices reach.
+MOST_ON_GPU = 1024
+# More does not make a CPU faster, and a step lasts many seconds.
+MOST_ON_CPU = 64
+LEAST_GAIN = 1.02
+
+
+def default_limit(device: str | torch.device) -> int:
+    """The largest batch that is worth a try on a device."""
+    return MOST_ON_GPU if torch.device(device).type == "cuda" else MOST_ON_CPU
+
+
+def best_batch_size(seconds_of_step: Callable[[int], float], limit: int) -> int:
+    """The batch with most images per second among 8, 16, 32 ... up to limit; a limit below 8 is the one candidate.
+
+    seconds_of_step: the time of a step by its batch. The search ends where twice the batch gains less than 2 %, and
+    before the first batch for which a GPU has no memory. ValueError where it has none for the first.
+    """
+    rates: dict[int, float] = {}
+    batch, previous = min(START, limit), 0.0
+    while batch <= limit:
+        rate = _images_per_second(seconds_of_step, batch)
+        if rate is None:
+            break
+        rates[batch] = rate
+        if rate < LEAST_GAIN * previous:
+            break
+        batch, previous = 2 * batch, rate
+    if not rates:
+        raise ValueError(
+            f"The GPU has no memory for a batch of {batch}; use a smaller max_batch_size, or smaller images."
+        )
+    return max(rates, key=rates.__getitem__)
+
+
+def _images_per_second(seconds_of_step: Callable[[int], float], batch: int) -> float | None:
+    """None where the GPU has no memory for it."""
+    try:
+        return batch / seconds_of_step(batch)
+    except torch.cuda.OutOfMemoryError:
+        pass
+    # Not while the error is handled: it holds the frames, and with them the tensors, of the step that failed.
+    torch.cuda.empty_cache()
+    return None

@@ -1,0 +1,65 @@
+"""Models by names such as `soft_tiny+naive` or `soft_tiny+folded+compiled`."""
+
+from collections.abc import Callable
+from functools import partial
+
+import timm
+import torch
+from torch import nn
+
+from soft_vit.analysis.naive import naive_formulation
+from soft_vit.layers.attention.soft import SoftAttention
+from soft_vit.models.folding import fold_batch_norm
+from soft_vit.ops.choices import BACKENDS, Backend
+
+
+def checkpointed(model: nn.Module) -> nn.Module:
+    """Let a timm model compute its activations again in backward; returns it."""
+    model.set_grad_checkpointing()
+    return model
+
+
+def with_backend(model: nn.Module, backend: Backend) -> nn.Module:
+    """Compute every softmax-free attention with one backend; returns the model. ValueError for one that has none."""
+    attentions = [module for module in model.modules() if isinstance(module, SoftAttention)]
+    if not attentions:
+        raise ValueError(
+            f"{type(model).__name__} has no softmax-free attention to run on {backend}; give a SOFT model."
+        )
+    for attention in attentions:
+        attention.backend = backend
+    return model
+
+
+FORMS: dict[str, Callable[[nn.Module], nn.Module]] = {
+    "naive": naive_formulation,
+    **{backend: partial(with_backend, backend=backend) for backend in BACKENDS},
+}
+"""Ways to compute the softmax-free attentions of a model, which therefore has at most one of them."""
+
+VARIANTS: dict[str, Callable[[nn.Module], nn.Module]] = {
+    **FORMS,
+    "folded": fold_batch_norm,
+    # Not for any batch size, as torch would have it from the second that it meets.
+    "compiled": partial(torch.compile, dynamic=False),
+    "checkpointed": checkpointed,
+}
+"""What a name such as `soft_tiny+naive` makes of the model; a folded one has inference alone."""
+
+
+def create_variant(name: str, **kwargs: object) -> nn.Module:
+    """A timm model by name, with the variants after each `+` applied in turn; kwargs go to `timm.create_model`.
+
+    Raises ValueError for a model or a variant that there is not, and for two of `FORMS`.
+    """
+    model_name, *variants = name.split("+")
+    if not timm.is_model(model_name):
+        raise ValueError(f"There is no model {model_name}; timm.list_models() lists those there are.")
+    if unknown := set(variants) - set(VARIANTS):
+        raise ValueError(f"{name} has no variant {min(unknown)}; after a + stand {', '.join(VARIANTS)}.")
+    if len(forms := set(variants) & set(FORMS)) > 1:
+        raise ValueError(f"{name} is {' and '.join(sorted(forms))} at once; choose one of {', '.join(FORMS)}.")
+    model = timm.create_model(model_name, **kwargs)
+    for variant in variants:
+        model = VARIANTS[variant](model)
+    return model
