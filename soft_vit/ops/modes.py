@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.nn import Parameter
 
 
 def in_function_transform() -> bool:
@@ -20,3 +21,11 @@ def operations_are_watched() -> bool:
 def is_dual(x: Tensor) -> bool:
     """Whether x carries a tangent of forward-mode differentiation."""
     return forward_ad.unpack_dual(x).tangent is not None
+
+
+def are_dispatched(*tensors: Tensor | None) -> bool:
+    """Whether anybody between Python and the kernels is to see operations on these: a compiler, a mode, a transform."""
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or operations_are_watched() or in_function_transform():
+        return True
+    # Anything but a tensor of torch's own has its own ideas of an operation.
+    return any(type(x) not in (Tensor, Parameter) or is_dual(x) for x in tensors if x is not None)

@@ -12,14 +12,12 @@ from soft_vit.ops.triton.layout import empty
 from soft_vit.ops.triton.solve import solve_backward, solve_forward
 from soft_vit.ops.triton.tiling import (
     MAX_ON_CHIP,
-    NARROW,
     Tiling,
     newton_options,
     pass_tiling,
     product_precision,
     side,
     solve_options,
-    tile_sides,
     widths,
 )
 
@@ -27,6 +25,10 @@ from soft_vit.ops.triton.tiling import (
 def on_device(x: Tensor) -> AbstractContextManager:
     """Triton launches on the current device, which need not be that of x."""
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
+
+
+def tiling_of(q: Tensor, bottleneck: Tensor, v: Tensor, backward: bool) -> Tiling:
+    return pass_tiling(q.shape[2], bottleneck.shape[2], q.shape[3], v.shape[3], product_precision(q, v), backward)
 
 
 def forward(
@@ -42,16 +44,15 @@ def forward(
     layout: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """x, y, W and, normalised, z and s: see `soft_vit.ops.triton.op.forward`."""
-    precision = product_precision(q, v)
-    tiling = pass_tiling(q, bottleneck, v, backward=False)
+    tiling = tiling_of(q, bottleneck, v, backward=False)
     x = empty(v.shape, layout, v)
     with on_device(q):
         options = (inverse, normalize, iters, ridge, start)
         if bottleneck.shape[2] <= MAX_ON_CHIP:
-            partial, w, scale = sums(q, bottleneck, v, tiling, precision, *options)
-            y, z = on_chip_forward(partial, w, scale, inverse, normalize, precision)
+            partial, w, scale = sums(q, bottleneck, v, tiling, *options)
+            y, z = on_chip_forward(partial, w, scale, inverse, normalize, tiling.precision)
         else:
-            partial, _, _ = sums(q, bottleneck, v, tiling, precision)
+            partial, _, _ = sums(q, bottleneck, v, tiling)
             y, w, z, scale = solve_large.forward(bottleneck, partial, *options)
         added = x if residual is None else residual
         kernel_outputs[(partial.shape[0], tiling.chunks)](
@@ -72,8 +73,6 @@ def forward(
             NORMALIZE=normalize,
             HAS_RESIDUAL=residual is not None,
             BLOCKS=tiling.blocks,
-            PRECISION=precision,
-            **tile_sides(q, bottleneck, v),
             **tiling.options(),
         )
     return x, y, w, z, scale
@@ -94,15 +93,14 @@ def backward(
     v_layout: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of q, the bottleneck tokens and v."""
-    precision = product_precision(q, v)
-    tiling = pass_tiling(q, bottleneck, v, backward=True)
+    tiling = tiling_of(q, bottleneck, v, backward=True)
     grad_q, grad_v = empty(q.shape, q_layout, q), empty(v.shape, v_layout, v)
     with on_device(q):
-        partial, _, _ = sums(q, bottleneck, grad, pass_tiling(q, bottleneck, v, backward=False), precision)
+        partial, _, _ = sums(q, bottleneck, grad, tiling_of(q, bottleneck, v, backward=False))
         # One part more than there are chunks: what the kernel between bottleneck tokens adds.
         parts = q.new_empty((y.shape[0], tiling.chunks + 1, *bottleneck.shape[2:]), dtype=torch.float32)
         solve = on_chip_backward if bottleneck.shape[2] <= MAX_ON_CHIP else solve_large.backward
-        grad_z = solve(bottleneck, partial, y, w, z, scale, parts[:, -1], inverse, normalize, precision)
+        grad_z = solve(bottleneck, partial, y, w, z, scale, parts[:, -1], inverse, normalize, tiling.precision)
         for of_tokens, of_bottleneck in ((True, True),) if tiling.blocks == 1 else ((True, False), (False, True)):
             kernel_gradients[(y.shape[0], tiling.chunks, 1 if of_tokens else tiling.blocks)](
                 q,
@@ -130,8 +128,6 @@ def backward(
                 OF_TOKENS=of_tokens,
                 OF_BOTTLENECK=of_bottleneck,
                 BLOCKS=tiling.blocks if of_tokens else 1,
-                PRECISION=precision,
-                **tile_sides(q, bottleneck, v),
                 **tiling.options(),
             )
         grad_bottleneck = parts.sum(1).to(bottleneck.dtype).view(bottleneck.shape)
@@ -143,7 +139,6 @@ def sums(
     bottleneck: Tensor,
     v: Tensor,
     tiling: Tiling,
-    precision: str,
     inverse: str = "none",
     normalize: bool = False,
     iters: int = 0,
@@ -176,9 +171,7 @@ def sums(
         START=start,
         NORMALIZE=normalize,
         BLOCK_A=side(size),
-        PRECISION=precision,
-        **tile_sides(q, bottleneck, v),
-        **tiling.options(newton=inverse == "newton" and max(q.shape[3], v.shape[3]) <= NARROW),
+        **tiling.options(newton=inverse == "newton"),
     )
     return partial, w, scale
 
@@ -238,7 +231,7 @@ def on_chip_backward(
         grad_tokens.stride(0),
         INVERSE=inverse,
         NORMALIZE=normalize,
-        **widths(bottleneck, partial),
+        **widths(bottleneck.shape[3], partial.shape[3]),
         **solve_options(size, precision),
     )
     return grad_z

@@ -4,9 +4,13 @@ Custom operators with fakes and a registered gradient: torch.compile, torch.expo
 Kernels, and Triton with them, are imported at the first call, so that this file needs PyTorch only.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
+from soft_vit.ops.modes import are_dispatched
 from soft_vit.ops.triton.layout import empty, layout_of
 
 
@@ -79,12 +83,36 @@ def _setup_context(ctx, inputs, output) -> None:
 
 
 def _backward(ctx, grad: Tensor, *_) -> tuple[Tensor | None, ...]:
-    gradients = backward(grad, *ctx.saved_tensors, *ctx.options)
+    return _gradients(backward, ctx, grad)
+
+
+def _gradients(function: Callable[..., tuple[Tensor, ...]], ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+    gradients = function(grad, *ctx.saved_tensors, *ctx.options)
     grad_residual = None if ctx.residual_dtype is None else grad.to(ctx.residual_dtype)
     return *gradients, grad_residual, None, None, None, None, None, None, None
 
 
 forward.register_autograd(_backward, setup_context=_setup_context)
+
+
+class _Direct(torch.autograd.Function):
+    """The same without the dispatcher, whose way through Python takes as long as the kernels of a small case."""
+
+    @staticmethod
+    def forward(ctx, *inputs) -> Tensor:
+        from soft_vit.ops.triton import launch
+
+        *arguments, _, v_layout = inputs
+        output = launch.forward(*arguments, v_layout)
+        _setup_context(ctx, inputs, output)
+        return output[0]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        from soft_vit.ops.triton import launch
+
+        return _gradients(launch.backward, ctx, grad)
 
 
 def fused_soft_attention(
@@ -99,5 +127,7 @@ def fused_soft_attention(
     start: str,
 ) -> Tensor:
     """`soft_vit.ops.soft_attention` in Triton, for arguments that `support.unsupported` has nothing against."""
-    options = (inverse, normalize, iters, float(ridge), start)
-    return forward(q, bottleneck, v, residual, *options, layout_of(q), layout_of(v))[0]
+    inputs = (q, bottleneck, v, residual, inverse, normalize, iters, float(ridge), start, layout_of(q), layout_of(v))
+    if are_dispatched(q, bottleneck, v, residual):
+        return forward(*inputs)[0]
+    return _Direct.apply(*inputs)

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -71,6 +72,12 @@ def lacking_here(device: torch.device) -> str | None:
 @torch.compiler.assume_constant_result
 def lacking_in_gpus(wide_heads: bool) -> str | None:
     """What the weakest visible GPU lacks, as the end of a sentence."""
+    return _lacking_in_gpus(wide_heads)
+
+
+# Asking the driver takes as long as a kernel.
+@cache
+def _lacking_in_gpus(wide_heads: bool) -> str | None:
     if not torch.cuda.is_available():
         # Interpreted, or traced for another machine.
         return None

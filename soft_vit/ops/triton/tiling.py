@@ -9,6 +9,7 @@ ordinary cores keep whole rows of both operands in registers, so their tiles are
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -30,41 +31,51 @@ NEWTON_REGISTERS = {4: 168, 8: 128}
 class Tiling:
     """How a pass over N is cut: `chunks` programs a problem and block, each `tiles` tiles of `block_n` tokens."""
 
+    d: int
+    dv: int
+    precision: str
     block_n: int
+    block_m: int
     tiles: int
     chunks: int
     blocks: int
     warps: int
     stages: int
 
-    def options(self, newton: bool = False) -> dict[str, int]:
-        """Keyword arguments of a launch; newton: of heads of at most 32 channels with Newton's iteration beside."""
-        # Multiply-adds are meant, and whether they are the default differs between releases.
+    def options(self, newton: bool = False) -> dict[str, int | str]:
+        """Constants and options of a launch; newton: of one that has Newton's iteration beside."""
         options = {
+            **widths(self.d, self.dv),
+            "PRECISION": self.precision,
             "BLOCK_N": self.block_n,
+            "BLOCK_M": self.block_m,
             "num_warps": self.warps,
             "num_stages": self.stages,
+            # Multiply-adds are meant, and whether they are the default differs between releases.
             "enable_fp_fusion": True,
         }
-        return options | {"maxnreg": NEWTON_REGISTERS[self.warps]} if newton else options
+        if newton and max(self.d, self.dv) <= NARROW:
+            options["maxnreg"] = NEWTON_REGISTERS[self.warps]
+        return options
 
 
-def pass_tiling(q: Tensor, bottleneck: Tensor, v: Tensor, backward: bool) -> Tiling:
-    """How a pass over the tokens of q `[B, H, N, D]` is cut."""
-    num_tokens = q.shape[2]
-    width = max(q.shape[3], v.shape[3])
+@lru_cache(maxsize=1024)
+def pass_tiling(num_tokens: int, num_bottleneck: int, d: int, dv: int, precision: str, backward: bool) -> Tiling:
+    """How a pass over tokens is cut, for heads of d and dv channels of q and v."""
+    width = max(d, dv)
     narrow = width <= NARROW
-    precision = product_precision(q, v)
     if precision == "ieee":
         block_n, warps, stages = (32 if narrow else 16), 8, 1
     elif backward:
         block_n, warps, stages = (64 if narrow else 32), (4 if width <= 64 else 8), 2
     else:
         block_n, warps, stages = 64, 4, (3 if narrow else 2)
+    # Beyond 64 channels, blocks of 64 bottleneck tokens with what belongs to them exceed the shared memory.
+    block_m = min(side(num_bottleneck), 64 if width <= 64 else 32)
     tiles = -(-num_tokens // block_n)
     tiles_a_chunk = -(-tiles // -(-num_tokens // CHUNK))
-    blocks = -(-bottleneck.shape[2] // tile_sides(q, bottleneck, v)["BLOCK_M"])
-    return Tiling(block_n, tiles_a_chunk, -(-tiles // tiles_a_chunk), blocks, warps, stages)
+    chunks, blocks = -(-tiles // tiles_a_chunk), -(-num_bottleneck // block_m)
+    return Tiling(d, dv, precision, block_n, block_m, tiles_a_chunk, chunks, blocks, warps, stages)
 
 
 def side(size: int) -> int:
@@ -72,16 +83,9 @@ def side(size: int) -> int:
     return max(16, 1 << (size - 1).bit_length())
 
 
-def tile_sides(q: Tensor, bottleneck: Tensor, v: Tensor) -> dict[str, int]:
-    """The constants of a pass over N that shapes give: widths, and the sides of tiles."""
-    # Beyond 64 channels, blocks of 64 bottleneck tokens with what belongs to them exceed the shared memory.
-    widest_block = 64 if max(q.shape[3], v.shape[3]) <= 64 else 32
-    return {"BLOCK_M": min(side(bottleneck.shape[2]), widest_block), **widths(q, v)}
-
-
-def widths(q: Tensor, v: Tensor) -> dict[str, int]:
+def widths(d: int, dv: int) -> dict[str, int]:
     """Channels of q and v, and the sides of tiles that hold them."""
-    return {"D": q.shape[-1], "DV": v.shape[-1], "BLOCK_D": side(q.shape[-1]), "BLOCK_DV": side(v.shape[-1])}
+    return {"D": d, "DV": dv, "BLOCK_D": side(d), "BLOCK_DV": side(dv)}
 
 
 def solve_options(size: int, precision: str) -> dict[str, int | str]:

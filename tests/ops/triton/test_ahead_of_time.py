@@ -60,26 +60,25 @@ def kernels(
 ) -> Iterator[tuple]:
     """(name, arguments of `compiled`) of every kernel that this case launches."""
     q = torch.empty(1, 1, 3136, d, dtype=dtype, device="meta")
-    bottleneck = torch.empty(1, 1, m, d, dtype=bottleneck_dtype, device="meta")
     dtypes = dict.fromkeys(("q", "v", "x", "residual", "grad", "grad_q", "grad_v"), dtype)
     dtypes |= dict.fromkeys(("partial", "y", "w", "z", "scale", "grad_z", "grad_tokens"), FP32)
     dtypes["bottleneck"] = bottleneck_dtype
     unit = "row" if layout == "maps" else "column"
     unit_strides = {f"{name}_{unit}" for name in ("q", "v", "x", "r", "g", "gq", "gv")} | {"b_column"}
     precision = tiling.product_precision(q, q)
-    constants = {**tiling.tile_sides(q, bottleneck, q), "NORMALIZE": normalize, "PRECISION": precision}
+    constants = {**tiling.widths(d, d), "NORMALIZE": normalize, "PRECISION": precision}
     constants |= {"INVERSE": inverse, "START": "guarded" if normalize else "rowsum", "BLOCK_A": tiling.side(m)}
-    cut = tiling.pass_tiling(q, bottleneck, q, backward=False)
+    cut = tiling.pass_tiling(3136, m, d, d, precision, backward=False)
     of_gradients = constants | {"INVERSE": "none", "NORMALIZE": False}
     yield "kernel_sums of gradients", forward.kernel_sums, dtypes, of_gradients, unit_strides, cut.options()
     of_outputs = constants | {"HAS_RESIDUAL": True, "BLOCKS": cut.blocks}
     yield "kernel_outputs", forward.kernel_outputs, dtypes, of_outputs, unit_strides, cut.options()
     if m <= tiling.MAX_ON_CHIP:
-        options = cut.options(newton=inverse == "newton" and d <= tiling.NARROW)
+        options = cut.options(newton=inverse == "newton")
         yield "kernel_sums", forward.kernel_sums, dtypes, constants, unit_strides, options
         for name in ("solve_forward", "solve_backward"):
             yield name, getattr(solve, name), dtypes, constants, unit_strides, tiling.solve_options(m, precision)
-    cut = tiling.pass_tiling(q, bottleneck, q, backward=True)
+    cut = tiling.pass_tiling(3136, m, d, d, precision, backward=True)
     for tokens, tokens_too in ((True, True),) if cut.blocks == 1 else ((True, False), (False, True)):
         parts = {"OF_TOKENS": tokens, "OF_BOTTLENECK": tokens_too, "BLOCKS": cut.blocks if tokens else 1}
         name = f"kernel_gradients {tokens} {tokens_too}"

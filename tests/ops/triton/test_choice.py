@@ -131,7 +131,9 @@ def test_weak_gpus_are_left_to_eager(monkeypatch, capability, shared_memory, d, 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
     monkeypatch.setattr(torch.version, "hip", None)
+    support._lacking_in_gpus.cache_clear()
     reason = support.lacking_in_gpus(wide_heads=d > 32)
+    support._lacking_in_gpus.cache_clear()
     assert (reason is None) if message is None else message in reason
 
 
