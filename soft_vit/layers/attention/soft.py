@@ -23,6 +23,23 @@ SAMPLINGS = ("conv", "avg", "random", "first")
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 
 
+def as_autocast(x: Tensor) -> Tensor:
+    """Cast x as autocast would for a layer."""
+    device_type = x.device.type
+    if x.dtype == torch.float32 and device_type != "meta" and torch.is_autocast_enabled(device_type):
+        return x.to(torch.get_autocast_dtype(device_type))
+    return x
+
+
+def expanded_weights(linear: nn.Linear, batch_size: int) -> tuple[Tensor, Tensor | None]:
+    """Weight `[B, C', C]` and bias `[C']` for batched products.
+
+    Cast before they are expanded: autocast would cast, and in backward sum, a copy of the weight for each image.
+    """
+    bias = None if linear.bias is None else as_autocast(linear.bias)
+    return as_autocast(linear.weight).expand(batch_size, -1, -1), bias
+
+
 def project_to_map(x: Tensor, linear: nn.Linear, scale: float = 1.0) -> Tensor:
     """`scale * linear(x)` for tokens `[B, N, C]`, as a map in memory: `[B, C', N]`.
 
@@ -30,17 +47,18 @@ def project_to_map(x: Tensor, linear: nn.Linear, scale: float = 1.0) -> Tensor:
     """
     if not is_untouched(linear, nn.Linear):
         return scale * linear(x).mT
-    weight = linear.weight.expand(x.shape[0], -1, -1)
-    if linear.bias is None:
+    weight, bias = expanded_weights(linear, x.shape[0])
+    if bias is None:
         return scale * torch.bmm(weight, x.mT)
-    return torch.baddbmm(linear.bias[:, None], weight, x.mT, beta=scale, alpha=scale)
+    return torch.baddbmm(bias[:, None], weight, x.mT, beta=scale, alpha=scale)
 
 
 def project_from_map(x: Tensor, linear: nn.Linear) -> Tensor:
     """`linear` on a map `[B, C, N]`, giving tokens `[B, N, C']`."""
     if linear.bias is None or not is_untouched(linear, nn.Linear):
         return linear(x.mT)
-    return torch.baddbmm(linear.bias, x.mT, linear.weight.T.expand(x.shape[0], -1, -1))
+    weight, bias = expanded_weights(linear, x.shape[0])
+    return torch.baddbmm(bias, x.mT, weight.mT)
 
 
 def reduced_grid(feat_size: tuple[int, int], sr_ratio: int, limit: tuple[int, int] | None) -> tuple[int, int]:
@@ -102,6 +120,7 @@ def head_conv(v: Tensor, conv: nn.Module, num_heads: int) -> Tensor:
 
 # Leaves of symbolic tracing: they look at sizes.
 torch.fx.wrap("soft_attention")
+torch.fx.wrap("as_autocast")
 torch.fx.wrap("project_to_map")
 torch.fx.wrap("project_from_map")
 torch.fx.wrap("conv_tokens")
@@ -220,6 +239,8 @@ class SoftAttention(Attention):
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
         B, N, C = x.shape
         H, W = feat_size
+        # Once for both projections.
+        x = as_autocast(x)
         q = project_to_map(x, self.q, self.head_dim**-0.25)
         v = project_to_map(x, self.v)
         bottleneck = self.sample_bottleneck(q.reshape(B * self.num_heads, self.head_dim, H, W))

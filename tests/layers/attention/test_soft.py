@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import prune
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from soft_vit.layers.attention.gaussian import GaussianAttention
 from soft_vit.layers.attention.soft import SoftAttention, SoftNormAttention
@@ -223,3 +224,24 @@ def test_layers_without_bias():
     attn, x = small_attention()
     attn.proj = nn.Linear(16, 16, bias=False).double()
     assert attn(x, (6, 9)).isfinite().all()
+
+
+class LargestCast(TorchDispatchMode):
+    """The number of elements of the largest tensor that changes its dtype."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        if function is torch.ops.aten._to_copy.default and out.dtype != args[0].dtype:
+            self.elements = max(self.elements, out.numel())
+        return out
+
+
+def test_autocast_casts_no_weight_for_each_image():
+    attention = SoftAttention(48, 3, feat_size=(6, 4), sr_ratio=2)
+    x = torch.randn(5, 24, 48, requires_grad=True)
+    with LargestCast() as largest, torch.autocast("cpu", dtype=torch.bfloat16):
+        attention(x, (6, 4)).float().sum().backward()
+    assert 0 < largest.elements <= max(x.numel(), 48 * 48)
+    assert attention.q.weight.grad.dtype == x.grad.dtype == torch.float32
