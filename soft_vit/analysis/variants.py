@@ -10,7 +10,7 @@ from torch import nn
 from soft_vit.analysis.naive import naive_formulation
 from soft_vit.layers.attention.soft import SoftAttention
 from soft_vit.models.folding import fold_batch_norm
-from soft_vit.ops.choices import BACKENDS, Backend
+from soft_vit.ops.choices import BACKENDS
 
 
 def checkpointed(model: nn.Module) -> nn.Module:
@@ -19,26 +19,26 @@ def checkpointed(model: nn.Module) -> nn.Module:
     return model
 
 
-def with_backend(model: nn.Module, backend: Backend) -> nn.Module:
-    """Compute every softmax-free attention with one backend; returns the model. ValueError for one that has none."""
+def with_attributes(model: nn.Module, **attributes: object) -> nn.Module:
+    """Set attributes of every softmax-free attention; returns the model. ValueError for one that has none."""
     attentions = [module for module in model.modules() if isinstance(module, SoftAttention)]
     if not attentions:
-        raise ValueError(
-            f"{type(model).__name__} has no softmax-free attention to run on {backend}; give a SOFT model."
-        )
+        raise ValueError(f"{type(model).__name__} has no softmax-free attention, which {attributes} are for.")
     for attention in attentions:
-        attention.backend = backend
+        vars(attention).update(attributes)
     return model
 
 
 FORMS: dict[str, Callable[[nn.Module], nn.Module]] = {
     "naive": naive_formulation,
-    **{backend: partial(with_backend, backend=backend) for backend in BACKENDS},
+    **{backend: partial(with_attributes, backend=backend) for backend in BACKENDS},
 }
 """Ways to compute the softmax-free attentions of a model, which therefore has at most one of them."""
 
 VARIANTS: dict[str, Callable[[nn.Module], nn.Module]] = {
     **FORMS,
+    # What max_bottleneck=(7, 7) does: the cost is linear in the image, and at 224 pixels nothing changes.
+    "capped": partial(with_attributes, limit=(7, 7)),
     "folded": fold_batch_norm,
     # Not for any batch size, as torch would have it from the second that it meets.
     "compiled": partial(torch.compile, dynamic=False),

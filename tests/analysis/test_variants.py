@@ -28,13 +28,23 @@ def test_every_attention_has_the_backend(name, backend):
     assert {attention.backend for attention in attentions} == {backend}
 
 
+def test_capped_attentions_have_as_many_bottleneck_tokens_at_any_size():
+    counts = {}
+    for name in ("soft_pico", "soft_pico+capped"):
+        attention = next(module for module in create_variant(name).modules() if isinstance(module, SoftAttention))
+        maps = [torch.randn(1, attention.head_dim, side, side) for side in (56, 119)]
+        counts[name] = [attention.sample_bottleneck(q).shape[1] for q in maps]
+    assert counts["soft_pico"][0] == 49 < counts["soft_pico"][1]
+    assert counts["soft_pico+capped"] == [49, 49]
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
         ("soft_pic", "There is no model soft_pic"),
-        ("soft_pico+fast", "no variant fast; after a . stand naive, eager, triton, folded"),
+        ("soft_pico+fast", "no variant fast; after a . stand naive, eager, triton, capped, folded"),
         ("softmax_pyramid_pico+naive", "no softmax-free attention"),
-        ("resnet10t+eager", "no softmax-free attention to run on eager"),
+        ("resnet10t+eager", "no softmax-free attention, which .*eager"),
         ("soft_pico+naive+triton", "is naive and triton at once"),
     ],
 )
