@@ -68,8 +68,9 @@ def chunk_sums(
         v_0, v_1 = two_terms(v_tile, PRECISION)
         zeros = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
         products = dot(l_0, l_1, l_2, LANDMARK_TERMS, q_0, q_1, q_1, Q_TERMS, zeros, PRECISION)
-        k_0, k_1 = two_terms(gaussian(products, half_landmarks, half_square(q_tile, 1), PRECISION), PRECISION)
-        sums = dot(k_0, k_1, k_1, 2, v_0, v_1, v_1, V_TERMS, sums, PRECISION)
+        kernel = gaussian(products, half_landmarks, half_square(q_tile, 1), PRECISION)
+        k_0, k_1, k_2 = three_terms(kernel, PRECISION)
+        sums = dot(k_0, k_1, k_2, V_TERMS + 1, v_0, v_1, v_1, V_TERMS, sums, PRECISION)
     store_tile(partial, sums, slots, num_bottleneck, DV, 1, DV, BLOCK_DV)
 
 

@@ -6,7 +6,8 @@ Precision of products, PRECISION:
   inputs of 16 bits. A bf16 input is its own term, an fp16 input the sum of two: their product is exact. The N x M
   kernel and what is M x D take two, 16 to 17 bits, and bottleneck tokens of fp32 three, which are all 24.
 
-A single 16-bit term for the N x M kernel would not do: the inverse amplifies its rounding, up to 1 / ridge times.
+A single 16-bit term for the N x M kernel would not do: the inverse amplifies the rounding of `K1^T v`, up to 1 / ridge
+times. Beside fp16 inputs two would not do either, so in that product the kernel has a term more than v.
 """
 
 import triton

@@ -75,8 +75,8 @@ def check(tensors: dict, variant: dict) -> None:
     fused = outputs_and_gradients(soft_attention, tensors, dict(variant, backend="triton"))
     eager = outputs_and_gradients(soft_attention, tensors, dict(variant, backend="eager"))
     exact = outputs_and_gradients(soft_attention_reference, tensors, variant, lambda x: x.double())
-    # With 16 bits, fp32 operands of a product are two bf16 terms: 17 bits.
-    rounding = torch.finfo(FP32).eps if tensors["v"].dtype == FP32 else 2.0**-17
+    # With bf16, fp32 operands of a product are two bf16 terms: 17 bits.
+    rounding = 2.0**-17 if tensors["v"].dtype == BF16 else torch.finfo(FP32).eps
     assert fused.keys() == eager.keys()
     for name, value in exact.items():
         assert fused[name].dtype == eager[name].dtype, name
@@ -112,6 +112,7 @@ SMALL = [
     (dict(n=33, m=40, d=72, dv=16, heads=1, dtype=BF16), dict(ROWSUM, normalize=True)),
     # A flat kernel with an exact inverse: the gradient of the bottleneck tokens is a difference of large sums.
     (dict(n=65, m=25, d=32, heads=1, dtype=BF16, bottleneck_dtype=FP32, spread=0.1), dict(CHOLESKY)),
+    (dict(n=65, m=25, d=32, heads=1, dtype=FP16, bottleneck_dtype=FP32, spread=0.03), dict(CHOLESKY)),
 ]
 VARIANTS = (ROWSUM, dict(GUARDED, normalize=True), dict(CHOLESKY, normalize=True))
 # Every size with every dtype and every variant, layouts and fp32 bottleneck tokens in turn.
