@@ -27,5 +27,10 @@ def are_dispatched(*tensors: Tensor | None) -> bool:
     """Whether anybody between Python and the kernels is to see operations on these: a compiler, a mode, a transform."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or operations_are_watched() or in_function_transform():
         return True
-    # Anything but a tensor of torch's own has its own ideas of an operation.
-    return any(type(x) not in (Tensor, Parameter) or is_dual(x) for x in tensors if x is not None)
+    return any(not _is_plain(x) for x in tensors if x is not None)
+
+
+def _is_plain(x: Tensor) -> bool:
+    """Whether x is a tensor of torch's own in memory; anything else has its own ideas of an operation."""
+    # Batches of gradients (`is_grads_batched`) are such tensors without memory.
+    return type(x) in (Tensor, Parameter) and torch._C._has_storage(x) and not is_dual(x)

@@ -13,9 +13,11 @@ def layout_of(x: Tensor) -> str:
 
 def empty(shape: tuple[int, int, int, int], layout: str, like: Tensor) -> Tensor:
     """An empty tensor `[B, H, N, D]` with the dtype and device of like, in the order of layout."""
-    B, H, N, D = shape
+    _, H, N, D = shape
     if layout == "maps":
-        return torch.empty((B, H, D, N), dtype=like.dtype, device=like.device).transpose(2, 3)
-    if layout == "tokens":
-        return torch.empty((B, N, H, D), dtype=like.dtype, device=like.device).transpose(1, 2)
-    return torch.empty((B, H, N, D), dtype=like.dtype, device=like.device)
+        strides = (H * D * N, D * N, 1, N)
+    elif layout == "tokens":
+        strides = (N * H * D, D, H * D, 1)
+    else:
+        strides = (H * N * D, N * D, D, 1)
+    return torch.empty_strided(shape, strides, dtype=like.dtype, device=like.device)

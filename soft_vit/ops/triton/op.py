@@ -112,7 +112,8 @@ class _Direct(torch.autograd.Function):
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
         from soft_vit.ops.triton import launch
 
-        return _gradients(launch.backward, ctx, grad)
+        # Others may look on than at the forward.
+        return _gradients(backward if are_dispatched(grad) else launch.backward, ctx, grad)
 
 
 def fused_soft_attention(

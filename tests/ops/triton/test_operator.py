@@ -97,3 +97,32 @@ def test_newtons_inverse_counts_as_the_eager_form_does(device):
     a = self_gaussian_kernel(torch.randn(4, 9, 16)).to(device)
     counts = {backend: counted(step, (a.clone().requires_grad_(), backend)) for backend in ("eager", "triton")}
     assert counts["triton"] == counts["eager"] > 0
+
+
+def test_who_watches_the_backward_alone_sees_the_operator(device):
+    inputs = tensors(device)
+    x = soft_attention(*inputs, iters=2, backend="triton")
+    with FlopCounterMode(display=False) as counter:
+        torch.autograd.grad(x.sum(), inputs)
+    assert "soft_vit.soft_attention_backward" in {str(name) for name in counter.get_flop_counts()["Global"]}
+
+
+def test_batches_of_gradients(device):
+    inputs = tensors(device, n=9)
+    x = soft_attention(*inputs, iters=2, backend="triton")
+    targets = torch.randn(3, *x.shape, generator=torch.Generator().manual_seed(1)).to(device)
+    together = torch.autograd.grad(x, inputs, targets, is_grads_batched=True, retain_graph=True)
+    for index, target in enumerate(targets):
+        for batch, alone in zip(together, torch.autograd.grad(x, inputs, target, retain_graph=True), strict=True):
+            torch.testing.assert_close(batch[index], alone)
+
+
+@pytest.mark.parametrize("layout", ["maps", "tokens", "heads"])
+def test_result_can_be_changed_in_place(device, layout):
+    q, bottleneck, v = tensors(device)
+    v = {"maps": v, "tokens": v.transpose(1, 2).contiguous().transpose(1, 2), "heads": v.contiguous()}[layout]
+    x = soft_attention(q, bottleneck, v, iters=2, backend="triton")
+    assert x.stride() == v.stride()
+    x += 1
+    x.sum().backward()
+    assert q.grad.isfinite().all()
