@@ -120,7 +120,6 @@ def head_conv(v: Tensor, conv: nn.Module, num_heads: int) -> Tensor:
 
 # Leaves of symbolic tracing: they look at sizes.
 torch.fx.wrap("soft_attention")
-torch.fx.wrap("as_autocast")
 torch.fx.wrap("project_to_map")
 torch.fx.wrap("project_from_map")
 torch.fx.wrap("conv_tokens")
@@ -239,8 +238,6 @@ class SoftAttention(Attention):
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
         B, N, C = x.shape
         H, W = feat_size
-        # Once for both projections.
-        x = as_autocast(x)
         q = project_to_map(x, self.q, self.head_dim**-0.25)
         v = project_to_map(x, self.v)
         bottleneck = self.sample_bottleneck(q.reshape(B * self.num_heads, self.head_dim, H, W))
