@@ -171,7 +171,7 @@ def sums(
         START=start,
         NORMALIZE=normalize,
         BLOCK_A=side(size),
-        **tiling.options(newton=inverse == "newton"),
+        **tiling.options(newton=inverse == "newton" and side(size) == 64),
     )
     return partial, w, scale
 

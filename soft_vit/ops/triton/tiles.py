@@ -27,7 +27,8 @@ LN_2 = tl.constexpr(0.6931471805599453)
 def nearest_bf16(x):
     """Round x to the nearest bf16, ties away from zero; the result is fp32.
 
-    In integers, because a GPU converts single numbers to bf16 in the unit that the exponentials are waiting for.
+    In integers, because a GPU converts single numbers to bf16 in the unit that the exponentials are waiting for. NaN
+    may become a number, but what is left of x is NaN then, so that the two terms together are.
     """
     bits = x.to(tl.int32, bitcast=True)
     return ((bits + 0x8000) & -65536).to(tl.float32, bitcast=True)

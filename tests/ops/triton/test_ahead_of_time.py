@@ -74,7 +74,7 @@ def kernels(
     of_outputs = constants | {"HAS_RESIDUAL": True, "BLOCKS": cut.blocks}
     yield "kernel_outputs", forward.kernel_outputs, dtypes, of_outputs, unit_strides, cut.options()
     if m <= tiling.MAX_ON_CHIP:
-        options = cut.options(newton=inverse == "newton")
+        options = cut.options(newton=inverse == "newton" and tiling.side(m) == 64)
         yield "kernel_sums", forward.kernel_sums, dtypes, constants, unit_strides, options
         for name in ("solve_forward", "solve_backward"):
             yield name, getattr(solve, name), dtypes, constants, unit_strides, tiling.solve_options(m, precision)
@@ -100,15 +100,22 @@ def own_cache(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "bottleneck_dtype", "programs"),
-    [("kernel_sums", FP32, 3), ("kernel_outputs", FP32, 4), ("kernel_gradients", BF16, 2)],
+    ("name", "bottleneck_dtype", "programs", "spilled"),
+    [
+        ("kernel_sums", FP32, 3, 0),
+        ("kernel_sums of gradients", FP32, 4, 0),
+        ("kernel_outputs", FP32, 4, 0),
+        ("kernel_gradients True True", BF16, 2, 0),
+        # Some of what does not change in the loop.
+        ("kernel_gradients True True", FP32, 2, 128),
+    ],
 )
-def test_passes_over_tokens_use_tensor_cores_and_spill_nothing(tmp_path, name, bottleneck_dtype, programs):
-    case = {name.split()[0]: arguments for name, *arguments in kernels(49, 32, BF16, bottleneck_dtype, "maps")}
+def test_passes_over_tokens_use_tensor_cores_and_registers(tmp_path, name, bottleneck_dtype, programs, spilled):
+    case = {name: arguments for name, *arguments in kernels(49, 32, BF16, bottleneck_dtype, "maps")}
     program = compiled(*case[name])
     assert "wgmma" in program.asm["ptx"]
     used = resources(program, tmp_path)
-    assert used["STACK"] == 0
+    assert used["STACK"] <= spilled
     # So many fit on a multiprocessor.
     assert used["REG"] * 32 * case[name][-1]["num_warps"] <= 64 * 1024 // programs
     assert program.metadata.shared <= SHARED_MEMORY // programs

@@ -52,7 +52,11 @@ def inputs(
 
 
 def outputs_and_gradients(function, tensors: dict, variant: dict, cast=lambda x: x) -> dict[str, torch.Tensor]:
-    """The result x and the gradient of every input by name, of `function` on the inputs after `cast`."""
+    """The result x and the gradient of every input by name, of `function` on the inputs after `cast`.
+
+    The gradient that comes in has as many bits as v before the cast, so that it is the same for all.
+    """
+    bits = tensors["v"].dtype
     tensors = {name: cast(x.detach()).requires_grad_() for name, x in tensors.items()}
     options = dict(variant)
     residual = tensors.get("residual")
@@ -61,7 +65,7 @@ def outputs_and_gradients(function, tensors: dict, variant: dict, cast=lambda x:
         out = out if residual is None else out + residual
     else:
         out = function(tensors["q"], tensors["bottleneck"], tensors["v"], residual=residual, **options)
-    target = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(out)
+    target = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(bits).to(out)
     gradients = torch.autograd.grad(out, list(tensors.values()), target)
     return {"x": out.detach(), **dict(zip((f"d{name}" for name in tensors), gradients, strict=True))}
 
@@ -75,8 +79,8 @@ def check(tensors: dict, variant: dict) -> None:
     fused = outputs_and_gradients(soft_attention, tensors, dict(variant, backend="triton"))
     eager = outputs_and_gradients(soft_attention, tensors, dict(variant, backend="eager"))
     exact = outputs_and_gradients(soft_attention_reference, tensors, variant, lambda x: x.double())
-    # With bf16, fp32 operands of a product are two bf16 terms: 17 bits.
-    rounding = 2.0**-17 if tensors["v"].dtype == BF16 else torch.finfo(FP32).eps
+    # With 16 bits, fp32 operands of a product are two bf16 terms: 17 bits.
+    rounding = torch.finfo(FP32).eps if tensors["v"].dtype == FP32 else 2.0**-17
     assert fused.keys() == eager.keys()
     for name, value in exact.items():
         assert fused[name].dtype == eager[name].dtype, name
