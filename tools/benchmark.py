@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "--max-batch-size",
         type=int,
         metavar="B",
-        help=f"where auto ends at the latest, by default {MOST_ON_GPU} on a GPU and {MOST_ON_CPU} on a CPU",
+        help=f"where auto ends at the latest: {MOST_ON_GPU} on a GPU, of 224 pixels, and {MOST_ON_CPU} on a CPU",
     )
     parser.add_argument("--img-size", type=int, nargs="+", default=[224], metavar="SIZE", help="side, or height width")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES)

@@ -5,16 +5,18 @@ from collections.abc import Callable
 import torch
 
 START = 8
-# With 2048 images of 224 x 224, maps inside of small models have more elements than kernels' 32-bit indices reach.
+# Of 224 x 224. With 2048, maps inside of small models have more elements than kernels' 32-bit indices reach.
 MOST_ON_GPU = 1024
 # More does not make a CPU faster, and a step lasts many seconds.
 MOST_ON_CPU = 64
 LEAST_GAIN = 1.02
 
 
-def default_limit(device: str | torch.device) -> int:
-    """The largest batch that is worth a try on a device."""
-    return MOST_ON_GPU if torch.device(device).type == "cuda" else MOST_ON_CPU
+def default_limit(device: str | torch.device, size: tuple[int, int]) -> int:
+    """The largest batch that is worth a try on a device: `MOST_ON_CPU`, or as many pixels as `MOST_ON_GPU` has."""
+    if torch.device(device).type != "cuda":
+        return MOST_ON_CPU
+    return max(START, min(MOST_ON_GPU, MOST_ON_GPU * 224 * 224 // (size[0] * size[1])))
 
 
 def best_batch_size(seconds_of_step: Callable[[int], float], limit: int) -> int:

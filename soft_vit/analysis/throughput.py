@@ -50,18 +50,18 @@ def measure_throughput(
     """Time timm models by name, with variants, one step of each in turn, `rounds` times after one round of warm-up.
 
     training is forward, cross-entropy, backward; inference is a forward pass in inference mode. bf16 and fp16 run under
-    autocast. batch_size auto: each model in each mode has its own, by `best_batch_size` up to max_batch_size, which is
-    1024 on a GPU and 64 on a CPU by default. memory: the peak of a step beyond weights and input, by `peak_memory`.
+    autocast. batch_size auto: each model in each mode has its own, by `best_batch_size` up to max_batch_size, or up to
+    `default_limit`. memory: the peak of a step beyond weights and input, by `peak_memory`.
 
     Raises ValueError for an unknown mode or name, a batch of no image, or fewer than 3 rounds.
     """
     if unknown := set(modes) - set(MODES):
         raise ValueError(f"modes={sorted(unknown)} are not known; use some of {', '.join(MODES)}.")
     check_rounds(rounds)
-    limit = default_limit(device) if max_batch_size is None else max_batch_size
+    size = (img_size, img_size) if isinstance(img_size, int) else tuple(img_size)
+    limit = default_limit(device, size) if max_batch_size is None else max_batch_size
     if (largest := limit if batch_size == "auto" else batch_size) < 1:
         raise ValueError(f"A batch of {largest} images cannot be timed; use at least 1.")
-    size = (img_size, img_size) if isinstance(img_size, int) else tuple(img_size)
     models = {name: create_variant(name).to(device) for name in names}
     cases = [(mode, name) for mode in modes for name in models if mode == "inference" or _trains(models[name])]
     if batch_size == "auto":
@@ -149,10 +149,13 @@ def _inference_step(model: nn.Module, images: Tensor, labels: Tensor, dtype: tor
 
 def _training_step(model: nn.Module, images: Tensor, labels: Tensor, dtype: torch.dtype) -> None:
     model.train()
-    with _autocast(images, dtype):
-        loss = nn.functional.cross_entropy(model(images), labels)
-    loss.backward()
-    model.zero_grad(set_to_none=True)
+    try:
+        with _autocast(images, dtype):
+            loss = nn.functional.cross_entropy(model(images), labels)
+        loss.backward()
+    finally:
+        # Also where memory has run out, for a smaller batch.
+        model.zero_grad(set_to_none=True)
 
 
 _STEPS = {"inference": _inference_step, "training": _training_step}

@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, TypeVar
@@ -65,7 +66,8 @@ def spread(values: Sequence[float]) -> tuple[float, float, float]:
 
 def seconds_of(step: Callable[[], Any], device: str | torch.device, repeats: int = 1) -> float:
     """Seconds of a step, with what it leaves to a GPU; the mean of `repeats` in a row."""
-    synchronize = torch.cuda.synchronize if torch.device(device).type == "cuda" else lambda: None
+    on_gpu = torch.device(device).type == "cuda"
+    synchronize = partial(torch.cuda.synchronize, device) if on_gpu else lambda: None
     synchronize()
     start = time.perf_counter()
     for _ in range(repeats):

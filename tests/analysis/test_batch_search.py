@@ -67,5 +67,9 @@ def test_no_memory_for_the_first():
         best_batch_size(FakeGPU(SATURATING, memory=4).seconds, 512)
 
 
-def test_limits():
-    assert default_limit("cpu") < default_limit("cuda:0")
+@pytest.mark.parametrize(
+    ("device", "size", "limit"),
+    [("cpu", (448, 448), 64), ("cuda:0", (224, 224), 1024), ("cuda", (448, 448), 256), ("cuda", (32, 32), 1024)],
+)
+def test_limits(device, size, limit):
+    assert default_limit(device, size) == limit
