@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from soft_vit.ops.modes import in_function_transform, is_dual, operations_are_watched
+from soft_vit.ops.modes import are_dispatched
 
 Approximation = Literal["none", "tanh"]
 
@@ -20,10 +20,8 @@ def has_fused_linear(x: Tensor, weight: Tensor) -> bool:
 
     In fp32, and in bf16 or under its autocast where the CPU has it.
     """
-    if torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.jit.is_tracing():
-        return False
-    # Anything but a tensor of torch's own has its own ideas of an operation.
-    if type(x) is not Tensor or type(weight) not in (Tensor, torch.nn.Parameter):
+    # Whoever counts or records operations is to see those that torch documents.
+    if torch.is_grad_enabled() or are_dispatched(x, weight):
         return False
     return (
         x.device.type == weight.device.type == "cpu"
@@ -32,10 +30,6 @@ def has_fused_linear(x: Tensor, weight: Tensor) -> bool:
         and torch.backends.mkldnn.is_available()
         and torch.backends.mkldnn.enabled
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-        # Whoever counts or records operations is to see those that torch documents.
-        and not operations_are_watched()
-        and not in_function_transform()
-        and not (is_dual(x) or is_dual(weight))
     )
 
 

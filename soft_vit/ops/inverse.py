@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from soft_vit.ops.choices import Backend, check_choice, takes_triton
-from soft_vit.ops.modes import in_function_transform, operations_are_watched
+from soft_vit.ops.modes import are_dispatched, in_function_transform
 from soft_vit.ops.precision import at_least_float32, full_precision, full_precision_backward
 from soft_vit.ops.triton.newton_op import fused_newton_inverse
 from soft_vit.ops.triton.support import unsupported_inverse
@@ -98,10 +98,8 @@ def newton_iterate(p: Tensor, v: Tensor, iters: int) -> Tensor:
 
 def _can_be_watched(p: Tensor, v: Tensor) -> bool:
     """Whether values may be looked at: no GPU waits for that, and no graph or gradient of all steps is asked for."""
-    if p.device.type != "cpu" or type(p) is not Tensor or torch.compiler.is_compiling() or torch.jit.is_tracing():
-        return False
     # Whoever counts operations gets the same as without values.
-    if operations_are_watched() or in_function_transform():
+    if p.device.type != "cpu" or are_dispatched(p, v):
         return False
     return p.numel() > 0 and not (torch.is_grad_enabled() and (p.requires_grad or v.requires_grad))
 
