@@ -23,7 +23,8 @@ def with_attributes(model: nn.Module, **attributes: object) -> nn.Module:
     """Set attributes of every softmax-free attention; returns the model. ValueError for one that has none."""
     attentions = [module for module in model.modules() if isinstance(module, SoftAttention)]
     if not attentions:
-        raise ValueError(f"{type(model).__name__} has no softmax-free attention, which {attributes} are for.")
+        options = ", ".join(f"{name}={value!r}" for name, value in attributes.items())
+        raise ValueError(f"{type(model).__name__} has no softmax-free attention to give {options}; use a SOFT model.")
     for attention in attentions:
         vars(attention).update(attributes)
     return model
