@@ -23,7 +23,7 @@ def axis_tiles(length: int, reach: int) -> tuple[int, int, int]:
 
 
 def split_tiles(x: Tensor, feat_size: tuple[int, int], reach: int, with_neighbours: bool) -> Tensor:
-    """`[B, H, N, D]` to the tiles of the map `[G, B * H, L, D]`, or each with its neighbours, `[G, B * H, S, D]`."""
+    """`[B, H, N, D]` to the tiles of the map `[B * H, G, L, D]`, or each with its neighbours, `[B * H, G, S, D]`."""
     (ny, ty, hy), (nx, tx, hx) = (axis_tiles(length, reach) for length in feat_size)
     x = x.unflatten(2, feat_size)
     below, right = ny * ty - feat_size[0], nx * tx - feat_size[1]
@@ -31,14 +31,14 @@ def split_tiles(x: Tensor, feat_size: tuple[int, int], reach: int, with_neighbou
         x = F.pad(x, (0, 0, hx, hx + right, hy, hy + below)).unfold(2, ty + 2 * hy, ty).unfold(3, tx + 2 * hx, tx)
     else:
         x = F.pad(x, (0, 0, 0, right, 0, below)).unfold(2, ty, ty).unfold(3, tx, tx)
-    return x.permute(2, 3, 0, 1, 5, 6, 4).flatten(4, 5).flatten(2, 3).flatten(0, 1)
+    return x.permute(0, 1, 2, 3, 5, 6, 4).flatten(4, 5).flatten(2, 3).flatten(0, 1)
 
 
 def merge_tiles(x: Tensor, feat_size: tuple[int, int], reach: int, num_heads: int) -> Tensor:
-    """The inverse of `split_tiles` without neighbours: `[G, B * H, L, D]` to `[B, H, N, D]`."""
+    """The inverse of `split_tiles` without neighbours: `[B * H, G, L, D]` to `[B, H, N, D]`."""
     (ny, ty, _), (nx, tx, _) = (axis_tiles(length, reach) for length in feat_size)
-    x = x.unflatten(0, (ny, nx)).unflatten(3, (ty, tx)).unflatten(2, (-1, num_heads))
-    x = x.permute(2, 3, 0, 4, 1, 5, 6).flatten(4, 5).flatten(2, 3)
+    x = x.unflatten(2, (ty, tx)).unflatten(1, (ny, nx)).unflatten(0, (-1, num_heads))
+    x = x.permute(0, 1, 2, 4, 3, 5, 6).flatten(4, 5).flatten(2, 3)
     return x[:, :, : feat_size[0], : feat_size[1]].flatten(2, 3)
 
 
@@ -54,7 +54,7 @@ def axis_pairs(length: int, reach: int, device: torch.device) -> tuple[Tensor, T
 
 
 def tile_mask(feat_size: tuple[int, int], reach: int, device: torch.device, without_phase: int = 0) -> Tensor:
-    """Which keys of a tile and its neighbours are within reach of each query, on the map: bool `[G, 1, L, S]`.
+    """Which keys of a tile and its neighbours are within reach of each query, on the map: bool `[1, G, L, S]`.
 
     without_phase: leave out the pairs whose distances in y and x are both multiples of this number.
     """
@@ -63,27 +63,27 @@ def tile_mask(feat_size: tuple[int, int], reach: int, device: torch.device, with
     mask = see_y[y_axes] & see_x[x_axes]
     if without_phase:
         mask = mask & ~((y % without_phase == 0)[y_axes] & (x % without_phase == 0)[x_axes])
-    return mask.flatten(4, 5).flatten(2, 3).flatten(0, 1)[:, None]
+    return mask.flatten(4, 5).flatten(2, 3).flatten(0, 1)[None]
 
 
 def split_phases(x: Tensor, feat_size: tuple[int, int], dilation: int) -> Tensor:
-    """`[B, H, N, D]` to the groups of equal phase (y mod dilation, x mod dilation): `[dilation^2, B * H, L, D]`."""
+    """`[B, H, N, D]` to the groups of equal phase (y mod dilation, x mod dilation): `[B * H, dilation^2, L, D]`."""
     below, right = (-length % dilation for length in feat_size)
     x = F.pad(x.unflatten(2, feat_size), (0, 0, 0, right, 0, below))
     x = x.unflatten(3, (-1, dilation)).unflatten(2, (-1, dilation))
-    return x.permute(3, 5, 0, 1, 2, 4, 6).flatten(4, 5).flatten(2, 3).flatten(0, 1)
+    return x.permute(0, 1, 3, 5, 2, 4, 6).flatten(4, 5).flatten(2, 3).flatten(0, 1)
 
 
 def merge_phases(x: Tensor, feat_size: tuple[int, int], dilation: int, num_heads: int) -> Tensor:
-    """The inverse of `split_phases`: `[dilation^2, B * H, L, D]` to `[B, H, N, D]`."""
+    """The inverse of `split_phases`: `[B * H, dilation^2, L, D]` to `[B, H, N, D]`."""
     rows = -(-feat_size[0] // dilation)
-    x = x.unflatten(0, (dilation, dilation)).unflatten(3, (rows, -1)).unflatten(2, (-1, num_heads))
-    x = x.permute(2, 3, 4, 0, 5, 1, 6).flatten(4, 5).flatten(2, 3)
+    x = x.unflatten(2, (rows, -1)).unflatten(1, (dilation, dilation)).unflatten(0, (-1, num_heads))
+    x = x.permute(0, 1, 4, 2, 5, 3, 6).flatten(4, 5).flatten(2, 3)
     return x[:, :, : feat_size[0], : feat_size[1]].flatten(2, 3)
 
 
 def phase_mask(feat_size: tuple[int, int], dilation: int, device: torch.device) -> Tensor | None:
-    """Which keys of each phase are tokens of the map, bool `[dilation^2, 1, 1, L]`; None if all are."""
+    """Which keys of each phase are tokens of the map, bool `[1, dilation^2, 1, L]`; None if all are."""
     if all(length % dilation == 0 for length in feat_size):
         return None
     on_map = torch.ones(1, 1, feat_size[0] * feat_size[1], 1, dtype=torch.bool, device=device)

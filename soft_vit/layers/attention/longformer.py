@@ -52,7 +52,7 @@ def window_and_global_attention(
     mask = F.pad(in_window, (0, index.shape[0]), value=True)
     k, v = (
         torch.cat(
-            [tiles, x[:, :, index].flatten(0, 1).expand(tiles.shape[0], -1, -1, -1)],
+            [tiles, x[:, :, index].flatten(0, 1)[:, None].expand(-1, tiles.shape[1], -1, -1)],
             dim=2,
         )
         for x, tiles in ((x, split_tiles(x, feat_size, reach, with_neighbours=True)) for x in (k, v))
