@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from soft_vit.ops.gaussian import self_gaussian_kernel
-from soft_vit.ops.inverse import NewtonStart, add_ridge, newton_iterate, newton_step_size
+from soft_vit.ops.inverse import NewtonStart, add_ridge, newton_iterate, newton_step_size, solve_factored
 from soft_vit.ops.precision import full_precision_backward
 
 LOG2_E = 1.4426950408889634
@@ -151,7 +151,7 @@ def _kernel(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _solve(inverse: str, w: Tensor, b: Tensor) -> Tensor:
-    return torch.cholesky_solve(b, w) if inverse == "cholesky" else torch.bmm(w, b)
+    return solve_factored(w, b) if inverse == "cholesky" else torch.bmm(w, b)
 
 
 def _attend(

@@ -195,7 +195,17 @@ def cholesky_solve(a: Tensor, b: Tensor, ridge: float = 0.01) -> Tensor:
     with full_precision(a):
         a, b = at_least_float32(a), at_least_float32(b)
         factor, _ = torch.linalg.cholesky_ex(add_ridge(a, ridge))
+        return solve_factored(factor, b)
+
+
+def solve_factored(factor: Tensor, b: Tensor) -> Tensor:
+    """`(L L^T)^-1 b` for the lower triangular factor L `[..., M, M]` and b `[..., M, K]`."""
+    if factor.device.type != "cuda":
         return torch.cholesky_solve(b, factor)
+    # For a batch, cholesky_solve takes MAGMA, which allocates and frees memory of its own in each call: the CPU waits
+    # for the GPU, and no CUDA graph can hold it.
+    down = torch.linalg.solve_triangular(factor, b, upper=False)
+    return torch.linalg.solve_triangular(factor.mT, down, upper=True)
 
 
 def eigh_inverse(a: Tensor, ridge: float = 0.01, iters: int | None = None, alpha: Tensor | None = None) -> Tensor:

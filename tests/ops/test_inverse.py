@@ -2,9 +2,18 @@
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from soft_vit.ops import cholesky_solve, eigh_inverse, newton_inverse, newton_step_size, self_gaussian_kernel
+from soft_vit.ops import (
+    cholesky_solve,
+    eigh_inverse,
+    newton_inverse,
+    newton_step_size,
+    self_gaussian_kernel,
+    soft_attention,
+)
 from soft_vit.ops.inverse import add_ridge, newton_iterate, newton_residual
 
 # Spread of the tokens: 0.5 gives condition numbers near 1, 0.05 and less flat kernels, 0 equal tokens.
@@ -252,3 +261,19 @@ def test_all_steps_are_taken_where_values_may_not_be_looked_at(products):
             with FlopCounterMode(display=False):
                 newton_iterate(a, start, 20)
         assert len(products) == 20, case
+
+
+def test_cholesky_on_a_gpu_takes_no_solver_that_waits():
+    """`cholesky_solve` of a batch is MAGMA's there, with memory of its own in each call."""
+    seen = []
+
+    class Names(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            seen.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    with FakeTensorMode(), Names():
+        tensors = [torch.ones(2, 2, rows, 8, device="cuda") for rows in (99, 70, 99)]
+        soft_attention(*tensors, inverse="cholesky", backend="eager")
+    assert "aten.linalg_solve_triangular.default" in seen
+    assert not [name for name in seen if "cholesky_solve" in name]

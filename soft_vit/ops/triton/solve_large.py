@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from soft_vit.ops.gaussian import self_gaussian_kernel
-from soft_vit.ops.inverse import add_ridge, newton_iterate, newton_step_size
+from soft_vit.ops.inverse import add_ridge, newton_iterate, newton_step_size, solve_factored
 from soft_vit.ops.precision import full_precision_backward
 
 
@@ -27,7 +27,7 @@ def forward(
             z = z * scale[..., None]
         if inverse == "cholesky":
             w, _ = torch.linalg.cholesky_ex(p)
-            y = torch.cholesky_solve(z, w).contiguous()
+            y = solve_factored(w, z).contiguous()
         else:
             w = newton_iterate(p, newton_step_size(a, ridge, start) * p, iters)
             y = torch.bmm(w, z)
@@ -52,7 +52,7 @@ def backward(
         a = self_gaussian_kernel(tokens)
         grad_scaled = partial.sum(1)
         grad_y = grad_scaled * scale[..., None] if normalize else grad_scaled
-        grad_z = torch.cholesky_solve(grad_y, w) if inverse == "cholesky" else torch.bmm(w, grad_y)
+        grad_z = solve_factored(w, grad_y) if inverse == "cholesky" else torch.bmm(w, grad_y)
         grad_a = torch.bmm(grad_z, y.mT).neg_()
         if normalize:
             grad_scale = (grad_scaled * y).sum(2) + (grad_z * z).sum(2) / scale
