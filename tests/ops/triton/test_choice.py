@@ -116,6 +116,16 @@ def test_gpu_is_fused(monkeypatch, inverse):
         assert soft_attention(q, bottleneck, v, inverse="eigh").shape == v.shape
 
 
+def a_gpu(monkeypatch, capability=(9, 0), shared_memory=227 << 10):
+    """Pretend that there is one, and that nothing was asked of it."""
+    properties = SimpleNamespace(major=capability[0], minor=capability[1], shared_memory_per_block_optin=shared_memory)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(support, "_lacking_in_gpus", support._lacking_in_gpus.__wrapped__)
+
+
 @pytest.mark.parametrize(
     ("capability", "shared_memory", "d", "message"),
     [
@@ -126,15 +136,21 @@ def test_gpu_is_fused(monkeypatch, inverse):
     ],
 )
 def test_weak_gpus_are_left_to_eager(monkeypatch, capability, shared_memory, d, message):
-    properties = SimpleNamespace(major=capability[0], minor=capability[1], shared_memory_per_block_optin=shared_memory)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
-    monkeypatch.setattr(torch.version, "hip", None)
-    support._lacking_in_gpus.cache_clear()
+    a_gpu(monkeypatch, capability, shared_memory)
+    monkeypatch.setenv("CC", "cc")
     reason = support.lacking_in_gpus(wide_heads=d > 32)
-    support._lacking_in_gpus.cache_clear()
     assert (reason is None) if message is None else message in reason
+
+
+def test_eager_without_a_c_compiler(monkeypatch, tmp_path):
+    """Triton builds what launches a kernel when it is first called."""
+    a_gpu(monkeypatch)
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.warns(UserWarning, match="eager form .* needs a C compiler"):
+        assert "gcc, clang, or the variable CC" in support.lacking_in_gpus(wide_heads=False)
+    (tmp_path / "gcc").touch(0o755)
+    assert support.lacking_in_gpus(wide_heads=False) is None
 
 
 def test_residual_is_added_before_rounding():
