@@ -69,6 +69,7 @@ def kernel_gradients(
     BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr,
+    MULTIPLE: tl.constexpr,
 ):
     """Gradients of q and v in a chunk, and its part of the bottleneck's gradient, `partial[problem, chunk]` `[M, D]`.
 
@@ -109,10 +110,10 @@ def kernel_gradients(
     for tile in tl.range(tiles):
         start = (chunk * tiles + tile) * BLOCK_N
         offset = start.to(tl.int64)
-        left = num_tokens - start
-        q_tile = load_tile(q + offset * q_row, rows, left, q_row, q_column, D, BLOCK_D)
-        v_tile = load_tile(v + offset * v_row, rows, left, v_row, v_column, DV, BLOCK_DV)
-        grad_tile = load_tile(grad + offset * g_row, rows, left, g_row, g_column, DV, BLOCK_DV)
+        left = tl.multiple_of(num_tokens - start, MULTIPLE)
+        q_tile = load_tile(q + offset * q_row, rows, left, q_row, q_column, D, BLOCK_D, MULTIPLE)
+        v_tile = load_tile(v + offset * v_row, rows, left, v_row, v_column, DV, BLOCK_DV, MULTIPLE)
+        grad_tile = load_tile(grad + offset * g_row, rows, left, g_row, g_column, DV, BLOCK_DV, MULTIPLE)
         half_q = half_square(q_tile, 1)
         q_0, q_1 = two_terms(q_tile, PRECISION)
         v_0, v_1 = two_terms(v_tile, PRECISION)
@@ -146,8 +147,8 @@ def kernel_gradients(
                 grad_landmarks = dot(s_0, s_1, s_1, 2, q_0, q_1, q_1, Q_TERMS, grad_landmarks, PRECISION)
                 weights += row_sums(s_0, s_1, BLOCK_D, PRECISION)
         if OF_TOKENS:
-            store_tile(grad_v + offset * gv_row, grad_v_tile, rows, left, gv_row, gv_column, DV, BLOCK_DV)
-            store_tile(grad_q + offset * gq_row, grad_q_tile, rows, left, gq_row, gq_column, D, BLOCK_D)
+            store_tile(grad_v + offset * gv_row, grad_v_tile, rows, left, gv_row, gv_column, DV, BLOCK_DV, MULTIPLE)
+            store_tile(grad_q + offset * gq_row, grad_q_tile, rows, left, gq_row, gq_column, D, BLOCK_D, MULTIPLE)
     if OF_BOTTLENECK:
         # Loaded again, because registers are short.
         landmarks = load_tile(bottleneck, slots, num_bottleneck, b_row, b_column, D, BLOCK_D)

@@ -45,6 +45,7 @@ def chunk_sums(
     BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr,
+    MULTIPLE: tl.constexpr,
 ):
     """`K1^T v` of one problem's tokens from `first` on, `tiles` tiles of them, and of the bottleneck tokens of slots.
 
@@ -56,13 +57,16 @@ def chunk_sums(
     LANDMARK_TERMS: tl.constexpr = 1 if landmarks.dtype == tl.bfloat16 else 3
     Q_TERMS: tl.constexpr = 1 if q.dtype.element_ty == tl.bfloat16 else 2
     V_TERMS: tl.constexpr = 1 if v.dtype.element_ty == tl.bfloat16 else 2
+    # The inverse amplifies what is rounded here, and the gradient of exact bottleneck tokens would show it.
+    KERNEL_TERMS: tl.constexpr = 3 if LANDMARK_TERMS == 3 else V_TERMS + 1
     l_0, l_1, l_2 = three_terms(landmarks, PRECISION)
     sums = tl.zeros((BLOCK_M, BLOCK_DV), tl.float32)
     for tile in tl.range(tiles):
         start = first + tile * BLOCK_N
         offset = start.to(tl.int64)
-        q_tile = load_tile(q + offset * q_row, rows, num_tokens - start, q_row, q_column, D, BLOCK_D)
-        v_tile = load_tile(v + offset * v_row, rows, num_tokens - start, v_row, v_column, DV, BLOCK_DV)
+        left = tl.multiple_of(num_tokens - start, MULTIPLE)
+        q_tile = load_tile(q + offset * q_row, rows, left, q_row, q_column, D, BLOCK_D, MULTIPLE)
+        v_tile = load_tile(v + offset * v_row, rows, left, v_row, v_column, DV, BLOCK_DV, MULTIPLE)
         q_0, q_1 = two_terms(q_tile, PRECISION)
         q_0, q_1 = tl.trans(q_0), tl.trans(q_1)
         v_0, v_1 = two_terms(v_tile, PRECISION)
@@ -70,7 +74,7 @@ def chunk_sums(
         products = dot(l_0, l_1, l_2, LANDMARK_TERMS, q_0, q_1, q_1, Q_TERMS, zeros, PRECISION)
         kernel = gaussian(products, half_landmarks, half_square(q_tile, 1), PRECISION)
         k_0, k_1, k_2 = three_terms(kernel, PRECISION)
-        sums = dot(k_0, k_1, k_2, V_TERMS + 1, v_0, v_1, v_1, V_TERMS, sums, PRECISION)
+        sums = dot(k_0, k_1, k_2, KERNEL_TERMS, v_0, v_1, v_1, V_TERMS, sums, PRECISION)
     store_tile(partial, sums, slots, num_bottleneck, DV, 1, DV, BLOCK_DV)
 
 
@@ -111,6 +115,7 @@ def kernel_sums(
     BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr,
+    MULTIPLE: tl.constexpr,
 ):
     """`K1^T v` of a chunk of tokens and a block of bottleneck tokens: rows of `partial[problem, chunk]` `[M, DV]`.
 
@@ -146,6 +151,7 @@ def kernel_sums(
             BLOCK_D,
             BLOCK_DV,
             PRECISION,
+            MULTIPLE,
         )
     elif INVERSE != "none":
         # Every block of bottleneck tokens has one, and all write the same.
@@ -207,6 +213,7 @@ def kernel_outputs(
     BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr,
+    MULTIPLE: tl.constexpr,
 ):
     """`x = K1 (scale y) + residual` over one chunk of tokens; the sum is rounded once, to the dtype of x."""
     problem = tl.program_id(0)
@@ -230,8 +237,8 @@ def kernel_outputs(
     for tile in tl.range(tiles):
         start = (chunk * tiles + tile) * BLOCK_N
         offset = start.to(tl.int64)
-        left = num_tokens - start
-        q_tile = load_tile(q + offset * q_row, rows, left, q_row, q_column, D, BLOCK_D)
+        left = tl.multiple_of(num_tokens - start, MULTIPLE)
+        q_tile = load_tile(q + offset * q_row, rows, left, q_row, q_column, D, BLOCK_D, MULTIPLE)
         half_q = half_square(q_tile, 1)
         q_0, q_1 = two_terms(q_tile, PRECISION)
         out = tl.zeros((BLOCK_N, BLOCK_DV), tl.float32)
@@ -247,6 +254,6 @@ def kernel_outputs(
             k_0, k_1 = two_terms(gaussian(products, half_q, half_landmarks, PRECISION), PRECISION)
             out = dot(k_0, k_1, k_1, 2, y_0, y_1, y_1, 2, out, PRECISION)
         if HAS_RESIDUAL:
-            added = load_tile(residual + offset * r_row, rows, left, r_row, r_column, DV, BLOCK_DV)
+            added = load_tile(residual + offset * r_row, rows, left, r_row, r_column, DV, BLOCK_DV, MULTIPLE)
             out += added.to(tl.float32)
-        store_tile(x + offset * x_row, out, rows, left, x_row, x_column, DV, BLOCK_DV)
+        store_tile(x + offset * x_row, out, rows, left, x_row, x_column, DV, BLOCK_DV, MULTIPLE)

@@ -1,12 +1,15 @@
 """The passes of the operator one after the other, and where their results lie in memory."""
 
+import math
 from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from soft_vit.ops.triton import newton, solve_large
 from soft_vit.ops.triton.backward import kernel_gradients
+from soft_vit.ops.triton.call import call
 from soft_vit.ops.triton.forward import kernel_outputs, kernel_sums
 from soft_vit.ops.triton.layout import empty
 from soft_vit.ops.triton.solve import solve_backward, solve_forward
@@ -25,6 +28,16 @@ from soft_vit.ops.triton.tiling import (
 def on_device(x: Tensor) -> AbstractContextManager:
     """Triton launches on the current device, which need not be that of x."""
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
+
+
+def multiple_of(*tensors: Tensor) -> int:
+    """The largest of 1, 2, 4, 8, 16 that divides N of `[B, H, N, D]` and where channels lie that are not adjacent."""
+    return _multiple_of(tensors[0].shape[2], *[x.stride(3) for x in tensors])
+
+
+@lru_cache(maxsize=1024)
+def _multiple_of(num_tokens: int, *strides: int) -> int:
+    return math.gcd(16, num_tokens, *(stride for stride in strides if stride != 1))
 
 
 def tiling_of(q: Tensor, bottleneck: Tensor, v: Tensor, backward: bool) -> Tiling:
@@ -55,25 +68,19 @@ def forward(
             partial, _, _ = sums(q, bottleneck, v, tiling)
             y, w, z, scale = solve_large.forward(bottleneck, partial, *options)
         added = x if residual is None else residual
-        kernel_outputs[(partial.shape[0], tiling.chunks)](
-            q,
-            bottleneck,
-            y,
-            scale,
-            added,
-            x,
-            q.shape[1],
-            q.shape[2],
-            bottleneck.shape[2],
-            tiling.tiles,
-            *q.stride(),
-            *bottleneck.stride(),
-            *added.stride(),
-            *x.stride(),
-            NORMALIZE=normalize,
-            HAS_RESIDUAL=residual is not None,
-            BLOCKS=tiling.blocks,
-            **tiling.options(),
+        sizes = (q.shape[1], q.shape[2], bottleneck.shape[2], tiling.tiles)
+        call(
+            kernel_outputs,
+            (partial.shape[0], tiling.chunks, 1),
+            (q, bottleneck, y, scale, added, x),
+            sizes + q.stride() + bottleneck.stride() + added.stride() + x.stride(),
+            dict(
+                NORMALIZE=normalize,
+                HAS_RESIDUAL=residual is not None,
+                BLOCKS=tiling.blocks,
+                MULTIPLE=multiple_of(q, added, x),
+                **tiling.options(),
+            ),
         )
     return x, y, w, z, scale
 
@@ -102,33 +109,20 @@ def backward(
         solve = on_chip_backward if bottleneck.shape[2] <= MAX_ON_CHIP else solve_large.backward
         grad_z = solve(bottleneck, partial, y, w, z, scale, parts[:, -1], inverse, normalize, tiling.precision)
         for of_tokens, of_bottleneck in ((True, True),) if tiling.blocks == 1 else ((True, False), (False, True)):
-            kernel_gradients[(y.shape[0], tiling.chunks, 1 if of_tokens else tiling.blocks)](
-                q,
-                bottleneck,
-                v,
-                grad,
-                y,
-                scale,
-                grad_z,
-                grad_q,
-                grad_v,
-                parts,
-                q.shape[1],
-                q.shape[2],
-                bottleneck.shape[2],
-                tiling.tiles,
-                *q.stride(),
-                *bottleneck.stride(),
-                *v.stride(),
-                *grad.stride(),
-                *grad_q.stride(),
-                *grad_v.stride(),
-                parts.stride(0),
-                NORMALIZE=normalize,
-                OF_TOKENS=of_tokens,
-                OF_BOTTLENECK=of_bottleneck,
-                BLOCKS=tiling.blocks if of_tokens else 1,
-                **tiling.options(),
+            strides = sum((x.stride() for x in (q, bottleneck, v, grad, grad_q, grad_v)), ())
+            call(
+                kernel_gradients,
+                (y.shape[0], tiling.chunks, 1 if of_tokens else tiling.blocks),
+                (q, bottleneck, v, grad, y, scale, grad_z, grad_q, grad_v, parts),
+                (q.shape[1], q.shape[2], bottleneck.shape[2], tiling.tiles, *strides, parts.stride(0)),
+                dict(
+                    NORMALIZE=normalize,
+                    OF_TOKENS=of_tokens,
+                    OF_BOTTLENECK=of_bottleneck,
+                    BLOCKS=tiling.blocks if of_tokens else 1,
+                    MULTIPLE=multiple_of(q, v, grad, grad_q, grad_v),
+                    **tiling.options(),
+                ),
             )
         grad_bottleneck = parts.sum(1).to(bottleneck.dtype).view(bottleneck.shape)
     return grad_q, grad_bottleneck, grad_v
@@ -151,27 +145,20 @@ def sums(
     inverts = inverse != "none"
     w = partial.new_empty((problems, size, size) if inverts else 0)
     scale = partial.new_empty((problems, size) if normalize else 0)
-    kernel_sums[(problems, tiling.chunks + inverts, tiling.blocks)](
-        q,
-        bottleneck,
-        v,
-        partial,
-        w,
-        scale,
-        q.shape[1],
-        q.shape[2],
-        size,
-        tiling.tiles,
-        iters,
-        ridge,
-        *q.stride(),
-        *bottleneck.stride(),
-        *v.stride(),
-        INVERSE=inverse,
-        START=start,
-        NORMALIZE=normalize,
-        BLOCK_A=side(size),
-        **tiling.options(newton=inverse == "newton" and side(size) == 64),
+    sizes = (q.shape[1], q.shape[2], size, tiling.tiles, iters, ridge)
+    call(
+        kernel_sums,
+        (problems, tiling.chunks + inverts, tiling.blocks),
+        (q, bottleneck, v, partial, w, scale),
+        sizes + q.stride() + bottleneck.stride() + v.stride(),
+        dict(
+            INVERSE=inverse,
+            START=start,
+            NORMALIZE=normalize,
+            BLOCK_A=side(size),
+            MULTIPLE=multiple_of(q, v),
+            **tiling.options(newton=inverse == "newton" and side(size) == 64),
+        ),
     )
     return partial, w, scale
 
@@ -183,19 +170,18 @@ def on_chip_forward(
     problems, chunks, size, columns = partial.shape
     y = partial.new_empty((problems, size, columns))
     z = torch.empty_like(y) if normalize else partial.new_empty(0)
-    solve_forward[(problems,)](
-        partial,
-        y,
-        w,
-        z,
-        scale,
-        size,
-        chunks,
-        INVERSE=inverse,
-        NORMALIZE=normalize,
-        DV=columns,
-        BLOCK_DV=side(columns),
-        **solve_options(size, precision),
+    call(
+        solve_forward,
+        (problems, 1, 1),
+        (partial, y, w, z, scale),
+        (size, chunks),
+        dict(
+            INVERSE=inverse,
+            NORMALIZE=normalize,
+            DV=columns,
+            BLOCK_DV=side(columns),
+            **solve_options(size, columns, precision),
+        ),
     )
     return y, z
 
@@ -215,24 +201,17 @@ def on_chip_backward(
     """The gradient of `K1^T v` from the sums of chunks of `K1^T dx`; fills grad_tokens `[P, M, D]`."""
     problems, chunks, size, _ = partial.shape
     grad_z = torch.empty_like(y)
-    solve_backward[(problems,)](
-        bottleneck,
-        partial,
-        y,
-        w,
-        z,
-        scale,
-        grad_z,
-        grad_tokens,
-        bottleneck.shape[1],
-        size,
-        chunks,
-        *bottleneck.stride(),
-        grad_tokens.stride(0),
-        INVERSE=inverse,
-        NORMALIZE=normalize,
-        **widths(bottleneck.shape[3], partial.shape[3]),
-        **solve_options(size, precision),
+    call(
+        solve_backward,
+        (problems, 1, 1),
+        (bottleneck, partial, y, w, z, scale, grad_z, grad_tokens),
+        (bottleneck.shape[1], size, chunks, *bottleneck.stride(), grad_tokens.stride(0)),
+        dict(
+            INVERSE=inverse,
+            NORMALIZE=normalize,
+            **widths(bottleneck.shape[3], partial.shape[3]),
+            **solve_options(size, max(bottleneck.shape[3], partial.shape[3]), precision),
+        ),
     )
     return grad_z
 
@@ -241,7 +220,7 @@ def newton_inverse(a: Tensor, iters: int, ridge: float, start: str) -> Tensor:
     """See `soft_vit.ops.triton.newton_op.forward`."""
     inverse = a.new_empty(a.shape)
     with on_device(a):
-        newton.newton_inverse[(a.shape[0],)](
-            a, inverse, a.shape[1], iters, ridge, *a.stride(), START=start, **newton_options(a.shape[1])
-        )
+        options = dict(START=start, **newton_options(a.shape[1]))
+        numbers = (a.shape[1], iters, ridge, *a.stride())
+        call(newton.newton_inverse, (a.shape[0], 1, 1), (a, inverse), numbers, options)
     return inverse

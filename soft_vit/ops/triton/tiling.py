@@ -67,7 +67,8 @@ def pass_tiling(num_tokens: int, num_bottleneck: int, d: int, dv: int, precision
     if precision == "ieee":
         block_n, warps, stages = (32 if narrow else 16), 8, 1
     elif backward:
-        block_n, warps, stages = (64 if narrow else 32), (4 if width <= 64 else 8), 2
+        # With 32 tokens and more channels of v than of q, ptxas spills thousands of bytes.
+        block_n, warps, stages = (64 if d <= NARROW else 32), (4 if width <= 64 else 8), 2
     else:
         block_n, warps, stages = 64, 4, (3 if narrow else 2)
     # Beyond 64 channels, blocks of 64 bottleneck tokens with what belongs to them exceed the shared memory.
@@ -88,15 +89,17 @@ def widths(d: int, dv: int) -> dict[str, int]:
     return {"D": d, "DV": dv, "BLOCK_D": side(d), "BLOCK_DV": side(dv)}
 
 
-def solve_options(size: int, precision: str) -> dict[str, int | str]:
-    """Constants and options of the m x m kernels, one program for each problem."""
+def solve_options(size: int, width: int, precision: str) -> dict[str, int | str]:
+    """Constants and options of the m x m kernels, a program for each problem; width: of the widest operand."""
     block_m = side(size)
+    # Ordinary cores keep whole rows of operands in registers.
+    fp32_warps = min(16, max(4, block_m * side(max(width, 32)) // 256))
     return {
         "BLOCK_M": block_m,
         # Three tf32 products where inputs carry 16 bits, otherwise fp32.
         "PRECISION": "ieee" if precision == "ieee" else "tf32x3",
-        # A warp group, 4 warps, holds a tensor-core product of 64 x 64 whole; the operands of ordinary cores need 8.
-        "num_warps": 8 if precision == "ieee" and block_m == 64 else 4,
+        # A warp group, 4 warps, holds a tensor-core product of 64 x 64 whole.
+        "num_warps": fp32_warps if precision == "ieee" else 4,
         "enable_fp_fusion": True,
     }
 

@@ -22,11 +22,11 @@ FP32, BF16, FP16 = torch.float32, torch.bfloat16, torch.float16
 NAMES = {FP32: "*fp32", BF16: "*bf16", FP16: "*fp16"}
 # Shared memory that one program may have, and registers of a thread.
 SHARED_MEMORY = 227 * 1024
-STRIDES = ("_batch", "_head", "_row", "_column", "_problem")
+ALIGNED = ("_batch", "_head", "_row", "_column", "_problem", "num_tokens")
 
 
-def compiled(kernel, dtypes: dict, constants: dict, unit_strides: set, options: dict, aligned: bool = True):
-    """The kernel as it is launched on large tensors: pointers and, if aligned, sizes and strides divisible by 16.
+def compiled(kernel, dtypes: dict, constants: dict, unit_strides: set, options: dict, aligned: tuple = ALIGNED):
+    """The kernel as it is launched on large tensors: divisible by 16 are pointers, and numbers named in aligned.
 
     options: of a launch, in which capitals name constants.
     """
@@ -43,7 +43,7 @@ def compiled(kernel, dtypes: dict, constants: dict, unit_strides: set, options: 
             attributes[(index,)] = [["tt.divisibility", 16]]
         else:
             signature[name] = "fp32" if name == "ridge" else "i32"
-            if aligned and (name.endswith(STRIDES) or name == "num_tokens"):
+            if name.endswith(aligned):
                 attributes[(index,)] = [["tt.divisibility", 16]]
     source = ASTSource(fn=kernel, signature=signature, constexprs=constexprs, attrs=attributes)
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
@@ -57,6 +57,7 @@ def kernels(
     layout: str,
     inverse: str = "newton",
     normalize: bool = False,
+    multiple: int = 16,
 ) -> Iterator[tuple]:
     """(name, arguments of `compiled`) of every kernel that this case launches."""
     q = torch.empty(1, 1, 3136, d, dtype=dtype, device="meta")
@@ -66,7 +67,7 @@ def kernels(
     unit = "row" if layout == "maps" else "column"
     unit_strides = {f"{name}_{unit}" for name in ("q", "v", "x", "r", "g", "gq", "gv")} | {"b_column"}
     precision = tiling.product_precision(q, q)
-    constants = {**tiling.widths(d, d), "NORMALIZE": normalize, "PRECISION": precision}
+    constants = {**tiling.widths(d, d), "NORMALIZE": normalize, "PRECISION": precision, "MULTIPLE": multiple}
     constants |= {"INVERSE": inverse, "START": "guarded" if normalize else "rowsum", "BLOCK_A": tiling.side(m)}
     cut = tiling.pass_tiling(3136, m, d, d, precision, backward=False)
     of_gradients = constants | {"INVERSE": "none", "NORMALIZE": False}
@@ -77,7 +78,7 @@ def kernels(
         options = cut.options(newton=inverse == "newton" and tiling.side(m) == 64)
         yield "kernel_sums", forward.kernel_sums, dtypes, constants, unit_strides, options
         for name in ("solve_forward", "solve_backward"):
-            yield name, getattr(solve, name), dtypes, constants, unit_strides, tiling.solve_options(m, precision)
+            yield name, getattr(solve, name), dtypes, constants, unit_strides, tiling.solve_options(m, d, precision)
     cut = tiling.pass_tiling(3136, m, d, d, precision, backward=True)
     for tokens, tokens_too in ((True, True),) if cut.blocks == 1 else ((True, False), (False, True)):
         parts = {"OF_TOKENS": tokens, "OF_BOTTLENECK": tokens_too, "BLOCKS": cut.blocks if tokens else 1}
@@ -121,6 +122,15 @@ def test_passes_over_tokens_use_tensor_cores_and_registers(tmp_path, name, bottl
     assert program.metadata.shared <= SHARED_MEMORY // programs
 
 
+@pytest.mark.parametrize("name", ["kernel_sums of gradients", "kernel_outputs", "kernel_gradients True True"])
+def test_maps_of_14_x_14_are_read_in_words(name):
+    """196 tokens, as in the third stage of an image of 224 pixels: channels begin at multiples of 4, heads of 16."""
+    case = {name: arguments for name, *arguments in kernels(49, 32, BF16, FP32, "maps", multiple=4)}
+    ptx = compiled(*case[name], aligned=("_batch", "_head", "b_row")).asm["ptx"]
+    assert "cp.async" in ptx
+    assert not re.search(r"(ld|st)\.global\.b16", ptx)
+
+
 @pytest.mark.parametrize("inverse", ["newton", "cholesky"])
 def test_sizes_of_one_compile(inverse):
     """Triton makes constants of arguments that are one."""
@@ -141,7 +151,7 @@ def test_sizes_of_one_compile(inverse):
 def test_newton_inverse_stays_on_chip(tmp_path, m, start, ones):
     options = tiling.newton_options(m)
     dtypes = {"a": FP32, "inverse": FP32}
-    program = compiled(newton.newton_inverse, dtypes, {"START": start}, ones | {"a_column"}, options, aligned=False)
+    program = compiled(newton.newton_inverse, dtypes, {"START": start}, ones | {"a_column"}, options, aligned=())
     assert ("wgmma" in program.asm["ptx"]) == (m > 32)
     used = resources(program, tmp_path)
     assert used["STACK"] == 0
@@ -152,7 +162,7 @@ def test_newton_inverse_stays_on_chip(tmp_path, m, start, ones):
 
 CASES = [
     (m, d, dtype, bottleneck_dtype, layout, *variant)
-    for m, d in ((9, 16), (49, 32), (196, 64), (64, 128))
+    for m, d in ((9, 16), (49, 32), (49, 64), (196, 64), (64, 128))
     for dtype, bottleneck_dtype in ((BF16, BF16), (BF16, FP32), (FP16, FP32), (FP32, FP32))
     for layout, variant in (("maps", ("newton", False)), ("tokens", ("cholesky", True)))
 ]
@@ -165,4 +175,6 @@ def test_every_configuration_compiles_and_fits(tmp_path, case):
         program = compiled(*arguments)
         assert program.metadata.shared <= SHARED_MEMORY, name
         used = resources(program, tmp_path)
+        # Some fp32 products on ordinary cores spill hundreds of bytes; a compiler that gives up spills many thousands.
+        assert used["STACK"] <= 4096, name
         print(f"{name}: {used}, {program.metadata.shared} bytes shared, {arguments[-1]}")

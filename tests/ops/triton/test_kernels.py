@@ -105,6 +105,7 @@ SMALL = [
     (dict(n=65, m=6, d=32, dtype=BF16, layout="tokens"), dict(CHOLESKY, normalize=True)),
     (dict(n=65, m=9, d=32, dtype=FP16, residual=True), dict(ROWSUM)),
     (dict(n=65, m=9, d=16, dtype=FP16, bottleneck_dtype=FP32), dict(CHOLESKY)),
+    (dict(n=65, m=49, d=32, heads=1, dtype=BF16, bottleneck_dtype=FP32, spread=0.05), dict(CHOLESKY)),
     (dict(n=65, m=9, d=64), dict(ROWSUM, normalize=True)),
     (dict(n=66, m=50, d=16, heads=1), dict(GUARDED, normalize=True)),
     (dict(n=63, m=6, d=16, heads=5), dict(ROWSUM, iters=3)),
