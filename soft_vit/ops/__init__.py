@@ -2,7 +2,8 @@
 
 from soft_vit.ops.gaussian import gaussian_attention, gaussian_kernel, self_gaussian_kernel
 from soft_vit.ops.inverse import cholesky_solve, eigh_inverse, newton_inverse, newton_step_size
-from soft_vit.ops.soft_attention import soft_attention, soft_attention_reference
+from soft_vit.ops.reference import soft_attention_reference
+from soft_vit.ops.soft_attention import soft_attention
 from soft_vit.ops.triton import flops  # noqa: F401 - registers them
 
 __all__ = [

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from soft_vit.ops.gaussian import self_gaussian_kernel
 from soft_vit.ops.inverse import NewtonStart, add_ridge, newton_iterate, newton_step_size, solve_factored
 from soft_vit.ops.precision import full_precision_backward
+from soft_vit.ops.reference import gradients_by_autograd
 
 LOG2_E = 1.4426950408889634
 
@@ -23,7 +23,8 @@ _LEAST_CHUNK = 1024
 
 
 class BlockedAttention(torch.autograd.Function):
-    """q `[P, N, D]`, bottleneck `[P, M, D]`, v `[P, N, E]`, and the options of `soft_vit.ops.soft_attention`.
+    """q `[P, N, D]`, bottleneck `[P, M, D]`, v `[P, N, E]`, and the options of `soft_vit.ops.soft_attention`; the
+    result is `[P, E, N]`.
 
     Kernels are held transposed, `[P, M, N]`: so q and v may lie in memory as `[P, D, N]` (feature maps) or `[P, N, D]`
     without a copy, and rows of the kernel are long. They are computed again in backward.
@@ -60,14 +61,18 @@ class BlockedAttention(torch.autograd.Function):
                 operands = (_part(t, part) for t in (q, bottleneck, v, w, scale))
                 _, y[part], z[part] = _attend(inverse, *operands, blocks.chunks, x[part])
         ctx.save_for_backward(q, bottleneck, v, y, w, *(() if scale is None else (z, scale)))
-        ctx.inverse = inverse
-        return x.mT
+        ctx.variant = (inverse, normalize, iters, ridge, start)
+        # Not its transpose: a view made here could not be written to by the caller.
+        return x
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        # Products by hand have no gradient of their own, and batches of gradients (`is_grads_batched`) no memory.
+        by_hand = torch.compiler.is_compiling() or (not torch.is_grad_enabled() and torch._C._has_storage(grad))
         with full_precision_backward(grad):
-            return BlockedAttention._backward(ctx, grad)
+            if by_hand:
+                return BlockedAttention._backward(ctx, grad.mT)
+            return *gradients_by_autograd(ctx.saved_tensors[:3], grad.mT, *ctx.variant), None, None, None, None, None
 
     @staticmethod
     def _backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -78,14 +83,14 @@ class BlockedAttention(torch.autograd.Function):
         operands = (grad, q, bottleneck, v, scaled_y, w, scale)
         blocks = _blocks(bottleneck, q)
         if len(blocks.problems) == len(blocks.chunks) == 1:
-            *gradients, grad_scaled_y, grad_z = _gradients(ctx.inverse, *operands)
+            *gradients, grad_scaled_y, grad_z = _gradients(ctx.variant[0], *operands)
         else:
             gradients = tuple(t.new_empty(t.shape) for t in (q.mT, bottleneck, v.mT))
             grad_scaled_y, grad_z = torch.empty_like(y), torch.empty_like(y)
             for part in blocks.problems:
                 out = tuple(gradient[part] for gradient in gradients)
                 *_, grad_scaled_y[part], grad_z[part] = _gradients(
-                    ctx.inverse, *(_part(t, part) for t in operands), blocks.chunks, out
+                    ctx.variant[0], *(_part(t, part) for t in operands), blocks.chunks, out
                 )
         grad_q, grad_bottleneck, grad_v = gradients
         grad_bottleneck += _gradient_through_a(bottleneck, y, grad_scaled_y, grad_z, z, scale)

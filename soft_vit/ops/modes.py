@@ -20,7 +20,8 @@ def operations_are_watched() -> bool:
 
 def is_dual(x: Tensor) -> bool:
     """Whether x carries a tangent of forward-mode differentiation."""
-    return forward_ad.unpack_dual(x).tangent is not None
+    # A compiler does not look into it, and has no forward mode.
+    return not torch.compiler.is_compiling() and forward_ad.unpack_dual(x).tangent is not None
 
 
 def are_dispatched(*tensors: Tensor | None) -> bool:

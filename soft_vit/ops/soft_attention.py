@@ -6,30 +6,17 @@ form has `D A^+ D` in the place of `A^+`, `D = diag(rowsum(A))^(-1/2)`.
 Letters: B batch, H heads, N tokens, M bottleneck tokens, D channels of a head.
 """
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
 from soft_vit.ops.blocked_attention import BlockedAttention
 from soft_vit.ops.choices import Backend, check_choice, takes_triton
-from soft_vit.ops.gaussian import gaussian_kernel, self_gaussian_kernel
-from soft_vit.ops.inverse import (
-    NEWTON_GRADIENTS,
-    NEWTON_STARTS,
-    NewtonGradient,
-    NewtonStart,
-    check_ridge,
-    cholesky_solve,
-    eigh_inverse,
-    newton_inverse,
-)
-from soft_vit.ops.modes import in_function_transform
+from soft_vit.ops.inverse import NEWTON_GRADIENTS, NEWTON_STARTS, NewtonGradient, NewtonStart, check_ridge
+from soft_vit.ops.modes import in_function_transform, is_dual
 from soft_vit.ops.precision import at_least_float32, full_precision
+from soft_vit.ops.reference import Inverse, soft_attention_reference
 from soft_vit.ops.triton.op import fused_soft_attention
 from soft_vit.ops.triton.support import unsupported
-
-Inverse = Literal["newton", "cholesky", "eigh"]
 
 INVERSES = ("newton", "cholesky", "eigh")
 
@@ -72,36 +59,11 @@ def soft_attention(
     with full_precision(q):
         dtype = v.dtype
         q, bottleneck, v = at_least_float32(q), at_least_float32(bottleneck), at_least_float32(v)
-        # A trace that holds an autograd.Function cannot be saved, and torch.func cannot transform one.
-        traced = torch.jit.is_tracing() or in_function_transform()
+        # A trace that holds an autograd.Function cannot be saved; torch.func and forward mode cannot see into one.
+        traced = torch.jit.is_tracing() or in_function_transform() or any(map(is_dual, (q, bottleneck, v)))
         if inverse == "eigh" or (inverse == "newton" and gradient == "unrolled") or traced:
             x = soft_attention_reference(q, bottleneck, v, inverse, normalize, iters, ridge, start, gradient)
         else:
             problems = (q.flatten(0, 1), bottleneck.flatten(0, 1), v.flatten(0, 1))
-            x = BlockedAttention.apply(*problems, inverse, normalize, iters, ridge, start).unflatten(0, q.shape[:2])
+            x = BlockedAttention.apply(*problems, inverse, normalize, iters, ridge, start).mT.unflatten(0, q.shape[:2])
         return x.to(dtype) if residual is None else (x + residual).to(dtype)
-
-
-def soft_attention_reference(
-    q: Tensor,
-    bottleneck: Tensor,
-    v: Tensor,
-    inverse: Inverse = "newton",
-    normalize: bool = False,
-    iters: int = 20,
-    ridge: float = 0.01,
-    start: NewtonStart = "rowsum",
-    gradient: NewtonGradient = "closed_form",
-) -> Tensor:
-    """`soft_attention` as the papers write it, differentiated by autograd: what the fast form is tested against."""
-    k1 = gaussian_kernel(q, bottleneck)
-    a = self_gaussian_kernel(bottleneck)
-    z = k1.mT @ v
-    scale = a.sum(-1, keepdim=True).rsqrt() if normalize else torch.ones_like(a[..., :1])
-    if inverse == "cholesky":
-        y = cholesky_solve(a, scale * z, ridge)
-    elif inverse == "eigh":
-        y = eigh_inverse(a, ridge) @ (scale * z)
-    else:
-        y = newton_inverse(a, iters, ridge, start, gradient, "eager") @ (scale * z)
-    return k1 @ (scale * y)

@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -51,6 +52,44 @@ def test_gradcheck(variant):
     """Conditioned tokens and enough steps, so that Newton's closed form is the true gradient."""
     tensors = inputs(n=5, m=4, d=3, spread=1.5, heads=2)
     torch.autograd.gradcheck(lambda *t: soft_attention(*t, iters=40, **variant), tensors)
+
+
+FORMS = [("newton", False), ("newton", True), ("cholesky", False), ("cholesky", True)]
+
+
+@pytest.mark.parametrize(("inverse", "normalize"), FORMS)
+def test_second_derivatives_and_batches_of_gradients(inverse, normalize):
+    tensors = tuple(t[:1].detach().requires_grad_() for t in inputs(n=4, m=3, d=2, heads=1))
+
+    def attend(*tensors):
+        return soft_attention(*tensors, inverse=inverse, normalize=normalize, iters=40)
+
+    assert torch.autograd.gradcheck(attend, tensors, check_batched_grad=True)
+    assert torch.autograd.gradgradcheck(attend, tensors)
+
+
+@pytest.mark.parametrize(("inverse", "normalize"), FORMS)
+def test_forward_mode(inverse, normalize):
+    q, bottleneck, v = inputs(n=5, m=4, d=3, heads=2)
+    variant = dict(inverse=inverse, normalize=normalize, iters=40)
+    direction = torch.randn_like(q)
+    with forward_ad.dual_level(), torch.no_grad():
+        x = soft_attention(forward_ad.make_dual(q, direction), bottleneck, v, **variant)
+        tangent = forward_ad.unpack_dual(x).tangent
+    step = 1e-6 * direction
+    difference = soft_attention(q + step, bottleneck, v, **variant) - soft_attention(q - step, bottleneck, v, **variant)
+    torch.testing.assert_close(tangent, difference / 2e-6, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize(("inverse", "normalize"), FORMS)
+def test_the_result_can_be_written_to(inverse, normalize):
+    tensors = inputs()
+    results = []
+    for change in (torch.Tensor.add_, torch.add):
+        x = change(soft_attention(*tensors, inverse=inverse, normalize=normalize), 1)
+        results.append((x, *torch.autograd.grad(x.square().sum(), tensors)))
+    for actual, expected in zip(*results, strict=True):
+        assert torch.equal(actual, expected)
 
 
 @pytest.mark.parametrize("normalize", [False, True])

@@ -4,13 +4,11 @@ Custom operators with fakes and a registered gradient: torch.compile, torch.expo
 Kernels, and Triton with them, are imported at the first call, so that this file needs PyTorch only.
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from soft_vit.ops.modes import are_dispatched
+from soft_vit.ops.reference import gradients_by_autograd
 from soft_vit.ops.triton.layout import empty, layout_of
 
 
@@ -83,11 +81,10 @@ def _setup_context(ctx, inputs, output) -> None:
 
 
 def _backward(ctx, grad: Tensor, *_) -> tuple[Tensor | None, ...]:
-    return _gradients(backward, ctx, grad)
+    return _of_inputs(ctx, grad, backward(grad, *ctx.saved_tensors, *ctx.options))
 
 
-def _gradients(function: Callable[..., tuple[Tensor, ...]], ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
-    gradients = function(grad, *ctx.saved_tensors, *ctx.options)
+def _of_inputs(ctx, grad: Tensor, gradients: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
     grad_residual = None if ctx.residual_dtype is None else grad.to(ctx.residual_dtype)
     return *gradients, grad_residual, None, None, None, None, None, None, None
 
@@ -105,15 +102,18 @@ class _Direct(torch.autograd.Function):
         *arguments, _, v_layout = inputs
         output = launch.forward(*arguments, v_layout)
         _setup_context(ctx, inputs, output)
+        ctx.variant = inputs[4:9]
         return output[0]
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            return _of_inputs(ctx, grad, gradients_by_autograd(ctx.saved_tensors[:3], grad, *ctx.variant))
         from soft_vit.ops.triton import launch
 
         # Others may look on than at the forward.
-        return _gradients(backward if are_dispatched(grad) else launch.backward, ctx, grad)
+        function = backward if are_dispatched(grad) else launch.backward
+        return _of_inputs(ctx, grad, function(grad, *ctx.saved_tensors, *ctx.options))
 
 
 def fused_soft_attention(
