@@ -12,10 +12,9 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from soft_vit.ops.choices import Backend, check_choice, takes_triton
-from soft_vit.ops.modes import are_dispatched, in_function_transform
+from soft_vit.ops.modes import are_dispatched, in_function_transform, is_dual
 from soft_vit.ops.precision import at_least_float32, full_precision, full_precision_backward
 from soft_vit.ops.triton.newton_op import fused_newton_inverse
 from soft_vit.ops.triton.support import unsupported_inverse
@@ -29,6 +28,8 @@ NEWTON_GRADIENTS = ("closed_form", "unrolled")
 MAX_HALVINGS = 10
 RESIDUAL_BOUND = 1.01
 ISOLATED_BOUND = 1.99
+# Within it, twenty steps leave exp(-2^21 * 1e-5) of a mode, and rounding of row sums cannot reach 2.
+EQUAL_ROWS_BOUND = 2 - 2e-5
 
 
 def add_ridge(a: Tensor, ridge: float) -> Tensor:
@@ -45,9 +46,9 @@ def newton_step_size(a: Tensor, ridge: float, start: NewtonStart) -> Tensor:
     of r on, 95 % of the row sum of P is taken for r, without which the iteration would diverge.
     `guarded`: `2 / r^2`, halved at most ten times until no column of `|I - P V_0|` sums to more than 1.01; the rule
     of the released `soft_norm_*` models, here for each matrix by itself and without a data-dependent loop. It is halved
-    for tokens far from all others as well, whose mode would stay zero for ever, and kept below `1.8 / (r + ridge)^2`
-    with a ridge. A 1 x 1 matrix gets its exact inverse. As released, a matrix whose row sums are all equal loses its
-    constant mode, or what rounding leaves of it.
+    for tokens far from all others as well, and where all row sums agree, as those of two tokens always do: at 2 their
+    modes would stay zero for ever. It is kept below `1.8 / (r + ridge)^2` with a ridge. A 1 x 1 matrix gets its exact
+    inverse.
     `guarded_batch`: the released rule with both maxima taken over all matrices of the call.
     """
     largest = a.sum(-1).amax(-1)
@@ -71,6 +72,8 @@ def newton_step_size(a: Tensor, ridge: float, start: NewtonStart) -> Tensor:
     if start == "guarded":
         # A token far from all others is an eigenvector, and at 2 its mode would stay zero.
         within &= (scale * diagonal).amax(-1) <= ISOLATED_BOUND
+        # Where all row sums agree, the constant vector is one.
+        within &= alpha * a.sum(-1).amin(-1, keepdim=True).square() <= EQUAL_ROWS_BOUND
     # Candidates fall, so the first within the bound is the largest; the last stands whether or not it is within.
     alpha = torch.where(within, alpha, alpha[..., -1:]).amax(-1)
     if start == "guarded" and ridge > 0:
@@ -125,7 +128,6 @@ class _NewtonInverse(torch.autograd.Function):
         return v
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None, None]:
         (v,) = ctx.saved_tensors
         with full_precision_backward(v):
@@ -158,7 +160,7 @@ def newton_inverse(
         if fused:
             return fused_newton_inverse(a, iters, ridge, start)
         # See `soft_attention`.
-        traced = torch.jit.is_tracing() or in_function_transform()
+        traced = torch.jit.is_tracing() or in_function_transform() or is_dual(a)
         if gradient == "closed_form" and torch.is_grad_enabled() and a.requires_grad and not traced:
             return _NewtonInverse.apply(a, iters, ridge, start)
         p = add_ridge(a, ridge)

@@ -125,6 +125,14 @@ def test_guarded_start_is_the_released_rule_for_each_matrix(spread):
     torch.testing.assert_close(alpha, expected, rtol=1e-12, atol=0)
 
 
+def test_guarded_start_keeps_the_constant_mode_of_two_tokens():
+    """Their row sums always agree, so the constant vector is an eigenvector, and at 2 its mode would stay zero."""
+    a = self_gaussian_kernel(0.5 * torch.randn(16, 2, 8, generator=torch.Generator().manual_seed(0)))
+    exact = torch.linalg.inv(a.double())
+    error = relative_error(newton_inverse(a, ridge=0.0, start="guarded"), exact)
+    assert (error <= 16 * torch.linalg.cond(a.double()) * UNIT_ROUNDOFF).all()
+
+
 def test_guarded_start_halves_and_only_the_batch_wide_one_mixes_matrices():
     a = torch.cat([kernel(0.3, 1), kernel(0.02, 1)])
     alone = torch.cat([newton_step_size(matrix[None], 0.0, "guarded") for matrix in a])
