@@ -1,6 +1,8 @@
 """Whether a shortcut past a layer would go unnoticed."""
 
+import torch
 from torch import Tensor, nn
+from torch._subclasses import FakeTensor
 from torch.nn.modules import module as torch_module
 
 _HOOKS = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
@@ -15,4 +17,8 @@ def is_untouched(layer: nn.Module, kind: type[nn.Module]) -> bool:
         return False
     if any(getattr(layer, f"_{hooks}") or getattr(torch_module, f"_global_{hooks}") for hooks in _HOOKS):
         return False
-    return type(getattr(layer, "weight", None)) in (Tensor, nn.Parameter, type(None))
+    weight = getattr(layer, "weight", None)
+    # Shapes alone take the way of tensors, so that what they tell holds for those; an exported graph has plain layers.
+    if isinstance(weight, FakeTensor):
+        return not torch.compiler.is_compiling()
+    return type(weight) in (Tensor, nn.Parameter, type(None))
