@@ -7,10 +7,13 @@ import torch
 
 
 def main() -> None:
-    from soft_vit.analysis.timing import machine_description
-    from soft_vit.engine.config import load_config
-    from soft_vit.engine.data_rate import measure_data_rate, write_photographs
-    from soft_vit.engine.errors import plain_errors
+    from soft_vit.extras import naming_extras
+
+    with naming_extras():
+        from soft_vit.analysis.timing import machine_description
+        from soft_vit.engine.config import load_config
+        from soft_vit.engine.data_rate import measure_data_rate, write_photographs
+        from soft_vit.engine.errors import plain_errors
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data_root", nargs="?", help="folder with train/")

@@ -15,10 +15,13 @@ SOFT_TINY = Path(__file__).parents[1] / "configs" / "soft_tiny.py"
 def main(argv: Sequence[str] | None = None) -> None:
     import torch
 
-    from soft_vit.analysis.timing import machine_description
-    from soft_vit.engine.arguments import add_config_options
-    from soft_vit.engine.errors import plain_errors
-    from soft_vit.engine.step_overhead import measure_step_overhead, overhead_table
+    from soft_vit.extras import naming_extras
+
+    with naming_extras():
+        from soft_vit.analysis.timing import machine_description
+        from soft_vit.engine.arguments import add_config_options
+        from soft_vit.engine.errors import plain_errors
+        from soft_vit.engine.step_overhead import measure_step_overhead, overhead_table
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("config", nargs="?", default=SOFT_TINY, help="path of an ImageNet config (default: soft_tiny)")

@@ -9,8 +9,11 @@ from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    from soft_vit.engine.errors import plain_errors
-    from soft_vit.publishing import LAYOUTS, convert
+    from soft_vit.extras import naming_extras
+
+    with naming_extras():
+        from soft_vit.engine.errors import plain_errors
+        from soft_vit.publishing import LAYOUTS, convert
 
     parser = argparse.ArgumentParser(description="Convert weights between layouts, bit for bit.")
     parser.add_argument("source", metavar="IN", help="a checkpoint of any of the layouts")

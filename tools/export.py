@@ -15,8 +15,11 @@ os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    from soft_vit.engine.errors import plain_errors
-    from soft_vit.export import FORMATS, export, load_subject
+    from soft_vit.extras import naming_extras
+
+    with naming_extras():
+        from soft_vit.engine.errors import plain_errors
+        from soft_vit.export import FORMATS, export, load_subject
 
     parser = argparse.ArgumentParser(
         description="Write a model as ONNX, torch.export or TorchScript, verified against the model itself."

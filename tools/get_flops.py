@@ -9,6 +9,7 @@ import torch
 
 import soft_vit  # noqa: F401 - registers the models
 from soft_vit.analysis.complexity import complexity_table, count_complexity
+from soft_vit.extras import naming_extras
 from soft_vit.models.names import require_known
 
 
@@ -23,7 +24,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         name, model_args = args.model, {}
         if Path(args.model).suffix == ".py":
-            from soft_vit.engine.config import timm_model_of
+            with naming_extras():
+                from soft_vit.engine.config import timm_model_of
 
             name, model_args = timm_model_of(args.model)
         require_known(name)

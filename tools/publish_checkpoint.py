@@ -10,8 +10,11 @@ from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    from soft_vit.engine.errors import plain_errors
-    from soft_vit.publishing.publish import parse_metric, publish
+    from soft_vit.extras import naming_extras
+
+    with naming_extras():
+        from soft_vit.engine.errors import plain_errors
+        from soft_vit.publishing.publish import parse_metric, publish
 
     parser = argparse.ArgumentParser(description="Publish the weights of a checkpoint, and nothing else in it.")
     parser.add_argument("source", metavar="IN", help="a checkpoint, as of tools/convert_checkpoint.py")

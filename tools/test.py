@@ -19,12 +19,15 @@ IMAGENET = Path(__file__).parents[1] / "configs" / "soft_tiny.py"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    from mmengine.dist import is_main_process
+    from soft_vit.extras import naming_extras
 
-    from soft_vit.engine.arguments import add_config_options
-    from soft_vit.engine.errors import plain_errors
-    from soft_vit.engine.evaluation import evaluate, metrics_table
-    from soft_vit.engine.run import LAUNCHERS
+    with naming_extras():
+        from mmengine.dist import is_main_process
+
+        from soft_vit.engine.arguments import add_config_options
+        from soft_vit.engine.errors import plain_errors
+        from soft_vit.engine.evaluation import evaluate, metrics_table
+        from soft_vit.engine.run import LAUNCHERS
 
     parser = argparse.ArgumentParser(
         description="Measure a checkpoint or a timm model on the test split of a config, or on a folder of images."

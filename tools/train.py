@@ -10,11 +10,14 @@ os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    from mmengine.dist import is_main_process
+    from soft_vit.extras import naming_extras
 
-    from soft_vit.engine.arguments import add_config_options
-    from soft_vit.engine.errors import plain_errors
-    from soft_vit.engine.run import LAUNCHERS, train
+    with naming_extras():
+        from mmengine.dist import is_main_process
+
+        from soft_vit.engine.arguments import add_config_options
+        from soft_vit.engine.errors import plain_errors
+        from soft_vit.engine.run import LAUNCHERS, train
 
     parser = argparse.ArgumentParser(description="Train a model from a config.")
     parser.add_argument("config", help="path of the config")

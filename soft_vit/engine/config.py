@@ -9,6 +9,7 @@ from mmengine.config import Config
 from mmengine.runner import Runner
 
 from soft_vit.engine.errors import UserError
+from soft_vit.extras import extra_of
 from soft_vit.weights.folders import RESOURCES
 
 __all__ = ["apply_options", "check_keys", "load_config", "timm_model_of"]
@@ -30,13 +31,6 @@ _OTHER_KEYS = {
 # Names that configs commonly give to values which they use further down.
 _HELPERS = {"batch_size", "data_root", "dataset_type", "file_client_args", "image_size", "max_epochs", "num_classes"}
 _HELPER_ENDINGS = ("_pipeline", "_dataset")
-# What installs the modules that only some configs import.
-_EXTRAS = {
-    "faster_coco_eval": "detection",
-    "mmdet": "mmdet",
-    "mmseg": "mmdet",
-    "segmentation_models_pytorch": "segmentation",
-}
 # Below it two keys are different words (train_cfg and test_cfg: 0.71); above it one is a slip of the other.
 _ALIKE = 0.82
 
@@ -88,7 +82,7 @@ def load_config(path: str | Path) -> Config:
             first = first.__cause__ or first.__context__
         advice = "correct the file"
         if isinstance(first, ModuleNotFoundError):
-            extra = _EXTRAS.get((first.name or "").split(".")[0])
+            extra = extra_of(first)
             advice = f"pip install 'soft_vit[{extra}]' brings it" if extra else "install that module"
         raise UserError(f"The config {path} cannot be read ({one_line(first)}); {advice}.") from error
 
