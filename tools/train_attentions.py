@@ -29,7 +29,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     add_config_options(parser)
     args = parser.parse_args(argv)
     out = args.out or args.work_dir / "accuracy"
-    out.parent.mkdir(parents=True, exist_ok=True)
 
     def write(rows: list[AccuracyRow]) -> str:
         text = f"{machine_description('cpu')}; {args.config}\n\n{accuracy_table(rows)}\n"
@@ -38,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         return text
 
     with plain_errors():
+        out.parent.mkdir(parents=True, exist_ok=True)
         rows = compare_accuracy(
             args.attentions,
             args.config,

@@ -5,6 +5,9 @@ from contextlib import contextmanager
 
 __all__ = ["UserError", "plain_errors"]
 
+# Of a path that is missing, below a file, a folder in the place of a file, or not allowed.
+_PATH_ERRORS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
+
 
 class UserError(ValueError):
     """A mistake in what was asked for; its message is one sentence that the tools print without a traceback."""
@@ -12,8 +15,15 @@ class UserError(ValueError):
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """End the process with exit code 1 and the sentence of a UserError or of a missing file; let others through."""
+    """End the process with exit code 1 and the sentence of a UserError or of an unusable path; let others through."""
     try:
         yield
-    except (UserError, FileNotFoundError) as error:
-        raise SystemExit(f"error: {error}") from None
+    except (UserError, *_PATH_ERRORS) as error:
+        raise SystemExit(f"error: {_sentence(error)}") from None
+
+
+def _sentence(error: Exception) -> str:
+    """The message of an error of this package, or one that names the path of an error of the operating system."""
+    # A rename has two: what it replaces is the second.
+    path = getattr(error, "filename2", None) or getattr(error, "filename", None)
+    return str(error) if path is None else f"{path} cannot be used ({error.strerror}); give another path."

@@ -41,6 +41,7 @@ def test_publish(tool, weights, capsys):
     [
         ("convert_checkpoint", ["none.pth", "b.pth", "--to", "timm"], "There is no checkpoint none.pth"),
         ("convert_checkpoint", ["a.pth", "a.pth", "--to", "timm"], "exists already"),
+        ("convert_checkpoint", ["a.pth", "a.pth/b.pth", "--to", "timm"], "a.pth cannot be used"),
         ("publish_checkpoint", ["a.pth", "out", "--tag", "m", "--licence", "mit", "--metric", "x"], "NAME=VALUE"),
         ("publish_checkpoint", ["a.pth", "out", "--tag", "m", "--licence", "mit"], "give --mean and --std"),
         ("publish_checkpoint", ["none.pth", "out", "--tag", "m", "--licence", "mit"], "There is no checkpoint"),
