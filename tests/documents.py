@@ -17,10 +17,14 @@ def blocks(text: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
+def prose(text: str) -> str:
+    """A page without its fenced blocks."""
+    return re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
 def inline_code(text: str) -> list[str]:
     """What stands between single backticks outside of fenced blocks, each on one line."""
-    text = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
-    return [" ".join(code.split()) for code in re.findall(r"(?<!`)`([^`]+)`(?!`)", text)]
+    return [" ".join(code.split()) for code in re.findall(r"(?<!`)`([^`]+)`(?!`)", prose(text))]
 
 
 def commands(text: str) -> list[str]:
@@ -35,7 +39,7 @@ def commands(text: str) -> list[str]:
 
 def named_paths(text: str) -> set[str]:
     """Paths of the repository that a page names, in links, in code and in commands."""
-    linked = {target.split("#")[0] for target in re.findall(r"\]\(([^)]+)\)", text) if "://" not in target}
+    linked = {target.split("#")[0] for target in re.findall(r"\]\(([^)]+)\)", prose(text)) if "://" not in target}
     rooms = r"(?:soft_vit|configs|tools|tests|checkpoints|requirements|\.ci)/[\w./*-]*"
     return {path.rstrip(".") for path in linked | set(re.findall(rf"(?<![\w/.]){rooms}", text)) if path}
 

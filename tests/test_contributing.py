@@ -13,7 +13,7 @@ import torch
 import yaml
 from documents import ROOT, blocks, commands, extras_of, named_paths, run_tool
 
-from soft_vit.layers import ATTENTIONS
+from soft_vit.layers import attention
 from soft_vit.models import soft
 from soft_vit.version import __version__
 
@@ -21,12 +21,14 @@ TEXT = (ROOT / "CONTRIBUTING.md").read_text()
 COMMANDS = commands(TEXT)
 
 
-def test_worked_example_of_an_attention():
-    file, line, case = blocks(TEXT, "python")
-    names = {"torch": torch, "ATTENTIONS": ATTENTIONS}
-    exec(file, names)
+def test_worked_example_of_an_attention(tmp_path, monkeypatch):
+    """As printed: the file as a module of its package, the lines where the table is, the test case by itself."""
+    file, lines, case = blocks(TEXT, "python")
+    (tmp_path / "efficient.py").write_text(file)
+    monkeypatch.setattr(attention, "__path__", [*attention.__path__, str(tmp_path)])
+    names = {}
     try:
-        exec(line, names)
+        exec(lines, dict(vars(attention)))
         exec(case, names)
         names["test_equals_the_dense_formula"]()
         assert "efficient_pyramid_tiny" in soft._model_table()
@@ -34,7 +36,18 @@ def test_worked_example_of_an_attention():
         assert type(model.stages[0].blocks[0].attn).__name__ == "EfficientAttention"
         assert model(torch.randn(1, 3, 64, 64)).isfinite().all()
     finally:
-        ATTENTIONS.pop("efficient", None)
+        attention.ATTENTIONS.pop("efficient", None)
+        sys.modules.pop("soft_vit.layers.attention.efficient", None)
+        vars(attention).pop("efficient", None)
+
+
+@pytest.mark.parametrize("place", [0, 2])
+def test_worked_example_is_linted(place):
+    """The file and the test case; the lines between them stand in a file that goes on."""
+    for command in (["check", "-"], ["format", "--check", "-"]):
+        ruff = [sys.executable, "-m", "ruff", *command, "--stdin-filename", "soft_vit/example.py"]
+        done = subprocess.run(ruff, cwd=ROOT, input=blocks(TEXT, "python")[place], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def make_environment(folder: Path) -> None:
