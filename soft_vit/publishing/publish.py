@@ -95,10 +95,12 @@ def publish(
     sentences = [f"Written: {path} ({len(data) / 1e6:.1f} MB), {card_path}, and {entry.name} in {index}."]
     if hf_dir is not None:
         save_folder(network, entry, arguments, hub_card, hf_dir)
-        sentences.append(f'Written: {hf_dir}, which timm.create_model("local-dir:{hf_dir}", pretrained=True) reads.')
+        call = f'timm.create_model("local-dir:{hf_dir}", pretrained=True)'
+        sentences.append(f"Written: {hf_dir}, which {call} reads after `import soft_vit`.")
     if repo is not None:
         push(network, entry, arguments, hub_card, data, repo)
-        sentences.append(f'Pushed: timm.create_model("hf-hub:{repo}", pretrained=True) reads it.')
+        call = f'timm.create_model("hf-hub:{repo}", pretrained=True)'
+        sentences.append(f"Pushed: {call} reads it after `import soft_vit`.")
     # Last: an entry names only what is there.
     add_entry(entry, index)
     return sentences

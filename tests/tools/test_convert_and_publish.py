@@ -29,11 +29,13 @@ def test_convert(tool, weights, capsys):
 def test_publish(tool, weights, capsys):
     normalised = ["--mean", "0.5", "0.5", "0.5", "--std", "0.25", "0.25", "0.25"]
     tool("publish_checkpoint")(
-        [weights, "out", "--tag", "mine", "--licence", "mit", "--metric", "top1=33", *normalised]
+        [weights, "out", "--tag", "mine", "--licence", "mit", "--metric", "top1=33", "--hf-dir", "hub", *normalised]
     )
     (file,) = Path("out").glob("soft_pico.mine-????????.safetensors")
-    printed = capsys.readouterr().out
-    assert printed == f"Written: {file} (5.2 MB), out/soft_pico.mine.md, and soft_pico.mine in out/index.json.\n"
+    assert capsys.readouterr().out.splitlines() == [
+        f"Written: {file} (5.2 MB), out/soft_pico.mine.md, and soft_pico.mine in out/index.json.",
+        'Written: hub, which timm.create_model("local-dir:hub", pretrained=True) reads after `import soft_vit`.',
+    ]
 
 
 @pytest.mark.parametrize(
