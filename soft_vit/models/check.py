@@ -53,9 +53,9 @@ def _how_it_is_found(path: Path, size: str | None) -> str:
     return f"For pretrained=True of {' or '.join(here)}, put it into {' or '.join(map(str, lookup_folders()))}."
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m soft_vit.models.check",
+        prog=prog,
         description="Say what files of weights are, without running anything in them; exit code 1 if one is refused.",
     )
     parser.add_argument("files", nargs="+", metavar="FILE", help="a checkpoint of torch or safetensors")
@@ -71,4 +71,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(prog="python -m soft_vit.models.check")
