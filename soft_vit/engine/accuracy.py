@@ -4,14 +4,16 @@ import contextlib
 import multiprocessing
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from tqdm import tqdm
 
 from soft_vit.engine.config import one_line
+from soft_vit.engine.errors import UserError
 from soft_vit.engine.run import train
 from soft_vit.models.soft import model_name
 
@@ -46,18 +48,21 @@ def compare_accuracy(
     """Train `config` with the pyramid of each attention in place of its model, `jobs` processes at a time.
 
     Every run has a process and a folder `work_dir/<model>` of its own; what it prints goes to console.log there. A run
-    that fails leaves its error in its row and the others alone. on_row: called with all rows, in the order of
-    attentions, whenever a run ends. Raises ValueError for an attention or a size without a model, or jobs below 1.
+    that fails, or whose process dies, leaves its error in its row and the others alone. on_row: called with all rows,
+    in the order of attentions, whenever a run ends. Raises UserError (a ValueError) for an attention or a size without
+    a model, or jobs below 1.
     """
     if jobs < 1:
-        raise ValueError(f"jobs is {jobs}; run at least 1 process at a time.")
-    rows = [AccuracyRow(attention, model_name(attention, size)) for attention in attentions]
+        raise UserError(f"jobs is {jobs}; run at least 1 process at a time.")
+    try:
+        rows = [AccuracyRow(attention, model_name(attention, size)) for attention in attentions]
+    except ValueError as error:
+        raise UserError(str(error)) from error
     threads = max(1, torch.get_num_threads() // jobs)
-    # A process started afresh has the random state, the registries and the memory of a first run.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=1) as pool:
+    pool = ThreadPoolExecutor(jobs)
+    try:
         runs: dict[Future, AccuracyRow] = {
-            pool.submit(_train_one, str(config), row.model, Path(work_dir) / row.model, options, threads): row
+            pool.submit(_in_own_process, str(config), row.model, Path(work_dir) / row.model, options, threads): row
             for row in rows
         }
         for run in tqdm(as_completed(runs), total=len(runs), disable=not progress, desc="training"):
@@ -69,7 +74,19 @@ def compare_accuracy(
                 row.error = f"{type(error).__name__}: {one_line(error)}"
             if on_row is not None:
                 on_row(rows)
+    finally:
+        # Interrupted: the runs that have not begun do not begin.
+        pool.shutdown(cancel_futures=True)
     return rows
+
+
+def _in_own_process(*arguments: Any) -> tuple[float | None, int, float]:
+    """`_train_one` in a process started afresh: it has the random state, the registries and the memory of a first run.
+
+    A pool that the runs shared would be lost to all of them with the first process that dies.
+    """
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
+        return process.submit(_train_one, *arguments).result()
 
 
 def _train_one(

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from soft_vit.engine.accuracy import LOG_NAME, AccuracyRow, accuracy_table, compare_accuracy
+from soft_vit.engine.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 SHORT = {
@@ -15,21 +16,26 @@ SHORT = {
 }
 
 
-def test_runs_have_their_own_process_and_a_failing_one_leaves_the_others(tmp_path):
-    taken = tmp_path / "softmax_pyramid_pico"
-    taken.write_text("a file where the folder of a run should be")
+def test_runs_have_their_own_process_and_one_that_dies_leaves_the_others(tmp_path):
+    # The first to read this config dies of it, as for want of memory.
+    config, flag = tmp_path / "config.py", tmp_path / "died"
+    die = f"open({str(flag)!r}, 'w').close() or __import__('os')._exit(9)"
+    config.write_text(
+        f"_base_ = [{str(ROOT / 'configs' / 'demo' / 'soft_pico_shapes.py')!r}]\n"
+        f"once = __import__('os').path.exists({str(flag)!r}) or {die}\n"
+    )
     seen = []
     rows = compare_accuracy(
         ["softmax", "linear"],
-        ROOT / "configs" / "demo" / "soft_pico_shapes.py",
+        config,
         work_dir=tmp_path,
         options=SHORT,
         on_row=lambda rows: seen.append([bool(row.error) or row.top1 is not None for row in rows]),
         progress=False,
     )
-    failed, trained = rows
-    assert failed.error.startswith("FileExistsError")
-    assert failed.top1 is None
+    died, trained = rows
+    assert died.error.startswith("BrokenProcessPool")
+    assert died.top1 is None
     assert not trained.error
     assert trained.images == 7
     assert 0 <= trained.top1 <= 100
@@ -40,7 +46,7 @@ def test_runs_have_their_own_process_and_a_failing_one_leaves_the_others(tmp_pat
 
 @pytest.mark.parametrize(("change", "message"), [({"jobs": 0}, "jobs is 0"), ({"size": "huge"}, "no model linear_")])
 def test_mistakes_are_seen_before_the_first_run(change, message, tmp_path):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(UserError, match=message):
         compare_accuracy(["linear"], "config.py", work_dir=tmp_path / "runs", **change)
     assert not (tmp_path / "runs").exists()
 
