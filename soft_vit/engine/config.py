@@ -100,7 +100,8 @@ def apply_options(config: Config, options: dict | None) -> Config:
 
 def one_line(error: BaseException) -> str:
     """The first line of an error's message, without a full stop."""
-    text = str(error.args[0]) if error.args else type(error).__name__
+    # A KeyError puts its message into quotes; the first argument of others, such as an OSError's, may be a bare number.
+    text = str(error.args[0] if isinstance(error, KeyError) and error.args else error)
     return (text.strip().splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
