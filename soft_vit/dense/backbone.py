@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mmengine.model import BaseModule
+from timm.layers import to_2tuple
 from torch import Tensor
 
 from soft_vit.dense.features import TimmFeatures
@@ -46,14 +47,14 @@ class SOFT(TimmFeatures, BaseModule):
         out_norm: bool = True,
         with_cp: bool = False,
         drop_path_rate: float = 0.0,
-        max_bottleneck: tuple[int, int] | None = (7, 7),
+        max_bottleneck: int | tuple[int, int] | None = (7, 7),
         init_cfg: dict | list[dict] | None = None,
         **kwargs: Any,
     ) -> None:
         if arch not in PYRAMIDS:
             raise UserError(f"There is no arch {arch!r}; choose {', '.join(PYRAMIDS)}.")
         if max_bottleneck is not None and _pools_bottleneck(arch, kwargs):
-            kwargs["max_bottleneck"] = tuple(max_bottleneck)
+            kwargs["max_bottleneck"] = to_2tuple(max_bottleneck)
         configs = [init_cfg] if isinstance(init_cfg, dict) else list(init_cfg or ())
         start = dict(next((config for config in configs if config.get("type") == "Pretrained"), {}))
         if start and not start.get("checkpoint"):
@@ -106,4 +107,5 @@ def _pools_bottleneck(arch: str, options: dict[str, Any]) -> bool:
     """Whether an attention of the pyramid has the option max_bottleneck."""
     kinds = options.get("attention", PYRAMIDS[arch]["attention"])
     kinds = (kinds,) if isinstance(kinds, str) else kinds
-    return any("max_bottleneck" in attention_options(ATTENTIONS[kind]) for kind in kinds)
+    # A name that there is not is refused by the model.
+    return any("max_bottleneck" in attention_options(ATTENTIONS[kind]) for kind in kinds if kind in ATTENTIONS)

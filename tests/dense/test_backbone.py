@@ -45,6 +45,7 @@ def test_a_tuple_of_contiguous_maps(size, out_indices):
         (dict(), 49),
         (dict(max_bottleneck=(5, 9)), 45),
         (dict(max_bottleneck=[5, 9]), 45),
+        (dict(max_bottleneck=6), 36),
         # A window of 8 on a map of 80 x 80.
         (dict(max_bottleneck=None), 100),
     ],
@@ -177,6 +178,7 @@ def test_weights_that_do_not_fit_are_refused(tmp_path):
     [
         (dict(arch="soft_huuge"), "soft_huge"),
         (dict(arch="soft_pico", no_such_option=1), "no_such_option"),
+        (dict(arch="soft_pico", attention="softt"), "attention='softt' is not known"),
         (dict(arch="soft_pico", frozen_stages=9), "4 stages"),
         (dict(arch="soft_pico", init_cfg=dict(type="Pretrained")), "checkpoint"),
     ],
