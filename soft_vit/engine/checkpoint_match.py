@@ -1,10 +1,10 @@
 """Refusing a checkpoint that belongs to another model."""
 
 from mmengine.hooks import Hook
-from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 
 from soft_vit.engine.errors import UserError
+from soft_vit.engine.unwrapping import unwrapped
 from soft_vit.registry import HOOKS, register
 
 __all__ = ["CheckpointMatchHook"]
@@ -42,7 +42,7 @@ class CheckpointMatchHook(Hook):
         self.exact = exact
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        model = unwrapped(runner.model)
         expected = model.state_dict()
         given = checkpoint.get("state_dict", checkpoint)
         given = {name.removeprefix("module."): value for name, value in given.items() if hasattr(value, "shape")}

@@ -5,10 +5,10 @@ from typing import Any
 
 from mmengine.config import Config
 from mmengine.hooks import Hook
-from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 
 from soft_vit.engine.errors import UserError
+from soft_vit.engine.unwrapping import unwrapped
 
 __all__ = ["ClassCountHook", "fill_data_root"]
 
@@ -41,7 +41,7 @@ class ClassCountHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         classes = getattr(runner.train_dataloader.dataset, "metainfo", {}).get("classes")
-        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        model = unwrapped(runner.model)
         # A detector itself, a timm model inside ours, or the head of one of MMPretrain.
         owners = (model, getattr(model, "model", None), getattr(model, "head", None))
         head = next((owner.num_classes for owner in owners if hasattr(owner, "num_classes")), None)

@@ -13,7 +13,6 @@ import torch
 from mmengine.config import Config
 from mmengine.dist import is_main_process
 from mmengine.hooks import Hook
-from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
@@ -28,6 +27,7 @@ from soft_vit.engine.run import StartHook, config_errors, prepare, require_check
 from soft_vit.engine.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.throughput_hook import ThroughputHook
 from soft_vit.engine.trained_config import trained_cfg
+from soft_vit.engine.unwrapping import unwrapped
 from soft_vit.models.soft import MODELS
 from soft_vit.weights.files import write_atomically
 
@@ -277,7 +277,7 @@ class TestedModelHook(Hook):
                 raise error from None
 
     def before_test(self, runner: Runner) -> None:
-        classifier = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        classifier = unwrapped(runner.model)
         network = getattr(classifier, "model", classifier)
         if self.img_size is not None:
             fit_image_size(network, self.img_size)

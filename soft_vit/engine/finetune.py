@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mmengine.hooks import Hook
-from mmengine.model import is_model_wrapper
 from mmengine.runner import CheckpointLoader, Runner
 from timm.models import adapt_input_conv, group_parameters
 from torch import Tensor, nn
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from soft_vit.engine.checkpoint_match import CheckpointMatchHook, describe_mismatch
 from soft_vit.engine.errors import UserError
 from soft_vit.engine.timm_model import create_timm_model
+from soft_vit.engine.unwrapping import unwrapped
 from soft_vit.models.checkpoint import checkpoint_filter_fn, unwrap_state_dict
 from soft_vit.models.pyramid import PyramidViT
 from soft_vit.registry import HOOKS, register
@@ -103,7 +103,7 @@ class StartWeightsHook(Hook):
     priority = "VERY_HIGH"
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        classifier = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        classifier = unwrapped(runner.model)
         model = getattr(classifier, "model", None)
         if not hasattr(model, "pretrained_cfg"):
             CheckpointMatchHook(exact=False).after_load_checkpoint(runner, checkpoint)

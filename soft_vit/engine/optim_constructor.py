@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from mmengine.model import is_model_wrapper
 from mmengine.optim import DefaultOptimWrapperConstructor, OptimWrapper
 from mmengine.registry import OPTIM_WRAPPERS, OPTIMIZERS
 from timm.optim import param_groups_layer_decay, param_groups_weight_decay
 from torch import nn
 
 from soft_vit.engine.errors import UserError
+from soft_vit.engine.unwrapping import unwrapped
 from soft_vit.registry import OPTIM_WRAPPER_CONSTRUCTORS, register
 
 __all__ = ["TimmOptimWrapperConstructor"]
@@ -37,7 +37,7 @@ class TimmOptimWrapperConstructor(DefaultOptimWrapperConstructor):
             raise UserError(f"layer_decay is {self.layer_decay}; choose a factor above 0 and at most 1.")
 
     def __call__(self, model: nn.Module) -> OptimWrapper:
-        model = model.module if is_model_wrapper(model) else model
+        model = unwrapped(model)
         # A classifier of MMEngine holds the timm model.
         timm_model = getattr(model, "model", model)
         grouped = {id(parameter) for parameter in timm_model.parameters()}

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from mmengine.dist import all_reduce
 from mmengine.hooks import Hook
-from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 from torch import nn
 
+from soft_vit.engine.unwrapping import unwrapped
 from soft_vit.registry import HOOKS, register
 
 __all__ = ["ThroughputHook"]
@@ -32,7 +32,7 @@ class ThroughputHook(Hook):
         self._handles: list[Any] = []
 
     def before_test_epoch(self, runner: Runner) -> None:
-        classifier = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        classifier = unwrapped(runner.model)
         device = next(classifier.parameters()).device
         self._mark, self._between = _event_clock() if device.type == "cuda" else _wall_clock()
         self._images: list[int] = []

@@ -17,6 +17,7 @@ from PIL import Image, ImageDraw
 from torch import Tensor, nn
 
 from soft_vit.engine.errors import UserError
+from soft_vit.engine.unwrapping import unwrapped
 from soft_vit.layers.attention.soft import SoftAttention, project_to_map
 from soft_vit.ops import self_gaussian_kernel
 from soft_vit.ops.inverse import newton_residual
@@ -69,7 +70,7 @@ class WatchHook(Hook):
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
         if (self._draws(runner, batch_idx) or self._measures(runner)) and is_main_process():
             # The arguments of the classifier are the batch as the data preprocessor has made it.
-            self._handle = _classifier(runner).register_forward_pre_hook(self._see, with_kwargs=True)
+            self._handle = unwrapped(runner.model).register_forward_pre_hook(self._see, with_kwargs=True)
         rates = {group["lr"] for group in runner.optim_wrapper.param_groups}
         if len(rates) > 1:
             runner.message_hub.update_scalar("train/lowest_lr", min(rates))
@@ -102,7 +103,7 @@ class WatchHook(Hook):
         return self.newton_interval > 0 and runner.iter % self.newton_interval == 0
 
     def _draw(self, runner: Runner, inputs: Tensor, data_samples: Sequence[Any]) -> None:
-        preprocessor = _classifier(runner).data_preprocessor
+        preprocessor = unwrapped(runner.model).data_preprocessor
         images = inputs[: self.num_images].float()
         if getattr(preprocessor, "mean", None) is not None:
             images = images * preprocessor.std + preprocessor.mean
@@ -114,7 +115,7 @@ class WatchHook(Hook):
     def _measure(self, runner: Runner, inputs: Tensor) -> None:
         if is_model_wrapper(runner.model) and "Sharded" in type(runner.model).__name__:
             return
-        network = getattr(_classifier(runner), "model", None)
+        network = getattr(unwrapped(runner.model), "model", None)
         residuals = newton_residuals(network, inputs[: self.newton_images]) if network is not None else {}
         if residuals:
             scalars = {f"newton_residual/{stage}": value for stage, value in residuals.items()}
@@ -122,10 +123,6 @@ class WatchHook(Hook):
             runner.visualizer.add_scalars({**scalars, **place}, step=runner.iter + 1)
             shown = "  ".join(f"{stage}: {value:.2e}" for stage, value in residuals.items())
             runner.logger.info(f"Newton residual of iteration {runner.iter + 1}  {shown}")
-
-
-def _classifier(runner: Runner) -> nn.Module:
-    return runner.model.module if is_model_wrapper(runner.model) else runner.model
 
 
 @torch.no_grad()
