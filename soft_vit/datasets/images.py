@@ -7,6 +7,7 @@ from pathlib import Path, PurePath
 
 from PIL import Image, UnidentifiedImageError
 
+from soft_vit.datasets.lists import read_lines
 from soft_vit.datasets.storage import Entry, FolderStorage, Storage, open_storage
 
 __all__ = ["BadImage", "LabelledImages", "decode_image", "find_images", "is_image"]
@@ -152,7 +153,7 @@ def _places(names: Sequence[str], given: set[str], what: str) -> dict[str, int]:
 def _listed_classes(root: Path, split: str) -> list[str] | None:
     listed, train = root / "classes.txt", root / "train"
     if listed.is_file():
-        return [line.strip() for line in listed.read_text().splitlines() if line.strip()]
+        return read_lines(listed)
     if split not in ("", "train") and train.is_dir():
         return _ordered({path.name for path in train.iterdir() if path.is_dir() and not path.name.startswith(".")})
     return None
@@ -165,7 +166,7 @@ def _labels_of_list(storage: Storage, path: Path, names: Sequence[str]) -> list[
             f"{storage.path} has no folders of classes, and there is no list of labels {path}; write one with a file "
             "name and a class a line."
         )
-    lines = [line.strip() for line in path.read_text().splitlines() if line.strip()]
+    lines = read_lines(path)
     if all(len(line.split()) == 1 for line in lines):
         if len(lines) != len(names):
             raise ValueError(f"{path} has {len(lines)} labels for {len(names)} images; give one for each.")

@@ -15,6 +15,7 @@ import numpy as np
 from PIL import Image
 
 from soft_vit.datasets.images import SUFFIXES, BadImage, decode_image, is_image
+from soft_vit.datasets.lists import read_lines
 from soft_vit.datasets.storage import Entry, FolderStorage
 
 __all__ = ["IGNORED", "LabelMaps", "decode_label_map", "find_label_maps"]
@@ -191,10 +192,10 @@ def _listed_classes(root: Path) -> list[str]:
     """Names of classes from a file in the root. Raises FileNotFoundError without one."""
     listed, ade = root / "classes.txt", root / "objectInfo150.txt"
     if listed.is_file():
-        return [line.strip() for line in listed.read_text().splitlines() if line.strip()]
+        return read_lines(listed)
     if ade.is_file():
         # Idx, Ratio, Train, Val, Stuff, Name in columns; a name is followed by synonyms.
-        rows = [line.split("\t") for line in ade.read_text().splitlines()[1:] if line.strip()]
+        rows = [line.split("\t") for line in read_lines(ade)[1:]]
         return [row[-1].split(",")[0].strip() for row in rows]
     raise FileNotFoundError(
         f"There is neither {listed} nor {ade.name} beside it; write one class a line, or give the classes' names."

@@ -10,6 +10,7 @@ from mmengine.registry import DATASETS, DefaultScope
 from timm.data import ImageNetInfo, infer_imagenet_subset, resolve_data_config
 
 from soft_vit.datasets.images import find_images
+from soft_vit.datasets.lists import read_lines
 from soft_vit.engine.errors import UserError
 
 __all__ = ["View", "class_names", "set_folder", "set_view", "timm_view", "view_of_config"]
@@ -124,7 +125,10 @@ def class_names(cfg: Config, num_classes: int, meta: dict[str, Any], listed: str
         path = Path(listed).expanduser()
         if not path.is_file():
             raise FileNotFoundError(f"There is no list of classes {path}; give a text file with one name a line.")
-        names = [line.strip() for line in path.read_text().splitlines() if line.strip()]
+        try:
+            names = read_lines(path)
+        except ValueError as error:
+            raise UserError(str(error)) from error
         return _counted(names, num_classes, f"The list {path}")
     names = (meta.get("dataset_meta") or {}).get("classes")
     if names:
