@@ -29,6 +29,7 @@ train_pipeline = [
     dict(type="PackInputs"),
 ]
 test_pipeline = [
+    dict(type="LoadedImage"),
     dict(type="TimmEvalCrop", img_size=image_size, crop_pct=0.875, interpolation="bicubic"),
     dict(type="PackInputs"),
 ]

@@ -9,7 +9,7 @@ train_pipeline = [
     dict(type="RandomFlip", prob=[0.25, 0.25, 0.25], direction=["horizontal", "vertical", "diagonal"]),
     dict(type="PackInputs"),
 ]
-test_pipeline = [dict(type="PackInputs")]
+test_pipeline = [dict(type="LoadedImage"), dict(type="PackInputs")]
 
 train_dataloader = dict(
     batch_size=32,

@@ -14,6 +14,7 @@ train_pipeline = [
     dict(type="PackInputs"),
 ]
 test_pipeline = [
+    dict(type="LoadedImage"),
     dict(type="TimmEvalCrop", img_size=image_size, crop_pct=1.0, interpolation="bicubic"),
     dict(type="PackInputs"),
 ]

@@ -15,7 +15,7 @@ from soft_vit.engine.data_preprocessor import RecipeDataPreprocessor
 from soft_vit.engine.distillation import DistillClassifier
 from soft_vit.engine.ema_hook import EMAEvalHook
 from soft_vit.engine.errors import UserError
-from soft_vit.engine.eval_transform import TimmEvalCrop
+from soft_vit.engine.eval_transform import LoadedImage, TimmEvalCrop
 from soft_vit.engine.evaluation import evaluate
 from soft_vit.engine.finetune import StartWeightsHook
 from soft_vit.engine.history_hook import ShortHistoryHook
@@ -44,6 +44,7 @@ __all__ = [
     "EMAEvalHook",
     "ImageTree",
     "JsonLinesBackend",
+    "LoadedImage",
     "ProgressLogProcessor",
     "RecipeDataPreprocessor",
     "SafeCheckpointHook",

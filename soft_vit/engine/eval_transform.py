@@ -9,7 +9,20 @@ from timm.data.transforms_factory import transforms_imagenet_eval
 
 from soft_vit.registry import TRANSFORMS, register
 
-__all__ = ["TimmEvalCrop"]
+__all__ = ["LoadedImage", "TimmEvalCrop"]
+
+
+@register(TRANSFORMS)
+class LoadedImage(BaseTransform):
+    """Begins a test pipeline: `img` becomes RGB where it comes from an inferencer of mmpretrain.
+
+    These hand over uint8 [H, W, 3] in mmcv's order, BGR. The data sets here hand over RGB, and a `sample_idx`.
+    """
+
+    def transform(self, results: dict[str, Any]) -> dict[str, Any]:
+        if "sample_idx" in results:
+            return results
+        return {**results, "img": np.ascontiguousarray(results["img"][..., ::-1])}
 
 
 @register(TRANSFORMS)

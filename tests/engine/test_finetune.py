@@ -258,8 +258,9 @@ def tiny_options(tree: Path, img_size: int) -> dict:
         "default_hooks.logger.interval": 1,
         "train_cfg.max_epochs": 1,
     }
-    for split in ("train", "val", "test"):
-        options[f"{split}_dataloader.dataset.pipeline.0.img_size"] = img_size
+    # What loads an image stands first where a model is tested.
+    for split, place in (("train", 0), ("val", 1), ("test", 1)):
+        options[f"{split}_dataloader.dataset.pipeline.{place}.img_size"] = img_size
         options[f"{split}_dataloader.num_workers"] = 0
         options[f"{split}_dataloader.persistent_workers"] = False
         options[f"{split}_dataloader.batch_size"] = 8

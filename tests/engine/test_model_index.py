@@ -8,6 +8,7 @@ import pytest
 import timm
 import torch
 from mmpretrain.apis.model import ModelHub
+from PIL import Image
 
 import soft_vit.engine
 from soft_vit.engine import model_index
@@ -31,6 +32,14 @@ def test_get_model():
         torch.testing.assert_close(value, expected[name], rtol=0, atol=0, msg=name)
     assert found._dataset_meta["classes"][0] == "circle"
     assert found._metainfo.results[0].metrics == {"Top 1 Accuracy": 97.7}
+
+
+@pytest.mark.parametrize("name", ["soft_pico.shapes", "soft_tiny.fudan_in1k"])
+def test_inferencers_show_the_model_rgb(name, tmp_path):
+    Image.new("RGB", (64, 64), (255, 128, 0)).save(tmp_path / "orange.png")
+    inferencer = mmpretrain.ImageClassificationInferencer(mmpretrain.get_model(name))
+    (batch,) = inferencer.preprocess([str(tmp_path / "orange.png")])
+    assert batch["inputs"][0, :, 9, 9].tolist() == [255, 128, 0]
 
 
 @pytest.fixture
