@@ -162,16 +162,25 @@ def find_newest_checkpoint(work_dir: str | Path) -> Path | None:
     """The intact checkpoint that training wrote last in a folder, or None; a damaged one is named and passed over.
 
     The note `last_checkpoint` decides, by its file name alone, because the folder may have moved since; without a
-    usable note it is the highest iteration.
+    usable note it is the highest iteration. A folder without a checkpoint is left for the one that the note names,
+    which is the `out_dir` of the hook.
     """
-    work_dir = Path(work_dir)
-    note = work_dir / "last_checkpoint"
-    noted = work_dir / Path(note.read_text(errors="replace").strip() or "-").name if note.is_file() else None
+    folder = Path(work_dir)
+    note = folder / "last_checkpoint"
+    noted = Path(note.read_text(errors="replace").strip() or "-") if note.is_file() else None
+    if noted is not None:
+        if noted.is_file() and not _numbered(folder):
+            folder = noted.parent
+        noted = folder / noted.name
     if noted is not None and noted.is_file() and _iteration_of(noted) is not None:
         return noted
-    others = [path for path in work_dir.glob("*.pth") if _NUMBERED.fullmatch(path.name) and path != noted]
+    others = [path for path in _numbered(folder) if path != noted]
     found = [(iteration, path) for path in others if (iteration := _iteration_of(path)) is not None]
     return max(found)[1] if found else None
+
+
+def _numbered(folder: Path) -> list[Path]:
+    return [path for path in folder.glob("*.pth") if _NUMBERED.fullmatch(path.name)]
 
 
 def _iteration_of(path: Path) -> int | None:

@@ -56,6 +56,19 @@ def test_find_newest(tmp_path, files, note, newest):
     assert (found and found.name) == newest
 
 
+def test_checkpoints_of_another_folder(tmp_path):
+    """The hook's out_dir has a folder of the name of the work_dir."""
+    work_dir, out_dir = tmp_path / "run", tmp_path / "out" / "run"
+    for folder in (work_dir, out_dir):
+        folder.mkdir(parents=True)
+    for number in (1, 2):
+        write(out_dir / f"epoch_{number}.pth")
+    (work_dir / "last_checkpoint").write_text(str(out_dir / "epoch_2.pth"))
+    assert find_newest_checkpoint(work_dir) == out_dir / "epoch_2.pth"
+    (out_dir / "epoch_2.pth").write_bytes(b"")
+    assert find_newest_checkpoint(work_dir) == out_dir / "epoch_1.pth"
+
+
 def cut(content: bytes) -> bytes:
     return content[: len(content) // 2]
 
