@@ -42,11 +42,11 @@ class ImageTree(ReadingDataset):
             raise UserError(str(error)) from error
         self._samples, self.images.samples = self.images.samples, []
         super().__init__(pipeline=pipeline, metainfo={"classes": tuple(self.images.classes)}, **kwargs)
-        # Serialised by now: copies in the workers would only grow.
-        del self._samples
 
     def load_data_list(self) -> list[dict]:
-        return [{"entry": tuple(entry), "gt_label": label} for entry, label in self._samples]
+        # Serialised afterwards: copies in the workers would only grow.
+        samples, self._samples = self._samples, []
+        return [{"entry": tuple(entry), "gt_label": label} for entry, label in samples]
 
     def read(self, info: dict) -> Image.Image:
         return self.images.load(Entry(*info["entry"]))

@@ -163,6 +163,12 @@ def test_an_empty_class_is_the_users_error(tmp_path):
         ImageTree(str(tmp_path))
 
 
+def test_lists_may_be_read_later(tree):
+    dataset = ImageTree(str(tree), pipeline=PIPELINE, lazy_init=True)
+    dataset.full_init()
+    assert dataset[0]["data_samples"].img_path == "a/000.jpg"
+
+
 @pytest.mark.parametrize("share", [-0.1, 1.1])
 def test_share(share):
     with pytest.raises(UserError, match="max_share"):

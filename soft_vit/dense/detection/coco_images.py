@@ -94,8 +94,6 @@ class CocoImages(ReadingDataset):
             test_mode=test_mode,
             **kwargs,
         )
-        # Serialised by now: copies in the workers would only grow.
-        del self._annotations, self._entries
 
     def _report(self, path: Path) -> None:
         for sentence in self._annotations.problems.sentences():
@@ -110,7 +108,10 @@ class CocoImages(ReadingDataset):
                 images = [image for image in images if image.trainable.any()]
             if not images:
                 raise UserError(f"No image in {self._annotations.path} has an object to train on; give other data.")
-        return [self._entry_of(image) for image in images]
+        found = [self._entry_of(image) for image in images]
+        # Serialised afterwards: copies in the workers would only grow.
+        del self._annotations, self._entries
+        return found
 
     def _entry_of(self, image: CocoImage) -> dict:
         entry = self._entries.get(image.file_name, Entry(image.file_name))

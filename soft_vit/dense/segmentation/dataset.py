@@ -52,11 +52,11 @@ class LabelMapTree(ReadingDataset):
             raise UserError(str(error)) from error
         self._pairs, self.maps.pairs = self.maps.pairs, []
         super().__init__(pipeline=pipeline, metainfo={"classes": tuple(self.maps.classes)}, **kwargs)
-        # Serialised by now: copies in the workers would only grow.
-        del self._pairs
 
     def load_data_list(self) -> list[dict]:
-        return [{"files": (tuple(image), tuple(labels))} for image, labels in self._pairs]
+        # Serialised afterwards: copies in the workers would only grow.
+        pairs, self._pairs = self._pairs, []
+        return [{"files": (tuple(image), tuple(labels))} for image, labels in pairs]
 
     def read(self, info: dict) -> tuple[Image.Image, np.ndarray]:
         """The image and its classes, uint8 [H, W]. Raises BadImage."""

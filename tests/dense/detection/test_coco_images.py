@@ -50,6 +50,12 @@ def test_targets_are_those_of_the_reference(tree):
     assert seen == sum(not entry["iscrowd"] for entry in reference.dataset["annotations"])
 
 
+def test_lists_may_be_read_later(tree):
+    data = CocoImages(str(tree), *TRAIN, lazy_init=True)
+    data.full_init()
+    assert data[0]["data_samples"].gt_instances
+
+
 def test_a_flip_moves_image_boxes_and_masks_together(tree):
     plain = CocoImages(str(tree), *TRAIN, masks=True, transforms=[])[0]
     flipped = CocoImages(str(tree), *TRAIN, masks=True, transforms=[{"type": "RandomHorizontalFlip", "p": 1.0}])[0]
