@@ -78,6 +78,16 @@ def _circle(start: int, count: int) -> Iterator[int]:
     yield from range(start)
 
 
+def _reading_datasets(dataset: Any) -> Iterator[ReadingDataset]:
+    """The data set itself, or those inside of wrappers such as RepeatDataset and ConcatDataset."""
+    if isinstance(dataset, ReadingDataset):
+        yield dataset
+        return
+    inner = getattr(dataset, "dataset", None)
+    for one in getattr(dataset, "datasets", ()) if inner is None else (inner,):
+        yield from _reading_datasets(one)
+
+
 @register(HOOKS)
 class BadImagesHook(Hook):
     """Names in the log every image of a `ReadingDataset` that could not be read, and stops a run with too many of them.
@@ -109,9 +119,10 @@ class BadImagesHook(Hook):
         self._look(runner, runner.test_dataloader)
 
     def _look(self, runner: Runner, loader: DataLoader, max_share: float | None = None) -> None:
-        dataset = loader.dataset
-        if not hasattr(dataset, "bad_images"):
-            return
+        for dataset in _reading_datasets(loader.dataset):
+            self._look_at(runner, dataset, max_share)
+
+    def _look_at(self, runner: Runner, dataset: ReadingDataset, max_share: float | None) -> None:
         named = self._named.setdefault(id(dataset), set())
         # Every rank has read other images, and all have to stop alike.
         bad = set().union(*all_gather_object(dataset.bad_images()))

@@ -48,6 +48,10 @@ class ImageTree(ReadingDataset):
         samples, self._samples = self._samples, []
         return [{"entry": tuple(entry), "gt_label": label} for entry, label in samples]
 
+    def get_cat_ids(self, idx: int) -> list[int]:
+        """The class of an image, for wrappers such as ClassBalancedDataset."""
+        return [self.get_data_info(idx)["gt_label"]]
+
     def read(self, info: dict) -> Image.Image:
         return self.images.load(Entry(*info["entry"]))
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from mmengine.dataset import default_collate
+from mmengine.dataset import ClassBalancedDataset, ConcatDataset, RepeatDataset, default_collate
 from PIL import Image
 from torch.utils.data import DataLoader
 
@@ -138,6 +138,26 @@ def test_bad_images_are_named_once_and_too_many_stop_the_run(tree, max_share, st
     for name in BAD:
         assert sum(name in line for line in log) == 1
     assert f"{len(BAD)} of {len(dataset)} images cannot be read" in log[-1]
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda inner: RepeatDataset(inner, times=2),
+        lambda inner: ClassBalancedDataset(inner, oversample_thr=0.9),
+        lambda inner: ConcatDataset([inner]),
+    ],
+)
+def test_bad_images_inside_of_a_wrapper(tmp_path, wrap):
+    for name in "ab":
+        (tmp_path / "train" / name).mkdir(parents=True)
+        for number in range(3):
+            (tmp_path / "train" / name / f"{number}.png").write_bytes(PNG if number else b"")
+    dataset = wrap(ImageTree(str(tmp_path), pipeline=PIPELINE))
+    read_all(dataset, 0)
+    runner = SimpleNamespace(train_dataloader=SimpleNamespace(dataset=dataset), logger=Log())
+    with pytest.raises(UserError, match="2 of 6 training images"):
+        BadImagesHook().after_train_epoch(runner)
 
 
 def test_a_tree_without_any_image_that_can_be_read(tmp_path):

@@ -113,6 +113,10 @@ class CocoImages(ReadingDataset):
         del self._annotations, self._entries
         return found
 
+    def get_cat_ids(self, idx: int) -> list[int]:
+        """The classes of the objects to train on in an image, for wrappers such as ClassBalancedDataset."""
+        return self.get_data_info(idx)["labels"].tolist()
+
     def _entry_of(self, image: CocoImage) -> dict:
         entry = self._entries.get(image.file_name, Entry(image.file_name))
         info = {"entry": tuple(entry), "img_id": image.id, "ori_shape": (image.height, image.width)}
