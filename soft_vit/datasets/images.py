@@ -71,8 +71,8 @@ def find_images(
     from 0; or a class alone a line, for the files in the order of their names. split: "" stands for root itself.
 
     classes: names of all classes, in order; folders and labels must be among them, or be numbers. By default they are
-    the lines of `root/classes.txt`, else the folders of `root/train`, else those of the split; folders are ordered by
-    name, by number where all are numbers.
+    the lines of `root/classes.txt`, else the folders of `root/train` or of its archive, else those of the split;
+    folders are ordered by name, by number where all are numbers.
 
     Raises FileNotFoundError for what is missing, ValueError for an empty class or labels that do not fit.
     """
@@ -151,12 +151,20 @@ def _places(names: Sequence[str], given: set[str], what: str) -> dict[str, int]:
 
 
 def _listed_classes(root: Path, split: str) -> list[str] | None:
-    listed, train = root / "classes.txt", root / "train"
+    listed = root / "classes.txt"
     if listed.is_file():
         return read_lines(listed)
-    if split not in ("", "train") and train.is_dir():
-        return _ordered({path.name for path in train.iterdir() if path.is_dir() and not path.name.startswith(".")})
-    return None
+    train = open_storage(root / "train") if split not in ("", "train") else None
+    if train is None:
+        return None
+    if isinstance(train, FolderStorage):
+        # Without a walk through a million files.
+        folders = {path.name for path in train.path.iterdir() if path.is_dir() and not path.name.startswith(".")}
+        return _ordered(folders)
+    images = [entry for entry in train.entries() if is_image(entry.name)]
+    top = _common_folder(images) if images else ""
+    inside = [entry.name.removeprefix(top) for entry in images]
+    return _ordered({name.split("/")[0] for name in inside if "/" in name})
 
 
 def _labels_of_list(storage: Storage, path: Path, names: Sequence[str]) -> list[str]:

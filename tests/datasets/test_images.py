@@ -98,9 +98,12 @@ def test_reading_an_archive_from_forked_processes(tmp_path):
     assert contents(images) == EXPECTED
 
 
-def test_classes_of_the_training_split_number_the_others(tmp_path):
+@pytest.mark.parametrize(("kind", "top"), [("folder", ""), ("tar", "train/"), ("zip", "")])
+def test_classes_of_the_training_split_number_the_others(tmp_path, kind, top):
     make_tree(tmp_path, "train", ("a", "b", "c"))
     make_tree(tmp_path, "val", ("a", "c"))
+    if kind != "folder":
+        pack(tmp_path, "train", kind, top)
     images = find_images(tmp_path, "val")
     assert images.classes == ["a", "b", "c"]
     assert [label for _, label in images.samples] == [0, 0, 2, 2]
