@@ -107,21 +107,18 @@ def read_coco(
     path = Path(path)
     content = _load(path)
     categories = _categories(content["categories"], path)
-    names = list(classes) if classes is not None else list(categories.values())
-    unknown = [name for name in names if name not in categories.values()]
-    if unknown:
-        raise ValueError(
-            f"{path} has no category {unknown[0]!r}; choose classes among {', '.join(sorted(categories.values()))}."
-        )
-    id_of = {name: number for number, name in reversed(categories.items())}
-    category_ids = [id_of[name] for name in names]
+    category_ids = list(categories) if classes is None else _chosen(classes, categories, path)
+    names = [categories[number] for number in category_ids]
     problems = CocoProblems()
     images = _images(content["images"], files, problems, path)
     reader = _ObjectReader(images, set(categories), category_ids, masks, problems)
     for entry in content["annotations"]:
         reader.add(entry)
     if not images:
-        raise ValueError(f"None of the {len(content['images'])} images in {path} can be used; correct the file.")
+        why = " ".join(problems.sentences()).rstrip(".") or "it lists none"
+        raise ValueError(
+            f"None of the {len(content['images'])} images in {path} can be used ({why}); correct the file."
+        )
     if files is not None and not any(image.has_file for image in images.values()):
         first = next(iter(images.values())).file_name
         raise ValueError(f"None of the images in {path} has a file, such as {first}; give the folder that holds them.")
@@ -157,6 +154,20 @@ def _categories(entries: list, path: Path) -> dict[int, str]:
     if not names:
         raise ValueError(f"{path} lists no categories; give a file that names what its annotations show.")
     return dict(sorted(names.items()))
+
+
+def _chosen(classes: Sequence[str], categories: dict[int, str], path: Path) -> list[int]:
+    """The category id of each class. Raises ValueError for a name that is not there, or that stands for two."""
+    given = list(categories.values())
+    for name in classes:
+        if name not in given:
+            raise ValueError(f"{path} has no category {name!r}; choose classes among {', '.join(sorted(given))}.")
+        if given.count(name) > 1 or list(classes).count(name) > 1:
+            raise ValueError(
+                f"{name!r} stands twice among the classes or the categories of {path}; give each a name of its own."
+            )
+    id_of = {name: number for number, name in categories.items()}
+    return [id_of[name] for name in classes]
 
 
 def _plain_name(name: str, path: Path) -> str:

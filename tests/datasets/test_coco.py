@@ -56,6 +56,18 @@ def test_chosen_classes_have_labels_in_their_order(read):
     assert not found.problems.sentences()
     with pytest.raises(ValueError, match="no category 'rings'; choose classes among ring, star"):
         read(content(), classes=["rings"])
+    with pytest.raises(ValueError, match="'ring' stands twice among the classes"):
+        read(content(), classes=["ring", "star", "ring"])
+
+
+def test_categories_of_one_name_are_two_classes(read):
+    value = content(annotation(1), annotation(2, category_id=90))
+    value["categories"] = [{"id": number, "name": "star"} for number in (5, 90)]
+    found = read(value)
+    assert (found.classes, found.category_ids) == (["star", "star"], [5, 90])
+    np.testing.assert_array_equal(found.images[0].labels, [0, 1])
+    with pytest.raises(ValueError, match=r"'star' stands twice among the .* categories of .*instances\.json"):
+        read(value, classes=["star"])
 
 
 def test_a_crowd_is_kept_for_the_evaluation_only(read):
@@ -173,8 +185,11 @@ REFUSED = {
     "empty categories": (content(categories=[]), "lists no categories"),
     "category without a name": (content(categories=[{"id": 1}]), "category without a number id and a name"),
     "category twice": (content(categories=[{"id": 1, "name": "a"}, {"id": 1, "name": "b"}]), "id 1 twice"),
-    "empty images": (content(images=[]), "None of the 0 images"),
-    "only broken images": (content(images=[{}, {}]), "None of the 2 images"),
+    "empty images": (content(images=[]), r"None of the 0 images in .* \(it lists none\)"),
+    "only broken images": (
+        content(images=[{}, {"id": 7, "file_name": "a.jpg", "height": 60.0, "width": 90.0}]),
+        r"None of the 2 images in .* \(Images without a usable id, .* are left out: 2 \(None, 7\)",
+    ),
 }
 
 
