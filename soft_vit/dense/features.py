@@ -25,12 +25,12 @@ _FIRST_REDUCTION = 4
 class TimmFeatures(nn.Module):
     """Maps of a timm model at several scales.
 
-    model_name: any timm model that has `features_only`. out_indices: as timm counts them; None for the maps of stride 4
-    and more. pretrained, checkpoint_path: where `init_weights` takes the weights from, timm's published ones or a file
-    (of timm, of a classification run here, or released ones); building the module reads neither, so that a trained
-    detector is loaded without them. frozen_stages: -1 trains all, 0 freezes the stem, n the first n stages too.
-    norm_eval: BatchNorm keeps its statistics. out_norm: a LayerNorm over the channels of each map. with_cp: checkpoint
-    activations. kwargs: of the timm model.
+    model_name: any timm model that has `features_only`. out_indices: as timm counts them, in any order, for the maps
+    come in that of the stages; None for those of stride 4 and more. pretrained, checkpoint_path: where `init_weights`
+    takes the weights from, timm's published ones or a file (of timm, of a classification run here, or released ones);
+    building the module reads neither, so that a trained detector is loaded without them. frozen_stages: -1 trains all,
+    0 freezes the stem, n the first n stages too. norm_eval: BatchNorm keeps its statistics. out_norm: a LayerNorm over
+    the channels of each map. with_cp: checkpoint activations. kwargs: of the timm model.
 
     channels, reductions: of each map, lists of int. Raises UserError (a ValueError) for a model or an option that timm
     refuses, and for more frozen stages than there are.
@@ -61,7 +61,9 @@ class TimmFeatures(nn.Module):
         try:
             if out_indices is None:
                 out_indices = _from_stride_4(model_name, kwargs)
-            self.body = timm.create_model(model_name, features_only=True, out_indices=tuple(out_indices), **kwargs)
+            # As timm returns the maps: in the order of the stages, and each once.
+            indices = tuple(sorted(set(out_indices), key=lambda index: (index < 0, index)))
+            self.body = timm.create_model(model_name, features_only=True, out_indices=indices, **kwargs)
         except (RuntimeError, TypeError, ValueError, AssertionError, IndexError) as error:
             raise UserError(
                 f"timm cannot make a feature pyramid of {model_name!r} with out_indices={out_indices} and {kwargs} "

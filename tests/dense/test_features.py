@@ -29,6 +29,11 @@ def test_any_timm_model_gives_a_pyramid(name, channels):
     assert all(m.is_contiguous() for m in maps)
 
 
+def test_maps_come_in_the_order_of_the_stages():
+    features = TimmFeatures("soft_pico", out_indices=(3, 1, 3))
+    assert [m.shape[1] for m in features(torch.randn(1, 3, 64, 64))] == features.channels == [64, 160]
+
+
 def test_every_parameter_gets_a_gradient():
     for out_indices in (None, (0, 2), (1,)):
         features = TimmFeatures("soft_pico", out_indices=out_indices)
