@@ -16,10 +16,10 @@ from mmengine.runner import Runner
 
 from soft_vit.registry import HOOKS, register
 
-__all__ = ["StepSeedHook", "run_seed", "seed_sample", "seed_step"]
+__all__ = ["StepSeedHook", "run_seed", "seed_sample", "seed_step", "seed_worker"]
 
 # The first word of what is hashed: a step and a sample with equal numbers draw differently.
-_STEP, _SAMPLE = 1, 2
+_STEP, _SAMPLE, _WORKER = 1, 2, 3
 
 
 def _seed_generators(*key: int) -> int:
@@ -43,6 +43,11 @@ def seed_step(seed: int, rank: int, iteration: int) -> None:
 def seed_sample(seed: int, epoch: int, position: int) -> None:
     """Seed the global generators of the CPU for the sample at a position, over all ranks, in an epoch's order."""
     torch.default_generator.manual_seed(_seed_generators(_SAMPLE, seed, epoch, position))
+
+
+def seed_worker(rank: int) -> None:
+    """Seed the global generators of a worker of a data loader, which torch seeds alike on every rank."""
+    torch.default_generator.manual_seed(_seed_generators(_WORKER, torch.initial_seed(), rank))
 
 
 def run_seed(runner: Runner) -> int:

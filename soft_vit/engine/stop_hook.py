@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any
 
 import torch
-from mmengine.dist import is_main_process
+from mmengine.dist import get_rank, is_main_process
 from mmengine.hooks import Hook
 from mmengine.registry import FUNCTIONS
 from mmengine.runner import Runner
@@ -17,6 +17,7 @@ from torch import distributed
 
 from soft_vit.engine.checkpoint_hook import SafeCheckpointHook
 from soft_vit.engine.errors import UserError
+from soft_vit.engine.step_seed_hook import seed_worker
 
 __all__ = ["EXIT_STOPPED", "RunStopped", "StopHook", "shield_worker"]
 
@@ -127,8 +128,10 @@ def _checkpoint_hooks(runner: Runner) -> list[SafeCheckpointHook]:
 def shield_worker(worker_id: int) -> None:
     """worker_init_fn: a worker ends when its run ends it, not at a signal that a cluster sends to every process.
 
-    Without the batch that the worker was to load, the step could not be finished and saved.
+    Without the batch that the worker was to load, the step could not be finished and saved. As the function of MMEngine
+    does whose place it takes, it gives the workers of each rank numbers of their own.
     """
+    seed_worker(get_rank())
     # Not on macOS, and what it tells, who sent the signal, cannot be known otherwise.
     if hasattr(signal, "sigwaitinfo"):
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from soft_vit.engine.step_seed_hook import StepSeedHook, run_seed, seed_sample, seed_step
+from soft_vit.engine.step_seed_hook import StepSeedHook, run_seed, seed_sample, seed_step, seed_worker
 
 
 def draw() -> tuple[float, float, float]:
@@ -38,6 +38,16 @@ def test_no_two_places_share_a_number():
         drawn.append(draw())
     for column in zip(*drawn, strict=True):
         assert len(set(column)) == len(places)
+
+
+def test_workers_of_two_ranks_share_no_number():
+    drawn = []
+    for rank in (0, 0, 1):
+        torch.manual_seed(5)
+        seed_worker(rank)
+        drawn.append(draw())
+    assert drawn[0] == drawn[1]
+    assert not set(drawn[0]) & set(drawn[2])
 
 
 def test_neighbouring_steps_are_not_correlated():
