@@ -36,7 +36,9 @@ class BatchPositionHook(Hook):
     @staticmethod
     def _describe(runner: Runner) -> dict[str, int]:
         loader = runner.train_dataloader
-        return {"processes": runner.world_size, "batch_size": loader.batch_size, "steps": len(loader)}
+        # The loader's own is None where the config names a batch sampler, as those of mmdet do.
+        batch_size = loader.batch_sampler.batch_size
+        return {"processes": runner.world_size, "batch_size": batch_size, "steps": len(loader)}
 
 
 def _sentence(batches: dict[str, int]) -> str:

@@ -25,7 +25,9 @@ def scale_learning_rate(runner: Runner) -> None:
             "The learning rate cannot be scaled without auto_scale_lr.base_batch_size; set it to the number of images "
             "that the config's learning rate belongs to."
         )
-    batch = runner.cfg.train_dataloader.batch_size
+    loader = runner.cfg.train_dataloader
+    # As MMEngine does: the batch sampler's own number comes first.
+    batch = {**loader, **(loader.get("batch_sampler") or {})}["batch_size"]
     accumulated = runner.optim_wrapper.get("accumulative_counts", 1)
     total = runner.world_size * batch * accumulated
     optimizer = runner.optim_wrapper["optimizer"]

@@ -101,7 +101,7 @@ class StopHook(Hook):
     def after_val_iter(self, runner: Runner, batch_idx: int, *args: Any, **kwargs: Any) -> None:
         loader = runner.val_dataloader
         # Ranks may have one batch more or less.
-        everywhere = len(loader.dataset) // (runner.world_size * loader.batch_size)
+        everywhere = len(loader.dataset) // (runner.world_size * loader.batch_sampler.batch_size)
         if batch_idx >= everywhere or not self._agreed():
             return
         if any(hook.saved_iter == runner.iter for hook in _checkpoint_hooks(runner)):

@@ -3,23 +3,17 @@
 from types import SimpleNamespace
 
 import pytest
+from torch.utils.data import BatchSampler, DataLoader
 
 from soft_vit.engine import UserError
 from soft_vit.engine.batch_position_hook import BatchPositionHook
 
 
-class Loader:
-    def __init__(self, batch_size: int, steps: int) -> None:
-        self.batch_size, self.steps = batch_size, steps
-
-    def __len__(self) -> int:
-        return self.steps
-
-
 def a_run(processes: int, batch_size: int, steps: int, resume: bool = True) -> SimpleNamespace:
     warnings = []
     logger = SimpleNamespace(warning=warnings.append, said=warnings)
-    loader = Loader(batch_size, steps)
+    places = range(batch_size * steps)
+    loader = DataLoader(places, batch_sampler=BatchSampler(places, batch_size, drop_last=False))
     return SimpleNamespace(world_size=processes, train_dataloader=loader, _resume=resume, logger=logger)
 
 

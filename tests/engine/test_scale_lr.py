@@ -9,11 +9,11 @@ from soft_vit.engine import UserError
 from soft_vit.engine.scale_lr import scale_learning_rate
 
 
-def a_run(processes: int = 1, batch: int = 4, rule: dict | None = None, **wrapper: object) -> SimpleNamespace:
+def a_run(processes: int = 1, batch: int | dict = 4, rule: dict | None = None, **wrapper: object) -> SimpleNamespace:
     said = []
     return SimpleNamespace(
         world_size=processes,
-        cfg=ConfigDict(train_dataloader={"batch_size": batch}),
+        cfg=ConfigDict(train_dataloader=batch if isinstance(batch, dict) else {"batch_size": batch}),
         auto_scale_lr={"enable": True, "base_batch_size": 16} if rule is None else rule,
         optim_wrapper={"optimizer": {"type": "AdamW", "lr": 1e-3}, **wrapper},
         param_schedulers=[
@@ -37,6 +37,7 @@ def a_run(processes: int = 1, batch: int = 4, rule: dict | None = None, **wrappe
             "is 0.003: the global batch is 48 (2 processes x 4 images x 6 batches)",
         ),
         (a_run(4, 4), 1, "is 0.001: the global batch is 16"),
+        (a_run(batch={"batch_size": 4, "batch_sampler": {"type": "BatchSampler", "batch_size": 32}}), 2, "x 32 images"),
         (a_run(rule={}), None, None),
         (a_run(rule={"enable": False, "base_batch_size": 16}), None, None),
     ],

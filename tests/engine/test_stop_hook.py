@@ -6,6 +6,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+from torch.utils.data import BatchSampler, DataLoader
 
 from soft_vit.engine import SafeCheckpointHook, UserError
 from soft_vit.engine.stop_hook import EXIT_STOPPED, RunStopped, StopHook
@@ -31,7 +32,7 @@ def a_run(saved_iter: int | None, due: bool = True, hooks: bool = True) -> Simpl
         checkpoint=checkpoint,
         optim_wrapper=SimpleNamespace(should_update=lambda: due),
         logger=SimpleNamespace(info=print),
-        val_dataloader=SimpleNamespace(dataset=range(10), batch_size=4),
+        val_dataloader=DataLoader(range(10), batch_sampler=BatchSampler(range(10), 4, drop_last=False)),
     )
 
 
