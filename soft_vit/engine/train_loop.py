@@ -10,6 +10,7 @@ from typing import Any
 from mmengine.dataset import InfiniteSampler
 from mmengine.registry import LOOPS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
+from torch.utils.data import DataLoader
 
 from soft_vit.engine.errors import UserError
 from soft_vit.engine.sample_position import PositionSampler, SeededDataset
@@ -39,6 +40,14 @@ def _batches(runner: Runner, epoch: int, first: int) -> Iterator[Any]:
     yield from loader
 
 
+def _require_batch(loader: DataLoader) -> None:
+    if len(loader) == 0:
+        raise UserError(
+            f"The training data has {len(loader.dataset)} images, and a batch of {loader.batch_size} in each process "
+            "needs more; set train_dataloader.batch_size lower, or its drop_last to False."
+        )
+
+
 @LOOPS.register_module()
 class ExactEpochLoop(EpochBasedTrainLoop):
     """MMEngine's EpochBasedTrainLoop that resumes from a checkpoint of any iteration.
@@ -49,12 +58,7 @@ class ExactEpochLoop(EpochBasedTrainLoop):
 
     def __init__(self, runner: Runner, dataloader: dict, *args: Any, **kwargs: Any) -> None:
         super().__init__(runner, _with_positions(dataloader), *args, **kwargs)
-        if len(self.dataloader) == 0:
-            images, batch_size = len(self.dataloader.dataset), self.dataloader.batch_size
-            raise UserError(
-                f"The training data has {images} images, and a batch of {batch_size} in each process needs more; set "
-                "train_dataloader.batch_size lower, or its drop_last to False."
-            )
+        _require_batch(self.dataloader)
 
     def run(self) -> Any:
         self.runner.call_hook("before_train")
@@ -85,12 +89,18 @@ class ExactEpochLoop(EpochBasedTrainLoop):
 
 @LOOPS.register_module()
 class ExactIterLoop(IterBasedTrainLoop):
-    """MMEngine's IterBasedTrainLoop that finds its place without loading what was trained on."""
+    """MMEngine's IterBasedTrainLoop that finds its place without loading what was trained on.
+
+    Raises UserError (a ValueError) for data that does not fill a batch, unless the sampler repeats it endlessly.
+    """
 
     def __init__(self, runner: Runner, dataloader: dict, *args: Any, **kwargs: Any) -> None:
         super().__init__(runner, _with_positions(dataloader), *args, **kwargs)
         # Its workers would wait beside those that load.
         del self.dataloader_iterator
+        self._endless = isinstance(self.dataloader.sampler.sampler, InfiniteSampler)
+        if not self._endless:
+            _require_batch(self.dataloader)
 
     def run(self) -> Any:
         self.runner.call_hook("before_train")
@@ -108,8 +118,7 @@ class ExactIterLoop(IterBasedTrainLoop):
         return self.runner.model
 
     def _all_batches(self) -> Iterator[Any]:
-        endless = isinstance(self.dataloader.sampler.sampler, InfiniteSampler)
-        epoch, first = (0, self._iter) if endless else divmod(self._iter, len(self.dataloader))
+        epoch, first = (0, self._iter) if self._endless else divmod(self._iter, len(self.dataloader))
         while True:
             yield from _batches(self.runner, epoch, first)
             epoch, first = epoch + 1, 0

@@ -131,6 +131,12 @@ def test_batch_sampler_is_refused(tmp_path):
         train(DEMO, work_dir=tmp_path, options=options)
 
 
+def test_iterations_need_a_batch(by_iteration, tmp_path):
+    options = {**OPTIONS, "train_dataloader.batch_size": 12, "train_dataloader.drop_last": True}
+    with pytest.raises(UserError, match="has 11 images, and a batch of 12 in each process needs more"):
+        train(by_iteration, work_dir=tmp_path, options=options)
+
+
 def test_old_checkpoints_go_after_the_next_is_there(tmp_path, monkeypatch):
     events = []
     put, remove = AtomicBackend.put, AtomicBackend.remove
