@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,9 @@ def evaluate(
         raise UserError(f"img_size is {img_size}; give the pixels a side, such as 224.")
     if crop_pct is not None and not 0 < crop_pct <= 1:
         raise UserError(f"crop_pct is {crop_pct}; give a share above 0 and at most 1, such as 0.875.")
+    for path in (out, per_class, confusion):
+        if path is not None:
+            _require_writable(Path(path))
     cfg = prepare(config, work_dir, options, launcher)
     view = None
     classifies = _classifies(cfg)
@@ -142,6 +146,13 @@ def evaluate(
                 if path is not None:
                     write_atomically(path, text(table, names).encode())
     return metrics
+
+
+def _require_writable(path: Path) -> None:
+    """Raises UserError before a test, and not after it, where its results cannot be written."""
+    folder = next(parent for parent in path.absolute().parents if os.path.exists(parent))
+    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise UserError(f"Nothing can be written to {path}; give a file in a folder that can be written to.")
 
 
 def _classifies(cfg: Config) -> bool:

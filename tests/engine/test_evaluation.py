@@ -276,6 +276,15 @@ def test_mistakes_are_one_sentence(checkpoint, folders, tmp_path, model, argumen
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["out", "per_class", "confusion"])
+@pytest.mark.parametrize("path", ["file/a.json", "folder"])
+def test_where_results_cannot_go_is_said_before_the_test(tmp_path, name, path):
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(UserError, match="Nothing can be written to"):
+        evaluate("configs/none.py", "soft_pico", **{name: tmp_path / path})
+
+
 @pytest.mark.parametrize(
     ("state", "message"),
     [({"num_classes": 7}, "belongs to another model.*head"), ({"depths": (1, 1, 2, 1)}, "belongs to another model")],
