@@ -79,8 +79,8 @@ def evaluate(
 
     A config that measures anything else, boxes or label maps, is tested as it stands, on a checkpoint of its model.
 
-    Returns `accuracy/top1` and `accuracy/top5` in percent, `cross_entropy`, `images`, what else the config measures,
-    and `images_per_second/loop` and `/forward`, see `ThroughputHook`. Raises UserError (a ValueError) or
+    Returns `accuracy/top1` and `accuracy/top5` in percent, `cross_entropy`, `images`, what else the config measures in
+    single numbers, and `images_per_second/loop` and `/forward`, see `ThroughputHook`. Raises UserError (a ValueError) or
     FileNotFoundError for what cannot be used.
     """
     if img_size is not None and img_size < 1:
@@ -131,7 +131,8 @@ def evaluate(
         published = str(cfg.load_from).startswith(TIMM_PREFIX)
         for hook in (TestedModelHook(ema, view and view.img_size, same_classes=published), start, throughput):
             runner.register_hook(hook)
-        metrics = {name: float(value) for name, value in runner.test().items()}
+        # A table, such as that of mmpretrain's ConfusionMatrix, is no figure.
+        metrics = {name: float(value) for name, value in runner.test().items() if torch.as_tensor(value).numel() == 1}
     metrics["images"] = len(runner.test_dataloader.dataset)
     # A model without a pass that predicts nothing, such as a detector, has no rate of it.
     metrics.update({name: rate for name, rate in throughput.rates().items() if classifies or math.isfinite(rate)})
@@ -157,9 +158,15 @@ def _require_writable(path: Path) -> None:
 
 def _classifies(cfg: Config) -> bool:
     """Whether a config measures classes of whole images; one without a metric does."""
+    own = _metrics_of(cfg)
+    return not own or any(name in _CLASSIFICATION_METRICS for name, _ in own)
+
+
+def _metrics_of(cfg: Config) -> list[tuple[str, dict[str, Any]]]:
+    """What a config measures: the name of each metric, without the scope of a registry before it, and its entry."""
     own = cfg.get("test_evaluator") or []
     own = [own] if isinstance(own, dict) else own
-    return not own or any(entry["type"].removeprefix("mmpretrain.") in _CLASSIFICATION_METRICS for entry in own)
+    return [(entry["type"].rpartition(".")[2], entry) for entry in own]
 
 
 def _require_config_alone(cfg: Config, model: str, asked: set[str]) -> None:
@@ -251,10 +258,12 @@ def _confusion(runner: Runner, class_indices: list[int] | None) -> tuple[list[An
 
 def _evaluators(cfg: Config, class_indices: list[int] | None, counted: bool) -> list[dict[str, Any]]:
     """This package's metric in the place of other accuracies, then what else a config measures."""
-    metric = {"type": "ClassificationMetric", "class_indices": class_indices, "confusion": counted}
-    own = cfg.get("test_evaluator") or []
-    own = [own] if isinstance(own, dict) else own
-    return [metric, *(entry for entry in own if entry["type"] not in _ACCURACIES)]
+    own = _metrics_of(cfg)
+    topk = {1, 5}
+    for asked in (entry.get("topk", ()) for name, entry in own if name in _ACCURACIES):
+        topk |= {asked} if isinstance(asked, int) else set(asked)
+    metric = {"type": "ClassificationMetric", "topk": sorted(topk), "class_indices": class_indices}
+    return [{**metric, "confusion": counted}, *(entry for name, entry in own if name not in _ACCURACIES)]
 
 
 class TestedModelHook(Hook):

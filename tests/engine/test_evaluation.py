@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -274,6 +275,23 @@ def test_mistakes_are_one_sentence(checkpoint, folders, tmp_path, model, argumen
     with pytest.raises(error, match=message) as caught:
         evaluate(DEMO, model.format(**fill), work_dir=tmp_path, options=options, **arguments)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "evaluator",
+    [
+        [{"type": "mmpretrain.Accuracy", "topk": (1, 3)}, {"type": "ConfusionMatrix", "num_classes": 10}],
+        {"type": "soft_vit.ClassificationMetric", "topk": 3},
+    ],
+)
+def test_accuracies_are_those_of_this_package_and_of_any_k(checkpoint, models, tmp_path, evaluator):
+    metrics = evaluate(
+        DEMO, checkpoint, work_dir=tmp_path, options={**OPTIONS, "test_evaluator": evaluator}, img_size=32
+    )
+    images, labels = shapes()
+    assert agrees(metrics, by_the_book(models["averaged"](images), labels))
+    assert {name for name in metrics if "accuracy" in name} == {f"accuracy/top{k}" for k in (1, 3, 5)}
+    assert all(math.isfinite(value) for value in metrics.values())
 
 
 @pytest.mark.parametrize("name", ["out", "per_class", "confusion"])
