@@ -13,7 +13,7 @@ from soft_vit.datasets.images import find_images
 from soft_vit.datasets.lists import read_lines
 from soft_vit.engine.errors import UserError
 
-__all__ = ["View", "class_names", "set_folder", "set_view", "timm_view", "view_of_config"]
+__all__ = ["View", "class_names", "set_folder", "set_view", "takes_pillow", "timm_view", "view_of_config"]
 
 # timm's default, which is also that of ImageNet's usual evaluation: 224 of 256 pixels.
 CROP_PCT = 0.875
@@ -40,9 +40,27 @@ def timm_view(pretrained_cfg: dict[str, Any], img_size: int | None = None, crop_
     return View(height, **found)
 
 
+def _shown(cfg: Config) -> list[dict[str, Any]]:
+    """The test data set of a config, or those inside of wrappers such as ConcatDataset."""
+
+    def inside(dataset: dict[str, Any]) -> list[dict[str, Any]]:
+        wrapped = dataset.get("datasets") or ([dataset["dataset"]] if "dataset" in dataset else [])
+        return [one for inner in wrapped for one in inside(inner)] or [dataset]
+
+    return inside(cfg.test_dataloader.dataset)
+
+
+def takes_pillow(cfg: Config) -> bool:
+    """Whether the test pipeline of a config takes the images of `ImageTree`: Pillow's, of any size."""
+    dataset = _shown(cfg)[0]
+    loads = any(transform.type == "LoadImageFromFile" for transform in dataset.get("pipeline", []))
+    # Images that are drawn at a size need not be resized.
+    return not loads and "size" not in dataset
+
+
 def view_of_config(cfg: Config, img_size: int | None, crop_pct: float | None) -> View:
-    """The view of a config's test pipeline, at another size or crop where one is given."""
-    dataset = cfg.test_dataloader.dataset
+    """The view of a config's test pipeline, at another size or crop where one is given; the first of several ones."""
+    dataset = _shown(cfg)[0]
     found: dict[str, Any] = {}
     for transform in dataset.get("pipeline", []):
         if transform.type == "TimmEvalCrop":
@@ -66,14 +84,14 @@ def view_of_config(cfg: Config, img_size: int | None, crop_pct: float | None) ->
 
 def set_view(cfg: Config, view: View) -> None:
     """Make the test images of a config, in place, those of a view. What loads an image, and what packs it, stays."""
-    dataset = cfg.test_dataloader.dataset
-    pipeline = dataset.get("pipeline", [])
-    loading = [transform for transform in pipeline if transform.type.startswith("Load")]
-    packing = [transform for transform in pipeline if transform.type.startswith("Pack")]
     crop = {key: getattr(view, key) for key in ("img_size", "crop_pct", "interpolation", "crop_mode")}
-    if "size" in dataset:
-        dataset.size = view.img_size
-    dataset.pipeline = [*loading, {"type": "TimmEvalCrop", **crop}, *(packing or [{"type": "PackInputs"}])]
+    for dataset in _shown(cfg):
+        pipeline = dataset.get("pipeline", [])
+        loading = [transform for transform in pipeline if transform.type.startswith("Load")]
+        packing = [transform for transform in pipeline if transform.type.startswith("Pack")]
+        if "size" in dataset:
+            dataset.size = view.img_size
+        dataset.pipeline = [*loading, {"type": "TimmEvalCrop", **crop}, *(packing or [{"type": "PackInputs"}])]
     if view.mean is not None:
         scale = {name: [255 * value for value in getattr(view, name)] for name in ("mean", "std")}
         if not _preprocessors(cfg):
@@ -98,7 +116,7 @@ def set_folder(cfg: Config, folder: str | Path, classes: Sequence[str]) -> list[
         images = find_images(folder, "", classes=classes)
     except ValueError as error:
         raise UserError(str(error)) from error
-    pipeline = cfg.test_dataloader.dataset.get("pipeline", [])
+    pipeline = _shown(cfg)[0].get("pipeline", [])
     cfg.test_dataloader.dataset = {
         "type": "ImageTree",
         "data_root": str(folder),

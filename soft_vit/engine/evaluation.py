@@ -22,7 +22,7 @@ from soft_vit.engine.checkpoint_match import CheckpointMatchHook
 from soft_vit.engine.config import apply_options, one_line
 from soft_vit.engine.ema_hook import choose_weights
 from soft_vit.engine.errors import UserError
-from soft_vit.engine.eval_data import class_names, set_folder, set_view, timm_view, view_of_config
+from soft_vit.engine.eval_data import class_names, set_folder, set_view, takes_pillow, timm_view, view_of_config
 from soft_vit.engine.finetune import TIMM_PREFIX, StartWeightsHook
 from soft_vit.engine.run import StartHook, config_errors, prepare, require_checkpoint, runner_class
 from soft_vit.engine.safe_checkpoint import load_checkpoint_file
@@ -80,8 +80,8 @@ def evaluate(
     A config that measures anything else, boxes or label maps, is tested as it stands, on a checkpoint of its model.
 
     Returns `accuracy/top1` and `accuracy/top5` in percent, `cross_entropy`, `images`, what else the config measures in
-    single numbers, and `images_per_second/loop` and `/forward`, see `ThroughputHook`. Raises UserError (a ValueError) or
-    FileNotFoundError for what cannot be used.
+    single numbers, and `images_per_second/loop` and `/forward`, see `ThroughputHook`. Raises UserError (a ValueError)
+    or FileNotFoundError for what cannot be used.
     """
     if img_size is not None and img_size < 1:
         raise UserError(f"img_size is {img_size}; give the pixels a side, such as 224.")
@@ -91,6 +91,8 @@ def evaluate(
         if path is not None:
             _require_writable(Path(path))
     cfg = prepare(config, work_dir, options, launcher)
+    if not cfg.get("test_dataloader"):
+        raise UserError(f"The config {cfg.filename} has no test_dataloader; give one that has test images.")
     view = None
     classifies = _classifies(cfg)
     if not classifies:
@@ -110,9 +112,7 @@ def evaluate(
         view = timm_view({**_pretrained_cfg(model), **told}, img_size, crop_pct)
     else:
         _use_checkpoint(cfg, model, weights, pretrained)
-    # Images on disk have other sizes than those that are drawn at one.
-    drawn = "size" in cfg.test_dataloader.dataset
-    if view is None and ((img_size, crop_pct) != (None, None) or (data_root is not None and drawn)):
+    if view is None and ((img_size, crop_pct) != (None, None) or (data_root is not None and not takes_pillow(cfg))):
         view = view_of_config(cfg, img_size, crop_pct)
     class_indices = None
     if data_root is not None:
@@ -135,7 +135,7 @@ def evaluate(
         metrics = {name: float(value) for name, value in runner.test().items() if torch.as_tensor(value).numel() == 1}
     metrics["images"] = len(runner.test_dataloader.dataset)
     # A model without a pass that predicts nothing, such as a detector, has no rate of it.
-    metrics.update({name: rate for name, rate in throughput.rates().items() if classifies or math.isfinite(rate)})
+    metrics.update({name: rate for name, rate in throughput.rates().items() if math.isfinite(rate)})
     if is_main_process():
         if out is not None:
             asked = {"config": config, "model": model, "weights": weights, "random": not pretrained or None, "ema": ema}

@@ -11,6 +11,7 @@ import pytest
 import timm
 import torch
 from mmengine.config import Config
+from mmengine.registry import MODELS, DefaultScope
 from PIL import Image
 from timm.data import create_transform
 
@@ -163,6 +164,50 @@ def test_folder_with_some_of_the_classes(checkpoint, models, folders, tmp_path, 
     assert next(csv.reader(table.open()))[1:] == [CLASSES[index] for index in there]
 
 
+def test_folder_for_a_config_that_loads_by_mmcv(folders, tmp_path):
+    """Its transforms take arrays, and its classifier has no pass whose rate could be told."""
+    cfg = Config(
+        {
+            "default_scope": "mmpretrain",
+            "custom_imports": {"imports": ["soft_vit.engine"]},
+            "data_preprocessor": {"mean": [127.5] * 3, "std": [64.0] * 3, "to_rgb": True, "num_classes": 10},
+            "model": {
+                "type": "ImageClassifier",
+                "backbone": {"type": "TIMMBackbone", "model_name": "test_resnet"},
+                "neck": {"type": "GlobalAveragePooling"},
+                "head": {"type": "LinearClsHead", "num_classes": 10, "in_channels": 96},
+            },
+            "test_dataloader": {
+                "batch_size": 4,
+                "dataset": {
+                    "type": "CustomDataset",
+                    "data_root": "none",
+                    "pipeline": [
+                        {"type": "LoadImageFromFile"},
+                        {"type": "ResizeEdge", "scale": 40, "interpolation": "bicubic"},
+                        {"type": "CenterCrop", "crop_size": 32},
+                        {"type": "PackInputs"},
+                    ],
+                },
+                "sampler": {"type": "DefaultSampler", "shuffle": False},
+            },
+            "test_evaluator": {"type": "Accuracy"},
+            "test_cfg": {},
+        }
+    )
+    cfg.dump(tmp_path / "config.py")
+    torch.manual_seed(0)
+    with DefaultScope.overwrite_default_scope("mmpretrain"):
+        model = MODELS.build(cfg.model).eval()
+    torch.save({"state_dict": model.state_dict(), "meta": {"dataset_meta": {"classes": CLASSES}}}, tmp_path / "a.pth")
+    metrics = evaluate(tmp_path / "config.py", str(tmp_path / "a.pth"), data_root=folders / "named", work_dir=tmp_path)
+    images, names = tree(folders / "named", 32, 0.8)
+    there = [0, 3, 4, 9]
+    labels = [there.index(CLASSES.index(name)) for name in names]
+    assert agrees(metrics, by_the_book(model(images)[:, there], labels))
+    assert "images_per_second/forward" not in metrics
+
+
 @pytest.mark.parametrize("name", ["soft_pico", "synthesizer_pyramid_pico"])
 def test_another_size(folders, tmp_path, name):
     """The weights are those of 32 pixels, resampled once where they belong to a grid."""
@@ -313,6 +358,11 @@ def test_checkpoint_of_another_model(tmp_path, state, message):
         evaluate(DEMO, str(tmp_path / "other.pth"), work_dir=tmp_path, options=OPTIONS)
 
 
+def test_a_config_without_test_images(tmp_path):
+    with pytest.raises(UserError, match="has no test_dataloader"):
+        evaluate(DEMO, "resnet18", work_dir=tmp_path, options={"test_dataloader": None})
+
+
 @pytest.mark.parametrize(
     ("model", "arguments", "message"),
     [
@@ -383,6 +433,18 @@ def test_view_is_set_between_loading_and_packing():
     assert dataset.size == 96
     assert cfg.data_preprocessor.mean == pytest.approx([127.5, 102, 76.5])
     assert cfg.data_preprocessor.std == pytest.approx([51, 51, 51])
+
+
+def test_view_reaches_the_data_sets_inside_of_others():
+    inner = [{"type": "RepeatDataset", "dataset": {"type": "A", "size": 8}}, {"type": "B", "pipeline": [RESIZE]}]
+    cfg = Config({"test_dataloader": {"dataset": {"type": "ConcatDataset", "datasets": inner}}, "model": {}})
+    set_view(cfg, view_of_config(cfg, 96, None))
+    repeated, other = cfg.test_dataloader.dataset.datasets
+    assert repeated.dataset.size == 96
+    for dataset in (repeated.dataset, other):
+        assert [transform.type for transform in dataset.pipeline] == ["TimmEvalCrop", "PackInputs"]
+        assert dataset.pipeline[0].img_size == 96
+    assert "pipeline" not in cfg.test_dataloader.dataset
 
 
 def test_view_of_timm_is_the_one_it_reports():
