@@ -14,7 +14,7 @@ class ConfigOptions(DictAction):
     def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *args: Any) -> None:
         try:
             super().__call__(parser, namespace, values, *args)
-        except (ValueError, AssertionError) as error:
+        except (ValueError, AssertionError, RecursionError) as error:
             raise argparse.ArgumentError(
                 self, f"{' '.join(values)} is not all KEY=VALUE pairs with closed brackets; write such as a.b=1."
             ) from error

@@ -26,7 +26,7 @@ def test_values(parser, arguments, expected):
     assert parser.parse_args(["--cfg-options", *arguments] if arguments else []).cfg_options == expected
 
 
-@pytest.mark.parametrize("pair", ["no_value", "a=[1,2", "a=1,)"])
+@pytest.mark.parametrize("pair", ["no_value", "a=[1,2", "a=1,)", "a=[dict(b=1,c=2)]"])
 def test_what_is_no_pair_is_a_sentence(parser, pair, capsys):
     with pytest.raises(SystemExit) as end:
         parser.parse_args(["--cfg-options", "good=1", pair])
