@@ -23,7 +23,14 @@ class ReadingDataset(BaseDataset):
 
     In training the next one takes its place; in a test (test_mode) a substitute does, so that figures are still over
     all images. `BadImagesHook` names and counts them.
+
+    described: the metainfo, which the data tell. Raises UserError (a ValueError) for a config that has its own.
     """
+
+    def __init__(self, described: dict[str, Any], *, metainfo: dict | None = None, **kwargs: Any) -> None:
+        if metainfo:
+            raise UserError(f"{type(self).__name__} takes no metainfo; give the names of the classes as classes=[...].")
+        super().__init__(metainfo=described, **kwargs)
 
     def full_init(self) -> None:
         if self._fully_initialized:

@@ -41,7 +41,7 @@ class ImageTree(ReadingDataset):
         except ValueError as error:
             raise UserError(str(error)) from error
         self._samples, self.images.samples = self.images.samples, []
-        super().__init__(pipeline=pipeline, metainfo={"classes": tuple(self.images.classes)}, **kwargs)
+        super().__init__({"classes": tuple(self.images.classes)}, pipeline=pipeline, **kwargs)
 
     def load_data_list(self) -> list[dict]:
         # Serialised afterwards: copies in the workers would only grow.

@@ -177,6 +177,11 @@ def test_mistakes(root, error, message):
         ImageTree(root)
 
 
+def test_classes_are_no_metainfo(tree):
+    with pytest.raises(UserError, match=r"ImageTree takes no metainfo; .* as classes="):
+        ImageTree(str(tree), metainfo={"classes": ("a", "b")})
+
+
 def test_an_empty_class_is_the_users_error(tmp_path):
     (tmp_path / "train" / "a").mkdir(parents=True)
     with pytest.raises(UserError, match="holds no images"):

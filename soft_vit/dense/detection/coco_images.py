@@ -90,7 +90,7 @@ class CocoImages(ReadingDataset):
         self._entries = entries
         self._report(root / ann_file)
         super().__init__(
-            metainfo={"classes": tuple(names), "category_ids": tuple(self._annotations.category_ids)},
+            {"classes": tuple(names), "category_ids": tuple(self._annotations.category_ids)},
             test_mode=test_mode,
             **kwargs,
         )

@@ -51,7 +51,7 @@ class LabelMapTree(ReadingDataset):
         except ValueError as error:
             raise UserError(str(error)) from error
         self._pairs, self.maps.pairs = self.maps.pairs, []
-        super().__init__(pipeline=pipeline, metainfo={"classes": tuple(self.maps.classes)}, **kwargs)
+        super().__init__({"classes": tuple(self.maps.classes)}, pipeline=pipeline, **kwargs)
 
     def load_data_list(self) -> list[dict]:
         # Serialised afterwards: copies in the workers would only grow.
