@@ -29,7 +29,20 @@ _OTHER_KEYS = {
     "tta_pipeline",
 }
 # Names that configs commonly give to values which they use further down.
-_HELPERS = {"batch_size", "data_root", "dataset_type", "file_client_args", "image_size", "max_epochs", "num_classes"}
+_HELPERS = {
+    "backend_args",
+    "batch_size",
+    "crop_size",
+    "data_root",
+    "dataset_type",
+    "file_client_args",
+    "image_size",
+    "max_epochs",
+    "metainfo",
+    "norm_cfg",
+    "num_classes",
+    "window_size",
+}
 _HELPER_ENDINGS = ("_pipeline", "_dataset")
 # Below it two keys are different words (train_cfg and test_cfg: 0.71); above it one is a slip of the other.
 _ALIKE = 0.82

@@ -28,7 +28,7 @@ def test_slip_is_refused(slip, meant):
 
 
 def test_known_and_helper_names_pass_in_silence():
-    names = [*known_keys(), "train_pipeline", "test_pipeline", "dataset_type", "num_classes", "image_size"]
+    names = [*known_keys(), "train_pipeline", "test_pipeline", "dataset_type", "backend_args", "metainfo", "norm_cfg"]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check_keys(Config(dict.fromkeys(names, 1)))
