@@ -24,6 +24,7 @@ class ClassificationMetric(BaseMetric):
     topk: the k of each accuracy; one above the number of classes counts as that number. class_indices: the classes that
     images can have, where these are not all; predictions are restricted to them. confusion: keep the table
     `confusion_table`, `[C, C]`, images by true class (row) and predicted class (column), of class_indices where given.
+    Raises UserError (a ValueError) for no k or one below 1, and for an image of a class that class_indices leaves out.
 
     Every process sends sums, no predictions. A sampler that deals images out in turn, as DefaultSampler does, gives the
     processes that come short images which others have counted; they are left out.
@@ -72,7 +73,12 @@ class ClassificationMetric(BaseMetric):
         indices = self.class_indices.to(score.device)
         place = torch.full((score.shape[1],), -1, device=score.device)
         place[indices] = torch.arange(len(indices), device=score.device)
-        assert (place[target] >= 0).all(), "an image has a class that class_indices leaves out"
+        left_out = target[place[target] < 0]
+        if len(left_out):
+            raise UserError(
+                f"An image has the class {int(left_out[0])}, which class_indices leaves out; add it there, or leave "
+                "such images out of the data."
+            )
         return score[:, indices], place[target]
 
     def evaluate(self, size: int) -> dict[str, float]:

@@ -56,6 +56,12 @@ def test_restricted_to_classes_is_a_model_of_these_alone():
     assert metric.confusion_table.sum(1).tolist() == torch.bincount(among, minlength=6).tolist()
 
 
+def test_an_image_of_a_class_that_is_left_out():
+    logits, _ = scores(2, 4)
+    with pytest.raises(UserError, match="An image has the class 3, which class_indices leaves out"):
+        run(ClassificationMetric(class_indices=[0, 2]), logits, torch.tensor([2, 3]))
+
+
 def test_confusion_table():
     logits, target = scores(50, 4)
     metric = ClassificationMetric((1,), confusion=True)
