@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 import soft_vit  # noqa: F401  its models have to be known to timm before one is built by name
-from soft_vit.engine.config import one_line
-from soft_vit.engine.errors import UserError
+from soft_vit.engine.errors import UserError, one_line
 from soft_vit.engine.finetune import TIMM_PREFIX, fit_weights, wholly_frozen
 
 __all__ = ["TimmFeatures"]

@@ -2,8 +2,7 @@
 
 from torchvision.transforms import v2
 
-from soft_vit.engine.config import one_line
-from soft_vit.engine.errors import UserError
+from soft_vit.engine.errors import UserError, one_line
 
 __all__ = ["build_transform"]
 

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from soft_vit.engine.config import one_line
-from soft_vit.engine.errors import UserError
+from soft_vit.engine.errors import UserError, one_line
 from soft_vit.engine.run import train
 from soft_vit.models.soft import model_name
 

@@ -13,8 +13,7 @@ from mmengine.hooks import CheckpointHook
 from mmengine.runner import Runner
 
 from soft_vit.engine.atomic_storage import remove_leftovers
-from soft_vit.engine.config import one_line
-from soft_vit.engine.errors import UserError
+from soft_vit.engine.errors import UserError, one_line
 from soft_vit.engine.finite import require_finite
 from soft_vit.engine.safe_checkpoint import load_checkpoint_file
 from soft_vit.registry import HOOKS, register

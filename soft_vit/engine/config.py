@@ -8,7 +8,7 @@ from pathlib import Path
 from mmengine.config import Config
 from mmengine.runner import Runner
 
-from soft_vit.engine.errors import UserError
+from soft_vit.engine.errors import UserError, one_line
 from soft_vit.extras import extra_of
 from soft_vit.weights.folders import RESOURCES
 
@@ -109,13 +109,6 @@ def apply_options(config: Config, options: dict | None) -> Config:
             f"The options {options} do not fit the config ({one_line(error)}); correct the option."
         ) from error
     return config
-
-
-def one_line(error: BaseException) -> str:
-    """The first line of an error's message, without a full stop."""
-    # A KeyError puts its message into quotes; the first argument of others, such as an OSError's, may be a bare number.
-    text = str(error.args[0] if isinstance(error, KeyError) and error.args else error)
-    return (text.strip().splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
 def timm_model_of(path: str | Path) -> tuple[str, dict]:

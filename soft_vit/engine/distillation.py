@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from soft_vit.engine.classifier import TimmProgressClassifier
-from soft_vit.engine.config import one_line
-from soft_vit.engine.errors import UserError
+from soft_vit.engine.errors import UserError, one_line
 from soft_vit.engine.finetune import fit_weights
 from soft_vit.engine.safe_checkpoint import load_checkpoint_file
 from soft_vit.registry import MODELS, register

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["UserError", "plain_errors"]
+__all__ = ["UserError", "one_line", "plain_errors"]
 
 # Of a path that is missing, below a file, a folder in the place of a file, or not allowed.
 _PATH_ERRORS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
@@ -11,6 +11,13 @@ _PATH_ERRORS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirec
 
 class UserError(ValueError):
     """A mistake in what was asked for; its message is one sentence that the tools print without a traceback."""
+
+
+def one_line(error: BaseException) -> str:
+    """The first line of an error's message, without a full stop."""
+    # A KeyError puts its message into quotes; the first argument of others, such as an OSError's, may be a bare number.
+    text = str(error.args[0] if isinstance(error, KeyError) and error.args else error)
+    return (text.strip().splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
 @contextmanager

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 import soft_vit  # noqa: F401  its models have to be known to timm before one is looked up by name
 from soft_vit.engine.checkpoint_match import CheckpointMatchHook
-from soft_vit.engine.config import apply_options, one_line
+from soft_vit.engine.config import apply_options
 from soft_vit.engine.ema_hook import choose_weights
-from soft_vit.engine.errors import UserError
+from soft_vit.engine.errors import UserError, one_line
 from soft_vit.engine.eval_data import class_names, set_folder, set_view, takes_pillow, timm_view, view_of_config
 from soft_vit.engine.finetune import TIMM_PREFIX, StartWeightsHook
 from soft_vit.engine.run import StartHook, config_errors, prepare, require_checkpoint, runner_class

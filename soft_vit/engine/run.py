@@ -16,9 +16,9 @@ from mmengine.runner import Runner
 from soft_vit.engine.batch_position_hook import BatchPositionHook
 from soft_vit.engine.checkpoint_hook import find_newest_checkpoint
 from soft_vit.engine.checkpoint_match import CheckpointMatchHook
-from soft_vit.engine.config import apply_options, check_keys, load_config, one_line
+from soft_vit.engine.config import apply_options, check_keys, load_config
 from soft_vit.engine.data_checks import ClassCountHook, fill_data_root
-from soft_vit.engine.errors import UserError
+from soft_vit.engine.errors import UserError, one_line
 from soft_vit.engine.finetune import StartWeightsHook
 from soft_vit.engine.scale_lr import scale_learning_rate
 from soft_vit.engine.step_seed_hook import StepSeedHook

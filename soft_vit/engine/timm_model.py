@@ -3,8 +3,7 @@
 import timm
 from torch import nn
 
-from soft_vit.engine.config import one_line
-from soft_vit.engine.errors import UserError
+from soft_vit.engine.errors import UserError, one_line
 from soft_vit.models.names import require_known
 from soft_vit.weights import WeightsError
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from soft_vit.engine.config import one_line
-from soft_vit.engine.errors import UserError
+from soft_vit.engine.errors import UserError, one_line
 from soft_vit.export.subject import Subject
 
 __all__ = ["FORMATS", "MIN_SIDE", "Format", "Run", "check_suffix", "open_onnx"]

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from soft_vit.engine.config import one_line
-from soft_vit.engine.errors import UserError
+from soft_vit.engine.errors import UserError, one_line
 from soft_vit.export.formats import Run
 from soft_vit.export.subject import Subject
 

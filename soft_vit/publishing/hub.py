@@ -7,8 +7,7 @@ from typing import Any
 import timm
 from torch import nn
 
-from soft_vit.engine.config import one_line
-from soft_vit.engine.errors import UserError
+from soft_vit.engine.errors import UserError, one_line
 from soft_vit.weights import Entry
 from soft_vit.weights.files import write_atomically
 

@@ -9,8 +9,8 @@ from typing import Any
 import timm
 from torch import nn
 
-from soft_vit.engine.config import load_config, one_line
-from soft_vit.engine.errors import UserError
+from soft_vit.engine.config import load_config
+from soft_vit.engine.errors import UserError, one_line
 from soft_vit.engine.finetune import fit_weights
 from soft_vit.engine.trained_config import cfg_of_config, image_size, mapping, model_options
 from soft_vit.publishing.conversion import require_model

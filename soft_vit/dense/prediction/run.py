@@ -17,8 +17,7 @@ from soft_vit.datasets.images import BadImage
 from soft_vit.dense.prediction.inputs import FreeNames, Input, find_inputs, read_input, shown
 from soft_vit.dense.prediction.results import ClassMap, Painter, Predictor, Result
 from soft_vit.dense.prediction.results_file import ResultsFile
-from soft_vit.engine.config import one_line
-from soft_vit.engine.errors import UserError
+from soft_vit.engine.errors import UserError, one_line
 from soft_vit.weights.files import write_atomically
 
 __all__ = ["RESULTS", "Report", "predict_files"]

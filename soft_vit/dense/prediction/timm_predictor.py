@@ -12,8 +12,7 @@ from timm.data import ImageNetInfo, create_transform, infer_imagenet_subset, res
 from torch import nn
 
 from soft_vit.dense.prediction.results import RankedClasses, ranked_classes
-from soft_vit.engine.config import one_line
-from soft_vit.engine.errors import UserError
+from soft_vit.engine.errors import UserError, one_line
 from soft_vit.engine.evaluation import fit_image_size
 from soft_vit.engine.finetune import fit_weights
 from soft_vit.engine.safe_checkpoint import load_checkpoint_file

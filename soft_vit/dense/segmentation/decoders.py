@@ -14,8 +14,7 @@ from segmentation_models_pytorch.decoders.upernet.decoder import UPerNetDecoder
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import BatchNorm2d
 
-from soft_vit.engine.config import one_line
-from soft_vit.engine.errors import UserError
+from soft_vit.engine.errors import UserError, one_line
 
 __all__ = ["DECODERS", "FCNHead", "PixelClassifier", "SemanticFPN", "UPerNet", "build_decoder"]
 

@@ -10,8 +10,7 @@ from torch.nn import functional as F
 
 from soft_vit.datasets.label_maps import IGNORED
 from soft_vit.dense.segmentation.windows import RandomWindows
-from soft_vit.engine.config import one_line
-from soft_vit.engine.errors import UserError
+from soft_vit.engine.errors import UserError, one_line
 from soft_vit.registry import MODELS, register
 
 __all__ = ["SegmentationPreprocessor"]

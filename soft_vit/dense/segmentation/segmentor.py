@@ -17,8 +17,7 @@ from soft_vit.datasets.label_maps import IGNORED
 from soft_vit.dense.features import TimmFeatures
 from soft_vit.dense.segmentation.decoders import DECODERS, FCNHead, PixelClassifier, build_decoder
 from soft_vit.dense.segmentation.inference import resize_scores, slide
-from soft_vit.engine.config import one_line
-from soft_vit.engine.errors import UserError
+from soft_vit.engine.errors import UserError, one_line
 from soft_vit.registry import MODELS, register
 
 __all__ = ["TimmSegmentor"]
