@@ -75,8 +75,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     height, width = model.img_size
     title += f", {height} x {width}, images: {len(images)}"
     png, table = Path(f"{out}.png"), Path(f"{out}.csv")
-    plot_spectrum(spectra, png, title)
     table.write_text(spectrum_csv(spectra))
+    try:
+        plot_spectrum(spectra, png, title)
+    except ModuleNotFoundError as error:
+        parser.exit(1, f"Written: {table}. {error}\n")
     print(f"{title}\nWritten: {png}, {table}")
 
 

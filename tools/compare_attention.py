@@ -39,7 +39,10 @@ def main() -> None:
     )
     args = parser.parse_args()
     if args.lengths:
-        compare_lengths(args)
+        try:
+            compare_lengths(args)
+        except ModuleNotFoundError as error:
+            parser.exit(1, f"{error}\n")
         return
     height, width = (args.img_size * 2)[:2]
     try:

@@ -20,10 +20,10 @@ def main() -> None:
     args = parser.parse_args()
     try:
         runs = read_runs(args.runs, args.names)
-        plot_curves(runs, args.out, args.keys, args.smoothing)
         if args.csv:
             args.csv.write_text(curves_csv(runs, args.keys))
-    except (ValueError, FileNotFoundError) as error:
+        plot_curves(runs, args.out, args.keys, args.smoothing)
+    except (ValueError, FileNotFoundError, ModuleNotFoundError) as error:
         parser.exit(1, f"error: {error}\n")
     print(f"Curves: {args.out}")
 

@@ -132,8 +132,8 @@ def look_at_attention(model: nn.Module, out: Path) -> None:
     row = attention_row(model, images[0], stage=1)
     try:
         plot_attention_row(row, samples[0].image, out / "attention.png", "soft_pico.shapes, stage 1, centre")
-    except ModuleNotFoundError:
-        print("No picture of it without matplotlib: pip install -e '.[analysis]'")
+    except ModuleNotFoundError as error:
+        print(error)
     else:
         print(f"Written: {out / 'attention.png'}")
 

@@ -58,7 +58,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.exit(1, f"{error}\n")
     title += f": {row.attention}, stage {args.stage}, query {row.query[0]} {row.query[1]}"
     out.parent.mkdir(parents=True, exist_ok=True)
-    plot_attention_row(row, pixels, out, title)
+    try:
+        plot_attention_row(row, pixels, out, title)
+    except ModuleNotFoundError as error:
+        parser.exit(1, f"{error}\n")
     print(f"{title}\nWritten: {out}")
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from soft_vit.analysis.attention_matrix import watch_attention
+from soft_vit.analysis.figures import new_figure
 from soft_vit.layers import Attention
 from soft_vit.layers.attention.soft import SoftAttention, reduced_grid
 from soft_vit.layers.attention.spatial_reduction import SpatialReductionAttention
@@ -102,11 +103,6 @@ def _key_grid(attn: Attention, feat_size: tuple[int, int]) -> tuple[int, int]:
 
 def plot_attention_row(row: AttentionRow, image: np.ndarray, path: Path, title: str) -> None:
     """Draw a row over its image, uint8 `[H, W, 3]`: the mean over the heads, each head, and the bottleneck tokens."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     heads = len(row.weights)
     panels = [("image", None), *([("mean of the heads", row.weights.mean(0))] if heads > 1 else [])]
     panels += [(f"head {head + 1}", weights) for head, weights in enumerate(row.weights)]
@@ -114,7 +110,7 @@ def plot_attention_row(row: AttentionRow, image: np.ndarray, path: Path, title: 
         panels.append(("kernel with the bottleneck tokens,\nmean of the heads", row.bottleneck.mean(0)))
     columns = min(len(panels), 6)
     rows = -(-len(panels) // columns)
-    figure = pyplot.figure(figsize=(2.6 * columns + 0.6, 2.6 * rows + 0.9), layout="constrained")
+    figure = new_figure(figsize=(2.6 * columns + 0.6, 2.6 * rows + 0.9), layout="constrained")
     figure.suptitle(title)
     grid = figure.subplots(rows, columns, squeeze=False).flatten()
     for axes in grid[len(panels) :]:
@@ -122,7 +118,6 @@ def plot_attention_row(row: AttentionRow, image: np.ndarray, path: Path, title: 
     for axes, (name, values) in zip(grid, panels, strict=False):
         _draw_panel(axes, name, values, row, image, windows=values is not None and name.startswith("kernel"))
     figure.savefig(path, dpi=130)
-    pyplot.close(figure)
 
 
 def _draw_panel(

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
+from soft_vit.analysis.figures import new_figure
+
 __all__ = [
     "DEFAULT_KEYS",
     "Run",
@@ -187,16 +189,14 @@ def plot_curves(runs: Sequence[Run], path: str | Path, keys: Sequence[str] | Non
     if smoothing < 0:
         raise ValueError(f"The smoothing is {smoothing}; choose 0 for none, or the number of values to average.")
     keys = choose_keys(runs, keys)
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-    from matplotlib.ticker import EngFormatter, MaxNLocator
-
     columns = min(len(keys), math.ceil(math.sqrt(len(keys))))
     rows = math.ceil(len(keys) / columns)
-    figure, axes = pyplot.subplots(rows, columns, figsize=(6 * columns, 3.6 * rows), squeeze=False)
-    palette = pyplot.colormaps["tab10" if len(runs) <= 10 else "turbo"]
+    figure = new_figure(figsize=(6 * columns, 3.6 * rows))
+    from matplotlib import colormaps
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+
+    axes = figure.subplots(rows, columns, squeeze=False)
+    palette = colormaps["tab10" if len(runs) <= 10 else "turbo"]
     colours = [palette(index if len(runs) <= 10 else index / (len(runs) - 1)) for index in range(len(runs))]
     handles = {}
     for axis, key in zip(axes.flat, keys, strict=False):
@@ -233,7 +233,6 @@ def plot_curves(runs: Sequence[Run], path: str | Path, keys: Sequence[str] | Non
     )
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
-    pyplot.close(figure)
 
 
 def curves_csv(runs: Sequence[Run], keys: Sequence[str] | None = None) -> str:

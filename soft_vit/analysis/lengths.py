@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
+from soft_vit.analysis.figures import new_figure
 from soft_vit.analysis.memory import training_memory
 from soft_vit.analysis.timing import seconds_of
 from soft_vit.layers import PostNormBlock, attention_class
@@ -134,14 +135,12 @@ def lengths_table(curves: Sequence[Curve], errors: dict[str, str]) -> str:
 
 def plot_lengths(curves: Sequence[Curve], path: Path) -> list[Path]:
     """Draw memory, and time where measured, against N on logarithmic axes; writes path as .png and .svg."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     timed = any(curve.seconds for curve in curves)
-    figure, axes = pyplot.subplots(1, 1 + timed, figsize=(9.5 * (1 + timed), 5.5), squeeze=False)
-    colours = pyplot.colormaps["tab20"](np.linspace(0, 1, max(len(curves), 2)))
+    figure = new_figure(figsize=(9.5 * (1 + timed), 5.5))
+    from matplotlib import colormaps
+
+    axes = figure.subplots(1, 1 + timed, squeeze=False)
+    colours = colormaps["tab20"](np.linspace(0, 1, max(len(curves), 2)))
     for curve, colour in zip(curves, colours, strict=False):
         megabytes = np.array(curve.memory) / 2**20
         label = f"{curve.attention} (N^{curve.memory_slope:.2f})"
@@ -157,5 +156,4 @@ def plot_lengths(curves: Sequence[Curve], path: Path) -> list[Path]:
     paths = [path.with_suffix(suffix) for suffix in (".png", ".svg")]
     for target in paths:
         figure.savefig(target, dpi=150)
-    pyplot.close(figure)
     return paths

@@ -22,6 +22,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from soft_vit.analysis.attention_matrix import watch_attention
+from soft_vit.analysis.figures import new_figure
 from soft_vit.models import PyramidViT
 from soft_vit.ops.precision import at_least_float32
 
@@ -101,19 +102,15 @@ def spectrum_csv(spectra: Sequence[Spectrum]) -> str:
 
 def plot_spectrum(spectra: Sequence[Spectrum], path: Path, title: str) -> None:
     """Draw the curves of each stage, a line for each head, above the heat map of layers and heads; writes a PNG."""
-    import matplotlib
+    figure = new_figure(figsize=(14, 8), layout="constrained")
+    from matplotlib import colormaps
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure = pyplot.figure(figsize=(14, 8), layout="constrained")
     figure.suptitle(title)
     curves, heat_map = figure.subfigures(2, 1, hspace=0.03)
     most_heads = max(len(spectrum.cumulative) for spectrum in spectra)
-    _draw_curves(curves, spectra, pyplot.colormaps["tab10" if most_heads <= 10 else "tab20"].colors)
+    _draw_curves(curves, spectra, colormaps["tab10" if most_heads <= 10 else "tab20"].colors)
     _draw_heat_map(heat_map, spectra)
     figure.savefig(path, dpi=150)
-    pyplot.close(figure)
 
 
 def _draw_curves(figure: Any, spectra: Sequence[Spectrum], colours: Sequence[Any]) -> None:

@@ -1,6 +1,7 @@
 """tools/attention_spectrum.py from its arguments to its files."""
 
 import csv
+import sys
 
 import numpy as np
 import pytest
@@ -54,6 +55,15 @@ def test_shapes_reach_recorded_weights_as_in_their_training(tool, tmp_path, caps
     said = capsys.readouterr().out
     assert "soft_pico.shapes, pretrained, 64 x 64, images: 1" in said
     assert "soft_pico, soft_pico.shapes.safetensors, 64 x 64, images: 1" in said
+
+
+def test_the_table_is_there_without_matplotlib(tool, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(SystemExit) as end:
+        tool("attention_spectrum")(["soft_pico", "--img-size", "64", "--images", "1", "--out", str(tmp_path / "out")])
+    assert end.value.code == 1
+    assert "pip install 'soft_vit[analysis]'" in capsys.readouterr().err
+    assert (tmp_path / "out.csv").read_text().startswith("stage,layer")
 
 
 @pytest.mark.parametrize(
