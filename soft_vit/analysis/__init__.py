@@ -1,1 +1,1 @@
-"""Complexity, memory and throughput of models."""
+"""Measurements of models, of their attention and of runs, and the pictures of them."""

@@ -1,4 +1,4 @@
-"""Generated data sets. Nothing here imports mmengine: the registered wrappers live in soft_vit.engine."""
+"""Data sets, generated or read from files. Nothing here imports mmengine: soft_vit.engine and .dense register them."""
 
 from soft_vit.datasets.shapes import CLASSES, SPLITS, ShapeImages, ShapeSample, draw_shape
 

@@ -9,7 +9,7 @@ from soft_vit.ops.precision import at_least_float32, full_precision
 def gaussian_kernel(q: Tensor, k: Tensor) -> Tensor:
     """`exp(-||q_i - k_j||^2 / 2)` for every pair of rows.
 
-    q: `[..., N, D]`, k: `[..., M, D]`, any real dtype and strides; the result `[..., N, M]`, in (0, 1], is at least
+    q: `[..., N, D]`, k: `[..., M, D]`, any real dtype and strides; the result `[..., N, M]`, in [0, 1], is at least
     fp32, also under autocast. The squared distance is never negative, whatever its rounding, so large inputs give
     zeros and not infinities.
     """

@@ -148,7 +148,7 @@ def is_page(headers: Any) -> bool:
 
 
 class _Form(HTMLParser):
-    """The first form of a page that asks to confirm a download: its address and hidden fields."""
+    """The forms of a page, in order: the address of each and its named fields."""
 
     def __init__(self) -> None:
         super().__init__()
