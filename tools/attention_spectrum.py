@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from soft_vit.analysis.pyramid import load_pyramid
 from soft_vit.analysis.spectrum import measure_spectrum, plot_spectrum, spectrum_csv
-from soft_vit.datasets.images import BadImage, decode_image
+from soft_vit.datasets.images import read_image
 from soft_vit.datasets.shapes import ShapeImages
 from soft_vit.weights import WeightsError
 
@@ -24,13 +24,7 @@ def read_images(paths: Sequence[Path], model: nn.Module) -> list[Tensor]:
     """Files as the model's evaluation on ImageNet would see them."""
     size = (3, *model.img_size)
     transform = create_transform(**resolve_data_config({"input_size": size}, model=model))
-    images = []
-    for path in paths:
-        try:
-            images.append(transform(decode_image(path.read_bytes())))
-        except (OSError, BadImage) as error:
-            raise ValueError(f"The file {path} cannot be read as an image; give another.") from error
-    return images
+    return [transform(read_image(path)) for path in paths]
 
 
 def draw_shapes(count: int, model: nn.Module, pretrained: bool) -> list[Tensor]:

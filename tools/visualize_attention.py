@@ -15,7 +15,7 @@ from timm.data import resolve_data_config
 
 from soft_vit.analysis.attention_view import attention_row, plot_attention_row
 from soft_vit.analysis.pyramid import load_pyramid
-from soft_vit.datasets.images import decode_image
+from soft_vit.datasets.images import read_image
 from soft_vit.weights import WeightsError
 
 
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         model, title = load_pyramid(
             args.model, args.img_size, checkpoint=args.checkpoint, pretrained=args.pretrained, device=args.device
         )
-        pixels = np.asarray(decode_image(args.image.read_bytes()).resize(model.img_size[::-1], resample=2))
+        pixels = np.asarray(read_image(args.image).resize(model.img_size[::-1], resample=2))
         config = resolve_data_config({}, model=model)
         mean, std = torch.tensor(args.mean or config["mean"]), torch.tensor(args.std or config["std"])
         image = ((torch.from_numpy(pixels / 255) - mean) / std).permute(2, 0, 1).float().to(args.device)

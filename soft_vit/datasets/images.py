@@ -10,7 +10,7 @@ from PIL import Image, UnidentifiedImageError
 from soft_vit.datasets.lists import read_lines
 from soft_vit.datasets.storage import Entry, FolderStorage, Storage, open_storage
 
-__all__ = ["BadImage", "LabelledImages", "decode_image", "find_images", "is_image"]
+__all__ = ["BadImage", "LabelledImages", "decode_image", "find_images", "is_image", "read_image"]
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".apng"}
 
@@ -59,6 +59,17 @@ def decode_image(data: bytes) -> Image.Image:
     except Exception as error:
         # A damaged file can end in any error of any decoder.
         raise BadImage(f"{type(error).__name__}: {error}") from error
+
+
+def read_image(path: str | Path) -> Image.Image:
+    """The image in a file, in RGB; see `decode_image`. FileNotFoundError or BadImage, in a sentence that names it."""
+    path = Path(path).expanduser()
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no image {path}; give the path of a file that exists.")
+    try:
+        return decode_image(path.read_bytes())
+    except (OSError, BadImage) as error:
+        raise BadImage(f"The file {path} cannot be read as an image ({error}); give another.") from error
 
 
 def find_images(

@@ -3,6 +3,7 @@
 import io
 import os
 import pickle
+import re
 import tarfile
 import zipfile
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from PIL import Image
 
 from soft_vit.datasets import storage
-from soft_vit.datasets.images import BadImage, decode_image, find_images
+from soft_vit.datasets.images import BadImage, decode_image, find_images, read_image
 
 
 def encode(array: np.ndarray, kind: str = "PNG", **kwargs) -> bytes:
@@ -230,3 +231,16 @@ def test_a_file_too_large_and_one_that_would_block(tmp_path, monkeypatch):
     monkeypatch.setattr(storage, "MAX_FILE_BYTES", 10)
     with pytest.raises(BadImage, match="more than the 10"):
         images.load(images.samples[0][0])
+
+
+def test_reading_one_file(tmp_path):
+    (tmp_path / "photo.png").write_bytes(picture(7))
+    (tmp_path / "notes.png").write_text("no image")
+    assert np.asarray(read_image(tmp_path / "photo.png")).tolist() == np.full((5, 7, 3), 7).tolist()
+    for name, error, message in [
+        ("notes.png", BadImage, "notes.png cannot be read as an image (no image of a known format)"),
+        ("none.png", FileNotFoundError, "none.png"),
+        ("", FileNotFoundError, str(tmp_path)),
+    ]:
+        with pytest.raises(error, match=re.escape(message)):
+            read_image(tmp_path / name)

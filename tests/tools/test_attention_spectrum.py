@@ -74,7 +74,7 @@ def test_the_table_is_there_without_matplotlib(tool, tmp_path, monkeypatch, caps
         (["soft_pico", "--img-size", "20"], "20 x 20 pixels is too small"),
         (["soft_pico", "--checkpoint", "missing.pth"], "no checkpoint missing.pth"),
         (["soft_norm_pico", "--pretrained"], "No pretrained weights exist for soft_norm_pico"),
-        (["soft_pico", "missing.png"], "missing.png cannot be read"),
+        (["soft_pico", "missing.png"], "There is no image missing.png"),
         (["soft_pico", __file__], "test_attention_spectrum.py cannot be read"),
     ],
 )

@@ -29,6 +29,16 @@ def test_recorded_weights(tool, photo, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
+    ("image", "message"), [("missing.png", "There is no image missing.png"), (__file__, f"{__file__} cannot be read")]
+)
+def test_a_file_that_is_no_image_is_named(tool, image, message, capsys):
+    with pytest.raises(SystemExit) as end:
+        tool("visualize_attention")([image, "--model", "soft_pico", "--img-size", "64"])
+    assert end.value.code == 1
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--model", "resnet18"], "resnet18 is not a pyramid"),
