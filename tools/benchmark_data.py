@@ -25,6 +25,8 @@ def main() -> None:
     args = parser.parse_args()
     if (args.data_root is None) == (args.generate is None):
         parser.error("give either a data_root or --generate N")
+    if args.generate is not None and args.generate < 1:
+        parser.error(f"--generate is {args.generate}; give a number of images, such as 512")
     torch.set_num_threads(1)
     with plain_errors(), tempfile.TemporaryDirectory() as folder:
         if args.generate:

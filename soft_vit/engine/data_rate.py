@@ -57,14 +57,21 @@ def measure_data_rate(
 
     Both end with batches of uint8 images in memory; timm's has the augmentation of the config's first transform, which
     must be a TimmAugment. Ours seeds the augmentation of each sample, as training does. Raises UserError (a ValueError)
-    for another config.
+    for another config, fewer than 2 rounds, or fewer than 2 batches of images, of which the first is not timed.
     """
+    if rounds < 2:
+        raise UserError(f"rounds is {rounds}, which gives no spread; use at least 2.")
     fill_data_root(config)
     augment = dict(config.train_dataloader.dataset.pipeline[0])
     if augment.pop("type") != "TimmAugment":
         raise UserError("timm's loader has no such augmentation; give a config whose first transform is TimmAugment.")
     with DefaultScope.overwrite_default_scope("mmpretrain"):
         dataset = SeededDataset(config.train_dataloader.dataset)
+    if not 1 <= batch_size <= len(dataset) // 2:
+        raise UserError(
+            f"Batches of {batch_size} cannot be timed with {len(dataset)} images; give 2 images or more, and a "
+            "batch_size from 1 to half of them."
+        )
     size = augment.pop("img_size")
     timm_set = create_dataset("", root=Path(config.data_root) / "train")
     rates = []
