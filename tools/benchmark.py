@@ -19,6 +19,7 @@ from soft_vit.analysis.batch_search import MOST_ON_CPU, MOST_ON_GPU
 from soft_vit.analysis.inverse_benchmark import INVERSES, measure_inverse
 from soft_vit.analysis.operator_benchmark import OPERATORS, measure_operator, operator_table, slope_table
 from soft_vit.analysis.pyramid import require_device
+from soft_vit.analysis.sides import height_and_width
 from soft_vit.analysis.throughput import MODES, measure_throughput, throughput_table
 from soft_vit.analysis.timing import machine_description, rows_as_csv
 from soft_vit.analysis.variants import VARIANTS
@@ -107,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             what = f"batch {args.batch_size}, {args.num_heads} heads of {args.head_dim}, M = {args.num_bottleneck}"
             table = f"{operator_table(timings, bandwidth=bandwidth)}\n\n{slope_table(timings)}".rstrip()
         else:
-            height, width = (args.img_size * 2)[:2]
+            height, width = height_and_width(args.img_size)
             batches = dict(batch_size=args.batch_size, max_batch_size=args.max_batch_size)
             options = dict(img_size=(height, width), modes=args.modes, memory=args.memory)
             timings = measure_throughput(args.models, **batches, **options, **common)

@@ -9,6 +9,7 @@ import torch
 
 import soft_vit  # noqa: F401  registers the models
 from soft_vit.analysis.resolution import FORMS, measure_resolutions, resolution_table, slopes_table
+from soft_vit.analysis.sides import height_and_width
 from soft_vit.analysis.timing import machine_description
 
 SIZES = ("224", "448", "800x1333", "896", "1344", "1792")
@@ -29,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not timm.is_model(args.model):
         parser.exit(1, f"There is no model {args.model}; timm.list_models() lists those there are.\n")
     try:
-        sizes = [tuple(int(side) for side in (size.split("x") * 2)[:2]) for size in args.sizes]
+        sizes = [height_and_width([int(side) for side in size.split("x")]) for size in args.sizes]
     except ValueError:
         parser.error(f"--sizes has {' '.join(args.sizes)}; give sides such as 224, or 800x1333.")
     try:

@@ -7,6 +7,7 @@ import torch
 
 from soft_vit.analysis.comparison import compare_attentions, comparison_table
 from soft_vit.analysis.lengths import lengths_table, measure_all, plot_lengths
+from soft_vit.analysis.sides import height_and_width
 from soft_vit.analysis.timing import machine_description, rows_as_csv
 from soft_vit.layers import ATTENTIONS
 
@@ -44,8 +45,8 @@ def main() -> None:
         except ModuleNotFoundError as error:
             parser.exit(1, f"{error}\n")
         return
-    height, width = (args.img_size * 2)[:2]
     try:
+        height, width = height_and_width(args.img_size)
         rows = compare_attentions(
             args.attentions,
             size=args.size,

@@ -9,6 +9,7 @@ import torch
 
 import soft_vit  # noqa: F401 - registers the models
 from soft_vit.analysis.complexity import complexity_table, count_complexity
+from soft_vit.analysis.sides import height_and_width
 from soft_vit.extras import naming_extras
 from soft_vit.models.names import require_known
 
@@ -20,8 +21,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--in-chans", type=int, default=3)
     parser.add_argument("--depth", type=int, default=2, help="levels of modules to list")
     args = parser.parse_args(argv)
-    height, width = (args.shape * 2)[:2]
     try:
+        height, width = height_and_width(args.shape)
         name, model_args = args.model, {}
         if Path(args.model).suffix == ".py":
             with naming_extras():

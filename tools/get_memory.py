@@ -6,6 +6,7 @@ import torch
 
 import soft_vit  # noqa: F401 - registers the models
 from soft_vit.analysis.memory import training_memory_by_saving
+from soft_vit.analysis.sides import height_and_width
 from soft_vit.analysis.timing import machine_description
 
 
@@ -16,9 +17,9 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
-    height, width = (args.shape * 2)[:2]
-    shape = (args.batch_size, 3, height, width)
     try:
+        height, width = height_and_width(args.shape)
+        shape = (args.batch_size, 3, height, width)
         peaks = {name: training_memory_by_saving(name, shape, args.device) for name in args.models}
     except (ValueError, RuntimeError, TypeError) as error:
         parser.exit(1, f"{error}\n")

@@ -6,6 +6,7 @@ from pathlib import Path
 import timm
 import torch
 
+from soft_vit.analysis.sides import height_and_width
 from soft_vit.models import PyramidViT
 from soft_vit.models.pretrained import ENTRIES
 from soft_vit.models.soft import MODELS
@@ -31,9 +32,7 @@ def load_pyramid(
     require_device(device)
     if checkpoint is not None and pretrained:
         raise ValueError(f"Both a checkpoint, {checkpoint}, and pretrained weights are given; choose one of them.")
-    if img_size is not None and len(img_size) > 2:
-        raise ValueError(f"img_size is {' '.join(map(str, img_size))}; give one side, or height and width.")
-    options = {} if img_size is None else {"img_size": (img_size[0], img_size[-1])}
+    options = {} if img_size is None else {"img_size": height_and_width(img_size)}
     if checkpoint is not None:
         # The attention is looked at, and no head.
         options["num_classes"] = 0

@@ -44,7 +44,7 @@ def test_random_weights_of_a_size(img_size, expected):
     [
         ("resnet18", {}, ValueError, "resnet18 is not a pyramid"),
         ("soft_pico.none", {}, ValueError, "soft_pico.none is not a pyramid"),
-        ("soft_pico", {"img_size": [1, 2, 3]}, ValueError, "img_size is 1 2 3"),
+        ("soft_pico", {"img_size": [1, 2, 3]}, ValueError, "The size 1 2 3 is of no image"),
         ("soft_pico", {"checkpoint": "none.pth"}, FileNotFoundError, "no checkpoint none.pth"),
         ("soft_pico", {"checkpoint": "a.pth", "pretrained": True}, ValueError, "Both a checkpoint, a.pth, and"),
         ("soft_norm_pico", {"pretrained": True}, WeightsError, "No pretrained weights exist for soft_norm_pico"),
