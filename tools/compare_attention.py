@@ -42,7 +42,7 @@ def main() -> None:
     if args.lengths:
         try:
             compare_lengths(args)
-        except ModuleNotFoundError as error:
+        except (ValueError, ModuleNotFoundError) as error:
             parser.exit(1, f"{error}\n")
         return
     try:

@@ -13,7 +13,9 @@ from tqdm import tqdm
 
 from soft_vit.analysis.complexity import count_complexity
 from soft_vit.analysis.memory import training_memory
+from soft_vit.analysis.pyramid import require_device
 from soft_vit.analysis.throughput import measure_throughput
+from soft_vit.analysis.timing import check_rounds
 from soft_vit.models.soft import model_name
 
 # Published for the Tiny pyramid at 224 (arXiv 2110.11945, Table 2): top-1 in percent, GFLOPs, GB at batch 1024.
@@ -53,8 +55,11 @@ def compare_attentions(
 ) -> list[Row]:
     """One row for each attention; a row that fails holds its error and leaves the others alone.
 
-    Throughput is measured interleaved, in one process, over the rows that got so far.
+    Throughput is measured interleaved, in one process, over the rows that got so far. Raises ValueError for an
+    attention or a size without a model, a device that is not there, or fewer than 3 rounds.
     """
+    check_rounds(rounds)
+    require_device(device)
     names = {attention: model_name(attention, size) for attention in attentions}
     rows = {}
     for attention, name in tqdm(names.items(), disable=not progress, desc="complexity and memory", leave=False):

@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from soft_vit.analysis.figures import new_figure
 from soft_vit.analysis.memory import training_memory
+from soft_vit.analysis.pyramid import require_device
 from soft_vit.analysis.timing import seconds_of
 from soft_vit.layers import PostNormBlock, attention_class
 
@@ -107,12 +108,20 @@ def _step(attention: str, feat_size: tuple[int, int], depth: int, device: str | 
     return step
 
 
-def measure_all(attentions: Sequence[str], progress: bool = True, **kwargs) -> tuple[list[Curve], dict[str, str]]:
-    """Curves of the attentions that ran, and the errors of those that did not."""
+def measure_all(
+    attentions: Sequence[str], progress: bool = True, *, device: str | torch.device = "cpu", **kwargs
+) -> tuple[list[Curve], dict[str, str]]:
+    """Curves of the attentions that ran, and the errors of those that did not.
+
+    kwargs: of `measure_lengths`. Raises ValueError for an attention or a device that there is not.
+    """
+    for attention in attentions:
+        attention_class(attention)
+    require_device(device)
     curves, errors = [], {}
     for attention in tqdm(attentions, disable=not progress, desc="lengths", leave=False):
         try:
-            curves.append(measure_lengths(attention, **kwargs))
+            curves.append(measure_lengths(attention, device=device, **kwargs))
         except Exception as error:
             # One kind's failure, out of memory included, is a result and not the end of the others.
             errors[attention] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"

@@ -55,6 +55,7 @@ def require_pyramid(name: str) -> None:
 
 
 def require_device(device: str | torch.device) -> None:
+    """ValueError for a device that this machine does not have."""
     try:
         # A name may be right and the device not there.
         torch.empty(0, device=device)

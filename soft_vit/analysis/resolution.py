@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from soft_vit.analysis.lengths import log_log_slope
 from soft_vit.analysis.memory import training_memory
+from soft_vit.analysis.pyramid import require_device
 from soft_vit.analysis.timing import seconds_of
 
 __all__ = ["FORMS", "Cost", "measure_resolutions", "resolution_table", "slopes_table"]
@@ -66,11 +67,13 @@ def measure_resolutions(
 
     Memory is the GPU allocator's peak, or counted bytes of live tensors on another device, weights excluded. Times are
     taken in rounds over all forms and sizes, after one step each to warm up; rounds=0 takes none, otherwise at least 2
-    are needed for a spread (ValueError). A step is left out when the size before, at a cost that grows with the number
-    of tokens alone, lets expect more than max_seconds, and so are the larger sizes.
+    are needed for a spread. A step is left out when the size before, at a cost that grows with the number of tokens
+    alone, lets expect more than max_seconds, and so are the larger sizes. Raises ValueError for other rounds, and for a
+    device that is not there.
     """
     if rounds == 1 or rounds < 0:
         raise ValueError(f"rounds is {rounds}; give 0 to take no times, or at least 2, which show a spread.")
+    require_device(device)
     costs = [
         Cost(form, size, training_memory(partial(_PyramidLoss, name, **options), (1, 3, *size), device))
         for form, options in forms.items()

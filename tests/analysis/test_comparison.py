@@ -2,6 +2,8 @@
 
 import csv
 
+import pytest
+
 from soft_vit.analysis import comparison
 from soft_vit.analysis.comparison import Row, compare_attentions, comparison_table
 from soft_vit.analysis.timing import rows_as_csv
@@ -36,6 +38,18 @@ def test_a_failing_row_keeps_the_others(monkeypatch):
     assert "| softmax | MemoryError: no room |" in table
     written = list(csv.DictReader(rows_as_csv(rows).splitlines()))
     assert [row["attention"] for row in written] == ["softmax", "soft"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"rounds": 2}, "rounds=2"), ({"device": "gpu"}, "no device 'gpu'"), ({"size": "x"}, "no model")],
+)
+def test_mistakes_are_seen_before_anything_is_counted(monkeypatch, change, message):
+    counted = []
+    monkeypatch.setattr(comparison, "_count", lambda *args: counted.append(args))
+    with pytest.raises(ValueError, match=message):
+        compare_attentions(["soft"], **{"size": "pico", "rounds": 3, "progress": False, **change})
+    assert not counted
 
 
 def test_published_figures_stand_in_their_own_column():

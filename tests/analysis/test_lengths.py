@@ -2,6 +2,7 @@
 
 import pytest
 
+from soft_vit.analysis import lengths
 from soft_vit.analysis.lengths import lengths_table, log_log_slope, measure_all, measure_lengths, plot_lengths
 from soft_vit.layers import ATTENTIONS
 
@@ -24,13 +25,29 @@ def test_quadratic_kinds_do_not():
     assert measure_lengths("gaussian", (2, 4, 8), timed=False, depth=2).memory_slope > 1.7
 
 
-def test_figure_and_table(tmp_path):
-    curves, errors = measure_all(["soft", "nothing"], progress=False, multiples=(1, 2), rounds=3, depth=1)
+def test_figure_and_table(tmp_path, monkeypatch):
+    def measure(attention, **kwargs):
+        if attention == "softmax":
+            raise MemoryError("no room\nat all")
+        return measure_lengths(attention, **kwargs)
+
+    monkeypatch.setattr(lengths, "measure_lengths", measure)
+    curves, errors = measure_all(["soft", "softmax"], progress=False, multiples=(1, 2), rounds=3, depth=1)
     assert [curve.attention for curve in curves] == ["soft"]
-    assert "attention='nothing' is not known" in errors["nothing"]
+    assert errors == {"softmax": "MemoryError: no room"}
     assert curves[0].time_slope is not None
     table = lengths_table(curves, errors)
-    assert table.splitlines()[-1].startswith("| nothing | ValueError")
+    assert table.splitlines()[-1].startswith("| softmax | MemoryError: no room |")
     paths = plot_lengths(curves, tmp_path / "figure.png")
     assert [path.suffix for path in paths] == [".png", ".svg"]
     assert all(path.stat().st_size > 5000 for path in paths)
+
+
+@pytest.mark.parametrize(
+    ("attentions", "device", "message"),
+    [(["soft", "nothing"], "cpu", "attention='nothing' is not known"), (["soft"], "gpu", "no device 'gpu'")],
+)
+def test_mistakes_are_seen_before_anything_is_measured(attentions, device, message, monkeypatch):
+    monkeypatch.setattr(lengths, "measure_lengths", None)
+    with pytest.raises(ValueError, match=message):
+        measure_all(attentions, progress=False, device=device)

@@ -50,9 +50,12 @@ def test_steps_expected_to_last_too_long_are_left_out():
     assert [len(cost.seconds) for cost in costs] == [2, 0, 0]
 
 
-def test_one_round_shows_no_spread():
-    with pytest.raises(ValueError, match="rounds is 1"):
-        measure_resolutions("soft_pico", [(64, 64)], rounds=1)
+@pytest.mark.parametrize(
+    ("change", "message"), [({"rounds": 1}, "rounds is 1"), ({"device": "gpu"}, "no device 'gpu'")]
+)
+def test_bad_arguments(change, message):
+    with pytest.raises(ValueError, match=message):
+        measure_resolutions("soft_pico", [(64, 64)], **change)
 
 
 @pytest.mark.parametrize("size", [(64, 1536), (1536, 64), (65, 129), (193, 1001), (333, 500)])
