@@ -18,6 +18,7 @@ from soft_vit.analysis.spectrum import measure_spectrum, plot_spectrum, spectrum
 from soft_vit.datasets.images import read_image
 from soft_vit.datasets.shapes import ShapeImages
 from soft_vit.weights import WeightsError
+from soft_vit.weights.files import require_place, write_atomically
 
 
 def read_images(paths: Sequence[Path], model: nn.Module) -> list[Tensor]:
@@ -53,12 +54,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args(argv)
     out = args.out or Path(f"{args.model}_spectrum")
-    out.parent.mkdir(parents=True, exist_ok=True)
+    png, table = Path(f"{out}.png"), Path(f"{out}.csv")
     if args.checkpoint is not None:
         # Our own training's checkpoints hold more than weights; importing this allows what MMEngine puts there.
         with suppress(ImportError):
             import soft_vit.engine  # noqa: F401
     try:
+        require_place(png)
         model, title = load_pyramid(
             args.model, args.img_size, checkpoint=args.checkpoint, pretrained=args.pretrained, device=args.device
         )
@@ -68,8 +70,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.exit(1, f"{error}\n")
     height, width = model.img_size
     title += f", {height} x {width}, images: {len(images)}"
-    png, table = Path(f"{out}.png"), Path(f"{out}.csv")
-    table.write_text(spectrum_csv(spectra))
+    write_atomically(table, spectrum_csv(spectra).encode())
     try:
         plot_spectrum(spectra, png, title)
     except ModuleNotFoundError as error:

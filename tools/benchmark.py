@@ -23,6 +23,7 @@ from soft_vit.analysis.sides import height_and_width
 from soft_vit.analysis.throughput import MODES, measure_throughput, throughput_table
 from soft_vit.analysis.timing import machine_description, rows_as_csv
 from soft_vit.analysis.variants import VARIANTS
+from soft_vit.weights.files import require_place, write_atomically
 
 
 def number_or_auto(text: str) -> int | str:
@@ -89,6 +90,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     bandwidth = None
     try:
         require_device(args.device)
+        if args.csv:
+            require_place(args.csv)
         if of_inverse:
             timings = measure_inverse(args.op, args.problems, num_bottleneck=args.num_bottleneck, **common)
             what = f"{args.num_bottleneck} x {args.num_bottleneck}"
@@ -126,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         head += f"; a copy in memory moves {bandwidth:.3g} GB/s"
     print(f"{head}\n\n{table}")
     if args.csv:
-        args.csv.write_text(rows_as_csv(timings, **same))
+        write_atomically(args.csv, rows_as_csv(timings, **same).encode())
 
 
 if __name__ == "__main__":

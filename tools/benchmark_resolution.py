@@ -11,6 +11,7 @@ import soft_vit  # noqa: F401  registers the models
 from soft_vit.analysis.resolution import FORMS, measure_resolutions, resolution_table, slopes_table
 from soft_vit.analysis.sides import height_and_width
 from soft_vit.analysis.timing import machine_description
+from soft_vit.weights.files import require_place, write_atomically
 
 SIZES = ("224", "448", "800x1333", "896", "1344", "1792")
 
@@ -34,6 +35,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     except ValueError:
         parser.error(f"--sizes has {' '.join(args.sizes)}; give sides such as 224, or 800x1333.")
     try:
+        if args.out:
+            require_place(args.out)
         costs = measure_resolutions(
             args.model, sizes, FORMS, device=args.device, rounds=args.rounds, max_seconds=args.max_seconds
         )
@@ -43,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     text += f"{resolution_table(costs)}\n\n{slopes_table(costs)}\n"
     print(text)
     if args.out:
-        args.out.write_text(text)
+        write_atomically(args.out, text.encode())
 
 
 if __name__ == "__main__":

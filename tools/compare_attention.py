@@ -10,16 +10,18 @@ from soft_vit.analysis.lengths import lengths_table, measure_all, plot_lengths
 from soft_vit.analysis.sides import height_and_width
 from soft_vit.analysis.timing import machine_description, rows_as_csv
 from soft_vit.layers import ATTENTIONS
+from soft_vit.weights.files import require_place, write_atomically
 
 
 def compare_lengths(args: argparse.Namespace) -> None:
+    out = args.out or Path("lengths")
+    require_place(f"{out}.md")
     curves, errors = measure_all(args.attentions, device=args.device, timed=not args.no_time, rounds=args.rounds)
     memory = "allocator's peak" if args.device.startswith("cuda") else "bytes of live tensors, counted"
     head = f"{machine_description(args.device)}; 12 layers, d 384, 12 heads, one image, N = 784 to 6272; {memory}."
     text = f"{head}\n\n{lengths_table(curves, errors)}\n"
     print(text)
-    out = args.out or Path("lengths")
-    out.with_suffix(".md").write_text(text)
+    write_atomically(f"{out}.md", text.encode())
     for path in plot_lengths(curves, out):
         print(f"Drawn: {path}")
 
@@ -47,6 +49,8 @@ def main() -> None:
         return
     try:
         height, width = height_and_width(args.img_size)
+        if args.out:
+            require_place(f"{args.out}.md")
         rows = compare_attentions(
             args.attentions,
             size=args.size,
@@ -64,8 +68,8 @@ def main() -> None:
     text += comparison_table(rows) + "\n"
     print(text)
     if args.out:
-        args.out.with_suffix(".md").write_text(text)
-        args.out.with_suffix(".csv").write_text(rows_as_csv(rows))
+        write_atomically(f"{args.out}.md", text.encode())
+        write_atomically(f"{args.out}.csv", rows_as_csv(rows).encode())
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import argparse
 from pathlib import Path
 
 from soft_vit.analysis.curves import DEFAULT_KEYS, curves_csv, plot_curves, read_runs
+from soft_vit.weights.files import require_place, write_atomically
 
 
 def main() -> None:
@@ -19,9 +20,11 @@ def main() -> None:
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write the values to a CSV file as well")
     args = parser.parse_args()
     try:
+        require_place(args.out)
         runs = read_runs(args.runs, args.names)
         if args.csv:
-            args.csv.write_text(curves_csv(runs, args.keys))
+            require_place(args.csv)
+            write_atomically(args.csv, curves_csv(runs, args.keys).encode())
         plot_curves(runs, args.out, args.keys, args.smoothing)
     except (ValueError, FileNotFoundError, ModuleNotFoundError) as error:
         parser.exit(1, f"error: {error}\n")

@@ -17,6 +17,7 @@ from soft_vit.analysis.attention_view import attention_row, plot_attention_row
 from soft_vit.analysis.pyramid import load_pyramid
 from soft_vit.datasets.images import read_image
 from soft_vit.weights import WeightsError
+from soft_vit.weights.files import require_place
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -45,6 +46,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         with suppress(ImportError):
             import soft_vit.engine  # noqa: F401
     try:
+        require_place(out)
         model, title = load_pyramid(
             args.model, args.img_size, checkpoint=args.checkpoint, pretrained=args.pretrained, device=args.device
         )
@@ -57,7 +59,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     except (ValueError, OSError, WeightsError) as error:
         parser.exit(1, f"{error}\n")
     title += f": {row.attention}, stage {args.stage}, query {row.query[0]} {row.query[1]}"
-    out.parent.mkdir(parents=True, exist_ok=True)
     try:
         plot_attention_row(row, pixels, out, title)
     except ModuleNotFoundError as error:

@@ -143,7 +143,7 @@ def lengths_table(curves: Sequence[Curve], errors: dict[str, str]) -> str:
 
 
 def plot_lengths(curves: Sequence[Curve], path: Path) -> list[Path]:
-    """Draw memory, and time where measured, against N on logarithmic axes; writes path as .png and .svg."""
+    """Draw memory, and time where measured, against N on logarithmic axes; writes path.png and path.svg."""
     timed = any(curve.seconds for curve in curves)
     figure = new_figure(figsize=(9.5 * (1 + timed), 5.5))
     from matplotlib import colormaps
@@ -162,7 +162,7 @@ def plot_lengths(curves: Sequence[Curve], path: Path) -> list[Path]:
         axis.grid(alpha=0.3, which="both")
         axis.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.02, 1))
     figure.tight_layout()
-    paths = [path.with_suffix(suffix) for suffix in (".png", ".svg")]
+    paths = [Path(f"{path}{suffix}") for suffix in (".png", ".svg")]
     for target in paths:
         figure.savefig(target, dpi=150)
     return paths

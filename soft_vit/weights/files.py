@@ -5,7 +5,19 @@ import os
 import tempfile
 from pathlib import Path
 
-__all__ = ["sha256_of", "write_atomically"]
+__all__ = ["require_place", "sha256_of", "write_atomically"]
+
+
+def require_place(path: str | Path) -> None:
+    """Make the folder of a file that long work will end with; ValueError where the file could not be written."""
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be written ({error.strerror}); give another path.") from error
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; give the path of a file.")
 
 
 def write_atomically(path: str | Path, data: bytes) -> None:

@@ -15,7 +15,7 @@ def test_no_backend_is_chosen_and_no_figure_kept(tmp_path):
     before = matplotlib.get_backend()
     try:
         matplotlib.use("svg")
-        plot_lengths([Curve("soft", [784, 1568], [10, 20], [])], tmp_path / "figure.png")
+        plot_lengths([Curve("soft", [784, 1568], [10, 20], [])], tmp_path / "figure")
         assert matplotlib.get_backend() == "svg"
         assert not pyplot.get_fignums()
     finally:

@@ -38,8 +38,8 @@ def test_figure_and_table(tmp_path, monkeypatch):
     assert curves[0].time_slope is not None
     table = lengths_table(curves, errors)
     assert table.splitlines()[-1].startswith("| softmax | MemoryError: no room |")
-    paths = plot_lengths(curves, tmp_path / "figure.png")
-    assert [path.suffix for path in paths] == [".png", ".svg"]
+    paths = plot_lengths(curves, tmp_path / "figure.v1")
+    assert [path.name for path in paths] == ["figure.v1.png", "figure.v1.svg"]
     assert all(path.stat().st_size > 5000 for path in paths)
 
 

@@ -75,6 +75,7 @@ def test_the_table_is_there_without_matplotlib(tool, tmp_path, monkeypatch, caps
         (["soft_pico", "--checkpoint", "missing.pth"], "no checkpoint missing.pth"),
         (["soft_norm_pico", "--pretrained"], "No pretrained weights exist for soft_norm_pico"),
         (["soft_pico", "missing.png"], "There is no image missing.png"),
+        (["soft_pico", "--out", f"{__file__}/out"], "out.png cannot be written"),
         (["soft_pico", __file__], "test_attention_spectrum.py cannot be read"),
     ],
 )

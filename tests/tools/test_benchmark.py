@@ -31,12 +31,12 @@ INVERSE = ["--op", "newton_inverse-products", "newton_inverse", "--problems", "3
     ids=["models", "auto", "operator", "inverse"],
 )
 def test_table_and_csv(tool, arguments, rows, tmp_path, capsys):
-    tool("benchmark")([*arguments, "--csv", str(tmp_path / "rows.csv")])
+    tool("benchmark")([*arguments, "--csv", str(tmp_path / "new" / "rows.csv")])
     head, _, *table = capsys.readouterr().out.splitlines()
     assert "torch" in head
     assert "float32" in head
     assert len([line for line in table if "forward" in line or "ference" in line or "training" in line]) >= rows
-    with open(tmp_path / "rows.csv") as file:
+    with open(tmp_path / "new" / "rows.csv") as file:
         found = list(csv.DictReader(file))
     assert len(found) == rows
     assert found[0]["machine"] in head
@@ -44,11 +44,11 @@ def test_table_and_csv(tool, arguments, rows, tmp_path, capsys):
 
 def test_bandwidth(tool, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(bandwidth, "COPIED_BYTES", 1 << 20)
-    tool("benchmark")([*OPERATOR, "--bandwidth", "--csv", str(tmp_path / "rows.csv")])
+    tool("benchmark")([*OPERATOR, "--bandwidth", "--csv", str(tmp_path / "new" / "rows.csv")])
     head, _, columns, *_ = capsys.readouterr().out.splitlines()
     assert head.endswith(" GB/s")
     assert "% of bandwidth | extra memory" in columns
-    with open(tmp_path / "rows.csv") as file:
+    with open(tmp_path / "new" / "rows.csv") as file:
         for row in csv.DictReader(file):
             assert float(row["bandwidth_gb_per_s"]) > 0
             assert float(row["gb_per_s"]) > 0
@@ -69,6 +69,7 @@ def test_bandwidth(tool, tmp_path, capsys, monkeypatch):
         ["soft_pico", "--batch-size", "0"],
         ["soft_pico", "--max-batch-size", "4"],
         ["soft_pico", "--device", "cud"],
+        ["soft_pico", "--csv", f"{__file__}/rows.csv"],
         ["soft_pico", "--bandwidth"],
         ["--op", "newton_inverse", "--bandwidth"],
         ["--op", "newton", "--batch-size", "auto"],

@@ -37,6 +37,8 @@ def test_picture_and_csv(plot_logs, tmp_path, capsys):
         (["first", "--keys", "top1"], "No run has logged 'top1'; choose from loss."),
         (["first", "--names", "a", "b"], "1 runs and 2 names"),
         (["first", "--smoothing", "-2"], "smoothing is -2"),
+        (["first", "--out", "first"], "first is a folder"),
+        (["first", "--csv", f"{__file__}/rows.csv"], "rows.csv cannot be written"),
     ],
 )
 def test_mistake_ends_in_one_sentence(plot_logs, arguments, message, capsys):
