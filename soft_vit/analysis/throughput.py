@@ -53,7 +53,7 @@ def measure_throughput(
     autocast. batch_size auto: each model in each mode has its own, by `best_batch_size` up to max_batch_size, or up to
     `default_limit`. memory: the peak of a step beyond weights and input, by `peak_memory`.
 
-    Raises ValueError for an unknown mode or name, a batch of no image, or fewer than 3 rounds.
+    Raises ValueError for an unknown mode or name, a batch of no image, fewer than 3 rounds, or a model that fails.
     """
     if unknown := set(modes) - set(MODES):
         raise ValueError(f"modes={sorted(unknown)} are not known; use some of {', '.join(MODES)}.")
@@ -62,7 +62,7 @@ def measure_throughput(
     limit = default_limit(device, size) if max_batch_size is None else max_batch_size
     if (largest := limit if batch_size == "auto" else batch_size) < 1:
         raise ValueError(f"A batch of {largest} images cannot be timed; use at least 1.")
-    models = {name: create_variant(name).to(device) for name in names}
+    models = {name: create_variant(name, size).to(device) for name in names}
     cases = [(mode, name) for mode in modes for name in models if mode == "inference" or _trains(models[name])]
     if batch_size == "auto":
         batches = _best_batch_sizes(cases, models, limit, size, device, dtype, progress)
@@ -73,7 +73,7 @@ def measure_throughput(
     with tqdm(total=len(cases) * (rounds + 1), disable=not progress, desc="benchmark", leave=False) as bar:
         for mode in modes:
             steps = {
-                name: partial(_STEPS[mode], models[name], images[:batch], labels[:batch], dtype)
+                name: partial(_step, mode, name, models[name], images[:batch], labels[:batch], dtype)
                 for (of_mode, name), batch in batches.items()
                 if of_mode == mode
             }
@@ -103,7 +103,7 @@ def _best_batch_sizes(
                 bar.set_postfix_str(f"{name}, {mode}, {batch}")
                 # A compiled model meets a limited number of sizes, and is eager from then on.
                 torch.compiler.reset()
-                step = partial(_STEPS[mode], models[name], *_data(batch, size, device), dtype)
+                step = partial(_step, mode, name, models[name], *_data(batch, size, device), dtype)
                 # A machine's moods only make a step longer.
                 return min(time_in_turn({name: step}, SEARCH_ROUNDS, device)[name])
 
@@ -139,6 +139,18 @@ def _trains(model: nn.Module) -> bool:
 
 def _autocast(images: Tensor, dtype: torch.dtype) -> torch.autocast:
     return torch.autocast(images.device.type, dtype=dtype, enabled=dtype != torch.float32)
+
+
+def _step(mode: str, name: str, model: nn.Module, images: Tensor, labels: Tensor, dtype: torch.dtype) -> None:
+    """One step of a model; ValueError in the place of what it says of images that it does not take."""
+    try:
+        _STEPS[mode](model, images, labels, dtype)
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except (AssertionError, RuntimeError) as error:
+        height, width = images.shape[-2:]
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"{name} fails on images of {height} x {width} pixels ({reason}); leave it out.") from error
 
 
 def _inference_step(model: nn.Module, images: Tensor, labels: Tensor, dtype: torch.dtype) -> None:

@@ -48,10 +48,11 @@ VARIANTS: dict[str, Callable[[nn.Module], nn.Module]] = {
 """What a name such as `soft_tiny+naive` makes of the model; a folded one has inference alone."""
 
 
-def create_variant(name: str, **kwargs: object) -> nn.Module:
+def create_variant(name: str, img_size: tuple[int, int] | None = None, **kwargs: object) -> nn.Module:
     """A timm model by name, with the variants after each `+` applied in turn; kwargs go to `timm.create_model`.
 
-    Raises ValueError for a model or a variant that there is not, and for two of `FORMS`.
+    img_size: the size (H, W) of images that a model is set to where it has `set_input_size`. Raises ValueError for a
+    model or a variant that there is not, and for two of `FORMS`.
     """
     model_name, *variants = name.split("+")
     if not timm.is_model(model_name):
@@ -61,6 +62,8 @@ def create_variant(name: str, **kwargs: object) -> nn.Module:
     if len(forms := set(variants) & set(FORMS)) > 1:
         raise ValueError(f"{name} is {' and '.join(sorted(forms))} at once; choose one of {', '.join(FORMS)}.")
     model = timm.create_model(model_name, **kwargs)
+    if img_size is not None and hasattr(model, "set_input_size"):
+        model.set_input_size(img_size)
     for variant in variants:
         model = VARIANTS[variant](model)
     return model

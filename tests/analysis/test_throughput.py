@@ -17,6 +17,13 @@ def test_every_model_is_timed_in_every_mode():
     assert all(0 < t.lower <= t.median <= t.upper for t in timings)
 
 
+def test_models_are_set_to_the_size_of_the_images():
+    (timing,) = measure_throughput(
+        ["vit_tiny_patch16_224"], batch_size=1, img_size=(32, 48), modes=["inference"], rounds=3, progress=False
+    )
+    assert timing.median > 0
+
+
 def test_ratios_are_against_the_first_model_of_the_mode():
     figures = [("a", "inference", 8, 10, 9, 11), ("b", "inference", 16, 15, 14, 16), ("a", "training", 32, 4, 3, 5)]
     table = throughput_table([Timing(*row) for row in figures]).splitlines()
@@ -79,6 +86,7 @@ def test_a_training_step_leaves_no_gradients():
         ("soft_pico", {"batch_size": 0}, "A batch of 0 images"),
         ("soft_pico", {"batch_size": "auto", "max_batch_size": 0}, "A batch of 0 images"),
         ("soft_pic", {}, "There is no model soft_pic"),
+        ("mixer_s32_224", {"img_size": 64}, r"mixer_s32_224 fails on images of 64 x 64 pixels \(.*\); leave it out"),
         ("soft_pico+triton", {"img_size": 32}, "backend='triton' runs on a CUDA device"),
     ],
 )
