@@ -116,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             options = dict(img_size=(height, width), modes=args.modes, memory=args.memory)
             timings = measure_throughput(args.models, **batches, **options, **common)
             what = f"{height} x {width}"
-            table = throughput_table(timings)
+            table = throughput_table(timings, args.memory)
     except ValueError as error:
         parser.exit(1, f"{error}\n")
     except torch.cuda.OutOfMemoryError:

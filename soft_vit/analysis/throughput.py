@@ -51,7 +51,8 @@ def measure_throughput(
 
     training is forward, cross-entropy, backward; inference is a forward pass in inference mode. bf16 and fp16 run under
     autocast. batch_size auto: each model in each mode has its own, by `best_batch_size` up to max_batch_size, or up to
-    `default_limit`. memory: the peak of a step beyond weights and input, by `peak_memory`.
+    `default_limit`. memory: the peak of a step beyond weights and input, by `peak_memory`; off a GPU not of compiled
+    models, whose tensors cannot be watched.
 
     Raises ValueError for an unknown mode or name, a batch of no image, fewer than 3 rounds, or a model that fails.
     """
@@ -62,6 +63,7 @@ def measure_throughput(
     limit = default_limit(device, size) if max_batch_size is None else max_batch_size
     if (largest := limit if batch_size == "auto" else batch_size) < 1:
         raise ValueError(f"A batch of {largest} images cannot be timed; use at least 1.")
+    on_gpu = torch.device(device).type == "cuda"
     models = {name: create_variant(name, size).to(device) for name in names}
     cases = [(mode, name) for mode in modes for name in models if mode == "inference" or _trains(models[name])]
     if batch_size == "auto":
@@ -80,7 +82,9 @@ def measure_throughput(
             for name, seconds in time_in_turn(steps, rounds, device, bar).items():
                 batch = batches[mode, name]
                 rates = spread([batch / s for s in seconds])
-                peak = peak_memory(steps[name], device) / 2**20 if memory else None
+                # To count tensors makes a compiled model run eagerly, which holds more of them.
+                counts = memory and (on_gpu or "compiled" not in name.split("+"))
+                peak = peak_memory(steps[name], device) / 2**20 if counts else None
                 timings.append(Timing(name, mode, batch, *rates, peak))
     return timings
 
@@ -117,9 +121,8 @@ def _data(batch_size: int, size: tuple[int, int], device: str | torch.device) ->
     return torch.randn(batch_size, 3, *size, device=device), torch.randint(10, (batch_size,), device=device)
 
 
-def throughput_table(timings: Sequence[Timing]) -> str:
-    """A Markdown table; the ratio column divides by the first model's median in the same mode."""
-    memory = any(t.memory_mb is not None for t in timings)
+def throughput_table(timings: Sequence[Timing], memory: bool = False) -> str:
+    """A Markdown table; the ratio is to the first model's median in the same mode; memory: whether it has a column."""
     lines = [
         "| mode | model | batch | images / s | quartiles | ratio |" + " memory (MB) |" * memory,
         "|---" * (6 + memory) + "|",
@@ -129,7 +132,8 @@ def throughput_table(timings: Sequence[Timing]) -> str:
         ratio = t.median / base.setdefault(t.mode, t.median)
         rates = f"{t.median:.1f} | {t.lower:.1f} - {t.upper:.1f} | {ratio:.2f}"
         line = f"| {t.mode} | {t.model} | {t.batch_size} | {rates} |"
-        lines.append(line + (f" {t.memory_mb:.0f} |" if t.memory_mb is not None else ""))
+        peak = "not measured" if t.memory_mb is None else f"{t.memory_mb:.0f}"
+        lines.append(line + f" {peak} |" * memory)
     return "\n".join(lines)
 
 

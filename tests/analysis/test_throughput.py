@@ -7,7 +7,7 @@ import torch
 
 from soft_vit.analysis import throughput
 from soft_vit.analysis.throughput import Timing, measure_throughput, throughput_table
-from soft_vit.analysis.variants import create_variant
+from soft_vit.analysis.variants import VARIANTS, create_variant
 
 
 def test_every_model_is_timed_in_every_mode():
@@ -38,7 +38,18 @@ def test_variants_of_a_model():
     assert [t.model for t in timings] == names + names[:2]
     plain, naive, _, training, _ = (t.memory_mb for t in timings)
     assert 0 < min(plain, naive) <= max(plain, naive) < training
-    assert throughput_table(timings).splitlines()[0].split("|")[-2].strip() == "memory (MB)"
+    assert throughput_table(timings, memory=True).splitlines()[0].split("|")[-2].strip() == "memory (MB)"
+
+
+def test_tensors_of_a_compiled_model_are_not_counted(monkeypatch):
+    """Under the dispatch mode that counts them it would run eagerly."""
+    monkeypatch.setitem(VARIANTS, "compiled", lambda model: model)
+    names = ["soft_pico", "soft_pico+compiled"]
+    timings = measure_throughput(
+        names, batch_size=1, img_size=32, modes=["inference"], rounds=3, memory=True, progress=False
+    )
+    assert [t.memory_mb is None for t in timings] == [False, True]
+    assert throughput_table(timings, memory=True).splitlines()[-1].split("|")[-2].strip() == "not measured"
 
 
 def test_each_case_has_its_own_best_batch(monkeypatch):
