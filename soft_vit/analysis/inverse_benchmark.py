@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from soft_vit.analysis.naive import ClosedFormNewton
 from soft_vit.analysis.operator_benchmark import PASSES, check_forms, time_forms
+from soft_vit.analysis.timing import numbered
 from soft_vit.ops import newton_inverse, newton_step_size, self_gaussian_kernel
 from soft_vit.ops.inverse import add_ridge
 from soft_vit.ops.precision import at_least_float32
@@ -65,7 +66,7 @@ def measure_inverse(
     Raises ValueError for a name that there is not, a form that cannot work here, or fewer than 3 rounds.
     """
     check_forms(names, INVERSES, rounds)
-    forms = {name: INVERSES[name] for name in names}
+    forms = {label: INVERSES[name] for label, name in numbered(names).items()}
     timings = []
     total = len(problems) * len(PASSES) * len(names) * (rounds + 1)
     with tqdm(total=total, disable=not progress, desc="benchmark", leave=False) as bar:

@@ -16,7 +16,7 @@ from tqdm import tqdm
 from soft_vit.analysis.lengths import log_log_slope
 from soft_vit.analysis.memory import peak_memory
 from soft_vit.analysis.naive import naive_soft_attention
-from soft_vit.analysis.timing import check_rounds, spread, time_in_turn
+from soft_vit.analysis.timing import check_rounds, numbered, spread, time_in_turn
 from soft_vit.ops import soft_attention
 
 OPERATORS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
@@ -83,7 +83,7 @@ def measure_operator(
     dtype: torch.dtype = torch.float32,
     progress: bool = True,
 ) -> list[OperatorTiming]:
-    """Time forms of the operator by name at each number of tokens, one call of each in turn.
+    """Time forms of the operator by name at each number of tokens, one call of each in turn; a name may come again.
 
     spread_of_tokens: standard deviation of a channel before its scaling. At 1, Newton's iteration has converged after 7
     steps, and from 0.3 down it takes all 20.
@@ -91,7 +91,8 @@ def measure_operator(
     Raises ValueError for a name that there is not, a form that cannot work here, or fewer than 3 rounds.
     """
     check_forms(names, OPERATORS, rounds)
-    forms = {name: OPERATORS[name] for name in names}
+    labels = numbered(names)
+    forms = {label: OPERATORS[name] for label, name in labels.items()}
     timings, scale = [], spread_of_tokens * head_dim**-0.25
     total = len(tokens) * len(PASSES) * len(names) * (rounds + 1)
     with tqdm(total=total, disable=not progress, desc="benchmark", leave=False) as bar:
@@ -99,7 +100,7 @@ def measure_operator(
             shapes = [(batch_size, num_heads, n, head_dim) for n in (length, num_bottleneck, length)]
             inputs = [torch.randn(shape, device=device, dtype=dtype) * scale for shape in shapes]
             for direction, name, milliseconds, *figures in time_forms(forms, inputs, rounds, device, bar):
-                rate = None if name == "softmax" else least_traffic(direction, inputs[-1]) / milliseconds / 1e6
+                rate = None if labels[name] == "softmax" else least_traffic(direction, inputs[-1]) / milliseconds / 1e6
                 timings.append(OperatorTiming(name, direction, length, milliseconds, *figures, rate))
     return timings
 

@@ -11,13 +11,13 @@ from tqdm import tqdm
 
 from soft_vit.analysis.batch_search import best_batch_size, default_limit
 from soft_vit.analysis.memory import peak_memory
-from soft_vit.analysis.timing import check_rounds, spread, time_in_turn
+from soft_vit.analysis.timing import check_rounds, numbered, spread, time_in_turn
 from soft_vit.analysis.variants import create_variant
 
 MODES = ("inference", "training")
 SEARCH_ROUNDS = 3
 
-# A mode and the name of a model.
+# A mode and the label of a model.
 Case = tuple[str, str]
 
 
@@ -49,6 +49,9 @@ def measure_throughput(
 ) -> list[Timing]:
     """Time timm models by name, with variants, one step of each in turn, `rounds` times after one round of warm-up.
 
+    A name that is given again is another model, labelled by `numbered`: how far two of one kind differ is what the
+    machine adds to a difference of two kinds.
+
     training is forward, cross-entropy, backward; inference is a forward pass in inference mode. bf16 and fp16 run under
     autocast. batch_size auto: each model in each mode has its own, by `best_batch_size` up to max_batch_size, or up to
     `default_limit`. memory: the peak of a step beyond weights and input, by `peak_memory`; off a GPU not of compiled
@@ -64,7 +67,8 @@ def measure_throughput(
     if (largest := limit if batch_size == "auto" else batch_size) < 1:
         raise ValueError(f"A batch of {largest} images cannot be timed; use at least 1.")
     on_gpu = torch.device(device).type == "cuda"
-    models = {name: create_variant(name, size).to(device) for name in names}
+    variants = numbered(names)
+    models = {label: create_variant(variant, size).to(device) for label, variant in variants.items()}
     cases = [(mode, name) for mode in modes for name in models if mode == "inference" or _trains(models[name])]
     if batch_size == "auto":
         batches = _best_batch_sizes(cases, models, limit, size, device, dtype, progress)
@@ -83,7 +87,7 @@ def measure_throughput(
                 batch = batches[mode, name]
                 rates = spread([batch / s for s in seconds])
                 # To count tensors makes a compiled model run eagerly, which holds more of them.
-                counts = memory and (on_gpu or "compiled" not in name.split("+"))
+                counts = memory and (on_gpu or "compiled" not in variants[name].split("+"))
                 peak = peak_memory(steps[name], device) / 2**20 if counts else None
                 timings.append(Timing(name, mode, batch, *rates, peak))
     return timings

@@ -5,6 +5,7 @@ import io
 import platform
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -28,6 +29,16 @@ def check_rounds(rounds: int) -> int:
     if rounds < 3:
         raise ValueError(f"rounds={rounds} give no spread; use at least 3.")
     return rounds
+
+
+def numbered(names: Sequence[str]) -> dict[str, str]:
+    """Names by labels to tell them apart: a name that comes again has its number behind it, as in `soft_tiny (2)`."""
+    counts = Counter()
+    labels = {}
+    for name in names:
+        counts[name] += 1
+        labels[name if counts[name] == 1 else f"{name} ({counts[name]})"] = name
+    return labels
 
 
 def time_in_turn(

@@ -11,9 +11,10 @@ from soft_vit.analysis.variants import VARIANTS, create_variant
 
 
 def test_every_model_is_timed_in_every_mode():
-    names = ["soft_pico", "soft_norm_pico"]
+    names = ["soft_pico", "soft_norm_pico", "soft_pico"]
     timings = measure_throughput(names, batch_size=2, img_size=(32, 48), rounds=3, progress=False)
-    assert [(t.mode, t.model) for t in timings] == [(m, n) for m in ("inference", "training") for n in names]
+    labels = ["soft_pico", "soft_norm_pico", "soft_pico (2)"]
+    assert [(t.mode, t.model) for t in timings] == [(m, label) for m in ("inference", "training") for label in labels]
     assert all(0 < t.lower <= t.median <= t.upper for t in timings)
 
 

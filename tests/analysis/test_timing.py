@@ -8,7 +8,11 @@ from itertools import pairwise
 import pytest
 
 from soft_vit.analysis import timing
-from soft_vit.analysis.timing import rows_as_csv, seconds_of, spread, time_in_turn
+from soft_vit.analysis.timing import numbered, rows_as_csv, seconds_of, spread, time_in_turn
+
+
+def test_names_that_come_again_are_numbered():
+    assert numbered(["a", "b", "a", "a+x", "a"]) == {"a": "a", "b": "b", "a (2)": "a", "a+x": "a+x", "a (3)": "a"}
 
 
 def test_contenders_take_turns_and_the_first_round_does_not_count():
