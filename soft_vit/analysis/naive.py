@@ -3,6 +3,9 @@
 The same function of the same weights as the models of this package (arXiv 2110.11945, Eq. 8-10), in the order of the
 formulas: heads copied apart, kernels of distances in several passes, `V <- 2 V - V P V` product by product,
 `(K1 V_T)(K1^T V)` from left to right, GELU written out in elementary functions.
+
+In half precision, autocast included, it inverts in half precision too, which is of no use: a `soft_norm` model's logits
+may be NaN. Ratios to it compare speed alone there.
 """
 
 import math
