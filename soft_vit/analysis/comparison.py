@@ -14,7 +14,7 @@ from tqdm import tqdm
 from soft_vit.analysis.complexity import count_complexity
 from soft_vit.analysis.memory import training_memory
 from soft_vit.analysis.pyramid import require_device
-from soft_vit.analysis.throughput import measure_throughput
+from soft_vit.analysis.throughput import check_batch, measure_throughput, try_steps
 from soft_vit.analysis.timing import check_rounds
 from soft_vit.models.soft import model_name
 
@@ -56,9 +56,10 @@ def compare_attentions(
     """One row for each attention; a row that fails holds its error and leaves the others alone.
 
     Throughput is measured interleaved, in one process, over the rows that got so far. Raises ValueError for an
-    attention or a size without a model, a device that is not there, or fewer than 3 rounds.
+    attention or a size without a model, a device that is not there, a batch of no image, or fewer than 3 rounds.
     """
     check_rounds(rounds)
+    check_batch(batch_size)
     require_device(device)
     names = {attention: model_name(attention, size) for attention in attentions}
     rows = {}
@@ -68,6 +69,8 @@ def compare_attentions(
             row.published = PUBLISHED_TINY.get(attention, "")
         try:
             _count(row, name, img_size, batch_size, device, dtype)
+            # Counting computes nothing off a GPU; what cannot run is to fail here, alone.
+            try_steps(name, batch_size, img_size, device, dtype)
         except Exception as error:
             # Any failure of one kind, out of memory included, is a result of the comparison and not its end.
             row.error = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"

@@ -64,8 +64,7 @@ def measure_throughput(
     check_rounds(rounds)
     size = (img_size, img_size) if isinstance(img_size, int) else tuple(img_size)
     limit = default_limit(device, size) if max_batch_size is None else max_batch_size
-    if (largest := limit if batch_size == "auto" else batch_size) < 1:
-        raise ValueError(f"A batch of {largest} images cannot be timed; use at least 1.")
+    check_batch(limit if batch_size == "auto" else batch_size)
     on_gpu = torch.device(device).type == "cuda"
     variants = numbered(names)
     models = {label: create_variant(variant, size).to(device) for label, variant in variants.items()}
@@ -91,6 +90,21 @@ def measure_throughput(
                 peak = peak_memory(steps[name], device) / 2**20 if counts else None
                 timings.append(Timing(name, mode, batch, *rates, peak))
     return timings
+
+
+def check_batch(batch_size: int) -> None:
+    """ValueError for a batch of no image."""
+    if batch_size < 1:
+        raise ValueError(f"A batch of {batch_size} images cannot be timed; use at least 1.")
+
+
+def try_steps(
+    name: str, batch_size: int, img_size: tuple[int, int], device: str | torch.device, dtype: torch.dtype
+) -> None:
+    """One step in each of `MODES` of a model by name, for the errors that `measure_throughput` would end in."""
+    model = create_variant(name, img_size).to(device)
+    for mode in MODES:
+        _step(mode, name, model, *_data(batch_size, img_size, device), dtype)
 
 
 def _best_batch_sizes(

@@ -20,15 +20,16 @@ def test_rows_are_complete():
         assert min(row.inference_images_per_s, row.training_images_per_s) > 0
 
 
-def test_a_failing_row_keeps_the_others(monkeypatch):
-    count = comparison._count
+@pytest.mark.parametrize(("function", "place"), [("_count", 1), ("try_steps", 0)])
+def test_a_failing_row_keeps_the_others(function, place, monkeypatch):
+    work = getattr(comparison, function)
 
-    def fail_on_softmax(row, *args):
-        if row.attention == "softmax":
+    def fail_on_softmax(*args):
+        if args[place] == "softmax_pyramid_pico":
             raise MemoryError("no room\nat all")
-        count(row, *args)
+        work(*args)
 
-    monkeypatch.setattr(comparison, "_count", fail_on_softmax)
+    monkeypatch.setattr(comparison, function, fail_on_softmax)
     rows = compare_attentions(
         ["softmax", "soft"], size="pico", img_size=(64, 64), batch_size=1, rounds=3, progress=False
     )
@@ -42,7 +43,12 @@ def test_a_failing_row_keeps_the_others(monkeypatch):
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"rounds": 2}, "rounds=2"), ({"device": "gpu"}, "no device 'gpu'"), ({"size": "x"}, "no model")],
+    [
+        ({"rounds": 2}, "rounds=2"),
+        ({"batch_size": 0}, "batch of 0"),
+        ({"device": "gpu"}, "no device 'gpu'"),
+        ({"size": "x"}, "no model"),
+    ],
 )
 def test_mistakes_are_seen_before_anything_is_counted(monkeypatch, change, message):
     counted = []

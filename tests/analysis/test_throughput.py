@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from soft_vit.analysis import throughput
-from soft_vit.analysis.throughput import Timing, measure_throughput, throughput_table
+from soft_vit.analysis.throughput import MODES, Timing, measure_throughput, throughput_table, try_steps
 from soft_vit.analysis.variants import VARIANTS, create_variant
 
 
@@ -105,3 +105,17 @@ def test_a_training_step_leaves_no_gradients():
 def test_bad_arguments(name, kwargs, message):
     with pytest.raises(ValueError, match=message):
         measure_throughput([name], progress=False, **kwargs)
+
+
+def test_steps_that_fail_when_tried(monkeypatch):
+    tried = []
+    monkeypatch.setattr(throughput, "_STEPS", {mode: partial(fail_in_training, tried, mode) for mode in MODES})
+    with pytest.raises(ValueError, match=r"soft_pico fails on images of 32 x 48 pixels \(no room\); leave it out"):
+        try_steps("soft_pico", 2, (32, 48), "cpu", torch.float32)
+    assert tried == [("inference", (2, 3, 32, 48)), ("training", (2, 3, 32, 48))]
+
+
+def fail_in_training(tried, mode, model, images, labels, dtype):
+    tried.append((mode, tuple(images.shape)))
+    if mode == "training":
+        raise RuntimeError("no room\nat all")
