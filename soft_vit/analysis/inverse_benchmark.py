@@ -63,9 +63,9 @@ def measure_inverse(
 
     dtype: of the kernels `[P, M, M]`.
 
-    Raises ValueError for a name that there is not, a form that cannot work here, or fewer than 3 rounds.
+    Raises ValueError for a name that there is not, a form that cannot work here, sizes below 1, or fewer than 3 rounds.
     """
-    check_forms(names, INVERSES, rounds)
+    check_forms(names, INVERSES, rounds, problems=min(problems), num_bottleneck=num_bottleneck)
     forms = {label: INVERSES[name] for label, name in numbered(names).items()}
     timings = []
     total = len(problems) * len(PASSES) * len(names) * (rounds + 1)

@@ -88,9 +88,10 @@ def measure_operator(
     spread_of_tokens: standard deviation of a channel before its scaling. At 1, Newton's iteration has converged after 7
     steps, and from 0.3 down it takes all 20.
 
-    Raises ValueError for a name that there is not, a form that cannot work here, or fewer than 3 rounds.
+    Raises ValueError for a name that there is not, a form that cannot work here, sizes below 1, or fewer than 3 rounds.
     """
-    check_forms(names, OPERATORS, rounds)
+    sizes = dict(batch_size=batch_size, num_heads=num_heads, num_bottleneck=num_bottleneck, head_dim=head_dim)
+    check_forms(names, OPERATORS, rounds, tokens=min(tokens), **sizes)
     labels = numbered(names)
     forms = {label: OPERATORS[name] for label, name in labels.items()}
     timings, scale = [], spread_of_tokens * head_dim**-0.25
@@ -105,10 +106,13 @@ def measure_operator(
     return timings
 
 
-def check_forms(names: Sequence[str], forms: Mapping[str, Callable[..., Tensor]], rounds: int) -> None:
-    """ValueError for a name that is not of the forms, or fewer than 3 rounds."""
+def check_forms(names: Sequence[str], forms: Mapping[str, Callable[..., Tensor]], rounds: int, **sizes: int) -> None:
+    """ValueError for a name that is not of the forms, a size below 1, or fewer than 3 rounds."""
     if unknown := set(names) - set(forms):
         raise ValueError(f"There is no operator {min(unknown)}; choose from {', '.join(forms)}.")
+    for what, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{what} is {size}; use at least 1.")
     check_rounds(rounds)
 
 

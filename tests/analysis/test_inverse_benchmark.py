@@ -37,9 +37,10 @@ def test_every_form_is_timed_at_every_number_of_problems():
     [
         (["fast"], {}, "no operator fast; choose from newton_inverse-products"),
         (["newton_inverse"], {"rounds": 1}, "rounds=1"),
+        (["newton_inverse"], {"num_bottleneck": 0}, "num_bottleneck is 0; use at least 1"),
         (["newton_inverse-triton"], {}, "backend='triton' runs on a CUDA device"),
     ],
 )
 def test_bad_arguments(names, kwargs, message):
     with pytest.raises(ValueError, match=message):
-        measure_inverse(names, (2,), num_bottleneck=4, progress=False, **kwargs)
+        measure_inverse(names, (2,), progress=False, **{"num_bottleneck": 4, **kwargs})

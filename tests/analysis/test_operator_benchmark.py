@@ -77,8 +77,15 @@ def test_slopes_and_ratios():
 
 
 @pytest.mark.parametrize(
-    ("names", "kwargs", "message"), [(["fast"], {}, "no operator fast"), (["newton"], {"rounds": 1}, "rounds=1")]
+    ("names", "kwargs", "message"),
+    [
+        (["fast"], {}, "no operator fast"),
+        (["newton"], {"rounds": 1}, "rounds=1"),
+        (["newton"], {"tokens": (20, 0)}, "tokens is 0; use at least 1"),
+        (["newton"], {"batch_size": 0}, "batch_size is 0"),
+        (["newton"], {"head_dim": -1}, "head_dim is -1"),
+    ],
 )
 def test_bad_arguments(names, kwargs, message):
     with pytest.raises(ValueError, match=message):
-        measure_operator(names, (20,), progress=False, **kwargs)
+        measure_operator(names, progress=False, **{"tokens": (20,), **kwargs})
