@@ -1,8 +1,11 @@
 """The batch size with which a model computes most images per second."""
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
+
+from soft_vit.analysis.memory import unless_out_of_memory
 
 START = 8
 # Of 224 x 224. With 2048, maps inside of small models have more elements than kernels' 32-bit indices reach.
@@ -28,10 +31,10 @@ def best_batch_size(seconds_of_step: Callable[[int], float], limit: int) -> int:
     rates: dict[int, float] = {}
     batch, previous = min(START, limit), 0.0
     while batch <= limit:
-        rate = _images_per_second(seconds_of_step, batch)
-        if rate is None:
+        seconds = unless_out_of_memory(partial(seconds_of_step, batch))
+        if seconds is None:
             break
-        rates[batch] = rate
+        rate = rates[batch] = batch / seconds
         if rate < LEAST_GAIN * previous:
             break
         batch, previous = 2 * batch, rate
@@ -40,14 +43,3 @@ def best_batch_size(seconds_of_step: Callable[[int], float], limit: int) -> int:
             f"The GPU has no memory for a batch of {batch}; use a smaller max_batch_size, or smaller images."
         )
     return max(rates, key=rates.__getitem__)
-
-
-def _images_per_second(seconds_of_step: Callable[[int], float], batch: int) -> float | None:
-    """None where the GPU has no memory for it."""
-    try:
-        return batch / seconds_of_step(batch)
-    except torch.cuda.OutOfMemoryError:
-        pass
-    # Not while the error is handled: it holds the frames, and with them the tensors, of the step that failed.
-    torch.cuda.empty_cache()
-    return None

@@ -42,11 +42,11 @@ class InverseTiming:
     operator: str
     direction: str
     problems: int
-    median_ms: float
-    lower_ms: float
-    upper_ms: float
-    memory_mb: float
-    extra_memory: float
+    median_ms: float | None
+    lower_ms: float | None
+    upper_ms: float | None
+    memory_mb: float | None
+    extra_memory: float | None
 
 
 def measure_inverse(

@@ -4,7 +4,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import timm
 import torch
@@ -14,6 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from soft_vit.analysis.pyramid import require_pyramid
+
+Result = TypeVar("Result")
 
 
 class LiveTensors(TorchDispatchMode):
@@ -87,6 +89,19 @@ def peak_memory(work: Callable[[], Any], device: str | torch.device) -> int:
     with LiveTensors() as watch:
         work()
     return watch.peak
+
+
+def unless_out_of_memory(work: Callable[[], Result]) -> Result | None:
+    """What work() returns, or None where the device has no memory for it."""
+    try:
+        return work()
+    except RuntimeError as error:
+        # The CPU's allocator has no error of its own kind.
+        if not isinstance(error, torch.cuda.OutOfMemoryError) and "DefaultCPUAllocator" not in str(error):
+            raise
+    # Not while the error is handled: it holds the frames, and with them the tensors, of the work that failed.
+    torch.cuda.empty_cache()
+    return None
 
 
 SAVINGS = {

@@ -14,7 +14,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from soft_vit.analysis.lengths import log_log_slope
-from soft_vit.analysis.memory import peak_memory
+from soft_vit.analysis.memory import peak_memory, unless_out_of_memory
 from soft_vit.analysis.naive import naive_soft_attention
 from soft_vit.analysis.timing import check_rounds, numbered, spread, time_in_turn
 from soft_vit.ops import soft_attention
@@ -41,6 +41,8 @@ TRAFFIC = {"forward": 4, "forward+backward": 4 + 1 + 7}
 class OperatorTiming:
     """One form at one length: milliseconds, median over rounds and quartiles; MB at the peak beyond the inputs.
 
+    All figures are None where the device had no memory for it.
+
     extra_memory: what the peak has beyond inputs and outputs, as a fraction of inputs and outputs. With backward, the
     gradient that comes in is an input and the three that go out are outputs.
     gb_per_s: `least_traffic` over the median; None for softmax attention, which is another function.
@@ -49,11 +51,11 @@ class OperatorTiming:
     operator: str
     direction: str
     tokens: int
-    median_ms: float
-    lower_ms: float
-    upper_ms: float
-    memory_mb: float
-    extra_memory: float
+    median_ms: float | None
+    lower_ms: float | None
+    upper_ms: float | None
+    memory_mb: float | None
+    extra_memory: float | None
     gb_per_s: float | None = None
 
 
@@ -101,7 +103,9 @@ def measure_operator(
             shapes = [(batch_size, num_heads, n, head_dim) for n in (length, num_bottleneck, length)]
             inputs = [torch.randn(shape, device=device, dtype=dtype) * scale for shape in shapes]
             for direction, name, milliseconds, *figures in time_forms(forms, inputs, rounds, device, bar):
-                rate = None if labels[name] == "softmax" else least_traffic(direction, inputs[-1]) / milliseconds / 1e6
+                rate = None
+                if labels[name] != "softmax" and milliseconds is not None:
+                    rate = least_traffic(direction, inputs[-1]) / milliseconds / 1e6
                 timings.append(OperatorTiming(name, direction, length, milliseconds, *figures, rate))
     return timings
 
@@ -122,18 +126,24 @@ def time_forms(
     rounds: int,
     device: str | torch.device,
     bar: tqdm | None = None,
-) -> Iterator[tuple[str, str, float, float, float, float, float]]:
+) -> Iterator[tuple[str, str, float | None, float | None, float | None, float | None, float | None]]:
     """For each of `PASSES` and each form of a function, called in turn on the same inputs: the pass, the form's name,
-    median and quartiles in milliseconds, MB at the peak beyond the inputs, and `OperatorTiming.extra_memory`."""
+    median and quartiles in milliseconds, MB at the peak beyond the inputs, and `OperatorTiming.extra_memory`; all are
+    None where the device has no memory for the form."""
     for direction in PASSES:
         call = _forward if direction == "forward" else _forward_backward
         steps = {name: partial(call, form, inputs) for name, form in forms.items()}
-        for name, seconds in time_in_turn(steps, rounds, device, bar).items():
+        able = {name: step for name, step in steps.items() if unless_out_of_memory(step) is not None}
+        seconds = time_in_turn(able, rounds, device, bar)
+        for name in forms:
+            if name not in able:
+                yield direction, name, *[None] * 5
+                continue
             peak = peak_memory(steps[name], device)
             # All of it is alive when the step ends, so it is in the peak.
             made = _bytes(steps[name]())
             extra = (peak - made) / (made + _bytes(inputs))
-            yield direction, name, *(1e3 * value for value in spread(seconds)), peak / 2**20, extra
+            yield direction, name, *(1e3 * value for value in spread(seconds[name])), peak / 2**20, extra
 
 
 def _bytes(tensors: Sequence[Tensor | None]) -> int:
@@ -162,19 +172,16 @@ def operator_table(timings: Sequence[Any], size: str = "tokens", bandwidth: floa
     if bandwidth:
         columns += ["GB/s", "% of bandwidth", "extra memory / (inputs + outputs)"]
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-    base: dict[tuple[str, int], float] = {}
+    base: dict[tuple[str, int], float | None] = {}
     for t in timings:
-        ratio = base.setdefault((t.direction, getattr(t, size)), t.median_ms) / t.median_ms
-        quartiles = f"{t.lower_ms:.3g} - {t.upper_ms:.3g}"
-        cells = [
-            t.direction,
-            getattr(t, size),
-            t.operator,
-            f"{t.median_ms:.3g}",
-            quartiles,
-            f"{ratio:.2f}",
-            f"{t.memory_mb:.1f}",
-        ]
+        first = base.setdefault((t.direction, getattr(t, size)), t.median_ms)
+        cells = [t.direction, getattr(t, size), t.operator]
+        if t.median_ms is None:
+            cells += ["out of memory"] + [""] * (len(columns) - 4)
+            lines.append(f"| {' | '.join(map(str, cells))} |")
+            continue
+        ratio = "" if first is None else f"{first / t.median_ms:.2f}"
+        cells += [f"{t.median_ms:.3g}", f"{t.lower_ms:.3g} - {t.upper_ms:.3g}", ratio, f"{t.memory_mb:.1f}"]
         if bandwidth:
             rate = t.gb_per_s
             cells += ["", ""] if rate is None else [f"{rate:.3g}", f"{100 * rate / bandwidth:.0f}"]
@@ -184,11 +191,16 @@ def operator_table(timings: Sequence[Any], size: str = "tokens", bandwidth: floa
 
 
 def slope_table(timings: Sequence[OperatorTiming]) -> str:
-    """A Markdown table of the exponents of time and memory in N, by least squares on logarithms; "" for one length."""
+    """A Markdown table of the exponents of time and memory in N, by least squares on logarithms; "" for one length.
+
+    A form that was measured at one length alone has none.
+    """
     series: dict[tuple[str, str], list[OperatorTiming]] = {}
     for t in timings:
-        series.setdefault((t.operator, t.direction), []).append(t)
-    if any(len(points) < 2 for points in series.values()):
+        if t.median_ms is not None:
+            series.setdefault((t.operator, t.direction), []).append(t)
+    series = {key: points for key, points in series.items() if len(points) > 1}
+    if not series:
         return ""
     lines = ["| operator | pass | time ~ N^ | memory ~ N^ |", "|---|---|---|---|"]
     for (operator, direction), points in series.items():

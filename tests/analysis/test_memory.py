@@ -4,7 +4,13 @@ import pytest
 import timm
 import torch
 
-from soft_vit.analysis.memory import LiveTensors, peak_memory, training_memory, training_memory_by_saving
+from soft_vit.analysis.memory import (
+    LiveTensors,
+    peak_memory,
+    training_memory,
+    training_memory_by_saving,
+    unless_out_of_memory,
+)
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
@@ -36,6 +42,16 @@ def test_freed_memory_is_not_counted():
             torch.zeros(1000)
         assert watch.current == 0
     assert watch.peak == 4000
+
+
+def test_what_there_is_no_memory_for():
+    def fail():
+        raise RuntimeError("of another kind")
+
+    assert unless_out_of_memory(lambda: 5) == 5
+    assert unless_out_of_memory(lambda: torch.empty(1 << 50)) is None
+    with pytest.raises(RuntimeError, match="of another kind"):
+        unless_out_of_memory(fail)
 
 
 def test_backward_is_seen():

@@ -54,6 +54,29 @@ def test_extra_memory_by_hand():
     assert found == {"forward": [2 * size, 1 / 3], "forward+backward": [5 * size, 1 / 6]}
 
 
+def test_a_form_without_memory_leaves_the_others():
+    forms = {"large": lambda a: a * torch.empty(1 << 50), "small": lambda a: 2 * a}
+    found = {(direction, name): rest for direction, name, *rest in time_forms(forms, [torch.randn(5)], 3, "cpu")}
+    for direction in ("forward", "forward+backward"):
+        assert found[direction, "large"] == [None] * 5
+        assert min(found[direction, "small"][:3]) > 0
+
+
+@pytest.mark.parametrize("bandwidth", [None, 120])
+def test_out_of_memory_in_the_tables(bandwidth):
+    timings = [OperatorTiming(name, "forward", n, n, n, n, n, 0) for name in "ab" for n in (10, 100)]
+    timings += [OperatorTiming(name, "forward", 1000, *[None] * 5) for name in "ab"]
+    timings += [OperatorTiming("c", "forward", 1000, 1, 1, 1, 1, 0)]
+    head, _, *rows = operator_table(timings, bandwidth=bandwidth).splitlines()
+    assert {row.count("|") for row in rows} == {head.count("|")}
+    assert rows[-3].startswith("| forward | 1000 | a | out of memory |")
+    # Beside a first form that was not measured there is no ratio.
+    assert rows[-1].split("|")[6].strip() == ""
+    assert [line.split("|")[1:4] for line in slope_table(timings).splitlines()[2:]] == [
+        [f" {name} ", " forward ", " 1.00 "] for name in "ab"
+    ]
+
+
 def test_columns_of_bandwidth():
     timings = [
         OperatorTiming("a", "forward", 10, 1, 1, 1, 5, extra_memory=0.25, gb_per_s=30),
