@@ -77,6 +77,11 @@ def _cholesky_solve_flop(right: Any, factor: Any, *args: Any, out_shape: Any = N
     return 2 * prod(factor) * right[-1]
 
 
+def _triangular_solve_flop(factor: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
+    """One triangular solve of `[..., M, M]` with K columns, or K rows from the right: M^2 K / 2 multiply-adds each."""
+    return prod(out_shape) * factor[-1]
+
+
 def _fused_attention_flop(q: Any, k: Any, v: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
     return sdpa_flop_count(q, k, v)
 
@@ -86,4 +91,5 @@ EXTRA_FLOPS = {
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _fused_attention_flop,
     torch.ops.aten.linalg_cholesky_ex: _cholesky_flop,
     torch.ops.aten.cholesky_solve: _cholesky_solve_flop,
+    torch.ops.aten.linalg_solve_triangular: _triangular_solve_flop,
 }

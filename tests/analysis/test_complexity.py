@@ -41,6 +41,30 @@ def test_inverse_is_counted():
     assert macs["cholesky"] / 1e9 == pytest.approx(1.9, abs=0.05)
 
 
+class Solve(nn.Module):
+    """Solves with the module's `[3, 1, 6, 6]` for `[3, 2, 6, 8]`, or for its transpose from the right."""
+
+    def __init__(self, solve: str) -> None:
+        super().__init__()
+        self.factor, self.solve = nn.Parameter(torch.eye(6).expand(3, 1, 6, 6).clone()), solve
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.solve == "cholesky_solve":
+            return torch.cholesky_solve(x, self.factor.expand(3, 2, 6, 6))
+        if self.solve == "right":
+            return torch.linalg.solve_triangular(self.factor, x.mT, upper=False, left=False)
+        y = torch.linalg.solve_triangular(self.factor, x, upper=False)
+        return torch.linalg.solve_triangular(self.factor.mT, y, upper=True)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize(("solve", "triangles"), [("cholesky_solve", 2), ("left", 2), ("right", 1)])
+def test_solves_by_hand(solve, triangles, device):
+    """A triangle of M x M has M^2 / 2 elements, each multiplied once for each of K columns."""
+    complexity = count_complexity(Solve(solve).to(device), (3, 2, 6, 8))
+    assert complexity.macs == triangles * (3 * 2) * 6 * 6 * 8 / 2
+
+
 def test_meta_and_real_counts_agree():
     real = count_complexity(timm.create_model("soft_pico", img_size=64), (1, 3, 64, 64))
     meta = count_complexity(timm.create_model("soft_pico", img_size=64, device="meta"), (1, 3, 64, 64))
