@@ -5,8 +5,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-# Read when torch is first imported. OpenMP's threads otherwise spin for long while they wait for each other; as soon as
-# another program wants a core, a training step on a CPU takes ten times as long. So little costs nothing measurable.
+# Read when torch is first imported; tools/train.py says why.
 os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
 SOFT_TINY = Path(__file__).parents[1] / "configs" / "soft_tiny.py"
