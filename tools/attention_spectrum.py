@@ -67,14 +67,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         images = read_images(args.image, model) if args.image else draw_shapes(args.images, model, args.pretrained)
         spectra = measure_spectrum(model, [image.to(args.device) for image in images])
     except (ValueError, FileNotFoundError, WeightsError) as error:
-        parser.exit(1, f"{error}\n")
+        parser.exit(1, f"error: {error}\n")
     height, width = model.img_size
     title += f", {height} x {width}, images: {len(images)}"
     write_atomically(table, spectrum_csv(spectra).encode())
     try:
         plot_spectrum(spectra, png, title)
     except ModuleNotFoundError as error:
-        parser.exit(1, f"Written: {table}. {error}\n")
+        parser.exit(1, f"Written: {table}\nerror: {error}\n")
     print(f"{title}\nWritten: {png}, {table}")
 
 

@@ -118,9 +118,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             what = f"{height} x {width}"
             table = throughput_table(timings, args.memory)
     except ValueError as error:
-        parser.exit(1, f"{error}\n")
+        parser.exit(1, f"error: {error}\n")
     except torch.cuda.OutOfMemoryError:
-        parser.exit(1, "The GPU has no memory for a step; give fewer of --batch-size, --tokens or --problems.\n")
+        parser.exit(1, "error: The GPU has no memory for a step; give fewer of --batch-size, --tokens or --problems.\n")
     machine, today = machine_description(args.device), datetime.date.today().isoformat()
     same = dict(date=today, machine=machine, case=what, dtype=args.dtype)
     head = f"{today}; {machine}; {what}, {args.dtype}"

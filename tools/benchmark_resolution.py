@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.threads:
         torch.set_num_threads(args.threads)
     if not timm.is_model(args.model):
-        parser.exit(1, f"There is no model {args.model}; timm.list_models() lists those there are.\n")
+        parser.exit(1, f"error: There is no model {args.model}; timm.list_models() lists those there are.\n")
     try:
         sizes = [height_and_width([int(side) for side in size.split("x")]) for size in args.sizes]
     except ValueError:

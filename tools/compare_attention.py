@@ -45,7 +45,7 @@ def main() -> None:
         try:
             compare_lengths(args)
         except (ValueError, ModuleNotFoundError) as error:
-            parser.exit(1, f"{error}\n")
+            parser.exit(1, f"error: {error}\n")
         return
     try:
         height, width = height_and_width(args.img_size)
@@ -61,7 +61,7 @@ def main() -> None:
             dtype=getattr(torch, args.dtype),
         )
     except ValueError as error:
-        parser.exit(1, f"{error}\n")
+        parser.exit(1, f"error: {error}\n")
     head = f"{machine_description(args.device)}; {args.size}, batch {args.batch_size}, {height} x {width}, {args.dtype}"
     memory = "allocator's peak" if args.device.startswith("cuda") else "bytes of live tensors, counted"
     text = f"{head}.\nA multiply-add is one FLOP; memory of a training step beyond the weights: {memory}.\n\n"

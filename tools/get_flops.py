@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         model = timm.create_model(name, **{"img_size": (height, width), "in_chans": args.in_chans, **model_args})
         complexity = count_complexity(model.to("meta"), (1, args.in_chans, height, width))
     except (ValueError, RuntimeError, FileNotFoundError, TypeError) as error:
-        parser.exit(1, f"{error}\n")
+        parser.exit(1, f"error: {error}\n")
     print(f"{name}, {height} x {width}, torch {torch.__version__}; a multiply-add is one FLOP\n")
     print(complexity_table(complexity, args.depth))
 

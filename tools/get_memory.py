@@ -22,7 +22,7 @@ def main() -> None:
         shape = (args.batch_size, 3, height, width)
         peaks = {name: training_memory_by_saving(name, shape, args.device) for name in args.models}
     except (ValueError, RuntimeError, TypeError) as error:
-        parser.exit(1, f"{error}\n")
+        parser.exit(1, f"error: {error}\n")
     memory = "allocator's peak" if args.device.startswith("cuda") else "bytes of live tensors, counted"
     print(f"{machine_description(args.device)}; batch {args.batch_size}, {height} x {width}, float32.")
     print(f"MB of a training step beyond the weights, gradients included: {memory}.\n")

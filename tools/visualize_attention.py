@@ -57,12 +57,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         query = None if args.query is None else tuple(args.query)
         row = attention_row(model, image, args.stage, query, args.layer)
     except (ValueError, OSError, WeightsError) as error:
-        parser.exit(1, f"{error}\n")
+        parser.exit(1, f"error: {error}\n")
     title += f": {row.attention}, stage {args.stage}, query {row.query[0]} {row.query[1]}"
     try:
         plot_attention_row(row, pixels, out, title)
     except ModuleNotFoundError as error:
-        parser.exit(1, f"{error}\n")
+        parser.exit(1, f"error: {error}\n")
     print(f"{title}\nWritten: {out}")
 
 

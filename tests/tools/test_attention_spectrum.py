@@ -83,4 +83,6 @@ def test_a_mistake_ends_in_one_sentence(tool, arguments, sentence, capsys):
     with pytest.raises(SystemExit) as end:
         tool("attention_spectrum")(arguments)
     assert end.value.code == 1
-    assert sentence in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "error: " in error
+    assert sentence in error

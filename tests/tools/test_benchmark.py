@@ -79,4 +79,6 @@ def test_mistakes(tool, arguments, capsys):
     with pytest.raises(SystemExit) as caught:
         tool("benchmark")(arguments)
     assert caught.value.code in (1, 2)
-    assert "Traceback" not in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "error: " in error
+    assert "Traceback" not in error

@@ -24,4 +24,4 @@ def test_mistakes(name, said, tool, capsys):
     with pytest.raises(SystemExit) as ended:
         tool("get_flops")([name])
     assert ended.value.code == 1
-    assert re.fullmatch(said, capsys.readouterr().err.strip())
+    assert re.fullmatch(f"error: {said}", capsys.readouterr().err.strip())

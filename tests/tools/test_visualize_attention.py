@@ -53,5 +53,6 @@ def test_mistake_ends_in_one_sentence(tool, photo, arguments, message, capsys):
     with pytest.raises(SystemExit):
         tool("visualize_attention")([photo, "--img-size", "64", *arguments])
     error = capsys.readouterr().err
+    assert "error: " in error
     assert message in error
     assert "Traceback" not in error
