@@ -32,8 +32,8 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("atrous", {"dilation": 4}),
     ("reformer", {"chunk_size": 16}),
     ("bigbird", {"block_size": 8}),
-    ("synthesizer", {"variant": "random"}),
-    ("synthesizer", {"variant": "dense+factorized_dense+factorized_random"}),
+    ("synthesizer", {"scores": "random"}),
+    ("synthesizer", {"scores": "dense+factorized_dense+factorized_random"}),
     ("gau", {"form": "quadratic"}),
     ("gau", {"chunk_size": 16}),
 ]

@@ -10,7 +10,8 @@ from timm.data import resolve_data_config
 from timm.models import group_parameters
 from timm.optim import param_groups_layer_decay, param_groups_weight_decay
 
-from soft_vit.models import PyramidViT
+from soft_vit.layers import ATTENTIONS, attention_options
+from soft_vit.models import PyramidViT, model_name
 from soft_vit.models.soft import default_cfgs
 
 MODELS = sorted(default_cfgs)
@@ -206,6 +207,12 @@ class TestComputingModels:
         assert scales[0] < scales[-1] < 1
         decayed = {id(p) for g in param_groups_weight_decay(model, 0.05, model.no_weight_decay()) for p in g["params"]}
         assert decayed == {id(p) for p in model.parameters()}
+
+
+@pytest.mark.parametrize("kind", ATTENTIONS)
+def test_every_option_of_an_attention_reaches_it_through_timm(kind):
+    options = {name: value for name, value in attention_options(ATTENTIONS[kind]).items() if value is not None}
+    create(model_name(kind, "pico"), device="meta", **options)
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if not timm.is_model_pretrained(name)])

@@ -181,7 +181,7 @@ class SynthesizerAttention(Attention):
 
     The weights belong to the map feat_size; on another they are resampled.
 
-    variant: `dense` (from each query by a two-layer perceptron), `random` (a learned matrix), `factorized_dense` (a
+    scores: `dense` (from each query by a two-layer perceptron), `random` (a learned matrix), `factorized_dense` (a
         score for the key's row times one for its column), `factorized_random` (a learned matrix of low rank), or a
         mixture of several, such as `dense+random`: their sum with learned weights that are a softmax.
     rank: of `factorized_random`.
@@ -198,7 +198,7 @@ class SynthesizerAttention(Attention):
         feat_size: tuple[int, int],
         sr_ratio: int = 1,
         qkv_bias: bool = True,
-        variant: str = "dense",
+        scores: str = "dense",
         rank: int = 8,
         attn_drop: float = 0.0,
         proj_drop: float = 0.0,
@@ -217,10 +217,10 @@ class SynthesizerAttention(Attention):
             "factorized_dense": lambda: FactorizedDenseScores(dim, num_heads, feat_size, **dd),
             "factorized_random": lambda: FactorizedRandomScores(num_heads, feat_size, rank, **dd),
         }
-        names = variant.split("+")
+        names = scores.split("+")
         if len(set(names)) < len(names) or not makers.keys() >= set(names):
             raise ValueError(
-                f"variant={variant!r} is not known; use one of {', '.join(makers)}, or several joined by '+'."
+                f"scores={scores!r} is not known; use one of {', '.join(makers)}, or several joined by '+'."
             )
         self.scores = nn.ModuleDict({name: makers[name]() for name in names})
         self.mixture = nn.Parameter(torch.zeros(len(names), **dd)) if len(names) > 1 else None

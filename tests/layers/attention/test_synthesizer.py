@@ -16,7 +16,7 @@ every_variant = pytest.mark.parametrize("variant", VARIANTS)
 
 def make(variant: str, feat_size: tuple[int, int] = (7, 9), **options) -> SynthesizerAttention:
     torch.manual_seed(0)
-    attn = SynthesizerAttention(12, 3, feat_size=feat_size, variant=variant, dtype=torch.float64, **options)
+    attn = SynthesizerAttention(12, 3, feat_size=feat_size, scores=variant, dtype=torch.float64, **options)
     for parameter in attn.parameters():
         nn.init.normal_(parameter, std=0.5)
     return attn.eval()

@@ -24,8 +24,8 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("performer", {"kernel": "relu"}),
     ("reformer", {"chunk_size": 16}),
     ("spatial_reduction", {"linear": True}),
-    ("synthesizer", {"variant": "random"}),
-    ("synthesizer", {"variant": "dense+factorized_dense+factorized_random"}),
+    ("synthesizer", {"scores": "random"}),
+    ("synthesizer", {"scores": "dense+factorized_dense+factorized_random"}),
 ]
 CASES = [(name, {}) for name in ATTENTIONS] + VARIANTS
 
