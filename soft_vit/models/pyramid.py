@@ -180,7 +180,7 @@ class PyramidViT(nn.Module):
         self.attn_pool = AttentionPool(embed_dims[-1], **dd) if global_pool == "attn" else None
         self.head_drop = nn.Dropout(drop_rate)
         self.head = nn.Linear(embed_dims[-1], num_classes, **dd) if num_classes > 0 else nn.Identity()
-        self.init_weights()
+        self.init_weights(needs_reset=False)
 
     def _check_global_pool(self, global_pool: str) -> str:
         check_choice("global_pool", global_pool, GLOBAL_POOLS)
@@ -193,8 +193,11 @@ class PyramidViT(nn.Module):
         return global_pool
 
     @torch.jit.ignore
-    def init_weights(self) -> None:
-        """Random weights: truncated normal (0.02) for linear layers and tokens, fan-out normal for convolutions."""
+    def init_weights(self, needs_reset: bool = True) -> None:
+        """Random weights: truncated normal (0.02) for linear layers and tokens, fan-out normal for convolutions.
+
+        needs_reset: set what layers set by themselves too, such as norms, which have nothing behind the meta device.
+        """
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 trunc_normal_(module.weight, std=0.02)
@@ -209,6 +212,8 @@ class PyramidViT(nn.Module):
                 trunc_normal_(module.pos_embed, std=0.02)
                 if module.cls_token is not None:
                     trunc_normal_(module.cls_token, std=0.02)
+            elif needs_reset and hasattr(module, "reset_parameters"):
+                module.reset_parameters()
 
     @torch.jit.ignore
     def load_pretrained(self, checkpoint_path: str) -> None:

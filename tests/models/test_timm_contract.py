@@ -195,6 +195,16 @@ class TestComputingModels:
         model = create(name, dtype=torch.float64)
         assert all(p.dtype == torch.float64 for p in model.parameters())
 
+    def test_init_weights_sets_all_that_comes_from_the_meta_device(self, name):
+        expected, model = create(name).state_dict(), create(name, device="meta").to_empty(device="cpu")
+        for value in model.state_dict().values():
+            value.fill_(float("nan") if value.is_floating_point() else -1)
+        model.init_weights()
+        for parameter, value in model.state_dict().items():
+            # Drawn from the same distribution: of ones and zeros the same, otherwise of about one size.
+            size, expected_size = (x.float().abs().mean() for x in (value, expected[parameter]))
+            assert expected_size / 2 <= size <= 2 * expected_size, parameter
+
     def test_layer_decay_falls_towards_the_stem(self, name):
         model = create(name)
         groups = param_groups_layer_decay(model, weight_decay=0.05, layer_decay=0.8)

@@ -110,10 +110,16 @@ class GatedAttentionUnit(Attention):
         self.z = nn.Linear(dim, qk_dim, bias=qkv_bias, **dd)
         # Queries and keys of the quadratic and, behind them, of the linear part.
         copies = 2 if form == "quadratic" else 4
-        self.scale = nn.Parameter(torch.ones(copies, qk_dim, **dd))
-        self.offset = nn.Parameter(torch.zeros(copies, qk_dim, **dd))
+        self.scale = nn.Parameter(torch.empty(copies, qk_dim, **dd))
+        self.offset = nn.Parameter(torch.empty(copies, qk_dim, **dd))
         self.proj = nn.Linear(width, dim, **dd)
         self.proj_drop = nn.Dropout(proj_drop)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Copies of z as it is."""
+        nn.init.ones_(self.scale)
+        nn.init.zeros_(self.offset)
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, q_linear: Tensor | None = None, k_linear: Tensor | None = None

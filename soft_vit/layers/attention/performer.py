@@ -102,6 +102,9 @@ class PerformerAttention(SelfAttention):
         if num_features < 1:
             raise ValueError(f"num_features={num_features} estimates nothing; use a positive number, such as 110.")
         self.register_buffer("projection", torch.empty(num_features, self.head_dim, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
         self.redraw()
 
     @torch.no_grad()

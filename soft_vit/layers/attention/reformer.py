@@ -171,7 +171,12 @@ class ReformerAttention(Attention):
         self.proj = nn.Linear(dim, dim, **dd)
         self.proj_drop = nn.Dropout(proj_drop)
         self.register_buffer("rotations", torch.empty(num_rounds, self.head_dim, MAX_FACTORS * FACTOR_COLUMNS, **dd))
-        self.redraw(torch.Generator().manual_seed(seed))
+        self.seed = seed
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """The directions that the seed gives."""
+        self.redraw(torch.Generator().manual_seed(self.seed))
 
     @torch.no_grad()
     def redraw(self, generator: torch.Generator | None = None) -> None:

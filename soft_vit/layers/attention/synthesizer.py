@@ -105,8 +105,12 @@ class DenseScores(Scores):
         self.head_dim = check_heads(dim, num_heads)
         self.hidden = nn.Linear(dim, dim, **dd)
         self.weight = nn.Parameter(torch.empty(num_heads, self.head_dim, *feat_size, **dd))
-        self.bias = nn.Parameter(torch.zeros(num_heads, 1, *feat_size, **dd))
+        self.bias = nn.Parameter(torch.empty(num_heads, 1, *feat_size, **dd))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
         nn.init.normal_(self.weight, std=self.head_dim**-0.5)
+        nn.init.zeros_(self.bias)
 
     def resampled(self, name: str, weight: Tensor, feat_size: tuple[int, int]) -> Tensor:
         return weight if name.startswith("hidden") else resample_map(weight, feat_size)
@@ -125,11 +129,15 @@ class FactorizedDenseScores(Scores):
         self.head_dim = check_heads(dim, num_heads)
         self.hidden = nn.Linear(dim, dim, **dd)
         self.rows = nn.Parameter(torch.empty(num_heads, self.head_dim, feat_size[0], **dd))
-        self.rows_bias = nn.Parameter(torch.ones(num_heads, 1, feat_size[0], **dd))
+        self.rows_bias = nn.Parameter(torch.empty(num_heads, 1, feat_size[0], **dd))
         self.columns = nn.Parameter(torch.empty(num_heads, self.head_dim, feat_size[1], **dd))
-        self.columns_bias = nn.Parameter(torch.ones(num_heads, 1, feat_size[1], **dd))
-        nn.init.normal_(self.rows, std=self.head_dim**-0.5)
-        nn.init.normal_(self.columns, std=self.head_dim**-0.5)
+        self.columns_bias = nn.Parameter(torch.empty(num_heads, 1, feat_size[1], **dd))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for weight, bias in ((self.rows, self.rows_bias), (self.columns, self.columns_bias)):
+            nn.init.normal_(weight, std=self.head_dim**-0.5)
+            nn.init.ones_(bias)
 
     def resampled(self, name: str, weight: Tensor, feat_size: tuple[int, int]) -> Tensor:
         if name.startswith("hidden"):
@@ -147,6 +155,9 @@ class RandomScores(Scores):
     def __init__(self, num_heads: int, feat_size: tuple[int, int], device=None, dtype=None) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(num_heads, *feat_size, *feat_size, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
         nn.init.normal_(self.weight)
 
     def resampled(self, name: str, weight: Tensor, feat_size: tuple[int, int]) -> Tensor:
@@ -165,9 +176,12 @@ class FactorizedRandomScores(Scores):
             raise ValueError(f"rank={rank} leaves no scores; use a positive rank, such as 8.")
         self.query = nn.Parameter(torch.empty(num_heads, rank, *feat_size, device=device, dtype=dtype))
         self.key = nn.Parameter(torch.empty(num_heads, rank, *feat_size, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
         # Products of rank many pairs of these have unit variance, as the scores of the full matrix do.
-        nn.init.normal_(self.query, std=rank**-0.25)
-        nn.init.normal_(self.key, std=rank**-0.25)
+        for weight in (self.query, self.key):
+            nn.init.normal_(weight, std=weight.shape[1] ** -0.25)
 
     def resampled(self, name: str, weight: Tensor, feat_size: tuple[int, int]) -> Tensor:
         return resample_map(weight, feat_size)
@@ -227,6 +241,11 @@ class SynthesizerAttention(Attention):
         self.v = nn.Linear(dim, dim, bias=qkv_bias, **dd)
         self.proj = nn.Linear(dim, dim, **dd)
         self.proj_drop = nn.Dropout(proj_drop)
+
+    def reset_parameters(self) -> None:
+        """Equal shares of a mixture."""
+        if self.mixture is not None:
+            nn.init.zeros_(self.mixture)
 
     def attend(self, scores: Tensor, v: Tensor) -> Tensor:
         """Scores `[B or 1, heads, N, N]` and values `[B, heads, N, C / heads]` to the result of the values' shape."""
