@@ -330,6 +330,8 @@ class PyramidViT(nn.Module):
         self.stages = self.stages[: max_index + 1]
         if shortened:
             self.num_features = self.head_hidden_size = self.feature_info[max_index]["num_chs"]
+            # Only the last stage has one.
+            self.has_class_token = False
         if prune_norm or shortened:
             self.norm = nn.Identity()
         if prune_head or shortened:

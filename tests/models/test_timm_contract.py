@@ -131,6 +131,16 @@ class TestComputingModels:
         for a, b in zip(before, after, strict=True):
             torch.testing.assert_close(a, b, rtol=0, atol=0)
 
+    def test_a_head_on_fewer_stages_reads_all_of_their_tokens(self, name):
+        model = create(name).eval()
+        model.prune_intermediate_layers([1])
+        model.reset_classifier(10, "avg")
+        with torch.no_grad():
+            tokens = model.forward_features(image())
+            torch.testing.assert_close(model.forward_head(tokens, pre_logits=True), tokens.mean(1))
+        with pytest.raises(ValueError, match="needs a class token"):
+            model.reset_classifier(10, "token")
+
     @pytest.mark.parametrize("out_indices", [(0, 1), (3,), (-2, -1)])
     def test_out_indices(self, name, out_indices):
         model = create(name, features_only=True, out_indices=out_indices)
