@@ -8,6 +8,11 @@ from torch.nn.modules import module as torch_module
 _HOOKS = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
 
 
+def has_hooks(layer: nn.Module) -> bool:
+    """Whether somebody looks at what goes into the layer, or comes out of it."""
+    return any(getattr(layer, f"_{hooks}") or getattr(torch_module, f"_global_{hooks}") for hooks in _HOOKS)
+
+
 def is_untouched(layer: nn.Module, kind: type[nn.Module]) -> bool:
     """Whether calling the layer is no more than what a layer of this very kind does with its weights.
 
@@ -15,7 +20,7 @@ def is_untouched(layer: nn.Module, kind: type[nn.Module]) -> bool:
     """
     if type(layer) is not kind or "forward" in vars(layer):
         return False
-    if any(getattr(layer, f"_{hooks}") or getattr(torch_module, f"_global_{hooks}") for hooks in _HOOKS):
+    if has_hooks(layer):
         return False
     weight = getattr(layer, "weight", None)
     # Shapes alone take the way of tensors, so that what they tell holds for those; an exported graph has plain layers.

@@ -26,6 +26,7 @@ from soft_vit.layers import (
     attention_class,
     attention_options,
 )
+from soft_vit.layers.untouched import has_hooks
 from soft_vit.models.checkpoint import fit_state_dict, load_pretrained
 from soft_vit.models.stage import PyramidStage, stage_grids
 from soft_vit.ops.choices import check_choice
@@ -392,6 +393,7 @@ class PyramidViT(nn.Module):
             and self.global_pool == "token"
             and not self.stage_fusion
             and self.stages[-1].can_read_prefix
+            and not has_hooks(self.norm)
         ):
             return self.forward_head(self._forward_class_token(x))
         return self.forward_head(self.forward_features(x))

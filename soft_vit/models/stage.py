@@ -66,8 +66,8 @@ class PyramidStage(nn.Module):
     def can_read_prefix(self) -> bool:
         """Whether the last block can compute the class token alone."""
         block = self.blocks[-1]
-        plain = is_untouched(block, PreNormBlock) and is_untouched(block.attn, SoftmaxAttention)
-        return plain and self.num_prefix_tokens > 0 and not self.reversible
+        layers = ((self, PyramidStage), (block, PreNormBlock), (block.attn, SoftmaxAttention))
+        return all(is_untouched(*layer) for layer in layers) and self.num_prefix_tokens > 0 and not self.reversible
 
     def forward(self, x: Tensor, prefix_only: bool = False) -> tuple[Tensor, tuple[int, int]]:
         """A map `[B, C_in, H_in, W_in]` to tokens `[B, prefix + N, C]` and their map (H, W).

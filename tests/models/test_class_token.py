@@ -58,9 +58,12 @@ def test_where_others_read_they_are_computed(options, tokens):
     assert read_by_last_block(double("soft_pico", **options).eval(), image()) == [tokens]
 
 
-def test_a_hook_on_the_last_block_sees_all_tokens():
+@pytest.mark.parametrize("name", ["stages.3", "stages.3.blocks.0", "stages.3.blocks.0.attn", "norm"])
+def test_a_hook_sees_all_tokens(name):
     model, seen = double("soft_pico").eval(), []
-    model.stages[-1].blocks[-1].register_forward_hook(lambda module, inputs, out: seen.append(out.shape[1]))
+    model.get_submodule(name).register_forward_hook(
+        lambda module, inputs, out: seen.append((out if torch.is_tensor(out) else out[0]).shape[1])
+    )
     model(image())
     assert seen == [1 + 3 * 4]
 
