@@ -250,12 +250,14 @@ class PyramidViT(nn.Module):
 
     @torch.jit.ignore
     def set_input_size(self, img_size: int | tuple[int, int]) -> None:
-        """Make img_size (at least 32 x 32) the model's own: position embeddings are resampled once, for good."""
+        """Make img_size (at least 32 x 32) the model's own; unless it is, position embeddings are resampled once."""
         img_size = to_2tuple(img_size)
         if min(img_size) < MIN_IMAGE_SIDE:
             raise ValueError(
                 f"img_size={img_size[0]} x {img_size[1]} is too small; each side needs at least {MIN_IMAGE_SIDE}."
             )
+        if img_size == self.img_size:
+            return
         for stage, grid_size in zip(self.stages, stage_grids(img_size, len(self.stages)), strict=True):
             stage.set_grid_size(grid_size)
         self.img_size = img_size

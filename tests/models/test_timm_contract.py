@@ -190,6 +190,9 @@ class TestComputingModels:
             # Bilinear resampling happens once instead of at every call, on the same numbers.
             torch.testing.assert_close(model(x), resampled_each_time, rtol=0, atol=0)
         assert model.stages[0].pos_embed.shape[1] == 25 * 33
+        before = dict(model.named_parameters())
+        model.set_input_size((97, 130))
+        assert all(parameter is before[n] for n, parameter in model.named_parameters())
         with pytest.raises(ValueError, match="16 x 64"):
             model.set_input_size((16, 64))
 
