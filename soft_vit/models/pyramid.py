@@ -15,6 +15,12 @@ from timm.layers import get_device_dtype, to_2tuple, to_ntuple, trunc_normal_
 from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
+try:
+    from timm.models._input import update_model_input_size
+except ImportError:
+    # Before 1.0.31, timm keeps no record of sizes.
+    update_model_input_size = None
+
 from soft_vit.layers import (
     DROP_PATH_MODES,
     AttentionPool,
@@ -261,6 +267,9 @@ class PyramidViT(nn.Module):
         for stage, grid_size in zip(self.stages, stage_grids(img_size, len(self.stages)), strict=True):
             stage.set_grid_size(grid_size)
         self.img_size = img_size
+        if update_model_input_size is not None:
+            # What is written beside the weights when timm saves the model.
+            update_model_input_size(self, img_size)
 
     @torch.jit.ignore
     def get_classifier(self) -> nn.Module:

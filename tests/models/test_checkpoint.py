@@ -114,6 +114,21 @@ def test_features_only_and_pruned(pico_file, pico_weights):
     torch.testing.assert_close(backbone.model.state_dict()[kept], pico_weights[kept], rtol=0, atol=0)
 
 
+class TestSavedByTimm:
+    """What timm's save_for_hf writes and create_model("local-dir:...") reads."""
+
+    @pytest.mark.parametrize("size", [(96, 96), (96, 64)], ids=str)
+    def test_at_the_size_that_was_set(self, size, tmp_path):
+        pytest.importorskip("timm.models._input", reason="this timm keeps no record of sizes")
+        model = timm.create_model("soft_pico", num_classes=5, img_size=64).eval()
+        model.set_input_size(size)
+        timm.models.save_for_hf(model, tmp_path)
+        loaded = timm.create_model(f"local-dir:{tmp_path}", pretrained=True).eval()
+        assert loaded.img_size == size
+        x = torch.randn(1, 3, *size)
+        assert torch.equal(loaded(x), model(x))
+
+
 class RunsCode:
     def __init__(self, sentinel):
         self.sentinel = sentinel
