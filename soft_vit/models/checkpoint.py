@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from soft_vit.layers import resample_pos_embed
 from soft_vit.models.recognition import NotedWeights, Recognised, named_attention, recognise
+from soft_vit.models.stage import stage_grids
 
 # Where training programs keep weights inside a checkpoint; averaged weights come first.
 STATE_DICT_KEYS = ("state_dict_ema", "model_ema", "state_dict", "model")
@@ -130,7 +131,8 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dic
     """
     state_dict = state_dict_of(state_dict)
     check_same_model(state_dict, model)
-    resample_to_model(state_dict, model)
+    # A model that timm has saved says what it was made with; other files may be of square images alone.
+    resample_to_model(state_dict, model, getattr(model, "pretrained_model_args", {}).get("img_size"))
     own = model.state_dict()
     adapted_by_timm = {"head.weight", "head.bias", "stages.0.patch_embed.0.conv.weight"}
     for name, value in state_dict.items():
@@ -215,12 +217,21 @@ def advice(found: Recognised) -> str:
     return f"create soft_{found.size} or soft_norm_{found.size}{released} for it"
 
 
-def resample_to_model(state_dict: MutableMapping[str, Tensor], model: nn.Module) -> None:
-    """Resample, in state_dict, position embeddings and weights of attentions that fix their map to model's grids."""
+def resample_to_model(
+    state_dict: MutableMapping[str, Tensor], model: nn.Module, img_size: tuple[int, int] | None = None
+) -> None:
+    """Resample, in state_dict, position embeddings and weights of attentions that fix their map to model's grids.
+
+    img_size: of the model that the weights are from, where it is known.
+    """
     for i, stage in enumerate(model.stages):
         name = f"stages.{i}.pos_embed"
-        if name in state_dict and state_dict[name].shape != stage.pos_embed.shape:
-            state_dict[name] = resample_to_stage(state_dict[name], stage, name)
+        grid = stage_grids(img_size, i + 1)[-1] if img_size else None
+        prefix, given = stage.num_prefix_tokens, state_dict.get(name)
+        if given is not None and grid and given.shape[1] == prefix + grid[0] * grid[1]:
+            state_dict[name] = resample_pos_embed(given, grid, stage.grid_size, prefix)
+        elif given is not None and given.shape != stage.pos_embed.shape:
+            state_dict[name] = resample_to_stage(given, stage, name)
         for j, block in enumerate(stage.blocks):
             block.attn.resample_state(f"stages.{i}.blocks.{j}.attn.", state_dict)
 

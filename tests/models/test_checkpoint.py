@@ -128,6 +128,15 @@ class TestSavedByTimm:
         x = torch.randn(1, 3, *size)
         assert torch.equal(loaded(x), model(x))
 
+    @pytest.mark.parametrize("size", [(64, 256), (64, 64), (96, 96)], ids=str)
+    def test_of_an_oblong_map_with_a_square_number_of_tokens(self, size, tmp_path):
+        model = timm.create_model("soft_pico", num_classes=5, img_size=(32, 128))
+        timm.models.save_for_hf(model, tmp_path)
+        loaded = timm.create_model(f"local-dir:{tmp_path}", pretrained=True, img_size=size)
+        model.set_input_size(size)
+        for name, value in loaded.state_dict().items():
+            assert torch.equal(value, model.state_dict()[name]), name
+
 
 class RunsCode:
     def __init__(self, sentinel):
