@@ -40,6 +40,6 @@ def gelu_of_temporary(x: Tensor, approximate: Approximation) -> Tensor:
 
     In inference the hidden map of an MLP is the largest tensor of a block, and two of them set the peak of memory.
     """
-    if torch.is_grad_enabled() or in_function_transform():
+    if torch.is_grad_enabled() or torch.jit.is_tracing() or in_function_transform():
         return F.gelu(x, approximate=approximate)
     return torch.ops.aten.gelu_(x, approximate=approximate)

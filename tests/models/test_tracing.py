@@ -49,6 +49,16 @@ def test_fx_backward_equals_eager(name):
         torch.testing.assert_close(gradients[1][parameter], gradient, rtol=0, atol=0, msg=parameter)
 
 
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")  # sizes become constants
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated")
+@pytest.mark.parametrize("name", ["soft_pico", "sparse_pyramid_pico"])
+def test_traced_as_torch_checks_it(name):
+    """torch.jit.trace traces a second time, without gradients, and refuses another graph."""
+    model = create({"model_name": name})
+    traced = torch.jit.trace(model, images())
+    torch.testing.assert_close(traced(images(3)), model(images(3)), rtol=1e-4, atol=1e-5)
+
+
 @cases
 def test_export_with_dynamic_batch(arguments):
     model = create(arguments)

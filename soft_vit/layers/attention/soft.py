@@ -111,7 +111,8 @@ def head_conv(v: Tensor, conv: nn.Module, num_heads: int) -> Tensor:
         heads_last = v.unflatten(1, (num_heads, -1)).transpose(1, 2)
         return conv(heads_last.flatten(0, 1)).unflatten(0, heads_last.shape[:2]).transpose(1, 2).flatten(1, 2)
     channels = v.shape[1]
-    if torch.is_grad_enabled() and v.device.type == "cpu" and not in_function_transform():
+    recorded = torch.jit.is_tracing() or in_function_transform()
+    if torch.is_grad_enabled() and v.device.type == "cpu" and not recorded:
         # oneDNN has a fast gradient of the kernel in this order alone; the other takes longer than the copy and it.
         v = v.contiguous(memory_format=torch.channels_last)
     weight = conv.weight.repeat_interleave(channels // num_heads, dim=0)

@@ -16,7 +16,8 @@ torch.fx.wrap("attend_sparsely")
 
 def default_dilation(feat_size: tuple[int, int]) -> int:
     """`N^(1/4)`, rounded: with it `N / dilation^2` dilated keys and `dilation^2` near ones are both about `N^(1/2)`."""
-    return max(1, round((feat_size[0] * feat_size[1]) ** 0.25))
+    # Sizes are tensors in torch.jit.trace.
+    return max(1, round(int(feat_size[0] * feat_size[1]) ** 0.25))
 
 
 def attend_sparsely(
