@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from soft_vit.ops.modes import in_function_transform
+
 
 class ConvNormAct(nn.Module):
     """3x3 convolution with bias, BatchNorm, ReLU: `[B, C, H, W]` to `[B, C', ceil(H / stride), ceil(W / stride)]`."""
@@ -32,7 +34,9 @@ class ConvPatchEmbed(nn.Sequential):
 
     def forward(self, x: Tensor) -> Tensor:
         # Channels-last maps and [B, N, C] tokens are the same memory, so nothing is copied between them.
-        x = x.contiguous(memory_format=torch.channels_last)
+        # torch.func.vmap cannot ask for that layout.
+        if not in_function_transform():
+            x = x.contiguous(memory_format=torch.channels_last)
         for unit in self:
             x = unit(x)
         return x

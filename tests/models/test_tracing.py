@@ -115,3 +115,20 @@ def test_onnx_equals_eager(tmp_path):
         (logits,) = session.run(None, {session.get_inputs()[0].name: images(size).numpy()})
         with torch.no_grad():
             torch.testing.assert_close(torch.from_numpy(logits), model(images(size)), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("name", ["soft_pico", "local_pyramid_pico"])
+def test_gradients_of_every_image_by_vmap(name):
+    model, x = create({"model_name": name}), images()
+    parameters = {n: p.detach() for n, p in model.named_parameters()}
+
+    def loss(weights, x):
+        return torch.func.functional_call(model, weights, (x[None],)).square().sum()
+
+    each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(parameters, x)
+    model(x).square().sum().backward()
+    scale = max(p.grad.norm() for p in model.parameters())
+    for n, p in model.named_parameters():
+        # Gradients that cancel are held against the largest.
+        assert (each[n].sum(0) - p.grad).norm() <= 1e-4 * max(p.grad.norm(), 1e-3 * scale), n
