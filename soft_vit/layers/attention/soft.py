@@ -55,7 +55,7 @@ def project_to_map(x: Tensor, linear: nn.Linear, scale: float = 1.0) -> Tensor:
 
 def project_from_map(x: Tensor, linear: nn.Linear) -> Tensor:
     """`linear` on a map `[B, C, N]`, giving tokens `[B, N, C']`."""
-    if linear.bias is None or not is_untouched(linear, nn.Linear):
+    if not is_untouched(linear, nn.Linear) or linear.bias is None:
         return linear(x.mT)
     weight, bias = expanded_weights(linear, x.shape[0])
     return torch.baddbmm(bias, x.mT, weight.mT)
