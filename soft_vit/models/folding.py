@@ -20,7 +20,8 @@ def fold_batch_norm(model: nn.Module) -> nn.Module:
     if not units:
         raise ValueError(f"{type(model).__name__} has no convolution followed by BatchNorm to fold; use it as it is.")
     for unit in units:
-        if isinstance(unit.norm, nn.BatchNorm2d):
+        # Synchronised and frozen ones are other classes with the same statistics.
+        if getattr(unit.norm, "running_mean", None) is not None:
             unit.conv = fuse_conv_bn_eval(unit.conv, unit.norm)
             unit.norm = nn.Identity()
     return model.requires_grad_(False)

@@ -3,6 +3,7 @@
 import pytest
 import timm
 import torch
+from timm.layers import freeze_batch_norm_2d
 from torch import nn
 
 import soft_vit  # noqa: F401 - registers the models
@@ -31,6 +32,15 @@ def test_the_same_function_without_batch_norm(options):
     torch.testing.assert_close(folded(x), model.eval()(x), rtol=1e-9, atol=1e-10)
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name]), name
+
+
+@pytest.mark.parametrize("convert", [nn.SyncBatchNorm.convert_sync_batchnorm, freeze_batch_norm_2d])
+def test_batch_norms_of_other_classes(convert):
+    model = convert(with_statistics(timm.create_model("soft_pico", num_classes=7)).eval()).double()
+    folded = fold_batch_norm(model)
+    assert not any("BatchNorm" in type(module).__name__ for module in folded.modules())
+    x = torch.randn(2, 3, 64, 64, dtype=torch.float64)
+    torch.testing.assert_close(folded(x), model(x), rtol=1e-9, atol=1e-10)
 
 
 def test_folded_twice_is_folded_once():
