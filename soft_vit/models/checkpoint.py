@@ -261,8 +261,9 @@ def load_pretrained(model: nn.Module, path: str | Path) -> None:
     check_same_attention(content, model)
     require_finite(state_dict, str(path))
     cfg = dict(model.pretrained_cfg, state_dict=state_dict, custom_load=False)
-    # What the file holds, not what the model's configuration says of other weights.
-    if "head.weight" in state_dict:
+    # What the file holds, not what the model's configuration says of other weights; but -1 there is timm's train.py,
+    # which leaves the head out.
+    if "head.weight" in state_dict and cfg["num_classes"] >= 0:
         classes = cfg["num_classes"] = state_dict["head.weight"].shape[0]
         if classes != model.num_classes == model.pretrained_cfg["num_classes"] and model.num_classes > 0:
             warnings.warn(

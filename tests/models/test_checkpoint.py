@@ -108,6 +108,16 @@ def test_a_number_of_classes_that_was_asked_for_is_not(options, pico_file):
         timm.create_model("soft_pico.shapes", pretrained=True, **options)
 
 
+def test_a_head_is_left_out_on_request(pico_file, pico_weights):
+    """As timm's train.py does with --pretrained-path."""
+    torch.manual_seed(1)
+    overlay = {"file": str(pico_file), "num_classes": -1}
+    model = timm.create_model("soft_pico", pretrained=True, pretrained_cfg_overlay=overlay, num_classes=11, img_size=64)
+    assert not torch.equal(model.head.weight, pico_weights["head.weight"])
+    kept = "stages.2.blocks.1.mlp.fc1.weight"
+    assert torch.equal(model.state_dict()[kept], pico_weights[kept])
+
+
 def test_features_only_and_pruned(pico_file, pico_weights):
     backbone = load(pico_file, "soft_pico", features_only=True, out_indices=(0, 1), img_size=64)
     kept = "stages.1.blocks.0.attn.sample.weight"
