@@ -3,6 +3,7 @@
 from collections.abc import MutableMapping
 from typing import ClassVar
 
+from timm.layers import to_2tuple
 from torch import Tensor, nn
 
 
@@ -11,6 +12,16 @@ def check_heads(dim: int, num_heads: int) -> int:
     if num_heads < 1 or dim % num_heads:
         raise ValueError(f"{num_heads} heads do not divide the width {dim}; choose a divisor of {dim} for num_heads.")
     return dim // num_heads
+
+
+def grid_limit(name: str, value: int | tuple[int, int] | None) -> tuple[int, int] | None:
+    """The largest grid (height, width) of tokens, from one side or both; ValueError for one that has no token."""
+    if value is None:
+        return None
+    limit = tuple(to_2tuple(value))
+    if len(limit) != 2 or min(limit) < 1:
+        raise ValueError(f"{name}={value} leaves no token; use a positive side such as 7, two of them, or None.")
+    return limit
 
 
 class Attention(nn.Module):

@@ -105,9 +105,9 @@ class LongformerAttention(SelfAttention):
         super().__init__(dim, num_heads, qkv_bias=qkv_bias, attn_drop=attn_drop, proj_drop=proj_drop, **dd)
         self.kernel_size = check_kernel_size(kernel_size)
         self.global_grid = tuple(to_2tuple(global_grid))
-        if min(self.global_grid) < 1:
+        if len(self.global_grid) != 2 or min(self.global_grid) < 1:
             raise ValueError(
-                f"global_grid={self.global_grid} has no global token; use positive numbers, such as (2, 2), or the "
+                f"global_grid={self.global_grid} has no global token; use two positive numbers, such as (2, 2), or the "
                 f"attention 'local', which has none."
             )
         self.q_global = nn.Linear(dim, dim, bias=qkv_bias, **dd)

@@ -4,10 +4,10 @@ from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from timm.layers import to_2tuple
-from torch import Tensor, nn
+from torch import Tensor
 
-from soft_vit.layers.attention.base import SelfAttention
+from soft_vit.layers.attention.base import SelfAttention, grid_limit
+from soft_vit.layers.attention.local_conv import local_conv
 from soft_vit.ops.choices import check_choice
 from soft_vit.ops.nystrom import PSEUDO_INVERSES, PseudoInverse, nystrom_attention
 
@@ -84,31 +84,10 @@ class NystromAttention(SelfAttention):
         super().__init__(dim, num_heads, qkv_bias=qkv_bias, proj_drop=proj_drop, device=device, dtype=dtype)
         self.sr_ratio = sr_ratio
         self.landmarks = check_choice("landmarks", landmarks, LANDMARKS)
-        self.limit = None if max_landmarks is None else tuple(to_2tuple(max_landmarks))
-        if self.limit is not None and min(self.limit) < 1:
-            raise ValueError(
-                f"max_landmarks={max_landmarks} leaves no landmark; use a positive side, such as 7, or None."
-            )
+        self.limit = grid_limit("max_landmarks", max_landmarks)
         self.inverse = check_choice("inverse", inverse, PSEUDO_INVERSES)
         self.iters = iters
-        if local_kernel is None:
-            local_kernel = sr_ratio + 1 + sr_ratio % 2
-        if local_kernel and local_kernel % 2 == 0:
-            raise ValueError(f"local_kernel={local_kernel} has no centre; use an odd side, or 0 for no convolution.")
-        self.local = (
-            nn.Conv2d(
-                num_heads,
-                num_heads,
-                local_kernel,
-                padding=local_kernel // 2,
-                groups=num_heads,
-                bias=False,
-                device=device,
-                dtype=dtype,
-            )
-            if local_kernel
-            else None
-        )
+        self.local = local_conv(num_heads, local_kernel, sr_ratio, device=device, dtype=dtype)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
         q_landmarks, k_landmarks = (

@@ -5,15 +5,15 @@ from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from timm.layers import to_2tuple
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, check_heads
+from soft_vit.layers.attention.base import Attention, check_heads, grid_limit
+from soft_vit.layers.attention.local_conv import local_conv
 from soft_vit.layers.sizes import same_size, smaller
 from soft_vit.layers.untouched import is_untouched
 from soft_vit.ops import soft_attention
 from soft_vit.ops.choices import BACKENDS, Backend, check_choice
-from soft_vit.ops.inverse import NEWTON_GRADIENTS, NEWTON_STARTS, NewtonGradient, NewtonStart
+from soft_vit.ops.inverse import NEWTON_GRADIENTS, NEWTON_STARTS, NewtonGradient, NewtonStart, check_ridge
 from soft_vit.ops.modes import in_function_transform
 from soft_vit.ops.soft_attention import INVERSES, Inverse
 
@@ -158,7 +158,7 @@ class SoftAttention(Attention):
         qkv_bias: bool = True,
         sampling: Sampling = "conv",
         num_bottleneck: int | None = None,
-        max_bottleneck: tuple[int, int] | None = None,
+        max_bottleneck: int | tuple[int, int] | None = None,
         local_kernel: int | None = None,
         inverse: Inverse = "newton",
         newton_iters: int = 20,
@@ -183,27 +183,27 @@ class SoftAttention(Attention):
         # Without a ridge, equal tokens have no Cholesky factor.
         default_ridge = SoftAttention.default_ridge if inverse == "cholesky" else self.default_ridge
         self.ridge = default_ridge if ridge is None else ridge
-        if local_kernel is None:
-            local_kernel = sr_ratio + 1 + sr_ratio % 2
-        self.limit = None if max_bottleneck is None else tuple(to_2tuple(max_bottleneck))
+        if inverse == "cholesky":
+            check_ridge(self.ridge)
+        if newton_iters < 0 or self.ridge < 0:
+            raise ValueError(
+                f"newton_iters={newton_iters} and ridge={self.ridge} must not be negative; the released models have 20 "
+                "and 0.01."
+            )
+        self.limit = grid_limit("max_bottleneck", max_bottleneck)
+        self.sr_ratio = sr_ratio
         if num_bottleneck is not None:
             side = bottleneck_side(num_bottleneck, feat_size)
             self.limit = (side, side) if self.limit is None else (min(side, self.limit[0]), min(side, self.limit[1]))
-            sr_ratio = min(sr_ratio, min(feat_size) // side)
-        self.sr_ratio = sr_ratio
+            self.sr_ratio = min(sr_ratio, min(feat_size) // side)
 
         self.q = nn.Linear(dim, dim, bias=qkv_bias, **dd)
         self.v = nn.Linear(dim, dim, bias=qkv_bias, **dd)
         if sampling == "conv":
-            self.sample = nn.Conv2d(self.head_dim, self.head_dim, sr_ratio, stride=sr_ratio, bias=False, **dd)
+            window = self.sr_ratio
+            self.sample = nn.Conv2d(self.head_dim, self.head_dim, window, stride=window, bias=False, **dd)
             self.sample_norm = nn.LayerNorm(self.head_dim, eps=1e-5, **dd)
-        if local_kernel and local_kernel % 2 == 0:
-            raise ValueError(f"local_kernel={local_kernel} has no centre; use an odd side, or 0 for no convolution.")
-        self.local = (
-            nn.Conv2d(num_heads, num_heads, local_kernel, padding=local_kernel // 2, groups=num_heads, bias=False, **dd)
-            if local_kernel
-            else None
-        )
+        self.local = local_conv(num_heads, local_kernel, sr_ratio, **dd)
         self.proj = nn.Linear(dim, dim, **dd)
         self.proj_drop = nn.Dropout(proj_drop)
 
@@ -273,6 +273,6 @@ def bottleneck_side(num_bottleneck: int, feat_size: tuple[int, int]) -> int:
     if side < 1 or side * side != num_bottleneck or side > min(feat_size):
         raise ValueError(
             f"num_bottleneck={num_bottleneck} is not a square grid on a map of {feat_size[0]} x {feat_size[1]} tokens; "
-            f"use a square number from 1 to {min(feat_size) ** 2}, such as 49."
+            f"use a square number from 1 to {min(feat_size) ** 2}, such as {min(7, *feat_size) ** 2}."
         )
     return side

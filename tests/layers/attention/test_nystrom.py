@@ -55,6 +55,7 @@ def test_windows_of_one_token_give_full_attention() -> None:
     [
         ({"max_landmarks": 0}, "max_landmarks=0"),
         ({"local_kernel": 4}, "local_kernel=4"),
+        ({"local_kernel": -3}, "local_kernel=-3"),
         ({"inverse": "lu"}, "inverse='lu'"),
     ],
 )
