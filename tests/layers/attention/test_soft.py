@@ -209,9 +209,13 @@ def test_what_replaces_a_forward_method_is_called(name):
 @pytest.mark.parametrize("name", ["q", "sample", "local", "proj"])
 def test_pruned_layers_can_be_trained(name):
     attn, x = small_attention()
-    prune.l1_unstructured(attn.get_submodule(name), "weight", 0.5)
+    layer = attn.get_submodule(name)
+    prune.l1_unstructured(layer, "weight", 0.5)
     for _ in range(2):
-        attn(x, (6, 9)).sum().backward()
+        attn(x, (6, 9)).square().sum().backward()
+    assert layer.weight_orig.grad.count_nonzero() > 0
+    # What is pruned is not learned.
+    assert not layer.weight_orig.grad[layer.weight_mask == 0].any()
 
 
 def test_transforms_of_functions():
