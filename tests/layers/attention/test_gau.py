@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from soft_vit.layers.attention.gau import GatedAttentionUnit
+from soft_vit.layers.attention.gau import GatedAttentionUnit, linear_form
 
 # Float64 on both sides, sums of at most some hundred terms in another order: 1e3 roundings of 2.2e-16.
 TOLERANCE = 1e-12
@@ -64,6 +64,13 @@ def test_equal_tokens_give_the_same_on_any_map() -> None:
         attn = make(form=form, chunk_size=16)
         small, large = (attn(token.expand(1, h * w, 24), (h, w))[:, :1] for h, w in ((2, 3), (15, 13)))
         assert (large - small).norm() <= TOLERANCE * small.norm()
+
+
+def test_an_average_that_half_precision_holds_needs_no_sum_that_it_does_not() -> None:
+    """All tokens alike: the average of their products is 64, and the sum beyond the 65504 of fp16."""
+    token = torch.full((1, 1, 8), 8.0, dtype=torch.float16).expand(1, 2000, 8)
+    x = linear_form(0 * token, 0 * token, token, token, token, chunk_size=64)
+    torch.testing.assert_close(x, torch.full_like(token, 8 * 8 * 64))
 
 
 def test_cost_is_that_of_the_form() -> None:
