@@ -226,6 +226,9 @@ class TestComputingModels:
             # What reads weights in another order for speed does not where it cannot.
             torch.testing.assert_close(model(image()), expected, rtol=1e-4, atol=1e-5)
 
+    def test_no_image_gives_no_logits(self, name):
+        assert create(name, img_size=64).eval()(image((0, 3, 64, 64))).shape == (0, 11)
+
     def test_device_and_dtype(self, name):
         assert all(p.device.type == "meta" for p in create(name, device="meta").parameters())
         model = create(name, dtype=torch.float64)

@@ -136,7 +136,7 @@ class LongformerAttention(SelfAttention):
         B, N, C = x.shape
         heads = (self.num_heads, self.head_dim)
         q, k, v = self.qkv(x).reshape(B, N, 3, *heads).permute(2, 0, 3, 1, 4).unbind(0)
-        q_global = self.q_global(take_global_tokens(x, feat_size, self.global_grid)).reshape(B, -1, *heads)
+        q_global = self.q_global(take_global_tokens(x, feat_size, self.global_grid)).unflatten(2, heads)
         k_global, v_global = self.kv_global(x).reshape(B, N, 2, *heads).permute(2, 0, 3, 1, 4).unbind(0)
         x = self.attend(q, k, v, q_global.transpose(1, 2), k_global, v_global, feat_size)
         return self.proj_drop(self.proj(x.transpose(1, 2).reshape(B, N, C)))

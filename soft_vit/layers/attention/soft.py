@@ -248,7 +248,7 @@ class SoftAttention(Attention):
             local = head_conv(v.reshape(B, C, H, W), self.local, self.num_heads).reshape(heads).transpose(2, 3)
         x = self.attend(
             q.reshape(heads).transpose(2, 3),
-            bottleneck.reshape(B, self.num_heads, -1, self.head_dim),
+            bottleneck.unflatten(0, (B, self.num_heads)),
             v.reshape(heads).transpose(2, 3),
             local,
         )

@@ -43,9 +43,9 @@ class SoftmaxAttention(Attention):
 
     def forward(self, x: Tensor, feat_size: tuple[int, int], num_queries: int | None = None) -> Tensor:
         """What tokens `[B, N, C]` become, or the first num_queries of them, `[B, num_queries, C]`."""
-        B, N, C = x.shape
+        heads = (self.num_heads, self.head_dim)
         read = x if num_queries is None else x[:, :num_queries]
-        q = self.q(read).reshape(B, -1, self.num_heads, self.head_dim).transpose(1, 2)
-        k, v = self.kv(x).reshape(B, N, 2, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4).unbind(0)
+        q = self.q(read).unflatten(2, heads).transpose(1, 2)
+        k, v = self.kv(x).unflatten(2, (2, *heads)).permute(2, 0, 3, 1, 4).unbind(0)
         x = self.attend(q, k, v)
-        return self.proj_drop(self.proj(x.transpose(1, 2).reshape(B, -1, C)))
+        return self.proj_drop(self.proj(x.transpose(1, 2).flatten(2)))

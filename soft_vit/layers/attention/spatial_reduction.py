@@ -91,7 +91,7 @@ class SpatialReductionAttention(Attention):
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
         B, N, C = x.shape
         q = self.q(x).reshape(B, N, self.num_heads, self.head_dim).transpose(1, 2)
-        kv = self.kv(self.reduce(x, feat_size)).reshape(B, -1, 2, self.num_heads, self.head_dim)
+        kv = self.kv(self.reduce(x, feat_size)).unflatten(2, (2, self.num_heads, self.head_dim))
         k, v = kv.permute(2, 0, 3, 1, 4).unbind(0)
         x = self.attend(q, k, v)
         return self.proj_drop(self.proj(x.transpose(1, 2).reshape(B, N, C)))

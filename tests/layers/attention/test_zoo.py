@@ -113,6 +113,15 @@ def test_bf16_autocast_is_finite(name: str, options: dict[str, Any]) -> None:
 
 
 @every_case
+def test_no_image_gives_no_result(name: str, options: dict[str, Any]) -> None:
+    attn, x = make(name, options), tokens((7, 9), batch=0).requires_grad_()
+    y = attn(x, (7, 9))
+    assert y.shape == x.shape
+    y.sum().backward()
+    assert not any(parameter.grad is not None and parameter.grad.any() for parameter in attn.parameters())
+
+
+@every_case
 def test_an_image_does_not_see_its_batch(name: str, options: dict[str, Any]) -> None:
     attn, grid = make(name, options), (7, 9)
     x, other = tokens(grid, batch=1), 30 * tokens(grid, batch=2, seed=2)
