@@ -200,7 +200,9 @@ def sparse(attn: Attention, x: Tensor) -> Tensor:
 
 def reformer(attn: Attention, x: Tensor) -> Tensor:
     q = heads(attn.qk(x))
-    return scores(q, F.normalize(q, dim=-1)).masked_fill(torch.eye(N, dtype=torch.bool), float("-inf")).softmax(-1)
+    # Keys have length one, in the place of a scale.
+    matrix = q @ F.normalize(q, dim=-1).mT
+    return matrix.masked_fill(torch.eye(N, dtype=torch.bool), float("-inf")).softmax(-1)
 
 
 def longformer(attn: Attention, x: Tensor) -> Tensor:

@@ -85,11 +85,12 @@ def times_seen(buckets: Tensor, chunks: Tensor, order: Tensor, chunk_size: int) 
 def lsh_attention(qk: Tensor, v: Tensor, rotations: Tensor, chunk_size: int, dropout_p: float = 0.0) -> Tensor:
     """Attention of each token to those that share its bucket and its chunk, or the one before, in any round.
 
-    qk, v: `[B, H, N, D]`; qk is the query and, normalised, the key. rotations: `[R, D, 32]`, random directions. The
-    result has v's shape and dtype. One softmax over the union of the rounds: a key seen in several rounds counts once
-    (the paper's N_ij), the token itself only where it sees no other.
+    qk, v: `[B, H, N, D]`; qk is the query and, with length one, the key: scores `q . k / |k|` need no further scale, as
+    in the authors' code (trax, `length_normalized` and the division by sqrt(D) behind it). rotations: `[R, D, 32]`,
+    random directions. The result has v's shape and dtype. One softmax over the union of the rounds: a key seen in
+    several rounds counts once (the paper's N_ij), the token itself only where it sees no other.
     """
-    N, D = qk.shape[-2:]
+    N = qk.shape[-2]
     rounds = rotations.shape[0] if chunk_size < N else 1
     bits = bucket_bits(N, chunk_size)
     below = -N % chunk_size if chunk_size < N else 0
@@ -103,7 +104,7 @@ def lsh_attention(qk: Tensor, v: Tensor, rotations: Tensor, chunk_size: int, dro
 
     k = F.normalize(at_least_float32(qk), dim=-1).to(qk.dtype)
     q, k, v = (pick(F.pad(x, (0, 0, 0, below))[:, :, None], order).unflatten(3, (-1, chunk_size)) for x in (qk, k, v))
-    scores = at_least_float32(q @ with_previous(k).mT) * D**-0.5
+    scores = at_least_float32(q @ with_previous(k).mT)
     seen = times_seen(buckets, rank // chunk_size, order, chunk_size)
     scores = scores - seen.clamp(min=1).to(scores.dtype).log()
     token, bucket = (x.unflatten(3, (-1, chunk_size)) for x in (order, pick(buckets, order)))

@@ -280,23 +280,35 @@ def reformer_lsh(attn: Attention) -> Callable:
         columns = x.shape[1] // attn.chunk_size
         rotations = attn.rotations[..., :columns].transpose(0, 1)[None]
         with patch("torch.randn", return_value=rotations):
-            out = peer(qk.flatten(0, 1), v.flatten(0, 1))[0]
+            # It divides the scores by sqrt(d) although its keys have length one; the authors' code has no such factor.
+            out = peer(math.sqrt(HEAD_DIM) * qk.flatten(0, 1), v.flatten(0, 1))[0]
         return attn.proj(joined(out.unflatten(0, qk.shape[:2])))
 
     return run
 
 
-def reformer_full(attn: Attention) -> Callable:
-    from reformer_pytorch.reformer_pytorch import FullQKAttention
+def transformers_reformer(attn: Attention) -> Callable:
+    from transformers import ReformerConfig
+    from transformers.models.reformer.modeling_reformer import LSHSelfAttention
 
-    peer = FullQKAttention()
+    class Peer(LSHSelfAttention):
+        def _len_norm(self, x: Tensor) -> Tensor:
+            # Without the 1e-6 that it adds to the mean square.
+            return super()._len_norm(x, epsilon=0.0)
 
-    def run(x: Tensor) -> Tensor:
-        qk, v = heads(attn.qk(x)), heads(attn.v(x))
-        out = peer(qk.flatten(0, 1), v.flatten(0, 1))[0]
-        return attn.proj(joined(out.unflatten(0, qk.shape[:2])))
-
-    return run
+    config = ReformerConfig(
+        hidden_size=DIM,
+        num_attention_heads=NUM_HEADS,
+        attention_head_size=HEAD_DIM,
+        attn_layers=["lsh"],
+        # All tokens in one chunk, where it has no hashes.
+        lsh_attn_chunk_length=attn.chunk_size,
+        lsh_attention_probs_dropout_prob=0.0,
+        is_decoder=False,
+    )
+    peer = Peer(config).double()
+    copy(peer, query_key__weight=attn.qk.weight, value__weight=attn.v.weight)
+    return lambda x: attn.proj(peer(x).hidden_states)
 
 
 def flash_gau(attn: Attention) -> Callable:
@@ -455,8 +467,8 @@ def main() -> None:
     options = {"kernel_size": 5, "global_grid": (1, 2)}
     part, row = "LongformerSelfAttention", {"feat_size": (1, 24)}
     write("longformer_transformers", "longformer", options, "transformers", part, transformers_longformer, **row)
-    options = {"chunk_size": 35, "num_rounds": 1}
-    write("reformer_reformer", "reformer", options, "reformer-pytorch", "FullQKAttention", reformer_full)
+    options = {"chunk_size": 35, "num_rounds": 1, "qkv_bias": False}
+    write("reformer_transformers", "reformer", options, "transformers", "LSHSelfAttention", transformers_reformer)
     options, row = {"chunk_size": 4, "num_rounds": 2}, {"feat_size": (1, 16)}
     write("reformer_lsh_reformer", "reformer", options, "reformer-pytorch", "LSHAttention", reformer_lsh, **row)
     options = {"block_size": 2, "window": 3, "num_global": 2, "num_random": 2}

@@ -40,7 +40,7 @@ def seen_in_round(buckets: list[int], chunk_size: int) -> Tensor:
 
 
 def dense_attention(qk: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    scores = qk @ (qk / qk.norm(dim=-1, keepdim=True)).mT * qk.shape[-1] ** -0.5
+    scores = qk @ (qk / qk.norm(dim=-1, keepdim=True)).mT
     scores = torch.where(torch.eye(qk.shape[2], dtype=torch.bool), SELF_SCORE, scores)
     return scores.masked_fill(~mask, float("-inf")).softmax(-1) @ v
 
