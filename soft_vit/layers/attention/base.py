@@ -37,7 +37,7 @@ class Attention(nn.Module):
     """
 
     cost: ClassVar[str]
-    """Growth of time and memory in the number of tokens N, such as "N" or "N^2"."""
+    """Growth of time and memory in the number of tokens N, such as "N" or "N^2"; of an instance, with its options."""
 
     fixed_feat_size: ClassVar[bool] = False
     """Whether the weights belong to one map size; such weights are resampled when a checkpoint has another."""

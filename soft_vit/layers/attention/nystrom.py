@@ -85,6 +85,8 @@ class NystromAttention(SelfAttention):
         self.sr_ratio = sr_ratio
         self.landmarks = check_choice("landmarks", landmarks, LANDMARKS)
         self.limit = grid_limit("max_landmarks", max_landmarks)
+        if self.limit is None:
+            self.cost = "N^2/r^2"
         self.inverse = check_choice("inverse", inverse, PSEUDO_INVERSES)
         self.iters = iters
         self.local = local_conv(num_heads, local_kernel, sr_ratio, device=device, dtype=dtype)

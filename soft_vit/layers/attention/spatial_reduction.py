@@ -67,6 +67,8 @@ class SpatialReductionAttention(Attention):
         self.num_heads = num_heads
         self.head_dim = check_heads(dim, num_heads)
         self.linear = linear
+        if linear:
+            self.cost = "N"
         self.attn_drop = attn_drop
         self.q = nn.Linear(dim, dim, bias=qkv_bias, **dd)
         self.kv = nn.Linear(dim, 2 * dim, bias=qkv_bias, **dd)

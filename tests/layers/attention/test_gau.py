@@ -73,11 +73,6 @@ def test_an_average_that_half_precision_holds_needs_no_sum_that_it_does_not() ->
     torch.testing.assert_close(x, torch.full_like(token, 8 * 8 * 64))
 
 
-def test_cost_is_that_of_the_form() -> None:
-    assert make(form="linear").cost == "N"
-    assert make(form="quadratic").cost == "N^2"
-
-
 def test_shared_width_follows_the_heads_unless_given() -> None:
     assert make().z.out_features == 16
     assert make(qk_dim=5).z.out_features == 5

@@ -200,6 +200,22 @@ def largest_tensor(name: str, options: dict[str, Any], grid: tuple[int, int]) ->
     return record.numel
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "cost"),
+    [
+        ("gau", {"form": "linear"}, "N"),
+        ("gau", {"form": "quadratic"}, "N^2"),
+        ("nystrom", {}, "N"),
+        ("nystrom", {"max_landmarks": None}, "N^2/r^2"),
+        ("spatial_reduction", {}, "N^2/r^2"),
+        ("spatial_reduction", {"linear": True}, "N"),
+    ],
+    ids=str,
+)
+def test_cost_is_that_of_the_options(name: str, options: dict[str, Any], cost: str) -> None:
+    assert make(name, options).cost == cost
+
+
 def promises_less_than_n_squared(case: tuple[str, dict[str, Any]]) -> bool:
     name, options = case
     # Landmarks without a limit grow with the map, on request.
@@ -215,6 +231,6 @@ def test_no_tensor_has_n_squared_elements(name: str, options: dict[str, Any]) ->
     growth = large[0] * large[1] / (small[0] * small[1])
     before, after = largest_tensor(name, options, small), largest_tensor(name, options, large)
     assert after < (large[0] * large[1]) ** 2
-    cost = ATTENTIONS[name].cost
+    cost = make(name, options).cost
     if cost in SLOPES:
         assert math.log(after / before) / math.log(growth) <= SLOPES[cost]
