@@ -199,7 +199,6 @@ class PyramidViT(nn.Module):
             )
         return global_pool
 
-    @torch.jit.ignore
     def init_weights(self, needs_reset: bool = True) -> None:
         """Random weights: truncated normal (0.02) for linear layers and tokens, fan-out normal for convolutions.
 
@@ -222,7 +221,6 @@ class PyramidViT(nn.Module):
             elif needs_reset and hasattr(module, "reset_parameters"):
                 module.reset_parameters()
 
-    @torch.jit.ignore
     def load_pretrained(self, checkpoint_path: str) -> None:
         """Load released or converted weights from a file; see `soft_vit.models.checkpoint.load_pretrained`."""
         load_pretrained(self, checkpoint_path)
@@ -231,11 +229,9 @@ class PyramidViT(nn.Module):
         """As torch's, for released weights and those of another image size too; see `fit_state_dict`."""
         return super().load_state_dict(fit_state_dict(state_dict, self), strict, assign)
 
-    @torch.jit.ignore
     def no_weight_decay(self) -> set[str]:
         return {name for name, _ in self.named_parameters() if name.endswith(("pos_embed", "cls_token"))}
 
-    @torch.jit.ignore
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """Layers for layer-wise settings: stages if coarse, otherwise blocks (embeddings go with their first block)."""
         if coarse:
@@ -249,12 +245,10 @@ class PyramidViT(nn.Module):
             ],
         }
 
-    @torch.jit.ignore
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         for stage in self.stages:
             stage.grad_checkpointing = enable
 
-    @torch.jit.ignore
     def set_input_size(self, img_size: int | tuple[int, int]) -> None:
         """Make img_size (at least 32 x 32) the model's own; unless it is, position embeddings are resampled once."""
         img_size = to_2tuple(img_size)
@@ -271,11 +265,9 @@ class PyramidViT(nn.Module):
             # What is written beside the weights when timm saves the model.
             update_model_input_size(self, img_size)
 
-    @torch.jit.ignore
     def get_classifier(self) -> nn.Module:
         return self.head
 
-    @torch.jit.ignore
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
         """A fresh head for num_classes (0: none), on the model's device and dtype, in its training mode."""
         if global_pool is not None:
@@ -332,7 +324,6 @@ class PyramidViT(nn.Module):
             tokens = self._finish_features(tokens, pooled)
         return tokens, intermediates
 
-    @torch.jit.ignore
     def prune_intermediate_layers(
         self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
     ) -> list[int]:

@@ -84,7 +84,7 @@ class PyramidStage(nn.Module):
             return reversible_blocks(self.blocks, x, (H, W)), (H, W)
         for i, block in enumerate(self.blocks):
             last = (self.num_prefix_tokens,) if prefix_only and i == len(self.blocks) - 1 else ()
-            if self.grad_checkpointing and not torch.jit.is_scripting():
+            if self.grad_checkpointing:
                 x = checkpoint(block, x, (H, W), *last)
             else:
                 x = block(x, (H, W), *last)
@@ -95,7 +95,6 @@ class PyramidStage(nn.Module):
         B, _, C = x.shape
         return x[:, self.num_prefix_tokens :].transpose(1, 2).reshape(B, C, feat_size[0], feat_size[1])
 
-    @torch.jit.ignore
     def set_grid_size(self, grid_size: tuple[int, int]) -> None:
         """Resample the position embedding, and weights of attentions that fix their map, to another grid."""
         with torch.no_grad():
