@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
-from timm.layers import get_device_dtype, to_2tuple, to_ntuple, trunc_normal_
+from timm.layers import get_device_dtype, to_ntuple, trunc_normal_
 from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
@@ -33,6 +33,7 @@ from soft_vit.layers import (
     attention_options,
 )
 from soft_vit.layers.untouched import has_hooks
+from soft_vit.models.arguments import check_image_size, check_stages, rising_rates, split_attn_options, stage_attentions
 from soft_vit.models.checkpoint import fit_state_dict, load_pretrained
 from soft_vit.models.stage import PyramidStage, stage_grids
 from soft_vit.ops.choices import check_choice
@@ -40,7 +41,6 @@ from soft_vit.ops.choices import check_choice
 GlobalPool = Literal["token", "avg", "attn", ""]
 
 GLOBAL_POOLS = ("token", "avg", "attn", "")
-STAGE4_KINDS = ("softmax", "soft")
 MIN_IMAGE_SIDE = 32
 
 # A leaf of symbolic tracing: it looks at sizes.
@@ -111,11 +111,10 @@ class PyramidViT(nn.Module):
         super().__init__()
         dd = {"device": device, "dtype": dtype}
         num_stages = len(depths)
-        if not len(embed_dims) == len(num_heads) == len(sr_ratios) == num_stages:
-            raise ValueError(
-                f"embed_dims, num_heads, depths and sr_ratios have {len(embed_dims)}, {len(num_heads)}, {num_stages} "
-                f"and {len(sr_ratios)} entries; give one for each stage."
-            )
+        mlp_ratios = to_ntuple(num_stages)(mlp_ratios)
+        check_stages(depths, embed_dims=embed_dims, num_heads=num_heads, sr_ratios=sr_ratios, mlp_ratios=mlp_ratios)
+        if in_chans < 1 or stem_width < 1:
+            raise ValueError(f"in_chans={in_chans} and stem_width={stem_width} must be positive, such as 3 and 32.")
         check_choice("drop_path_mode", drop_path_mode, DROP_PATH_MODES)
         kinds = stage_attentions(attention, stage4, num_stages)
         classes = [attention_class(kind) for kind in kinds]
@@ -130,7 +129,7 @@ class PyramidViT(nn.Module):
                 f"use class_token=False and global_pool='avg'."
             )
 
-        self.img_size = to_2tuple(img_size)
+        self.img_size = check_image_size(img_size)
         self.in_chans = in_chans
         self.num_classes = num_classes
         self.attention = kinds
@@ -144,7 +143,6 @@ class PyramidViT(nn.Module):
             {"num_chs": dim, "reduction": 4 * 2**i, "module": f"stages.{i}"} for i, dim in enumerate(embed_dims)
         ]
 
-        mlp_ratios = to_ntuple(num_stages)(mlp_ratios)
         drop_path_rates = rising_rates(drop_path_rate, depths)
         grids = stage_grids(self.img_size, num_stages)
         stages = []
@@ -251,11 +249,7 @@ class PyramidViT(nn.Module):
 
     def set_input_size(self, img_size: int | tuple[int, int]) -> None:
         """Make img_size (at least 32 x 32) the model's own; unless it is, position embeddings are resampled once."""
-        img_size = to_2tuple(img_size)
-        if min(img_size) < MIN_IMAGE_SIDE:
-            raise ValueError(
-                f"img_size={img_size[0]} x {img_size[1]} is too small; each side needs at least {MIN_IMAGE_SIDE}."
-            )
+        img_size = check_image_size(img_size, MIN_IMAGE_SIDE)
         if img_size == self.img_size:
             return
         for stage, grid_size in zip(self.stages, stage_grids(img_size, len(self.stages)), strict=True):
@@ -399,34 +393,3 @@ class PyramidViT(nn.Module):
         ):
             return self.forward_head(self._forward_class_token(x))
         return self.forward_head(self.forward_features(x))
-
-
-def rising_rates(rate: float, depths: Sequence[int]) -> list[list[float]]:
-    """Drop-path rates of the blocks of every stage: from 0 at the first block to rate at the last, in equal steps."""
-    steps = max(sum(depths) - 1, 1)
-    return [[rate * (sum(depths[:i]) + j) / steps for j in range(depth)] for i, depth in enumerate(depths)]
-
-
-def stage_attentions(attention: str | Sequence[str], stage4: str | None, num_stages: int) -> tuple[str, ...]:
-    """The attention's name in every stage."""
-    if isinstance(attention, str):
-        stage4 = check_choice("stage4", stage4 or "softmax", STAGE4_KINDS)
-        return (attention,) * (num_stages - 1) + ("gaussian" if stage4 == "soft" else "softmax",)
-    if len(attention) != num_stages or stage4 is not None:
-        raise ValueError(
-            f"attention={tuple(attention)!r} with stage4={stage4!r} is ambiguous; give one name and a stage4, or "
-            f"{num_stages} names and no stage4."
-        )
-    return tuple(attention)
-
-
-def split_attn_options(classes: Sequence[type], options: dict[str, Any]) -> list[dict[str, Any]]:
-    """For every stage the options that its attention has; ValueError for an option that none of them has."""
-    known = [attention_options(cls) for cls in classes]
-    for name in options:
-        if not any(name in accepted for accepted in known):
-            choices = sorted(set().union(*known))
-            raise ValueError(
-                f"{name!r} is no option of this model or of its attentions; the attentions have {', '.join(choices)}."
-            )
-    return [{name: value for name, value in options.items() if name in accepted} for accepted in known]

@@ -1,0 +1,66 @@
+"""What the arguments of a pyramid mean for its stages, and which ones no pyramid can have."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from timm.layers import to_2tuple
+
+from soft_vit.layers import attention_options
+from soft_vit.ops.choices import check_choice
+
+STAGE4_KINDS = ("softmax", "soft")
+
+
+def check_image_size(img_size: int | tuple[int, int], minimum: int = 1) -> tuple[int, int]:
+    """Height and width from a side or both; ValueError unless there are two of at least `minimum` pixels."""
+    size = tuple(to_2tuple(img_size))
+    if len(size) != 2:
+        raise ValueError(f"img_size={size} is no size of an image; give one side, or a height and a width.")
+    if min(size) < minimum:
+        raise ValueError(f"img_size={size[0]} x {size[1]} is too small; each side needs at least {minimum}.")
+    return size
+
+
+def check_stages(depths: Sequence[int], **arguments: Sequence[float]) -> None:
+    """ValueError unless every argument has a positive entry for each stage, and the last stage a block."""
+    for name, values in arguments.items():
+        if len(values) != len(depths):
+            raise ValueError(
+                f"{name}={tuple(values)} has {len(values)} entries and depths={tuple(depths)} {len(depths)}; give one "
+                f"for each stage."
+            )
+        if min(values) <= 0:
+            raise ValueError(f"{name}={tuple(values)} leaves a stage without any; use positive numbers.")
+    if min(depths) < 0 or depths[-1] < 1:
+        raise ValueError(f"depths={tuple(depths)} leaves the last stage without a block; use at least one there.")
+
+
+def rising_rates(rate: float, depths: Sequence[int]) -> list[list[float]]:
+    """Drop-path rates of the blocks of every stage: from 0 at the first block to rate at the last, in equal steps."""
+    steps = max(sum(depths) - 1, 1)
+    return [[rate * (sum(depths[:i]) + j) / steps for j in range(depth)] for i, depth in enumerate(depths)]
+
+
+def stage_attentions(attention: str | Sequence[str], stage4: str | None, num_stages: int) -> tuple[str, ...]:
+    """The attention's name in every stage."""
+    if isinstance(attention, str):
+        stage4 = check_choice("stage4", stage4 or "softmax", STAGE4_KINDS)
+        return (attention,) * (num_stages - 1) + ("gaussian" if stage4 == "soft" else "softmax",)
+    if len(attention) != num_stages or stage4 is not None:
+        raise ValueError(
+            f"attention={tuple(attention)!r} with stage4={stage4!r} is ambiguous; give one name and a stage4, or "
+            f"{num_stages} names and no stage4."
+        )
+    return tuple(attention)
+
+
+def split_attn_options(classes: Sequence[type], options: dict[str, Any]) -> list[dict[str, Any]]:
+    """For every stage the options that its attention has; ValueError for an option that none of them has."""
+    known = [attention_options(cls) for cls in classes]
+    for name in options:
+        if not any(name in accepted for accepted in known):
+            choices = sorted(set().union(*known))
+            raise ValueError(
+                f"{name!r} is no option of this model or of its attentions; the attentions have {', '.join(choices)}."
+            )
+    return [{name: value for name, value in options.items() if name in accepted} for accepted in known]
