@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import math
 import re
 import warnings
 from collections.abc import Mapping, MutableMapping
@@ -240,8 +241,15 @@ def resample_to_stage(pos_embed: Tensor, stage: nn.Module, name: str) -> Tensor:
     """A position embedding of a square grid `[1, P + n*n, C]`, resampled to the stage's grid."""
     prefix = stage.num_prefix_tokens
     count = pos_embed.shape[1] - prefix
-    side = int(count**0.5)
+    side = math.isqrt(count)
     if side * side != count:
+        # The grid of a model that is like this one but for its class token.
+        other = pos_embed.shape[1] - (1 - prefix)
+        if math.isqrt(other) ** 2 == other:
+            raise ValueError(
+                f"{name} has the positions of a square grid {'without' if prefix else 'and'} a class token, and the "
+                f"model has {'one' if prefix else 'none'}; create the model with class_token={not prefix}."
+            )
         raise ValueError(
             f"{name} has {count} positions, which are no square grid, and the model has {stage.grid_size[0]} x "
             f"{stage.grid_size[1]}; create the model with the img_size that the weights were trained with."

@@ -237,6 +237,22 @@ def test_weights_of_another_model(weights, name, options, message, tmp_path):
     assert len(str(refused.value).splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("trained", "created", "message"),
+    [
+        (dict(), dict(class_token=False), r"grid and a class token, and the model has none; .* class_token=True\."),
+        (dict(class_token=False), dict(), r"grid without a class token, and the model has one; .* class_token=False\."),
+        (dict(img_size=(64, 96)), dict(), "384 positions, which are no square grid, and the model has 16 x 16"),
+    ],
+    ids=["class token", "no class token", "oblong"],
+)
+def test_positions_of_another_kind(trained, created, message):
+    pool = dict(img_size=64, global_pool="avg")
+    weights = timm.create_model("soft_pico", **{**pool, **trained}).state_dict()
+    with pytest.raises(ValueError, match=message):
+        checkpoint_filter_fn(weights, timm.create_model("soft_pico", **{**pool, **created}))
+
+
 def test_a_refused_file_leaves_the_model_as_it_was(pico_weights, tmp_path):
     path = tmp_path / "file.pth"
     torch.save(released_state_dict(), path)
