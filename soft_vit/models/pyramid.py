@@ -78,6 +78,10 @@ class PyramidViT(nn.Module):
     mlp_chunks: parts of the tokens that an MLP is computed on one after the other, see `apply_in_chunks`.
     attn_options: options of the attentions, such as inverse="cholesky" or max_bottleneck=(7, 7); each goes to the
         stages whose attention has it.
+
+    Where a head on the class token is all that reads the last block, that block computes the class token alone. Hooks
+    on the block, its attention, its stage or `norm` are seen; for those on layers deeper inside, and before a graph is
+    traced to extract features from, set the attribute `skip_unread = False`.
     """
 
     def __init__(
@@ -136,7 +140,6 @@ class PyramidViT(nn.Module):
         self.depths = tuple(depths)
         self.embed_dims = tuple(embed_dims)
         self.has_class_token = class_token
-        # Of the last block, a head on the class token reads the class token alone.
         self.skip_unread = True
         self.num_features = self.head_hidden_size = embed_dims[-1]
         self.feature_info = [

@@ -3,6 +3,7 @@
 import pytest
 import timm
 import torch
+from torchvision.models.feature_extraction import create_feature_extractor
 
 import soft_vit  # noqa: F401 - registers the models
 
@@ -66,6 +67,13 @@ def test_a_hook_sees_all_tokens(name):
     )
     model(image())
     assert seen == [1 + 3 * 4]
+
+
+def test_a_traced_graph_has_all_tokens_on_request():
+    model = double("soft_pico").eval()
+    model.skip_unread = False
+    extracted = create_feature_extractor(model, ["stages.3.blocks.0.mlp.fc2"])(image())
+    assert extracted["stages.3.blocks.0.mlp.fc2"].shape == (2, 1 + 3 * 4, 160)
 
 
 def test_with_gradient_checkpointing():
