@@ -10,8 +10,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-# Read when torch is first imported. OpenMP's threads otherwise spin for long while they wait for each other; as soon as
-# another program wants a core, a training step on a CPU takes ten times as long. So little costs nothing measurable.
+# Read when torch is first imported; tools/train.py says why.
 os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
 # For the sake of its data: a timm model takes the place of its model.

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import math
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ from soft_vit.engine.throughput_hook import ThroughputHook
 from soft_vit.engine.trained_config import trained_cfg
 from soft_vit.engine.unwrapping import unwrapped
 from soft_vit.models.soft import MODELS
-from soft_vit.weights.files import write_atomically
+from soft_vit.weights.files import require_place, write_atomically
 
 __all__ = ["confusion_csv", "evaluate", "metrics_table", "per_class_csv"]
 
@@ -88,8 +87,7 @@ def evaluate(
     if crop_pct is not None and not 0 < crop_pct <= 1:
         raise UserError(f"crop_pct is {crop_pct}; give a share above 0 and at most 1, such as 0.875.")
     for path in (out, per_class, confusion):
-        if path is not None:
-            _require_writable(Path(path))
+        _require_place(path)
     cfg = prepare(config, work_dir, options, launcher)
     if not cfg.get("test_dataloader"):
         raise UserError(f"The config {cfg.filename} has no test_dataloader; give one that has test images.")
@@ -149,11 +147,13 @@ def evaluate(
     return metrics
 
 
-def _require_writable(path: Path) -> None:
+def _require_place(path: str | Path | None) -> None:
     """Raises UserError before a test, and not after it, where its results cannot be written."""
-    folder = next(parent for parent in path.absolute().parents if os.path.exists(parent))
-    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise UserError(f"Nothing can be written to {path}; give a file in a folder that can be written to.")
+    try:
+        if path is not None:
+            require_place(path)
+    except ValueError as error:
+        raise UserError(str(error)) from error
 
 
 def _classifies(cfg: Config) -> bool:
