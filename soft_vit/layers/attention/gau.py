@@ -49,9 +49,9 @@ def linear_form(
     starts = torch.arange(0, N, chunk_size, device=v.device)
     count = (N - starts).clamp(max=chunk_size)[:, None, None]
     x = squared_relu_attention(*chunks, count, dropout_p).flatten(1, 2)[:, :N]
-    # Divided before it is summed, half precision holds the sum wherever it holds the average.
-    k_linear, v = k_linear * N**-0.5, v * N**-0.5
-    return x + q_linear @ (k_linear.mT @ v).to(q_linear.dtype)
+    # Divided half before the sum, which fp16 could not hold, and half behind it, as small keys would be rounded.
+    mean = (k_linear * N**-0.5).mT @ v * N**-0.5
+    return x + q_linear @ mean.to(q_linear.dtype)
 
 
 # Leaves of symbolic tracing: they look at sizes.
