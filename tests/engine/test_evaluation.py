@@ -16,10 +16,8 @@ from PIL import Image
 from timm.data import create_transform
 
 from soft_vit.datasets import CLASSES, ShapeImages
-from soft_vit.engine import TimmEvalCrop, UserError, evaluate, throughput_hook
-from soft_vit.engine.eval_data import View, class_names, set_view, timm_view, view_of_config
+from soft_vit.engine import UserError, evaluate
 from soft_vit.engine.evaluation import confusion_csv, metrics_table, per_class_csv
-from soft_vit.engine.throughput_hook import ThroughputHook
 from soft_vit.weights.folders import RESOURCES
 
 DEMO = Path(__file__).parents[2] / "configs" / "demo" / "soft_pico_shapes.py"
@@ -394,120 +392,6 @@ def test_classes_that_are_not_the_models(own, same_classes):
     runner = SimpleNamespace(model=model, test_dataloader=SimpleNamespace(dataset=dataset))
     with pytest.raises(UserError, match=f"tells {own} classes apart and the test images have 10"):
         TestedModelHook(same_classes=same_classes).before_test(runner)
-
-
-def config(pipeline: list, **dataset) -> Config:
-    loader = {"dataset": {"type": "AnyDataset", "pipeline": pipeline, **dataset}}
-    return Config({"test_dataloader": loader, "model": {"type": "AnyModel"}})
-
-
-RESIZE = {"type": "ResizeEdge", "scale": 256, "interpolation": "bilinear"}
-
-
-@pytest.mark.parametrize(
-    ("cfg", "asked", "expected"),
-    [
-        (config([{"type": "TimmEvalCrop", "img_size": 224, "crop_pct": 0.9}]), (288, None), View(288, 0.9)),
-        (config([{"type": "TimmEvalCrop", "img_size": 224}]), (None, 1.0), View(224, 1.0)),
-        (config([RESIZE, {"type": "CenterCrop", "crop_size": 224}]), (192, None), View(192, 0.875, "bilinear")),
-        (config([], size=64), (96, None), View(96, 1.0)),
-        (config([], size=64), (None, 0.8), View(64, 0.8)),
-        (config([]), (100, None), View(100, 0.875)),
-    ],
-)
-def test_view_of_a_config(cfg, asked, expected):
-    assert view_of_config(cfg, *asked) == expected
-
-
-def test_view_needs_a_size():
-    with pytest.raises(UserError, match="img_size beside crop_pct"):
-        view_of_config(config([]), None, 0.9)
-
-
-def test_view_is_set_between_loading_and_packing():
-    cfg = config([{"type": "LoadImageFromFile"}, RESIZE, {"type": "PackInputs", "meta_keys": ()}], size=64)
-    set_view(cfg, View(96, 0.9, "lanczos", "squash", (0.5, 0.4, 0.3), (0.2, 0.2, 0.2)))
-    crop = {"type": "TimmEvalCrop", "img_size": 96, "crop_pct": 0.9, "interpolation": "lanczos", "crop_mode": "squash"}
-    dataset = cfg.test_dataloader.dataset
-    assert dataset.pipeline == [{"type": "LoadImageFromFile"}, crop, {"type": "PackInputs", "meta_keys": ()}]
-    assert dataset.size == 96
-    assert cfg.data_preprocessor.mean == pytest.approx([127.5, 102, 76.5])
-    assert cfg.data_preprocessor.std == pytest.approx([51, 51, 51])
-
-
-def test_view_reaches_the_data_sets_inside_of_others():
-    inner = [{"type": "RepeatDataset", "dataset": {"type": "A", "size": 8}}, {"type": "B", "pipeline": [RESIZE]}]
-    cfg = Config({"test_dataloader": {"dataset": {"type": "ConcatDataset", "datasets": inner}}, "model": {}})
-    set_view(cfg, view_of_config(cfg, 96, None))
-    repeated, other = cfg.test_dataloader.dataset.datasets
-    assert repeated.dataset.size == 96
-    for dataset in (repeated.dataset, other):
-        assert [transform.type for transform in dataset.pipeline] == ["TimmEvalCrop", "PackInputs"]
-        assert dataset.pipeline[0].img_size == 96
-    assert "pipeline" not in cfg.test_dataloader.dataset
-
-
-def test_view_of_timm_is_the_one_it_reports():
-    cfg = {"input_size": (3, 224, 224), "crop_pct": 0.875, "test_input_size": (3, 288, 288), "test_crop_pct": 1.0}
-    assert (timm_view(cfg).img_size, timm_view(cfg).crop_pct) == (288, 1.0)
-    assert (timm_view(cfg, 320, 0.9).img_size, timm_view(cfg, 320, 0.9).crop_pct) == (320, 0.9)
-    with pytest.raises(UserError, match="not square"):
-        timm_view({"input_size": (3, 224, 192)})
-
-
-@pytest.mark.parametrize(
-    ("size", "crop_pct", "interpolation", "crop_mode"),
-    [(48, 0.875, "bicubic", "center"), (33, 1.0, "bilinear", "center"), (40, 0.9, "bicubic", "squash")],
-)
-@pytest.mark.parametrize("as_array", [False, True])
-def test_crop_is_timms(size, crop_pct, interpolation, crop_mode, as_array):
-    pixels = np.random.default_rng(0).integers(0, 256, (61, 83, 3), dtype=np.uint8)
-    image = Image.fromarray(pixels)
-    result = TimmEvalCrop(size, crop_pct, interpolation, crop_mode)({"img": pixels if as_array else image})
-    # Normalised by nothing, timm's own values are pixels / 255.
-    options = {"crop_pct": crop_pct, "interpolation": interpolation, "crop_mode": crop_mode}
-    expected = create_transform(size, mean=(0.0,) * 3, std=(1.0,) * 3, **options)(image)
-    assert result["img_shape"] == (size, size)
-    np.testing.assert_allclose(result["img"].transpose(2, 0, 1) / 255, expected.numpy(), atol=1e-6)
-
-
-def test_names_come_from_the_first_that_has_them(tmp_path):
-    listed = list_of_classes(tmp_path)
-    meta = {"dataset_meta": {"classes": [f"n{i}" for i in range(10)]}}
-    shapes_split = {"type": "ShapesDataset", "length": 4, "pipeline": []}
-    cfg = Config({"train_dataloader": {"dataset": shapes_split}})
-    assert class_names(Config({}), 10, meta, listed) == list(CLASSES)
-    assert class_names(cfg, 10, meta) == [f"n{i}" for i in range(10)]
-    assert class_names(cfg, 10, {}) == list(CLASSES)
-    imagenet = class_names(Config({}), 1000, {})
-    assert (len(imagenet), imagenet[0], imagenet[999]) == (1000, "n01440764", "n15075141")
-    with pytest.raises(UserError, match="names 10 classes and the model has 12"):
-        class_names(cfg, 12, {}, listed)
-    with pytest.raises(UserError, match="--classes"):
-        class_names(Config({}), 12, {})
-
-
-def test_rates_leave_the_first_batch_out(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(throughput_hook.time, "perf_counter", lambda: now[0])
-
-    class Classifier(torch.nn.Linear):
-        def forward(self, x: torch.Tensor, mode: str = "tensor") -> torch.Tensor:
-            now[0] += 1 if mode == "tensor" else 2
-            return self(x) if mode == "predict" else x
-
-    model, hook = Classifier(2, 2), ThroughputHook()
-    runner = SimpleNamespace(model=model)
-    for batches, loop, forward in (((8, 8, 4), 12 / 8, 12 / 2), ((5,), 5 / 4, 5 / 1)):
-        hook.before_test_epoch(runner)
-        for count in batches:
-            now[0] += 1
-            model(torch.zeros(count, 2), mode="predict")
-            hook.after_test_iter(runner, 0, outputs=[None] * count)
-        hook.after_test_epoch(runner)
-        assert hook.rates() == pytest.approx({"images_per_second/loop": loop, "images_per_second/forward": forward})
-    assert not model._forward_hooks
-    assert not model._forward_pre_hooks
 
 
 def test_tables():
