@@ -44,6 +44,16 @@ def to_bf16(x):
 
 
 @triton.jit
+def column_offsets(stride_column, BLOCK_COLUMNS: tl.constexpr, MULTIPLE: tl.constexpr):
+    """Where columns begin, `[1, BLOCK_COLUMNS]`; MULTIPLE: a number that divides stride_column."""
+    offsets = tl.arange(0, BLOCK_COLUMNS)[None, :] * stride_column
+    if MULTIPLE > 1:
+        # Triton sees by itself what 16 divides, and nothing less: 14 x 14 tokens in maps would be read one by one.
+        offsets = tl.multiple_of(offsets, (MULTIPLE, MULTIPLE))
+    return offsets
+
+
+@triton.jit
 def load_tile(
     pointer,
     rows,
@@ -56,14 +66,10 @@ def load_tile(
 ):
     """Rows of a matrix `[num_rows, COLUMNS]`, zero outside of it. Zeros add nothing to any sum here.
 
-    MULTIPLE: a number that divides stride_column; whoever calls says so of num_rows.
+    MULTIPLE: as in `column_offsets`; whoever calls says so of num_rows.
     """
     columns = tl.arange(0, BLOCK_COLUMNS)
-    offsets = columns[None, :] * stride_column
-    if MULTIPLE > 1:
-        # Triton sees by itself what 16 divides, and nothing less: 14 x 14 tokens in maps would be read one by one.
-        offsets = tl.multiple_of(offsets, (MULTIPLE, MULTIPLE))
-    pointers = pointer + rows[:, None] * stride_row + offsets
+    pointers = pointer + rows[:, None] * stride_row + column_offsets(stride_column, BLOCK_COLUMNS, MULTIPLE)
     return tl.load(pointers, mask=(rows[:, None] < num_rows) & (columns[None, :] < COLUMNS), other=0.0)
 
 
@@ -92,10 +98,7 @@ def store_tile(
 ):
     """Store an fp32 tile in the dtype of the pointer; MULTIPLE as in `load_tile`."""
     columns = tl.arange(0, BLOCK_COLUMNS)
-    offsets = columns[None, :] * stride_column
-    if MULTIPLE > 1:
-        offsets = tl.multiple_of(offsets, (MULTIPLE, MULTIPLE))
-    pointers = pointer + rows[:, None] * stride_row + offsets
+    pointers = pointer + rows[:, None] * stride_row + column_offsets(stride_column, BLOCK_COLUMNS, MULTIPLE)
     if pointer.dtype.element_ty == tl.bfloat16:
         tile = to_bf16(tile)
     else:
