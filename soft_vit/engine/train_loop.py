@@ -42,9 +42,11 @@ def _batches(runner: Runner, epoch: int, first: int) -> Iterator[Any]:
 
 def _require_batch(loader: DataLoader) -> None:
     if len(loader) == 0:
+        # The loader's own number is None where the config names a batch sampler.
+        images, batch_size = len(loader.dataset), loader.batch_sampler.batch_size
         raise UserError(
-            f"The training data has {len(loader.dataset)} images, and a batch of {loader.batch_size} in each process "
-            "needs more; set train_dataloader.batch_size lower, or its drop_last to False."
+            f"The training data has {images} images, and a batch of {batch_size} in each process needs more; set "
+            "train_dataloader.batch_size lower, or its drop_last to False."
         )
 
 
