@@ -44,7 +44,6 @@ def backward(
     grad_tokens: Tensor,
     inverse: str,
     normalize: bool,
-    precision: str,
 ) -> Tensor:
     """The gradient of `K1^T v`; fills grad_tokens `[P, M, D]` with what A adds to that of the bottleneck tokens."""
     with full_precision_backward(partial):

@@ -30,17 +30,18 @@ def unsupported(
         return reason
     if inverse == "eigh" or (inverse == "newton" and (gradient == "unrolled" or start == "guarded_batch")):
         return "has no form of inverse='eigh', start='guarded_batch' and gradient='unrolled'"
-    tensors = (q, bottleneck, v) if residual is None else (q, bottleneck, v, residual)
-    if any(tensor.dtype not in DTYPES for tensor in tensors):
-        return "takes float32, bfloat16 and float16"
-    if any(tensor.device != q.device for tensor in tensors):
-        return "takes tensors of one device"
-    if any(tensor.dim() != 4 or 0 in tensor.shape for tensor in tensors):
-        return "takes non-empty tensors [B, H, N, D]"
-    same = q.shape[:3] == v.shape[:3] and q.shape[:2] == bottleneck.shape[:2] and q.shape[3] == bottleneck.shape[3]
+    for x in (q, bottleneck, v) if residual is None else (q, bottleneck, v, residual):
+        if x.dtype not in DTYPES:
+            return "takes float32, bfloat16 and float16"
+        if x.device != q.device:
+            return "takes tensors of one device"
+        if x.dim() != 4 or 0 in x.shape:
+            return "takes non-empty tensors [B, H, N, D]"
+    (B, H, N, D), (*_, M, _), Dv = q.shape, bottleneck.shape, v.shape[3]
+    same = bottleneck.shape == (B, H, M, D) and v.shape == (B, H, N, Dv)
     if not same or (residual is not None and residual.shape != v.shape):
         return "takes q [B, H, N, D], bottleneck [B, H, M, D] and v and residual [B, H, N, Dv], without broadcasting"
-    width = max(q.shape[-1], v.shape[-1])
+    width = max(D, Dv)
     if width > MAX_HEAD_DIM:
         return f"takes at most {MAX_HEAD_DIM} channels a head, not {width}"
     return lacking_in_gpus(wide_heads=width > 32)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
-from torch import Tensor
 
 # Tokens of one program in a pass over N. Chunks depend on N alone, so that the order of a sum, and with it the last bit
 # of an image's result, does not depend on the batch.
@@ -104,9 +103,9 @@ def solve_options(size: int, width: int, precision: str) -> dict[str, int | str]
     }
 
 
-def product_precision(q: Tensor, v: Tensor) -> str:
+def product_precision(*dtypes: torch.dtype) -> str:
     """The PRECISION of products over N (see tiles.py) that is as exact as fp32 beside the rounding of these dtypes."""
-    return "ieee" if torch.float32 in (q.dtype, v.dtype) else "split"
+    return "ieee" if torch.float32 in dtypes else "split"
 
 
 def newton_options(size: int) -> dict[str, int | str]:

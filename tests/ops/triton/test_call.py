@@ -7,7 +7,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from soft_vit.ops.triton.call import call
+from soft_vit.ops.triton.call import Launch
 
 
 class Kernel:
@@ -20,7 +20,8 @@ class Kernel:
 
     def __getitem__(self, grid):
         def launch(*arguments, **options):
-            self.bound.append((grid, arguments, options))
+            x, *numbers = arguments
+            self.bound.append((grid, x.data_ptr(), numbers, options))
             return Compiled(self) if self.compiles else None
 
         return launch
@@ -34,22 +35,24 @@ class Compiled:
         return lambda *arguments: self.kernel.called.append((grid, arguments))
 
 
-def test_binds_once_for_each_kind_of_call():
-    kernel, x, options = Kernel(), torch.zeros(64), dict(num_warps=4, PRECISION="ieee", BLOCK=16)
+def test_binds_once_for_each_alignment():
+    kernel, x = Kernel(), torch.zeros(64)
+    launch = Launch(kernel, (3, 1, 1), (64,), dict(num_warps=4, PRECISION="ieee", BLOCK=16))
     for _ in range(2):
-        call(kernel, (3, 1, 1), [x], (64,), options)
+        launch(x)
     # Constants in the order of the signature, options of the launch left out.
-    assert (len(kernel.bound), kernel.called) == (1, [((3, 1, 1), (x, 64, 16, "ieee"))])
-    others = [(x[1:], 64, options), (x.half(), 64, options), (x, 1, options), (x, 64, options | dict(BLOCK=32))]
-    for tensor, size, its_options in others:
-        call(kernel, (3, 1, 1), [tensor], (size,), its_options)
-    assert (len(kernel.bound), len(kernel.called)) == (5, 1)
-    call(kernel, (7, 1, 1), [x.clone()], (64,), options)
-    assert (len(kernel.bound), len(kernel.called)) == (5, 2)
+    assert kernel.called == [((3, 1, 1), (x.data_ptr(), 64, 16, "ieee"))]
+    launch(x[1:])
+    assert kernel.bound == [((3, 1, 1), tensor.data_ptr(), [64], launch.options) for tensor in (x, x[1:])]
+    # As many bytes beyond an aligned address.
+    launch(x[5:])
+    launch(x.clone())
+    assert (len(kernel.bound), len(kernel.called)) == (2, 3)
 
 
 def test_interpreter_compiles_nothing():
     kernel = Kernel(compiles=False)
+    launch = Launch(kernel, (1, 1, 1), (1,), {"BLOCK": 16, "PRECISION": "ieee"})
     for _ in range(2):
-        call(kernel, (1, 1, 1), [torch.zeros(1)], (1,), {"BLOCK": 16, "PRECISION": "ieee"})
+        launch(torch.zeros(1))
     assert len(kernel.bound) == 2
