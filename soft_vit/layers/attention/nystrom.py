@@ -1,38 +1,16 @@
 """Nystroemformer: softmax attention through landmarks (Xiong et al. 2021, arXiv 2102.03902)."""
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention, grid_limit
+from soft_vit.layers.attention.landmarks import LANDMARKS, Landmarks, landmark_tokens
 from soft_vit.layers.attention.local_conv import local_conv
 from soft_vit.ops.choices import check_choice
 from soft_vit.ops.nystrom import PSEUDO_INVERSES, PseudoInverse, nystrom_attention
-
-Landmarks = Literal["grid", "segment"]
-
-LANDMARKS = ("grid", "segment")
-
-
-def landmark_tokens(
-    x: Tensor, feat_size: tuple[int, int], sr_ratio: int, limit: tuple[int, int] | None, landmarks: Landmarks
-) -> Tensor:
-    """Averages `[B, H, M, D]` of tokens `[B, H, N, D]`: over a grid of windows of the map, or over runs of tokens.
-
-    There are as many as whole windows of side sr_ratio, at least one and at most `limit` on each side of the map.
-    Where they do not divide the tokens, neighbouring windows overlap by a token.
-    """
-    grid = tuple(max(1, length // sr_ratio) for length in feat_size)
-    if limit is not None:
-        grid = (min(grid[0], limit[0]), min(grid[1], limit[1]))
-    maps = x.flatten(0, 1).mT
-    if landmarks == "segment":
-        tokens = F.adaptive_avg_pool1d(maps, grid[0] * grid[1])
-    else:
-        tokens = F.adaptive_avg_pool2d(maps.unflatten(2, feat_size), grid).flatten(2)
-    return tokens.mT.unflatten(0, x.shape[:2])
 
 
 def local_residual(v: Tensor, weight: Tensor, feat_size: tuple[int, int]) -> Tensor:

@@ -2,7 +2,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from soft_vit.layers.attention.nystrom import NystromAttention, landmark_tokens, local_residual
+from soft_vit.layers.attention.landmarks import landmark_tokens
+from soft_vit.layers.attention.nystrom import NystromAttention, local_residual
 
 
 def test_grid_landmarks_are_window_averages() -> None:
