@@ -24,21 +24,21 @@ COMMANDS = commands(TEXT)
 def test_worked_example_of_an_attention(tmp_path, monkeypatch):
     """As printed: the file as a module of its package, the lines where the table is, the test case by itself."""
     file, lines, case = blocks(TEXT, "python")
-    (tmp_path / "efficient.py").write_text(file)
+    (tmp_path / "relu.py").write_text(file)
     monkeypatch.setattr(attention, "__path__", [*attention.__path__, str(tmp_path)])
     names = {}
     try:
         exec(lines, dict(vars(attention)))
         exec(case, names)
         names["test_equals_the_dense_formula"]()
-        assert "efficient_pyramid_tiny" in soft._model_table()
-        model = timm.create_model("soft_pico", attention="efficient", img_size=64).eval()
-        assert type(model.stages[0].blocks[0].attn).__name__ == "EfficientAttention"
+        assert "relu_pyramid_tiny" in soft._model_table()
+        model = timm.create_model("soft_pico", attention="relu", img_size=64).eval()
+        assert type(model.stages[0].blocks[0].attn).__name__ == "ReluAttention"
         assert model(torch.randn(1, 3, 64, 64)).isfinite().all()
     finally:
-        attention.ATTENTIONS.pop("efficient", None)
-        sys.modules.pop("soft_vit.layers.attention.efficient", None)
-        vars(attention).pop("efficient", None)
+        attention.ATTENTIONS.pop("relu", None)
+        sys.modules.pop("soft_vit.layers.attention.relu", None)
+        vars(attention).pop("relu", None)
 
 
 @pytest.mark.parametrize("place", [0, 2])
@@ -110,7 +110,7 @@ def test_continuous_integration_gives_the_same_commands():
 
 def test_paths_exist():
     # What the example makes.
-    example = {"soft_vit/layers/attention/efficient.py", "tests/layers/attention/test_efficient.py"}
+    example = {"soft_vit/layers/attention/relu.py", "tests/layers/attention/test_relu.py"}
     missing = {path for path in named_paths(TEXT) if not any(ROOT.glob(path.rstrip("/")))}
     assert missing == example
 

@@ -33,6 +33,11 @@ def elu_features(x: Tensor) -> Tensor:
     return torch.where(x > 0, x + 1, x.clamp(max=0).exp())
 
 
+def relu_features(x: Tensor) -> Tensor:
+    """`relu(x)`, at least fp32."""
+    return at_least_float32(x).relu()
+
+
 def linear_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Each token attends to all of them; time and memory are linear in N.
 

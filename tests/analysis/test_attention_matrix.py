@@ -25,6 +25,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("soft", {"inverse": "cholesky", "max_bottleneck": (2, 2)}),
     ("gaussian", {"normalize": True}),
     ("spatial_reduction", {"linear": True}),
+    ("linear", {"features": "relu"}),
     ("linformer", {"sharing": "none"}),
     ("linformer", {"sharing": "kv"}),
     ("performer", {"kernel": "relu"}),
@@ -58,15 +59,15 @@ def tokens() -> Tensor:
     return torch.randn(2, N, DIM, dtype=torch.float64)
 
 
-def heads(x: Tensor) -> Tensor:
+def heads(x: Tensor, count: int = HEADS) -> Tensor:
     """`[B, N, C]` to `[B, H, N, C / H]`."""
-    return x.unflatten(2, (HEADS, -1)).transpose(1, 2)
+    return x.unflatten(2, (count, -1)).transpose(1, 2)
 
 
 def values_of(attn: Attention, x: Tensor) -> Tensor:
     """The values `[B, H, M, D]` by the layer that makes them, by its usual names."""
     if hasattr(attn, "qkv"):
-        return heads(attn.qkv(x).chunk(3, dim=-1)[2])
+        return heads(attn.qkv(x).chunk(3, dim=-1)[2], attn.num_heads)
     if hasattr(attn, "kv"):
         x = attn.reduce(x, GRID) if hasattr(attn, "reduce") else x
         return heads(attn.kv(x).chunk(2, dim=-1)[1])
@@ -86,6 +87,12 @@ def output_by(matrix: Tensor, attn: Attention, x: Tensor) -> Tensor:
         maps = v.permute(0, 3, 1, 2).reshape(-1, HEADS, *GRID)
         maps = F.conv2d(maps, attn.local.weight, padding=attn.local.weight.shape[-1] // 2, groups=HEADS)
         mixed = mixed + maps.reshape(2, -1, HEADS, N).permute(0, 2, 3, 1)
+    if hasattr(attn, "dwconv"):
+        kernels = attn.dwconv.weight.repeat(DIM // attn.dwconv.out_channels, 1, 1, 1)
+        bias = attn.dwconv.bias.repeat(DIM // attn.dwconv.out_channels)
+        maps = v.transpose(1, 2).flatten(2).mT.unflatten(2, GRID)
+        maps = F.conv2d(maps, kernels, bias, padding=attn.dwconv.padding, groups=DIM)
+        mixed = mixed + heads(maps.flatten(2).mT)
     x_mixed = mixed.transpose(1, 2).flatten(2)
     if hasattr(attn, "uv"):
         x_mixed = x_mixed * F.silu(attn.uv(x)).chunk(2, dim=-1)[0]
@@ -103,7 +110,7 @@ def test_matrix_reproduces_the_output(name: str, options: dict[str, Any], monkey
     attn, x = make(name, **options), tokens()
     with torch.no_grad():
         expected, matrix = attn(x, GRID), attention_matrix(attn, x, GRID)
-        assert matrix.shape[:3] == (2, 1 if name == "gau" else HEADS, N)
+        assert matrix.shape[:3] == (2, {"gau": 1, "hydra": DIM}.get(name, HEADS), N)
         assert relative_error(output_by(matrix, attn, x), expected) <= TOLERANCE
 
 
@@ -167,12 +174,14 @@ def performer(attn: Attention, x: Tensor) -> Tensor:
     return F.normalize(q @ k.mT, p=1, dim=-1)
 
 
+def window_averages(x: Tensor) -> Tensor:
+    """Of tokens `[B, H, N, D]` over windows of two by two, or by three where one is left over."""
+    return F.adaptive_avg_pool2d(x.mT.unflatten(3, GRID).flatten(0, 1), (3, 4)).flatten(2).mT.unflatten(0, (2, HEADS))
+
+
 def nystrom(attn: Attention, x: Tensor) -> Tensor:
     q, k = queries_and_keys(attn, x)
-    q_landmarks, k_landmarks = (
-        F.adaptive_avg_pool2d(y.mT.unflatten(3, GRID).flatten(0, 1), (3, 4)).flatten(2).mT.unflatten(0, (2, HEADS))
-        for y in (q, k)
-    )
+    q_landmarks, k_landmarks = window_averages(q), window_averages(k)
     middle = torch.linalg.pinv(scores(q_landmarks, k_landmarks).softmax(-1))
     return scores(q, k_landmarks).softmax(-1) @ middle @ scores(q_landmarks, k).softmax(-1)
 
@@ -180,6 +189,56 @@ def nystrom(attn: Attention, x: Tensor) -> Tensor:
 def linear(attn: Attention, x: Tensor) -> Tensor:
     q, k = (F.elu(part) + 1 for part in queries_and_keys(attn, x))
     return F.normalize(q @ k.mT, p=1, dim=-1)
+
+
+def linear_relu(attn: Attention, x: Tensor) -> Tensor:
+    q, k = (part.relu() for part in queries_and_keys(attn, x))
+    return F.normalize(q @ k.mT, p=1, dim=-1)
+
+
+def cosformer(attn: Attention, x: Tensor) -> Tensor:
+    q, k = (part.relu() for part in queries_and_keys(attn, x))
+    place = torch.arange(N, dtype=x.dtype)
+    return F.normalize(q @ k.mT * torch.cos(torch.pi / 2 * (place[:, None] - place) / N), p=1, dim=-1)
+
+
+def focused(attn: Attention, x: Tensor) -> Tensor:
+    q, k = (
+        part.pow(3) * (part.norm(dim=-1, keepdim=True) / part.pow(3).norm(dim=-1, keepdim=True))
+        for part in (part.relu() + 1e-6 for part in queries_and_keys(attn, x))
+    )
+    return F.normalize(q @ k.mT, p=1, dim=-1)
+
+
+def efficient(attn: Attention, x: Tensor) -> Tensor:
+    q, k = queries_and_keys(attn, x)
+    return q.softmax(-1) @ k.softmax(-2).mT
+
+
+def sima(attn: Attention, x: Tensor) -> Tensor:
+    q, k = (part / part.abs().sum(-2, keepdim=True) for part in queries_and_keys(attn, x))
+    return q @ k.mT
+
+
+def hydra(attn: Attention, x: Tensor) -> Tensor:
+    q, k, _ = attn.qkv(x).chunk(3, dim=-1)
+    q, k = (part / part.square().sum(-1, keepdim=True).sqrt() for part in (q, k))
+    return q.mT[..., :, None] * k.mT[..., None, :]
+
+
+def agent(attn: Attention, x: Tensor) -> Tensor:
+    q, k = queries_and_keys(attn, x)
+    agents = window_averages(q)
+    return scores(q, agents).softmax(-1) @ scores(agents, k).softmax(-1)
+
+
+def skyformer(attn: Attention, x: Tensor) -> Tensor:
+    """By the Nystroem form of the kernel between all queries and keys: its corner of queries against keys."""
+    q, k = (part / attn.head_dim**0.25 for part in queries_and_keys(attn, x))
+    both, landmarks = torch.cat([q, k], dim=2), torch.cat([window_averages(q), window_averages(k)], dim=2)
+    middle = kernel(landmarks, landmarks) + attn.ridge * torch.eye(2 * 12, dtype=x.dtype)
+    lifted = kernel(both, landmarks) @ torch.linalg.inv(middle) @ kernel(landmarks, both)
+    return lifted[:, :, :N, N:]
 
 
 def local(attn: Attention, x: Tensor) -> Tensor:
@@ -255,6 +314,14 @@ FORMULAS = [
     (bigbird, "bigbird", {"block_size": 8, "num_random": 1}),
     (synthesizer, "synthesizer", {}),
     (gau, "gau", {"chunk_size": 16}),
+    (linear_relu, "linear", {"features": "relu"}),
+    (cosformer, "cosformer", {}),
+    (focused, "focused", {}),
+    (efficient, "efficient", {}),
+    (sima, "sima", {}),
+    (hydra, "hydra", {}),
+    (agent, "agent", {}),
+    (skyformer, "skyformer", {}),
 ]
 
 

@@ -3,11 +3,16 @@
 from inspect import signature
 from typing import Any
 
+from soft_vit.layers.attention.agent import AgentAttention
 from soft_vit.layers.attention.atrous import AtrousAttention
 from soft_vit.layers.attention.base import Attention
 from soft_vit.layers.attention.bigbird import BigBirdAttention
+from soft_vit.layers.attention.cosformer import CosformerAttention
+from soft_vit.layers.attention.efficient import EfficientAttention
+from soft_vit.layers.attention.focused import FocusedAttention
 from soft_vit.layers.attention.gau import GatedAttentionUnit
 from soft_vit.layers.attention.gaussian import GaussianAttention
+from soft_vit.layers.attention.hydra import HydraAttention
 from soft_vit.layers.attention.linear import LinearAttention
 from soft_vit.layers.attention.linformer import LinformerAttention
 from soft_vit.layers.attention.local import LocalAttention
@@ -15,6 +20,8 @@ from soft_vit.layers.attention.longformer import LongformerAttention
 from soft_vit.layers.attention.nystrom import NystromAttention
 from soft_vit.layers.attention.performer import PerformerAttention
 from soft_vit.layers.attention.reformer import ReformerAttention
+from soft_vit.layers.attention.sima import SimpleAttention
+from soft_vit.layers.attention.skyformer import SkyformerAttention
 from soft_vit.layers.attention.soft import SoftAttention, SoftNormAttention
 from soft_vit.layers.attention.softmax import SoftmaxAttention
 from soft_vit.layers.attention.sparse import SparseAttention
@@ -41,6 +48,13 @@ ATTENTIONS: dict[str, type[Attention]] = {
     "bigbird": BigBirdAttention,
     "synthesizer": SynthesizerAttention,
     "gau": GatedAttentionUnit,
+    "efficient": EfficientAttention,
+    "hydra": HydraAttention,
+    "sima": SimpleAttention,
+    "cosformer": CosformerAttention,
+    "focused": FocusedAttention,
+    "agent": AgentAttention,
+    "skyformer": SkyformerAttention,
 }
 
 

@@ -1,20 +1,28 @@
-"""Linear attention with `phi = elu + 1` (Katharopoulos et al. 2020, arXiv 2006.16236)."""
+"""Linear attention with `phi = elu + 1` (Katharopoulos et al. 2020, arXiv 2006.16236) or `phi = relu`."""
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention
-from soft_vit.ops.linear_attention import elu_features, linear_attention
+from soft_vit.ops.choices import check_choice
+from soft_vit.ops.linear_attention import elu_features, linear_attention, relu_features
+
+Features = Literal["elu", "relu"]
+
+FEATURES = ("elu", "relu")
 
 # Leaves of symbolic tracing: they look at dtypes.
 torch.fx.wrap("elu_features")
 torch.fx.wrap("linear_attention")
+torch.fx.wrap("relu_features")
 
 
 class LinearAttention(SelfAttention):
     """`phi(q_i) sum_j phi(k_j) v_j^T / phi(q_i) sum_j phi(k_j)`, over all tokens.
+
+    features: phi, `elu` for `elu + 1`, or `relu` (EfficientViT, Cai et al. 2022, arXiv 2205.14756).
 
     The causal forms, for decoders, are functions of `soft_vit.ops.linear_attention`.
     """
@@ -30,11 +38,14 @@ class LinearAttention(SelfAttention):
         feat_size: tuple[int, int],
         sr_ratio: int = 1,
         qkv_bias: bool = True,
+        features: Features = "elu",
         proj_drop: float = 0.0,
         device=None,
         dtype=None,
     ) -> None:
         super().__init__(dim, num_heads, qkv_bias=qkv_bias, proj_drop=proj_drop, device=device, dtype=dtype)
+        self.features = check_choice("features", features, FEATURES)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        return linear_attention(elu_features(q), elu_features(k), v)
+        phi = elu_features if self.features == "elu" else relu_features
+        return linear_attention(phi(q), phi(k), v)

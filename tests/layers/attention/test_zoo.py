@@ -16,8 +16,11 @@ DIM = 24
 # Options that take another path through a kind; every name of the table is tested with its defaults besides.
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("atrous", {"dilation": 4}),
+    ("agent", {"local_kernel": 0}),
     ("bigbird", {"block_size": 8}),
+    ("focused", {"power": 8.0, "local_kernel": 0}),
     ("gau", {"chunk_size": 16}),
+    ("linear", {"features": "relu"}),
     ("linformer", {"sharing": "none"}),
     ("linformer", {"sharing": "kv"}),
     ("nystrom", {"landmarks": "segment", "max_landmarks": None, "local_kernel": 0}),
@@ -203,10 +206,14 @@ def largest_tensor(name: str, options: dict[str, Any], grid: tuple[int, int]) ->
 @pytest.mark.parametrize(
     ("name", "options", "cost"),
     [
+        ("agent", {}, "N"),
+        ("agent", {"max_agents": None}, "N^2/r^2"),
         ("gau", {"form": "linear"}, "N"),
         ("gau", {"form": "quadratic"}, "N^2"),
         ("nystrom", {}, "N"),
         ("nystrom", {"max_landmarks": None}, "N^2/r^2"),
+        ("skyformer", {}, "N"),
+        ("skyformer", {"max_landmarks": None}, "N^2/r^2"),
         ("spatial_reduction", {}, "N^2/r^2"),
         ("spatial_reduction", {"linear": True}, "N"),
     ],

@@ -1,0 +1,55 @@
+"""cosFormer: linear attention reweighted by the distance of tokens (Qin et al. 2022, arXiv 2202.08791)."""
+
+import math
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from soft_vit.layers.attention.base import SelfAttention
+from soft_vit.ops.linear_attention import linear_attention, relu_features
+from soft_vit.ops.precision import full_precision
+
+
+def cosformer_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """`sum_j s_ij v_j / sum_j s_ij` with `s_ij = relu(q_i) . relu(k_j) cos(pi / 2 (i - j) / N)`, linear in N.
+
+    q, k, v: `[B, H, N, D]`; the result has v's shape and dtype; everything inside is at least fp32.
+    """
+    with full_precision(q):
+        q, k = relu_features(q), relu_features(k)
+        angle = torch.arange(q.shape[2], dtype=q.dtype, device=q.device)[:, None] * (0.5 * math.pi / q.shape[2])
+        # The cosine of a difference is a sum of products; both factors lie in the first quadrant, so none is negative.
+        q, k = (torch.cat([x * angle.cos(), x * angle.sin()], dim=-1) for x in (q, k))
+        return linear_attention(q, k, v)
+
+
+# A leaf of symbolic tracing: it looks at sizes and dtypes.
+torch.fx.wrap("cosformer_attention")
+
+
+class CosformerAttention(SelfAttention):
+    """Linear attention with features `relu` in which near tokens weigh more.
+
+    They are near in the order of the map's rows, one after the other; the published form is for text.
+    """
+
+    cost: ClassVar[str] = "N"
+    needs_grid: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        feat_size: tuple[int, int],
+        sr_ratio: int = 1,
+        qkv_bias: bool = True,
+        proj_drop: float = 0.0,
+        device=None,
+        dtype=None,
+    ) -> None:
+        super().__init__(dim, num_heads, qkv_bias=qkv_bias, proj_drop=proj_drop, device=device, dtype=dtype)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
+        return cosformer_attention(q, k, v)

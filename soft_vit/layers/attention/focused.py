@@ -1,0 +1,78 @@
+"""Focused linear attention of FLatten transformers (Han et al. 2023, arXiv 2308.00442)."""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from soft_vit.layers.attention.base import SelfAttention
+from soft_vit.layers.attention.local_conv import depthwise_conv, depthwise_residual
+from soft_vit.ops.linear_attention import linear_attention
+from soft_vit.ops.precision import at_least_float32, full_precision
+
+# Keeps a vector without a positive feature from having no direction.
+FLOOR = 1e-6
+
+
+def focused_features(x: Tensor, power: float) -> Tensor:
+    """`f^p` at the length of f, for `f = relu(x)`: its direction moves towards its largest features.
+
+    x and the result: `[..., D]`, the result at least fp32.
+    """
+    x = at_least_float32(x).relu() + FLOOR
+    # The length of what is raised cancels; so scaled, its power neither overflows nor vanishes.
+    raised = (x / x.detach().amax(-1, keepdim=True)) ** power
+    return raised * (x.norm(dim=-1, keepdim=True) / raised.norm(dim=-1, keepdim=True))
+
+
+def focused_attention(q: Tensor, k: Tensor, v: Tensor, power: float) -> Tensor:
+    """Linear attention with focused features of q, k `[B, H, N, D]`; v and the result `[B, H, N, D]` of one dtype."""
+    with full_precision(q):
+        return linear_attention(focused_features(q, power), focused_features(k, power), v)
+
+
+# Leaves of symbolic tracing: they look at sizes and dtypes.
+torch.fx.wrap("depthwise_residual")
+torch.fx.wrap("focused_attention")
+
+
+class FocusedAttention(SelfAttention):
+    """Linear attention with focused features, plus a depthwise convolution of V that gives its matrix full rank.
+
+    power: the focusing factor p; 1 leaves the features as `relu` gives them.
+    local_kernel: side of the convolution, odd, with one kernel for each channel of a head, which heads share; 0 for
+        none.
+
+    The released code besides divides by a learned scale and adds a table of positions to the keys; the formulas of the
+    paper, and this, have neither.
+    """
+
+    cost: ClassVar[str] = "N"
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        feat_size: tuple[int, int],
+        sr_ratio: int = 1,
+        qkv_bias: bool = True,
+        power: float = 3.0,
+        local_kernel: int = 5,
+        proj_drop: float = 0.0,
+        device=None,
+        dtype=None,
+    ) -> None:
+        super().__init__(dim, num_heads, qkv_bias=qkv_bias, proj_drop=proj_drop, device=device, dtype=dtype)
+        if power <= 0:
+            raise ValueError(f"power={power} does not focus; use a positive number, such as 3.")
+        self.power = power
+        self.dwconv = depthwise_conv(self.head_dim, local_kernel, device=device, dtype=dtype)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
+        return focused_attention(q, k, v, self.power)
+
+    def add_residual(self, x: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
+        if self.dwconv is None:
+            return x
+        return x + depthwise_residual(v, self.dwconv.weight, self.dwconv.bias, feat_size)

@@ -1,0 +1,52 @@
+"""Hydra attention: as many heads as channels, with a cosine kernel (Bolya et al. 2022, arXiv 2209.07484)."""
+
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from soft_vit.layers.attention.base import SelfAttention, check_heads
+from soft_vit.ops.precision import at_least_float32, full_precision
+
+
+def hydra_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """`q^ * sum_j k^_j * v_j`, channel by channel, with q and k of length one.
+
+    q, k, v: `[B, C, N, 1]`; the result has v's shape and dtype; everything inside is at least fp32.
+    """
+    with full_precision(q):
+        q, k = (F.normalize(at_least_float32(x), dim=1) for x in (q, k))
+        return (q * (k * at_least_float32(v)).sum(2, keepdim=True)).to(v.dtype)
+
+
+# A leaf of symbolic tracing: it looks at dtypes.
+torch.fx.wrap("hydra_attention")
+
+
+class HydraAttention(SelfAttention):
+    """Each channel is a head with the attention `q^_i k^_j`, where queries and keys have length one over all channels.
+
+    num_heads is checked and otherwise without effect.
+    """
+
+    cost: ClassVar[str] = "N"
+    needs_grid: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        feat_size: tuple[int, int],
+        sr_ratio: int = 1,
+        qkv_bias: bool = True,
+        proj_drop: float = 0.0,
+        device=None,
+        dtype=None,
+    ) -> None:
+        check_heads(dim, num_heads)
+        super().__init__(dim, dim, qkv_bias=qkv_bias, proj_drop=proj_drop, device=device, dtype=dtype)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
+        return hydra_attention(q, k, v)

@@ -1,0 +1,48 @@
+"""SimA: attention of l1-normalised queries and keys (Koohpayegani and Pirsiavash 2022, arXiv 2206.08898)."""
+
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from soft_vit.layers.attention.base import SelfAttention
+from soft_vit.ops.precision import at_least_float32, full_precision
+
+
+def sima_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """`Q^ (K^^T V)`, each feature of q and k divided by the sum of its magnitudes over tokens.
+
+    q, k, v: `[B, H, N, D]`; the result has v's shape and dtype; everything inside is at least fp32.
+    """
+    with full_precision(q):
+        q, k = (F.normalize(at_least_float32(x), p=1.0, dim=2) for x in (q, k))
+        return (q @ (k.mT @ at_least_float32(v))).to(v.dtype)
+
+
+# A leaf of symbolic tracing: it looks at dtypes.
+torch.fx.wrap("sima_attention")
+
+
+class SimpleAttention(SelfAttention):
+    """Products of queries and keys whose features have an l1 norm of one over all tokens; no softmax, no row sums."""
+
+    cost: ClassVar[str] = "N"
+    needs_grid: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        feat_size: tuple[int, int],
+        sr_ratio: int = 1,
+        qkv_bias: bool = True,
+        proj_drop: float = 0.0,
+        device=None,
+        dtype=None,
+    ) -> None:
+        super().__init__(dim, num_heads, qkv_bias=qkv_bias, proj_drop=proj_drop, device=device, dtype=dtype)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
+        return sima_attention(q, k, v)

@@ -1,0 +1,72 @@
+"""Skyformer: Gaussian attention of queries and keys through landmarks (Chen et al. 2021, arXiv 2111.00035)."""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from soft_vit.layers.attention.base import SelfAttention, grid_limit
+from soft_vit.layers.attention.landmarks import landmark_tokens
+from soft_vit.ops import cholesky_solve, gaussian_kernel, self_gaussian_kernel
+from soft_vit.ops.inverse import check_ridge
+from soft_vit.ops.precision import at_least_float32, full_precision
+
+
+def skyformer_attention(q: Tensor, k: Tensor, v: Tensor, landmarks: Tensor, ridge: float) -> Tensor:
+    """`C(Q, S) (C(S, S) + ridge I)^-1 C(S, K) V` with `C = exp(-||a - b||^2 / (2 sqrt(D)))`, linear in N.
+
+    q, k, v: `[B, H, N, D]`, landmarks S: `[B, H, M, D]`; the result has v's shape and dtype; everything inside is at
+    least fp32. ridge must be positive.
+    """
+    with full_precision(q):
+        scale = q.shape[-1] ** -0.25
+        q, k, landmarks = (at_least_float32(x) * scale for x in (q, k, landmarks))
+        summary = gaussian_kernel(landmarks, k) @ at_least_float32(v)
+        summary = cholesky_solve(self_gaussian_kernel(landmarks), summary, ridge)
+        return (gaussian_kernel(q, landmarks) @ summary).to(v.dtype)
+
+
+# Leaves of symbolic tracing: they look at sizes and dtypes.
+torch.fx.wrap("landmark_tokens")
+torch.fx.wrap("skyformer_attention")
+
+
+class SkyformerAttention(SelfAttention):
+    """Attention by a Gaussian kernel of queries and keys, which differ, in the Nystroem form of the kernel of both.
+
+    Landmarks are averages of queries and of keys over windows of the map, as many of each; the paper samples them, and
+    iterates towards the inverse that is solved for here. SOFT has one projection for queries and keys, and with it a
+    symmetric matrix.
+
+    sr_ratio: side of the window that two landmarks stand for.
+    max_landmarks: the largest grid of windows, which makes the cost linear in N; None for one that grows with the map.
+    ridge: added to the diagonal before the solve, positive.
+    """
+
+    cost: ClassVar[str] = "N"
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        feat_size: tuple[int, int],
+        sr_ratio: int = 1,
+        qkv_bias: bool = True,
+        max_landmarks: int | tuple[int, int] | None = 7,
+        ridge: float = 0.01,
+        proj_drop: float = 0.0,
+        device=None,
+        dtype=None,
+    ) -> None:
+        super().__init__(dim, num_heads, qkv_bias=qkv_bias, proj_drop=proj_drop, device=device, dtype=dtype)
+        self.sr_ratio = sr_ratio
+        self.limit = grid_limit("max_landmarks", max_landmarks)
+        if self.limit is None:
+            self.cost = "N^2/r^2"
+        check_ridge(ridge)
+        self.ridge = ridge
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
+        landmarks = [landmark_tokens(x, feat_size, self.sr_ratio, self.limit) for x in (q, k)]
+        return skyformer_attention(q, k, v, torch.cat(landmarks, dim=2), self.ridge)
