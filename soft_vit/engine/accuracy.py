@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from soft_vit.engine.errors import UserError, one_line
+from soft_vit.engine.errors import UserError, as_user_error, one_line
 from soft_vit.engine.run import train
 from soft_vit.models.soft import model_name
 
@@ -53,10 +53,8 @@ def compare_accuracy(
     """
     if jobs < 1:
         raise UserError(f"jobs is {jobs}; run at least 1 process at a time.")
-    try:
+    with as_user_error():
         rows = [AccuracyRow(attention, model_name(attention, size)) for attention in attentions]
-    except ValueError as error:
-        raise UserError(str(error)) from error
     threads = max(1, torch.get_num_threads() // jobs)
     pool = ThreadPoolExecutor(jobs)
     try:

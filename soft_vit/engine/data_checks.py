@@ -10,7 +10,7 @@ from mmengine.runner import Runner
 from soft_vit.engine.errors import UserError
 from soft_vit.engine.unwrapping import unwrapped
 
-__all__ = ["ClassCountHook", "fill_data_root"]
+__all__ = ["ClassCountHook", "fill_data_root", "require_data_root"]
 
 
 def fill_data_root(cfg: Config) -> None:
@@ -26,6 +26,12 @@ def fill_data_root(cfg: Config) -> None:
             open_root = dataset.get("type") == "ImageTree" or "data_root" in dataset
             if open_root and not dataset.get("data_root"):
                 dataset["data_root"] = root
+
+
+def require_data_root(data_root: str | None) -> None:
+    """UserError for a data set whose folder neither its own entry nor the config's `data_root` names."""
+    if not data_root:
+        raise UserError("data_root is not set; give the folder of the images with --cfg-options data_root=PATH.")
 
 
 def _datasets(config: Any) -> Iterator[dict]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["UserError", "one_line", "plain_errors"]
+__all__ = ["UserError", "as_user_error", "one_line", "plain_errors"]
 
 # Of a path that is missing, below a file, a folder in the place of a file, or not allowed.
 _PATH_ERRORS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
@@ -11,6 +11,15 @@ _PATH_ERRORS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirec
 
 class UserError(ValueError):
     """A mistake in what was asked for; its message is one sentence that the tools print without a traceback."""
+
+
+@contextmanager
+def as_user_error() -> Iterator[None]:
+    """Turn a ValueError of a layer below, such as `soft_vit.datasets`, into a UserError with the same sentence."""
+    try:
+        yield
+    except ValueError as error:
+        raise UserError(str(error)) from error
 
 
 def one_line(error: BaseException) -> str:

@@ -11,7 +11,7 @@ from timm.data import ImageNetInfo, infer_imagenet_subset, resolve_data_config
 
 from soft_vit.datasets.images import find_images
 from soft_vit.datasets.lists import read_lines
-from soft_vit.engine.errors import UserError
+from soft_vit.engine.errors import UserError, as_user_error
 
 __all__ = ["View", "class_names", "set_folder", "set_view", "takes_pillow", "timm_view", "view_of_config"]
 
@@ -112,10 +112,8 @@ def set_folder(cfg: Config, folder: str | Path, classes: Sequence[str]) -> list[
     places of the classes that are there. Raises FileNotFoundError for a missing folder, UserError (a ValueError) for
     images that fit no class.
     """
-    try:
+    with as_user_error():
         images = find_images(folder, "", classes=classes)
-    except ValueError as error:
-        raise UserError(str(error)) from error
     pipeline = _shown(cfg)[0].get("pipeline", [])
     cfg.test_dataloader.dataset = {
         "type": "ImageTree",
@@ -143,10 +141,8 @@ def class_names(cfg: Config, num_classes: int, meta: dict[str, Any], listed: str
         path = Path(listed).expanduser()
         if not path.is_file():
             raise FileNotFoundError(f"There is no list of classes {path}; give a text file with one name a line.")
-        try:
+        with as_user_error():
             names = read_lines(path)
-        except ValueError as error:
-            raise UserError(str(error)) from error
         return _counted(names, num_classes, f"The list {path}")
     names = (meta.get("dataset_meta") or {}).get("classes")
     if names:

@@ -20,7 +20,7 @@ import soft_vit  # noqa: F401  its models have to be known to timm before one is
 from soft_vit.engine.checkpoint_match import CheckpointMatchHook
 from soft_vit.engine.config import apply_options
 from soft_vit.engine.ema_hook import choose_weights
-from soft_vit.engine.errors import UserError, one_line
+from soft_vit.engine.errors import UserError, as_user_error, one_line
 from soft_vit.engine.eval_data import class_names, set_folder, set_view, takes_pillow, timm_view, view_of_config
 from soft_vit.engine.finetune import TIMM_PREFIX, StartWeightsHook
 from soft_vit.engine.run import StartHook, config_errors, prepare, require_checkpoint, runner_class
@@ -149,11 +149,9 @@ def evaluate(
 
 def _require_place(path: str | Path | None) -> None:
     """Raises UserError before a test, and not after it, where its results cannot be written."""
-    try:
+    with as_user_error():
         if path is not None:
             require_place(path)
-    except ValueError as error:
-        raise UserError(str(error)) from error
 
 
 def _classifies(cfg: Config) -> bool:

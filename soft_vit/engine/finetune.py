@@ -10,7 +10,7 @@ from timm.models import adapt_input_conv, group_parameters
 from torch import Tensor, nn
 
 from soft_vit.engine.checkpoint_match import CheckpointMatchHook, describe_mismatch
-from soft_vit.engine.errors import UserError
+from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.engine.timm_model import create_timm_model
 from soft_vit.engine.unwrapping import unwrapped
 from soft_vit.models.checkpoint import checkpoint_filter_fn, unwrap_state_dict
@@ -42,11 +42,9 @@ def fit_weights(content: Mapping[str, Any], model: nn.Module) -> tuple[dict[str,
     model's own file; a head for other classes is left out, so that the model's own stays. Returns the state dict and
     a sentence for each thing done. Raises UserError (a ValueError) when anything but the head does not fit.
     """
-    try:
+    with as_user_error():
         given = unwrap_state_dict(content)
         weights = _filter_of(model)(dict(given), model)
-    except ValueError as error:
-        raise UserError(str(error)) from error
     own = model.state_dict()
     sentences = []
     changed = [name for name, value in weights.items() if name in given and given[name].shape != value.shape]

@@ -8,7 +8,8 @@ from PIL import Image
 from soft_vit.datasets.images import find_images
 from soft_vit.datasets.storage import Entry
 from soft_vit.engine.bad_images import ReadingDataset
-from soft_vit.engine.errors import UserError
+from soft_vit.engine.data_checks import require_data_root
+from soft_vit.engine.errors import as_user_error
 from soft_vit.registry import DATASETS, register
 
 __all__ = ["ImageTree"]
@@ -32,14 +33,9 @@ class ImageTree(ReadingDataset):
         pipeline: list = (),
         **kwargs: Any,
     ) -> None:
-        if not data_root:
-            raise UserError("data_root is not set; give the folder of the images with --cfg-options data_root=PATH.")
-        try:
+        require_data_root(data_root)
+        with as_user_error():
             self.images = find_images(data_root, split, label_file=label_file, classes=classes)
-        except FileNotFoundError:
-            raise
-        except ValueError as error:
-            raise UserError(str(error)) from error
         self._samples, self.images.samples = self.images.samples, []
         super().__init__({"classes": tuple(self.images.classes)}, pipeline=pipeline, **kwargs)
 

@@ -19,7 +19,7 @@ import torch
 from mmengine.logging import HistoryBuffer
 from mmengine.runner import CheckpointLoader
 
-from soft_vit.engine.errors import UserError
+from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.models.checkpoint import read_checkpoint_file
 from soft_vit.weights import Entry, WeightsError
 from soft_vit.weights.download import download
@@ -81,10 +81,8 @@ def load_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> dict:
     map_location: as of torch.load. Raises FileNotFoundError when there is no such file, UserError (a ValueError) when
     it is no checkpoint, or one that would run code, which is refused before anything in it is called.
     """
-    try:
+    with as_user_error():
         content = read_checkpoint_file(path, map_location)
-    except ValueError as error:
-        raise UserError(str(error)) from error
     if not isinstance(content, dict):
         raise UserError(f"The file {path} holds a {type(content).__name__}, not a checkpoint; give another file.")
     if isinstance(content.get("meta"), dict):

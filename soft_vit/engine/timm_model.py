@@ -3,7 +3,7 @@
 import timm
 from torch import nn
 
-from soft_vit.engine.errors import UserError, one_line
+from soft_vit.engine.errors import UserError, as_user_error, one_line
 from soft_vit.models.names import require_known
 from soft_vit.weights import WeightsError
 
@@ -15,10 +15,8 @@ def create_timm_model(name: str, pretrained: bool) -> nn.Module:
 
     Raises UserError (a ValueError) for a name that timm does not know and for weights that it cannot give.
     """
-    try:
+    with as_user_error():
         require_known(name)
-    except ValueError as error:
-        raise UserError(str(error)) from None
     try:
         return timm.create_model(name, pretrained=pretrained)
     except WeightsError as error:

@@ -10,7 +10,7 @@ from timm.data import resolve_model_data_config
 from torch import Tensor, nn
 
 from soft_vit.dense.prediction import ConfigPredictor, load_predictor
-from soft_vit.engine.errors import UserError
+from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.version import __version__
 
 __all__ = ["FeatureMaps", "Subject", "load_subject"]
@@ -96,10 +96,8 @@ def load_subject(
     # What a file of weights says comes first.
     classes = tuple(predictor.names or network.pretrained_cfg.get("label_names") or ())
     if stages is not None:
-        try:
+        with as_user_error():
             network = FeatureMaps(network, stages)
-        except ValueError as error:
-            raise UserError(str(error)) from error
         outputs, classes = tuple(f"stage{index}" for index in network.indices), ()
     network.eval().requires_grad_(False)
     return Subject(

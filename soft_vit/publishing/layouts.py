@@ -10,7 +10,7 @@ import torch
 from mmengine.config import Config
 from torch import Tensor
 
-from soft_vit.engine.errors import UserError
+from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.engine.trained_config import config_of_cfg, model_options
 from soft_vit.models.checkpoint import RELEASED_MODULES, rename_released
 from soft_vit.publishing.trained_file import TrainedFile
@@ -79,10 +79,8 @@ def written(file: TrainedFile, layout: str, model: str | None = None) -> bytes:
     if layout == "released":
         if len(file.recognised.depths) != 4:
             raise UserError("The released implementation has four stages, and these weights are of another number.")
-        try:
+        with as_user_error():
             content = {"state_dict": {released_name(name): value for name, value in file.weights.items()}}
-        except ValueError as error:
-            raise UserError(str(error)) from error
         if model is not None:
             content = {"arch": model, **content}
     elif layout == "mmengine":

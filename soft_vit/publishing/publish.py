@@ -10,7 +10,7 @@ import timm
 from torch import nn
 
 from soft_vit.engine.config import load_config
-from soft_vit.engine.errors import UserError, one_line
+from soft_vit.engine.errors import UserError, as_user_error, one_line
 from soft_vit.engine.finetune import fit_weights
 from soft_vit.engine.trained_config import cfg_of_config, image_size, mapping, model_options
 from soft_vit.publishing.conversion import require_model
@@ -68,7 +68,7 @@ def publish(
     network = fitted(file, name, cfg, arguments)
     data = safetensors_bytes(network.state_dict(), name)
     digest = hashlib.sha256(data).hexdigest()
-    try:
+    with as_user_error():
         entry = Entry(
             model=name,
             tag=tag,
@@ -81,8 +81,6 @@ def publish(
             metrics=tuple(metrics),
             cfg=cfg,
         )
-    except ValueError as error:
-        raise UserError(str(error)) from error
     parameters = sum(value.numel() for value in network.parameters())
     facts = training_facts(file)
     card = model_card(entry, parameters, facts, arguments)

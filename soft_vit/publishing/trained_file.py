@@ -9,7 +9,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from soft_vit.engine.ema_hook import choose_weights
-from soft_vit.engine.errors import UserError
+from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.engine.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.trained_config import config_values, mapping, trained_cfg
 from soft_vit.models.checkpoint import rename_released, require_finite, unwrap_state_dict
@@ -69,13 +69,11 @@ def read_trained_file(path: str | Path, weights: WeightsChoice | None = None) ->
     meta, cfg = mapping(content, "meta"), trained_cfg(content, path)
     of_mmengine = "meta" in content and isinstance(content.get("state_dict"), Mapping)
     safetensors = Path(path).suffix == ".safetensors"
-    try:
+    with as_user_error():
         given, chosen = _choose(content, of_mmengine, weights, path)
         state_dict = {rename_released(name): value for name, value in given.items()}
         recognised = recognise(state_dict)
         require_finite(state_dict, str(path))
-    except ValueError as error:
-        raise UserError(str(error)) from error
     released = any(rename_released(name) != name for name in given)
     layout = "released" if released else "safetensors" if safetensors else "mmengine" if of_mmengine else "timm"
     kept = set() if safetensors else {"state_dict", "model"} & content.keys()

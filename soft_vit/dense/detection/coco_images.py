@@ -23,7 +23,8 @@ from soft_vit.datasets.images import BadImage, LabelledImages
 from soft_vit.datasets.storage import Entry, open_storage
 from soft_vit.dense.vision_transforms import build_transform
 from soft_vit.engine.bad_images import ReadingDataset
-from soft_vit.engine.errors import UserError
+from soft_vit.engine.data_checks import require_data_root
+from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.registry import DATASETS, register
 
 __all__ = ["CocoImages"]
@@ -65,8 +66,7 @@ class CocoImages(ReadingDataset):
         test_mode: bool = False,
         **kwargs: Any,
     ) -> None:
-        if not data_root:
-            raise UserError("data_root is not set; give the folder of the images with --cfg-options data_root=PATH.")
+        require_data_root(data_root)
         root = Path(data_root).expanduser()
         storage = open_storage(root / img_dir)
         if storage is None:
@@ -75,12 +75,8 @@ class CocoImages(ReadingDataset):
                 "holds it."
             )
         entries = {entry.name: entry for entry in storage.entries()}
-        try:
+        with as_user_error():
             self._annotations = read_coco(root / ann_file, entries.keys(), classes=classes, masks=masks)
-        except FileNotFoundError:
-            raise
-        except ValueError as error:
-            raise UserError(str(error)) from error
         names = self._annotations.classes
         self.images = LabelledImages(storage, names, [])
         self.masks = masks

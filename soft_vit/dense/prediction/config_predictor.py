@@ -21,7 +21,7 @@ from soft_vit.dense.prediction.timm_predictor import readable_names
 from soft_vit.engine.checkpoint_match import describe_mismatch
 from soft_vit.engine.config import apply_options, load_config
 from soft_vit.engine.data_checks import fill_data_root
-from soft_vit.engine.errors import UserError
+from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.engine.eval_data import set_view, view_of_config
 from soft_vit.engine.evaluation import fit_image_size
 from soft_vit.engine.finetune import fit_weights
@@ -89,10 +89,8 @@ def _build(cfg: Config) -> nn.Module:
 
 def _load(model: nn.Module, content: dict[str, Any], source: str | Path) -> list[str]:
     """Load weights of which all have to fit, in place; returns what had to be changed in them."""
-    try:
+    with as_user_error():
         given = unwrap_state_dict(content, str(source))
-    except ValueError as error:
-        raise UserError(str(error)) from error
     sentences: list[str] = []
     mismatch = describe_mismatch(model.state_dict(), given)
     if mismatch and _is_timm_classifier(model):

@@ -12,7 +12,7 @@ from timm.data import ImageNetInfo, create_transform, infer_imagenet_subset, res
 from torch import nn
 
 from soft_vit.dense.prediction.results import RankedClasses, ranked_classes
-from soft_vit.engine.errors import UserError, one_line
+from soft_vit.engine.errors import UserError, as_user_error, one_line
 from soft_vit.engine.evaluation import fit_image_size
 from soft_vit.engine.finetune import fit_weights
 from soft_vit.engine.safe_checkpoint import load_checkpoint_file
@@ -113,12 +113,10 @@ def _untold(told: dict[str, Any], name: str, checkpoint: str | Path) -> list[str
 
 def _load(model: nn.Module, content: dict[str, Any], source: str | Path) -> list[str]:
     """Load weights with their own number of classes, in place; returns what had to be changed in them."""
-    try:
+    with as_user_error():
         given = unwrap_state_dict(content, str(source))
         if isinstance(model, PyramidViT):
             check_same_attention(content, model)
-    except ValueError as error:
-        raise UserError(str(error)) from error
     heads = getattr(model, "pretrained_cfg", {}).get("classifier") or ()
     heads = [f"{head}.weight" for head in ([heads] if isinstance(heads, str) else heads)]
     if heads and heads[0] in given:

@@ -12,7 +12,8 @@ from soft_vit.datasets.images import BadImage
 from soft_vit.datasets.label_maps import IGNORED, find_label_maps
 from soft_vit.datasets.storage import Entry
 from soft_vit.engine.bad_images import ReadingDataset
-from soft_vit.engine.errors import UserError
+from soft_vit.engine.data_checks import require_data_root
+from soft_vit.engine.errors import as_user_error
 from soft_vit.registry import DATASETS, register
 
 __all__ = ["LabelMapTree"]
@@ -40,16 +41,11 @@ class LabelMapTree(ReadingDataset):
         pipeline: list = (),
         **kwargs: Any,
     ) -> None:
-        if not data_root:
-            raise UserError("data_root is not set; give the folder of the images with --cfg-options data_root=PATH.")
-        try:
+        require_data_root(data_root)
+        with as_user_error():
             self.maps = find_label_maps(data_root, split, classes=classes, reduce_zero_label=reduce_zero_label)
             if check:
                 self.maps.check()
-        except FileNotFoundError:
-            raise
-        except ValueError as error:
-            raise UserError(str(error)) from error
         self._pairs, self.maps.pairs = self.maps.pairs, []
         super().__init__({"classes": tuple(self.maps.classes)}, pipeline=pipeline, **kwargs)
 
