@@ -12,7 +12,7 @@ import time
 import pytest
 from file_server import file_server
 
-from soft_vit.weights import Entry, WeightsError
+from soft_vit.weights import Entry, WeightsError, partial_file
 from soft_vit.weights import download as download_module
 from soft_vit.weights.download import download, recorded_digest
 
@@ -22,7 +22,7 @@ DIGEST = hashlib.sha256(BODY).hexdigest()
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(download_module, "BLOCK", 1 << 12)
+    monkeypatch.setattr(partial_file, "BLOCK", 1 << 12)
 
 
 def entry(url: str, **kwargs) -> Entry:
@@ -170,7 +170,7 @@ def test_a_length_that_was_too_long_is_put_right(tmp_path):
 
 
 def test_an_endless_file_fills_no_disk(tmp_path, monkeypatch):
-    monkeypatch.setattr(download_module, "MAX_BYTES", 1000)
+    monkeypatch.setattr(partial_file, "MAX_BYTES", 1000)
     for chunked, reason in ((True, "longer than 1,000"), (False, "more than any checkpoint")):
         with file_server(body=BODY, chunked=chunked) as server, pytest.raises(WeightsError, match=reason):
             fetch(server, tmp_path)
@@ -238,7 +238,7 @@ class FullDisk:
 
 def test_full_disk(tmp_path, monkeypatch):
     with file_server(body=BODY) as server:
-        monkeypatch.setattr(download_module, "open", FullDisk, raising=False)
+        monkeypatch.setattr(partial_file, "open", FullDisk, raising=False)
         with pytest.raises(WeightsError, match=r"cannot be written: No space left on device"):
             fetch(server, tmp_path)
         assert visible(tmp_path) == []
@@ -374,8 +374,8 @@ def test_a_part_that_is_planted_meanwhile(moment, tmp_path, monkeypatch):
         part.unlink(missing_ok=True)
         part.symlink_to(victim)
 
-    name = "check_size" if moment == "before it is opened" else "_verify"
-    monkeypatch.setattr(download_module, name, lambda *args: plant())
+    module, name = (partial_file, "check_size") if moment == "before it is opened" else (download_module, "_verify")
+    monkeypatch.setattr(module, name, lambda *args: plant())
     with file_server(body=BODY[:10]) as server, pytest.raises(WeightsError, match="link"):
         fetch(server, folder)
     assert victim.read_bytes() == BODY
