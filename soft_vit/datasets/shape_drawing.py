@@ -270,10 +270,10 @@ def paint_shape(
     return mask, edges + np.array([left, top, left, top])
 
 
-def cross_with_lines(stream: Stream, canvas: Canvas, most: int) -> np.ndarray:
-    """Paint up to so many lines in front; returns the pixels they hide, bool [H, W]."""
+def cross_with_lines(stream: Stream, canvas: Canvas) -> np.ndarray:
+    """Paint none to two lines in front; returns the pixels they hide, bool [H, W]."""
     hidden = np.zeros(canvas.pixels.shape[:2], dtype=bool)
-    for _ in range(stream.integer(0, most)):
+    for _ in range(stream.integer(0, 2)):
         alpha = _line_alpha(stream, canvas.x, canvas.y, canvas.side)
         _paint(canvas.pixels, alpha, stream.dull_color())
         hidden |= alpha >= 0.5

@@ -69,7 +69,7 @@ def draw_scene(seed: int, index: int, size: int | tuple[int, int] = 256) -> Scen
             drawn.append(_paint_crowd(stream, canvas))
         for _ in range(stream.integer(1, _MOST_SHAPES)):
             _add_shape(stream, canvas, drawn)
-    hidden = cross_with_lines(stream, canvas, 2)
+    hidden = cross_with_lines(stream, canvas)
     instances = [_behind(instance, hidden) for instance in drawn]
     return Scene(finish(stream, canvas), [instance for instance in instances if instance.mask.any()])
 

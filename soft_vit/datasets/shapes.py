@@ -65,7 +65,7 @@ def draw_shape(seed: int, index: int, size: int | tuple[int, int] = 64) -> Shape
     radius = stream.uniform(0.28, 0.44) * side
     cx, cy = stream.uniform(radius, width - radius), stream.uniform(radius, height - radius)
     mask, _ = paint_shape(stream, canvas, label, radius, cx, cy)
-    mask &= ~cross_with_lines(stream, canvas, 2)
+    mask &= ~cross_with_lines(stream, canvas)
     box = np.array(tight_box(mask), dtype=np.float32)
     return ShapeSample(image=finish(stream, canvas), label=label, box=box, mask=mask)
 

@@ -39,11 +39,14 @@ class DataRate:
         return self.median / max(1, self.workers)
 
 
-def write_photographs(root: str | Path, count: int, classes: int = 4) -> None:
-    """Write JPEGs of 500 x 375, ImageNet's most frequent size, as a training split: smooth noise of some 60 kB."""
+def write_photographs(root: str | Path, count: int) -> None:
+    """Write JPEGs of 500 x 375, ImageNet's most frequent size, as a training split: smooth noise of some 60 kB.
+
+    There are four classes, or as many as images.
+    """
     rng = np.random.default_rng(0)
     for index in range(count):
-        folder = Path(root) / "train" / f"class_{index % classes}"
+        folder = Path(root) / "train" / f"class_{index % 4}"
         folder.mkdir(parents=True, exist_ok=True)
         coarse = Image.fromarray(rng.integers(0, 256, (47, 63, 3), dtype=np.uint8)).resize((500, 375), Image.BICUBIC)
         image = np.clip(np.asarray(coarse, np.int16) + rng.integers(-12, 13, (375, 500, 3)), 0, 255).astype(np.uint8)

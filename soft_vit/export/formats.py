@@ -43,8 +43,9 @@ def check_suffix(path: Path, format: str) -> None:
         raise UserError(f"{path} does not end in {suffix}, as files of {format} do; give such a name.")
 
 
-def example(subject: Subject, batch: int = 2) -> Tensor:
-    return torch.zeros(batch, *subject.input_size)
+def example(subject: Subject) -> Tensor:
+    """Images to capture a model with; two of them, because torch.export would take a batch of one for fixed."""
+    return torch.zeros(2, *subject.input_size)
 
 
 def capture(subject: Subject, any_size: bool = False) -> torch.export.ExportedProgram:

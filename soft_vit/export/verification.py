@@ -14,13 +14,13 @@ __all__ = ["BATCHES", "compare"]
 BATCHES = (1, 5)
 
 
-def compare(run: Run, subject: Subject, sizes: Sequence[tuple[int, int]], seed: int = 0) -> dict[str, float]:
+def compare(run: Run, subject: Subject, sizes: Sequence[tuple[int, int]]) -> dict[str, float]:
     """The largest absolute difference from the model, by the shape of the random images that both were given.
 
     sizes: (H, W) of the images; each is tried in all `BATCHES`. The difference is infinite where an output is
     missing, has another shape or is not finite. Raises UserError (a ValueError) for a file that refuses a batch.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     errors = {}
     for height, width in sizes:
         for batch in BATCHES:
