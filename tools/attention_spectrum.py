@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from soft_vit.analysis.pyramid import load_pyramid
 from soft_vit.analysis.spectrum import measure_spectrum, plot_spectrum, spectrum_csv
+from soft_vit.datasets import ShapeImages, normalised_batch
 from soft_vit.datasets.images import read_image
-from soft_vit.datasets.shapes import ShapeImages
 from soft_vit.weights import WeightsError
 from soft_vit.weights.files import require_place, write_atomically
 
@@ -30,11 +30,9 @@ def read_images(paths: Sequence[Path], model: nn.Module) -> list[Tensor]:
 
 def draw_shapes(count: int, model: nn.Module, pretrained: bool) -> list[Tensor]:
     """Test images of the demo, normalised as recorded weights want it, otherwise as the demo's config does."""
-    samples = ShapeImages(count, split="test", size=model.img_size)
     config = resolve_data_config({}, model=model) if pretrained else {"mean": 127.5 / 255, "std": 64 / 255}
-    mean, std = (torch.tensor(config[name]).reshape(-1, 1, 1) for name in ("mean", "std"))
-    images = [torch.from_numpy(samples[i].image).permute(2, 0, 1) for i in range(count)]
-    return [(image / 255 - mean) / std for image in images]
+    samples = ShapeImages(count, split="test", size=model.img_size)
+    return list(normalised_batch(samples, config["mean"], config["std"]))
 
 
 def main(argv: Sequence[str] | None = None) -> None:

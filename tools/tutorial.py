@@ -14,7 +14,6 @@ from pathlib import Path
 # Read when torch is first imported; tools/train.py says why.
 os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
-import numpy as np
 import timm
 import torch
 from PIL import Image
@@ -27,7 +26,7 @@ from soft_vit.analysis.attention_matrix import watch_attention
 from soft_vit.analysis.attention_view import attention_row, plot_attention_row
 from soft_vit.analysis.complexity import count_complexity
 from soft_vit.analysis.drawing import draw_classes
-from soft_vit.datasets import CLASSES, ShapeImages
+from soft_vit.datasets import CLASSES, ShapeImages, normalised_batch
 from soft_vit.models import fold_batch_norm
 from soft_vit.ops import cholesky_solve, eigh_inverse, newton_inverse, self_gaussian_kernel
 from soft_vit.ops.inverse import newton_residual
@@ -41,10 +40,7 @@ def heading(number: int, title: str, part: Callable) -> None:
 
 def batch_of(samples: Sequence, model: nn.Module) -> Tensor:
     """Generated images as the model wants them: `[B, 3, H, W]`, normalised with its own mean and std."""
-    cfg = model.pretrained_cfg
-    mean, std = (torch.tensor(cfg[name]).reshape(3, 1, 1) for name in ("mean", "std"))
-    images = torch.from_numpy(np.stack([sample.image for sample in samples]))
-    return (images.permute(0, 3, 1, 2) / 255 - mean) / std
+    return normalised_batch(samples, model.pretrained_cfg["mean"], model.pretrained_cfg["std"])
 
 
 def accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:

@@ -4,10 +4,11 @@ An image is a function of (seed, index, size) and of nothing else, so every proc
 `soft_vit.datasets.shape_drawing` says how.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from soft_vit.datasets.shape_drawing import (
     CLASSES,
@@ -96,3 +97,15 @@ class ShapeImages(Sequence):
     def label(self, position: int) -> int:
         """The class of an image without drawing it."""
         return (SPLITS[self.split] + position % self.length) % len(CLASSES)
+
+
+def normalised_batch(
+    samples: Iterable[ShapeSample], mean: float | Sequence[float], std: float | Sequence[float]
+) -> torch.Tensor:
+    """The images of samples of one size as a model takes them: float32 `[B, 3, H, W]`.
+
+    mean, std: of RGB values in [0, 1], a number for each channel or one for all.
+    """
+    pixels = torch.from_numpy(np.stack([sample.image for sample in samples])).permute(0, 3, 1, 2)
+    mean, std = (torch.tensor(values).reshape(-1, 1, 1) for values in (mean, std))
+    return (pixels / 255 - mean) / std

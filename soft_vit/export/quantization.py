@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from soft_vit.datasets import CLASSES, ShapeImages
+from soft_vit.datasets import CLASSES, ShapeImages, normalised_batch
 from soft_vit.engine.errors import UserError
 from soft_vit.export.formats import open_onnx
 from soft_vit.export.subject import Subject
@@ -93,9 +93,8 @@ def weighted_nodes(graph: Any) -> list[str]:
 def shape_images(split: str, count: int, subject: Subject) -> tuple[torch.Tensor, torch.Tensor]:
     """Generated images `[count, 3, H, W]`, prepared for a model, and their labels `[count]`."""
     samples = list(ShapeImages(count, split, size=subject.input_size[1:]))
-    pixels = torch.from_numpy(np.stack([sample.image for sample in samples])).permute(0, 3, 1, 2).float() / 255
-    mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (subject.mean, subject.std))
-    return (pixels - mean) / std, torch.tensor([sample.label for sample in samples])
+    labels = torch.tensor([sample.label for sample in samples])
+    return normalised_batch(samples, subject.mean, subject.std), labels
 
 
 @dataclass(frozen=True)
