@@ -1,7 +1,6 @@
 """Masks in COCO's three forms: polygons, run lengths, and run lengths packed into a string.
 
-H, W: height and width of the image. Run lengths go down the columns and begin with a run of zeros
-(github.com/cocodataset/cocoapi, maskApi.c).
+H, W: height and width of the image.
 """
 
 import math
@@ -9,6 +8,8 @@ from typing import Any
 
 import numpy as np
 from faster_coco_eval import mask
+
+from soft_vit.datasets.run_lengths import unpack_runs
 
 __all__ = ["check_segmentation", "decode_segmentation", "encode_masks"]
 
@@ -55,31 +56,7 @@ def _is_rle(rle: dict, height: int, width: int) -> bool:
     if rle.get("size") != [height, width]:
         return False
     if isinstance(counts, str):
-        counts = _unpack(counts)
+        counts = unpack_runs(counts)
     if not isinstance(counts, list) or not all(type(run) is int and run >= 0 for run in counts):
         return False
     return sum(counts) == height * width
-
-
-def _unpack(text: str) -> list[int] | None:
-    """Run lengths of a packed string; None when it is damaged.
-
-    Six bits a character, from "0" on: five of the number, low ones first, and whether more follow. From the fourth run
-    on, numbers are differences to the run two places before.
-    """
-    runs: list[int] = []
-    value, shift = 0, 0
-    for character in text:
-        bits = ord(character) - 48
-        # Runs of an image of any size that memory holds have at most seven characters.
-        if not 0 <= bits < 64 or shift > 35:
-            return None
-        value |= (bits & 31) << shift
-        shift += 5
-        if bits & 32:
-            continue
-        if bits & 16:
-            value -= 1 << shift
-        runs.append(value + (runs[-2] if len(runs) > 2 else 0))
-        value, shift = 0, 0
-    return None if shift else runs

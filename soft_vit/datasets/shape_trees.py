@@ -12,11 +12,12 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
+from soft_vit.datasets.run_lengths import pack_runs, run_lengths
 from soft_vit.datasets.shape_drawing import CLASSES, tight_box
 from soft_vit.datasets.shape_scenes import Instance, Scene, draw_scene
 from soft_vit.datasets.shapes import SPLITS, ShapeImages
 
-__all__ = ["CATEGORY_IDS", "TASKS", "compress_rle", "make_tree", "run_lengths"]
+__all__ = ["CATEGORY_IDS", "TASKS", "make_tree"]
 
 # With gaps, as COCO's own 1 to 90 for 80 categories.
 CATEGORY_IDS = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89)
@@ -127,33 +128,7 @@ def _segmentation(instance: Instance) -> list | dict:
     if instance.contours is not None and len(instance.contours) == 1:
         return [instance.contours[0].round(2).flatten().tolist()]
     runs = run_lengths(instance.mask)
-    return {"size": list(instance.mask.shape), "counts": runs if instance.crowd else compress_rle(runs)}
-
-
-def run_lengths(mask: np.ndarray) -> list[int]:
-    """Lengths of the runs of a mask [H, W], column by column, beginning with what is outside (0 where none is)."""
-    flat = np.concatenate([[False], mask.flatten(order="F"), [not mask[-1, -1]]])
-    ends = np.flatnonzero(flat[1:] != flat[:-1])
-    return np.diff(ends, prepend=0).tolist()
-
-
-def compress_rle(runs: list[int]) -> str:
-    """COCO's string form of run lengths.
-
-    From the fourth on, a run is written as its difference from the one two before; each number in groups of five bits,
-    the lowest first, a sixth bit saying that another follows, as characters from "0" on (the format of pycocotools).
-    """
-    text = []
-    for i, run in enumerate(runs):
-        value = run - runs[i - 2] if i > 2 else run
-        while True:
-            bits, value = value & 31, value >> 5
-            # Done when the sign bit of this group already tells the rest.
-            more = value != (-1 if bits & 16 else 0)
-            text.append(chr(48 + (bits | 32 * more)))
-            if not more:
-                break
-    return "".join(text)
+    return {"size": list(instance.mask.shape), "counts": runs if instance.crowd else pack_runs(runs)}
 
 
 def _write_ade(folder: Path, counts: dict[str, int], size: Size, seed: int, bar: tqdm) -> dict[str, int]:

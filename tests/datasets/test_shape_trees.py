@@ -5,11 +5,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from PIL import Image
-from pycocotools import mask as mask_utils
 
 from soft_vit.datasets import CLASSES
 from soft_vit.datasets.shape_scenes import draw_scene
-from soft_vit.datasets.shape_trees import CATEGORY_IDS, TASKS, compress_rle, make_tree, run_lengths
+from soft_vit.datasets.shape_trees import CATEGORY_IDS, TASKS, make_tree
 from soft_vit.datasets.shapes import SPLITS
 
 
@@ -63,19 +62,6 @@ def test_coco_tree_reads_as_coco(coco_tree):
         seen["images"] += length
     assert seen == counts
     assert kinds == {"list0", "dict0", "dict1"}
-
-
-def test_run_lengths_are_those_of_pycocotools():
-    generator = np.random.default_rng(0)
-    masks = [generator.random((37, 53)) < share for share in (0.0, 0.02, 0.5, 0.98, 1.0)]
-    masks += [np.eye(5, dtype=bool), np.pad(np.ones((300, 211), bool), ((40, 0), (0, 7)))]
-    for mask in masks:
-        runs = run_lengths(mask)
-        assert sum(runs) == mask.size
-        encoded = mask_utils.encode(np.asfortranarray(mask.astype(np.uint8)))
-        assert compress_rle(runs) == encoded["counts"].decode()
-        other = mask_utils.frPyObjects({"size": list(mask.shape), "counts": runs}, *mask.shape)
-        assert (mask_utils.decode(other).astype(bool) == mask).all()
 
 
 def test_ade_tree(tmp_path):
