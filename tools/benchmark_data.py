@@ -10,9 +10,9 @@ def main() -> None:
     from soft_vit.extras import naming_extras
 
     with naming_extras():
-        from soft_vit.analysis.timing import machine_description
+        from soft_vit.analysis.machine import machine_description
         from soft_vit.engine.config import load_config
-        from soft_vit.engine.data_rate import measure_data_rate, write_photographs
+        from soft_vit.engine.data_rate import measure_data_rate, rate_table, write_photographs
         from soft_vit.engine.errors import plain_errors
 
     parser = argparse.ArgumentParser(description=__doc__)
@@ -36,14 +36,7 @@ def main() -> None:
         rates = measure_data_rate(config, workers=args.workers, batch_size=args.batch_size, rounds=args.rounds)
     what = f"{args.generate} generated JPEGs of 500 x 375" if args.generate else args.data_root
     print(f"{machine_description('cpu')}; {args.config}, {what}\n")
-    print("| workers | loader | images / s | quartiles | images / s and core | ratio |")
-    print("|---|---|---|---|---|---|")
-    for rate in rates:
-        timm = next(other for other in rates if other.workers == rate.workers and other.loader == "timm")
-        print(
-            f"| {rate.workers} | {rate.loader} | {rate.median:.1f} | {rate.lower:.1f} - {rate.upper:.1f} | "
-            f"{rate.per_core:.1f} | {rate.median / timm.median:.2f} |"
-        )
+    print(rate_table(rates))
 
 
 if __name__ == "__main__":

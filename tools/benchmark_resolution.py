@@ -8,9 +8,9 @@ import timm
 import torch
 
 import soft_vit  # noqa: F401  registers the models
+from soft_vit.analysis.machine import machine_description
 from soft_vit.analysis.resolution import FORMS, measure_resolutions, resolution_table, slopes_table
 from soft_vit.analysis.sides import height_and_width
-from soft_vit.analysis.timing import machine_description
 from soft_vit.weights.files import require_place, write_atomically
 
 SIZES = ("224", "448", "800x1333", "896", "1344", "1792")

@@ -17,7 +17,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from soft_vit.extras import naming_extras
 
     with naming_extras():
-        from soft_vit.analysis.timing import machine_description
+        from soft_vit.analysis.machine import machine_description
         from soft_vit.engine.arguments import add_config_options
         from soft_vit.engine.errors import plain_errors
         from soft_vit.engine.step_overhead import measure_step_overhead, overhead_table

@@ -7,9 +7,11 @@ import torch
 
 from soft_vit.analysis.comparison import compare_attentions, comparison_table
 from soft_vit.analysis.lengths import lengths_table, measure_all, plot_lengths
+from soft_vit.analysis.machine import machine_description
+from soft_vit.analysis.memory import memory_source
 from soft_vit.analysis.sides import height_and_width
-from soft_vit.analysis.timing import machine_description, rows_as_csv
 from soft_vit.layers import ATTENTIONS
+from soft_vit.text_tables import rows_as_csv
 from soft_vit.weights.files import require_place, write_atomically
 
 
@@ -17,9 +19,8 @@ def compare_lengths(args: argparse.Namespace) -> None:
     out = args.out or Path("lengths")
     require_place(f"{out}.md")
     curves, errors = measure_all(args.attentions, device=args.device, timed=not args.no_time, rounds=args.rounds)
-    memory = "allocator's peak" if args.device.startswith("cuda") else "bytes of live tensors, counted"
-    head = f"{machine_description(args.device)}; 12 layers, d 384, 12 heads, one image, N = 784 to 6272; {memory}."
-    text = f"{head}\n\n{lengths_table(curves, errors)}\n"
+    text = f"{machine_description(args.device)}; 12 layers, d 384, 12 heads, one image, N = 784 to 6272; "
+    text += f"{memory_source(args.device)}.\n\n{lengths_table(curves, errors)}\n"
     print(text)
     write_atomically(f"{out}.md", text.encode())
     for path in plot_lengths(curves, out):
@@ -62,10 +63,9 @@ def main() -> None:
         )
     except ValueError as error:
         parser.exit(1, f"error: {error}\n")
-    head = f"{machine_description(args.device)}; {args.size}, batch {args.batch_size}, {height} x {width}, {args.dtype}"
-    memory = "allocator's peak" if args.device.startswith("cuda") else "bytes of live tensors, counted"
-    text = f"{head}.\nA multiply-add is one FLOP; memory of a training step beyond the weights: {memory}.\n\n"
-    text += comparison_table(rows) + "\n"
+    case = f"{args.size}, batch {args.batch_size}, {height} x {width}, {args.dtype}"
+    text = f"{machine_description(args.device)}; {case}.\nA multiply-add is one FLOP; memory of a training step beyond "
+    text += f"the weights: {memory_source(args.device)}.\n\n{comparison_table(rows)}\n"
     print(text)
     if args.out:
         write_atomically(f"{args.out}.md", text.encode())

@@ -5,9 +5,10 @@ import argparse
 import torch
 
 import soft_vit  # noqa: F401 - registers the models
-from soft_vit.analysis.memory import training_memory_by_saving
+from soft_vit.analysis.machine import machine_description
+from soft_vit.analysis.memory import memory_source, training_memory_by_saving
 from soft_vit.analysis.sides import height_and_width
-from soft_vit.analysis.timing import machine_description
+from soft_vit.text_tables import markdown_table
 
 
 def main() -> None:
@@ -23,13 +24,10 @@ def main() -> None:
         peaks = {name: training_memory_by_saving(name, shape, args.device) for name in args.models}
     except (ValueError, RuntimeError, TypeError) as error:
         parser.exit(1, f"error: {error}\n")
-    memory = "allocator's peak" if args.device.startswith("cuda") else "bytes of live tensors, counted"
     print(f"{machine_description(args.device)}; batch {args.batch_size}, {height} x {width}, float32.")
-    print(f"MB of a training step beyond the weights, gradients included: {memory}.\n")
-    print("| model | " + " | ".join(peaks[args.models[0]]) + " |")
-    print("|---" * (1 + len(peaks[args.models[0]])) + "|")
-    for name, row in peaks.items():
-        print(f"| {name} | " + " | ".join(f"{peak / 2**20:.0f}" for peak in row.values()) + " |")
+    print(f"MB of a training step beyond the weights, gradients included: {memory_source(args.device)}.\n")
+    rows = [[name, *(f"{peak / 2**20:.0f}" for peak in row.values())] for name, row in peaks.items()]
+    print(markdown_table(["model", *peaks[args.models[0]]], rows))
 
 
 if __name__ == "__main__":

@@ -13,11 +13,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     from soft_vit.extras import naming_extras
 
     with naming_extras():
-        from soft_vit.analysis.timing import machine_description, rows_as_csv
+        from soft_vit.analysis.machine import machine_description
         from soft_vit.engine.accuracy import AccuracyRow, accuracy_table, compare_accuracy
         from soft_vit.engine.arguments import add_config_options
         from soft_vit.engine.errors import plain_errors
         from soft_vit.layers import ATTENTIONS
+        from soft_vit.text_tables import rows_as_csv
 
     parser = argparse.ArgumentParser(description="Train one config once for each attention, and compare the accuracy.")
     parser.add_argument("config", help="path of the config; its model's name is replaced")

@@ -12,11 +12,12 @@ import torch
 from tqdm import tqdm
 
 from soft_vit.analysis.complexity import count_complexity
+from soft_vit.analysis.machine import require_device
 from soft_vit.analysis.memory import training_memory
-from soft_vit.analysis.pyramid import require_device
 from soft_vit.analysis.throughput import check_batch, measure_throughput, try_steps
 from soft_vit.analysis.timing import check_rounds
 from soft_vit.models.soft import model_name
+from soft_vit.text_tables import error_cell, markdown_table
 
 # Published for the Tiny pyramid at 224 (arXiv 2110.11945, Table 2): top-1 in percent, GFLOPs, GB at batch 1024.
 PUBLISHED_TINY = {
@@ -73,7 +74,7 @@ def compare_attentions(
             try_steps(name, batch_size, img_size, device, dtype)
         except Exception as error:
             # Any failure of one kind, out of memory included, is a result of the comparison and not its end.
-            row.error = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            row.error = error_cell(error)
     able = [names[attention] for attention, row in rows.items() if not row.error]
     timings = measure_throughput(
         able, batch_size=batch_size, img_size=img_size, rounds=rounds, device=device, dtype=dtype, progress=progress
@@ -98,13 +99,12 @@ def comparison_table(rows: Sequence[Row]) -> str:
     """Markdown; the published column appears where a row has one."""
     header = ["attention", "params (M)", "FLOPs (G)", "training step (MB)", "inference (img/s)", "training (img/s)"]
     published = any(row.published for row in rows)
-    lines = ["| " + " | ".join(header + ["published: top-1 / FLOPs / memory at batch 1024"] * published) + " |"]
-    lines.append("|---" * (len(header) + published) + "|")
+    lines = []
     for row in rows:
         values = [row.params_m, row.flops_g, row.train_memory_mb, row.inference_images_per_s, row.training_images_per_s]
         if row.error:
             cells = [row.error] + [""] * (len(values) - 1)
         else:
             cells = ["not measured" if v is None else f"{v:.{2 if v < 100 else 0}f}" for v in values]
-        lines.append("| " + " | ".join([row.attention, *cells, *[row.published] * published]) + " |")
-    return "\n".join(lines)
+        lines.append([row.attention, *cells, *[row.published] * published])
+    return markdown_table(header + ["published: top-1 / FLOPs / memory at batch 1024"] * published, lines)

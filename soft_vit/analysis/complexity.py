@@ -13,6 +13,8 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
+from soft_vit.text_tables import markdown_table
+
 
 @dataclass
 class Complexity:
@@ -59,12 +61,13 @@ def count_complexity(model: nn.Module, input_shape: tuple[int, ...] = (1, 3, 224
 
 def complexity_table(complexity: Complexity, depth: int = 2) -> str:
     """A Markdown table of the modules down to `depth` dots below the model, and their sum."""
-    lines = ["| module | params (M) | FLOPs (G) |", "|---|---|---|"]
-    for name, (params, macs) in complexity.by_module.items():
-        if name and name.count(".") < depth and (params or macs):
-            lines.append(f"| {name} | {params / 1e6:.3f} | {macs / 1e9:.4f} |")
-    lines.append(f"| **total** | **{complexity.params / 1e6:.3f}** | **{complexity.macs / 1e9:.4f}** |")
-    return "\n".join(lines)
+    rows = [
+        (name, f"{params / 1e6:.3f}", f"{macs / 1e9:.4f}")
+        for name, (params, macs) in complexity.by_module.items()
+        if name and name.count(".") < depth and (params or macs)
+    ]
+    rows.append(("**total**", f"**{complexity.params / 1e6:.3f}**", f"**{complexity.macs / 1e9:.4f}**"))
+    return markdown_table(["module", "params (M)", "FLOPs (G)"], rows)
 
 
 def _cholesky_flop(shape: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:

@@ -4,8 +4,6 @@ A run is a series of logs: each start, and each resumption, has a folder of its 
 training have the iteration as their step, lines of validation the epoch.
 """
 
-import csv
-import io
 import json
 import math
 from collections.abc import Sequence
@@ -15,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from soft_vit.analysis.figures import new_figure
+from soft_vit.text_tables import csv_table
 
 __all__ = [
     "DEFAULT_KEYS",
@@ -237,12 +236,11 @@ def plot_curves(runs: Sequence[Run], path: str | Path, keys: Sequence[str] | Non
 
 def curves_csv(runs: Sequence[Run], keys: Sequence[str] | None = None) -> str:
     """A line for each value: run, key, axis (iteration or epoch), step, value; empty where it is no number."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(["run", "key", "axis", "step", "value"])
-    for key in choose_keys(runs, keys):
-        for run in runs:
-            if (series := run.series.get(key)) is not None:
-                for step, value in zip(series.steps, series.values, strict=True):
-                    writer.writerow([run.name, key, series.axis, step, value if math.isfinite(value) else ""])
-    return stream.getvalue()
+    rows = [
+        (run.name, key, series.axis, step, value if math.isfinite(value) else "")
+        for key in choose_keys(runs, keys)
+        for run in runs
+        if (series := run.series.get(key)) is not None
+        for step, value in zip(series.steps, series.values, strict=True)
+    ]
+    return csv_table(["run", "key", "axis", "step", "value"], rows)

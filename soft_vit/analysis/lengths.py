@@ -12,10 +12,11 @@ from torch import nn
 from tqdm import tqdm
 
 from soft_vit.analysis.figures import new_figure
+from soft_vit.analysis.machine import require_device
 from soft_vit.analysis.memory import training_memory
-from soft_vit.analysis.pyramid import require_device
 from soft_vit.analysis.timing import seconds_of
 from soft_vit.layers import PostNormBlock, attention_class
+from soft_vit.text_tables import error_cell, markdown_table
 
 DIM, NUM_HEADS, DEPTH, SIDE = 384, 12, 12, 28
 
@@ -124,22 +125,19 @@ def measure_all(
             curves.append(measure_lengths(attention, device=device, **kwargs))
         except Exception as error:
             # One kind's failure, out of memory included, is a result and not the end of the others.
-            errors[attention] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            errors[attention] = error_cell(error)
     return curves, errors
 
 
 def lengths_table(curves: Sequence[Curve], errors: dict[str, str]) -> str:
     """Markdown: memory at both ends and the fitted exponents."""
-    lines = [
-        "| attention | MB at the shortest | MB at the longest | memory ~ N^ | time ~ N^ |",
-        "|---|---|---|---|---|",
-    ]
+    rows = []
     for curve in curves:
         slope = "not measured" if curve.time_slope is None else f"{curve.time_slope:.2f}"
-        ends = f"{curve.memory[0] / 2**20:.0f} | {curve.memory[-1] / 2**20:.0f}"
-        lines.append(f"| {curve.attention} | {ends} | {curve.memory_slope:.2f} | {slope} |")
-    lines += [f"| {attention} | {error} | | | |" for attention, error in errors.items()]
-    return "\n".join(lines)
+        ends = (f"{curve.memory[i] / 2**20:.0f}" for i in (0, -1))
+        rows.append([curve.attention, *ends, f"{curve.memory_slope:.2f}", slope])
+    rows += [[attention, error, "", "", ""] for attention, error in errors.items()]
+    return markdown_table(["attention", "MB at the shortest", "MB at the longest", "memory ~ N^", "time ~ N^"], rows)
 
 
 def plot_lengths(curves: Sequence[Curve], path: Path) -> list[Path]:

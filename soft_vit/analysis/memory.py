@@ -91,6 +91,11 @@ def peak_memory(work: Callable[[], Any], device: str | torch.device) -> int:
     return watch.peak
 
 
+def memory_source(device: str | torch.device) -> str:
+    """Where the figures of `peak_memory` come from, for the head of a table."""
+    return "allocator's peak" if torch.device(device).type == "cuda" else "bytes of live tensors, counted"
+
+
 def unless_out_of_memory(work: Callable[[], Result]) -> Result | None:
     """What work() returns, or None where the device has no memory for it."""
     try:

@@ -18,6 +18,7 @@ from soft_vit.analysis.memory import peak_memory, unless_out_of_memory
 from soft_vit.analysis.naive import naive_soft_attention
 from soft_vit.analysis.timing import check_rounds, numbered, spread, time_in_turn
 from soft_vit.ops import soft_attention
+from soft_vit.text_tables import markdown_table
 
 OPERATORS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "naive": naive_soft_attention,
@@ -171,14 +172,13 @@ def operator_table(timings: Sequence[Any], size: str = "tokens", bandwidth: floa
     columns = ["pass", "N" if size == "tokens" else size, "operator", "ms", "quartiles", "ratio", "memory (MB)"]
     if bandwidth:
         columns += ["GB/s", "% of bandwidth", "extra memory / (inputs + outputs)"]
-    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    rows = []
     base: dict[tuple[str, int], float | None] = {}
     for t in timings:
         first = base.setdefault((t.direction, getattr(t, size)), t.median_ms)
         cells = [t.direction, getattr(t, size), t.operator]
         if t.median_ms is None:
-            cells += ["out of memory"] + [""] * (len(columns) - 4)
-            lines.append(f"| {' | '.join(map(str, cells))} |")
+            rows.append([*cells, "out of memory", *[""] * (len(columns) - 4)])
             continue
         ratio = "" if first is None else f"{first / t.median_ms:.2f}"
         cells += [f"{t.median_ms:.3g}", f"{t.lower_ms:.3g} - {t.upper_ms:.3g}", ratio, f"{t.memory_mb:.1f}"]
@@ -186,8 +186,8 @@ def operator_table(timings: Sequence[Any], size: str = "tokens", bandwidth: floa
             rate = t.gb_per_s
             cells += ["", ""] if rate is None else [f"{rate:.3g}", f"{100 * rate / bandwidth:.0f}"]
             cells.append(f"{t.extra_memory:.2f}")
-        lines.append(f"| {' | '.join(map(str, cells))} |")
-    return "\n".join(lines)
+        rows.append(cells)
+    return markdown_table(columns, rows)
 
 
 def slope_table(timings: Sequence[OperatorTiming]) -> str:
@@ -202,9 +202,9 @@ def slope_table(timings: Sequence[OperatorTiming]) -> str:
     series = {key: points for key, points in series.items() if len(points) > 1}
     if not series:
         return ""
-    lines = ["| operator | pass | time ~ N^ | memory ~ N^ |", "|---|---|---|---|"]
+    rows = []
     for (operator, direction), points in series.items():
         tokens = [t.tokens for t in points]
         slopes = (log_log_slope(tokens, [getattr(t, name) for t in points]) for name in ("median_ms", "memory_mb"))
-        lines.append(f"| {operator} | {direction} | " + " | ".join(f"{slope:.2f}" for slope in slopes) + " |")
-    return "\n".join(lines)
+        rows.append([operator, direction, *(f"{slope:.2f}" for slope in slopes)])
+    return markdown_table(["operator", "pass", "time ~ N^", "memory ~ N^"], rows)

@@ -6,6 +6,7 @@ from pathlib import Path
 import timm
 import torch
 
+from soft_vit.analysis.machine import require_device
 from soft_vit.analysis.sides import height_and_width
 from soft_vit.models import PyramidViT
 from soft_vit.models.pretrained import ENTRIES
@@ -52,12 +53,3 @@ def require_pyramid(name: str) -> None:
     """ValueError for a name, with or without a tag, that is none of this package."""
     if name not in MODELS and name not in ENTRIES:
         raise ValueError(f"{name} is not a pyramid of this package; give a name such as soft_tiny.")
-
-
-def require_device(device: str | torch.device) -> None:
-    """ValueError for a device that this machine does not have."""
-    try:
-        # A name may be right and the device not there.
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"There is no device {str(device)!r} here; give one such as cpu or cuda.") from error

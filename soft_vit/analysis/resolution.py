@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from statistics import median, quantiles
+from statistics import median
 from typing import Any
 
 import timm
@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from soft_vit.analysis.lengths import log_log_slope
+from soft_vit.analysis.machine import require_device
 from soft_vit.analysis.memory import training_memory
-from soft_vit.analysis.pyramid import require_device
-from soft_vit.analysis.timing import seconds_of
+from soft_vit.analysis.timing import seconds_of, spread
+from soft_vit.text_tables import markdown_table
 
 __all__ = ["FORMS", "Cost", "measure_resolutions", "resolution_table", "slopes_table"]
 
@@ -118,10 +119,8 @@ def _seconds(step, size: tuple[int, int], device: str | torch.device) -> float:
 
 def resolution_table(costs: Sequence[Cost]) -> str:
     """Markdown: cost a token at each size, beside that of the smallest size of the same form."""
-    lines = [
-        "| form | image | tokens | MB | KB a token | ratio | s | quartiles | µs a token | ratio |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    header = ["form", "image", "tokens", "MB", "KB a token", "ratio", "s", "quartiles", "µs a token", "ratio"]
+    rows: list[list[str]] = []
     first: dict[str, Cost] = {}
     for cost in costs:
         base = first.setdefault(cost.form, cost)
@@ -135,23 +134,22 @@ def resolution_table(costs: Sequence[Cost]) -> str:
             f"{memory / base_memory:.2f}",
         ]
         if cost.seconds:
-            middle, base_middle = median(cost.seconds), median(base.seconds)
-            lower, _, upper = quantiles(cost.seconds, n=4)
+            middle, lower, upper = spread(cost.seconds)
             cells += [
                 f"{middle:.2f}",
                 f"{lower:.2f} - {upper:.2f}",
                 f"{middle / cost.tokens * 1e6:.1f}",
-                f"{middle / cost.tokens / (base_middle / base.tokens):.2f}",
+                f"{middle / cost.tokens / (median(base.seconds) / base.tokens):.2f}",
             ]
         else:
             cells += ["not measured", "", "", ""]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        rows.append(cells)
+    return markdown_table(header, rows)
 
 
 def slopes_table(costs: Sequence[Cost]) -> str:
     """Markdown: the exponents of N by which memory and time grow, over the sizes that were measured."""
-    lines = ["| form | memory ~ N^ | time ~ N^ |", "|---|---|---|"]
+    rows = []
     for form in dict.fromkeys(cost.form for cost in costs):
         own = [cost for cost in costs if cost.form == form]
         timed = [cost for cost in own if cost.seconds]
@@ -162,5 +160,5 @@ def slopes_table(costs: Sequence[Cost]) -> str:
                 (timed, [median(cost.seconds) for cost in timed]),
             )
         ]
-        lines.append(f"| {form} | {slopes[0]} | {slopes[1]} |")
-    return "\n".join(lines)
+        rows.append((form, *slopes))
+    return markdown_table(["form", "memory ~ N^", "time ~ N^"], rows)

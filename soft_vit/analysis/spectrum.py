@@ -6,8 +6,6 @@ singular values `s_1 >= s_2 >= ...`, the curve `(s_1 + ... + s_i) / (s_1 + s_2 +
 Letters: H heads, N tokens, M keys.
 """
 
-import csv
-import io
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -25,6 +23,7 @@ from soft_vit.analysis.attention_matrix import watch_attention
 from soft_vit.analysis.figures import new_figure
 from soft_vit.models import PyramidViT
 from soft_vit.ops.precision import at_least_float32
+from soft_vit.text_tables import csv_table
 
 # Of the N indices of a curve, at most this many are written to a table.
 CSV_INDICES = 64
@@ -88,16 +87,14 @@ def measure_spectrum(model: PyramidViT, images: Sequence[Tensor], progress: bool
 
 def spectrum_csv(spectra: Sequence[Spectrum]) -> str:
     """A row for each stage, layer, head and one of up to 64 indices, denser where they are low; the last one is N."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(["stage", "layer", "attention", "head", "index", "tokens", "cumulative"])
+    rows = []
     for spectrum in spectra:
         count = spectrum.cumulative.shape[1]
         indices = np.unique(np.geomspace(1, count, CSV_INDICES).round().astype(int))
         for head, curve in enumerate(spectrum.cumulative, 1):
             start = (spectrum.stage, spectrum.layer, spectrum.attention, head)
-            writer.writerows([*start, index, count, f"{curve[index - 1]:.6f}"] for index in indices)
-    return stream.getvalue()
+            rows += ([*start, index, count, f"{curve[index - 1]:.6f}"] for index in indices)
+    return csv_table(["stage", "layer", "attention", "head", "index", "tokens", "cumulative"], rows)
 
 
 def plot_spectrum(spectra: Sequence[Spectrum], path: Path, title: str) -> None:

@@ -13,6 +13,7 @@ from soft_vit.analysis.batch_search import best_batch_size, default_limit
 from soft_vit.analysis.memory import peak_memory
 from soft_vit.analysis.timing import check_rounds, numbered, spread, time_in_turn
 from soft_vit.analysis.variants import create_variant
+from soft_vit.text_tables import markdown_table
 
 MODES = ("inference", "training")
 SEARCH_ROUNDS = 3
@@ -141,18 +142,15 @@ def _data(batch_size: int, size: tuple[int, int], device: str | torch.device) ->
 
 def throughput_table(timings: Sequence[Timing], memory: bool = False) -> str:
     """A Markdown table; the ratio is to the first model's median in the same mode; memory: whether it has a column."""
-    lines = [
-        "| mode | model | batch | images / s | quartiles | ratio |" + " memory (MB) |" * memory,
-        "|---" * (6 + memory) + "|",
-    ]
+    rows = []
     base: dict[str, float] = {}
     for t in timings:
         ratio = t.median / base.setdefault(t.mode, t.median)
-        rates = f"{t.median:.1f} | {t.lower:.1f} - {t.upper:.1f} | {ratio:.2f}"
-        line = f"| {t.mode} | {t.model} | {t.batch_size} | {rates} |"
+        rates = [f"{t.median:.1f}", f"{t.lower:.1f} - {t.upper:.1f}", f"{ratio:.2f}"]
         peak = "not measured" if t.memory_mb is None else f"{t.memory_mb:.0f}"
-        lines.append(line + f" {peak} |" * memory)
-    return "\n".join(lines)
+        rows.append([t.mode, t.model, t.batch_size, *rates, *[peak] * memory])
+    header = ["mode", "model", "batch", "images / s", "quartiles", "ratio", *["memory (MB)"] * memory]
+    return markdown_table(header, rows)
 
 
 def _trains(model: nn.Module) -> bool:

@@ -1,19 +1,13 @@
 """Times of several contenders, taken in turn in one process, so that a machine's moods reach all of them alike."""
 
-import csv
-import io
-import platform
 import random
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, TypeVar
 
-import timm
 import torch
 from tqdm import tqdm
 
@@ -85,32 +79,3 @@ def seconds_of(step: Callable[[], Any], device: str | torch.device, repeats: int
         step()
     synchronize()
     return (time.perf_counter() - start) / repeats
-
-
-def machine_description(device: str | torch.device = "cpu") -> str:
-    """Device, threads and versions, for the head of a table."""
-    device = torch.device(device)
-    if device.type == "cuda":
-        name = torch.cuda.get_device_name(device)
-    else:
-        name = f"{_cpu_name()}, {torch.get_num_threads()} threads"
-    return f"{name}; torch {torch.__version__}, timm {timm.__version__}, Python {platform.python_version()}"
-
-
-def _cpu_name() -> str:
-    """What Linux says of the processor, or otherwise Python."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else f"{platform.processor() or platform.machine()} CPU"
-
-
-def rows_as_csv(rows: Sequence[Any], **same: Any) -> str:
-    """Dataclasses of one kind as CSV, after columns that are the same in each row, such as the machine; "" for none."""
-    if not rows:
-        return ""
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, [*same, *asdict(rows[0])], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({**same, **asdict(row)} for row in rows)
-    return stream.getvalue()

@@ -15,6 +15,7 @@ from tqdm import tqdm
 from soft_vit.engine.errors import UserError, as_user_error, one_line
 from soft_vit.engine.run import train
 from soft_vit.models.soft import model_name
+from soft_vit.text_tables import markdown_table
 
 __all__ = ["AccuracyRow", "accuracy_table", "compare_accuracy"]
 
@@ -99,10 +100,9 @@ def _train_one(
 
 def accuracy_table(rows: Sequence[AccuracyRow]) -> str:
     """Markdown; a run that has not ended shows an empty cell."""
-    lines = ["| attention | model | top-1 (%) | minutes |", "|---|---|---|---|"]
-    for row in rows:
-        top1, minutes = row.error, ""
-        if row.top1 is not None:
-            top1, minutes = f"{row.top1:.1f}", f"{row.minutes:.1f}"
-        lines.append(f"| {row.attention} | {row.model} | {top1} | {minutes} |")
-    return "\n".join(lines)
+
+    def figures(row: AccuracyRow) -> tuple[str, str]:
+        return (row.error, "") if row.top1 is None else (f"{row.top1:.1f}", f"{row.minutes:.1f}")
+
+    header = ["attention", "model", "top-1 (%)", "minutes"]
+    return markdown_table(header, [(row.attention, row.model, *figures(row)) for row in rows])

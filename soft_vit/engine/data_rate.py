@@ -20,8 +20,9 @@ from soft_vit.engine.data_checks import fill_data_root
 from soft_vit.engine.errors import UserError
 from soft_vit.engine.sample_position import SampleIndex, SeededDataset
 from soft_vit.engine.transforms import allow_zero_bits
+from soft_vit.text_tables import markdown_table
 
-__all__ = ["DataRate", "measure_data_rate", "write_photographs"]
+__all__ = ["DataRate", "measure_data_rate", "rate_table", "write_photographs"]
 
 
 @dataclass
@@ -123,6 +124,23 @@ def _timms(dataset, size: int, augment: dict, batch_size: int, workers: int) -> 
     allow_zero_bits(dataset.transform)
     # The outer one normalises on the device, as our data preprocessor does.
     return lambda epoch: loader.loader
+
+
+def rate_table(rates: Sequence[DataRate]) -> str:
+    """A Markdown table; the ratio is to timm's loader with as many workers."""
+    of_timm = {rate.workers: rate.median for rate in rates if rate.loader == "timm"}
+    rows = [
+        (
+            rate.workers,
+            rate.loader,
+            f"{rate.median:.1f}",
+            f"{rate.lower:.1f} - {rate.upper:.1f}",
+            f"{rate.per_core:.1f}",
+            f"{rate.median / of_timm[rate.workers]:.2f}",
+        )
+        for rate in rates
+    ]
+    return markdown_table(["workers", "loader", "images / s", "quartiles", "images / s and core", "ratio"], rows)
 
 
 def _pass(batches: Iterable, count: int) -> float:

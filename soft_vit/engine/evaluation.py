@@ -1,7 +1,5 @@
 """Testing a checkpoint or a timm model: what the command line calls."""
 
-import csv
-import io
 import json
 import math
 from collections.abc import Sequence
@@ -29,6 +27,7 @@ from soft_vit.engine.throughput_hook import ThroughputHook
 from soft_vit.engine.trained_config import trained_cfg
 from soft_vit.engine.unwrapping import unwrapped
 from soft_vit.models.soft import MODELS
+from soft_vit.text_tables import csv_table
 from soft_vit.weights.files import require_place, write_atomically
 
 __all__ = ["confusion_csv", "evaluate", "metrics_table", "per_class_csv"]
@@ -341,19 +340,13 @@ def per_class_csv(table: Tensor, names: Sequence[Any]) -> str:
         (name, count, hits, f"{100 * hits / count:.2f}" if count else "")
         for name, count, hits in zip(names, images, correct, strict=True)
     ]
-    return _csv([("class", "images", "correct", "accuracy/top1"), *rows])
+    return csv_table(["class", "images", "correct", "accuracy/top1"], rows)
 
 
 def confusion_csv(table: Tensor, names: Sequence[Any]) -> str:
     """A row for each true class, a column for each predicted one; table: `[C, C]`."""
     rows = [(name, *counts) for name, counts in zip(names, table.tolist(), strict=True)]
-    return _csv([("true \\ predicted", *names), *rows])
-
-
-def _csv(rows: list[tuple]) -> str:
-    stream = io.StringIO()
-    csv.writer(stream, lineterminator="\n").writerows(rows)
-    return stream.getvalue()
+    return csv_table(["true \\ predicted", *names], rows)
 
 
 def _json(metrics: dict[str, float], asked: dict[str, Any]) -> str:

@@ -19,6 +19,7 @@ from tqdm import tqdm
 
 from soft_vit.engine.errors import UserError
 from soft_vit.engine.run import train
+from soft_vit.text_tables import markdown_table
 
 __all__ = ["StepOverhead", "measure_step_overhead", "overhead_table"]
 
@@ -182,22 +183,22 @@ class MeasuringLoop(EpochBasedTrainLoop):
 
 def overhead_table(result: StepOverhead) -> str:
     """Two Markdown tables: the kinds of steps, and on a CPU the parts of the whole step beyond the bare one."""
-    lines = ["| | ms, median | quartiles | to the bare step, median | quartiles |", "|---|---|---|---|---|"]
+    rows = []
     for kind, seconds in result.seconds.items():
         low, _, high = (1e3 * value for value in quantiles(seconds, n=4))
-        line = f"| {kind} | {1e3 * median(seconds):.1f} | {low:.1f} - {high:.1f} |"
+        cells = [kind, f"{1e3 * median(seconds):.1f}", f"{low:.1f} - {high:.1f}", "", ""]
         if kind != BARE:
             below, _, above = quantiles(result.ratios(kind), n=4)
-            line += f" {median(result.ratios(kind)):.3f} | {below:.3f} - {above:.3f} |"
-        lines.append(line + (" | |" if kind == BARE else ""))
-    if result.parts:
-        steps = len(result.seconds[FULL])
-        whole = fmean(result.seconds[FULL])
-        bare = whole - sum(result.parts.values()) / steps
-        lines += ["", "| beyond the bare step, within the same steps | ms, mean | % of it |", "|---|---|---|"]
-        parts = sorted(result.parts.items(), key=lambda part: -part[1])
-        shown = [part for part in parts if part[1] / steps > _SMALL]
-        small = sum(value for _, value in parts) - sum(value for _, value in shown)
-        for name, value in [*shown, ("other hooks", small), ("all", sum(result.parts.values()))]:
-            lines.append(f"| {name} | {1e3 * value / steps:.2f} | {100 * value / steps / bare:.2f} |")
-    return "\n".join(lines)
+            cells[3:] = f"{median(result.ratios(kind)):.3f}", f"{below:.3f} - {above:.3f}"
+        rows.append(cells)
+    table = markdown_table(["", "ms, median", "quartiles", "to the bare step, median", "quartiles"], rows)
+    return f"{table}\n\n{_parts_table(result)}" if result.parts else table
+
+
+def _parts_table(result: StepOverhead) -> str:
+    steps, total = len(result.seconds[FULL]), sum(result.parts.values())
+    bare = fmean(result.seconds[FULL]) - total / steps
+    shown = sorted((part for part in result.parts.items() if part[1] / steps > _SMALL), key=lambda part: -part[1])
+    shown += [("other hooks", total - sum(value for _, value in shown)), ("all", total)]
+    rows = [(name, f"{1e3 * value / steps:.2f}", f"{100 * value / steps / bare:.2f}") for name, value in shown]
+    return markdown_table(["beyond the bare step, within the same steps", "ms, mean", "% of it"], rows)

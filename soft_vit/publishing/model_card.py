@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from soft_vit.text_tables import markdown_table
 from soft_vit.weights import Entry
 
 __all__ = ["model_card"]
@@ -43,6 +44,15 @@ def model_card(
     name, cfg = entry.name, entry.cfg
     size = " x ".join(map(str, cfg["input_size"][1:]))
     datasets = list(dict.fromkeys(metric.dataset for metric in entry.metrics))
+    facts = [
+        ("parameters", f"{parameters / 1e6:.2f} M"),
+        ("images", f"{size} pixels"),
+        ("classes", cfg["num_classes"]),
+        ("licence", entry.license or "not stated"),
+        ("file", f"`{entry.file}`"),
+        ("sha256", f"`{entry.sha256}`"),
+        *training,
+    ]
     return "\n".join(
         [
             "---",
@@ -53,15 +63,7 @@ def model_card(
             "",
             f"`{entry.model}` of soft_vit, a softmax-free vision transformer, with weights `{entry.tag}`.",
             "",
-            "| | |",
-            "|---|---|",
-            f"| parameters | {parameters / 1e6:.2f} M |",
-            f"| images | {size} pixels |",
-            f"| classes | {cfg['num_classes']} |",
-            f"| licence | {entry.license or 'not stated'} |",
-            f"| file | `{entry.file}` |",
-            f"| sha256 | `{entry.sha256}` |",
-            *[f"| {fact} | {value} |" for fact, value in training],
+            markdown_table(["", ""], facts),
             "",
             *_results(entry),
             "## Usage",
@@ -112,8 +114,8 @@ def _header(entry: Entry, datasets: list[str]) -> list[str]:
 def _results(entry: Entry) -> list[str]:
     if not entry.metrics:
         return []
-    rows = [f"| {m.dataset} | {m.name} | {m.value:g} | {m.origin}: {m.source} |" for m in entry.metrics]
-    return ["## Results", "", "| data set | metric | value | source |", "|---|---|---|---|", *rows, ""]
+    rows = [(m.dataset, m.name, f"{m.value:g}", f"{m.origin}: {m.source}") for m in entry.metrics]
+    return ["## Results", "", markdown_table(["data set", "metric", "value", "source"], rows), ""]
 
 
 def _snippet(entry: Entry, arguments: Mapping[str, Any], repo: str | None) -> list[str]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import yaml
 
+from soft_vit.text_tables import markdown_table
 from soft_vit.weights.index import Entry
 from soft_vit.weights.transport import page_link
 
@@ -18,7 +19,7 @@ PAPERS = {
 
 def readme_table(entries: Sequence[Entry]) -> str:
     """A Markdown table with a row for each entry; every figure says whether it was published or measured."""
-    rows = ["| weights | top-1 % | on | said by | file |", "|---|---|---|---|---|"]
+    rows = []
     for entry in entries:
         where = f"[{entry.file}]({page_link(entry)})" if entry.sources else f"checkpoints/{entry.file}"
         for metric in entry.metrics or [None]:
@@ -26,8 +27,8 @@ def readme_table(entries: Sequence[Entry]) -> str:
             if metric is not None:
                 said = f"published, {metric.source}" if metric.origin == "published" else "measured here"
                 figures = [f"{metric.value:g}", metric.dataset, said]
-            rows.append(f"| {' | '.join([f'`{entry.name}`', *figures, where])} |")
-    return "\n".join(rows) + "\n"
+            rows.append([f"`{entry.name}`", *figures, where])
+    return markdown_table(["weights", "top-1 %", "on", "said by", "file"], rows) + "\n"
 
 
 def metafile(entries: Sequence[Entry]) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from soft_vit.analysis import comparison
 from soft_vit.analysis.comparison import Row, compare_attentions, comparison_table
-from soft_vit.analysis.timing import rows_as_csv
+from soft_vit.text_tables import rows_as_csv
 
 
 def test_rows_are_complete():

@@ -1,14 +1,12 @@
 """Who is timed when, and what becomes of the figures."""
 
-import csv
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
 import pytest
 
 from soft_vit.analysis import timing
-from soft_vit.analysis.timing import numbered, rows_as_csv, seconds_of, spread, time_in_turn
+from soft_vit.analysis.timing import numbered, seconds_of, spread, time_in_turn
 
 
 def test_names_that_come_again_are_numbered():
@@ -53,21 +51,3 @@ def test_too_few_rounds():
 
 def test_spread_is_median_and_quartiles():
     assert spread([5, 1, 4, 2, 3]) == (3, 1.5, 4.5)
-
-
-@dataclass
-class Row:
-    name: str
-    value: float | None
-
-
-def test_csv_repeats_what_is_the_same():
-    text = rows_as_csv([Row("a, b", 0.5), Row("c", None)], machine="x")
-    assert list(csv.DictReader(text.splitlines())) == [
-        {"machine": "x", "name": "a, b", "value": "0.5"},
-        {"machine": "x", "name": "c", "value": ""},
-    ]
-
-
-def test_csv_of_nothing():
-    assert rows_as_csv([]) == ""

@@ -1,0 +1,33 @@
+"""Figures as Markdown and as CSV."""
+
+import csv
+from dataclasses import dataclass
+
+from soft_vit.text_tables import error_cell, markdown_table, rows_as_csv
+
+
+def test_markdown():
+    assert markdown_table(["a", "b"], [(1, ""), ("x", 2.5)]) == "| a | b |\n|---|---|\n| 1 |  |\n| x | 2.5 |"
+
+
+def test_an_error_has_one_line():
+    assert error_cell(MemoryError("no room\nat all")) == "MemoryError: no room"
+    assert error_cell(KeyError()) == "KeyError: "
+
+
+@dataclass
+class Row:
+    name: str
+    value: float | None
+
+
+def test_csv_repeats_what_is_the_same():
+    text = rows_as_csv([Row("a, b", 0.5), Row("c", None)], machine="x")
+    assert list(csv.DictReader(text.splitlines())) == [
+        {"machine": "x", "name": "a, b", "value": "0.5"},
+        {"machine": "x", "name": "c", "value": ""},
+    ]
+
+
+def test_csv_of_nothing():
+    assert rows_as_csv([]) == ""
