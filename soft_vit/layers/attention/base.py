@@ -24,6 +24,21 @@ def grid_limit(name: str, value: int | tuple[int, int] | None) -> tuple[int, int
     return limit
 
 
+def split_heads(x: Tensor, num_heads: int) -> Tensor:
+    """Tokens `[B, N, C]` as those of every head, `[B, H, N, C / H]`."""
+    return x.unflatten(2, (num_heads, -1)).transpose(1, 2)
+
+
+def split_parts(x: Tensor, parts: int, num_heads: int) -> tuple[Tensor, ...]:
+    """What one layer projects tokens to, such as keys and values, `[B, N, parts * C]`: each `[B, H, N, C / H]`."""
+    return x.unflatten(2, (parts, num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+
+
+def merge_heads(x: Tensor) -> Tensor:
+    """The inverse of `split_heads`: `[B, H, N, D]` to `[B, N, H * D]`."""
+    return x.transpose(1, 2).flatten(2)
+
+
 class Attention(nn.Module):
     """Mixes tokens `x: [B, N, C]` that lie on a map of `feat_size = (H, W)`, `N = H * W`, row by row.
 
@@ -93,8 +108,6 @@ class SelfAttention(Attention):
         return x
 
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        B, N, C = x.shape
-        qkv = self.qkv(x).reshape(B, N, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4)
-        q, k, v = qkv.unbind(0)
+        q, k, v = split_parts(self.qkv(x), 3, self.num_heads)
         x = self.add_residual(self.attend(q, k, v, feat_size), v, feat_size)
-        return self.proj_drop(self.proj(x.transpose(1, 2).reshape(B, N, C)))
+        return self.proj_drop(self.proj(merge_heads(x)))

@@ -5,7 +5,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, check_heads
+from soft_vit.layers.attention.base import Attention, check_heads, merge_heads, split_heads
 from soft_vit.ops import gaussian_attention
 
 torch.fx.wrap("gaussian_attention")
@@ -48,8 +48,6 @@ class GaussianAttention(Attention):
         return gaussian_attention(q, v, self.normalize)
 
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        B, N, C = x.shape
-        q = self.q(x).reshape(B, N, self.num_heads, self.head_dim).transpose(1, 2) * self.head_dim**-0.25
-        v = self.v(x).reshape(B, N, self.num_heads, self.head_dim).transpose(1, 2)
-        x = self.attend(q, v)
-        return self.proj_drop(self.proj(x.transpose(1, 2).reshape(B, N, C)))
+        q = split_heads(self.q(x), self.num_heads) * self.head_dim**-0.25
+        x = self.attend(q, split_heads(self.v(x), self.num_heads))
+        return self.proj_drop(self.proj(merge_heads(x)))

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from timm.layers import to_2tuple
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import SelfAttention
+from soft_vit.layers.attention.base import SelfAttention, merge_heads, split_heads, split_parts
 from soft_vit.layers.attention.local import check_kernel_size
 from soft_vit.ops.map_attention import merge_tiles, split_tiles, tile_mask
 
@@ -133,10 +133,8 @@ class LongformerAttention(SelfAttention):
         return put_global_tokens(x, global_x, feat_size, self.global_grid)
 
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        B, N, C = x.shape
-        heads = (self.num_heads, self.head_dim)
-        q, k, v = self.qkv(x).reshape(B, N, 3, *heads).permute(2, 0, 3, 1, 4).unbind(0)
-        q_global = self.q_global(take_global_tokens(x, feat_size, self.global_grid)).unflatten(2, heads)
-        k_global, v_global = self.kv_global(x).reshape(B, N, 2, *heads).permute(2, 0, 3, 1, 4).unbind(0)
-        x = self.attend(q, k, v, q_global.transpose(1, 2), k_global, v_global, feat_size)
-        return self.proj_drop(self.proj(x.transpose(1, 2).reshape(B, N, C)))
+        q, k, v = split_parts(self.qkv(x), 3, self.num_heads)
+        q_global = split_heads(self.q_global(take_global_tokens(x, feat_size, self.global_grid)), self.num_heads)
+        k_global, v_global = split_parts(self.kv_global(x), 2, self.num_heads)
+        x = self.attend(q, k, v, q_global, k_global, v_global, feat_size)
+        return self.proj_drop(self.proj(merge_heads(x)))

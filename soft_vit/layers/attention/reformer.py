@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, check_heads
+from soft_vit.layers.attention.base import Attention, check_heads, merge_heads, split_heads
 from soft_vit.ops.precision import at_least_float32, full_precision
 
 # Low enough that exp gives zero beside any other score, finite so that a token without company attends to itself.
@@ -189,8 +189,5 @@ class ReformerAttention(Attention):
         return lsh_attention(qk, v, self.rotations, self.chunk_size, self.attn_drop if self.training else 0.0)
 
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        B, N, C = x.shape
-        qk = self.qk(x).reshape(B, N, self.num_heads, self.head_dim).transpose(1, 2)
-        v = self.v(x).reshape(B, N, self.num_heads, self.head_dim).transpose(1, 2)
-        x = self.attend(qk, v)
-        return self.proj_drop(self.proj(x.transpose(1, 2).reshape(B, N, C)))
+        x = self.attend(split_heads(self.qk(x), self.num_heads), split_heads(self.v(x), self.num_heads))
+        return self.proj_drop(self.proj(merge_heads(x)))

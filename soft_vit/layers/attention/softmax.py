@@ -5,7 +5,7 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, check_heads
+from soft_vit.layers.attention.base import Attention, check_heads, merge_heads, split_heads, split_parts
 
 
 class SoftmaxAttention(Attention):
@@ -43,9 +43,6 @@ class SoftmaxAttention(Attention):
 
     def forward(self, x: Tensor, feat_size: tuple[int, int], num_queries: int | None = None) -> Tensor:
         """What tokens `[B, N, C]` become, or the first num_queries of them, `[B, num_queries, C]`."""
-        heads = (self.num_heads, self.head_dim)
-        read = x if num_queries is None else x[:, :num_queries]
-        q = self.q(read).unflatten(2, heads).transpose(1, 2)
-        k, v = self.kv(x).unflatten(2, (2, *heads)).permute(2, 0, 3, 1, 4).unbind(0)
-        x = self.attend(q, k, v)
-        return self.proj_drop(self.proj(x.transpose(1, 2).flatten(2)))
+        q = split_heads(self.q(x if num_queries is None else x[:, :num_queries]), self.num_heads)
+        k, v = split_parts(self.kv(x), 2, self.num_heads)
+        return self.proj_drop(self.proj(merge_heads(self.attend(q, k, v))))

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, check_heads
+from soft_vit.layers.attention.base import Attention, check_heads, merge_heads, split_heads, split_parts
 
 POOLED_SIDE = 7
 
@@ -91,9 +91,6 @@ class SpatialReductionAttention(Attention):
         return F.scaled_dot_product_attention(q, k, v, dropout_p=self.attn_drop if self.training else 0.0)
 
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        B, N, C = x.shape
-        q = self.q(x).reshape(B, N, self.num_heads, self.head_dim).transpose(1, 2)
-        kv = self.kv(self.reduce(x, feat_size)).unflatten(2, (2, self.num_heads, self.head_dim))
-        k, v = kv.permute(2, 0, 3, 1, 4).unbind(0)
-        x = self.attend(q, k, v)
-        return self.proj_drop(self.proj(x.transpose(1, 2).reshape(B, N, C)))
+        q = split_heads(self.q(x), self.num_heads)
+        k, v = split_parts(self.kv(self.reduce(x, feat_size)), 2, self.num_heads)
+        return self.proj_drop(self.proj(merge_heads(self.attend(q, k, v))))

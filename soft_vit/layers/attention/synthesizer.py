@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, check_heads
+from soft_vit.layers.attention.base import Attention, check_heads, merge_heads, split_heads
 from soft_vit.ops.precision import at_least_float32
 
 
@@ -252,16 +252,14 @@ class SynthesizerAttention(Attention):
         return synthetic_attention(scores, v, self.attn_drop if self.training else 0.0)
 
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        B, N, C = x.shape
-        v = self.v(x).reshape(B, N, self.num_heads, self.head_dim).transpose(1, 2)
+        v = split_heads(self.v(x), self.num_heads)
         parts = [scores(x, feat_size) for scores in self.scores.values()]
         if self.mixture is None:
             scores = parts[0]
         else:
             shares = self.mixture.softmax(0)
             scores = sum(shares[i] * part for i, part in enumerate(parts))
-        x = self.attend(scores, v)
-        return self.proj_drop(self.proj(x.transpose(1, 2).reshape(B, N, C)))
+        return self.proj_drop(self.proj(merge_heads(self.attend(scores, v))))
 
     def resize(self, feat_size: tuple[int, int]) -> None:
         self.feat_size = tuple(feat_size)
