@@ -41,10 +41,9 @@ class AtrousAttention(SelfAttention):
         device=None,
         dtype=None,
     ) -> None:
-        super().__init__(
-            dim, num_heads, qkv_bias=qkv_bias, attn_drop=attn_drop, proj_drop=proj_drop, device=device, dtype=dtype
-        )
+        super().__init__(dim, num_heads, qkv_bias=qkv_bias, proj_drop=proj_drop, device=device, dtype=dtype)
+        self.attn_drop = attn_drop
         self.dilation = check_dilation(sr_ratio if dilation is None else dilation)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        return atrous_attention(q, k, v, feat_size, self.dilation, self.attn_drop if self.training else 0.0)
+        return atrous_attention(q, k, v, feat_size, self.dilation, self.dropout_p)

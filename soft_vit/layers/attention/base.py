@@ -60,6 +60,14 @@ class Attention(nn.Module):
     needs_grid: ClassVar[bool] = True
     """Whether the tokens must fill the map exactly, which leaves no place for a class token."""
 
+    attn_drop: float = 0.0
+    """Rate at which a kind that takes it as an argument drops attention weights in training."""
+
+    @property
+    def dropout_p(self) -> float:
+        """The rate at which attention weights are dropped in the module's present mode."""
+        return self.attn_drop if self.training else 0.0
+
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
         raise NotImplementedError
 
@@ -76,7 +84,8 @@ class Attention(nn.Module):
 class SelfAttention(Attention):
     """An attention that projects tokens to queries, keys and values of every head, and the heads' results back.
 
-    A subclass says what happens between, in `attend`.
+    A subclass says what happens between, in `attend`, and has an `__init__` where it has options of its own.
+    feat_size and sr_ratio are what every attention is given; nothing here depends on them.
     """
 
     def __init__(
@@ -84,8 +93,9 @@ class SelfAttention(Attention):
         dim: int,
         num_heads: int,
         *,
+        feat_size: tuple[int, int] | None = None,
+        sr_ratio: int = 1,
         qkv_bias: bool = True,
-        attn_drop: float = 0.0,
         proj_drop: float = 0.0,
         device=None,
         dtype=None,
@@ -94,7 +104,6 @@ class SelfAttention(Attention):
         dd = {"device": device, "dtype": dtype}
         self.num_heads = num_heads
         self.head_dim = check_heads(dim, num_heads)
-        self.attn_drop = attn_drop
         self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias, **dd)
         self.proj = nn.Linear(dim, dim, **dd)
         self.proj_drop = nn.Dropout(proj_drop)

@@ -139,9 +139,8 @@ class BigBirdAttention(SelfAttention):
         device=None,
         dtype=None,
     ) -> None:
-        super().__init__(
-            dim, num_heads, qkv_bias=qkv_bias, attn_drop=attn_drop, proj_drop=proj_drop, device=device, dtype=dtype
-        )
+        super().__init__(dim, num_heads, qkv_bias=qkv_bias, proj_drop=proj_drop, device=device, dtype=dtype)
+        self.attn_drop = attn_drop
         if window < 1 or window % 2 == 0:
             raise ValueError(f"window={window} has no centre; use an odd number of blocks, such as 3.")
         if block_size < 1 or num_global < 0 or num_random < 0 or seed < 0:
@@ -157,4 +156,4 @@ class BigBirdAttention(SelfAttention):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
         pattern = (self.block_size, self.window, self.num_global, self.num_random, self.seed)
-        return bigbird_attention(q, k, v, *pattern, self.attn_drop if self.training else 0.0)
+        return bigbird_attention(q, k, v, *pattern, self.dropout_p)

@@ -127,10 +127,9 @@ class GatedAttentionUnit(Attention):
         self, q: Tensor, k: Tensor, v: Tensor, q_linear: Tensor | None = None, k_linear: Tensor | None = None
     ) -> Tensor:
         """Queries and keys `[B, N, S]`, the linear form's own as well, and values `[B, N, E]` to the values' shape."""
-        dropout_p = self.attn_drop if self.training else 0.0
         if self.form == "quadratic":
-            return quadratic_form(q, k, v, dropout_p)
-        return linear_form(q, k, v, q_linear, k_linear, self.chunk_size, dropout_p)
+            return quadratic_form(q, k, v, self.dropout_p)
+        return linear_form(q, k, v, q_linear, k_linear, self.chunk_size, self.dropout_p)
 
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
         u, v = F.silu(self.uv(x)).chunk(2, dim=-1)

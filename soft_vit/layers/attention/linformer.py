@@ -119,7 +119,8 @@ class LinformerAttention(SelfAttention):
         dtype=None,
     ) -> None:
         dd = {"device": device, "dtype": dtype}
-        super().__init__(dim, num_heads, qkv_bias=qkv_bias, attn_drop=attn_drop, proj_drop=proj_drop, **dd)
+        super().__init__(dim, num_heads, qkv_bias=qkv_bias, proj_drop=proj_drop, **dd)
+        self.attn_drop = attn_drop
         check_choice("sharing", sharing, SHARINGS)
         if projection is None:
             groups = num_heads if sharing == "none" else 1
@@ -128,7 +129,7 @@ class LinformerAttention(SelfAttention):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
         k, v = self.projection(k, v, feat_size)
-        return F.scaled_dot_product_attention(q, k, v, dropout_p=self.attn_drop if self.training else 0.0)
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout_p)
 
     def resize(self, feat_size: tuple[int, int]) -> None:
         self.projection.resize(feat_size)

@@ -1,7 +1,11 @@
 """Depthwise convolutions of the values that stand beside an attention."""
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from soft_vit.layers.untouched import is_untouched
+from soft_vit.ops.modes import in_function_transform
 
 
 def local_conv(num_heads: int, local_kernel: int | None, sr_ratio: int, device=None, dtype=None) -> nn.Conv2d | None:
@@ -25,7 +29,7 @@ def depthwise_conv(channels: int, local_kernel: int, bias: bool = True, device=N
     return nn.Conv2d(channels, channels, local_kernel, padding=padding, groups=channels, bias=bias, **dd)
 
 
-def depthwise_residual(v: Tensor, weight: Tensor, bias: Tensor, feat_size: tuple[int, int]) -> Tensor:
+def depthwise_residual(v: Tensor, weight: Tensor, bias: Tensor | None, feat_size: tuple[int, int]) -> Tensor:
     """Depthwise convolution of values `[B, H, N, D]` on the map, with a kernel for each channel.
 
     weight: `[H D, 1, K, K]`, or `[D, 1, K, K]` that heads share.
@@ -35,3 +39,17 @@ def depthwise_residual(v: Tensor, weight: Tensor, bias: Tensor, feat_size: tuple
     maps = v.mT.reshape(B * H * D // channels, channels, *feat_size)
     maps = F.conv2d(maps, weight, bias, padding=weight.shape[-1] // 2, groups=channels)
     return maps.reshape(B, H, D, N).mT
+
+
+def head_conv(v: Tensor, conv: nn.Module, num_heads: int) -> Tensor:
+    """Depthwise convolution of maps `[B, C, H, W]` by a convolution of maps `[..., heads, H, W]`, one kernel a head."""
+    if not is_untouched(conv, nn.Conv2d):
+        heads_last = v.unflatten(1, (num_heads, -1)).transpose(1, 2)
+        return conv(heads_last.flatten(0, 1)).unflatten(0, heads_last.shape[:2]).transpose(1, 2).flatten(1, 2)
+    channels = v.shape[1]
+    recorded = torch.jit.is_tracing() or in_function_transform()
+    if torch.is_grad_enabled() and v.device.type == "cpu" and not recorded:
+        # oneDNN has a fast gradient of the kernel in this order alone; the other takes longer than the copy and it.
+        v = v.contiguous(memory_format=torch.channels_last)
+    weight = conv.weight.repeat_interleave(channels // num_heads, dim=0)
+    return F.conv2d(v, weight, padding=(weight.shape[-1] // 2,) * 2, groups=channels)

@@ -102,7 +102,8 @@ class LongformerAttention(SelfAttention):
         dtype=None,
     ) -> None:
         dd = {"device": device, "dtype": dtype}
-        super().__init__(dim, num_heads, qkv_bias=qkv_bias, attn_drop=attn_drop, proj_drop=proj_drop, **dd)
+        super().__init__(dim, num_heads, qkv_bias=qkv_bias, proj_drop=proj_drop, **dd)
+        self.attn_drop = attn_drop
         self.kernel_size = check_kernel_size(kernel_size)
         self.global_grid = tuple(to_2tuple(global_grid))
         if len(self.global_grid) != 2 or min(self.global_grid) < 1:
@@ -127,9 +128,8 @@ class LongformerAttention(SelfAttention):
 
         The ones with `global` in their names are of the global tokens: what these look with, look at, and gather.
         """
-        dropout_p = self.attn_drop if self.training else 0.0
-        x = window_and_global_attention(q, k, v, feat_size, self.kernel_size, self.global_grid, dropout_p)
-        global_x = F.scaled_dot_product_attention(q_global, k_global, v_global, dropout_p=dropout_p)
+        x = window_and_global_attention(q, k, v, feat_size, self.kernel_size, self.global_grid, self.dropout_p)
+        global_x = F.scaled_dot_product_attention(q_global, k_global, v_global, dropout_p=self.dropout_p)
         return put_global_tokens(x, global_x, feat_size, self.global_grid)
 
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:

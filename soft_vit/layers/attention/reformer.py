@@ -186,7 +186,7 @@ class ReformerAttention(Attention):
 
     def attend(self, qk: Tensor, v: Tensor) -> Tensor:
         """Shared queries and keys, and values, `[B, heads, N, C / heads]` to the result of that shape."""
-        return lsh_attention(qk, v, self.rotations, self.chunk_size, self.attn_drop if self.training else 0.0)
+        return lsh_attention(qk, v, self.rotations, self.chunk_size, self.dropout_p)
 
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
         x = self.attend(split_heads(self.qk(x), self.num_heads), split_heads(self.v(x), self.num_heads))

@@ -8,13 +8,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, check_heads, grid_limit
-from soft_vit.layers.attention.local_conv import local_conv
+from soft_vit.layers.attention.local_conv import head_conv, local_conv
 from soft_vit.layers.sizes import same_size, smaller
 from soft_vit.layers.untouched import is_untouched
 from soft_vit.ops import soft_attention
 from soft_vit.ops.choices import BACKENDS, Backend, check_choice
 from soft_vit.ops.inverse import NEWTON_GRADIENTS, NEWTON_STARTS, NewtonGradient, NewtonStart, check_ridge
-from soft_vit.ops.modes import in_function_transform
 from soft_vit.ops.soft_attention import INVERSES, Inverse
 
 Sampling = Literal["conv", "avg", "random", "first"]
@@ -103,20 +102,6 @@ def random_tokens(q: Tensor, sr_ratio: int, limit: tuple[int, int] | None, redra
     place = torch.rand(count, device=q.device) if redraw else (run * GOLDEN_RATIO) % 1
     index = ((run + place) * (num_tokens / count)).long().clamp(max=num_tokens - 1)
     return q.flatten(2)[..., index].mT
-
-
-def head_conv(v: Tensor, conv: nn.Module, num_heads: int) -> Tensor:
-    """Depthwise convolution of maps `[B, C, H, W]` by a convolution of maps `[..., heads, H, W]`, one kernel a head."""
-    if not is_untouched(conv, nn.Conv2d):
-        heads_last = v.unflatten(1, (num_heads, -1)).transpose(1, 2)
-        return conv(heads_last.flatten(0, 1)).unflatten(0, heads_last.shape[:2]).transpose(1, 2).flatten(1, 2)
-    channels = v.shape[1]
-    recorded = torch.jit.is_tracing() or in_function_transform()
-    if torch.is_grad_enabled() and v.device.type == "cpu" and not recorded:
-        # oneDNN has a fast gradient of the kernel in this order alone; the other takes longer than the copy and it.
-        v = v.contiguous(memory_format=torch.channels_last)
-    weight = conv.weight.repeat_interleave(channels // num_heads, dim=0)
-    return F.conv2d(v, weight, padding=(weight.shape[-1] // 2,) * 2, groups=channels)
 
 
 # Leaves of symbolic tracing: they look at sizes.

@@ -39,7 +39,7 @@ class SoftmaxAttention(Attention):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Queries, keys and values `[B, heads, N, C / heads]` to the result of that shape."""
-        return F.scaled_dot_product_attention(q, k, v, dropout_p=self.attn_drop if self.training else 0.0)
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout_p)
 
     def forward(self, x: Tensor, feat_size: tuple[int, int], num_queries: int | None = None) -> Tensor:
         """What tokens `[B, N, C]` become, or the first num_queries of them, `[B, num_queries, C]`."""

@@ -62,12 +62,10 @@ class SparseAttention(SelfAttention):
         device=None,
         dtype=None,
     ) -> None:
-        super().__init__(
-            dim, num_heads, qkv_bias=qkv_bias, attn_drop=attn_drop, proj_drop=proj_drop, device=device, dtype=dtype
-        )
+        super().__init__(dim, num_heads, qkv_bias=qkv_bias, proj_drop=proj_drop, device=device, dtype=dtype)
+        self.attn_drop = attn_drop
         self.kernel_size = None if kernel_size is None else check_kernel_size(kernel_size)
         self.dilation = None if dilation is None else check_dilation(dilation)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        dropout_p = self.attn_drop if self.training else 0.0
-        return attend_sparsely(q, k, v, feat_size, self.kernel_size, self.dilation, dropout_p)
+        return attend_sparsely(q, k, v, feat_size, self.kernel_size, self.dilation, self.dropout_p)

@@ -88,7 +88,7 @@ class SpatialReductionAttention(Attention):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Queries `[B, heads, N, C / heads]`, keys and values `[B, heads, M, C / heads]` to the queries' shape."""
-        return F.scaled_dot_product_attention(q, k, v, dropout_p=self.attn_drop if self.training else 0.0)
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout_p)
 
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
         q = split_heads(self.q(x), self.num_heads)

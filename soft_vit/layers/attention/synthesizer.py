@@ -249,7 +249,7 @@ class SynthesizerAttention(Attention):
 
     def attend(self, scores: Tensor, v: Tensor) -> Tensor:
         """Scores `[B or 1, heads, N, N]` and values `[B, heads, N, C / heads]` to the result of the values' shape."""
-        return synthetic_attention(scores, v, self.attn_drop if self.training else 0.0)
+        return synthetic_attention(scores, v, self.dropout_p)
 
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
         v = split_heads(self.v(x), self.num_heads)

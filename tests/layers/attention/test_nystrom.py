@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F
 
 from soft_vit.layers.attention.landmarks import landmark_tokens
-from soft_vit.layers.attention.nystrom import NystromAttention, local_residual
+from soft_vit.layers.attention.nystrom import NystromAttention
 
 
 def test_grid_landmarks_are_window_averages() -> None:
@@ -29,13 +29,14 @@ def test_number_of_landmarks(landmarks, grid, sr_ratio, limit, count: int) -> No
 
 
 def test_residual_has_one_kernel_for_each_head() -> None:
-    v, weight = torch.randn(2, 3, 63, 4), torch.randn(3, 1, 5, 5)
+    attn = NystromAttention(12, 3, feat_size=(7, 9), local_kernel=5)
+    v, weight = torch.randn(2, 3, 63, 4), attn.local.weight
+    residual = attn.add_residual(torch.zeros_like(v), v, (7, 9))
     for head in range(3):
         for channel in range(4):
             maps = v[:, head, :, channel].reshape(2, 1, 7, 9)
             expected = F.conv2d(maps, weight[head : head + 1], padding=2).reshape(2, 63)
-            actual = local_residual(v, weight, (7, 9))[:, head, :, channel]
-            torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(residual[:, head, :, channel], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_windows_of_one_token_give_full_attention() -> None:
