@@ -54,8 +54,13 @@ def stage_attentions(attention: str | Sequence[str], stage4: str | None, num_sta
     return tuple(attention)
 
 
-def split_attn_options(classes: Sequence[type], options: dict[str, Any]) -> list[dict[str, Any]]:
-    """For every stage the options that its attention has; ValueError for an option that none of them has."""
+def split_attn_options(
+    classes: Sequence[type], options: dict[str, Any], defaults: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """For every stage the options, and before them the defaults, that its attention has.
+
+    ValueError for an option that none of them has; a default that none has is left out.
+    """
     known = [attention_options(cls) for cls in classes]
     for name in options:
         if not any(name in accepted for accepted in known):
@@ -63,4 +68,5 @@ def split_attn_options(classes: Sequence[type], options: dict[str, Any]) -> list
             raise ValueError(
                 f"{name!r} is no option of this model or of its attentions; the attentions have {', '.join(choices)}."
             )
-    return [{name: value for name, value in options.items() if name in accepted} for accepted in known]
+    given = {**defaults, **options}
+    return [{name: value for name, value in given.items() if name in accepted} for accepted in known]

@@ -8,6 +8,7 @@ Letters: B batch, C channels, H x W the token map of a stage, N = H * W.
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -30,7 +31,6 @@ from soft_vit.layers import (
     PreNormBlock,
     StageFusion,
     attention_class,
-    attention_options,
 )
 from soft_vit.layers.untouched import has_hooks
 from soft_vit.models.arguments import check_image_size, check_stages, rising_rates, split_attn_options, stage_attentions
@@ -56,6 +56,13 @@ def check_image(x: Tensor, in_chans: int) -> Tensor:
             f"An image of {x.shape[2]} x {x.shape[3]} pixels is too small; each side needs at least {MIN_IMAGE_SIDE}."
         )
     return x
+
+
+def init_linear(layer: nn.Linear) -> None:
+    """Truncated normal weights (0.02), in place, and biases of zero."""
+    trunc_normal_(layer.weight, std=0.02)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
 
 
 class PyramidViT(nn.Module):
@@ -122,7 +129,8 @@ class PyramidViT(nn.Module):
         check_choice("drop_path_mode", drop_path_mode, DROP_PATH_MODES)
         kinds = stage_attentions(attention, stage4, num_stages)
         classes = [attention_class(kind) for kind in kinds]
-        stage_options = split_attn_options(classes, attn_options)
+        rates = {"attn_drop": attn_drop_rate, "proj_drop": proj_drop_rate}
+        stage_options = split_attn_options(classes, attn_options, defaults=rates)
         if kinds[-1] == "gaussian" and "soft_norm" in kinds:
             stage_options[-1].setdefault("normalize", True)
         if class_token is None:
@@ -151,20 +159,19 @@ class PyramidViT(nn.Module):
         stages = []
         for i, (dim, grid) in enumerate(zip(embed_dims, grids, strict=True)):
             last = i == num_stages - 1
-            options = dict(stage_options[i])
-            for name, rate in (("attn_drop", attn_drop_rate), ("proj_drop", proj_drop_rate)):
-                if name in attention_options(classes[i]):
-                    options.setdefault(name, rate)
-            blocks = []
-            for rate in drop_path_rates[i]:
-                attn = classes[i](dim, num_heads[i], feat_size=grid, sr_ratio=sr_ratios[i], **options, **dd)
-                block_args = dict(
-                    mlp_ratio=mlp_ratios[i], proj_drop=proj_drop_rate, drop_path=rate, mlp_chunks=mlp_chunks, **dd
+            block_class = PreNormBlock if last else partial(PostNormBlock, drop_path_mode=drop_path_mode)
+            blocks = [
+                block_class(
+                    dim,
+                    classes[i](dim, num_heads[i], feat_size=grid, sr_ratio=sr_ratios[i], **stage_options[i], **dd),
+                    mlp_ratio=mlp_ratios[i],
+                    proj_drop=proj_drop_rate,
+                    drop_path=rate,
+                    mlp_chunks=mlp_chunks,
+                    **dd,
                 )
-                if last:
-                    blocks.append(PreNormBlock(dim, attn, **block_args))
-                else:
-                    blocks.append(PostNormBlock(dim, attn, drop_path_mode=drop_path_mode, **block_args))
+                for rate in drop_path_rates[i]
+            ]
             if i == 0:
                 patch_embed = ConvPatchEmbed(in_chans, (stem_width, stem_width, dim), (2, 1, 2), **dd)
             else:
@@ -207,9 +214,7 @@ class PyramidViT(nn.Module):
         """
         for module in self.modules():
             if isinstance(module, nn.Linear):
-                trunc_normal_(module.weight, std=0.02)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+                init_linear(module)
             elif isinstance(module, nn.Conv2d):
                 fan_out = math.prod(module.kernel_size) * module.out_channels // module.groups
                 nn.init.normal_(module.weight, std=math.sqrt(2.0 / fan_out))
@@ -275,13 +280,12 @@ class PyramidViT(nn.Module):
             self.attn_pool = None
         elif self.attn_pool is None:
             self.attn_pool = AttentionPool(self.num_features, **dd).train(self.training)
-            for weight in (self.attn_pool.hidden.weight, self.attn_pool.score.weight):
-                trunc_normal_(weight, std=0.02)
-            nn.init.zeros_(self.attn_pool.hidden.bias)
-        self.head = nn.Linear(self.num_features, num_classes, **dd) if num_classes > 0 else nn.Identity()
+            init_linear(self.attn_pool.hidden)
+            init_linear(self.attn_pool.score)
+        self.head = nn.Identity()
         if num_classes > 0:
-            trunc_normal_(self.head.weight, std=0.02)
-            nn.init.zeros_(self.head.bias)
+            self.head = nn.Linear(self.num_features, num_classes, **dd)
+            init_linear(self.head)
         self.head.train(self.training)
 
     def forward_intermediates(
