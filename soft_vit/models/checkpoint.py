@@ -18,8 +18,9 @@ from soft_vit.layers import resample_pos_embed
 from soft_vit.models.recognition import NotedWeights, Recognised, named_attention, recognise
 from soft_vit.models.stage import stage_grids
 
-# Where training programs keep weights inside a checkpoint; averaged weights come first.
-STATE_DICT_KEYS = ("state_dict_ema", "model_ema", "state_dict", "model")
+# Where training programs keep averaged and plain weights inside a checkpoint.
+AVERAGED_KEYS = ("state_dict_ema", "model_ema")
+PLAIN_KEYS = ("state_dict", "model")
 
 # Names of the released SOFT implementation (first match of each kind), and ours.
 RELEASED_MODULES = {
@@ -87,7 +88,7 @@ def _reason(error: Exception) -> str:
 def unwrap_state_dict(content: Any, source: str = "the checkpoint") -> dict[str, Tensor]:
     """The tensors by name inside a loaded checkpoint; ValueError if there are none."""
     if isinstance(content, Mapping):
-        for key in STATE_DICT_KEYS:
+        for key in (*AVERAGED_KEYS, *PLAIN_KEYS):
             if isinstance(content.get(key), Mapping):
                 content = content[key]
                 break

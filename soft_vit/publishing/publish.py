@@ -1,6 +1,7 @@
 """From a checkpoint of a training to files that others can use and trust."""
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from soft_vit.publishing.conversion import require_model
 from soft_vit.publishing.hub import push, save_folder
 from soft_vit.publishing.layouts import safetensors_bytes
 from soft_vit.publishing.model_card import model_card
-from soft_vit.publishing.trained_file import TrainedFile, WeightsChoice, is_plain_text, read_trained_file
+from soft_vit.publishing.trained_file import TrainedFile, WeightsChoice, read_trained_file
 from soft_vit.weights import Entry, Metric, add_entry
 from soft_vit.weights.files import write_atomically
 
@@ -190,4 +191,6 @@ def training_facts(file: TrainedFile) -> list[tuple[str, str]]:
         ("weight decay", optimizer.get("weight_decay")),
         ("batch size of a process", loader.get("batch_size")),
     ]
-    return [(name, str(value)) for name, value in found if value is not None and is_plain_text(str(value))]
+    # What stands in a card is a word or two, and no path.
+    facts = [(name, str(value)) for name, value in found if value is not None]
+    return [(name, text) for name, text in facts if re.fullmatch(r"[\w .,+-]{1,60}", text)]

@@ -1,6 +1,5 @@
 """What a file of trained weights holds, taken apart: the weights, what is known of their training, and the rest."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,17 +11,13 @@ from soft_vit.engine.ema_hook import choose_weights
 from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.engine.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.trained_config import config_values, mapping, trained_cfg
-from soft_vit.models.checkpoint import rename_released, require_finite, unwrap_state_dict
+from soft_vit.models.checkpoint import AVERAGED_KEYS, PLAIN_KEYS, rename_released, require_finite, unwrap_state_dict
 from soft_vit.models.recognition import Recognised, named_attention, recognise
 from soft_vit.models.soft import MODELS, model_name
 
 __all__ = ["TrainedFile", "WeightsChoice", "read_trained_file"]
 
 WeightsChoice = Literal["ema", "plain"]
-
-# Averaged and plain weights in checkpoints of timm's training loop.
-TIMM_AVERAGED = ("state_dict_ema", "model_ema")
-TIMM_PLAIN = ("state_dict", "model")
 
 
 @dataclass(frozen=True)
@@ -49,8 +44,7 @@ class TrainedFile:
     @property
     def model(self) -> str | None:
         """The timm name of the model, where the file says enough for one."""
-        named = self.config.get("model")
-        name = named.get("model_name") if isinstance(named, Mapping) else None
+        name = mapping(self.config, "model").get("model_name")
         if name in MODELS:
             return name
         if self.recognised.size is None or self.attention is None:
@@ -76,22 +70,19 @@ def read_trained_file(path: str | Path, weights: WeightsChoice | None = None) ->
         require_finite(state_dict, str(path))
     released = any(rename_released(name) != name for name in given)
     layout = "released" if released else "safetensors" if safetensors else "mmengine" if of_mmengine else "timm"
-    kept = set() if safetensors else {"state_dict", "model"} & content.keys()
-    dropped = () if _is_bare(content) else tuple(str(name) for name in content if name not in kept)
+    # A safetensors file, and a bare state dict, hold nothing else.
+    bare = safetensors or all(isinstance(value, Tensor) for value in content.values())
+    dropped = () if bare else tuple(str(name) for name in content if name not in PLAIN_KEYS)
     return TrainedFile(
         weights=state_dict,
         layout=layout,
         recognised=recognised,
         attention=named_attention(content),
         chosen=chosen,
-        dropped=() if safetensors else dropped,
+        dropped=dropped,
         config=config_values(meta.get("cfg", "")),
         cfg=cfg,
     )
-
-
-def _is_bare(content: Mapping[str, Any]) -> bool:
-    return all(isinstance(value, Tensor) for value in content.values())
 
 
 def _choose(
@@ -105,7 +96,7 @@ def _choose(
         return unwrap_state_dict(content["state_dict"], str(path)), (weights or "ema") if both else None
     found = {
         choice: next((content[key] for key in keys if isinstance(content.get(key), Mapping)), None)
-        for choice, keys in (("ema", TIMM_AVERAGED), ("plain", TIMM_PLAIN))
+        for choice, keys in (("ema", AVERAGED_KEYS), ("plain", PLAIN_KEYS))
     }
     if weights == "ema" and found["ema"] is None:
         raise UserError(f"{path} holds no averaged weights (EMA); take its plain ones.")
@@ -114,8 +105,3 @@ def _choose(
     choice = weights or ("ema" if found["ema"] is not None else "plain")
     both = None not in found.values()
     return unwrap_state_dict(found[choice] or content, str(path)), choice if both else None
-
-
-def is_plain_text(text: str) -> bool:
-    """Whether a text from a file can stand in a model card: a word or two, no path."""
-    return re.fullmatch(r"[\w .,+-]{1,60}", text) is not None
