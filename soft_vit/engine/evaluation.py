@@ -1,8 +1,6 @@
 """Testing a checkpoint or a timm model: what the command line calls."""
 
-import json
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,27 +8,24 @@ import timm
 import torch
 from mmengine.config import Config
 from mmengine.dist import is_main_process
-from mmengine.hooks import Hook
 from mmengine.runner import Runner
-from torch import Tensor, nn
+from torch import Tensor
 
 import soft_vit  # noqa: F401  its models have to be known to timm before one is looked up by name
-from soft_vit.engine.checkpoint_match import CheckpointMatchHook
 from soft_vit.engine.config import apply_options
-from soft_vit.engine.ema_hook import choose_weights
 from soft_vit.engine.errors import UserError, as_user_error, one_line
-from soft_vit.engine.eval_data import class_names, set_folder, set_view, takes_pillow, timm_view, view_of_config
-from soft_vit.engine.finetune import TIMM_PREFIX, StartWeightsHook
+from soft_vit.engine.eval_data import View, class_names, set_folder, set_view, takes_pillow, timm_view, view_of_config
+from soft_vit.engine.finetune import TIMM_PREFIX
+from soft_vit.engine.metrics_text import confusion_csv, per_class_csv, results_json
 from soft_vit.engine.run import StartHook, config_errors, prepare, require_checkpoint, runner_class
 from soft_vit.engine.safe_checkpoint import load_checkpoint_file
+from soft_vit.engine.tested_model import TestedModelHook
 from soft_vit.engine.throughput_hook import ThroughputHook
 from soft_vit.engine.trained_config import trained_cfg
-from soft_vit.engine.unwrapping import unwrapped
 from soft_vit.models.soft import MODELS
-from soft_vit.text_tables import csv_table
 from soft_vit.weights.files import require_place, write_atomically
 
-__all__ = ["confusion_csv", "evaluate", "metrics_table", "per_class_csv"]
+__all__ = ["evaluate"]
 
 _ACCURACIES = ("Accuracy", "ClassificationMetric")
 # What mmpretrain measures of classes of whole images.
@@ -85,12 +80,14 @@ def evaluate(
         raise UserError(f"img_size is {img_size}; give the pixels a side, such as 224.")
     if crop_pct is not None and not 0 < crop_pct <= 1:
         raise UserError(f"crop_pct is {crop_pct}; give a share above 0 and at most 1, such as 0.875.")
-    for path in (out, per_class, confusion):
-        _require_place(path)
+    with as_user_error():
+        # Before the test, and not after it.
+        for path in (out, per_class, confusion):
+            if path is not None:
+                require_place(path)
     cfg = prepare(config, work_dir, options, launcher)
     if not cfg.get("test_dataloader"):
         raise UserError(f"The config {cfg.filename} has no test_dataloader; give one that has test images.")
-    view = None
     classifies = _classifies(cfg)
     if not classifies:
         asked = {"data_root": data_root, "classes": classes, "img_size": img_size, "crop_pct": crop_pct}
@@ -100,17 +97,11 @@ def evaluate(
         if pretrained and weights is None:
             model = _with_tag(model)
         _use_timm_model(cfg, model, weights, pretrained, options)
-        # The file knows what its images were like; the name only what its published weights' were.
-        local = weights is not None and "://" not in weights
-        told = trained_cfg(load_checkpoint_file(weights), weights) if local else {}
-        if model in MODELS and "input_size" in told:
-            # Resampled to another size and back, position embeddings would not be the file's.
-            cfg.model.setdefault("img_size", told["input_size"][1:])
-        view = timm_view({**_pretrained_cfg(model), **told}, img_size, crop_pct)
+        view = _view_of_timm_model(cfg, model, weights, img_size, crop_pct)
     else:
         _use_checkpoint(cfg, model, weights, pretrained)
-    if view is None and ((img_size, crop_pct) != (None, None) or (data_root is not None and not takes_pillow(cfg))):
-        view = view_of_config(cfg, img_size, crop_pct)
+        changed = (img_size, crop_pct) != (None, None) or (data_root is not None and not takes_pillow(cfg))
+        view = view_of_config(cfg, img_size, crop_pct) if changed else None
     class_indices = None
     if data_root is not None:
         class_indices = set_folder(cfg, data_root, _class_names(cfg, classes))
@@ -137,20 +128,13 @@ def evaluate(
         if out is not None:
             asked = {"config": config, "model": model, "weights": weights, "random": not pretrained or None, "ema": ema}
             asked |= {"data_root": data_root, "img_size": view and view.img_size, "crop_pct": view and view.crop_pct}
-            write_atomically(out, _json(metrics, asked).encode())
+            write_atomically(out, results_json(metrics, asked).encode())
         if counted:
             names, table = _confusion(runner, class_indices)
             for path, text in ((per_class, per_class_csv), (confusion, confusion_csv)):
                 if path is not None:
                     write_atomically(path, text(table, names).encode())
     return metrics
-
-
-def _require_place(path: str | Path | None) -> None:
-    """Raises UserError before a test, and not after it, where its results cannot be written."""
-    with as_user_error():
-        if path is not None:
-            require_place(path)
 
 
 def _classifies(cfg: Config) -> bool:
@@ -231,6 +215,19 @@ def _use_timm_model(cfg: Config, name: str, weights: str | None, pretrained: boo
     apply_options(cfg, {key: value for key, value in (options or {}).items() if key.startswith("model.")})
 
 
+def _view_of_timm_model(
+    cfg: Config, name: str, weights: str | None, img_size: int | None, crop_pct: float | None
+) -> View:
+    """The view that a model's weights ask for; its entry in the config gets the size of images that a file tells."""
+    # The file knows what its images were like; the name only what its published weights' were.
+    local = weights is not None and "://" not in weights
+    told = trained_cfg(load_checkpoint_file(weights), weights) if local else {}
+    if name in MODELS and "input_size" in told:
+        # Resampled to another size and back, position embeddings would not be the file's.
+        cfg.model.setdefault("img_size", told["input_size"][1:])
+    return timm_view({**_pretrained_cfg(name), **told}, img_size, crop_pct)
+
+
 def _class_names(cfg: Config, listed: str | Path | None) -> list[str]:
     path, meta = cfg.load_from, {}
     if path is not None and "://" not in path:
@@ -261,98 +258,3 @@ def _evaluators(cfg: Config, class_indices: list[int] | None, counted: bool) -> 
         topk |= {asked} if isinstance(asked, int) else set(asked)
     metric = {"type": "ClassificationMetric", "topk": sorted(topk), "class_indices": class_indices}
     return [{**metric, "confusion": counted}, *(entry for name, entry in own if name not in _ACCURACIES)]
-
-
-class TestedModelHook(Hook):
-    """Loads the chosen weights exactly, and makes the model ready for another size of images.
-
-    ema: see `evaluate`. img_size: None leaves the model as it was built. same_classes: refuse images with fewer classes
-    than the model has, not only those with more. Raises UserError (a ValueError) when weights, size or classes do not
-    fit.
-    """
-
-    # Before other hooks take the weights for themselves.
-    priority = "VERY_HIGH"
-
-    def __init__(self, ema: bool | None = None, img_size: int | None = None, same_classes: bool = False) -> None:
-        self.ema = ema
-        self.img_size = img_size
-        self.same_classes = same_classes
-
-    def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        if self.ema is not None:
-            choose_weights(checkpoint, self.ema)
-        exact = CheckpointMatchHook(exact=True)
-        try:
-            exact.after_load_checkpoint(runner, checkpoint)
-        except UserError as error:
-            try:
-                # The names of the released code, or parameters of another grid.
-                StartWeightsHook().after_load_checkpoint(runner, checkpoint)
-                exact.after_load_checkpoint(runner, checkpoint)
-            except UserError:
-                raise error from None
-
-    def before_test(self, runner: Runner) -> None:
-        classifier = unwrapped(runner.model)
-        network = getattr(classifier, "model", classifier)
-        if self.img_size is not None:
-            fit_image_size(network, self.img_size)
-        own = getattr(network, "num_classes", None)
-        names = getattr(runner.test_dataloader.dataset, "metainfo", {}).get("classes")
-        if own and names and (own < len(names) or (self.same_classes and own > len(names))):
-            raise UserError(
-                f"The model tells {own} classes apart and the test images have {len(names)}; set model.num_classes, or "
-                "give images in folders that are named like classes of the model, as --data-root."
-            )
-
-
-def fit_image_size(network: nn.Module, img_size: int) -> None:
-    """Make a timm model ready for square images of a size, in place. Raises UserError when it cannot take them."""
-    weight = next(network.parameters())
-    try:
-        if hasattr(network, "set_input_size"):
-            network.set_input_size((img_size, img_size))
-        with torch.no_grad():
-            # Not by a call, which compiles where the network is to be compiled.
-            network.eval().forward(torch.zeros(1, 3, img_size, img_size, device=weight.device, dtype=weight.dtype))
-    except Exception as error:
-        # Every architecture has its own way of refusing.
-        raise UserError(
-            f"{type(network).__name__} does not take images of {img_size} x {img_size} ({one_line(error)}); choose "
-            "another img_size."
-        ) from error
-
-
-def metrics_table(metrics: dict[str, float]) -> str:
-    """A line for each: percent and rates with two digits, counts with none, all else with four."""
-
-    def digits(name: str) -> int:
-        return 0 if name == "images" else 2 if name.startswith(("accuracy/", "images_per_second/")) else 4
-
-    return "\n".join(f"{name}: {value:.{digits(name)}f}" for name, value in metrics.items())
-
-
-def per_class_csv(table: Tensor, names: Sequence[Any]) -> str:
-    """class, images, correct, accuracy/top1 in percent (empty for a class without images); table: `[C, C]`."""
-    images, correct = table.sum(1).tolist(), table.diagonal().tolist()
-    rows = [
-        (name, count, hits, f"{100 * hits / count:.2f}" if count else "")
-        for name, count, hits in zip(names, images, correct, strict=True)
-    ]
-    return csv_table(["class", "images", "correct", "accuracy/top1"], rows)
-
-
-def confusion_csv(table: Tensor, names: Sequence[Any]) -> str:
-    """A row for each true class, a column for each predicted one; table: `[C, C]`."""
-    rows = [(name, *counts) for name, counts in zip(names, table.tolist(), strict=True)]
-    return csv_table(["true \\ predicted", *names], rows)
-
-
-def _json(metrics: dict[str, float], asked: dict[str, Any]) -> str:
-    """The metrics, with null for what is no number, and what was asked for."""
-    values = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-    values |= {
-        name: str(value) if isinstance(value, Path) else value for name, value in asked.items() if value is not None
-    }
-    return json.dumps(values, indent=2, allow_nan=False) + "\n"

@@ -17,7 +17,7 @@ from timm.data import create_transform
 
 from soft_vit.datasets import CLASSES, ShapeImages
 from soft_vit.engine import UserError, evaluate
-from soft_vit.engine.evaluation import confusion_csv, metrics_table, per_class_csv
+from soft_vit.engine.metrics_text import confusion_csv, metrics_table, per_class_csv
 from soft_vit.weights.folders import RESOURCES
 
 DEMO = Path(__file__).parents[2] / "configs" / "demo" / "soft_pico_shapes.py"
@@ -385,7 +385,7 @@ def test_average_that_is_not_there(tmp_path):
 
 @pytest.mark.parametrize(("own", "same_classes"), [(9, False), (9, True), (11, True)])
 def test_classes_that_are_not_the_models(own, same_classes):
-    from soft_vit.engine.evaluation import TestedModelHook
+    from soft_vit.engine.tested_model import TestedModelHook
 
     model = SimpleNamespace(model=SimpleNamespace(num_classes=own))
     dataset = SimpleNamespace(metainfo={"classes": CLASSES})

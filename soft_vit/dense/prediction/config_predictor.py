@@ -23,10 +23,10 @@ from soft_vit.engine.config import apply_options, load_config
 from soft_vit.engine.data_checks import fill_data_root
 from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.engine.eval_data import set_view, view_of_config
-from soft_vit.engine.evaluation import fit_image_size
 from soft_vit.engine.finetune import fit_weights
 from soft_vit.engine.run import StartHook, config_errors
 from soft_vit.engine.safe_checkpoint import load_checkpoint_file
+from soft_vit.engine.tested_model import fit_image_size
 from soft_vit.models.checkpoint import unwrap_state_dict
 
 __all__ = ["ConfigPredictor"]

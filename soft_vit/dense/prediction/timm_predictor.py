@@ -13,9 +13,9 @@ from torch import nn
 
 from soft_vit.dense.prediction.results import RankedClasses, ranked_classes
 from soft_vit.engine.errors import UserError, as_user_error, one_line
-from soft_vit.engine.evaluation import fit_image_size
 from soft_vit.engine.finetune import fit_weights
 from soft_vit.engine.safe_checkpoint import load_checkpoint_file
+from soft_vit.engine.tested_model import fit_image_size
 from soft_vit.engine.timm_model import create_timm_model
 from soft_vit.engine.trained_config import config_values, mapping, model_options, trained_cfg
 from soft_vit.models.checkpoint import check_same_attention, unwrap_state_dict
