@@ -29,7 +29,7 @@ MAX_HALVINGS = 10
 RESIDUAL_BOUND = 1.01
 ISOLATED_BOUND = 1.99
 # Within it, twenty steps leave exp(-2^21 * 1e-5) of a mode, and rounding of row sums cannot reach 2.
-EQUAL_ROWS_BOUND = 2 - 2e-5
+MODE_BOUND = 2 - 2e-5
 
 
 def add_ridge(a: Tensor, ridge: float) -> Tensor:
@@ -46,12 +46,13 @@ def newton_step_size(a: Tensor, ridge: float, start: NewtonStart) -> Tensor:
     of r on, 95 % of the row sum of P is taken for r, without which the iteration would diverge.
     `guarded`: `2 / r^2`, halved at most ten times until no column of `|I - P V_0|` sums to more than 1.01; the rule
     of the released `soft_norm_*` models, here for each matrix by itself and without a data-dependent loop. It is halved
-    for tokens far from all others as well, and where all row sums agree, as those of two tokens always do: at 2 their
-    modes would stay zero for ever. It is kept below `1.8 / (r + ridge)^2` with a ridge. A 1 x 1 matrix gets its exact
-    inverse.
+    as well for tokens far from all others, and for groups of tokens whose row sums all are r, as those of a far pair
+    are: at 2 their modes would stay zero for ever. It is kept below `1.8 / (r + ridge)^2` with a ridge. A 1 x 1 matrix
+    gets its exact inverse.
     `guarded_batch`: the released rule with both maxima taken over all matrices of the call.
     """
-    largest = a.sum(-1).amax(-1)
+    rows = a.sum(-1, keepdim=True)
+    largest = rows.amax((-2, -1))
     if start == "rowsum":
         return (1.8 / torch.maximum(largest, 0.95 * (largest + ridge)).square())[..., None, None]
     if start == "guarded" and a.shape[-1] == 1:
@@ -61,9 +62,9 @@ def newton_step_size(a: Tensor, ridge: float, start: NewtonStart) -> Tensor:
         largest = largest.amax().expand_as(largest) if largest.numel() else largest
     alpha = (2.0 / largest.square())[..., None] * 0.5 ** torch.arange(MAX_HALVINGS + 1, dtype=a.dtype, device=a.device)
     # Entries of P are positive, so the column sums of |I - alpha P P| need only the diagonal and the sums of P P.
-    p = add_ridge(a, ridge)
-    diagonal = p.square().sum(-1)[..., None, :]
-    total = (p @ p.sum(-1, keepdim=True)).mT
+    diagonal = add_ridge(a, ridge).square().sum(-1)[..., None, :]
+    squared_rows = a @ rows
+    total = (squared_rows + 2 * ridge * rows + ridge**2).mT
     scale = alpha[..., None]
     residual = ((1 - scale * diagonal).abs() + scale * (total - diagonal)).amax(-1)
     if start == "guarded_batch" and residual.numel():
@@ -72,8 +73,8 @@ def newton_step_size(a: Tensor, ridge: float, start: NewtonStart) -> Tensor:
     if start == "guarded":
         # A token far from all others is an eigenvector, and at 2 its mode would stay zero.
         within &= (scale * diagonal).amax(-1) <= ISOLATED_BOUND
-        # Where all row sums agree, the constant vector is one.
-        within &= alpha * a.sum(-1).amin(-1, keepdim=True).square() <= EQUAL_ROWS_BOUND
+        # So is a group of equal row sums, far from the rest. No eigenvalue of A A is above its largest row sum.
+        within &= alpha * squared_rows.amax(-2) <= MODE_BOUND
     # Candidates fall, so the first within the bound is the largest; the last stands whether or not it is within.
     alpha = torch.where(within, alpha, alpha[..., -1:]).amax(-1)
     if start == "guarded" and ridge > 0:

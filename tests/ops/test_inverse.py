@@ -211,6 +211,15 @@ def test_tokens_far_from_all_others_keep_their_mode():
     assert not newton_inverse(a, 20, 0.0, "guarded_batch").any()
 
 
+@pytest.mark.parametrize("groups", [((2, 0.5), (1, 0)), ((3, 0.2), (2, 0.1), (1, 0)), ((2, 0.5),) * 2, ((4, 0.05),)])
+def test_groups_of_equal_tokens_far_from_the_rest_keep_their_mode(groups):
+    """Each group's row sums agree, so its constant vector is an eigenvector: with the largest sum, it is at 2."""
+    a = torch.block_diag(*(torch.full((size, size), near).fill_diagonal_(1) for size, near in groups)).double()
+    inverse = newton_inverse(a, 24, 0.0, "guarded")
+    torch.testing.assert_close(inverse, torch.linalg.inv(a), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(newton_inverse(a.float(), 24, 0.0, "guarded"), inverse.float())
+
+
 def all_steps(p: torch.Tensor, v: torch.Tensor, iters: int) -> torch.Tensor:
     for _ in range(iters):
         v = torch.baddbmm(v, v, torch.bmm(p, v), beta=2, alpha=-1)

@@ -10,15 +10,15 @@ way, and less on flat kernels (`tests/ops/triton/test_precision.py`). Shorter su
 import triton
 import triton.language as tl
 
-from soft_vit.ops.inverse import EQUAL_ROWS_BOUND as _EQUAL_ROWS_BOUND
 from soft_vit.ops.inverse import ISOLATED_BOUND as _ISOLATED_BOUND
 from soft_vit.ops.inverse import MAX_HALVINGS as _MAX_HALVINGS
+from soft_vit.ops.inverse import MODE_BOUND as _MODE_BOUND
 from soft_vit.ops.inverse import RESIDUAL_BOUND as _RESIDUAL_BOUND
 
 MAX_HALVINGS = tl.constexpr(_MAX_HALVINGS)
 RESIDUAL_BOUND = tl.constexpr(_RESIDUAL_BOUND)
-EQUAL_ROWS_BOUND = tl.constexpr(_EQUAL_ROWS_BOUND)
 ISOLATED_BOUND = tl.constexpr(_ISOLATED_BOUND)
+MODE_BOUND = tl.constexpr(_MODE_BOUND)
 # Scaled entries are below 2^14, two bits short of fp16's largest; the second term rounds 2^38 below the largest entry.
 SCALED_EXPONENT = tl.constexpr(13)
 # V P has a norm of at most 2 wherever the iteration converges, so its scale needs no look at it.
@@ -30,7 +30,8 @@ CONVERGED = tl.constexpr(2.0**-23)
 @triton.jit
 def newton_alpha(a, p, size, ridge, START: tl.constexpr):
     """The factor of the start `V_0 = alpha P`; see `soft_vit.ops.inverse.newton_step_size`."""
-    largest = tl.max(tl.sum(a, 1), 0)
+    rows = tl.sum(a, 1)
+    largest = tl.max(rows, 0)
     if START == "rowsum":
         largest = tl.maximum(largest, 0.95 * (largest + ridge))
         alpha = 1.8 / (largest * largest)
@@ -38,15 +39,14 @@ def newton_alpha(a, p, size, ridge, START: tl.constexpr):
         diagonal = tl.sum(p * p, 0)
         total = tl.sum(p * tl.sum(p, 1)[:, None], 0)
         first = 2.0 / (largest * largest)
-        rows = tl.sum(a, 1)
-        smallest = tl.min(tl.where(tl.arange(0, a.shape[0]) < size, rows, largest), 0)
+        largest_mode = tl.max(tl.sum(a * rows[:, None], 0), 0)
         alpha = first * (0.5**MAX_HALVINGS)
         # From the smallest candidate up, so the largest within the bound is what remains.
         for halvings in tl.static_range(MAX_HALVINGS, -1, -1):
             candidate = first * (0.5**halvings)
             residual = tl.abs(1.0 - candidate * diagonal) + candidate * (total - diagonal)
             within = (tl.max(residual, 0) <= RESIDUAL_BOUND) & (candidate * tl.max(diagonal, 0) <= ISOLATED_BOUND)
-            within = within & (candidate * smallest * smallest <= EQUAL_ROWS_BOUND)
+            within = within & (candidate * largest_mode <= MODE_BOUND)
             alpha = tl.where(within, candidate, alpha)
         bound = 1.8 / ((largest + ridge) * (largest + ridge))
         alpha = tl.where(ridge > 0.0, tl.minimum(alpha, bound), alpha)

@@ -84,6 +84,13 @@ def test_any_strides(device, view):
         assert torch.equal(strided[name], contiguous[name]), name
 
 
+@pytest.mark.parametrize("m", [5, 40])
+def test_a_pair_far_from_all_others_keeps_its_mode(device, m):
+    a = torch.eye(m, device=device)
+    a[0, 1] = a[1, 0] = 0.5
+    torch.testing.assert_close(newton_inverse(a, 24, 0.0, "guarded", backend="triton"), torch.linalg.inv(a))
+
+
 @pytest.mark.parametrize("scale", [1e-6, 1e6])
 def test_scale_of_the_matrix_changes_nothing(device, scale):
     """fp16 has 5 bits of exponent; powers of two keep entries within them."""
