@@ -43,8 +43,3 @@ def backward_flops(grad: Shape, q: Shape, bottleneck: Shape, v: Shape, *_: Any, 
 def newton_flops(a: Shape, iters: int, *_: Any, **__: Any) -> int:
     """Two products a step."""
     return 2 * a[0] * 2 * iters * a[1] ** 3
-
-
-@register_flop_formula(torch.ops.soft_vit.newton_inverse_backward)
-def newton_backward_flops(grad: Shape, *_: Any, **__: Any) -> int:
-    return 2 * grad[0] * 2 * grad[1] ** 3

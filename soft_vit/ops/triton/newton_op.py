@@ -1,4 +1,4 @@
-"""The operator `soft_vit::newton_inverse` and its backward, as PyTorch sees them; built like `op.py`."""
+"""The operator `soft_vit::newton_inverse`, as PyTorch sees it; built like `op.py`."""
 
 import torch
 from torch import Tensor
@@ -19,29 +19,19 @@ def _(a, iters, ridge, start):
     return a.new_empty(a.shape)
 
 
-@torch.library.custom_op("soft_vit::newton_inverse_backward", mutates_args=())
-def backward(grad: Tensor, v: Tensor) -> Tensor:
-    """`-V^T G V^T`. An operator, so that a second derivative is refused as it is by the eager form."""
-    with full_precision_backward(v):
-        return torch.bmm(torch.bmm(v.mT, grad), v.mT).neg_()
-
-
-@backward.register_fake
-def _(grad, v):
-    return v.new_empty(v.shape)
-
-
 def _setup_context(ctx, inputs, output) -> None:
     ctx.save_for_backward(output)
 
 
 def _backward(ctx, grad: Tensor) -> tuple[Tensor, None, None, None]:
-    return backward(grad, *ctx.saved_tensors), None, None, None
+    (v,) = ctx.saved_tensors
+    with full_precision_backward(v):
+        return -(v.mT @ grad @ v.mT), None, None, None
 
 
 forward.register_autograd(_backward, setup_context=_setup_context)
 
 
 def fused_newton_inverse(a: Tensor, iters: int, ridge: float, start: str) -> Tensor:
-    """`soft_vit.ops.newton_inverse` in Triton, for arguments that `support.no_newton_inverse` has nothing against."""
+    """`soft_vit.ops.newton_inverse` in Triton, for arguments that `support.unsupported_inverse` has nothing against."""
     return forward(a.reshape(-1, *a.shape[-2:]), iters, float(ridge), start).view(a.shape)
