@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from soft_vit.layers.sizes import same_size
+from soft_vit.ops.precision import at_least_float32
 
 
 def resample_pos_embed(
@@ -19,7 +20,7 @@ def resample_pos_embed(
     if same_size(grid_size, feat_size):
         return pos_embed
     prefix, grid = pos_embed[:, :num_prefix_tokens], pos_embed[:, num_prefix_tokens:]
-    grid = grid.mT.unflatten(2, grid_size)
-    grid = F.interpolate(grid.float(), size=feat_size, mode="bilinear", align_corners=False).to(pos_embed.dtype)
-    grid = grid.flatten(2).mT
+    grid = at_least_float32(grid.mT.unflatten(2, grid_size))
+    grid = F.interpolate(grid, size=feat_size, mode="bilinear", align_corners=False)
+    grid = grid.flatten(2).mT.to(pos_embed.dtype)
     return torch.cat([prefix, grid], dim=1)

@@ -6,6 +6,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from soft_vit.layers import ConvPatchEmbed, PostNormBlock, PreNormBlock, resample_pos_embed
+from soft_vit.layers.attention.linformer import resample_projection
+from soft_vit.layers.attention.synthesizer import resample_map
 from soft_vit.layers.mlp import gelu_of_temporary
 
 
@@ -75,6 +77,22 @@ def test_resampled_position_embedding():
     assert resampled[0, 0] == 100
     row = resampled[0, 1:, 0].reshape(9, 16)[4]
     torch.testing.assert_close(row[1:-1], torch.arange(14) * 0.5 + 0.25)
+
+
+@pytest.mark.parametrize(
+    "resample",
+    [
+        lambda weight, size: resample_pos_embed(weight.flatten(2).mT, (6, 8), size).mT.unflatten(2, size),
+        resample_map,
+        # Here to twice the tokens, so entries are half as large.
+        lambda weight, size: 2 * resample_projection(weight, size),
+    ],
+    ids=["position embedding", "scores", "projection"],
+)
+def test_weights_are_resampled_in_double_precision(resample):
+    weight = torch.randn(1, 3, 6, 8, dtype=torch.float64)
+    expected = F.interpolate(weight, size=(6, 16), mode="bilinear", align_corners=False)
+    torch.testing.assert_close(resample(weight, (6, 16)), expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("approximate", ["none", "tanh"])

@@ -20,7 +20,7 @@ def resample_map(weight: Tensor, feat_size: tuple[int, int]) -> Tensor:
     old, new = tuple(weight.shape[-2:]), tuple(feat_size)
     if old == new:
         return weight
-    flat = weight.reshape(1, -1, *old).float()
+    flat = at_least_float32(weight.reshape(1, -1, *old))
     flat = F.interpolate(flat, size=new, mode="bilinear", align_corners=False)
     return flat.to(weight.dtype).reshape(*weight.shape[:-2], *new)
 
