@@ -4,6 +4,8 @@ Letters: B batch, H heads, N = Y * X tokens of a map of Y rows and X columns, ro
 of L queries and S keys each.
 """
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -12,6 +14,9 @@ from soft_vit.ops.precision import at_least_float32
 
 # 64 queries are one block of a fused kernel, and their keys overlap enough that few are read twice.
 TILE_SIDE = 8
+
+# Weights are divided by their sum behind the product with values: fp16 holds sums of many of these, and small ones.
+LARGEST_WEIGHT = 1 / 64
 
 
 def axis_tiles(length: int, reach: int) -> tuple[int, int, int]:
@@ -161,6 +166,7 @@ def sparse_attention(
         merge_tiles(local_scores.detach().amax(-1, keepdim=True), feat_size, reach, num_heads),
         merge_phases(atrous_scores.detach().amax(-1, keepdim=True), feat_size, dilation, num_heads),
     )
+    largest = largest - math.log(LARGEST_WEIGHT)
     local = (local_scores - split_tiles(largest, feat_size, reach, with_neighbours=False)).exp()
     atrous = (atrous_scores - split_phases(largest, feat_size, dilation)).exp()
     total = merge_tiles(local.sum(-1, keepdim=True), feat_size, reach, num_heads)

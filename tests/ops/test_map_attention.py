@@ -88,6 +88,12 @@ def test_large_scores_do_not_overflow() -> None:
     assert (actual - expected).abs().max() < 1e-2
 
 
+def test_averages_of_many_keys_stay_in_half_precision() -> None:
+    """3136 equal keys with values of 30, whose sum fp16 does not hold."""
+    q, v = torch.zeros(1, 1, 56 * 56, 8, dtype=torch.float16), torch.full((1, 1, 56 * 56, 8), 30.0).half()
+    torch.testing.assert_close(sparse_attention(q, q, v, (56, 56), 7, 1), v)
+
+
 @pytest.mark.parametrize("attend", [local_attention, atrous_attention])
 def test_tokens_out_of_sight_do_not_matter(attend) -> None:
     grid = (15, 13)
