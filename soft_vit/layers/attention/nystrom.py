@@ -24,7 +24,7 @@ class NystromAttention(SelfAttention):
     landmarks: `grid` (averages over windows of the map) or `segment` (over runs of tokens, row by row, as published
         for text).
     max_landmarks: the largest grid of landmarks, which makes the cost linear in N; None for one that grows with the
-        map.
+        map, to N / r^2 of them, r being sr_ratio, the cube of which the inverse costs.
     inverse, iters: see `soft_vit.ops.nystrom.nystrom_attention`.
     local_kernel: side of the depthwise convolution, odd, one kernel for each head; 0 for none; by default the next odd
         number above sr_ratio.
@@ -54,7 +54,7 @@ class NystromAttention(SelfAttention):
         self.landmarks = check_choice("landmarks", landmarks, LANDMARKS)
         self.limit = grid_limit("max_landmarks", max_landmarks)
         if self.limit is None:
-            self.cost = "N^2/r^2"
+            self.cost = "N^2/r^2 + N^3/r^6"
         self.inverse = check_choice("inverse", inverse, PSEUDO_INVERSES)
         self.iters = iters
         self.local = local_conv(num_heads, local_kernel, sr_ratio, device=device, dtype=dtype)

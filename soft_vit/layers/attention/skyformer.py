@@ -63,7 +63,7 @@ class SkyformerAttention(SelfAttention):
         self.sr_ratio = sr_ratio
         self.limit = grid_limit("max_landmarks", max_landmarks)
         if self.limit is None:
-            self.cost = "N^2/r^2"
+            self.cost = "N^2/r^2 + N^3/r^6"
         check_ridge(ridge)
         self.ridge = ridge
 

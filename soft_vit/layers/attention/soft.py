@@ -122,13 +122,14 @@ class SoftAttention(Attention):
     sampling: `conv` (a convolution with kernel = stride = sr_ratio shared by the heads, LayerNorm, GELU: the released
         models), `avg` (window averages: the paper's default), `random` (redrawn at each training step) or `first`.
     num_bottleneck: number of bottleneck tokens on the map `feat_size`, a square number; by default that of sr_ratio.
-    max_bottleneck: grid to which sampled tokens are pooled where theirs is larger, which bounds the cost in N.
+    max_bottleneck: grid to which sampled tokens are pooled where theirs is larger, which makes the cost linear in N; by
+        default there are N / r^2 of them, r being sr_ratio, and the inverse costs their cube.
     local_kernel: side of the depthwise convolution, odd, one kernel for each head; 0 for none; by default the next odd
         number above sr_ratio.
     inverse, newton_iters, newton_start, newton_gradient, ridge, backend: see `soft_vit.ops.soft_attention`.
     """
 
-    cost: ClassVar[str] = "N*M"
+    cost: ClassVar[str] = "N^2/r^2 + N^3/r^6"
     normalize: ClassVar[bool] = False
     default_start: ClassVar[NewtonStart] = "rowsum"
     default_ridge: ClassVar[float] = 0.01
@@ -181,6 +182,8 @@ class SoftAttention(Attention):
             side = bottleneck_side(num_bottleneck, feat_size)
             self.limit = (side, side) if self.limit is None else (min(side, self.limit[0]), min(side, self.limit[1]))
             self.sr_ratio = min(sr_ratio, min(feat_size) // side)
+        if self.limit is not None:
+            self.cost = "N"
 
         self.q = nn.Linear(dim, dim, bias=qkv_bias, **dd)
         self.v = nn.Linear(dim, dim, bias=qkv_bias, **dd)

@@ -33,7 +33,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 CASES = [(name, {}) for name in ATTENTIONS] + VARIANTS
 
 # The largest tensor of a kind may grow with N by at most this power. A cost that is not here is only kept from N x N.
-SLOPES = {"N": 1.1, "N*M": 1.1, "N log N": 1.2, "N^1.5": 1.6}
+SLOPES = {"N": 1.1, "N log N": 1.2, "N^1.5": 1.6}
 
 
 def case_id(value: Any) -> str:
@@ -211,9 +211,12 @@ def largest_tensor(name: str, options: dict[str, Any], grid: tuple[int, int]) ->
         ("gau", {"form": "linear"}, "N"),
         ("gau", {"form": "quadratic"}, "N^2"),
         ("nystrom", {}, "N"),
-        ("nystrom", {"max_landmarks": None}, "N^2/r^2"),
+        ("nystrom", {"max_landmarks": None}, "N^2/r^2 + N^3/r^6"),
         ("skyformer", {}, "N"),
-        ("skyformer", {"max_landmarks": None}, "N^2/r^2"),
+        ("skyformer", {"max_landmarks": None}, "N^2/r^2 + N^3/r^6"),
+        ("soft", {}, "N^2/r^2 + N^3/r^6"),
+        ("soft", {"max_bottleneck": 7}, "N"),
+        ("soft_norm", {"num_bottleneck": 9}, "N"),
         ("spatial_reduction", {}, "N^2/r^2"),
         ("spatial_reduction", {"linear": True}, "N"),
     ],
