@@ -30,7 +30,7 @@ def number_or_auto(text: str) -> int | str:
     return text if text == "auto" else int(text)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     variants = ", ".join(f"+{name}" for name in VARIANTS)
     parser.add_argument("models", nargs="*", help=f"timm names, with {variants}; ratios are against the first")
@@ -72,6 +72,39 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="float32")
     parser.add_argument("--threads", type=int, help="CPU threads; all by default")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="the same figures, unrounded")
+    return parser
+
+
+def measure(args: argparse.Namespace) -> tuple[list, str, str, float | None]:
+    """The figures that were asked for, their table, the case in words, and the bandwidth of memory if asked for."""
+    common = dict(rounds=args.rounds, device=args.device, dtype=getattr(torch, args.dtype))
+    if not args.op:
+        height, width = height_and_width(args.img_size)
+        batches = dict(batch_size=args.batch_size, max_batch_size=args.max_batch_size)
+        options = dict(img_size=(height, width), modes=args.modes, memory=args.memory)
+        timings = measure_throughput(args.models, **batches, **options, **common)
+        return timings, throughput_table(timings, args.memory), f"{height} x {width}", None
+    if args.op[0] in INVERSES:
+        timings = measure_inverse(args.op, args.problems, num_bottleneck=args.num_bottleneck, **common)
+        return timings, operator_table(timings, "problems"), f"{args.num_bottleneck} x {args.num_bottleneck}", None
+    bandwidth = copy_bandwidth(args.device, args.rounds) if args.bandwidth else None
+    timings = measure_operator(
+        args.op,
+        args.tokens,
+        batch_size=args.batch_size,
+        num_heads=args.num_heads,
+        head_dim=args.head_dim,
+        num_bottleneck=args.num_bottleneck,
+        spread_of_tokens=args.spread,
+        **common,
+    )
+    table = f"{operator_table(timings, bandwidth=bandwidth)}\n\n{slope_table(timings)}".rstrip()
+    case = f"batch {args.batch_size}, {args.num_heads} heads of {args.head_dim}, M = {args.num_bottleneck}"
+    return timings, table, case, bandwidth
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = make_parser()
     args = parser.parse_args(argv)
     if bool(args.models) == bool(args.op):
         parser.error("give models, or --op with operators, and not both.")
@@ -86,44 +119,18 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error("--bandwidth is for --op with forms of the operator; leave it out.")
     if args.threads:
         torch.set_num_threads(args.threads)
-    common = dict(rounds=args.rounds, device=args.device, dtype=getattr(torch, args.dtype))
-    bandwidth = None
     try:
         require_device(args.device)
         if args.csv:
             require_place(args.csv)
-        if of_inverse:
-            timings = measure_inverse(args.op, args.problems, num_bottleneck=args.num_bottleneck, **common)
-            what = f"{args.num_bottleneck} x {args.num_bottleneck}"
-            table = operator_table(timings, "problems")
-        elif args.op:
-            bandwidth = copy_bandwidth(args.device, args.rounds) if args.bandwidth else None
-            timings = measure_operator(
-                args.op,
-                args.tokens,
-                batch_size=args.batch_size,
-                num_heads=args.num_heads,
-                head_dim=args.head_dim,
-                num_bottleneck=args.num_bottleneck,
-                spread_of_tokens=args.spread,
-                **common,
-            )
-            what = f"batch {args.batch_size}, {args.num_heads} heads of {args.head_dim}, M = {args.num_bottleneck}"
-            table = f"{operator_table(timings, bandwidth=bandwidth)}\n\n{slope_table(timings)}".rstrip()
-        else:
-            height, width = height_and_width(args.img_size)
-            batches = dict(batch_size=args.batch_size, max_batch_size=args.max_batch_size)
-            options = dict(img_size=(height, width), modes=args.modes, memory=args.memory)
-            timings = measure_throughput(args.models, **batches, **options, **common)
-            what = f"{height} x {width}"
-            table = throughput_table(timings, args.memory)
+        timings, table, case, bandwidth = measure(args)
     except ValueError as error:
         parser.exit(1, f"error: {error}\n")
     except torch.cuda.OutOfMemoryError:
         parser.exit(1, "error: The GPU has no memory for a step; give fewer of --batch-size, --tokens or --problems.\n")
     machine, today = machine_description(args.device), datetime.date.today().isoformat()
-    same = dict(date=today, machine=machine, case=what, dtype=args.dtype)
-    head = f"{today}; {machine}; {what}, {args.dtype}"
+    same = dict(date=today, machine=machine, case=case, dtype=args.dtype)
+    head = f"{today}; {machine}; {case}, {args.dtype}"
     if bandwidth:
         same["bandwidth_gb_per_s"] = bandwidth
         head += f"; a copy in memory moves {bandwidth:.3g} GB/s"

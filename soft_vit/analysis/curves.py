@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -200,18 +201,8 @@ def plot_curves(runs: Sequence[Run], path: str | Path, keys: Sequence[str] | Non
     handles = {}
     for axis, key in zip(axes.flat, keys, strict=False):
         for run, colour in zip(runs, colours, strict=True):
-            if key not in run.series:
-                continue
-            series = run.series[key]
-            # A short curve, such as one of few epochs, shows where its points are.
-            style = {"marker": "o", "markersize": 3.5} if len(series.steps) <= 30 else {}
-            values = series.values
-            if smoothing > 1 and series.axis == "iteration":
-                axis.plot(series.steps, values, color=colour, alpha=0.25, linewidth=1)
-                values = smoothed(values, smoothing)
-            line = axis.plot(series.steps, values, color=colour, linewidth=1.6, **style)
-            handles[run.name] = line[0]
-            axis.set_xlabel(series.axis)
+            if key in run.series:
+                handles[run.name] = _draw_series(axis, run.series[key], colour, smoothing)
         axis.set_title(key, fontsize=11)
         axis.grid(alpha=0.3)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7, steps=[1, 2, 5, 10]))
@@ -232,6 +223,18 @@ def plot_curves(runs: Sequence[Run], path: str | Path, keys: Sequence[str] | Non
     )
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
+
+
+def _draw_series(axis: Any, series: Series, colour: Any, smoothing: int) -> Any:
+    """Draw a curve, over its values where it is smoothed; returns its line, for the legend."""
+    # A short curve, such as one of few epochs, shows where its points are.
+    style = {"marker": "o", "markersize": 3.5} if len(series.steps) <= 30 else {}
+    values = series.values
+    if smoothing > 1 and series.axis == "iteration":
+        axis.plot(series.steps, values, color=colour, alpha=0.25, linewidth=1)
+        values = smoothed(values, smoothing)
+    axis.set_xlabel(series.axis)
+    return axis.plot(series.steps, values, color=colour, linewidth=1.6, **style)[0]
 
 
 def curves_csv(runs: Sequence[Run], keys: Sequence[str] | None = None) -> str:
