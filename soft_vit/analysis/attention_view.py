@@ -14,7 +14,7 @@ from soft_vit.analysis.attention_matrix import watch_attention
 from soft_vit.analysis.figures import new_figure
 from soft_vit.layers import Attention
 from soft_vit.layers.attention.soft import SoftAttention, reduced_grid
-from soft_vit.layers.attention.spatial_reduction import SpatialReductionAttention
+from soft_vit.layers.attention.spatial_reduction import POOLED_SIDE, SpatialReductionAttention
 from soft_vit.models.pyramid import PyramidViT
 from soft_vit.models.stage import stage_grids
 from soft_vit.ops.gaussian import gaussian_kernel
@@ -95,7 +95,7 @@ def _watch_kernel(attn: SoftAttention, kept: dict[str, Tensor], index: int) -> N
 def _key_grid(attn: Attention, feat_size: tuple[int, int]) -> tuple[int, int]:
     if isinstance(attn, SpatialReductionAttention) and attn.sr is not None:
         if attn.linear:
-            return 7, 7
+            return POOLED_SIDE, POOLED_SIDE
         side = attn.sr.kernel_size[0]
         return max(1, feat_size[0] // side), max(1, feat_size[1] // side)
     return feat_size

@@ -1,6 +1,6 @@
 """Memory and time against the number of tokens: one image, 12 layers, d = 384, 12 heads (SOFT, arXiv 2110.11945)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -92,16 +92,13 @@ def measure_lengths(
         stack = partial(Stack, attention, feat_size, depth)
         curve.memory.append(training_memory(stack, (1, count, DIM), device))
         if timed:
-            step = _step(attention, feat_size, depth, device)
+            step = _step(stack(device=device), torch.randn(1, count, DIM, device=device))
             step()
             curve.seconds.append(median(seconds_of(step, device) for _ in range(rounds)))
     return curve
 
 
-def _step(attention: str, feat_size: tuple[int, int], depth: int, device: str | torch.device):
-    stack = Stack(attention, feat_size, depth, device)
-    x = torch.zeros(1, feat_size[0] * feat_size[1], DIM, device=device).normal_()
-
+def _step(stack: nn.Module, x: torch.Tensor) -> Callable[[], None]:
     def step() -> None:
         stack(x).sum().backward()
         stack.zero_grad(set_to_none=True)

@@ -67,15 +67,18 @@ class LabelMaps:
         """Look at every pair. Raises ValueError that counts and names those that do not fit.
 
         A label map has to be readable, have its image's size, and hold no class that there is not. An image that
-        cannot be read is left to whoever loads it.
+        cannot be read is not reported here, but when it is loaded.
         """
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
             found = list(pool.map(self._problem, self.pairs))
-        sentences = []
-        for kind, words in _PROBLEMS.items():
-            names = [f"{entry.name}{detail}" for entry, (of, detail) in _with_problems(self.pairs, found) if of == kind]
-            if names:
-                sentences.append(f"{words}: {len(names)}, such as {names[0]}")
+        names: dict[str, list[str]] = {kind: [] for kind in _PROBLEMS}
+        for (_, entry), problem in zip(self.pairs, found, strict=True):
+            if problem is not None:
+                kind, detail = problem
+                names[kind].append(entry.name + detail)
+        sentences = [
+            f"{words}: {len(names[kind])}, such as {names[kind][0]}" for kind, words in _PROBLEMS.items() if names[kind]
+        ]
         if sentences:
             raise ValueError(
                 f"Some of the {len(self.pairs)} label maps in {self.maps.path} do not fit ({'; '.join(sentences)}); "
@@ -111,8 +114,7 @@ class LabelMaps:
         """The values in a label map that stand for no class."""
         last = len(self.classes) - (0 if self.reduce_zero_label else 1)
         # A sum over classes is much faster than sorting pixels.
-        present = np.bincount(values.ravel()) if values.dtype == np.uint8 else np.unique(values)
-        present = np.flatnonzero(present) if values.dtype == np.uint8 else present
+        present = np.flatnonzero(np.bincount(values.ravel())) if values.dtype == np.uint8 else np.unique(values)
         return [int(value) for value in present if not (0 <= value <= last or value == IGNORED)]
 
 
@@ -130,12 +132,6 @@ def _named(entry: Entry) -> Iterator[None]:
         yield
     except (OSError, ValueError) as error:
         raise BadImage(f"{entry.name}: {error}") from error
-
-
-def _with_problems(
-    pairs: Sequence[tuple[Entry, Entry]], found: Sequence[tuple[str, str] | None]
-) -> Iterator[tuple[Entry, tuple[str, str]]]:
-    return ((pair[1], problem) for pair, problem in zip(pairs, found, strict=True) if problem is not None)
 
 
 def _by(shape: tuple[int, ...]) -> str:

@@ -17,7 +17,7 @@ from soft_vit.models.checkpoint import checkpoint_filter_fn, unwrap_state_dict
 from soft_vit.models.pyramid import PyramidViT
 from soft_vit.registry import HOOKS, register
 
-__all__ = ["FineTuning", "StartWeightsHook", "fit_weights", "freeze_stages", "wholly_frozen"]
+__all__ = ["FineTuning", "StartWeightsHook", "fit_weights", "freeze_stages", "parameter_names", "wholly_frozen"]
 
 TIMM_PREFIX = "timm://"
 
@@ -53,12 +53,12 @@ def fit_weights(content: Mapping[str, Any], model: nn.Module) -> tuple[dict[str,
             f"{len(changed)} parameters that belong to a grid are resampled, such as {changed[0]} from "
             f"{tuple(given[changed[0]].shape)} to {tuple(weights[changed[0]].shape)}."
         )
-    for name in _names(model, "first_conv", ".weight"):
+    for name in parameter_names(model, "first_conv", ".weight"):
         value, expected = weights.get(name), own.get(name)
         if value is not None and expected is not None and value.shape[1] == 3 != expected.shape[1]:
             weights[name] = adapt_input_conv(expected.shape[1], value)
             sentences.append(f"{name} for 3 input channels is adapted to {expected.shape[1]}.")
-    head = set(_names(model, "classifier", ".weight", ".bias"))
+    head = set(parameter_names(model, "classifier", ".weight", ".bias"))
     for name in head - own.keys():
         # The model was made without a head.
         weights.pop(name, None)
@@ -84,7 +84,7 @@ def _filter_of(model: nn.Module) -> Callable[[dict, nn.Module], dict]:
     return getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", lambda weights, model: weights)
 
 
-def _names(model: nn.Module, key: str, *endings: str) -> list[str]:
+def parameter_names(model: nn.Module, key: str, *endings: str) -> list[str]:
     """Parameter names of a part, `first_conv` or `classifier`, that timm's configuration of the model names."""
     parts = getattr(model, "pretrained_cfg", {}).get(key) or ()
     return [part + ending for part in ([parts] if isinstance(parts, str) else parts) for ending in endings]

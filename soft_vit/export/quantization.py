@@ -18,6 +18,7 @@ __all__ = ["check_drop", "quantize"]
 CALIBRATION_IMAGES = 256
 TEST_IMAGES = 1000
 BATCH = 32
+PRODUCTS = ("Conv", "Gemm", "MatMul")
 
 
 class _Calibration:
@@ -65,9 +66,6 @@ def quantize(source: Path, target: Path, subject: Subject) -> str:
     products = sum(node.op_type in PRODUCTS for node in model.graph.node)
     before, after = (path.stat().st_size / 1e6 for path in (source, target))
     return f"{len(chosen)} of {products} products are in int8; {before:.1f} MB became {after:.1f} MB."
-
-
-PRODUCTS = ("Conv", "Gemm", "MatMul")
 
 
 def drop_expansions(graph: Any) -> None:

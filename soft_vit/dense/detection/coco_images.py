@@ -84,16 +84,13 @@ class CocoImages(ReadingDataset):
         transforms = () if test_mode else transforms
         self.transforms = [build_transform(config) for config in transforms]
         self._entries = entries
-        self._report(root / ann_file)
+        for sentence in self._annotations.problems.sentences():
+            print_log(f"{root / ann_file}: {sentence}", "current", logging.WARNING)
         super().__init__(
             {"classes": tuple(names), "category_ids": tuple(self._annotations.category_ids)},
             test_mode=test_mode,
             **kwargs,
         )
-
-    def _report(self, path: Path) -> None:
-        for sentence in self._annotations.problems.sentences():
-            print_log(f"{path}: {sentence}", "current", logging.WARNING)
 
     def load_data_list(self) -> list[dict]:
         """The images to use, without what only the other of training and testing reads."""

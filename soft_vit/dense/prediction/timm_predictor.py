@@ -13,7 +13,7 @@ from torch import nn
 
 from soft_vit.dense.prediction.results import RankedClasses, ranked_classes
 from soft_vit.engine.errors import UserError, as_user_error, one_line
-from soft_vit.engine.finetune import fit_weights
+from soft_vit.engine.finetune import fit_weights, parameter_names
 from soft_vit.engine.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.tested_model import fit_image_size
 from soft_vit.engine.timm_model import create_timm_model
@@ -57,7 +57,7 @@ class TimmPredictor:
             told["input_size"] = (3, img_size, img_size)
         if "input_size" in told:
             _fit_size(self.model, told["input_size"][1:])
-        # Where whoever takes the model from here, such as an export, looks for them as well.
+        # An export, which takes the model from here, looks for them in the same place.
         self.model.pretrained_cfg = {**getattr(self.model, "pretrained_cfg", {}), **told}
         if checkpoint is not None:
             self.notes = [*_untold(told, name, checkpoint), *_load(self.model, content, checkpoint)]
@@ -117,8 +117,7 @@ def _load(model: nn.Module, content: dict[str, Any], source: str | Path) -> list
         given = unwrap_state_dict(content, str(source))
         if isinstance(model, PyramidViT):
             check_same_attention(content, model)
-    heads = getattr(model, "pretrained_cfg", {}).get("classifier") or ()
-    heads = [f"{head}.weight" for head in ([heads] if isinstance(heads, str) else heads)]
+    heads = parameter_names(model, "classifier", ".weight")
     if heads and heads[0] in given:
         count = given[heads[0]].shape[0]
         if count != model.num_classes:

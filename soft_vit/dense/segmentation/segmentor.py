@@ -17,6 +17,7 @@ from soft_vit.datasets.label_maps import IGNORED
 from soft_vit.dense.features import TimmFeatures
 from soft_vit.dense.segmentation.decoders import DECODERS, FCNHead, PixelClassifier, build_decoder
 from soft_vit.dense.segmentation.inference import resize_scores, slide
+from soft_vit.dense.segmentation.transforms import AXES
 from soft_vit.engine.errors import UserError, one_line
 from soft_vit.registry import MODELS, register
 
@@ -25,7 +26,6 @@ __all__ = ["TimmSegmentor"]
 # A backbone's coarsest map has one place for so many pixels.
 _LEAST_SIDE = 32
 _TEST_OPTIONS = {"mode": "whole", "crop_size": None, "stride": None, "scales": (1.0,), "flip": False}
-_AXES = {"horizontal": -1, "vertical": -2}
 
 
 @register(MODELS)
@@ -157,7 +157,7 @@ class TimmSegmentor(BaseModel):
 
     def _views(self) -> Iterator[tuple[float, tuple[int, ...]]]:
         """Each scale with each set of axes to mirror."""
-        axes = [_AXES[direction] for direction in self.test_cfg["flip"]]
+        axes = [AXES[direction] for direction in self.test_cfg["flip"]]
         sets = [chosen for count in range(len(axes) + 1) for chosen in itertools.combinations(axes, count)]
         return itertools.product(self.test_cfg["scales"], sets)
 
@@ -195,8 +195,8 @@ def _checked_test_cfg(given: dict[str, Any]) -> dict[str, Any]:
             )
     if isinstance(options["flip"], bool):
         options["flip"] = ("horizontal",) * options["flip"]
-    if isinstance(options["flip"], str) or set(options["flip"]) - set(_AXES):
-        raise UserError(f"test_cfg.flip is {options['flip']!r}; give True, False or a list of {', '.join(_AXES)}.")
+    if isinstance(options["flip"], str) or set(options["flip"]) - set(AXES):
+        raise UserError(f"test_cfg.flip is {options['flip']!r}; give True, False or a list of {', '.join(AXES)}.")
     if not options["scales"] or min(options["scales"]) <= 0:
         raise UserError(f"test_cfg.scales is {options['scales']}; give at least one factor above 0.")
     return options

@@ -6,7 +6,7 @@ ADE20K.
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from mmcv.transforms import BaseTransform
@@ -29,6 +29,10 @@ __all__ = [
     "SegRandomResize",
     "SegResize",
 ]
+
+
+# By the direction of a flip, the axis that it mirrors along.
+AXES = {"horizontal": -1, "vertical": -2}
 
 
 def resize_within(size: tuple[int, int], scale: Sequence[float]) -> tuple[int, int]:
@@ -131,15 +135,13 @@ def _below(count: int) -> int:
 class SegRandomFlip(BaseTransform):
     """Mirrors image and labels with a probability, left to right ("horizontal") or top to bottom ("vertical")."""
 
-    AXES: ClassVar[dict[str, int]] = {"horizontal": -1, "vertical": -2}
-
     def __init__(self, prob: float = 0.5, direction: str = "horizontal") -> None:
         if not 0 <= prob <= 1:
             raise UserError(f"prob is {prob}; choose a probability from 0 to 1.")
-        if direction not in self.AXES:
-            raise UserError(f"direction is {direction!r}; choose one of {', '.join(self.AXES)}.")
+        if direction not in AXES:
+            raise UserError(f"direction is {direction!r}; choose one of {', '.join(AXES)}.")
         self.prob = prob
-        self.axis = self.AXES[direction]
+        self.axis = AXES[direction]
 
     def transform(self, results: dict[str, Any]) -> dict[str, Any]:
         if torch.rand(()) >= self.prob:
