@@ -50,6 +50,6 @@ def load_pyramid(
 
 
 def require_pyramid(name: str) -> None:
-    """ValueError for a name, with or without a tag, that is none of this package."""
+    """ValueError for a name, with or without a tag, of no pyramid of this package."""
     if name not in MODELS and name not in ENTRIES:
         raise ValueError(f"{name} is not a pyramid of this package; give a name such as soft_tiny.")

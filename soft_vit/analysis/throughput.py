@@ -127,7 +127,7 @@ def _best_batch_sizes(
                 # A compiled model meets a limited number of sizes, and is eager from then on.
                 torch.compiler.reset()
                 step = partial(_step, mode, name, models[name], *_data(batch, size, device), dtype)
-                # A machine's moods only make a step longer.
+                # Other load on the machine only makes a step longer.
                 return min(time_in_turn({name: step}, SEARCH_ROUNDS, device)[name])
 
             batches[mode, name] = best_batch_size(seconds_of_step, limit)

@@ -1,4 +1,4 @@
-"""Times of several contenders, taken in turn in one process, so that a machine's moods reach all of them alike."""
+"""Times of several contenders, taken in turn in one process, so that other load on the machine slows all alike."""
 
 import random
 import time

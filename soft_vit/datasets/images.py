@@ -116,7 +116,7 @@ def find_images(
 def is_image(path: str | PurePath) -> bool:
     """Whether a file is called as an image."""
     path = PurePath(path)
-    # Hidden files, such as those that macOS puts beside each file of an archive, are none.
+    # Hidden files are no images; macOS puts one beside each file of an archive, with the same ending.
     return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
 
 

@@ -8,7 +8,7 @@ __all__ = ["read_lines"]
 def read_lines(path: Path) -> list[str]:
     """The lines of a text in UTF-8 that hold anything, without spaces around; ValueError for one in another encoding.
 
-    A mark of the byte order, which some editors put first, is none of the text.
+    A byte order mark, which some editors put first, is left out.
     """
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()

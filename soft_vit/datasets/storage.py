@@ -170,7 +170,7 @@ def _plain(name: str) -> str:
 
 
 def open_storage(path: Path) -> Storage | None:
-    """The folder at a path, or the TAR or ZIP of its name; None when there is none of them."""
+    """The folder at a path, or the TAR or ZIP of its name; None if neither exists."""
     if path.is_dir():
         return FolderStorage(path)
     for suffix, kind in ((".tar", TarStorage), (".zip", ZipStorage)):

@@ -9,7 +9,7 @@ __all__ = ["add_config_options"]
 
 
 class ConfigOptions(DictAction):
-    """MMEngine's reading of KEY=VALUE pairs, in which argparse reports what is none."""
+    """MMEngine's action for KEY=VALUE pairs, whose errors argparse reports in one line."""
 
     def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *args: Any) -> None:
         try:

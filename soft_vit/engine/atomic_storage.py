@@ -1,4 +1,4 @@
-"""Files that are either whole or not there."""
+"""MMEngine's file storage with atomic writing, for checkpoints."""
 
 from pathlib import Path
 

@@ -86,7 +86,7 @@ class SafeCheckpointHook(CheckpointHook):
     def save_between(self, runner: Runner) -> None:
         """Write a checkpoint after an iteration at which none is due, as `stopped_iter_<iterations>.pth`.
 
-        It goes when two regular ones are there, or the next of its kind.
+        It is removed once there are two regular checkpoints, or another one of its kind.
         """
         if not self.by_epoch:
             self._save_checkpoint(runner)
@@ -119,7 +119,7 @@ class SafeCheckpointHook(CheckpointHook):
 
     @contextmanager
     def _in_safe_order(self) -> Iterator[None]:
-        """Within it nothing is removed; afterwards, if all went well, what was to be removed."""
+        """Put off the removal of old files until the block has ended without an error."""
         backend = self.file_backend
         self.file_backend = later = _RemovingLater(backend)
         try:

@@ -90,7 +90,7 @@ def build_teacher(options: dict[str, Any], num_classes: int, mean: Tensor, std: 
             "checkpoint to the path of a file."
         )
     if checkpoint is None:
-        # With another number than its own timm would give it a head that has learned nothing.
+        # With another number of classes than its own, timm would give it an untrained head.
         options.pop("num_classes", None)
     else:
         options.setdefault("num_classes", num_classes)

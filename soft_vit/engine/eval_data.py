@@ -151,7 +151,7 @@ def class_names(cfg: Config, num_classes: int, meta: dict[str, Any], listed: str
     if subset is not None:
         return ImageNetInfo(subset).label_names()
     if cfg.get("train_dataloader"):
-        # A runner sets the scope, in which the names of transforms are looked up, and there is none yet.
+        # Transforms are looked up by name in a scope that a runner sets, and no runner exists yet.
         with DefaultScope.overwrite_default_scope(cfg.get("default_scope", "mmengine")):
             names = DATASETS.build(cfg.train_dataloader.dataset).metainfo.get("classes") or ()
         return _counted(list(names), num_classes, "The training split")

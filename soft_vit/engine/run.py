@@ -145,7 +145,7 @@ def _fit_loaders(cfg: Config) -> None:
         if loader.get("num_workers", 0) > 0:
             loader.setdefault("worker_init_fn", {"type": "shield_worker"})
         elif loader.get("persistent_workers"):
-            # There is none to persist; num_workers=0 is set to look for a mistake in this process.
+            # torch refuses persistent workers without workers; num_workers=0 is how one looks for a mistake.
             loader["persistent_workers"] = False
         if loader.get("pin_memory") and not torch.cuda.is_available():
             loader["pin_memory"] = False

@@ -41,7 +41,7 @@ class ShardedDataParallel(nn.Module):
         module.init_weights()
         for value in module.state_dict().values():
             broadcast(value)
-        # Not by `to`, which MMEngine's modules take as the place where they will work.
+        # Not by `to("meta")`, after which MMEngine's data preprocessor would send every batch there.
         skeleton = copy.deepcopy(module)._apply(lambda value: value.to("meta"))
         mesh = init_device_mesh(next(module.parameters()).device.type, (torch.distributed.get_world_size(),))
         self.module = _shard(module, skeleton, mesh)

@@ -58,9 +58,9 @@ def measure_step_overhead(
 ) -> StepOverhead:
     """Train what an ImageNet config describes on one batch of generated images, in turn bare and with all around it.
 
-    A round is one step of each kind, of one model in one process: a machine's moods reach all alike. Loading data is no
-    part of a step; the preprocessing of a batch is. options: entries of the config by dotted name. Raises UserError (a
-    ValueError) for fewer than 3 rounds, and what `train` raises.
+    A round is one step of each kind, of one model in one process: other load on the machine slows all of them alike.
+    Loading data is no part of a step; the preprocessing of a batch is. options: entries of the config by dotted name.
+    Raises UserError (a ValueError) for fewer than 3 rounds, and what `train` raises.
     """
     if rounds < 3:
         raise UserError(f"rounds is {rounds}, which gives no spread; use at least 3.")

@@ -132,7 +132,7 @@ def shield_worker(worker_id: int) -> None:
     does whose place it takes, it gives the workers of each rank numbers of their own.
     """
     seed_worker(get_rank())
-    # Not on macOS, and what it tells, who sent the signal, cannot be known otherwise.
+    # macOS has no such function, and without it a process cannot tell who sent a signal.
     if hasattr(signal, "sigwaitinfo"):
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         threading.Thread(target=_end_for, args=(os.getppid(),), daemon=True).start()

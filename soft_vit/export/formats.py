@@ -73,7 +73,7 @@ def write_torch_export(subject: Subject, path: Path, any_size: bool = False, ops
     files = {METADATA_FILE: json.dumps(subject.metadata(), indent=2)}
     program = capture(subject, any_size)
     for node in program.graph.nodes:
-        # Where on this machine its Python stands.
+        # It names files of this machine.
         node.meta.pop("stack_trace", None)
     torch.export.save(program, path, extra_files=files)
 
@@ -139,7 +139,7 @@ def write_onnx(subject: Subject, path: Path, any_size: bool = False, opset: int 
         # torch writes the version that it knows, says so in its log, and goes on.
         raise UserError(f"torch wrote opset {made} in the place of {opset}; leave --opset out, or give a newer one.")
     for node in onnx_program.model.graph.all_nodes():
-        # Where on this machine its Python stands: longer than the weights of a small model.
+        # It names files of this machine, and is longer than the weights of a small model.
         node.metadata_props.clear()
     onnx_program.model.metadata_props.update(subject.metadata())
     onnx_program.save(path, external_data=False)

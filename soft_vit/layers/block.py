@@ -91,7 +91,7 @@ class PreNormBlock(nn.Module):
         return apply_in_chunks(self.mlp, x, self.mlp_chunks)
 
     def forward(self, x: Tensor, feat_size: tuple[int, int], num_read: int | None = None) -> Tensor:
-        """All tokens, or the first num_read alone where nobody reads the others; softmax attention only."""
+        """All tokens, or only the first num_read, where the others are not read later; softmax attention only."""
         attended = self.norm1(x)
         if num_read is None:
             x = x + self.drop_path1(self.attn(attended, feat_size))

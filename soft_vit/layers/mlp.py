@@ -25,10 +25,10 @@ class Mlp(timm.layers.Mlp):
 
     def forward(self, x: Tensor) -> Tensor:
         layers = ((self.fc1, nn.Linear), (self.act, nn.GELU), (self.norm, nn.Identity), (self.fc2, nn.Linear))
-        # A traced graph is looked into by whoever extracts features from it.
+        # Features are extracted from a traced graph by the names of its layers.
         if isinstance(x, torch.fx.Proxy) or not all(is_untouched(*layer) for layer in layers):
             return super().forward(x)
-        # Whoever computes a block again for its gradients in training is to get the same bits.
+        # Gradient checkpointing runs a block without gradients first, then with them; both are to give the same bits.
         if self.training or not has_fused_linear(x, self.fc1.weight):
             return self.drop2(self.fc2(self.drop1(gelu_of_temporary(self.fc1(x), self.act.approximate))))
         x = self.drop1(fused_linear(x, self.fc1.weight, self.fc1.bias, self.act.approximate))

@@ -20,7 +20,7 @@ def smaller(a: int, b: int) -> int:
 
 
 def _is_exporting() -> bool:
-    # torch.compile may tie a graph to an answer, because it captures another one for the other. Before torch 2.7 nobody
-    # can tell the two apart, and exported graphs have one size.
-    asks = getattr(torch.compiler, "is_exporting", None)
-    return asks is not None and asks()
+    # Not for torch.compile, which captures another graph where the answer differs. Before torch 2.7 the two cannot be
+    # told apart, and exported graphs have one size.
+    is_exporting = getattr(torch.compiler, "is_exporting", None)
+    return is_exporting is not None and is_exporting()

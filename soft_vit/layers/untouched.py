@@ -1,4 +1,4 @@
-"""Whether a shortcut past a layer would go unnoticed."""
+"""Whether the weights of a layer may be used in a shortcut, without calling the layer."""
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +9,7 @@ _HOOKS = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_
 
 
 def has_hooks(layer: nn.Module) -> bool:
-    """Whether somebody looks at what goes into the layer, or comes out of it."""
+    """Whether hooks look at what goes into the layer, or comes out of it."""
     return any(getattr(layer, f"_{hooks}") or getattr(torch_module, f"_global_{hooks}") for hooks in _HOOKS)
 
 
@@ -23,7 +23,8 @@ def is_untouched(layer: nn.Module, kind: type[nn.Module]) -> bool:
     if has_hooks(layer):
         return False
     weight = getattr(layer, "weight", None)
-    # Shapes alone take the way of tensors, so that what they tell holds for those; an exported graph has plain layers.
+    # Fake tensors take the shortcut as real ones do, so that what is counted with them is true; an exported graph
+    # keeps plain layers.
     if isinstance(weight, FakeTensor):
         return not torch.compiler.is_compiling()
     return type(weight) in (Tensor, nn.Parameter, type(None))

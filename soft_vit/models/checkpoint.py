@@ -133,7 +133,7 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dic
     """
     state_dict = state_dict_of(state_dict)
     check_same_model(state_dict, model)
-    # A model that timm has saved says what it was made with; other files may be of square images alone.
+    # timm notes the image size of a model that it saves; position embeddings of any other file must be of a square.
     resample_to_model(state_dict, model, getattr(model, "pretrained_model_args", {}).get("img_size"))
     own = model.state_dict()
     adapted_by_timm = {"head.weight", "head.bias", "stages.0.patch_embed.0.conv.weight"}
@@ -270,8 +270,8 @@ def load_pretrained(model: nn.Module, path: str | Path) -> None:
     check_same_attention(content, model)
     require_finite(state_dict, str(path))
     cfg = dict(model.pretrained_cfg, state_dict=state_dict, custom_load=False)
-    # What the file holds, not what the model's configuration says of other weights; but -1 there is timm's train.py,
-    # which leaves the head out.
+    # The classes that the file has, which need not be those of the model's configuration; -1 there is how timm's
+    # train.py asks to leave the head out.
     if "head.weight" in state_dict and cfg["num_classes"] >= 0:
         classes = cfg["num_classes"] = state_dict["head.weight"].shape[0]
         if classes != model.num_classes == model.pretrained_cfg["num_classes"] and model.num_classes > 0:

@@ -139,7 +139,7 @@ def _create_pyramid(
         **kwargs,
     )
     if recorded is not None:
-        # Where the weights lie here is nobody else's business, such as that of a model that is published.
+        # A model that is saved or published takes its configuration along, in which no path of this machine belongs.
         for part in (model, getattr(model, "model", model)):
             part.pretrained_cfg.pop("file", None)
     return model

@@ -76,7 +76,7 @@ class BlockedAttention(torch.autograd.Function):
 
     @staticmethod
     def _backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        # torch.compile of torch 2.4 hands saved tensors over in the order of their first use, so that is made theirs.
+        # torch.compile of torch 2.4 mixes up saved tensors unless they are first used in the order of saving.
         q, bottleneck, v, y, w, *rest = (tensor.view_as(tensor) for tensor in ctx.saved_tensors)
         z, scale = rest or (None, None)
         scaled_y = y if scale is None else y * scale

@@ -20,7 +20,7 @@ def has_fused_linear(x: Tensor, weight: Tensor) -> bool:
 
     In fp32, and in bf16 or under its autocast where the CPU has it.
     """
-    # Whoever counts or records operations is to see those that torch documents.
+    # Counters and recorders of operations are to see those that torch documents.
     if torch.is_grad_enabled() or are_dispatched(x, weight):
         return False
     return (

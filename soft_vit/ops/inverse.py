@@ -58,7 +58,7 @@ def newton_step_size(a: Tensor, ridge: float, start: NewtonStart) -> Tensor:
     if start == "guarded" and a.shape[-1] == 1:
         return 1 / add_ridge(a, ridge).square()
     if start == "guarded_batch":
-        # Of no matrix there is no largest.
+        # An empty tensor has no maximum.
         largest = largest.amax().expand_as(largest) if largest.numel() else largest
     alpha = (2.0 / largest.square())[..., None] * 0.5 ** torch.arange(MAX_HALVINGS + 1, dtype=a.dtype, device=a.device)
     # Entries of P are positive, so the column sums of |I - alpha P P| need only the diagonal and the sums of P P.
@@ -71,11 +71,13 @@ def newton_step_size(a: Tensor, ridge: float, start: NewtonStart) -> Tensor:
         residual = residual.amax(tuple(range(residual.ndim - 1)), keepdim=True).expand_as(residual)
     within = residual <= RESIDUAL_BOUND
     if start == "guarded":
-        # A token far from all others is an eigenvector, and at 2 its mode would stay zero.
+        # A token far from all others is an eigenvector of P; at alpha p^2 = 2 the first step maps its mode to zero,
+        # where it stays.
         within &= (scale * diagonal).amax(-1) <= ISOLATED_BOUND
-        # So is a group of equal row sums, far from the rest. No eigenvalue of A A is above its largest row sum.
+        # So is the constant vector of a group of equal row sums, far from the rest. No eigenvalue of A A is above its
+        # largest row sum.
         within &= alpha * squared_rows.amax(-2) <= MODE_BOUND
-    # Candidates fall, so the first within the bound is the largest; the last stands whether or not it is within.
+    # The largest candidate within the bound, or the last and smallest where none is.
     alpha = torch.where(within, alpha, alpha[..., -1:]).amax(-1)
     if start == "guarded" and ridge > 0:
         alpha = torch.minimum(alpha, 1.8 / (largest + ridge).square())
@@ -90,19 +92,19 @@ def newton_iterate(p: Tensor, v: Tensor, iters: int) -> Tensor:
     """
     shape = v.shape
     p, v = p.reshape(-1, *p.shape[-2:]), v.reshape(-1, *v.shape[-2:])
-    watched = _can_be_watched(p, v)
+    may_end_early = _may_end_early(p, v)
     for _ in range(iters):
         product = torch.bmm(p, v)
-        last = watched and _is_near_identity(product)
+        last = may_end_early and _is_near_identity(product)
         v = torch.baddbmm(v, v, product, beta=2, alpha=-1)
         if last:
             break
     return v.reshape(shape)
 
 
-def _can_be_watched(p: Tensor, v: Tensor) -> bool:
-    """Whether values may be looked at: no GPU waits for that, and no graph or gradient of all steps is asked for."""
-    # Whoever counts operations gets the same as without values.
+def _may_end_early(p: Tensor, v: Tensor) -> bool:
+    """Whether steps may end once they change nothing: where values can be looked at, and no gradient needs them all."""
+    # A counter of operations gets the same number as on shapes alone, where there are no values.
     if p.device.type != "cpu" or are_dispatched(p, v):
         return False
     return p.numel() > 0 and not (torch.is_grad_enabled() and (p.requires_grad or v.requires_grad))

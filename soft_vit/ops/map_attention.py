@@ -122,7 +122,7 @@ def atrous_attention(
     """Scaled dot-product attention of each token to those at multiples of dilation from it, in y and in x.
 
     q, k, v: `[B, H, N, D]` with `N = feat_size[0] * feat_size[1]`; the result has v's shape. Tokens of one phase
-    (y mod dilation, x mod dilation) see each other and nobody else, so there are `N^2 / dilation^2` products.
+    (y mod dilation, x mod dilation) see only each other, so there are `N^2 / dilation^2` products.
     """
     x = F.scaled_dot_product_attention(
         split_phases(q, feat_size, dilation),

@@ -1,4 +1,7 @@
-"""Who looks on while an operation runs: what a shortcut has to ask before it leaves the documented operations."""
+"""What observes an operation while it runs: a compiler, a trace, a transform, a counter.
+
+A shortcut past torch's documented operations, or one that looks at values, asks here first.
+"""
 
 import torch
 from torch import Tensor
@@ -25,13 +28,13 @@ def is_dual(x: Tensor) -> bool:
 
 
 def are_dispatched(*tensors: Tensor | None) -> bool:
-    """Whether anybody between Python and the kernels is to see operations on these: a compiler, a mode, a transform."""
+    """Whether something between Python and the kernels sees operations on these: a compiler, a mode, a transform."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or operations_are_watched() or in_function_transform():
         return True
     return any(not _is_plain(x) for x in tensors if x is not None)
 
 
 def _is_plain(x: Tensor) -> bool:
-    """Whether x is a tensor of torch's own in memory; anything else has its own ideas of an operation."""
+    """Whether x is a tensor of torch's own in memory; subclasses and wrappers define operations of their own."""
     # Batches of gradients (`is_grads_batched`) are such tensors without memory.
     return type(x) in (Tensor, Parameter) and torch._C._has_storage(x) and not is_dual(x)

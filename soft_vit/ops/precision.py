@@ -20,9 +20,8 @@ def full_precision(x: Tensor) -> AbstractContextManager:
 
 
 def full_precision_backward(x: Tensor) -> AbstractContextManager:
-    """The same for the backward of an operator.
+    """The same for the backward of an operator, entered whether or not autocast is on.
 
-    torch.compile reads it within the forward's region, where autocast is off, and runs it where it is on; so it is
-    entered in any case.
+    torch.compile traces a backward where the forward has switched autocast off, and runs it where it may be on.
     """
     return nullcontext() if x.device.type == "meta" else torch.autocast(x.device.type, enabled=False)

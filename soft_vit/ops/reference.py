@@ -41,7 +41,7 @@ def soft_attention_reference(
 def gradients_by_autograd(inputs: Sequence[Tensor], grad: Tensor, *options: Any) -> tuple[Tensor, ...]:
     """The gradients of `soft_attention_reference(*inputs, *options)` for q, the bottleneck tokens and v.
 
-    For whoever cannot take those by hand: with grad mode on, as in a backward that creates a graph, they can be
+    For what gradients by hand cannot do: with grad mode on, as in a backward that creates a graph, these can be
     differentiated again, and the incoming gradient may be a batch of them.
     """
     create_graph = torch.is_grad_enabled()

@@ -30,7 +30,7 @@ def write_atomically(path: str | Path, data: bytes) -> None:
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     except OSError as error:
-        # The temporary name says nothing to whoever reads the error.
+        # The temporary name would tell a user nothing.
         error.filename = str(path)
         raise
     try:

@@ -18,8 +18,8 @@ class FeaturePyramid(nn.Module):
     """A backbone and the pyramid on it, as torchvision's detectors expect one.
 
     backbone: arguments of `TimmFeatures`; out_indices is by default all maps of `stride` and more. channels: of every
-    map of the pyramid. extra: what follows the last map, "pool" for every second pixel
-    of it (Faster R-CNN) or "conv" for two convolutions of stride 2 on the backbone's last map (RetinaNet's P6 and P7).
+    map of the pyramid. extra: what follows the last map, "pool" for every second pixel of it (Faster R-CNN) or "conv"
+    for two convolutions of stride 2 on the backbone's last map (RetinaNet's P6 and P7).
 
     out_channels: of every map. names: of the levels that come from one of the backbone's maps. num_levels: of all.
     Raises UserError (a ValueError) for a backbone without such maps.

@@ -30,7 +30,7 @@ def find_inputs(given: Sequence[str | Path], out: Path) -> list[Input]:
     """The images meant by files, folders (with all below them) and patterns such as `photos/**/*.jpg`, each one once.
 
     A file is taken whatever it is called; in folders and patterns those that are called as images are. Results of an
-    earlier run, in `out`, are none. Raises FileNotFoundError for a path that is not there, UserError (a ValueError)
+    earlier run, in `out`, are left out. Raises FileNotFoundError for a path that is not there, UserError (a ValueError)
     when no image is meant, or one that lies in `out`.
     """
     results = out.expanduser().resolve()
