@@ -1,5 +1,6 @@
 """Errors whose message is meant for the person at the command line."""
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -7,6 +8,8 @@ __all__ = ["UserError", "as_user_error", "one_line", "plain_errors"]
 
 # Of a path that is missing, below a file, a folder in the place of a file, or not allowed.
 _PATH_ERRORS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
+# Of a disk that takes nothing, and of a name that is too long; Python has no classes of their own for these.
+_PATH_NUMBERS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENAMETOOLONG}
 
 
 class UserError(ValueError):
@@ -34,7 +37,9 @@ def plain_errors() -> Iterator[None]:
     """End the process with exit code 1 and the sentence of a UserError or of an unusable path; let others through."""
     try:
         yield
-    except (UserError, *_PATH_ERRORS) as error:
+    except (UserError, OSError) as error:
+        if not isinstance(error, (UserError, *_PATH_ERRORS)) and error.errno not in _PATH_NUMBERS:
+            raise
         raise SystemExit(f"error: {_sentence(error)}") from None
 
 

@@ -16,7 +16,7 @@ def test_failure_leaves_the_old_file(tmp_path, monkeypatch, step):
     write_atomically(path, b"old")
 
     def fail(*arguments):
-        raise OSError("disk full")
+        raise OSError(28, "disk full")
 
     monkeypatch.setattr(os, step, fail)
     with pytest.raises(OSError, match="disk full"):

@@ -1,5 +1,6 @@
 """Mistakes end a tool in one sentence: those of this package, and paths that the operating system refuses."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -16,6 +17,10 @@ def tree(tmp_path, monkeypatch) -> None:
     Path("folder").mkdir()
 
 
+def raised(number, name="x"):
+    raise OSError(number, os.strerror(number), name)
+
+
 def forbidden(*args, **kwargs):
     raise PermissionError(13, "Permission denied", kwargs.get("dir"))
 
@@ -29,6 +34,9 @@ def forbidden(*args, **kwargs):
         (lambda: Path("folder").read_bytes(), "folder cannot be used (Is a directory)"),
         (lambda: os.rename("none", "folder/a"), "folder/a cannot be used (No such file or directory)"),
         (lambda: forbidden(dir="x"), "x cannot be used (Permission denied)"),
+        (lambda: raised(errno.EROFS), "x cannot be used (Read-only file system)"),
+        (lambda: raised(errno.EDQUOT), "x cannot be used (Disk quota exceeded)"),
+        (lambda: Path("x" * 300).read_bytes(), f"{'x' * 300} cannot be used (File name too long)"),
     ],
 )
 def test_path_that_cannot_be_used(tree, given, said):
@@ -43,6 +51,13 @@ def test_folder_without_permission_names_the_file(tree, monkeypatch):
         write_atomically("folder/a.pth", b"")
 
 
+def test_full_disk_names_the_file(tree, monkeypatch):
+    monkeypatch.setattr("os.fsync", lambda file: raised(errno.ENOSPC, None))
+    with pytest.raises(SystemExit, match=r"error: folder/a\.pth cannot be used \(No space left"), plain_errors():
+        write_atomically("folder/a.pth", b"")
+    assert not list(Path("folder").iterdir())
+
+
 @pytest.mark.parametrize("error", [UserError("Give less."), FileNotFoundError("There is no config x.")])
 def test_sentence_of_this_package(error):
     with pytest.raises(SystemExit) as ended, plain_errors():
@@ -50,7 +65,7 @@ def test_sentence_of_this_package(error):
     assert ended.value.code == f"error: {error}"
 
 
-@pytest.mark.parametrize("error", [ValueError("shape"), OSError(28, "No space left on device", "x"), KeyError("x")])
+@pytest.mark.parametrize("error", [ValueError("shape"), OSError(errno.EIO, "Input/output error", "x"), KeyError("x")])
 def test_other_errors_keep_their_traceback(error):
     with pytest.raises(type(error)), plain_errors():
         raise error
