@@ -3,7 +3,9 @@
 import difflib
 import inspect
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from mmengine.config import Config
 from mmengine.runner import Runner
@@ -12,7 +14,7 @@ from soft_vit.engine.errors import UserError, one_line
 from soft_vit.extras import extra_of
 from soft_vit.weights.folders import RESOURCES
 
-__all__ = ["apply_options", "check_keys", "load_config", "timm_model_of"]
+__all__ = ["apply_options", "check_keys", "load_config", "timm_model_of", "type_name"]
 
 # Read by Runner from its cfg, or by MMEngine while it reads the file, beside Runner's own arguments.
 _OTHER_KEYS = {
@@ -78,7 +80,8 @@ def check_keys(config: Config) -> None:
 def load_config(path: str | Path) -> Config:
     """Read a config file and import what it asks for.
 
-    A path that starts with `configs` and is not in the current folder is that of a config of this package.
+    Of one that imports its classes, as MMEngine's pure Python style does, the paths of the classes take their places. A
+    path that starts with `configs` and is not in the current folder is that of a config of this package.
 
     Raises FileNotFoundError when the file is missing, UserError (a ValueError) when it cannot be read.
     """
@@ -87,7 +90,7 @@ def load_config(path: str | Path) -> Config:
     if not Path(path).is_file():
         raise FileNotFoundError(f"There is no config {path}; give the path of a .py file such as those in configs/.")
     try:
-        return Config.fromfile(str(path))
+        return _with_names(Config.fromfile(str(path)))
     except Exception as error:
         # MMEngine says which import failed, and why in the errors behind it.
         first = error
@@ -98,6 +101,17 @@ def load_config(path: str | Path) -> Config:
             extra = extra_of(first)
             advice = f"pip install 'soft_vit[{extra}]' brings it" if extra else "install that module"
         raise UserError(f"The config {path} cannot be read ({one_line(first)}); {advice}.") from error
+
+
+def _with_names(config: Config) -> Config:
+    """The config with strings alone as types, and without what it imported."""
+    imported = getattr(config, "_imported_names", None)
+    return Config(config.to_dict(), cfg_text=config.text, filename=config.filename) if imported else config
+
+
+def type_name(entry: Mapping[str, Any]) -> str:
+    """The class that an entry of a config names, without the scope of a registry or the path of a module before it."""
+    return str(entry.get("type", "")).rpartition(".")[2]
 
 
 def apply_options(config: Config, options: dict | None) -> Config:

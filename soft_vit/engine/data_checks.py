@@ -7,6 +7,7 @@ from mmengine.config import Config
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
+from soft_vit.engine.config import type_name
 from soft_vit.engine.errors import UserError
 from soft_vit.engine.unwrapping import unwrapped
 
@@ -23,7 +24,7 @@ def fill_data_root(cfg: Config) -> None:
         return
     for split in ("train", "val", "test"):
         for dataset in _datasets((cfg.get(f"{split}_dataloader") or {}).get("dataset")):
-            open_root = dataset.get("type") == "ImageTree" or "data_root" in dataset
+            open_root = type_name(dataset) == "ImageTree" or "data_root" in dataset
             if open_root and not dataset.get("data_root"):
                 dataset["data_root"] = root
 

@@ -11,6 +11,7 @@ from timm.data import ImageNetInfo, infer_imagenet_subset, resolve_data_config
 
 from soft_vit.datasets.images import find_images
 from soft_vit.datasets.lists import read_lines
+from soft_vit.engine.config import type_name
 from soft_vit.engine.errors import UserError, as_user_error
 
 __all__ = ["View", "class_names", "set_folder", "set_view", "takes_pillow", "timm_view", "view_of_config"]
@@ -53,7 +54,7 @@ def _shown(cfg: Config) -> list[dict[str, Any]]:
 def takes_pillow(cfg: Config) -> bool:
     """Whether the test pipeline of a config takes the images of `ImageTree`: Pillow's, of any size."""
     dataset = _shown(cfg)[0]
-    loads = any(transform.type == "LoadImageFromFile" for transform in dataset.get("pipeline", []))
+    loads = any(type_name(transform) == "LoadImageFromFile" for transform in dataset.get("pipeline", []))
     # Images that are drawn at a size need not be resized.
     return not loads and "size" not in dataset
 
@@ -63,11 +64,12 @@ def view_of_config(cfg: Config, img_size: int | None, crop_pct: float | None) ->
     dataset = _shown(cfg)[0]
     found: dict[str, Any] = {}
     for transform in dataset.get("pipeline", []):
-        if transform.type == "TimmEvalCrop":
+        name = type_name(transform)
+        if name == "TimmEvalCrop":
             found = {key: value for key, value in transform.items() if key != "type"}
-        elif transform.type == "ResizeEdge":
+        elif name == "ResizeEdge":
             found["scale"], found["interpolation"] = transform.scale, transform.get("interpolation", "bilinear")
-        elif transform.type == "CenterCrop" and isinstance(transform.crop_size, int):
+        elif name == "CenterCrop" and isinstance(transform.crop_size, int):
             found["img_size"] = transform.crop_size
     scale = found.pop("scale", None)
     if scale and "img_size" in found:
@@ -87,8 +89,8 @@ def set_view(cfg: Config, view: View) -> None:
     crop = {key: getattr(view, key) for key in ("img_size", "crop_pct", "interpolation", "crop_mode")}
     for dataset in _shown(cfg):
         pipeline = dataset.get("pipeline", [])
-        loading = [transform for transform in pipeline if transform.type.startswith("Load")]
-        packing = [transform for transform in pipeline if transform.type.startswith("Pack")]
+        loading = [transform for transform in pipeline if type_name(transform).startswith("Load")]
+        packing = [transform for transform in pipeline if type_name(transform).startswith("Pack")]
         if "size" in dataset:
             dataset.size = view.img_size
         dataset.pipeline = [*loading, {"type": "TimmEvalCrop", **crop}, *(packing or [{"type": "PackInputs"}])]
@@ -121,7 +123,7 @@ def set_folder(cfg: Config, folder: str | Path, classes: Sequence[str]) -> list[
         "split": "",
         "classes": list(classes),
         "test_mode": True,
-        "pipeline": [transform for transform in pipeline if not transform.type.startswith("Load")],
+        "pipeline": [transform for transform in pipeline if not type_name(transform).startswith("Load")],
     }
     for preprocessor in _preprocessors(cfg):
         if preprocessor.get("to_rgb"):

@@ -12,7 +12,7 @@ from mmengine.runner import Runner
 from torch import Tensor
 
 import soft_vit  # noqa: F401  its models have to be known to timm before one is looked up by name
-from soft_vit.engine.config import apply_options
+from soft_vit.engine.config import apply_options, type_name
 from soft_vit.engine.errors import UserError, as_user_error, one_line
 from soft_vit.engine.eval_data import View, class_names, set_folder, set_view, takes_pillow, timm_view, view_of_config
 from soft_vit.engine.finetune import TIMM_PREFIX
@@ -108,7 +108,7 @@ def evaluate(
     if view is not None:
         set_view(cfg, view)
     # It would exchange the weights that are to be tested for others.
-    cfg.custom_hooks = [hook for hook in cfg.get("custom_hooks") or [] if hook["type"] != "EMAHook"]
+    cfg.custom_hooks = [hook for hook in cfg.get("custom_hooks") or [] if type_name(hook) != "EMAHook"]
     counted = per_class is not None or confusion is not None
     if classifies:
         cfg.test_evaluator = _evaluators(cfg, class_indices, counted)
@@ -144,10 +144,10 @@ def _classifies(cfg: Config) -> bool:
 
 
 def _metrics_of(cfg: Config) -> list[tuple[str, dict[str, Any]]]:
-    """What a config measures: the name of each metric, without the scope of a registry before it, and its entry."""
+    """What a config measures: the name of each metric and its entry."""
     own = cfg.get("test_evaluator") or []
     own = [own] if isinstance(own, dict) else own
-    return [(entry["type"].rpartition(".")[2], entry) for entry in own]
+    return [(type_name(entry), entry) for entry in own]
 
 
 def _require_config_alone(cfg: Config, model: str, asked: set[str]) -> None:

@@ -16,7 +16,7 @@ from mmengine.runner import Runner
 from soft_vit.engine.batch_position_hook import BatchPositionHook
 from soft_vit.engine.checkpoint_hook import find_newest_checkpoint
 from soft_vit.engine.checkpoint_match import CheckpointMatchHook
-from soft_vit.engine.config import apply_options, check_keys, load_config
+from soft_vit.engine.config import apply_options, check_keys, load_config, type_name
 from soft_vit.engine.data_checks import ClassCountHook, fill_data_root
 from soft_vit.engine.errors import UserError, one_line
 from soft_vit.engine.finetune import StartWeightsHook
@@ -170,14 +170,14 @@ def _distribute_on_cpu(cfg: Config, launcher: str) -> None:
     # Statistics over processes need GPUs; here each process keeps its own.
     cfg.sync_bn = None
     wrapper = {"type": "MMDistributedDataParallel", **(cfg.get("model_wrapper_cfg") or {})}
-    if wrapper["type"] == "MMDistributedDataParallel":
+    if type_name(wrapper) == "MMDistributedDataParallel":
         wrapper["device_ids"] = None
     cfg.model_wrapper_cfg = wrapper
 
 
 def runner_class(cfg: Config) -> type[Runner]:
     """The Runner that a config needs. Raises UserError (a ValueError) for a sharding that cannot write checkpoints."""
-    kind = (cfg.get("model_wrapper_cfg") or {}).get("type")
+    kind = type_name(cfg.get("model_wrapper_cfg") or {})
     if kind == "MMFullyShardedDataParallel":
         raise UserError(
             "model_wrapper_cfg.type is MMFullyShardedDataParallel, whose runs cannot be saved or resumed here; use "
@@ -194,7 +194,7 @@ def runner_class(cfg: Config) -> type[Runner]:
 def use_amp(cfg: Config) -> None:
     """Switch a config to bfloat16 autocast, on whichever device it will run."""
     wrapper = cfg.optim_wrapper
-    kind = wrapper.get("type", "OptimWrapper")
+    kind = type_name(wrapper) or "OptimWrapper"
     if kind not in ("OptimWrapper", "AmpOptimWrapper", "SafeOptimWrapper"):
         raise UserError(f"--amp cannot change the optimizer wrapper {kind}; set its precision in the config instead.")
     wrapper.pop("loss_scale", None)

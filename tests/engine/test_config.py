@@ -5,7 +5,7 @@ import warnings
 import pytest
 from mmengine.config import Config
 
-from soft_vit.engine.config import apply_options, check_keys, known_keys, load_config
+from soft_vit.engine.config import apply_options, check_keys, known_keys, load_config, type_name
 from soft_vit.engine.errors import UserError
 
 
@@ -56,6 +56,34 @@ def test_unreadable_config(tmp_path, content, message):
     message = rf"cannot be read \(.*{message}"
     with pytest.raises(ValueError, match=message):
         load_config(file)
+
+
+def test_pure_python_config(tmp_path):
+    """MMEngine's other style imports its classes; what it imports is no key, however much it looks like one."""
+    file = tmp_path / "c.py"
+    file.write_text(
+        "from mmengine.visualization import Visualizer\n"
+        "from soft_vit.engine import ClassificationMetric\n"
+        "visualizer = dict(type=Visualizer)\n"
+        "val_evaluator = [dict(type=ClassificationMetric, topk=(1, 3))]\n"
+    )
+    config = load_config(file)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_keys(config)
+    assert config.to_dict() == {
+        "visualizer": {"type": "mmengine.visualization.Visualizer"},
+        "val_evaluator": [{"type": "soft_vit.engine.ClassificationMetric", "topk": (1, 3)}],
+    }
+    assert config.filename == str(file)
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [("EMAHook", "EMAHook"), ("mmengine.EMAHook", "EMAHook"), ("mmengine.hooks.EMAHook", "EMAHook"), (None, "")],
+)
+def test_type_name(given, name):
+    assert type_name({"momentum": 1} if given is None else {"type": given}) == name
 
 
 def test_missing_config(tmp_path):

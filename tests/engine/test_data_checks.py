@@ -19,6 +19,7 @@ def test_data_root_reaches_every_tree_without_one():
                     "datasets": [
                         {"type": "RepeatDataset", "dataset": {"type": "ImageTree", "split": "train"}},
                         {"type": "ImageTree", "data_root": "/own"},
+                        {"type": "soft_vit.ImageTree"},
                     ],
                 }
             },
@@ -27,9 +28,10 @@ def test_data_root_reaches_every_tree_without_one():
         }
     )
     fill_data_root(cfg)
-    first, second = cfg.train_dataloader.dataset.datasets
+    first, second, third = cfg.train_dataloader.dataset.datasets
     assert first.dataset.data_root == "/data"
     assert second.data_root == "/own"
+    assert third.data_root == "/data"
     assert cfg.val_dataloader.dataset.data_root == "/data"
     assert "data_root" not in cfg.test_dataloader.dataset
 

@@ -22,6 +22,7 @@ RESIZE = {"type": "ResizeEdge", "scale": 256, "interpolation": "bilinear"}
         (config([{"type": "TimmEvalCrop", "img_size": 224, "crop_pct": 0.9}]), (288, None), View(288, 0.9)),
         (config([{"type": "TimmEvalCrop", "img_size": 224}]), (None, 1.0), View(224, 1.0)),
         (config([RESIZE, {"type": "CenterCrop", "crop_size": 224}]), (192, None), View(192, 0.875, "bilinear")),
+        (config([{"type": "soft_vit.TimmEvalCrop", "img_size": 192}]), (None, 1.0), View(192, 1.0)),
         (config([], size=64), (96, None), View(96, 1.0)),
         (config([], size=64), (None, 0.8), View(64, 0.8)),
         (config([]), (100, None), View(100, 0.875)),
@@ -36,12 +37,14 @@ def test_view_needs_a_size():
         view_of_config(config([]), None, 0.9)
 
 
-def test_view_is_set_between_loading_and_packing():
-    cfg = config([{"type": "LoadImageFromFile"}, RESIZE, {"type": "PackInputs", "meta_keys": ()}], size=64)
+@pytest.mark.parametrize("scope", ["", "mmpretrain.", "mmpretrain.datasets.transforms."])
+def test_view_is_set_between_loading_and_packing(scope):
+    load, pack = {"type": scope + "LoadImageFromFile"}, {"type": scope + "PackInputs", "meta_keys": ()}
+    cfg = config([load, RESIZE, pack], size=64)
     set_view(cfg, View(96, 0.9, "lanczos", "squash", (0.5, 0.4, 0.3), (0.2, 0.2, 0.2)))
     crop = {"type": "TimmEvalCrop", "img_size": 96, "crop_pct": 0.9, "interpolation": "lanczos", "crop_mode": "squash"}
     dataset = cfg.test_dataloader.dataset
-    assert dataset.pipeline == [{"type": "LoadImageFromFile"}, crop, {"type": "PackInputs", "meta_keys": ()}]
+    assert dataset.pipeline == [load, crop, pack]
     assert dataset.size == 96
     assert cfg.data_preprocessor.mean == pytest.approx([127.5, 102, 76.5])
     assert cfg.data_preprocessor.std == pytest.approx([51, 51, 51])

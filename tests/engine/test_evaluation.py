@@ -134,6 +134,37 @@ def test_everything_that_is_reported(checkpoint, models, tmp_path):
     assert [[int(n) for n in row[1:]] for row in rows] == [[pairs.count((t, p)) for p in range(10)] for t in range(10)]
 
 
+def test_config_in_pure_python(checkpoint, models, tmp_path):
+    path = tmp_path / "config.py"
+    path.write_text(
+        """
+from mmengine.dataset import DefaultSampler
+from mmengine.hooks import EMAHook
+from mmpretrain.datasets import PackInputs
+
+from soft_vit.engine import ClassificationMetric, LoadedImage, ShapesDataset, TimmProgressClassifier
+
+default_scope = "mmpretrain"
+model = dict(
+    type=TimmProgressClassifier, model_name="soft_pico", num_classes=10, img_size=32, depths=[1, 1, 1, 1],
+    data_preprocessor=dict(mean=[127.5] * 3, std=[64.0] * 3, to_rgb=False),
+)
+test_pipeline = [dict(type=LoadedImage), dict(type=PackInputs)]
+test_dataloader = dict(
+    batch_size=16,
+    dataset=dict(type=ShapesDataset, split="test", length=37, size=32, pipeline=test_pipeline),
+    sampler=dict(type=DefaultSampler, shuffle=False),
+)
+test_evaluator = dict(type=ClassificationMetric)
+test_cfg = dict()
+custom_hooks = [dict(type=EMAHook)]
+"""
+    )
+    metrics = evaluate(path, checkpoint, ema=False, work_dir=tmp_path)
+    images, labels = shapes()
+    assert agrees(metrics, by_the_book(models["plain"](images), labels))
+
+
 @pytest.mark.parametrize(("ema", "which"), [(True, "averaged"), (False, "plain")])
 def test_either_weights(checkpoint, models, tmp_path, ema, which):
     # MMEngine's own hook would exchange them.

@@ -19,7 +19,7 @@ from soft_vit.datasets.label_maps import IGNORED
 from soft_vit.dense.prediction.results import Result, result_of
 from soft_vit.dense.prediction.timm_predictor import readable_names
 from soft_vit.engine.checkpoint_match import describe_mismatch
-from soft_vit.engine.config import apply_options, load_config
+from soft_vit.engine.config import apply_options, load_config, type_name
 from soft_vit.engine.data_checks import fill_data_root
 from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.engine.eval_data import set_view, view_of_config
@@ -155,10 +155,10 @@ def _preparation(cfg: Config) -> Callable[[Image.Image], dict[str, Any]]:
             "data_samples": BaseDataElement(metainfo={"ori_shape": image.size[::-1]}),
         }
     transforms = dataset.pipeline
-    pipeline = Compose([transform for transform in transforms if not transform["type"].startswith("Load")])
-    if dataset.type == "LabelMapTree":
+    pipeline = Compose([transform for transform in transforms if not type_name(transform).startswith("Load")])
+    if type_name(dataset) == "LabelMapTree":
         pixels = _with_empty_labels
-    elif any(transform["type"] == "LoadImageFromFile" for transform in transforms):
+    elif any(type_name(transform) == "LoadImageFromFile" for transform in transforms):
         pixels = _as_mmcv_loads
     else:
         pixels = _as_array
