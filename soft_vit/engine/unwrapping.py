@@ -1,11 +1,14 @@
-"""The model inside what shares it out over processes."""
+"""The model inside what shares it out over processes, or shows it several views."""
 
-from mmengine.model import is_model_wrapper
+from mmengine.model import BaseTTAModel, is_model_wrapper
 from torch import nn
 
 __all__ = ["unwrapped"]
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The model that a wrapper, such as MMDistributedDataParallel, holds; a model without one as it is."""
-    return model.module if is_model_wrapper(model) else model
+    """The model that a wrapper, such as MMDistributedDataParallel, holds; a model without one as it is.
+
+    As when MMEngine loads weights, that of test time augmentation is a wrapper, and of two wrappers one is taken off.
+    """
+    return model.module if is_model_wrapper(model) or isinstance(model, BaseTTAModel) else model
