@@ -44,7 +44,10 @@ def _datasets(config: Any) -> Iterator[dict]:
 
 
 class ClassCountHook(Hook):
-    """Refuses data with more classes than the model tells apart, before the first step. Raises UserError."""
+    """Refuses data with more classes than the model tells apart, and targets mixed over others, before the first step.
+
+    Raises UserError (a ValueError).
+    """
 
     def before_train(self, runner: Runner) -> None:
         classes = getattr(runner.train_dataloader.dataset, "metainfo", {}).get("classes")
@@ -56,4 +59,10 @@ class ClassCountHook(Hook):
             raise UserError(
                 f"The training data has {len(classes)} classes and the model tells {head} apart; set model.num_classes "
                 f"to {len(classes)}."
+            )
+        mixing = getattr(getattr(model, "data_preprocessor", None), "mixing", None)
+        if mixing is not None and head is not None and mixing.num_classes != head:
+            raise UserError(
+                f"The data preprocessor makes targets of {mixing.num_classes} classes and the model tells {head} "
+                f"apart; set data_preprocessor.num_classes to {head}."
             )
