@@ -86,6 +86,12 @@ class CocoAP(BaseMetric):
     def _detections(self, results: list[dict], kind: str) -> list[dict]:
         """In COCO's format for results; with a box or a mask, for the one that stands first gives the area."""
         category_ids = self.dataset_meta["category_ids"]
+        beyond = max((int(entry["labels"].max(initial=0)) for entry in results), default=0)
+        if beyond >= len(category_ids):
+            raise UserError(
+                f"The model finds an object of class {beyond}, and the data has {len(category_ids)} classes; set "
+                "model.num_classes."
+            )
         found = []
         for entry in results:
             x0, y0, x1, y1 = entry["boxes"].astype(np.float64).T

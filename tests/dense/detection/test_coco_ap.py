@@ -140,6 +140,16 @@ def test_the_model_must_predict_masks_to_have_them_measured():
         metric.process({}, [sample.to_dict()])
 
 
+def test_a_class_that_the_data_has_not():
+    metric = CocoAP()
+    metric.dataset_meta = {"classes": ("a", "b"), "category_ids": (3, 7)}
+    found = InstanceData(bboxes=torch.ones(1, 4), scores=torch.ones(1), labels=torch.tensor([2]))
+    sample = BaseDataElement(metainfo={"img_id": 1, "ori_shape": (4, 4), "objects": []}, pred_instances=found)
+    metric.process({}, [sample.to_dict()])
+    with pytest.raises(UserError, match=r"class 2, and the data has 2 classes; set model\.num_classes"):
+        metric.evaluate(1)
+
+
 @pytest.mark.parametrize("kinds", [[], "boxes", ["bbox", "keypoints"]])
 def test_unknown_kinds_are_refused(kinds):
     with pytest.raises(UserError, match="choose among bbox, segm"):
