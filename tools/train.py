@@ -29,7 +29,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         metavar="CHECKPOINT",
         help="go on from a checkpoint, or from the newest one in the work directory",
     )
-    parser.add_argument("--amp", action="store_true", help="bfloat16 autocast, on CPU or GPU")
+    parser.add_argument(
+        "--amp", action="store_true", help="autocast in bfloat16, on CPU or GPU, or in optim_wrapper.dtype=float16"
+    )
     parser.add_argument(
         "--auto-scale-lr",
         action="store_true",

@@ -192,13 +192,15 @@ def runner_class(cfg: Config) -> type[Runner]:
 
 
 def use_amp(cfg: Config) -> None:
-    """Switch a config to bfloat16 autocast, on whichever device it will run."""
+    """Switch a config to autocast, on whichever device it will run: in bfloat16, unless it asks for float16."""
     wrapper = cfg.optim_wrapper
     kind = type_name(wrapper) or "OptimWrapper"
     if kind not in ("OptimWrapper", "AmpOptimWrapper", "SafeOptimWrapper"):
         raise UserError(f"--amp cannot change the optimizer wrapper {kind}; set its precision in the config instead.")
-    wrapper.pop("loss_scale", None)
-    wrapper.type, wrapper.dtype = "SafeOptimWrapper", "bfloat16"
+    wrapper.type = "SafeOptimWrapper"
+    if wrapper.get("dtype") != "float16":
+        wrapper.pop("loss_scale", None)
+        wrapper.dtype = "bfloat16"
 
 
 def _resume(cfg: Config, resume: str) -> None:
@@ -233,11 +235,12 @@ def train(
 ) -> TrainResult:
     """Train what a config describes.
 
-    resume: None, "auto" for the newest checkpoint in the work directory, or the path of one. amp: bfloat16 autocast.
-    validate: run the config's validation. options: entries of the config by dotted name. launcher: "none" or that of
-    the processes. auto_scale_lr: scale the learning rate with the batch. stop_signals: at one of these the run is saved
-    and the process ends with code 75. Raises UserError (a ValueError) or FileNotFoundError for what cannot be used,
-    before training begins, and UserError when a checkpoint cannot be written.
+    resume: None, "auto" for the newest checkpoint in the work directory, or the path of one. amp: autocast in bfloat16,
+    or in optim_wrapper.dtype=float16. validate: run the config's validation. options: entries of the config by dotted
+    name. launcher: "none" or that of the processes. auto_scale_lr: scale the learning rate with the batch.
+    stop_signals: at one of these the run is saved and the process ends with code 75. Raises UserError (a ValueError) or
+    FileNotFoundError for what cannot be used, before training begins, and UserError when a checkpoint cannot be
+    written.
     """
     cfg = prepare(config, work_dir, options, launcher)
     if amp:
