@@ -1,5 +1,6 @@
 """Optimizer steps in any precision that leave out what is not finite."""
 
+import inspect
 import logging
 import math
 from collections.abc import Iterator
@@ -45,7 +46,7 @@ class SafeOptimWrapper(OptimWrapper):
     the mean is over the batches that it has. The schedule moves with every batch. Other arguments are OptimWrapper's.
 
     stepped: whether the last batch ended in a step of the optimizer. skipped: number of skipped steps. Raises UserError
-    for a dtype, loss_scale or max_skipped that is not one of these.
+    for a dtype, loss_scale or max_skipped that is not one of these, and for a clip_grad that no clipping takes.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class SafeOptimWrapper(OptimWrapper):
         if max_skipped < 1:
             raise UserError(f"max_skipped is {max_skipped}; let at least 1 step be skipped before the run ends.")
         super().__init__(*args, **kwargs)
+        self._require_clipping()
         self.dtype = _DTYPES[dtype]
         self.max_skipped = max_skipped
         self.skipped, self._skipped_in_a_row = 0, 0
@@ -76,6 +78,18 @@ class SafeOptimWrapper(OptimWrapper):
         self._model: nn.Module | None = None
         self._statistics: list[Tensor] = []
         self._saved_statistics: list[Tensor] = []
+
+    def _require_clipping(self) -> None:
+        """Raises UserError before the first step for arguments that its clipping does not take."""
+        if self.clip_grad_kwargs is None:
+            return
+        try:
+            inspect.signature(self.clip_func).bind([], **self.clip_grad_kwargs)
+        except TypeError as error:
+            raise UserError(
+                f"optim_wrapper.clip_grad does not fit {self.clip_func.__name__} ({error}); give it max_norm, "
+                'or with type="value" clip_value; _delete_=True leaves out what a base config sets.'
+            ) from error
 
     @contextmanager
     def optim_context(self, model: nn.Module) -> Iterator[None]:

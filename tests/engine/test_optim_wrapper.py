@@ -131,6 +131,8 @@ def test_amp_keeps_float16(own, switched):
         ({"loss_scale": 0.0}, "loss_scale is 0.0"),
         ({"loss_scale": math.inf}, "loss_scale is inf"),
         ({"max_skipped": 0}, "max_skipped is 0"),
+        ({"clip_grad": {"type": "value", "clip_value": 1, "max_norm": 1}}, "clip_grad does not fit clip_grad_value_"),
+        ({"clip_grad": {"max_nrom": 1}}, "clip_grad does not fit clip_grad_norm_"),
     ],
 )
 def test_mistakes(options, message):
