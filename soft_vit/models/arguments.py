@@ -11,6 +11,10 @@ from soft_vit.ops.choices import check_choice
 STAGE4_KINDS = ("softmax", "soft")
 
 
+class UnknownOptionError(TypeError, ValueError):
+    """An option that neither a model nor any of its attentions has: the TypeError that timm expects of its models."""
+
+
 def check_image_size(img_size: int | tuple[int, int], minimum: int = 1) -> tuple[int, int]:
     """Height and width from a side or both; ValueError unless there are two of at least `minimum` pixels."""
     size = tuple(to_2tuple(img_size))
@@ -59,13 +63,13 @@ def split_attn_options(
 ) -> list[dict[str, Any]]:
     """For every stage the options, and before them the defaults, that its attention has.
 
-    ValueError for an option that none of them has; a default that none has is left out.
+    UnknownOptionError for an option that none of them has; a default that none has is left out.
     """
     known = [attention_options(cls) for cls in classes]
     for name in options:
         if not any(name in accepted for accepted in known):
             choices = sorted(set().union(*known))
-            raise ValueError(
+            raise UnknownOptionError(
                 f"{name!r} is no option of this model or of its attentions; the attentions have {', '.join(choices)}."
             )
     given = {**defaults, **options}

@@ -124,6 +124,9 @@ def _create_pyramid(
     elif pretrained and not cfg.has_weights and not cfg.state_dict:
         require_recorded(variant)
     kwargs.setdefault("img_size", cfg.input_size[-2:])
+    feature_cls = kwargs.get("feature_cls")
+    if isinstance(feature_cls, str) and feature_cls != "getter":
+        raise ValueError(f"feature_cls={feature_cls!r} takes tokens from stages, and no maps; leave it out.")
     if pretrained and kwargs.get("features_only"):
         # No head is kept, so none of the file's is missed.
         kwargs.setdefault("num_classes", 0)
@@ -134,7 +137,7 @@ def _create_pyramid(
         pretrained_cfg=pretrained_cfg,
         pretrained_cfg_overlay=overlay,
         pretrained_filter_fn=checkpoint_filter_fn,
-        feature_cfg=dict(out_indices=kwargs.pop("out_indices", (0, 1, 2, 3)), feature_cls="getter"),
+        feature_cfg=dict(out_indices=(0, 1, 2, 3), feature_cls="getter"),
         cache_dir=cache_dir,
         **kwargs,
     )

@@ -264,6 +264,22 @@ def test_every_option_of_an_attention_reaches_it_through_timm(kind):
     create(model_name(kind, "pico"), device="meta", **options)
 
 
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        # TypeError is what timm's own tests ask of every model.
+        (dict(not_an_option=1), TypeError, "'not_an_option' is no option"),
+        (dict(out_indices=(1, 2)), TypeError, "'out_indices' is no option"),
+        (dict(features_only=True, feature_cls="hook"), ValueError, "feature_cls='hook'.*no maps"),
+        (dict(features_only=True, feature_cls="fx"), ValueError, "feature_cls='fx'.*no maps"),
+    ],
+    ids=str,
+)
+def test_what_a_pyramid_cannot_have_is_refused(options, error, message):
+    with pytest.raises(error, match=message):
+        create("soft_pico", device="meta", **options)
+
+
 @pytest.mark.parametrize("name", [name for name in MODELS if not timm.is_model_pretrained(name)])
 def test_pretrained_without_weights_says_so(name):
     with pytest.raises(RuntimeError, match="No pretrained weights"):
