@@ -19,7 +19,8 @@ def reduce_by_conv(x: Tensor, weight: Tensor, bias: Tensor, feat_size: tuple[int
     """
     side = weight.shape[-1]
     x = x.mT.unflatten(2, feat_size)
-    x = F.pad(x, (0, max(0, side - feat_size[1]), 0, max(0, side - feat_size[0])))
+    if feat_size[0] < side or feat_size[1] < side:
+        x = F.pad(x, (0, max(0, side - feat_size[1]), 0, max(0, side - feat_size[0])))
     return F.conv2d(x, weight, bias, stride=side).flatten(2).mT
 
 
