@@ -20,6 +20,8 @@ from soft_vit.text_tables import error_cell, markdown_table
 
 DIM, NUM_HEADS, DEPTH, SIDE = 384, 12, 12, 28
 
+MARKERS = "os^D"
+
 # What makes a kind keep its number of reduced tokens at 49 as the map grows.
 FIXED_TOKENS = {
     "soft": {"max_bottleneck": (7, 7)},
@@ -144,14 +146,21 @@ def plot_lengths(curves: Sequence[Curve], path: Path) -> list[Path]:
     from matplotlib import colormaps
 
     axes = figure.subplots(1, 1 + timed, squeeze=False)
-    colours = colormaps["tab20"](np.linspace(0, 1, max(len(curves), 2)))
-    for curve, colour in zip(curves, colours, strict=False):
+    # Colours repeat after ten curves, with another marker.
+    colours = colormaps["tab10"].colors
+    looks = {
+        curve.attention: dict(color=colours[index % 10], marker=MARKERS[index // 10 % len(MARKERS)])
+        for index, curve in enumerate(curves)
+    }
+    # The legend lists curves from above, as they end on the right.
+    for curve in sorted(curves, key=lambda curve: curve.memory[-1], reverse=True):
         megabytes = np.array(curve.memory) / 2**20
         label = f"{curve.attention} (N^{curve.memory_slope:.2f})"
-        axes[0, 0].loglog(curve.lengths, megabytes, "o-", color=colour, label=label)
-        if curve.seconds:
-            label = f"{curve.attention} (N^{curve.time_slope:.2f})"
-            axes[0, 1].loglog(curve.lengths, curve.seconds, "o-", color=colour, label=label)
+        axes[0, 0].loglog(curve.lengths, megabytes, label=label, **looks[curve.attention])
+    timed_curves = [curve for curve in curves if curve.seconds]
+    for curve in sorted(timed_curves, key=lambda curve: curve.seconds[-1], reverse=True):
+        label = f"{curve.attention} (N^{curve.time_slope:.2f})"
+        axes[0, 1].loglog(curve.lengths, curve.seconds, label=label, **looks[curve.attention])
     for axis, what in zip(axes[0], ("peak memory of a training step (MB)", "training step (s)"), strict=False):
         axis.set(xlabel="tokens N", ylabel=what)
         axis.grid(alpha=0.3, which="both")
