@@ -2,7 +2,8 @@
 
 One multiply-add is one FLOP here, as in the papers and in fvcore. Counted are convolutions, linear layers, every
 product of matrices (attention, Newton's iteration) and, with the formulas below, factorisations and triangular solves;
-fused attention counts as its two products. Element-wise work is not counted.
+fused attention counts as its two products. Element-wise work is not counted. The counter looks into every layer, so the
+last block of a pyramid computes all its tokens, as the papers count them, also where otherwise only the class token is.
 """
 
 from dataclasses import dataclass, field
