@@ -40,9 +40,9 @@ class SparseAttention(SelfAttention):
     The published "factorised" patterns belong to different heads or layers; here every head has their union, which the
     publication calls merged heads, and a token in both patterns counts once.
 
-    dilation: by default it grows with the map as `N^(1/4)`, so that the cost is about `N^1.5`.
+    dilation: by default it grows with the map as `N^(1/4)`, which costs about `N^1.5`; one k costs `N^2/k^2`.
     kernel_size: side of the neighbourhood, odd; by default the least that is not below the dilation (nor 3), so that
-        each pair of tokens is joined by two layers.
+        two layers join each pair of tokens, and three those near opposite edges of the map.
     """
 
     cost: ClassVar[str] = "N^1.5"
@@ -66,6 +66,8 @@ class SparseAttention(SelfAttention):
         self.attn_drop = attn_drop
         self.kernel_size = None if kernel_size is None else check_kernel_size(kernel_size)
         self.dilation = None if dilation is None else check_dilation(dilation)
+        if dilation is not None:
+            self.cost = "N^2/k^2"
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
         return attend_sparsely(q, k, v, feat_size, self.kernel_size, self.dilation, self.dropout_p)

@@ -217,6 +217,8 @@ def largest_tensor(name: str, options: dict[str, Any], grid: tuple[int, int]) ->
         ("soft", {}, "N^2/r^2 + N^3/r^6"),
         ("soft", {"max_bottleneck": 7}, "N"),
         ("soft_norm", {"num_bottleneck": 9}, "N"),
+        ("sparse", {}, "N^1.5"),
+        ("sparse", {"dilation": 4}, "N^2/k^2"),
         ("spatial_reduction", {}, "N^2/r^2"),
         ("spatial_reduction", {"linear": True}, "N"),
     ],
