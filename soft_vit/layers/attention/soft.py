@@ -248,6 +248,7 @@ class SoftNormAttention(SoftAttention):
     """The normalised form `D A^+ D` with `D = diag(rowsum(A))^(-1/2)`; by default without a ridge, guarded start.
 
     newton_start="guarded_batch" reproduces the released arithmetic, in which an image's output depends on its batch.
+    newton_gradient="unrolled" is the released gradient, another one where the iteration has not converged.
     """
 
     normalize: ClassVar[bool] = True
