@@ -10,7 +10,14 @@ import torch
 from torch import Tensor
 
 from soft_vit.ops.gaussian import self_gaussian_kernel
-from soft_vit.ops.inverse import NewtonStart, add_ridge, newton_iterate, newton_step_size, solve_factored
+from soft_vit.ops.inverse import (
+    NewtonStart,
+    add_ridge,
+    cholesky_factor,
+    newton_iterate,
+    newton_step_size,
+    solve_factored,
+)
 from soft_vit.ops.precision import full_precision_backward
 from soft_vit.ops.reference import gradients_by_autograd
 
@@ -49,7 +56,7 @@ class BlockedAttention(torch.autograd.Function):
         scale = a.sum(2, keepdim=True).rsqrt_() if normalize else None
         p = add_ridge(a, ridge)
         if inverse == "cholesky":
-            w, _ = torch.linalg.cholesky_ex(p)
+            w = cholesky_factor(p)
         else:
             w = newton_iterate(p, newton_step_size(a, ridge, start) * p, iters)
         blocks = _blocks(bottleneck, q)

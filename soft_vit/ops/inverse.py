@@ -199,8 +199,14 @@ def cholesky_solve(a: Tensor, b: Tensor, ridge: float = 0.01) -> Tensor:
     check_ridge(ridge)
     with full_precision(a):
         a, b = at_least_float32(a), at_least_float32(b)
-        factor, _ = torch.linalg.cholesky_ex(add_ridge(a, ridge))
-        return solve_factored(factor, b)
+        return solve_factored(cholesky_factor(add_ridge(a, ridge)), b)
+
+
+def cholesky_factor(p: Tensor) -> Tensor:
+    """The lower triangular L of `P = L L^T`, `[..., M, M]`; NaN where P is not positive definite."""
+    factor, info = torch.linalg.cholesky_ex(p)
+    # There, libraries stop and leave numbers, which a solve would take for a factor.
+    return factor.masked_fill(info[..., None, None] != 0, math.nan)
 
 
 def solve_factored(factor: Tensor, b: Tensor) -> Tensor:

@@ -101,6 +101,13 @@ def test_cholesky_solve(spread):
     assert (relative_error(cholesky_solve(a.float(), b.float()), eigh_inverse(a, 0.01) @ b) <= bound).all()
 
 
+def test_a_matrix_without_a_factor_gives_nan():
+    """Alone: LAPACK stops there and leaves numbers, by which -1 would have the inverse 1."""
+    a = torch.stack([torch.eye(3), -torch.eye(3)])
+    x = cholesky_solve(a, torch.ones(2, 3, 1), ridge=1e-9)
+    torch.testing.assert_close(x, torch.tensor([1.0, torch.nan])[:, None, None].expand(2, 3, 1), equal_nan=True)
+
+
 def test_eigh_inverse_is_the_pseudo_inverse():
     a = kernel(0.0)[:1]
     torch.testing.assert_close(eigh_inverse(a, ridge=0.0), torch.linalg.pinv(a, hermitian=True))

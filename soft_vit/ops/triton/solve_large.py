@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from soft_vit.ops.gaussian import self_gaussian_kernel
-from soft_vit.ops.inverse import add_ridge, newton_iterate, newton_step_size, solve_factored
+from soft_vit.ops.inverse import add_ridge, cholesky_factor, newton_iterate, newton_step_size, solve_factored
 from soft_vit.ops.precision import full_precision_backward
 
 
@@ -26,7 +26,7 @@ def forward(
         if normalize:
             z = z * scale[..., None]
         if inverse == "cholesky":
-            w, _ = torch.linalg.cholesky_ex(p)
+            w = cholesky_factor(p)
             y = solve_factored(w, z).contiguous()
         else:
             w = newton_iterate(p, newton_step_size(a, ridge, start) * p, iters)

@@ -179,6 +179,16 @@ def test_not_a_number_is_not_hidden(device):
     assert x[0, 1].isfinite().all()
 
 
+@pytest.mark.parametrize("backend", ["triton", "eager"])
+@pytest.mark.parametrize("m", [49, 70])
+def test_a_kernel_without_a_factor_gives_nan(device, backend, m):
+    """Tokens close together and far from zero, where rounding of distances exceeds the ridge."""
+    tensors = inputs(device, n=33, m=m, d=16, heads=1)
+    with torch.no_grad():
+        tensors["bottleneck"].mul_(0.1).add_(1e3)
+    assert soft_attention(**tensors, inverse="cholesky", backend=backend).isnan().all()
+
+
 @pytest.mark.parametrize("layout", ["maps", "tokens", "heads"])
 def test_results_are_laid_out_like_inputs(device, layout):
     tensors = inputs(device, n=33, m=5, d=16, batch=2, layout=layout)
