@@ -241,6 +241,9 @@ def eigh_inverse(a: Tensor, ridge: float = 0.01, iters: int | None = None, alpha
 
 def _filtered_inverse(p: Tensor, alpha: Tensor, iters: int) -> Tensor:
     """`(1 - (1 - x)^(2^T)) / p` with `x = alpha p^2`, accurate for tiny x, where it tends to `2^T alpha p`."""
+    if iters == 0:
+        # The one power that is odd, where 1 - x keeps its sign.
+        return alpha * p
     x = alpha * p.square()
     log_remainder = torch.where(x < 0.5, torch.log1p(-torch.where(x < 0.5, x, 0)), torch.log((1 - x).abs()))
     filtered = -torch.expm1(log_remainder * 2.0**iters)

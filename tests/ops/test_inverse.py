@@ -54,6 +54,15 @@ def test_newton_is_the_spectral_filter(spread, start, ridge):
     assert (error <= bound.clamp(min=4 * UNIT_ROUNDOFF)).all(), (error / bound).max()
 
 
+@pytest.mark.parametrize("spread", SPREADS)
+@pytest.mark.parametrize(("start", "ridge"), STARTS)
+@pytest.mark.parametrize("iters", [0, 1, 7])
+def test_oracle_is_the_filter_after_any_number_of_steps(spread, start, ridge, iters):
+    a = kernel(spread)
+    oracle = eigh_inverse(a, ridge, iters, newton_step_size(a, ridge, start))
+    torch.testing.assert_close(newton_inverse(a, iters, ridge, start), oracle, rtol=1e-10, atol=1e-11)
+
+
 @pytest.mark.parametrize("spread", [0.5, 0.2])
 @pytest.mark.parametrize(("start", "ridge"), STARTS)
 def test_newton_reaches_the_inverse_of_a_conditioned_kernel(spread, start, ridge):
