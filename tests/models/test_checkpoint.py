@@ -225,9 +225,15 @@ def test_missing_file(tmp_path):
             "not of a soft_vit pyramid.*'conv1.weight'",
         ),
         (lambda: released_state_dict(), "soft_tiny", {"stage4": "soft"}, "lacks stages.3.*options"),
-        (lambda: released_state_dict(), "soft_tiny", {"local_kernel": 7}, r"attn\.local\.weight has shape"),
+        (lambda: released_state_dict(), "soft_tiny", {"local_kernel": 7}, r"local\.weight has shape.*trained with\.$"),
+        (
+            lambda: timm.create_model("soft_pico", img_size=64, num_bottleneck=16).state_dict(),
+            "soft_pico",
+            {"img_size": 128, "num_bottleneck": 16},
+            r"sample\.weight has shape.*img_size among them, and call set_input_size after",
+        ),
     ],
-    ids=["depth", "size", "width", "foreign", "missing names", "shape"],
+    ids=["depth", "size", "width", "foreign", "missing names", "shape", "window"],
 )
 def test_weights_of_another_model(weights, name, options, message, tmp_path):
     path = tmp_path / "file.pth"

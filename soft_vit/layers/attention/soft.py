@@ -122,6 +122,7 @@ class SoftAttention(Attention):
     sampling: `conv` (a convolution with kernel = stride = sr_ratio shared by the heads, LayerNorm, GELU: the released
         models), `avg` (window averages: the paper's default), `random` (redrawn at each training step) or `first`.
     num_bottleneck: number of bottleneck tokens on the map `feat_size`, a square number; by default that of sr_ratio.
+        The window of a convolution shrinks with it where the map is small, so weights belong to a feat_size.
     max_bottleneck: grid to which sampled tokens are pooled where theirs is larger, which makes the cost linear in N; by
         default there are N / r^2 of them, r being sr_ratio, and the inverse costs their cube.
     local_kernel: side of the depthwise convolution, odd, one kernel for each head; 0 for none; by default the next odd
