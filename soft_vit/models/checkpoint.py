@@ -22,6 +22,9 @@ from soft_vit.models.stage import stage_grids
 AVERAGED_KEYS = ("state_dict_ema", "model_ema")
 PLAIN_KEYS = ("state_dict", "model")
 
+# What timm's configuration has as `custom_load` where weights need not have all names of the model.
+LENIENT = "lenient"
+
 # Names of the released SOFT implementation (first match of each kind), and ours.
 RELEASED_MODULES = {
     "att.mha.W_q.": "attn.q.",
@@ -124,12 +127,14 @@ def rename_released(name: str) -> str:
     return name
 
 
-def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dict[str, Tensor]:
+def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module, strict: bool = True) -> dict[str, Tensor]:
     """Released or converted weights as a state dict of model; harmless on converted ones.
 
     Position embeddings, and weights of attentions that fix their map, are resampled to the model's grids. ValueError
     when the weights are those of another model: other depths or widths, or names that are not ours. A head for another
     number of classes and a first convolution for other channels pass, because timm adapts them.
+
+    strict: refuse weights that lack names of the model, or have others, too.
     """
     state_dict = state_dict_of(state_dict)
     check_same_model(state_dict, model)
@@ -145,7 +150,8 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dic
                 f"{name} has shape {tuple(value.shape)} in the checkpoint and {tuple(own[name].shape)} in the model; "
                 f"create the model with the options that the weights were trained with{size}."
             )
-    check_complete(state_dict, own)
+    if strict:
+        check_complete(state_dict, own)
     return state_dict
 
 
@@ -268,7 +274,8 @@ def load_pretrained(model: nn.Module, path: str | Path) -> None:
     out is told by a UserWarning, unless another number of classes than the model's configuration has was asked for.
     """
     content = read_checkpoint_file(path)
-    state_dict = checkpoint_filter_fn(unwrap_state_dict(content, str(path)), model)
+    strict = model.pretrained_cfg.get("custom_load") != LENIENT
+    state_dict = checkpoint_filter_fn(unwrap_state_dict(content, str(path)), model, strict)
     check_same_attention(content, model)
     require_finite(state_dict, str(path))
     cfg = dict(model.pretrained_cfg, state_dict=state_dict, custom_load=False)
@@ -284,4 +291,4 @@ def load_pretrained(model: nn.Module, path: str | Path) -> None:
             )
     in_chans = state_dict["stages.0.patch_embed.0.conv.weight"].shape[1]
     cfg["input_size"] = (in_chans, *cfg["input_size"][1:])
-    timm_load_pretrained(model, cfg, num_classes=model.num_classes, in_chans=model.in_chans)
+    timm_load_pretrained(model, cfg, num_classes=model.num_classes, in_chans=model.in_chans, strict=strict)

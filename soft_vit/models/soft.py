@@ -5,6 +5,7 @@ Linear Transformers", IJCV 2024, arXiv 2207.03341.
 """
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from timm.models import (
 from torch import nn
 
 from soft_vit.layers import ATTENTIONS, attention_class
-from soft_vit.models.checkpoint import checkpoint_filter_fn
+from soft_vit.models.checkpoint import LENIENT, checkpoint_filter_fn
 from soft_vit.models.pretrained import ENTRIES, entry_cfg, require_recorded, weights_file
 from soft_vit.models.pyramid import PyramidViT
 from soft_vit.models.variants import SIZES
@@ -108,12 +109,13 @@ def _create_pyramid(
     pretrained: bool = False,
     pretrained_cfg: str | dict[str, Any] | PretrainedCfg | None = None,
     pretrained_cfg_overlay: dict[str, Any] | None = None,
+    pretrained_strict: bool = True,
     cache_dir: str | Path | None = None,
     **kwargs: Any,
 ) -> nn.Module:
     overlay = dict(pretrained_cfg_overlay or {})
     # timm clears the flag where the caller names a source.
-    overlay.setdefault("custom_load", True)
+    overlay.setdefault("custom_load", True if pretrained_strict else LENIENT)
     if pretrained_cfg is None and (not pretrained or any(overlay.get(key) for key in SOURCES)):
         # Classes, size and normalisation of recorded weights belong to those weights alone.
         pretrained_cfg = PretrainedCfg(**_family_cfg(variant, architecture=variant))
@@ -136,7 +138,8 @@ def _create_pyramid(
         pretrained,
         pretrained_cfg=pretrained_cfg,
         pretrained_cfg_overlay=overlay,
-        pretrained_filter_fn=checkpoint_filter_fn,
+        pretrained_filter_fn=partial(checkpoint_filter_fn, strict=pretrained_strict),
+        pretrained_strict=pretrained_strict,
         feature_cfg=dict(out_indices=(0, 1, 2, 3), feature_cls="getter"),
         cache_dir=cache_dir,
         **kwargs,

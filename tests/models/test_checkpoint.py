@@ -118,6 +118,20 @@ def test_a_head_is_left_out_on_request(pico_file, pico_weights):
     assert torch.equal(model.state_dict()[kept], pico_weights[kept])
 
 
+@pytest.mark.parametrize("source", ["file", "state_dict"])
+@pytest.mark.parametrize(
+    ("part", "options"), [("attn_pool", {"global_pool": "attn"}), ("stage_fusion", {"fuse_stages": True})]
+)
+def test_a_part_that_weights_lack_is_left_out_on_request(part, options, source, pico_file, pico_weights):
+    overlay = dict(num_classes=11, **{source: str(pico_file) if source == "file" else dict(pico_weights)})
+    arguments = dict(pretrained=True, pretrained_cfg_overlay=overlay, img_size=64, **options)
+    with pytest.raises(ValueError, match=f"lacks {part}"):
+        timm.create_model("soft_pico", **arguments)
+    model = timm.create_model("soft_pico", **arguments, pretrained_strict=False)
+    for name, value in pico_weights.items():
+        assert torch.equal(model.state_dict()[name], value), name
+
+
 def test_features_only_and_pruned(pico_file, pico_weights):
     backbone = load(pico_file, "soft_pico", features_only=True, out_indices=(0, 1), img_size=64)
     kept = "stages.1.blocks.0.attn.sample.weight"
