@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 from PIL import Image, UnidentifiedImageError
 
 from soft_vit.datasets.lists import read_lines
-from soft_vit.datasets.storage import Entry, FolderStorage, Storage, open_storage
+from soft_vit.datasets.storage import Entry, FolderStorage, Storage, open_storage, require_storage
 
 __all__ = ["BadImage", "LabelledImages", "decode_image", "find_images", "is_image", "read_image"]
 
@@ -90,11 +90,7 @@ def find_images(
     root = Path(root).expanduser()
     if not root.is_dir():
         raise FileNotFoundError(f"There is no folder {root}; give the folder that holds the images of each split.")
-    storage = open_storage(root / split)
-    if storage is None:
-        raise FileNotFoundError(
-            f"There is no folder {split}, no {split}.tar and no {split}.zip in {root}; give the folder that holds it."
-        )
+    storage = require_storage(root, split)
     entries = [entry for entry in storage.entries() if is_image(entry.name)]
     if not entries:
         raise ValueError(f"{storage.path} holds no images ({', '.join(sorted(SUFFIXES))}); give a folder that does.")

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple, Protocol
 
-__all__ = ["Entry", "FolderStorage", "Storage", "TarStorage", "ZipStorage", "open_storage"]
+__all__ = ["Entry", "FolderStorage", "Storage", "TarStorage", "ZipStorage", "open_storage", "require_storage"]
 
 # No photograph is larger; what claims to be would fill the memory before any decoder could refuse it.
 MAX_FILE_BYTES = 256 * 2**20
@@ -167,6 +167,16 @@ class ZipStorage:
 def _plain(name: str) -> str:
     """A member's path without `./` in front or a slash behind."""
     return PurePosixPath(name).as_posix()
+
+
+def require_storage(root: Path, name: str) -> Storage:
+    """The storage of a name in a folder, see `open_storage`; FileNotFoundError if there is none."""
+    storage = open_storage(root / name)
+    if storage is None:
+        raise FileNotFoundError(
+            f"There is no folder {name}, no {name}.tar and no {name}.zip in {root}; give the folder that holds it."
+        )
+    return storage
 
 
 def open_storage(path: Path) -> Storage | None:

@@ -20,7 +20,7 @@ from torchvision.transforms.v2 import functional as F
 from soft_vit.datasets.coco import CocoImage, read_coco
 from soft_vit.datasets.coco_masks import decode_segmentation
 from soft_vit.datasets.images import BadImage, LabelledImages
-from soft_vit.datasets.storage import Entry, open_storage
+from soft_vit.datasets.storage import Entry, require_storage
 from soft_vit.dense.vision_transforms import build_transform
 from soft_vit.engine.bad_images import ReadingDataset
 from soft_vit.engine.data_checks import require_data_root
@@ -68,12 +68,7 @@ class CocoImages(ReadingDataset):
     ) -> None:
         require_data_root(data_root)
         root = Path(data_root).expanduser()
-        storage = open_storage(root / img_dir)
-        if storage is None:
-            raise FileNotFoundError(
-                f"There is no folder {img_dir}, no {img_dir}.tar and no {img_dir}.zip in {root}; give the folder that "
-                "holds it."
-            )
+        storage = require_storage(root, img_dir)
         entries = {entry.name: entry for entry in storage.entries()}
         with as_user_error():
             self._annotations = read_coco(root / ann_file, entries.keys(), classes=classes, masks=masks)
@@ -81,8 +76,7 @@ class CocoImages(ReadingDataset):
         self.images = LabelledImages(storage, names, [])
         self.masks = masks
         self.filter_empty = filter_empty
-        transforms = () if test_mode else transforms
-        self.transforms = [build_transform(config) for config in transforms]
+        self.transforms = [] if test_mode else [build_transform(config) for config in transforms]
         self._entries = entries
         for sentence in self._annotations.problems.sentences():
             print_log(f"{root / ann_file}: {sentence}", "current", logging.WARNING)
