@@ -24,19 +24,20 @@ __all__ = [
     "register",
 ]
 
-_LOCATIONS = ["soft_vit.engine", "soft_vit.dense"]
 
-MODELS = Registry("model", parent=root.MODELS, scope="soft_vit", locations=_LOCATIONS)
-DATASETS = Registry("dataset", parent=root.DATASETS, scope="soft_vit", locations=_LOCATIONS)
-TRANSFORMS = Registry("transform", parent=root.TRANSFORMS, scope="soft_vit", locations=_LOCATIONS)
-HOOKS = Registry("hook", parent=root.HOOKS, scope="soft_vit", locations=_LOCATIONS)
-METRICS = Registry("metric", parent=root.METRICS, scope="soft_vit", locations=_LOCATIONS)
-LOG_PROCESSORS = Registry("log_processor", parent=root.LOG_PROCESSORS, scope="soft_vit", locations=_LOCATIONS)
-VISBACKENDS = Registry("vis_backend", parent=root.VISBACKENDS, scope="soft_vit", locations=_LOCATIONS)
-OPTIM_WRAPPERS = Registry("optim_wrapper", parent=root.OPTIM_WRAPPERS, scope="soft_vit", locations=_LOCATIONS)
-OPTIM_WRAPPER_CONSTRUCTORS = Registry(
-    "optim_wrapper_constructor", parent=root.OPTIM_WRAPPER_CONSTRUCTORS, scope="soft_vit", locations=_LOCATIONS
-)
+def _child_of(parent: Registry) -> Registry:
+    return Registry(parent.name, parent=parent, scope="soft_vit", locations=["soft_vit.engine", "soft_vit.dense"])
+
+
+MODELS = _child_of(root.MODELS)
+DATASETS = _child_of(root.DATASETS)
+TRANSFORMS = _child_of(root.TRANSFORMS)
+HOOKS = _child_of(root.HOOKS)
+METRICS = _child_of(root.METRICS)
+LOG_PROCESSORS = _child_of(root.LOG_PROCESSORS)
+VISBACKENDS = _child_of(root.VISBACKENDS)
+OPTIM_WRAPPERS = _child_of(root.OPTIM_WRAPPERS)
+OPTIM_WRAPPER_CONSTRUCTORS = _child_of(root.OPTIM_WRAPPER_CONSTRUCTORS)
 
 T = TypeVar("T", bound=type)
 

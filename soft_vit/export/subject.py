@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -41,7 +41,8 @@ class Subject:
     """A model to export, in eval mode on the CPU, and how its images are prepared.
 
     input_size: (C, H, W). mean, std: of the channels of an image with values in [0, 1]. classes: names in the order
-    of the logits, empty where they are unknown or there are none. outputs: a name for each tensor of the result.
+    of the logits, empty where they are unknown or there are none. outputs: a name for each tensor of the result. notes:
+    what had to be changed in its weights.
     """
 
     name: str
@@ -51,7 +52,7 @@ class Subject:
     std: tuple[float, ...]
     classes: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ("logits",)
-    notes: tuple[str, ...] = field(default=(), compare=False)
+    notes: tuple[str, ...] = ()
 
     def metadata(self) -> dict[str, str]:
         """What an exported file says of itself; lists are JSON."""
