@@ -11,8 +11,8 @@ from soft_vit.dense.features import TimmFeatures
 from soft_vit.engine.checkpoint_match import describe_mismatch
 from soft_vit.engine.errors import UserError
 from soft_vit.layers import ATTENTIONS, attention_options
-from soft_vit.models.checkpoint import unwrap_state_dict
 from soft_vit.models.soft import MODELS as PYRAMIDS
+from soft_vit.models.weight_files import unwrap_state_dict
 from soft_vit.registry import MODELS, register
 
 __all__ = ["SOFT"]

@@ -13,8 +13,9 @@ from soft_vit.engine.checkpoint_match import CheckpointMatchHook, describe_misma
 from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.engine.timm_model import create_timm_model
 from soft_vit.engine.unwrapping import unwrapped
-from soft_vit.models.checkpoint import checkpoint_filter_fn, unwrap_state_dict
+from soft_vit.models.checkpoint import checkpoint_filter_fn
 from soft_vit.models.pyramid import PyramidViT
+from soft_vit.models.weight_files import unwrap_state_dict
 from soft_vit.registry import HOOKS, register
 
 __all__ = ["FineTuning", "StartWeightsHook", "fit_weights", "freeze_stages", "parameter_names", "wholly_frozen"]

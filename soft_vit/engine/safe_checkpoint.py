@@ -20,7 +20,7 @@ from mmengine.logging import HistoryBuffer
 from mmengine.runner import CheckpointLoader
 
 from soft_vit.engine.errors import UserError, as_user_error
-from soft_vit.models.checkpoint import read_checkpoint_file
+from soft_vit.models.weight_files import read_checkpoint_file
 from soft_vit.weights import Entry, WeightsError
 from soft_vit.weights.download import download
 from soft_vit.weights.folders import hub_folder

@@ -5,9 +5,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from soft_vit.models.checkpoint import read_checkpoint_file, require_finite, state_dict_of
 from soft_vit.models.pretrained import ENTRIES, require_digest, require_recognised
 from soft_vit.models.recognition import named_attention, recognise
+from soft_vit.models.weight_files import read_checkpoint_file, require_finite, state_dict_of
 from soft_vit.weights import WeightsError
 from soft_vit.weights.files import sha256_of
 from soft_vit.weights.folders import lookup_folders

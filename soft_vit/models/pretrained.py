@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from soft_vit.models.checkpoint import read_checkpoint_file, require_finite, state_dict_of
 from soft_vit.models.recognition import named_attention, recognise
+from soft_vit.models.weight_files import read_checkpoint_file, require_finite, state_dict_of
 from soft_vit.weights import Entry, WeightsError, load_index
 from soft_vit.weights.download import download, recorded_digest
 from soft_vit.weights.files import sha256_of

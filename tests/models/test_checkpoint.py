@@ -11,7 +11,8 @@ from released import released_state_dict
 from safetensors.torch import save_file
 
 from soft_vit.models import checkpoint_filter_fn, load_weights
-from soft_vit.models.checkpoint import fit_state_dict, state_dict_of
+from soft_vit.models.checkpoint import fit_state_dict
+from soft_vit.models.weight_files import state_dict_of
 
 
 def load(path, name: str = "soft_tiny", **kwargs):

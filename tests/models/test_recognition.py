@@ -7,9 +7,9 @@ import timm
 import torch
 from released import released_shapes
 
-from soft_vit.models.checkpoint import read_checkpoint_file, state_dict_of
 from soft_vit.models.recognition import named_attention, recognise
 from soft_vit.models.variants import SIZES
+from soft_vit.models.weight_files import read_checkpoint_file, state_dict_of
 
 
 @pytest.mark.parametrize("size", SIZES)

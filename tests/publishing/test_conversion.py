@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from soft_vit.engine.errors import UserError
 from soft_vit.engine.trained_config import model_options
 from soft_vit.models import load_weights
-from soft_vit.models.checkpoint import rename_released
 from soft_vit.models.variants import SIZES
+from soft_vit.models.weight_files import rename_released
 from soft_vit.publishing import LAYOUTS, convert
 from soft_vit.publishing.layouts import released_name
 from soft_vit.publishing.trained_file import read_trained_file

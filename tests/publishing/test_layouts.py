@@ -7,8 +7,8 @@ from safetensors import safe_open
 from safetensors.torch import load
 
 from soft_vit.models.check import describe_file
-from soft_vit.models.checkpoint import read_checkpoint_file
 from soft_vit.models.recognition import named_attention
+from soft_vit.models.weight_files import read_checkpoint_file
 from soft_vit.publishing import convert
 from soft_vit.publishing.layouts import safetensors_bytes
 from soft_vit.publishing.trained_file import read_trained_file

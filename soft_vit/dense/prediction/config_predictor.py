@@ -27,7 +27,7 @@ from soft_vit.engine.finetune import fit_weights
 from soft_vit.engine.run import StartHook, config_errors
 from soft_vit.engine.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.tested_model import fit_image_size
-from soft_vit.models.checkpoint import unwrap_state_dict
+from soft_vit.models.weight_files import unwrap_state_dict
 
 __all__ = ["ConfigPredictor"]
 

@@ -18,8 +18,9 @@ from soft_vit.engine.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.tested_model import fit_image_size
 from soft_vit.engine.timm_model import create_timm_model
 from soft_vit.engine.trained_config import config_values, mapping, model_options, trained_cfg
-from soft_vit.models.checkpoint import check_same_attention, unwrap_state_dict
+from soft_vit.models.checkpoint import check_same_attention
 from soft_vit.models.pyramid import PyramidViT
+from soft_vit.models.weight_files import unwrap_state_dict
 
 __all__ = ["TimmPredictor", "readable_names"]
 
