@@ -61,9 +61,9 @@ class CocoProblems:
 class CocoImage:
     """An image with its n objects, in pixels.
 
-    boxes: float32 [n, 4], (x0, y0, x1, y1) inside the image. labels: int64 [n], indices of classes from 0. crowd: bool
-    [n], regions of many objects. trainable: bool [n], whether there is a box to train on; regions are not. objects:
-    the n entries of the file, from which an evaluation starts. has_file: whether the image file was found.
+    boxes: float32 [n, 4], (x0, y0, x1, y1) inside the image. labels: int64 [n], indices of classes from 0. trainable:
+    bool [n], whether there is a box to train on; regions of a crowd are not. objects: the n entries of the file, from
+    which an evaluation starts. has_file: whether the image file was found.
     """
 
     id: int
@@ -71,11 +71,11 @@ class CocoImage:
     width: int
     height: int
     has_file: bool
-    boxes: np.ndarray
-    labels: np.ndarray
-    crowd: np.ndarray
-    trainable: np.ndarray
-    objects: list[dict[str, Any]]
+    objects: list[dict[str, Any]] = field(default_factory=list)
+    # Set when all objects have been read.
+    boxes: np.ndarray = field(init=False)
+    labels: np.ndarray = field(init=False)
+    trainable: np.ndarray = field(init=False)
 
 
 @dataclass
@@ -195,7 +195,7 @@ def _images(entries: list, files: Collection[str] | None, problems: CocoProblems
         has_file = files is None or name in files
         if not has_file:
             problems.add("image_missing", name)
-        images[number] = CocoImage(number, name, *sides, has_file, *[np.empty(0)] * 4, [])
+        images[number] = CocoImage(number, name, *sides, has_file)
     return images
 
 
@@ -271,7 +271,6 @@ class _ObjectReader:
             boxes = self._boxes.get(image.id, [])
             image.boxes = np.array([box or (0, 0, 0, 0) for box in boxes], np.float32).reshape(-1, 4)
             image.labels = np.array([self.label_of[entry["category_id"]] for entry in image.objects], np.int64)
-            image.crowd = np.array([entry["iscrowd"] for entry in image.objects], bool)
             image.trainable = np.array([box is not None for box in boxes], bool)
         return list(self.images.values())
 

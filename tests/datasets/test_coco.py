@@ -72,9 +72,8 @@ def test_categories_of_one_name_are_two_classes(read):
 
 def test_a_crowd_is_kept_for_the_evaluation_only(read):
     image = read(content(annotation(1, iscrowd=1), annotation(2))).images[0]
-    np.testing.assert_array_equal(image.crowd, [True, False])
     np.testing.assert_array_equal(image.trainable, [False, True])
-    assert len(image.objects) == 2
+    assert [entry["iscrowd"] for entry in image.objects] == [1, 0]
 
 
 SIDES = {"height": HEIGHT, "width": WIDTH}
