@@ -8,7 +8,7 @@ import torch
 from soft_vit.analysis.memory import unless_out_of_memory
 
 START = 8
-# Of 224 x 224. With 2048, maps inside of small models have more elements than kernels' 32-bit indices reach.
+# For images of 224 x 224. With 2048, maps in small models have more elements than 32-bit indices can address.
 MOST_ON_GPU = 1024
 # More does not make a CPU faster, and a step lasts many seconds.
 MOST_ON_CPU = 64

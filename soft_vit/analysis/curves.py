@@ -32,7 +32,7 @@ DEFAULT_KEYS = ("loss", "accuracy/top1", "lr", "grad_norm")
 LOG_FILE = "scalars.json"
 # Drawn on a logarithmic axis where they spread over more than a power of ten.
 LOGARITHMIC = ("grad_norm", "newton_residual")
-# What tells where a line belongs, and is no curve.
+# Keys of a line that say where it belongs; they are no curves.
 PLACES = {"mode", "step", "iter", "epoch"}
 
 

@@ -22,7 +22,7 @@ DIM, NUM_HEADS, DEPTH, SIDE = 384, 12, 12, 28
 
 MARKERS = "os^D"
 
-# What makes a kind keep its number of reduced tokens at 49 as the map grows.
+# Options by which an attention keeps 49 reduced tokens as the map grows.
 FIXED_TOKENS = {
     "soft": {"max_bottleneck": (7, 7)},
     "soft_norm": {"max_bottleneck": (7, 7)},

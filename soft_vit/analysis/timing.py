@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 Key = TypeVar("Key", bound=Hashable)
 
-# What a measurement on a GPU lasts, some 100 times the wait for a synchronisation.
+# The least duration of a measurement on a GPU, some 100 times the wait for a synchronisation.
 LEAST_SECONDS = 5e-3
 MOST_REPEATS = 200
 

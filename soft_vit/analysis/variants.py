@@ -41,7 +41,7 @@ VARIANTS: dict[str, Callable[[nn.Module], nn.Module]] = {
     # What max_bottleneck=(7, 7) does: the cost is linear in the image, and at 224 pixels nothing changes.
     "capped": partial(with_attributes, limit=(7, 7)),
     "folded": fold_batch_norm,
-    # Not for any batch size, as torch would have it from the second that it meets.
+    # Compiled for each batch size; by default torch would compile for any size from the second on.
     "compiled": partial(torch.compile, dynamic=False),
     "checkpointed": checkpointed,
 }

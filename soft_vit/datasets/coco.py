@@ -234,7 +234,7 @@ class _ObjectReader:
             return
         category = entry["category_id"]
         if category not in self.label_of:
-            # A known one is left out on purpose.
+            # A category of the file that was not chosen is no problem.
             if category not in self.known:
                 self.problems.add("category_unknown", number)
             return

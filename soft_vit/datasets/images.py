@@ -165,7 +165,7 @@ def _listed_classes(root: Path, split: str) -> list[str] | None:
     if train is None:
         return None
     if isinstance(train, FolderStorage):
-        # Without a walk through a million files.
+        # Does not walk through a million files.
         folders = {path.name for path in train.path.iterdir() if path.is_dir() and not path.name.startswith(".")}
         return _ordered(folders)
     images = [entry for entry in train.entries() if is_image(entry.name)]

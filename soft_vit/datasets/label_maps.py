@@ -20,7 +20,7 @@ from soft_vit.datasets.storage import Entry, FolderStorage
 
 __all__ = ["IGNORED", "LabelMaps", "decode_label_map", "find_label_maps"]
 
-# What a pixel without a class has in a label map, and in what is read from one.
+# The value of a pixel without a class, in label maps on disk and in memory.
 IGNORED = 255
 _MAP_SUFFIX = ".png"
 

@@ -113,7 +113,7 @@ class TarStorage:
         _check_size(entry.name, entry.size)
         if self._descriptor is None:
             self._descriptor = os.open(self.path, os.O_RDONLY)
-        # Reading at a place moves no position that processes could share.
+        # pread leaves the position in the file alone, which forked processes share.
         data = os.pread(self._descriptor, entry.size, entry.offset)
         if len(data) < entry.size:
             raise OSError(f"{self.path} ends within {entry.name}")

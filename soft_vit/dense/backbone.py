@@ -107,5 +107,5 @@ def _pools_bottleneck(arch: str, options: dict[str, Any]) -> bool:
     """Whether an attention of the pyramid has the option max_bottleneck."""
     kinds = options.get("attention", PYRAMIDS[arch]["attention"])
     kinds = (kinds,) if isinstance(kinds, str) else kinds
-    # A name that there is not is refused by the model.
+    # The model refuses a name that does not exist.
     return any("max_bottleneck" in attention_options(ATTENTIONS[kind]) for kind in kinds if kind in ATTENTIONS)

@@ -127,7 +127,7 @@ def _focal_loss(logits: Tensor, target: Tensor, weight: Tensor, gamma: float, al
     count = logits.shape[1]
     one_hot = F.one_hot(target, count + 1)[:, :count].to(logits.dtype)
     loss = ops.sigmoid_focal_loss(logits, one_hot, alpha, gamma)
-    # As compiled, the weight is that of the label's class, for all logits of the row.
+    # As in the compiled function, the weight is that of the label's class, for all logits of the row.
     return loss * F.pad(weight, (0, 1), value=1.0)[target][:, None] if weight.numel() else loss
 
 

@@ -53,7 +53,7 @@ class ReadingDataset(BaseDataset):
 
     def prepare_data(self, idx: int) -> Any:
         if not 0 <= idx < len(self):
-            # What ends a loop over a data set.
+            # Python ends a loop over a sequence at an IndexError.
             raise IndexError(f"there is no image {idx} among {len(self)}")
         for index in _circle(int(idx), len(self)):
             info = self.get_data_info(index)

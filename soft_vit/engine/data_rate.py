@@ -122,7 +122,7 @@ def _timms(dataset, size: int, augment: dict, batch_size: int, workers: int) -> 
         **augment,
     )
     allow_zero_bits(dataset.transform)
-    # The outer one normalises on the device, as our data preprocessor does.
+    # Without timm's prefetcher around it, which normalises on the device, as our data preprocessor does.
     return lambda epoch: loader.loader
 
 

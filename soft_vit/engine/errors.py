@@ -6,9 +6,9 @@ from contextlib import contextmanager
 
 __all__ = ["UserError", "as_user_error", "one_line", "plain_errors"]
 
-# Of a path that is missing, below a file, a folder in the place of a file, or not allowed.
+# The path is missing, lies below a file, is a folder in the place of a file, or is not allowed.
 _PATH_ERRORS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
-# Of a disk that takes nothing, and of a name that is too long; Python has no classes of their own for these.
+# The disk takes nothing, or the name is too long; Python has no classes of their own for these.
 _PATH_NUMBERS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENAMETOOLONG}
 
 

@@ -81,7 +81,7 @@ def evaluate(
     if crop_pct is not None and not 0 < crop_pct <= 1:
         raise UserError(f"crop_pct is {crop_pct}; give a share above 0 and at most 1, such as 0.875.")
     with as_user_error():
-        # Before the test, and not after it.
+        # Long before anything is written: a test should not fail at its end.
         for path in (out, per_class, confusion):
             if path is not None:
                 require_place(path)
@@ -107,7 +107,7 @@ def evaluate(
         class_indices = set_folder(cfg, data_root, _class_names(cfg, classes))
     if view is not None:
         set_view(cfg, view)
-    # It would exchange the weights that are to be tested for others.
+    # MMEngine's EMAHook would swap the weights that are to be tested for others.
     cfg.custom_hooks = [hook for hook in cfg.get("custom_hooks") or [] if type_name(hook) != "EMAHook"]
     counted = per_class is not None or confusion is not None
     if classifies:
@@ -119,10 +119,10 @@ def evaluate(
         published = str(cfg.load_from).startswith(TIMM_PREFIX)
         for hook in (TestedModelHook(ema, view and view.img_size, same_classes=published), start, throughput):
             runner.register_hook(hook)
-        # A table, such as that of mmpretrain's ConfusionMatrix, is no figure.
+        # Only single numbers: mmpretrain's ConfusionMatrix, for one, gives a table.
         metrics = {name: float(value) for name, value in runner.test().items() if torch.as_tensor(value).numel() == 1}
     metrics["images"] = len(runner.test_dataloader.dataset)
-    # A model without a pass that predicts nothing, such as a detector, has no rate of it.
+    # The rate of forward passes alone is NaN for models, such as detectors, that have no such pass.
     metrics.update({name: rate for name, rate in throughput.rates().items() if math.isfinite(rate)})
     if is_main_process():
         if out is not None:

@@ -67,7 +67,7 @@ class PositionSampler(Sampler):
         self._order_follows_run = "seed" not in sampler
         self._rank, self._num_ranks = get_dist_info()
         self._seed, self._epoch = seed or 0, 0
-        # Nothing to give before `begin`: a loop that makes its iterator early must not load what will be skipped.
+        # No samples before `begin`: a loop that makes its iterator early must not load what will be skipped.
         self._skipped: int | None = None
 
     def begin(self, seed: int, epoch: int, skipped: int) -> None:

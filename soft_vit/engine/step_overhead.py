@@ -24,10 +24,10 @@ from soft_vit.text_tables import markdown_table
 __all__ = ["StepOverhead", "measure_step_overhead", "overhead_table"]
 
 BARE, PLAIN, FULL = "forward, backward, optimizer", "step without EMA", "step"
-# More than a measurement comes to: the epoch must not end in it.
+# More than any measurement takes, so that no epoch ends within one.
 _BATCHES = 10_000
 _RESULT = "overhead.json"
-# Seconds a step: below it a part is no row of the table.
+# Parts that take fewer seconds a step than this share one row of the table.
 _SMALL = 1e-5
 _WARM_UP = 2
 

@@ -65,7 +65,7 @@ def fit_image_size(network: nn.Module, img_size: int) -> None:
         if hasattr(network, "set_input_size"):
             network.set_input_size((img_size, img_size))
         with torch.no_grad():
-            # Not by a call, which compiles where the network is to be compiled.
+            # Calling the module would compile it where that was asked for.
             network.eval().forward(torch.zeros(1, 3, img_size, img_size, device=weight.device, dtype=weight.dtype))
     except Exception as error:
         # Every architecture has its own way of refusing.

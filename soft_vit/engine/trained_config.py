@@ -132,7 +132,7 @@ def _recorded_cfg(path: Path) -> dict[str, Any] | None:
     name = next((entry.name for entry in alike if entry.sha256 == digest), None)
     if name is None:
         return None
-    # With the values of its family that the entry leaves as they are.
+    # timm's configuration adds what the entry leaves at the defaults of its family.
     cfg = timm.get_pretrained_cfg(name).to_dict()
     return {key: cfg[key] for key in DATA_KEYS if cfg.get(key) is not None}
 

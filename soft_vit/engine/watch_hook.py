@@ -92,7 +92,7 @@ class WatchHook(Hook):
 
     def _see(self, classifier: nn.Module, args: tuple, kwargs: dict) -> None:
         inputs, data_samples = kwargs["inputs"], kwargs["data_samples"]
-        # Only of classification: boxes and label maps are no captions.
+        # Only classification has labels that fit below an image.
         if isinstance(inputs, Tensor) and all("gt_label" in sample or "gt_score" in sample for sample in data_samples):
             self._seen = {"inputs": inputs.detach(), "data_samples": data_samples}
 
@@ -147,7 +147,7 @@ def newton_residuals(network: nn.Module, images: Tensor) -> dict[str, float]:
         return {}
     try:
         with _eval_mode(network):
-            # Not by a call, which would run a compiled form without these hooks.
+            # Calling the module would run its compiled form, without these hooks.
             network.forward(images.to(next(network.parameters()).dtype))
     finally:
         for handle in handles:

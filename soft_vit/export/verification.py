@@ -10,7 +10,7 @@ from soft_vit.export.subject import Subject
 
 __all__ = ["BATCHES", "compare"]
 
-# One alone, and one that no export has seen.
+# A single image, and a batch size that no graph was captured with.
 BATCHES = (1, 5)
 
 

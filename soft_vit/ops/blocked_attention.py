@@ -23,7 +23,7 @@ from soft_vit.ops.reference import gradients_by_autograd
 
 LOG2_E = 1.4426950408889634
 
-# Of a core's second-level cache, which is 1 to 2 MiB on servers, what its kernel may take beside operands and results.
+# The part of a core's second-level cache (1 to 2 MiB on servers) for a kernel, beside operands and results.
 _CACHED_BYTES = 640 << 10
 # Below it, calls cost more than a cache saves.
 _LEAST_CHUNK = 1024
@@ -74,7 +74,7 @@ class BlockedAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        # Products by hand have no gradient of their own, and batches of gradients (`is_grads_batched`) no memory.
+        # A backward by hand has no gradient of its own, and batches of gradients (`is_grads_batched`) have no memory.
         by_hand = torch.compiler.is_compiling() or (not torch.is_grad_enabled() and torch._C._has_storage(grad))
         with full_precision_backward(grad):
             if by_hand:

@@ -162,7 +162,7 @@ def newton_inverse(
         a = at_least_float32(a)
         if fused:
             return fused_newton_inverse(a, iters, ridge, start)
-        # See `soft_attention`.
+        # A trace that holds an autograd.Function cannot be saved; torch.func and forward mode cannot see into one.
         traced = torch.jit.is_tracing() or in_function_transform() or is_dual(a)
         if gradient == "closed_form" and torch.is_grad_enabled() and a.requires_grad and not traced:
             return _NewtonInverse.apply(a, iters, ridge, start)

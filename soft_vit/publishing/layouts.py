@@ -59,7 +59,7 @@ def _released_name(name: str) -> str | None:
 
 def _released_block_name(stage: int, name: str) -> str | None:
     if stage == 4:
-        # A standard block under standard names.
+        # The last stage is a standard transformer block, with the same names in both.
         return name if name.startswith(("norm", "attn.q.", "attn.kv.", "attn.proj.", "mlp.fc")) else None
     for theirs, ours in RELEASED_MODULES.items():
         if name.startswith(ours):
@@ -108,7 +108,7 @@ def _meta(file: TrainedFile, model: str | None) -> dict[str, Any]:
 def safetensors_bytes(weights: Mapping[str, Tensor], model: str | None = None) -> bytes:
     """Weights as safetensors, with the model's name in the metadata; the same weights and name give the same bytes."""
     data = safetensors.torch.save({name: value.contiguous() for name, value in weights.items()})
-    # The library writes metadata in an order that it draws anew, so the header, its length before it, is written here.
+    # The library writes metadata in random order, so the header, and its length before it, are written here.
     size = int.from_bytes(data[:8], "little")
     metadata = {"format": "pt"} | ({} if model is None else {"model": model})
     header = json.dumps({"__metadata__": metadata, **json.loads(data[8 : 8 + size])}, separators=(",", ":")).encode()

@@ -26,7 +26,7 @@ SOFT_NORM = """\
   note    = {arXiv:2207.03341}
 }"""
 
-# Of timm's configuration: what the images of these weights look like.
+# Keys of timm's configuration that say what the images of these weights look like.
 SHOWN = ("input_size", "mean", "std", "crop_pct", "crop_mode", "interpolation")
 
 

@@ -24,7 +24,7 @@ from soft_vit.weights.files import write_atomically
 
 __all__ = ["parse_metric", "publish"]
 
-# Of the digest in a file's name, as OpenMMLab has it.
+# How much of the digest stands in a file's name; as many digits as OpenMMLab uses.
 DIGITS = 8
 
 

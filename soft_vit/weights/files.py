@@ -43,7 +43,7 @@ def write_atomically(path: str | Path, data: bytes) -> None:
             Path(temporary).unlink(missing_ok=True)
             raise
     except OSError as error:
-        # The temporary name says nothing to whoever reads the error, and one of writing has no name.
+        # Opening reports the temporary name and writing none; a user knows the file by its own name.
         error.filename = str(path)
         raise
     if os.name == "posix":

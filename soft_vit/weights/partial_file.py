@@ -19,9 +19,9 @@ from soft_vit.weights.transport import TRANSPORT_ERRORS, BrokenOff, Session, dow
 
 __all__ = ["PartialFile"]
 
-# Connections in a row that bring nothing.
+# So many connections in a row may bring nothing.
 ATTEMPTS = 3
-# Of a file whose size is not recorded; a checkpoint of the largest model with optimizer and averages has 1.4 GB.
+# The limit for a file whose size is not recorded; the largest model with optimizer and averages has 1.4 GB.
 MAX_BYTES = 4 << 30
 BLOCK = 1 << 16
 

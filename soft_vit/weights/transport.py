@@ -114,7 +114,7 @@ class Session:
         except urllib.error.HTTPError as error:
             if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
                 return error
-            # What asks for patience may serve the file a moment later.
+            # An overloaded server, or one that asks to wait, may serve the file a moment later.
             if error.code >= 500 or error.code in (http.HTTPStatus.REQUEST_TIMEOUT, http.HTTPStatus.TOO_MANY_REQUESTS):
                 raise BrokenOff(f"{host_of(url)} answers {error.code}") from None
             raise WeightsError(f"{host_of(url)} answers {error.code} ({error.reason})") from None

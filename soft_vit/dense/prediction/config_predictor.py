@@ -116,7 +116,7 @@ def _set_image_size(cfg: Config, model: nn.Module, img_size: int | None) -> None
             f"img_size is {img_size}, which changes classifiers of timm alone; set what resizes the images of this "
             "config with --cfg-options, such as model.min_size."
         )
-    # Images on disk have other sizes than those that are drawn at one.
+    # A config whose test images are generated at one size has no transform that resizes images on disk.
     if img_size is not None or "size" in cfg.test_dataloader.dataset:
         set_view(cfg, view_of_config(cfg, img_size, None))
     if img_size is not None:

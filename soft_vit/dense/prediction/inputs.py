@@ -15,7 +15,7 @@ from soft_vit.engine.errors import UserError
 
 __all__ = ["FreeNames", "Input", "find_inputs", "read_input", "shown"]
 
-# Of a file's 255 bytes, so that an ending and the name of a temporary file still fit.
+# Names are cut to this length: file systems allow 255 bytes, in which an ending and a temporary suffix must fit too.
 STEM_BYTES = 180
 
 

@@ -9,7 +9,7 @@ from soft_vit.weights.files import write_atomically
 
 __all__ = ["ResultsFile"]
 
-# Of the time of a run, at most this share goes into writing the file before its end.
+# At most this share of a run's time goes into writing the file before its end.
 WRITING_SHARE = 0.05
 
 

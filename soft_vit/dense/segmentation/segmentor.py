@@ -23,7 +23,7 @@ from soft_vit.registry import MODELS, register
 
 __all__ = ["TimmSegmentor"]
 
-# A backbone's coarsest map has one place for so many pixels.
+# The stride of a backbone's coarsest map, which must have at least one place.
 _LEAST_SIDE = 32
 _TEST_OPTIONS = {"mode": "whole", "crop_size": None, "stride": None, "scales": (1.0,), "flip": False}
 

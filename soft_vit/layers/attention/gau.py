@@ -49,7 +49,7 @@ def linear_form(
     starts = torch.arange(0, N, chunk_size, device=v.device)
     count = (N - starts).clamp(max=chunk_size)[:, None, None]
     x = squared_relu_attention(*chunks, count, dropout_p).flatten(1, 2)[:, :N]
-    # Divided half before the sum, which fp16 could not hold, and half behind it, as small keys would be rounded.
+    # Divided by sqrt(N) twice: before the sum, which might overflow in fp16, and behind it, as small keys would vanish.
     mean = (k_linear * N**-0.5).mT @ v * N**-0.5
     return x + q_linear @ mean.to(q_linear.dtype)
 
