@@ -6,7 +6,8 @@ python tools/plot_logs.py work_dirs/soft_tiny work_dirs/soft_norm_tiny --keys lo
 import argparse
 from pathlib import Path
 
-from soft_vit.analysis.curves import DEFAULT_KEYS, curves_csv, plot_curves, read_runs
+from soft_vit.analysis.curves import DEFAULT_KEYS, curves_csv, plot_curves
+from soft_vit.analysis.run_logs import read_runs
 from soft_vit.weights.files import require_place, write_atomically
 
 

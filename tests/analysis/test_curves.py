@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from soft_vit.analysis.curves import choose_keys, curves_csv, plot_curves, read_run, read_runs, smoothed
+from soft_vit.analysis.curves import choose_keys, curves_csv, plot_curves, smoothed
+from soft_vit.analysis.run_logs import read_run, read_runs
 
 
 def train_line(step: int, loss: float, per_epoch: int = 10, **more) -> dict:
