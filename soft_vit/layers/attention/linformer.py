@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import SelfAttention
+from soft_vit.layers.resampling import interpolate_maps
 from soft_vit.layers.sizes import same_size
 from soft_vit.ops.choices import check_choice
 from soft_vit.ops.precision import at_least_float32
@@ -28,8 +29,7 @@ def resample_projection(weight: Tensor, feat_size: tuple[int, int]) -> Tensor:
     if same_size(old, new):
         return weight
     full = at_least_float32(weight)
-    resampled = F.interpolate(full, size=new, mode="bilinear", align_corners=False)
-    resampled = resampled * ((old[0] * old[1]) / (new[0] * new[1]))
+    resampled = interpolate_maps(full, new) * ((old[0] * old[1]) / (new[0] * new[1]))
     missing = full.sum((-2, -1), keepdim=True) - resampled.sum((-2, -1), keepdim=True)
     return (resampled + missing / (new[0] * new[1])).to(weight.dtype)
 

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, check_heads, merge_heads, split_heads
+from soft_vit.layers.resampling import interpolate_maps
 from soft_vit.ops.precision import at_least_float32
 
 
@@ -20,9 +21,7 @@ def resample_map(weight: Tensor, feat_size: tuple[int, int]) -> Tensor:
     old, new = tuple(weight.shape[-2:]), tuple(feat_size)
     if old == new:
         return weight
-    flat = at_least_float32(weight.reshape(1, -1, *old))
-    flat = F.interpolate(flat, size=new, mode="bilinear", align_corners=False)
-    return flat.to(weight.dtype).reshape(*weight.shape[:-2], *new)
+    return interpolate_maps(weight.reshape(1, -1, *old), new).reshape(*weight.shape[:-2], *new)
 
 
 def resample_rows(weight: Tensor, feat_size: tuple[int, int]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Learned position embeddings on a token grid."""
+"""Weights that belong to a map of tokens, made fit for a map of another size."""
 
 import torch
 import torch.nn.functional as F
@@ -6,6 +6,11 @@ from torch import Tensor
 
 from soft_vit.layers.sizes import same_size
 from soft_vit.ops.precision import at_least_float32
+
+
+def interpolate_maps(maps: Tensor, size: tuple[int, int]) -> Tensor:
+    """Maps `[B, C, Y, X]` bilinearly (align_corners=False) to `[B, C, *size]`, in their dtype, at least fp32 inside."""
+    return F.interpolate(at_least_float32(maps), size=size, mode="bilinear", align_corners=False).to(maps.dtype)
 
 
 def resample_pos_embed(
@@ -20,7 +25,5 @@ def resample_pos_embed(
     if same_size(grid_size, feat_size):
         return pos_embed
     prefix, grid = pos_embed[:, :num_prefix_tokens], pos_embed[:, num_prefix_tokens:]
-    grid = at_least_float32(grid.mT.unflatten(2, grid_size))
-    grid = F.interpolate(grid, size=feat_size, mode="bilinear", align_corners=False)
-    grid = grid.flatten(2).mT.to(pos_embed.dtype)
-    return torch.cat([prefix, grid], dim=1)
+    grid = interpolate_maps(grid.mT.unflatten(2, grid_size), feat_size)
+    return torch.cat([prefix, grid.flatten(2).mT], dim=1)
