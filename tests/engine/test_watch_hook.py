@@ -16,9 +16,10 @@ from torch import nn
 
 from soft_vit.datasets import CLASSES
 from soft_vit.engine import UserError, WatchHook, train
+from soft_vit.engine.batch_picture import batch_grid, label_text
 from soft_vit.engine.log_processor import peak_memory
 from soft_vit.engine.safe_checkpoint import load_checkpoint_file
-from soft_vit.engine.watch_hook import batch_grid, label_text, newton_residuals
+from soft_vit.engine.watch_hook import newton_residuals
 from soft_vit.layers.attention.soft import SoftAttention
 from soft_vit.ops import newton_step_size, self_gaussian_kernel
 from soft_vit.ops.inverse import add_ridge
