@@ -12,7 +12,7 @@ from timm.data import ImageNetInfo, infer_imagenet_subset, resolve_data_config
 from soft_vit.datasets.images import find_images
 from soft_vit.datasets.lists import read_lines
 from soft_vit.engine.config import type_name
-from soft_vit.engine.errors import UserError, as_user_error
+from soft_vit.engine.errors import UserError, as_user_error, one_line
 
 __all__ = ["View", "class_names", "set_folder", "set_view", "takes_pillow", "timm_view", "view_of_config"]
 
@@ -132,12 +132,19 @@ def set_folder(cfg: Config, folder: str | Path, classes: Sequence[str]) -> list[
     return sorted({label for _, label in images.samples})
 
 
-def class_names(cfg: Config, num_classes: int, meta: dict[str, Any], listed: str | Path | None = None) -> list[str]:
+def class_names(
+    cfg: Config,
+    num_classes: int,
+    meta: dict[str, Any],
+    listed: str | Path | None = None,
+    recorded: Sequence[str] | None = None,
+) -> list[str]:
     """Names of a model's classes in the order of its output.
 
     They come from the first of these that has them: `listed`, a text file with one a line; `meta`, what a checkpoint
-    says of itself; timm's lists of ImageNet's classes, by their number; the config's training split. Raises UserError
-    (a ValueError) when there are none, or not as many as the model has.
+    says of itself; timm's lists of ImageNet's classes, by their number; `recorded`, what the record of its weights
+    says; the config's training split. Raises UserError (a ValueError) when there are none, or not as many as the model
+    has.
     """
     if listed is not None:
         path = Path(listed).expanduser()
@@ -152,10 +159,18 @@ def class_names(cfg: Config, num_classes: int, meta: dict[str, Any], listed: str
     subset = infer_imagenet_subset({"num_classes": num_classes})
     if subset is not None:
         return ImageNetInfo(subset).label_names()
+    if recorded:
+        return _counted(list(recorded), num_classes, "The record of the weights")
     if cfg.get("train_dataloader"):
         # Transforms are looked up by name in a scope that a runner sets, and no runner exists yet.
-        with DefaultScope.overwrite_default_scope(cfg.get("default_scope", "mmengine")):
-            names = DATASETS.build(cfg.train_dataloader.dataset).metainfo.get("classes") or ()
+        try:
+            with DefaultScope.overwrite_default_scope(cfg.get("default_scope", "mmengine")):
+                names = DATASETS.build(cfg.train_dataloader.dataset).metainfo.get("classes") or ()
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"Nothing names the model's {num_classes} classes, the config's training images neither "
+                f"({one_line(error)}); give a file with one name a line as --classes."
+            ) from error
         return _counted(list(names), num_classes, "The training split")
     raise UserError(f"Nothing names the model's {num_classes} classes; give a file with one name a line as --classes.")
 

@@ -1,6 +1,7 @@
 """Testing a checkpoint or a timm model: what the command line calls."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,14 +98,14 @@ def evaluate(
         if pretrained and weights is None:
             model = _with_tag(model)
         _use_timm_model(cfg, model, weights, pretrained, options)
-        view = _view_of_timm_model(cfg, model, weights, img_size, crop_pct)
+        view, recorded = _view_and_classes(cfg, model, weights, pretrained, img_size, crop_pct)
     else:
         _use_checkpoint(cfg, model, weights, pretrained)
         changed = (img_size, crop_pct) != (None, None) or (data_root is not None and not takes_pillow(cfg))
-        view = view_of_config(cfg, img_size, crop_pct) if changed else None
+        view, recorded = view_of_config(cfg, img_size, crop_pct) if changed else None, None
     class_indices = None
     if data_root is not None:
-        class_indices = set_folder(cfg, data_root, _class_names(cfg, classes))
+        class_indices = set_folder(cfg, data_root, _class_names(cfg, classes, recorded))
     if view is not None:
         set_view(cfg, view)
     # MMEngine's EMAHook would swap the weights that are to be tested for others.
@@ -215,20 +216,25 @@ def _use_timm_model(cfg: Config, name: str, weights: str | None, pretrained: boo
     apply_options(cfg, {key: value for key, value in (options or {}).items() if key.startswith("model.")})
 
 
-def _view_of_timm_model(
-    cfg: Config, name: str, weights: str | None, img_size: int | None, crop_pct: float | None
-) -> View:
-    """The view that a model's weights ask for; its entry in the config gets the size of images that a file tells."""
+def _view_and_classes(
+    cfg: Config, name: str, weights: str | None, pretrained: bool, img_size: int | None, crop_pct: float | None
+) -> tuple[View, Sequence[str] | None]:
+    """The view that a model's weights ask for and the classes that they record.
+
+    The model's entry in the config gets the size of images that a file tells.
+    """
     # The file knows what its images were like; the name only what its published weights' were.
     local = weights is not None and "://" not in weights
     told = trained_cfg(load_checkpoint_file(weights), weights) if local else {}
     if name in MODELS and "input_size" in told:
         # Resampled to another size and back, position embeddings would not be the file's.
         cfg.model.setdefault("img_size", told["input_size"][1:])
-    return timm_view({**_pretrained_cfg(name), **told}, img_size, crop_pct)
+    by_name = _pretrained_cfg(name) if pretrained and weights is None else {}
+    view = timm_view({**_pretrained_cfg(name), **told}, img_size, crop_pct)
+    return view, {**by_name, **told}.get("label_names")
 
 
-def _class_names(cfg: Config, listed: str | Path | None) -> list[str]:
+def _class_names(cfg: Config, listed: str | Path | None, recorded: Sequence[str] | None) -> list[str]:
     path, meta = cfg.load_from, {}
     if path is not None and "://" not in path:
         meta = load_checkpoint_file(path).get("meta") or {}
@@ -239,7 +245,7 @@ def _class_names(cfg: Config, listed: str | Path | None) -> list[str]:
         raise UserError(
             f"The config {cfg.filename} does not say how many classes its model has; set model.num_classes."
         )
-    return class_names(cfg, num_classes, meta, listed)
+    return class_names(cfg, num_classes, meta, listed, recorded)
 
 
 def _confusion(runner: Runner, class_indices: list[int] | None) -> tuple[list[Any], Tensor]:
