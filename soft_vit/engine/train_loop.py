@@ -50,17 +50,25 @@ def _require_batch(loader: DataLoader) -> None:
         )
 
 
+def _require_interval(interval: int) -> None:
+    if interval < 1:
+        raise UserError(
+            f"train_cfg.val_interval is {interval}; choose 1 or more, or leave the validation out with --no-validate."
+        )
+
+
 @LOOPS.register_module()
 class ExactEpochLoop(EpochBasedTrainLoop):
     """MMEngine's EpochBasedTrainLoop that resumes from a checkpoint of any iteration.
 
     A run that resumes from the end of an epoch begins with its validation, because a checkpoint is written before.
-    Raises UserError (a ValueError) for data that does not fill a batch.
+    Raises UserError (a ValueError) for data that does not fill a batch and for a val_interval below 1.
     """
 
     def __init__(self, runner: Runner, dataloader: dict, *args: Any, **kwargs: Any) -> None:
         super().__init__(runner, _with_positions(dataloader), *args, **kwargs)
         _require_batch(self.dataloader)
+        _require_interval(self.val_interval)
 
     def run(self) -> Any:
         self.runner.call_hook("before_train")
@@ -93,11 +101,13 @@ class ExactEpochLoop(EpochBasedTrainLoop):
 class ExactIterLoop(IterBasedTrainLoop):
     """MMEngine's IterBasedTrainLoop that finds its place without loading what was trained on.
 
-    Raises UserError (a ValueError) for data that does not fill a batch, unless the sampler repeats it endlessly.
+    Raises UserError (a ValueError) for data that does not fill a batch, unless the sampler repeats it endlessly, and
+    for a val_interval below 1.
     """
 
     def __init__(self, runner: Runner, dataloader: dict, *args: Any, **kwargs: Any) -> None:
         super().__init__(runner, _with_positions(dataloader), *args, **kwargs)
+        _require_interval(self.val_interval)
         # Its workers would wait beside those that load.
         del self.dataloader_iterator
         self._endless = isinstance(self.dataloader.sampler.sampler, InfiniteSampler)

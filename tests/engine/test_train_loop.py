@@ -137,6 +137,13 @@ def test_iterations_need_a_batch(by_iteration, tmp_path):
         train(by_iteration, work_dir=tmp_path, options=options)
 
 
+@pytest.mark.parametrize("loop", ["by_epoch", "by_iteration"])
+def test_interval_of_validations_is_positive(loop, by_iteration, tmp_path):
+    config, options = (DEMO, BY_EPOCH) if loop == "by_epoch" else (by_iteration, OPTIONS)
+    with pytest.raises(UserError, match="val_interval is 0; choose 1 or more"):
+        train(config, work_dir=tmp_path, options={**options, "train_cfg.val_interval": 0})
+
+
 def test_old_checkpoints_go_after_the_next_is_there(tmp_path, monkeypatch):
     events = []
     put, remove = AtomicBackend.put, AtomicBackend.remove
