@@ -38,7 +38,7 @@ class TrainResult:
     """What a training run ends with.
 
     metrics: those of the last validation, empty without one. images: number of validated images. checkpoint: the last
-    one written, None when none was.
+    one that the run wrote, or went on from; None when there was none.
     """
 
     metrics: dict[str, float]
@@ -57,6 +57,8 @@ class TrainResult:
         elif self.metrics:
             values = ", ".join(f"{name} {value:.4f}" for name, value in self.metrics.items())
             line = f"Final metrics on {self.images} held-out images: {values}."
+        elif self.images:
+            line = f"Training ended; the last validation, on {self.images} held-out images, gave no metrics."
         else:
             line = "Training ended without validation."
         return f"{line}\nCheckpoint: {self.checkpoint}" if self.checkpoint else line
@@ -261,10 +263,12 @@ def train(
             runner.register_hook(hook)
         scale_learning_rate(runner)
         runner.train()
+    # Another run may have left some in the folder.
+    own = cfg.get("resume") or any(getattr(hook, "last_ckpt", None) for hook in runner.hooks)
     return TrainResult(
         metrics=_last_metrics(runner) if validate else {},
         images=len(runner.val_dataloader.dataset) if validate and runner.val_loop is not None else 0,
-        checkpoint=find_newest_checkpoint(runner.work_dir),
+        checkpoint=find_newest_checkpoint(runner.work_dir) if own else None,
         work_dir=Path(runner.work_dir),
     )
 

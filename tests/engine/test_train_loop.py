@@ -8,7 +8,7 @@ from mmengine.config import Config
 
 from soft_vit.engine import UserError, train
 from soft_vit.engine.atomic_storage import AtomicBackend
-from soft_vit.engine.run import prepare
+from soft_vit.engine.run import TrainResult, prepare
 from soft_vit.engine.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.shapes_dataset import ShapesDataset
 
@@ -142,6 +142,29 @@ def test_interval_of_validations_is_positive(loop, by_iteration, tmp_path):
     config, options = (DEMO, BY_EPOCH) if loop == "by_epoch" else (by_iteration, OPTIONS)
     with pytest.raises(UserError, match="val_interval is 0; choose 1 or more"):
         train(config, work_dir=tmp_path, options={**options, "train_cfg.val_interval": 0})
+
+
+def test_checkpoint_of_another_run_is_no_result(tmp_path):
+    options = {**BY_EPOCH, "train_cfg.max_epochs": 1}
+    first = train(DEMO, work_dir=tmp_path, validate=False, options=options)
+    assert first.checkpoint == tmp_path / "epoch_1.pth"
+    nothing = {**options, "default_hooks.checkpoint": None}
+    assert train(DEMO, work_dir=tmp_path, validate=False, options=nothing).checkpoint is None
+    again = train(DEMO, work_dir=tmp_path, validate=False, options=nothing, resume="auto")
+    assert again.checkpoint == first.checkpoint
+
+
+@pytest.mark.parametrize(
+    ("metrics", "images", "sentence"),
+    [
+        ({"accuracy/top1": 50.0}, 4, "Final top-1 accuracy: 50.00 % on 4 held-out images."),
+        ({"mIoU": 0.5}, 4, "Final metrics on 4 held-out images: mIoU 0.5000."),
+        ({}, 4, "Training ended; the last validation, on 4 held-out images, gave no metrics."),
+        ({}, 0, "Training ended without validation."),
+    ],
+)
+def test_last_sentence(metrics, images, sentence):
+    assert str(TrainResult(metrics, images, None, Path())) == sentence
 
 
 def test_old_checkpoints_go_after_the_next_is_there(tmp_path, monkeypatch):
