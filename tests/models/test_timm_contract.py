@@ -215,12 +215,13 @@ class TestComputingModels:
         with pytest.raises(ValueError, match=f"{in_chans}, H, W"):
             model(image((1, 3, 64, 64)))
 
-    def test_any_linear_layer_may_be_wrapped(self, name):
+    @pytest.mark.parametrize("kind", [nn.Linear, nn.Conv2d])
+    def test_any_layer_may_be_wrapped(self, name, kind):
         model = create(name).eval()
         with torch.no_grad():
             expected = model(image())
             for path, module in list(model.named_modules()):
-                if isinstance(module, nn.Linear):
+                if isinstance(module, kind):
                     parent, _, child = path.rpartition(".")
                     setattr(model.get_submodule(parent), child, Wrapped(module))
             # What reads weights in another order for speed does not where it cannot.

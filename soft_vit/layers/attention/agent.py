@@ -6,12 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from soft_vit.layers.attention.base import SelfAttention, grid_limit
+from soft_vit.layers.attention.base import SelfAttention, grid_limit, merge_heads, split_heads
 from soft_vit.layers.attention.landmarks import landmark_tokens
-from soft_vit.layers.attention.local_conv import depthwise_conv, depthwise_residual
+from soft_vit.layers.attention.local_conv import depthwise_conv
 
-# Leaves of symbolic tracing: they look at sizes.
-torch.fx.wrap("depthwise_residual")
+# A leaf of symbolic tracing: it looks at sizes.
 torch.fx.wrap("landmark_tokens")
 
 
@@ -55,4 +54,5 @@ class AgentAttention(SelfAttention):
     def add_residual(self, x: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
         if self.dwconv is None:
             return x
-        return x + depthwise_residual(v, self.dwconv.weight, self.dwconv.bias, feat_size)
+        maps = self.dwconv(merge_heads(v).mT.unflatten(2, feat_size))
+        return x + split_heads(maps.flatten(2).mT, self.num_heads)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention
-from soft_vit.layers.attention.local_conv import depthwise_conv, depthwise_residual
+from soft_vit.layers.attention.local_conv import depthwise_conv
 from soft_vit.ops.linear_attention import linear_attention
 from soft_vit.ops.precision import at_least_float32, full_precision
 
@@ -31,8 +31,7 @@ def focused_attention(q: Tensor, k: Tensor, v: Tensor, power: float) -> Tensor:
         return linear_attention(focused_features(q, power), focused_features(k, power), v)
 
 
-# Leaves of symbolic tracing: they look at sizes and dtypes.
-torch.fx.wrap("depthwise_residual")
+# A leaf of symbolic tracing: it looks at dtypes.
 torch.fx.wrap("focused_attention")
 
 
@@ -75,4 +74,5 @@ class FocusedAttention(SelfAttention):
     def add_residual(self, x: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
         if self.dwconv is None:
             return x
-        return x + depthwise_residual(v, self.dwconv.weight, self.dwconv.bias, feat_size)
+        maps = self.dwconv(v.flatten(0, 1).mT.unflatten(2, feat_size))
+        return x + maps.flatten(2).mT.reshape(x.shape)

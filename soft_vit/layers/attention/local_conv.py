@@ -29,18 +29,6 @@ def depthwise_conv(channels: int, local_kernel: int, bias: bool = True, device=N
     return nn.Conv2d(channels, channels, local_kernel, padding=padding, groups=channels, bias=bias, **dd)
 
 
-def depthwise_residual(v: Tensor, weight: Tensor, bias: Tensor | None, feat_size: tuple[int, int]) -> Tensor:
-    """Depthwise convolution of values `[B, H, N, D]` on the map, with a kernel for each channel.
-
-    weight: `[H D, 1, K, K]`, or `[D, 1, K, K]` that heads share.
-    """
-    B, H, N, D = v.shape
-    channels = weight.shape[0]
-    maps = v.mT.reshape(B * H * D // channels, channels, *feat_size)
-    maps = F.conv2d(maps, weight, bias, padding=weight.shape[-1] // 2, groups=channels)
-    return maps.reshape(B, H, D, N).mT
-
-
 def head_conv(v: Tensor, conv: nn.Module, num_heads: int) -> Tensor:
     """Depthwise convolution of maps `[B, C, H, W]` by a convolution of maps `[..., heads, H, W]`, one kernel a head."""
     if not is_untouched(conv, nn.Conv2d):

@@ -3,17 +3,24 @@
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import SelfAttention, grid_limit
 from soft_vit.layers.attention.landmarks import LANDMARKS, Landmarks, landmark_tokens
-from soft_vit.layers.attention.local_conv import depthwise_residual, local_conv
+from soft_vit.layers.attention.local_conv import head_conv, local_conv
 from soft_vit.ops.choices import check_choice
 from soft_vit.ops.nystrom import PSEUDO_INVERSES, PseudoInverse, nystrom_attention
 
+
+def local_residual(v: Tensor, conv: nn.Module, feat_size: tuple[int, int]) -> Tensor:
+    """Depthwise convolution of values `[B, H, N, D]` on the map, by a convolution of maps `[..., H, H', W']`."""
+    B, H, N, D = v.shape
+    return head_conv(v.mT.reshape(B, H * D, *feat_size), conv, H).reshape(B, H, D, N).mT
+
+
 # Leaves of symbolic tracing: they look at sizes.
-torch.fx.wrap("depthwise_residual")
 torch.fx.wrap("landmark_tokens")
+torch.fx.wrap("local_residual")
 torch.fx.wrap("nystrom_attention")
 
 
@@ -66,8 +73,4 @@ class NystromAttention(SelfAttention):
         return nystrom_attention(q, k, v, q_landmarks, k_landmarks, self.inverse, self.iters)
 
     def add_residual(self, x: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        if self.local is None:
-            return x
-        # All channels of a head share its kernel.
-        weight = self.local.weight.repeat_interleave(self.head_dim, dim=0)
-        return x + depthwise_residual(v, weight, None, feat_size)
+        return x if self.local is None else x + local_residual(v, self.local, feat_size)

@@ -11,26 +11,24 @@ from soft_vit.layers.attention.base import Attention, check_heads, merge_heads, 
 POOLED_SIDE = 7
 
 
-def reduce_by_conv(x: Tensor, weight: Tensor, bias: Tensor, feat_size: tuple[int, int]) -> Tensor:
-    """Tokens `[B, N, C]` through a convolution whose kernel is its stride, as tokens `[B, M, C]`.
+def reduce_by_conv(x: Tensor, conv: nn.Module, side: int, feat_size: tuple[int, int]) -> Tensor:
+    """Tokens `[B, N, C]` through a convolution whose kernel and stride are `side`, as tokens `[B, M, C]`.
 
     A remainder of the map that fills no window is dropped, as published; a map smaller than one window is padded with
     zeros to one.
     """
-    side = weight.shape[-1]
     x = x.mT.unflatten(2, feat_size)
     if feat_size[0] < side or feat_size[1] < side:
         x = F.pad(x, (0, max(0, side - feat_size[1]), 0, max(0, side - feat_size[0])))
-    return F.conv2d(x, weight, bias, stride=side).flatten(2).mT
+    return conv(x).flatten(2).mT
 
 
-def reduce_by_pooling(x: Tensor, weight: Tensor, bias: Tensor, feat_size: tuple[int, int]) -> Tensor:
+def reduce_by_pooling(x: Tensor, conv: nn.Module, feat_size: tuple[int, int]) -> Tensor:
     """Tokens `[B, N, C]` averaged on a grid of 7 x 7, then through a 1x1 convolution: `[B, 49, C]`.
 
     A smaller map is spread over the grid, as published.
     """
-    x = F.adaptive_avg_pool2d(x.mT.unflatten(2, feat_size), POOLED_SIDE)
-    return F.conv2d(x, weight, bias).flatten(2).mT
+    return conv(F.adaptive_avg_pool2d(x.mT.unflatten(2, feat_size), POOLED_SIDE)).flatten(2).mT
 
 
 # Leaves of symbolic tracing: they look at sizes.
@@ -73,8 +71,8 @@ class SpatialReductionAttention(Attention):
         self.attn_drop = attn_drop
         self.q = nn.Linear(dim, dim, bias=qkv_bias, **dd)
         self.kv = nn.Linear(dim, 2 * dim, bias=qkv_bias, **dd)
-        side = 1 if linear else sr_ratio
-        self.sr = nn.Conv2d(dim, dim, side, stride=side, **dd) if linear or sr_ratio > 1 else None
+        self.side = 1 if linear else sr_ratio
+        self.sr = nn.Conv2d(dim, dim, self.side, stride=self.side, **dd) if linear or sr_ratio > 1 else None
         self.norm = None if self.sr is None else nn.LayerNorm(dim, eps=1e-5, **dd)
         self.proj = nn.Linear(dim, dim, **dd)
         self.proj_drop = nn.Dropout(proj_drop)
@@ -84,8 +82,8 @@ class SpatialReductionAttention(Attention):
         if self.sr is None:
             return x
         if self.linear:
-            return F.gelu(self.norm(reduce_by_pooling(x, self.sr.weight, self.sr.bias, feat_size)))
-        return self.norm(reduce_by_conv(x, self.sr.weight, self.sr.bias, feat_size))
+            return F.gelu(self.norm(reduce_by_pooling(x, self.sr, feat_size)))
+        return self.norm(reduce_by_conv(x, self.sr, self.side, feat_size))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Queries `[B, heads, N, C / heads]`, keys and values `[B, heads, M, C / heads]` to the queries' shape."""
