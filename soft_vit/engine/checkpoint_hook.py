@@ -47,8 +47,8 @@ class SafeCheckpointHook(CheckpointHook):
 
     A checkpoint holds buffers, such as BatchNorm's statistics, that all ranks share when it is written: those of the
     main one. max_keep_ckpts: at least 2, or -1 for all, because a disk can damage the newest. saved_iter: the iteration
-    of the newest checkpoint, once there is one. Raises UserError (a ValueError) for 0 or 1, and when a file cannot be
-    written; the ones before are then intact.
+    of the newest checkpoint, once there is one. Raises UserError (a ValueError) for 0 or 1, for a save_best that no
+    validation gives, and when a file cannot be written; the ones before are then intact.
     """
 
     def __init__(self, *args: Any, max_keep_ckpts: int = 2, backend_args: dict | None = None, **kwargs: Any) -> None:
@@ -114,6 +114,12 @@ class SafeCheckpointHook(CheckpointHook):
         self._note(runner, meta["iter"])
 
     def _save_best_checkpoint(self, runner: Runner, metrics: dict) -> None:
+        absent = [key for key in (self.key_indicators if self.save_best else ()) if key not in {*metrics, "auto"}]
+        if absent:
+            raise UserError(
+                f"save_best is {absent[0]!r}, and the validation gives {', '.join(metrics)}; set "
+                "default_hooks.checkpoint.save_best to one of these, and go on with --resume."
+            )
         with self._in_safe_order():
             super()._save_best_checkpoint(runner, metrics)
 

@@ -2,11 +2,12 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from soft_vit.engine import SafeCheckpointHook
+from soft_vit.engine import SafeCheckpointHook, UserError
 from soft_vit.engine.checkpoint_hook import find_newest_checkpoint
 
 
@@ -21,6 +22,14 @@ def test_writing_is_atomic(keep):
     hook = SafeCheckpointHook(interval=1, max_keep_ckpts=keep)
     assert hook.backend_args == {"backend": "soft_vit.atomic"}
     assert hook.max_keep_ckpts == keep
+
+
+def test_a_best_that_is_not_measured():
+    hook = SafeCheckpointHook(save_best=["accuracy/top1", "ema/accuracy/top1"], rule="greater")
+    with pytest.raises(
+        UserError, match="save_best is 'ema/accuracy/top1', and the validation gives accuracy/top1, loss"
+    ):
+        hook.after_val_epoch(SimpleNamespace(), {"accuracy/top1": 1.0, "loss": 2.0})
 
 
 def write(path: Path) -> None:
