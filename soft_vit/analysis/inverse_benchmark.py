@@ -15,7 +15,7 @@ from soft_vit.analysis.naive import ClosedFormNewton
 from soft_vit.analysis.operator_benchmark import PASSES, check_forms, time_forms
 from soft_vit.analysis.timing import numbered
 from soft_vit.ops import newton_inverse, newton_step_size, self_gaussian_kernel
-from soft_vit.ops.inverse import add_ridge
+from soft_vit.ops.newton import add_ridge
 from soft_vit.ops.precision import at_least_float32
 
 

@@ -1,7 +1,9 @@
 """The mathematics as pure functions on tensors; imports torch only."""
 
+from soft_vit.ops.cholesky import cholesky_solve
 from soft_vit.ops.gaussian import gaussian_attention, gaussian_kernel, self_gaussian_kernel
-from soft_vit.ops.inverse import cholesky_solve, eigh_inverse, newton_inverse, newton_step_size
+from soft_vit.ops.inverse import eigh_inverse, newton_inverse
+from soft_vit.ops.newton import newton_step_size
 from soft_vit.ops.reference import soft_attention_reference
 from soft_vit.ops.soft_attention import soft_attention
 from soft_vit.ops.triton import flops  # noqa: F401 - registers them

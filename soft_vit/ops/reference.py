@@ -6,8 +6,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from soft_vit.ops.cholesky import cholesky_solve
 from soft_vit.ops.gaussian import gaussian_kernel, self_gaussian_kernel
-from soft_vit.ops.inverse import NewtonGradient, NewtonStart, cholesky_solve, eigh_inverse, newton_inverse
+from soft_vit.ops.inverse import NewtonGradient, eigh_inverse, newton_inverse
+from soft_vit.ops.newton import NewtonStart
 from soft_vit.ops.precision import at_least_float32, full_precision
 
 Inverse = Literal["newton", "cholesky", "eigh"]

@@ -11,8 +11,10 @@ from torch import Tensor
 
 from soft_vit.ops.blocked_attention import BlockedAttention
 from soft_vit.ops.choices import Backend, check_choice, takes_triton
-from soft_vit.ops.inverse import NEWTON_GRADIENTS, NEWTON_STARTS, NewtonGradient, NewtonStart, check_ridge
+from soft_vit.ops.cholesky import check_ridge
+from soft_vit.ops.inverse import NEWTON_GRADIENTS, NewtonGradient
 from soft_vit.ops.modes import in_function_transform, is_dual
+from soft_vit.ops.newton import NEWTON_STARTS, NewtonStart
 from soft_vit.ops.precision import at_least_float32, full_precision
 from soft_vit.ops.reference import Inverse, soft_attention_reference
 from soft_vit.ops.triton.op import fused_soft_attention

@@ -22,7 +22,7 @@ from soft_vit.engine.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.watch_hook import newton_residuals
 from soft_vit.layers.attention.soft import SoftAttention
 from soft_vit.ops import newton_step_size, self_gaussian_kernel
-from soft_vit.ops.inverse import add_ridge
+from soft_vit.ops.newton import add_ridge
 
 DEMO = Path(__file__).parents[2] / "configs" / "demo" / "soft_pico_shapes.py"
 # Epochs of 3 batches.

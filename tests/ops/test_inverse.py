@@ -14,7 +14,8 @@ from soft_vit.ops import (
     self_gaussian_kernel,
     soft_attention,
 )
-from soft_vit.ops.inverse import add_ridge, newton_iterate, newton_residual
+from soft_vit.ops.inverse import newton_residual
+from soft_vit.ops.newton import add_ridge, newton_iterate
 
 # Spread of the tokens: 0.5 gives condition numbers near 1, 0.05 and less flat kernels, 0 equal tokens.
 SPREADS = (0.5, 0.2, 0.05, 0.01, 0.0)

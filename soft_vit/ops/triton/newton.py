@@ -10,10 +10,10 @@ way, and less on flat kernels (`tests/ops/triton/test_precision.py`). Shorter su
 import triton
 import triton.language as tl
 
-from soft_vit.ops.inverse import ISOLATED_BOUND as _ISOLATED_BOUND
-from soft_vit.ops.inverse import MAX_HALVINGS as _MAX_HALVINGS
-from soft_vit.ops.inverse import MODE_BOUND as _MODE_BOUND
-from soft_vit.ops.inverse import RESIDUAL_BOUND as _RESIDUAL_BOUND
+from soft_vit.ops.newton import ISOLATED_BOUND as _ISOLATED_BOUND
+from soft_vit.ops.newton import MAX_HALVINGS as _MAX_HALVINGS
+from soft_vit.ops.newton import MODE_BOUND as _MODE_BOUND
+from soft_vit.ops.newton import RESIDUAL_BOUND as _RESIDUAL_BOUND
 
 MAX_HALVINGS = tl.constexpr(_MAX_HALVINGS)
 RESIDUAL_BOUND = tl.constexpr(_RESIDUAL_BOUND)
@@ -29,7 +29,7 @@ CONVERGED = tl.constexpr(2.0**-23)
 
 @triton.jit
 def newton_alpha(a, p, size, ridge, START: tl.constexpr):
-    """The factor of the start `V_0 = alpha P`; see `soft_vit.ops.inverse.newton_step_size`."""
+    """The factor of the start `V_0 = alpha P`; see `soft_vit.ops.newton.newton_step_size`."""
     rows = tl.sum(a, 1)
     largest = tl.max(rows, 0)
     if START == "rowsum":

@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor
 
+from soft_vit.ops.cholesky import cholesky_factor, solve_factored
 from soft_vit.ops.gaussian import self_gaussian_kernel
-from soft_vit.ops.inverse import add_ridge, cholesky_factor, newton_iterate, newton_step_size, solve_factored
+from soft_vit.ops.newton import add_ridge, newton_iterate, newton_step_size
 from soft_vit.ops.precision import full_precision_backward
 
 

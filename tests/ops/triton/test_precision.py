@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from soft_vit.ops.gaussian import self_gaussian_kernel
-from soft_vit.ops.inverse import add_ridge, newton_iterate, newton_step_size
+from soft_vit.ops.newton import add_ridge, newton_iterate, newton_step_size
 
 
 def truncated(x: torch.Tensor) -> torch.Tensor:
