@@ -102,7 +102,8 @@ def evaluate(
     else:
         _use_checkpoint(cfg, model, weights, pretrained)
         changed = (img_size, crop_pct) != (None, None) or (data_root is not None and not takes_pillow(cfg))
-        view, recorded = view_of_config(cfg, img_size, crop_pct) if changed else None, None
+        view = view_of_config(cfg, img_size, crop_pct) if changed else None
+        recorded = None
     class_indices = None
     if data_root is not None:
         class_indices = set_folder(cfg, data_root, _class_names(cfg, classes, recorded))
