@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from soft_vit.ops.dot_product import dot_product_attention
 from soft_vit.ops.precision import at_least_float32
 
 # 64 queries are one block of a fused kernel, and their keys overlap enough that few are read twice.
@@ -98,38 +99,54 @@ def phase_mask(feat_size: tuple[int, int], dilation: int, device: torch.device) 
 
 
 def local_attention(
-    q: Tensor, k: Tensor, v: Tensor, feat_size: tuple[int, int], kernel_size: int, dropout_p: float = 0.0
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    feat_size: tuple[int, int],
+    kernel_size: int,
+    dropout_p: float = 0.0,
+    fused: bool = True,
 ) -> Tensor:
     """Scaled dot-product attention of each token to the kernel_size x kernel_size tokens around it, cut at the edges.
 
     q, k, v: `[B, H, N, D]` with `N = feat_size[0] * feat_size[1]`; the result has v's shape. kernel_size is odd. Works
-    on tiles of the map with their neighbours, at most `(8 + kernel_size - 1)^2` keys for each query.
+    on tiles of the map with their neighbours, at most `(8 + kernel_size - 1)^2` keys for each query. fused: see
+    `dot_product_attention`.
     """
     reach = kernel_size // 2
-    x = F.scaled_dot_product_attention(
+    x = dot_product_attention(
         split_tiles(q, feat_size, reach, with_neighbours=False),
         split_tiles(k, feat_size, reach, with_neighbours=True),
         split_tiles(v, feat_size, reach, with_neighbours=True),
-        attn_mask=tile_mask(feat_size, reach, q.device),
-        dropout_p=dropout_p,
+        tile_mask(feat_size, reach, q.device),
+        dropout_p,
+        fused,
     )
     return merge_tiles(x, feat_size, reach, q.shape[1])
 
 
 def atrous_attention(
-    q: Tensor, k: Tensor, v: Tensor, feat_size: tuple[int, int], dilation: int, dropout_p: float = 0.0
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    feat_size: tuple[int, int],
+    dilation: int,
+    dropout_p: float = 0.0,
+    fused: bool = True,
 ) -> Tensor:
     """Scaled dot-product attention of each token to those at multiples of dilation from it, in y and in x.
 
     q, k, v: `[B, H, N, D]` with `N = feat_size[0] * feat_size[1]`; the result has v's shape. Tokens of one phase
-    (y mod dilation, x mod dilation) see only each other, so there are `N^2 / dilation^2` products.
+    (y mod dilation, x mod dilation) see only each other, so there are `N^2 / dilation^2` products. fused: see
+    `dot_product_attention`.
     """
-    x = F.scaled_dot_product_attention(
+    x = dot_product_attention(
         split_phases(q, feat_size, dilation),
         split_phases(k, feat_size, dilation),
         split_phases(v, feat_size, dilation),
-        attn_mask=phase_mask(feat_size, dilation, q.device),
-        dropout_p=dropout_p,
+        phase_mask(feat_size, dilation, q.device),
+        dropout_p,
+        fused,
     )
     return merge_phases(x, feat_size, dilation, q.shape[1])
 

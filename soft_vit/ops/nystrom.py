@@ -9,10 +9,10 @@ Letters: B batch, H heads, N tokens, M landmarks, D channels of a head.
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from soft_vit.ops.choices import check_choice
+from soft_vit.ops.dot_product import dot_product_attention
 from soft_vit.ops.precision import at_least_float32, full_precision
 
 PseudoInverse = Literal["iterative", "exact"]
@@ -48,18 +48,19 @@ def nystrom_attention(
     k_landmarks: Tensor,
     inverse: PseudoInverse = "iterative",
     iters: int = 6,
+    fused: bool = True,
 ) -> Tensor:
-    """Softmax attention through landmarks, linear in N; both N x M matrices stay inside fused kernels.
+    """Softmax attention through landmarks, linear in N; fused: both N x M matrices stay inside torch's kernels.
 
     q, k, v: `[B, H, N, D]`; q_landmarks, k_landmarks: `[B, H, M, D]`. The result has v's shape and dtype; the M x M
     matrix and its inverse are at least fp32. inverse: `iterative` (the paper's) or `exact` (`torch.linalg.pinv`, by
     singular values: slow, for analysis).
     """
     check_choice("inverse", inverse, PSEUDO_INVERSES)
-    summary = F.scaled_dot_product_attention(q_landmarks.to(v.dtype), k, v)
+    summary = dot_product_attention(q_landmarks.to(v.dtype), k, v, fused=fused)
     with full_precision(q):
         q_landmarks, k_landmarks = at_least_float32(q_landmarks), at_least_float32(k_landmarks)
         a = torch.softmax(q_landmarks @ k_landmarks.mT * q.shape[-1] ** -0.5, dim=-1)
         z = torch.linalg.pinv(a) if inverse == "exact" else iterative_pseudo_inverse(a, iters)
         summary = (z @ at_least_float32(summary)).to(v.dtype)
-    return F.scaled_dot_product_attention(q, k_landmarks.to(v.dtype), summary)
+    return dot_product_attention(q, k_landmarks.to(v.dtype), summary, fused=fused)

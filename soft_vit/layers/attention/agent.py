@@ -3,12 +3,12 @@
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention, grid_limit, merge_heads, split_heads
 from soft_vit.layers.attention.landmarks import landmark_tokens
 from soft_vit.layers.attention.local_conv import depthwise_conv
+from soft_vit.ops.dot_product import dot_product_attention
 
 # A leaf of symbolic tracing: it looks at sizes.
 torch.fx.wrap("landmark_tokens")
@@ -49,7 +49,8 @@ class AgentAttention(SelfAttention):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
         agents = landmark_tokens(q, feat_size, self.sr_ratio, self.limit)
-        return F.scaled_dot_product_attention(q, agents, F.scaled_dot_product_attention(agents, k, v))
+        gathered = dot_product_attention(agents, k, v, fused=self.fused_attn)
+        return dot_product_attention(q, agents, gathered, fused=self.fused_attn)
 
     def add_residual(self, x: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
         if self.dwconv is None:

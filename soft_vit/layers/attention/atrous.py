@@ -46,4 +46,4 @@ class AtrousAttention(SelfAttention):
         self.dilation = check_dilation(sr_ratio if dilation is None else dilation)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        return atrous_attention(q, k, v, feat_size, self.dilation, self.dropout_p)
+        return atrous_attention(q, k, v, feat_size, self.dilation, self.dropout_p, self.fused_attn)

@@ -3,7 +3,7 @@
 from collections.abc import MutableMapping
 from typing import ClassVar
 
-from timm.layers import to_2tuple
+from timm.layers import to_2tuple, use_fused_attn
 from torch import Tensor, nn
 
 
@@ -60,8 +60,15 @@ class Attention(nn.Module):
     needs_grid: ClassVar[bool] = True
     """Whether the tokens must fill the map exactly, which leaves no place for a class token."""
 
+    fused_attn: bool
+    """Whether softmax attention runs in torch's fused kernels: timm's switch (`set_fused_attn`) when it was made."""
+
     attn_drop: float = 0.0
     """Rate at which a kind that takes it as an argument drops attention weights in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fused_attn = use_fused_attn()
 
     @property
     def dropout_p(self) -> float:

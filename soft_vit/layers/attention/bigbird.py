@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention
+from soft_vit.ops.dot_product import dot_product_attention
 
 
 def scramble(x: Tensor) -> Tensor:
@@ -74,6 +75,7 @@ def bigbird_attention(
     num_random: int,
     seed: int,
     dropout_p: float = 0.0,
+    fused: bool = True,
 ) -> Tensor:
     """Scaled dot-product attention of each block of tokens to the blocks near it, the global and some random ones.
 
@@ -82,9 +84,9 @@ def bigbird_attention(
     H, N = q.shape[1:3]
     num_blocks = -(-N // block_size)
     if num_blocks <= num_global:
-        return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout_p)
+        return dot_product_attention(q, k, v, None, dropout_p, fused)
     split = num_global * block_size
-    global_x = F.scaled_dot_product_attention(q[:, :, :split], k, v, dropout_p=dropout_p)
+    global_x = dot_product_attention(q[:, :, :split], k, v, None, dropout_p, fused)
 
     below = num_blocks * block_size - N
     q, k, v = (F.pad(x, (0, 0, 0, below)).unflatten(2, (num_blocks, block_size)) for x in (q, k, v))
@@ -97,7 +99,7 @@ def bigbird_attention(
     q = q[:, :, num_global:].flatten(1, 2)
     seen = (H * (num_blocks - num_global), index.shape[2] * block_size)
     k, v = (x.flatten(1, 2).index_select(1, place.flatten()).flatten(1, 2).unflatten(1, seen) for x in (k, v))
-    x = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout_p)
+    x = dot_product_attention(q, k, v, mask, dropout_p, fused)
     x = x.unflatten(1, (H, -1)).flatten(2, 3)[:, :, : N - split]
     return torch.cat([global_x, x], dim=2)
 
@@ -156,4 +158,4 @@ class BigBirdAttention(SelfAttention):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
         pattern = (self.block_size, self.window, self.num_global, self.num_random, self.seed)
-        return bigbird_attention(q, k, v, *pattern, self.dropout_p)
+        return bigbird_attention(q, k, v, *pattern, self.dropout_p, self.fused_attn)

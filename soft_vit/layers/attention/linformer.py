@@ -4,13 +4,13 @@ from collections.abc import MutableMapping
 from typing import ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import SelfAttention
 from soft_vit.layers.resampling import interpolate_maps
 from soft_vit.layers.sizes import same_size
 from soft_vit.ops.choices import check_choice
+from soft_vit.ops.dot_product import dot_product_attention
 from soft_vit.ops.precision import at_least_float32
 
 Sharing = Literal["none", "headwise", "kv"]
@@ -130,7 +130,7 @@ class LinformerAttention(SelfAttention):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
         k, v = self.projection(k, v, feat_size)
-        return F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout_p)
+        return dot_product_attention(q, k, v, dropout_p=self.dropout_p, fused=self.fused_attn)
 
     def resize(self, feat_size: tuple[int, int]) -> None:
         self.projection.resize(feat_size)

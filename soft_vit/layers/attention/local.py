@@ -46,4 +46,4 @@ class LocalAttention(SelfAttention):
         self.kernel_size = check_kernel_size(kernel_size)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        return local_attention(q, k, v, feat_size, self.kernel_size, self.dropout_p)
+        return local_attention(q, k, v, feat_size, self.kernel_size, self.dropout_p, self.fused_attn)

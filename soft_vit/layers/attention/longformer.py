@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import SelfAttention, merge_heads, split_heads, split_parts
 from soft_vit.layers.attention.local import check_kernel_size
+from soft_vit.ops.dot_product import dot_product_attention
 from soft_vit.ops.map_attention import merge_tiles, split_tiles, tile_mask
 
 
@@ -38,6 +39,7 @@ def window_and_global_attention(
     kernel_size: int,
     global_grid: tuple[int, int],
     dropout_p: float = 0.0,
+    fused: bool = True,
 ) -> Tensor:
     """Scaled dot-product attention of each token to the kernel_size x kernel_size tokens around it and the global ones.
 
@@ -58,7 +60,7 @@ def window_and_global_attention(
         for x, tiles in ((x, split_tiles(x, feat_size, reach, with_neighbours=True)) for x in (k, v))
     )
     q = split_tiles(q, feat_size, reach, with_neighbours=False)
-    x = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout_p)
+    x = dot_product_attention(q, k, v, mask, dropout_p, fused)
     return merge_tiles(x, feat_size, reach, num_heads)
 
 
@@ -128,8 +130,9 @@ class LongformerAttention(SelfAttention):
 
         The ones with `global` in their names are of the global tokens: what these look with, look at, and gather.
         """
-        x = window_and_global_attention(q, k, v, feat_size, self.kernel_size, self.global_grid, self.dropout_p)
-        global_x = F.scaled_dot_product_attention(q_global, k_global, v_global, dropout_p=self.dropout_p)
+        pattern, how = (feat_size, self.kernel_size, self.global_grid), (self.dropout_p, self.fused_attn)
+        x = window_and_global_attention(q, k, v, *pattern, *how)
+        global_x = dot_product_attention(q_global, k_global, v_global, None, *how)
         return put_global_tokens(x, global_x, feat_size, self.global_grid)
 
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:

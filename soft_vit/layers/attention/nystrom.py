@@ -70,7 +70,7 @@ class NystromAttention(SelfAttention):
         q_landmarks, k_landmarks = (
             landmark_tokens(tokens, feat_size, self.sr_ratio, self.limit, self.landmarks) for tokens in (q, k)
         )
-        return nystrom_attention(q, k, v, q_landmarks, k_landmarks, self.inverse, self.iters)
+        return nystrom_attention(q, k, v, q_landmarks, k_landmarks, self.inverse, self.iters, self.fused_attn)
 
     def add_residual(self, x: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
         return x if self.local is None else x + local_residual(v, self.local, feat_size)

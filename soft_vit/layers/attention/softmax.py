@@ -2,14 +2,14 @@
 
 from typing import ClassVar
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, check_heads, merge_heads, split_heads, split_parts
+from soft_vit.ops.dot_product import dot_product_attention
 
 
 class SoftmaxAttention(Attention):
-    """Softmax attention through torch's fused kernels; the last stage of every SOFT model."""
+    """Softmax attention between all tokens; the last stage of every SOFT model."""
 
     cost: ClassVar[str] = "N^2"
     needs_grid: ClassVar[bool] = False
@@ -39,7 +39,7 @@ class SoftmaxAttention(Attention):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Queries, keys and values `[B, heads, N, C / heads]` to the result of that shape."""
-        return F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout_p)
+        return dot_product_attention(q, k, v, dropout_p=self.dropout_p, fused=self.fused_attn)
 
     def forward(self, x: Tensor, feat_size: tuple[int, int], num_queries: int | None = None) -> Tensor:
         """What tokens `[B, N, C]` become, or the first num_queries of them, `[B, num_queries, C]`."""

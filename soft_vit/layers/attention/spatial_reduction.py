@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, check_heads, merge_heads, split_heads, split_parts
+from soft_vit.ops.dot_product import dot_product_attention
 
 POOLED_SIDE = 7
 
@@ -87,7 +88,7 @@ class SpatialReductionAttention(Attention):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Queries `[B, heads, N, C / heads]`, keys and values `[B, heads, M, C / heads]` to the queries' shape."""
-        return F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout_p)
+        return dot_product_attention(q, k, v, dropout_p=self.dropout_p, fused=self.fused_attn)
 
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
         q = split_heads(self.q(x), self.num_heads)

@@ -4,7 +4,10 @@ import math
 from typing import Any
 
 import pytest
+import timm
 import torch
+import torch.nn.functional as F
+from timm.layers import set_fused_attn
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -113,6 +116,16 @@ def test_bf16_autocast_is_finite(name: str, options: dict[str, Any]) -> None:
     y.float().square().sum().backward()
     assert x.grad.isfinite().all()
     assert all(parameter.grad.isfinite().all() for parameter in attn.parameters())
+
+
+@every_case
+def test_timms_switch_leaves_fused_kernels_out(name: str, options: dict[str, Any], monkeypatch) -> None:
+    fused, x = make(name, options).double(), tokens((7, 9)).double()
+    monkeypatch.setattr(timm.layers.config, "_USE_FUSED_ATTN", timm.layers.config._USE_FUSED_ATTN)
+    set_fused_attn(False)
+    plain, expected = make(name, options).double(), fused(x, (7, 9))
+    monkeypatch.delattr(F, "scaled_dot_product_attention")
+    torch.testing.assert_close(plain(x, (7, 9)), expected, rtol=1e-9, atol=1e-11)
 
 
 @every_case

@@ -1,0 +1,24 @@
+"""Multi-head scaled dot-product attention (Vaswani et al. 2017, arXiv 1706.03762)."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def dot_product_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, dropout_p: float = 0.0, fused: bool = True
+) -> Tensor:
+    """`softmax(Q K^T / sqrt(D)) V` for queries `[..., N, D]`, keys `[..., M, D]`, values `[..., M, C]`: `[..., N, C]`.
+
+    mask: bool, broadcast to `[..., N, M]`, which keys a query sees; at least one. dropout_p: rate at which weights are
+    dropped. fused: by torch's kernels, which keep no N x M matrix; otherwise one step after the other.
+    """
+    if fused:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout_p)
+    scores = (q * q.shape[-1] ** -0.5) @ k.mT
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    weights = torch.softmax(scores, dim=-1)
+    if dropout_p > 0:
+        weights = F.dropout(weights, dropout_p)
+    return weights @ v
