@@ -7,7 +7,7 @@ Letters: B batch, C channels, H x W the token map of a stage, N = H * W.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -231,9 +231,18 @@ class PyramidViT(nn.Module):
         """Load released or converted weights from a file; see `soft_vit.models.checkpoint.load_pretrained`."""
         load_pretrained(self, checkpoint_path)
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """As torch's, for released weights and those of another image size too; see `fit_state_dict`."""
-        return super().load_state_dict(fit_state_dict(state_dict, self), strict, assign)
+    def _load_from_state_dict(self, state_dict: MutableMapping[str, Any], prefix: str, *args: Any) -> None:
+        """What torch's load_state_dict calls on this module, wherever in another one it is; see `fit_state_dict`.
+
+        Released weights, and those of another image size, are replaced in state_dict, which is torch's own copy.
+        """
+        given = {name.removeprefix(prefix): value for name, value in state_dict.items() if name.startswith(prefix)}
+        fitted = fit_state_dict(given, self)
+        if fitted is not given:
+            for name in given:
+                del state_dict[prefix + name]
+            state_dict.update({prefix + name: value for name, value in fitted.items()})
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def no_weight_decay(self) -> set[str]:
         return {name for name, _ in self.named_parameters() if name.endswith(("pos_embed", "cls_token"))}

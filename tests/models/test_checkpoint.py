@@ -9,6 +9,8 @@ import timm
 import torch
 from released import released_state_dict
 from safetensors.torch import save_file
+from timm.models._features import FeatureGetterNet
+from timm.utils import ModelEmaV3
 
 from soft_vit.models import checkpoint_filter_fn, load_weights
 from soft_vit.models.checkpoint import fit_state_dict
@@ -284,6 +286,13 @@ def test_a_refused_file_leaves_the_model_as_it_was(pico_weights, tmp_path):
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
+WRAPPERS = {
+    "features_only": lambda model: FeatureGetterNet(model, out_indices=(0, 3)),
+    "average": ModelEmaV3,
+    "own module": lambda model: torch.nn.ModuleDict({"parts": torch.nn.Sequential(torch.nn.Flatten(), model)}),
+}
+
+
 class TestLoadStateDict:
     """What timm does with `checkpoint_path`: torch's own load_state_dict, strict."""
 
@@ -302,6 +311,32 @@ class TestLoadStateDict:
         expected = load(tmp_path / "file.pth", name, **options).state_dict()
         for parameter, value in model.state_dict().items():
             assert torch.equal(value, expected[parameter]), parameter
+
+    @pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS.keys())
+    def test_another_image_size_inside_of_another_module(self, wrap):
+        name = "linformer_pyramid_pico"
+        trained, model = timm.create_model(name, img_size=64), timm.create_model(name, img_size=(96, 80))
+        wrapped, given = wrap(model), wrap(trained).state_dict()
+        shapes = {parameter: value.shape for parameter, value in given.items()}
+        wrapped.load_state_dict(given)
+        assert {parameter: value.shape for parameter, value in given.items()} == shapes
+        trained.set_input_size((96, 80))
+        expected = wrap(trained).state_dict()
+        for parameter, value in wrapped.state_dict().items():
+            assert torch.equal(value, expected[parameter]), parameter
+
+    def test_released_weights_inside_of_another_module(self):
+        released = released_state_dict()
+        model = torch.nn.ModuleDict({"backbone": timm.create_model("soft_tiny", img_size=64, device="meta")})
+        given = {f"backbone.{name}": value for name, value in released.items()}
+        assert model.load_state_dict(given, assign=True) == ([], [])
+        with pytest.raises(ValueError, match=r"size 'base'.*soft_tiny is size 'tiny'"):
+            model.load_state_dict({f"backbone.{n}": v for n, v in released_state_dict((1, 3, 20, 4)).items()})
+
+    def test_of_an_oblong_map_inside_of_another_module(self):
+        trained = torch.nn.Sequential(timm.create_model("soft_pico", img_size=(64, 96), device="meta"))
+        with pytest.raises(ValueError, match="384 positions, which are no square grid"):
+            torch.nn.Sequential(timm.create_model("soft_pico", img_size=64)).load_state_dict(trained.state_dict())
 
     @pytest.mark.parametrize(
         ("weights", "error", "message"),
