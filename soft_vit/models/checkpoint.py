@@ -42,7 +42,7 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module, strict
     for name, value in state_dict.items():
         if name in own and value.shape != own[name].shape and name not in adapted_by_timm:
             # The window of a convolution that samples num_bottleneck tokens follows from the map.
-            size = ", img_size among them, and call set_input_size after" if name.endswith("attn.sample.weight") else ""
+            size = ", and their img_size as bottleneck_img_size" if name.endswith("attn.sample.weight") else ""
             raise ValueError(
                 f"{name} has shape {tuple(value.shape)} in the checkpoint and {tuple(own[name].shape)} in the model; "
                 f"create the model with the options that the weights were trained with{size}."

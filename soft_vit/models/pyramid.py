@@ -83,6 +83,8 @@ class PyramidViT(nn.Module):
     reversible: blocks as two streams whose activations are computed again in backward, see `reversible_blocks`; another
         model than without, for which gradient checkpointing has nothing to do.
     mlp_chunks: parts of the tokens that an MLP is computed on one after the other, see `apply_in_chunks`.
+    bottleneck_img_size: size of the images on whose maps num_bottleneck tokens are counted, by default img_size. The
+        weights belong to it, so `set_input_size` leaves it as it is.
     attn_options: options of the attentions, such as inverse="cholesky" or max_bottleneck=(7, 7); each goes to the
         stages whose attention has it.
 
@@ -115,6 +117,7 @@ class PyramidViT(nn.Module):
         fuse_stages: bool = False,
         reversible: bool = False,
         mlp_chunks: int = 1,
+        bottleneck_img_size: int | tuple[int, int] | None = None,
         device=None,
         dtype=None,
         **attn_options: Any,
@@ -142,6 +145,14 @@ class PyramidViT(nn.Module):
             )
 
         self.img_size = check_image_size(img_size)
+        self.bottleneck_img_size = None
+        if attn_options.get("num_bottleneck") is not None:
+            self.bottleneck_img_size = check_image_size(bottleneck_img_size or img_size)
+        elif bottleneck_img_size is not None:
+            raise ValueError(
+                f"bottleneck_img_size={bottleneck_img_size} says where num_bottleneck tokens are counted, and there is "
+                f"no num_bottleneck; give both, or none."
+            )
         self.in_chans = in_chans
         self.num_classes = num_classes
         self.attention = kinds
@@ -156,14 +167,16 @@ class PyramidViT(nn.Module):
 
         drop_path_rates = rising_rates(drop_path_rate, depths)
         grids = stage_grids(self.img_size, num_stages)
+        counted_grids = stage_grids(self.bottleneck_img_size or self.img_size, num_stages)
         stages = []
         for i, (dim, grid) in enumerate(zip(embed_dims, grids, strict=True)):
             last = i == num_stages - 1
+            feat_size = counted_grids[i] if "num_bottleneck" in stage_options[i] else grid
             block_class = PreNormBlock if last else partial(PostNormBlock, drop_path_mode=drop_path_mode)
             blocks = [
                 block_class(
                     dim,
-                    classes[i](dim, num_heads[i], feat_size=grid, sr_ratio=sr_ratios[i], **stage_options[i], **dd),
+                    classes[i](dim, num_heads[i], feat_size=feat_size, sr_ratio=sr_ratios[i], **stage_options[i], **dd),
                     mlp_ratio=mlp_ratios[i],
                     proj_drop=proj_drop_rate,
                     drop_path=rate,
@@ -274,7 +287,7 @@ class PyramidViT(nn.Module):
         self.img_size = img_size
         if update_model_input_size is not None:
             # What is written beside the weights when timm saves the model.
-            update_model_input_size(self, img_size)
+            update_model_input_size(self, img_size, bottleneck_img_size=self.bottleneck_img_size)
 
     def get_classifier(self) -> nn.Module:
         return self.head

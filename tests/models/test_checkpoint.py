@@ -155,6 +155,18 @@ class TestSavedByTimm:
         x = torch.randn(1, 3, *size)
         assert torch.equal(loaded(x), model(x))
 
+    @pytest.mark.parametrize("size", [(128, 128), (32, 48)], ids=str)
+    def test_with_bottleneck_tokens_counted_at_another_size(self, size, tmp_path):
+        pytest.importorskip("timm.models._input", reason="this timm keeps no record of sizes")
+        model = timm.create_model("soft_pico", num_classes=5, img_size=64, num_bottleneck=16).eval()
+        model.set_input_size(size)
+        for folder in ("first", "second"):
+            timm.models.save_for_hf(model, tmp_path / folder)
+            loaded = timm.create_model(f"local-dir:{tmp_path / folder}", pretrained=True).eval()
+            x = torch.randn(1, 3, *size)
+            assert torch.equal(loaded(x), model(x))
+            model = loaded
+
     @pytest.mark.parametrize("size", [(64, 256), (64, 64), (96, 96)], ids=str)
     def test_of_an_oblong_map_with_a_square_number_of_tokens(self, size, tmp_path):
         model = timm.create_model("soft_pico", num_classes=5, img_size=(32, 128))
@@ -247,7 +259,7 @@ def test_missing_file(tmp_path):
             lambda: timm.create_model("soft_pico", img_size=64, num_bottleneck=16).state_dict(),
             "soft_pico",
             {"img_size": 128, "num_bottleneck": 16},
-            r"sample\.weight has shape.*img_size among them, and call set_input_size after",
+            r"sample\.weight has shape.*with, and their img_size as bottleneck_img_size\.$",
         ),
     ],
     ids=["depth", "size", "width", "foreign", "missing names", "shape", "window"],

@@ -87,6 +87,7 @@ def test_refused_images(shape, message):
         (dict(newton_gradient="x"), "newton_gradient='x'"),
         (dict(sampling="x"), "sampling='x'.*random"),
         (dict(num_bottleneck=50), "num_bottleneck=50.*square"),
+        (dict(bottleneck_img_size=224), r"bottleneck_img_size=224 .* num_bottleneck"),
         (dict(local_kernel=4), "local_kernel=4.*odd"),
         (dict(global_pool="max"), "global_pool='max'.*token"),
         (dict(drop_path_mode="x"), "drop_path_mode='x'.*dropout"),
