@@ -44,6 +44,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--img-size", type=int, metavar="PIXELS", help="side of the test images")
     parser.add_argument("--crop-pct", type=float, metavar="SHARE", help="side of the crop by that of the resized image")
     parser.add_argument(
+        "--tta",
+        action="store_true",
+        help="test time augmentation by the config's tta_pipeline and tta_model (default for classification: the mean "
+        "of the scores of each image and its mirror image)",
+    )
+    parser.add_argument(
         "--data-root",
         metavar="FOLDER",
         help="folder with a folder of images for each class, such as ImageNetV2, -A or -R; predictions are restricted "
@@ -66,6 +72,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             ema=args.ema,
             img_size=args.img_size,
             crop_pct=args.crop_pct,
+            tta=args.tta,
             data_root=args.data_root,
             classes=args.classes,
             work_dir=args.work_dir,

@@ -14,7 +14,16 @@ from soft_vit.datasets.lists import read_lines
 from soft_vit.engine.config import type_name
 from soft_vit.engine.errors import UserError, as_user_error, one_line
 
-__all__ = ["View", "class_names", "set_folder", "set_view", "takes_pillow", "timm_view", "view_of_config"]
+__all__ = [
+    "View",
+    "class_names",
+    "set_folder",
+    "set_view",
+    "shown_datasets",
+    "takes_pillow",
+    "timm_view",
+    "view_of_config",
+]
 
 # timm's default, which is also that of ImageNet's usual evaluation: 224 of 256 pixels.
 CROP_PCT = 0.875
@@ -41,7 +50,7 @@ def timm_view(pretrained_cfg: dict[str, Any], img_size: int | None = None, crop_
     return View(height, **found)
 
 
-def _shown(cfg: Config) -> list[dict[str, Any]]:
+def shown_datasets(cfg: Config) -> list[dict[str, Any]]:
     """The test data set of a config, or those inside of wrappers such as ConcatDataset."""
 
     def inside(dataset: dict[str, Any]) -> list[dict[str, Any]]:
@@ -53,7 +62,7 @@ def _shown(cfg: Config) -> list[dict[str, Any]]:
 
 def takes_pillow(cfg: Config) -> bool:
     """Whether the test pipeline of a config takes the images of `ImageTree`: Pillow's, of any size."""
-    dataset = _shown(cfg)[0]
+    dataset = shown_datasets(cfg)[0]
     loads = any(type_name(transform) == "LoadImageFromFile" for transform in dataset.get("pipeline", []))
     # Images that are drawn at a size need not be resized.
     return not loads and "size" not in dataset
@@ -61,7 +70,7 @@ def takes_pillow(cfg: Config) -> bool:
 
 def view_of_config(cfg: Config, img_size: int | None, crop_pct: float | None) -> View:
     """The view of a config's test pipeline, at another size or crop where one is given; the first of several ones."""
-    dataset = _shown(cfg)[0]
+    dataset = shown_datasets(cfg)[0]
     found: dict[str, Any] = {}
     for transform in dataset.get("pipeline", []):
         name = type_name(transform)
@@ -85,12 +94,17 @@ def view_of_config(cfg: Config, img_size: int | None, crop_pct: float | None) ->
 
 
 def set_view(cfg: Config, view: View) -> None:
-    """Make the test images of a config, in place, those of a view. What loads an image, and what packs it, stays."""
+    """Make the test images of a config, in place, those of a view.
+
+    What loads an image stays, and what packs it or shows it several times. Raises UserError (a ValueError) where that
+    sets sizes of its own.
+    """
     crop = {key: getattr(view, key) for key in ("img_size", "crop_pct", "interpolation", "crop_mode")}
-    for dataset in _shown(cfg):
+    for dataset in shown_datasets(cfg):
         pipeline = dataset.get("pipeline", [])
         loading = [transform for transform in pipeline if type_name(transform).startswith("Load")]
-        packing = [transform for transform in pipeline if type_name(transform).startswith("Pack")]
+        packing = [transform for transform in pipeline if type_name(transform).startswith(("Pack", "TestTimeAug"))]
+        _require_one_size(packing)
         if "size" in dataset:
             dataset.size = view.img_size
         dataset.pipeline = [*loading, {"type": "TimmEvalCrop", **crop}, *(packing or [{"type": "PackInputs"}])]
@@ -100,6 +114,16 @@ def set_view(cfg: Config, view: View) -> None:
             cfg.data_preprocessor = {"type": "RecipeDataPreprocessor"}
         for preprocessor in _preprocessors(cfg):
             preprocessor.update(scale)
+
+
+def _require_one_size(packing: list[dict[str, Any]]) -> None:
+    for views in (views for transform in packing for views in transform.get("transforms", [])):
+        sizing = [name for name in map(type_name, views) if "Resize" in name or "Crop" in name]
+        if sizing:
+            raise UserError(
+                f"The tta_pipeline shows each image at sizes of its own, by {sizing[0]} in TestTimeAug, and the test "
+                "asks for another; leave out what sets a size or a crop, or --tta."
+            )
 
 
 def _preprocessors(cfg: Config) -> list[dict[str, Any]]:
@@ -116,7 +140,7 @@ def set_folder(cfg: Config, folder: str | Path, classes: Sequence[str]) -> list[
     """
     with as_user_error():
         images = find_images(folder, "", classes=classes)
-    pipeline = _shown(cfg)[0].get("pipeline", [])
+    pipeline = shown_datasets(cfg)[0].get("pipeline", [])
     cfg.test_dataloader.dataset = {
         "type": "ImageTree",
         "data_root": str(folder),

@@ -23,6 +23,7 @@ from soft_vit.engine.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.tested_model import TestedModelHook
 from soft_vit.engine.throughput_hook import ThroughputHook
 from soft_vit.engine.trained_config import trained_cfg
+from soft_vit.engine.tta import use_tta_model, use_tta_pipeline
 from soft_vit.models.soft import MODELS
 from soft_vit.weights.files import require_place, write_atomically
 
@@ -50,6 +51,7 @@ def evaluate(
     ema: bool | None = None,
     img_size: int | None = None,
     crop_pct: float | None = None,
+    tta: bool = False,
     data_root: str | Path | None = None,
     classes: str | Path | None = None,
     work_dir: str | Path | None = None,
@@ -65,13 +67,15 @@ def evaluate(
     own way of resizing, cropping and normalising. weights, pretrained: a timm model has the weights of a file, its
     published ones, or random ones. ema: the averaged (True) or the plain weights of a checkpoint that holds both; None
     for those that any program takes from it, the averaged ones. img_size, crop_pct: test images of so many pixels a
-    side, cut from images resized to img_size / crop_pct. data_root: a folder with a folder of images for each class,
-    named like the model's classes or by their numbers; predictions are restricted to the classes that are there.
-    classes: a file that names the model's classes, see `class_names`.
+    side, cut from images resized to img_size / crop_pct. tta: test time augmentation by the config's `tta_pipeline` and
+    `tta_model`, or by the mean of the scores of each image and its mirror image. data_root: a folder with a folder of
+    images for each class, named like the model's classes or by their numbers; predictions are restricted to the classes
+    that are there. classes: a file that names the model's classes, see `class_names`.
 
     out: a JSON file for the result. per_class, confusion: CSV files, see `per_class_csv` and `confusion_csv`.
 
-    A config that measures anything else, boxes or label maps, is tested as it stands, on a checkpoint of its model.
+    A config that measures anything else, boxes or label maps, is tested as it stands, on a checkpoint of its model,
+    with tta where it sets both entries for that.
 
     Returns `accuracy/top1` and `accuracy/top5` in percent, `cross_entropy`, `images`, what else the config measures in
     single numbers, and `images_per_second/loop` and `/forward`, see `ThroughputHook`. Raises UserError (a ValueError)
@@ -94,6 +98,8 @@ def evaluate(
         asked = {"data_root": data_root, "classes": classes, "img_size": img_size, "crop_pct": crop_pct}
         asked |= {"per_class": per_class, "confusion": confusion, "weights": weights}
         _require_config_alone(cfg, model, {name for name, value in asked.items() if value is not None})
+    if tta:
+        use_tta_pipeline(cfg, classifies)
     if is_timm_name(model):
         if pretrained and weights is None:
             model = _with_tag(model)
@@ -109,6 +115,8 @@ def evaluate(
         class_indices = set_folder(cfg, data_root, _class_names(cfg, classes, recorded))
     if view is not None:
         set_view(cfg, view)
+    if tta:
+        use_tta_model(cfg)
     # MMEngine's EMAHook would swap the weights that are to be tested for others.
     cfg.custom_hooks = [hook for hook in cfg.get("custom_hooks") or [] if type_name(hook) != "EMAHook"]
     counted = per_class is not None or confusion is not None
@@ -130,6 +138,7 @@ def evaluate(
         if out is not None:
             asked = {"config": config, "model": model, "weights": weights, "random": not pretrained or None, "ema": ema}
             asked |= {"data_root": data_root, "img_size": view and view.img_size, "crop_pct": view and view.crop_pct}
+            asked["tta"] = tta or None
             write_atomically(out, results_json(metrics, asked).encode())
         if counted:
             names, table = _confusion(runner, class_indices)

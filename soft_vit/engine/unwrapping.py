@@ -7,8 +7,10 @@ __all__ = ["unwrapped"]
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The model that a wrapper, such as MMDistributedDataParallel, holds; a model without one as it is.
+    """The model that wrappers, such as MMDistributedDataParallel, hold; a model without one as it is.
 
-    As when MMEngine loads weights, that of test time augmentation is a wrapper, and of two wrappers one is taken off.
+    As when MMEngine loads weights, that of test time augmentation is a wrapper, alone or inside of another one.
     """
-    return model.module if is_model_wrapper(model) or isinstance(model, BaseTTAModel) else model
+    while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
+        model = model.module
+    return model

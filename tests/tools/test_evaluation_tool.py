@@ -42,12 +42,14 @@ def work_dir(tmp_path, monkeypatch) -> list[str]:
 def test_prints_and_writes(tool, demo, checkpoint, work_dir, tmp_path, capsys):
     files = {name: tmp_path / name for name in ("out", "per-class", "confusion")}
     options = [part for name, path in files.items() for part in (f"--{name}", str(path))]
-    tool("test")([demo, checkpoint, *work_dir, *options, *TINY])
+    tool("test")([demo, checkpoint, *work_dir, *options, "--tta", *TINY])
     printed = dict(line.split(": ") for line in capsys.readouterr().out.splitlines()[-6:])
     assert list(printed)[:4] == ["accuracy/top1", "accuracy/top5", "cross_entropy", "images"]
     assert printed["images"] == "7"
     assert all(path.is_file() for path in files.values())
-    assert printed["accuracy/top1"] == f"{json.loads(files['out'].read_text())['accuracy/top1']:.2f}"
+    written = json.loads(files["out"].read_text())
+    assert printed["accuracy/top1"] == f"{written['accuracy/top1']:.2f}"
+    assert written["tta"] is True
 
 
 def test_timm_name_without_a_config(tool, work_dir, tmp_path, capsys):
@@ -83,7 +85,8 @@ def test_mistake_ends_in_one_sentence(tool, demo, checkpoint, work_dir, argument
 
 @pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="two processes on gloo need a machine without a GPU")
-def test_two_processes_count_every_image_once(demo, checkpoint, tmp_path):
+@pytest.mark.parametrize("views", [[], ["--tta"]])
+def test_two_processes_count_every_image_once(demo, checkpoint, tmp_path, views):
     """Seven images: the second process gets one that the first has already."""
     results, tables = [], []
     launch = ["-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=29577"]
@@ -91,7 +94,7 @@ def test_two_processes_count_every_image_once(demo, checkpoint, tmp_path):
         out, table = tmp_path / f"{option}.json", tmp_path / f"{option}.csv"
         command = [sys.executable, *launcher, str(ROOT / "tools" / "test.py"), demo, checkpoint, "--launcher", option]
         command += ["--out", str(out), "--confusion", str(table), "--work-dir", str(tmp_path / "work")]
-        subprocess.run([*command, *TINY], check=True, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        subprocess.run([*command, *views, *TINY], check=True, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"})
         results.append(json.loads(out.read_text()))
         tables.append(table.read_text())
     for name in ("accuracy/top1", "accuracy/top5", "cross_entropy", "images"):
