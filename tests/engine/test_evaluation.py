@@ -4,7 +4,6 @@ import csv
 import json
 import math
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from timm.data import create_transform
 
 from soft_vit.datasets import CLASSES, ShapeImages
 from soft_vit.engine import UserError, evaluate
-from soft_vit.engine.metrics_text import confusion_csv, metrics_table, per_class_csv
 from soft_vit.weights.folders import RESOURCES
 
 DEMO = Path(__file__).parents[2] / "configs" / "demo" / "soft_pico_shapes.py"
@@ -538,30 +536,6 @@ def test_average_that_is_not_there(tmp_path):
     torch.save({"state_dict": network().state_dict()}, tmp_path / "plain.pth")
     with pytest.raises(UserError, match="no averaged weights"):
         evaluate(DEMO, str(tmp_path / "plain.pth"), ema=True, work_dir=tmp_path, options=OPTIONS)
-
-
-@pytest.mark.parametrize(("own", "same_classes"), [(9, False), (9, True), (11, True)])
-def test_classes_that_are_not_the_models(own, same_classes):
-    from soft_vit.engine.tested_model import TestedModelHook
-
-    model = SimpleNamespace(model=SimpleNamespace(num_classes=own))
-    dataset = SimpleNamespace(metainfo={"classes": CLASSES})
-    runner = SimpleNamespace(model=model, test_dataloader=SimpleNamespace(dataset=dataset))
-    with pytest.raises(UserError, match=f"tells {own} classes apart and the test images have 10"):
-        TestedModelHook(same_classes=same_classes).before_test(runner)
-
-
-def test_tables():
-    table = torch.tensor([[3, 1, 0], [0, 0, 0], [1, 1, 2]])
-    assert per_class_csv(table, ["a", "b,c", "d"]).splitlines() == [
-        "class,images,correct,accuracy/top1",
-        "a,4,3,75.00",
-        '"b,c",0,0,',
-        "d,4,2,50.00",
-    ]
-    assert confusion_csv(table, [7, 8, 9]).splitlines() == ["true \\ predicted,7,8,9", "7,3,1,0", "8,0,0,0", "9,1,1,2"]
-    metrics = {"accuracy/top1": 97.8, "cross_entropy": 0.12345, "images": 1000}
-    assert metrics_table(metrics).splitlines() == ["accuracy/top1: 97.80", "cross_entropy: 0.1235", "images: 1000"]
 
 
 def test_loss_that_is_no_number_is_null_in_json(tmp_path):

@@ -10,7 +10,7 @@ from torch.autograd import forward_ad
 from torch.utils.flop_counter import FlopCounterMode
 from torchvision.models.feature_extraction import create_feature_extractor
 
-from soft_vit.layers.mlp import Mlp
+from soft_vit.layers.mlp import Mlp, gelu_of_temporary
 from soft_vit.ops import fused_linear
 from soft_vit.ops.fused_linear import has_bfloat16
 
@@ -167,3 +167,15 @@ def test_tangents_are_not_lost():
     with torch.no_grad():
         difference = (mlp(x + step * direction) - mlp(x - step * direction)) / (2 * step)
     torch.testing.assert_close(tangent, difference, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_gelu_overwrites_its_input_only_without_autograd(approximate):
+    x = torch.randn(5, 7)
+    expected = F.gelu(x, approximate=approximate)
+    kept = x.clone()
+    torch.testing.assert_close(gelu_of_temporary(kept, approximate), expected, rtol=0, atol=0)
+    assert torch.equal(kept, x)
+    with torch.no_grad():
+        assert gelu_of_temporary(kept, approximate) is kept
+    torch.testing.assert_close(kept, expected, rtol=0, atol=0)

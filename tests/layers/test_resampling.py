@@ -1,0 +1,41 @@
+"""Position embeddings and weights of a map on another map."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from soft_vit.layers import resample_pos_embed
+from soft_vit.layers.attention.linformer import resample_projection
+from soft_vit.layers.attention.synthesizer import resample_map
+
+
+def test_position_embedding_on_its_own_grid_is_itself():
+    pos_embed = torch.randn(1, 1 + 63, 5)
+    assert resample_pos_embed(pos_embed, (7, 9), (7, 9), 1) is pos_embed
+
+
+def test_resampled_position_embedding():
+    """Bilinear with half-pixel centres: a ramp stays one inside, and the class token keeps its slot."""
+    ramp = torch.arange(8.0).repeat(6, 1).reshape(1, 48, 1)
+    pos_embed = torch.cat([torch.full((1, 1, 1), 100.0), ramp], dim=1)
+    resampled = resample_pos_embed(pos_embed, (6, 8), (9, 16), 1)
+    assert resampled.shape == (1, 1 + 9 * 16, 1)
+    assert resampled[0, 0] == 100
+    row = resampled[0, 1:, 0].reshape(9, 16)[4]
+    torch.testing.assert_close(row[1:-1], torch.arange(14) * 0.5 + 0.25)
+
+
+@pytest.mark.parametrize(
+    "resample",
+    [
+        lambda weight, size: resample_pos_embed(weight.flatten(2).mT, (6, 8), size).mT.unflatten(2, size),
+        resample_map,
+        # Here to twice the tokens, so entries are half as large.
+        lambda weight, size: 2 * resample_projection(weight, size),
+    ],
+    ids=["position embedding", "scores", "projection"],
+)
+def test_weights_are_resampled_in_double_precision(resample):
+    weight = torch.randn(1, 3, 6, 8, dtype=torch.float64)
+    expected = F.interpolate(weight, size=(6, 16), mode="bilinear", align_corners=False)
+    torch.testing.assert_close(resample(weight, (6, 16)), expected, rtol=1e-12, atol=1e-12)
