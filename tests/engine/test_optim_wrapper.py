@@ -10,13 +10,11 @@ import sys
 import pytest
 import timm
 import torch
-from mmengine.config import Config
 from mmengine.registry import OPTIM_WRAPPERS, DefaultScope
 from torch import nn
 
 import soft_vit  # noqa: F401  registers the models
 from soft_vit.engine import SafeOptimWrapper
-from soft_vit.engine.run import use_amp
 from soft_vit.ops import blocked_attention
 
 
@@ -105,22 +103,6 @@ def test_inverse_stays_in_single_precision(dtype, monkeypatch):
     for name, parameter in model.named_parameters():
         assert parameter.grad.isfinite().all(), name
         assert parameter.grad.any(), name
-
-
-@pytest.mark.parametrize(
-    ("own", "switched"),
-    [
-        ({}, {"dtype": "bfloat16"}),
-        ({"type": "OptimWrapper", "dtype": "float32"}, {"dtype": "bfloat16"}),
-        ({"type": "AmpOptimWrapper", "loss_scale": 8.0}, {"dtype": "bfloat16"}),
-        ({"type": "mmengine.optim.AmpOptimWrapper", "dtype": "float16"}, {"dtype": "float16"}),
-        ({"dtype": "float16", "loss_scale": 8.0}, {"dtype": "float16", "loss_scale": 8.0}),
-    ],
-)
-def test_amp_keeps_float16(own, switched):
-    config = Config({"optim_wrapper": own})
-    use_amp(config)
-    assert config.optim_wrapper == {"type": "SafeOptimWrapper", **switched}
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,8 @@ from pathlib import Path
 import pytest
 import timm
 import torch
-from mmengine.config import Config
 
-from soft_vit.engine import TimmProgressClassifier, UserError, train
-from soft_vit.engine.run import runner_class
+from soft_vit.engine import TimmProgressClassifier, train
 from soft_vit.engine.safe_checkpoint import load_checkpoint_file
 
 DEMO = Path(__file__).parents[2] / "configs" / "demo" / "soft_pico_shapes.py"
@@ -107,19 +105,6 @@ def test_sharded_run_is_the_same_run(tmp_path):
 
     model = timm.create_model("soft_pico", num_classes=10, **SMALL)
     model.load_state_dict(saved["sharded"]["state_dict"])
-
-
-@pytest.mark.parametrize(
-    ("config", "name"),
-    [({}, "Runner"), ({"model_wrapper_cfg": None}, "Runner"), (SHARDED, "ShardedRunner")],
-)
-def test_the_line_in_the_config_chooses(config, name):
-    assert runner_class(Config(config)).__name__ == name
-
-
-def test_sharding_that_cannot_be_saved():
-    with pytest.raises(UserError, match="use ShardedDataParallel"):
-        runner_class(Config({"model_wrapper_cfg": dict(type="MMFullyShardedDataParallel")}))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from mmengine.config import Config
 
 from soft_vit.engine import UserError, train
 from soft_vit.engine.atomic_storage import AtomicBackend
-from soft_vit.engine.run import TrainResult, prepare
 from soft_vit.engine.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.shapes_dataset import ShapesDataset
 
@@ -105,26 +104,6 @@ def test_resuming_at_the_end_of_the_last_epoch_validates(tmp_path):
     assert train(DEMO, work_dir=tmp_path, options=BY_EPOCH, resume="auto").top1 is not None
 
 
-@pytest.mark.parametrize(
-    ("given", "chosen"),
-    [
-        ({}, "ExactEpochLoop"),
-        ({"train_cfg": {"_delete_": True, "by_epoch": False, "max_iters": 5}}, "ExactIterLoop"),
-        ({"train_cfg": {"_delete_": True, "type": "EpochBasedTrainLoop", "max_epochs": 5}}, "EpochBasedTrainLoop"),
-    ],
-)
-def test_which_loop(given, chosen):
-    cfg = prepare(DEMO, options=given)
-    assert cfg.train_cfg.type == chosen
-    assert "by_epoch" not in cfg.train_cfg
-
-
-def test_workers_are_shielded_where_there_are_any():
-    cfg = prepare(DEMO, options={"train_dataloader.num_workers": 2})
-    assert cfg.train_dataloader.worker_init_fn.type == "shield_worker"
-    assert "worker_init_fn" not in cfg.val_dataloader
-
-
 def test_batch_sampler_is_refused(tmp_path):
     options = {**BY_EPOCH, "train_dataloader.batch_sampler": {"type": "BatchSampler"}}
     with pytest.raises(UserError, match=r"train_dataloader\.batch_sampler is set"):
@@ -152,19 +131,6 @@ def test_checkpoint_of_another_run_is_no_result(tmp_path):
     assert train(DEMO, work_dir=tmp_path, validate=False, options=nothing).checkpoint is None
     again = train(DEMO, work_dir=tmp_path, validate=False, options=nothing, resume="auto")
     assert again.checkpoint == first.checkpoint
-
-
-@pytest.mark.parametrize(
-    ("metrics", "images", "sentence"),
-    [
-        ({"accuracy/top1": 50.0}, 4, "Final top-1 accuracy: 50.00 % on 4 held-out images."),
-        ({"mIoU": 0.5}, 4, "Final metrics on 4 held-out images: mIoU 0.5000."),
-        ({}, 4, "Training ended; the last validation, on 4 held-out images, gave no metrics."),
-        ({}, 0, "Training ended without validation."),
-    ],
-)
-def test_last_sentence(metrics, images, sentence):
-    assert str(TrainResult(metrics, images, None, Path())) == sentence
 
 
 def test_old_checkpoints_go_after_the_next_is_there(tmp_path, monkeypatch):
