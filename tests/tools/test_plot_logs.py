@@ -1,17 +1,15 @@
 """tools/plot_logs.py: files, and mistakes in a sentence."""
 
-import json
 import sys
 
 import pytest
+from run_logs import write_log
 
 
 @pytest.fixture
 def plot_logs(tool, monkeypatch, tmp_path):
     for name in ("first", "second"):
-        log = tmp_path / name / "20260101_000000" / "vis_data" / "scalars.json"
-        log.parent.mkdir(parents=True)
-        log.write_text("".join(json.dumps({"loss": 1 / i, "iter": i, "step": i}) + "\n" for i in (1, 2, 3)))
+        write_log(tmp_path / name, "20260101_000000", [{"loss": 1 / i, "iter": i, "step": i} for i in (1, 2, 3)])
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: str) -> None:
