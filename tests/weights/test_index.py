@@ -1,19 +1,16 @@
 """The index of recorded weights: what it takes, what it refuses in one sentence, and what is written from it."""
 
 import json
-import runpy
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import timm
-import yaml
 
 from soft_vit.models.soft import MODELS
 from soft_vit.weights import Entry, Metric, add_entry, load_index
 from soft_vit.weights.files import sha256_of
 from soft_vit.weights.folders import INDEX_FILE, RESOURCES
-from soft_vit.weights.tables import metafile, readme_table
 
 ROOT = Path(__file__).parents[2]
 GOOD = {"model": "soft_tiny", "tag": "ours_in1k", "file": "soft_tiny.pth"}
@@ -150,26 +147,3 @@ class TestShippedIndex:
         assert "/" not in text.replace("accuracy/", "").replace("newton_residual/", "")
         last = json.loads(text.splitlines()[-1])
         assert last["accuracy/top1"] == self.entries[0].metrics[0].value
-
-    def test_metafile(self):
-        text = (ROOT / "model-index.yml").read_text()
-        assert text == metafile(self.entries), "run python tools/write_model_index.py"
-        models = yaml.safe_load(text)["Models"]
-        assert [model["Name"] for model in models] == [entry.name for entry in self.entries]
-        assert all(model["Weights"] for model in models)
-
-    @pytest.mark.parametrize("page", ["README.md", "checkpoints/README.md"])
-    def test_tables(self, page):
-        table = readme_table(self.entries)
-        assert table in (ROOT / page).read_text(), "put what python tools/write_model_index.py prints into it"
-        rows = table.splitlines()[2:]
-        assert len(rows) == sum(max(len(entry.metrics), 1) for entry in self.entries)
-        assert all(("published" in row) != ("measured" in row) for row in rows if "|  |" not in row)
-
-    def test_tool(self, tmp_path, capsys):
-        tool = runpy.run_path(str(ROOT / "tools" / "write_model_index.py"))["main"]
-        tool(["--out", str(tmp_path / "model-index.yml")])
-        assert capsys.readouterr().out == readme_table(self.entries)
-        assert (tmp_path / "model-index.yml").read_text() == metafile(self.entries)
-        with pytest.raises(SystemExit, match="error: There is no index of weights"):
-            tool(["--index", str(tmp_path / "nowhere.json")])
