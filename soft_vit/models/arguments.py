@@ -5,7 +5,7 @@ from typing import Any
 
 from timm.layers import to_2tuple
 
-from soft_vit.layers import attention_options
+from soft_vit.layers import attention_class, attention_options
 from soft_vit.ops.choices import check_choice
 
 STAGE4_KINDS = ("softmax", "soft")
@@ -58,14 +58,27 @@ def stage_attentions(attention: str | Sequence[str], stage4: str | None, num_sta
     return tuple(attention)
 
 
-def split_attn_options(
-    classes: Sequence[type], options: dict[str, Any], defaults: dict[str, Any]
-) -> list[dict[str, Any]]:
-    """For every stage the options, and before them the defaults, that its attention has.
+def choose_class_token(class_token: bool | None, last: str) -> bool:
+    """Whether the last stage has a class token: as given, by default where its attention has a place for one.
 
-    UnknownOptionError for an option that none of them has; a default that none has is left out.
+    ValueError for one among the tokens of an attention that needs them on a full map. last: the attention's name.
     """
-    known = [attention_options(cls) for cls in classes]
+    needs_grid = attention_class(last).needs_grid
+    if class_token and needs_grid:
+        raise ValueError(
+            f"The attention {last!r} of the last stage needs its tokens on a full map; use class_token=False and "
+            f"global_pool='avg'."
+        )
+    return not needs_grid if class_token is None else class_token
+
+
+def split_attn_options(kinds: Sequence[str], options: dict[str, Any], defaults: dict[str, Any]) -> list[dict[str, Any]]:
+    """For every stage the options, and before them the defaults, that its attention has; kinds: of all stages.
+
+    UnknownOptionError for an option that none of them has; a default that none has is left out. The exact Gaussian
+    attention that ends a normalised pyramid is normalised too, unless the options say otherwise.
+    """
+    known = [attention_options(attention_class(kind)) for kind in kinds]
     for name in options:
         if not any(name in accepted for accepted in known):
             choices = sorted(set().union(*known))
@@ -73,4 +86,7 @@ def split_attn_options(
                 f"{name!r} is no option of this model or of its attentions; the attentions have {', '.join(choices)}."
             )
     given = {**defaults, **options}
-    return [{name: value for name, value in given.items() if name in accepted} for accepted in known]
+    stages = [{name: value for name, value in given.items() if name in accepted} for accepted in known]
+    if kinds[-1] == "gaussian" and "soft_norm" in kinds:
+        stages[-1].setdefault("normalize", True)
+    return stages

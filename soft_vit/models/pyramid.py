@@ -33,7 +33,14 @@ from soft_vit.layers import (
     attention_class,
 )
 from soft_vit.layers.untouched import has_hooks
-from soft_vit.models.arguments import check_image_size, check_stages, rising_rates, split_attn_options, stage_attentions
+from soft_vit.models.arguments import (
+    check_image_size,
+    check_stages,
+    choose_class_token,
+    rising_rates,
+    split_attn_options,
+    stage_attentions,
+)
 from soft_vit.models.checkpoint import fit_state_dict, load_pretrained
 from soft_vit.models.stage import PyramidStage, stage_grids
 from soft_vit.ops.choices import check_choice
@@ -131,18 +138,8 @@ class PyramidViT(nn.Module):
             raise ValueError(f"in_chans={in_chans} and stem_width={stem_width} must be positive, such as 3 and 32.")
         check_choice("drop_path_mode", drop_path_mode, DROP_PATH_MODES)
         kinds = stage_attentions(attention, stage4, num_stages)
-        classes = [attention_class(kind) for kind in kinds]
         rates = {"attn_drop": attn_drop_rate, "proj_drop": proj_drop_rate}
-        stage_options = split_attn_options(classes, attn_options, defaults=rates)
-        if kinds[-1] == "gaussian" and "soft_norm" in kinds:
-            stage_options[-1].setdefault("normalize", True)
-        if class_token is None:
-            class_token = not classes[-1].needs_grid
-        elif class_token and classes[-1].needs_grid:
-            raise ValueError(
-                f"The attention {kinds[-1]!r} of the last stage needs its tokens on a full map; "
-                f"use class_token=False and global_pool='avg'."
-            )
+        stage_options = split_attn_options(kinds, attn_options, defaults=rates)
 
         self.img_size = check_image_size(img_size)
         self.bottleneck_img_size = None
@@ -158,7 +155,7 @@ class PyramidViT(nn.Module):
         self.attention = kinds
         self.depths = tuple(depths)
         self.embed_dims = tuple(embed_dims)
-        self.has_class_token = class_token
+        self.has_class_token = choose_class_token(class_token, kinds[-1])
         self.skip_unread = True
         self.num_features = self.head_hidden_size = embed_dims[-1]
         self.feature_info = [
@@ -173,10 +170,13 @@ class PyramidViT(nn.Module):
             last = i == num_stages - 1
             feat_size = counted_grids[i] if "num_bottleneck" in stage_options[i] else grid
             block_class = PreNormBlock if last else partial(PostNormBlock, drop_path_mode=drop_path_mode)
+            make_attention = partial(
+                attention_class(kinds[i]), dim, num_heads[i], feat_size=feat_size, sr_ratio=sr_ratios[i]
+            )
             blocks = [
                 block_class(
                     dim,
-                    classes[i](dim, num_heads[i], feat_size=feat_size, sr_ratio=sr_ratios[i], **stage_options[i], **dd),
+                    make_attention(**stage_options[i], **dd),
                     mlp_ratio=mlp_ratios[i],
                     proj_drop=proj_drop_rate,
                     drop_path=rate,
@@ -195,7 +195,7 @@ class PyramidViT(nn.Module):
                     blocks,
                     embed_dim=dim,
                     grid_size=grid,
-                    class_token=last and class_token,
+                    class_token=last and self.has_class_token,
                     pos_drop=pos_drop_rate,
                     reversible=reversible,
                     **dd,
