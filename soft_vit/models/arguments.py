@@ -72,6 +72,23 @@ def choose_class_token(class_token: bool | None, last: str) -> bool:
     return not needs_grid if class_token is None else class_token
 
 
+def choose_bottleneck_img_size(
+    bottleneck_img_size: int | tuple[int, int] | None, num_bottleneck: int | None, img_size: tuple[int, int]
+) -> tuple[int, int] | None:
+    """The size of the images on whose maps num_bottleneck tokens are counted: as given, by default img_size.
+
+    None where their number follows from the map. ValueError for a size that nothing is counted at.
+    """
+    if num_bottleneck is not None:
+        return check_image_size(bottleneck_img_size or img_size)
+    if bottleneck_img_size is not None:
+        raise ValueError(
+            f"bottleneck_img_size={bottleneck_img_size} says where num_bottleneck tokens are counted, and there is no "
+            f"num_bottleneck; give both, or none."
+        )
+    return None
+
+
 def split_attn_options(kinds: Sequence[str], options: dict[str, Any], defaults: dict[str, Any]) -> list[dict[str, Any]]:
     """For every stage the options, and before them the defaults, that its attention has; kinds: of all stages.
 

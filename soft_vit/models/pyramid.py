@@ -36,6 +36,7 @@ from soft_vit.layers.untouched import has_hooks
 from soft_vit.models.arguments import (
     check_image_size,
     check_stages,
+    choose_bottleneck_img_size,
     choose_class_token,
     rising_rates,
     split_attn_options,
@@ -142,14 +143,8 @@ class PyramidViT(nn.Module):
         stage_options = split_attn_options(kinds, attn_options, defaults=rates)
 
         self.img_size = check_image_size(img_size)
-        self.bottleneck_img_size = None
-        if attn_options.get("num_bottleneck") is not None:
-            self.bottleneck_img_size = check_image_size(bottleneck_img_size or img_size)
-        elif bottleneck_img_size is not None:
-            raise ValueError(
-                f"bottleneck_img_size={bottleneck_img_size} says where num_bottleneck tokens are counted, and there is "
-                f"no num_bottleneck; give both, or none."
-            )
+        num_bottleneck = attn_options.get("num_bottleneck")
+        self.bottleneck_img_size = choose_bottleneck_img_size(bottleneck_img_size, num_bottleneck, self.img_size)
         self.in_chans = in_chans
         self.num_classes = num_classes
         self.attention = kinds
