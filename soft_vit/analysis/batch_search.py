@@ -22,11 +22,11 @@ def default_limit(device: str | torch.device, size: tuple[int, int]) -> int:
     return max(START, min(MOST_ON_GPU, MOST_ON_GPU * 224 * 224 // (size[0] * size[1])))
 
 
-def best_batch_size(seconds_of_step: Callable[[int], float], limit: int) -> int:
+def best_batch_size(seconds_of_step: Callable[[int], float], limit: int) -> int | None:
     """The batch with most images per second among 8, 16, 32 ... up to limit; a limit below 8 is the one candidate.
 
     seconds_of_step: the time of a step by its batch. The search ends where twice the batch gains less than 2 %, and
-    before the first batch for which a GPU has no memory. ValueError where it has none for the first.
+    before the first batch for which a GPU has no memory. None where it has none for the first.
     """
     rates: dict[int, float] = {}
     batch, previous = min(START, limit), 0.0
@@ -38,8 +38,4 @@ def best_batch_size(seconds_of_step: Callable[[int], float], limit: int) -> int:
         if rate < LEAST_GAIN * previous:
             break
         batch, previous = 2 * batch, rate
-    if not rates:
-        raise ValueError(
-            f"The GPU has no memory for a batch of {batch}; use a smaller max_batch_size, or smaller images."
-        )
-    return max(rates, key=rates.__getitem__)
+    return max(rates, key=rates.__getitem__, default=None)

@@ -96,13 +96,18 @@ def memory_source(device: str | torch.device) -> str:
     return "allocator's peak" if torch.device(device).type == "cuda" else "bytes of live tensors, counted"
 
 
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether an error says that the device has no memory left."""
+    # The CPU's allocator has no error of its own kind.
+    return isinstance(error, torch.cuda.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
+
+
 def unless_out_of_memory(work: Callable[[], Result]) -> Result | None:
     """What work() returns, or None where the device has no memory for it."""
     try:
         return work()
     except RuntimeError as error:
-        # The CPU's allocator has no error of its own kind.
-        if not isinstance(error, torch.cuda.OutOfMemoryError) and "DefaultCPUAllocator" not in str(error):
+        if not is_out_of_memory(error):
             raise
     # Not while the error is handled: it holds the frames, and with them the tensors, of the work that failed.
     torch.cuda.empty_cache()

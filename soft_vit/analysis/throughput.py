@@ -1,6 +1,6 @@
 """Images per second and memory of several models side by side, in one process."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from soft_vit.analysis.batch_search import best_batch_size, default_limit
-from soft_vit.analysis.memory import peak_memory
+from soft_vit.analysis.batch_search import START, best_batch_size, default_limit
+from soft_vit.analysis.memory import is_out_of_memory, peak_memory, unless_out_of_memory
 from soft_vit.analysis.timing import check_rounds, numbered, spread, time_in_turn
 from soft_vit.analysis.variants import create_variant
 from soft_vit.text_tables import markdown_table
@@ -24,14 +24,17 @@ Case = tuple[str, str]
 
 @dataclass
 class Timing:
-    """Images per second of one model in one mode: the median over rounds, and the quartiles; MB of a step, if asked."""
+    """Images per second of one model in one mode: the median over rounds, and the quartiles; MB of a step, if asked.
+
+    All figures are None where the device had no memory for a step.
+    """
 
     model: str
     mode: str
     batch_size: int
-    median: float
-    lower: float
-    upper: float
+    median: float | None
+    lower: float | None
+    upper: float | None
     memory_mb: float | None = None
 
 
@@ -56,7 +59,7 @@ def measure_throughput(
     training is forward, cross-entropy, backward; inference is a forward pass in inference mode. bf16 and fp16 run under
     autocast. batch_size auto: each model in each mode has its own, by `best_batch_size` up to max_batch_size, or up to
     `default_limit`. memory: the peak of a step beyond weights and input, by `peak_memory`; off a GPU not of compiled
-    models, whose tensors cannot be watched.
+    models, whose tensors cannot be watched. Where the device has no memory for a step, its figures are None.
 
     Raises ValueError for an unknown mode or name, a batch of no image, fewer than 3 rounds, or a model that fails.
     """
@@ -74,18 +77,25 @@ def measure_throughput(
         batches = _best_batch_sizes(cases, models, limit, size, device, dtype, progress)
     else:
         batches = dict.fromkeys(cases, batch_size)
-    images, labels = _data(max(batches.values(), default=0), size, device)
+    images, labels = _data(max(filter(None, batches.values()), default=0), size, device)
     timings = []
     with tqdm(total=len(cases) * (rounds + 1), disable=not progress, desc="benchmark", leave=False) as bar:
         for mode in modes:
             steps = {
                 name: partial(_step, mode, name, models[name], images[:batch], labels[:batch], dtype)
                 for (of_mode, name), batch in batches.items()
-                if of_mode == mode
+                if of_mode == mode and batch is not None
             }
-            for name, seconds in time_in_turn(steps, rounds, device, bar).items():
+            # The search for a batch has tried what it found.
+            able = steps if batch_size == "auto" else {name: step for name, step in steps.items() if _fits(step)}
+            seconds = time_in_turn(able, rounds, device, bar)
+            for name in (name for of_mode, name in cases if of_mode == mode):
                 batch = batches[mode, name]
-                rates = spread([batch / s for s in seconds])
+                if name not in able:
+                    timings.append(Timing(name, mode, batch or min(START, limit), None, None, None))
+                    bar.update(rounds + 1)
+                    continue
+                rates = spread([batch / s for s in seconds[name]])
                 # To count tensors makes a compiled model run eagerly, which holds more of them.
                 counts = memory and (on_gpu or "compiled" not in variants[name].split("+"))
                 peak = peak_memory(steps[name], device) / 2**20 if counts else None
@@ -116,8 +126,8 @@ def _best_batch_sizes(
     device: str | torch.device,
     dtype: torch.dtype,
     progress: bool,
-) -> dict[Case, int]:
-    """The batch of most images per second of each case, which is alone meanwhile."""
+) -> dict[Case, int | None]:
+    """The batch of most images per second of each case, which is alone meanwhile; None where none has memory."""
     batches = {}
     with tqdm(cases, disable=not progress, desc="batch sizes", leave=False) as bar:
         for mode, name in bar:
@@ -143,14 +153,28 @@ def _data(batch_size: int, size: tuple[int, int], device: str | torch.device) ->
 def throughput_table(timings: Sequence[Timing], memory: bool = False) -> str:
     """A Markdown table; the ratio is to the first model's median in the same mode; memory: whether it has a column."""
     rows = []
-    base: dict[str, float] = {}
+    base: dict[str, float | None] = {}
     for t in timings:
-        ratio = t.median / base.setdefault(t.mode, t.median)
-        rates = [f"{t.median:.1f}", f"{t.lower:.1f} - {t.upper:.1f}", f"{ratio:.2f}"]
+        first = base.setdefault(t.mode, t.median)
+        if t.median is None:
+            rows.append([t.mode, t.model, t.batch_size, "out of memory", "", "", *[""] * memory])
+            continue
+        ratio = "" if first is None else f"{t.median / first:.2f}"
+        rates = [f"{t.median:.1f}", f"{t.lower:.1f} - {t.upper:.1f}", ratio]
         peak = "not measured" if t.memory_mb is None else f"{t.memory_mb:.0f}"
         rows.append([t.mode, t.model, t.batch_size, *rates, *[peak] * memory])
     header = ["mode", "model", "batch", "images / s", "quartiles", "ratio", *["memory (MB)"] * memory]
     return markdown_table(header, rows)
+
+
+def _fits(step: Callable[[], None]) -> bool:
+    """Whether the device has memory for a step."""
+
+    def taken() -> bool:
+        step()
+        return True
+
+    return unless_out_of_memory(taken) is not None
 
 
 def _trains(model: nn.Module) -> bool:
@@ -165,9 +189,9 @@ def _step(mode: str, name: str, model: nn.Module, images: Tensor, labels: Tensor
     """One step of a model; ValueError in the place of what it says of images that it does not take."""
     try:
         _STEPS[mode](model, images, labels, dtype)
-    except torch.cuda.OutOfMemoryError:
-        raise
     except (AssertionError, RuntimeError) as error:
+        if is_out_of_memory(error):
+            raise
         height, width = images.shape[-2:]
         reason = str(error).partition("\n")[0]
         raise ValueError(f"{name} fails on images of {height} x {width} pixels ({reason}); leave it out.") from error

@@ -75,6 +75,27 @@ def test_each_case_has_its_own_best_batch(monkeypatch):
     }
 
 
+@pytest.mark.parametrize("batch_size", [3, "auto"])
+def test_a_model_without_memory_leaves_the_others_alone(batch_size, monkeypatch):
+    def step(mode, model, images, labels, dtype):
+        if mode == "training" and model is models["soft_norm_pico"]:
+            torch.empty(1 << 50)
+
+    models = {name: create_variant(name) for name in ("soft_norm_pico", "soft_pico")}
+    monkeypatch.setattr(throughput, "create_variant", lambda name, size: models[name])
+    monkeypatch.setattr(throughput, "_STEPS", {mode: partial(step, mode) for mode in MODES})
+    timings = measure_throughput(
+        list(models), batch_size=batch_size, max_batch_size=3, img_size=32, rounds=3, memory=True, progress=False
+    )
+    assert [(t.mode, t.model, t.batch_size, t.median is None) for t in timings] == [
+        (mode, name, 3, (mode, name) == ("training", "soft_norm_pico")) for mode in MODES for name in models
+    ]
+    rows = [[cell.strip() for cell in line.split("|")[4:-1]] for line in throughput_table(timings, True).splitlines()]
+    assert rows[-2] == ["out of memory", "", "", ""]
+    # Nothing is a ratio to what was not measured.
+    assert rows[-1][2] == ""
+
+
 def test_auto_for_real():
     (timing,) = measure_throughput(
         ["soft_pico"], batch_size="auto", max_batch_size=2, modes=["inference"], img_size=32, rounds=3, progress=False
