@@ -24,6 +24,7 @@ class ClassificationMetric(BaseMetric):
     topk: the k of each accuracy; one above the number of classes counts as that number. class_indices: the classes that
     images can have, where these are not all; predictions are restricted to them. confusion: keep the table
     `confusion_table`, `[C, C]`, images by true class (row) and predicted class (column), of class_indices where given.
+    prefix: stands in the place of `accuracy`, and before `cross_entropy` as well, to tell two metrics apart.
     Raises UserError (a ValueError) for no k or one below 1, and for an image of a class that class_indices leaves out.
 
     Every process sends sums, no predictions. A sampler that deals images out in turn, as DefaultSampler does, gives the
@@ -32,7 +33,6 @@ class ClassificationMetric(BaseMetric):
     The loss comes from probabilities in fp32, so that of one image ends at 87.3 (the smallest normal number).
     """
 
-    # MMEngine warns of a metric without a prefix; the names below are complete.
     default_prefix = "accuracy"
 
     def __init__(
@@ -96,8 +96,9 @@ class ClassificationMetric(BaseMetric):
     def compute_metrics(self, results: list[float]) -> dict[str, float]:
         """results: number of images, sum of the losses, and the number of hits for each k."""
         images, loss, *hits = results
-        accuracies = {f"accuracy/top{k}": 100 * hit / images for k, hit in zip(self.topk, hits, strict=True)}
-        return {**accuracies, "cross_entropy": loss / images}
+        accuracies = {f"{self.prefix}/top{k}": 100 * hit / images for k, hit in zip(self.topk, hits, strict=True)}
+        front = "" if self.prefix == self.default_prefix else f"{self.prefix}/"
+        return {**accuracies, f"{front}cross_entropy": loss / images}
 
     def _count_pairs(self, rows: Tensor) -> Tensor:
         """`confusion_table` of the images of all processes."""

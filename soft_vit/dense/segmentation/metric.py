@@ -27,12 +27,13 @@ class SegmentationMetric(BaseMetric):
     aAcc: share of the pixels that are given their class. A class that neither occurs nor is given has no IoU, one that
     does not occur has no Acc; means leave them out.
 
-    per_class: log the table of classes. confusion_table: after a test, pixels by true class (row) and predicted class
-    (column), int64 [C, C]. Every process sends counts, no label maps. A sampler that deals images out in turn, as
-    DefaultSampler does, gives the processes that come short images which others have counted; they are left out.
+    per_class: log the table of classes. prefix: stands before each name, to tell two metrics apart. confusion_table:
+    after a test, pixels by true class (row) and predicted class (column), int64 [C, C]. Every process sends counts, no
+    label maps. A sampler that deals images out in turn, as DefaultSampler does, gives the processes that come short
+    images which others have counted; they are left out.
     """
 
-    # MMEngine warns of a metric without a prefix; the names below are complete.
+    # MMEngine warns of a metric without a prefix; these names have none by default.
     default_prefix = "segmentation"
 
     def __init__(self, per_class: bool = True, **kwargs: Any) -> None:
@@ -72,10 +73,11 @@ class SegmentationMetric(BaseMetric):
     def compute_metrics(self, results: Tensor) -> dict[str, float]:
         """results: pixels by true and predicted class, int64 [C, C]."""
         iou, acc, overall = scores_of(results)
+        front = "" if self.prefix == self.default_prefix else f"{self.prefix}/"
         return {
-            "mIoU": 100 * iou.nanmean().item(),
-            "mAcc": 100 * acc.nanmean().item(),
-            "aAcc": 100 * overall.item(),
+            f"{front}mIoU": 100 * iou.nanmean().item(),
+            f"{front}mAcc": 100 * acc.nanmean().item(),
+            f"{front}aAcc": 100 * overall.item(),
         }
 
 

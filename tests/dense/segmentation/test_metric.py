@@ -72,6 +72,13 @@ def test_counts_stay_exact_beyond_float32():
     assert metric.confusion_table.tolist() == [[2**24, 0], [1, 0]]
 
 
+def test_prefix_stands_before_each_name():
+    metric = metric_of(2, prefix="again")
+    zeros = np.zeros((2, 2), dtype=np.uint8)
+    metric.process(None, [sample(zeros, zeros)])
+    assert metric.evaluate(1) == {"again/mIoU": 100, "again/mAcc": 100, "again/aAcc": 100}
+
+
 def test_an_image_that_another_process_has_counted_is_left_out():
     """A sampler fills up the last round, so that a process can see more images than its share."""
     metric = metric_of(2)
