@@ -2,8 +2,8 @@
 
 A pickle names functions to call. torch.load(weights_only=True) calls only those on an allow-list; MMEngine's
 checkpoints need a few more, because they hold HistoryBuffer objects and NumPy arrays. One of those is `getattr`, by
-which a HistoryBuffer stores its methods; the real one on the list would let a crafted file reach anything, so a guarded
-one takes its place.
+which a HistoryBuffer stores its methods and OneCycleLR its curve; the real one on the list would let a crafted file
+reach anything, so a guarded one takes its place.
 """
 
 import hashlib
@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import torch
 from mmengine.logging import HistoryBuffer
+from mmengine.optim.scheduler.param_scheduler import OneCycleParamScheduler
 from mmengine.runner import CheckpointLoader
 
 from soft_vit.engine.errors import UserError, as_user_error
@@ -29,7 +30,10 @@ from soft_vit.weights.transport import is_safe
 
 __all__ = ["install", "load_checkpoint_file"]
 
-_BUFFER_METHODS = ("min", "max", "mean", "current")
+_METHODS = {
+    HistoryBuffer: ("min", "max", "mean", "current"),
+    OneCycleParamScheduler: ("_annealing_cos", "_annealing_linear"),
+}
 # Sources that MMEngine offers beside plain files and addresses; each reads pickles its own way.
 _REFUSED_SCHEMES = (
     "pavi://",
@@ -43,10 +47,10 @@ _REFUSED_SCHEMES = (
 )
 
 
-def _buffer_method(owner: Any, name: str) -> Callable:
-    if owner is not HistoryBuffer or name not in _BUFFER_METHODS:
+def _method(owner: Any, name: str) -> Callable:
+    if not isinstance(owner, type) or name not in _METHODS.get(owner, ()):
         raise pickle.UnpicklingError(f"the file asks for getattr({owner!r}, {name!r})")
-    return getattr(HistoryBuffer, name)
+    return getattr(owner, name)
 
 
 def _bytes_of(text: Any, encoding: str) -> bytes:
@@ -56,7 +60,7 @@ def _bytes_of(text: Any, encoding: str) -> bytes:
 
 
 # The unpickler looks a function up by the name that the file uses.
-_buffer_method.__module__, _buffer_method.__name__, _buffer_method.__qualname__ = "builtins", "getattr", "getattr"
+_method.__module__, _method.__name__, _method.__qualname__ = "builtins", "getattr", "getattr"
 # By which bytes are written, and NumPy's numbers hold some; torch allows it from 2.5 on.
 _bytes_of.__module__, _bytes_of.__name__, _bytes_of.__qualname__ = "_codecs", "encode", "encode"
 
@@ -64,8 +68,8 @@ _bytes_of.__module__, _bytes_of.__name__, _bytes_of.__qualname__ = "_codecs", "e
 def _allowed() -> list:
     numpy_core = np._core if hasattr(np, "_core") else np.core
     return [
-        HistoryBuffer,
-        _buffer_method,
+        *_METHODS,
+        _method,
         _bytes_of,
         numpy_core.multiarray._reconstruct,
         numpy_core.multiarray.scalar,

@@ -10,6 +10,7 @@ import pytest
 import timm
 import torch
 from mmengine.logging import HistoryBuffer
+from mmengine.optim import OneCycleLR
 from mmengine.runner import CheckpointLoader, load_checkpoint
 from safetensors.torch import save_file
 
@@ -41,6 +42,7 @@ def attacks(target: Path) -> dict[str, object]:
         "mkdir": Call(os.mkdir, str(target)),
         "eval": Call(eval, f"__import__('os').mkdir({str(target)!r})"),
         "getattr of a class": Call(getattr, HistoryBuffer, "__init__"),
+        "getattr of a schedule": Call(getattr, OneCycleLR, "build_iter_from_epoch"),
         "getattr of a function": Call(getattr, os.mkdir, "__self__"),
         "getattr of builtins": Call(getattr, Call(getattr, HistoryBuffer, "mean"), "__globals__"),
     }
@@ -100,6 +102,14 @@ def test_no_reader_runs_a_crafted_file(tmp_path, reader, key):
     assert not target.exists()
     assert "checkpoint" in str(caught.value)
     assert isinstance(caught.value, ValueError) or reader.startswith("timm:")
+
+
+@pytest.mark.parametrize("strategy", ["cos", "linear"])
+def test_schedule_that_keeps_its_curve(tmp_path, strategy):
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    state = OneCycleLR(optimizer, eta_max=1.0, total_steps=5, anneal_strategy=strategy).state_dict()
+    torch.save({"param_schedulers": [state]}, tmp_path / "epoch_1.pth")
+    assert load_checkpoint_file(tmp_path / "epoch_1.pth")["param_schedulers"] == [state]
 
 
 def test_newest_checkpoint_that_is_crafted_is_passed_over(tmp_path, capsys):
