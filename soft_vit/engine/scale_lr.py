@@ -11,13 +11,13 @@ def scale_learning_rate(runner: Runner) -> None:
     """Scale the learning rate of a run that has not begun, if `auto_scale_lr.enable` says so, and log it.
 
     The factor is the images in a step of the optimizer, over all processes and accumulated batches, divided by
-    `auto_scale_lr.base_batch_size`. It also multiplies the floors `eta_min` of schedulers, which are learning rates;
-    warm-up factors are relative to it. Raises UserError (a ValueError) without a base batch.
+    `auto_scale_lr.base_batch_size`. It also multiplies the bounds `eta_min` and `eta_max` of schedulers, which are
+    learning rates; warm-up factors are relative to it. Raises UserError (a ValueError) without a base batch.
     """
     rule = runner.auto_scale_lr or {}
     if not rule.get("enable", False):
         return
-    # MMEngine's own rule would scale again; it leaves out accumulated batches and the floors.
+    # MMEngine's own rule would scale again; it leaves out accumulated batches and the bounds.
     runner.auto_scale_lr = None
     base = rule.get("base_batch_size")
     if not base:
@@ -34,8 +34,11 @@ def scale_learning_rate(runner: Runner) -> None:
     before = optimizer["lr"]
     optimizer["lr"] = before * total / base
     for scheduler in _schedulers(runner.param_schedulers):
-        if scheduler["type"].endswith("LR") and "eta_min" in scheduler:
-            scheduler["eta_min"] *= total / base
+        for bound in {"eta_min", "eta_max"} & scheduler.keys() if scheduler["type"].endswith("LR") else ():
+            # One for each parameter group, or one for all.
+            value = scheduler[bound]
+            many = isinstance(value, list | tuple)
+            scheduler[bound] = [one * total / base for one in value] if many else value * total / base
     parts = f"{runner.world_size} processes x {batch} images" + (f" x {accumulated} batches" if accumulated > 1 else "")
     runner.logger.info(
         f"The learning rate is {optimizer['lr']:g}: the global batch is {total} ({parts}), and the config's "

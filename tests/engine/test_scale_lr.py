@@ -19,6 +19,8 @@ def a_run(processes: int = 1, batch: int | dict = 4, rule: dict | None = None, *
         param_schedulers=[
             {"type": "LinearLR", "start_factor": 0.05},
             {"type": "CosineAnnealingLR", "eta_min": 1e-5},
+            {"type": "OneCycleLR", "eta_max": 1e-2},
+            {"type": "OneCycleLR", "eta_max": [1e-2, 1e-3]},
             {"type": "CosineAnnealingParamScheduler", "param_name": "weight_decay", "eta_min": 0.3},
         ],
         logger=SimpleNamespace(info=said.append),
@@ -42,13 +44,15 @@ def a_run(processes: int = 1, batch: int | dict = 4, rule: dict | None = None, *
         (a_run(rule={"enable": False, "base_batch_size": 16}), None, None),
     ],
 )
-def test_lr_and_floor(run, factor, sentence):
+def test_lr_and_bounds(run, factor, sentence):
     scale_learning_rate(run)
     factor_or_one = factor or 1
     assert run.optim_wrapper["optimizer"]["lr"] == pytest.approx(1e-3 * factor_or_one, rel=1e-12)
-    warm_up, cosine, decay = run.param_schedulers
+    warm_up, cosine, cycle, cycles, decay = run.param_schedulers
     assert warm_up == {"type": "LinearLR", "start_factor": 0.05}
     assert cosine["eta_min"] == pytest.approx(1e-5 * factor_or_one, rel=1e-12)
+    assert cycle["eta_max"] == pytest.approx(1e-2 * factor_or_one, rel=1e-12)
+    assert cycles["eta_max"] == pytest.approx([1e-2 * factor_or_one, 1e-3 * factor_or_one], rel=1e-12)
     assert decay["eta_min"] == 0.3
     assert len(run.said) == (factor is not None)
     if factor is not None:
