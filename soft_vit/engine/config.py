@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
+from mmengine.registry import Registry
 from mmengine.runner import Runner
 
 from soft_vit.engine.errors import UserError, one_line
 from soft_vit.extras import extra_of
 from soft_vit.weights.folders import RESOURCES
 
-__all__ = ["apply_options", "check_keys", "load_config", "timm_model_of", "type_name"]
+__all__ = ["apply_options", "check_keys", "load_config", "require_registered", "timm_model_of", "type_name"]
 
 # Read by Runner from its cfg, or by MMEngine while it reads the file, beside Runner's own arguments.
 _OTHER_KEYS = {
@@ -112,6 +113,30 @@ def _with_names(config: Config) -> Config:
 def type_name(entry: Mapping[str, Any]) -> str:
     """The class that an entry of a config names, without the scope of a registry or the path of a module before it."""
     return str(entry.get("type", "")).rpartition(".")[2]
+
+
+def require_registered(config: Config, place: str, registry: Registry) -> None:
+    """Refuse a `type` at a place of a config that its registry does not hold, where MMEngine would go on with None.
+
+    place: dotted; nothing need be there. Raises UserError (a ValueError).
+    """
+    entry: Any = config
+    for key in place.split("."):
+        entry = (entry.get(key) if isinstance(entry, Mapping | Config) else None) or {}
+    name = entry.get("type") if isinstance(entry, Mapping) else None
+    if not isinstance(name, str):
+        return
+    # A child of the registry holds what mmpretrain, for one, adds to it.
+    child = registry.children.get(config.get("default_scope"), registry)
+    if child.get(name) is not None:
+        return
+    names = {**registry.module_dict, **child.module_dict}
+    alike = difflib.get_close_matches(name, names, n=1)
+    advice = f"did you mean {alike[0]!r}" if alike else f"choose one of {', '.join(sorted(names))}"
+    raise UserError(
+        f"{place}.type is {name!r}, which is not in the registry of {registry.name}s; {advice}, or import the module "
+        "that registers it by custom_imports."
+    )
 
 
 def apply_options(config: Config, options: dict | None) -> Config:

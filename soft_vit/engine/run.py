@@ -3,27 +3,32 @@
 import errno
 import itertools
 import os
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from mmengine.config import Config
 from mmengine.hooks import Hook
+from mmengine.registry import FUNCTIONS, OPTIMIZERS
 from mmengine.runner import Runner
 
 from soft_vit.engine.batch_position_hook import BatchPositionHook
 from soft_vit.engine.checkpoint_hook import find_newest_checkpoint
 from soft_vit.engine.checkpoint_match import CheckpointMatchHook
-from soft_vit.engine.config import apply_options, check_keys, load_config, type_name
+from soft_vit.engine.config import apply_options, check_keys, load_config, require_registered, type_name
 from soft_vit.engine.data_checks import ClassCountHook, fill_data_root
-from soft_vit.engine.errors import UserError, one_line
+from soft_vit.engine.errors import UserError, in_worker, one_line
 from soft_vit.engine.finetune import StartWeightsHook
 from soft_vit.engine.scale_lr import scale_learning_rate
+from soft_vit.engine.schedule_hook import ScheduleEndHook
 from soft_vit.engine.step_seed_hook import StepSeedHook
 from soft_vit.engine.stop_hook import StopHook
 from soft_vit.engine.train_loop import ExactEpochLoop, ExactIterLoop
+from soft_vit.weights.files import write_atomically
 
 __all__ = ["LAUNCHERS", "TrainResult", "prepare", "train"]
 
@@ -65,23 +70,49 @@ class TrainResult:
 
 
 class StartHook(Hook):
-    """Knows whether the run has begun: until then, an error comes from the config."""
+    """Knows what a run does for the first time: an error there comes from the config, or from what it names.
 
-    begun = False
+    doing: what that is, None while nothing is. log_dir: where the run keeps its logs, once it has begun.
+    """
+
+    # After what the other hooks do with the first batch.
+    priority = "LOWEST"
+
+    def __init__(self) -> None:
+        self.doing: str | None = "building"
+        self.log_dir = Path()
+        self._validated = False
+
+    def before_run(self, runner: Runner) -> None:
+        self.log_dir = Path(runner.log_dir)
 
     def before_train(self, runner: Runner) -> None:
-        self.begun = True
+        self.doing = "the first training step"
+
+    def after_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
+        self.doing = None
+
+    def before_val_epoch(self, runner: Runner) -> None:
+        self.doing = None if self._validated else "the first validation"
+
+    def after_val_epoch(self, runner: Runner, metrics: dict | None = None) -> None:
+        self.doing, self._validated = None, True
 
     def before_test(self, runner: Runner) -> None:
-        self.begun = True
+        self.doing = "the test"
 
 
 @contextmanager
 def config_errors(start: StartHook, config: Config) -> Iterator[None]:
-    """Turn an error while objects are built from a config into one sentence."""
+    """Turn an error while objects are built from a config, or first used, into one sentence.
+
+    What is behind an error of the second kind stands in a file among the logs, because it may be in a user's own code.
+    """
     try:
         yield
-    except (UserError, FileNotFoundError):
+    except (UserError, FileNotFoundError) as error:
+        if in_worker(error):
+            raise UserError(f"{one_line(error)}.") from error
         raise
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
@@ -89,12 +120,19 @@ def config_errors(start: StartHook, config: Config) -> Iterator[None]:
         raise UserError(
             f"The disk is full ({error}); make room, then go on with --resume from the last checkpoint."
         ) from error
-    except (ValueError, KeyError, TypeError, AttributeError, AssertionError, ImportError, RuntimeError) as error:
-        if start.begun:
+    except (ValueError, LookupError, TypeError, AttributeError, AssertionError, ImportError, RuntimeError) as error:
+        if start.doing is None:
             raise
+        what = f"{type(error).__name__}: {one_line(error)}"
+        if start.doing == "building":
+            raise UserError(
+                f"The config {config.filename} cannot be built ({what}); correct the config or the option that sets it."
+            ) from error
+        file = start.log_dir / "traceback.txt"
+        write_atomically(file, traceback.format_exc().encode())
         raise UserError(
-            f"The config {config.filename} cannot be built ({type(error).__name__}: {one_line(error)}); "
-            "correct the config or the option that sets it."
+            f"The config {config.filename} fails in {start.doing} ({what}); correct the config, the data or the code "
+            f"that {file} names."
         ) from error
 
 
@@ -141,9 +179,14 @@ def _use_exact_loop(cfg: Config) -> None:
 
 
 def _fit_loaders(cfg: Config) -> None:
-    """Workers that outlive a notice to stop, and nothing asked for workers or a GPU that are not there."""
+    """Workers that outlive a notice to stop, and nothing asked for workers or a GPU that are not there.
+
+    Raises UserError (a ValueError) for the name of a function that there is not.
+    """
     for split in ("train", "val", "test"):
         loader = cfg.get(f"{split}_dataloader") or {}
+        for function in ("collate_fn", "worker_init_fn"):
+            require_registered(cfg, f"{split}_dataloader.{function}", FUNCTIONS)
         if loader.get("num_workers", 0) > 0:
             loader.setdefault("worker_init_fn", {"type": "shield_worker"})
         elif loader.get("persistent_workers"):
@@ -245,6 +288,7 @@ def train(
     written.
     """
     cfg = prepare(config, work_dir, options, launcher)
+    require_registered(cfg, "optim_wrapper.optimizer", OPTIMIZERS)
     if amp:
         use_amp(cfg)
     if auto_scale_lr:
@@ -259,7 +303,7 @@ def train(
     match = CheckpointMatchHook(exact=True) if cfg.get("resume") else StartWeightsHook()
     with config_errors(start, cfg), stop:
         runner = runner_class(cfg).from_cfg(cfg)
-        for hook in (start, match, StepSeedHook(), BatchPositionHook(), ClassCountHook(), stop):
+        for hook in (start, match, StepSeedHook(), BatchPositionHook(), ClassCountHook(), ScheduleEndHook(), stop):
             runner.register_hook(hook)
         scale_learning_rate(runner)
         runner.train()
