@@ -17,7 +17,7 @@ import soft_vit  # noqa: F401 - registers the models
 from soft_vit.analysis.bandwidth import copy_bandwidth
 from soft_vit.analysis.batch_search import MOST_ON_CPU, MOST_ON_GPU
 from soft_vit.analysis.inverse_benchmark import INVERSES, measure_inverse
-from soft_vit.analysis.machine import machine_description, require_device
+from soft_vit.analysis.machine import machine_description, require_device, use_threads
 from soft_vit.analysis.operator_benchmark import OPERATORS, measure_operator, operator_table, slope_table
 from soft_vit.analysis.sides import height_and_width
 from soft_vit.analysis.throughput import MODES, measure_throughput, throughput_table
@@ -117,9 +117,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error("--max-batch-size is for --batch-size auto; leave it out.")
     if args.bandwidth and (of_inverse or not args.op):
         parser.error("--bandwidth is for --op with forms of the operator; leave it out.")
-    if args.threads:
-        torch.set_num_threads(args.threads)
     try:
+        use_threads(args.threads)
         require_device(args.device)
         if args.csv:
             require_place(args.csv)

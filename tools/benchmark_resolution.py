@@ -4,11 +4,10 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-import timm
 import torch
 
-import soft_vit  # noqa: F401  registers the models
-from soft_vit.analysis.machine import machine_description
+from soft_vit.analysis.machine import machine_description, use_threads
+from soft_vit.analysis.pyramid import require_pyramid
 from soft_vit.analysis.resolution import FORMS, measure_resolutions, resolution_table, slopes_table
 from soft_vit.analysis.sides import height_and_width
 from soft_vit.weights.files import require_place, write_atomically
@@ -26,15 +25,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, help="CPU threads; all by default")
     parser.add_argument("--out", type=Path, metavar="FILE", help="Markdown file to write the tables to, too")
     args = parser.parse_args(argv)
-    if args.threads:
-        torch.set_num_threads(args.threads)
-    if not timm.is_model(args.model):
-        parser.exit(1, f"error: There is no model {args.model}; timm.list_models() lists those there are.\n")
     try:
         sizes = [height_and_width([int(side) for side in size.split("x")]) for size in args.sizes]
     except ValueError:
         parser.error(f"--sizes has {' '.join(args.sizes)}; give sides such as 224, or 800x1333.")
     try:
+        require_pyramid(args.model)
+        use_threads(args.threads)
         if args.out:
             require_place(args.out)
         costs = measure_resolutions(

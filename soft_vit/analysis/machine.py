@@ -6,7 +6,7 @@ from pathlib import Path
 import timm
 import torch
 
-__all__ = ["machine_description", "require_device"]
+__all__ = ["machine_description", "require_device", "use_threads"]
 
 
 def require_device(device: str | torch.device) -> None:
@@ -16,6 +16,15 @@ def require_device(device: str | torch.device) -> None:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise ValueError(f"There is no device {str(device)!r} here; give one such as cpu or cuda.") from error
+
+
+def use_threads(count: int | None) -> None:
+    """Compute on so many threads of the CPU, with None on as many as torch does; ValueError below 1."""
+    if count is None:
+        return
+    if count < 1:
+        raise ValueError(f"The number of threads is {count}; give at least 1.")
+    torch.set_num_threads(count)
 
 
 def machine_description(device: str | torch.device = "cpu") -> str:

@@ -10,6 +10,7 @@ from torch import nn
 from soft_vit.analysis.naive import naive_formulation
 from soft_vit.layers.attention.soft import SoftAttention
 from soft_vit.models.folding import fold_batch_norm
+from soft_vit.models.names import require_known
 from soft_vit.ops.choices import BACKENDS
 
 
@@ -55,8 +56,7 @@ def create_variant(name: str, img_size: tuple[int, int] | None = None, **kwargs:
     model or a variant that there is not, and for two of `FORMS`.
     """
     model_name, *variants = name.split("+")
-    if not timm.is_model(model_name):
-        raise ValueError(f"There is no model {model_name}; timm.list_models() lists those there are.")
+    require_known(model_name)
     if unknown := set(variants) - set(VARIANTS):
         raise ValueError(f"{name} has no variant {min(unknown)}; after a + stand {', '.join(VARIANTS)}.")
     if len(forms := set(variants) & set(FORMS)) > 1:

@@ -41,7 +41,7 @@ def test_capped_attentions_have_as_many_bottleneck_tokens_at_any_size():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("soft_pic", "There is no model soft_pic"),
+        ("soft_pic", "no model 'soft_pic'; did you mean"),
         ("soft_pico+fast", "no variant fast; after a . stand naive, eager, triton, capped, folded"),
         ("softmax_pyramid_pico+naive", "no softmax-free attention"),
         ("resnet10t+eager", "no softmax-free attention to give backend='eager'; use"),

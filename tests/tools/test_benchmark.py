@@ -69,6 +69,7 @@ def test_bandwidth(tool, tmp_path, capsys, monkeypatch):
         ["soft_pico", "--batch-size", "0"],
         ["soft_pico", "--max-batch-size", "4"],
         ["soft_pico", "--device", "cud"],
+        ["soft_pico", "--threads", "-1"],
         ["soft_pico", "--csv", f"{__file__}/rows.csv"],
         ["soft_pico", "--bandwidth"],
         ["--op", "newton_inverse", "--bandwidth"],
