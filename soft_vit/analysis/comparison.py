@@ -14,7 +14,8 @@ from tqdm import tqdm
 from soft_vit.analysis.complexity import count_complexity
 from soft_vit.analysis.machine import require_device
 from soft_vit.analysis.memory import training_memory
-from soft_vit.analysis.throughput import check_batch, measure_throughput, try_steps
+from soft_vit.analysis.sides import check_batch
+from soft_vit.analysis.throughput import measure_throughput, try_steps
 from soft_vit.analysis.timing import check_rounds
 from soft_vit.models.soft import model_name
 from soft_vit.text_tables import error_cell, markdown_table

@@ -13,7 +13,9 @@ from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from soft_vit.analysis.machine import require_device
 from soft_vit.analysis.pyramid import require_pyramid
+from soft_vit.analysis.sides import check_batch
 
 Result = TypeVar("Result")
 
@@ -127,8 +129,13 @@ SAVINGS = {
 def training_memory_by_saving(
     name: str, input_shape: tuple[int, int, int, int], device: str | torch.device = "cpu", **model_args: Any
 ) -> dict[str, int]:
-    """`training_memory` of a pyramid, by timm name, in each of the ways in `SAVINGS`; ValueError for another model."""
+    """`training_memory` of a pyramid, by timm name, in each of the ways in `SAVINGS`.
+
+    Raises ValueError for another model, a device that is not there, or a batch of no image.
+    """
     require_pyramid(name)
+    require_device(device)
+    check_batch(input_shape[0])
 
     def build(saving: str, device: torch.device) -> nn.Module:
         args = {"img_size": input_shape[-2:], "in_chans": input_shape[1], **model_args, **SAVINGS[saving]}

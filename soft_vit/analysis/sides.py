@@ -1,8 +1,14 @@
-"""Sizes of images from a command line."""
+"""Sizes of images and of batches from a command line."""
 
 from collections.abc import Sequence
 
-__all__ = ["height_and_width"]
+__all__ = ["check_batch", "height_and_width"]
+
+
+def check_batch(batch_size: int) -> None:
+    """ValueError for a batch of no image."""
+    if batch_size < 1:
+        raise ValueError(f"A batch of {batch_size} images cannot be measured; use at least 1.")
 
 
 def height_and_width(sides: Sequence[int]) -> tuple[int, int]:

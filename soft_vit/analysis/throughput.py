@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from soft_vit.analysis.batch_search import START, best_batch_size, default_limit
 from soft_vit.analysis.memory import is_out_of_memory, peak_memory, unless_out_of_memory
+from soft_vit.analysis.sides import check_batch
 from soft_vit.analysis.timing import check_rounds, numbered, spread, time_in_turn
 from soft_vit.analysis.variants import create_variant
 from soft_vit.text_tables import markdown_table
@@ -101,12 +102,6 @@ def measure_throughput(
                 peak = peak_memory(steps[name], device) / 2**20 if counts else None
                 timings.append(Timing(name, mode, batch, *rates, peak))
     return timings
-
-
-def check_batch(batch_size: int) -> None:
-    """ValueError for a batch of no image."""
-    if batch_size < 1:
-        raise ValueError(f"A batch of {batch_size} images cannot be timed; use at least 1.")
 
 
 def try_steps(

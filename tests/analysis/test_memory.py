@@ -78,6 +78,14 @@ def test_each_saving_saves(name):
     assert all(peak < plain for peak in peaks.values())
 
 
-def test_a_model_without_these_options():
-    with pytest.raises(ValueError, match="resnet18 is not a pyramid"):
-        training_memory_by_saving("resnet18", (1, 3, 32, 32))
+@pytest.mark.parametrize(
+    ("name", "batch_size", "device", "message"),
+    [
+        ("resnet18", 1, "cpu", "resnet18 is not a pyramid"),
+        ("soft_pico", 0, "cpu", "A batch of 0 images"),
+        ("soft_pico", 1, "cud", "no device 'cud'"),
+    ],
+)
+def test_what_cannot_be_measured(name, batch_size, device, message):
+    with pytest.raises(ValueError, match=message):
+        training_memory_by_saving(name, (batch_size, 3, 32, 32), device)
