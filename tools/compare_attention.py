@@ -1,6 +1,7 @@
 """Compare attentions in one pyramid: python tools/compare_attention.py soft softmax linformer --size tiny"""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -27,7 +28,7 @@ def compare_lengths(args: argparse.Namespace) -> None:
         print(f"Drawn: {path}")
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("attentions", nargs="*", default=sorted(ATTENTIONS), help="names; all by default")
     parser.add_argument("--size", choices=["pico", "tiny", "small"], default="tiny")
@@ -41,7 +42,7 @@ def main() -> None:
     parser.add_argument(
         "--no-time", action="store_true", help="with --lengths: memory alone, which needs no computation"
     )
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     if args.lengths:
         try:
             compare_lengths(args)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import torch
@@ -109,19 +110,27 @@ def _step(stack: nn.Module, x: torch.Tensor) -> Callable[[], None]:
 
 
 def measure_all(
-    attentions: Sequence[str], progress: bool = True, *, device: str | torch.device = "cpu", **kwargs
+    attentions: Sequence[str],
+    progress: bool = True,
+    *,
+    device: str | torch.device = "cpu",
+    rounds: int = 3,
+    **kwargs: Any,
 ) -> tuple[list[Curve], dict[str, str]]:
     """Curves of the attentions that ran, and the errors of those that did not.
 
-    kwargs: of `measure_lengths`. Raises ValueError for an attention or a device that there is not.
+    kwargs: of `measure_lengths`, as rounds is. Raises ValueError for an attention or a device that there is not, and
+    for rounds below 1.
     """
+    if rounds < 1:
+        raise ValueError(f"rounds is {rounds}; give at least 1, of which the median is taken.")
     for attention in attentions:
         attention_class(attention)
     require_device(device)
     curves, errors = [], {}
     for attention in tqdm(attentions, disable=not progress, desc="lengths", leave=False):
         try:
-            curves.append(measure_lengths(attention, device=device, **kwargs))
+            curves.append(measure_lengths(attention, device=device, rounds=rounds, **kwargs))
         except Exception as error:
             # One kind's failure, out of memory included, is a result and not the end of the others.
             errors[attention] = error_cell(error)

@@ -51,10 +51,14 @@ def test_figure_and_table(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("attentions", "device", "message"),
-    [(["soft", "nothing"], "cpu", "attention='nothing' is not known"), (["soft"], "gpu", "no device 'gpu'")],
+    ("attentions", "options", "message"),
+    [
+        (["soft", "nothing"], {}, "attention='nothing' is not known"),
+        (["soft"], {"device": "gpu"}, "no device 'gpu'"),
+        (["soft"], {"rounds": 0}, "rounds is 0; give at least 1"),
+    ],
 )
-def test_mistakes_are_seen_before_anything_is_measured(attentions, device, message, monkeypatch):
+def test_mistakes_are_seen_before_anything_is_measured(attentions, options, message, monkeypatch):
     monkeypatch.setattr(lengths, "measure_lengths", None)
     with pytest.raises(ValueError, match=message):
-        measure_all(attentions, progress=False, device=device)
+        measure_all(attentions, progress=False, **options)
