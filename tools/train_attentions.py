@@ -16,9 +16,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         from soft_vit.analysis.machine import machine_description
         from soft_vit.engine.accuracy import AccuracyRow, accuracy_table, compare_accuracy
         from soft_vit.engine.arguments import add_config_options
-        from soft_vit.engine.errors import plain_errors
+        from soft_vit.engine.errors import as_user_error, plain_errors
         from soft_vit.layers import ATTENTIONS
         from soft_vit.text_tables import rows_as_csv
+        from soft_vit.weights.files import require_place, write_atomically
 
     parser = argparse.ArgumentParser(description="Train one config once for each attention, and compare the accuracy.")
     parser.add_argument("config", help="path of the config; its model's name is replaced")
@@ -33,12 +34,13 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     def write(rows: list[AccuracyRow]) -> str:
         text = f"{machine_description('cpu')}; {args.config}\n\n{accuracy_table(rows)}\n"
-        out.with_suffix(".md").write_text(text)
-        out.with_suffix(".csv").write_text(rows_as_csv(rows))
+        write_atomically(f"{out}.md", text.encode())
+        write_atomically(f"{out}.csv", rows_as_csv(rows).encode())
         return text
 
     with plain_errors():
-        out.parent.mkdir(parents=True, exist_ok=True)
+        with as_user_error():
+            require_place(f"{out}.md")
         rows = compare_accuracy(
             args.attentions,
             args.config,

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
+from soft_vit.engine.config import find_config
 from soft_vit.engine.errors import UserError, as_user_error, one_line
 from soft_vit.engine.run import train
 from soft_vit.models.soft import model_name
@@ -50,12 +51,13 @@ def compare_accuracy(
     Every run has a process and a folder `work_dir/<model>` of its own; what it prints goes to console.log there. A run
     that fails, or whose process dies, leaves its error in its row and the others alone. on_row: called with all rows,
     in the order of attentions, whenever a run ends. Raises UserError (a ValueError) for an attention or a size without
-    a model, or jobs below 1.
+    a model, or jobs below 1, and FileNotFoundError for a config that is missing.
     """
     if jobs < 1:
         raise UserError(f"jobs is {jobs}; run at least 1 process at a time.")
     with as_user_error():
         rows = [AccuracyRow(attention, model_name(attention, size)) for attention in attentions]
+    find_config(config)
     threads = max(1, torch.get_num_threads() // jobs)
     pool = ThreadPoolExecutor(jobs)
     try:

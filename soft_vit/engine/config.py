@@ -15,7 +15,15 @@ from soft_vit.engine.errors import UserError, one_line
 from soft_vit.extras import extra_of
 from soft_vit.weights.folders import RESOURCES
 
-__all__ = ["apply_options", "check_keys", "load_config", "require_registered", "timm_model_of", "type_name"]
+__all__ = [
+    "apply_options",
+    "check_keys",
+    "find_config",
+    "load_config",
+    "require_registered",
+    "timm_model_of",
+    "type_name",
+]
 
 # Read by Runner from its cfg, or by MMEngine while it reads the file, beside Runner's own arguments.
 _OTHER_KEYS = {
@@ -78,18 +86,28 @@ def check_keys(config: Config) -> None:
         )
 
 
+def find_config(path: str | Path) -> Path:
+    """The path of a config file; of this package where it begins with `configs` and is not in the current folder.
+
+    Raises FileNotFoundError when the file is missing.
+    """
+    path = Path(path)
+    if not path.is_file() and path.parts[:1] == ("configs",):
+        path = RESOURCES / path
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no config {path}; give the path of a .py file such as those in configs/.")
+    return path
+
+
 def load_config(path: str | Path) -> Config:
     """Read a config file and import what it asks for.
 
-    Of one that imports its classes, as MMEngine's pure Python style does, the paths of the classes take their places. A
-    path that starts with `configs` and is not in the current folder is that of a config of this package.
+    path: see `find_config`. Of one that imports its classes, as MMEngine's pure Python style does, the paths of the
+    classes take their places.
 
     Raises FileNotFoundError when the file is missing, UserError (a ValueError) when it cannot be read.
     """
-    if not Path(path).is_file() and Path(path).parts[:1] == ("configs",):
-        path = RESOURCES / path
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"There is no config {path}; give the path of a .py file such as those in configs/.")
+    path = find_config(path)
     try:
         return _with_names(Config.fromfile(str(path)))
     except Exception as error:

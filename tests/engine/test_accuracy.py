@@ -44,9 +44,16 @@ def test_runs_have_their_own_process_and_one_that_dies_leaves_the_others(tmp_pat
     assert seen[-1] == [True, True]
 
 
-@pytest.mark.parametrize(("change", "message"), [({"jobs": 0}, "jobs is 0"), ({"size": "huge"}, "no model linear_")])
-def test_mistakes_are_seen_before_the_first_run(change, message, tmp_path):
-    with pytest.raises(UserError, match=message):
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"jobs": 0}, UserError, "jobs is 0"),
+        ({"size": "huge"}, UserError, "no model linear_"),
+        ({}, FileNotFoundError, "There is no config config.py"),
+    ],
+)
+def test_mistakes_are_seen_before_the_first_run(change, error, message, tmp_path):
+    with pytest.raises(error, match=message):
         compare_accuracy(["linear"], "config.py", work_dir=tmp_path / "runs", **change)
     assert not (tmp_path / "runs").exists()
 
