@@ -2,11 +2,12 @@
 
 import argparse
 import tempfile
+from collections.abc import Sequence
 
 import torch
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     from soft_vit.extras import naming_extras
 
     with naming_extras():
@@ -22,7 +23,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 2], help="numbers of worker processes")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=7)
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     if (args.data_root is None) == (args.generate is None):
         parser.error("give either a data_root or --generate N")
     if args.generate is not None and args.generate < 1:

@@ -61,10 +61,13 @@ def measure_data_rate(
 
     Both end with batches of uint8 images in memory; timm's has the augmentation of the config's first transform, which
     must be a TimmAugment. Ours seeds the augmentation of each sample, as training does. Raises UserError (a ValueError)
-    for another config, fewer than 2 rounds, or fewer than 2 batches of images, of which the first is not timed.
+    for another config, fewer than 2 rounds, workers below 0, or fewer than 2 batches of images, of which the first is
+    not timed.
     """
     if rounds < 2:
         raise UserError(f"rounds is {rounds}, which gives no spread; use at least 2.")
+    if min(workers) < 0:
+        raise UserError(f"workers is {min(workers)}; give 0, to read in the process itself, or more.")
     fill_data_root(config)
     augment = dict(config.train_dataloader.dataset.pipeline[0])
     if augment.pop("type") != "TimmAugment":

@@ -60,10 +60,12 @@ def measure_step_overhead(
 
     A round is one step of each kind, of one model in one process: other load on the machine slows all of them alike.
     Loading data is no part of a step; the preprocessing of a batch is. options: entries of the config by dotted name.
-    Raises UserError (a ValueError) for fewer than 3 rounds, and what `train` raises.
+    Raises UserError (a ValueError) for fewer than 3 rounds or a batch of no image, and what `train` raises.
     """
     if rounds < 3:
         raise UserError(f"rounds is {rounds}, which gives no spread; use at least 3.")
+    if batch_size < 1:
+        raise UserError(f"batch_size is {batch_size}; use at least 1.")
     changes = {
         "train_dataloader": {
             "_delete_": True,

@@ -13,6 +13,7 @@ from soft_vit.engine.errors import UserError
         ({"rounds": 1}, "rounds is 1"),
         ({"batch_size": 3}, "Batches of 3 cannot be timed with 5 images"),
         ({"batch_size": 0}, "Batches of 0 cannot be timed"),
+        ({"workers": (2, -1)}, "workers is -1; give 0"),
     ],
 )
 def test_too_little_to_time_is_one_sentence(tmp_path, options, message):
@@ -20,4 +21,4 @@ def test_too_little_to_time_is_one_sentence(tmp_path, options, message):
     config = load_config("configs/soft_tiny.py")
     config.data_root = str(tmp_path)
     with pytest.raises(UserError, match=message):
-        measure_data_rate(config, workers=(0,), progress=False, **options)
+        measure_data_rate(config, progress=False, **{"workers": (0,), **options})

@@ -34,6 +34,9 @@ def test_table():
     assert "one" not in re.findall(r"^\| (\w+) \|", table, flags=re.M)
 
 
-def test_too_few_rounds():
-    with pytest.raises(ValueError, match="rounds is 2"):
-        measure_step_overhead(SOFT_TINY, rounds=2)
+@pytest.mark.parametrize(
+    ("options", "message"), [({"rounds": 2}, "rounds is 2"), ({"batch_size": 0}, "batch_size is 0")]
+)
+def test_too_little_to_measure(options, message):
+    with pytest.raises(ValueError, match=message):
+        measure_step_overhead(SOFT_TINY, **options)
