@@ -1,7 +1,5 @@
 """tools/plot_logs.py: files, and mistakes in a sentence."""
 
-import sys
-
 import pytest
 from run_logs import write_log
 
@@ -12,11 +10,7 @@ def plot_logs(tool, monkeypatch, tmp_path):
         write_log(tmp_path / name, "20260101_000000", [{"loss": 1 / i, "iter": i, "step": i} for i in (1, 2, 3)])
     monkeypatch.chdir(tmp_path)
 
-    def call(*arguments: str) -> None:
-        monkeypatch.setattr(sys, "argv", ["plot_logs.py", *arguments])
-        tool("plot_logs")()
-
-    return call
+    return lambda *arguments: tool("plot_logs")(arguments)
 
 
 def test_picture_and_csv(plot_logs, tmp_path, capsys):
