@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import timm
 import torch
+from publications import run
 
 from soft_vit.datasets import CLASSES
 
@@ -57,3 +58,11 @@ def checkpoint(averaged, plain, tmp_path) -> Path:
     path.parent.mkdir()
     torch.save(content, path)
     return path
+
+
+@pytest.fixture
+def published(checkpoint, tmp_path) -> Path:
+    """The folder of what was published, with a repository of the hub in hub/."""
+    out = tmp_path / "published"
+    run(checkpoint, out, hf_dir=tmp_path / "published" / "hub")
+    return out

@@ -1,39 +1,20 @@
-"""What is published: weights alone, a digest, a card and an entry; and nothing else of the checkpoint."""
+"""What is published: weights alone, a digest and an entry; and nothing else of the checkpoint."""
 
 import hashlib
-import json
-from pathlib import Path
 
-import numpy as np
 import pytest
-import timm
 import torch
-import yaml
-from PIL import Image
+from publications import METRIC, run
 from safetensors.torch import load_file
 
-from soft_vit.datasets import CLASSES, draw_shape
+from soft_vit.datasets import CLASSES
 from soft_vit.engine.errors import UserError
 from soft_vit.models.pretrained import ENTRIES
-from soft_vit.publishing import publish
 from soft_vit.publishing.publish import parse_metric
 from soft_vit.weights import load_index
 from soft_vit.weights.folders import RESOURCES
 
 SECRET = "secret_place"
-METRIC = parse_metric("top1=97.7", "generated shapes", "tools/test.py")
-
-
-def run(checkpoint, out, **options):
-    options = {"tag": "mine", "licence": "mit", "metrics": [METRIC], **options}
-    return publish(checkpoint, out, **options)
-
-
-@pytest.fixture
-def published(checkpoint, tmp_path):
-    out = tmp_path / "published"
-    run(checkpoint, out, hf_dir=tmp_path / "published" / "hub")
-    return out
 
 
 def test_file_and_entry(published, averaged):
@@ -58,46 +39,6 @@ def test_nothing_else_of_the_checkpoint_leaves(published):
         content = path.read_bytes()
         for trace in (SECRET, "/home", "/tmp", str(published)):
             assert trace.encode() not in content, path
-
-
-def test_card(published):
-    card = (published / "soft_pico.mine.md").read_text()
-    header = yaml.safe_load(card.split("---")[1])
-    assert header["license"] == "mit"
-    assert header["library_name"] == "timm"
-    assert header["datasets"] == ["generated shapes"]
-    assert header["metrics"] == ["top1"]
-    (result,) = header["model-index"][0]["results"]
-    assert result["metrics"] == [{"type": "top1", "value": 97.7}]
-    for row in ("| epochs | 5 |", "| optimizer | AdamW |", "| weights | moving average |", "| classes | 10 |"):
-        assert row in card
-
-
-def test_snippet_of_the_card_gives_the_model(published, averaged, monkeypatch):
-    monkeypatch.chdir(published)
-    code = (published / "soft_pico.mine.md").read_text().split("```python")[1].split("```")[0]
-    names: dict = {}
-    exec(code, names)
-    (entry,) = load_index(published / "index.json")
-    data = timm.data.resolve_model_data_config(names["model"])
-    assert data == {key: entry.cfg[key] for key in data}
-    shape = Image.fromarray(draw_shape(seed=1, index=5).image)
-    # Crops nothing off: the pixels themselves, from -2 to 2 by this normalisation.
-    images = (torch.from_numpy(np.array(shape)).permute(2, 0, 1)[None] - 127.5) / 64
-    torch.testing.assert_close(names["transform"](shape)[None], images)
-    expected = timm.create_model("soft_pico", num_classes=10, img_size=64, newton_iters=12).eval()
-    expected.load_state_dict(averaged)
-    with torch.no_grad():
-        assert torch.equal(names["model"](images), expected(images))
-
-
-@pytest.mark.parametrize(("model", "papers"), [("soft_pico", 1), ("soft_norm_pico", 2)])
-def test_papers_of_the_card(model, papers, averaged, tmp_path):
-    torch.save(averaged, tmp_path / "bare.pth")
-    run(tmp_path / "bare.pth", tmp_path / "out", model=model, mean=[0.5] * 3, std=[0.25] * 3)
-    card = (tmp_path / "out" / f"{model}.mine.md").read_text()
-    assert card.count("\n@") == papers
-    assert ("2207.03341" in card) == (model == "soft_norm_pico")
 
 
 def test_nothing_says_the_normalisation(averaged, tmp_path):
@@ -135,67 +76,6 @@ def test_recorded_file_keeps_what_is_recorded(tmp_path):
     (entry,) = load_index(tmp_path / "out" / "index.json")
     recorded = ENTRIES["soft_pico.shapes"].cfg
     assert {key: entry.cfg[key] for key in recorded} == recorded
-
-
-def test_hub_folder_is_read_by_timm(published, averaged):
-    folder = published / "hub"
-    model = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
-    expected = timm.create_model("soft_pico", num_classes=10, img_size=64, newton_iters=12).eval()
-    expected.load_state_dict(averaged)
-    images = torch.randn(2, 3, 64, 64)
-    with torch.no_grad():
-        assert torch.equal(model(images), expected(images))
-    config = json.loads((folder / "config.json").read_text())
-    assert config["label_names"] == list(CLASSES)
-    assert config["pretrained_cfg"]["mean"] == [0.5] * 3
-    assert config["pretrained_cfg"]["std"] == pytest.approx([64 / 255] * 3)
-    assert sorted(path.name for path in folder.iterdir()) == ["README.md", "config.json", "model.safetensors"]
-    assert 'timm.create_model("hf-hub:' in (folder / "README.md").read_text()
-
-
-def test_hub_folder_with_other_files_is_refused(checkpoint, tmp_path):
-    (tmp_path / "hub").mkdir()
-    (tmp_path / "hub" / "thesis.tex").touch()
-    with pytest.raises(UserError, match="no empty folder"):
-        run(checkpoint, tmp_path / "out", hf_dir=tmp_path / "hub")
-
-
-class Hub:
-    """Stands in for the hub: keeps the files of an upload."""
-
-    files: dict[str, bytes] = {}  # noqa: RUF012  of all instances, because timm makes its own
-
-    def __init__(self, **kwargs):
-        pass
-
-    def create_repo(self, repo_id, **kwargs):
-        if repo_id == "no/login":
-            raise OSError("401 Unauthorized\nmore")
-        return self
-
-    repo_id = "me/soft_pico"
-
-    def file_exists(self, **kwargs):
-        return False
-
-    def upload_folder(self, *, folder_path, **kwargs):
-        self.files.update({path.name: path.read_bytes() for path in Path(folder_path).iterdir()})
-
-    def upload_file(self, *, path_or_fileobj, path_in_repo, repo_id):
-        self.files[path_in_repo] = path_or_fileobj
-
-
-def test_push(checkpoint, tmp_path, monkeypatch):
-    monkeypatch.setattr("timm.models._hub.HfApi", Hub)
-    monkeypatch.setattr("huggingface_hub.HfApi", Hub)
-    run(checkpoint, tmp_path / "out", repo="me/soft_pico")
-    (entry,) = load_index(tmp_path / "out" / "index.json")
-    assert {"config.json", "model.safetensors", "README.md", entry.file} == Hub.files.keys()
-    assert hashlib.sha256(Hub.files[entry.file]).hexdigest() == entry.sha256
-    assert b'"hf-hub:me/soft_pico"' in Hub.files["README.md"]
-    assert entry.sources == ("hf-hub:me/soft_pico",)
-    with pytest.raises(UserError, match=r"no/login cannot be pushed to \(401 Unauthorized\)"):
-        run(checkpoint, tmp_path / "out", repo="no/login")
 
 
 @pytest.mark.parametrize(
