@@ -1,6 +1,6 @@
 """What timm expects of one of its own models, for every registered model.
 
-Small models compute; the others are built and run on the meta device, which checks shapes and names.
+They are built and run on the meta device, which checks shapes and names; in test_pyramid.py small ones compute.
 """
 
 import pytest
@@ -8,36 +8,17 @@ import timm
 import torch
 from timm.data import resolve_data_config
 from timm.models import group_parameters
-from timm.optim import param_groups_layer_decay, param_groups_weight_decay
-from torch import nn
 
 from soft_vit.layers import ATTENTIONS, attention_options
 from soft_vit.models import PyramidViT, model_name
 from soft_vit.models.soft import default_cfgs
 
 MODELS = sorted(default_cfgs)
-SMALL_MODELS = [name for name in MODELS if name.endswith("_pico")]
-IMAGE = (2, 3, 64, 96)
 
 
 def create(name: str, **kwargs) -> PyramidViT:
     torch.manual_seed(0)
     return timm.create_model(name, **{"num_classes": 11, **kwargs})
-
-
-def image(shape: tuple[int, ...] = IMAGE, **kwargs) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(1), **kwargs)
-
-
-class Wrapped(nn.Module):
-    """A layer inside another, as adapters have it, without weights of its own."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layer(x)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -90,199 +71,10 @@ class TestShapes:
             assert feature.shape[2:] == (96 // reduction, 160 // reduction)
 
 
-@pytest.mark.parametrize("name", SMALL_MODELS)
-class TestComputingModels:
-    @pytest.mark.parametrize("pool", ["token", "avg"])
-    def test_every_parameter_gets_a_gradient(self, name, pool):
-        model = create(name, global_pool=pool).train()
-        model(image()).square().sum().backward()
-        without = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()]
-        assert not without, f"no gradient: {without}"
-        broken = [n for n, p in model.named_parameters() if not p.grad.isfinite().all()]
-        assert not broken, f"not finite: {broken}"
-
-    def test_intermediates_agree_with_features_only(self, name):
-        model = create(name).eval()
-        wrapped = create(name, features_only=True).eval()
-        x = image()
-        with torch.no_grad():
-            final, maps = model.forward_intermediates(x)
-            features = wrapped(x)
-            torch.testing.assert_close(final, model.forward_features(x), rtol=0, atol=0)
-        assert len(maps) == len(features) == 4
-        for i, (a, b) in enumerate(zip(maps, features, strict=True)):
-            torch.testing.assert_close(a, b, rtol=0, atol=0, msg=lambda m, i=i: f"stage {i}: {m}")
-            assert a.is_contiguous()
-
-    def test_intermediate_formats(self, name):
-        model = create(name).eval()
-        x = image()
-        with torch.no_grad():
-            maps = model.forward_intermediates(x, intermediates_only=True)
-            tokens = model.forward_intermediates(x, intermediates_only=True, output_fmt="NLC")
-            last_two = model.forward_intermediates(x, indices=2, intermediates_only=True)
-            chosen = model.forward_intermediates(x, indices=[0, -2], stop_early=True, intermediates_only=True)
-            _, normed = model.forward_intermediates(x, norm=True)
-            final = model.forward_features(x)
-        for a, b in zip(maps, tokens, strict=True):
-            torch.testing.assert_close(a.flatten(2).mT, b, rtol=0, atol=0)
-        assert [t.shape for t in last_two] == [t.shape for t in maps[2:]]
-        assert [t.shape for t in chosen] == [maps[0].shape, maps[2].shape]
-        torch.testing.assert_close(normed[-1].flatten(2).mT, final[:, 1:], rtol=0, atol=0)
-        torch.testing.assert_close(normed[0], maps[0], rtol=0, atol=0)
-        with pytest.raises(ValueError, match="output_fmt"):
-            model.forward_intermediates(x, output_fmt="NHWC")
-
-    @pytest.mark.parametrize(("indices", "kept"), [([0], 1), ([0, 2], 3), (1, 4), ([1, 3], 4)])
-    def test_pruned_layers_are_gone_and_features_stay(self, name, indices, kept):
-        model = create(name).eval()
-        x = image()
-        with torch.no_grad():
-            before = model.forward_intermediates(x, indices=indices, intermediates_only=True)
-            taken = model.prune_intermediate_layers(indices, prune_norm=True)
-            after = model.forward_intermediates(x, indices=taken, intermediates_only=True)
-            final = model(x)
-        assert len(model.stages) == kept
-        assert model.num_features == model.embed_dims[kept - 1] == final.shape[-1]
-        for a, b in zip(before, after, strict=True):
-            torch.testing.assert_close(a, b, rtol=0, atol=0)
-
-    def test_a_head_on_fewer_stages_reads_all_of_their_tokens(self, name):
-        model = create(name).eval()
-        model.prune_intermediate_layers([1])
-        model.reset_classifier(10, "avg")
-        with torch.no_grad():
-            tokens = model.forward_features(image())
-            torch.testing.assert_close(model.forward_head(tokens, pre_logits=True), tokens.mean(1))
-        with pytest.raises(ValueError, match="needs a class token"):
-            model.reset_classifier(10, "token")
-
-    @pytest.mark.parametrize("out_indices", [(0, 1), (3,), (-2, -1)])
-    def test_out_indices(self, name, out_indices):
-        model = create(name, features_only=True, out_indices=out_indices)
-        with torch.no_grad():
-            features = model.eval()(image())
-        assert [f.shape[1] for f in features] == model.feature_info.channels()
-        assert len(features) == len(out_indices)
-
-    def test_classifier(self, name):
-        model = create(name).eval().double()
-        x = image(dtype=torch.float64)
-        model.reset_classifier(5)
-        assert model.head.weight.dtype == torch.float64
-        assert not model.head.training
-        with torch.no_grad():
-            assert model(x).shape == (2, 5)
-            model.reset_classifier(0)
-            pooled = model(x)
-            tokens = model.forward_features(x)
-            torch.testing.assert_close(pooled, tokens[:, 0], rtol=1e-9, atol=1e-11)
-            model.reset_classifier(0, "avg")
-            torch.testing.assert_close(model(x), tokens[:, 1:].mean(1), rtol=0, atol=0)
-            model.reset_classifier(0, "")
-            torch.testing.assert_close(model(x), tokens, rtol=0, atol=0)
-            headless = create(name, num_classes=0).eval()
-            assert headless(image()).shape == (2, headless.num_features)
-            torch.testing.assert_close(
-                headless.forward_head(headless.forward_features(image()), pre_logits=True), headless(image())
-            )
-
-    def test_checkpointing_changes_no_gradient(self, name):
-        gradients = []
-        for enable in (False, True):
-            model = create(name).double().train()
-            model.set_grad_checkpointing(enable)
-            model(image(dtype=torch.float64)).sum().backward()
-            gradients.append({n: p.grad for n, p in model.named_parameters()})
-        for parameter, plain in gradients[0].items():
-            torch.testing.assert_close(gradients[1][parameter], plain, rtol=1e-12, atol=1e-12, msg=parameter)
-
-    def test_input_size(self, name):
-        model = create(name, img_size=64).eval()
-        x = image((1, 3, 97, 130))
-        with torch.no_grad():
-            resampled_each_time = model(x)
-            model.set_input_size((97, 130))
-            # Bilinear resampling happens once instead of at every call, on the same numbers.
-            torch.testing.assert_close(model(x), resampled_each_time, rtol=0, atol=0)
-        assert model.stages[0].pos_embed.shape[1] == 25 * 33
-        before = dict(model.named_parameters())
-        model.set_input_size((97, 130))
-        assert all(parameter is before[n] for n, parameter in model.named_parameters())
-        with pytest.raises(ValueError, match="16 x 64"):
-            model.set_input_size((16, 64))
-
-    @pytest.mark.parametrize("in_chans", [1, 5])
-    def test_input_channels(self, name, in_chans):
-        model = create(name, in_chans=in_chans).eval()
-        assert model(image((1, in_chans, 64, 64))).shape == (1, 11)
-        with pytest.raises(ValueError, match=f"{in_chans}, H, W"):
-            model(image((1, 3, 64, 64)))
-
-    @pytest.mark.parametrize("kind", [nn.Linear, nn.Conv2d])
-    def test_any_layer_may_be_wrapped(self, name, kind):
-        model = create(name).eval()
-        with torch.no_grad():
-            expected = model(image())
-            for path, module in list(model.named_modules()):
-                if isinstance(module, kind):
-                    parent, _, child = path.rpartition(".")
-                    setattr(model.get_submodule(parent), child, Wrapped(module))
-            # What reads weights in another order for speed does not where it cannot.
-            torch.testing.assert_close(model(image()), expected, rtol=1e-4, atol=1e-5)
-
-    def test_no_image_gives_no_logits(self, name):
-        assert create(name, img_size=64).eval()(image((0, 3, 64, 64))).shape == (0, 11)
-
-    def test_device_and_dtype(self, name):
-        assert all(p.device.type == "meta" for p in create(name, device="meta").parameters())
-        model = create(name, dtype=torch.float64)
-        assert all(p.dtype == torch.float64 for p in model.parameters())
-
-    def test_init_weights_sets_all_that_comes_from_the_meta_device(self, name):
-        expected, model = create(name).state_dict(), create(name, device="meta").to_empty(device="cpu")
-        for value in model.state_dict().values():
-            value.fill_(float("nan") if value.is_floating_point() else -1)
-        model.init_weights()
-        for parameter, value in model.state_dict().items():
-            # Drawn from the same distribution: of ones and zeros the same, otherwise of about one size.
-            size, expected_size = (x.float().abs().mean() for x in (value, expected[parameter]))
-            assert expected_size / 2 <= size <= 2 * expected_size, parameter
-
-    def test_layer_decay_falls_towards_the_stem(self, name):
-        model = create(name)
-        groups = param_groups_layer_decay(model, weight_decay=0.05, layer_decay=0.8)
-        scale = {id(p): g["lr_scale"] for g in groups for p in g["params"]}
-        assert scale[id(model.head.weight)] == 1
-        along = [model.stages[0].patch_embed[0].conv.weight]
-        along += [block.mlp.fc1.weight for stage in model.stages for block in stage.blocks]
-        scales = [scale[id(p)] for p in along]
-        assert scales == sorted(scales)
-        assert scales[0] < scales[-1] < 1
-        decayed = {id(p) for g in param_groups_weight_decay(model, 0.05, model.no_weight_decay()) for p in g["params"]}
-        assert decayed == {id(p) for p in model.parameters()}
-
-
 @pytest.mark.parametrize("kind", ATTENTIONS)
 def test_every_option_of_an_attention_reaches_it_through_timm(kind):
     options = {name: value for name, value in attention_options(ATTENTIONS[kind]).items() if value is not None}
     create(model_name(kind, "pico"), device="meta", **options)
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        # TypeError is what timm's own tests ask of every model.
-        (dict(not_an_option=1), TypeError, "'not_an_option' is no option"),
-        (dict(out_indices=(1, 2)), TypeError, "'out_indices' is no option"),
-        (dict(features_only=True, feature_cls="hook"), ValueError, "feature_cls='hook'.*no maps"),
-        (dict(features_only=True, feature_cls="fx"), ValueError, "feature_cls='fx'.*no maps"),
-    ],
-    ids=str,
-)
-def test_what_a_pyramid_cannot_have_is_refused(options, error, message):
-    with pytest.raises(error, match=message):
-        create("soft_pico", device="meta", **options)
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if not timm.is_model_pretrained(name)])
