@@ -10,8 +10,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from soft_vit.engine.errors import UserError, one_line
+from soft_vit.engine.errors import UserError, as_user_error, one_line
 from soft_vit.export.subject import Subject
+from soft_vit.ops.choices import check_choice
 
 __all__ = ["FORMATS", "MIN_SIDE", "Format", "Run", "check_suffix", "open_onnx"]
 
@@ -37,7 +38,9 @@ class Format:
 
 
 def check_suffix(path: Path, format: str) -> None:
-    """UserError unless the path ends as files of the format do."""
+    """UserError unless there is such a format, and the path ends as its files do."""
+    with as_user_error():
+        check_choice("format", format, tuple(FORMATS))
     suffix = FORMATS[format].suffix
     if path.suffix != suffix:
         raise UserError(f"{path} does not end in {suffix}, as files of {format} do; give such a name.")

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from soft_vit.engine.errors import UserError
+from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.models.soft import MODELS
-from soft_vit.publishing.layouts import suffixes_of, written
+from soft_vit.ops.choices import check_choice
+from soft_vit.publishing.layouts import LAYOUTS, suffixes_of, written
 from soft_vit.publishing.trained_file import TrainedFile, WeightsChoice, read_trained_file
 from soft_vit.weights.files import write_atomically
 
@@ -26,6 +27,8 @@ def convert(
     not say it. force: replace a file. Raises UserError (a ValueError) or FileNotFoundError.
     """
     target = Path(target)
+    with as_user_error():
+        check_choice("layout", layout, LAYOUTS)
     if target.suffix not in suffixes_of(layout):
         raise UserError(f"{target} does not end in {' or '.join(suffixes_of(layout))}, as files of {layout} do.")
     if target.exists() and not force:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from torch import Tensor
 
@@ -14,6 +14,7 @@ from soft_vit.engine.trained_config import config_values, mapping, trained_cfg
 from soft_vit.models.recognition import Recognised, named_attention, recognise
 from soft_vit.models.soft import MODELS, model_name
 from soft_vit.models.weight_files import AVERAGED_KEYS, PLAIN_KEYS, rename_released, require_finite, unwrap_state_dict
+from soft_vit.ops.choices import check_choice
 
 __all__ = ["TrainedFile", "WeightsChoice", "read_trained_file"]
 
@@ -59,6 +60,9 @@ def read_trained_file(path: str | Path, weights: WeightsChoice | None = None) ->
     or UserError (a ValueError) for what is no checkpoint, not of a pyramid, not finite, or without the weights asked
     for.
     """
+    if weights is not None:
+        with as_user_error():
+            check_choice("weights", weights, get_args(WeightsChoice))
     content = load_checkpoint_file(path)
     meta, cfg = mapping(content, "meta"), trained_cfg(content, path)
     of_mmengine = "meta" in content and isinstance(content.get("state_dict"), Mapping)

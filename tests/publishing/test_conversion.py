@@ -108,6 +108,8 @@ def test_mmengine_layout_keeps_what_is_said_of_the_images(source, checkpoint, tm
         ({"target": "out.pth", "layout": "safetensors"}, "does not end in .safetensors"),
         ({"target": "out.safetensors", "layout": "timm"}, "does not end in .pth or .pt or .bin"),
         ({"target": "there.pth"}, "exists already"),
+        ({"layout": "relased"}, "layout='relased' is not known; use one of 'released'"),
+        ({"weights": "averaged"}, "weights='averaged' is not known; use one of 'ema', 'plain'"),
         ({"model": "soft_tiny"}, "by what is noted in the file"),
         ({"model": "resnet50"}, "no model of this package"),
         ({"source": "bare.pth", "model": "soft_tiny"}, "soft_tiny is of another size"),
