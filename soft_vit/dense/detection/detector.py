@@ -130,12 +130,10 @@ def anchor_sizes(
             [scale * stride * 2 ** (level + step / octaves) for step in range(octaves)]
             for level in range(pyramid.num_levels)
         ]
-    sizes = tuple(tuple(size) if isinstance(size, Sequence) else (size,) for size in sizes)
-    if len(sizes) != pyramid.num_levels or len({len(size) for size in sizes}) != 1:
-        raise UserError(
-            f"anchor_sizes is {sizes}; give equally many sizes for each of the {pyramid.num_levels} levels."
-        )
-    return sizes
+    levels = tuple(tuple(size) if isinstance(size, Sequence) else (size,) for size in sizes)
+    if len(levels) != pyramid.num_levels or len({len(level) for level in levels}) != 1:
+        raise UserError(f"sizes is {sizes}; give equally many sizes for each of the {pyramid.num_levels} levels.")
+    return levels
 
 
 def stay_in_float32(*heads: nn.Module) -> None:

@@ -225,7 +225,7 @@ def test_the_backbone_begins_with_classification_weights(small_detector, tmp_pat
         ({}, {"init_cfg": {"type": "Normal"}}, "init_cfg is"),
         ({}, {"score_tresh": 0.1}, "has no option score_tresh; did you mean .*score_thresh"),
         ({}, {"colour": "red"}, "has no option colour; choose among"),
-        ({}, {"sizes": [16, 32]}, "each of the 5 levels"),
+        ({}, {"sizes": [16, 32]}, r"sizes is \[16, 32\]; give .* each of the 5 levels"),
         ({}, {"sizes": [[16, 20], 32, 64, 128, 256]}, "each of the 5 levels"),
     ],
 )
