@@ -73,6 +73,7 @@ def capture(subject: Subject, any_size: bool = False) -> torch.export.ExportedPr
 
 
 def write_torch_export(subject: Subject, path: Path, any_size: bool = False, opset: int | None = None) -> None:
+    """Write a program of torch.export, its metadata as a file inside; opset is not read. Raises what `capture` does."""
     files = {METADATA_FILE: json.dumps(subject.metadata(), indent=2)}
     program = capture(subject, any_size)
     for node in program.graph.nodes:
@@ -82,10 +83,15 @@ def write_torch_export(subject: Subject, path: Path, any_size: bool = False, ops
 
 
 def open_torch_export(path: Path) -> Run:
+    """A file of `write_torch_export` as a function."""
     return _as_list(torch.export.load(path).module())
 
 
 def write_torchscript(subject: Subject, path: Path, any_size: bool = False, opset: int | None = None) -> None:
+    """Write a trace for images of the subject's size, its metadata as a file inside; any_size and opset are not read.
+
+    UserError for a model that cannot be traced.
+    """
     with torch.no_grad(), warnings.catch_warnings():
         # Sizes are fixed by tracing, and meant to be.
         warnings.simplefilter("ignore", torch.jit.TracerWarning)
@@ -100,6 +106,7 @@ def write_torchscript(subject: Subject, path: Path, any_size: bool = False, opse
 
 
 def open_torchscript(path: Path) -> Run:
+    """A file of `write_torchscript` as a function."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         return _as_list(torch.jit.load(str(path)))
@@ -122,6 +129,11 @@ def first_cause(error: BaseException) -> str:
 
 
 def write_onnx(subject: Subject, path: Path, any_size: bool = False, opset: int | None = None) -> None:
+    """Write an ONNX file, weights inside, with the metadata as its properties; opset None is that of torch.
+
+    UserError where a package for ONNX is missing, the model cannot be captured or translated, or torch does not write
+    that opset.
+    """
     require_onnx()
     program = capture(subject, any_size)
     try:
@@ -149,6 +161,7 @@ def write_onnx(subject: Subject, path: Path, any_size: bool = False, opset: int 
 
 
 def open_onnx(path: Path) -> Run:
+    """A file of `write_onnx` as a function, by onnxruntime on the CPU."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

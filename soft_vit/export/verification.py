@@ -42,6 +42,7 @@ def compare(run: Run, subject: Subject, sizes: Sequence[tuple[int, int]]) -> dic
 
 
 def largest_difference(given: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
+    """The largest absolute difference between outputs; infinite where shapes differ or a value is not finite."""
     if [output.shape for output in given] != [output.shape for output in expected]:
         return float("inf")
     differences = [(a - b).abs().max() for a, b in zip(given, expected, strict=True)]

@@ -24,6 +24,7 @@ _TORCH_SUFFIXES = (".pth", ".pt", ".bin")
 
 
 def suffixes_of(layout: str) -> tuple[str, ...]:
+    """How the names of files in a layout, one of `LAYOUTS`, may end."""
     return (".safetensors",) if layout == "safetensors" else _TORCH_SUFFIXES
 
 
