@@ -1,4 +1,4 @@
-"""What timm expects of a pyramid that computes: its features, heads, sizes and parameters."""
+"""A pyramid that computes: what timm expects of its features, heads and parameters, any image size, its options."""
 
 import pytest
 import timm
@@ -221,3 +221,80 @@ class TestComputingModels:
 def test_what_a_pyramid_cannot_have_is_refused(options, error, message):
     with pytest.raises(error, match=message):
         create("soft_pico", device="meta", **options)
+
+
+def pico(**kwargs) -> PyramidViT:
+    torch.manual_seed(0)
+    return timm.create_model("soft_pico", **{"num_classes": 7, "img_size": 64, **kwargs}).eval()
+
+
+@pytest.mark.parametrize("size", [(32, 32), (33, 47), (64, 64), (97, 203), (192, 61)])
+@pytest.mark.parametrize("attention", ["soft", "soft_norm"])
+def test_any_size_from_32_up(size, attention):
+    model = pico(attention=attention).train()
+    x = torch.randn(2, 3, *size)
+    maps = model.forward_intermediates(x, intermediates_only=True)
+    for i, feature in enumerate(maps):
+        # Halving i + 2 times, rounding up each time, is rounding up once at the end.
+        assert feature.shape[2:] == (-(-size[0] // 2 ** (i + 2)), -(-size[1] // 2 ** (i + 2)))
+    model(x).sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    assert model.stages[0].blocks[0].attn.sample.weight.grad.any()
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((1, 3, 31, 64), "31 x 64"),
+        ((1, 3, 64, 8), "64 x 8"),
+        ((1, 1, 64, 64), r"\[B, 3, H, W\]"),
+        ((3, 64, 64), "3, 64"),
+    ],
+)
+def test_refused_images(shape, message):
+    with pytest.raises(ValueError, match=message):
+        pico()(torch.randn(shape))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(stage4="soft"),
+        dict(stage4="soft", attention="soft_norm"),
+        dict(attention=("soft", "soft_norm", "gaussian", "softmax")),
+        dict(attention=("soft",) * 4, class_token=False, global_pool="avg"),
+        dict(class_token=False, global_pool="avg"),
+        dict(drop_rate=0.1, pos_drop_rate=0.1, proj_drop_rate=0.1, attn_drop_rate=0.1, drop_path_rate=0.2),
+        dict(drop_path_rate=0.2, drop_path_mode="dropout"),
+        dict(num_bottleneck=4),
+    ],
+    ids=str,
+)
+def test_options_train(options):
+    model = pico(**options).train()
+    model(torch.randn(4, 3, 64, 64)).sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_normalised_pyramid_normalises_its_last_stage_too():
+    model = pico(attention="soft_norm", stage4="soft")
+    assert all(block.attn.normalize for stage in model.stages for block in stage.blocks)
+
+
+def test_drop_path_grows_with_depth_and_released_mode_drops_elements():
+    model = pico(drop_path_rate=0.2)
+    rates = [getattr(block.drop_path1, "drop_prob", 0.0) for stage in model.stages for block in stage.blocks]
+    assert rates == pytest.approx([0, 0.05, 0.1, 0.15, 0.2])
+    released = pico(drop_path_rate=0.2, drop_path_mode="dropout")
+    assert isinstance(released.stages[2].blocks[0].drop_path1, torch.nn.Dropout)
+    assert not isinstance(released.stages[3].blocks[0].drop_path1, torch.nn.Dropout)
+
+
+def test_random_sampling_is_fixed_in_evaluation_and_redrawn_in_training():
+    model = pico(sampling="random")
+    x = torch.randn(1, 3, 128, 128)
+    with torch.no_grad():
+        torch.testing.assert_close(model(x), model(x), rtol=0, atol=0)
+        model.train()
+        model.stages[0].patch_embed.eval()
+        assert not torch.equal(model.stages[0](x)[0], model.stages[0](x)[0])
