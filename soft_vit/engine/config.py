@@ -2,13 +2,14 @@
 
 import difflib
 import inspect
+import traceback
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
-from mmengine.registry import Registry
+from mmengine.registry import Registry, build_from_cfg
 from mmengine.runner import Runner
 
 from soft_vit.engine.errors import UserError, one_line
@@ -20,6 +21,7 @@ __all__ = [
     "check_keys",
     "find_config",
     "load_config",
+    "places_being_built",
     "require_registered",
     "timm_model_of",
     "type_name",
@@ -155,6 +157,34 @@ def require_registered(config: Config, place: str, registry: Registry) -> None:
         f"{place}.type is {name!r}, which is not in the registry of {registry.name}s; {advice}, or import the module "
         "that registers it by custom_imports."
     )
+
+
+def places_being_built(config: Config, error: BaseException) -> list[str]:
+    """Dotted names of the entries of a config from which the innermost object was being built when an error occurred.
+
+    None where nothing was, or where its entry is not the config's own; several where the config repeats one.
+    """
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__) if frame.f_code is build_from_cfg.__code__]
+    given = frames[-1].f_locals["cfg"] if frames else None
+    if not isinstance(given, Mapping):
+        return []
+
+    def is_given(entry: Mapping[str, Any]) -> bool:
+        # On its way MMEngine adds to some, such as parameters to an optimizer, and takes from others.
+        return "type" in entry and all(given.get(key, value) == value for key, value in entry.items())
+
+    return [place for place, entry in _entries(config.to_dict(), "") if is_given(entry)]
+
+
+def _entries(value: Any, place: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every mapping in a config, with its dotted name."""
+    if isinstance(value, Mapping):
+        yield place, value
+    inside = (
+        value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list | tuple) else ()
+    )
+    for key, inner in inside:
+        yield from _entries(inner, f"{place}.{key}" if place else str(key))
 
 
 def apply_options(config: Config, options: dict | None) -> Config:

@@ -19,7 +19,14 @@ from mmengine.runner import Runner
 from soft_vit.engine.batch_position_hook import BatchPositionHook
 from soft_vit.engine.checkpoint_hook import find_newest_checkpoint
 from soft_vit.engine.checkpoint_match import CheckpointMatchHook
-from soft_vit.engine.config import apply_options, check_keys, load_config, require_registered, type_name
+from soft_vit.engine.config import (
+    apply_options,
+    check_keys,
+    load_config,
+    places_being_built,
+    require_registered,
+    type_name,
+)
 from soft_vit.engine.data_checks import ClassCountHook, fill_data_root
 from soft_vit.engine.errors import UserError, in_worker, one_line
 from soft_vit.engine.finetune import StartWeightsHook
@@ -125,8 +132,10 @@ def config_errors(start: StartHook, config: Config) -> Iterator[None]:
             raise
         what = f"{type(error).__name__}: {one_line(error)}"
         if start.doing == "building":
+            at = " or ".join(places_being_built(config, error))
             raise UserError(
-                f"The config {config.filename} cannot be built ({what}); correct the config or the option that sets it."
+                f"The config {config.filename} cannot be built{at and f' at {at}'} ({what}); correct the config or the "
+                "option that sets it."
             ) from error
         file = start.log_dir / "traceback.txt"
         write_atomically(file, traceback.format_exc().encode())

@@ -112,6 +112,27 @@ def test_first_use_of_what_the_config_says(tmp_path, options, message):
     assert file.read_text().startswith("Traceback")
 
 
+@pytest.mark.parametrize(
+    ("options", "place"),
+    [
+        ({"optim_wrapper.optimizer.betas": 0.9}, "optim_wrapper.optimizer"),
+        ({"optim_wrapper.max_skips": 1}, "optim_wrapper"),
+        ({"model.drop_path_rate": "high"}, "model"),
+        ({"model.loss": {"type": "Nope"}}, "model.loss"),
+        ({"train_dataloader.dataset.pipeline.0.prob": 2}, "train_dataloader.dataset.pipeline.0"),
+        ({"param_scheduler": [{"type": "ConstantLR"}, {"type": "Nope"}]}, "param_scheduler.1"),
+        ({"custom_hooks": [{"type": "EMAHook", "ema_type": "Nope"}]}, None),
+        # The same there.
+        ({"val_evaluator.topk": 0, "test_evaluator.topk": 0}, "val_evaluator or test_evaluator"),
+    ],
+)
+def test_entry_that_cannot_be_built_is_named(tmp_path, options, place):
+    with pytest.raises(UserError, match="cannot be built") as caught:
+        train(DEMO, work_dir=tmp_path, options={**TINY, **options})
+    assert str(caught.value).startswith(f"The config {DEMO} cannot be built{f' at {place}' if place else ''} (")
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("method", ["loss", "predict"])
 def test_later_errors_of_a_run_keep_their_traceback(tmp_path, monkeypatch, method):
     calls, original = [], getattr(TimmProgressClassifier, method)
