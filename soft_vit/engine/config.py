@@ -166,14 +166,12 @@ def places_being_built(config: Config, error: BaseException) -> list[str]:
     """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__) if frame.f_code is build_from_cfg.__code__]
     given = frames[-1].f_locals["cfg"] if frames else None
-    if not isinstance(given, Mapping):
+    if not isinstance(given, Mapping) or "type" not in given:
         return []
-
-    def is_given(entry: Mapping[str, Any]) -> bool:
-        # On its way MMEngine adds to some, such as parameters to an optimizer, and takes from others.
-        return "type" in entry and all(given.get(key, value) == value for key, value in entry.items())
-
-    return [place for place, entry in _entries(config.to_dict(), "") if is_given(entry)]
+    named = [(place, entry) for place, entry in _entries(config.to_dict(), "") if entry.get("type") == given["type"]]
+    # On its way MMEngine adds to some, such as parameters to an optimizer, and takes from others.
+    same = [place for place, entry in named if all(given.get(key, value) == value for key, value in entry.items())]
+    return same or [place for place, _ in named]
 
 
 def _entries(value: Any, place: str) -> Iterator[tuple[str, Mapping[str, Any]]]:

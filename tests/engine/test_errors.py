@@ -116,6 +116,11 @@ def test_first_use_of_what_the_config_says(tmp_path, options, message):
     ("options", "place"),
     [
         ({"optim_wrapper.optimizer.betas": 0.9}, "optim_wrapper.optimizer"),
+        # Its learning rate is another one by then.
+        (
+            {"auto_scale_lr": {"enable": True, "base_batch_size": 8}, "optim_wrapper.optimizer.a": 1},
+            "optim_wrapper.optimizer",
+        ),
         ({"optim_wrapper.max_skips": 1}, "optim_wrapper"),
         ({"model.drop_path_rate": "high"}, "model"),
         ({"model.loss": {"type": "Nope"}}, "model.loss"),
