@@ -125,7 +125,7 @@ def evaluate(
 
     start, throughput = StartHook(), ThroughputHook()
     with config_errors(start, cfg):
-        runner = runner_class(cfg).from_cfg(cfg)
+        runner = runner_class(cfg).from_cfg(_under_another_name(cfg))
         published = str(cfg.load_from).startswith(TIMM_PREFIX)
         for hook in (TestedModelHook(ema, view and view.img_size, same_classes=published), start, throughput):
             runner.register_hook(hook)
@@ -146,6 +146,12 @@ def evaluate(
                 if path is not None:
                     write_atomically(path, text(table, names).encode())
     return metrics
+
+
+def _under_another_name(cfg: Config) -> Config:
+    """The config as `<name>_test.py`: a copy goes into the work directory, where that of the training may lie."""
+    path = Path(cfg.filename)
+    return Config(cfg.to_dict(), cfg_text=cfg.text, filename=str(path.with_name(f"{path.stem}_test{path.suffix}")))
 
 
 def _classifies(cfg: Config) -> bool:

@@ -289,6 +289,13 @@ def test_views_of_another_crop_in_a_folder(checkpoint, models, folders, tmp_path
     assert agrees(metrics, by_the_book(score.log(), [there.index(int(name)) for name in names]))
 
 
+def test_the_config_of_the_training_stays(checkpoint, tmp_path):
+    (tmp_path / DEMO.name).write_text("trained = True")
+    evaluate(DEMO, checkpoint, tta=True, work_dir=tmp_path, options=OPTIONS)
+    assert (tmp_path / DEMO.name).read_text() == "trained = True"
+    assert Config.fromfile(tmp_path / "soft_pico_shapes_test.py").model.type == "mmpretrain.AverageClsScoreTTA"
+
+
 @pytest.mark.parametrize(("ema", "which"), [(True, "averaged"), (False, "plain")])
 def test_either_weights(checkpoint, models, tmp_path, ema, which):
     # MMEngine's own hook would exchange them.
