@@ -88,7 +88,7 @@ class StartHook(Hook):
     def __init__(self) -> None:
         self.doing: str | None = "building"
         self.log_dir = Path()
-        self._validated = False
+        self._stepped = self._validated = False
 
     def before_run(self, runner: Runner) -> None:
         self.log_dir = Path(runner.log_dir)
@@ -97,13 +97,15 @@ class StartHook(Hook):
         self.doing = "the first training step"
 
     def after_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
-        self.doing = None
+        self.doing, self._stepped = None, True
 
     def before_val_epoch(self, runner: Runner) -> None:
         self.doing = None if self._validated else "the first validation"
 
     def after_val_epoch(self, runner: Runner, metrics: dict | None = None) -> None:
-        self.doing, self._validated = None, True
+        self._validated = True
+        # A run that goes on from the end of an epoch begins with its validation.
+        self.doing = None if self._stepped else "the first training step"
 
     def before_test(self, runner: Runner) -> None:
         self.doing = "the test"
