@@ -50,6 +50,11 @@ def _require_batch(loader: DataLoader) -> None:
         )
 
 
+def _require_length(name: str, length: int) -> None:
+    if length < 1:
+        raise UserError(f"train_cfg.{name} is {length}; choose 1 or more.")
+
+
 def _require_interval(interval: int) -> None:
     if interval < 1:
         raise UserError(
@@ -62,12 +67,13 @@ class ExactEpochLoop(EpochBasedTrainLoop):
     """MMEngine's EpochBasedTrainLoop that resumes from a checkpoint of any iteration.
 
     A run that resumes from the end of an epoch begins with its validation, because a checkpoint is written before.
-    Raises UserError (a ValueError) for data that does not fill a batch and for a val_interval below 1.
+    Raises UserError (a ValueError) for data that does not fill a batch and for max_epochs or a val_interval below 1.
     """
 
     def __init__(self, runner: Runner, dataloader: dict, *args: Any, **kwargs: Any) -> None:
         super().__init__(runner, _with_positions(dataloader), *args, **kwargs)
         _require_batch(self.dataloader)
+        _require_length("max_epochs", self._max_epochs)
         _require_interval(self.val_interval)
 
     def run(self) -> Any:
@@ -102,11 +108,12 @@ class ExactIterLoop(IterBasedTrainLoop):
     """MMEngine's IterBasedTrainLoop that finds its place without loading what was trained on.
 
     Raises UserError (a ValueError) for data that does not fill a batch, unless the sampler repeats it endlessly, and
-    for a val_interval below 1.
+    for max_iters or a val_interval below 1.
     """
 
     def __init__(self, runner: Runner, dataloader: dict, *args: Any, **kwargs: Any) -> None:
         super().__init__(runner, _with_positions(dataloader), *args, **kwargs)
+        _require_length("max_iters", self._max_iters)
         _require_interval(self.val_interval)
         # Its workers would wait beside those that load.
         del self.dataloader_iterator

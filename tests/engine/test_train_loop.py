@@ -116,11 +116,14 @@ def test_iterations_need_a_batch(by_iteration, tmp_path):
         train(by_iteration, work_dir=tmp_path, options=options)
 
 
-@pytest.mark.parametrize("loop", ["by_epoch", "by_iteration"])
-def test_interval_of_validations_is_positive(loop, by_iteration, tmp_path):
+@pytest.mark.parametrize(
+    ("loop", "name"),
+    [("by_epoch", "val_interval"), ("by_epoch", "max_epochs"), ("iters", "val_interval"), ("iters", "max_iters")],
+)
+def test_length_and_interval_of_validations_are_positive(loop, name, by_iteration, tmp_path):
     config, options = (DEMO, BY_EPOCH) if loop == "by_epoch" else (by_iteration, OPTIONS)
-    with pytest.raises(UserError, match="val_interval is 0; choose 1 or more"):
-        train(config, work_dir=tmp_path, options={**options, "train_cfg.val_interval": 0})
+    with pytest.raises(UserError, match=f"{name} is 0; choose 1 or more"):
+        train(config, work_dir=tmp_path, options={**options, f"train_cfg.{name}": 0})
 
 
 def test_checkpoint_of_another_run_is_no_result(tmp_path):
