@@ -30,8 +30,13 @@ def main(argv: Sequence[str] | None = None) -> None:
 
             name, model_args = timm_model_of(args.model)
         require_known(name)
+        model_args = {"in_chans": args.in_chans, **model_args}
+        try:
+            model = timm.create_model(name, **{"img_size": (height, width), **model_args})
+        except TypeError:
+            # A model that takes images of any size may have no such argument.
+            model = timm.create_model(name, **model_args)
         # Fused attention is one operation on the meta device, and counted as such.
-        model = timm.create_model(name, **{"img_size": (height, width), "in_chans": args.in_chans, **model_args})
         complexity = count_complexity(model.to("meta"), (1, args.in_chans, height, width))
     except (ValueError, RuntimeError, FileNotFoundError, TypeError) as error:
         parser.exit(1, f"error: {error}\n")

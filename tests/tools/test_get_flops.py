@@ -5,11 +5,15 @@ import re
 import pytest
 
 
-def test_table(tool, capsys):
-    tool("get_flops")(["soft_pico", "--shape", "64", "96", "--depth", "1"])
+# A convolutional model takes no img_size.
+@pytest.mark.parametrize(
+    ("name", "part"), [("soft_pico", "stages"), ("vit_tiny_patch16_224", "blocks"), ("resnet18", "layer1")]
+)
+def test_table(name, part, tool, capsys):
+    tool("get_flops")([name, "--shape", "64", "96", "--depth", "1"])
     printed = capsys.readouterr().out
-    assert printed.startswith("soft_pico, 64 x 96, torch ")
-    assert "stages" in printed
+    assert printed.startswith(f"{name}, 64 x 96, torch ")
+    assert part in printed
 
 
 @pytest.mark.parametrize(
