@@ -37,7 +37,10 @@ def split_tiles(x: Tensor, feat_size: tuple[int, int], reach: int, with_neighbou
         x = F.pad(x, (0, 0, hx, hx + right, hy, hy + below)).unfold(2, ty + 2 * hy, ty).unfold(3, tx + 2 * hx, tx)
     else:
         x = F.pad(x, (0, 0, 0, right, 0, below)).unfold(2, ty, ty).unfold(3, tx, tx)
-    return x.permute(0, 1, 2, 3, 5, 6, 4).flatten(4, 5).flatten(2, 3).flatten(0, 1)
+    # Where nothing is padded, F.pad keeps the order of x in memory. A graph for any size knows nothing of that: it
+    # would take for views what are none, and leave out `contiguous`.
+    x = x.permute(0, 1, 2, 3, 5, 6, 4).clone(memory_format=torch.contiguous_format)
+    return x.flatten(4, 5).flatten(2, 3).flatten(0, 1)
 
 
 def merge_tiles(x: Tensor, feat_size: tuple[int, int], reach: int, num_heads: int) -> Tensor:

@@ -89,7 +89,9 @@ def bigbird_attention(
     global_x = dot_product_attention(q[:, :, :split], k, v, None, dropout_p, fused)
 
     below = num_blocks * block_size - N
-    q, k, v = (F.pad(x, (0, 0, 0, below)).unflatten(2, (num_blocks, block_size)) for x in (q, k, v))
+    # Not F.pad, which keeps the order in memory of what has all its tokens; a graph of symbolic sizes expects another.
+    q, k, v = (torch.cat([x, x.new_zeros(*x.shape[:2], below, x.shape[3])], dim=2) for x in (q, k, v))
+    q, k, v = (x.unflatten(2, (num_blocks, block_size)) for x in (q, k, v))
     index, exists = visible_blocks(num_blocks, H, window, num_global, num_random, seed, q.device)
     index, exists = index[:, num_global:], exists[:, num_global:]
     is_token = (torch.arange(num_blocks * block_size, device=q.device) < N).unflatten(0, (num_blocks, block_size))
