@@ -5,6 +5,7 @@ import triton.language as tl
 
 from soft_vit.ops.triton.tiles import (
     dot,
+    dot_bf16,
     gaussian,
     half_square,
     head_pointer,
@@ -144,6 +145,9 @@ def kernel_gradients(
                 grad_q_tile -= q_tile.to(tl.float32) * row_sums(s_0, s_1, BLOCK_D, PRECISION)
             if OF_BOTTLENECK:
                 s_0, s_1 = tl.trans(s_0), tl.trans(s_1)
+                if PRECISION == "split" and Q_TERMS == 2:
+                    # Left out of this product, it would be missing beside the sums, which have all of S.
+                    grad_landmarks = dot_bf16(s_1, q_1, grad_landmarks)
                 grad_landmarks = dot(s_0, s_1, s_1, 2, q_0, q_1, q_1, Q_TERMS, grad_landmarks, PRECISION)
                 weights += row_sums(s_0, s_1, BLOCK_D, PRECISION)
         if OF_TOKENS:

@@ -36,6 +36,7 @@ def inputs(
     bottleneck_dtype: torch.dtype | None = None,
     layout: str = "maps",
     spread: float = 0.5,
+    offset: float = 0.0,
     residual: bool = False,
 ) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
@@ -44,9 +45,9 @@ def inputs(
     if not residual:
         del tensors["residual"]
     for name, x in tensors.items():
-        scale = spread if name in ("q", "bottleneck") else 1.0
+        scale, shift = (spread, offset) if name in ("q", "bottleneck") else (1.0, 0.0)
         kind = bottleneck_dtype or dtype if name == "bottleneck" else dtype
-        x = (x * scale).to(device, kind)
+        x = (x * scale + shift).to(device, kind)
         tensors[name] = (x if name == "bottleneck" else laid_out(x, layout)).requires_grad_()
     return tensors
 
@@ -118,6 +119,8 @@ SMALL = [
     # A flat kernel with an exact inverse: the gradient of the bottleneck tokens is a difference of large sums.
     (dict(n=65, m=25, d=32, heads=1, dtype=BF16, bottleneck_dtype=FP32, spread=0.1), dict(CHOLESKY)),
     (dict(n=65, m=25, d=32, heads=1, dtype=FP16, bottleneck_dtype=FP32, spread=0.03), dict(CHOLESKY)),
+    # Tokens close together and away from zero: the gradient is a small difference of products and sums.
+    (dict(n=2, m=1, d=16, dtype=FP16, bottleneck_dtype=FP32, spread=0.01, offset=1.0), dict(GUARDED, normalize=True)),
 ]
 VARIANTS = (ROWSUM, dict(GUARDED, normalize=True), dict(CHOLESKY, normalize=True))
 # Every size with every dtype and every variant, layouts and fp32 bottleneck tokens in turn.
