@@ -57,8 +57,6 @@ def chunk_sums(
     LANDMARK_TERMS: tl.constexpr = 1 if landmarks.dtype == tl.bfloat16 else 3
     Q_TERMS: tl.constexpr = 1 if q.dtype.element_ty == tl.bfloat16 else 2
     V_TERMS: tl.constexpr = 1 if v.dtype.element_ty == tl.bfloat16 else 2
-    # The inverse amplifies what is rounded here, and the gradient of exact bottleneck tokens would show it.
-    KERNEL_TERMS: tl.constexpr = 3 if LANDMARK_TERMS == 3 else V_TERMS + 1
     l_0, l_1, l_2 = three_terms(landmarks, PRECISION)
     sums = tl.zeros((BLOCK_M, BLOCK_DV), tl.float32)
     for tile in tl.range(tiles):
@@ -74,7 +72,8 @@ def chunk_sums(
         products = dot(l_0, l_1, l_2, LANDMARK_TERMS, q_0, q_1, q_1, Q_TERMS, zeros, PRECISION)
         kernel = gaussian(products, half_landmarks, half_square(q_tile, 1), PRECISION)
         k_0, k_1, k_2 = three_terms(kernel, PRECISION)
-        sums = dot(k_0, k_1, k_2, KERNEL_TERMS, v_0, v_1, v_1, V_TERMS, sums, PRECISION)
+        # Three terms, because the inverse amplifies what is rounded here, and gradients of tokens show it.
+        sums = dot(k_0, k_1, k_2, 3, v_0, v_1, v_1, V_TERMS, sums, PRECISION)
     store_tile(partial, sums, slots, num_bottleneck, DV, 1, DV, BLOCK_DV)
 
 

@@ -7,7 +7,11 @@ Precision of products, PRECISION:
   kernel and what is M x D take two, 16 to 17 bits, and bottleneck tokens of fp32 three, which are all 24.
 
 A single 16-bit term for the N x M kernel would not do: the inverse amplifies the rounding of `K1^T v`, up to 1 / ridge
-times. Beside fp16 inputs two would not do either, so in that product the kernel has a term more than v.
+times. Two would not do in that product either, so there the kernel has three.
+
+Beside 16-bit q and v, gradients of fp32 bottleneck tokens have the 16 to 17 bits of their factors where eager has 24,
+and where large terms of them cancel about 10: heads of one channel, many bottleneck tokens and a Cholesky solve have 3
+to 8 times the error of eager. A third term of y, dz and S together would mend that, for which registers are missing.
 """
 
 import triton

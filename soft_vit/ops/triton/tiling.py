@@ -3,9 +3,10 @@
 The budget is that of an H100 or H200: 255 registers a thread, 64 Ki registers and 227 KiB of shared memory for all
 programs of a multiprocessor. A tile of the kernel, 64 tokens x 64 bottleneck tokens in fp32, is 32 registers a thread
 of 4 warps, which are one warp group: its products of tensor cores have 64 rows, and 8 warps issue nearly twice the
-instructions. For bf16 and D = 32, a forward has 95 to 125 registers and four or five programs on a multiprocessor. The
-backward holds the kernel, its gradient and the terms of both: two programs of up to 255 registers. Products in fp32 on
-ordinary cores keep whole rows of both operands in registers, so their tiles are smaller.
+instructions. For bf16 and D = 32, a pass of the forward has 95 to 130 registers and four or five programs on a
+multiprocessor, three with Newton's iteration beside it. The backward holds the kernel, its gradient and the terms of
+both: two programs of up to 255 registers. Products in fp32 on ordinary cores keep whole rows of both operands in
+registers, so their tiles are smaller.
 """
 
 from dataclasses import dataclass

@@ -119,6 +119,8 @@ SMALL = [
     # A flat kernel with an exact inverse: the gradient of the bottleneck tokens is a difference of large sums.
     (dict(n=65, m=25, d=32, heads=1, dtype=BF16, bottleneck_dtype=FP32, spread=0.1), dict(CHOLESKY)),
     (dict(n=65, m=25, d=32, heads=1, dtype=FP16, bottleneck_dtype=FP32, spread=0.03), dict(CHOLESKY)),
+    # The inverse of tokens on a line amplifies the rounding of sums most.
+    (dict(n=1, m=49, d=1, heads=8, dtype=BF16, spread=0.3), dict(CHOLESKY)),
     # Tokens close together and away from zero: the gradient is a small difference of products and sums.
     (dict(n=2, m=1, d=16, dtype=FP16, bottleneck_dtype=FP32, spread=0.01, offset=1.0), dict(GUARDED, normalize=True)),
 ]
