@@ -6,7 +6,6 @@ Letters: B batch, H heads, N tokens, D channels of a head, K blocks of L consecu
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention
