@@ -9,41 +9,30 @@ import numpy as np
 import pytest
 import timm
 import torch
+from evaluated import (
+    DEMO,
+    OPTIONS,
+    agrees,
+    by_the_book,
+    list_of_classes,
+    network,
+    shapes,
+    tree,
+    write_checkpoint,
+    write_folders,
+)
 from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
-from PIL import Image
-from timm.data import create_transform
 
-from soft_vit.datasets import CLASSES, ShapeImages
+from soft_vit.datasets import CLASSES
 from soft_vit.engine import UserError, evaluate
 from soft_vit.weights.folders import RESOURCES
-
-DEMO = Path(__file__).parents[2] / "configs" / "demo" / "soft_pico_shapes.py"
-MODEL = {"num_classes": 10, "img_size": 32, "depths": (1, 1, 1, 1)}
-OPTIONS = {
-    "model.img_size": 32,
-    "model.depths": [1, 1, 1, 1],
-    "test_dataloader.dataset.length": 37,
-    "test_dataloader.dataset.size": 32,
-    "test_dataloader.batch_size": 16,
-}
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Without the description of the machine, which takes longer than these tests."""
     monkeypatch.setattr("mmengine.runner.runner.collect_env", dict)
-
-
-def network(name: str = "soft_pico", seed: int = 0, **kwargs) -> torch.nn.Module:
-    """Weights far enough from the start that classes differ."""
-    torch.manual_seed(seed)
-    model = timm.create_model(name, **(MODEL | kwargs)).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim > 1:
-                parameter.mul_(2)
-    return model
 
 
 @pytest.fixture(scope="module")
@@ -53,57 +42,12 @@ def models() -> dict[str, torch.nn.Module]:
 
 @pytest.fixture(scope="module")
 def checkpoint(models, tmp_path_factory) -> str:
-    """As EMAHook writes one: the average in front."""
-    plain = {f"module.{name}": value for name, value in models["plain"].state_dict().items()}
-    path = tmp_path_factory.mktemp("checkpoint") / "epoch_1.pth"
-    content = {"state_dict": models["averaged"].state_dict(), "ema_state_dict": {**plain, "steps": torch.tensor(3)}}
-    torch.save({**content, "meta": {"dataset_meta": {"classes": CLASSES}}}, path)
-    return str(path)
+    return write_checkpoint(tmp_path_factory.mktemp("checkpoint"), models)
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory) -> Path:
-    """Images of four classes, larger than the model's and not square, in folders `named` and `numbered`."""
-    root = tmp_path_factory.mktemp("folders")
-    images = ShapeImages(40, "test", size=(50, 71))
-    for i in (i for i in range(40) if images.label(i) in (0, 3, 4, 9)):
-        sample = images[i]
-        for folder in (f"named/{CLASSES[sample.label]}", f"numbered/{sample.label}"):
-            (root / folder).mkdir(parents=True, exist_ok=True)
-            Image.fromarray(sample.image).save(root / folder / f"{i:03}.png")
-    return root
-
-
-def by_the_book(logits: torch.Tensor, labels: list[int]) -> dict[str, float]:
-    x, y = logits.detach().double().numpy(), np.array(labels)
-    order = np.argsort(-x, axis=1)
-    log_p = x - np.log(np.exp(x - x.max(1, keepdims=True)).sum(1, keepdims=True)) - x.max(1, keepdims=True)
-    return {
-        "accuracy/top1": 100 * np.mean(order[:, 0] == y),
-        "accuracy/top5": 100 * np.mean((order[:, :5] == y[:, None]).any(1)),
-        "cross_entropy": -np.mean(log_p[np.arange(len(y)), y]),
-        "images": len(y),
-    }
-
-
-def shapes(length: int = 37) -> tuple[torch.Tensor, list[int]]:
-    """The demo's test images, normalised as its config says."""
-    images = ShapeImages(length, "test", size=32)
-    pixels = torch.stack([torch.from_numpy(images[i].image).permute(2, 0, 1) for i in range(length)])
-    return (pixels - 127.5) / 64, [images.label(i) for i in range(length)]
-
-
-def tree(folder: Path, size: int, crop_pct: float, mean: float = 127.5 / 255, std: float = 64 / 255, how="bicubic"):
-    """Images of a folder as timm prepares them, and the names of their folders."""
-    transform = create_transform(size, interpolation=how, crop_pct=crop_pct, mean=(mean,) * 3, std=(std,) * 3)
-    paths = sorted(folder.glob("*/*.png"))
-    return torch.stack([transform(Image.open(path)) for path in paths]), [path.parent.name for path in paths]
-
-
-def agrees(metrics: dict, expected: dict) -> bool:
-    """Logits in fp32 in other batches differ by rounding, which is no change of rank here."""
-    assert {name: metrics[name] for name in expected} == pytest.approx(expected, abs=2e-4)
-    return True
+    return write_folders(tmp_path_factory.mktemp("folders"))
 
 
 def test_everything_that_is_reported(checkpoint, models, tmp_path):
@@ -191,109 +135,6 @@ model = dict(
     images, labels = shapes()
     scores = sum(models["averaged"](x).softmax(1) for x in (images, images.flip(-1))) / 2
     assert agrees(metrics, by_the_book(scores.log(), labels))
-
-
-FLIPS = """
-tta_pipeline = [
-    dict(type="LoadedImage"),
-    dict(type="TestTimeAug", transforms=[
-        [dict(type="RandomFlip", prob=prob, direction="vertical") for prob in (0.0, 1.0)],
-        {resizing}
-        [dict(type="PackInputs")],
-    ]),
-]
-tta_model = dict(type="BestOfViews")
-custom_imports = dict(imports=["soft_vit.engine", "best_of_views"], allow_failed_imports=False)
-"""
-BEST = """
-from mmpretrain.models import AverageClsScoreTTA
-from soft_vit.registry import MODELS, register
-
-@register(MODELS)
-class BestOfViews(AverageClsScoreTTA):
-    def _merge_single_sample(self, views):
-        best = views[0].pred_score.maximum(views[1].pred_score)
-        return views[0].new().set_pred_score(best / best.sum())
-"""
-
-
-def views_config(folder: Path, resizing: str = "") -> Path:
-    (folder / "best_of_views.py").write_text(BEST)
-    (folder / "config.py").write_text(f"_base_ = [{str(DEMO)!r}]" + FLIPS.format(resizing=resizing))
-    return folder / "config.py"
-
-
-def mean_score(model, images: torch.Tensor) -> torch.Tensor:
-    return sum(model(x).softmax(1) for x in (images, images.flip(-1))) / 2
-
-
-def test_mean_of_an_image_and_its_mirror_image(checkpoint, models, tmp_path):
-    # A model's own preprocessor comes before that of the config, with one view or with two.
-    options = {**OPTIONS, "data_preprocessor": {"type": "ClsDataPreprocessor", "mean": [0.0] * 3, "std": [1.0] * 3}}
-    options["model.data_preprocessor"] = {"type": "ClsDataPreprocessor", "mean": [127.5] * 3, "std": [64.0] * 3}
-    out = tmp_path / "out.json"
-    metrics = evaluate(DEMO, checkpoint, tta=True, ema=False, out=out, work_dir=tmp_path, options=options)
-    images, labels = shapes()
-    assert agrees(metrics, by_the_book(mean_score(models["plain"], images).log(), labels))
-    assert json.loads(out.read_text())["tta"] is True
-
-
-def test_views_and_merging_of_the_config(checkpoint, models, tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(tmp_path)
-    metrics = evaluate(views_config(tmp_path), checkpoint, tta=True, work_dir=tmp_path, options=OPTIONS)
-    images, labels = shapes()
-    best = torch.stack([models["averaged"](x).softmax(1) for x in (images, images.flip(-2))]).amax(0)
-    assert agrees(metrics, by_the_book(best.log(), labels))
-
-
-@pytest.mark.parametrize(
-    ("resizing", "options", "message"),
-    [
-        (
-            "[dict(type='ResizeEdge', scale=s) for s in (32, 40)],",
-            {},
-            "by ResizeEdge in TestTimeAug, and the test asks",
-        ),
-        ("", {"tta_pipeline": [], "test_dataloader.dataset.pipeline": []}, "have no pipeline whose last step"),
-        ("", {"model_wrapper_cfg.type": "ShardedDataParallel"}, "set model_wrapper_cfg=None beside --tta"),
-    ],
-)
-def test_views_that_cannot_be_shown(checkpoint, tmp_path, monkeypatch, resizing, options, message):
-    monkeypatch.syspath_prepend(tmp_path)
-    config = views_config(tmp_path, resizing)
-    with pytest.raises(UserError, match=message):
-        evaluate(config, checkpoint, tta=True, img_size=32, work_dir=tmp_path, options={**OPTIONS, **options})
-
-
-@pytest.mark.parametrize("model", ["checkpoint", "soft_pico"])
-def test_views_of_another_crop_in_a_folder(checkpoint, models, folders, tmp_path, model):
-    """The name of a timm model brings a normalisation of its own."""
-    there = [0, 3, 4, 9]
-    given = {"img_size": 32, "crop_pct": 0.8, "data_root": folders / "numbered", "classes": list_of_classes(tmp_path)}
-    if model == "checkpoint":
-        images, names = tree(folders / "numbered", 32, 0.8)
-    else:
-        torch.save(models["averaged"].state_dict(), tmp_path / "weights.pth")
-        given["weights"] = str(tmp_path / "weights.pth")
-        cfg = timm.get_pretrained_cfg(model)
-        images, names = tree(folders / "numbered", 32, 0.8, cfg.mean[0], cfg.std[0])
-    metrics = evaluate(
-        DEMO,
-        checkpoint if model == "checkpoint" else model,
-        tta=True,
-        **given,
-        work_dir=tmp_path,
-        options={**OPTIONS, "model.num_classes": 10},
-    )
-    score = mean_score(models["averaged"], images)[:, there]
-    assert agrees(metrics, by_the_book(score.log(), [there.index(int(name)) for name in names]))
-
-
-def test_the_config_of_the_training_stays(checkpoint, tmp_path):
-    (tmp_path / DEMO.name).write_text("trained = True")
-    evaluate(DEMO, checkpoint, tta=True, work_dir=tmp_path, options=OPTIONS)
-    assert (tmp_path / DEMO.name).read_text() == "trained = True"
-    assert Config.fromfile(tmp_path / "soft_pico_shapes_test.py").model.type == "mmpretrain.AverageClsScoreTTA"
 
 
 @pytest.mark.parametrize(("ema", "which"), [(True, "averaged"), (False, "plain")])
@@ -387,12 +228,6 @@ def test_another_size(folders, tmp_path, name):
     model.set_input_size(44)
     there = [0, 3, 4, 9]
     assert agrees(metrics, by_the_book(model(images)[:, there], [there.index(int(name)) for name in names]))
-
-
-def list_of_classes(folder: Path) -> Path:
-    path = folder / "classes.txt"
-    path.write_text("\n".join(CLASSES) + "\n")
-    return path
 
 
 @pytest.mark.parametrize("size", [None, 96])
