@@ -30,16 +30,19 @@ CONVERGED = tl.constexpr(2.0**-23)
 @triton.jit
 def newton_alpha(a, p, size, ridge, START: tl.constexpr):
     """The factor of the start `V_0 = alpha P`; see `soft_vit.ops.newton.newton_step_size`."""
-    rows = tl.sum(a, 1)
-    largest = tl.max(rows, 0)
+    largest = tl.max(tl.sum(a, 1), 0)
     if START == "rowsum":
         largest = tl.maximum(largest, 0.95 * (largest + ridge))
         alpha = 1.8 / (largest * largest)
     else:
         diagonal = tl.sum(p * p, 0)
-        total = tl.sum(p * tl.sum(p, 1)[:, None], 0)
+        # A is symmetric: its row sums over either axis, so that threads hold them where they are needed.
+        rows = tl.sum(a, 0)
+        squared_rows = tl.sum(a * tl.sum(a, 1)[:, None], 0)
+        inside = tl.arange(0, a.shape[0]) < size
+        total = tl.where(inside, squared_rows + ridge * (2.0 * rows + ridge), 0.0)
         first = 2.0 / (largest * largest)
-        largest_mode = tl.max(tl.sum(a * rows[:, None], 0), 0)
+        largest_mode = tl.max(squared_rows, 0)
         alpha = first * (0.5**MAX_HALVINGS)
         # From the smallest candidate up, so the largest within the bound is what remains.
         for halvings in tl.static_range(MAX_HALVINGS, -1, -1):
