@@ -162,7 +162,7 @@ def require_registered(config: Config, place: str, registry: Registry) -> None:
 def places_being_built(config: Config, error: BaseException) -> list[str]:
     """Dotted names of the entries of a config from which the innermost object was being built when an error occurred.
 
-    None where nothing was, or where its entry is not the config's own; several where the config repeats one.
+    Empty where nothing was, or where its entry is not the config's own; several where the config repeats one.
     """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__) if frame.f_code is build_from_cfg.__code__]
     given = frames[-1].f_locals["cfg"] if frames else None
@@ -178,9 +178,11 @@ def _entries(value: Any, place: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Every mapping in a config, with its dotted name."""
     if isinstance(value, Mapping):
         yield place, value
-    inside = (
-        value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list | tuple) else ()
-    )
+        inside = value.items()
+    elif isinstance(value, list | tuple):
+        inside = enumerate(value)
+    else:
+        return
     for key, inner in inside:
         yield from _entries(inner, f"{place}.{key}" if place else str(key))
 

@@ -3,7 +3,6 @@
 import csv
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,8 +17,6 @@ from evaluated import (
     network,
     shapes,
     tree,
-    write_checkpoint,
-    write_folders,
 )
 from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
@@ -28,26 +25,7 @@ from soft_vit.datasets import CLASSES
 from soft_vit.engine import UserError, evaluate
 from soft_vit.weights.folders import RESOURCES
 
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """Without the description of the machine, which takes longer than these tests."""
-    monkeypatch.setattr("mmengine.runner.runner.collect_env", dict)
-
-
-@pytest.fixture(scope="module")
-def models() -> dict[str, torch.nn.Module]:
-    return {"averaged": network(seed=0), "plain": network(seed=1)}
-
-
-@pytest.fixture(scope="module")
-def checkpoint(models, tmp_path_factory) -> str:
-    return write_checkpoint(tmp_path_factory.mktemp("checkpoint"), models)
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory) -> Path:
-    return write_folders(tmp_path_factory.mktemp("folders"))
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 def test_everything_that_is_reported(checkpoint, models, tmp_path):

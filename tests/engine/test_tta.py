@@ -12,15 +12,14 @@ from evaluated import (
     agrees,
     by_the_book,
     list_of_classes,
-    network,
     shapes,
     tree,
-    write_checkpoint,
-    write_folders,
 )
 from mmengine.config import Config
 
 from soft_vit.engine import UserError, evaluate
+
+pytestmark = pytest.mark.usefixtures("quick")
 
 FLIPS = """
 tta_pipeline = [
@@ -44,27 +43,6 @@ class BestOfViews(AverageClsScoreTTA):
         best = views[0].pred_score.maximum(views[1].pred_score)
         return views[0].new().set_pred_score(best / best.sum())
 """
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """Without the description of the machine, which takes longer than these tests."""
-    monkeypatch.setattr("mmengine.runner.runner.collect_env", dict)
-
-
-@pytest.fixture(scope="module")
-def models() -> dict[str, torch.nn.Module]:
-    return {"averaged": network(seed=0), "plain": network(seed=1)}
-
-
-@pytest.fixture(scope="module")
-def checkpoint(models, tmp_path_factory) -> str:
-    return write_checkpoint(tmp_path_factory.mktemp("checkpoint"), models)
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory) -> Path:
-    return write_folders(tmp_path_factory.mktemp("folders"))
 
 
 def views_config(folder: Path, resizing: str = "") -> Path:

@@ -1,0 +1,28 @@
+"""What tests of an evaluation share."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from evaluated import network, write_checkpoint, write_folders
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Without the description of the machine, which takes longer than these tests."""
+    monkeypatch.setattr("mmengine.runner.runner.collect_env", dict)
+
+
+@pytest.fixture(scope="module")
+def models() -> dict[str, torch.nn.Module]:
+    return {"averaged": network(seed=0), "plain": network(seed=1)}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(models, tmp_path_factory) -> str:
+    return write_checkpoint(tmp_path_factory.mktemp("checkpoint"), models)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> Path:
+    return write_folders(tmp_path_factory.mktemp("folders"))
