@@ -62,7 +62,8 @@ def measure_throughput(
     `default_limit`. memory: the peak of a step beyond weights and input, by `peak_memory`; off a GPU not of compiled
     models, whose tensors cannot be watched. Where the device has no memory for a step, its figures are None.
 
-    Raises ValueError for an unknown mode or name, a batch of no image, fewer than 3 rounds, or a model that fails.
+    Raises ValueError for an unknown mode or name, a batch of no image or of more than there is memory for, fewer than 3
+    rounds, or a model that fails.
     """
     if unknown := set(modes) - set(MODES):
         raise ValueError(f"modes={sorted(unknown)} are not known; use some of {', '.join(MODES)}.")
@@ -78,7 +79,14 @@ def measure_throughput(
         batches = _best_batch_sizes(cases, models, limit, size, device, dtype, progress)
     else:
         batches = dict.fromkeys(cases, batch_size)
-    images, labels = _data(max(filter(None, batches.values()), default=0), size, device)
+    largest = max(filter(None, batches.values()), default=0)
+    data = unless_out_of_memory(lambda: _data(largest, size, device))
+    if data is None:
+        raise ValueError(
+            f"{device} has no memory for {largest} images of {size[0]} x {size[1]} pixels; use a smaller batch_size, "
+            "or smaller images."
+        )
+    images, labels = data
     timings = []
     with tqdm(total=len(cases) * (rounds + 1), disable=not progress, desc="benchmark", leave=False) as bar:
         for mode in modes:

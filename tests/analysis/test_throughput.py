@@ -118,6 +118,7 @@ def test_a_training_step_leaves_no_gradients():
         ("soft_pico", {"rounds": 2}, "rounds=2"),
         ("soft_pico", {"batch_size": 0}, "A batch of 0 images"),
         ("soft_pico", {"batch_size": "auto", "max_batch_size": 0}, "A batch of 0 images"),
+        ("soft_pico", {"batch_size": 2**34, "img_size": 32}, "no memory for 17179869184 images of 32 x 32 pixels; use"),
         ("soft_pic", {}, "no model 'soft_pic'; did you mean"),
         ("mixer_s32_224", {"img_size": 64}, r"mixer_s32_224 fails on images of 64 x 64 pixels \(.*\); leave it out"),
         ("soft_pico+triton", {"img_size": 32}, "backend='triton' runs on a CUDA device"),
