@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from timm.data import create_transform
 
-from soft_vit.datasets import CLASSES, ShapeImages
+from soft_vit.data import CLASSES, ShapeImages
 
 DEMO = Path(__file__).parents[1] / "configs" / "demo" / "soft_pico_shapes.py"
 MODEL = {"num_classes": 10, "img_size": 32, "depths": (1, 1, 1, 1)}

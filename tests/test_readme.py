@@ -23,8 +23,8 @@ from PIL import Image
 from released import released_state_dict
 
 from soft_vit.analysis.lengths import Curve
-from soft_vit.datasets import draw_shape
-from soft_vit.datasets.shape_trees import make_tree
+from soft_vit.data import draw_shape
+from soft_vit.data.shape_trees import make_tree
 
 TEXT = (ROOT / "README.md").read_text()
 COMMANDS = commands(TEXT)
@@ -74,7 +74,7 @@ LOCAL = {
     "python tools/export.py": Local("", (), "soft_vit.export.export"),
     "python tools/convert_checkpoint.py": Local("", (DEMO,)),
     PUBLISH: Local("", (DEMO,)),
-    "python tools/compare_attention.py soft": Local("", (), "soft_vit.analysis.comparison.compare_attentions", []),
+    "python tools/compare_attention.py soft": Local("", (), "soft_vit.analysis.compare.compare_attentions", []),
     # tests/analysis/test_lengths.py measures.
     "python tools/compare_attention.py --lengths": Local(
         "", (), "soft_vit.analysis.lengths.measure_all", ([Curve("soft", [784, 1568], [1, 2], [])], {})
@@ -83,7 +83,7 @@ LOCAL = {
     "python tools/get_memory.py": Local("", (), "soft_vit.analysis.memory.training_memory_by_saving", {"plain": 1}),
     "python tools/attention_spectrum.py": Local("--img-size 64 --images 1"),
     "python tools/visualize_attention.py": Local("--img-size 64"),
-    "python tools/train_attentions.py": Local("", (), "soft_vit.engine.accuracy.compare_accuracy", []),
+    "python tools/train_attentions.py": Local("", (), "soft_vit.engine.logging.accuracy.compare_accuracy", []),
     "python tools/benchmark.py pvt_v2_b1": Local("--batch-size 1 --img-size 32 --rounds 3 --modes inference"),
     "python tools/benchmark.py --op naive": Local("--batch-size 1 --tokens 64 --rounds 3"),
     "python tools/benchmark_resolution.py": Local("", (), "soft_vit.analysis.resolution.measure_resolutions", []),

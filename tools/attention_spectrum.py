@@ -13,10 +13,10 @@ import torch
 from timm.data import create_transform, resolve_data_config
 from torch import Tensor, nn
 
+from soft_vit.analysis.attention.spectrum import measure_spectrum, plot_spectrum, spectrum_csv
 from soft_vit.analysis.pyramid import load_pyramid
-from soft_vit.analysis.spectrum import measure_spectrum, plot_spectrum, spectrum_csv
-from soft_vit.datasets import ShapeImages, normalised_batch
-from soft_vit.datasets.images import read_image
+from soft_vit.data import ShapeImages, normalised_batch
+from soft_vit.data.images import read_image
 from soft_vit.weights import WeightsError
 from soft_vit.weights.files import require_place, write_atomically
 

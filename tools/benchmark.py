@@ -16,9 +16,9 @@ import torch
 import soft_vit  # noqa: F401 - registers the models
 from soft_vit.analysis.bandwidth import copy_bandwidth
 from soft_vit.analysis.batch_search import MOST_ON_CPU, MOST_ON_GPU
-from soft_vit.analysis.inverse_benchmark import INVERSES, measure_inverse
+from soft_vit.analysis.inverse import INVERSES, measure_inverse
 from soft_vit.analysis.machine import machine_description, require_device, use_threads
-from soft_vit.analysis.operator_benchmark import OPERATORS, measure_operator, operator_table, slope_table
+from soft_vit.analysis.operator import OPERATORS, measure_operator, operator_table, slope_table
 from soft_vit.analysis.sides import height_and_width
 from soft_vit.analysis.throughput import MODES, measure_throughput, throughput_table
 from soft_vit.analysis.variants import VARIANTS

@@ -13,7 +13,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     with naming_extras():
         from soft_vit.analysis.machine import machine_description
         from soft_vit.engine.config import load_config
-        from soft_vit.engine.data_rate import measure_data_rate, rate_table, write_photographs
+        from soft_vit.engine.data.data_rate import measure_data_rate, rate_table, write_photographs
         from soft_vit.engine.errors import plain_errors
 
     parser = argparse.ArgumentParser(description=__doc__)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from soft_vit.analysis.comparison import compare_attentions, comparison_table
+from soft_vit.analysis.compare import compare_attentions, comparison_table
 from soft_vit.analysis.lengths import lengths_table, measure_all, plot_lengths
 from soft_vit.analysis.machine import machine_description
 from soft_vit.analysis.memory import memory_source

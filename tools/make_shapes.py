@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
-from soft_vit.datasets.shape_trees import TASKS, make_tree
+from soft_vit.data.shape_trees import TASKS, make_tree
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -18,10 +18,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     from soft_vit.extras import naming_extras
 
     with naming_extras():
-        from soft_vit.analysis import drawing
-        from soft_vit.dense.prediction import load_predictor, predict_files
         from soft_vit.engine.arguments import add_config_options
         from soft_vit.engine.errors import plain_errors
+        from soft_vit.prediction import drawing, load_predictor, predict_files
 
     parser = argparse.ArgumentParser(
         description="Predict for images: classes, boxes with masks, or maps of classes; drawn and as JSON."

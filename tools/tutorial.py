@@ -22,14 +22,14 @@ from timm.optim import create_optimizer_v2
 from torch import Tensor, nn
 
 import soft_vit  # noqa: F401 - registers the models with timm
-from soft_vit.analysis.attention_matrix import watch_attention
-from soft_vit.analysis.attention_view import attention_row, plot_attention_row
+from soft_vit.analysis.attention.matrix import watch_attention
+from soft_vit.analysis.attention.view import attention_row, plot_attention_row
 from soft_vit.analysis.complexity import count_complexity
-from soft_vit.analysis.drawing import draw_classes
-from soft_vit.datasets import CLASSES, ShapeImages, normalised_batch
+from soft_vit.data import CLASSES, ShapeImages, normalised_batch
 from soft_vit.models import fold_batch_norm
 from soft_vit.ops import cholesky_solve, eigh_inverse, newton_inverse, self_gaussian_kernel
-from soft_vit.ops.inverse import newton_residual
+from soft_vit.ops.soft.inverse import newton_residual
+from soft_vit.prediction.drawing import draw_classes
 
 CURVED = ("circle", "ring", "crescent", "heart")
 

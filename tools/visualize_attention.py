@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from timm.data import resolve_data_config
 
-from soft_vit.analysis.attention_view import attention_row, plot_attention_row
+from soft_vit.analysis.attention.view import attention_row, plot_attention_row
 from soft_vit.analysis.pyramid import load_pyramid
-from soft_vit.datasets.images import read_image
+from soft_vit.data.images import read_image
 from soft_vit.weights import WeightsError
 from soft_vit.weights.files import require_place
 

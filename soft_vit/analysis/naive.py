@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from soft_vit.layers.attention.soft import SoftAttention
-from soft_vit.ops.newton import newton_step_size
+from soft_vit.ops.soft.newton import newton_step_size
 
 
 class NaiveTanhGELU(nn.Module):

@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 import soft_vit  # noqa: F401  its models have to be known to timm before one is built by name
 from soft_vit.engine.errors import UserError, one_line
-from soft_vit.engine.finetune import TIMM_PREFIX, fit_weights, wholly_frozen
+from soft_vit.engine.models.finetune import TIMM_PREFIX, fit_weights, wholly_frozen
 
 __all__ = ["TimmFeatures"]
 
@@ -91,7 +91,8 @@ class TimmFeatures(nn.Module):
     def load_weights(self, content: dict) -> None:
         """Take the weights of a classification model, a state dict or a checkpoint with one, and log what it took.
 
-        The head is left out, and what belongs to a grid is resampled; see `soft_vit.engine.finetune.fit_weights`.
+        The head is left out, and what belongs to a grid is resampled, as by
+        `soft_vit.engine.models.finetune.fit_weights`.
         Raises UserError (a ValueError) for weights of another model.
         """
         whole = timm.create_model(self.model_name, num_classes=0, **self._kwargs)

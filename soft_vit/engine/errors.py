@@ -20,7 +20,7 @@ class UserError(ValueError):
 
 @contextmanager
 def as_user_error() -> Iterator[None]:
-    """Turn a ValueError of a layer below, such as `soft_vit.datasets`, into a UserError with the same sentence."""
+    """Turn a ValueError of a layer below, such as `soft_vit.data`, into a UserError with the same sentence."""
     try:
         yield
     except ValueError as error:

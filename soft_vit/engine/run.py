@@ -16,9 +16,8 @@ from mmengine.hooks import Hook
 from mmengine.registry import FUNCTIONS, OPTIMIZERS
 from mmengine.runner import Runner
 
-from soft_vit.engine.batch_position_hook import BatchPositionHook
-from soft_vit.engine.checkpoint_hook import find_newest_checkpoint
-from soft_vit.engine.checkpoint_match import CheckpointMatchHook
+from soft_vit.engine.checkpoints.checkpoint_hook import find_newest_checkpoint
+from soft_vit.engine.checkpoints.checkpoint_match import CheckpointMatchHook
 from soft_vit.engine.config import (
     apply_options,
     check_keys,
@@ -27,14 +26,15 @@ from soft_vit.engine.config import (
     require_registered,
     type_name,
 )
-from soft_vit.engine.data_checks import ClassCountHook, fill_data_root
+from soft_vit.engine.data.data_checks import ClassCountHook, fill_data_root
 from soft_vit.engine.errors import UserError, in_worker, one_line
-from soft_vit.engine.finetune import StartWeightsHook
-from soft_vit.engine.scale_lr import scale_learning_rate
-from soft_vit.engine.schedule_hook import ScheduleEndHook
-from soft_vit.engine.step_seed_hook import StepSeedHook
-from soft_vit.engine.stop_hook import StopHook
-from soft_vit.engine.train_loop import ExactEpochLoop, ExactIterLoop
+from soft_vit.engine.loops import ExactEpochLoop, ExactIterLoop
+from soft_vit.engine.models.finetune import StartWeightsHook
+from soft_vit.engine.optim.scale_lr import scale_learning_rate
+from soft_vit.engine.resume.batch_position_hook import BatchPositionHook
+from soft_vit.engine.resume.schedule_hook import ScheduleEndHook
+from soft_vit.engine.resume.step_seed_hook import StepSeedHook
+from soft_vit.engine.resume.stop_hook import StopHook
 from soft_vit.weights.files import write_atomically
 
 __all__ = ["LAUNCHERS", "TrainResult", "prepare", "train"]

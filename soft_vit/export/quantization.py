@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from soft_vit.datasets import CLASSES, ShapeImages, normalised_batch
+from soft_vit.data import CLASSES, ShapeImages, normalised_batch
 from soft_vit.engine.errors import UserError
 from soft_vit.export.formats import open_onnx
 from soft_vit.export.subject import Subject

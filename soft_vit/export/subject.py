@@ -9,8 +9,8 @@ import torch
 from timm.data import resolve_model_data_config
 from torch import Tensor, nn
 
-from soft_vit.dense.prediction import ConfigPredictor, load_predictor
 from soft_vit.engine.errors import UserError, as_user_error
+from soft_vit.prediction import ConfigPredictor, load_predictor
 from soft_vit.version import __version__
 
 __all__ = ["FeatureMaps", "Subject", "load_subject"]

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from soft_vit.layers.sizes import same_size
-from soft_vit.ops.precision import at_least_float32
+from soft_vit.ops.numerics import at_least_float32
 
 
 def interpolate_maps(maps: Tensor, size: tuple[int, int]) -> Tensor:

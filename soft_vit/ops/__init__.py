@@ -1,12 +1,12 @@
 """The mathematics as pure functions on tensors; imports torch only."""
 
-from soft_vit.ops.cholesky import cholesky_solve
 from soft_vit.ops.gaussian import gaussian_attention, gaussian_kernel, self_gaussian_kernel
-from soft_vit.ops.inverse import eigh_inverse, newton_inverse
-from soft_vit.ops.newton import newton_step_size
-from soft_vit.ops.reference import soft_attention_reference
-from soft_vit.ops.soft_attention import soft_attention
-from soft_vit.ops.triton import flops  # noqa: F401 - registers them
+from soft_vit.ops.soft.attention import soft_attention
+from soft_vit.ops.soft.cholesky import cholesky_solve
+from soft_vit.ops.soft.inverse import eigh_inverse, newton_inverse
+from soft_vit.ops.soft.newton import newton_step_size
+from soft_vit.ops.soft.reference import soft_attention_reference
+from soft_vit.ops.soft.triton import flops  # noqa: F401 - registers them
 
 __all__ = [
     "cholesky_solve",

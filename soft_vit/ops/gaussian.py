@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from soft_vit.ops.precision import at_least_float32, full_precision
+from soft_vit.ops.numerics import at_least_float32, full_precision
 
 
 def gaussian_kernel(q: Tensor, k: Tensor) -> Tensor:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from soft_vit.ops.choices import check_choice
-from soft_vit.ops.dot_product import dot_product_attention
-from soft_vit.ops.precision import at_least_float32, full_precision
+from soft_vit.ops.numerics import at_least_float32, full_precision
+from soft_vit.ops.softmax import dot_product_attention
 
 PseudoInverse = Literal["iterative", "exact"]
 

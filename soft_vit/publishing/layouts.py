@@ -10,8 +10,8 @@ import torch
 from mmengine.config import Config
 from torch import Tensor
 
+from soft_vit.engine.checkpoints.trained_config import config_of_cfg, model_options
 from soft_vit.engine.errors import UserError, as_user_error
-from soft_vit.engine.trained_config import config_of_cfg, model_options
 from soft_vit.models.weight_files import RELEASED_MODULES, rename_released
 from soft_vit.publishing.trained_file import TrainedFile
 from soft_vit.version import __version__

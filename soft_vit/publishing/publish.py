@@ -10,10 +10,10 @@ from typing import Any
 import timm
 from torch import nn
 
+from soft_vit.engine.checkpoints.trained_config import cfg_of_config, image_size, mapping, model_options
 from soft_vit.engine.config import load_config
 from soft_vit.engine.errors import UserError, as_user_error, one_line
-from soft_vit.engine.finetune import fit_weights
-from soft_vit.engine.trained_config import cfg_of_config, image_size, mapping, model_options
+from soft_vit.engine.models.finetune import fit_weights
 from soft_vit.publishing.conversion import require_model
 from soft_vit.publishing.hub import push, save_folder
 from soft_vit.publishing.layouts import safetensors_bytes

@@ -7,10 +7,10 @@ from typing import Any, Literal, get_args
 
 from torch import Tensor
 
-from soft_vit.engine.ema_hook import choose_weights
+from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
+from soft_vit.engine.checkpoints.trained_config import config_values, mapping, trained_cfg
 from soft_vit.engine.errors import UserError, as_user_error
-from soft_vit.engine.safe_checkpoint import load_checkpoint_file
-from soft_vit.engine.trained_config import config_values, mapping, trained_cfg
+from soft_vit.engine.optim.ema_hook import choose_weights
 from soft_vit.models.recognition import Recognised, named_attention, recognise
 from soft_vit.models.soft import MODELS, model_name
 from soft_vit.models.weight_files import AVERAGED_KEYS, PLAIN_KEYS, rename_released, require_finite, unwrap_state_dict

@@ -11,10 +11,10 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DefaultScope, init_default_scope
 from mmengine.runner import Runner
 
-from soft_vit.datasets.shape_trees import make_tree
+from soft_vit.data.shape_trees import make_tree
 from soft_vit.dense import mmcv_ext  # noqa: F401  before mmdet is imported
 from soft_vit.engine import train
-from soft_vit.engine.safe_checkpoint import load_checkpoint_file
+from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
 
 pytest.importorskip("mmdet", exc_type=ModuleNotFoundError)
 

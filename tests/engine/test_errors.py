@@ -9,8 +9,8 @@ from mmengine.config import Config
 from torch._utils import ExceptionWrapper
 
 from soft_vit.engine import train
-from soft_vit.engine.classifier import TimmProgressClassifier
 from soft_vit.engine.errors import UserError, plain_errors
+from soft_vit.engine.models.classifier import TimmProgressClassifier
 from soft_vit.engine.run import StartHook, config_errors
 from soft_vit.weights.files import write_atomically
 

@@ -21,7 +21,7 @@ from mmengine.runner import Runner
 
 from soft_vit.engine import SafeOptimWrapper
 from soft_vit.engine.config import check_keys
-from soft_vit.engine.ema_hook import EMAEvalHook
+from soft_vit.engine.optim.ema_hook import EMAEvalHook
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 IMAGES = 1_281_167

@@ -15,7 +15,7 @@ import timm
 import torch
 
 from soft_vit.engine import TimmProgressClassifier, train
-from soft_vit.engine.safe_checkpoint import load_checkpoint_file
+from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
 
 DEMO = Path(__file__).parents[2] / "configs" / "demo" / "soft_pico_shapes.py"
 SHARDED = {"model_wrapper_cfg": dict(type="ShardedDataParallel")}

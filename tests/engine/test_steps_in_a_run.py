@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from soft_vit.engine import TimmProgressClassifier, train
-from soft_vit.engine.checkpoint_hook import find_newest_checkpoint
-from soft_vit.engine.safe_checkpoint import load_checkpoint_file
+from soft_vit.engine.checkpoints.checkpoint_hook import find_newest_checkpoint
+from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
 
 DEMO = Path(__file__).parents[2] / "configs" / "demo" / "soft_pico_shapes.py"
 # Epochs of 5 batches.

@@ -10,7 +10,7 @@ import timm
 import torch
 
 import soft_vit
-from soft_vit.datasets import CLASSES
+from soft_vit.data import CLASSES
 from soft_vit.engine.errors import UserError
 from soft_vit.export import FORMATS, Subject, export, load_subject
 from soft_vit.export.formats import METADATA_FILE, open_onnx

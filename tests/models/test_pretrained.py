@@ -16,8 +16,8 @@ from released import GOLDEN, released_shapes, released_state_dict
 from safetensors.torch import load_file, save_file
 from timm.data import create_transform, resolve_model_data_config
 
-from soft_vit.datasets.shape_drawing import CLASSES
-from soft_vit.datasets.shapes import ShapeImages
+from soft_vit.data.shape_drawing import CLASSES
+from soft_vit.data.shapes import ShapeImages
 from soft_vit.models import pretrained
 from soft_vit.weights import Entry, WeightsError, load_index
 from soft_vit.weights import download as download_module

@@ -7,7 +7,7 @@ import timm
 import torch
 from publications import run
 
-from soft_vit.datasets import CLASSES
+from soft_vit.data import CLASSES
 
 SECRET = "secret_place"
 

@@ -9,8 +9,8 @@ import torch
 from released import GOLDEN, released_shapes, released_state_dict
 from safetensors.torch import load_file
 
+from soft_vit.engine.checkpoints.trained_config import model_options
 from soft_vit.engine.errors import UserError
-from soft_vit.engine.trained_config import model_options
 from soft_vit.models import load_weights
 from soft_vit.models.variants import SIZES
 from soft_vit.models.weight_files import rename_released

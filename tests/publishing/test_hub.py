@@ -9,7 +9,7 @@ import timm
 import torch
 from publications import run
 
-from soft_vit.datasets import CLASSES
+from soft_vit.data import CLASSES
 from soft_vit.engine.errors import UserError
 from soft_vit.weights import load_index
 

@@ -8,7 +8,7 @@ import yaml
 from PIL import Image
 from publications import run
 
-from soft_vit.datasets import draw_shape
+from soft_vit.data import draw_shape
 from soft_vit.weights import load_index
 
 

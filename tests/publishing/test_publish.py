@@ -7,7 +7,7 @@ import torch
 from publications import METRIC, run
 from safetensors.torch import load_file
 
-from soft_vit.datasets import CLASSES
+from soft_vit.data import CLASSES
 from soft_vit.engine.errors import UserError
 from soft_vit.models.pretrained import ENTRIES
 from soft_vit.publishing.publish import parse_metric

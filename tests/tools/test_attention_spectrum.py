@@ -9,7 +9,7 @@ import timm
 import torch
 from PIL import Image
 
-from soft_vit.datasets.shapes import draw_shape
+from soft_vit.data.shapes import draw_shape
 from soft_vit.weights.folders import RESOURCES
 
 

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 import soft_vit  # noqa: F401  its models have to be known to timm
-from soft_vit.datasets import ShapeImages
+from soft_vit.data import ShapeImages
 
 ROOT = Path(__file__).parents[2]
 TINY = [

@@ -9,7 +9,7 @@ import timm
 import torch
 from PIL import Image
 
-from soft_vit.datasets import CLASSES, ShapeImages
+from soft_vit.data import CLASSES, ShapeImages
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import numpy as np
 from faster_coco_eval import COCO, COCOeval_faster
 from mmengine.evaluator import BaseMetric
 
-from soft_vit.datasets.coco_masks import encode_masks
+from soft_vit.data.coco_masks import encode_masks
 from soft_vit.engine.errors import UserError
 from soft_vit.registry import METRICS, register
 from soft_vit.weights.files import write_atomically

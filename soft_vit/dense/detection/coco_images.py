@@ -17,13 +17,13 @@ from torch import Tensor
 from torchvision import tv_tensors
 from torchvision.transforms.v2 import functional as F
 
-from soft_vit.datasets.coco import CocoImage, read_coco
-from soft_vit.datasets.coco_masks import decode_segmentation
-from soft_vit.datasets.images import BadImage, LabelledImages
-from soft_vit.datasets.storage import Entry, require_storage
+from soft_vit.data.archives import Entry, require_storage
+from soft_vit.data.coco import CocoImage, read_coco
+from soft_vit.data.coco_masks import decode_segmentation
+from soft_vit.data.images import BadImage, LabelledImages
 from soft_vit.dense.vision_transforms import build_transform
-from soft_vit.engine.bad_images import ReadingDataset
-from soft_vit.engine.data_checks import require_data_root
+from soft_vit.engine.data.bad_images import ReadingDataset
+from soft_vit.engine.data.data_checks import require_data_root
 from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.registry import DATASETS, register
 
@@ -47,7 +47,7 @@ class CocoImages(ReadingDataset):
     labels int64 [n] from 0, and masks uint8 [n, H, W]; regions of a crowd are none. In a test it has `objects`, the
     annotations of the image as the file has them, for `CocoAP`.
 
-    Bad annotations are left out and named in the log, see `soft_vit.datasets.coco`. An image that cannot be read or has
+    Bad annotations are left out and named in the log, see `soft_vit.data.coco`. An image that cannot be read or has
     another size than the file says is replaced, in a test by a black one, see `ReadingDataset`. Raises UserError (a
     ValueError) or FileNotFoundError for data that cannot be used at all, and UserError for a transform that there is
     not.

@@ -8,11 +8,11 @@ import torch
 from PIL import Image
 from torchvision.transforms.v2.functional import pil_to_tensor
 
-from soft_vit.datasets.images import BadImage
-from soft_vit.datasets.label_maps import IGNORED, find_label_maps
-from soft_vit.datasets.storage import Entry
-from soft_vit.engine.bad_images import ReadingDataset
-from soft_vit.engine.data_checks import require_data_root
+from soft_vit.data.archives import Entry
+from soft_vit.data.images import BadImage
+from soft_vit.data.label_maps import IGNORED, find_label_maps
+from soft_vit.engine.data.bad_images import ReadingDataset
+from soft_vit.engine.data.data_checks import require_data_root
 from soft_vit.engine.errors import as_user_error
 from soft_vit.registry import DATASETS, register
 
@@ -23,7 +23,7 @@ __all__ = ["LabelMapTree"]
 class LabelMapTree(ReadingDataset):
     """Images and label maps in the layout of ADE20K, with a pipeline.
 
-    data_root, split, classes, reduce_zero_label: as of `soft_vit.datasets.label_maps.find_label_maps`. check: look at
+    data_root, split, classes, reduce_zero_label: as of `soft_vit.data.label_maps.find_label_maps`. check: look at
     every label map before the first step. A sample enters the pipeline as `img` (uint8 [3, H, W], RGB), `gt_seg_map`
     (uint8 [H, W], 255 for no class), `img_path`, `ori_shape` (H, W), `sample_idx`.
 

@@ -12,7 +12,7 @@ from mmengine.evaluator import BaseMetric
 from mmengine.logging import print_log
 from torch import Tensor
 
-from soft_vit.datasets.label_maps import IGNORED
+from soft_vit.data.label_maps import IGNORED
 from soft_vit.engine.errors import UserError
 from soft_vit.registry import METRICS, register
 

@@ -8,7 +8,7 @@ from mmengine.structures import BaseDataElement, PixelData
 from torch import Tensor
 from torch.nn import functional as F
 
-from soft_vit.datasets.label_maps import IGNORED
+from soft_vit.data.label_maps import IGNORED
 from soft_vit.dense.segmentation.windows import RandomWindows
 from soft_vit.engine.errors import UserError, one_line
 from soft_vit.registry import MODELS, register

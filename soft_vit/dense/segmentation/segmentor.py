@@ -13,7 +13,7 @@ from mmengine.structures import BaseDataElement, PixelData
 from torch import Tensor
 from torch.nn import functional as F
 
-from soft_vit.datasets.label_maps import IGNORED
+from soft_vit.data.label_maps import IGNORED
 from soft_vit.dense.features import TimmFeatures
 from soft_vit.dense.segmentation.decoders import DECODERS, FCNHead, PixelClassifier, build_decoder
 from soft_vit.dense.segmentation.inference import resize_scores, slide

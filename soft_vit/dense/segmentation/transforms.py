@@ -1,8 +1,8 @@
 """Augmentation of an image together with its label map.
 
 `img` is a uint8 tensor [3, H, W] and `gt_seg_map` one [H, W]. All draw from torch's global generator, which a run seeds
-for each sample (`soft_vit.engine.sample_position`). The recipe, its names and values are those of mmseg's configs for
-ADE20K.
+for each sample (`soft_vit.engine.resume.sample_position`). The recipe, its names and values are those of mmseg
+configs for ADE20K.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2 import functional as F
 
-from soft_vit.datasets.label_maps import IGNORED
+from soft_vit.data.label_maps import IGNORED
 from soft_vit.dense.vision_transforms import build_transform
 from soft_vit.engine.errors import UserError
 from soft_vit.registry import TRANSFORMS, register

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from soft_vit.datasets.label_maps import IGNORED
+from soft_vit.data.label_maps import IGNORED
 from soft_vit.engine.errors import UserError
 
 __all__ = ["RandomWindows"]

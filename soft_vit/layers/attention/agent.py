@@ -8,7 +8,7 @@ from torch import Tensor
 from soft_vit.layers.attention.base import SelfAttention, grid_limit, merge_heads, split_heads
 from soft_vit.layers.attention.landmarks import landmark_tokens
 from soft_vit.layers.attention.local_conv import depthwise_conv
-from soft_vit.ops.dot_product import dot_product_attention
+from soft_vit.ops.softmax import dot_product_attention
 
 # A leaf of symbolic tracing: it looks at sizes.
 torch.fx.wrap("landmark_tokens")

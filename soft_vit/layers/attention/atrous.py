@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention
-from soft_vit.ops.map_attention import atrous_attention
+from soft_vit.ops.map import atrous_attention
 
 # A leaf of symbolic tracing: it looks at sizes.
 torch.fx.wrap("atrous_attention")

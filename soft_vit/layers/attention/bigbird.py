@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention
-from soft_vit.ops.dot_product import dot_product_attention
+from soft_vit.ops.softmax import dot_product_attention
 
 
 def scramble(x: Tensor) -> Tensor:

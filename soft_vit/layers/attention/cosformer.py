@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention
-from soft_vit.ops.linear_attention import linear_attention, relu_features
-from soft_vit.ops.precision import full_precision
+from soft_vit.ops.linear import linear_attention, relu_features
+from soft_vit.ops.numerics import full_precision
 
 
 def cosformer_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

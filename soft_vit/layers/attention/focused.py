@@ -7,8 +7,8 @@ from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention
 from soft_vit.layers.attention.local_conv import depthwise_conv
-from soft_vit.ops.linear_attention import linear_attention
-from soft_vit.ops.precision import at_least_float32, full_precision
+from soft_vit.ops.linear import linear_attention
+from soft_vit.ops.numerics import at_least_float32, full_precision
 
 # Keeps a vector without a positive feature from having no direction.
 FLOOR = 1e-6

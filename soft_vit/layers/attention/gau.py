@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, check_heads
 from soft_vit.ops.choices import check_choice
-from soft_vit.ops.precision import at_least_float32
+from soft_vit.ops.numerics import at_least_float32
 
 Form = Literal["quadratic", "linear"]
 

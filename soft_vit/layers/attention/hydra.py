@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention, check_heads
-from soft_vit.ops.precision import at_least_float32, full_precision
+from soft_vit.ops.numerics import at_least_float32, full_precision
 
 
 def hydra_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

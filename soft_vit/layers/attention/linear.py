@@ -7,7 +7,7 @@ from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention
 from soft_vit.ops.choices import check_choice
-from soft_vit.ops.linear_attention import elu_features, linear_attention, relu_features
+from soft_vit.ops.linear import elu_features, linear_attention, relu_features
 
 Features = Literal["elu", "relu"]
 
@@ -24,7 +24,7 @@ class LinearAttention(SelfAttention):
 
     features: phi, `elu` for `elu + 1`, or `relu` (EfficientViT, Cai et al. 2022, arXiv 2205.14756).
 
-    The causal forms, for decoders, are functions of `soft_vit.ops.linear_attention`.
+    The causal forms, for decoders, are functions of `soft_vit.ops.linear`.
     """
 
     cost: ClassVar[str] = "N"

@@ -10,8 +10,8 @@ from soft_vit.layers.attention.base import SelfAttention
 from soft_vit.layers.resampling import interpolate_maps
 from soft_vit.layers.sizes import same_size
 from soft_vit.ops.choices import check_choice
-from soft_vit.ops.dot_product import dot_product_attention
-from soft_vit.ops.precision import at_least_float32
+from soft_vit.ops.numerics import at_least_float32
+from soft_vit.ops.softmax import dot_product_attention
 
 Sharing = Literal["none", "headwise", "kv"]
 

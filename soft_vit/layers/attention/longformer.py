@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import SelfAttention, merge_heads, split_heads, split_parts
 from soft_vit.layers.attention.local import check_kernel_size
-from soft_vit.ops.dot_product import dot_product_attention
-from soft_vit.ops.map_attention import merge_tiles, split_tiles, tile_mask
+from soft_vit.ops.map import merge_tiles, split_tiles, tile_mask
+from soft_vit.ops.softmax import dot_product_attention
 
 
 def global_positions(feat_size: tuple[int, int], global_grid: tuple[int, int], device: torch.device) -> Tensor:

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention
 from soft_vit.ops.choices import check_choice
-from soft_vit.ops.linear_attention import linear_attention
-from soft_vit.ops.precision import at_least_float32, full_precision
+from soft_vit.ops.linear import linear_attention
+from soft_vit.ops.numerics import at_least_float32, full_precision
 
 Kernel = Literal["softmax", "relu"]
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, check_heads, merge_heads, split_heads
-from soft_vit.ops.precision import at_least_float32, full_precision
+from soft_vit.ops.numerics import at_least_float32, full_precision
 
 # Low enough that exp gives zero beside any other score, finite so that a token without company attends to itself.
 SELF_SCORE = -1e5

@@ -13,10 +13,10 @@ from soft_vit.layers.sizes import same_size, smaller
 from soft_vit.layers.untouched import is_untouched
 from soft_vit.ops import soft_attention
 from soft_vit.ops.choices import BACKENDS, Backend, check_choice
-from soft_vit.ops.cholesky import check_ridge
-from soft_vit.ops.inverse import NEWTON_GRADIENTS, NewtonGradient
-from soft_vit.ops.newton import NEWTON_STARTS, NewtonStart
-from soft_vit.ops.soft_attention import INVERSES, Inverse
+from soft_vit.ops.soft.attention import INVERSES, Inverse
+from soft_vit.ops.soft.cholesky import check_ridge
+from soft_vit.ops.soft.inverse import NEWTON_GRADIENTS, NewtonGradient
+from soft_vit.ops.soft.newton import NEWTON_STARTS, NewtonStart
 
 Sampling = Literal["conv", "avg", "random", "first"]
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from soft_vit.layers.attention.atrous import check_dilation
 from soft_vit.layers.attention.base import SelfAttention
 from soft_vit.layers.attention.local import check_kernel_size
-from soft_vit.ops.map_attention import sparse_attention
+from soft_vit.ops.map import sparse_attention
 
 # A leaf of symbolic tracing: it looks at sizes.
 torch.fx.wrap("attend_sparsely")

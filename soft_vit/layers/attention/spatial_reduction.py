@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, check_heads, merge_heads, split_heads, split_parts
-from soft_vit.ops.dot_product import dot_product_attention
+from soft_vit.ops.softmax import dot_product_attention
 
 POOLED_SIDE = 7
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, check_heads, merge_heads, split_heads
 from soft_vit.layers.resampling import interpolate_maps
-from soft_vit.ops.precision import at_least_float32
+from soft_vit.ops.numerics import at_least_float32
 
 
 def resample_map(weight: Tensor, feat_size: tuple[int, int]) -> Tensor:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from soft_vit.datasets.shape_trees import make_tree
+from soft_vit.data.shape_trees import make_tree
 from soft_vit.engine import evaluate, train
-from soft_vit.engine.safe_checkpoint import load_checkpoint_file
+from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
 
 ROOT = Path(__file__).parents[3]
 CONFIGS = ROOT / "configs" / "detection"

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from soft_vit.engine.evaluation import evaluate
+from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
+from soft_vit.engine.evaluate import evaluate
 from soft_vit.engine.run import train
-from soft_vit.engine.safe_checkpoint import load_checkpoint_file
 
 CONFIG = Path(__file__).parents[3] / "configs" / "segmentation" / "upernet_soft_pico_shapes.py"
 STEPS = 100

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from soft_vit.datasets.label_maps import IGNORED
+from soft_vit.data.label_maps import IGNORED
 from soft_vit.dense.segmentation.windows import RandomWindows
 
 ANY = {"scales": (0.4, 0.8), "angle": 180.0, "stretch": 1.3}

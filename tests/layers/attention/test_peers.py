@@ -9,7 +9,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from soft_vit.layers import ATTENTIONS
-from soft_vit.ops.linear_attention import causal_linear_attention, linear_attention_init, linear_attention_step
+from soft_vit.ops.linear import causal_linear_attention, linear_attention_init, linear_attention_step
 
 FOLDER = Path(__file__).parents[2] / "data" / "peers"
 # A function, which has no weights.

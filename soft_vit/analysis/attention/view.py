@@ -1,0 +1,158 @@
+"""Where a token of an image looks: a row of an attention's matrix, drawn over the image."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from soft_vit.analysis.attention.matrix import watch_attention
+from soft_vit.analysis.figures import new_figure
+from soft_vit.layers import Attention
+from soft_vit.layers.attention.soft import SoftAttention, reduced_grid
+from soft_vit.layers.attention.spatial_reduction import POOLED_SIDE, SpatialReductionAttention
+from soft_vit.models.pyramid import PyramidViT
+from soft_vit.models.stage import stage_grids
+from soft_vit.ops.gaussian import gaussian_kernel
+
+__all__ = ["AttentionRow", "attention_row", "plot_attention_row"]
+
+# Weights this small beside the largest are rounding, and no reason for a scale with a sign.
+NEGLIGIBLE = 1e-3
+
+
+@dataclass
+class AttentionRow:
+    """What a token sees.
+
+    weights: `[heads, h, w]`, on the grid of the keys. query: row and column of the token on the map `feat_size`.
+    bottleneck: `[heads, h', w']`, the kernel between the query and each bottleneck token, on their grid; None for a
+    kind without, or with tokens that are no windows of the map.
+    """
+
+    attention: str
+    query: tuple[int, int]
+    feat_size: tuple[int, int]
+    weights: np.ndarray
+    bottleneck: np.ndarray | None = None
+
+
+def attention_row(
+    model: PyramidViT, image: Tensor, stage: int, query: tuple[int, int] | None = None, layer: int = -1
+) -> AttentionRow:
+    """The row of one token in the attention of a stage, counted from 1, and of one of its layers, by default the last.
+
+    image: `[3, H, W]`, on the model's device. query: row and column on the stage's map, by default its centre. Raises
+    ValueError for a stage, a layer or a query that is not there.
+    """
+    if not 1 <= stage <= len(model.stages):
+        raise ValueError(f"stage is {stage}; choose one from 1 to {len(model.stages)}.")
+    blocks = model.stages[stage - 1].blocks
+    if not -len(blocks) <= layer < len(blocks):
+        raise ValueError(f"layer is {layer}; stage {stage} has layers 0 to {len(blocks) - 1}.")
+    feat_size = stage_grids(tuple(image.shape[-2:]))[stage - 1]
+    query = (feat_size[0] // 2, feat_size[1] // 2) if query is None else query
+    if not all(0 <= place < side for place, side in zip(query, feat_size, strict=True)):
+        raise ValueError(
+            f"The query {query[0]} {query[1]} is not on the map of stage {stage}; take a row below {feat_size[0]} and "
+            f"a column below {feat_size[1]}."
+        )
+    attn, prefix = blocks[layer].attn, model.stages[stage - 1].num_prefix_tokens
+    index = prefix + query[0] * feat_size[1] + query[1]
+    kept: dict[str, Tensor] = {}
+    with watch_attention(attn, partial(_keep_row, kept, index)), torch.inference_mode():
+        if isinstance(attn, SoftAttention):
+            _watch_kernel(attn, kept, index)
+        model.forward_features(image[None])
+    grid = _key_grid(attn, feat_size)
+    weights = kept["row"][:, prefix:].reshape(-1, *grid).float().cpu().numpy()
+    bottleneck = None
+    if "kernel" in kept and attn.sampling in ("conv", "avg"):
+        windows = reduced_grid(feat_size, attn.sr_ratio, attn.limit)
+        bottleneck = kept["kernel"].reshape(-1, *windows).float().cpu().numpy()
+    return AttentionRow(model.attention[stage - 1], query, feat_size, weights, bottleneck)
+
+
+def _keep_row(kept: dict[str, Tensor], index: int, matrix: Tensor) -> None:
+    kept["row"] = matrix[0, :, index].clone()
+
+
+def _watch_kernel(attn: SoftAttention, kept: dict[str, Tensor], index: int) -> None:
+    """Keep the kernel of the query and the bottleneck; watch_attention, around this, takes it away at its end."""
+    attend = attn.attend
+
+    def watched(q: Tensor, bottleneck: Tensor, *values: Tensor | None) -> Tensor:
+        kept["kernel"] = gaussian_kernel(q[0, :, index, None], bottleneck[0])[:, 0]
+        return attend(q, bottleneck, *values)
+
+    attn.attend = watched
+
+
+def _key_grid(attn: Attention, feat_size: tuple[int, int]) -> tuple[int, int]:
+    if isinstance(attn, SpatialReductionAttention) and attn.sr is not None:
+        if attn.linear:
+            return POOLED_SIDE, POOLED_SIDE
+        side = attn.sr.kernel_size[0]
+        return max(1, feat_size[0] // side), max(1, feat_size[1] // side)
+    return feat_size
+
+
+def plot_attention_row(row: AttentionRow, image: np.ndarray, path: Path, title: str) -> None:
+    """Draw a row over its image, uint8 `[H, W, 3]`: the mean over the heads, each head, and the bottleneck tokens."""
+    heads = len(row.weights)
+    panels = [("image", None), *([("mean of the heads", row.weights.mean(0))] if heads > 1 else [])]
+    panels += [(f"head {head + 1}", weights) for head, weights in enumerate(row.weights)]
+    if row.bottleneck is not None:
+        panels.append(("kernel with the bottleneck tokens,\nmean of the heads", row.bottleneck.mean(0)))
+    columns = min(len(panels), 6)
+    rows = -(-len(panels) // columns)
+    figure = new_figure(figsize=(2.6 * columns + 0.6, 2.6 * rows + 0.9), layout="constrained")
+    figure.suptitle(title)
+    grid = figure.subplots(rows, columns, squeeze=False).flatten()
+    for axes in grid[len(panels) :]:
+        axes.set_visible(False)
+    for axes, (name, values) in zip(grid, panels, strict=False):
+        _draw_panel(axes, name, values, row, image, windows=values is not None and name.startswith("kernel"))
+    figure.savefig(path, dpi=130)
+
+
+def _draw_panel(
+    axes: Any, name: str, values: np.ndarray | None, row: AttentionRow, image: np.ndarray, windows: bool
+) -> None:
+    height, width = image.shape[:2]
+    axes.set_title(name, fontsize="medium")
+    axes.set_axis_off()
+    extent = (0, width, height, 0)
+    if values is None:
+        axes.imshow(image, extent=extent)
+    else:
+        axes.imshow(image.mean(2), cmap="gray", extent=extent, vmin=0, vmax=255)
+        largest = max(np.abs(values).max(), np.finfo(np.float32).tiny)
+        signed = values.min() < -NEGLIGIBLE * largest
+        shown = axes.imshow(
+            values,
+            cmap="RdBu_r" if signed else "inferno",
+            vmin=-largest if signed else 0,
+            vmax=largest,
+            alpha=0.65,
+            extent=extent,
+            interpolation="nearest",
+        )
+        axes.figure.colorbar(shown, ax=axes, shrink=0.7, pad=0.02).ax.tick_params(labelsize="x-small")
+        if windows:
+            _draw_windows(axes, values.shape, height, width)
+    cell = height / row.feat_size[0], width / row.feat_size[1]
+    centre = (row.query[0] + 0.5) * cell[0], (row.query[1] + 0.5) * cell[1]
+    axes.plot(centre[1], centre[0], "+", color="lime", markersize=9, markeredgewidth=2)
+
+
+def _draw_windows(axes: Any, grid: Sequence[int], height: int, width: int) -> None:
+    """The windows of the image that one bottleneck token each is made of."""
+    for i in range(1, grid[0]):
+        axes.axhline(i * height / grid[0], color="white", linewidth=0.5)
+    for j in range(1, grid[1]):
+        axes.axvline(j * width / grid[1], color="white", linewidth=0.5)

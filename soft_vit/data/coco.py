@@ -1,0 +1,284 @@
+"""Annotations in COCO's format (cocodataset.org/#format-data): read once, checked entry by entry, kept small."""
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+import numpy as np
+
+from soft_vit.data.coco_masks import check_segmentation
+
+__all__ = ["CocoAnnotations", "CocoImage", "CocoProblems", "read_coco"]
+
+# What can be wrong with one entry, and what becomes of it.
+KINDS = {
+    "image_broken": "Images without a usable id, file_name, width or height are left out",
+    "image_repeated": "Images with the id of an earlier one are left out",
+    "image_missing": "Images without a file are not trained on",
+    "object_broken": "Annotations without a usable id, image_id, category_id or bbox are left out",
+    "object_repeated": "Annotations with the id of an earlier one are left out",
+    "image_unknown": "Annotations of an image that is not listed are left out",
+    "category_unknown": "Annotations of a category that is not listed are left out",
+    "box_empty": "Annotations with a box without area are not trained on",
+    "box_outside": "Annotations with a box outside of their image are not trained on",
+    "box_clipped": "Annotations with a box that reaches out of their image are clipped for training",
+    "polygon_empty": "Annotations without a mask, or with polygons of less than three points alone, are left out",
+    "mask_broken": "Annotations with a mask that cannot be decoded are left out",
+}
+_EXAMPLES = 5
+# Rounded coordinates stick out by less.
+_TOLERANCE = 0.5
+
+
+@dataclass
+class CocoProblems:
+    """What was wrong with single entries: for each kind, how many and the first of them."""
+
+    counts: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    examples: dict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
+
+    def add(self, kind: str, name: Any) -> None:
+        assert kind in KINDS
+        self.counts[kind] += 1
+        if len(self.examples[kind]) < _EXAMPLES:
+            self.examples[kind].append(name)
+
+    def sentences(self) -> list[str]:
+        """One for each kind that occurred, with the ids or names of the first ones."""
+        return [f"{text}: {self._count(kind)}." for kind, text in KINDS.items() if self.counts.get(kind)]
+
+    def _count(self, kind: str) -> str:
+        examples = self.examples[kind]
+        more = self.counts[kind] - len(examples)
+        return f"{self.counts[kind]} ({', '.join(map(str, examples))}{f' and {more} more' if more else ''})"
+
+
+@dataclass(slots=True)
+class CocoImage:
+    """An image with its n objects, in pixels.
+
+    boxes: float32 [n, 4], (x0, y0, x1, y1) inside the image. labels: int64 [n], indices of classes from 0. trainable:
+    bool [n], whether there is a box to train on; regions of a crowd are not. objects: the n entries of the file, from
+    which an evaluation starts. has_file: whether the image file was found.
+    """
+
+    id: int
+    file_name: str
+    width: int
+    height: int
+    has_file: bool
+    objects: list[dict[str, Any]] = field(default_factory=list)
+    # Set when all objects have been read.
+    boxes: np.ndarray = field(init=False)
+    labels: np.ndarray = field(init=False)
+    trainable: np.ndarray = field(init=False)
+
+
+@dataclass
+class CocoAnnotations:
+    """What a file says: names of the classes in the order of their category ids, the images, and what was wrong."""
+
+    path: Path
+    classes: list[str]
+    category_ids: list[int]
+    images: list[CocoImage]
+    problems: CocoProblems
+
+
+def read_coco(
+    path: str | Path,
+    files: Collection[str] | None = None,
+    *,
+    classes: Sequence[str] | None = None,
+    masks: bool = False,
+) -> CocoAnnotations:
+    """Read an annotation file of COCO's format.
+
+    files: names of the image files, relative to their folder; None does not look for them. classes: names of those to
+    keep, in order; by default all, by category id. masks: keep and check segmentations; without it they are dropped.
+
+    A single bad entry is left out and counted. Raises FileNotFoundError when there is no such file, and ValueError when
+    it is no JSON, lacks a part, repeats a category, names a file outside of the folder, or when no image is left.
+    """
+    path = Path(path)
+    content = _load(path)
+    categories = _categories(content["categories"], path)
+    category_ids = list(categories) if classes is None else _chosen(classes, categories, path)
+    names = [categories[number] for number in category_ids]
+    problems = CocoProblems()
+    images = _images(content["images"], files, problems, path)
+    reader = _ObjectReader(images, set(categories), category_ids, masks, problems)
+    for entry in content["annotations"]:
+        reader.add(entry)
+    if not images:
+        why = " ".join(problems.sentences()).rstrip(".") or "it lists none"
+        raise ValueError(
+            f"None of the {len(content['images'])} images in {path} can be used ({why}); correct the file."
+        )
+    if files is not None and not any(image.has_file for image in images.values()):
+        first = next(iter(images.values())).file_name
+        raise ValueError(f"None of the images in {path} has a file, such as {first}; give the folder that holds them.")
+    return CocoAnnotations(path, names, category_ids, reader.finish(), problems)
+
+
+def _load(path: Path) -> dict[str, list]:
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no annotation file {path}; give the path of a JSON file in COCO's format.")
+    try:
+        content = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is no JSON ({error}); write or download it again.") from error
+    for key in ("images", "annotations", "categories"):
+        if not isinstance(content, dict) or not isinstance(content.get(key), list):
+            raise ValueError(f"{path} has no list {key!r}; give a file in COCO's format for detection.")
+    return content
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _categories(entries: list, path: Path) -> dict[int, str]:
+    """Names by id, in the order of the ids."""
+    names: dict[int, str] = {}
+    for entry in entries:
+        if not isinstance(entry, dict) or not _is_id(entry.get("id")) or not isinstance(entry.get("name"), str):
+            raise ValueError(f"{path} has a category without a number id and a name: {entry!r}; correct the file.")
+        if entry["id"] in names:
+            raise ValueError(f"{path} gives the category id {entry['id']} twice; correct the file.")
+        names[entry["id"]] = entry["name"]
+    if not names:
+        raise ValueError(f"{path} lists no categories; give a file that names what its annotations show.")
+    return dict(sorted(names.items()))
+
+
+def _chosen(classes: Sequence[str], categories: dict[int, str], path: Path) -> list[int]:
+    """The category id of each class. Raises ValueError for a name that is not there, or that stands for two."""
+    given = list(categories.values())
+    for name in classes:
+        if name not in given:
+            raise ValueError(f"{path} has no category {name!r}; choose classes among {', '.join(sorted(given))}.")
+        if given.count(name) > 1 or list(classes).count(name) > 1:
+            raise ValueError(
+                f"{name!r} stands twice among the classes or the categories of {path}; give each a name of its own."
+            )
+    id_of = {name: number for number, name in categories.items()}
+    return [id_of[name] for name in classes]
+
+
+def _plain_name(name: str, path: Path) -> str:
+    """A file's path below its folder. Raises ValueError for one that leaves the folder."""
+    windows = PureWindowsPath(name)
+    if windows.drive or windows.root or ".." in windows.parts or "\0" in name:
+        raise ValueError(f"{path} names the file {name!r}, outside of the folder of the images; correct the file.")
+    return PurePosixPath(name).as_posix()
+
+
+def _images(entries: list, files: Collection[str] | None, problems: CocoProblems, path: Path) -> dict[int, CocoImage]:
+    images: dict[int, CocoImage] = {}
+    files = None if files is None else set(files)
+    for entry in entries:
+        entry = entry if isinstance(entry, dict) else {}
+        number, name = entry.get("id"), entry.get("file_name")
+        sides = entry.get("width"), entry.get("height")
+        if not (_is_id(number) and isinstance(name, str) and name and all(_is_id(s) and s > 0 for s in sides)):
+            problems.add("image_broken", number if number is not None else name)
+            continue
+        if number in images:
+            problems.add("image_repeated", number)
+            continue
+        name = _plain_name(name, path)
+        has_file = files is None or name in files
+        if not has_file:
+            problems.add("image_missing", name)
+        images[number] = CocoImage(number, name, *sides, has_file)
+    return images
+
+
+class _ObjectReader:
+    """Sorts annotations to their images."""
+
+    def __init__(
+        self,
+        images: dict[int, CocoImage],
+        known: set[int],
+        category_ids: Sequence[int],
+        masks: bool,
+        problems: CocoProblems,
+    ) -> None:
+        self.images = images
+        self.known = known
+        self.label_of = {number: label for label, number in enumerate(category_ids)}
+        self.masks = masks
+        self.problems = problems
+        self._boxes: dict[int, list[tuple[float, ...] | None]] = defaultdict(list)
+        self._seen: set[int] = set()
+
+    def add(self, entry: Any) -> None:
+        number = entry.get("id") if isinstance(entry, dict) else None
+        box = _numbers(entry.get("bbox")) if isinstance(entry, dict) else None
+        if box is None or not all(_is_id(entry.get(key)) for key in ("id", "image_id", "category_id")):
+            self.problems.add("object_broken", number)
+            return
+        if number in self._seen:
+            self.problems.add("object_repeated", number)
+            return
+        self._seen.add(number)
+        image = self.images.get(entry["image_id"])
+        if image is None:
+            self.problems.add("image_unknown", number)
+            return
+        category = entry["category_id"]
+        if category not in self.label_of:
+            # A category of the file that was not chosen is no problem.
+            if category not in self.known:
+                self.problems.add("category_unknown", number)
+            return
+        kept = {"id": number, "image_id": image.id, "category_id": category, "bbox": list(box)}
+        kept["iscrowd"] = int(bool(entry.get("iscrowd")))
+        area = entry.get("area")
+        kept["area"] = area if isinstance(area, int | float) and math.isfinite(area) else box[2] * box[3]
+        if self.masks:
+            kept["segmentation"], problem = check_segmentation(entry.get("segmentation"), image.height, image.width)
+            if problem:
+                self.problems.add(problem, number)
+                return
+        self._boxes[image.id].append(None if kept["iscrowd"] else self._clip(box, image, number))
+        image.objects.append(kept)
+
+    def _clip(self, box: Sequence[float], image: CocoImage, number: int) -> tuple[float, ...] | None:
+        """The corners of a box (x, y, width, height), inside the image; None when nothing is left."""
+        x, y, width, height = box
+        if width <= 0 or height <= 0:
+            self.problems.add("box_empty", number)
+            return None
+        corners = (max(x, 0.0), max(y, 0.0), min(x + width, image.width), min(y + height, image.height))
+        # In float32, where two close coordinates may become one.
+        x0, y0, x1, y1 = np.asarray(corners, np.float32).tolist()
+        if x1 <= x0 or y1 <= y0:
+            self.problems.add("box_outside", number)
+            return None
+        if min(x, y, image.width - x - width, image.height - y - height) < -_TOLERANCE:
+            self.problems.add("box_clipped", number)
+        return x0, y0, x1, y1
+
+    def finish(self) -> list[CocoImage]:
+        for image in self.images.values():
+            boxes = self._boxes.get(image.id, [])
+            image.boxes = np.array([box or (0, 0, 0, 0) for box in boxes], np.float32).reshape(-1, 4)
+            image.labels = np.array([self.label_of[entry["category_id"]] for entry in image.objects], np.int64)
+            image.trainable = np.array([box is not None for box in boxes], bool)
+        return list(self.images.values())
+
+
+def _numbers(box: Any) -> tuple[float, ...] | None:
+    """Four finite numbers, or None."""
+    if not isinstance(box, list) or len(box) != 4:
+        return None
+    if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in box):
+        return None
+    return tuple(map(float, box)) if all(map(math.isfinite, box)) else None

@@ -1,0 +1,198 @@
+"""Images with a class for every pixel, in the layout of ADE20K (Zhou et al., arXiv 1608.05442), read and checked.
+
+`images/<split>/NAME.jpg` has its label map in `annotations/<split>/NAME.png`.
+"""
+
+import io
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from soft_vit.data.archives import Entry, FolderStorage
+from soft_vit.data.images import SUFFIXES, BadImage, decode_image, is_image
+from soft_vit.data.lists import read_lines
+
+__all__ = ["IGNORED", "LabelMaps", "decode_label_map", "find_label_maps"]
+
+# The value of a pixel without a class, in label maps on disk and in memory.
+IGNORED = 255
+_MAP_SUFFIX = ".png"
+
+
+@dataclass
+class LabelMaps:
+    """Images and their label maps: `pairs` are files of the two folders.
+
+    reduce_zero_label: in the files 0 stands for no class and 1 for the first class, as ADE20K has it.
+    """
+
+    images: FolderStorage
+    maps: FolderStorage
+    classes: list[str]
+    pairs: list[tuple[Entry, Entry]]
+    reduce_zero_label: bool = True
+
+    def load(self, pair: tuple[Entry, Entry]) -> tuple[Image.Image, np.ndarray]:
+        """The image in RGB and its classes, uint8 [H, W], 255 for none. Raises BadImage for what cannot be read."""
+        image, labels = self.load_image(pair[0]), self.load_labels(pair[1])
+        if labels.shape != image.size[::-1]:
+            raise BadImage(f"{pair[1].name}: another size than its image")
+        return image, labels
+
+    def load_image(self, entry: Entry) -> Image.Image:
+        """The image in RGB. Raises BadImage when it cannot be read or decoded."""
+        with _named(entry):
+            return decode_image(self.images.read(entry))
+
+    def load_labels(self, entry: Entry) -> np.ndarray:
+        """The classes of a label map, uint8 [H, W], 255 for none. Raises BadImage when it cannot be used."""
+        with _named(entry):
+            values = decode_label_map(self.maps.read(entry))
+            beyond = self._beyond(values)
+            if beyond:
+                raise BadImage(f"it holds {beyond[-1]}, beyond the {len(self.classes)} classes")
+        labels = values.astype(np.uint8)
+        if self.reduce_zero_label:
+            # Below 0 it wraps around to 255; 255 itself stays.
+            labels = np.where(labels == IGNORED, labels, labels - np.uint8(1))
+        return labels
+
+    def check(self) -> None:
+        """Look at every pair. Raises ValueError that counts and names those that do not fit.
+
+        A label map has to be readable, have its image's size, and hold no class that there is not. An image that
+        cannot be read is not reported here, but when it is loaded.
+        """
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+            found = list(pool.map(self._problem, self.pairs))
+        names: dict[str, list[str]] = {kind: [] for kind in _PROBLEMS}
+        for (_, entry), problem in zip(self.pairs, found, strict=True):
+            if problem is not None:
+                kind, detail = problem
+                names[kind].append(entry.name + detail)
+        sentences = [
+            f"{words}: {len(names[kind])}, such as {names[kind][0]}" for kind, words in _PROBLEMS.items() if names[kind]
+        ]
+        if sentences:
+            raise ValueError(
+                f"Some of the {len(self.pairs)} label maps in {self.maps.path} do not fit ({'; '.join(sentences)}); "
+                f"repair or remove them, or correct the {len(self.classes)} classes or reduce_zero_label "
+                f"({self.reduce_zero_label})."
+            )
+
+    def _problem(self, pair: tuple[Entry, Entry]) -> tuple[str, str] | None:
+        """What is wrong with a pair, a key of `_PROBLEMS`, and what to add to its name."""
+        try:
+            values = decode_label_map(self.maps.read(pair[1]))
+        except (OSError, ValueError) as error:
+            return "unreadable", f" ({error})"
+        size = self._image_size(pair[0])
+        if size is not None and size != values.shape:
+            return "size", f" ({_by(values.shape)} for {_by(size)})"
+        beyond = self._beyond(values)
+        return ("beyond", f" ({', '.join(map(str, beyond[:5]))})") if beyond else None
+
+    def _image_size(self, entry: Entry) -> tuple[int, int] | None:
+        """(H, W) by the header of an image; None when it has none that can be read."""
+        path = self.images.path / entry.name
+        try:
+            # A pipe or a device would block for ever.
+            if not path.is_file():
+                return None
+            with Image.open(path) as image:
+                return image.size[::-1]
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+            return None
+
+    def _beyond(self, values: np.ndarray) -> list[int]:
+        """The values in a label map that stand for no class."""
+        last = len(self.classes) - (0 if self.reduce_zero_label else 1)
+        # A sum over classes is much faster than sorting pixels.
+        present = np.flatnonzero(np.bincount(values.ravel())) if values.dtype == np.uint8 else np.unique(values)
+        return [int(value) for value in present if not (0 <= value <= last or value == IGNORED)]
+
+
+_PROBLEMS = {
+    "unreadable": "unreadable",
+    "size": "of another size than the image",
+    "beyond": "with values beyond the classes",
+}
+
+
+@contextmanager
+def _named(entry: Entry) -> Iterator[None]:
+    """Within it, an error of reading becomes a BadImage that begins with the file's name."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise BadImage(f"{entry.name}: {error}") from error
+
+
+def _by(shape: tuple[int, ...]) -> str:
+    return f"{shape[1]} x {shape[0]}"
+
+
+def decode_label_map(data: bytes) -> np.ndarray:
+    """The numbers in an encoded label map, grey or with a palette, int32 or uint8 [H, W]. Raises BadImage."""
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            values = np.asarray(image)
+    except Exception as error:
+        # A damaged file can end in any error of any decoder.
+        raise BadImage(f"{type(error).__name__}: {error}") from error
+    if values.ndim != 2 or values.dtype.kind == "f":
+        raise BadImage("it has colours instead of one number a pixel")
+    return values if values.dtype == np.uint8 else values.astype(np.int32)
+
+
+def find_label_maps(
+    root: str | Path, split: str, *, classes: Sequence[str] | None = None, reduce_zero_label: bool = True
+) -> LabelMaps:
+    """The images of a split in `root/images/<split>` with their label maps in `root/annotations/<split>`.
+
+    split: "training" or "validation". classes: names in order; by default the lines of `root/classes.txt`, else those
+    of ADE20K's `root/objectInfo150.txt`. reduce_zero_label: see `LabelMaps`.
+
+    Raises FileNotFoundError for what is missing, and ValueError for images without a label map.
+    """
+    root = Path(root).expanduser()
+    folders = [root / kind / split for kind in ("images", "annotations")]
+    for folder in folders:
+        if not folder.is_dir():
+            raise FileNotFoundError(
+                f"There is no folder {folder}; give the folder that holds images/{split} and annotations/{split}."
+            )
+    images, maps = (FolderStorage(folder) for folder in folders)
+    pairs = [(entry, Entry(str(Path(entry.name).with_suffix(_MAP_SUFFIX)))) for entry in images.entries()]
+    pairs = [pair for pair in pairs if is_image(pair[0].name)]
+    if not pairs:
+        raise ValueError(f"{images.path} holds no images ({', '.join(sorted(SUFFIXES))}); give a folder that does.")
+    there = {entry.name for entry in maps.entries()}
+    missing = [image.name for image, label in pairs if label.name not in there]
+    if missing:
+        raise ValueError(
+            f"{len(missing)} of {len(pairs)} images in {images.path} have no label map in {maps.path}, such as "
+            f"{missing[0]}; add {Path(missing[0]).with_suffix(_MAP_SUFFIX)}, or remove the image."
+        )
+    names = list(classes) if classes is not None else _listed_classes(root)
+    return LabelMaps(images, maps, names, pairs, reduce_zero_label)
+
+
+def _listed_classes(root: Path) -> list[str]:
+    """Names of classes from a file in the root. Raises FileNotFoundError without one."""
+    listed, ade = root / "classes.txt", root / "objectInfo150.txt"
+    if listed.is_file():
+        return read_lines(listed)
+    if ade.is_file():
+        # Idx, Ratio, Train, Val, Stuff, Name in columns; a name is followed by synonyms.
+        rows = [line.split("\t") for line in read_lines(ade)[1:]]
+        return [row[-1].split(",")[0].strip() for row in rows]
+    raise FileNotFoundError(
+        f"There is neither {listed} nor {ade.name} beside it; write one class a line, or give the classes' names."
+    )

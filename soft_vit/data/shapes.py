@@ -1,0 +1,111 @@
+"""Generated images of one coloured, textured shape on clutter: a data set without files or downloads.
+
+An image is a function of (seed, index, size) and of nothing else, so every process, run and machine sees the same one;
+`soft_vit.data.shape_drawing` says how.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from soft_vit.data.shape_drawing import (
+    CLASSES,
+    Stream,
+    blank_canvas,
+    cross_with_lines,
+    finish,
+    paint_shape,
+    tight_box,
+)
+
+# Index ranges that never meet; a split is addressed by its start.
+SPLITS = {"train": 0, "val": 1 << 32, "test": 2 << 32}
+SPLIT_LENGTH = 1 << 32
+
+MIN_SIZE = 16
+
+
+@dataclass(frozen=True)
+class ShapeSample:
+    """One drawn image.
+
+    image: uint8 [H, W, 3], RGB. label: index into CLASSES. mask: bool [H, W], the pixels where the shape is seen,
+    without those that a line in front of it hides. box: float32 [4], (x0, y0, x1, y1) in pixels, the tight box of the
+    mask, with x1 and y1 exclusive.
+    """
+
+    image: np.ndarray
+    label: int
+    box: np.ndarray
+    mask: np.ndarray
+
+
+def checked_size(size: int | tuple[int, int]) -> tuple[int, int]:
+    """(H, W). Raises ValueError for an image too small to show a shape."""
+    height, width = (size, size) if isinstance(size, int) else size
+    if min(height, width) < MIN_SIZE:
+        raise ValueError(f"size is {size}; a shape needs at least {MIN_SIZE} pixels a side, so give a larger size.")
+    return height, width
+
+
+def draw_shape(seed: int, index: int, size: int | tuple[int, int] = 64) -> ShapeSample:
+    """Draw one image.
+
+    seed, index: 0 to 2**64 - 1; the class is `index % 10`, so that any run of consecutive indices is balanced. size:
+    pixels, one number or (H, W), at least 16; the same (seed, index) shows the same scene at every square size, with
+    its own pixel noise. Raises ValueError for a number outside these ranges.
+    """
+    height, width = checked_size(size)
+    side = min(height, width)
+    label = index % len(CLASSES)
+    stream = Stream(seed, index)
+
+    canvas = blank_canvas(stream, height, width)
+    radius = stream.uniform(0.28, 0.44) * side
+    cx, cy = stream.uniform(radius, width - radius), stream.uniform(radius, height - radius)
+    mask, _ = paint_shape(stream, canvas, label, radius, cx, cy)
+    mask &= ~cross_with_lines(stream, canvas)
+    box = np.array(tight_box(mask), dtype=np.float32)
+    return ShapeSample(image=finish(stream, canvas), label=label, box=box, mask=mask)
+
+
+class ShapeImages(Sequence):
+    """A split of the data set as a sequence of ShapeSample.
+
+    length: number of images, 1 to 2**32. split: a key of SPLITS; two splits share no image, whatever their seeds. seed:
+    of the whole data set. size: pixels, one number or (H, W). Raises ValueError for anything else.
+    """
+
+    def __init__(self, length: int, split: str = "train", seed: int = 0, size: int | tuple[int, int] = 64) -> None:
+        if split not in SPLITS:
+            raise ValueError(f"split is {split!r}; choose one of {', '.join(SPLITS)}.")
+        if not 0 < length <= SPLIT_LENGTH:
+            raise ValueError(f"length is {length}; a split holds 1 to 2**32 images, so choose a length in that range.")
+        checked_size(size)
+        self.length, self.split, self.seed, self.size = length, split, seed, size
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, position: int) -> ShapeSample:
+        if not -self.length <= position < self.length:
+            raise IndexError(f"position {position} lies outside the {self.length} images of this split.")
+        return draw_shape(self.seed, SPLITS[self.split] + position % self.length, self.size)
+
+    def label(self, position: int) -> int:
+        """The class of an image without drawing it."""
+        return (SPLITS[self.split] + position % self.length) % len(CLASSES)
+
+
+def normalised_batch(
+    samples: Iterable[ShapeSample], mean: float | Sequence[float], std: float | Sequence[float]
+) -> torch.Tensor:
+    """The images of samples of one size as a model takes them: float32 `[B, 3, H, W]`.
+
+    mean, std: of RGB values in [0, 1], a number for each channel or one for all.
+    """
+    pixels = torch.from_numpy(np.stack([sample.image for sample in samples])).permute(0, 3, 1, 2)
+    mean, std = (torch.tensor(values).reshape(-1, 1, 1) for values in (mean, std))
+    return (pixels / 255 - mean) / std

@@ -1,0 +1,1 @@
+"""Checkpoints written atomically and read without executing anything."""

@@ -1,0 +1,204 @@
+"""Writing checkpoints that a crash cannot destroy, and finding the newest one."""
+
+import re
+import zipfile
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from mmengine.dist import broadcast, is_main_process
+from mmengine.hooks import CheckpointHook
+from mmengine.runner import Runner
+
+from soft_vit.engine.checkpoints.atomic_storage import remove_leftovers
+from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
+from soft_vit.engine.errors import UserError, one_line
+from soft_vit.engine.optim.finite import require_finite
+from soft_vit.registry import HOOKS, register
+from soft_vit.weights.files import write_atomically
+
+__all__ = ["SafeCheckpointHook", "find_newest_checkpoint"]
+
+_NUMBERED = re.compile(r"(epoch|iter|stopped_iter)_\d+\.pth")
+
+
+class _RemovingLater:
+    """A file backend that only notes what is to be removed."""
+
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
+        self.removed: list[tuple[str, str]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def remove(self, path: str) -> None:
+        self.removed.append(("remove", path))
+
+    def rmtree(self, path: str) -> None:
+        self.removed.append(("rmtree", path))
+
+
+@register(HOOKS)
+class SafeCheckpointHook(CheckpointHook):
+    """MMEngine's CheckpointHook, atomic: old files go after the next one is written; it takes the same arguments.
+
+    A checkpoint holds buffers, such as BatchNorm's statistics, that all ranks share when it is written: those of the
+    main one. max_keep_ckpts: at least 2, or -1 for all, because a disk can damage the newest. saved_iter: the iteration
+    of the newest checkpoint, once there is one. Raises UserError (a ValueError) for 0 or 1, for a save_best that no
+    validation gives, and when a file cannot be written; the ones before are then intact.
+    """
+
+    def __init__(self, *args: Any, max_keep_ckpts: int = 2, backend_args: dict | None = None, **kwargs: Any) -> None:
+        if max_keep_ckpts in (0, 1):
+            raise UserError(
+                f"max_keep_ckpts is {max_keep_ckpts}, which could leave no checkpoint at all after a crash; "
+                "set it to 2 or more, or to -1 to keep all."
+            )
+        backend_args = backend_args or {"backend": "soft_vit.atomic"}
+        super().__init__(*args, max_keep_ckpts=max_keep_ckpts, backend_args=backend_args, **kwargs)
+        self.saved_iter: int | None = None
+
+    def before_train(self, runner: Runner) -> None:
+        super().before_train(runner)
+        if runner._resume:
+            self.saved_iter = runner.iter
+            # MMEngine keeps one list for all hooks of this kind.
+            kept = self._kept(runner.epoch if self.by_epoch else runner.iter)
+            self.keep_ckpt_ids = deque(kept, self.max_keep_ckpts if self.max_keep_ckpts > 0 else None)
+        if is_main_process():
+            remove_leftovers(self.out_dir)
+
+    def _kept(self, newest: int) -> list[int]:
+        """Numbers of the checkpoints of this hook that are there, up to the one that the run goes on from."""
+        name = re.compile(re.escape(self.filename_tmpl).replace(r"\{\}", r"(\d+)"))
+        found = (name.fullmatch(path.name) for path in Path(self.out_dir).glob("*"))
+        return sorted(int(match[1]) for match in found if match and int(match[1]) <= newest)
+
+    def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        require_finite(checkpoint)
+
+    def before_val_epoch(self, runner: Runner) -> None:
+        _share_buffers(runner)
+
+    def save_between(self, runner: Runner) -> None:
+        """Write a checkpoint after an iteration at which none is due, as `stopped_iter_<iterations>.pth`.
+
+        It is removed once there are two regular checkpoints, or another one of its kind.
+        """
+        if not self.by_epoch:
+            self._save_checkpoint(runner)
+            return
+        iteration = runner.iter + 1
+        name = f"stopped_iter_{iteration}.pth"
+        _share_buffers(runner)
+        with self._in_safe_order():
+            self.last_ckpt = self.file_backend.join_path(self.out_dir, name)
+            runner.message_hub.update_info("last_ckpt", self.last_ckpt)
+            runner.save_checkpoint(
+                self.out_dir,
+                name,
+                meta={"epoch": runner.epoch, "iter": iteration},
+                by_epoch=False,
+                backend_args=self.backend_args,
+            )
+        self._note(runner, iteration)
+
+    def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict) -> None:
+        _share_buffers(runner)
+        with self._in_safe_order():
+            super()._save_checkpoint_with_step(runner, step, meta)
+        # MMEngine has written the note before, but not atomically.
+        self._note(runner, meta["iter"])
+
+    def _save_best_checkpoint(self, runner: Runner, metrics: dict) -> None:
+        absent = [key for key in (self.key_indicators if self.save_best else ()) if key not in {*metrics, "auto"}]
+        if absent:
+            raise UserError(
+                f"save_best is {absent[0]!r}, and the validation gives {', '.join(metrics)}; set "
+                "default_hooks.checkpoint.save_best to one of these, and go on with --resume."
+            )
+        with self._in_safe_order():
+            super()._save_best_checkpoint(runner, metrics)
+
+    @contextmanager
+    def _in_safe_order(self) -> Iterator[None]:
+        """Put off the removal of old files until the block has ended without an error."""
+        backend = self.file_backend
+        self.file_backend = later = _RemovingLater(backend)
+        try:
+            yield
+        except OSError as error:
+            raise UserError(
+                f"A checkpoint could not be written to {self.out_dir} ({error.strerror or error}); the checkpoints "
+                "before are intact: make room, then go on with --resume."
+            ) from error
+        finally:
+            self.file_backend = backend
+        for method, path in later.removed:
+            getattr(backend, method)(path)
+
+    def _note(self, runner: Runner, iteration: int) -> None:
+        self.saved_iter = iteration
+        if not is_main_process():
+            return
+        write_atomically(Path(runner.work_dir) / "last_checkpoint", self.last_ckpt.encode())
+        newest = Path(self.last_ckpt).name
+        if newest.startswith("stopped_") or (self.max_keep_ckpts > 0 and len(self.keep_ckpt_ids) > 1):
+            for path in Path(self.out_dir).glob("stopped_iter_*.pth"):
+                if path.name != newest:
+                    path.unlink()
+
+
+def _share_buffers(runner: Runner) -> None:
+    """Give all ranks the buffers of the main one, of the model and of its average.
+
+    A mean over ranks would be the better statistic, but would make a run that is stopped and resumed another one.
+    """
+    averages = [hook.ema_model for hook in runner.hooks if getattr(hook, "ema_model", None) is not None]
+    for model in (runner.model, *averages):
+        for buffer in model.buffers():
+            broadcast(buffer)
+
+
+def find_newest_checkpoint(work_dir: str | Path) -> Path | None:
+    """The intact checkpoint that training wrote last in a folder, or None; a damaged one is named and passed over.
+
+    The note `last_checkpoint` decides, by its file name alone, because the folder may have moved since; without a
+    usable note it is the highest iteration. A folder without a checkpoint is left for the one that the note names,
+    which is the `out_dir` of the hook.
+    """
+    folder = Path(work_dir)
+    note = folder / "last_checkpoint"
+    noted = Path(note.read_text(errors="replace").strip() or "-") if note.is_file() else None
+    if noted is not None:
+        if noted.is_file() and not _numbered(folder):
+            folder = noted.parent
+        noted = folder / noted.name
+    if noted is not None and noted.is_file() and _iteration_of(noted) is not None:
+        return noted
+    others = [path for path in _numbered(folder) if path != noted]
+    found = [(iteration, path) for path in others if (iteration := _iteration_of(path)) is not None]
+    return max(found)[1] if found else None
+
+
+def _numbered(folder: Path) -> list[Path]:
+    return [path for path in folder.glob("*.pth") if _NUMBERED.fullmatch(path.name)]
+
+
+def _iteration_of(path: Path) -> int | None:
+    """The iteration that a checkpoint was written at; None, with a sentence, for a damaged one."""
+    try:
+        # Torch does not look at the checksums that it writes.
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+        if damaged is None:
+            return int(load_checkpoint_file(path)["meta"]["iter"])
+        reason = f"{damaged} in it has changed"
+    except Exception as error:
+        # What readers raise on changed bytes has no common type.
+        reason = one_line(error)
+    print(f"The checkpoint {path} is damaged and passed over ({reason}).")
+    return None

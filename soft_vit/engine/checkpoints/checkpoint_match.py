@@ -1,0 +1,54 @@
+"""Refusing a checkpoint that belongs to another model."""
+
+from mmengine.hooks import Hook
+from mmengine.runner import Runner
+
+from soft_vit.engine.errors import UserError
+from soft_vit.engine.models.unwrapping import unwrapped
+from soft_vit.registry import HOOKS, register
+
+__all__ = ["CheckpointMatchHook"]
+
+
+def describe_mismatch(expected: dict, given: dict) -> str:
+    """What differs between two state dicts, in a few words; empty when names and shapes agree."""
+    missing = [name for name in expected if name not in given and not name.endswith("num_batches_tracked")]
+    surplus = [name for name in given if name not in expected]
+    shapes = [name for name in expected if name in given and tuple(expected[name].shape) != tuple(given[name].shape)]
+    parts = []
+    if missing:
+        parts.append(f"{len(missing)} parameters are missing, such as {missing[0]}")
+    if surplus:
+        parts.append(f"{len(surplus)} are unknown to the model, such as {surplus[0]}")
+    if shapes:
+        name = shapes[0]
+        parts.append(
+            f"{len(shapes)} have another shape, such as {name} with {tuple(given[name].shape)} "
+            f"instead of {tuple(expected[name].shape)}"
+        )
+    return "; ".join(parts)
+
+
+@register(HOOKS)
+class CheckpointMatchHook(Hook):
+    """Compares a checkpoint with the model before it is loaded.
+
+    exact: every parameter has to be there with its shape (resuming, testing); otherwise one fitting parameter is enough
+    (starting from other weights, where a new head is normal). MMEngine alone only logs a warning and goes on with
+    whatever fitted. Raises UserError (a ValueError) when the checkpoint does not fit.
+    """
+
+    def __init__(self, exact: bool = True) -> None:
+        self.exact = exact
+
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        model = unwrapped(runner.model)
+        expected = model.state_dict()
+        given = checkpoint.get("state_dict", checkpoint)
+        given = {name.removeprefix("module."): value for name, value in given.items() if hasattr(value, "shape")}
+        mismatch = describe_mismatch(expected, given)
+        fitting = sum(name in given and expected[name].shape == given[name].shape for name in expected)
+        if mismatch and (self.exact or not fitting):
+            raise UserError(
+                f"The checkpoint belongs to another model: {mismatch}; use the config that it was trained with."
+            )

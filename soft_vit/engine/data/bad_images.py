@@ -1,0 +1,146 @@
+"""Images that cannot be read: a data set that goes on without them, and a hook that names them."""
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from mmengine.dataset import BaseDataset
+from mmengine.dist import all_gather_object
+from mmengine.hooks import Hook
+from mmengine.runner import Runner
+from torch.utils.data import DataLoader
+
+from soft_vit.data.images import BadImage
+from soft_vit.engine.errors import UserError
+from soft_vit.registry import HOOKS, register
+
+__all__ = ["BadImagesHook", "ReadingDataset"]
+
+
+class ReadingDataset(BaseDataset):
+    """A data set in which an image that cannot be read never ends a run by itself.
+
+    In training the next one takes its place; in a test (test_mode) a substitute does, so that figures are still over
+    all images. `BadImagesHook` names and counts them.
+
+    described: the metainfo, which the data tell. Raises UserError (a ValueError) for a config that has its own.
+    """
+
+    def __init__(self, described: dict[str, Any], *, metainfo: dict | None = None, **kwargs: Any) -> None:
+        if metainfo:
+            raise UserError(f"{type(self).__name__} takes no metainfo; give the names of the classes as classes=[...].")
+        super().__init__(metainfo=described, **kwargs)
+
+    def full_init(self) -> None:
+        if self._fully_initialized:
+            return
+        super().full_init()
+        # One byte an image that every worker writes to and the main process reads.
+        self._bad = torch.zeros(len(self), dtype=torch.uint8).share_memory_()
+
+    @abstractmethod
+    def read(self, info: dict) -> Any:
+        """What the files of an entry hold. Raises BadImage, whose message begins with the file's name."""
+
+    @abstractmethod
+    def substitute(self, info: dict) -> Any:
+        """What takes the place of what `read` cannot read in a test."""
+
+    @abstractmethod
+    def pack(self, info: dict, content: Any) -> Any:
+        """The sample of an entry with what was read for it."""
+
+    def prepare_data(self, idx: int) -> Any:
+        if not 0 <= idx < len(self):
+            # Python ends a loop over a sequence at an IndexError.
+            raise IndexError(f"there is no image {idx} among {len(self)}")
+        for index in _circle(int(idx), len(self)):
+            info = self.get_data_info(index)
+            try:
+                content = self.read(info)
+            except BadImage:
+                self._bad[index] = 1
+                if not self.test_mode:
+                    continue
+                content = self.substitute(info)
+            return self.pack(info, content)
+        raise UserError(f"None of the {len(self)} images can be read, such as {self.why_bad(0)}; give other data.")
+
+    def bad_images(self) -> list[int]:
+        """Indices of the images that this process and its workers could not read so far."""
+        return self._bad.nonzero().flatten().tolist()
+
+    def why_bad(self, index: int) -> str:
+        """The name of an image that cannot be read, and the reason."""
+        try:
+            self.read(self.get_data_info(index))
+        except BadImage as error:
+            return str(error)
+        return f"image {index}: could not be read before"
+
+
+def _circle(start: int, count: int) -> Iterator[int]:
+    yield from range(start, count)
+    yield from range(start)
+
+
+def _reading_datasets(dataset: Any) -> Iterator[ReadingDataset]:
+    """The data set itself, or those inside of wrappers such as RepeatDataset and ConcatDataset."""
+    if isinstance(dataset, ReadingDataset):
+        yield dataset
+        return
+    inner = getattr(dataset, "dataset", None)
+    for one in getattr(dataset, "datasets", ()) if inner is None else (inner,):
+        yield from _reading_datasets(one)
+
+
+@register(HOOKS)
+class BadImagesHook(Hook):
+    """Names in the log every image of a `ReadingDataset` that could not be read, and stops a run with too many of them.
+
+    max_share: of the training images that may be unreadable, in [0, 1]; more end the run with a UserError (a
+    ValueError). interval: iterations between looks; there is one at the end of each epoch besides.
+    """
+
+    priority = "LOW"
+
+    def __init__(self, max_share: float = 0.01, interval: int = 100) -> None:
+        if not 0 <= max_share <= 1:
+            raise UserError(f"max_share is {max_share}; choose a share from 0 to 1.")
+        self.max_share = max_share
+        self.interval = interval
+        self._named: dict[int, set[int]] = {}
+
+    def after_train_iter(self, runner: Runner, batch_idx: int, *args: Any, **kwargs: Any) -> None:
+        if self.every_n_train_iters(runner, self.interval):
+            self._look(runner, runner.train_dataloader, self.max_share)
+
+    def after_train_epoch(self, runner: Runner) -> None:
+        self._look(runner, runner.train_dataloader, self.max_share)
+
+    def after_val_epoch(self, runner: Runner, metrics: dict | None = None) -> None:
+        self._look(runner, runner.val_dataloader)
+
+    def after_test_epoch(self, runner: Runner, metrics: dict | None = None) -> None:
+        self._look(runner, runner.test_dataloader)
+
+    def _look(self, runner: Runner, loader: DataLoader, max_share: float | None = None) -> None:
+        for dataset in _reading_datasets(loader.dataset):
+            self._look_at(runner, dataset, max_share)
+
+    def _look_at(self, runner: Runner, dataset: ReadingDataset, max_share: float | None) -> None:
+        named = self._named.setdefault(id(dataset), set())
+        # Every rank has read other images, and all have to stop alike.
+        bad = set().union(*all_gather_object(dataset.bad_images()))
+        for index in sorted(bad - named):
+            runner.logger.warning(f"Unreadable image {dataset.why_bad(index)}")
+        if bad - named:
+            instead = "others take their places" if max_share is not None else "black ones take their places"
+            runner.logger.warning(f"{len(bad)} of {len(dataset)} images cannot be read; {instead}.")
+        named |= bad
+        if max_share is not None and len(bad) > max_share * len(dataset):
+            raise UserError(
+                f"{len(bad)} of {len(dataset)} training images cannot be read, more than the share of {max_share:g} "
+                "that BadImagesHook allows; repair or remove the files that the log names."
+            )

@@ -1,0 +1,208 @@
+"""What images a test sees: of which folder, how large, cropped and normalised how."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mmengine.config import Config
+from mmengine.registry import DATASETS, DefaultScope
+from timm.data import ImageNetInfo, infer_imagenet_subset, resolve_data_config
+
+from soft_vit.data.images import find_images
+from soft_vit.data.lists import read_lines
+from soft_vit.engine.config import type_name
+from soft_vit.engine.errors import UserError, as_user_error, one_line
+
+__all__ = [
+    "View",
+    "class_names",
+    "set_folder",
+    "set_view",
+    "shown_datasets",
+    "takes_pillow",
+    "timm_view",
+    "view_of_config",
+]
+
+# timm's default, which is also that of ImageNet's usual evaluation: 224 of 256 pixels.
+CROP_PCT = 0.875
+
+
+@dataclass(frozen=True)
+class View:
+    """How an image reaches the model, in timm's terms; see `TimmEvalCrop`. mean, std: of RGB values in [0, 1]."""
+
+    img_size: int
+    crop_pct: float = CROP_PCT
+    interpolation: str = "bicubic"
+    crop_mode: str = "center"
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+
+def timm_view(pretrained_cfg: dict[str, Any], img_size: int | None = None, crop_pct: float | None = None) -> View:
+    """The view that timm reports a model's accuracy for, at another size or crop where one is given."""
+    found = resolve_data_config({"img_size": img_size, "crop_pct": crop_pct}, pretrained_cfg, use_test_size=True)
+    height, width = found.pop("input_size")[1:]
+    if height != width:
+        raise UserError(f"The model takes images of {height} x {width}, which are not square; set img_size.")
+    return View(height, **found)
+
+
+def shown_datasets(cfg: Config) -> list[dict[str, Any]]:
+    """The test data set of a config, or those inside of wrappers such as ConcatDataset."""
+
+    def inside(dataset: dict[str, Any]) -> list[dict[str, Any]]:
+        wrapped = dataset.get("datasets") or ([dataset["dataset"]] if "dataset" in dataset else [])
+        return [one for inner in wrapped for one in inside(inner)] or [dataset]
+
+    return inside(cfg.test_dataloader.dataset)
+
+
+def takes_pillow(cfg: Config) -> bool:
+    """Whether the test pipeline of a config takes the images of `ImageTree`: Pillow's, of any size."""
+    dataset = shown_datasets(cfg)[0]
+    loads = any(type_name(transform) == "LoadImageFromFile" for transform in dataset.get("pipeline", []))
+    # Images that are drawn at a size need not be resized.
+    return not loads and "size" not in dataset
+
+
+def view_of_config(cfg: Config, img_size: int | None, crop_pct: float | None) -> View:
+    """The view of a config's test pipeline, at another size or crop where one is given; the first of several ones."""
+    dataset = shown_datasets(cfg)[0]
+    found: dict[str, Any] = {}
+    for transform in dataset.get("pipeline", []):
+        name = type_name(transform)
+        if name == "TimmEvalCrop":
+            found = {key: value for key, value in transform.items() if key != "type"}
+        elif name == "ResizeEdge":
+            found["scale"], found["interpolation"] = transform.scale, transform.get("interpolation", "bilinear")
+        elif name == "CenterCrop" and isinstance(transform.crop_size, int):
+            found["img_size"] = transform.crop_size
+    scale = found.pop("scale", None)
+    if scale and "img_size" in found:
+        found["crop_pct"] = found["img_size"] / scale
+    if isinstance(dataset.get("size"), int):
+        # Drawn at that size: nothing is cut off.
+        found = {"img_size": dataset.size, "crop_pct": 1.0, **found}
+    changes = {"img_size": img_size, "crop_pct": crop_pct}
+    found.update({name: value for name, value in changes.items() if value is not None})
+    if "img_size" not in found:
+        raise UserError("The config does not say how large its test images are; set img_size beside crop_pct.")
+    return View(**found)
+
+
+def set_view(cfg: Config, view: View) -> None:
+    """Make the test images of a config, in place, those of a view.
+
+    What loads an image stays, and what packs it or shows it several times. Raises UserError (a ValueError) where that
+    sets sizes of its own.
+    """
+    crop = {key: getattr(view, key) for key in ("img_size", "crop_pct", "interpolation", "crop_mode")}
+    for dataset in shown_datasets(cfg):
+        pipeline = dataset.get("pipeline", [])
+        loading = [transform for transform in pipeline if type_name(transform).startswith("Load")]
+        packing = [transform for transform in pipeline if type_name(transform).startswith(("Pack", "TestTimeAug"))]
+        _require_one_size(packing)
+        if "size" in dataset:
+            dataset.size = view.img_size
+        dataset.pipeline = [*loading, {"type": "TimmEvalCrop", **crop}, *(packing or [{"type": "PackInputs"}])]
+    if view.mean is not None:
+        scale = {name: [255 * value for value in getattr(view, name)] for name in ("mean", "std")}
+        if not _preprocessors(cfg):
+            cfg.data_preprocessor = {"type": "RecipeDataPreprocessor"}
+        for preprocessor in _preprocessors(cfg):
+            preprocessor.update(scale)
+
+
+def _require_one_size(packing: list[dict[str, Any]]) -> None:
+    for views in (views for transform in packing for views in transform.get("transforms", [])):
+        sizing = [name for name in map(type_name, views) if "Resize" in name or "Crop" in name]
+        if sizing:
+            raise UserError(
+                f"The tta_pipeline shows each image at sizes of its own, by {sizing[0]} in TestTimeAug, and the test "
+                "asks for another; leave out what sets a size or a crop, or --tta."
+            )
+
+
+def _preprocessors(cfg: Config) -> list[dict[str, Any]]:
+    found = (cfg.get("data_preprocessor"), cfg.model.get("data_preprocessor"))
+    return [preprocessor for preprocessor in found if preprocessor is not None]
+
+
+def set_folder(cfg: Config, folder: str | Path, classes: Sequence[str]) -> list[int]:
+    """Make the test images of a config, in place, those of a folder with a folder for each class.
+
+    classes: of the model, in the order of its output; the folders are named like these or by their numbers. Returns the
+    places of the classes that are there. Raises FileNotFoundError for a missing folder, UserError (a ValueError) for
+    images that fit no class.
+    """
+    with as_user_error():
+        images = find_images(folder, "", classes=classes)
+    pipeline = shown_datasets(cfg)[0].get("pipeline", [])
+    cfg.test_dataloader.dataset = {
+        "type": "ImageTree",
+        "data_root": str(folder),
+        "split": "",
+        "classes": list(classes),
+        "test_mode": True,
+        "pipeline": [transform for transform in pipeline if not type_name(transform).startswith("Load")],
+    }
+    for preprocessor in _preprocessors(cfg):
+        if preprocessor.get("to_rgb"):
+            # ImageTree's images are RGB.
+            preprocessor.to_rgb = False
+    return sorted({label for _, label in images.samples})
+
+
+def class_names(
+    cfg: Config,
+    num_classes: int,
+    meta: dict[str, Any],
+    listed: str | Path | None = None,
+    recorded: Sequence[str] | None = None,
+) -> list[str]:
+    """Names of a model's classes in the order of its output.
+
+    They come from the first of these that has them: `listed`, a text file with one a line; `meta`, what a checkpoint
+    says of itself; timm's lists of ImageNet's classes, by their number; `recorded`, what the record of its weights
+    says; the config's training split. Raises UserError (a ValueError) when there are none, or not as many as the model
+    has.
+    """
+    if listed is not None:
+        path = Path(listed).expanduser()
+        if not path.is_file():
+            raise FileNotFoundError(f"There is no list of classes {path}; give a text file with one name a line.")
+        with as_user_error():
+            names = read_lines(path)
+        return _counted(names, num_classes, f"The list {path}")
+    names = (meta.get("dataset_meta") or {}).get("classes")
+    if names:
+        return _counted([str(name) for name in names], num_classes, "The checkpoint")
+    subset = infer_imagenet_subset({"num_classes": num_classes})
+    if subset is not None:
+        return ImageNetInfo(subset).label_names()
+    if recorded:
+        return _counted(list(recorded), num_classes, "The record of the weights")
+    if cfg.get("train_dataloader"):
+        # Transforms are looked up by name in a scope that a runner sets, and no runner exists yet.
+        try:
+            with DefaultScope.overwrite_default_scope(cfg.get("default_scope", "mmengine")):
+                names = DATASETS.build(cfg.train_dataloader.dataset).metainfo.get("classes") or ()
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"Nothing names the model's {num_classes} classes, the config's training images neither "
+                f"({one_line(error)}); give a file with one name a line as --classes."
+            ) from error
+        return _counted(list(names), num_classes, "The training split")
+    raise UserError(f"Nothing names the model's {num_classes} classes; give a file with one name a line as --classes.")
+
+
+def _counted(names: list[str], num_classes: int, source: str) -> list[str]:
+    if len(names) != num_classes:
+        raise UserError(
+            f"{source} names {len(names)} classes and the model has {num_classes}; give a file with one name a line, "
+            "in the order of the model's output, as --classes."
+        )
+    return names

@@ -1,0 +1,59 @@
+"""Labelled images on disk as a data set of MMEngine."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from PIL import Image
+
+from soft_vit.data.archives import Entry
+from soft_vit.data.images import find_images
+from soft_vit.engine.data.bad_images import ReadingDataset
+from soft_vit.engine.data.data_checks import require_data_root
+from soft_vit.engine.errors import as_user_error
+from soft_vit.registry import DATASETS, register
+
+__all__ = ["ImageTree"]
+
+
+@register(DATASETS)
+class ImageTree(ReadingDataset):
+    """A tree of class folders, the same in a TAR or ZIP, or a folder with a list of labels; with a pipeline.
+
+    data_root, split, label_file, classes: as of `soft_vit.data.images.find_images`. A sample enters the pipeline as
+    `img` (an RGB image of Pillow), `img_path`, `gt_label`, `sample_idx`. In a test a black image takes the place of one
+    that cannot be read. Raises UserError (a ValueError) or FileNotFoundError for a tree that does not fit.
+    """
+
+    def __init__(
+        self,
+        data_root: str | None = None,
+        split: str = "train",
+        label_file: str | None = None,
+        classes: Sequence[str] | None = None,
+        pipeline: list = (),
+        **kwargs: Any,
+    ) -> None:
+        require_data_root(data_root)
+        with as_user_error():
+            self.images = find_images(data_root, split, label_file=label_file, classes=classes)
+        self._samples, self.images.samples = self.images.samples, []
+        super().__init__({"classes": tuple(self.images.classes)}, pipeline=pipeline, **kwargs)
+
+    def load_data_list(self) -> list[dict]:
+        # Serialised afterwards: copies in the workers would only grow.
+        samples, self._samples = self._samples, []
+        return [{"entry": tuple(entry), "gt_label": label} for entry, label in samples]
+
+    def get_cat_ids(self, idx: int) -> list[int]:
+        """The class of an image, for wrappers such as ClassBalancedDataset."""
+        return [self.get_data_info(idx)["gt_label"]]
+
+    def read(self, info: dict) -> Image.Image:
+        return self.images.load(Entry(*info["entry"]))
+
+    def substitute(self, info: dict) -> Image.Image:
+        return Image.new("RGB", (256, 256))
+
+    def pack(self, info: dict, content: Image.Image) -> Any:
+        entry = Entry(*info.pop("entry"))
+        return self.pipeline({**info, "img": content, "img_path": entry.name})

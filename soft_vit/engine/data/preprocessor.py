@@ -1,0 +1,90 @@
+"""What is done to a whole batch on its device: normalising, random erasing, mixup and cutmix."""
+
+from typing import Any
+
+import torch
+from mmengine.model import BaseDataPreprocessor
+from timm.data import Mixup
+from timm.data.random_erasing import RandomErasing
+from torch import Tensor
+
+from soft_vit.engine.data.collate import samples_of_labels
+from soft_vit.registry import MODELS, register
+
+__all__ = ["RecipeDataPreprocessor"]
+
+
+@register(MODELS)
+class RecipeDataPreprocessor(BaseDataPreprocessor):
+    """Turns uint8 images [B, 3, H, W] into normalised ones and labels into targets, by timm's own functions.
+
+    Takes batches of `collate_labels`, or of DataSamples.
+
+    mean, std: of RGB values in [0, 255]. reprob, remode, recount: random erasing (Zhong et al., arXiv 1708.04896).
+    mixup, cutmix: parameters alpha of mixup (arXiv 1710.09412) and CutMix (arXiv 1905.04899), 0 for none; each batch
+    draws one of them, cutmix with mixup_switch_prob, and mixes with mixup_prob. smoothing: of the targets.
+    channels_last: the memory format of the images. With any of mixup, cutmix or smoothing, `gt_score` of a training
+    sample is its target [classes]. Of an odd batch, the last image is not mixed.
+    """
+
+    def __init__(
+        self,
+        mean: list[float],
+        std: list[float],
+        num_classes: int | None = None,
+        *,
+        reprob: float = 0.0,
+        remode: str = "pixel",
+        recount: int = 1,
+        mixup: float = 0.0,
+        cutmix: float = 0.0,
+        mixup_prob: float = 1.0,
+        mixup_switch_prob: float = 0.5,
+        smoothing: float = 0.0,
+        channels_last: bool = False,
+        non_blocking: bool = True,
+    ) -> None:
+        super().__init__(non_blocking=non_blocking)
+        self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
+        self.erasing = {"probability": reprob, "mode": remode, "max_count": recount} if reprob else None
+        self.mixing = None
+        if mixup or cutmix or smoothing:
+            prob = mixup_prob if mixup or cutmix else 0.0
+            self.mixing = Mixup(
+                # Without an alpha timm would refuse to draw; nothing is drawn at probability 0.
+                mixup_alpha=mixup if mixup or cutmix else 1.0,
+                cutmix_alpha=cutmix,
+                prob=prob,
+                switch_prob=mixup_switch_prob,
+                label_smoothing=smoothing,
+                num_classes=num_classes,
+            )
+        self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
+
+    def forward(self, data: dict, training: bool = False) -> dict[str, Any]:
+        data = self.cast_data(data)
+        images = data["inputs"]
+        samples = samples_of_labels(data["labels"]) if "labels" in data else data.get("data_samples")
+        images = images if isinstance(images, Tensor) else torch.stack(images)
+        images = images.float().sub_(self.mean).div_(self.std).contiguous(memory_format=self.memory_format)
+        if training and self.erasing is not None:
+            images = RandomErasing(**self.erasing, device=images.device)(images)
+        if training and self.mixing is not None:
+            labels = torch.cat([sample.gt_label for sample in samples])
+            images, targets = self._mix(images, labels)
+            for sample, target in zip(samples, targets, strict=True):
+                sample.set_gt_score(target)
+        return {"inputs": images, "data_samples": samples}
+
+    def _mix(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        even = len(images) // 2 * 2
+        parts = []
+        if even:
+            # In place in `images`.
+            parts.append(self.mixing(images[:even], labels[:even])[1])
+        if even < len(images):
+            off = self.mixing.label_smoothing / self.mixing.num_classes
+            last = torch.full((1, self.mixing.num_classes), off, device=images.device)
+            parts.append(last.scatter_(1, labels[even:, None], 1 - self.mixing.label_smoothing + off))
+        return images, torch.cat(parts)

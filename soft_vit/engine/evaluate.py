@@ -1,0 +1,290 @@
+"""Testing a checkpoint or a timm model: what the command line calls."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from mmengine.config import Config
+from mmengine.dist import is_main_process
+from mmengine.runner import Runner
+from torch import Tensor
+
+import soft_vit  # noqa: F401  its models have to be known to timm before one is looked up by name
+from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
+from soft_vit.engine.checkpoints.trained_config import trained_cfg
+from soft_vit.engine.config import apply_options, type_name
+from soft_vit.engine.data.eval_data import (
+    View,
+    class_names,
+    set_folder,
+    set_view,
+    takes_pillow,
+    timm_view,
+    view_of_config,
+)
+from soft_vit.engine.errors import UserError, as_user_error, one_line
+from soft_vit.engine.logging.metrics_text import confusion_csv, per_class_csv, results_json
+from soft_vit.engine.logging.throughput_hook import ThroughputHook
+from soft_vit.engine.models.finetune import TIMM_PREFIX
+from soft_vit.engine.models.tested_model import TestedModelHook
+from soft_vit.engine.models.tta import use_tta_model, use_tta_pipeline
+from soft_vit.engine.run import StartHook, config_errors, prepare, require_checkpoint, runner_class
+from soft_vit.models.soft import MODELS
+from soft_vit.weights.files import require_place, write_atomically
+
+__all__ = ["evaluate"]
+
+_ACCURACIES = ("Accuracy", "ClassificationMetric")
+# What mmpretrain measures of classes of whole images.
+_CLASSIFICATION_METRICS = (
+    *_ACCURACIES,
+    "AveragePrecision",
+    "ConfusionMatrix",
+    "MultiLabelMetric",
+    "SingleLabelMetric",
+    "VOCAveragePrecision",
+    "VOCMultiLabelMetric",
+)
+
+
+def evaluate(
+    config: str | Path,
+    model: str,
+    *,
+    weights: str | None = None,
+    pretrained: bool = True,
+    ema: bool | None = None,
+    img_size: int | None = None,
+    crop_pct: float | None = None,
+    tta: bool = False,
+    data_root: str | Path | None = None,
+    classes: str | Path | None = None,
+    work_dir: str | Path | None = None,
+    out: str | Path | None = None,
+    per_class: str | Path | None = None,
+    confusion: str | Path | None = None,
+    options: dict | None = None,
+    launcher: str = "none",
+) -> dict[str, float]:
+    """Metrics of a model on the test split of a config, or on a folder of images.
+
+    model: a checkpoint of the config's model, or the name of a timm model, which takes that one's place and brings its
+    own way of resizing, cropping and normalising. weights, pretrained: a timm model has the weights of a file, its
+    published ones, or random ones. ema: the averaged (True) or the plain weights of a checkpoint that holds both; None
+    for those that any program takes from it, the averaged ones. img_size, crop_pct: test images of so many pixels a
+    side, cut from images resized to img_size / crop_pct. tta: test time augmentation by the config's `tta_pipeline` and
+    `tta_model`, or by the mean of the scores of each image and its mirror image. data_root: a folder with a folder of
+    images for each class, named like the model's classes or by their numbers; predictions are restricted to the classes
+    that are there. classes: a file that names the model's classes, see `class_names`.
+
+    out: a JSON file for the result. per_class, confusion: CSV files, see `per_class_csv` and `confusion_csv`.
+
+    A config that measures anything else, boxes or label maps, is tested as it stands, on a checkpoint of its model,
+    with tta where it sets both entries for that.
+
+    Returns `accuracy/top1` and `accuracy/top5` in percent, `cross_entropy`, `images`, what else the config measures in
+    single numbers, and `images_per_second/loop` and `/forward`, see `ThroughputHook`. Raises UserError (a ValueError)
+    or FileNotFoundError for what cannot be used.
+    """
+    if img_size is not None and img_size < 1:
+        raise UserError(f"img_size is {img_size}; give the pixels a side, such as 224.")
+    if crop_pct is not None and not 0 < crop_pct <= 1:
+        raise UserError(f"crop_pct is {crop_pct}; give a share above 0 and at most 1, such as 0.875.")
+    with as_user_error():
+        # Long before anything is written: a test should not fail at its end.
+        for path in (out, per_class, confusion):
+            if path is not None:
+                require_place(path)
+    cfg = prepare(config, work_dir, options, launcher)
+    if not cfg.get("test_dataloader"):
+        raise UserError(f"The config {cfg.filename} has no test_dataloader; give one that has test images.")
+    classifies = _classifies(cfg)
+    if not classifies:
+        asked = {"data_root": data_root, "classes": classes, "img_size": img_size, "crop_pct": crop_pct}
+        asked |= {"per_class": per_class, "confusion": confusion, "weights": weights}
+        _require_config_alone(cfg, model, {name for name, value in asked.items() if value is not None})
+    if tta:
+        use_tta_pipeline(cfg, classifies)
+    if is_timm_name(model):
+        if pretrained and weights is None:
+            model = _with_tag(model)
+        _use_timm_model(cfg, model, weights, pretrained, options)
+        view, recorded = _view_and_classes(cfg, model, weights, pretrained, img_size, crop_pct)
+    else:
+        _use_checkpoint(cfg, model, weights, pretrained)
+        changed = (img_size, crop_pct) != (None, None) or (data_root is not None and not takes_pillow(cfg))
+        view = view_of_config(cfg, img_size, crop_pct) if changed else None
+        recorded = None
+    class_indices = None
+    if data_root is not None:
+        class_indices = set_folder(cfg, data_root, _class_names(cfg, classes, recorded))
+    if view is not None:
+        set_view(cfg, view)
+    if tta:
+        use_tta_model(cfg)
+    # MMEngine's EMAHook would swap the weights that are to be tested for others.
+    cfg.custom_hooks = [hook for hook in cfg.get("custom_hooks") or [] if type_name(hook) != "EMAHook"]
+    counted = per_class is not None or confusion is not None
+    if classifies:
+        cfg.test_evaluator = _evaluators(cfg, class_indices, counted)
+
+    start, throughput = StartHook(), ThroughputHook()
+    with config_errors(start, cfg):
+        runner = runner_class(cfg).from_cfg(_under_another_name(cfg))
+        published = str(cfg.load_from).startswith(TIMM_PREFIX)
+        for hook in (TestedModelHook(ema, view and view.img_size, same_classes=published), start, throughput):
+            runner.register_hook(hook)
+        # Only single numbers: mmpretrain's ConfusionMatrix, for one, gives a table.
+        metrics = {name: float(value) for name, value in runner.test().items() if torch.as_tensor(value).numel() == 1}
+    metrics["images"] = len(runner.test_dataloader.dataset)
+    # The rate of forward passes alone is NaN for models, such as detectors, that have no such pass.
+    metrics.update({name: rate for name, rate in throughput.rates().items() if math.isfinite(rate)})
+    if is_main_process():
+        if out is not None:
+            asked = {"config": config, "model": model, "weights": weights, "random": not pretrained or None, "ema": ema}
+            asked |= {"data_root": data_root, "img_size": view and view.img_size, "crop_pct": view and view.crop_pct}
+            asked["tta"] = tta or None
+            write_atomically(out, results_json(metrics, asked).encode())
+        if counted:
+            names, table = _confusion(runner, class_indices)
+            for path, text in ((per_class, per_class_csv), (confusion, confusion_csv)):
+                if path is not None:
+                    write_atomically(path, text(table, names).encode())
+    return metrics
+
+
+def _under_another_name(cfg: Config) -> Config:
+    """The config as `<name>_test.py`: a copy goes into the work directory, where that of the training may lie."""
+    path = Path(cfg.filename)
+    return Config(cfg.to_dict(), cfg_text=cfg.text, filename=str(path.with_name(f"{path.stem}_test{path.suffix}")))
+
+
+def _classifies(cfg: Config) -> bool:
+    """Whether a config measures classes of whole images; one without a metric does."""
+    own = _metrics_of(cfg)
+    return not own or any(name in _CLASSIFICATION_METRICS for name, _ in own)
+
+
+def _metrics_of(cfg: Config) -> list[tuple[str, dict[str, Any]]]:
+    """What a config measures: the name of each metric and its entry."""
+    own = cfg.get("test_evaluator") or []
+    own = [own] if isinstance(own, dict) else own
+    return [(type_name(entry), entry) for entry in own]
+
+
+def _require_config_alone(cfg: Config, model: str, asked: set[str]) -> None:
+    """Refuse what only a classifier can be asked for. Raises UserError."""
+    if asked:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(asked))
+        raise UserError(
+            f"{names} are for classification, and {cfg.filename} measures something else; set the data and the model "
+            "with --cfg-options."
+        )
+    if is_timm_name(model):
+        raise UserError(
+            f"{model} is a timm model, and {cfg.filename} measures no classes of whole images; give a checkpoint of "
+            "the config's model."
+        )
+
+
+def is_timm_name(model: str) -> bool:
+    """Whether it names a timm model, with or without a tag; a file of that name comes first."""
+    return not Path(model).is_file() and timm.is_model(model)
+
+
+def _with_tag(name: str) -> str:
+    """The full name of the weights that timm takes for a model: their head and size need not be the bare model's."""
+    tag = _pretrained_cfg(name).get("tag")
+    return name if "." in name or not tag else f"{name}.{tag}"
+
+
+def _pretrained_cfg(name: str) -> dict[str, Any]:
+    try:
+        found = timm.get_pretrained_cfg(name)
+    except RuntimeError as error:
+        raise UserError(f"{one_line(error)}; choose a name of timm.list_pretrained().") from error
+    return {} if found is None else found.to_dict()
+
+
+def _use_checkpoint(cfg: Config, checkpoint: str, weights: str | None, pretrained: bool) -> None:
+    if "://" not in checkpoint and not Path(checkpoint).expanduser().is_file():
+        raise FileNotFoundError(
+            f"There is no checkpoint {checkpoint}, and timm has no model of that name; give the path of a file that "
+            "exists, or a name of timm.list_models()."
+        )
+    if weights is not None or not pretrained:
+        raise UserError(
+            f"{checkpoint} is a checkpoint with weights of its own; give the name of a timm model for others."
+        )
+    cfg.load_from, cfg.resume = checkpoint, False
+
+
+def _use_timm_model(cfg: Config, name: str, weights: str | None, pretrained: bool, options: dict | None) -> None:
+    own = cfg.get("model") or {}
+    model = {"type": "TimmProgressClassifier", "model_name": name}
+    if "data_preprocessor" in own:
+        model["data_preprocessor"] = own["data_preprocessor"]
+    cfg.load_from, cfg.resume = None, False
+    if weights is not None:
+        require_checkpoint(weights)
+        cfg.load_from = weights
+    elif pretrained:
+        cfg.load_from = TIMM_PREFIX + name
+    if cfg.load_from != TIMM_PREFIX + name and "num_classes" in own:
+        # Published weights bring a head of their own size.
+        model["num_classes"] = own["num_classes"]
+    cfg.model = model
+    apply_options(cfg, {key: value for key, value in (options or {}).items() if key.startswith("model.")})
+
+
+def _view_and_classes(
+    cfg: Config, name: str, weights: str | None, pretrained: bool, img_size: int | None, crop_pct: float | None
+) -> tuple[View, Sequence[str] | None]:
+    """The view that a model's weights ask for and the classes that they record.
+
+    The model's entry in the config gets the size of images that a file tells.
+    """
+    # The file knows what its images were like; the name only what its published weights' were.
+    local = weights is not None and "://" not in weights
+    told = trained_cfg(load_checkpoint_file(weights), weights) if local else {}
+    if name in MODELS and "input_size" in told:
+        # Resampled to another size and back, position embeddings would not be the file's.
+        cfg.model.setdefault("img_size", told["input_size"][1:])
+    by_name = _pretrained_cfg(name) if pretrained and weights is None else {}
+    view = timm_view({**_pretrained_cfg(name), **told}, img_size, crop_pct)
+    return view, {**by_name, **told}.get("label_names")
+
+
+def _class_names(cfg: Config, listed: str | Path | None, recorded: Sequence[str] | None) -> list[str]:
+    path, meta = cfg.load_from, {}
+    if path is not None and "://" not in path:
+        meta = load_checkpoint_file(path).get("meta") or {}
+    num_classes = cfg.model.get("num_classes") or (cfg.model.get("head") or {}).get("num_classes")
+    if num_classes is None and "model_name" in cfg.model:
+        num_classes = _pretrained_cfg(cfg.model.model_name).get("num_classes")
+    if num_classes is None:
+        raise UserError(
+            f"The config {cfg.filename} does not say how many classes its model has; set model.num_classes."
+        )
+    return class_names(cfg, num_classes, meta, listed, recorded)
+
+
+def _confusion(runner: Runner, class_indices: list[int] | None) -> tuple[list[Any], Tensor]:
+    """Names of the classes, or numbers where they have none, and the counts, `[C, C]`."""
+    table = runner.test_loop.evaluator.metrics[0].confusion_table
+    known = getattr(runner.test_dataloader.dataset, "metainfo", {}).get("classes") or ()
+    indices = range(len(table)) if class_indices is None else class_indices
+    return [known[index] if index < len(known) else index for index in indices], table
+
+
+def _evaluators(cfg: Config, class_indices: list[int] | None, counted: bool) -> list[dict[str, Any]]:
+    """This package's metric in the place of other accuracies, then what else a config measures."""
+    own = _metrics_of(cfg)
+    topk = {1, 5}
+    for asked in (entry.get("topk", ()) for name, entry in own if name in _ACCURACIES):
+        topk |= {asked} if isinstance(asked, int) else set(asked)
+    metric = {"type": "ClassificationMetric", "topk": sorted(topk), "class_indices": class_indices}
+    return [{**metric, "confusion": counted}, *(entry for name, entry in own if name not in _ACCURACIES)]

@@ -1,0 +1,167 @@
+"""What a curve of the loss does not show: the images that the model sees, and how well its inverses converge."""
+
+import contextlib
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from mmengine.dist import is_main_process
+from mmengine.hooks import Hook
+from mmengine.model import is_model_wrapper
+from mmengine.runner import Runner
+from torch import Tensor, nn
+
+from soft_vit.engine.data.batch_picture import batch_grid, label_text
+from soft_vit.engine.errors import UserError
+from soft_vit.engine.models.unwrapping import unwrapped
+from soft_vit.layers.attention.soft import SoftAttention, project_to_map
+from soft_vit.ops import self_gaussian_kernel
+from soft_vit.ops.soft.inverse import newton_residual
+from soft_vit.registry import HOOKS, register
+
+__all__ = ["WatchHook", "newton_residuals"]
+
+
+@register(HOOKS)
+class WatchHook(Hook):
+    """Shows batches as the model gets them, the Newton residual of each stage, and the range of learning rates.
+
+    batch_interval: epochs between two pictures, of the first batch of epochs 1, 1 + batch_interval and so on, after
+    augmentation and mixup, with labels; 0 for none. num_images: images in a picture. newton_interval: iterations
+    between two measurements of the residual, see `newton_residuals`; 0 for none. newton_images: images of the batch
+    that it is measured on.
+
+    Everything goes to the visualizer's backends: TensorBoard, `vis_data/vis_image`, `scalars.json`. Learning rates are
+    logged with each step where parameter groups have different ones. Nothing here changes the run: measuring draws no
+    random number and leaves every module in its mode. A model sharded over processes is not measured, and one that
+    learns anything but classes of whole images is neither shown nor measured.
+    """
+
+    # Before LoggerHook writes the line of the step.
+    priority = "NORMAL"
+
+    def __init__(
+        self, batch_interval: int = 10, num_images: int = 16, newton_interval: int = 500, newton_images: int = 4
+    ) -> None:
+        for name, value, least in (
+            ("batch_interval", batch_interval, 0),
+            ("num_images", num_images, 1),
+            ("newton_interval", newton_interval, 0),
+            ("newton_images", newton_images, 1),
+        ):
+            if value < least:
+                raise UserError(f"{name} is {value}; give {least} or more.")
+        self.batch_interval = batch_interval
+        self.num_images = num_images
+        self.newton_interval = newton_interval
+        self.newton_images = newton_images
+        self._seen: dict[str, Any] = {}
+        self._handle: Any = None
+
+    def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
+        if (self._draws(runner, batch_idx) or self._measures(runner)) and is_main_process():
+            # The arguments of the classifier are the batch as the data preprocessor has made it.
+            self._handle = unwrapped(runner.model).register_forward_pre_hook(self._see, with_kwargs=True)
+        rates = {group["lr"] for group in runner.optim_wrapper.param_groups}
+        if len(rates) > 1:
+            runner.message_hub.update_scalar("train/lowest_lr", min(rates))
+            runner.message_hub.update_scalar("train/highest_lr", max(rates))
+
+    def after_train_iter(
+        self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: dict | None = None
+    ) -> None:
+        if self._handle is None:
+            return
+        self._handle.remove()
+        self._handle, self._seen, seen = None, {}, self._seen
+        if not seen:
+            return
+        if self._draws(runner, batch_idx):
+            self._draw(runner, **seen)
+        if self._measures(runner):
+            self._measure(runner, seen["inputs"])
+
+    def _see(self, classifier: nn.Module, args: tuple, kwargs: dict) -> None:
+        inputs, data_samples = kwargs["inputs"], kwargs["data_samples"]
+        # Only classification has labels that fit below an image.
+        if isinstance(inputs, Tensor) and all("gt_label" in sample or "gt_score" in sample for sample in data_samples):
+            self._seen = {"inputs": inputs.detach(), "data_samples": data_samples}
+
+    def _draws(self, runner: Runner, batch_idx: int) -> bool:
+        return self.batch_interval > 0 and batch_idx == 0 and runner.epoch % self.batch_interval == 0
+
+    def _measures(self, runner: Runner) -> bool:
+        return self.newton_interval > 0 and runner.iter % self.newton_interval == 0
+
+    def _draw(self, runner: Runner, inputs: Tensor, data_samples: Sequence[Any]) -> None:
+        preprocessor = unwrapped(runner.model).data_preprocessor
+        images = inputs[: self.num_images].float()
+        if getattr(preprocessor, "mean", None) is not None:
+            images = images * preprocessor.std + preprocessor.mean
+        pixels = images.clamp(0, 255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
+        names = getattr(runner.train_dataloader.dataset, "metainfo", {}).get("classes")
+        labels = [label_text(sample, names) for sample in data_samples[: self.num_images]]
+        runner.visualizer.add_image("train_batch", batch_grid(pixels, labels), step=runner.iter + 1)
+
+    def _measure(self, runner: Runner, inputs: Tensor) -> None:
+        if is_model_wrapper(runner.model) and "Sharded" in type(runner.model).__name__:
+            return
+        network = getattr(unwrapped(runner.model), "model", None)
+        residuals = newton_residuals(network, inputs[: self.newton_images]) if network is not None else {}
+        if residuals:
+            scalars = {f"newton_residual/{stage}": value for stage, value in residuals.items()}
+            place = {"epoch": runner.epoch + 1, "iter": runner.iter + 1}
+            runner.visualizer.add_scalars({**scalars, **place}, step=runner.iter + 1)
+            shown = "  ".join(f"{stage}: {value:.2e}" for stage, value in residuals.items())
+            runner.logger.info(f"Newton residual of iteration {runner.iter + 1}  {shown}")
+
+
+@torch.no_grad()
+def newton_residuals(network: nn.Module, images: Tensor) -> dict[str, float]:
+    """The mean of `newton_residual` over images, heads and blocks of each stage that inverts by Newton's iteration.
+
+    network: a model with softmax-free attention, called in eval mode and left as it was. images: normalised,
+    `[B, C, H, W]`. Keys are `stage1` and so on, or what the attention is called where a model has no stages.
+    """
+    found: dict[str, list[Tensor]] = defaultdict(list)
+    handles = []
+    for name, module in network.named_modules():
+        if isinstance(module, SoftAttention) and module.inverse == "newton":
+            stage = re.search(r"stages\.(\d+)\.", name)
+            key = f"stage{int(stage[1]) + 1}" if stage else name
+
+            def measure(attn: SoftAttention, inputs: tuple, key: str = key) -> None:
+                found[key].append(_residual(attn, *inputs).mean())
+
+            handles.append(module.register_forward_pre_hook(measure))
+    if not handles:
+        return {}
+    try:
+        with _eval_mode(network):
+            # Calling the module would run its compiled form, without these hooks.
+            network.forward(images.to(next(network.parameters()).dtype))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return {key: torch.stack(values).mean().item() for key, values in sorted(found.items())}
+
+
+def _residual(attn: SoftAttention, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
+    """For tokens `[B, N, C]`, the residual of each image and head, `[B * heads]`."""
+    q = project_to_map(x, attn.q, attn.head_dim**-0.25)
+    tokens = attn.sample_bottleneck(q.reshape(x.shape[0] * attn.num_heads, attn.head_dim, *feat_size))
+    return newton_residual(self_gaussian_kernel(tokens), attn.newton_iters, attn.ridge, attn.newton_start)
+
+
+@contextlib.contextmanager
+def _eval_mode(network: nn.Module):
+    """Eval mode for all modules, then for each the mode it had: frozen ones are in eval while others train."""
+    training = [module for module in network.modules() if module.training]
+    network.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True

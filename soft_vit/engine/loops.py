@@ -1,0 +1,143 @@
+"""Training loops that go on in the middle of an epoch exactly where they were stopped.
+
+`soft_vit.engine.run.prepare` chooses them for `train_cfg = dict(by_epoch=...)`; `train_cfg = dict(type=...)` names
+another.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from mmengine.dataset import InfiniteSampler
+from mmengine.registry import LOOPS
+from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
+from torch.utils.data import DataLoader
+
+from soft_vit.engine.errors import UserError
+from soft_vit.engine.resume.sample_position import PositionSampler, SeededDataset
+from soft_vit.engine.resume.step_seed_hook import run_seed
+
+__all__ = ["ExactEpochLoop", "ExactIterLoop"]
+
+
+def _with_positions(dataloader: dict) -> dict:
+    """The config of a data loader with samples that know their position. Raises UserError for a batch sampler."""
+    if dataloader.get("batch_sampler") is not None:
+        raise UserError(
+            "train_dataloader.batch_sampler is set, and a run with one cannot go on in mid-epoch; leave it out, or set "
+            "train_cfg.type to EpochBasedTrainLoop instead of train_cfg.by_epoch."
+        )
+    return {
+        **dataloader,
+        "dataset": {"type": SeededDataset, "dataset": dataloader["dataset"]},
+        "sampler": {"type": PositionSampler, "sampler": dataloader["sampler"]},
+    }
+
+
+def _batches(runner: Runner, epoch: int, first: int) -> Iterator[Any]:
+    """The batches of an epoch from one on; those before it are not loaded."""
+    loader = runner.train_dataloader
+    loader.sampler.begin(run_seed(runner), epoch, first * loader.batch_size)
+    yield from loader
+
+
+def _require_batch(loader: DataLoader) -> None:
+    if len(loader) == 0:
+        # The loader's own number is None where the config names a batch sampler.
+        images, batch_size = len(loader.dataset), loader.batch_sampler.batch_size
+        raise UserError(
+            f"The training data has {images} images, and a batch of {batch_size} in each process needs more; set "
+            "train_dataloader.batch_size lower, or its drop_last to False."
+        )
+
+
+def _require_length(name: str, length: int) -> None:
+    if length < 1:
+        raise UserError(f"train_cfg.{name} is {length}; choose 1 or more.")
+
+
+def _require_interval(interval: int) -> None:
+    if interval < 1:
+        raise UserError(
+            f"train_cfg.val_interval is {interval}; choose 1 or more, or leave the validation out with --no-validate."
+        )
+
+
+@LOOPS.register_module()
+class ExactEpochLoop(EpochBasedTrainLoop):
+    """MMEngine's EpochBasedTrainLoop that resumes from a checkpoint of any iteration.
+
+    A run that resumes from the end of an epoch begins with its validation, because a checkpoint is written before.
+    Raises UserError (a ValueError) for data that does not fill a batch and for max_epochs or a val_interval below 1.
+    """
+
+    def __init__(self, runner: Runner, dataloader: dict, *args: Any, **kwargs: Any) -> None:
+        super().__init__(runner, _with_positions(dataloader), *args, **kwargs)
+        _require_batch(self.dataloader)
+        _require_length("max_epochs", self._max_epochs)
+        _require_interval(self.val_interval)
+
+    def run(self) -> Any:
+        self.runner.call_hook("before_train")
+        if self._iter == self._epoch * len(self.dataloader) > 0:
+            self._validate()
+        while self._epoch < self._max_epochs and not self.stop_training:
+            self.run_epoch()
+            self._validate()
+        self.runner.call_hook("after_train")
+        return self.runner.model
+
+    def run_epoch(self) -> None:
+        self.runner.call_hook("before_train_epoch")
+        self.runner.model.train()
+        first = self._iter - self._epoch * len(self.dataloader)
+        for index, batch in enumerate(_batches(self.runner, self._epoch, first), first):
+            self.run_iter(index, batch)
+        self.runner.call_hook("after_train_epoch")
+        self._epoch += 1
+
+    def _validate(self) -> None:
+        """Validate if it is due after the epochs so far."""
+        self._decide_current_val_interval()
+        due = self._epoch % self.val_interval == 0 or self._epoch == self._max_epochs
+        if self.runner.val_loop is not None and self._epoch >= self.val_begin and due:
+            self.runner.val_loop.run()
+
+
+@LOOPS.register_module()
+class ExactIterLoop(IterBasedTrainLoop):
+    """MMEngine's IterBasedTrainLoop that finds its place without loading what was trained on.
+
+    Raises UserError (a ValueError) for data that does not fill a batch, unless the sampler repeats it endlessly, and
+    for max_iters or a val_interval below 1.
+    """
+
+    def __init__(self, runner: Runner, dataloader: dict, *args: Any, **kwargs: Any) -> None:
+        super().__init__(runner, _with_positions(dataloader), *args, **kwargs)
+        _require_length("max_iters", self._max_iters)
+        _require_interval(self.val_interval)
+        # Its workers would wait beside those that load.
+        del self.dataloader_iterator
+        self._endless = isinstance(self.dataloader.sampler.sampler, InfiniteSampler)
+        if not self._endless:
+            _require_batch(self.dataloader)
+
+    def run(self) -> Any:
+        self.runner.call_hook("before_train")
+        self.runner.call_hook("before_train_epoch")
+        batches = self._all_batches()
+        while self._iter < self._max_iters and not self.stop_training:
+            self.runner.model.train()
+            self.run_iter(next(batches))
+            self._decide_current_val_interval()
+            due = self._iter % self.val_interval == 0 or self._iter == self._max_iters
+            if self.runner.val_loop is not None and self._iter >= self.val_begin and due:
+                self.runner.val_loop.run()
+        self.runner.call_hook("after_train_epoch")
+        self.runner.call_hook("after_train")
+        return self.runner.model
+
+    def _all_batches(self) -> Iterator[Any]:
+        epoch, first = (0, self._iter) if self._endless else divmod(self._iter, len(self.dataloader))
+        while True:
+            yield from _batches(self.runner, epoch, first)
+            epoch, first = epoch + 1, 0

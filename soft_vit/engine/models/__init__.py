@@ -1,0 +1,1 @@
+"""Models of MMEngine runs, and the weights they start from."""

@@ -1,0 +1,58 @@
+"""The classifier that demo and ImageNet configs train."""
+
+from typing import Any
+
+import torch
+from mmpretrain.models import TimmClassifier
+from mmpretrain.structures import DataSample
+from torch import nn
+
+import soft_vit  # noqa: F401  its models have to be known to timm before one is built by name
+from soft_vit.engine.models.finetune import FineTuning
+from soft_vit.registry import MODELS, register
+
+__all__ = ["TimmProgressClassifier"]
+
+
+@register(MODELS)
+class TimmProgressClassifier(FineTuning, TimmClassifier):
+    """mmpretrain's TimmClassifier that also reports the accuracy on the training batch, for the progress line.
+
+    The weights in its checkpoints have the names of the timm model. frozen_stages: see `FineTuning`. with_cp: compute
+    activations again in the backward pass rather than keep them. compile_model: compile the timm model with
+    torch.compile, True or a dict of its options. channels_last: keep images and convolutions in that memory format.
+    """
+
+    def __init__(
+        self, *args: Any, compile_model: bool | dict = False, channels_last: bool = False, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.channels_last = channels_last
+        if channels_last:
+            self.model.to(memory_format=torch.channels_last)
+        if compile_model:
+            # In place: a compiled wrapper would put its own prefix before the names in checkpoints.
+            self.model.compile(**({} if compile_model is True else compile_model))
+
+    def forward(self, inputs: torch.Tensor, data_samples: list[DataSample] | None = None, mode: str = "tensor") -> Any:
+        if self.channels_last:
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
+        return super().forward(inputs, data_samples, mode)
+
+    @staticmethod
+    def _remove_state_dict_prefix(module: nn.Module, state_dict: dict, prefix: str, local_metadata: dict) -> None:
+        # In place: torch ignores what the hook of an inner module returns, and an average of weights wraps this one.
+        for name in [name for name in state_dict if name.startswith(f"{prefix}model.")]:
+            state_dict[prefix + name.removeprefix(f"{prefix}model.")] = state_dict.pop(name)
+
+    def _get_loss(
+        self, cls_score: torch.Tensor, data_samples: list[DataSample], **kwargs: object
+    ) -> dict[str, torch.Tensor]:
+        losses = super()._get_loss(cls_score, data_samples, **kwargs)
+        if "gt_score" in data_samples[0]:
+            target = torch.stack([sample.gt_score for sample in data_samples]).argmax(dim=1)
+        else:
+            target = torch.cat([sample.gt_label for sample in data_samples])
+        # Without "loss" in its name MMEngine logs it and leaves it out of the sum.
+        losses["train_acc"] = (cls_score.detach().argmax(dim=1) == target).float().mean() * 100
+        return losses

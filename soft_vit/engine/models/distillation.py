@@ -1,0 +1,175 @@
+"""Learning from a teacher: DeiT, Touvron et al., arXiv 2012.12877, Sec. 4.
+
+Letters: B batch, K classes, C channels, H x W the image.
+"""
+
+from typing import Any
+
+import timm
+import torch
+from mmpretrain.structures import DataSample
+from timm.layers import to_2tuple
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
+from soft_vit.engine.errors import UserError, one_line
+from soft_vit.engine.models.classifier import TimmProgressClassifier
+from soft_vit.engine.models.finetune import fit_weights
+from soft_vit.registry import MODELS, register
+
+__all__ = ["DistillClassifier", "Teacher", "build_teacher", "teacher_loss"]
+
+KINDS = ("hard", "soft")
+
+
+def teacher_loss(student: Tensor, teacher: Tensor, kind: str, tau: float = 1.0) -> Tensor:
+    """The teacher's term of the loss, from logits `[B, K]` of both.
+
+    hard: the cross-entropy with the teacher's decision as label (DeiT, eq. 3). soft: tau^2 times the divergence
+    KL(teacher || student) of the distributions at temperature tau, a mean over the batch (eq. 2).
+    """
+    if kind == "hard":
+        return F.cross_entropy(student, teacher.argmax(dim=1))
+    student, teacher = F.log_softmax(student / tau, dim=1), F.log_softmax(teacher / tau, dim=1)
+    return tau**2 * F.kl_div(student, teacher, reduction="batchmean", log_target=True)
+
+
+class Teacher(nn.Module):
+    """A frozen timm model that sees a student's batch as it is used to: its own mean, deviation and size.
+
+    mean, std: per channel, what the student's images were normalised with, on the scale of pixels (0 to 255).
+    img_size: that of the teacher, to which batches of another size are resampled.
+    """
+
+    def __init__(self, model: nn.Module, mean: Tensor, std: Tensor, img_size: int | tuple[int, int]) -> None:
+        super().__init__()
+        self.model = model
+        self.img_size = to_2tuple(img_size)
+        own_mean, own_std = (255 * torch.tensor(model.pretrained_cfg[name]).view(-1, 1, 1) for name in ("mean", "std"))
+        self.register_buffer("scale", (std.view(-1, 1, 1) / own_std).float())
+        self.register_buffer("shift", ((mean.view(-1, 1, 1) - own_mean) / own_std).float())
+        self.requires_grad_(False)
+        self.eval()
+
+    def view(self, x: Tensor) -> Tensor:
+        """The student's batch `[B, C, H, W]` as the teacher takes it."""
+        x = x * self.scale + self.shift
+        if x.shape[-2:] != self.img_size:
+            x = F.interpolate(x, self.img_size, mode="bicubic", align_corners=False, antialias=True)
+        return x
+
+    @torch.no_grad()
+    def forward(self, x: Tensor) -> Tensor:
+        if self.scale.device != x.device:
+            self.to(x.device)
+        return self.model(self.view(x))
+
+
+class _Unowned:
+    """Holds a module out of the module tree of its owner, and shares it with the owner's copies."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    def __deepcopy__(self, memo: dict) -> "_Unowned":
+        return self
+
+
+def build_teacher(options: dict[str, Any], num_classes: int, mean: Tensor, std: Tensor) -> Teacher:
+    """A teacher from arguments of timm.create_model, with pretrained=True or with `checkpoint`, the path of a file.
+
+    mean, std: see `Teacher`. Raises FileNotFoundError for a missing file, UserError (a ValueError) for a teacher
+    without weights or of another number of classes.
+    """
+    options = dict(options)
+    checkpoint = options.pop("checkpoint", None)
+    if bool(options.get("pretrained")) == (checkpoint is not None):
+        raise UserError(
+            f"The teacher {options.get('model_name')} needs weights from one place; set either pretrained=True or "
+            "checkpoint to the path of a file."
+        )
+    if checkpoint is None:
+        # With another number of classes than its own, timm would give it an untrained head.
+        options.pop("num_classes", None)
+    else:
+        options.setdefault("num_classes", num_classes)
+    try:
+        model = timm.create_model(**options)
+    except Exception as error:
+        raise UserError(
+            f"The teacher {options.get('model_name')} cannot be built ({one_line(error)}); correct model.teacher."
+        ) from error
+    fits = model.num_classes == num_classes
+    if checkpoint is not None and fits:
+        weights, _ = fit_weights(load_checkpoint_file(checkpoint), model)
+        fits = not model.load_state_dict(weights, strict=False).missing_keys
+    if not fits:
+        raise UserError(
+            f"The teacher {options['model_name']} does not tell the student's {num_classes} classes apart; choose one "
+            "that was trained on the same classes."
+        )
+    img_size = options.get("img_size") or model.pretrained_cfg["input_size"][1:]
+    return Teacher(model, mean, std, img_size)
+
+
+@register(MODELS)
+class DistillClassifier(TimmProgressClassifier):
+    """A student that learns from labels and from a teacher: (1 - alpha) * loss + alpha * `teacher_loss`.
+
+    teacher: arguments of timm.create_model, with pretrained=True or checkpoint=PATH. Its pretrained_cfg says what mean,
+        deviation and size its images have (`pretrained_cfg_overlay` changes them). Its weights are in no checkpoint.
+    distillation: `hard` or `soft`. tau: the temperature of `soft`.
+
+    The teacher sees the batch after mixup, and takes it for RGB. The student has no distillation token: its one head
+    learns from both. Raises UserError (a ValueError) for arguments out of range.
+    """
+
+    # Built when training begins, because a test has no use for it.
+    _teacher: _Unowned | None = None
+
+    def __init__(
+        self,
+        *args: Any,
+        teacher: dict[str, Any],
+        distillation: str = "hard",
+        alpha: float = 0.5,
+        tau: float = 1.0,
+        **kwargs: Any,
+    ) -> None:
+        if distillation not in KINDS:
+            raise UserError(f"distillation is {distillation!r}; choose {' or '.join(KINDS)}.")
+        if not 0 <= alpha <= 1 or tau <= 0:
+            raise UserError(f"alpha is {alpha} and tau is {tau}; choose alpha from 0 to 1, and tau above 0.")
+        super().__init__(*args, **kwargs)
+        self.teacher_options = teacher
+        self.distillation = distillation
+        self.alpha = alpha
+        self.tau = tau
+
+    @property
+    def teacher(self) -> Teacher:
+        if self._teacher is None:
+            mean, std = (getattr(self.data_preprocessor, name, None) for name in ("mean", "std"))
+            # Images that are not normalised are pixels.
+            mean = torch.zeros(1) if mean is None else mean.cpu()
+            std = torch.ones(1) if std is None else std.cpu()
+            self._teacher = _Unowned(build_teacher(self.teacher_options, self.model.num_classes, mean, std))
+        return self._teacher.module
+
+    def init_weights(self) -> None:
+        super().init_weights()
+        # MMEngine calls this before training and not before a test: what is wrong with the teacher is said here.
+        _ = self.teacher
+
+    def loss(self, inputs: Tensor, data_samples: list[DataSample], **kwargs: Any) -> dict[str, Tensor]:
+        return super().loss(inputs, data_samples, teacher_scores=self.teacher(inputs), **kwargs)
+
+    def _get_loss(
+        self, cls_score: Tensor, data_samples: list[DataSample], *, teacher_scores: Tensor, **kwargs: Any
+    ) -> dict[str, Tensor]:
+        losses = super()._get_loss(cls_score, data_samples, **kwargs)
+        # MMEngine sums what has "loss" in its name, and logs the sum as "loss".
+        losses["loss_labels"] = (1 - self.alpha) * losses.pop("loss")
+        losses["loss_teacher"] = self.alpha * teacher_loss(cls_score, teacher_scores, self.distillation, self.tau)
+        return losses

@@ -1,0 +1,173 @@
+"""Starting from other weights: with other classes, at another resolution, with the first stages frozen."""
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mmengine.hooks import Hook
+from mmengine.runner import CheckpointLoader, Runner
+from timm.models import adapt_input_conv, group_parameters
+from torch import Tensor, nn
+
+from soft_vit.engine.checkpoints.checkpoint_match import CheckpointMatchHook, describe_mismatch
+from soft_vit.engine.errors import UserError, as_user_error
+from soft_vit.engine.models.timm_model import create_timm_model
+from soft_vit.engine.models.unwrapping import unwrapped
+from soft_vit.models.checkpoint import checkpoint_filter_fn
+from soft_vit.models.pyramid import PyramidViT
+from soft_vit.models.weight_files import unwrap_state_dict
+from soft_vit.registry import HOOKS, register
+
+__all__ = ["FineTuning", "StartWeightsHook", "fit_weights", "freeze_stages", "parameter_names", "wholly_frozen"]
+
+TIMM_PREFIX = "timm://"
+
+
+# MMEngine prints what follows `load_from_` as the name of the source.
+def load_from_timm(filename: str, map_location: Any = None) -> dict:
+    """The published weights of a timm model, `timm://NAME`, as a checkpoint.
+
+    Raises what `create_timm_model` raises.
+    """
+    model = create_timm_model(filename.removeprefix(TIMM_PREFIX), pretrained=True)
+    return {"state_dict": {key: value.to(map_location or "cpu") for key, value in model.state_dict().items()}}
+
+
+CheckpointLoader.register_scheme(prefixes=TIMM_PREFIX, loader=load_from_timm, force=True)
+
+
+def fit_weights(content: Mapping[str, Any], model: nn.Module) -> tuple[dict[str, Tensor], list[str]]:
+    """Weights of a timm model made fit for one with another head, resolution or number of input channels.
+
+    content: a state dict, or a checkpoint that holds one. What belongs to a grid is resampled by the filter of the
+    model's own file; a head for other classes is left out, so that the model's own stays. Returns the state dict and
+    a sentence for each thing done. Raises UserError (a ValueError) when anything but the head does not fit.
+    """
+    with as_user_error():
+        given = unwrap_state_dict(content)
+        weights = _filter_of(model)(dict(given), model)
+    own = model.state_dict()
+    sentences = []
+    changed = [name for name, value in weights.items() if name in given and given[name].shape != value.shape]
+    if changed:
+        sentences.append(
+            f"{len(changed)} parameters that belong to a grid are resampled, such as {changed[0]} from "
+            f"{tuple(given[changed[0]].shape)} to {tuple(weights[changed[0]].shape)}."
+        )
+    for name in parameter_names(model, "first_conv", ".weight"):
+        value, expected = weights.get(name), own.get(name)
+        if value is not None and expected is not None and value.shape[1] == 3 != expected.shape[1]:
+            weights[name] = adapt_input_conv(expected.shape[1], value)
+            sentences.append(f"{name} for 3 input channels is adapted to {expected.shape[1]}.")
+    head = set(parameter_names(model, "classifier", ".weight", ".bias"))
+    for name in head - own.keys():
+        # The model was made without a head.
+        weights.pop(name, None)
+    head &= own.keys()
+    unfit = {name for name in head if name not in weights or weights[name].shape != own[name].shape}
+    for name in sorted(unfit):
+        if name.endswith(".weight"):
+            source = f"for {weights[name].shape[0]} classes" if name in weights else "is missing and"
+            sentences.append(f"The head {source} is replaced by a new one for {own[name].shape[0]} classes.")
+        weights.pop(name, None)
+    mismatch = describe_mismatch({name: value for name, value in own.items() if name not in unfit}, weights)
+    if mismatch:
+        raise UserError(
+            f"The weights belong to another model: {mismatch}; set the model and the options they were trained with."
+        )
+    return weights, sentences
+
+
+def _filter_of(model: nn.Module) -> Callable[[dict, nn.Module], dict]:
+    if isinstance(model, PyramidViT):
+        return checkpoint_filter_fn
+    # A timm model does not know its own filter, but each file of timm calls it by one name.
+    return getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", lambda weights, model: weights)
+
+
+def parameter_names(model: nn.Module, key: str, *endings: str) -> list[str]:
+    """Parameter names of a part, `first_conv` or `classifier`, that timm's configuration of the model names."""
+    parts = getattr(model, "pretrained_cfg", {}).get(key) or ()
+    return [part + ending for part in ([parts] if isinstance(parts, str) else parts) for ending in endings]
+
+
+@register(HOOKS)
+class StartWeightsHook(Hook):
+    """Makes the weights of `load_from` fit the model, and logs what that took; see `fit_weights`.
+
+    For a run that begins. A resumed one has to find its own weights: `CheckpointMatchHook(exact=True)`.
+    """
+
+    # Before other hooks, such as EMAHook, take the weights for themselves.
+    priority = "VERY_HIGH"
+
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        classifier = unwrapped(runner.model)
+        model = getattr(classifier, "model", None)
+        if not hasattr(model, "pretrained_cfg"):
+            CheckpointMatchHook(exact=False).after_load_checkpoint(runner, checkpoint)
+            return
+        weights, sentences = fit_weights(checkpoint, model)
+        for sentence in sentences:
+            runner.logger.info(f"Weights of {runner.cfg.get('load_from')}: {sentence}")
+        checkpoint["state_dict"] = weights
+
+
+def freeze_stages(model: nn.Module, count: int) -> list[nn.Module]:
+    """Take the stem and the first `count` stages of a timm model out of training; 0 leaves all in.
+
+    Stages are the layers that `group_matcher(coarse=True)` counts after the stem. Returns the modules that are frozen
+    as a whole: they belong in eval mode, or their BatchNorm and dropout would go on. Raises UserError (a ValueError)
+    for a model without such groups or a count that it does not have.
+    """
+    if count == 0:
+        return []
+    if not hasattr(model, "group_matcher"):
+        raise UserError(f"frozen_stages is {count}, but {type(model).__name__} names no stages; use 0.")
+    groups = group_parameters(model, model.group_matcher(coarse=True))
+    # The first group is the stem, the last what no pattern matches: the head.
+    if not 0 < count <= len(groups) - 2:
+        raise UserError(
+            f"frozen_stages is {count}, but {type(model).__name__} has {len(groups) - 2} stages; choose 0 (none) to "
+            f"{len(groups) - 2}."
+        )
+    frozen = {name for group in sorted(groups)[: count + 1] for name in groups[group]}
+    for name, parameter in model.named_parameters():
+        if name in frozen:
+            parameter.requires_grad_(False)
+    return wholly_frozen(model)
+
+
+def wholly_frozen(module: nn.Module) -> list[nn.Module]:
+    """The largest modules in which no parameter is trained, the module itself or some inside it."""
+    trained = [parameter.requires_grad for parameter in module.parameters()]
+    if trained and not any(trained):
+        return [module]
+    return [found for child in module.children() for found in wholly_frozen(child)]
+
+
+class FineTuning:
+    """For a TimmClassifier: frozen stages, and weights that come from `load_from`.
+
+    frozen_stages: the stem and so many stages are not trained; see `freeze_stages`.
+    """
+
+    _frozen: list[nn.Module] = []  # noqa: RUF012  replaced, never changed
+
+    def __init__(self, *args: Any, frozen_stages: int = 0, checkpoint_path: str = "", **kwargs: Any) -> None:
+        if checkpoint_path:
+            raise UserError(
+                f"model.checkpoint_path is {checkpoint_path!r}; set load_from to it, which also fits the weights to "
+                "other classes and resolutions."
+            )
+        super().__init__(*args, **kwargs)
+        # Before a run MMEngine calls every init_weights() that it finds, over pretrained weights too; timm's models
+        # have initialised themselves.
+        self.model.is_init = True
+        self._frozen = freeze_stages(self.model, frozen_stages)
+
+    def train(self, mode: bool = True) -> nn.Module:
+        super().train(mode)
+        for module in self._frozen:
+            module.eval()
+        return self

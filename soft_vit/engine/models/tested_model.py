@@ -1,0 +1,75 @@
+"""A model made ready for a test: its weights, exactly, and the size of its images."""
+
+import torch
+from mmengine.hooks import Hook
+from mmengine.runner import Runner
+from torch import nn
+
+from soft_vit.engine.checkpoints.checkpoint_match import CheckpointMatchHook
+from soft_vit.engine.errors import UserError, one_line
+from soft_vit.engine.models.finetune import StartWeightsHook
+from soft_vit.engine.models.unwrapping import unwrapped
+from soft_vit.engine.optim.ema_hook import choose_weights
+
+__all__ = ["TestedModelHook", "fit_image_size"]
+
+
+class TestedModelHook(Hook):
+    """Loads the chosen weights exactly, and makes the model ready for another size of images.
+
+    ema: see `evaluate`. img_size: None leaves the model as it was built. same_classes: refuse images with fewer classes
+    than the model has, not only those with more. Raises UserError (a ValueError) when weights, size or classes do not
+    fit.
+    """
+
+    # Before other hooks take the weights for themselves.
+    priority = "VERY_HIGH"
+
+    def __init__(self, ema: bool | None = None, img_size: int | None = None, same_classes: bool = False) -> None:
+        self.ema = ema
+        self.img_size = img_size
+        self.same_classes = same_classes
+
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        if self.ema is not None:
+            choose_weights(checkpoint, self.ema)
+        exact = CheckpointMatchHook(exact=True)
+        try:
+            exact.after_load_checkpoint(runner, checkpoint)
+        except UserError as error:
+            try:
+                # The names of the released code, or parameters of another grid.
+                StartWeightsHook().after_load_checkpoint(runner, checkpoint)
+                exact.after_load_checkpoint(runner, checkpoint)
+            except UserError:
+                raise error from None
+
+    def before_test(self, runner: Runner) -> None:
+        classifier = unwrapped(runner.model)
+        network = getattr(classifier, "model", classifier)
+        if self.img_size is not None:
+            fit_image_size(network, self.img_size)
+        own = getattr(network, "num_classes", None)
+        names = getattr(runner.test_dataloader.dataset, "metainfo", {}).get("classes")
+        if own and names and (own < len(names) or (self.same_classes and own > len(names))):
+            raise UserError(
+                f"The model tells {own} classes apart and the test images have {len(names)}; set model.num_classes, or "
+                "give images in folders that are named like classes of the model, as --data-root."
+            )
+
+
+def fit_image_size(network: nn.Module, img_size: int) -> None:
+    """Make a timm model ready for square images of a size, in place. Raises UserError when it cannot take them."""
+    weight = next(network.parameters())
+    try:
+        if hasattr(network, "set_input_size"):
+            network.set_input_size((img_size, img_size))
+        with torch.no_grad():
+            # Calling the module would compile it where that was asked for.
+            network.eval().forward(torch.zeros(1, 3, img_size, img_size, device=weight.device, dtype=weight.dtype))
+    except Exception as error:
+        # Every architecture has its own way of refusing.
+        raise UserError(
+            f"{type(network).__name__} does not take images of {img_size} x {img_size} ({one_line(error)}); choose "
+            "another img_size."
+        ) from error

@@ -1,0 +1,165 @@
+"""The exponential moving average (EMA) of the weights, evaluated beside the weights themselves."""
+
+import copy
+from typing import Any
+
+import torch
+from mmengine.hooks import EMAHook
+from mmengine.model import ExponentialMovingAverage
+from mmengine.runner import BaseLoop, Runner
+from mmengine.runner.amp import autocast
+from torch import Tensor, nn
+
+from soft_vit.engine.errors import UserError
+from soft_vit.engine.optim.optim_wrapper import running_statistics
+from soft_vit.registry import HOOKS, MODELS, register
+
+__all__ = ["EMAEvalHook", "SmoothedModel", "choose_weights"]
+
+PREFIX = "ema/"
+
+
+def _part(parameter: Tensor) -> Tensor:
+    """What this rank holds of a sharded parameter, in the same memory; any other parameter as it is."""
+    return parameter.to_local() if hasattr(parameter, "to_local") else parameter
+
+
+@register(MODELS)
+class SmoothedModel(ExponentialMovingAverage):
+    """MMEngine's ExponentialMovingAverage in a few operations for all parameters together.
+
+    Parameters and BatchNorm's statistics are averaged: those of the last batches belong to the last weights and not
+    to averaged ones. Other buffers are copied. The average begins with the weights after the first step.
+
+    momentum: share of the weights in each update, one minus timm's decay. warmup: begin with shorter averages, of
+    momentum `(1 + updates)^(-2/3)` until that is below `momentum`, as timm's ModelEmaV3 does. interval: steps from one
+    update to the next.
+    """
+
+    def __init__(self, model: nn.Module, momentum: float = 4e-5, warmup: bool = False, interval: int = 1) -> None:
+        super().__init__(model, momentum, interval, update_buffers=True)
+        self.warmup = warmup
+        self.module.eval()
+        self._source: nn.Module | None = None
+
+    def momentum_at(self, updates: int) -> float:
+        """Share of the weights in the update after so many."""
+        if updates == 0:
+            return 1.0
+        return max(self.momentum, (1 + updates) ** (-2 / 3)) if self.warmup else self.momentum
+
+    @torch.no_grad()
+    def update_parameters(self, model: nn.Module) -> None:
+        if model is not self._source:
+            self._pair_with(model)
+        updates, rest = divmod(int(self.steps), self.interval)
+        if rest == 0:
+            torch._foreach_lerp_(*self._averaged, self.momentum_at(updates))
+        if self._copied[0]:
+            torch._foreach_copy_(*self._copied)
+        self.steps += 1
+
+    def _pair_with(self, model: nn.Module) -> None:
+        """Find what is averaged and what is copied once: walking through a model takes longer than the arithmetic."""
+        self._averaged: tuple[list[Tensor], list[Tensor]] = ([], [])
+        self._copied: tuple[list[Tensor], list[Tensor]] = ([], [])
+        for side, source in enumerate((self.module, model)):
+            statistics = [buffer for buffer in running_statistics(source) if buffer.is_floating_point()]
+            averaged = {id(buffer) for buffer in statistics}
+            self._averaged[side].extend([*map(_part, source.parameters()), *statistics])
+            self._copied[side].extend(buffer for buffer in source.buffers() if id(buffer) not in averaged)
+        # Set without __setattr__, which would make the model a part of its own average.
+        object.__setattr__(self, "_source", model)
+
+
+@register(HOOKS)
+class EMAEvalHook(EMAHook):
+    """MMEngine's EMAHook with both sets of weights in every validation: `accuracy/top1` and `ema/accuracy/top1`.
+
+    Both models see each validation batch, which is loaded once. A checkpoint holds both, as MMEngine lays them out: the
+    averaged weights in `state_dict`, where anything else that loads the file finds them, and the plain ones in
+    `ema_state_dict`; see `choose_weights`. The average moves with each step of the optimizer: not within a window of
+    accumulated gradients, not with a step that SafeOptimWrapper skips. `save_best="ema/accuracy/top1"` chooses the
+    checkpoint by the averaged weights. Arguments are `SmoothedModel`'s and EMAHook's `begin_iter` and `begin_epoch`.
+    """
+
+    # Between RuntimeInfoHook, which reports the plain metrics, and the hooks that log metrics and save checkpoints.
+    priority = "ABOVE_NORMAL"
+
+    def __init__(self, ema_type: str = "SmoothedModel", **kwargs: Any) -> None:
+        super().__init__(ema_type, strict_load=True, **kwargs)
+        self.ema_model = None
+
+    def before_run(self, runner: Runner) -> None:
+        # Only training builds its loop before; a test has the weights that it was given.
+        if isinstance(runner._train_loop, BaseLoop):
+            super().before_run(runner)
+
+    def before_train(self, runner: Runner) -> None:
+        super().before_train(runner)
+        if self.ema_model.steps == 0:
+            # Made before the weights were initialised or loaded.
+            self.ema_model.module.load_state_dict(self.src_model.state_dict())
+
+    def after_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
+        wrapper = runner.optim_wrapper
+        if wrapper.stepped if hasattr(wrapper, "stepped") else wrapper.should_update():
+            super().after_train_iter(runner, *args, **kwargs)
+
+    def before_val_epoch(self, runner: Runner) -> None:
+        if self.ema_model is not None:
+            self._evaluator = copy.deepcopy(runner.val_loop.evaluator)
+
+    @torch.no_grad()
+    def after_val_iter(
+        self, runner: Runner, batch_idx: int, data_batch: dict | None = None, outputs: list | None = None
+    ) -> None:
+        if self.ema_model is None:
+            return
+        # Predictions are written into the samples, which other hooks look at after this one.
+        batch = {**data_batch, "data_samples": [copy.copy(sample) for sample in data_batch["data_samples"]]}
+        with autocast(enabled=runner.val_loop.fp16):
+            predictions = self.ema_model.module.val_step(batch)
+        self._evaluator.process(data_samples=predictions, data_batch=batch)
+
+    def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+        if self.ema_model is None:
+            return
+        for name, value in self._evaluator.evaluate(len(runner.val_dataloader.dataset)).items():
+            metrics[PREFIX + name] = value
+            update = runner.message_hub.update_scalar if isinstance(value, float) else runner.message_hub.update_info
+            update(f"val/{PREFIX}{name}", value)
+
+    def before_test_epoch(self, runner: Runner) -> None:
+        """Nothing: what is tested has been chosen with the checkpoint."""
+
+    def after_test_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+        """Nothing: see before_test_epoch."""
+
+    def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        if self.ema_model is not None:
+            super().before_save_checkpoint(runner, checkpoint)
+
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        if self.ema_model is None or not runner._resume:
+            return
+        if "ema_state_dict" in checkpoint:
+            self._swap_ema_state_dict(checkpoint)
+            self.ema_model.load_state_dict(checkpoint["ema_state_dict"])
+        else:
+            runner.logger.warning("The checkpoint has no averaged weights; the average begins with its weights.")
+
+
+def choose_weights(checkpoint: dict, ema: bool) -> None:
+    """Put the averaged or the plain weights of a checkpoint into its `state_dict`, which a model loads.
+
+    A checkpoint without an average has one set. Raises UserError (a ValueError) when the average of such a one is
+    asked for.
+    """
+    other = checkpoint.get("ema_state_dict")
+    if other is None:
+        if ema:
+            raise UserError("The checkpoint holds no averaged weights (EMA); test its plain ones.")
+    elif not ema:
+        plain = {name.removeprefix("module."): value for name, value in other.items() if name.startswith("module.")}
+        checkpoint["state_dict"] = plain

@@ -1,0 +1,66 @@
+"""Parameter groups made by timm's rules, from what a timm model says of itself."""
+
+from typing import Any
+
+from mmengine.optim import DefaultOptimWrapperConstructor, OptimWrapper
+from mmengine.registry import OPTIM_WRAPPERS, OPTIMIZERS
+from timm.optim import param_groups_layer_decay, param_groups_weight_decay
+from torch import nn
+
+from soft_vit.engine.errors import UserError
+from soft_vit.engine.models.unwrapping import unwrapped
+from soft_vit.registry import OPTIM_WRAPPER_CONSTRUCTORS, register
+
+__all__ = ["TimmOptimWrapperConstructor"]
+
+
+@register(OPTIM_WRAPPER_CONSTRUCTORS)
+class TimmOptimWrapperConstructor(DefaultOptimWrapperConstructor):
+    """Groups parameters as timm's training does: `optim_wrapper=dict(constructor="TimmOptimWrapperConstructor", ...)`.
+
+    Vectors (biases, norms) and what the model lists in `no_weight_decay()` have no weight decay.
+    `paramwise_cfg=dict(layer_decay=0.75)` multiplies the learning rate by 0.75 for every layer, as `group_matcher()`
+    counts them, below the head (BEiT, arXiv 2106.08254, Sec. 3.1); `min_scale` bounds the product from below. Frozen
+    parameters are left out. Raises UserError (a ValueError) for another key or a layer_decay outside (0, 1].
+    """
+
+    def __init__(self, optim_wrapper_cfg: dict, paramwise_cfg: dict | None = None) -> None:
+        super().__init__(optim_wrapper_cfg, None)
+        options = dict(paramwise_cfg or {})
+        self.layer_decay = options.pop("layer_decay", None)
+        self.min_scale = options.pop("min_scale", 0.0)
+        if options:
+            raise UserError(
+                f"paramwise_cfg sets {', '.join(options)}; this constructor takes layer_decay and min_scale."
+            )
+        if self.layer_decay is not None and not 0 < self.layer_decay <= 1:
+            raise UserError(f"layer_decay is {self.layer_decay}; choose a factor above 0 and at most 1.")
+
+    def __call__(self, model: nn.Module) -> OptimWrapper:
+        model = unwrapped(model)
+        # A classifier of MMEngine holds the timm model.
+        timm_model = getattr(model, "model", model)
+        grouped = {id(parameter) for parameter in timm_model.parameters()}
+        others = [name for name, p in model.named_parameters() if p.requires_grad and id(p) not in grouped]
+        if others:
+            raise UserError(
+                f"{type(model).__name__} has parameters outside of its timm model, such as {others[0]}, which timm's "
+                "rules leave out; use the DefaultOptimWrapperConstructor."
+            )
+        config = dict(self.optimizer_cfg)
+        config["params"] = self._groups(timm_model, config)
+        wrapper = {"type": "OptimWrapper", **self.optim_wrapper_cfg, "optimizer": OPTIMIZERS.build(config)}
+        return OPTIM_WRAPPERS.build(wrapper)
+
+    def _groups(self, model: nn.Module, optimizer: dict[str, Any]) -> list[dict]:
+        decay = optimizer.get("weight_decay") or 0.0
+        exempt = model.no_weight_decay() if hasattr(model, "no_weight_decay") else ()
+        if self.layer_decay is None:
+            return param_groups_weight_decay(model, decay, no_weight_decay_list=exempt)
+        groups = param_groups_layer_decay(
+            model, decay, no_weight_decay_list=exempt, layer_decay=self.layer_decay, min_scale=self.min_scale
+        )
+        for group in groups:
+            group.pop("param_names", None)
+            group["lr"] = optimizer["lr"] * group.pop("lr_scale")
+        return groups

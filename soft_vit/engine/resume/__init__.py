@@ -1,0 +1,1 @@
+"""What makes a resumed run equal an uninterrupted one."""

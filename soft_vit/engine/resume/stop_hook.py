@@ -1,0 +1,144 @@
+"""Ending a run when a cluster asks for it: save, then leave with an exit code of its own."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any
+
+import torch
+from mmengine.dist import get_rank, is_main_process
+from mmengine.hooks import Hook
+from mmengine.registry import FUNCTIONS
+from mmengine.runner import Runner
+from torch import distributed
+
+from soft_vit.engine.checkpoints.checkpoint_hook import SafeCheckpointHook
+from soft_vit.engine.errors import UserError
+from soft_vit.engine.resume.step_seed_hook import seed_worker
+
+__all__ = ["EXIT_STOPPED", "RunStopped", "StopHook", "shield_worker"]
+
+# EX_TEMPFAIL of sysexits.h: try again later.
+EXIT_STOPPED = 75
+_SIGNALS = ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP")
+
+
+class RunStopped(SystemExit):
+    """Ends the process with code 75 after a run was asked to stop; what was trained is saved."""
+
+    def __init__(self) -> None:
+        super().__init__(EXIT_STOPPED)
+
+
+class StopHook(Hook):
+    """Saves and ends a run after a signal; a context manager, which listens for as long as it is entered.
+
+    All ranks stop after the same iteration, the first that ends a window of accumulated gradients after any of them got
+    the signal, with one checkpoint. In a validation they stop at once if what was trained is saved already. A second
+    signal ends the process at once, unless it comes within `patience` seconds: a launcher and the cluster may both pass
+    on the same notice. Raises UserError (a ValueError) for a name that is no such signal.
+    """
+
+    # After the hooks that save, so that nothing is saved twice.
+    priority = "LOWEST"
+
+    def __init__(self, signals: Sequence[str] = ("SIGTERM",), patience: float = 5.0) -> None:
+        unknown = [name for name in signals if name not in _SIGNALS or not hasattr(signal, name)]
+        if unknown:
+            raise UserError(f"A run cannot stop at the signal {unknown[0]!r}; choose of {', '.join(_SIGNALS)}.")
+        self.signals = tuple(signals)
+        self.patience = patience
+        self._received: tuple[str, float] | None = None
+        self._previous: dict[int, Any] = {}
+        self._process = os.getpid()
+        self._group: Any = None
+
+    def __enter__(self) -> "StopHook":
+        # Only there may Python listen; a program that trains in another thread has its own way of stopping.
+        if threading.current_thread() is threading.main_thread():
+            numbers = [getattr(signal, name) for name in self.signals]
+            self._previous = {number: signal.signal(number, self._receive) for number in numbers}
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._process:
+            # A worker, which inherits the handler and ends with its run.
+            return
+        now = time.monotonic()
+        if self._received is not None and now - self._received[1] >= self.patience:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(self._process, number)
+        self._received = self._received or (signal.Signals(number).name, now)
+
+    def before_train(self, runner: Runner) -> None:
+        if runner.distributed:
+            # The flag lives on the CPU: asking a GPU after every step would make it wait.
+            self._group = distributed.new_group(backend="gloo")
+
+    def _agreed(self) -> bool:
+        """Whether any rank has received a signal; to be called by all at once."""
+        if self._group is None:
+            return self._received is not None
+        flag = torch.tensor(int(self._received is not None))
+        distributed.all_reduce(flag, distributed.ReduceOp.MAX, group=self._group)
+        return bool(flag)
+
+    def after_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
+        if not self._agreed() or not runner.optim_wrapper.should_update():
+            return
+        hooks = _checkpoint_hooks(runner)
+        if all(hook.saved_iter != runner.iter + 1 for hook in hooks):
+            hooks[0].save_between(runner)
+        self._leave(runner, runner.iter + 1)
+
+    def after_val_iter(self, runner: Runner, batch_idx: int, *args: Any, **kwargs: Any) -> None:
+        loader = runner.val_dataloader
+        # Ranks may have one batch more or less.
+        everywhere = len(loader.dataset) // (runner.world_size * loader.batch_sampler.batch_size)
+        if batch_idx >= everywhere or not self._agreed():
+            return
+        if any(hook.saved_iter == runner.iter for hook in _checkpoint_hooks(runner)):
+            self._leave(runner, runner.iter)
+
+    def _leave(self, runner: Runner, iteration: int) -> None:
+        if self._group is not None:
+            # A launcher takes the first process that ends as a failure, and would not let the main one finish writing.
+            distributed.barrier(group=self._group)
+        if is_main_process():
+            name = self._received[0] if self._received else "a signal of another process"
+            runner.logger.info(f"Stopped by {name}: iteration {iteration} is saved; go on with --resume.")
+        raise RunStopped
+
+
+def _checkpoint_hooks(runner: Runner) -> list[SafeCheckpointHook]:
+    hooks = [hook for hook in runner.hooks if isinstance(hook, SafeCheckpointHook)]
+    if not hooks:
+        raise UserError("The run was asked to stop and cannot be saved without a SafeCheckpointHook in default_hooks.")
+    return hooks
+
+
+@FUNCTIONS.register_module()
+def shield_worker(worker_id: int) -> None:
+    """worker_init_fn: a worker ends when its run ends it, not at a signal that a cluster sends to every process.
+
+    Without the batch that the worker was to load, the step could not be finished and saved. As the function of MMEngine
+    does whose place it takes, it gives the workers of each rank numbers of their own.
+    """
+    seed_worker(get_rank())
+    # macOS has no such function, and without it a process cannot tell who sent a signal.
+    if hasattr(signal, "sigwaitinfo"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        threading.Thread(target=_end_for, args=(os.getppid(),), daemon=True).start()
+
+
+def _end_for(parent: int) -> None:
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
+        pass
+    os._exit(0)

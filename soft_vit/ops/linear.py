@@ -1,0 +1,95 @@
+"""Linear attention in its three forms: for all tokens, causal in parallel, and causal as a recurrence.
+
+`out_i = phi(q_i)^T sum_j phi(k_j) v_j^T / phi(q_i)^T sum_j phi(k_j)` (Katharopoulos et al. 2020, arXiv 2006.16236), the
+sums over all j, or over j <= i where causal. The functions take features, `phi(q)` and `phi(k)`.
+
+Letters: B batch, H heads, N tokens, M features, D channels of a value; G chunks of L tokens.
+"""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from soft_vit.ops.numerics import at_least_float32, full_precision
+
+# Far below any sum of features of sensible inputs; it keeps 0 / 0 out of inputs whose features underflow.
+SMALLEST_NORMALIZER = 1e-20
+
+
+class LinearAttentionState(NamedTuple):
+    """What the recurrence keeps of the tokens it has seen: sums of `phi(k) v^T` and of `phi(k)`."""
+
+    kv: Tensor
+    """`[B, H, M, D]`."""
+    k: Tensor
+    """`[B, H, M]`."""
+
+
+def elu_features(x: Tensor) -> Tensor:
+    """`elu(x) + 1`, at least fp32: `x + 1` above zero, `exp(x)` below, where `elu(x) + 1` would round to zero."""
+    x = at_least_float32(x)
+    return torch.where(x > 0, x + 1, x.clamp(max=0).exp())
+
+
+def relu_features(x: Tensor) -> Tensor:
+    """`relu(x)`, at least fp32."""
+    return at_least_float32(x).relu()
+
+
+def linear_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Each token attends to all of them; time and memory are linear in N.
+
+    q, k: features `[B, H, N, M]`, not negative; v: `[B, H, N, D]`. The result `[B, H, N, D]` has v's dtype; everything
+    inside is at least fp32.
+    """
+    with full_precision(q):
+        dtype = v.dtype
+        q, k, v = at_least_float32(q), at_least_float32(k), at_least_float32(v)
+        normalizer = q @ k.sum(2)[..., None]
+        return (q @ (k.mT @ v) / normalizer.clamp(min=SMALLEST_NORMALIZER)).to(dtype)
+
+
+def causal_linear_attention(q: Tensor, k: Tensor, v: Tensor, chunk_size: int = 64) -> Tensor:
+    """Each token attends to itself and to those before it, all at once.
+
+    q, k: features `[B, H, N, M]`, not negative; v: `[B, H, N, D]`. The result `[B, H, N, D]` has v's dtype; everything
+    inside is at least fp32. Within a chunk the pairs are formed, between chunks the running sums: `N L` and `N M D / L`
+    numbers for chunks of L = chunk_size tokens, never an M x D matrix for each token.
+    """
+    if chunk_size < 1:
+        raise ValueError(f"chunk_size={chunk_size} holds no token; use a positive number, such as 64.")
+    with full_precision(q):
+        dtype, num_tokens = v.dtype, v.shape[2]
+        # A column of ones makes the normaliser one more channel.
+        v = F.pad(at_least_float32(v), (0, 1), value=1.0)
+        padding = -num_tokens % chunk_size
+        q, k, v = (F.pad(at_least_float32(x), (0, 0, 0, padding)).unflatten(2, (-1, chunk_size)) for x in (q, k, v))
+        # The sum over the chunks before, shifted and not subtracted, which would cancel.
+        before = F.pad((k.mT @ v)[:, :, :-1], (0, 0, 0, 0, 1, 0)).cumsum(2)
+        x = (q @ before + (q @ k.mT).tril() @ v).flatten(2, 3)[:, :, :num_tokens]
+        return (x[..., :-1] / x[..., -1:].clamp(min=SMALLEST_NORMALIZER)).to(dtype)
+
+
+def linear_attention_init(k: Tensor, v: Tensor) -> LinearAttentionState:
+    """The state before the first token, for features `[B, H, ..., M]` and values `[B, H, ..., D]` like these."""
+    k, v = at_least_float32(k), at_least_float32(v)
+    batch_heads, features, channels = k.shape[:2], k.shape[-1], v.shape[-1]
+    return LinearAttentionState(k.new_zeros(*batch_heads, features, channels), k.new_zeros(*batch_heads, features))
+
+
+def linear_attention_step(
+    state: LinearAttentionState, q: Tensor, k: Tensor, v: Tensor
+) -> tuple[Tensor, LinearAttentionState]:
+    """One token of causal linear attention: time and memory do not depend on how many came before.
+
+    q, k: features `[B, H, M]` of the token, v: its value `[B, H, D]`. Returns the result `[B, H, D]` in v's dtype, and
+    the next state; the one given is left as it is.
+    """
+    with full_precision(q):
+        dtype = v.dtype
+        q, k, v = at_least_float32(q), at_least_float32(k), at_least_float32(v)
+        state = LinearAttentionState(state.kv + k[..., :, None] * v[..., None, :], state.k + k)
+        normalizer = (q * state.k).sum(-1, keepdim=True).clamp(min=SMALLEST_NORMALIZER)
+        return ((q[..., None, :] @ state.kv)[..., 0, :] / normalizer).to(dtype), state

@@ -1,0 +1,224 @@
+"""The launches of the operator's passes, from the shapes, strides and dtypes of tensors; made once for each case."""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from soft_vit.ops.soft.triton import newton
+from soft_vit.ops.soft.triton.backward import kernel_gradients
+from soft_vit.ops.soft.triton.call import Launch
+from soft_vit.ops.soft.triton.forward import kernel_outputs, kernel_sums
+from soft_vit.ops.soft.triton.layout import strides_of
+from soft_vit.ops.soft.triton.solve import solve_backward, solve_forward
+from soft_vit.ops.soft.triton.tiling import (
+    MAX_ON_CHIP,
+    Tiling,
+    newton_options,
+    pass_tiling,
+    product_precision,
+    side,
+    solve_options,
+    widths,
+)
+
+# Cases of which the launches are kept; a model at one size has about ten.
+MOST_CASES = 1024
+
+
+class Form(NamedTuple):
+    """What a launch has to know of a tensor."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def form(x: Tensor) -> Form:
+    return Form(x.shape, x.stride(), x.dtype)
+
+
+def multiple_of(*tensors: Form) -> int:
+    """The largest of 1, 2, 4, 8, 16 that divides N of `[B, H, N, D]` and where channels lie that are not adjacent."""
+    return math.gcd(16, tensors[0].shape[2], *(x.strides[3] for x in tensors if x.strides[3] != 1))
+
+
+def tiling_of(q: Form, bottleneck: Form, v: Form, backward: bool) -> Tiling:
+    precision = product_precision(q.dtype, v.dtype)
+    return pass_tiling(q.shape[2], bottleneck.shape[2], q.shape[3], v.shape[3], precision, backward)
+
+
+@dataclass(frozen=True)
+class ForwardPlan:
+    """Shapes of the tensors in fp32 (see `op.forward`; `(0,)` of one without use) and launches.
+
+    solve: None for more bottleneck tokens than fit on chip.
+    """
+
+    partial: tuple[int, ...]
+    w: tuple[int, ...]
+    scale: tuple[int, ...]
+    y: tuple[int, ...]
+    z: tuple[int, ...]
+    sums: Launch
+    solve: Launch | None
+    outputs: Launch
+
+
+@lru_cache(maxsize=MOST_CASES)
+def plan_forward(
+    device: torch.device,
+    q: Form,
+    bottleneck: Form,
+    v: Form,
+    residual: Form | None,
+    inverse: str,
+    normalize: bool,
+    iters: int,
+    ridge: float,
+    start: str,
+    layout: str,
+) -> ForwardPlan:
+    """device: what is compiled belongs to it; layout: that of the result."""
+    tiling = tiling_of(q, bottleneck, v, backward=False)
+    problems, size, columns = q.shape[0] * q.shape[1], bottleneck.shape[2], v.shape[3]
+    partial, y = (problems, tiling.chunks, size, columns), (problems, size, columns)
+    x = Form(v.shape, strides_of(v.shape, layout), v.dtype)
+    added = residual or x
+    outputs = Launch(
+        kernel_outputs,
+        (problems, tiling.chunks, 1),
+        (q.shape[1], q.shape[2], size, tiling.tiles, *q.strides, *bottleneck.strides, *added.strides, *x.strides),
+        dict(
+            NORMALIZE=normalize,
+            HAS_RESIDUAL=residual is not None,
+            BLOCKS=tiling.blocks,
+            MULTIPLE=multiple_of(q, added, x),
+            **tiling.options(),
+        ),
+    )
+    if size > MAX_ON_CHIP:
+        return ForwardPlan(partial, (0,), (0,), y, (0,), plan_sums(q, bottleneck, v), None, outputs)
+    solve = Launch(
+        solve_forward,
+        (problems, 1, 1),
+        (size, tiling.chunks),
+        dict(
+            INVERSE=inverse,
+            NORMALIZE=normalize,
+            DV=columns,
+            BLOCK_DV=side(columns),
+            **solve_options(size, columns, tiling.precision),
+        ),
+    )
+    w = (problems, size, size)
+    scale, z = ((problems, size), y) if normalize else ((0,), (0,))
+    sums = plan_sums(q, bottleneck, v, inverse, normalize, iters, ridge, start)
+    return ForwardPlan(partial, w, scale, y, z, sums, solve, outputs)
+
+
+def plan_sums(
+    q: Form,
+    bottleneck: Form,
+    v: Form,
+    inverse: str = "none",
+    normalize: bool = False,
+    iters: int = 0,
+    ridge: float = 0.0,
+    start: str = "rowsum",
+) -> Launch:
+    """`K1^T v` of chunks of tokens, and beside it, unless inverse is none, W and s (see `solve.invert`)."""
+    tiling, size = tiling_of(q, bottleneck, v, backward=False), bottleneck.shape[2]
+    sizes = (q.shape[1], q.shape[2], size, tiling.tiles, iters, ridge)
+    return Launch(
+        kernel_sums,
+        (q.shape[0] * q.shape[1], tiling.chunks + (inverse != "none"), tiling.blocks),
+        (*sizes, *q.strides, *bottleneck.strides, *v.strides),
+        dict(
+            INVERSE=inverse,
+            START=start,
+            NORMALIZE=normalize,
+            BLOCK_A=side(size),
+            MULTIPLE=multiple_of(q, v),
+            **tiling.options(newton=inverse == "newton" and side(size) == 64),
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class BackwardPlan:
+    """Shapes of the tensors in fp32 and launches.
+
+    parts: gradients of the bottleneck tokens from each chunk, and last what the kernel between them adds.
+    solve: None for more bottleneck tokens than fit on chip.
+    """
+
+    partial: tuple[int, ...]
+    parts: tuple[int, ...]
+    sums: Launch
+    solve: Launch | None
+    gradients: tuple[Launch, ...]
+
+
+@lru_cache(maxsize=MOST_CASES)
+def plan_backward(
+    device: torch.device,
+    grad: Form,
+    q: Form,
+    bottleneck: Form,
+    v: Form,
+    inverse: str,
+    normalize: bool,
+    q_layout: str,
+    v_layout: str,
+) -> BackwardPlan:
+    """device: what is compiled belongs to it; layouts: those of the gradients."""
+    sums_tiling, tiling = (tiling_of(q, bottleneck, v, backward) for backward in (False, True))
+    problems, size, d, dv = q.shape[0] * q.shape[1], *bottleneck.shape[2:], v.shape[3]
+    parts = (problems, tiling.chunks + 1, size, d)
+    problem_stride = math.prod(parts[1:])
+    grad_q = Form(q.shape, strides_of(q.shape, q_layout), q.dtype)
+    grad_v = Form(v.shape, strides_of(v.shape, v_layout), v.dtype)
+    strides = (*q.strides, *bottleneck.strides, *v.strides, *grad.strides, *grad_q.strides, *grad_v.strides)
+    gradients = [
+        Launch(
+            kernel_gradients,
+            (problems, tiling.chunks, 1 if of_tokens else tiling.blocks),
+            (q.shape[1], q.shape[2], size, tiling.tiles, *strides, problem_stride),
+            dict(
+                NORMALIZE=normalize,
+                OF_TOKENS=of_tokens,
+                OF_BOTTLENECK=of_bottleneck,
+                BLOCKS=tiling.blocks if of_tokens else 1,
+                MULTIPLE=multiple_of(q, v, grad, grad_q, grad_v),
+                **tiling.options(),
+            ),
+        )
+        for of_tokens, of_bottleneck in (((True, True),) if tiling.blocks == 1 else ((True, False), (False, True)))
+    ]
+    solve = None
+    if size <= MAX_ON_CHIP:
+        solve = Launch(
+            solve_backward,
+            (problems, 1, 1),
+            (q.shape[1], size, sums_tiling.chunks, *bottleneck.strides, problem_stride),
+            dict(
+                INVERSE=inverse,
+                NORMALIZE=normalize,
+                **widths(d, dv),
+                **solve_options(size, max(d, dv), tiling.precision),
+            ),
+        )
+    partial = (problems, sums_tiling.chunks, size, dv)
+    return BackwardPlan(partial, parts, plan_sums(q, bottleneck, grad), solve, tuple(gradients))
+
+
+@lru_cache(maxsize=MOST_CASES)
+def plan_newton_inverse(device: torch.device, a: Form, iters: int, ridge: float, start: str) -> Launch:
+    """Newton's iteration alone, of a `[P, M, M]`; device: what is compiled belongs to it."""
+    problems, size, _ = a.shape
+    options = dict(START=start, **newton_options(size))
+    return Launch(newton.newton_inverse, (problems, 1, 1), (size, iters, ridge, *a.strides), options)

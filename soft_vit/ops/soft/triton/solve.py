@@ -1,0 +1,211 @@
+"""The m x m part, one program for each problem: the inverse of A, `y = W K1^T v`, and its backward. All stays on chip.
+
+W is the inverse as it acts: the Newton iterate of A, or two substitutions with the Cholesky factor of A + ridge I. It
+needs the bottleneck tokens alone, so that `kernel_sums` has it made beside the pass over the tokens.
+"""
+
+import triton
+import triton.language as tl
+
+from soft_vit.ops.soft.triton.newton import newton, newton_alpha, with_ridge
+from soft_vit.ops.soft.triton.tiles import exp_accurate, half_square, head_pointer, load_tile, store_tile
+
+
+@triton.jit
+def product(a, b, PRECISION: tl.constexpr):
+    return tl.dot(a, b, input_precision=PRECISION)
+
+
+@triton.jit
+def self_gaussian(tokens, size, BLOCK_M: tl.constexpr, PRECISION: tl.constexpr):
+    """A `[M, M]` of tokens `[M, D]`, zero outside of M x M, its diagonal exactly one."""
+    slots = tl.arange(0, BLOCK_M)
+    diagonal = slots[:, None] == slots[None, :]
+    valid = (slots[:, None] < size) & (slots[None, :] < size)
+    half = half_square(tokens, 1)
+    exponent = product(tokens, tl.trans(tokens), PRECISION) - half[:, None] - half[None, :]
+    exponent = tl.minimum(exponent, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    return tl.where(valid, exp_accurate(tl.where(diagonal, 0.0, exponent)), 0.0)
+
+
+@triton.jit
+def cholesky(p, factor, size, BLOCK_M: tl.constexpr):
+    """Write L of `P = L L^T` to memory, column by column; NaN where P is not positive definite."""
+    slots = tl.arange(0, BLOCK_M)
+    for j in range(size):
+        here = slots == j
+        column = tl.sum(tl.where(here[None, :], p, 0.0), 1)
+        root = tl.sqrt_rn(tl.sum(tl.where(here, column, 0.0), 0))
+        column = tl.where(slots >= j, column / root, 0.0)
+        tl.store(factor + slots * size + j, column, mask=slots < size)
+        p -= column[:, None] * column[None, :]
+
+
+@triton.jit
+def substitute_down(factor, b, size, BLOCK_M: tl.constexpr):
+    """`L^-1 b` for L in memory."""
+    slots = tl.arange(0, BLOCK_M)
+    for j in range(size):
+        column = tl.load(factor + slots * size + j, mask=(slots > j) & (slots < size), other=0.0)
+        row = tl.sum(tl.where(slots[:, None] == j, b, 0.0), 0) / tl.load(factor + j * (size + 1))
+        b = tl.where(slots[:, None] == j, row[None, :], b - column[:, None] * row[None, :])
+    return b
+
+
+@triton.jit
+def substitute_up(factor, b, size, BLOCK_M: tl.constexpr):
+    """`L^-T b` for L in memory."""
+    slots = tl.arange(0, BLOCK_M)
+    for step in range(size):
+        j = size - 1 - step
+        column = tl.load(factor + j * size + slots, mask=slots < j, other=0.0)
+        row = tl.sum(tl.where(slots[:, None] == j, b, 0.0), 0) / tl.load(factor + j * (size + 1))
+        b = tl.where(slots[:, None] == j, row[None, :], b - column[:, None] * row[None, :])
+    return b
+
+
+@triton.jit
+def chunk_total(partial, chunks, size, BLOCK_M: tl.constexpr, COLUMNS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr):
+    """The sum of `partial[chunk]` `[M, COLUMNS]` in the order of chunks: no atomics, the same bits in every run."""
+    slots = tl.arange(0, BLOCK_M)
+    total = tl.zeros((BLOCK_M, BLOCK_COLUMNS), tl.float32)
+    for chunk in range(chunks):
+        total += load_tile(partial + chunk * size * COLUMNS, slots, size, COLUMNS, 1, COLUMNS, BLOCK_COLUMNS)
+    return total
+
+
+@triton.jit
+def invert(
+    bottleneck,
+    w,
+    scale,
+    problem,
+    size,
+    iters,
+    ridge,
+    b_row,
+    b_column,
+    INVERSE: tl.constexpr,
+    START: tl.constexpr,
+    NORMALIZE: tl.constexpr,
+    D: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """W or the Cholesky factor and, normalised, `s = rowsum(A)^(-1/2)` of one problem."""
+    slots = tl.arange(0, BLOCK_M)
+    tokens = load_tile(bottleneck, slots, size, b_row, b_column, D, BLOCK_D).to(tl.float32)
+    a = self_gaussian(tokens, size, BLOCK_M, PRECISION)
+    if NORMALIZE:
+        factor = 1.0 / tl.sqrt_rn(tl.where(slots < size, tl.sum(a, 1), 1.0))
+        tl.store(scale + problem * size + slots, factor, mask=slots < size)
+    p = with_ridge(a, ridge, size, BLOCK_M)
+    w += problem * size * size
+    if INVERSE == "newton":
+        # Products on ordinary cores would take more registers than the pass over tokens beside it.
+        NEWTON_PRECISION: tl.constexpr = "fp16x3" if BLOCK_M == 64 else PRECISION
+        inverse = newton(p, newton_alpha(a, p, size, ridge, START), size, iters, NEWTON_PRECISION)
+        inside = (slots[:, None] < size) & (slots[None, :] < size)
+        tl.store(w + slots[:, None] * size + slots[None, :], inverse, mask=inside)
+    else:
+        cholesky(p, w, size, BLOCK_M)
+
+
+@triton.jit
+def apply_inverse(w, x, size, INVERSE: tl.constexpr, BLOCK_M: tl.constexpr, PRECISION: tl.constexpr):
+    """`W x`, of W or the Cholesky factor in memory."""
+    if INVERSE == "newton":
+        slots = tl.arange(0, BLOCK_M)
+        inside = (slots[:, None] < size) & (slots[None, :] < size)
+        inverse = tl.load(w + slots[:, None] * size + slots[None, :], mask=inside, other=0.0)
+        x = product(inverse, x, PRECISION)
+    else:
+        x = substitute_up(w, substitute_down(w, x, size, BLOCK_M), size, BLOCK_M)
+    return x
+
+
+@triton.jit
+def solve_forward(
+    partial,
+    y,
+    w,
+    z,
+    scale,
+    size,
+    chunks,
+    INVERSE: tl.constexpr,
+    NORMALIZE: tl.constexpr,
+    DV: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_DV: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """From the chunks of `K1^T v` and what `invert` has written: y and, normalised, `z = s K1^T v`."""
+    problem = tl.program_id(0).to(tl.int64)
+    slots = tl.arange(0, BLOCK_M)
+    rhs = chunk_total(partial + problem * chunks * size * DV, chunks, size, BLOCK_M, DV, BLOCK_DV)
+    if NORMALIZE:
+        rhs *= tl.load(scale + problem * size + slots, mask=slots < size, other=1.0)[:, None]
+        store_tile(z + problem * size * DV, rhs, slots, size, DV, 1, DV, BLOCK_DV)
+    solution = apply_inverse(w + problem * size * size, rhs, size, INVERSE, BLOCK_M, PRECISION)
+    store_tile(y + problem * size * DV, solution, slots, size, DV, 1, DV, BLOCK_DV)
+
+
+@triton.jit
+def solve_backward(
+    bottleneck,
+    partial,
+    y,
+    w,
+    z,
+    scale,
+    grad_z,
+    grad_tokens,
+    heads,
+    size,
+    chunks,
+    b_batch,
+    b_head,
+    b_row,
+    b_column,
+    grad_tokens_problem,
+    INVERSE: tl.constexpr,
+    NORMALIZE: tl.constexpr,
+    D: tl.constexpr,
+    DV: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """From the chunks of `K1^T dx`: the gradient of `K1^T v`, and what A adds to that of the bottleneck tokens.
+
+    `dA = -(W dy') y'^T`, with `y' = y / s`: Newton's closed form, and exact for Cholesky. Its diagonal is constant.
+    """
+    problem = tl.program_id(0)
+    bottleneck = head_pointer(bottleneck, problem, heads, b_batch, b_head)
+    problem = problem.to(tl.int64)
+    slots = tl.arange(0, BLOCK_M)
+    tokens = load_tile(bottleneck, slots, size, b_row, b_column, D, BLOCK_D).to(tl.float32)
+    solution = load_tile(y + problem * size * DV, slots, size, DV, 1, DV, BLOCK_DV)
+    grad_scaled = chunk_total(partial + problem * chunks * size * DV, chunks, size, BLOCK_M, DV, BLOCK_DV)
+    grad_y = grad_scaled
+    if NORMALIZE:
+        factor = tl.load(scale + problem * size + slots, mask=slots < size, other=1.0)
+        grad_y = grad_scaled * factor[:, None]
+    grad_rhs = apply_inverse(w + problem * size * size, grad_y, size, INVERSE, BLOCK_M, PRECISION)
+    grad_a = -product(grad_rhs, tl.trans(solution), PRECISION)
+    grad_sums = grad_rhs
+    if NORMALIZE:
+        # z holds s z: the product rule of both scalings divides by s once, ds / drowsum = -s^3 / 2 cancels it.
+        rhs = load_tile(z + problem * size * DV, slots, size, DV, 1, DV, BLOCK_DV)
+        grad_factor = tl.sum(grad_scaled * solution, 1) + tl.sum(grad_rhs * rhs, 1) / factor
+        grad_a -= (0.5 * grad_factor * factor * factor * factor)[:, None]
+        grad_sums = grad_rhs * factor[:, None]
+    store_tile(grad_z + problem * size * DV, grad_sums, slots, size, DV, 1, DV, BLOCK_DV)
+    weight = tl.where(slots[:, None] == slots[None, :], 0.0, grad_a * self_gaussian(tokens, size, BLOCK_M, PRECISION))
+    # Each token is a row and a column of A.
+    weight += tl.trans(weight)
+    grad = product(weight, tokens, PRECISION) - tokens * tl.sum(weight, 1)[:, None]
+    store_tile(grad_tokens + problem * grad_tokens_problem, grad, slots, size, D, 1, D, BLOCK_D)

@@ -1,0 +1,101 @@
+"""What the kernels in Triton support, answered without importing Triton."""
+
+import importlib.util
+import os
+import shutil
+import warnings
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from soft_vit.ops.soft.triton.tiling import MAX_ON_CHIP
+
+# Triton reads the variable once as well, when it is imported.
+INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"
+INSTALLED = importlib.util.find_spec("triton") is not None
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+# A tile spans all channels of a head.
+MAX_HEAD_DIM = 128
+# Up to 32 channels every kernel fits in what capability 8.0 and later have, beyond in that of A100, H100 and later.
+SHARED_MEMORY_OF_WIDE_HEADS = 160 * 1024
+
+
+def unsupported(
+    q: Tensor, bottleneck: Tensor, v: Tensor, residual: Tensor | None, inverse: str, start: str, gradient: str
+) -> str | None:
+    """Why `soft_attention` of these has no Triton form, as the end of a sentence; None where it has one."""
+    if reason := lacking_here(q.device):
+        return reason
+    if inverse == "eigh" or (inverse == "newton" and (gradient == "unrolled" or start == "guarded_batch")):
+        return "has no form of inverse='eigh', start='guarded_batch' and gradient='unrolled'"
+    for x in (q, bottleneck, v) if residual is None else (q, bottleneck, v, residual):
+        if x.dtype not in DTYPES:
+            return "takes float32, bfloat16 and float16"
+        if x.device != q.device:
+            return "takes tensors of one device"
+        if x.dim() != 4 or 0 in x.shape:
+            return "takes non-empty tensors [B, H, N, D]"
+    (B, H, N, D), (*_, M, _), Dv = q.shape, bottleneck.shape, v.shape[3]
+    same = bottleneck.shape == (B, H, M, D) and v.shape == (B, H, N, Dv)
+    if not same or (residual is not None and residual.shape != v.shape):
+        return "takes q [B, H, N, D], bottleneck [B, H, M, D] and v and residual [B, H, N, Dv], without broadcasting"
+    width = max(D, Dv)
+    if width > MAX_HEAD_DIM:
+        return f"takes at most {MAX_HEAD_DIM} channels a head, not {width}"
+    return lacking_in_gpus(wide_heads=width > 32)
+
+
+def unsupported_inverse(a: Tensor, start: str, unrolled: bool) -> str | None:
+    """The same for `newton_inverse`; unrolled: whether the gradient of the iterations is wanted."""
+    if reason := lacking_here(a.device):
+        return reason
+    if unrolled or start == "guarded_batch":
+        return "has no form of start='guarded_batch' and gradient='unrolled'"
+    if a.dtype not in DTYPES:
+        return "takes float32, bfloat16 and float16"
+    if a.dim() < 2 or a.shape[-1] != a.shape[-2] or 0 in a.shape:
+        return "takes non-empty square matrices [..., M, M]"
+    if a.shape[-1] > MAX_ON_CHIP:
+        return f"takes matrices of at most {MAX_ON_CHIP} x {MAX_ON_CHIP}, not {a.shape[-1]} x {a.shape[-1]}"
+    return lacking_in_gpus(wide_heads=False)
+
+
+def lacking_here(device: torch.device) -> str | None:
+    """What keeps any kernel from running on tensors of this device, as the end of a sentence."""
+    if not INSTALLED:
+        return "needs the package triton"
+    if device.type != "cuda" and not (INTERPRETED and device.type == "cpu"):
+        return f"runs on a CUDA device, not on {device.type!r} (or on a CPU under TRITON_INTERPRET=1)"
+    return None
+
+
+# A constant of the machine: torch.compile shall call it once and not look into it.
+@torch.compiler.assume_constant_result
+def lacking_in_gpus(wide_heads: bool) -> str | None:
+    """What the weakest visible GPU lacks, as the end of a sentence."""
+    return _lacking_in_gpus(wide_heads)
+
+
+# Asking the driver takes as long as a kernel.
+@cache
+def _lacking_in_gpus(wide_heads: bool) -> str | None:
+    if not torch.cuda.is_available():
+        # Interpreted, or traced for another machine.
+        return None
+    if torch.version.hip is not None:
+        return "is made for NVIDIA GPUs"
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        if properties.major < 8:
+            return f"needs a GPU of compute capability 8.0 or later, not {properties.major}.{properties.minor}"
+        # Older releases of PyTorch do not tell.
+        shared_memory = getattr(properties, "shared_memory_per_block_optin", 0)
+        if wide_heads and shared_memory < SHARED_MEMORY_OF_WIDE_HEADS:
+            return "needs a GPU with 160 KiB of shared memory a program for heads of more than 32 channels"
+    if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
+        reason = "needs a C compiler, with which Triton builds what launches them (gcc, clang, or the variable CC)"
+        warnings.warn(f"The eager form of softmax-free attention runs: the form in Triton {reason}.", stacklevel=2)
+        return reason
+    return None

@@ -1,0 +1,402 @@
+"""The matrix of every attention: it reproduces the attention's output, and it is the one of the published formula."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from soft_vit.analysis.attention import matrix as module
+from soft_vit.analysis.attention.matrix import attention_matrix, watch_attention
+from soft_vit.layers import ATTENTIONS, Attention
+from soft_vit.layers.attention.bigbird import visible_blocks
+from soft_vit.layers.attention.longformer import global_positions
+
+DIM, HEADS, GRID = 24, 3, (7, 9)
+N = GRID[0] * GRID[1]
+
+# Float64 on both sides, sums of some hundred terms in another order, 1e3 roundings of 2.2e-16; an inverse of a kernel
+# with a ridge of 0.01 enlarges them by at most 1e2.
+TOLERANCE = 1e-11
+
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    ("soft", {"sampling": "random", "local_kernel": 0}),
+    ("soft", {"inverse": "cholesky", "max_bottleneck": (2, 2)}),
+    ("gaussian", {"normalize": True}),
+    ("spatial_reduction", {"linear": True}),
+    ("linear", {"features": "relu"}),
+    ("linformer", {"sharing": "none"}),
+    ("linformer", {"sharing": "kv"}),
+    ("performer", {"kernel": "relu"}),
+    ("nystrom", {"landmarks": "segment", "max_landmarks": None, "local_kernel": 0}),
+    ("atrous", {"dilation": 4}),
+    ("reformer", {"chunk_size": 16}),
+    ("bigbird", {"block_size": 8}),
+    ("synthesizer", {"scores": "random"}),
+    ("synthesizer", {"scores": "dense+factorized_dense+factorized_random"}),
+    ("gau", {"form": "quadratic"}),
+    ("gau", {"chunk_size": 16}),
+]
+CASES = [(name, {}) for name in ATTENTIONS] + VARIANTS
+
+
+def case_id(value: Any) -> str:
+    return value if isinstance(value, str) else "-".join(f"{k}={v}" for k, v in value.items()) or "default"
+
+
+def make(name: str, **options: Any) -> Attention:
+    """An attention in float64 with weights large enough that its matrix is far from uniform."""
+    attn = ATTENTIONS[name](DIM, HEADS, feat_size=GRID, sr_ratio=2, **options, dtype=torch.float64)
+    for layer in attn.modules():
+        if isinstance(layer, nn.Linear):
+            nn.init.normal_(layer.weight, std=DIM**-0.5)
+            nn.init.normal_(layer.bias, std=0.3)
+    return attn.eval()
+
+
+def tokens() -> Tensor:
+    return torch.randn(2, N, DIM, dtype=torch.float64)
+
+
+def heads(x: Tensor, count: int = HEADS) -> Tensor:
+    """`[B, N, C]` to `[B, H, N, C / H]`."""
+    return x.unflatten(2, (count, -1)).transpose(1, 2)
+
+
+def values_of(attn: Attention, x: Tensor) -> Tensor:
+    """The values `[B, H, M, D]` by the layer that makes them, by its usual names."""
+    if hasattr(attn, "qkv"):
+        return heads(attn.qkv(x).chunk(3, dim=-1)[2], attn.num_heads)
+    if hasattr(attn, "kv"):
+        x = attn.reduce(x, GRID) if hasattr(attn, "reduce") else x
+        return heads(attn.kv(x).chunk(2, dim=-1)[1])
+    if hasattr(attn, "uv"):
+        return F.silu(attn.uv(x)).chunk(2, dim=-1)[1][:, None]
+    return heads(attn.v(x))
+
+
+def output_by(matrix: Tensor, attn: Attention, x: Tensor) -> Tensor:
+    """What attn returns for x if its attention is this matrix."""
+    v = values_of(attn, x)
+    mixed = matrix @ v
+    if hasattr(attn, "kv_global"):
+        index = global_positions(GRID, attn.global_grid, x.device)
+        mixed[:, :, index] = matrix[:, :, index] @ heads(attn.kv_global(x).chunk(2, dim=-1)[1])
+    if getattr(attn, "local", None) is not None:
+        maps = v.permute(0, 3, 1, 2).reshape(-1, HEADS, *GRID)
+        maps = F.conv2d(maps, attn.local.weight, padding=attn.local.weight.shape[-1] // 2, groups=HEADS)
+        mixed = mixed + maps.reshape(2, -1, HEADS, N).permute(0, 2, 3, 1)
+    if hasattr(attn, "dwconv"):
+        kernels = attn.dwconv.weight.repeat(DIM // attn.dwconv.out_channels, 1, 1, 1)
+        bias = attn.dwconv.bias.repeat(DIM // attn.dwconv.out_channels)
+        maps = v.transpose(1, 2).flatten(2).mT.unflatten(2, GRID)
+        maps = F.conv2d(maps, kernels, bias, padding=attn.dwconv.padding, groups=DIM)
+        mixed = mixed + heads(maps.flatten(2).mT)
+    x_mixed = mixed.transpose(1, 2).flatten(2)
+    if hasattr(attn, "uv"):
+        x_mixed = x_mixed * F.silu(attn.uv(x)).chunk(2, dim=-1)[0]
+    return attn.proj(x_mixed)
+
+
+def relative_error(found: Tensor, expected: Tensor) -> float:
+    return float((found - expected).norm() / expected.norm())
+
+
+@pytest.mark.parametrize(("name", "options"), CASES, ids=case_id)
+def test_matrix_reproduces_the_output(name: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    # Several runs of columns, the last one shorter.
+    monkeypatch.setattr(module, "COLUMNS", 20)
+    attn, x = make(name, **options), tokens()
+    with torch.no_grad():
+        expected, matrix = attn(x, GRID), attention_matrix(attn, x, GRID)
+        assert matrix.shape[:3] == (2, {"gau": 1, "hydra": DIM}.get(name, HEADS), N)
+        assert relative_error(output_by(matrix, attn, x), expected) <= TOLERANCE
+
+
+def queries_and_keys(attn: Attention, x: Tensor) -> tuple[Tensor, Tensor]:
+    q, k, _ = attn.qkv(x).chunk(3, dim=-1)
+    return heads(q), heads(k)
+
+
+def scores(q: Tensor, k: Tensor) -> Tensor:
+    return q @ k.mT * q.shape[-1] ** -0.5
+
+
+def masked_softmax(attn: Attention, x: Tensor, mask: Tensor) -> Tensor:
+    return scores(*queries_and_keys(attn, x)).masked_fill(~mask, float("-inf")).softmax(-1)
+
+
+def kernel(q: Tensor, k: Tensor) -> Tensor:
+    return torch.exp(-(q[..., :, None, :] - k[..., None, :, :]).square().sum(-1) / 2)
+
+
+def offsets() -> tuple[Tensor, Tensor]:
+    """Rows and columns between two tokens of the map, each `[N, N]`."""
+    place = torch.arange(N)
+    rows, columns = place // GRID[1], place % GRID[1]
+    return rows[:, None] - rows, columns[:, None] - columns
+
+
+def softmax(attn: Attention, x: Tensor) -> Tensor:
+    return scores(heads(attn.q(x)), heads(attn.kv(x).chunk(2, dim=-1)[0])).softmax(-1)
+
+
+def spatial_reduction(attn: Attention, x: Tensor) -> Tensor:
+    return scores(heads(attn.q(x)), heads(attn.kv(attn.reduce(x, GRID)).chunk(2, dim=-1)[0])).softmax(-1)
+
+
+def gaussian(attn: Attention, x: Tensor) -> Tensor:
+    q = heads(attn.q(x)) / attn.head_dim**0.25
+    return kernel(q, q)
+
+
+def soft(attn: Attention, x: Tensor) -> Tensor:
+    q = heads(attn.q(x)) / attn.head_dim**0.25
+    bottleneck = attn.sample_bottleneck(q.mT.flatten(0, 1).unflatten(2, GRID)).unflatten(0, (2, HEADS))
+    k1, a = kernel(q, bottleneck), kernel(bottleneck, bottleneck)
+    scale = a.sum(-1).rsqrt() if attn.normalize else a.new_ones(a.shape[:-1])
+    inverse = torch.linalg.inv(a + attn.ridge * torch.eye(a.shape[-1], dtype=a.dtype))
+    return k1 @ (scale[..., :, None] * inverse * scale[..., None, :]) @ k1.mT
+
+
+def linformer(attn: Attention, x: Tensor) -> Tensor:
+    q, k = queries_and_keys(attn, x)
+    e, f = attn.projection.weight_k.flatten(2), attn.projection.weight_v.flatten(2)
+    return scores(q, e @ k).softmax(-1) @ f
+
+
+def performer(attn: Attention, x: Tensor) -> Tensor:
+    q, k = (
+        torch.exp(y @ attn.projection.mT - y.square().sum(-1, keepdim=True) / 2)
+        for y in (part / attn.head_dim**0.25 for part in queries_and_keys(attn, x))
+    )
+    return F.normalize(q @ k.mT, p=1, dim=-1)
+
+
+def window_averages(x: Tensor) -> Tensor:
+    """Of tokens `[B, H, N, D]` over windows of two by two, or by three where one is left over."""
+    return F.adaptive_avg_pool2d(x.mT.unflatten(3, GRID).flatten(0, 1), (3, 4)).flatten(2).mT.unflatten(0, (2, HEADS))
+
+
+def nystrom(attn: Attention, x: Tensor) -> Tensor:
+    q, k = queries_and_keys(attn, x)
+    q_landmarks, k_landmarks = window_averages(q), window_averages(k)
+    middle = torch.linalg.pinv(scores(q_landmarks, k_landmarks).softmax(-1))
+    return scores(q, k_landmarks).softmax(-1) @ middle @ scores(q_landmarks, k).softmax(-1)
+
+
+def linear(attn: Attention, x: Tensor) -> Tensor:
+    q, k = (F.elu(part) + 1 for part in queries_and_keys(attn, x))
+    return F.normalize(q @ k.mT, p=1, dim=-1)
+
+
+def linear_relu(attn: Attention, x: Tensor) -> Tensor:
+    q, k = (part.relu() for part in queries_and_keys(attn, x))
+    return F.normalize(q @ k.mT, p=1, dim=-1)
+
+
+def cosformer(attn: Attention, x: Tensor) -> Tensor:
+    q, k = (part.relu() for part in queries_and_keys(attn, x))
+    place = torch.arange(N, dtype=x.dtype)
+    return F.normalize(q @ k.mT * torch.cos(torch.pi / 2 * (place[:, None] - place) / N), p=1, dim=-1)
+
+
+def focused(attn: Attention, x: Tensor) -> Tensor:
+    q, k = (
+        part.pow(3) * (part.norm(dim=-1, keepdim=True) / part.pow(3).norm(dim=-1, keepdim=True))
+        for part in (part.relu() + 1e-6 for part in queries_and_keys(attn, x))
+    )
+    return F.normalize(q @ k.mT, p=1, dim=-1)
+
+
+def efficient(attn: Attention, x: Tensor) -> Tensor:
+    q, k = queries_and_keys(attn, x)
+    return q.softmax(-1) @ k.softmax(-2).mT
+
+
+def sima(attn: Attention, x: Tensor) -> Tensor:
+    q, k = (part / part.abs().sum(-2, keepdim=True) for part in queries_and_keys(attn, x))
+    return q @ k.mT
+
+
+def hydra(attn: Attention, x: Tensor) -> Tensor:
+    q, k, _ = attn.qkv(x).chunk(3, dim=-1)
+    q, k = (part / part.square().sum(-1, keepdim=True).sqrt() for part in (q, k))
+    return q.mT[..., :, None] * k.mT[..., None, :]
+
+
+def agent(attn: Attention, x: Tensor) -> Tensor:
+    q, k = queries_and_keys(attn, x)
+    agents = window_averages(q)
+    return scores(q, agents).softmax(-1) @ scores(agents, k).softmax(-1)
+
+
+def skyformer(attn: Attention, x: Tensor) -> Tensor:
+    """By the Nystroem form of the kernel between all queries and keys: its corner of queries against keys."""
+    q, k = (part / attn.head_dim**0.25 for part in queries_and_keys(attn, x))
+    both, landmarks = torch.cat([q, k], dim=2), torch.cat([window_averages(q), window_averages(k)], dim=2)
+    middle = kernel(landmarks, landmarks) + attn.ridge * torch.eye(2 * 12, dtype=x.dtype)
+    lifted = kernel(both, landmarks) @ torch.linalg.inv(middle) @ kernel(landmarks, both)
+    return lifted[:, :, :N, N:]
+
+
+def local(attn: Attention, x: Tensor) -> Tensor:
+    rows, columns = offsets()
+    return masked_softmax(attn, x, torch.maximum(rows.abs(), columns.abs()) <= 1)
+
+
+def atrous(attn: Attention, x: Tensor) -> Tensor:
+    rows, columns = offsets()
+    return masked_softmax(attn, x, (rows % 4 == 0) & (columns % 4 == 0))
+
+
+def sparse(attn: Attention, x: Tensor) -> Tensor:
+    rows, columns = offsets()
+    near = torch.maximum(rows.abs(), columns.abs()) <= 2
+    return masked_softmax(attn, x, near | (rows % 4 == 0) & (columns % 4 == 0))
+
+
+def reformer(attn: Attention, x: Tensor) -> Tensor:
+    q = heads(attn.qk(x))
+    # Keys have length one, in the place of a scale.
+    matrix = q @ F.normalize(q, dim=-1).mT
+    return matrix.masked_fill(torch.eye(N, dtype=torch.bool), float("-inf")).softmax(-1)
+
+
+def longformer(attn: Attention, x: Tensor) -> Tensor:
+    rows, columns = offsets()
+    index = torch.tensor([1 * 9 + 2, 1 * 9 + 6, 5 * 9 + 2, 5 * 9 + 6])
+    mask = torch.maximum(rows.abs(), columns.abs()) <= 1
+    mask[:, index] = True
+    matrix = masked_softmax(attn, x, mask)
+    q, k = attn.q_global(x)[:, index], attn.kv_global(x).chunk(2, dim=-1)[0]
+    matrix[:, :, index] = scores(heads(q), heads(k)).softmax(-1)
+    return matrix
+
+
+def bigbird(attn: Attention, x: Tensor) -> Tensor:
+    index, exists = visible_blocks(8, HEADS, attn.window, attn.num_global, attn.num_random, attn.seed, x.device)
+    blocks = (F.one_hot(index, 8).bool() & exists[..., None]).any(2)
+    blocks[:, : attn.num_global] = True
+    mask = blocks.repeat_interleave(8, dim=1).repeat_interleave(8, dim=2)[:, :N, :N]
+    return masked_softmax(attn, x, mask)
+
+
+def synthesizer(attn: Attention, x: Tensor) -> Tensor:
+    return attn.scores["dense"](x, GRID).softmax(-1)
+
+
+def gau(attn: Attention, x: Tensor) -> Tensor:
+    z = F.silu(attn.z(x))
+    q, k, q_linear, k_linear = (z * attn.scale[i] + attn.offset[i] for i in range(4))
+    chunk = torch.arange(N) // 16
+    count = torch.bincount(chunk)[chunk][:, None]
+    within = scores(q, k).relu().square() / count * (chunk[:, None] == chunk)
+    return (within + q_linear @ k_linear.mT / N)[:, None]
+
+
+FORMULAS = [
+    (soft, "soft", {"inverse": "cholesky"}),
+    (soft, "soft_norm", {"inverse": "cholesky"}),
+    (softmax, "softmax", {}),
+    (gaussian, "gaussian", {}),
+    (spatial_reduction, "spatial_reduction", {}),
+    (linformer, "linformer", {}),
+    (performer, "performer", {}),
+    (nystrom, "nystrom", {"inverse": "exact"}),
+    (linear, "linear", {}),
+    (local, "local", {"kernel_size": 3}),
+    (atrous, "atrous", {"dilation": 4}),
+    (sparse, "sparse", {"kernel_size": 5, "dilation": 4}),
+    (reformer, "reformer", {}),
+    (longformer, "longformer", {"kernel_size": 3}),
+    (bigbird, "bigbird", {"block_size": 8, "num_random": 1}),
+    (synthesizer, "synthesizer", {}),
+    (gau, "gau", {"chunk_size": 16}),
+    (linear_relu, "linear", {"features": "relu"}),
+    (cosformer, "cosformer", {}),
+    (focused, "focused", {}),
+    (efficient, "efficient", {}),
+    (sima, "sima", {}),
+    (hydra, "hydra", {}),
+    (agent, "agent", {}),
+    (skyformer, "skyformer", {}),
+]
+
+
+@pytest.mark.parametrize(("formula", "name", "options"), FORMULAS, ids=[case[1] for case in FORMULAS])
+def test_matrix_is_that_of_the_formula(formula: Any, name: str, options: dict[str, Any]) -> None:
+    attn, x = make(name, **options), tokens()
+    with torch.no_grad():
+        expected = formula(attn, x)
+    matrix = attention_matrix(attn, x, GRID)
+    assert matrix.shape == expected.shape
+    assert relative_error(matrix, expected) <= TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["performer", "reformer"])
+def test_matrix_follows_redrawn_features(name: str) -> None:
+    attn, x = make(name, **({"chunk_size": 16} if name == "reformer" else {})), tokens()
+    before = attention_matrix(attn, x, GRID)
+    assert torch.equal(attention_matrix(attn, x, GRID), before)
+    attn.redraw()
+    with torch.no_grad():
+        matrix = attention_matrix(attn, x, GRID)
+        assert not torch.equal(matrix, before)
+        assert relative_error(output_by(matrix, attn, x), attn(x, GRID)) <= TOLERANCE
+
+
+def test_random_choices_are_those_of_the_watched_forward() -> None:
+    attn, x, matrices = make("soft", sampling="random").train(), tokens(), []
+    with torch.no_grad():
+        for _ in range(2):
+            with watch_attention(attn, matrices.append):
+                y = attn(x, GRID)
+            assert relative_error(output_by(matrices[-1], attn, x), y) <= TOLERANCE
+    assert not torch.equal(*matrices)
+
+
+def test_dropout_of_the_attention_is_left_out() -> None:
+    attn, x = make("softmax", attn_drop=0.5), tokens()
+    matrix = attention_matrix(attn, x, GRID)
+    attn.train()
+    assert torch.equal(attention_matrix(attn, x, GRID), matrix)
+    assert attn.training
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_watched_forward_is_the_forward(name: str) -> None:
+    attn, x = make(name), tokens()
+    with watch_attention(attn, lambda matrix: None):
+        watched = attn(x, GRID)
+    assert torch.equal(watched, attn(x, GRID))
+    assert watched.requires_grad
+
+
+def test_nothing_stays_behind_when_the_visitor_fails() -> None:
+    attn, x = make("soft"), tokens()
+
+    def fail(matrix: Tensor) -> None:
+        raise RuntimeError("enough")
+
+    with pytest.raises(RuntimeError, match="enough"), watch_attention(attn, fail):
+        attn(x, GRID)
+    assert "attend" not in vars(attn)
+    assert not attn.training
+    assert attention_matrix(attn, x, GRID).shape == (2, HEADS, N, N)
+
+
+def test_spatial_reduction_has_a_column_for_each_reduced_token() -> None:
+    x = tokens()
+    assert attention_matrix(make("spatial_reduction"), x, GRID).shape == (2, HEADS, N, 3 * 4)
+    assert attention_matrix(make("spatial_reduction", linear=True), x, GRID).shape == (2, HEADS, N, 7 * 7)
+
+
+def test_an_attention_without_a_matrix_is_refused() -> None:
+    class Shift(Attention):
+        def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
+            return x.roll(1, dims=1)
+
+    with pytest.raises(ValueError, match="Shift has no attention matrix"):
+        attention_matrix(Shift(), tokens(), GRID)

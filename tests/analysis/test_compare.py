@@ -1,0 +1,66 @@
+"""The comparison's rows; one failure does not lose the others."""
+
+import csv
+
+import pytest
+
+from soft_vit.analysis import compare as comparison
+from soft_vit.analysis.compare import Row, compare_attentions, comparison_table
+from soft_vit.text_tables import rows_as_csv
+
+
+def test_rows_are_complete():
+    rows = compare_attentions(
+        ["soft", "softmax"], size="pico", img_size=(64, 96), batch_size=2, rounds=3, progress=False
+    )
+    assert [row.attention for row in rows] == ["soft", "softmax"]
+    for row in rows:
+        assert not row.error
+        assert min(row.params_m, row.flops_g, row.train_memory_mb) > 0
+        assert min(row.inference_images_per_s, row.training_images_per_s) > 0
+
+
+@pytest.mark.parametrize(("function", "place"), [("_count", 1), ("try_steps", 0)])
+def test_a_failing_row_keeps_the_others(function, place, monkeypatch):
+    work = getattr(comparison, function)
+
+    def fail_on_softmax(*args):
+        if args[place] == "softmax_pyramid_pico":
+            raise MemoryError("no room\nat all")
+        work(*args)
+
+    monkeypatch.setattr(comparison, function, fail_on_softmax)
+    rows = compare_attentions(
+        ["softmax", "soft"], size="pico", img_size=(64, 64), batch_size=1, rounds=3, progress=False
+    )
+    assert rows[0].error == "MemoryError: no room"
+    assert rows[1].training_images_per_s > 0
+    table = comparison_table(rows)
+    assert "| softmax | MemoryError: no room |" in table
+    written = list(csv.DictReader(rows_as_csv(rows).splitlines()))
+    assert [row["attention"] for row in written] == ["softmax", "soft"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rounds": 2}, "rounds=2"),
+        ({"batch_size": 0}, "batch of 0"),
+        ({"device": "gpu"}, "no device 'gpu'"),
+        ({"size": "x"}, "no model"),
+    ],
+)
+def test_mistakes_are_seen_before_anything_is_counted(monkeypatch, change, message):
+    counted = []
+    monkeypatch.setattr(comparison, "_count", lambda *args: counted.append(args))
+    with pytest.raises(ValueError, match=message):
+        compare_attentions(["soft"], **{"size": "pico", "rounds": 3, "progress": False, **change})
+    assert not counted
+
+
+def test_published_figures_stand_in_their_own_column():
+    table = comparison_table([Row("soft", 1, 2, 3, 4, 5, published="79.3"), Row("linear", 1, 2, 3)])
+    header, _, soft, linear = table.splitlines()
+    assert "published" in header
+    assert soft.endswith("| 79.3 |")
+    assert linear.count("not measured") == 2

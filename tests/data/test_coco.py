@@ -1,0 +1,220 @@
+"""Reading COCO annotations: what is kept, what is left out and named, what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+
+from soft_vit.data.coco import KINDS, read_coco
+
+HEIGHT, WIDTH = 60, 90
+SQUARE = [10, 10, 30, 10, 30, 30, 10, 30]
+
+
+def annotation(number=1, **changes):
+    entry = {"id": number, "image_id": 7, "category_id": 5, "bbox": [10, 10, 20, 20], "area": 400, "iscrowd": 0}
+    return {**entry, "segmentation": [SQUARE], **changes}
+
+
+def content(*annotations, **changes):
+    images = [
+        {"id": 7, "file_name": "a.jpg", "height": HEIGHT, "width": WIDTH},
+        {"id": 3, "file_name": "deep/b.jpg", "height": 31, "width": 33},
+    ]
+    categories = [{"id": 90, "name": "ring"}, {"id": 5, "name": "star"}]
+    return {"images": images, "categories": categories, "annotations": list(annotations), **changes}
+
+
+@pytest.fixture
+def read(tmp_path):
+    def read_content(value, files=("a.jpg", "deep/b.jpg"), **options):
+        path = tmp_path / "instances.json"
+        path.write_text(value if isinstance(value, str) else json.dumps(value))
+        return read_coco(path, files, **options)
+
+    return read_content
+
+
+def test_labels_are_contiguous_in_the_order_of_category_ids(read):
+    found = read(content(annotation(1), annotation(2, category_id=90), annotation(3, image_id=3, bbox=[0, 0, 33, 31])))
+    assert (found.classes, found.category_ids) == (["star", "ring"], [5, 90])
+    first, second = found.images
+    assert (first.id, first.file_name, first.height, first.width) == (7, "a.jpg", HEIGHT, WIDTH)
+    np.testing.assert_array_equal(first.labels, [0, 1])
+    np.testing.assert_array_equal(first.boxes, [[10, 10, 30, 30]] * 2)
+    np.testing.assert_array_equal(second.boxes, [[0, 0, 33, 31]])
+    assert not found.problems.sentences()
+
+
+def test_chosen_classes_have_labels_in_their_order(read):
+    found = read(content(annotation(1), annotation(2, category_id=90)), classes=["ring"])
+    assert (found.classes, found.category_ids) == (["ring"], [90])
+    assert [entry["id"] for entry in found.images[0].objects] == [2]
+    assert not found.problems.sentences()
+    with pytest.raises(ValueError, match="no category 'rings'; choose classes among ring, star"):
+        read(content(), classes=["rings"])
+    with pytest.raises(ValueError, match="'ring' stands twice among the classes"):
+        read(content(), classes=["ring", "star", "ring"])
+
+
+def test_categories_of_one_name_are_two_classes(read):
+    value = content(annotation(1), annotation(2, category_id=90))
+    value["categories"] = [{"id": number, "name": "star"} for number in (5, 90)]
+    found = read(value)
+    assert (found.classes, found.category_ids) == (["star", "star"], [5, 90])
+    np.testing.assert_array_equal(found.images[0].labels, [0, 1])
+    with pytest.raises(ValueError, match=r"'star' stands twice among the .* categories of .*instances\.json"):
+        read(value, classes=["star"])
+
+
+def test_a_crowd_is_kept_for_the_evaluation_only(read):
+    image = read(content(annotation(1, iscrowd=1), annotation(2))).images[0]
+    np.testing.assert_array_equal(image.trainable, [False, True])
+    assert [entry["iscrowd"] for entry in image.objects] == [1, 0]
+
+
+SIDES = {"height": HEIGHT, "width": WIDTH}
+BAD_IMAGES = [
+    ("image_broken", {"file_name": "c.jpg", **SIDES}),
+    ("image_broken", {"id": 8, **SIDES}),
+    ("image_broken", {"id": 8, "file_name": "c.jpg", "height": 0, "width": 4}),
+    ("image_broken", "c.jpg"),
+    ("image_repeated", {"id": 7, "file_name": "a.jpg", **SIDES}),
+    ("image_missing", {"id": 8, "file_name": "c.jpg", **SIDES}),
+]
+
+
+@pytest.mark.parametrize(("kind", "image"), BAD_IMAGES)
+def test_a_bad_image_is_counted(read, kind, image):
+    value = content(annotation())
+    value["images"].append(image)
+    found = read(value)
+    assert dict(found.problems.counts) == {kind: 1}
+    usable = [entry.id for entry in found.images if entry.has_file]
+    assert usable == [7, 3]
+
+
+# Kind of the problem, what is changed, and whether the annotation is still there for the evaluation.
+BAD_OBJECTS = [
+    ("object_broken", {"bbox": [1, 2, 3]}, False),
+    ("object_broken", {"bbox": None}, False),
+    ("object_broken", {"bbox": [1, 2, 3, float("nan")]}, False),
+    ("object_broken", {"bbox": [1, 2, 3, "4"]}, False),
+    ("object_broken", {"image_id": None}, False),
+    ("object_broken", {"category_id": "star"}, False),
+    ("object_broken", {"id": True}, False),
+    ("object_repeated", {"id": 1}, False),
+    ("image_unknown", {"image_id": 99}, False),
+    ("category_unknown", {"category_id": 6}, False),
+    ("box_empty", {"bbox": [5, 5, 0, 4]}, True),
+    ("box_empty", {"bbox": [5, 5, 4, -1]}, True),
+    ("box_outside", {"bbox": [WIDTH, 5, 4, 4]}, True),
+    ("box_outside", {"bbox": [-9, -9, 9, 9]}, True),
+    ("box_clipped", {"bbox": [-5, 50, 20, 20]}, True),
+    ("polygon_empty", {"segmentation": []}, False),
+    ("polygon_empty", {"segmentation": [[]]}, False),
+    ("polygon_empty", {"segmentation": [[1, 2, 3, 4]]}, False),
+    ("polygon_empty", {"segmentation": None}, False),
+    ("mask_broken", {"segmentation": [[1, 2, 3, 4, 5]]}, False),
+    ("mask_broken", {"segmentation": [[1, 2, 3, 4, 5, "6"]]}, False),
+    ("mask_broken", {"segmentation": [[1, 2, 3, 4, 5, float("inf")]]}, False),
+    ("mask_broken", {"segmentation": {"size": [HEIGHT, WIDTH], "counts": [HEIGHT * WIDTH - 1]}}, False),
+    ("mask_broken", {"segmentation": {"size": [HEIGHT, WIDTH], "counts": [-1, HEIGHT * WIDTH + 1]}}, False),
+    ("mask_broken", {"segmentation": {"size": [WIDTH, HEIGHT], "counts": [HEIGHT * WIDTH]}}, False),
+    ("mask_broken", {"segmentation": {"size": [HEIGHT, WIDTH], "counts": "~~~~"}}, False),
+    ("mask_broken", {"segmentation": {"size": [HEIGHT, WIDTH]}}, False),
+    ("mask_broken", {"segmentation": "polygon"}, False),
+]
+
+
+@pytest.mark.parametrize(("kind", "changes", "evaluated"), BAD_OBJECTS)
+def test_a_bad_annotation_is_counted_and_not_trained_on(read, kind, changes, evaluated):
+    bad = {**annotation(2), **changes}
+    found = read(content(annotation(1), bad), masks=True)
+    assert dict(found.problems.counts) == {kind: 1}
+    image = found.images[0]
+    assert len(image.objects) == len(image.boxes) == len(image.labels) == 1 + evaluated
+    assert image.trainable.sum() == 1 + (kind == "box_clipped")
+
+
+def test_every_kind_of_problem_has_a_case():
+    assert {kind for kind, *_ in BAD_IMAGES + BAD_OBJECTS} == set(KINDS)
+
+
+def test_a_clipped_box_stays_in_the_image(read):
+    image = read(content(annotation(bbox=[-5, 50, 200, 20]))).images[0]
+    np.testing.assert_array_equal(image.boxes, [[0, 50, WIDTH, HEIGHT]])
+    # The evaluation takes what the file says.
+    assert image.objects[0]["bbox"] == [-5, 50, 200, 20]
+
+
+def test_rounding_is_no_problem(read):
+    found = read(content(annotation(bbox=[-0.3, 0, WIDTH + 0.4, HEIGHT])))
+    assert not found.problems.sentences()
+    np.testing.assert_array_equal(found.images[0].boxes, [[0, 0, WIDTH, HEIGHT]])
+
+
+def test_the_report_names_the_first_of_each_kind(read):
+    bad = [annotation(number, category_id=6) for number in range(10, 17)]
+    sentences = read(content(annotation(), *bad, annotation(2, bbox=[0, 0, 0, 0]))).problems.sentences()
+    assert sentences == [
+        "Annotations of a category that is not listed are left out: 7 (10, 11, 12, 13, 14 and 2 more).",
+        "Annotations with a box without area are not trained on: 1 (2).",
+    ]
+
+
+def without(key):
+    value = content(annotation())
+    del value[key]
+    return value
+
+
+REFUSED = {
+    "no JSON": ("{", "is no JSON"),
+    "half a file": (json.dumps(content(annotation()))[:-20], "is no JSON"),
+    "nested too deeply": ("[" * 100_000, "is no JSON"),
+    "a list": ("[]", "no list 'images'"),
+    "no images": (without("images"), "no list 'images'"),
+    "no annotations": (without("annotations"), "no list 'annotations'"),
+    "no categories": (without("categories"), "no list 'categories'"),
+    "captions": (content(categories={}), "no list 'categories'"),
+    "empty categories": (content(categories=[]), "lists no categories"),
+    "category without a name": (content(categories=[{"id": 1}]), "category without a number id and a name"),
+    "category twice": (content(categories=[{"id": 1, "name": "a"}, {"id": 1, "name": "b"}]), "id 1 twice"),
+    "empty images": (content(images=[]), r"None of the 0 images in .* \(it lists none\)"),
+    "only broken images": (
+        content(images=[{}, {"id": 7, "file_name": "a.jpg", "height": 60.0, "width": 90.0}]),
+        r"None of the 2 images in .* \(Images without a usable id, .* are left out: 2 \(None, 7\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_file_without_sense_is_refused_in_one_sentence(read, case):
+    value, message = REFUSED[case]
+    with pytest.raises(ValueError, match=message) as caught:
+        read(value)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_files_are_errors(read, tmp_path):
+    with pytest.raises(FileNotFoundError, match="no annotation file"):
+        read_coco(tmp_path / "nowhere.json")
+    with pytest.raises(ValueError, match=r"None of the images in .* has a file, such as a.jpg"):
+        read(content(annotation()), files=["c.jpg"])
+
+
+@pytest.mark.parametrize(
+    "name", ["../a.jpg", "/etc/passwd", "x/../../a.jpg", "C:\\a.jpg", "\\\\host\\a.jpg", "a\0.jpg"]
+)
+def test_no_image_lies_outside_of_the_folder(read, name):
+    value = content(annotation())
+    value["images"][0]["file_name"] = name
+    with pytest.raises(ValueError, match="outside of the folder"):
+        read(value)
+
+
+def test_names_are_compared_as_paths(read):
+    value = content(annotation())
+    value["images"][0]["file_name"] = "./deep//b.jpg"
+    assert read(value).images[0].file_name == "deep/b.jpg"

@@ -1,0 +1,63 @@
+"""Masks of COCO: checked, decoded and encoded as pycocotools does it."""
+
+import copy
+
+import numpy as np
+import pytest
+from pycocotools import mask as reference
+
+from soft_vit.data.coco_masks import check_segmentation, decode_segmentation, encode_masks
+
+HEIGHT, WIDTH = 60, 90
+SQUARE = [10, 10, 30, 10, 30, 30, 10, 30]
+
+
+def uncompressed(mask):
+    runs = np.diff(np.flatnonzero(np.diff(mask.T.ravel(), prepend=0, append=2)), prepend=0)
+    return {"size": list(mask.shape), "counts": runs.tolist()}
+
+
+MASKS = {
+    "blob": lambda y, x: (y - 20) ** 2 + (x - 40) ** 2 < 200,
+    "empty": lambda y, x: np.zeros_like(y, bool),
+    "full": lambda y, x: np.ones_like(y, bool),
+    "first pixel": lambda y, x: (y == 0) & (x == 0),
+    "last pixel": lambda y, x: (y == HEIGHT - 1) & (x == WIDTH - 1),
+    "stripes": lambda y, x: (x % 7 < 3) & (y % 5 > 1),
+}
+
+
+@pytest.mark.parametrize("shape", MASKS)
+def test_run_lengths_are_decoded_as_pycocotools_does(shape):
+    mask = MASKS[shape](*np.mgrid[:HEIGHT, :WIDTH]).astype(np.uint8)
+    packed = reference.encode(np.asfortranarray(mask))
+    text = {**packed, "counts": packed["counts"].decode()}
+    (own,) = encode_masks(mask[None].astype(bool))
+    assert own == text
+    for form in (text, uncompressed(mask)):
+        checked, problem = check_segmentation(form, HEIGHT, WIDTH)
+        assert problem is None
+        np.testing.assert_array_equal(decode_segmentation(checked, HEIGHT, WIDTH), mask)
+
+
+def test_polygons_are_decoded_as_pycocotools_does():
+    polygons = [SQUARE, [40.5, 3.25, 80.75, 20, 50, 55.5], [1, 2, 3, 4]]
+    checked, problem = check_segmentation(copy.deepcopy(polygons), HEIGHT, WIDTH)
+    assert problem is None
+    rle = reference.merge(reference.frPyObjects(polygons[:2], HEIGHT, WIDTH))
+    np.testing.assert_array_equal(decode_segmentation(checked, HEIGHT, WIDTH), reference.decode(rle))
+
+
+def test_no_masks_are_no_run_lengths():
+    assert encode_masks(np.zeros((0, 5, 7), bool)) == []
+
+
+def test_every_damage_to_a_packed_string_is_seen_or_harmless():
+    mask = MASKS["blob"](*np.mgrid[:HEIGHT, :WIDTH])
+    (rle,) = encode_masks(mask[None])
+    for place in range(len(rle["counts"])):
+        for character in "0o~/P":
+            counts = rle["counts"][:place] + character + rle["counts"][place + 1 :]
+            checked, problem = check_segmentation({**rle, "counts": counts}, HEIGHT, WIDTH)
+            if problem is None:
+                assert decode_segmentation(checked, HEIGHT, WIDTH).shape == mask.shape

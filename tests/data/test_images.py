@@ -1,0 +1,246 @@
+"""Finding labelled images in folders and archives, and decoding what is there."""
+
+import io
+import os
+import pickle
+import re
+import tarfile
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from soft_vit.data import archives as storage
+from soft_vit.data.images import BadImage, decode_image, find_images, read_image
+
+
+def encode(array: np.ndarray, kind: str = "PNG", **kwargs) -> bytes:
+    stream = io.BytesIO()
+    Image.fromarray(array).save(stream, kind, **kwargs)
+    return stream.getvalue()
+
+
+def picture(value: int, size: tuple[int, int] = (5, 7)) -> bytes:
+    return encode(np.full((*size, 3), value, np.uint8))
+
+
+def make_tree(root: Path, split: str = "train", classes: tuple[str, ...] = ("b", "a"), each: int = 2) -> Path:
+    for label, name in enumerate(sorted(classes)):
+        folder = root / split / name
+        folder.mkdir(parents=True)
+        for i in range(each):
+            (folder / f"{i} {name}.png").write_bytes(picture(10 * label + i))
+    return root
+
+
+def pack(root: Path, split: str, kind: str, top: str = "") -> None:
+    """Put a folder of a split into an archive of its name."""
+    folder = root / split
+    files = sorted(folder.rglob("*"))
+    if kind == "tar":
+        with tarfile.open(root / f"{split}.tar", "w") as archive:
+            for path in files:
+                archive.add(path, f"{top}{path.relative_to(folder)}", recursive=False)
+    else:
+        with zipfile.ZipFile(root / f"{split}.zip", "w") as archive:
+            for path in files:
+                archive.write(path, f"{top}{path.relative_to(folder)}")
+    folder.rename(root / "unpacked")
+
+
+def contents(images) -> list[tuple[int, int]]:
+    """The grey value of each image and its label."""
+    return [(np.asarray(images.load(entry))[0, 0, 0].item(), label) for entry, label in images.samples]
+
+
+EXPECTED = [(0, 0), (1, 0), (10, 1), (11, 1)]
+
+
+@pytest.mark.parametrize("top", ["", "./", "train/"])
+@pytest.mark.parametrize("kind", ["folder", "tar", "zip"])
+def test_the_same_from_a_folder_and_from_archives(tmp_path, kind, top):
+    root = make_tree(tmp_path)
+    (root / "train" / "a" / "._0 a.png").write_bytes(b"what an operating system puts there")
+    (root / "train" / "a" / "notes.txt").write_text("no image")
+    if kind != "folder":
+        pack(root, "train", kind, top)
+    for _ in range(2):
+        images = find_images(root, "train")
+        assert images.classes == ["a", "b"]
+        assert contents(images) == EXPECTED
+        # As it reaches a worker that was not forked.
+        copy = pickle.loads(pickle.dumps(images))
+        assert contents(copy) == EXPECTED
+
+
+def test_an_index_of_an_archive_that_has_changed_is_not_used(tmp_path):
+    root = make_tree(tmp_path)
+    pack(root, "train", "tar")
+    assert len(find_images(root, "train").samples) == 4
+    assert (root / "train.tar.index.json").is_file()
+    (root / "train.tar").unlink()
+    make_tree(root, classes=("c",), each=3)
+    (root / "unpacked").rename(root / "before")
+    pack(root, "train", "tar")
+    assert find_images(root, "train").classes == ["c"]
+
+
+def test_reading_an_archive_from_forked_processes(tmp_path):
+    root = make_tree(tmp_path)
+    pack(root, "train", "zip")
+    images = find_images(root, "train")
+    assert contents(images) == EXPECTED
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if contents(images) == EXPECTED and images.storage._open[0] == os.getpid() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert contents(images) == EXPECTED
+
+
+@pytest.mark.parametrize(("kind", "top"), [("folder", ""), ("tar", "train/"), ("zip", "")])
+def test_classes_of_the_training_split_number_the_others(tmp_path, kind, top):
+    make_tree(tmp_path, "train", ("a", "b", "c"))
+    make_tree(tmp_path, "val", ("a", "c"))
+    if kind != "folder":
+        pack(tmp_path, "train", kind, top)
+    images = find_images(tmp_path, "val")
+    assert images.classes == ["a", "b", "c"]
+    assert [label for _, label in images.samples] == [0, 0, 2, 2]
+
+
+def test_folders_that_are_numbers(tmp_path):
+    names = tuple(str(i) for i in range(12))
+    make_tree(tmp_path, "v2", names, each=1)
+    assert find_images(tmp_path, "v2").classes == list(names)
+    labels = [label for _, label in find_images(tmp_path, "v2", classes=[f"n{i:02}" for i in range(12)]).samples]
+    assert sorted(labels) == list(range(12))
+    assert find_images(tmp_path / "v2", "").classes == list(names)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["0 a.png 0", "1 a.png 0", "0 b.png 1", "1 b.png 1"],
+        ["1 b.png b", "0 b.png b", "1 a.png a", "0 a.png a", "other.png a"],
+        ["a", "b", "a", "b"],
+        ["0", "1", "0", "1"],
+    ],
+)
+def test_a_flat_folder_with_a_list(tmp_path, lines):
+    make_tree(tmp_path, "train")
+    (tmp_path / "val").mkdir()
+    for path in (tmp_path / "train").rglob("*.png"):
+        (tmp_path / "val" / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "val.txt").write_text("\n".join(lines) + "\n\n")
+    images = find_images(tmp_path, "val")
+    assert images.classes == ["a", "b"]
+    assert {(value, label) for value, label in contents(images)} == set(EXPECTED)
+
+
+def flat(root: Path, text: str | None, name: str = "val.txt") -> Path:
+    make_tree(root, "train")
+    (root / "val").mkdir()
+    (root / "val" / "x.png").write_bytes(picture(1))
+    if text is not None:
+        (root / name).write_text(text)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("make", "split", "error", "message"),
+    [
+        (lambda root: root / "none", "train", FileNotFoundError, "There is no folder"),
+        (lambda root: make_tree(root), "test", FileNotFoundError, "no folder test, no test.tar and no test.zip"),
+        (lambda root: (root / "train" / "a").mkdir(parents=True), "train", ValueError, "holds no images"),
+        (
+            lambda root: (make_tree(root) / "train" / "empty").mkdir(),
+            "train",
+            ValueError,
+            "1 classes of .* have no images, such as empty",
+        ),
+        (
+            lambda root: (make_tree(root) / "train" / "x.png").write_bytes(picture(1)),
+            "train",
+            ValueError,
+            "x.png beside the folders",
+        ),
+        (lambda root: (make_tree(root), make_tree(root, "val", ("a", "z"))), "val", ValueError, "'z', a folder of"),
+        (lambda root: flat(root, None), "val", FileNotFoundError, "no list of labels"),
+        (lambda root: flat(root, "y.png a\n"), "val", ValueError, "names no class for 1 images, such as x.png"),
+        (lambda root: flat(root, "a\nb\n"), "val", ValueError, "2 labels for 1 images"),
+        (lambda root: flat(root, "x.png 7\n"), "val", ValueError, "'7', a label in"),
+        (lambda root: (root / "train.tar").write_bytes(b"no archive" * 99), "train", ValueError, "is no plain TAR"),
+        (lambda root: (root / "train.zip").write_bytes(b"no archive" * 99), "train", ValueError, "is no ZIP"),
+    ],
+)
+def test_mistakes_get_one_sentence(tmp_path, make, split, error, message):
+    made = make(tmp_path)
+    root = made if isinstance(made, Path) else tmp_path
+    with pytest.raises(error, match=message) as caught:
+        find_images(root if root.name == "none" else tmp_path, split)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_development_kit_is_told_apart(tmp_path):
+    flat(tmp_path, "1\n", "ILSVRC2012_validation_ground_truth.txt")
+    with pytest.raises(ValueError, match="development kit"):
+        find_images(tmp_path, "val", label_file="ILSVRC2012_validation_ground_truth.txt")
+
+
+GREY16 = np.array([[0, 256, 65535]], np.uint16)
+
+
+@pytest.mark.parametrize(
+    ("data", "pixels"),
+    [
+        (encode(GREY16), [0, 1, 255]),
+        (encode(np.array([[3, 4, 5]], np.uint8)), [3, 4, 5]),
+        (encode(np.array([[[9, 9], [8, 0], [7, 255]]], np.uint8)), [9, 8, 7]),
+    ],
+    ids=["16 bits", "grey", "grey and alpha"],
+)
+def test_values_survive_the_conversion(data, pixels):
+    image = decode_image(data)
+    assert image.mode == "RGB"
+    assert np.asarray(image)[0, :, 1].tolist() == pixels
+
+
+def test_orientation_is_left_alone():
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    assert decode_image(encode(np.zeros((4, 6, 3), np.uint8), "JPEG", exif=exif)).size == (6, 4)
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff\xd8\xff", b"GIF89a", b"\x00" * 1000], ids=repr)
+def test_what_is_no_image(data):
+    with pytest.raises(BadImage) as caught:
+        decode_image(data)
+    # Nothing of this process, such as an address.
+    assert "0x" not in str(caught.value)
+
+
+def test_a_file_too_large_and_one_that_would_block(tmp_path, monkeypatch):
+    root = make_tree(tmp_path)
+    os.mkfifo(root / "train" / "a" / "pipe.png")
+    images = find_images(root, "train")
+    pipe = next(entry for entry, _ in images.samples if entry.name.endswith("pipe.png"))
+    with pytest.raises(BadImage, match="not a regular file"):
+        images.load(pipe)
+    monkeypatch.setattr(storage, "MAX_FILE_BYTES", 10)
+    with pytest.raises(BadImage, match="more than the 10"):
+        images.load(images.samples[0][0])
+
+
+def test_reading_one_file(tmp_path):
+    (tmp_path / "photo.png").write_bytes(picture(7))
+    (tmp_path / "notes.png").write_text("no image")
+    assert np.asarray(read_image(tmp_path / "photo.png")).tolist() == np.full((5, 7, 3), 7).tolist()
+    for name, error, message in [
+        ("notes.png", BadImage, "notes.png cannot be read as an image (no image of a known format)"),
+        ("none.png", FileNotFoundError, "none.png"),
+        ("", FileNotFoundError, str(tmp_path)),
+    ]:
+        with pytest.raises(error, match=re.escape(message)):
+            read_image(tmp_path / name)

@@ -1,0 +1,135 @@
+import io
+import json
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from soft_vit.data import CLASSES
+from soft_vit.data.shape_scenes import draw_scene
+from soft_vit.data.shape_trees import CATEGORY_IDS, TASKS, make_tree
+from soft_vit.data.shapes import SPLITS
+
+
+@pytest.fixture(scope="module")
+def coco_tree(tmp_path_factory):
+    root = tmp_path_factory.mktemp("trees") / "coco"
+    counts = make_tree(root, "coco", train=30, val=12, size=(80, 112), seed=2)
+    return root, counts
+
+
+def as_jpeg(image: np.ndarray) -> np.ndarray:
+    file = io.BytesIO()
+    Image.fromarray(image).save(file, "jpeg", quality=95)
+    return np.asarray(Image.open(file))
+
+
+def test_coco_tree_reads_as_coco(coco_tree):
+    from pycocotools.coco import COCO
+
+    root, counts = coco_tree
+    seen = {"images": 0, "annotations": 0, "crowds": 0, "images without annotations": 0}
+    kinds = set()
+    for split, length in (("train", 30), ("val", 12)):
+        coco = COCO(str(root / "annotations" / f"instances_{split}2017.json"))
+        assert tuple(coco.getCatIds()) == CATEGORY_IDS
+        assert [category["name"] for category in coco.loadCats(CATEGORY_IDS)] == list(CLASSES)
+        assert len(coco.imgs) == length
+        for position, image in enumerate(coco.dataset["images"]):
+            scene = draw_scene(2, SPLITS[split] + position, (80, 112))
+            with Image.open(root / f"{split}2017" / image["file_name"]) as opened:
+                assert opened.size == (112, 80)
+                assert (np.asarray(opened) == as_jpeg(scene.image)).all()
+            annotations = coco.loadAnns(coco.getAnnIds(image["id"]))
+            assert len(annotations) == len(scene.instances)
+            for annotation, instance in zip(annotations, scene.instances, strict=True):
+                assert annotation["category_id"] == CATEGORY_IDS[instance.label]
+                mask = coco.annToMask(annotation).astype(bool)
+                kinds.add(type(annotation["segmentation"]).__name__ + str(annotation["iscrowd"]))
+                if isinstance(annotation["segmentation"], dict):
+                    assert (mask == instance.mask).all()
+                else:
+                    # pycocotools rounds outlines to whole pixels.
+                    assert (mask & instance.mask).sum() > 0.75 * (mask | instance.mask).sum()
+                x, y, w, h = annotation["bbox"]
+                rows, columns = np.nonzero(instance.mask)
+                assert (x, y, x + w, y + h) == (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)
+                assert annotation["area"] == instance.mask.sum()
+                seen["crowds"] += annotation["iscrowd"]
+            seen["annotations"] += len(annotations)
+            seen["images without annotations"] += not annotations
+        seen["images"] += length
+    assert seen == counts
+    assert kinds == {"list0", "dict0", "dict1"}
+
+
+def test_ade_tree(tmp_path):
+    counts = make_tree(tmp_path / "ade", "ade", train=4, val=2, size=64)
+    assert counts == {"images": 6, "classes": 11}
+    assert (tmp_path / "ade" / "classes.txt").read_text().split() == ["background", *CLASSES]
+    for split, name, length in (("train", "training", 4), ("val", "validation", 2)):
+        images = sorted((tmp_path / "ade" / "images" / name).iterdir())
+        labels = sorted((tmp_path / "ade" / "annotations" / name).iterdir())
+        assert [path.stem for path in images] == [path.stem for path in labels]
+        assert len(labels) == length
+        for position, path in enumerate(labels):
+            with Image.open(path) as opened:
+                assert opened.mode == "L"
+                assert (np.asarray(opened) == draw_scene(0, SPLITS[split] + position, 64).label_map).all()
+
+
+def test_imagefolder_tree_reads_as_one(tmp_path):
+    from soft_vit.data.images import find_images
+
+    counts = make_tree(tmp_path / "folders", "imagefolder", train=20, val=10, size=32)
+    assert counts == {"images": 30, "classes": 10}
+    for split, length in (("train", 20), ("val", 10)):
+        found = find_images(tmp_path / "folders", split)
+        assert sorted(found.classes) == sorted(CLASSES)
+        assert len(found.samples) == length
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_failure_leaves_nothing_behind(task, tmp_path, monkeypatch):
+    saves = iter(range(100))
+
+    def save(*args, **kwargs):
+        if next(saves) == 3:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Image.Image, "save", save)
+    with pytest.raises(OSError, match="No space"):
+        make_tree(tmp_path / "tree", task, train=3, val=3, size=32)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (dict(task="voc"), "coco, ade, imagefolder"),
+        (dict(task="coco", train=0), "train is 0"),
+        (dict(task="coco", size=7), "size is 7"),
+        (dict(task="ade", seed=-1), "seed is -1"),
+    ],
+)
+def test_bad_arguments(arguments, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        make_tree(tmp_path / "tree", **arguments)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_with_files_is_left_alone(tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(ValueError, match="not an empty folder"):
+        make_tree(tmp_path, "coco")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+    (tmp_path / "empty").mkdir()
+    make_tree(tmp_path / "empty", "ade", train=1, val=1, size=32)
+    assert (tmp_path / "empty" / "classes.txt").is_file()
+
+
+def test_annotation_ids_are_unique(coco_tree):
+    for path in (coco_tree[0] / "annotations").iterdir():
+        ids = [annotation["id"] for annotation in json.loads(path.read_text())["annotations"]]
+        assert all(b - a == 1 for a, b in pairwise(ids))

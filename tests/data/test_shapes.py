@@ -1,0 +1,114 @@
+"""The generated shapes: one image per (seed, index), everywhere."""
+
+import itertools
+import subprocess
+import sys
+import zlib
+
+import numpy as np
+import pytest
+
+from soft_vit.data import SPLITS, ShapeImages, draw_shape
+
+LAST = 2**64 - 1
+# Checksums of image and mask: another machine, process or NumPy has to draw the same bytes.
+PINNED = [
+    (0, 0, 64, 2566816703, 2518874134),
+    (0, 7, 64, 2615490375, 3921479108),
+    (3, 123456789012, (97, 203), 2694572349, 2187705039),
+    (LAST, LAST, 32, 1344778195, 3809060238),
+]
+
+
+def checksums(seed, index, size):
+    sample = draw_shape(seed, index, size)
+    return zlib.crc32(sample.image.tobytes()), zlib.crc32(sample.mask.tobytes())
+
+
+@pytest.mark.parametrize(("seed", "index", "size", "image", "mask"), PINNED)
+def test_pinned(seed, index, size, image, mask):
+    assert checksums(seed, index, size) == (image, mask)
+
+
+def test_another_process_draws_the_same_without_mmengine():
+    code = (
+        "import sys, zlib; from soft_vit.data import draw_shape\n"
+        "for i in reversed(range(20)): print(zlib.crc32(draw_shape(5, i, 48).image.tobytes()))\n"
+        "assert not {'mmengine', 'mmpretrain', 'mmcv'} & set(sys.modules)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert [int(line) for line in run.stdout.split()] == [checksums(5, i, 48)[0] for i in reversed(range(20))]
+
+
+@pytest.mark.parametrize("size", [16, 33, 64, (32, 100), (101, 40)])
+def test_sample_is_consistent(size):
+    height, width = (size, size) if isinstance(size, int) else size
+    for index in range(40):
+        sample = draw_shape(2, index, size)
+        assert sample.image.shape == (height, width, 3)
+        assert sample.image.dtype == np.uint8
+        assert sample.mask.shape == (height, width)
+        assert sample.mask.dtype == bool
+        assert sample.label == index % 10
+        rows, columns = np.nonzero(sample.mask)
+        tight = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
+        assert sample.box.tolist() == tight
+        assert 0.01 < sample.mask.mean() < 0.7
+
+
+def test_same_scene_at_every_size():
+    for index in range(10):
+        small, large = draw_shape(1, index, 64), draw_shape(1, index, 128)
+        shrunk = large.mask.reshape(64, 2, 64, 2).mean(axis=(1, 3)) >= 0.5
+        assert (shrunk & small.mask).sum() > 0.9 * (shrunk | small.mask).sum()
+        pooled = large.image.reshape(64, 2, 64, 2, 3).mean(axis=(1, 3))
+        assert np.abs(pooled - small.image).mean() < 10
+
+
+def test_splits_share_no_image():
+    seen = {}
+    for split in SPLITS:
+        for seed in (0, 1):
+            for sample in map(ShapeImages(200, split, seed, 32).__getitem__, range(200)):
+                assert seen.setdefault(sample.image.tobytes(), (split, seed)) == (split, seed)
+    assert len(seen) == 200 * 3 * 2
+
+
+def test_split_ranges_do_not_meet():
+    starts = sorted(SPLITS.values())
+    with pytest.raises(ValueError, match=r"2\*\*32"):
+        ShapeImages(2**32 + 1)
+    assert all(b - a >= 2**32 for a, b in itertools.pairwise(starts))
+
+
+def test_neighbouring_seeds_and_indices_differ():
+    # Pairs that a naive mixing of seed and index would confuse.
+    pairs = [(0, 1), (1, 0), (0, 2**32), (2**32, 0), (1, 2**32), (2**32, 1)]
+    assert len({draw_shape(seed, index, 32).image.tobytes() for seed, index in pairs}) == len(pairs)
+
+
+def test_sequence():
+    images = ShapeImages(30, "test", seed=4, size=(32, 48))
+    assert len(images) == 30
+    assert [images.label(i) for i in range(30)] == [sample.label for sample in images]
+    assert np.bincount([images.label(i) for i in range(30)]).tolist() == [3] * 10
+    assert (images[-1].image == images[29].image).all()
+    with pytest.raises(IndexError, match="30"):
+        images[30]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: draw_shape(-1, 0), "seed is -1"),
+        (lambda: draw_shape(0, 2**64), "index is 18446744073709551616"),
+        (lambda: draw_shape(0, 0, 15), "size is 15"),
+        (lambda: draw_shape(0, 0, (64, 8)), r"size is \(64, 8\)"),
+        (lambda: ShapeImages(10, "validation"), "split is 'validation'"),
+        (lambda: ShapeImages(0), "length is 0"),
+        (lambda: ShapeImages(10, size=4), "size is 4"),
+    ],
+)
+def test_bad_arguments(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

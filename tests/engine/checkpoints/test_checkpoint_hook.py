@@ -1,0 +1,109 @@
+"""Which checkpoints are written, kept and found."""
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from soft_vit.engine import SafeCheckpointHook, UserError
+from soft_vit.engine.checkpoints.checkpoint_hook import find_newest_checkpoint
+
+
+@pytest.mark.parametrize("keep", [0, 1])
+def test_keeping_too_few_is_refused(keep):
+    with pytest.raises(ValueError, match=f"max_keep_ckpts is {keep}"):
+        SafeCheckpointHook(interval=1, max_keep_ckpts=keep)
+
+
+@pytest.mark.parametrize("keep", [-1, 2, 5])
+def test_writing_is_atomic(keep):
+    hook = SafeCheckpointHook(interval=1, max_keep_ckpts=keep)
+    assert hook.backend_args == {"backend": "soft_vit.atomic"}
+    assert hook.max_keep_ckpts == keep
+
+
+def test_a_best_that_is_not_measured():
+    hook = SafeCheckpointHook(save_best=["accuracy/top1", "ema/accuracy/top1"], rule="greater")
+    with pytest.raises(
+        UserError, match="save_best is 'ema/accuracy/top1', and the validation gives accuracy/top1, loss"
+    ):
+        hook.after_val_epoch(SimpleNamespace(), {"accuracy/top1": 1.0, "loss": 2.0})
+
+
+def write(path: Path) -> None:
+    """A checkpoint of the iteration in its name, where an epoch has 100."""
+    kind, number = re.search(r"(epoch|iter)_(\w+)\.pth", path.name).groups()
+    iteration = int(number) * (100 if kind == "epoch" else 1) if number.isdigit() else 0
+    torch.save({"meta": {"iter": iteration}, "state_dict": {"w": torch.arange(1000.0)}}, path)
+
+
+@pytest.mark.parametrize(
+    ("files", "note", "newest"),
+    [
+        ([], None, None),
+        (["epoch_2.pth", "epoch_10.pth"], None, "epoch_10.pth"),
+        (["iter_500.pth", "iter_1000.pth"], None, "iter_1000.pth"),
+        (["epoch_1.pth", "stopped_iter_150.pth", "epoch_2.pth"], None, "epoch_2.pth"),
+        (["epoch_1.pth", "stopped_iter_150.pth"], None, "stopped_iter_150.pth"),
+        # A second, shorter run in the same folder.
+        (["epoch_3.pth", "epoch_10.pth"], "/moved/elsewhere/epoch_3.pth", "epoch_3.pth"),
+        # Damaged or outdated notes.
+        (["epoch_3.pth"], "", "epoch_3.pth"),
+        (["epoch_3.pth"], "/gone/epoch_9.pth", "epoch_3.pth"),
+        # Others' files.
+        (["best_top1_epoch_3.pth", "epoch_x.pth"], None, None),
+    ],
+)
+def test_find_newest(tmp_path, files, note, newest):
+    for name in files:
+        write(tmp_path / name)
+    if note is not None:
+        (tmp_path / "last_checkpoint").write_text(note)
+    found = find_newest_checkpoint(tmp_path)
+    assert (found and found.name) == newest
+
+
+def test_checkpoints_of_another_folder(tmp_path):
+    """The hook's out_dir has a folder of the name of the work_dir."""
+    work_dir, out_dir = tmp_path / "run", tmp_path / "out" / "run"
+    for folder in (work_dir, out_dir):
+        folder.mkdir(parents=True)
+    for number in (1, 2):
+        write(out_dir / f"epoch_{number}.pth")
+    (work_dir / "last_checkpoint").write_text(str(out_dir / "epoch_2.pth"))
+    assert find_newest_checkpoint(work_dir) == out_dir / "epoch_2.pth"
+    (out_dir / "epoch_2.pth").write_bytes(b"")
+    assert find_newest_checkpoint(work_dir) == out_dir / "epoch_1.pth"
+
+
+def cut(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+def garble(content: bytes) -> bytes:
+    """Change one number in a tensor: the file can be loaded, and says nothing."""
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [cut, garble, lambda content: b"", lambda content: b"\0" * len(content)],
+    ids=["cut", "bit", "empty", "zero"],
+)
+@pytest.mark.parametrize("noted", [True, False])
+def test_damaged_one_is_passed_over(tmp_path, capsys, damage, noted):
+    for name in ("epoch_1.pth", "epoch_2.pth", "epoch_3.pth"):
+        write(tmp_path / name)
+    (tmp_path / "epoch_3.pth").write_bytes(damage((tmp_path / "epoch_3.pth").read_bytes()))
+    if noted:
+        (tmp_path / "last_checkpoint").write_text(str(tmp_path / "epoch_3.pth"))
+    assert find_newest_checkpoint(tmp_path) == tmp_path / "epoch_2.pth"
+    printed = capsys.readouterr().out
+    assert printed.count("\n") == 1
+    assert f"{tmp_path / 'epoch_3.pth'} is damaged" in printed
+    (tmp_path / "epoch_1.pth").write_bytes(b"")
+    (tmp_path / "epoch_2.pth").write_bytes(b"PK")
+    assert find_newest_checkpoint(tmp_path) is None

@@ -1,0 +1,196 @@
+"""No checkpoint runs code; every honest one loads."""
+
+import io
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import timm
+import torch
+from mmengine.logging import HistoryBuffer
+from mmengine.optim import OneCycleLR
+from mmengine.runner import CheckpointLoader, load_checkpoint
+from safetensors.torch import save_file
+
+from soft_vit.engine import UserError, evaluate, train
+from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
+
+DEMO = Path(__file__).parents[3] / "configs" / "demo" / "soft_pico_shapes.py"
+TINY = {
+    "model.depths": [1, 1, 1, 1],
+    "train_dataloader.dataset.length": 4,
+    "train_dataloader.dataset.size": 32,
+    "train_dataloader.batch_size": 4,
+    "train_cfg.max_epochs": 1,
+}
+
+
+class Call:
+    """Pickles as a call of a function."""
+
+    def __init__(self, function, *arguments):
+        self.reduced = function, arguments
+
+    def __reduce__(self):
+        return self.reduced
+
+
+def attacks(target: Path) -> dict[str, object]:
+    return {
+        "mkdir": Call(os.mkdir, str(target)),
+        "eval": Call(eval, f"__import__('os').mkdir({str(target)!r})"),
+        "getattr of a class": Call(getattr, HistoryBuffer, "__init__"),
+        "getattr of a schedule": Call(getattr, OneCycleLR, "build_iter_from_epoch"),
+        "getattr of a function": Call(getattr, os.mkdir, "__self__"),
+        "getattr of builtins": Call(getattr, Call(getattr, HistoryBuffer, "mean"), "__globals__"),
+    }
+
+
+@pytest.mark.parametrize("name", attacks(Path("x")))
+@pytest.mark.parametrize("legacy", [False, True], ids=["zip", "legacy"])
+def test_crafted_file_is_refused_and_not_run(tmp_path, name, legacy):
+    target, file = tmp_path / "owned", tmp_path / "crafted.pth"
+    torch.save({"state_dict": attacks(target)[name]}, file, _use_new_zipfile_serialization=not legacy)
+    with pytest.raises(ValueError, match="not a checkpoint that can be read safely") as caught:
+        load_checkpoint_file(file)
+    assert not target.exists()
+    assert "\n" not in str(caught.value)
+    with pytest.raises(UserError, match="not a checkpoint that can be read safely"):
+        load_checkpoint(torch.nn.Linear(1, 1), str(file))
+    assert not target.exists()
+
+
+def train_tiny(work_dir: Path, resume: str | None = None, **options: object) -> None:
+    options = {**TINY, **{name.replace("__", "."): value for name, value in options.items()}}
+    train(DEMO, work_dir=work_dir, resume=resume, validate=False, options=options)
+
+
+# Every way in which the path of a file gets into a run or a model.
+READERS = {
+    "resume": lambda file, folder: train_tiny(folder, resume=file),
+    "load_from": lambda file, folder: train_tiny(folder, load_from=file),
+    "init_cfg": lambda file, folder: train_tiny(folder, model__init_cfg={"type": "Pretrained", "checkpoint": file}),
+    "overlay": lambda file, folder: train_tiny(
+        folder, model__pretrained=True, model__pretrained_cfg_overlay={"file": file}
+    ),
+    "checkpoint_path": lambda file, folder: train_tiny(folder, model__checkpoint_path=file),
+    "teacher": lambda file, folder: train_tiny(
+        folder, model__type="DistillClassifier", model__teacher={"model_name": "soft_pico", "checkpoint": file}
+    ),
+    "test": lambda file, folder: evaluate(DEMO, file, work_dir=folder),
+    "weights of a test": lambda file, folder: evaluate(DEMO, "soft_pico", weights=file, work_dir=folder),
+    "overlay of timm": lambda file, folder: timm.create_model(
+        "soft_pico", pretrained=True, pretrained_cfg_overlay={"file": file}
+    ),
+    # These timm reads itself.
+    "timm: file": lambda file, folder: timm.create_model("soft_pico", checkpoint_path=file),
+    "timm: overlay": lambda file, folder: timm.create_model(
+        "pvt_v2_b0", pretrained=True, pretrained_cfg_overlay={"file": file}
+    ),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("key", ["state_dict", "message_hub"])
+def test_no_reader_runs_a_crafted_file(tmp_path, reader, key):
+    target, file = tmp_path / "owned", tmp_path / "crafted.pth"
+    torch.save({"state_dict": {}, key: attacks(target)["mkdir"]}, file)
+    with pytest.raises((ValueError, RuntimeError, pickle.UnpicklingError)) as caught:
+        READERS[reader](str(file), tmp_path / "run")
+    assert not target.exists()
+    assert "checkpoint" in str(caught.value)
+    assert isinstance(caught.value, ValueError) or reader.startswith("timm:")
+
+
+@pytest.mark.parametrize("strategy", ["cos", "linear"])
+def test_schedule_that_keeps_its_curve(tmp_path, strategy):
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    state = OneCycleLR(optimizer, eta_max=1.0, total_steps=5, anneal_strategy=strategy).state_dict()
+    torch.save({"param_schedulers": [state]}, tmp_path / "epoch_1.pth")
+    assert load_checkpoint_file(tmp_path / "epoch_1.pth")["param_schedulers"] == [state]
+
+
+def test_newest_checkpoint_that_is_crafted_is_passed_over(tmp_path, capsys):
+    target = tmp_path / "owned"
+    torch.save({"state_dict": attacks(target)["mkdir"]}, tmp_path / "epoch_1.pth")
+    (tmp_path / "last_checkpoint").write_text("epoch_1.pth")
+    train_tiny(tmp_path, resume="auto")
+    assert not target.exists()
+    assert "it asks for posix.mkdir, which could run code" in capsys.readouterr().out
+
+
+def test_a_config_inside_a_checkpoint_is_not_run(tmp_path):
+    train_tiny(tmp_path)
+    checkpoint = load_checkpoint_file(tmp_path / "epoch_1.pth")
+    checkpoint["meta"]["config"] = f"import os\nos.mkdir({str(tmp_path / 'owned')!r})\n"
+    torch.save(checkpoint, tmp_path / "crafted.pth")
+    train_tiny(tmp_path, resume=str(tmp_path / "crafted.pth"))
+    assert not (tmp_path / "owned").exists()
+
+
+def test_plain_pickle_is_refused(tmp_path):
+    target, file = tmp_path / "owned", tmp_path / "plain.pth"
+    file.write_bytes(pickle.dumps(Call(os.mkdir, str(target)), protocol=2))
+    with pytest.raises(ValueError, match="not a checkpoint that can be read safely"):
+        load_checkpoint_file(file)
+    assert not target.exists()
+
+
+def test_everything_that_mmengine_writes(tmp_path):
+    history = HistoryBuffer([1.0, 3.0], [1, 1])
+    checkpoint = {
+        "state_dict": {"w": torch.arange(3.0)},
+        "message_hub": {"log_scalars": {"loss": history}, "runtime_info": {"score": np.float32(2), "n": np.int64(3)}},
+        "meta": {"epoch": 1, "seed": None, "dataset_meta": {"classes": ("a",)}, "list": np.array([True, False])},
+    }
+    file = tmp_path / "honest.pth"
+    torch.save(checkpoint, file)
+    loaded = CheckpointLoader.load_checkpoint(str(file))
+    assert loaded["message_hub"]["log_scalars"]["loss"].mean() == 2
+    assert loaded["message_hub"]["log_scalars"]["loss"].statistics("max") == 3
+    assert loaded["message_hub"]["runtime_info"] == checkpoint["message_hub"]["runtime_info"]
+    assert loaded["meta"]["list"].tolist() == [True, False]
+    torch.testing.assert_close(loaded["state_dict"], checkpoint["state_dict"])
+
+
+def test_safetensors(tmp_path):
+    save_file({"w": torch.ones(2)}, tmp_path / "a.safetensors")
+    torch.testing.assert_close(load_checkpoint_file(tmp_path / "a.safetensors"), {"state_dict": {"w": torch.ones(2)}})
+
+
+def saved(value) -> bytes:
+    stream = io.BytesIO()
+    torch.save(value, stream)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "suffix", "message"),
+    [
+        (b"", ".pth", "not a checkpoint that can be read safely"),
+        (b"not a checkpoint", ".pth", "not a checkpoint that can be read safely"),
+        (saved({"w": torch.ones(100)})[:-300], ".pth", "not a checkpoint that can be read safely"),
+        (saved([1, 2]), ".pth", "holds a list"),
+        (b"junk", ".safetensors", "not a checkpoint that can be read safely"),
+    ],
+    ids=["empty", "text", "cut off", "list", "safetensors"],
+)
+def test_what_is_no_checkpoint(tmp_path, content, suffix, message):
+    file = tmp_path / f"x{suffix}"
+    file.write_bytes(content)
+    with pytest.raises(UserError, match=message) as caught:
+        load_checkpoint_file(file)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match="There is no checkpoint"):
+        CheckpointLoader.load_checkpoint(str(tmp_path / "none.pth"))
+
+
+@pytest.mark.parametrize("address", ["torchvision://resnet18", "s3://b/k.pth", "openmmlab://x", "mmcls://x"])
+def test_sources_with_their_own_readers_are_refused(address):
+    with pytest.raises(UserError, match="download the file"):
+        CheckpointLoader.load_checkpoint(address)

@@ -1,0 +1,194 @@
+"""Images on disk through a loader with workers: odd files load, bad ones are skipped, counted and named."""
+
+import io
+import struct
+import zlib
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from mmengine.dataset import ClassBalancedDataset, ConcatDataset, RepeatDataset, default_collate
+from PIL import Image
+from torch.utils.data import DataLoader
+
+from soft_vit.engine.data.bad_images import BadImagesHook
+from soft_vit.engine.data.image_dataset import ImageTree
+from soft_vit.engine.errors import UserError
+
+PIPELINE = [{"type": "TimmEvalCrop", "img_size": 32}, {"type": "mmpretrain.PackInputs", "meta_keys": ("img_path",)}]
+
+
+def noise(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+
+
+def encoded(image: Image.Image, kind: str, **kwargs) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, kind, **kwargs)
+    return stream.getvalue()
+
+
+PHOTO = Image.fromarray(noise(40, 52, 3))
+JPEG, PNG = encoded(PHOTO, "JPEG"), encoded(PHOTO, "PNG")
+
+
+def png_header(width: int, height: int) -> bytes:
+    """A PNG of nothing but the claim of its size."""
+    chunk = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + chunk + struct.pack(">I", zlib.crc32(chunk))
+
+
+FRAMES = [Image.fromarray(noise(40, 52, 3)), Image.fromarray(255 - noise(40, 52, 3))]
+# Content by file name, and whether it is an image.
+ODD: dict[str, tuple[bytes, bool]] = {
+    "truncated.jpg": (JPEG[: len(JPEG) // 2], False),
+    "only_header.jpg": (JPEG[:20], False),
+    "truncated.png": (PNG[: len(PNG) // 2], False),
+    "flipped_bytes.png": (PNG[:60] + bytes(255 - value for value in PNG[60:200]) + PNG[200:], False),
+    "png_named.jpg": (PNG, True),
+    "jpeg_named.png": (JPEG, True),
+    "empty.jpg": (b"", False),
+    "zeros.jpg": (b"\0" * 5000, False),
+    "text.jpg": (b"<html>404 Not Found</html>", False),
+    "cmyk.jpg": (encoded(PHOTO.convert("CMYK"), "JPEG"), True),
+    "grey.jpg": (encoded(PHOTO.convert("L"), "JPEG"), True),
+    "sixteen_bits.png": (encoded(Image.fromarray(noise(40, 52).astype(np.uint16) * 257), "PNG"), True),
+    "palette.png": (encoded(PHOTO.convert("P"), "PNG", transparency=b"\0\1\2"), True),
+    "grey_alpha.png": (encoded(PHOTO.convert("LA"), "PNG"), True),
+    "alpha.png": (encoded(PHOTO.convert("RGBA"), "PNG"), True),
+    "one_bit.png": (encoded(PHOTO.convert("1"), "PNG"), True),
+    "animated.gif": (encoded(FRAMES[0], "GIF", save_all=True, append_images=FRAMES[1:]), True),
+    "animated.webp": (encoded(FRAMES[0], "WEBP", save_all=True, append_images=FRAMES[1:]), True),
+    "one_pixel.png": (encoded(PHOTO.crop((0, 0, 1, 1)), "PNG"), True),
+    "huge_header.png": (png_header(60000, 60000), False),
+    "large_header.png": (png_header(9000, 9000), False),
+    "float.tiff": (encoded(PHOTO.convert("F"), "TIFF"), True),
+    "multipage.tiff": (encoded(FRAMES[0], "TIFF", save_all=True, append_images=FRAMES[1:]), True),
+    "half.webp": (encoded(PHOTO, "WEBP")[:300], False),
+}
+BAD = {f"b/{name}" for name, (_, good) in ODD.items() if not good}
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory) -> Path:
+    """About a tenth of the files is odd: truncated, mislabelled, of another mode, no image at all."""
+    root = tmp_path_factory.mktemp("tree")
+    for label, name in enumerate("ab"):
+        folder = root / "train" / name
+        folder.mkdir(parents=True)
+        for i in range(5 * len(ODD)):
+            (folder / f"{i:03}.jpg").write_bytes(encoded(PHOTO.crop((0, 0, 30 + label, 40)), "JPEG"))
+    for name, (data, _) in ODD.items():
+        (root / "train" / "b" / name).write_bytes(data)
+    (root / "train" / "b" / "folder.jpg").mkdir()
+    return root
+
+
+def read_all(dataset: ImageTree, workers: int) -> list[str]:
+    timeout = 60 if workers else 0
+    loader = DataLoader(dataset, batch_size=16, num_workers=workers, collate_fn=default_collate, timeout=timeout)
+    names = []
+    for batch in loader:
+        assert batch["inputs"].shape[1:] == (3, 32, 32)
+        assert batch["inputs"].dtype == torch.uint8
+        names += [sample.img_path for sample in batch["data_samples"]]
+    return names
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_odd_files_load_and_bad_ones_are_replaced_and_counted(tree, workers):
+    dataset = ImageTree(str(tree), pipeline=PIPELINE)
+    names = read_all(dataset, workers)
+    assert len(names) == len(dataset) == 11 * len(ODD)
+    assert not set(names) & BAD
+    assert {f"b/{name}" for name, (_, good) in ODD.items() if good} <= set(names)
+    assert {dataset.why_bad(index).split(":")[0] for index in dataset.bad_images()} == BAD
+
+
+def test_a_test_keeps_its_number_of_images(tree):
+    dataset = ImageTree(str(tree), pipeline=PIPELINE, test_mode=True)
+    names = read_all(dataset, 2)
+    assert len(set(names)) == len(dataset)
+    assert len(dataset.bad_images()) == len(BAD)
+    index = dataset.bad_images()[0]
+    assert not dataset[index]["inputs"].any()
+    assert dataset[index]["data_samples"].gt_label.item() == 1
+
+
+class Log(list):
+    def warning(self, text: str) -> None:
+        self.append(text)
+
+
+@pytest.mark.parametrize(("max_share", "stops"), [(0.01, True), (0.2, False)])
+def test_bad_images_are_named_once_and_too_many_stop_the_run(tree, max_share, stops):
+    dataset, log = ImageTree(str(tree), pipeline=PIPELINE), Log()
+    read_all(dataset, 2)
+    runner = SimpleNamespace(train_dataloader=SimpleNamespace(dataset=dataset), logger=log, iter=99)
+    hook = BadImagesHook(max_share, interval=100)
+    for _ in range(2):
+        if stops:
+            with pytest.raises(UserError, match=f"{len(BAD)} of {len(dataset)} training images cannot be read"):
+                hook.after_train_iter(runner, 0)
+        else:
+            hook.after_train_iter(runner, 0)
+            hook.after_train_epoch(runner)
+    for name in BAD:
+        assert sum(name in line for line in log) == 1
+    assert f"{len(BAD)} of {len(dataset)} images cannot be read" in log[-1]
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda inner: RepeatDataset(inner, times=2),
+        lambda inner: ClassBalancedDataset(inner, oversample_thr=0.9),
+        lambda inner: ConcatDataset([inner]),
+    ],
+)
+def test_bad_images_inside_of_a_wrapper(tmp_path, wrap):
+    for name in "ab":
+        (tmp_path / "train" / name).mkdir(parents=True)
+        for number in range(3):
+            (tmp_path / "train" / name / f"{number}.png").write_bytes(PNG if number else b"")
+    dataset = wrap(ImageTree(str(tmp_path), pipeline=PIPELINE))
+    read_all(dataset, 0)
+    runner = SimpleNamespace(train_dataloader=SimpleNamespace(dataset=dataset), logger=Log())
+    with pytest.raises(UserError, match="2 of 6 training images"):
+        BadImagesHook().after_train_epoch(runner)
+
+
+def test_a_tree_without_any_image_that_can_be_read(tmp_path):
+    for name in "ab":
+        (tmp_path / "train" / name).mkdir(parents=True)
+        (tmp_path / "train" / name / "x.jpg").write_bytes(b"")
+    with pytest.raises(UserError, match="None of the 2 images"):
+        ImageTree(str(tmp_path))[0]
+
+
+def test_classes_are_no_metainfo(tree):
+    with pytest.raises(UserError, match=r"ImageTree takes no metainfo; .* as classes="):
+        ImageTree(str(tree), metainfo={"classes": ("a", "b")})
+
+
+def test_lists_may_be_read_later(tree):
+    dataset = ImageTree(str(tree), pipeline=PIPELINE, lazy_init=True)
+    dataset.full_init()
+    assert dataset[0]["data_samples"].img_path == "a/000.jpg"
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.1])
+def test_share(share):
+    with pytest.raises(UserError, match="max_share"):
+        BadImagesHook(share)
+
+
+def test_a_file_that_went_away(tmp_path):
+    (tmp_path / "train" / "a").mkdir(parents=True)
+    for name in "xy":
+        (tmp_path / "train" / "a" / f"{name}.jpg").write_bytes(JPEG)
+    dataset = ImageTree(str(tmp_path), pipeline=PIPELINE)
+    (tmp_path / "train" / "a" / "x.jpg").unlink()
+    assert dataset[0]["data_samples"].img_path == "a/y.jpg"

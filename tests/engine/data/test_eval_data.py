@@ -1,0 +1,92 @@
+"""What a test shows of an image, by a config or by timm, and what its classes are called."""
+
+import pytest
+from mmengine.config import Config
+
+from soft_vit.data import CLASSES
+from soft_vit.engine import UserError
+from soft_vit.engine.data.eval_data import View, class_names, set_view, timm_view, view_of_config
+
+
+def config(pipeline: list, **dataset) -> Config:
+    loader = {"dataset": {"type": "AnyDataset", "pipeline": pipeline, **dataset}}
+    return Config({"test_dataloader": loader, "model": {"type": "AnyModel"}})
+
+
+RESIZE = {"type": "ResizeEdge", "scale": 256, "interpolation": "bilinear"}
+
+
+@pytest.mark.parametrize(
+    ("cfg", "asked", "expected"),
+    [
+        (config([{"type": "TimmEvalCrop", "img_size": 224, "crop_pct": 0.9}]), (288, None), View(288, 0.9)),
+        (config([{"type": "TimmEvalCrop", "img_size": 224}]), (None, 1.0), View(224, 1.0)),
+        (config([RESIZE, {"type": "CenterCrop", "crop_size": 224}]), (192, None), View(192, 0.875, "bilinear")),
+        (config([{"type": "soft_vit.TimmEvalCrop", "img_size": 192}]), (None, 1.0), View(192, 1.0)),
+        (config([], size=64), (96, None), View(96, 1.0)),
+        (config([], size=64), (None, 0.8), View(64, 0.8)),
+        (config([]), (100, None), View(100, 0.875)),
+    ],
+)
+def test_view_of_a_config(cfg, asked, expected):
+    assert view_of_config(cfg, *asked) == expected
+
+
+def test_view_needs_a_size():
+    with pytest.raises(UserError, match="img_size beside crop_pct"):
+        view_of_config(config([]), None, 0.9)
+
+
+@pytest.mark.parametrize("scope", ["", "mmpretrain.", "mmpretrain.datasets.transforms."])
+def test_view_is_set_between_loading_and_packing(scope):
+    load, pack = {"type": scope + "LoadImageFromFile"}, {"type": scope + "PackInputs", "meta_keys": ()}
+    cfg = config([load, RESIZE, pack], size=64)
+    set_view(cfg, View(96, 0.9, "lanczos", "squash", (0.5, 0.4, 0.3), (0.2, 0.2, 0.2)))
+    crop = {"type": "TimmEvalCrop", "img_size": 96, "crop_pct": 0.9, "interpolation": "lanczos", "crop_mode": "squash"}
+    dataset = cfg.test_dataloader.dataset
+    assert dataset.pipeline == [load, crop, pack]
+    assert dataset.size == 96
+    assert cfg.data_preprocessor.mean == pytest.approx([127.5, 102, 76.5])
+    assert cfg.data_preprocessor.std == pytest.approx([51, 51, 51])
+
+
+def test_view_reaches_the_data_sets_inside_of_others():
+    inner = [{"type": "RepeatDataset", "dataset": {"type": "A", "size": 8}}, {"type": "B", "pipeline": [RESIZE]}]
+    cfg = Config({"test_dataloader": {"dataset": {"type": "ConcatDataset", "datasets": inner}}, "model": {}})
+    set_view(cfg, view_of_config(cfg, 96, None))
+    repeated, other = cfg.test_dataloader.dataset.datasets
+    assert repeated.dataset.size == 96
+    for dataset in (repeated.dataset, other):
+        assert [transform.type for transform in dataset.pipeline] == ["TimmEvalCrop", "PackInputs"]
+        assert dataset.pipeline[0].img_size == 96
+    assert "pipeline" not in cfg.test_dataloader.dataset
+
+
+def test_view_of_timm_is_the_one_it_reports():
+    cfg = {"input_size": (3, 224, 224), "crop_pct": 0.875, "test_input_size": (3, 288, 288), "test_crop_pct": 1.0}
+    assert (timm_view(cfg).img_size, timm_view(cfg).crop_pct) == (288, 1.0)
+    assert (timm_view(cfg, 320, 0.9).img_size, timm_view(cfg, 320, 0.9).crop_pct) == (320, 0.9)
+    with pytest.raises(UserError, match="not square"):
+        timm_view({"input_size": (3, 224, 192)})
+
+
+def test_names_come_from_the_first_that_has_them(tmp_path):
+    listed = tmp_path / "classes.txt"
+    listed.write_text("\n".join(CLASSES))
+    meta = {"dataset_meta": {"classes": [f"n{i}" for i in range(10)]}}
+    shapes_split = {"type": "ShapesDataset", "length": 4, "pipeline": []}
+    cfg = Config({"train_dataloader": {"dataset": shapes_split}})
+    assert class_names(Config({}), 10, meta, listed) == list(CLASSES)
+    assert class_names(cfg, 10, meta) == [f"n{i}" for i in range(10)]
+    assert class_names(cfg, 10, {}) == list(CLASSES)
+    assert class_names(cfg, 10, {}, recorded=tuple("abcdefghij")) == list("abcdefghij")
+    imagenet = class_names(Config({}), 1000, {}, recorded=["tench"])
+    assert (len(imagenet), imagenet[0], imagenet[999]) == (1000, "n01440764", "n15075141")
+    with pytest.raises(UserError, match="names 10 classes and the model has 12"):
+        class_names(cfg, 12, {}, listed)
+    with pytest.raises(UserError, match="--classes"):
+        class_names(Config({}), 12, {})
+    with pytest.raises(UserError, match=r"training images neither \(data_root is not set; .*\); give .* as --classes"):
+        class_names(Config({"train_dataloader": {"dataset": {"type": "ImageTree"}}}), 12, {})
+    with pytest.raises(UserError, match="The record of the weights names 3 classes and the model has 12"):
+        class_names(cfg, 12, {}, recorded=("a", "b", "c"))

@@ -1,0 +1,109 @@
+"""Batches on their device: normalised, erased and mixed as timm does it."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from mmengine.registry import MODELS
+from mmpretrain.structures import DataSample
+from timm.data import Mixup
+from timm.data.random_erasing import RandomErasing
+
+import soft_vit.engine  # noqa: F401  registers the preprocessor
+from soft_vit.engine.data.collate import collate_labels
+
+MEAN, STD, CLASSES = [100.0, 110.0, 120.0], [50.0, 60.0, 70.0], 11
+
+
+def seed(value: int) -> None:
+    random.seed(value)
+    np.random.seed(value)  # noqa: NPY002  what timm reads
+    torch.manual_seed(value)
+
+
+def batch(size: int = 4, stacked: bool = True) -> dict:
+    images = torch.randint(0, 256, (size, 3, 17, 21), dtype=torch.uint8)
+    samples = [DataSample().set_gt_label(i % CLASSES) for i in range(size)]
+    return {"inputs": images if stacked else list(images), "data_samples": samples}
+
+
+def build(**kwargs):
+    return MODELS.build({"type": "RecipeDataPreprocessor", "mean": MEAN, "std": STD, "num_classes": CLASSES, **kwargs})
+
+
+def normalised(images: torch.Tensor) -> torch.Tensor:
+    return (images.float() - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1)
+
+
+def test_batches_of_labels_are_those_of_samples():
+    data = batch()
+    packed = [{"inputs": i, "data_samples": s} for i, s in zip(data["inputs"], data["data_samples"], strict=True)]
+    lean = collate_labels(packed)
+    assert torch.equal(lean["labels"], torch.arange(4))
+    preprocess = build(mixup=0.8, smoothing=0.1)
+    seed(0)
+    expected = preprocess(data, True)
+    seed(0)
+    out = preprocess(lean, True)
+    assert torch.equal(out["inputs"], expected["inputs"])
+    for ours, theirs in zip(out["data_samples"], expected["data_samples"], strict=True):
+        assert torch.equal(ours.gt_label, theirs.gt_label)
+        assert torch.equal(ours.gt_score, theirs.gt_score)
+
+
+@pytest.mark.parametrize("stacked", [True, False])
+@pytest.mark.parametrize("training", [True, False])
+def test_normalising(stacked, training):
+    data = batch(stacked=stacked)
+    images = torch.stack(list(data["inputs"]))
+    out = build()(data, training)
+    torch.testing.assert_close(out["inputs"], normalised(images))
+    assert "gt_score" not in out["data_samples"][0]
+
+
+def test_evaluation_is_not_augmented():
+    data = batch()
+    images = data["inputs"].clone()
+    out = build(reprob=1.0, mixup=0.8, cutmix=1.0, smoothing=0.1)(data)
+    torch.testing.assert_close(out["inputs"], normalised(images))
+    assert "gt_score" not in out["data_samples"][0]
+
+
+@pytest.mark.parametrize("value", range(4))
+def test_erasing_and_mixing_are_timms(value):
+    data = batch()
+    images, labels = data["inputs"].clone(), torch.arange(4)
+    mixup = Mixup(mixup_alpha=0.8, cutmix_alpha=1.0, switch_prob=0.5, label_smoothing=0.1, num_classes=CLASSES)
+    seed(value)
+    erased = RandomErasing(1.0, mode="pixel", device="cpu")(normalised(images))
+    expected, targets = mixup(erased, labels)
+    seed(value)
+    out = build(reprob=1.0, mixup=0.8, cutmix=1.0, smoothing=0.1)(data, True)
+    torch.testing.assert_close(out["inputs"], expected)
+    torch.testing.assert_close(torch.stack([sample.gt_score for sample in out["data_samples"]]), targets)
+
+
+@pytest.mark.parametrize("size", [1, 5])
+def test_the_last_of_an_odd_batch_is_not_mixed(size):
+    data = batch(size)
+    last = normalised(data["inputs"][-1])
+    out = build(mixup=0.8, smoothing=0.1)(data, True)
+    torch.testing.assert_close(out["inputs"][-1], last)
+    target = out["data_samples"][-1].gt_score
+    torch.testing.assert_close(target.sum(), torch.tensor(1.0))
+    assert target.argmax() == size - 1
+    torch.testing.assert_close(target.min(), torch.tensor(0.1 / CLASSES))
+
+
+def test_smoothing_alone_mixes_nothing():
+    data = batch()
+    images = data["inputs"].clone()
+    out = build(smoothing=0.2)(data, True)
+    torch.testing.assert_close(out["inputs"], normalised(images))
+    expected = torch.eye(CLASSES)[:4] * 0.8 + 0.2 / CLASSES
+    torch.testing.assert_close(torch.stack([sample.gt_score for sample in out["data_samples"]]), expected)
+
+
+def test_memory_format():
+    assert build(channels_last=True)(batch())["inputs"].is_contiguous(memory_format=torch.channels_last)

@@ -1,0 +1,120 @@
+"""Against formulas in numpy, for any number of processes."""
+
+import numpy as np
+import pytest
+import torch
+from mmengine.evaluator import Evaluator
+
+from soft_vit.engine.errors import UserError
+from soft_vit.engine.logging import metrics
+from soft_vit.engine.logging.metrics import ClassificationMetric
+
+
+def scores(images: int, classes: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    logits = 3 * torch.randn(images, classes, generator=generator)
+    return logits, torch.randint(classes, (images,), generator=generator)
+
+
+def samples(logits: torch.Tensor, target: torch.Tensor) -> list[dict]:
+    return [{"pred_score": p, "gt_label": t[None]} for p, t in zip(logits.softmax(1), target, strict=True)]
+
+
+def run(metric: ClassificationMetric, logits, target, batch: int = 4) -> dict:
+    for part, labels in zip(logits.split(batch), target.split(batch), strict=True):
+        metric.process({}, samples(part, labels))
+    return metric.evaluate(len(target))
+
+
+def by_the_book(logits: torch.Tensor, target: torch.Tensor, topk) -> dict[str, float]:
+    x, y = logits.double().numpy(), target.numpy()
+    order = np.argsort(-x, axis=1)
+    expected = {
+        f"accuracy/top{k}": 100 * np.mean([t in row[:k] for row, t in zip(order, y, strict=True)]) for k in topk
+    }
+    largest = x.max(1, keepdims=True)
+    log_p = x - largest - np.log(np.exp(x - largest).sum(1, keepdims=True))
+    expected["cross_entropy"] = -np.mean(log_p[np.arange(len(y)), y])
+    return expected
+
+
+@pytest.mark.parametrize(
+    ("images", "classes", "topk"), [(37, 10, (1, 5)), (5, 3, (1, 5)), (1, 2, (1,)), (64, 100, (1, 3, 7))]
+)
+def test_formulas(images, classes, topk):
+    logits, target = scores(images, classes)
+    # fp32 probabilities: half an ulp of relative error each, and the same absolute error in their logarithm.
+    assert run(ClassificationMetric(topk), logits, target) == pytest.approx(by_the_book(logits, target, topk), abs=1e-6)
+
+
+def test_prefix_tells_two_metrics_apart():
+    logits, target = scores(5, 3)
+    evaluator = Evaluator([ClassificationMetric((1,)), ClassificationMetric((1,), prefix="again")])
+    for metric in evaluator.metrics:
+        metric.process({}, samples(logits, target))
+    found = evaluator.evaluate(5)
+    assert list(found) == ["accuracy/top1", "cross_entropy", "again/top1", "again/cross_entropy"]
+    assert found["again/cross_entropy"] == found["cross_entropy"]
+
+
+def test_restricted_to_classes_is_a_model_of_these_alone():
+    logits, _ = scores(41, 20)
+    kept = [17, 2, 5, 11, 3, 8]
+    among = torch.randint(len(kept), (41,), generator=torch.Generator().manual_seed(1))
+    target = torch.tensor(kept)[among]
+    metric = ClassificationMetric((1, 5), class_indices=kept, confusion=True)
+    assert run(metric, logits, target) == pytest.approx(by_the_book(logits[:, kept], among, (1, 5)), abs=1e-6)
+    assert metric.confusion_table.sum(1).tolist() == torch.bincount(among, minlength=6).tolist()
+
+
+def test_an_image_of_a_class_that_is_left_out():
+    logits, _ = scores(2, 4)
+    with pytest.raises(UserError, match="An image has the class 3, which class_indices leaves out"):
+        run(ClassificationMetric(class_indices=[0, 2]), logits, torch.tensor([2, 3]))
+
+
+def test_confusion_table():
+    logits, target = scores(50, 4)
+    metric = ClassificationMetric((1,), confusion=True)
+    result = run(metric, logits, target)
+    expected = np.zeros((4, 4), dtype=int)
+    for t, p in zip(target.tolist(), logits.argmax(1).tolist(), strict=True):
+        expected[t, p] += 1
+    assert metric.confusion_table.tolist() == expected.tolist()
+    assert result["accuracy/top1"] == pytest.approx(100 * np.trace(expected) / 50)
+
+
+@pytest.mark.parametrize(("images", "world_size"), [(10, 2), (11, 3), (2, 3), (7, 4)])
+def test_padding_is_not_counted_twice(images, world_size, monkeypatch):
+    """Each process has every world_size-th image, and images from the start again to make the shares equal."""
+    logits, target = scores(images, 5)
+    share = -(-images // world_size)
+    dealt = (list(range(images)) * world_size)[: share * world_size]
+
+    sent = []
+    monkeypatch.setattr(metrics, "all_reduce", lambda data, op="sum": sent.append(data.clone()))
+    tables = []
+    for rank in range(world_size):
+        monkeypatch.setattr(metrics, "get_dist_info", lambda rank=rank: (rank, world_size))
+        own = dealt[rank::world_size]
+        metric = ClassificationMetric(confusion=True)
+        metric.process({}, samples(logits[own], target[own]))
+        if rank < images:
+            metric.evaluate(images)
+            tables.append(metric.confusion_table)
+    sums = sum(data for data in sent if data.is_floating_point())
+    assert sums[0] == images
+    assert metric.compute_metrics(sums.tolist()) == pytest.approx(by_the_book(logits, target, (1, 5)), abs=1e-6)
+    assert sum(tables).sum() == images
+
+
+def test_impossible_prediction_has_a_finite_loss_and_nan_is_not_hidden():
+    metric = ClassificationMetric((1,))
+    loss = run(metric, torch.tensor([[0.0, 1000.0]]), torch.tensor([0]))["cross_entropy"]
+    assert loss == pytest.approx(-np.log(np.finfo(np.float32).tiny), abs=1e-3)
+    assert np.isnan(run(metric, torch.full((1, 2), float("nan")), torch.tensor([0]))["cross_entropy"])
+
+
+def test_bad_topk():
+    with pytest.raises(UserError, match="topk"):
+        ClassificationMetric((0,))

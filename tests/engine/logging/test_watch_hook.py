@@ -1,0 +1,231 @@
+"""What a watched run shows, and that it is the run that it would have been."""
+
+import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import timm
+import torch
+from mmpretrain.structures import DataSample
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch import nn
+
+from soft_vit.data import CLASSES
+from soft_vit.engine import UserError, WatchHook, train
+from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
+from soft_vit.engine.logging.watch_hook import newton_residuals
+from soft_vit.layers.attention.soft import SoftAttention
+from soft_vit.ops import newton_step_size, self_gaussian_kernel
+from soft_vit.ops.soft.newton import add_ridge
+
+DEMO = Path(__file__).parents[3] / "configs" / "demo" / "soft_pico_shapes.py"
+# Epochs of 3 batches.
+OPTIONS = {
+    "train_dataloader.dataset.length": 12,
+    "train_dataloader.batch_size": 4,
+    "val_dataloader.dataset.length": 10,
+    "model.depths": [1, 1, 1, 1],
+    "model.drop_path_rate": 0.2,
+    "model.sampling": "random",
+    "model.train_cfg": {"augments": [{"type": "Mixup", "alpha": 0.8}]},
+    "train_cfg.max_epochs": 3,
+    "default_hooks.logger.interval": 1,
+}
+WATCH = {"type": "WatchHook", "batch_interval": 2, "num_images": 3, "newton_interval": 4, "newton_images": 2}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> dict[str, Path]:
+    """The same run, watched and not."""
+    folders = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mmengine.runner.runner.collect_env", dict)
+        for name, watch in (("watched", WATCH), ("alone", None)):
+            folder = tmp_path_factory.mktemp(name)
+            train(DEMO, work_dir=folder, options={**OPTIONS, "default_hooks.watch": watch})
+            folders[name] = folder
+    return folders
+
+
+def entries(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in next(folder.glob("*/vis_data/scalars.json")).read_text().splitlines()]
+
+
+def test_watching_changes_nothing(runs):
+    watched, alone = (load_checkpoint_file(folder / "epoch_3.pth")["state_dict"] for folder in runs.values())
+    assert watched.keys() == alone.keys()
+    for name, value in alone.items():
+        assert torch.equal(value, watched[name]), name
+
+
+def test_lines_of_the_log(runs):
+    lines = entries(runs["watched"])
+    residuals = [line for line in lines if any(name.startswith("newton_residual/") for name in line)]
+    assert [line["iter"] for line in residuals] == [1, 5, 9]
+    for line in residuals:
+        assert all(0 <= line[f"newton_residual/stage{stage}"] < 1 for stage in (1, 2, 3))
+    steps = [line for line in lines if "loss" in line]
+    assert [(line["mode"], line["step"]) for line in steps] == [("train", step) for step in range(1, 10)]
+    for line in steps:
+        assert line["images_per_second"] == pytest.approx(4 / line["time"])
+        assert line["memory"] > 0
+        assert {"lr", "grad_norm"} <= line.keys()
+    assert [(line["mode"], line["step"]) for line in lines if "accuracy/top1" in line] == [
+        ("val", i) for i in (1, 2, 3)
+    ]
+
+
+def test_progress_line(runs):
+    text = next(runs["watched"].glob("*/*.log")).read_text()
+    memory = "" if torch.cuda.is_available() else r"memory: \d+  "
+    pattern = rf"Epoch\(train\) \[1\]\[1/3\]  lr: \S+  eta: \S+  time: \S+  data_time: \S+  images/s: [\d.]+  {memory}"
+    assert re.search(pattern, text)
+    assert re.search(r"Newton residual of iteration 5  stage1: \S+  stage2: \S+  stage3: \S+\n", text)
+
+
+def test_pictures(runs):
+    folder = next(runs["watched"].glob("*/vis_data/vis_image"))
+    # The first batches of epochs 1 and 3.
+    assert sorted(path.name for path in folder.iterdir()) == ["train_batch_1.png", "train_batch_7.png"]
+    # Three images of 64 pixels, each shown as 128.
+    assert Image.open(folder / "train_batch_1.png").size == (2 * 130, 2 * (130 + 14))
+
+
+def test_tensorboard(runs):
+    events = EventAccumulator(str(next(runs["watched"].glob("*/vis_data"))))
+    events.Reload()
+    scalars = {"loss", "lr", "grad_norm", "images_per_second", "memory", "newton_residual/stage3", "accuracy/top1"}
+    assert scalars <= set(events.Tags()["scalars"])
+    assert [image.step for image in events.Images("train_batch")] == [1, 7]
+
+
+def test_picture_shows_the_pixels_that_were_normalised():
+    class Classifier(nn.Module):
+        data_preprocessor = SimpleNamespace(mean=torch.tensor([9.0, 50, 99])[:, None, None], std=torch.tensor(17.0))
+
+        def forward(self, inputs: torch.Tensor, data_samples: list, mode: str) -> None:
+            pass
+
+    pixels = torch.randint(256, (4, 3, 40, 120), generator=torch.Generator().manual_seed(0))
+    batch = {
+        "inputs": (pixels - Classifier.data_preprocessor.mean) / Classifier.data_preprocessor.std,
+        "data_samples": [DataSample().set_gt_label(i) for i in range(4)],
+    }
+    pictures = []
+    runner = SimpleNamespace(
+        model=Classifier(),
+        epoch=0,
+        iter=0,
+        optim_wrapper=SimpleNamespace(param_groups=[{"lr": 1.0}]),
+        train_dataloader=SimpleNamespace(dataset=SimpleNamespace(metainfo={"classes": CLASSES})),
+        visualizer=SimpleNamespace(add_image=lambda name, image, step: pictures.append(image)),
+    )
+    hook = WatchHook(num_images=2, newton_interval=0)
+    for batch_idx in (0, 1):
+        hook.before_train_iter(runner, batch_idx)
+        runner.model(**batch, mode="loss")
+        hook.after_train_iter(runner, batch_idx)
+    # Of the first batch alone.
+    (picture,) = pictures
+    assert picture.shape == (40 + 16, 2 * 122, 3)
+    assert (picture[1:41, 1:121] == pixels[0].permute(1, 2, 0).numpy()).all()
+    assert (picture[1:41, 123:243] == pixels[1].permute(1, 2, 0).numpy()).all()
+
+
+@pytest.mark.parametrize("name", ["soft_pico", "soft_norm_pico"])
+def test_residual_is_that_of_the_blocks(name):
+    """Each stage against eigenvalues of its kernels, in float64, after few steps so that something is left."""
+    model = timm.create_model(name, img_size=96, depths=(1, 2, 1, 1), newton_iters=4).double()
+    images = torch.randn(3, 3, 96, 96, dtype=torch.float64)
+    inputs: dict[str, list] = {}
+
+    def keep(stage: str):
+        return lambda module, args: inputs.setdefault(stage, []).append((module, *args))
+
+    handles = [
+        module.register_forward_pre_hook(keep(f"stage{int(path.split('.')[1]) + 1}"))
+        for path, module in model.named_modules()
+        if isinstance(module, SoftAttention)
+    ]
+    with torch.no_grad():
+        model.eval()(images)
+    for handle in handles:
+        handle.remove()
+    expected = {}
+    for stage, blocks in inputs.items():
+        rows = []
+        for attn, x, (height, width) in blocks:
+            q = nn.functional.linear(x, attn.q.weight, attn.q.bias) / attn.head_dim**0.25
+            maps = q.unflatten(-1, (attn.num_heads, attn.head_dim)).permute(0, 2, 3, 1).flatten(0, 1)
+            a = self_gaussian_kernel(attn.sample_bottleneck(maps.unflatten(-1, (height, width))))
+            alpha = newton_step_size(a, attn.ridge, attn.newton_start)[..., 0]
+            left = (1 - alpha * torch.linalg.eigvalsh(add_ridge(a, attn.ridge)).square()) ** 2**4
+            rows.append(left.square().mean(-1).sqrt().mean())
+        expected[stage] = torch.stack(rows).mean().item()
+    assert list(expected) == ["stage1", "stage2", "stage3"]
+    result = newton_residuals(model, images)
+    assert result == pytest.approx(expected, rel=1e-9)
+    assert max(result.values()) > 1e-3
+
+
+def test_measuring_leaves_the_model_as_it_was():
+    model = timm.create_model("soft_pico", img_size=64, depths=(1, 1, 1, 1), sampling="random", drop_path_rate=0.5)
+    model.train()
+    model.stages[0].eval()
+    modes = {name: module.training for name, module in model.named_modules()}
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    random = torch.get_rng_state()
+    assert newton_residuals(model, torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(1)))
+    assert {name: module.training for name, module in model.named_modules()} == modes
+    assert torch.equal(torch.get_rng_state(), random)
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    assert not any(module._forward_pre_hooks for module in model.modules())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(("name", "options"), [("soft_pico", {"inverse": "cholesky"}), ("linformer_pyramid_pico", {})])
+def test_no_iteration_has_no_residual(name, options):
+    model = timm.create_model(name, img_size=64, depths=(1, 1, 1, 1), **options)
+    assert newton_residuals(model, torch.zeros(1, 3, 64, 64)) == {}
+
+
+def test_measuring_does_not_call_what_may_be_compiled():
+    """A compiled form knows nothing of the hooks, or has them compiled in for ever."""
+
+    class Compiled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attn = SoftAttention(32, 1, feat_size=(4, 4), sr_ratio=2, newton_iters=2)
+
+        def __call__(self, *args: object) -> None:
+            raise AssertionError("the compiled form")
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.attn(x, (4, 4))
+
+    assert list(newton_residuals(Compiled(), torch.randn(2, 16, 32))) == ["attn"]
+
+
+@pytest.mark.parametrize(
+    ("rates", "logged"),
+    [([1e-3, 1e-3], {}), ([1e-5, 1e-3, 1e-4], {"train/lowest_lr": 1e-5, "train/highest_lr": 1e-3})],
+)
+def test_range_of_learning_rates(rates, logged):
+    seen = {}
+    runner = SimpleNamespace(
+        epoch=1,
+        iter=3,
+        optim_wrapper=SimpleNamespace(param_groups=[{"lr": rate} for rate in rates]),
+        message_hub=SimpleNamespace(update_scalar=seen.__setitem__),
+    )
+    WatchHook().before_train_iter(runner, 3)
+    assert seen == logged
+
+
+@pytest.mark.parametrize("option", ["batch_interval", "num_images", "newton_interval", "newton_images"])
+def test_bad_options(option):
+    with pytest.raises(UserError, match=f"{option} is -1"):
+        WatchHook(**{option: -1})

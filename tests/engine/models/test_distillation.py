@@ -1,0 +1,246 @@
+"""The loss against its formula, the teacher's place outside of the student, and what a student learns."""
+
+import copy
+import json
+import math
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from mmengine.optim import OptimWrapper
+from mmpretrain.structures import DataSample
+from torch import nn
+
+from soft_vit.engine import DistillClassifier, UserError, train
+from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
+from soft_vit.engine.models.distillation import Teacher, build_teacher, teacher_loss
+
+DEMO = Path(__file__).parents[3] / "configs" / "demo" / "soft_pico_shapes.py"
+SMALL = dict(depths=(1, 1, 1, 1), img_size=32)
+NOT_NORMALISED = (torch.zeros(3), torch.ones(3))
+
+
+@pytest.fixture(scope="module")
+def teacher_file(tmp_path_factory):
+    """A random model of 10 classes whose answers depend on the image."""
+    torch.manual_seed(5)
+    model = timm.create_model("soft_pico", num_classes=10, **SMALL)
+    nn.init.normal_(model.head.weight, std=0.5)
+    path = tmp_path_factory.mktemp("teacher") / "teacher.pth"
+    torch.save(model.state_dict(), path)
+    return path
+
+
+def student(teacher_file, **options) -> DistillClassifier:
+    teacher = dict(model_name="soft_pico", checkpoint=str(teacher_file), **SMALL)
+    preprocessor = dict(mean=[127.5] * 3, std=[64.0] * 3)
+    options = dict(model_name="soft_pico", num_classes=10, **SMALL) | options
+    return DistillClassifier(teacher=teacher, data_preprocessor=preprocessor, **options)
+
+
+def softmax(row: list[float], tau: float) -> list[float]:
+    powers = [math.exp(value / tau) for value in row]
+    return [power / sum(powers) for power in powers]
+
+
+@pytest.mark.parametrize("tau", [1.0, 0.5, 3.0])
+@pytest.mark.parametrize("shape", [(1, 2), (5, 7)])
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+def test_loss_is_the_formula(kind, shape, tau):
+    ours, theirs = torch.randn(2, *shape, dtype=torch.float64).mul(3).unbind()
+    expected = 0.0
+    for z_s, z_t in zip(ours.tolist(), theirs.tolist(), strict=True):
+        if kind == "hard":
+            expected -= math.log(softmax(z_s, 1.0)[z_t.index(max(z_t))])
+        else:
+            pairs = zip(softmax(z_t, tau), softmax(z_s, tau), strict=True)
+            expected += tau**2 * sum(p * math.log(p / q) for p, q in pairs)
+    actual = teacher_loss(ours, theirs, kind, tau)
+    # A few roundings for each of the terms, none of which is above 3 * 3 * shape[1].
+    torch.testing.assert_close(actual.item(), expected / shape[0], rtol=0, atol=1e-13)
+
+
+def test_gradient_of_soft_scales_with_temperature():
+    # Hinton et al., arXiv 1503.02531, Sec. 2: tau^2 keeps the gradient's size; (q - p) / K for large tau and centred z.
+    z_s, z_t = torch.randn(2, 3, 8, dtype=torch.float64).unbind()
+    z_s, z_t = z_s - z_s.mean(1, keepdim=True), z_t - z_t.mean(1, keepdim=True)
+    z_s.requires_grad_()
+    teacher_loss(z_s, z_t, "soft", 1e4).backward()
+    torch.testing.assert_close(z_s.grad, (z_s - z_t).detach() / 8 / 3, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+def test_sum_of_both_losses(teacher_file, kind, alpha):
+    model = student(teacher_file, distillation=kind, alpha=alpha, tau=2.0).eval()
+    x = torch.randn(3, 3, 32, 32)
+    labels = torch.tensor([1, 9, 4])
+    losses = model.loss(x, [DataSample().set_gt_label(label) for label in labels])
+    logits = model(x)
+    expected = (1 - alpha) * nn.functional.cross_entropy(logits, labels)
+    expected += alpha * teacher_loss(logits, model.teacher(x), kind, 2.0)
+    total, logged = model.parse_losses(losses)
+    torch.testing.assert_close(total, expected)
+    assert logged["loss"] == total
+    assert {"loss_labels", "loss_teacher", "train_acc"} < logged.keys()
+
+
+@pytest.mark.parametrize("size", [32, (48, 40), 64])
+def test_teacher_sees_its_own_kind_of_image(size):
+    pixels = torch.rand(2, 3, 32, 32) * 255
+    mean, std = torch.tensor([120.0, 110.0, 100.0]), torch.tensor([60.0, 50.0, 40.0])
+    model = timm.create_model("soft_pico", img_size=size, **{k: v for k, v in SMALL.items() if k != "img_size"})
+    teacher, x = Teacher(model, mean, std, size), (pixels - mean.view(3, 1, 1)) / std.view(3, 1, 1)
+    seen = teacher.view(x)
+    own_mean, own_std = (torch.tensor(model.pretrained_cfg[name]).view(3, 1, 1) for name in ("mean", "std"))
+    expected = (pixels / 255 - own_mean) / own_std
+    size = (size, size) if isinstance(size, int) else size
+    assert seen.shape[-2:] == size
+    torch.testing.assert_close(teacher(x), teacher.model(seen))
+    if size == (32, 32):
+        torch.testing.assert_close(seen, expected, rtol=1e-5, atol=1e-5)
+    else:
+        # Resampling keeps the mean of an image but for its borders.
+        torch.testing.assert_close(seen.mean((2, 3)), expected.mean((2, 3)), rtol=0, atol=0.05)
+
+
+def test_size_that_a_teacher_was_trained_at(teacher_file, tmp_path):
+    model = timm.create_model("soft_pico", num_classes=10, depths=(1, 1, 1, 1))
+    torch.save(model.state_dict(), tmp_path / "at_224.pth")
+    options = dict(model_name="soft_pico", checkpoint=str(tmp_path / "at_224.pth"), depths=(1, 1, 1, 1))
+    assert build_teacher(options, 10, *NOT_NORMALISED).img_size == (224, 224)
+    overlay = dict(input_size=(3, 48, 40), mean=(0.0, 0.5, 1.0), std=(1.0, 1.0, 0.5))
+    teacher = build_teacher({**options, "pretrained_cfg_overlay": overlay}, 10, *NOT_NORMALISED)
+    assert teacher.img_size == (48, 40)
+    torch.testing.assert_close(teacher.view(torch.full((1, 3, 48, 40), 255.0))[0, :, 0, 0], torch.tensor([1, 0.5, 0]))
+
+
+def test_teacher_stays_outside(teacher_file):
+    model = student(teacher_file)
+    names, count = set(model.state_dict()), len(list(model.parameters()))
+    model.init_weights()
+    teacher = model.teacher
+    assert set(model.state_dict()) == names == set(model.model.state_dict())
+    assert len(list(model.parameters())) == count
+    assert not any(isinstance(module, Teacher) for module in model.modules())
+    assert copy.deepcopy(model).teacher is teacher
+    model.train()
+    assert not teacher.training
+    assert not any(module.training for module in teacher.modules())
+    assert not any(parameter.requires_grad for parameter in teacher.parameters())
+    assert not teacher(torch.randn(1, 3, 32, 32)).requires_grad
+
+
+def test_a_test_needs_no_teacher():
+    model = DistillClassifier(
+        teacher=dict(model_name="soft_pico", checkpoint="gone.pth"), model_name="soft_pico", num_classes=10, **SMALL
+    ).eval()
+    assert model.predict(torch.randn(2, 3, 32, 32))[0].pred_score.shape == (10,)
+    with pytest.raises(FileNotFoundError, match=r"gone\.pth"):
+        model.init_weights()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(model_name="soft_pico"), "needs weights from one place"),
+        (dict(model_name="soft_pico", pretrained=True, checkpoint="{file}"), "needs weights from one place"),
+        (dict(model_name="soft_pic", checkpoint="{file}"), "soft_pic cannot be built"),
+        (dict(model_name="soft_norm_pico", pretrained=True), "soft_norm_pico cannot be built"),
+        (dict(model_name="soft_pico", checkpoint="{file}", num_classes=7, **SMALL), "the student's 10 classes"),
+        (dict(model_name="soft_pico", checkpoint="{other}", **SMALL), "the student's 10 classes"),
+        (dict(model_name="soft_tiny", checkpoint="{file}"), "create the model with these depths"),
+    ],
+)
+def test_teacher_that_cannot_be_used(teacher_file, tmp_path, options, message):
+    other = timm.create_model("soft_pico", num_classes=7, **SMALL)
+    torch.save(other.state_dict(), tmp_path / "other.pth")
+    if "checkpoint" in options:
+        options = {
+            **options,
+            "checkpoint": options["checkpoint"].format(file=teacher_file, other=tmp_path / "other.pth"),
+        }
+    with pytest.raises(UserError, match=message) as caught:
+        build_teacher(options, 10, *NOT_NORMALISED)
+    assert "\n" not in str(caught.value)
+
+
+class Trap:
+    """Unpickled, it makes a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (open, (str(self.path), "w"))
+
+
+def test_teacher_file_that_would_run_code(tmp_path):
+    torch.save({"state_dict": {"head.weight": torch.ones(1)}, "trap": Trap(tmp_path / "sprung")}, tmp_path / "bad.pth")
+    with pytest.raises(UserError, match="could run code"):
+        build_teacher(dict(model_name="soft_pico", checkpoint=str(tmp_path / "bad.pth")), 10, *NOT_NORMALISED)
+    assert not (tmp_path / "sprung").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(distillation="medium"), "choose hard or soft"),
+        (dict(alpha=1.5), "alpha from 0 to 1"),
+        (dict(alpha=-0.1), "alpha from 0 to 1"),
+        (dict(tau=0.0), "tau above 0"),
+    ],
+)
+def test_arguments_out_of_range(teacher_file, options, message):
+    with pytest.raises(UserError, match=message):
+        student(teacher_file, **options)
+
+
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+def test_student_follows_its_teacher(teacher_file, kind):
+    """Trained on labels that say nothing, only the teacher can tell it anything."""
+    images = torch.rand(64, 3, 1, 1) * 255 + torch.randn(64, 3, 32, 32) * 10
+    labels = torch.arange(64) % 10
+
+    def disagreement(alpha: float) -> float:
+        torch.manual_seed(0)
+        model = student(teacher_file, distillation=kind, alpha=alpha)
+        wrapper = OptimWrapper(torch.optim.AdamW(model.parameters(), lr=2e-3))
+        samples = [DataSample().set_gt_label(label) for label in labels]
+        for step in range(30):
+            part = slice(16 * (step % 3), 16 * (step % 3) + 16)
+            model.train_step({"inputs": list(images[part]), "data_samples": samples[part]}, wrapper)
+        model.eval()
+        # The last 16 were not trained on.
+        held_out = model.data_preprocessor({"inputs": list(images[48:])})["inputs"]
+        with torch.no_grad():
+            return teacher_loss(model(held_out), model.teacher(held_out), "soft").item()
+
+    assert disagreement(1.0) < 0.5 * disagreement(0.0)
+
+
+def test_run_with_a_config(teacher_file, tmp_path):
+    options = {
+        "model.type": "DistillClassifier",
+        "model.depths": [1, 1, 1, 1],
+        "model.img_size": 32,
+        "model.teacher": dict(model_name="soft_pico", checkpoint=str(teacher_file), **SMALL),
+        "custom_hooks": [dict(type="EMAEvalHook", momentum=0.1)],
+        "train_dataloader.dataset": dict(length=8, size=32),
+        "train_dataloader.batch_size": 4,
+        "val_dataloader.dataset": dict(length=4, size=32),
+        "default_hooks.logger.interval": 1,
+    }
+    train(DEMO, work_dir=tmp_path, options={**options, "train_cfg.max_epochs": 1})
+    result = train(DEMO, work_dir=tmp_path, options={**options, "train_cfg.max_epochs": 2}, resume="auto", amp=True)
+    saved = load_checkpoint_file(result.checkpoint)
+    expected = timm.create_model("soft_pico", num_classes=10, **SMALL).state_dict()
+    assert saved["state_dict"].keys() == expected.keys()
+    assert {name.removeprefix("module.") for name in saved["ema_state_dict"]} - {"steps"} == expected.keys()
+    logs = sorted(tmp_path.glob("*/vis_data/scalars.json"))
+    entries = [json.loads(line) for log in logs for line in log.read_text().splitlines()]
+    steps = [entry for entry in entries if "loss" in entry]
+    assert [entry["step"] for entry in steps] == [1, 2, 3, 4]
+    for entry in steps:
+        assert entry["loss"] == pytest.approx(entry["loss_labels"] + entry["loss_teacher"], rel=1e-3)

@@ -1,0 +1,332 @@
+"""Weights that find their place in another model, and stages that do not move."""
+
+import copy
+import json
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import timm
+import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS
+from mmengine.runner import CheckpointLoader
+from PIL import Image
+from timm.models import save_for_hf
+from torch import nn
+
+from soft_vit.engine import TimmOptimWrapperConstructor, TimmProgressClassifier, UserError, evaluate, train
+from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
+from soft_vit.engine.models.finetune import StartWeightsHook, fit_weights, freeze_stages
+
+CONFIGS = Path(__file__).parents[3] / "configs"
+SMALL = dict(depths=(1, 1, 1, 1))
+
+
+def small(name: str = "soft_pico", **options) -> nn.Module:
+    return timm.create_model(name, **{"num_classes": 10, "img_size": 64, **SMALL, **options}).eval()
+
+
+@pytest.fixture(scope="module")
+def source() -> nn.Module:
+    torch.manual_seed(1)
+    return small()
+
+
+def test_same_model_is_left_alone(source):
+    weights, sentences = fit_weights(source.state_dict(), small())
+    assert sentences == []
+    assert weights.keys() == source.state_dict().keys()
+    assert all(torch.equal(weights[name], value) for name, value in source.state_dict().items())
+
+
+@pytest.mark.parametrize("wrap", [lambda w: w, lambda w: {"state_dict": w, "meta": {}}, lambda w: {"model_ema": w}])
+def test_other_classes(source, wrap):
+    model = small(num_classes=3)
+    head = copy.deepcopy(model.head)
+    weights, sentences = fit_weights(wrap(source.state_dict()), model)
+    assert sentences == ["The head for 10 classes is replaced by a new one for 3 classes."]
+    assert model.load_state_dict(weights, strict=False).missing_keys == ["head.weight", "head.bias"]
+    torch.testing.assert_close(model.head.weight, head.weight, rtol=0, atol=0)
+    x = torch.randn(2, 3, 64, 64)
+    torch.testing.assert_close(model.forward_features(x), source.forward_features(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("img_size", [96, (48, 80), 65])
+@pytest.mark.parametrize("name", ["soft_pico", "linformer_pyramid_pico", "synthesizer_pyramid_pico"])
+def test_other_resolution(name, img_size):
+    source, model = small(name), small(name, img_size=img_size)
+    weights, sentences = fit_weights(source.state_dict(), model)
+    assert len(sentences) == 1
+    assert "belong to a grid are resampled, such as stages.0.pos_embed from (1, 256," in sentences[0]
+    model.load_state_dict(weights)
+    source.set_input_size(img_size)
+    x = torch.randn(2, 3, *model.img_size)
+    torch.testing.assert_close(model(x), source(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("in_chans", [1, 4])
+def test_other_channels(source, in_chans):
+    model = small(in_chans=in_chans)
+    weights, sentences = fit_weights(source.state_dict(), model)
+    assert sentences == [f"stages.0.patch_embed.0.conv.weight for 3 input channels is adapted to {in_chans}."]
+    model.load_state_dict(weights)
+    theirs = source.stages[0].patch_embed[0].conv.weight
+    # timm's rule: the sum for one channel, otherwise the three in turn, together as strong as before.
+    expected = theirs.sum(1, keepdim=True) if in_chans == 1 else theirs[:, [0, 1, 2, 0]] * 3 / 4
+    torch.testing.assert_close(model.stages[0].patch_embed[0].conv.weight, expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "changes"),
+    [("test_vit", {"img_size": 160}, {"img_size": 96}), ("test_resnet", {}, {}), ("test_convnext", {}, {})],
+)
+def test_other_timm_models(name, options, changes):
+    source = timm.create_model(name, num_classes=5, **options).eval()
+    model = timm.create_model(name, num_classes=2, **{**options, **changes}).eval()
+    weights, sentences = fit_weights(source.state_dict(), model)
+    assert "The head for 5 classes is replaced by a new one for 2 classes." in sentences
+    assert len(sentences) == 1 + len(changes)
+    missing = model.load_state_dict(weights, strict=False).missing_keys
+    classifier = model.pretrained_cfg["classifier"]
+    assert set(missing) == {f"{classifier}.weight", f"{classifier}.bias"}
+
+
+def test_weights_without_a_head(source):
+    weights = {name: value for name, value in source.state_dict().items() if not name.startswith("head.")}
+    fitted, sentences = fit_weights(weights, small())
+    assert sentences == ["The head is missing and is replaced by a new one for 10 classes."]
+    assert fitted.keys() == weights.keys()
+
+
+@pytest.mark.parametrize(
+    ("given", "model", "message"),
+    [
+        (lambda: small(depths=(1, 1, 2, 1)), small, "depths 1 1 2 1"),
+        (lambda: timm.create_model("test_resnet"), small, "not of a soft_vit pyramid"),
+        (small, lambda: timm.create_model("test_resnet"), "belong to another model: .* parameters are missing"),
+        (lambda: small("linear_pyramid_pico"), small, "unlike the model"),
+    ],
+)
+def test_weights_of_another_model(given, model, message):
+    with pytest.raises(UserError, match=message) as caught:
+        fit_weights(given().state_dict(), model())
+    assert "\n" not in str(caught.value)
+
+
+def test_no_weights():
+    with pytest.raises(UserError, match="holds no state dict"):
+        fit_weights({"state_dict": {}}, small())
+
+
+def test_timm_name_as_source(tmp_path):
+    model = timm.create_model("test_resnet", num_classes=5)
+    save_for_hf(model, str(tmp_path), model_config=dict(num_classes=5))
+    loaded = CheckpointLoader.load_checkpoint(f"timm://local-dir:{tmp_path}", map_location="cpu")["state_dict"]
+    assert loaded.keys() == model.state_dict().keys()
+    assert all(torch.equal(loaded[name], value) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize(("name", "fits"), [("weight", True), ("kernel", False)])
+def test_model_that_is_not_of_timm(name, fits):
+    runner = SimpleNamespace(model=nn.Linear(2, 3))
+    checkpoint = {"state_dict": {name: torch.ones(3, 2)}}
+    with nullcontext() if fits else pytest.raises(UserError, match="belongs to another model"):
+        StartWeightsHook().after_load_checkpoint(runner, checkpoint)
+    assert checkpoint["state_dict"].keys() == {name}
+
+
+def trained(model: nn.Module) -> set[str]:
+    return {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "count", "frozen"),
+    [
+        ("soft_pico", SMALL, 0, ()),
+        ("soft_pico", SMALL, 1, ("stages.0.",)),
+        ("soft_pico", SMALL, 2, ("stages.0.", "stages.1.")),
+        ("soft_pico", SMALL, 4, ("stages.",)),
+        ("test_resnet", {}, 1, ("conv1.", "bn1.", "layer1.")),
+        ("test_vit", {}, 2, ("cls_token", "pos_embed", "patch_embed.", "blocks.0.", "blocks.1.")),
+    ],
+)
+def test_what_is_frozen(name, options, count, frozen):
+    model = timm.create_model(name, **options)
+    freeze_stages(model, count)
+    assert trained(model) == {name for name, _ in model.named_parameters() if not name.startswith(frozen or "-")}
+
+
+@pytest.mark.parametrize("count", [-1, 5])
+def test_stages_that_the_model_does_not_have(count):
+    with pytest.raises(UserError, match=rf"frozen_stages is {count}, but PyramidViT has 4 stages; choose 0"):
+        freeze_stages(small(), count)
+    with pytest.raises(UserError, match="Linear names no stages"):
+        freeze_stages(nn.Linear(2, 2), count)
+
+
+def classifier(**options) -> TimmProgressClassifier:
+    options = {"num_classes": 10, "img_size": 32, **SMALL, **options}
+    return TimmProgressClassifier(model_name="soft_pico", **options)
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_frozen_stages_stay_in_eval(copied):
+    model = classifier(frozen_stages=2, drop_path_rate=0.5)
+    if copied:
+        model = copy.deepcopy(model)
+    model.eval()
+    model.train()
+    stages = model.model.stages
+    assert not any(module.training for stage in stages[:2] for module in stage.modules())
+    assert all(module.training for stage in stages[2:] for module in stage.modules())
+    assert model.training
+    assert model.model.head.training
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    model(torch.randn(4, 3, 32, 32)).square().sum().backward()
+    optimizer.step()
+    for name, value in model.state_dict().items():
+        still = name.startswith(("stages.0.", "stages.1."))
+        if still or "running_mean" in name:
+            assert torch.equal(value, before[name]) == still, name
+    assert all(p.grad is None for stage in stages[:2] for p in stage.parameters())
+
+
+def test_without_frozen_stages_everything_trains():
+    model = classifier().eval().train()
+    assert all(module.training for module in model.modules())
+    assert trained(model) == {name for name, _ in model.named_parameters()}
+
+
+def test_optimizer_gets_what_is_trained_with_decayed_rates():
+    model = classifier(frozen_stages=1)
+    config = dict(type="OptimWrapper", optimizer=dict(type="AdamW", lr=1.0, weight_decay=0.1))
+    wrapper = TimmOptimWrapperConstructor(config, dict(layer_decay=0.5))(model)
+    rates = {id(p): group["lr"] for group in wrapper.optimizer.param_groups for p in group["params"]}
+    assert len(rates) == len(trained(model))
+    # The stem is layer 0, the first stage's block layer 1; the norm goes with the last block, and the head is layer 5.
+    names = {
+        "stages.1.patch_embed.0.conv.weight": 2,
+        "stages.1.blocks.0.attn.q.weight": 2,
+        "stages.2.pos_embed": 3,
+        "stages.3.blocks.0.mlp.fc1.bias": 4,
+        "norm.weight": 4,
+        "head.weight": 5,
+    }
+    parameters = dict(model.model.named_parameters())
+    assert {name: rates[id(parameters[name])] for name in names} == {n: 0.5 ** (5 - i) for n, i in names.items()}
+
+
+def test_pretrained_weights_survive_the_start_of_a_run(source, tmp_path):
+    torch.save(source.state_dict(), tmp_path / "source.pth")
+    overlay = {"file": str(tmp_path / "source.pth"), "num_classes": 10}
+    model = classifier(pretrained=True, pretrained_cfg_overlay=overlay, img_size=64)
+    model.init_weights()
+    torch.testing.assert_close(model.state_dict(), source.state_dict(), rtol=0, atol=0)
+
+
+def test_one_way_to_name_a_file():
+    with pytest.raises(UserError, match="set load_from to it"):
+        classifier(checkpoint_path="weights.pth")
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory) -> Path:
+    """Three classes, told apart by their colour, in folders as of ImageNet."""
+    root = tmp_path_factory.mktemp("tree")
+    rng = np.random.default_rng(0)
+    for split, count in (("train", 6), ("val", 4)):
+        for channel, name in enumerate(("blue sky", "green", "red")):
+            folder = root / split / name
+            folder.mkdir(parents=True)
+            for i in range(count):
+                image = rng.integers(0, 90, (40 + i, 52, 3), dtype=np.uint8)
+                image[..., channel] += 150
+                Image.fromarray(image).save(folder / f"{i}.png")
+    return root
+
+
+def tiny_options(tree: Path, img_size: int) -> dict:
+    options = {
+        "data_root": str(tree),
+        "model.model_name": "soft_pico",
+        "model.depths": [1, 1, 1, 1],
+        "model.img_size": img_size,
+        "default_hooks.logger.interval": 1,
+        "train_cfg.max_epochs": 1,
+    }
+    # What loads an image stands first where a model is tested.
+    for split, place in (("train", 0), ("val", 1), ("test", 1)):
+        options[f"{split}_dataloader.dataset.pipeline.{place}.img_size"] = img_size
+        options[f"{split}_dataloader.num_workers"] = 0
+        options[f"{split}_dataloader.persistent_workers"] = False
+        options[f"{split}_dataloader.batch_size"] = 8
+    return options
+
+
+@pytest.mark.parametrize("config", ["soft_tiny_imagefolder", "soft_tiny_imagefolder_384"])
+def test_a_folder_from_a_checkpoint(config, source, tree, tmp_path):
+    torch.save({"state_dict": source.state_dict(), "meta": {}}, tmp_path / "source.pth")
+    options = tiny_options(tree, 48) | {"model.num_classes": 3, "model.frozen_stages": 1}
+    path, start = CONFIGS / "finetune" / f"{config}.py", {"load_from": str(tmp_path / "source.pth")}
+    result = train(path, work_dir=tmp_path / "run", options={**options, **start})
+    assert result.images == 12
+
+    text = next(tmp_path.glob("run/*/*.log")).read_text()
+    assert f"Weights of {tmp_path / 'source.pth'}: The head for 10 classes is replaced by a new one for 3" in text
+    assert "parameters that belong to a grid are resampled, such as stages.0.pos_embed" in text
+    # 8 images of the 1024 that 5e-4 belongs to.
+    assert "The learning rate is 3.90625e-06: the global batch is 8" in text
+    saved = load_checkpoint_file(result.checkpoint)
+    expected, _ = fit_weights(source.state_dict(), small(num_classes=3, img_size=48))
+    for name, value in saved["state_dict"].items():
+        if name.startswith("stages.0."):
+            assert torch.equal(value, expected[name]), name
+    assert saved["state_dict"]["head.weight"].shape == (3, 160)
+    assert not torch.equal(saved["state_dict"]["stages.3.pos_embed"], expected["stages.3.pos_embed"])
+    rates = {round(group["initial_lr"] * 1024 / 8 / 5e-4, 6) for group in saved["optimizer"]["param_groups"]}
+    assert rates == {0.75**i for i in range(4)}
+    entries = [json.loads(line) for line in next(tmp_path.glob("run/*/vis_data/scalars.json")).read_text().splitlines()]
+    assert sum("loss" in entry for entry in entries) == 3
+
+    metrics = evaluate(path, str(result.checkpoint), work_dir=tmp_path / "test", options=options)
+    assert metrics["accuracy/top1"] == pytest.approx(result.top1)
+
+
+def test_number_of_classes_that_nobody_set(source, tree, tmp_path):
+    torch.save(source.state_dict(), tmp_path / "source.pth")
+    options = tiny_options(tree, 32) | {"load_from": str(tmp_path / "source.pth")}
+    with pytest.raises(UserError, match=r"set model\.num_classes to 3"):
+        train(CONFIGS / "finetune" / "soft_tiny_imagefolder.py", work_dir=tmp_path / "run", options=options)
+
+
+class Trap:
+    """Unpickled, it makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple:
+        return (open, (str(self.path), "w"))
+
+
+def test_weights_that_would_run_code(tree, tmp_path):
+    torch.save({"state_dict": {"head.bias": torch.ones(3)}, "trap": Trap(tmp_path / "sprung")}, tmp_path / "bad.pth")
+    options = tiny_options(tree, 32) | {"model.num_classes": 3, "load_from": str(tmp_path / "bad.pth")}
+    with pytest.raises(UserError, match="could run code"):
+        train(CONFIGS / "finetune" / "soft_tiny_imagefolder.py", work_dir=tmp_path / "run", options=options)
+    assert not (tmp_path / "sprung").exists()
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("finetune/*.py")) + sorted(CONFIGS.glob("distill/*.py")), ids=str)
+def test_configs_describe_a_model(path):
+    config = Config.fromfile(str(path))
+    model = MODELS.build({**config.model, "data_preprocessor": dict(config.data_preprocessor)})
+    size = next(step.img_size for step in config.test_dataloader.dataset.pipeline if "img_size" in step)
+    assert model.model.img_size == (size, size)
+    assert config.train_dataloader.dataset.pipeline[0].img_size == size
+    header = path.read_text().splitlines()[0]
+    assert header.startswith(f"# tools/dist_train.sh configs/{path.relative_to(CONFIGS)} ")

@@ -1,0 +1,66 @@
+"""mmpretrain finds the recorded weights by name."""
+
+import shutil
+from pathlib import Path
+
+import mmpretrain
+import pytest
+import timm
+import torch
+from mmpretrain.apis.model import ModelHub
+from PIL import Image
+
+import soft_vit.engine
+from soft_vit.engine.models import model_index
+from soft_vit.models.pretrained import ENTRIES
+from soft_vit.weights.folders import RESOURCES
+
+RECORDED = sorted(name for name, entry in ENTRIES.items() if entry.config is not None)
+
+
+def test_import_is_enough_and_a_further_call_changes_nothing():
+    assert mmpretrain.list_models("soft_") == RECORDED
+    soft_vit.engine.register_models()
+    assert mmpretrain.list_models("soft_") == RECORDED
+
+
+def test_get_model():
+    found = mmpretrain.get_model("soft_pico.shapes", pretrained=True)
+    expected = timm.create_model("soft_pico.shapes", pretrained=True).state_dict()
+    assert found.model.state_dict().keys() == expected.keys()
+    for name, value in found.model.state_dict().items():
+        torch.testing.assert_close(value, expected[name], rtol=0, atol=0, msg=name)
+    assert found._dataset_meta["classes"][0] == "circle"
+    assert found._metainfo.results[0].metrics == {"Top 1 Accuracy": 97.7}
+
+
+@pytest.mark.parametrize("name", ["soft_pico.shapes", "soft_tiny.fudan_in1k"])
+def test_inferencers_show_the_model_rgb(name, tmp_path):
+    Image.new("RGB", (64, 64), (255, 128, 0)).save(tmp_path / "orange.png")
+    inferencer = mmpretrain.ImageClassificationInferencer(mmpretrain.get_model(name))
+    (batch,) = inferencer.preprocess([str(tmp_path / "orange.png")])
+    assert batch["inputs"][0, :, 9, 9].tolist() == [255, 128, 0]
+
+
+@pytest.fixture
+def resources(tmp_path, monkeypatch) -> Path:
+    """An empty folder in the place of the package's files, and no model that mmpretrain knows."""
+    monkeypatch.setattr(model_index, "RESOURCES", tmp_path)
+    monkeypatch.setattr(ModelHub, "_models_dict", {})
+    return tmp_path
+
+
+def test_configs_are_found_beside_the_metafile(resources):
+    shutil.copy(RESOURCES / "model-index.yml", resources)
+    model_index.register_models()
+    assert sorted(ModelHub._models_dict) == RECORDED
+    assert ModelHub._models_dict["soft_pico.shapes"].config == str(resources / "configs/demo/soft_pico_shapes.py")
+
+
+def test_missing_metafile_and_that_of_another_project(resources, monkeypatch):
+    model_index.register_models()
+    # A package that is copied without its files.
+    monkeypatch.setattr(model_index, "ENTRIES", {})
+    (resources / "model-index.yml").write_text("Models:\n- Name: theirs\n  Config: theirs.py\n")
+    model_index.register_models()
+    assert not ModelHub._models_dict

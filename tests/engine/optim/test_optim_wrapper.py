@@ -1,0 +1,427 @@
+"""Mixed precision, accumulation, clipping, and steps that are left out."""
+
+import copy
+import math
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+import timm
+import torch
+from mmengine.registry import OPTIM_WRAPPERS, DefaultScope
+from torch import nn
+
+import soft_vit  # noqa: F401  registers the models
+from soft_vit.engine import SafeOptimWrapper
+from soft_vit.ops.soft import blocked as blocked_attention
+
+
+class Net(nn.Sequential):
+    """A little of everything that a step changes, in float64."""
+
+    def __init__(self, dtype: torch.dtype = torch.float64) -> None:
+        super().__init__(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 2))
+        self.to(dtype)
+
+
+def build(model: nn.Module, lr: float = 0.1, **kwargs) -> SafeOptimWrapper:
+    return SafeOptimWrapper(optimizer=torch.optim.AdamW(model.parameters(), lr=lr), **kwargs)
+
+
+def batches(count: int, dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:
+    return list(torch.randn(count, 7, 3, generator=torch.Generator().manual_seed(1), dtype=dtype))
+
+
+def train(model: nn.Module, optim: SafeOptimWrapper, inputs: list[torch.Tensor], spoil: dict | None = None) -> list:
+    """Whether each batch ended in a step. spoil: by position, what takes the loss to its place."""
+    stepped = []
+    for position, x in enumerate(inputs):
+        with optim.optim_context(model):
+            loss = model(x).float().square().mean()
+        optim.update_params((spoil or {}).get(position, lambda loss: loss)(loss))
+        stepped.append(optim.stepped)
+    return stepped
+
+
+@pytest.fixture
+def log(monkeypatch) -> list[str]:
+    lines = []
+    monkeypatch.setattr("soft_vit.engine.optim.optim_wrapper.print_log", lambda line, *_: lines.append(line))
+    return lines
+
+
+def everything(model: nn.Module, optim: SafeOptimWrapper) -> dict[str, torch.Tensor]:
+    """Copies of all that a step may change."""
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    for index, entry in optim.optimizer.state_dict()["state"].items():
+        state.update({f"{index}.{name}": value.clone() for name, value in entry.items()})
+    return state
+
+
+def assert_same(one: dict, other: dict) -> None:
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        torch.testing.assert_close(value, other[name], rtol=0, atol=0, msg=lambda text, name=name: f"{name}: {text}")
+
+
+# Precision
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_forward_runs_in(dtype):
+    model = nn.Linear(4, 4)
+    optim = build(model, dtype=dtype, clip_grad={"max_norm": 1.0})
+    with optim.optim_context(model):
+        output = model(torch.ones(2, 4))
+    assert output.dtype == getattr(torch, dtype)
+    before = model.weight.detach().clone()
+    optim.update_params(output.float().mean())
+    assert model.weight.dtype == torch.float32
+    assert not torch.equal(before, model.weight)
+    assert model(torch.ones(2, 4)).dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_inverse_stays_in_single_precision(dtype, monkeypatch):
+    seen = []
+    iterate = blocked_attention.newton_iterate
+
+    def spy(p, v, iters):
+        seen.append((p.dtype, v.dtype, torch.is_autocast_enabled("cpu")))
+        return iterate(p, v, iters)
+
+    monkeypatch.setattr(blocked_attention, "newton_iterate", spy)
+    model = timm.create_model("soft_pico", num_classes=10, img_size=64)
+    optim = build(model, dtype=dtype, loss_scale=1024.0)
+    with optim.optim_context(model):
+        loss = nn.functional.cross_entropy(model(torch.randn(2, 3, 64, 64)), torch.tensor([1, 7]))
+    optim.backward(loss)
+    assert len(seen) == sum(len(stage.blocks) for stage in model.stages[:3])
+    assert set(seen) == {(torch.float32, torch.float32, False)}
+    for name, parameter in model.named_parameters():
+        assert parameter.grad.isfinite().all(), name
+        assert parameter.grad.any(), name
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dtype": "float8"}, "dtype is 'float8'; choose one of float32, bfloat16, float16"),
+        ({"loss_scale": "static"}, "loss_scale is 'static'"),
+        ({"loss_scale": 0.0}, "loss_scale is 0.0"),
+        ({"loss_scale": math.inf}, "loss_scale is inf"),
+        ({"max_skipped": 0}, "max_skipped is 0"),
+        ({"clip_grad": {"type": "value", "clip_value": 1, "max_norm": 1}}, "clip_grad does not fit clip_grad_value_"),
+        ({"clip_grad": {"max_nrom": 1}}, "clip_grad does not fit clip_grad_norm_"),
+    ],
+)
+def test_mistakes(options, message):
+    with pytest.raises(ValueError, match=message):
+        build(nn.Linear(1, 1), **options)
+
+
+@pytest.mark.parametrize("name", ["SafeOptimWrapper", "soft_vit.SafeOptimWrapper"])
+def test_found_by_name(name):
+    with DefaultScope.overwrite_default_scope("mmpretrain"):
+        assert OPTIM_WRAPPERS.get(name) is SafeOptimWrapper
+
+
+# The guard
+
+SPOILT = {
+    "infinite loss": lambda loss: loss * math.inf,
+    "NaN loss": lambda loss: loss * math.nan,
+    # The derivative of the square root at 0.
+    "gradient alone": lambda loss: loss + (loss * 0).sqrt(),
+    "loss alone": lambda loss: loss + math.inf,
+}
+
+
+@pytest.mark.parametrize("kind", SPOILT)
+@pytest.mark.parametrize("clip", [None, {"max_norm": 0.1}, {"type": "value", "clip_value": 0.01}])
+@pytest.mark.parametrize(
+    ("accumulative_counts", "inputs", "spoilt", "steps"),
+    [
+        (1, 3, 1, [True, False, True]),
+        # Anywhere in a window; the window after it is another one.
+        (3, 9, 3, [False, False, True, False, False, False, False, False, True]),
+        (3, 9, 4, [False, False, True, False, False, False, False, False, True]),
+    ],
+)
+def test_spoilt_step_changes_nothing(kind, clip, accumulative_counts, inputs, spoilt, steps):
+    data, window = batches(inputs), slice(accumulative_counts, 2 * accumulative_counts)
+    model = Net()
+    optim = build(model, clip_grad=copy.deepcopy(clip), accumulative_counts=accumulative_counts)
+    stepped = train(model, optim, data[: window.start])
+    before = everything(model, optim)
+    stepped += train(model, optim, data[window], {spoilt - window.start: SPOILT[kind]})
+    assert_same(before, everything(model, optim))
+    assert all(p.grad is None for p in model.parameters())
+    stepped += train(model, optim, data[window.stop :])
+    assert stepped == steps
+    assert optim.skipped == 1
+
+
+def test_run_is_as_if_the_spoilt_step_had_not_been():
+    data = batches(6)
+    model = Net()
+    twin = copy.deepcopy(model)
+    optim, twin_optim = build(model), build(twin)
+    train(model, optim, data, {2: SPOILT["NaN loss"], 3: SPOILT["gradient alone"]})
+    train(twin, twin_optim, data[:2] + data[4:])
+    assert_same(everything(twin, twin_optim), everything(model, optim))
+
+
+def test_statistics_of_a_spoilt_image_are_forgotten():
+    model = Net()
+    optim = build(model)
+    data = batches(3)
+    data[1][2, 1] = math.nan
+    assert train(model, optim, data) == [True, False, True]
+    assert all(value.isfinite().all() for value in model.state_dict().values())
+    assert model[1].num_batches_tracked == 2
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "ends_at"),
+    [
+        ([0, 1, 2], 3),
+        # A good step begins the count anew.
+        ([0, 1, 3, 4, 6, 7, 8], 9),
+        ([0, 2, 4, 6, 8], None),
+    ],
+)
+def test_run_ends_after_a_row(spoilt, ends_at):
+    model = Net()
+    optim = build(model, max_skipped=3)
+    spoil = {position: SPOILT["NaN loss"] for position in spoilt}
+    if ends_at is None:
+        train(model, optim, batches(10), spoil)
+        assert optim.skipped == len(spoilt)
+        return
+    with pytest.raises(ValueError, match=f"not finite in 3 steps in a row, up to iteration {ends_at};") as caught:
+        train(model, optim, batches(10), spoil)
+    assert "\n" not in str(caught.value)
+    assert all(value.isfinite().all() for value in model.state_dict().values())
+
+
+def test_skipped_step_is_logged_with_its_iteration(log):
+    model = Net()
+    optim = build(model)
+    optim.initialize_count_status(model, 100, 1000)
+    before = len(optim.message_hub.log_scalars["train/grad_norm"].data[0]) if optim.message_hub.log_scalars else 0
+    train(model, optim, batches(4), {1: SPOILT["NaN loss"], 3: SPOILT["NaN loss"]})
+    assert log == [
+        "Iteration 102: the loss or a gradient is not finite; the step is skipped, 1 in a row and 1 in all.",
+        "Iteration 104: the loss or a gradient is not finite; the step is skipped, 1 in a row and 2 in all.",
+    ]
+    assert optim.message_hub.get_scalar("train/skipped_steps").current() == 2
+    norms = optim.message_hub.get_scalar("train/grad_norm").data[0][before:]
+    assert len(norms) == 2
+    assert all(math.isfinite(norm) for norm in norms)
+
+
+# float16
+
+
+def overflow(loss: torch.Tensor) -> torch.Tensor:
+    """A gradient that overflows in fp32 at any loss scale above 1, and not without."""
+    return loss * 1e38
+
+
+@pytest.mark.parametrize(
+    ("loss_scale", "steps", "skipped", "scale"),
+    [
+        # The dynamic scale begins at 2^16: 16 overflows to reach 1, and only those below it count.
+        ("dynamic", 3, 0, 2.0**13),
+        ("dynamic", 16, 0, 1.0),
+        ("dynamic", 18, 2, 1.0),
+        (8.0, 2, 2, 8.0),
+    ],
+)
+def test_overflow_lowers_a_dynamic_scale(loss_scale, steps, skipped, scale):
+    model = Net(torch.float32)
+    optim = build(model, dtype="float16", loss_scale=loss_scale)
+    before = everything(model, optim)
+    spoil = dict.fromkeys(range(steps), lambda loss: overflow(loss) * 1e3)
+    assert train(model, optim, batches(steps, torch.float32), spoil) == [False] * steps
+    assert_same(before, everything(model, optim))
+    assert optim.skipped == skipped
+    assert optim.state_dict()["loss_scaler"]["scale"] == scale
+    # The next good step is taken.
+    assert train(model, optim, batches(1, torch.float32)) == [True]
+
+
+# The norm of the gradients is about 1: each of them is clipped, none is, or would be with its scale.
+@pytest.mark.parametrize("max_norm", [1e-3, 30.0, math.inf])
+def test_gradients_are_clipped_without_their_scale(max_norm):
+    """The same step with any scale: powers of two change no digit of a gradient."""
+    results = []
+    for loss_scale in (1.0, 1024.0):
+        torch.manual_seed(0)
+        model = Net(torch.float32)
+        optim = build(model, dtype="float16", loss_scale=loss_scale, clip_grad={"max_norm": max_norm})
+        train(model, optim, batches(1, torch.float32))
+        results.append(optim.optimizer.state_dict()["state"][0]["exp_avg"])
+    # Larger gradients lose fewer digits in fp16: half a unit in the last place, 2^-11, in each of few operations.
+    torch.testing.assert_close(*results, rtol=2**-8, atol=2**-8 * results[0].abs().max().item())
+
+
+# Resuming
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("stop", [2, 4])
+def test_resumed_run_is_the_same(dtype, stop, tmp_path):
+    data = batches(7, torch.float32)
+    # An overflow before either stop, and a NaN that counts, so that scale, growth and counters all differ from new.
+    spoil = {0: lambda loss: overflow(loss) * 1e3, 3: SPOILT["NaN loss"], 5: SPOILT["NaN loss"]}
+    model = Net(torch.float32)
+    start = copy.deepcopy(model)
+    optim = build(model, dtype=dtype)
+    train(model, optim, data, spoil)
+
+    part = start
+    part_optim = build(part, dtype=dtype)
+    train(part, part_optim, data[:stop], spoil)
+    torch.save({"model": part.state_dict(), "optim": part_optim.state_dict()}, tmp_path / "half.pth")
+    saved = torch.load(tmp_path / "half.pth", weights_only=True)
+    resumed = Net(torch.float32)
+    resumed.load_state_dict(saved["model"])
+    resumed_optim = build(resumed, dtype=dtype)
+    resumed_optim.load_state_dict(saved["optim"])
+    train(resumed, resumed_optim, data[stop:], {position - stop: loss for position, loss in spoil.items()})
+    assert_same(everything(model, optim), everything(resumed, resumed_optim))
+    for key in ("guard", "loss_scaler"):
+        assert optim.state_dict().get(key) == resumed_optim.state_dict().get(key)
+
+
+def test_state_of_another_wrapper():
+    """A run may change its precision, or come from MMEngine's own wrapper."""
+    model = Net(torch.float32)
+    scaled, plain = build(model, dtype="float16"), build(model)
+    train(model, scaled, batches(1, torch.float32))
+    plain.load_state_dict(scaled.state_dict())
+    state = plain.state_dict()
+    del state["guard"]
+    scaled.load_state_dict(state)
+    assert scaled.skipped == 0
+
+
+# Accumulation
+
+
+@pytest.mark.parametrize(
+    ("epochs", "length", "counts", "windows"),
+    [
+        (1, 4, 1, [1, 1, 1, 1]),
+        (2, 4, 2, [2, 2, 2, 2]),
+        # The last window of an epoch is shorter.
+        (2, 5, 2, [2, 2, 1, 2, 2, 1]),
+        (2, 4, 3, [3, 1, 3, 1]),
+        (3, 2, 8, [2, 2, 2]),
+    ],
+)
+def test_windows_of_accumulation(epochs, length, counts, windows):
+    """Each step is one with the mean gradient of its window, to rounding."""
+    total = epochs * length
+    data = batches(total)
+    model = nn.Linear(3, 2).double()
+    twin = copy.deepcopy(model)
+    optim = SafeOptimWrapper(torch.optim.SGD(model.parameters(), lr=0.3), accumulative_counts=counts)
+    optim.message_hub.update_info("max_epochs", epochs)
+    optim.initialize_count_status(model, 0, total)
+    synced = []
+    for x in data:
+        synced.append(optim.should_sync())
+        with optim.optim_context(model):
+            loss = model(x).square().mean()
+        optim.update_params(loss)
+        assert optim.stepped == synced[-1]
+    assert [end for end in range(total) if synced[end]] == [sum(windows[: n + 1]) - 1 for n in range(len(windows))]
+
+    sgd = torch.optim.SGD(twin.parameters(), lr=0.3)
+    for n, size in enumerate(windows):
+        begin = sum(windows[:n])
+        torch.stack([twin(x).square().mean() for x in data[begin : begin + size]]).mean().backward()
+        sgd.step()
+        sgd.zero_grad()
+    torch.testing.assert_close(model.weight, twin.weight, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("resumed_at", "lost"), [(4, False), (5, False), (9, False), (8, True)])
+def test_resuming_within_a_window_is_said(resumed_at, lost, log):
+    model = Net()
+    optim = build(model, accumulative_counts=2)
+    optim.message_hub.update_info("max_epochs", 2)
+    optim.initialize_count_status(model, resumed_at, 10)
+    assert len(log) == lost
+    assert all("gradients since the first are lost" in line for line in log)
+
+
+@pytest.mark.parametrize("max_norm", [1e-3, 1e3])
+def test_clipping_is_torchs(max_norm):
+    model = Net()
+    twin = copy.deepcopy(model)
+    optim = SafeOptimWrapper(torch.optim.SGD(model.parameters(), lr=0.3), clip_grad={"max_norm": max_norm})
+    (x,) = batches(1)
+    train(model, optim, [x])
+    twin(x).float().square().mean().backward()
+    nn.utils.clip_grad_norm_(twin.parameters(), max_norm)
+    torch.optim.SGD(twin.parameters(), lr=0.3).step()
+    assert_same(model.state_dict(), twin.state_dict())
+
+
+# Several processes
+
+
+def one_rank(rank: int, port: str, folder: str) -> None:
+    """Each way to distribute a model, in each precision; what is saved is whole."""
+    from torch.distributed.fsdp import fully_shard
+
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
+    data = [x + rank for x in batches(6, torch.float32)]
+    results = {}
+    for distribute in (nn.parallel.DistributedDataParallel, fully_shard):
+        for dtype in ("float32", "float16"):
+            torch.manual_seed(0)
+            # Some gradients of a sharded model are on one rank only.
+            model = distribute(nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 1)))
+            optim = build(model, dtype=dtype, loss_scale=1.0, clip_grad={"max_norm": 0.1}, accumulative_counts=2)
+            stepped = train(model, optim, data, {3: SPOILT["NaN loss"]} if rank == 1 else {})
+            state = {
+                name.removeprefix("module."): value.full_tensor() if hasattr(value, "full_tensor") else value
+                for name, value in everything(model, optim).items()
+            }
+            results[f"{distribute.__name__} {dtype}"] = {"stepped": stepped, "state": state}
+    torch.save(results, f"{folder}/{rank}.pth")
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_ranks_skip_together(tmp_path):
+    pytest.importorskip("torch", "2.6", reason="fully_shard")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    commands = [[sys.executable, __file__, str(rank), str(port), str(tmp_path)] for rank in range(2)]
+    ranks = [subprocess.Popen(command) for command in commands]
+    assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]
+    first, second = (torch.load(tmp_path / f"{rank}.pth", weights_only=True) for rank in range(2))
+    assert len(first) == 4
+    for name, result in first.items():
+        assert result["stepped"] == second[name]["stepped"] == [False, True, False, False, False, True], name
+        assert_same(result["state"], second[name]["state"])
+    for dtype in ("float32", "float16"):
+        whole, sharded = (first[f"{kind} {dtype}"]["state"] for kind in ("DistributedDataParallel", "fully_shard"))
+        # Sums of gradients in another order: some units in the last place over two steps.
+        for name, value in whole.items():
+            torch.testing.assert_close(value, sharded[name], rtol=1e-5, atol=1e-6, msg=f"{name}, {dtype}")
+
+
+if __name__ == "__main__":
+    one_rank(int(sys.argv[1]), *sys.argv[2:])

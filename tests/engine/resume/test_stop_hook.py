@@ -1,0 +1,117 @@
+"""What a signal does to a run."""
+
+import os
+import signal
+import threading
+from types import SimpleNamespace
+
+import pytest
+from torch.utils.data import BatchSampler, DataLoader
+
+from soft_vit.engine import SafeCheckpointHook, UserError
+from soft_vit.engine.resume.stop_hook import EXIT_STOPPED, RunStopped, StopHook
+
+
+class Checkpoint(SafeCheckpointHook):
+    def __init__(self, saved_iter: int | None) -> None:
+        super().__init__(interval=1)
+        self.saved_iter = saved_iter
+        self.written = 0
+
+    def save_between(self, runner: SimpleNamespace) -> None:
+        self.written += 1
+
+
+def a_run(saved_iter: int | None, due: bool = True, hooks: bool = True) -> SimpleNamespace:
+    checkpoint = Checkpoint(saved_iter)
+    return SimpleNamespace(
+        distributed=False,
+        world_size=1,
+        iter=6,
+        hooks=[checkpoint] if hooks else [],
+        checkpoint=checkpoint,
+        optim_wrapper=SimpleNamespace(should_update=lambda: due),
+        logger=SimpleNamespace(info=print),
+        val_dataloader=DataLoader(range(10), batch_sampler=BatchSampler(range(10), 4, drop_last=False)),
+    )
+
+
+def told(hook: StopHook, number: int = signal.SIGTERM) -> StopHook:
+    with hook:
+        os.kill(os.getpid(), number)
+    return hook
+
+
+@pytest.mark.parametrize(("saved_iter", "written"), [(None, 1), (6, 1), (7, 0)])
+def test_what_is_not_saved_yet_is_saved(saved_iter, written, capsys):
+    run, hook = a_run(saved_iter), StopHook()
+    hook.before_train(run)
+    hook.after_train_iter(run, batch_idx=0)
+    with pytest.raises(SystemExit) as caught:
+        told(hook).after_train_iter(run, batch_idx=0)
+    assert caught.value.code == EXIT_STOPPED == 75
+    assert run.checkpoint.written == written
+    assert capsys.readouterr().out == "Stopped by SIGTERM: iteration 7 is saved; go on with --resume.\n"
+
+
+def test_a_window_of_accumulated_gradients_is_finished():
+    run = a_run(None, due=False)
+    told(StopHook()).after_train_iter(run, batch_idx=0)
+    assert run.checkpoint.written == 0
+
+
+@pytest.mark.parametrize(("saved_iter", "batch", "stops"), [(6, 0, True), (6, 1, True), (6, 2, False), (5, 0, False)])
+def test_validation_is_left_when_nothing_is_lost(saved_iter, batch, stops):
+    # Of 10 images in batches of 4, the third is one that other ranks may not have.
+    run, hook = a_run(saved_iter), told(StopHook())
+    if stops:
+        with pytest.raises(RunStopped):
+            hook.after_val_iter(run, batch_idx=batch)
+    else:
+        hook.after_val_iter(run, batch_idx=batch)
+
+
+def test_without_a_hook_that_saves():
+    with pytest.raises(UserError, match="SafeCheckpointHook"):
+        told(StopHook()).after_train_iter(a_run(None, hooks=False), batch_idx=0)
+
+
+@pytest.mark.parametrize(("patience", "ended"), [(0.0, -signal.SIGTERM), (3600.0, 0)])
+def test_second_signal(patience, ended):
+    child = os.fork()
+    if child == 0:
+        told(told(StopHook(patience=patience)))
+        os._exit(0)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status == ended
+
+
+def test_other_signals_on_request():
+    before = signal.getsignal(signal.SIGUSR1), signal.getsignal(signal.SIGTERM)
+    hook = told(StopHook(["SIGUSR1", "SIGTERM"]), signal.SIGUSR1)
+    assert (signal.getsignal(signal.SIGUSR1), signal.getsignal(signal.SIGTERM)) == before
+    run = a_run(None)
+    with pytest.raises(RunStopped):
+        hook.after_train_iter(run, batch_idx=0)
+
+
+@pytest.mark.parametrize("name", ["SIGKILL", "TERM", "SIGINT", ""])
+def test_no_such_signal(name):
+    with pytest.raises(UserError, match="choose of SIGTERM"):
+        StopHook([name])
+
+
+def test_in_another_thread_nothing_is_listened_for():
+    failed = []
+
+    def enter() -> None:
+        try:
+            with StopHook():
+                pass
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert failed == []

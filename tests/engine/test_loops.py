@@ -1,0 +1,176 @@
+"""Loops that find their place again, without loading what lies before it."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from mmengine.config import Config
+
+from soft_vit.engine import UserError, train
+from soft_vit.engine.checkpoints.atomic_storage import AtomicBackend
+from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
+from soft_vit.engine.data.shapes_dataset import ShapesDataset
+
+ROOT = Path(__file__).parents[2]
+DEMO = ROOT / "configs" / "demo" / "soft_pico_shapes.py"
+# Batches of 4, 4, 3.
+OPTIONS = {
+    "model.depths": [1, 1, 1, 1],
+    "model.img_size": 32,
+    "train_dataloader.batch_size": 4,
+    "train_dataloader.dataset.length": 11,
+    "train_dataloader.dataset.size": 32,
+    "val_dataloader.dataset.length": 4,
+    "val_dataloader.dataset.size": 32,
+    "default_hooks.checkpoint.max_keep_ckpts": -1,
+}
+BY_EPOCH = {**OPTIONS, "train_cfg.max_epochs": 3}
+
+
+@pytest.fixture(autouse=True)
+def plain_configs(monkeypatch):
+    """Half of the time of such a short run goes into the layout of its config."""
+    monkeypatch.setattr(Config, "pretty_text", property(str))
+
+
+@pytest.fixture(scope="module")
+def by_iteration(tmp_path_factory) -> Path:
+    """The demo as a run of 8 iterations, which is two rounds and two thirds."""
+    path = tmp_path_factory.mktemp("configs") / "by_iteration.py"
+    bases = [str(ROOT / "configs" / "_base_" / name) for name in ("default_runtime.py", "shapes.py")]
+    path.write_text(
+        f"_base_ = {bases}\n"
+        "model = dict(type='TimmProgressClassifier', model_name='soft_pico', num_classes=10, drop_rate=0.2)\n"
+        "train_cfg = dict(by_epoch=False, max_iters=8, val_interval=5)\n"
+        "optim_wrapper = dict(optimizer=dict(type='AdamW', lr=1e-3))\n"
+        "param_scheduler = dict(type='CosineAnnealingLR', by_epoch=False, T_max=8)\n"
+        "default_hooks = dict(checkpoint=dict(interval=1, by_epoch=False))\n"
+        "log_processor = dict(by_epoch=False)\n"
+    )
+    return path
+
+
+@pytest.fixture
+def loaded(monkeypatch) -> list[int]:
+    """Indices of the images that this process loads for training."""
+    indices = []
+    original = ShapesDataset.__getitem__
+
+    def load(dataset: ShapesDataset, index: int) -> object:
+        if dataset.images.split == "train":
+            indices.append(index)
+        return original(dataset, index)
+
+    monkeypatch.setattr(ShapesDataset, "__getitem__", load)
+    return indices
+
+
+def weights(path: Path) -> dict[str, torch.Tensor]:
+    return load_checkpoint_file(path)["state_dict"]
+
+
+@pytest.mark.parametrize("sampler", ["DefaultSampler", "InfiniteSampler"])
+def test_iterations(by_iteration, tmp_path, loaded, sampler):
+    options = {**OPTIONS, "train_dataloader.sampler.type": sampler}
+    train(by_iteration, work_dir=tmp_path / "a", options=options)
+    straight = loaded.copy()
+    loaded.clear()
+    train(by_iteration, work_dir=tmp_path / "b", resume=str(tmp_path / "a" / "iter_4.pth"), options=options)
+    assert loaded == straight[-len(loaded) :]
+    # Of a round of 11 images five are behind the fourth batch; the endless order has four in every batch.
+    assert len(loaded) == (18 - 4 + 1 if sampler == "DefaultSampler" else 16)
+    one, other = weights(tmp_path / "a" / "iter_8.pth"), weights(tmp_path / "b" / "iter_8.pth")
+    assert all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+def test_epochs_load_the_rest_alone_and_validate_what_was_not(tmp_path, loaded, capsys):
+    options = {**BY_EPOCH, "default_hooks.checkpoint.by_epoch": False}
+    train(DEMO, work_dir=tmp_path / "a", options=options)
+    straight = loaded.copy()
+    assert len(straight) == 33
+    for iteration, skipped, validations in ((4, 15, 2), (6, 22, 2), (9, 33, 1)):
+        loaded.clear()
+        capsys.readouterr()
+        resumed = train(
+            DEMO, work_dir=tmp_path / "b", resume=str(tmp_path / "a" / f"iter_{iteration}.pth"), options=options
+        )
+        assert loaded == straight[skipped:]
+        assert capsys.readouterr().out.count("accuracy/top1") == validations
+        assert resumed.top1 is not None
+
+
+def test_resuming_at_the_end_of_the_last_epoch_validates(tmp_path):
+    train(DEMO, work_dir=tmp_path, options=BY_EPOCH, validate=False)
+    assert train(DEMO, work_dir=tmp_path, options=BY_EPOCH, resume="auto").top1 is not None
+
+
+def test_batch_sampler_is_refused(tmp_path):
+    options = {**BY_EPOCH, "train_dataloader.batch_sampler": {"type": "BatchSampler"}}
+    with pytest.raises(UserError, match=r"train_dataloader\.batch_sampler is set"):
+        train(DEMO, work_dir=tmp_path, options=options)
+
+
+def test_iterations_need_a_batch(by_iteration, tmp_path):
+    options = {**OPTIONS, "train_dataloader.batch_size": 12, "train_dataloader.drop_last": True}
+    with pytest.raises(UserError, match="has 11 images, and a batch of 12 in each process needs more"):
+        train(by_iteration, work_dir=tmp_path, options=options)
+
+
+@pytest.mark.parametrize(
+    ("loop", "name"),
+    [("by_epoch", "val_interval"), ("by_epoch", "max_epochs"), ("iters", "val_interval"), ("iters", "max_iters")],
+)
+def test_length_and_interval_of_validations_are_positive(loop, name, by_iteration, tmp_path):
+    config, options = (DEMO, BY_EPOCH) if loop == "by_epoch" else (by_iteration, OPTIONS)
+    with pytest.raises(UserError, match=f"{name} is 0; choose 1 or more"):
+        train(config, work_dir=tmp_path, options={**options, f"train_cfg.{name}": 0})
+
+
+def test_checkpoint_of_another_run_is_no_result(tmp_path):
+    options = {**BY_EPOCH, "train_cfg.max_epochs": 1}
+    first = train(DEMO, work_dir=tmp_path, validate=False, options=options)
+    assert first.checkpoint == tmp_path / "epoch_1.pth"
+    nothing = {**options, "default_hooks.checkpoint": None}
+    assert train(DEMO, work_dir=tmp_path, validate=False, options=nothing).checkpoint is None
+    again = train(DEMO, work_dir=tmp_path, validate=False, options=nothing, resume="auto")
+    assert again.checkpoint == first.checkpoint
+
+
+def test_old_checkpoints_go_after_the_next_is_there(tmp_path, monkeypatch):
+    events = []
+    put, remove = AtomicBackend.put, AtomicBackend.remove
+    monkeypatch.setattr(
+        AtomicBackend, "put", lambda self, data, path: (put(self, data, path), events.append(Path(path).name))
+    )
+    monkeypatch.setattr(
+        AtomicBackend, "remove", lambda self, path: (events.append(f"- {Path(path).name}"), remove(self, path))
+    )
+    options = {
+        **BY_EPOCH,
+        "default_hooks.checkpoint.max_keep_ckpts": 2,
+        "default_hooks.checkpoint.save_best": "train",
+        "default_hooks.checkpoint.rule": "greater",
+    }
+    # Each validation better than the one before.
+    scores = iter(range(10))
+    monkeypatch.setattr("mmpretrain.evaluation.Accuracy.compute_metrics", lambda self, results: {})
+    monkeypatch.setattr("mmengine.evaluator.Evaluator.evaluate", lambda self, size: {"train": float(next(scores))})
+    train(DEMO, work_dir=tmp_path, options=options)
+    assert events == [
+        "epoch_1.pth",
+        "best_train_epoch_1.pth",
+        "epoch_1.pth",
+        "epoch_2.pth",
+        "best_train_epoch_2.pth",
+        "epoch_2.pth",
+        "- best_train_epoch_1.pth",
+        "epoch_3.pth",
+        "- epoch_1.pth",
+        "best_train_epoch_3.pth",
+        "epoch_3.pth",
+        "- best_train_epoch_2.pth",
+    ]
+    # A resumed run goes on with the files that are there.
+    events.clear()
+    train(DEMO, work_dir=tmp_path, resume="auto", validate=False, options={**options, "train_cfg.max_epochs": 4})
+    assert events == ["epoch_4.pth", "- epoch_2.pth"]

@@ -1,0 +1,224 @@
+"""The composed operator: its values, its gradients, what it stores, and what half precision does to it."""
+
+import itertools
+
+import pytest
+import torch
+from torch.autograd import forward_ad
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from soft_vit.ops import soft_attention, soft_attention_reference
+from soft_vit.ops.soft import blocked as blocked_attention
+
+# Starts with the ridges they are made for.
+STARTS = (("rowsum", 0.01), ("guarded", 0.0), ("guarded_batch", 0.0))
+VARIANTS = [
+    dict(inverse=inverse, normalize=normalize, start=start, ridge=ridge if inverse == "newton" else 0.01)
+    for inverse, normalize, (start, ridge) in itertools.product(("newton", "cholesky"), (False, True), STARTS)
+    if inverse == "newton" or start == "rowsum"
+]
+variants = pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: "-".join(map(str, v.values())))
+
+
+def inputs(n: int = 63, m: int = 6, d: int = 8, dtype=torch.float64, spread: float = 1.0, heads: int = 3) -> tuple:
+    """q, bottleneck tokens and v of 2 images; v is narrower than q."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((2, heads, n, d), (2, heads, m, d), (2, heads, n, d - 1))
+    q, bottleneck, v = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes)
+    return tuple((t.to(dtype)).requires_grad_() for t in (q * spread, bottleneck * spread, v))
+
+
+def outputs_and_gradients(function, tensors: tuple, **variant) -> dict[str, torch.Tensor]:
+    out = function(*tensors, **variant)
+    target = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(out.dtype)
+    gradients = torch.autograd.grad(out, tensors, target)
+    return {"x": out.detach(), **dict(zip(("dq", "dbottleneck", "dv"), gradients, strict=True))}
+
+
+@variants
+@pytest.mark.parametrize("spread", [1.0, 0.1])
+def test_equals_the_reference(variant, spread):
+    tensors = inputs(spread=spread)
+    actual = outputs_and_gradients(soft_attention, tensors, **variant)
+    expected = outputs_and_gradients(soft_attention_reference, tensors, **variant)
+    for name in expected:
+        torch.testing.assert_close(
+            actual[name], expected[name], rtol=1e-7, atol=1e-9, msg=lambda m, n=name: f"{n}: {m}"
+        )
+
+
+@variants
+def test_gradcheck(variant):
+    """Conditioned tokens and enough steps, so that Newton's closed form is the true gradient."""
+    tensors = inputs(n=5, m=4, d=3, spread=1.5, heads=2)
+    torch.autograd.gradcheck(lambda *t: soft_attention(*t, iters=40, **variant), tensors)
+
+
+FORMS = [("newton", False), ("newton", True), ("cholesky", False), ("cholesky", True)]
+
+
+@pytest.mark.parametrize(("inverse", "normalize"), FORMS)
+def test_second_derivatives_and_batches_of_gradients(inverse, normalize):
+    tensors = tuple(t[:1].detach().requires_grad_() for t in inputs(n=4, m=3, d=2, heads=1))
+
+    def attend(*tensors):
+        return soft_attention(*tensors, inverse=inverse, normalize=normalize, iters=40)
+
+    assert torch.autograd.gradcheck(attend, tensors, check_batched_grad=True)
+    assert torch.autograd.gradgradcheck(attend, tensors)
+
+
+@pytest.mark.parametrize(("inverse", "normalize"), FORMS)
+def test_forward_mode(inverse, normalize):
+    q, bottleneck, v = inputs(n=5, m=4, d=3, heads=2)
+    variant = dict(inverse=inverse, normalize=normalize, iters=40)
+    direction = torch.randn_like(q)
+    with forward_ad.dual_level(), torch.no_grad():
+        x = soft_attention(forward_ad.make_dual(q, direction), bottleneck, v, **variant)
+        tangent = forward_ad.unpack_dual(x).tangent
+    step = 1e-6 * direction
+    difference = soft_attention(q + step, bottleneck, v, **variant) - soft_attention(q - step, bottleneck, v, **variant)
+    torch.testing.assert_close(tangent, difference / 2e-6, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize(("inverse", "normalize"), FORMS)
+def test_the_result_can_be_written_to(inverse, normalize):
+    tensors = inputs()
+    results = []
+    for change in (torch.Tensor.add_, torch.add):
+        x = change(soft_attention(*tensors, inverse=inverse, normalize=normalize), 1)
+        results.append((x, *torch.autograd.grad(x.square().sum(), tensors)))
+    for actual, expected in zip(*results, strict=True):
+        assert torch.equal(actual, expected)
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("iters", [3, 10])
+def test_gradcheck_of_the_truncated_iteration(normalize, iters):
+    tensors = inputs(n=5, m=4, d=3, spread=0.3, heads=2)
+    torch.autograd.gradcheck(
+        lambda *t: soft_attention(*t, iters=iters, normalize=normalize, gradient="unrolled"), tensors
+    )
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_oracle_agrees_on_conditioned_kernels(normalize):
+    tensors = inputs(spread=1.5)
+    oracle = soft_attention(*tensors, inverse="eigh", normalize=normalize)
+    for inverse in ("newton", "cholesky"):
+        x = soft_attention(*tensors, inverse=inverse, normalize=normalize, iters=40)
+        torch.testing.assert_close(x, oracle, rtol=1e-9, atol=1e-11)
+
+
+@variants
+def test_memory_layout_does_not_matter(variant):
+    """Heads as views of maps [P, D, N] or of tokens [P, N, D]."""
+    tensors = inputs()
+    maps = tuple(t.detach().mT.contiguous().mT.requires_grad_() for t in tensors)
+    assert not maps[0].is_contiguous()
+    actual = outputs_and_gradients(soft_attention, maps, **variant)
+    for name, expected in outputs_and_gradients(soft_attention, tensors, **variant).items():
+        torch.testing.assert_close(actual[name], expected, rtol=1e-10, atol=1e-12, msg=name)
+
+
+@variants
+@pytest.mark.parametrize("rows", [1, 20, 100], ids="cache of {} tokens".format)
+def test_blocks_do_not_matter(variant, rows, monkeypatch):
+    """Chunks of 63 tokens and parts of 6 problems that do not divide them."""
+    tensors = inputs()
+    monkeypatch.setattr(blocked_attention, "_CACHED_BYTES", rows * 6 * 8)
+    monkeypatch.setattr(blocked_attention, "_LEAST_CHUNK", 1)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    actual = outputs_and_gradients(soft_attention, tensors, **variant)
+    for name, expected in outputs_and_gradients(soft_attention_reference, tensors, **variant).items():
+        torch.testing.assert_close(actual[name], expected, rtol=1e-7, atol=1e-9, msg=name)
+
+
+@variants
+def test_single_precision_error(variant):
+    """At most twice the error of the reference in the same precision, both against float64, or 16 roundings."""
+    double = inputs(n=500, m=49, d=32, spread=0.3)
+    single = tuple(t.detach().float().requires_grad_() for t in double)
+    exact = outputs_and_gradients(
+        soft_attention_reference, tuple(t.detach().double().requires_grad_() for t in single), **variant
+    )
+    fast = outputs_and_gradients(soft_attention, single, **variant)
+    reference = outputs_and_gradients(soft_attention_reference, single, **variant)
+    for name, value in exact.items():
+        fast_error, reference_error = ((t[name].double() - value).norm() / value.norm() for t in (fast, reference))
+        assert fast_error <= 2 * reference_error + 16 * torch.finfo(torch.float32).eps, name
+
+
+class LargestTensor(TorchDispatchMode):
+    """Watches the number of elements of every tensor that an operation makes."""
+
+    def __init__(self):
+        super().__init__()
+        self.numel = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        made = [t.untyped_storage().nbytes() // t.element_size() for t in tree_leaves(out) if torch.is_tensor(t)]
+        self.numel = max([self.numel, *made])
+        return out
+
+
+@variants
+def test_nothing_larger_than_the_kernel_is_made_or_stored(variant):
+    n, m, d = 500, 16, 8
+    tensors = inputs(n=n, m=m, d=d, dtype=torch.float32)
+    problems = 2 * 3
+    stored = []
+    watch = LargestTensor()
+    with watch, torch.autograd.graph.saved_tensors_hooks(lambda t: stored.append(t.numel()) or t, lambda t: t):
+        soft_attention(*tensors, **variant).sum().backward()
+    # One kernel at a time, N x M; never N x M x anything.
+    assert watch.numel <= problems * n * m
+    # For backward: q, v and what has no N in it.
+    assert sum(stored) <= problems * (n * (d + d - 1) + 2 * m * m + m * (3 * d + 1))
+
+
+FLAT = {"all tokens equal": 1.0, "zeros": 0.0, "magnitude 1e4": 1e4}
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: "-".join(map(str, v.values())))
+@pytest.mark.parametrize("case", FLAT)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_finite_on_hard_inputs(variant, case, dtype):
+    value = FLAT[case]
+    generator = torch.Generator().manual_seed(0)
+    token = torch.randn(1, 1, 1, 32, generator=generator) * value
+    q = token.expand(2, 2, 63, 32) if case == "all tokens equal" else torch.randn(2, 2, 63, 32) * value
+    q, bottleneck, v = (t.to(dtype).clone().requires_grad_() for t in (q, q[:, :, :9], torch.randn(2, 2, 63, 32)))
+    with torch.autocast("cpu", dtype=dtype):
+        x = soft_attention(q, bottleneck, v, **variant)
+    assert x.dtype == dtype
+    assert x.isfinite().all()
+    gradients = torch.autograd.grad(x.float().sum(), (q, bottleneck, v))
+    for name, gradient in zip(("dq", "dbottleneck", "dv"), gradients, strict=True):
+        assert gradient.isfinite().all(), name
+
+
+@variants
+def test_inside_is_single_precision_under_autocast(variant):
+    tensors = tuple(t.detach().bfloat16() for t in inputs(dtype=torch.float32))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        x = soft_attention(*tensors, **variant)
+    expected = soft_attention(*(t.float() for t in tensors), **variant).bfloat16()
+    torch.testing.assert_close(x, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"inverse": "lu"}, r"inverse='lu'.*newton.*cholesky.*eigh"),
+        ({"start": "zero"}, r"start='zero'.*rowsum"),
+        ({"gradient": "none"}, r"gradient='none'.*unrolled"),
+        ({"inverse": "cholesky", "ridge": 0.0}, r"ridge=0.0.*positive"),
+        ({"inverse": "cholesky", "ridge": -0.5}, r"ridge=-0.5.*positive"),
+    ],
+)
+def test_unknown_options(option, message):
+    with pytest.raises(ValueError, match=message):
+        soft_attention(*inputs(), **option)

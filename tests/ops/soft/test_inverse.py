@@ -1,0 +1,313 @@
+"""Newton, Cholesky and the float64 oracle, on conditioned kernels and on flat ones."""
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from soft_vit.ops import (
+    cholesky_solve,
+    eigh_inverse,
+    newton_inverse,
+    newton_step_size,
+    self_gaussian_kernel,
+    soft_attention,
+)
+from soft_vit.ops.soft.inverse import newton_residual
+from soft_vit.ops.soft.newton import add_ridge, newton_iterate
+
+# Spread of the tokens: 0.5 gives condition numbers near 1, 0.05 and less flat kernels, 0 equal tokens.
+SPREADS = (0.5, 0.2, 0.05, 0.01, 0.0)
+UNIT_ROUNDOFF = torch.finfo(torch.float32).eps / 2
+STARTS = (("rowsum", 0.01), ("guarded", 0.0))
+
+
+def kernel(spread: float, count: int = 6, m: int = 49, seed: int = 0) -> torch.Tensor:
+    """Kernel matrices exactly symmetric and exactly representable in fp32, in float64."""
+    tokens = torch.randn(count, m, 32, generator=torch.Generator().manual_seed(seed)) * spread
+    a = self_gaussian_kernel(tokens)
+    return ((a + a.mT) / 2).double()
+
+
+def relative_error(actual: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+    return (actual.double() - expected).flatten(1).norm(dim=1) / expected.flatten(1).norm(dim=1)
+
+
+@pytest.mark.parametrize("spread", SPREADS)
+@pytest.mark.parametrize(("start", "ridge"), STARTS)
+def test_newton_is_the_spectral_filter(spread, start, ridge):
+    """In fp32, within the rounding that the iteration can amplify.
+
+    Rounding of the first iterate is at most `m u alpha ||P||`. A step doubles it where the iteration has not converged,
+    at most 2^T in all, and damps it where it has; there the product with P leaves `m u cond(P)`, relative. The smaller
+    of the two is the bound.
+    """
+    iters = 20
+    a = kernel(spread)
+    alpha = newton_step_size(a, ridge, start)
+    oracle = eigh_inverse(a, ridge, iters, alpha)
+    eigenvalue = torch.linalg.eigvalsh(add_ridge(a, ridge)).abs()
+    norm, smallest = eigenvalue.amax(-1), eigenvalue.amin(-1).clamp(min=1e-300)
+    amplified = 2.0**iters * alpha[:, 0, 0] * norm / torch.linalg.matrix_norm(oracle, 2)
+    bound = a.shape[-1] * UNIT_ROUNDOFF * torch.minimum(amplified, norm / smallest)
+    error = relative_error(newton_inverse(a.float(), iters, ridge, start), oracle)
+    assert (error <= bound.clamp(min=4 * UNIT_ROUNDOFF)).all(), (error / bound).max()
+
+
+@pytest.mark.parametrize("spread", SPREADS)
+@pytest.mark.parametrize(("start", "ridge"), STARTS)
+@pytest.mark.parametrize("iters", [0, 1, 7])
+def test_oracle_is_the_filter_after_any_number_of_steps(spread, start, ridge, iters):
+    a = kernel(spread)
+    oracle = eigh_inverse(a, ridge, iters, newton_step_size(a, ridge, start))
+    torch.testing.assert_close(newton_inverse(a, iters, ridge, start), oracle, rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.parametrize("spread", [0.5, 0.2])
+@pytest.mark.parametrize(("start", "ridge"), STARTS)
+def test_newton_reaches_the_inverse_of_a_conditioned_kernel(spread, start, ridge):
+    a = kernel(spread)
+    error = relative_error(newton_inverse(a, 40, ridge, start), eigh_inverse(a, ridge))
+    assert error.max() < 1e-10
+
+
+@pytest.mark.parametrize("spread", SPREADS)
+@pytest.mark.parametrize(("start", "ridge"), STARTS)
+@pytest.mark.parametrize("iters", [0, 5, 20])
+def test_newton_residual_is_what_the_filter_leaves(spread, start, ridge, iters):
+    """Against eigenvalues in float64.
+
+    The product P V in fp32 has an error of `m u` times |P| |V|, whose norm is at most cond(P) where the iteration has
+    converged and `2^T alpha ||P||^2` before; the norm of m rows of m entries adds `m u`, relative.
+    """
+    a = kernel(spread)
+    alpha = newton_step_size(a, ridge, start)
+    p = torch.linalg.eigvalsh(add_ridge(a, ridge))
+    expected = (1 - alpha[..., 0] * p.square()).pow(2.0**iters).square().mean(-1).sqrt()
+    norm, smallest = p.abs().amax(-1), p.abs().amin(-1).clamp(min=1e-300)
+    amplified = torch.minimum(2.0**iters * alpha[:, 0, 0] * norm.square(), norm / smallest)
+    residual = newton_residual(a.float(), iters, ridge, start)
+    assert residual.shape == (6,)
+    assert ((residual - expected).abs() <= a.shape[-1] * UNIT_ROUNDOFF * (amplified + expected)).all()
+
+
+def test_twenty_steps_are_far_from_the_inverse_of_a_flat_kernel():
+    """0.88 on 49 x 49 kernels whose mean entry is 0.99: published weights know the filter, not the inverse."""
+    tokens = torch.randn(4, 49, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(3)) * 0.018
+    a = self_gaussian_kernel(tokens)
+    assert a.mean().item() == pytest.approx(0.99, abs=0.001)
+    error = relative_error(newton_inverse(a), eigh_inverse(a, 0.01))
+    assert error.mean().item() == pytest.approx(0.88, abs=0.01)
+
+
+@pytest.mark.parametrize("spread", SPREADS)
+def test_cholesky_solve(spread):
+    """Relative error of the solution at most `4 m u cond(P)` (Higham, Accuracy and Stability, Theorem 10.4)."""
+    a = kernel(spread)
+    b = torch.randn(6, 49, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).float().double()
+    p = add_ridge(a, 0.01)
+    bound = 4 * 49 * UNIT_ROUNDOFF * torch.linalg.cond(p)
+    assert (relative_error(cholesky_solve(a.float(), b.float()), eigh_inverse(a, 0.01) @ b) <= bound).all()
+
+
+def test_a_matrix_without_a_factor_gives_nan():
+    """Alone: LAPACK stops there and leaves numbers, by which -1 would have the inverse 1."""
+    a = torch.stack([torch.eye(3), -torch.eye(3)])
+    x = cholesky_solve(a, torch.ones(2, 3, 1), ridge=1e-9)
+    torch.testing.assert_close(x, torch.tensor([1.0, torch.nan])[:, None, None].expand(2, 3, 1), equal_nan=True)
+
+
+def test_eigh_inverse_is_the_pseudo_inverse():
+    a = kernel(0.0)[:1]
+    torch.testing.assert_close(eigh_inverse(a, ridge=0.0), torch.linalg.pinv(a, hermitian=True))
+
+
+def guarded_by_the_book(a: torch.Tensor) -> float:
+    """The released rule for one matrix, as a loop."""
+    identity = torch.eye(a.shape[0], dtype=a.dtype)
+    alpha = 2 / a.sum(0).max().item() ** 2
+    for _ in range(10):
+        if (identity - a @ (alpha * a)).abs().sum(0).max() <= 1.01:
+            break
+        alpha /= 2
+    return alpha
+
+
+@pytest.mark.parametrize("spread", SPREADS)
+def test_guarded_start_is_the_released_rule_for_each_matrix(spread):
+    a = torch.cat([kernel(spread, 3), kernel(0.1, 3)])
+    alpha = newton_step_size(a, 0.0, "guarded").flatten()
+    expected = torch.tensor([guarded_by_the_book(matrix) for matrix in a], dtype=a.dtype)
+    torch.testing.assert_close(alpha, expected, rtol=1e-12, atol=0)
+
+
+def test_guarded_start_keeps_the_constant_mode_of_two_tokens():
+    """Their row sums always agree, so the constant vector is an eigenvector, and at 2 its mode would stay zero."""
+    a = self_gaussian_kernel(0.5 * torch.randn(16, 2, 8, generator=torch.Generator().manual_seed(0)))
+    exact = torch.linalg.inv(a.double())
+    error = relative_error(newton_inverse(a, ridge=0.0, start="guarded"), exact)
+    assert (error <= 16 * torch.linalg.cond(a.double()) * UNIT_ROUNDOFF).all()
+
+
+def test_guarded_start_halves_and_only_the_batch_wide_one_mixes_matrices():
+    a = torch.cat([kernel(0.3, 1), kernel(0.02, 1)])
+    alone = torch.cat([newton_step_size(matrix[None], 0.0, "guarded") for matrix in a])
+    torch.testing.assert_close(newton_step_size(a, 0.0, "guarded"), alone, rtol=0, atol=0)
+    batch_wide = newton_step_size(a, 0.0, "guarded_batch").flatten()
+    assert batch_wide[0] == batch_wide[1]
+    assert batch_wide[0] < alone[0, 0, 0]
+    unguarded = 2 / a.sum(-1).amax(-1).square()
+    assert (alone.flatten() < unguarded).any()
+
+
+def test_one_token_has_an_inverse():
+    """The rule itself starts a 1 x 1 matrix where the iterate becomes zero and stays so."""
+    a = torch.ones(3, 1, 1, dtype=torch.float64)
+    torch.testing.assert_close(newton_inverse(a, ridge=0.0, start="guarded"), a)
+    torch.testing.assert_close(newton_inverse(a, ridge=0.0, start="guarded_batch"), torch.zeros_like(a))
+
+
+@pytest.mark.parametrize(("start", "ridge"), STARTS)
+@pytest.mark.parametrize(("gradient", "iters"), [("closed_form", 40), ("unrolled", 3), ("unrolled", 12)])
+def test_newton_gradient(start, ridge, gradient, iters):
+    """The closed form where the iteration has converged; the true gradient after any number of steps."""
+    tokens = torch.randn(2, 5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(2), requires_grad=True)
+
+    def inverse(tokens):
+        return newton_inverse(self_gaussian_kernel(tokens), iters, ridge, start, gradient)
+
+    torch.autograd.gradcheck(inverse, (tokens,))
+
+
+def test_closed_form_gradient_is_not_the_true_one_before_convergence():
+    a = kernel(0.05, 1).requires_grad_()
+    gradients = [
+        torch.autograd.grad(newton_inverse(a, gradient=gradient).sum(), a)[0]
+        for gradient in ("closed_form", "unrolled")
+    ]
+    assert relative_error(*gradients).item() > 0.1
+
+
+@pytest.mark.parametrize("ridge", [0.01, 0.5])
+def test_cholesky_gradient(ridge):
+    generator = torch.Generator().manual_seed(4)
+    tokens = torch.randn(2, 5, 3, dtype=torch.float64, generator=generator, requires_grad=True)
+    b = torch.randn(2, 5, 2, dtype=torch.float64, generator=generator, requires_grad=True)
+    torch.autograd.gradcheck(lambda t, b: cholesky_solve(self_gaussian_kernel(t), b, ridge), (tokens, b))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda a: newton_inverse(a, start="zero"), "start='zero'.*rowsum"),
+        (lambda a: newton_inverse(a, gradient="none"), "gradient='none'.*unrolled"),
+        (lambda a: cholesky_solve(a, a, ridge=0), "ridge=0"),
+        (lambda a: eigh_inverse(a, iters=3), "alpha"),
+    ],
+)
+def test_bad_options(call, message):
+    with pytest.raises(ValueError, match=message):
+        call(torch.eye(3))
+
+
+@pytest.mark.parametrize("start", ["rowsum", "guarded"])
+@pytest.mark.parametrize("ridge", [0.0, 0.001, 0.01, 0.05, 0.06, 0.1, 1.0, 10.0])
+@pytest.mark.parametrize("spread", [0.0, 0.1, 0.5, 2.0])
+def test_no_ridge_makes_the_iteration_diverge(start, ridge, spread):
+    """`||I - P V_T||` never grows beyond the 1 that it is in a mode of which nothing is there yet."""
+    a = kernel(spread, m=9)
+    residual = newton_residual(a, 20, ridge, start)
+    assert (residual <= 1 + 1e-6).all(), residual.max()
+
+
+def test_tokens_far_from_all_others_keep_their_mode():
+    """The kernel is the identity, and so is its inverse; the released first candidate, 2, gives zero."""
+    a = torch.eye(9, dtype=torch.float64).expand(3, 9, 9)
+    torch.testing.assert_close(newton_inverse(a, 20, 0.0, "guarded"), a)
+    assert not newton_inverse(a, 20, 0.0, "guarded_batch").any()
+
+
+@pytest.mark.parametrize("groups", [((2, 0.5), (1, 0)), ((3, 0.2), (2, 0.1), (1, 0)), ((2, 0.5),) * 2, ((4, 0.05),)])
+def test_groups_of_equal_tokens_far_from_the_rest_keep_their_mode(groups):
+    """Each group's row sums agree, so its constant vector is an eigenvector: with the largest sum, it is at 2."""
+    a = torch.block_diag(*(torch.full((size, size), near).fill_diagonal_(1) for size, near in groups)).double()
+    inverse = newton_inverse(a, 24, 0.0, "guarded")
+    torch.testing.assert_close(inverse, torch.linalg.inv(a), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(newton_inverse(a.float(), 24, 0.0, "guarded"), inverse.float())
+
+
+def all_steps(p: torch.Tensor, v: torch.Tensor, iters: int) -> torch.Tensor:
+    for _ in range(iters):
+        v = torch.baddbmm(v, v, torch.bmm(p, v), beta=2, alpha=-1)
+    return v
+
+
+@pytest.fixture
+def products(monkeypatch):
+    """A list that grows by one with each step of the iteration."""
+    made, bmm = [], torch.bmm
+
+    def counted(*args, **kwargs):
+        made.append(args)
+        return bmm(*args, **kwargs)
+
+    monkeypatch.setattr(torch, "bmm", counted)
+    return made
+
+
+@pytest.mark.parametrize(("spread", "steps"), [(1.0, 8), (0.4, 14), (0.05, 20), (0.0, 20)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_converged_iteration_ends_and_nothing_else_changes(spread, steps, dtype, products):
+    tokens = spread * torch.randn(3, 25, 16, generator=torch.Generator().manual_seed(0), dtype=dtype)
+    a = self_gaussian_kernel(tokens)
+    p = add_ridge(a, 0.01)
+    start = newton_step_size(a, 0.01, "rowsum") * p
+    ended = newton_iterate(p, start, 20)
+    taken = len(products)
+    whole = all_steps(p, start, 20)
+    assert taken <= steps if steps < 20 else taken == 20
+    if taken == 20:
+        assert torch.equal(ended, whole)
+    # Each of 20 more steps would round anew, by less than 25 terms do.
+    assert (ended - whole).norm() <= 25 * torch.finfo(dtype).eps * whole.norm()
+
+
+def test_one_matrix_that_has_not_converged_keeps_all_going(products):
+    tokens = torch.randn(3, 25, 16, generator=torch.Generator().manual_seed(0))
+    a = self_gaussian_kernel(tokens * torch.tensor([1.0, 0.05, 1.0])[:, None, None])
+    newton_iterate(a, newton_step_size(a, 0.0, "rowsum") * a, 20)
+    assert len(products) == 20
+
+
+def test_all_steps_are_taken_where_values_may_not_be_looked_at(products):
+    a = self_gaussian_kernel(torch.randn(3, 5, 16, generator=torch.Generator().manual_seed(0)))
+    start = newton_step_size(a, 0.0, "rowsum") * a
+    newton_iterate(a, start, 20)
+    assert len(products) < 20
+    for case in ("autograd", "a counter of operations", "NaN"):
+        products.clear()
+        if case == "autograd":
+            newton_iterate(a, start.clone().requires_grad_(), 20)
+        elif case == "NaN":
+            assert newton_iterate(a * float("nan"), start, 20).isnan().all()
+        else:
+            with FlopCounterMode(display=False):
+                newton_iterate(a, start, 20)
+        assert len(products) == 20, case
+
+
+def test_cholesky_on_a_gpu_takes_no_solver_that_waits():
+    """`cholesky_solve` of a batch is MAGMA's there, with memory of its own in each call."""
+    seen = []
+
+    class Names(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            seen.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    with FakeTensorMode(), Names():
+        tensors = [torch.ones(2, 2, rows, 8, device="cuda") for rows in (99, 70, 99)]
+        soft_attention(*tensors, inverse="cholesky", backend="eager")
+    assert "aten.linalg_solve_triangular.default" in seen
+    assert not [name for name in seen if "cholesky_solve" in name]

@@ -1,0 +1,58 @@
+"""Which calls take the kernel that is compiled already. No kernel is computed."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from soft_vit.ops.soft.triton.call import Launch
+
+
+class Kernel:
+    """Stands for a kernel in Triton: notes what is bound, and what a compiled kernel is called with."""
+
+    params = tuple(SimpleNamespace(name=name) for name in ("x", "size", "BLOCK", "PRECISION"))
+
+    def __init__(self, compiles: bool = True):
+        self.bound, self.called, self.compiles = [], [], compiles
+
+    def __getitem__(self, grid):
+        def launch(*arguments, **options):
+            x, *numbers = arguments
+            self.bound.append((grid, x.data_ptr(), numbers, options))
+            return Compiled(self) if self.compiles else None
+
+        return launch
+
+
+class Compiled:
+    def __init__(self, kernel):
+        self.kernel = kernel
+
+    def __getitem__(self, grid):
+        return lambda *arguments: self.kernel.called.append((grid, arguments))
+
+
+def test_binds_once_for_each_alignment():
+    kernel, x = Kernel(), torch.zeros(64)
+    launch = Launch(kernel, (3, 1, 1), (64,), dict(num_warps=4, PRECISION="ieee", BLOCK=16))
+    for _ in range(2):
+        launch(x)
+    # Constants in the order of the signature, options of the launch left out.
+    assert kernel.called == [((3, 1, 1), (x.data_ptr(), 64, 16, "ieee"))]
+    launch(x[1:])
+    assert kernel.bound == [((3, 1, 1), tensor.data_ptr(), [64], launch.options) for tensor in (x, x[1:])]
+    # As many bytes beyond an aligned address.
+    launch(x[5:])
+    launch(x.clone())
+    assert (len(kernel.bound), len(kernel.called)) == (2, 3)
+
+
+def test_interpreter_compiles_nothing():
+    kernel = Kernel(compiles=False)
+    launch = Launch(kernel, (1, 1, 1), (1,), {"BLOCK": 16, "PRECISION": "ieee"})
+    for _ in range(2):
+        launch(torch.zeros(1))
+    assert len(kernel.bound) == 2

@@ -1,0 +1,181 @@
+"""Which backend runs, what is refused, and that eager needs no Triton."""
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from soft_vit.ops import newton_inverse, soft_attention
+from soft_vit.ops.soft.triton import newton_op, support
+
+NO_GPU = r"^backend='triton' runs on a CUDA device, not on 'cpu'.*use backend='eager'"
+
+
+def tensors(
+    d: int = 8, m: int = 3, n: int = 9, dtype: torch.dtype = torch.float32, device: str = "cpu"
+) -> list[torch.Tensor]:
+    return [torch.ones(1, 2, rows, d, dtype=dtype, device=device) for rows in (n, m, n)]
+
+
+def test_cpu_is_eager():
+    q, bottleneck, v = tensors()
+    chosen = soft_attention(q, bottleneck, v)
+    assert torch.equal(chosen, soft_attention(q, bottleneck, v, backend="eager"))
+    with pytest.raises(ValueError, match=NO_GPU):
+        soft_attention(q, bottleneck, v, backend="triton")
+
+
+def test_unknown_backend():
+    with pytest.raises(ValueError, match=r"backend='cuda' is not known; use one of 'eager', 'triton'"):
+        soft_attention(*tensors(), backend="cuda")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options", "message"),
+    [
+        ({}, {"inverse": "eigh"}, "no form of inverse='eigh'"),
+        ({}, {"gradient": "unrolled"}, "no form of"),
+        ({}, {"start": "guarded_batch"}, "no form of"),
+        ({"dtype": torch.float64}, {}, "takes float32, bfloat16 and float16"),
+        ({"n": 0}, {}, "takes non-empty tensors"),
+        ({"d": 129}, {}, "at most 128 channels a head, not 129"),
+    ],
+)
+def test_cases_without_a_fused_form(monkeypatch, sizes, options, message):
+    """On a device that has the kernels: refused when asked for, and left to eager when not."""
+    monkeypatch.setattr(support, "INSTALLED", True)
+    monkeypatch.setattr(support, "INTERPRETED", True)
+    with pytest.raises(ValueError, match=message):
+        soft_attention(*tensors(**sizes), **options, backend="triton")
+    assert soft_attention(*tensors(**sizes), **options).isfinite().all()
+
+
+def test_inverse_on_a_cpu_is_eager():
+    a = torch.eye(3).expand(2, 3, 3)
+    assert torch.equal(newton_inverse(a), newton_inverse(a, backend="eager"))
+    with pytest.raises(ValueError, match=NO_GPU):
+        newton_inverse(a, backend="triton")
+    with pytest.raises(ValueError, match=r"backend='cuda' is not known; use one of 'eager', 'triton'"):
+        newton_inverse(a, backend="cuda")
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "options", "message"),
+    [
+        ((2, 65, 65), torch.float32, {}, "matrices of at most 64 x 64, not 65 x 65"),
+        ((2, 3, 3), torch.float64, {}, "takes float32, bfloat16 and float16"),
+        ((0, 3, 3), torch.float32, {}, "takes non-empty square matrices"),
+        ((2, 3, 3), torch.float32, {"start": "guarded_batch"}, "no form of start='guarded_batch'"),
+        ((2, 3, 3), torch.float32, {"gradient": "unrolled"}, "no form of .*gradient='unrolled'"),
+    ],
+)
+def test_inverses_without_a_fused_form(monkeypatch, shape, dtype, options, message):
+    """On a device that has the kernel: refused when asked for, and left to eager when not."""
+    monkeypatch.setattr(support, "INSTALLED", True)
+    monkeypatch.setattr(support, "INTERPRETED", True)
+    a = torch.eye(shape[-1], dtype=dtype).expand(shape).clone().requires_grad_()
+    with pytest.raises(ValueError, match=rf"^backend='triton' .*{message}.*; use backend='eager'"):
+        newton_inverse(a, **options, backend="triton")
+    assert newton_inverse(a, **options).shape == shape
+
+
+def test_inverse_on_a_gpu_is_fused(monkeypatch):
+    """Without a gradient there is none to unroll. An answer on the CPU marks the fused form."""
+    monkeypatch.setattr(support, "INSTALLED", True)
+    monkeypatch.setattr(newton_op, "forward", lambda a, *options: a.new_full(a.shape, 7, device="cpu"))
+    with FakeTensorMode():
+        fused = torch.ones(2, 1, 3, 3, device="cuda")
+        for options in ({}, {"gradient": "unrolled"}):
+            assert newton_inverse(fused, **options).device.type == "cpu"
+        assert newton_inverse(fused, backend="eager").device.type == "cuda"
+        assert newton_inverse(fused.double()).device.type == "cuda"
+        assert newton_inverse(torch.ones(2, 65, 65, device="cuda")).device.type == "cuda"
+
+
+@pytest.mark.parametrize("name", ["bottleneck", "v", "residual"])
+def test_shapes_that_do_not_fit_reach_no_kernel(monkeypatch, name):
+    """A kernel would read beyond their memory."""
+    monkeypatch.setattr(support, "INSTALLED", True)
+    monkeypatch.setattr(support, "INTERPRETED", True)
+    arguments = dict(zip(("q", "bottleneck", "v", "residual"), (*tensors(), tensors()[2]), strict=True))
+    arguments[name] = arguments[name][:, :1]
+    with pytest.raises(ValueError, match=r"takes q \[B, H, N, D\].*without broadcasting"):
+        soft_attention(**arguments, backend="triton")
+
+
+@pytest.mark.parametrize("inverse", ["newton", "cholesky"])
+def test_gpu_is_fused(monkeypatch, inverse):
+    monkeypatch.setattr(support, "INSTALLED", True)
+    with FakeTensorMode():
+        q, bottleneck, v = (x.bfloat16() for x in tensors(device="cuda"))
+        x = soft_attention(q, bottleneck, v.mT.contiguous().mT, inverse=inverse)
+        assert (x.shape, x.stride(), x.dtype) == (v.shape, (144, 72, 1, 9), torch.bfloat16)
+        assert soft_attention(q, bottleneck, v, inverse="eigh").shape == v.shape
+
+
+def a_gpu(monkeypatch, capability=(9, 0), shared_memory=227 << 10):
+    """Pretend that there is one, and that nothing was asked of it."""
+    properties = SimpleNamespace(major=capability[0], minor=capability[1], shared_memory_per_block_optin=shared_memory)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(support, "_lacking_in_gpus", support._lacking_in_gpus.__wrapped__)
+
+
+@pytest.mark.parametrize(
+    ("capability", "shared_memory", "d", "message"),
+    [
+        ((7, 5), 64 << 10, 32, "compute capability 8.0 or later, not 7.5"),
+        ((8, 9), 99 << 10, 64, "160 KiB of shared memory"),
+        ((8, 9), 99 << 10, 32, None),
+        ((9, 0), 227 << 10, 128, None),
+    ],
+)
+def test_weak_gpus_are_left_to_eager(monkeypatch, capability, shared_memory, d, message):
+    a_gpu(monkeypatch, capability, shared_memory)
+    monkeypatch.setenv("CC", "cc")
+    reason = support.lacking_in_gpus(wide_heads=d > 32)
+    assert (reason is None) if message is None else message in reason
+
+
+def test_eager_without_a_c_compiler(monkeypatch, tmp_path):
+    """Triton builds what launches a kernel when it is first called."""
+    a_gpu(monkeypatch)
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.warns(UserWarning, match="eager form .* needs a C compiler"):
+        assert "gcc, clang, or the variable CC" in support.lacking_in_gpus(wide_heads=False)
+    (tmp_path / "gcc").touch(0o755)
+    assert support.lacking_in_gpus(wide_heads=False) is None
+
+
+def test_residual_is_added_before_rounding():
+    q, bottleneck, v = (x.bfloat16() for x in tensors())
+    residual = torch.full_like(v, 2.0**-7)
+    x = soft_attention(q, bottleneck, v, residual=residual)
+    exact = soft_attention(q.float(), bottleneck.float(), v.float()) + residual.float()
+    assert torch.equal(x, exact.bfloat16())
+
+
+def test_eager_needs_no_triton():
+    code = """
+import sys
+sys.modules["triton"] = None
+import torch
+from soft_vit.ops import newton_inverse, soft_attention
+x = torch.ones(1, 1, 4, 2)
+soft_attention(x, x, x)
+try:
+    soft_attention(x, x, x, backend="triton")
+except ValueError as error:
+    assert "needs the package triton" in str(error)
+else:
+    raise AssertionError
+assert "soft_vit.ops.soft.triton.op" in sys.modules and "soft_vit.ops.soft.triton.launch" not in sys.modules
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr

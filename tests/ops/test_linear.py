@@ -1,0 +1,122 @@
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from soft_vit.ops.linear import (
+    causal_linear_attention,
+    elu_features,
+    linear_attention,
+    linear_attention_init,
+    linear_attention_step,
+)
+
+# No chunk, less than one, exactly one, several, and several with a remainder.
+LENGTHS = [1, 63, 64, 256, 500]
+
+
+def inputs(num_tokens: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
+    """Features of 12 channels and values of 5: other widths than each other's, so that none stands for another."""
+    generator = torch.Generator().manual_seed(num_tokens)
+    q, k = torch.randn(2, 2, 3, num_tokens, 12, generator=generator, dtype=torch.float64)
+    v = torch.randn(2, 3, num_tokens, 5, generator=generator, dtype=torch.float64)
+    return elu_features(q).to(dtype), elu_features(k).to(dtype), v.to(dtype)
+
+
+def dense(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+    weight = q @ k.mT
+    if causal:
+        weight = weight.tril()
+    return weight / weight.sum(-1, keepdim=True) @ v
+
+
+def decode(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    state, steps = linear_attention_init(k, v), []
+    for i in range(q.shape[2]):
+        x, state = linear_attention_step(state, q[:, :, i], k[:, :, i], v[:, :, i])
+        steps.append(x)
+    return torch.stack(steps, 2)
+
+
+def test_features_are_elu_plus_one_and_positive_where_that_rounds_to_zero() -> None:
+    x = torch.tensor([-5.0, -1.0, 0.0, 2.0])
+    torch.testing.assert_close(elu_features(x), F.elu(x) + 1, rtol=1e-5, atol=0)
+    assert (elu_features(torch.tensor([-30.0, -80.0])) > 0).all()
+    x = torch.tensor([-200.0, 200.0], requires_grad=True)
+    elu_features(x).sum().backward()
+    assert x.grad.tolist() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("num_tokens", LENGTHS)
+def test_equals_the_dense_form(num_tokens: int) -> None:
+    q, k, v = inputs(num_tokens, torch.float64)
+    torch.testing.assert_close(linear_attention(q, k, v), dense(q, k, v, causal=False), rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("num_tokens", LENGTHS)
+@pytest.mark.parametrize("chunk_size", [1, 16, 64])
+def test_causal_equals_the_dense_form(num_tokens: int, chunk_size: int) -> None:
+    q, k, v = inputs(num_tokens, torch.float64)
+    actual = causal_linear_attention(q, k, v, chunk_size)
+    torch.testing.assert_close(actual, dense(q, k, v, causal=True), rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("num_tokens", LENGTHS)
+def test_three_forms_agree(num_tokens: int) -> None:
+    q, k, v = inputs(num_tokens)
+    parallel, recurrent = causal_linear_attention(q, k, v), decode(q, k, v)
+    # Weights of one sign: sums of up to 500 terms in fp32 are good to about 500 * 2^-24 = 3e-5 at the very worst, and
+    # to sqrt(500) * 2^-24 = 1.3e-6 where the roundings are independent.
+    torch.testing.assert_close(parallel, recurrent, rtol=0, atol=1e-5)
+    # The last token has all the others before it.
+    torch.testing.assert_close(parallel[:, :, -1], linear_attention(q, k, v)[:, :, -1], rtol=0, atol=1e-5)
+
+
+def test_gradients_of_the_causal_form() -> None:
+    ours, reference = ([x.requires_grad_() for x in inputs(100, torch.float64)] for _ in range(2))
+    weight = torch.randn(2, 3, 100, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    (causal_linear_attention(*ours, chunk_size=16) * weight).sum().backward()
+    (dense(*reference, causal=True) * weight).sum().backward()
+    for name, mine, theirs in zip("qkv", ours, reference, strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-10, atol=1e-12, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@pytest.mark.parametrize("form", [causal_linear_attention, decode])
+def test_causal_forms_do_not_see_the_future(form) -> None:
+    q, k, v = inputs(150)
+    # In the middle of a chunk, and with a perturbation that would swamp anything it reached.
+    seen = 100
+    before = form(q, k, v)[:, :, :seen]
+    q, k, v = (torch.cat([x[:, :, :seen], 1e4 * x[:, :, seen:].flip(2)], 2) for x in (q, k, v))
+    assert torch.equal(form(q, k, v)[:, :, :seen], before)
+
+
+def test_state_has_constant_size_and_is_not_written_to() -> None:
+    q, k, v = inputs(3)
+    start = linear_attention_init(k, v)
+    _, state = linear_attention_step(start, q[:, :, 0], k[:, :, 0], v[:, :, 0])
+    assert [x.shape for x in state] == [x.shape for x in start] == [(2, 3, 12, 5), (2, 3, 12)]
+    assert not start.kv.any()
+
+
+def test_no_matrix_for_each_token() -> None:
+    width, num_tokens = 32, 1024
+    x = torch.rand(1, 1, num_tokens, width)
+    with torch.profiler.profile(profile_memory=True, activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        causal_linear_attention(x, x, x)
+    largest = max(event.self_cpu_memory_usage for event in profile.events())
+    assert 0 < largest < 4 * num_tokens * width * width / 8
+
+
+def test_half_precision_is_computed_in_fp32() -> None:
+    q, k, v = inputs(256)
+    expected = dense(q.bfloat16().double(), k.bfloat16().double(), v.bfloat16().double(), causal=False)
+    actual = linear_attention(q.bfloat16(), k.bfloat16(), v.bfloat16())
+    assert actual.dtype == torch.bfloat16
+    # Only the result is rounded: half an ulp of bf16, 2^-9, and fp32 noise on entries that cancel.
+    torch.testing.assert_close(actual.double(), expected, rtol=2**-8, atol=1e-5)
+
+
+def test_chunk_without_tokens_is_refused() -> None:
+    with pytest.raises(ValueError, match="chunk_size=0"):
+        causal_linear_attention(*inputs(4), chunk_size=0)

@@ -1,0 +1,123 @@
+import pytest
+import torch
+from torch import Tensor
+
+from soft_vit.ops.map import atrous_attention, local_attention, sparse_attention
+
+# Maps smaller than a tile, of several tiles, not a multiple of anything, and one-dimensional.
+GRIDS = [(7, 9), (15, 13), (1, 1), (20, 33), (1, 40), (23, 3)]
+
+
+def distances(grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Differences in y and in x of every pair of tokens, `[N, N]` each."""
+    index = torch.arange(grid[0] * grid[1])
+    y, x = index // grid[1], index % grid[1]
+    return y[:, None] - y, x[:, None] - x
+
+
+def near(grid: tuple[int, int], kernel_size: int) -> Tensor:
+    y, x = distances(grid)
+    return (y.abs() <= kernel_size // 2) & (x.abs() <= kernel_size // 2)
+
+
+def in_phase(grid: tuple[int, int], dilation: int) -> Tensor:
+    y, x = distances(grid)
+    return (y % dilation == 0) & (x % dilation == 0)
+
+
+def masked_softmax_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    scores = q @ k.mT / q.shape[-1] ** 0.5
+    return scores.masked_fill(~mask, float("-inf")).softmax(-1) @ v
+
+
+def inputs(grid: tuple[int, int], seed: int = 0) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    shape = (2, 3, grid[0] * grid[1], 8)
+    return [torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_() for _ in range(3)]
+
+
+def assert_same_function(actual, expected, grid: tuple[int, int]) -> None:
+    """Results and gradients of two functions of (q, k, v) agree to float64 rounding of sums of at most N terms."""
+    ours, reference = inputs(grid), inputs(grid)
+    weight = torch.randn(ours[0].shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    got, wanted = actual(*ours), expected(*reference)
+    torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-13)
+    (got * weight).sum().backward()
+    (wanted * weight).sum().backward()
+    for name, mine, theirs in zip("qkv", ours, reference, strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-11, atol=1e-12, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@pytest.mark.parametrize("kernel_size", [1, 3, 7])
+@pytest.mark.parametrize("grid", GRIDS)
+def test_local_is_softmax_over_the_neighbourhood(grid: tuple[int, int], kernel_size: int) -> None:
+    assert_same_function(
+        lambda q, k, v: local_attention(q, k, v, grid, kernel_size),
+        lambda q, k, v: masked_softmax_attention(q, k, v, near(grid, kernel_size)),
+        grid,
+    )
+
+
+@pytest.mark.parametrize("dilation", [1, 2, 3, 8])
+@pytest.mark.parametrize("grid", GRIDS)
+def test_atrous_is_softmax_over_the_phase(grid: tuple[int, int], dilation: int) -> None:
+    assert_same_function(
+        lambda q, k, v: atrous_attention(q, k, v, grid, dilation),
+        lambda q, k, v: masked_softmax_attention(q, k, v, in_phase(grid, dilation)),
+        grid,
+    )
+
+
+@pytest.mark.parametrize(("kernel_size", "dilation"), [(1, 2), (3, 3), (7, 2), (5, 8), (3, 1)])
+@pytest.mark.parametrize("grid", GRIDS)
+def test_sparse_is_one_softmax_over_the_union(grid: tuple[int, int], kernel_size: int, dilation: int) -> None:
+    assert_same_function(
+        lambda q, k, v: sparse_attention(q, k, v, grid, kernel_size, dilation),
+        lambda q, k, v: masked_softmax_attention(q, k, v, near(grid, kernel_size) | in_phase(grid, dilation)),
+        grid,
+    )
+
+
+def test_large_scores_do_not_overflow() -> None:
+    grid = (15, 13)
+    q, k, v = (x.detach().float() for x in inputs(grid))
+    q = 1e3 * q
+    expected = masked_softmax_attention(q.double(), k.double(), v.double(), near(grid, 3) | in_phase(grid, 4))
+    actual = sparse_attention(q, k, v, grid, 3, 4)
+    # Scores of about 1e4 carry an error of 1e4 * 2^-24 * a few, which the softmax passes on.
+    assert (actual - expected).abs().max() < 1e-2
+
+
+def test_averages_of_many_keys_stay_in_half_precision() -> None:
+    """3136 equal keys with values of 30, whose sum fp16 does not hold."""
+    q, v = torch.zeros(1, 1, 56 * 56, 8, dtype=torch.float16), torch.full((1, 1, 56 * 56, 8), 30.0).half()
+    torch.testing.assert_close(sparse_attention(q, q, v, (56, 56), 7, 1), v)
+
+
+@pytest.mark.parametrize("attend", [local_attention, atrous_attention])
+def test_tokens_out_of_sight_do_not_matter(attend) -> None:
+    grid = (15, 13)
+    q, k, v = (x.detach() for x in inputs(grid))
+    before = attend(q, k, v, grid, 5)
+    seen = near(grid, 5) if attend is local_attention else in_phase(grid, 5)
+    k, v = (x.masked_fill(~seen[7][:, None], 1e6) for x in (k, v))
+    assert torch.equal(attend(q, k, v, grid, 5)[:, :, 7], before[:, :, 7])
+
+
+@pytest.mark.parametrize(
+    "attend",
+    [
+        lambda *qkv: local_attention(*qkv, (15, 13), 5, 0.5),
+        lambda *qkv: atrous_attention(*qkv, (15, 13), 3, 0.5),
+        lambda *qkv: sparse_attention(*qkv, (15, 13), 5, 3, 0.5),
+    ],
+    ids=["local", "atrous", "sparse"],
+)
+def test_dropout_keeps_the_mean(attend) -> None:
+    torch.manual_seed(0)
+    q, k, _ = (x.detach() for x in inputs((15, 13)))
+    # Values of one: every undropped row gives 1. Rows of p weights w have the variance sum w^2 <= 1.
+    x = attend(q, k, torch.ones_like(q))
+    assert x.std() > 0.1
+    # 2 * 3 * 195 independent rows, deviation at most 1 each: 5 sigma is 5 / sqrt(1170).
+    assert abs(x[..., 0].mean() - 1) < 5 / 1170**0.5
