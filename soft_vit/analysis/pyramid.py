@@ -1,13 +1,12 @@
 """The pyramid that a command line names, and the words for its weights."""
 
-from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import timm
 import torch
 
 from soft_vit.analysis.machine import require_device
-from soft_vit.analysis.sides import height_and_width
 from soft_vit.models import PyramidViT
 from soft_vit.models.pretrained import ENTRIES
 from soft_vit.models.soft import MODELS
@@ -17,26 +16,24 @@ __all__ = ["load_pyramid", "require_pyramid"]
 
 def load_pyramid(
     name: str,
-    img_size: Sequence[int] | None = None,
+    img_size: tuple[int, int] | None = None,
     *,
     checkpoint: str | Path | None = None,
-    pretrained: bool = False,
+    pretrained: bool = True,
     device: str | torch.device = "cpu",
 ) -> tuple[PyramidViT, str]:
     """A pyramid by its timm name, in evaluation mode, and a title: its name and where its weights are from.
 
-    img_size: the side of its images, or height and width; its own by default. The weights are those in the file
-    checkpoint, or with pretrained the recorded ones of the name, otherwise random. Raises ValueError or
-    FileNotFoundError, and WeightsError for recorded weights that cannot be had.
+    img_size: height and width of its images; its own by default. The weights are those in the file checkpoint, if
+    given, otherwise the published ones, or random ones without pretrained. Raises ValueError or FileNotFoundError, and
+    WeightsError for published weights that are not available.
     """
     require_pyramid(name)
     require_device(device)
-    if checkpoint is not None and pretrained:
-        raise ValueError(f"Both a checkpoint, {checkpoint}, and pretrained weights are given; choose one of them.")
-    options = {} if img_size is None else {"img_size": height_and_width(img_size)}
+    options = {} if img_size is None else {"img_size": img_size}
     if checkpoint is not None:
-        # The attention is looked at, and no head.
-        options["num_classes"] = 0
+        # Only the attention is needed, so any number of classes will do.
+        options["num_classes"], pretrained = 0, False
     model = timm.create_model(name, pretrained=pretrained, **options)
     family = name.partition(".")[0]
     if pretrained:
@@ -44,6 +41,9 @@ def load_pyramid(
     elif checkpoint is None:
         title = f"{family}, random weights"
     else:
+        # The checkpoints of our own training hold more than weights; this import allows what MMEngine puts there.
+        with suppress(ImportError):
+            import soft_vit.engine  # noqa: F401
         model.load_pretrained(checkpoint)
         title = f"{family}, {Path(checkpoint).name}"
     return model.to(device).eval(), title

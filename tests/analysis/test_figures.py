@@ -1,10 +1,5 @@
 """Drawing changes nothing for whoever draws beside it."""
 
-import sys
-
-import pytest
-
-from soft_vit.analysis.figures import new_figure
 from soft_vit.analysis.lengths import Curve, plot_lengths
 
 
@@ -20,9 +15,3 @@ def test_no_backend_is_chosen_and_no_figure_kept(tmp_path):
         assert not pyplot.get_fignums()
     finally:
         matplotlib.use(before)
-
-
-def test_what_is_missing_is_said_in_a_sentence(monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ModuleNotFoundError, match="Drawing needs matplotlib; pip install"):
-        new_figure()
