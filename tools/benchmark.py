@@ -13,12 +13,17 @@ from pathlib import Path
 
 import torch
 
-from soft_vit.analysis.bandwidth import copy_bandwidth
-from soft_vit.analysis.batch_search import MOST_ON_CPU, MOST_ON_GPU
-from soft_vit.analysis.inverse import INVERSES, measure_inverse
-from soft_vit.analysis.machine import machine_description, require_device, use_threads
-from soft_vit.analysis.operator import OPERATORS, measure_operator, operator_table, slope_table
-from soft_vit.analysis.throughput import MODES, measure_throughput, throughput_table
+from soft_vit.analysis.harness import machine_description, require_device, use_threads
+from soft_vit.analysis.operator import (
+    INVERSES,
+    OPERATORS,
+    copy_bandwidth,
+    measure_inverse,
+    measure_operator,
+    operator_table,
+    slope_table,
+)
+from soft_vit.analysis.throughput import MODES, MOST_ON_CPU, MOST_ON_GPU, measure_throughput, throughput_table
 from soft_vit.analysis.variants import VARIANTS
 from soft_vit.cli import add_device_option, add_img_size_option, command_line
 from soft_vit.text_tables import rows_as_csv

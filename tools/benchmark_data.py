@@ -11,7 +11,7 @@ from soft_vit.cli import command_line
 
 @command_line
 def main(argv: Sequence[str] | None = None) -> None:
-    from soft_vit.analysis.machine import machine_description
+    from soft_vit.analysis.harness import machine_description
     from soft_vit.engine.config import load_config
     from soft_vit.engine.data.data_rate import measure_data_rate, rate_table, write_photographs
 

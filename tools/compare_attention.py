@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 
 from soft_vit.analysis.compare import compare_attentions, comparison_table
+from soft_vit.analysis.harness import machine_description
 from soft_vit.analysis.lengths import lengths_table, measure_all, plot_lengths
-from soft_vit.analysis.machine import machine_description
 from soft_vit.analysis.memory import memory_source
 from soft_vit.cli import add_device_option, add_img_size_option, command_line
 from soft_vit.layers import ATTENTIONS

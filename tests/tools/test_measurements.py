@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from soft_vit.analysis import bandwidth, lengths
+from soft_vit.analysis import lengths, operator
 from soft_vit.engine.logging.accuracy import AccuracyRow
 from soft_vit.weights.folders import RESOURCES
 
@@ -21,7 +21,7 @@ INVERSE = f"--op newton_inverse-products newton_inverse --problems 3 5 {SIZES}"
     ids=["models", "auto", "operator", "inverse"],
 )
 def test_benchmark(tool, arguments, rows, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(bandwidth, "COPIED_BYTES", 1 << 20)
+    monkeypatch.setattr(operator, "COPIED_BYTES", 1 << 20)
     tool("benchmark")([*arguments.split(), "--out", str(tmp_path / "new" / "rows.csv")])
     head, _, *table = capsys.readouterr().out.splitlines()
     assert "torch" in head
