@@ -18,7 +18,6 @@ COMMANDS = {
     "publish_checkpoint": "--help",
     "train_attentions": "--help",
     "benchmark_data": "--help",
-    "benchmark_step": "--help",
     "get_flops": "configs/soft_tiny.py",
 }
 RUN_ALL = """

@@ -31,7 +31,7 @@ from soft_vit.engine.logging.throughput_hook import ThroughputHook
 from soft_vit.engine.models.finetune import TIMM_PREFIX
 from soft_vit.engine.models.tested_model import TestedModelHook
 from soft_vit.engine.models.tta import use_tta_model, use_tta_pipeline
-from soft_vit.engine.run import StartHook, config_errors, prepare, require_checkpoint, runner_class
+from soft_vit.engine.run import StartHook, config_errors, prepare, require_checkpoint
 from soft_vit.models.soft import MODELS
 from soft_vit.weights.files import require_place, write_atomically
 
@@ -133,7 +133,7 @@ def evaluate(
 
     start, throughput = StartHook(), ThroughputHook()
     with config_errors(start, cfg):
-        runner = runner_class(cfg).from_cfg(_under_another_name(cfg))
+        runner = Runner.from_cfg(_under_another_name(cfg))
         published = str(cfg.load_from).startswith(TIMM_PREFIX)
         for hook in (TestedModelHook(ema, view and view.img_size, same_classes=published), start, throughput):
             runner.register_hook(hook)

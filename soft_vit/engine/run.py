@@ -231,22 +231,6 @@ def _distribute_on_cpu(cfg: Config, launcher: str) -> None:
     cfg.model_wrapper_cfg = wrapper
 
 
-def runner_class(cfg: Config) -> type[Runner]:
-    """The Runner that a config needs. Raises UserError (a ValueError) for a sharding that cannot write checkpoints."""
-    kind = type_name(cfg.get("model_wrapper_cfg") or {})
-    if kind == "MMFullyShardedDataParallel":
-        raise UserError(
-            "model_wrapper_cfg.type is MMFullyShardedDataParallel, whose runs cannot be saved or resumed here; use "
-            "ShardedDataParallel."
-        )
-    if kind != "ShardedDataParallel":
-        return Runner
-    # Imports what only a newer torch has, and what no other run needs.
-    from soft_vit.engine.sharding import ShardedRunner
-
-    return ShardedRunner
-
-
 def use_amp(cfg: Config) -> None:
     """Switch a config to autocast, on whichever device it will run: in bfloat16, unless it asks for float16."""
     wrapper = cfg.optim_wrapper
@@ -313,7 +297,7 @@ def train(
     start, stop = StartHook(), StopHook(stop_signals)
     match = CheckpointMatchHook(exact=True) if cfg.get("resume") else StartWeightsHook()
     with config_errors(start, cfg), stop:
-        runner = runner_class(cfg).from_cfg(cfg)
+        runner = Runner.from_cfg(cfg)
         for hook in (start, match, StepSeedHook(), BatchPositionHook(), ClassCountHook(), ScheduleEndHook(), stop):
             runner.register_hook(hook)
         scale_learning_rate(runner)

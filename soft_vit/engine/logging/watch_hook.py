@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from mmengine.dist import is_main_process
 from mmengine.hooks import Hook
-from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
@@ -35,8 +34,8 @@ class WatchHook(Hook):
 
     Everything goes to the visualizer's backends: TensorBoard, `vis_data/vis_image`, `scalars.json`. Learning rates are
     logged with each step where parameter groups have different ones. Nothing here changes the run: measuring draws no
-    random number and leaves every module in its mode. A model sharded over processes is not measured, and one that
-    learns anything but classes of whole images is neither shown nor measured.
+    random number and leaves every module in its mode. A model that learns anything
+    but classes of whole images is neither shown nor measured.
     """
 
     # Before LoggerHook writes the line of the step.
@@ -106,8 +105,6 @@ class WatchHook(Hook):
         runner.visualizer.add_image("train_batch", batch_grid(pixels, labels), step=runner.iter + 1)
 
     def _measure(self, runner: Runner, inputs: Tensor) -> None:
-        if is_model_wrapper(runner.model) and "Sharded" in type(runner.model).__name__:
-            return
         network = getattr(unwrapped(runner.model), "model", None)
         residuals = newton_residuals(network, inputs[: self.newton_images]) if network is not None else {}
         if residuals:

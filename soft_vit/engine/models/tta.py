@@ -4,7 +4,6 @@ import copy
 
 from mmengine.config import Config
 
-from soft_vit.engine.config import type_name
 from soft_vit.engine.data.eval_data import shown_datasets
 from soft_vit.engine.errors import UserError
 
@@ -40,15 +39,7 @@ def _flips(packing: dict) -> dict:
 
 
 def use_tta_model(cfg: Config) -> None:
-    """Put the model of a config, in place, into its `tta_model`; by default the mean of the scores is taken.
-
-    Raises UserError (a ValueError) for a model that is to be sharded.
-    """
-    if type_name(cfg.get("model_wrapper_cfg") or {}) == "ShardedDataParallel":
-        raise UserError(
-            "ShardedDataParallel sees one view of an image at a time; set model_wrapper_cfg=None beside --tta, since "
-            "checkpoints of sharded runs hold whole weights."
-        )
+    """Put the model of a config, in place, into its `tta_model`; by default the mean of the scores is taken."""
     if cfg.get("data_preprocessor"):
         # Of the model's own and that of the config, MMEngine would otherwise let the other one win.
         cfg.model.setdefault("data_preprocessor", cfg.pop("data_preprocessor"))

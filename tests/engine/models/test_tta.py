@@ -83,7 +83,6 @@ def test_views_and_merging_of_the_config(checkpoint, models, tmp_path, monkeypat
             "by ResizeEdge in TestTimeAug, and the test asks",
         ),
         ("", {"tta_pipeline": [], "test_dataloader.dataset.pipeline": []}, "have no pipeline whose last step"),
-        ("", {"model_wrapper_cfg.type": "ShardedDataParallel"}, "set model_wrapper_cfg=None beside --tta"),
     ],
 )
 def test_views_that_cannot_be_shown(checkpoint, tmp_path, monkeypatch, resizing, options, message):
