@@ -83,7 +83,7 @@ LOCAL = {
     "python tools/get_memory.py": Local("", (), "soft_vit.analysis.memory.training_memory_by_saving", {"plain": 1}),
     "python tools/attention_spectrum.py": Local("--img-size 64 --images 1"),
     "python tools/visualize_attention.py": Local("--img-size 64"),
-    "python tools/train_attentions.py": Local("", (), "soft_vit.engine.logging.accuracy.compare_accuracy", []),
+    "python tools/train_attentions.py": Local("", (), "soft_vit.engine.accuracy.compare_accuracy", []),
     "python tools/benchmark.py pvt_v2_b1": Local("--batch-size 1 --img-size 32 --rounds 3 --modes inference"),
     "python tools/benchmark.py --op naive": Local("--batch-size 1 --tokens 64 --rounds 3"),
     "python tools/benchmark_resolution.py": Local("", (), "soft_vit.analysis.resolution.measure_resolutions", []),

@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         from soft_vit.engine.arguments import add_config_options
         from soft_vit.engine.errors import plain_errors
         from soft_vit.engine.evaluate import evaluate
-        from soft_vit.engine.logging.metrics_text import metrics_table
+        from soft_vit.engine.report import metrics_table
         from soft_vit.engine.run import LAUNCHERS
 
     parser = argparse.ArgumentParser(

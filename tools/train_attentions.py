@@ -14,9 +14,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     with naming_extras():
         from soft_vit.analysis.machine import machine_description
+        from soft_vit.engine.accuracy import AccuracyRow, accuracy_table, compare_accuracy
         from soft_vit.engine.arguments import add_config_options
         from soft_vit.engine.errors import as_user_error, plain_errors
-        from soft_vit.engine.logging.accuracy import AccuracyRow, accuracy_table, compare_accuracy
         from soft_vit.layers import ATTENTIONS
         from soft_vit.text_tables import rows_as_csv
         from soft_vit.weights.files import require_place, write_atomically

@@ -23,14 +23,15 @@ from soft_vit.engine.data.eval_data import (
     set_view,
     takes_pillow,
     timm_view,
+    use_tta_model,
+    use_tta_pipeline,
     view_of_config,
 )
 from soft_vit.engine.errors import UserError, as_user_error, one_line
-from soft_vit.engine.logging.metrics_text import confusion_csv, per_class_csv, results_json
 from soft_vit.engine.logging.throughput_hook import ThroughputHook
 from soft_vit.engine.models.finetune import TIMM_PREFIX
 from soft_vit.engine.models.tested_model import TestedModelHook
-from soft_vit.engine.models.tta import use_tta_model, use_tta_pipeline
+from soft_vit.engine.report import confusion_csv, per_class_csv, results_json
 from soft_vit.engine.run import StartHook, config_errors, prepare, require_checkpoint
 from soft_vit.models.soft import MODELS
 from soft_vit.weights.files import require_place, write_atomically

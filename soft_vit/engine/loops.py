@@ -13,8 +13,7 @@ from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch.utils.data import DataLoader
 
 from soft_vit.engine.errors import UserError
-from soft_vit.engine.resume.sample_position import PositionSampler, SeededDataset
-from soft_vit.engine.resume.step_seed_hook import run_seed
+from soft_vit.engine.resume.position import PositionSampler, SeededDataset, run_seed
 
 __all__ = ["ExactEpochLoop", "ExactIterLoop"]
 

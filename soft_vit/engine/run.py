@@ -30,10 +30,8 @@ from soft_vit.engine.data.data_checks import ClassCountHook, fill_data_root
 from soft_vit.engine.errors import UserError, in_worker, one_line
 from soft_vit.engine.loops import ExactEpochLoop, ExactIterLoop
 from soft_vit.engine.models.finetune import StartWeightsHook
-from soft_vit.engine.optim.scale_lr import scale_learning_rate
-from soft_vit.engine.resume.batch_position_hook import BatchPositionHook
-from soft_vit.engine.resume.schedule_hook import ScheduleEndHook
-from soft_vit.engine.resume.step_seed_hook import StepSeedHook
+from soft_vit.engine.optim.schedule import ScheduleEndHook, scale_learning_rate
+from soft_vit.engine.resume.position import BatchPositionHook, StepSeedHook
 from soft_vit.engine.resume.stop_hook import StopHook
 from soft_vit.weights.files import write_atomically
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from soft_vit.engine.logging.accuracy import AccuracyRow
+from soft_vit.engine.accuracy import AccuracyRow
 
 
 def test_files_are_there_after_every_run(tool, demo, tmp_path, monkeypatch, capsys):
@@ -17,7 +17,7 @@ def test_files_are_there_after_every_run(tool, demo, tmp_path, monkeypatch, caps
         assert (tmp_path / "folder" / "two.v1.csv").read_text().count("\n") == 3
         return rows
 
-    monkeypatch.setattr("soft_vit.engine.logging.accuracy.compare_accuracy", compare)
+    monkeypatch.setattr("soft_vit.engine.accuracy.compare_accuracy", compare)
     arguments = ["--jobs", "2", "--work-dir", str(tmp_path), "--out", str(out), "--cfg-options", "a.b=1"]
     tool("train_attentions")([demo, "local", "softmax", *arguments])
     assert given == {

@@ -1,4 +1,4 @@
-"""Augmentation as transforms of MMEngine, by timm or by Albumentations; the data preprocessor normalises."""
+"""Transforms of MMEngine: augmentation by timm or Albumentations, and timm's evaluation crop."""
 
 import warnings
 from collections.abc import Callable
@@ -10,11 +10,12 @@ import numpy as np
 from mmcv.transforms import BaseTransform
 from PIL import Image
 from timm.data import create_transform
+from timm.data.transforms_factory import transforms_imagenet_eval
 
 from soft_vit.engine.errors import UserError
 from soft_vit.registry import TRANSFORMS, register
 
-__all__ = ["AlbumentationsTransform", "TimmAugment", "allow_zero_bits"]
+__all__ = ["AlbumentationsTransform", "LoadedImage", "TimmAugment", "TimmEvalCrop", "allow_zero_bits"]
 
 
 def allow_zero_bits(augment: Any) -> None:
@@ -92,3 +93,40 @@ def _build(transform: dict) -> Any:
     if "transforms" in arguments:
         arguments["transforms"] = [_build(inner) for inner in arguments["transforms"]]
     return kind(**arguments)
+
+
+@register(TRANSFORMS)
+class LoadedImage(BaseTransform):
+    """Begins a test pipeline: `img` becomes RGB where it comes from an inferencer of mmpretrain.
+
+    These hand over uint8 [H, W, 3] in mmcv's order, BGR. The data sets here hand over RGB, and a `sample_idx`.
+    """
+
+    def transform(self, results: dict[str, Any]) -> dict[str, Any]:
+        if "sample_idx" in results:
+            return results
+        return {**results, "img": np.ascontiguousarray(results["img"][..., ::-1])}
+
+
+@register(TRANSFORMS)
+class TimmEvalCrop(BaseTransform):
+    """timm's evaluation transform: resize to `img_size / crop_pct`, then the centre of img_size.
+
+    img_size: pixels a side. crop_pct: above 0; 1 crops nothing off the shorter side. interpolation: `bicubic`,
+    `bilinear`, `lanczos` and so on. crop_mode: `center` keeps the aspect ratio, `squash` does not, `border` pads.
+    `img` (uint8 [H, W, 3] or a PIL image) becomes uint8 [img_size, img_size, 3]; normalising is left to the model.
+    """
+
+    def __init__(
+        self, img_size: int, crop_pct: float = 0.875, interpolation: str = "bicubic", crop_mode: str = "center"
+    ) -> None:
+        self.transform_image = transforms_imagenet_eval(
+            img_size, crop_pct=crop_pct, crop_mode=crop_mode, interpolation=interpolation, normalize=False
+        )
+
+    def transform(self, results: dict[str, Any]) -> dict[str, Any]:
+        image = results["img"]
+        image = image if isinstance(image, Image.Image) else Image.fromarray(image)
+        # A tensor or an array, depending on timm's version.
+        array = np.asarray(self.transform_image(image)).transpose(1, 2, 0)
+        return {**results, "img": np.ascontiguousarray(array), "img_shape": array.shape[:2]}

@@ -2,7 +2,7 @@
 
 import torch
 
-from soft_vit.engine.logging.metrics_text import confusion_csv, metrics_table, per_class_csv
+from soft_vit.engine.report import confusion_csv, metrics_table, per_class_csv
 
 
 def test_tables():

@@ -1,4 +1,4 @@
-"""The shapes as an MMEngine data set."""
+"""Data sets of labelled images."""
 
 import numpy as np
 import pytest
@@ -6,6 +6,23 @@ from mmengine.registry import DATASETS, DefaultScope
 
 from soft_vit.data import CLASSES, SPLITS, draw_shape
 from soft_vit.engine import ShapesDataset
+from soft_vit.engine.data.datasets import ImageTree
+from soft_vit.engine.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("root", "error", "message"),
+    [(None, UserError, "--cfg-options data_root=PATH"), ("/none", FileNotFoundError, "There is no folder /none")],
+)
+def test_mistakes(root, error, message):
+    with pytest.raises(error, match=message):
+        ImageTree(root)
+
+
+def test_an_empty_class_is_the_users_error(tmp_path):
+    (tmp_path / "train" / "a").mkdir(parents=True)
+    with pytest.raises(UserError, match="holds no images"):
+        ImageTree(str(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["ShapesDataset", "soft_vit.ShapesDataset"])

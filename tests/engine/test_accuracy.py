@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from soft_vit.engine.accuracy import LOG_NAME, AccuracyRow, accuracy_table, compare_accuracy
 from soft_vit.engine.errors import UserError
-from soft_vit.engine.logging.accuracy import LOG_NAME, AccuracyRow, accuracy_table, compare_accuracy
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 SHORT = {
     "train_cfg.max_epochs": 1,
     "train_dataloader.dataset.length": 16,
