@@ -200,7 +200,7 @@ def recorder(folder: Path, name: str) -> Path:
 
 @pytest.mark.parametrize("command", DISTRIBUTED_COMMANDS)
 def test_command_of_several_processes_reaches_the_run(tmp_path, monkeypatch, command):
-    from soft_vit.engine.config import apply_options, load_config
+    from soft_vit.engine.config import load_config
 
     recorder(tmp_path, "srun")
     environment = {
@@ -222,7 +222,7 @@ def test_command_of_several_processes_reaches_the_run(tmp_path, monkeypatch, com
     run_tool(shlex.join(["python", *given[place:]]))
     ((config, options),) = calls
     assert options["launcher"] == ("slurm" if "slurm" in command else "pytorch")
-    assert apply_options(load_config(config), options["options"]).data_root.startswith("/path/to/")
+    assert load_config(config, options["options"]).data_root.startswith("/path/to/")
 
 
 @pytest.mark.slow

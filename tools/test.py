@@ -26,8 +26,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         from soft_vit.engine.arguments import add_config_options
         from soft_vit.engine.errors import plain_errors
         from soft_vit.engine.evaluate import evaluate
+        from soft_vit.engine.prepare import LAUNCHERS
         from soft_vit.engine.report import metrics_table
-        from soft_vit.engine.run import LAUNCHERS
 
     parser = argparse.ArgumentParser(
         description="Measure a checkpoint or a timm model on the test split of a config, or on a folder of images."

@@ -17,7 +17,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
         from soft_vit.engine.arguments import add_config_options
         from soft_vit.engine.errors import plain_errors
-        from soft_vit.engine.run import LAUNCHERS, train
+        from soft_vit.engine.prepare import LAUNCHERS
+        from soft_vit.engine.run import train
 
     parser = argparse.ArgumentParser(description="Train a model from a config.")
     parser.add_argument("config", help="path of the config")

@@ -9,7 +9,8 @@ from soft_vit.engine.checkpoints import safe_checkpoint
 from soft_vit.engine.checkpoints.atomic_storage import AtomicBackend
 from soft_vit.engine.checkpoints.checkpoint_hook import SafeCheckpointHook
 from soft_vit.engine.checkpoints.checkpoint_match import CheckpointMatchHook
-from soft_vit.engine.config import apply_options, load_config
+from soft_vit.engine.checks import RunChecksHook
+from soft_vit.engine.config import load_config
 from soft_vit.engine.data.bad_images import BadImagesHook
 from soft_vit.engine.data.datasets import ImageTree, ShapesDataset
 from soft_vit.engine.data.preprocessor import RecipeDataPreprocessor
@@ -44,6 +45,7 @@ __all__ = [
     "LoadedImage",
     "ProgressLogProcessor",
     "RecipeDataPreprocessor",
+    "RunChecksHook",
     "SafeCheckpointHook",
     "SafeOptimWrapper",
     "ShapesDataset",
@@ -55,7 +57,6 @@ __all__ = [
     "TimmProgressClassifier",
     "UserError",
     "WatchHook",
-    "apply_options",
     "environment",
     "evaluate",
     "load_config",

@@ -18,8 +18,8 @@ from torchvision.transforms.v2.functional import pil_to_tensor
 from soft_vit.data.label_maps import IGNORED
 from soft_vit.engine.checkpoints.checkpoint_match import describe_mismatch
 from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
-from soft_vit.engine.config import apply_options, load_config, type_name
-from soft_vit.engine.data.data_checks import fill_data_root
+from soft_vit.engine.config import load_config
+from soft_vit.engine.config_values import type_name
 from soft_vit.engine.data.eval_data import set_view, view_of_config
 from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.engine.models.finetune import fit_weights
@@ -56,7 +56,7 @@ class ConfigPredictor:
         self.score_thr = score_thr
         self.topk = topk
         self.notes: list[str] = []
-        cfg = apply_options(load_config(config), options)
+        cfg = load_config(config, options)
         content = load_checkpoint_file(checkpoint)
         with config_errors(StartHook(), cfg):
             init_default_scope(cfg.get("default_scope") or "mmengine")
@@ -131,7 +131,6 @@ def _class_names(cfg: Config, content: dict[str, Any]) -> list[str]:
         names = described.get("classes")
     if not names:
         try:
-            fill_data_root(cfg)
             names = DATASETS.build(cfg.test_dataloader.dataset).metainfo.get("classes")
         except (OSError, ValueError):
             # Without the data, classes go by their numbers.

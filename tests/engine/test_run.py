@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from mmengine.config import Config
 
-from soft_vit.engine.run import TrainResult, prepare, use_amp
+from soft_vit.engine.prepare import prepare
+from soft_vit.engine.run import TrainResult, use_amp
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "configs" / "demo" / "soft_pico_shapes.py"

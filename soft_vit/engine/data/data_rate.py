@@ -15,7 +15,7 @@ from timm.data import create_dataset, create_loader
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
-from soft_vit.engine.data.data_checks import fill_data_root
+from soft_vit.engine.config_values import fill_data_root
 from soft_vit.engine.data.preprocessor import collate_labels
 from soft_vit.engine.data.transforms import allow_zero_bits
 from soft_vit.engine.errors import UserError

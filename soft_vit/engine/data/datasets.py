@@ -10,8 +10,7 @@ from PIL import Image
 from soft_vit.data import CLASSES, ShapeImages
 from soft_vit.data.archives import Entry
 from soft_vit.data.images import find_images
-from soft_vit.engine.data.bad_images import ReadingDataset
-from soft_vit.engine.data.data_checks import require_data_root
+from soft_vit.engine.data.bad_images import ReadingDataset, require_data_root
 from soft_vit.engine.errors import as_user_error
 from soft_vit.registry import DATASETS, register
 

@@ -61,17 +61,18 @@ class AlbumentationsTransform(BaseTransform):
     """A pipeline of Albumentations, in place of `TimmAugment`.
 
     transforms: dicts with the class's name as `type` and its arguments; `OneOf`, `SomeOf` and `Sequential` hold further
-    ones. `img` (an RGB image of Pillow, or uint8 [H, W, 3]) becomes uint8 [H, W, 3]. Each call draws the seed of its
-    random numbers from NumPy's global generator, because Albumentations keeps one of its own which workers would share.
+    ones. img_size: pixels, one number or (H, W), for a RandomResizedCrop without a `size`. `img` (an RGB image of
+    Pillow, or uint8 [H, W, 3]) becomes uint8 [H, W, 3]. Each call draws its seed from NumPy's global generator, because
+    Albumentations keeps a generator of its own, which workers would share.
     Raises UserError (a ValueError) for an unknown class or argument.
     """
 
-    def __init__(self, transforms: list[dict]) -> None:
+    def __init__(self, transforms: list[dict], img_size: int | tuple[int, int] | None = None) -> None:
         with warnings.catch_warnings():
             # Albumentations only warns of an argument that it does not know, and goes on without it.
             warnings.simplefilter("error")
             try:
-                self.augment = albumentations.Compose([_build(transform) for transform in transforms])
+                self.augment = albumentations.Compose([_build(transform, img_size) for transform in transforms])
             except UserError:
                 raise
             except (Warning, TypeError, ValueError) as error:
@@ -84,14 +85,16 @@ class AlbumentationsTransform(BaseTransform):
         return {**results, "img": self.augment(image=image)["image"], "ori_shape": image.shape[:2]}
 
 
-def _build(transform: dict) -> Any:
+def _build(transform: dict, img_size: int | tuple[int, int] | None) -> Any:
     arguments = dict(transform)
     name = arguments.pop("type")
     kind = getattr(albumentations, name, None)
     if not isinstance(kind, type):
         raise UserError(f"Albumentations has no transform {name}; see its documentation for the names of version 2.")
+    if name == "RandomResizedCrop" and img_size is not None:
+        arguments.setdefault("size", (img_size, img_size) if isinstance(img_size, int) else tuple(img_size))
     if "transforms" in arguments:
-        arguments["transforms"] = [_build(inner) for inner in arguments["transforms"]]
+        arguments["transforms"] = [_build(inner, img_size) for inner in arguments["transforms"]]
     return kind(**arguments)
 
 

@@ -1,4 +1,13 @@
-"""POSITION"""
+"""Random numbers and samples that follow from where a run is, not from how it came there.
+
+A generator that runs on for a whole training would have to be saved with each checkpoint, on every rank and in every
+worker, and a worker has always run ahead of the step that is saved. So no state is kept: before each use the generators
+are seeded from a hash of the run's seed and the place of the use. A run that was stopped any number of times draws what
+an uninterrupted one draws.
+
+An index leaves the sampler as a `SampleIndex`, which carries its place to the process that loads the sample: workers
+that live on from epoch to epoch, or have fetched ahead, need no message.
+"""
 
 import random
 from collections.abc import Iterator
@@ -20,7 +29,6 @@ __all__ = [
     "PositionSampler",
     "SampleIndex",
     "SeededDataset",
-    "StepSeedHook",
     "run_seed",
     "seed_sample",
     "seed_step",
@@ -65,19 +73,6 @@ def run_seed(runner: Runner) -> int:
     return runner.seed - runner.rank if own else runner.seed
 
 
-@register(HOOKS)
-class StepSeedHook(Hook):
-    """Seeds the global generators before each step, for drop path, mixup and whatever else draws in one.
-
-    The batch has been loaded by then: what loading it in this process drew changes nothing.
-    """
-
-    priority = "VERY_HIGH"
-
-    def before_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
-        seed_step(run_seed(runner), runner.rank, runner.iter)
-
-
 class SampleIndex(int):
     """An index of a data set, an int in every respect, with the key for `seed_sample`: seed, epoch, position."""
 
@@ -93,7 +88,7 @@ class SampleIndex(int):
 
 
 class SeededDataset:
-    """A data set each of whose samples is drawn from the key of its `SampleIndex`; in all else the given one.
+    """A data set that seeds each sample from the key of its `SampleIndex`; in all else the given one.
 
     dataset: the config of a data set.
     """
@@ -158,18 +153,19 @@ class PositionSampler(Sampler):
 
 @register(HOOKS)
 class BatchPositionHook(Hook):
-    """Notes the number of processes, their batch and the steps of an epoch in `meta` of each checkpoint.
+    """Writes the number of processes, their batch and the steps of an epoch into `meta` of each checkpoint.
 
-    On resuming: other steps or another global batch is a UserError (a ValueError), because the position among the
-    samples and in the schedule is counted in steps; the same global batch from other processes is a warning.
+    A resumed run with other steps or another global batch is a UserError (a ValueError), because the position among
+    the samples and in the schedule is counted in steps. Other processes with the same global batch are a warning.
     """
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         checkpoint["meta"]["batches"] = self._describe(runner)
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        before, now = checkpoint.get("meta", {}).get("batches"), self._describe(runner)
-        if not runner._resume or before is None or before == now:
+        before = checkpoint.get("meta", {}).get("batches")
+        # Describing a test would build its training data.
+        if not runner._resume or before is None or before == (now := self._describe(runner)):
             return
         both = f"was written by {_sentence(before)}, and this run has {_sentence(now)}"
         same_batch = before["processes"] * before["batch_size"] == now["processes"] * now["batch_size"]

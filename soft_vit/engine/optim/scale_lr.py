@@ -1,11 +1,10 @@
-"""Learning rates: scaled with the batch, on a schedule that lasts as long as the run."""
+"""The linear rule: a learning rate that belongs to one batch, scaled for another (Goyal et al., arXiv 1706.02677)."""
 
-from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 from soft_vit.engine.errors import UserError
 
-__all__ = ["ScheduleEndHook", "scale_learning_rate"]
+__all__ = ["scale_learning_rate"]
 
 
 def scale_learning_rate(runner: Runner) -> None:
@@ -51,24 +50,3 @@ def _schedulers(configured: list | dict | None) -> list[dict]:
     if isinstance(configured, dict):
         return [configured]
     return list(configured or [])
-
-
-class ScheduleEndHook(Hook):
-    """Refuses a OneCycleLR of fewer steps than the run has, which MMEngine would notice at the step after its last.
-
-    Raises UserError (a ValueError) before the first step.
-    """
-
-    def before_train(self, runner: Runner) -> None:
-        named = runner.param_schedulers or []
-        lists = named.values() if isinstance(named, dict) else [named]
-        for scheduler in (scheduler for schedulers in lists for scheduler in schedulers):
-            total = getattr(scheduler, "total_steps", None)
-            # The number of its last step, in epochs or iterations; the step at the start is number 0.
-            run = runner.max_epochs if scheduler.by_epoch else runner.max_iters
-            last = min(run, scheduler.end - 1) - scheduler.begin
-            if total is not None and last > total:
-                raise UserError(
-                    f"{type(scheduler).__name__} of param_scheduler has {total} steps, and the run takes {last} with "
-                    f"it; set its total_steps to {last}, or its end to {scheduler.begin + total}."
-                )

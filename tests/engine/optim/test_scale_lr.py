@@ -1,16 +1,12 @@
-"""Learning rates scaled with the batch, and schedules that are too short."""
+"""Learning rates scaled with the batch."""
 
-import math
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
 from mmengine.config import ConfigDict
-from mmengine.optim import LinearLR, OneCycleLR
 
-from soft_vit.engine import UserError, train
-from soft_vit.engine.optim.schedule import ScheduleEndHook, scale_learning_rate
+from soft_vit.engine import UserError
+from soft_vit.engine.optim.scale_lr import scale_learning_rate
 
 
 def a_run(processes: int = 1, batch: int | dict = 4, rule: dict | None = None, **wrapper: object) -> SimpleNamespace:
@@ -69,38 +65,3 @@ def test_lr_and_bounds(run, factor, sentence):
 def test_no_base(rule):
     with pytest.raises(UserError, match=r"without auto_scale_lr\.base_batch_size"):
         scale_learning_rate(a_run(rule=rule))
-
-
-@pytest.mark.parametrize("by_epoch", [True, False])
-@pytest.mark.parametrize(
-    ("steps", "span"), [(3, {}), (4, {}), (5, {}), (2, {"begin": 3}), (2, {"end": 3}), (2, {"end": 4}), (1, {"end": 3})]
-)
-def test_ends_before_the_run(steps, span, by_epoch):
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    options = {"total_steps": steps, "eta_max": 1.0, "by_epoch": by_epoch, "end": 5, **span}
-    schedulers = [LinearLR(optimizer), OneCycleLR(optimizer, **options)]
-    epochs, iterations = (5, math.inf) if by_epoch else (math.inf, 5)
-    run = SimpleNamespace(param_schedulers={"network": schedulers}, max_epochs=epochs, max_iters=iterations)
-    refused = None
-    try:
-        ScheduleEndHook().before_train(run)
-    except UserError as error:
-        refused = error
-    trial = OneCycleLR(optimizer, **options)
-    try:
-        for _ in range(5):
-            optimizer.step()
-            trial.step()
-    except ValueError:
-        assert f"OneCycleLR of param_scheduler has {steps} steps" in str(refused)
-    else:
-        assert refused is None
-
-
-def test_a_run_with_one_does_not_begin(tmp_path):
-    options = {"train_dataloader.dataset.length": 64, "param_scheduler": [{"type": "OneCycleLR", "total_steps": 1}]}
-    with pytest.raises(UserError, match="OneCycleLR of param_scheduler has 1 steps, and the run takes 4"):
-        train(
-            Path(__file__).parents[3] / "configs" / "demo" / "soft_pico_shapes.py", work_dir=tmp_path, options=options
-        )
-    assert not list(tmp_path.glob("*.pth"))
