@@ -6,6 +6,7 @@ python tools/predict.py "photos/**/*.jpg" --config CONFIG --checkpoint FILE
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -20,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     with naming_extras():
         from soft_vit.engine.arguments import add_config_options
         from soft_vit.engine.errors import plain_errors
-        from soft_vit.prediction import drawing, load_predictor, predict_files
+        from soft_vit.prediction import load_predictor, predict_files
 
     parser = argparse.ArgumentParser(
         description="Predict for images: classes, boxes with masks, or maps of classes; drawn and as JSON."
@@ -52,12 +53,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         device=args.device,
         options=args.cfg_options,
     )
+    # Clusters stop a job by SIGTERM: keep its results as after Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with plain_errors():
         report = predict_files(
             args.images,
             load,
             args.out,
-            painter=drawing,
             draw=not args.no_draw,
             batch_size=args.batch_size,
             source=source,
