@@ -58,8 +58,8 @@ LOCAL = {
     "python tools/tutorial.py": Local("--help"),
     "python tools/check_checkpoint.py": Local(),
     "python tools/plot_logs.py": Local("", (DEMO,)),
-    COCO_TREE: Local("--train 2 --val 1 --size 64"),
-    ADE_TREE: Local("--train 6 --val 1 --size 96"),
+    COCO_TREE: Local("--train 2 --val 1 --img-size 64"),
+    ADE_TREE: Local("--train 6 --val 1 --img-size 96"),
     "python tools/train.py configs/detection/retinanet_soft_pico_shapes.py": Local(DETECTION, (COCO_TREE, DEMO)),
     MASK_RCNN: Local(DETECTION, (COCO_TREE, DEMO)),
     "python tools/train.py configs/segmentation/upernet_soft_pico_shapes.py": Local(
@@ -81,7 +81,7 @@ LOCAL = {
     ),
     "python tools/get_flops.py": Local(),
     "python tools/get_memory.py": Local("", (), "soft_vit.analysis.memory.training_memory_by_saving", {"plain": 1}),
-    "python tools/attention_spectrum.py": Local("--img-size 64 --images 1"),
+    "python tools/attention_spectrum.py": Local("--img-size 64 --shapes 1"),
     "python tools/visualize_attention.py": Local("--img-size 64"),
     "python tools/train_attentions.py": Local("", (), "soft_vit.engine.accuracy.compare_accuracy", []),
     "python tools/benchmark.py pvt_v2_b1": Local("--batch-size 1 --img-size 32 --rounds 3 --modes inference"),
@@ -217,7 +217,9 @@ def test_command_of_several_processes_reaches_the_run(tmp_path, monkeypatch, com
         calls.append((config, options))
         return {} if kind == "evaluate" else "ended"
 
-    monkeypatch.setattr(f"soft_vit.engine.{'evaluation' if kind == 'evaluate' else 'run'}.{kind}", stand_in)
+    # Imported by its path: the package has a function of the module's name.
+    module = importlib.import_module(f"soft_vit.engine.{'evaluate' if kind == 'evaluate' else 'run'}")
+    monkeypatch.setattr(module, kind, stand_in)
     monkeypatch.chdir(ROOT)
     run_tool(shlex.join(["python", *given[place:]]))
     ((config, options),) = calls
