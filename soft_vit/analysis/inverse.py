@@ -16,7 +16,7 @@ from soft_vit.analysis.operator import PASSES, check_forms, time_forms
 from soft_vit.analysis.timing import numbered
 from soft_vit.ops import newton_inverse, newton_step_size, self_gaussian_kernel
 from soft_vit.ops.numerics import at_least_float32
-from soft_vit.ops.soft.newton import add_ridge
+from soft_vit.ops.soft.inverse import add_ridge
 
 
 def newton_products(a: Tensor, iters: int = 20, ridge: float = 0.01) -> Tensor:

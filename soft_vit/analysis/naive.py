@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from soft_vit.layers.attention.soft import SoftAttention
-from soft_vit.ops.soft.newton import newton_step_size
+from soft_vit.ops.soft.inverse import newton_step_size
 
 
 class NaiveTanhGELU(nn.Module):
@@ -85,8 +85,9 @@ class NaiveSoftAttention(nn.Module):
 
     def __init__(self, attention: SoftAttention) -> None:
         super().__init__()
-        if attention.inverse != "newton":
-            raise ValueError(f"The released formulation has Newton's inverse; this attention has {attention.inverse}.")
+        inverse = attention.options.inverse
+        if inverse != "newton":
+            raise ValueError(f"The released formulation has Newton's inverse; this attention has {inverse}.")
         self.attention = attention
 
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
@@ -96,8 +97,9 @@ class NaiveSoftAttention(nn.Module):
         q, v = (linear(x).reshape(B, N, heads, dim).transpose(1, 2) for linear in (attention.q, attention.v))
         q, v = q.contiguous() / dim**0.25, v.contiguous()
         bottleneck = attention.sample_bottleneck(q.transpose(2, 3).reshape(B * heads, dim, *feat_size))
-        options = {"ridge": attention.ridge, "start": attention.newton_start, "iters": attention.newton_iters}
-        x = naive_soft_attention(q, bottleneck.reshape(B, heads, -1, dim), v, attention.normalize, **options)
+        how = attention.options
+        bottleneck = bottleneck.reshape(B, heads, -1, dim)
+        x = naive_soft_attention(q, bottleneck, v, how.normalize, how.iters, how.ridge, how.start)
         if attention.local is not None:
             v_map = v.permute(0, 3, 1, 2).reshape(B * dim, heads, *feat_size)
             x = x + attention.local(v_map).reshape(B, dim, heads, N).permute(0, 2, 3, 1)

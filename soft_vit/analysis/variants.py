@@ -11,7 +11,7 @@ from soft_vit.analysis.naive import naive_formulation
 from soft_vit.layers.attention.soft import SoftAttention
 from soft_vit.models.folding import fold_batch_norm
 from soft_vit.models.names import require_known
-from soft_vit.ops.choices import BACKENDS
+from soft_vit.ops.numerics import BACKENDS
 
 
 def checkpointed(model: nn.Module) -> nn.Module:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from soft_vit.layers.untouched import is_untouched
 from soft_vit.ops.fused_linear import Approximation, fused_linear, has_fused_linear
-from soft_vit.ops.modes import in_function_transform
+from soft_vit.ops.numerics import in_function_transform
 
 
 class Mlp(timm.layers.Mlp):

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from soft_vit.ops.modes import in_function_transform
+from soft_vit.ops.numerics import in_function_transform
 
 
 class ConvNormAct(nn.Module):

@@ -44,7 +44,7 @@ from soft_vit.models.arguments import (
 )
 from soft_vit.models.checkpoint import fit_state_dict, load_pretrained
 from soft_vit.models.stage import PyramidStage, stage_grids
-from soft_vit.ops.choices import check_choice
+from soft_vit.ops.numerics import check_choice
 
 GlobalPool = Literal["token", "avg", "attn", ""]
 

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from soft_vit.ops.modes import are_dispatched
+from soft_vit.ops.numerics import are_dispatched
 
 Approximation = Literal["none", "tanh"]
 
