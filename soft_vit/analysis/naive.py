@@ -107,8 +107,7 @@ class NaiveSoftAttention(nn.Module):
 
 
 def naive_formulation(model: nn.Module) -> nn.Module:
-    """Replace, inside a SOFT pyramid, every softmax-free attention and tanh-approximated GELU by its naive form, and
-    compute every token of the last block.
+    """Replace, inside a SOFT pyramid, every softmax-free attention and tanh-approximated GELU by its naive form.
 
     Returns the model, which keeps its weights. Raises ValueError for one that has no softmax-free attention.
     """
@@ -122,5 +121,4 @@ def naive_formulation(model: nn.Module) -> nn.Module:
                 setattr(module, name, NaiveTanhGELU())
     if not replaced:
         raise ValueError(f"{type(model).__name__} has no softmax-free attention to compute naively; give a SOFT model.")
-    model.skip_unread = False
     return model

@@ -107,7 +107,7 @@ def test_gradient_norms(file, tmp_path):
 
 @pytest.mark.parametrize("name", ["soft_tiny", "soft_norm_tiny"])
 def test_single_precision_is_as_close_to_double_as_the_released_code(name, tmp_path):
-    """On nearly flat kernels 1.2e-5 is what the released code has against itself, and up to 2.5e-5 was measured here."""
+    """On nearly flat kernels the released code has 1.2e-5 against itself; up to 2.5e-5 was measured here."""
     case = Case(name, 1, 160, 192, 5, 0.5, {})
     model = case.model(tmp_path / "released.pth")
     with torch.no_grad():

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.untouched import is_untouched
+from soft_vit.layers.shortcuts import is_untouched
 from soft_vit.ops.numerics import in_function_transform
 
 

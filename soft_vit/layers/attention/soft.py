@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, check_heads, grid_limit
 from soft_vit.layers.attention.local_conv import head_conv, local_conv
-from soft_vit.layers.sizes import same_size, smaller
-from soft_vit.layers.untouched import is_untouched
+from soft_vit.layers.shortcuts import is_untouched, same_size, smaller
 from soft_vit.ops import soft_attention
 from soft_vit.ops.numerics import BACKENDS, Backend, check_choice
 from soft_vit.ops.soft.inverse import Inverse, InverseOptions, NewtonGradient, NewtonStart

@@ -107,23 +107,20 @@ def image_step_size(
         tokens = load_tile(bottleneck + head * b_head, slots, size, b_row, b_column, D, BLOCK_D).to(tl.float32)
         a = self_gaussian(tokens, size, BLOCK_M, PRECISION)
         largest = tl.maximum(largest, tl.max(tl.sum(a, 1), 0), propagate_nan=tl.PropagateNan.ALL)
-    first = 2.0 / (largest * largest)
-    # Bit k: no column of any head is beyond the bound after k halvings.
-    within = (1 << (MAX_HALVINGS + 1)) - 1
+    halvings = tl.arange(0, 16)
+    candidates = 2.0 / (largest * largest) * tl.exp2(-tl.minimum(halvings, MAX_HALVINGS).to(tl.float32))
+    residual = tl.zeros((16,), tl.float32)
     for head in range(heads):
         tokens = load_tile(bottleneck + head * b_head, slots, size, b_row, b_column, D, BLOCK_D).to(tl.float32)
         a = self_gaussian(tokens, size, BLOCK_M, PRECISION)
         p = with_ridge(a, ridge, size, BLOCK_M)
-        diagonal = tl.sum(p * p, 0)
-        total = squared_row_sums(a, size, ridge)
-        for halvings in tl.static_range(MAX_HALVINGS + 1):
-            candidate = first * (0.5**halvings)
-            residual = tl.max(tl.abs(1.0 - candidate * diagonal) + candidate * (total - diagonal), 0)
-            within = tl.where(residual <= RESIDUAL_BOUND, within, within & ~(1 << halvings))
-    alpha = first * (0.5**MAX_HALVINGS)
-    # From the smallest candidate up, so the largest within the bound is what remains.
-    for halvings in tl.static_range(MAX_HALVINGS, -1, -1):
-        alpha = tl.where((within >> halvings) & 1 == 1, first * (0.5**halvings), alpha)
+        scaled_diagonal = candidates[:, None] * tl.sum(p * p, 0)[None, :]
+        scaled_total = candidates[:, None] * squared_row_sums(a, size, ridge)[None, :]
+        columns = tl.abs(1.0 - scaled_diagonal) + (scaled_total - scaled_diagonal)
+        residual = tl.maximum(residual, tl.max(columns, 1))
+    # The largest candidate within the bound, or the last and smallest where none is.
+    within = (residual <= RESIDUAL_BOUND) | (halvings >= MAX_HALVINGS)
+    alpha = tl.max(tl.where(within, candidates, 0.0), 0)
     tl.store(step_size + image, alpha)
 
 

@@ -116,7 +116,8 @@ def test_not_a_number_stays_in_its_problem(device, m):
 
 def test_operator_contract(device):
     a = kernel(device, 5)
-    torch.library.opcheck(op.forward, (a.mT.requires_grad_(), 2, 0.01, "rowsum"))
+    for step_size in (None, torch.full((2,), 0.1, device=device)):
+        torch.library.opcheck(op.newton_forward, (a.mT.requires_grad_(), step_size, 2, 0.01))
 
 
 def test_second_derivative(device):
