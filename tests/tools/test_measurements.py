@@ -4,9 +4,9 @@ import csv
 import re
 
 import pytest
-from soft_vit.engine.accuracy import AccuracyRow
 
 from soft_vit.analysis import lengths, operator
+from soft_vit.engine.accuracy import AccuracyRow
 from soft_vit.weights.folders import RESOURCES
 
 MODELS = "soft_pico soft_pico+naive --img-size 32 --batch-size 2 --rounds 3 --device cpu"
