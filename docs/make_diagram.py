@@ -6,6 +6,7 @@ Each picture brings its own background and follows the reader's colour scheme, s
 is read from `tools/benchmark_results/resolution_cpu.md`; the matrices are those of 36 tokens on a 6 x 6 map.
 """
 
+import argparse
 import math
 import re
 from itertools import product
@@ -168,9 +169,12 @@ def cost_curves() -> str:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description="Draw the README's two pictures.")
+    parser.add_argument("--out", type=Path, default=IMAGES, metavar="FOLDER", help="(default: %(default)s)")
+    args = parser.parse_args()
     for name, svg in (("attention.svg", attention_diagram()), ("resolution.svg", cost_curves())):
-        (IMAGES / name).write_text(svg, encoding="utf-8")
-        print(f"Written: {(IMAGES / name).relative_to(ROOT)}")
+        (args.out / name).write_text(svg, encoding="utf-8")
+        print(f"Written: {args.out / name}")
 
 
 if __name__ == "__main__":
