@@ -21,10 +21,10 @@ from safetensors.torch import save_file
 from timm.optim import create_optimizer_v2
 from torch import Tensor, nn
 
-import soft_vit  # noqa: F401 - registers the models with timm
 from soft_vit.analysis.attention.matrix import watch_attention
 from soft_vit.analysis.attention.view import attention_row, plot_attention_row
 from soft_vit.analysis.complexity import count_complexity
+from soft_vit.cli import command_line
 from soft_vit.data import CLASSES, ShapeImages, normalised_batch
 from soft_vit.models import fold_batch_norm
 from soft_vit.ops import cholesky_solve, eigh_inverse, newton_inverse, self_gaussian_kernel
@@ -85,7 +85,7 @@ def predict(model: nn.Module, out: Path) -> None:
     best = scores.topk(3)
     names = [CLASSES[index] for index in best.indices]
     print("The first one: " + ", ".join(f"{name} {100 * p:.1f} %" for name, p in zip(names, best.values, strict=True)))
-    draw_classes(samples[0].image, names, best.values.tolist()).save(out / "prediction.png")
+    draw_classes(Image.fromarray(samples[0].image), names, best.values.tolist()).save(out / "prediction.png")
     Image.fromarray(samples[0].image).save(out / "shape.png")
     print(f"Written: {out / 'prediction.png'}, {out / 'shape.png'}")
 
@@ -241,6 +241,7 @@ def save_and_export(model: nn.Module, out: Path) -> None:
     print("tools/export.py writes ONNX and TorchScript as well, and int8.")
 
 
+@command_line
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="A tour of the package, on a CPU and without any download.")
     parser.add_argument("--out", type=Path, default=Path("tutorial"), metavar="FOLDER", help="for pictures and weights")

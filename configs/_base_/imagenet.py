@@ -3,6 +3,7 @@
 # In it lie train/ and val/ with a folder for each class; or train.tar, val.zip and so on; or val/ without folders and
 # val.txt with a file name and a class a line.
 data_root = None
+# These two reach the model, its batches and the pipelines: --cfg-options image_size=192 num_classes=100
 num_classes = 1000
 image_size = 224
 
@@ -10,7 +11,6 @@ data_preprocessor = dict(
     type="RecipeDataPreprocessor",
     mean=[123.675, 116.28, 103.53],
     std=[58.395, 57.12, 57.375],
-    num_classes=num_classes,
     reprob=0.25,
     mixup=0.8,
     cutmix=1.0,
@@ -21,7 +21,6 @@ train_pipeline = [
     # timm leaves the colour jitter out where RandAugment is on.
     dict(
         type="TimmAugment",
-        img_size=image_size,
         auto_augment="rand-m9-mstd0.5-inc1",
         color_jitter=0.4,
         interpolation="bicubic",
@@ -30,7 +29,7 @@ train_pipeline = [
 ]
 test_pipeline = [
     dict(type="LoadedImage"),
-    dict(type="TimmEvalCrop", img_size=image_size, crop_pct=0.875, interpolation="bicubic"),
+    dict(type="TimmEvalCrop", crop_pct=0.875, interpolation="bicubic"),
     dict(type="PackInputs"),
 ]
 

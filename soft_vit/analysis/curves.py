@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from soft_vit.analysis.figures import new_figure
 from soft_vit.analysis.run_logs import Run, Series
 from soft_vit.text_tables import csv_table
 
@@ -59,7 +58,9 @@ def plot_curves(runs: Sequence[Run], path: str | Path, keys: Sequence[str] | Non
     keys = choose_keys(runs, keys)
     columns = min(len(keys), math.ceil(math.sqrt(len(keys))))
     rows = math.ceil(len(keys) / columns)
-    figure = new_figure(figsize=(6 * columns, 3.6 * rows))
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6 * columns, 3.6 * rows))
     from matplotlib import colormaps
     from matplotlib.ticker import EngFormatter, MaxNLocator
 

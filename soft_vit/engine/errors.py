@@ -1,21 +1,16 @@
 """Errors whose message is meant for the person at the command line."""
 
-import errno
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["UserError", "as_user_error", "one_line", "plain_errors"]
+__all__ = ["UserError", "as_user_error", "one_line"]
 
-# The path is missing, lies below a file, is a folder in the place of a file, or is not allowed.
-_PATH_ERRORS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
-# The disk takes nothing, or the name is too long; Python has no classes of their own for these.
-_PATH_NUMBERS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENAMETOOLONG}
 _IN_WORKER = re.compile(r"Caught (\w+) in DataLoader worker process \d+\.\nOriginal Traceback")
 
 
 class UserError(ValueError):
-    """A mistake in what was asked for; its message is one sentence that the tools print without a traceback."""
+    """A mistake in what was asked for; its message is one sentence, printed without a traceback."""
 
 
 @contextmanager
@@ -39,21 +34,3 @@ def one_line(error: BaseException) -> str:
 def in_worker(error: BaseException) -> bool:
     """Whether torch's DataLoader hands over an error of a process of its own, with the traceback as the message."""
     return _IN_WORKER.match(str(error)) is not None
-
-
-@contextmanager
-def plain_errors() -> Iterator[None]:
-    """End the process with exit code 1 and the sentence of a UserError or of an unusable path; let others through."""
-    try:
-        yield
-    except (UserError, OSError) as error:
-        if not isinstance(error, (UserError, *_PATH_ERRORS)) and error.errno not in _PATH_NUMBERS:
-            raise
-        raise SystemExit(f"error: {_sentence(error)}") from None
-
-
-def _sentence(error: Exception) -> str:
-    """The message of an error of this package, or one that names the path of an error of the operating system."""
-    # A rename has two: what it replaces is the second.
-    path = getattr(error, "filename2", None) or getattr(error, "filename", None)
-    return str(error) if path is None else f"{path} cannot be used ({error.strerror}); give another path."

@@ -15,7 +15,8 @@ from torch import Tensor
 import soft_vit  # noqa: F401  its models have to be known to timm before one is looked up by name
 from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.checkpoints.trained_config import trained_cfg
-from soft_vit.engine.config import apply_options, type_name
+from soft_vit.engine.config import apply_options
+from soft_vit.engine.config_values import type_name
 from soft_vit.engine.data.eval_data import (
     View,
     class_names,
@@ -23,15 +24,17 @@ from soft_vit.engine.data.eval_data import (
     set_view,
     takes_pillow,
     timm_view,
+    use_tta_model,
+    use_tta_pipeline,
     view_of_config,
 )
 from soft_vit.engine.errors import UserError, as_user_error, one_line
-from soft_vit.engine.logging.metrics_text import confusion_csv, per_class_csv, results_json
 from soft_vit.engine.logging.throughput_hook import ThroughputHook
 from soft_vit.engine.models.finetune import TIMM_PREFIX
 from soft_vit.engine.models.tested_model import TestedModelHook
-from soft_vit.engine.models.tta import use_tta_model, use_tta_pipeline
-from soft_vit.engine.run import StartHook, config_errors, prepare, require_checkpoint, runner_class
+from soft_vit.engine.prepare import prepare
+from soft_vit.engine.report import confusion_csv, per_class_csv, results_json
+from soft_vit.engine.run import StartHook, config_errors, require_checkpoint
 from soft_vit.models.soft import MODELS
 from soft_vit.weights.files import require_place, write_atomically
 
@@ -133,7 +136,7 @@ def evaluate(
 
     start, throughput = StartHook(), ThroughputHook()
     with config_errors(start, cfg):
-        runner = runner_class(cfg).from_cfg(_under_another_name(cfg))
+        runner = Runner.from_cfg(_under_another_name(cfg))
         published = str(cfg.load_from).startswith(TIMM_PREFIX)
         for hook in (TestedModelHook(ema, view and view.img_size, same_classes=published), start, throughput):
             runner.register_hook(hook)

@@ -1,6 +1,6 @@
 """Training loops that go on in the middle of an epoch exactly where they were stopped.
 
-`soft_vit.engine.run.prepare` chooses them for `train_cfg = dict(by_epoch=...)`; `train_cfg = dict(type=...)` names
+`soft_vit.engine.prepare` chooses them for `train_cfg = dict(by_epoch=...)`; `train_cfg = dict(type=...)` names
 another.
 """
 
@@ -13,8 +13,7 @@ from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch.utils.data import DataLoader
 
 from soft_vit.engine.errors import UserError
-from soft_vit.engine.resume.sample_position import PositionSampler, SeededDataset
-from soft_vit.engine.resume.step_seed_hook import run_seed
+from soft_vit.engine.resume.position import PositionSampler, SeededDataset, run_seed, seed_step
 
 __all__ = ["ExactEpochLoop", "ExactIterLoop"]
 
@@ -38,6 +37,14 @@ def _batches(runner: Runner, epoch: int, first: int) -> Iterator[Any]:
     loader = runner.train_dataloader
     loader.sampler.begin(run_seed(runner), epoch, first * loader.batch_size)
     yield from loader
+
+
+def _seed_step(runner: Runner) -> None:
+    """Seed the step that comes next, for drop path, mixup and whatever else draws random numbers.
+
+    Its batch is loaded by then: what loading it in this process drew changes nothing.
+    """
+    seed_step(run_seed(runner), runner.rank, runner.iter)
 
 
 def _require_batch(loader: DataLoader) -> None:
@@ -95,6 +102,10 @@ class ExactEpochLoop(EpochBasedTrainLoop):
         self.runner.call_hook("after_train_epoch")
         self._epoch += 1
 
+    def run_iter(self, idx: int, data_batch: Any) -> None:
+        _seed_step(self.runner)
+        super().run_iter(idx, data_batch)
+
     def _validate(self) -> None:
         """Validate if it is due after the epochs so far."""
         self._decide_current_val_interval()
@@ -135,6 +146,10 @@ class ExactIterLoop(IterBasedTrainLoop):
         self.runner.call_hook("after_train_epoch")
         self.runner.call_hook("after_train")
         return self.runner.model
+
+    def run_iter(self, data_batch: Any) -> None:
+        _seed_step(self.runner)
+        super().run_iter(data_batch)
 
     def _all_batches(self) -> Iterator[Any]:
         epoch, first = (0, self._iter) if self._endless else divmod(self._iter, len(self.dataloader))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import get_device_states, set_device_states
 
-from soft_vit.layers.chunked import keeps_autograd_graph
+from soft_vit.layers.shortcuts import keeps_autograd_graph
 
 
 def attention_half(block: nn.Module, x: Tensor, feat_size: tuple[int, int]) -> Tensor:

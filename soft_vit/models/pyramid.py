@@ -32,7 +32,6 @@ from soft_vit.layers import (
     StageFusion,
     attention_class,
 )
-from soft_vit.layers.untouched import has_hooks
 from soft_vit.models.arguments import (
     check_image_size,
     check_stages,
@@ -44,7 +43,7 @@ from soft_vit.models.arguments import (
 )
 from soft_vit.models.checkpoint import fit_state_dict, load_pretrained
 from soft_vit.models.stage import PyramidStage, stage_grids
-from soft_vit.ops.choices import check_choice
+from soft_vit.ops.numerics import check_choice
 
 GlobalPool = Literal["token", "avg", "attn", ""]
 
@@ -95,10 +94,6 @@ class PyramidViT(nn.Module):
         weights belong to it, so `set_input_size` leaves it as it is.
     attn_options: options of the attentions, such as inverse="cholesky" or max_bottleneck=(7, 7); each goes to the
         stages whose attention has it.
-
-    Where a head on the class token is all that reads the last block, that block computes the class token alone. Hooks
-    on the block, its attention, its stage or `norm` are seen; for those on layers deeper inside, and before a graph is
-    traced to extract features from, set the attribute `skip_unread = False`.
     """
 
     def __init__(
@@ -151,7 +146,6 @@ class PyramidViT(nn.Module):
         self.depths = tuple(depths)
         self.embed_dims = tuple(embed_dims)
         self.has_class_token = choose_class_token(class_token, kinds[-1])
-        self.skip_unread = True
         self.num_features = self.head_hidden_size = embed_dims[-1]
         self.feature_info = [
             {"num_chs": dim, "reduction": 4 * 2**i, "module": f"stages.{i}"} for i, dim in enumerate(embed_dims)
@@ -373,14 +367,6 @@ class PyramidViT(nn.Module):
             pooled.append(self._pool_for_fusion(x))
         return self._finish_features(tokens, pooled)
 
-    def _forward_class_token(self, x: Tensor) -> Tensor:
-        """The class token `[B, 1, C]` of `forward_features`, without what the last block makes of other tokens."""
-        x = check_image(x, self.in_chans)
-        for stage in self.stages[:-1]:
-            tokens, feat_size = stage(x)
-            x = stage.to_map(tokens, feat_size)
-        return self.norm(self.stages[-1](x, prefix_only=True)[0])
-
     def _pool_for_fusion(self, x: Tensor) -> Tensor | None:
         """The mean `[B, C]` of a stage's map `[B, C, H, W]`, if it is to be fused."""
         return None if self.stage_fusion is None else x.mean((2, 3))
@@ -408,12 +394,4 @@ class PyramidViT(nn.Module):
         return x if pre_logits else self.head(x)
 
     def forward(self, x: Tensor) -> Tensor:
-        if (
-            self.skip_unread
-            and self.global_pool == "token"
-            and not self.stage_fusion
-            and self.stages[-1].can_read_prefix
-            and not has_hooks(self.norm)
-        ):
-            return self.forward_head(self._forward_class_token(x))
         return self.forward_head(self.forward_features(x))

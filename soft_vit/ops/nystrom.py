@@ -11,8 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from soft_vit.ops.choices import check_choice
-from soft_vit.ops.numerics import at_least_float32, full_precision
+from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision
 from soft_vit.ops.softmax import dot_product_attention
 
 PseudoInverse = Literal["iterative", "exact"]

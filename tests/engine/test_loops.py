@@ -9,7 +9,7 @@ from mmengine.config import Config
 from soft_vit.engine import UserError, train
 from soft_vit.engine.checkpoints.atomic_storage import AtomicBackend
 from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
-from soft_vit.engine.data.shapes_dataset import ShapesDataset
+from soft_vit.engine.data.datasets import ShapesDataset
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "configs" / "demo" / "soft_pico_shapes.py"

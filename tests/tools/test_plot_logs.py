@@ -33,11 +33,5 @@ def test_picture_and_csv(plot_logs, tmp_path, capsys):
         (["first", "--csv", f"{__file__}/rows.csv"], "rows.csv cannot be written"),
     ],
 )
-def test_mistake_ends_in_one_sentence(plot_logs, arguments, message, capsys):
-    with pytest.raises(SystemExit) as caught:
-        plot_logs(*arguments)
-    assert caught.value.code == 1
-    error = capsys.readouterr().err
-    assert error.startswith("error: ")
-    assert message in error
-    assert error.count("\n") == 1
+def test_mistake_ends_in_one_line(plot_logs, mistake, arguments, message):
+    assert message in mistake("plot_logs", *arguments)

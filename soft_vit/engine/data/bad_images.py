@@ -15,7 +15,13 @@ from soft_vit.data.images import BadImage
 from soft_vit.engine.errors import UserError
 from soft_vit.registry import HOOKS, register
 
-__all__ = ["BadImagesHook", "ReadingDataset"]
+__all__ = ["BadImagesHook", "ReadingDataset", "require_data_root"]
+
+
+def require_data_root(data_root: str | None) -> None:
+    """Raise UserError (a ValueError) when neither a data set's entry nor the top of the config names its folder."""
+    if not data_root:
+        raise UserError("data_root is not set; give the folder of the images with --cfg-options data_root=PATH.")
 
 
 class ReadingDataset(BaseDataset):

@@ -15,11 +15,11 @@ from timm.data import create_dataset, create_loader
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
-from soft_vit.engine.data.collate import collate_labels
-from soft_vit.engine.data.data_checks import fill_data_root
+from soft_vit.engine.config_values import fill_data_root
+from soft_vit.engine.data.preprocessor import collate_labels
 from soft_vit.engine.data.transforms import allow_zero_bits
 from soft_vit.engine.errors import UserError
-from soft_vit.engine.resume.sample_position import SampleIndex, SeededDataset
+from soft_vit.engine.resume.position import SampleIndex, SeededDataset
 from soft_vit.text_tables import markdown_table
 
 __all__ = ["DataRate", "measure_data_rate", "rate_table", "write_photographs"]

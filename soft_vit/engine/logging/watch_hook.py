@@ -1,19 +1,20 @@
-"""What a curve of the loss does not show: the images that the model sees, and how well its inverses converge."""
+"""What a loss curve does not show: the images that the model sees, and how well its inverses converge."""
 
 import contextlib
+import math
 import re
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from mmengine.dist import is_main_process
 from mmengine.hooks import Hook
-from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
+from PIL import Image, ImageDraw
 from torch import Tensor, nn
 
-from soft_vit.engine.data.batch_picture import batch_grid, label_text
 from soft_vit.engine.errors import UserError
 from soft_vit.engine.models.unwrapping import unwrapped
 from soft_vit.layers.attention.soft import SoftAttention, project_to_map
@@ -21,7 +22,7 @@ from soft_vit.ops import self_gaussian_kernel
 from soft_vit.ops.soft.inverse import newton_residual
 from soft_vit.registry import HOOKS, register
 
-__all__ = ["WatchHook", "newton_residuals"]
+__all__ = ["WatchHook", "batch_grid", "label_text", "newton_residuals"]
 
 
 @register(HOOKS)
@@ -35,8 +36,8 @@ class WatchHook(Hook):
 
     Everything goes to the visualizer's backends: TensorBoard, `vis_data/vis_image`, `scalars.json`. Learning rates are
     logged with each step where parameter groups have different ones. Nothing here changes the run: measuring draws no
-    random number and leaves every module in its mode. A model sharded over processes is not measured, and one that
-    learns anything but classes of whole images is neither shown nor measured.
+    random number and leaves every module in its mode. A model that learns anything
+    but classes of whole images is neither shown nor measured.
     """
 
     # Before LoggerHook writes the line of the step.
@@ -106,8 +107,6 @@ class WatchHook(Hook):
         runner.visualizer.add_image("train_batch", batch_grid(pixels, labels), step=runner.iter + 1)
 
     def _measure(self, runner: Runner, inputs: Tensor) -> None:
-        if is_model_wrapper(runner.model) and "Sharded" in type(runner.model).__name__:
-            return
         network = getattr(unwrapped(runner.model), "model", None)
         residuals = newton_residuals(network, inputs[: self.newton_images]) if network is not None else {}
         if residuals:
@@ -128,7 +127,7 @@ def newton_residuals(network: nn.Module, images: Tensor) -> dict[str, float]:
     found: dict[str, list[Tensor]] = defaultdict(list)
     handles = []
     for name, module in network.named_modules():
-        if isinstance(module, SoftAttention) and module.inverse == "newton":
+        if isinstance(module, SoftAttention) and module.options.inverse == "newton":
             stage = re.search(r"stages\.(\d+)\.", name)
             key = f"stage{int(stage[1]) + 1}" if stage else name
 
@@ -149,10 +148,11 @@ def newton_residuals(network: nn.Module, images: Tensor) -> dict[str, float]:
 
 
 def _residual(attn: SoftAttention, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
-    """For tokens `[B, N, C]`, the residual of each image and head, `[B * heads]`."""
+    """For tokens `[B, N, C]`, the residual of each image and head, `[B, heads]`."""
     q = project_to_map(x, attn.q, attn.head_dim**-0.25)
     tokens = attn.sample_bottleneck(q.reshape(x.shape[0] * attn.num_heads, attn.head_dim, *feat_size))
-    return newton_residual(self_gaussian_kernel(tokens), attn.newton_iters, attn.ridge, attn.newton_start)
+    a = self_gaussian_kernel(tokens.unflatten(0, (x.shape[0], attn.num_heads)))
+    return newton_residual(a, attn.options.iters, attn.options.ridge, attn.options.start)
 
 
 @contextlib.contextmanager
@@ -165,3 +165,43 @@ def _eval_mode(network: nn.Module):
     finally:
         for module in training:
             module.training = True
+
+
+# Pixels below an image for its label, and the least side of an image that leaves room for one.
+CAPTION, LEAST_SIDE = 14, 112
+# A smaller share of a mixed target comes from label smoothing.
+LEAST_SHARE = 0.05
+
+
+def label_text(sample: Any, names: Sequence[str] | None) -> str:
+    """The class of a sample, or the two of a mixed one with their shares: `ring 0.62 + bar 0.34`."""
+    if "gt_score" not in sample:
+        return _name(int(sample.gt_label), names)
+    share, index = sample.gt_score.float().cpu().topk(min(2, len(sample.gt_score)))
+    pairs = [(_name(i, names), s) for i, s in zip(index.tolist(), share.tolist(), strict=True) if s >= LEAST_SHARE]
+    if len(pairs) == 1:
+        return pairs[0][0]
+    return " + ".join(f"{name} {s:.2f}" for name, s in pairs)
+
+
+def _name(index: int, names: Sequence[str] | None) -> str:
+    return str(names[index] if names else index)
+
+
+def batch_grid(images: np.ndarray, labels: Sequence[str]) -> np.ndarray:
+    """uint8 images `[B, H, W, 3]` in a grid about as wide as high, each above its label; uint8 `[H', W', 3]`."""
+    count, height, width, _ = images.shape
+    columns = math.ceil(math.sqrt(count))
+    # Whole multiples show every pixel as it is.
+    scale = max(1, math.ceil(LEAST_SIDE / width))
+    cell = (width * scale + 2, height * scale + CAPTION + 2)
+    grid = Image.new("RGB", (columns * cell[0], math.ceil(count / columns) * cell[1]), "white")
+    draw = ImageDraw.Draw(grid)
+    for place, (image, label) in enumerate(zip(images, labels, strict=True)):
+        left, top = place % columns * cell[0] + 1, place // columns * cell[1] + 1
+        shown = Image.fromarray(image).resize((width * scale, height * scale), Image.Resampling.NEAREST)
+        grid.paste(shown, (left, top))
+        while draw.textlength(label) > cell[0] - 2 and len(label) > 1:
+            label = label[:-1]
+        draw.text((left, top + height * scale + 1), label, fill="black")
+    return np.asarray(grid)

@@ -19,11 +19,6 @@ __all__ = ["EMAEvalHook", "SmoothedModel", "choose_weights"]
 PREFIX = "ema/"
 
 
-def _part(parameter: Tensor) -> Tensor:
-    """What this rank holds of a sharded parameter, in the same memory; any other parameter as it is."""
-    return parameter.to_local() if hasattr(parameter, "to_local") else parameter
-
-
 @register(MODELS)
 class SmoothedModel(ExponentialMovingAverage):
     """MMEngine's ExponentialMovingAverage in a few operations for all parameters together.
@@ -66,7 +61,7 @@ class SmoothedModel(ExponentialMovingAverage):
         for side, source in enumerate((self.module, model)):
             statistics = [buffer for buffer in running_statistics(source) if buffer.is_floating_point()]
             averaged = {id(buffer) for buffer in statistics}
-            self._averaged[side].extend([*map(_part, source.parameters()), *statistics])
+            self._averaged[side].extend([*source.parameters(), *statistics])
             self._copied[side].extend(buffer for buffer in source.buffers() if id(buffer) not in averaged)
         # Set without __setattr__, which would make the model a part of its own average.
         object.__setattr__(self, "_source", model)

@@ -139,9 +139,7 @@ class SafeOptimWrapper(OptimWrapper):
         # No clipping is clipping at infinity.
         options = self.clip_grad_kwargs if by_norm else {"max_norm": math.inf}
         params = [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
-        norm = clip_grad_norm_(params, **options)
-        # A sharded model's is in parts.
-        norm = float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
+        norm = float(clip_grad_norm_(params, **options))
         if self.clip_grad_kwargs is not None and not by_norm:
             self.clip_func(params, **self.clip_grad_kwargs)
         return norm

@@ -17,7 +17,7 @@ from torch import distributed
 
 from soft_vit.engine.checkpoints.checkpoint_hook import SafeCheckpointHook
 from soft_vit.engine.errors import UserError
-from soft_vit.engine.resume.step_seed_hook import seed_worker
+from soft_vit.engine.resume.position import seed_worker
 
 __all__ = ["EXIT_STOPPED", "RunStopped", "StopHook", "shield_worker"]
 

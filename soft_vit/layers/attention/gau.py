@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, check_heads
-from soft_vit.ops.choices import check_choice
-from soft_vit.ops.numerics import at_least_float32
+from soft_vit.ops.numerics import at_least_float32, check_choice
 
 Form = Literal["quadratic", "linear"]
 

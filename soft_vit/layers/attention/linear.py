@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention
-from soft_vit.ops.choices import check_choice
 from soft_vit.ops.linear import elu_features, linear_attention, relu_features
+from soft_vit.ops.numerics import check_choice
 
 Features = Literal["elu", "relu"]
 

@@ -7,10 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import SelfAttention
-from soft_vit.layers.resampling import interpolate_maps
-from soft_vit.layers.sizes import same_size
-from soft_vit.ops.choices import check_choice
-from soft_vit.ops.numerics import at_least_float32
+from soft_vit.layers.embed import interpolate_maps
+from soft_vit.layers.shortcuts import same_size
+from soft_vit.ops.numerics import at_least_float32, check_choice
 from soft_vit.ops.softmax import dot_product_attention
 
 Sharing = Literal["none", "headwise", "kv"]

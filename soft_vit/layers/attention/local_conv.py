@@ -4,8 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.untouched import is_untouched
-from soft_vit.ops.modes import in_function_transform
+from soft_vit.layers.shortcuts import is_untouched
+from soft_vit.ops.numerics import in_function_transform
 
 
 def local_conv(num_heads: int, local_kernel: int | None, sr_ratio: int, device=None, dtype=None) -> nn.Conv2d | None:

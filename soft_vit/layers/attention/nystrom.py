@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from soft_vit.layers.attention.base import SelfAttention, grid_limit
 from soft_vit.layers.attention.landmarks import LANDMARKS, Landmarks, landmark_tokens
 from soft_vit.layers.attention.local_conv import head_conv, local_conv
-from soft_vit.ops.choices import check_choice
+from soft_vit.ops.numerics import check_choice
 from soft_vit.ops.nystrom import PSEUDO_INVERSES, PseudoInverse, nystrom_attention
 
 

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention
-from soft_vit.ops.choices import check_choice
 from soft_vit.ops.linear import linear_attention
-from soft_vit.ops.numerics import at_least_float32, full_precision
+from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision
 
 Kernel = Literal["softmax", "relu"]
 

@@ -1,7 +1,8 @@
 """Softmax-free attention (SOFT, arXiv 2110.11945) and its normalised form (arXiv 2207.03341)."""
 
 import math
-from typing import ClassVar, Literal
+from dataclasses import asdict
+from typing import ClassVar, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -9,18 +10,13 @@ from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, check_heads, grid_limit
 from soft_vit.layers.attention.local_conv import head_conv, local_conv
-from soft_vit.layers.sizes import same_size, smaller
-from soft_vit.layers.untouched import is_untouched
+from soft_vit.layers.shortcuts import is_untouched, same_size, smaller
 from soft_vit.ops import soft_attention
-from soft_vit.ops.choices import BACKENDS, Backend, check_choice
-from soft_vit.ops.soft.attention import INVERSES, Inverse
-from soft_vit.ops.soft.cholesky import check_ridge
-from soft_vit.ops.soft.inverse import NEWTON_GRADIENTS, NewtonGradient
-from soft_vit.ops.soft.newton import NEWTON_STARTS, NewtonStart
+from soft_vit.ops.numerics import BACKENDS, Backend, check_choice
+from soft_vit.ops.soft.inverse import Inverse, InverseOptions, NewtonGradient, NewtonStart
 
 Sampling = Literal["conv", "avg", "random", "first"]
 
-SAMPLINGS = ("conv", "avg", "random", "first")
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 
 
@@ -163,22 +159,13 @@ class SoftAttention(Attention):
         dd = {"device": device, "dtype": dtype}
         self.num_heads = num_heads
         self.head_dim = check_heads(dim, num_heads)
-        self.sampling = check_choice("sampling", sampling, SAMPLINGS)
-        self.inverse = check_choice("inverse", inverse, INVERSES)
-        self.newton_iters = newton_iters
-        self.newton_start = check_choice("newton_start", newton_start or self.default_start, NEWTON_STARTS)
-        self.newton_gradient = check_choice("newton_gradient", newton_gradient, NEWTON_GRADIENTS)
+        self.sampling = check_choice("sampling", sampling, get_args(Sampling))
         self.backend = None if backend is None else check_choice("backend", backend, BACKENDS)
-        # Without a ridge, equal tokens have no Cholesky factor.
-        default_ridge = SoftAttention.default_ridge if inverse == "cholesky" else self.default_ridge
-        self.ridge = default_ridge if ridge is None else ridge
-        if inverse == "cholesky":
-            check_ridge(self.ridge)
-        if newton_iters < 0 or self.ridge < 0:
-            raise ValueError(
-                f"newton_iters={newton_iters} and ridge={self.ridge} must not be negative; the released models have 20 "
-                "and 0.01."
-            )
+        if ridge is None:
+            # Without a ridge, equal tokens have no Cholesky factor.
+            ridge = SoftAttention.default_ridge if inverse == "cholesky" else self.default_ridge
+        start = self.default_start if newton_start is None else newton_start
+        self.options = InverseOptions(inverse, self.normalize, newton_iters, ridge, start, newton_gradient)
         self.limit = grid_limit("max_bottleneck", max_bottleneck)
         self.sr_ratio = sr_ratio
         if num_bottleneck is not None:
@@ -217,12 +204,7 @@ class SoftAttention(Attention):
             q,
             bottleneck,
             v,
-            inverse=self.inverse,
-            normalize=self.normalize,
-            iters=self.newton_iters,
-            ridge=self.ridge,
-            start=self.newton_start,
-            gradient=self.newton_gradient,
+            **asdict(self.options),
             residual=residual,
             backend=self.backend,
         )
@@ -248,14 +230,15 @@ class SoftAttention(Attention):
 
 
 class SoftNormAttention(SoftAttention):
-    """The normalised form `D A^+ D` with `D = diag(rowsum(A))^(-1/2)`; by default without a ridge, guarded start.
+    """The normalised form `D A^+ D` with `D = diag(rowsum(A))^(-1/2)`; by default without a ridge.
 
-    newton_start="guarded_batch" reproduces the released arithmetic, in which an image's output depends on its batch.
-    newton_gradient="unrolled" is the released gradient, another one where the iteration has not converged.
+    newton_start: `guarded_image` computes each image as the released models compute it alone; with `guarded_batch`, as
+        in their code, an image's output depends on the others of its batch.
+    newton_gradient: `unrolled` is the released gradient, another one where the iteration has not converged.
     """
 
     normalize: ClassVar[bool] = True
-    default_start: ClassVar[NewtonStart] = "guarded"
+    default_start: ClassVar[NewtonStart] = "guarded_image"
     default_ridge: ClassVar[float] = 0.0
 
 

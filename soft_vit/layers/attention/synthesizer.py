@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, check_heads, merge_heads, split_heads
-from soft_vit.layers.resampling import interpolate_maps
+from soft_vit.layers.embed import interpolate_maps
 from soft_vit.ops.numerics import at_least_float32
 
 
