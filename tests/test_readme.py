@@ -217,7 +217,7 @@ def test_command_of_several_processes_reaches_the_run(tmp_path, monkeypatch, com
         calls.append((config, options))
         return {} if kind == "evaluate" else "ended"
 
-    monkeypatch.setattr(f"soft_vit.engine.{'evaluation' if kind == 'evaluate' else 'run'}.{kind}", stand_in)
+    monkeypatch.setattr(f"soft_vit.engine.{'evaluate' if kind == 'evaluate' else 'run'}.{kind}", stand_in)
     monkeypatch.chdir(ROOT)
     run_tool(shlex.join(["python", *given[place:]]))
     ((config, options),) = calls

@@ -25,9 +25,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
         from soft_vit.engine.arguments import add_config_options
         from soft_vit.engine.errors import plain_errors
-        from soft_vit.engine.evaluate import evaluate
+        from soft_vit.engine.evaluate import Images, Target, evaluate
         from soft_vit.engine.prepare import LAUNCHERS
-        from soft_vit.engine.report import metrics_table
+        from soft_vit.engine.report import Report, metrics_table
 
     parser = argparse.ArgumentParser(
         description="Measure a checkpoint or a timm model on the test split of a config, or on a folder of images."
@@ -64,24 +64,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--launcher", choices=LAUNCHERS, default="none", help="how the processes were started")
     args = parser.parse_args(argv)
     with plain_errors():
-        metrics = evaluate(
-            args.config,
-            args.model,
-            weights=args.weights,
-            pretrained=not args.no_pretrained,
-            ema=args.ema,
-            img_size=args.img_size,
-            crop_pct=args.crop_pct,
-            tta=args.tta,
-            data_root=args.data_root,
-            classes=args.classes,
-            work_dir=args.work_dir,
-            out=args.out,
-            per_class=args.per_class,
-            confusion=args.confusion,
-            options=args.cfg_options,
-            launcher=args.launcher,
-        )
+        target = Target(args.config, args.model, args.weights, not args.no_pretrained, args.ema, args.cfg_options)
+        images = Images(args.data_root, args.classes, args.img_size, args.crop_pct, args.tta)
+        report = Report(args.out, args.per_class, args.confusion, args.work_dir)
+        metrics = evaluate(target, images, report, launcher=args.launcher)
     if is_main_process():
         print(metrics_table(metrics))
 

@@ -125,8 +125,9 @@ def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> C
             extra = extra_of(first)
             advice = f"pip install 'soft_vit[{extra}]' brings it" if extra else "install that module"
         raise UserError(f"The config {path} cannot be read ({one_line(first)}); {advice}.") from error
+    before = dict(config.items())
     apply_options(config, options)
-    fill_values(config, options or ())
+    fill_values(config, before, options or ())
     return config
 
 

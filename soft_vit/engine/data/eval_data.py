@@ -162,14 +162,14 @@ def set_folder(cfg: Config, folder: str | Path, classes: Sequence[str]) -> list[
 def class_names(
     cfg: Config,
     num_classes: int,
-    meta: dict[str, Any],
+    trained: Sequence[str] = (),
     listed: str | Path | None = None,
     recorded: Sequence[str] | None = None,
 ) -> list[str]:
     """Names of a model's classes in the order of its output.
 
-    They come from the first of these that has them: `listed`, a text file with one a line; `meta`, what a checkpoint
-    says of itself; timm's lists of ImageNet's classes, by their number; `recorded`, what the record of its weights
+    They come from the first of these that has them: `listed`, a text file with one a line; `trained`, those in a
+    checkpoint; timm's lists of ImageNet's classes, by their number; `recorded`, what the record of its weights
     says; the config's training split. Raises UserError (a ValueError) when there are none, or not as many as the model
     has.
     """
@@ -180,9 +180,8 @@ def class_names(
         with as_user_error():
             names = read_lines(path)
         return _counted(names, num_classes, f"The list {path}")
-    names = (meta.get("dataset_meta") or {}).get("classes")
-    if names:
-        return _counted([str(name) for name in names], num_classes, "The checkpoint")
+    if trained:
+        return _counted([str(name) for name in trained], num_classes, "The checkpoint")
     subset = infer_imagenet_subset({"num_classes": num_classes})
     if subset is not None:
         return ImageNetInfo(subset).label_names()
