@@ -26,8 +26,6 @@ from soft_vit.data import CLASSES
 from soft_vit.engine import UserError
 from soft_vit.weights.folders import RESOURCES
 
-pytestmark = pytest.mark.usefixtures("quick")
-
 
 def test_everything_that_is_reported(checkpoint, models, tmp_path):
     files = {name: tmp_path / name for name in ("out", "per_class", "confusion")}

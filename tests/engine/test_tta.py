@@ -20,8 +20,6 @@ from mmengine.config import Config
 
 from soft_vit.engine import UserError
 
-pytestmark = pytest.mark.usefixtures("quick")
-
 FLIPS = """
 tta_pipeline = [
     dict(type="LoadedImage"),
