@@ -18,7 +18,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     with naming_extras():
         from soft_vit.engine.errors import plain_errors
-        from soft_vit.export import FORMATS, export, load_subject
+        from soft_vit.export import FORMATS, export, load_export_model
 
     parser = argparse.ArgumentParser(
         description="Write a model as ONNX, torch.export or TorchScript, verified against the model itself."
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--max-drop", type=float, default=2.0, help="points that int8 may cost (default: %(default)s)")
     args = parser.parse_args(argv)
     with plain_errors():
-        subject = load_subject(
+        source = load_export_model(
             args.model,
             args.config,
             args.checkpoint,
@@ -48,10 +48,10 @@ def main(argv: Sequence[str] | None = None) -> None:
             img_size=args.img_size,
             stages=args.features,
         )
-        for note in subject.notes:
+        for note in source.notes:
             print(note)
         export(
-            subject,
+            source,
             args.out,
             args.format,
             any_size=args.dynamic_size,
