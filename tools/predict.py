@@ -6,6 +6,7 @@ python tools/predict.py "photos/**/*.jpg" --config CONFIG --checkpoint FILE
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -19,7 +20,7 @@ from soft_vit.cli import add_config_options, add_device_option, add_model_option
 
 @command_line
 def main(argv: Sequence[str] | None = None) -> None:
-    from soft_vit.prediction import drawing, load_predictor, predict_files
+    from soft_vit.prediction import load_predictor, predict_files
 
     parser = argparse.ArgumentParser(
         description="Predict classes, boxes with masks, or maps of classes for images; draw them and write JSON."
@@ -48,11 +49,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         device=args.device,
         options=args.cfg_options,
     )
+    # Clusters stop a job by SIGTERM: keep its results as after Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     report = predict_files(
         args.images,
         load,
         args.out,
-        painter=drawing,
         draw=not args.no_draw,
         batch_size=args.batch_size,
         source=source,

@@ -16,7 +16,8 @@ from soft_vit.cli import add_config_options, command_line
 def main(argv: Sequence[str] | None = None) -> None:
     from mmengine.dist import is_main_process
 
-    from soft_vit.engine.run import LAUNCHERS, train
+    from soft_vit.engine.prepare import LAUNCHERS
+    from soft_vit.engine.run import train
 
     parser = argparse.ArgumentParser(description="Train a model from a config.")
     parser.add_argument("config", metavar="CONFIG", help="path of the config")

@@ -85,7 +85,7 @@ def predict(model: nn.Module, out: Path) -> None:
     best = scores.topk(3)
     names = [CLASSES[index] for index in best.indices]
     print("The first one: " + ", ".join(f"{name} {100 * p:.1f} %" for name, p in zip(names, best.values, strict=True)))
-    draw_classes(samples[0].image, names, best.values.tolist()).save(out / "prediction.png")
+    draw_classes(Image.fromarray(samples[0].image), names, best.values.tolist()).save(out / "prediction.png")
     Image.fromarray(samples[0].image).save(out / "shape.png")
     print(f"Written: {out / 'prediction.png'}, {out / 'shape.png'}")
 

@@ -21,8 +21,8 @@ from torch.autograd.function import once_differentiable
 from soft_vit.layers.attention.soft import SoftAttention
 from soft_vit.models.folding import fold_batch_norm
 from soft_vit.models.names import require_known
-from soft_vit.ops.choices import BACKENDS
-from soft_vit.ops.soft.newton import newton_step_size
+from soft_vit.ops.numerics import BACKENDS
+from soft_vit.ops.soft.inverse import newton_step_size
 
 __all__ = ["VARIANTS", "ClosedFormNewton", "create_variant", "naive_formulation", "naive_soft_attention"]
 
@@ -95,8 +95,9 @@ class NaiveSoftAttention(nn.Module):
 
     def __init__(self, attention: SoftAttention) -> None:
         super().__init__()
-        if attention.inverse != "newton":
-            raise ValueError(f"The released formulation has Newton's inverse; this attention has {attention.inverse}.")
+        inverse = attention.options.inverse
+        if inverse != "newton":
+            raise ValueError(f"The released formulation has Newton's inverse; this attention has {inverse}.")
         self.attention = attention
 
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
@@ -106,8 +107,9 @@ class NaiveSoftAttention(nn.Module):
         q, v = (linear(x).reshape(B, N, heads, dim).transpose(1, 2) for linear in (attention.q, attention.v))
         q, v = q.contiguous() / dim**0.25, v.contiguous()
         bottleneck = attention.sample_bottleneck(q.transpose(2, 3).reshape(B * heads, dim, *feat_size))
-        options = {"ridge": attention.ridge, "start": attention.newton_start, "iters": attention.newton_iters}
-        x = naive_soft_attention(q, bottleneck.reshape(B, heads, -1, dim), v, attention.normalize, **options)
+        how = attention.options
+        bottleneck = bottleneck.reshape(B, heads, -1, dim)
+        x = naive_soft_attention(q, bottleneck, v, how.normalize, how.iters, how.ridge, how.start)
         if attention.local is not None:
             v_map = v.permute(0, 3, 1, 2).reshape(B * dim, heads, *feat_size)
             x = x + attention.local(v_map).reshape(B, dim, heads, N).permute(0, 2, 3, 1)
@@ -117,8 +119,7 @@ class NaiveSoftAttention(nn.Module):
 def naive_formulation(model: nn.Module) -> nn.Module:
     """Replace every softmax-free attention and tanh-approximated GELU of a SOFT pyramid by its naive form.
 
-    The last block then computes all of its tokens. Returns the model, which keeps its weights. Raises ValueError for a
-    model without softmax-free attention.
+    Returns the model, which keeps its weights. Raises ValueError for a model without softmax-free attention.
     """
     replaced = 0
     for module in list(model.modules()):
@@ -130,7 +131,6 @@ def naive_formulation(model: nn.Module) -> nn.Module:
                 setattr(module, name, NaiveTanhGELU())
     if not replaced:
         raise ValueError(f"{type(model).__name__} has no softmax-free attention to compute naively; give a SOFT model.")
-    model.skip_unread = False
     return model
 
 

@@ -55,7 +55,7 @@ def test_bad_names(name, message):
         create_variant(name)
 
 
-@pytest.mark.parametrize(("normalize", "start", "ridge"), [(False, "rowsum", 0.01), (True, "guarded", 0.0)])
+@pytest.mark.parametrize(("normalize", "start", "ridge"), [(False, "rowsum", 0.01), (True, "guarded_image", 0.0)])
 def test_operator(normalize, start, ridge):
     q, bottleneck, v = (torch.randn(2, 3, n, 8, dtype=torch.float64, requires_grad=True) for n in (63, 6, 63))
     options = {"normalize": normalize, "start": start, "ridge": ridge}

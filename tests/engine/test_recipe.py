@@ -20,7 +20,7 @@ from mmengine.registry import HOOKS, MODELS, DefaultScope
 from mmengine.runner import Runner
 
 from soft_vit.engine import SafeOptimWrapper
-from soft_vit.engine.config import check_keys
+from soft_vit.engine.config import check_keys, load_config
 from soft_vit.engine.optim.ema_hook import EMAEvalHook
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -33,7 +33,7 @@ TOTAL = EPOCHS * STEPS_AN_EPOCH
 
 @pytest.fixture(scope="module")
 def config() -> Config:
-    return Config.fromfile(str(CONFIGS / "soft_tiny.py"))
+    return load_config(CONFIGS / "soft_tiny.py")
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +189,7 @@ RATES["soft_norm_medium"] = (4e-4, 32)
 
 @pytest.mark.parametrize("name", RATES)
 def test_config_of_each_size(config, name):
-    given = Config.fromfile(str(CONFIGS / f"{name}.py"))
+    given = load_config(CONFIGS / f"{name}.py")
     check_keys(given)
     assert given.model.model_name == name
     rate, batch = given.optim_wrapper.optimizer.lr, given.train_dataloader.batch_size
@@ -204,7 +204,7 @@ BASELINES = sorted(path.stem for path in (CONFIGS / "baselines").glob("*.py"))
 
 @pytest.mark.parametrize("name", BASELINES)
 def test_config_of_each_baseline(config, name):
-    given = Config.fromfile(str(CONFIGS / "baselines" / f"{name}.py"))
+    given = load_config(CONFIGS / "baselines" / f"{name}.py")
     check_keys(given)
     assert given.model.model_name == name
     assert_differs_only_in(config, given, {"model_name"})

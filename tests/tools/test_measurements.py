@@ -7,7 +7,7 @@ import pytest
 
 from soft_vit.analysis import lengths, memory, operator, resolution
 from soft_vit.analysis.resolution import Cost
-from soft_vit.engine.logging.accuracy import AccuracyRow
+from soft_vit.engine.accuracy import AccuracyRow
 from soft_vit.weights.folders import RESOURCES
 
 MODELS = "soft_pico soft_pico+naive --img-size 32 --batch-size 2 --rounds 3 --device cpu"
@@ -123,7 +123,7 @@ def test_train_attentions_writes_after_every_run(tool, demo, tmp_path, monkeypat
         assert (tmp_path / "folder" / "two.v1.csv").read_text().count("\n") == 3
         return rows
 
-    monkeypatch.setattr("soft_vit.engine.logging.accuracy.compare_accuracy", compare)
+    monkeypatch.setattr("soft_vit.engine.accuracy.compare_accuracy", compare)
     arguments = ["--jobs", "2", "--work-dir", str(tmp_path), "--out", str(out), "--cfg-options", "a.b=1"]
     tool("train_attentions")([demo, "local", "softmax", *arguments])
     expected = dict(size="pico", work_dir=tmp_path, jobs=2, options={"a.b": 1})
