@@ -73,7 +73,7 @@ CASES = {
         ((), "required"),
         (("soft_pica",), "did you mean soft_pico"),
         (("xyzzy_1",), "timm has no model 'xyzzy_1'"),
-        (("vgg11", "--img-size", 8), "8 x 8"),
+        (("xcit_nano_12_p16_224", "--img-size", 20), "20 x 20"),
         (("--config", "nowhere.py"), "nowhere.py"),
     ],
     "get_memory": [

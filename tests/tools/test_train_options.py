@@ -65,9 +65,7 @@ def test_full_disk_anywhere(tool, demo, tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("mmengine.visualization.LocalVisBackend.add_scalars", fail)
-    with pytest.raises(
-        SystemExit, match=r"error: The disk is full \(.*No space left on device\); make room, then go on with --resume"
-    ):
+    with pytest.raises(SystemExit, match=r"error: .*disk is full.*No space left on device.*--resume"):
         tool("train")([demo, "--work-dir", str(tmp_path), *TINY])
 
 
