@@ -11,6 +11,7 @@ data_preprocessor = dict(
     type="RecipeDataPreprocessor",
     mean=[123.675, 116.28, 103.53],
     std=[58.395, 57.12, 57.375],
+    num_classes=num_classes,
     reprob=0.25,
     mixup=0.8,
     cutmix=1.0,
@@ -29,7 +30,7 @@ train_pipeline = [
 ]
 test_pipeline = [
     dict(type="LoadedImage"),
-    dict(type="TimmEvalCrop", crop_pct=0.875, interpolation="bicubic"),
+    dict(type="TimmEvalCrop", img_size=image_size, crop_pct=0.875, interpolation="bicubic"),
     dict(type="PackInputs"),
 ]
 

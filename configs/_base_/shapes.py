@@ -2,7 +2,7 @@
 image_size = 64
 num_classes = 10
 
-data_preprocessor = dict(mean=[127.5, 127.5, 127.5], std=[64.0, 64.0, 64.0], to_rgb=False)
+data_preprocessor = dict(mean=[127.5, 127.5, 127.5], std=[64.0, 64.0, 64.0], to_rgb=False, num_classes=num_classes)
 
 # Every shape is its own mirror image, so a flipped one is a new sample of the same class.
 train_pipeline = [

@@ -3,7 +3,9 @@
 # About 2.5 minutes on two CPU cores; top-1 97.7 % on 1,000 held-out images.
 _base_ = ["../_base_/default_runtime.py", "../_base_/shapes.py"]
 
-model = dict(type="TimmProgressClassifier", model_name="soft_pico")
+model = dict(
+    type="TimmProgressClassifier", model_name="soft_pico", num_classes=_base_.num_classes, img_size=_base_.image_size
+)
 
 train_cfg = dict(by_epoch=True, max_epochs=5, val_interval=1)
 optim_wrapper = dict(

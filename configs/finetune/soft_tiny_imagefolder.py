@@ -12,7 +12,7 @@ model = dict(model_name="soft_tiny")
 load_from = "timm://soft_tiny"
 
 # Milder than from scratch; and small data sets have no image to lose.
-data_preprocessor = dict(reprob=0.1, mixup=0.0, cutmix=0.0, smoothing=0.0)
+data_preprocessor = dict(num_classes=num_classes, reprob=0.1, mixup=0.0, cutmix=0.0, smoothing=0.0)
 train_dataloader = dict(batch_size=16, drop_last=False)
 val_evaluator = dict(topk=(1,))
 test_evaluator = val_evaluator

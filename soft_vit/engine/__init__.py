@@ -16,7 +16,7 @@ from soft_vit.engine.data.datasets import ImageTree, ShapesDataset
 from soft_vit.engine.data.preprocessor import RecipeDataPreprocessor
 from soft_vit.engine.data.transforms import AlbumentationsTransform, LoadedImage, TimmAugment, TimmEvalCrop
 from soft_vit.engine.errors import UserError
-from soft_vit.engine.evaluate import evaluate
+from soft_vit.engine.evaluate import Images, Target, evaluate
 from soft_vit.engine.logging.metrics import ClassificationMetric
 from soft_vit.engine.logging.progress import JsonLinesBackend, ProgressLogProcessor, ShortHistoryHook
 from soft_vit.engine.logging.watch_hook import WatchHook
@@ -27,6 +27,7 @@ from soft_vit.engine.models.model_index import register_models
 from soft_vit.engine.optim.ema_hook import EMAEvalHook
 from soft_vit.engine.optim.optim_constructor import TimmOptimWrapperConstructor
 from soft_vit.engine.optim.optim_wrapper import SafeOptimWrapper
+from soft_vit.engine.report import Report
 from soft_vit.engine.run import train
 
 safe_checkpoint.install()
@@ -41,16 +42,19 @@ __all__ = [
     "DistillClassifier",
     "EMAEvalHook",
     "ImageTree",
+    "Images",
     "JsonLinesBackend",
     "LoadedImage",
     "ProgressLogProcessor",
     "RecipeDataPreprocessor",
+    "Report",
     "RunChecksHook",
     "SafeCheckpointHook",
     "SafeOptimWrapper",
     "ShapesDataset",
     "ShortHistoryHook",
     "StartWeightsHook",
+    "Target",
     "TimmAugment",
     "TimmEvalCrop",
     "TimmOptimWrapperConstructor",

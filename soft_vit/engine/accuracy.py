@@ -1,4 +1,4 @@
-"""Train the same config once for each attention and put the accuracies side by side."""
+"""Train a config once for each attention and compare the accuracies."""
 
 import contextlib
 import multiprocessing
@@ -25,7 +25,7 @@ LOG_NAME = "console.log"
 
 @dataclass
 class AccuracyRow:
-    """One attention: top-1 of the last validation in percent, on so many images; error names what went wrong."""
+    """The run of one attention: top-1 of its last validation in percent, on how many images, or its error."""
 
     attention: str
     model: str
@@ -46,11 +46,11 @@ def compare_accuracy(
     on_row: Callable[[list[AccuracyRow]], None] | None = None,
     progress: bool = True,
 ) -> list[AccuracyRow]:
-    """Train `config` with the pyramid of each attention in place of its model, `jobs` processes at a time.
+    """Train `config` with the pyramid of each attention as its model, `jobs` runs at a time.
 
-    Every run has a process and a folder `work_dir/<model>` of its own; what it prints goes to console.log there. A run
-    that fails, or whose process dies, leaves its error in its row and the others alone. on_row: called with all rows,
-    in the order of attentions, whenever a run ends. Raises UserError (a ValueError) for an attention or a size without
+    Every run has its own process and its own folder `work_dir/<model>`, where console.log holds what it prints. A run
+    that fails, or whose process dies, leaves its error in its row; the others go on. on_row: called with all rows, in
+    the order of attentions, whenever a run ends. Raises UserError (a ValueError) for an attention or a size without
     a model, or jobs below 1, and FileNotFoundError for a config that is missing.
     """
     if jobs < 1:
@@ -70,20 +70,20 @@ def compare_accuracy(
             try:
                 row.top1, row.images, row.minutes = run.result()
             except Exception as error:
-                # Any failure of one kind is a result of the comparison and not its end.
+                # A failing attention is a result of the comparison, not its end.
                 row.error = f"{type(error).__name__}: {one_line(error)}"
             if on_row is not None:
                 on_row(rows)
     finally:
-        # Interrupted: the runs that have not begun do not begin.
+        # After an interrupt, runs that have not begun are cancelled.
         pool.shutdown(cancel_futures=True)
     return rows
 
 
 def _in_own_process(*arguments: Any) -> tuple[float | None, int, float]:
-    """`_train_one` in a process started afresh: it has the random state, the registries and the memory of a first run.
+    """Run `_train_one` in a fresh process, with the random state, registries and memory of a first run.
 
-    A pool that the runs shared would be lost to all of them with the first process that dies.
+    A shared pool would be lost to all runs when one process dies.
     """
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
         return process.submit(_train_one, *arguments).result()
@@ -101,7 +101,7 @@ def _train_one(
 
 
 def accuracy_table(rows: Sequence[AccuracyRow]) -> str:
-    """Markdown; a run that has not ended shows an empty cell."""
+    """A Markdown table; the cells of unfinished runs are empty."""
 
     def figures(row: AccuracyRow) -> tuple[str, str]:
         return (row.error, "") if row.top1 is None else (f"{row.top1:.1f}", f"{row.minutes:.1f}")

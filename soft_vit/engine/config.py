@@ -1,4 +1,4 @@
-"""Reading a config, and saying early what is wrong with it."""
+"""Read a config, and report early what is wrong with it."""
 
 import difflib
 import inspect
@@ -27,7 +27,7 @@ __all__ = [
     "timm_model_of",
 ]
 
-# Read by Runner from its cfg, or by MMEngine while it reads the file, beside Runner's own arguments.
+# Keys that Runner reads from its cfg, or MMEngine from the file, beside the arguments of Runner.
 _OTHER_KEYS = {
     "activation_checkpointing",
     "compile",
@@ -41,7 +41,7 @@ _OTHER_KEYS = {
     "tta_model",
     "tta_pipeline",
 }
-# Names that configs commonly give to values which they use further down.
+# Names that configs commonly give to values of their own.
 _HELPERS = {
     "backend_args",
     "batch_size",
@@ -57,21 +57,21 @@ _HELPERS = {
     "window_size",
 }
 _HELPER_ENDINGS = ("_pipeline", "_dataset")
-# Below it two keys are different words (train_cfg and test_cfg: 0.71); above it one is a slip of the other.
+# Similarity from which a key counts as a misspelling; train_cfg and test_cfg have 0.71.
 _ALIKE = 0.82
 # How Python and MMEngine name what could not be built.
 _NAMED = re.compile(r"(\w+)(?:\.__init__\(\)| is not in the )")
 
 
 def known_keys() -> set[str]:
-    """Top-level names that mean something to MMEngine."""
+    """Top-level keys that MMEngine reads."""
     return (set(inspect.signature(Runner.__init__).parameters) - {"self", "cfg"}) | _OTHER_KEYS
 
 
 def check_keys(config: Config) -> None:
-    """Refuse a top-level key that looks like a slip of a known one, warn of one that means nothing to MMEngine.
+    """Refuse a top-level key that looks like a misspelling; warn about one that MMEngine does not know.
 
-    MMEngine itself accepts any key and ignores it. Raises UserError (a ValueError).
+    MMEngine itself ignores unknown keys. Raises UserError (a ValueError).
     """
     known = known_keys()
     strange = []
@@ -84,14 +84,14 @@ def check_keys(config: Config) -> None:
         strange.append(key)
     if strange:
         warnings.warn(
-            f"The config sets {', '.join(strange)}, which MMEngine does not read; that is fine for a value that the "
-            "config uses itself.",
+            f"The config sets {', '.join(strange)}, which MMEngine does not read; ignore this if the config uses "
+            "them itself.",
             stacklevel=2,
         )
 
 
 def find_config(path: str | Path) -> Path:
-    """The path of a config file; of this package where it begins with `configs` and is not in the current folder.
+    """The path of a config file. `configs/...` is looked up in this package if the current folder has no such file.
 
     Raises FileNotFoundError when the file is missing.
     """
@@ -125,21 +125,22 @@ def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> C
             extra = extra_of(first)
             advice = f"pip install 'soft_vit[{extra}]' brings it" if extra else "install that module"
         raise UserError(f"The config {path} cannot be read ({one_line(first)}); {advice}.") from error
+    before = dict(config.items())
     apply_options(config, options)
-    fill_values(config, options or ())
+    fill_values(config, before, options or ())
     return config
 
 
 def _with_names(config: Config) -> Config:
-    """The config with strings alone as types, and without what it imported."""
+    """The config with names in place of imported classes."""
     imported = getattr(config, "_imported_names", None)
     return Config(config.to_dict(), cfg_text=config.text, filename=config.filename) if imported else config
 
 
 def require_registered(config: Config, place: str, registry: Registry) -> None:
-    """Refuse a `type` at a place of a config that its registry does not hold, where MMEngine would go on with None.
+    """Refuse a `type` that its registry does not hold; MMEngine would go on with None.
 
-    place: dotted; nothing need be there. Raises UserError (a ValueError).
+    place: dotted name of the entry, which may be absent. Raises UserError (a ValueError).
     """
     entry: Any = config
     for key in place.split("."):
@@ -147,7 +148,7 @@ def require_registered(config: Config, place: str, registry: Registry) -> None:
     name = entry.get("type") if isinstance(entry, Mapping) else None
     if not isinstance(name, str):
         return
-    # A child of the registry holds what mmpretrain, for one, adds to it.
+    # Projects such as mmpretrain add to a child of the registry.
     child = registry.children.get(config.get("default_scope"), registry)
     if child.get(name) is not None:
         return
@@ -161,7 +162,7 @@ def require_registered(config: Config, place: str, registry: Registry) -> None:
 
 
 def place_of(config: Config, error: Exception) -> str:
-    """The dotted names of the entries that an error of construction speaks of, empty where its text names none."""
+    """The entries that an error names while objects are built, by dotted name; empty if it names none."""
     named = _NAMED.match(one_line(error))
     return " or ".join(place for place, entry in entries(config.to_dict()) if named and type_name(entry) == named[1])
 

@@ -7,7 +7,7 @@
 | `num_classes` | the model and the data preprocessor |
 | `train_cfg.max_epochs`, `max_iters` | schedulers without an `end` |
 
-An entry that sets its own value keeps it.
+An entry that sets another value keeps it.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -58,21 +58,22 @@ def entries(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
         yield from entries(inner, f"{place}.{key}" if place else str(key))
 
 
-def fill_values(cfg: Config, given: Collection[str] = ()) -> None:
+def fill_values(cfg: Config, before: Mapping[str, Any], given: Collection[str] = ()) -> None:
     """Fill in all values of the table above, in place.
 
+    before: the values before the command line changed some; what equals one of these was made from it, and follows it.
     given: names that the command line sets. Raises UserError (a ValueError) when one of these contradicts the model.
     """
     fill_data_root(cfg)
-    size = _shared(cfg, "image_size", "img_size", given)
+    size, old = _shared(cfg, before, "image_size", "img_size", given)
     if size is not None:
         for _, entry in entries(cfg):
             argument = _SIZED.get(type_name(entry))
-            if argument and entry.get(argument) is None:
+            if argument and entry.get(argument) in (None, old):
                 entry[argument] = size
-    num_classes = _shared(cfg, "num_classes", "num_classes", given)
+    num_classes, old = _shared(cfg, before, "num_classes", "num_classes", given)
     if num_classes is not None:
-        set_num_classes(cfg, num_classes)
+        set_num_classes(cfg, num_classes, old)
     _end_schedules(cfg)
 
 
@@ -96,22 +97,24 @@ def _datasets(config: Any) -> Iterator[dict]:
             yield from _datasets(inner)
 
 
-def _shared(cfg: Config, name: str, argument: str, given: Collection[str]) -> Any:
-    """The value of `name`, which a timm model's own argument overrules and otherwise receives."""
-    value = cfg.get(name)
+def _shared(
+    cfg: Config, before: Mapping[str, Any], name: str, argument: str, given: Collection[str]
+) -> tuple[Any, Any]:
+    """The value of `name` and the one before. An argument that the model sets itself overrules it, or receives it."""
+    value, old = cfg.get(name), before.get(name)
     model = cfg.get("model") or {}
     if "model_name" not in model:
-        return value
+        return value, old
     own = model.get(argument)
-    if own is None:
+    if own is None or (own == old and f"model.{argument}" not in given):
         if value is not None and (argument != "img_size" or _takes_img_size(model["model_name"])):
             model[argument] = value
-        return value
+        return value, old
     if value is not None and own != value and name in given:
         raise UserError(f"{name} is {value} and model.{argument} is {own}; set {name} alone, which reaches the model.")
     if name in cfg:
         cfg[name] = own
-    return own
+    return own, old
 
 
 def _takes_img_size(name: str) -> bool:
@@ -121,13 +124,13 @@ def _takes_img_size(name: str) -> bool:
     return bool(found and found.fixed_input_size)
 
 
-def set_num_classes(cfg: Config, num_classes: int) -> None:
-    """Give the timm model of a config and its data preprocessor a number of classes where they have none."""
+def set_num_classes(cfg: Config, num_classes: int, old: int | None = None) -> None:
+    """Give the timm model of a config and its data preprocessor a number of classes, unless they have one but `old`."""
     model = cfg.get("model") or {}
     if "model_name" not in model:
         return
     for entry in (model, cfg.get("data_preprocessor"), model.get("data_preprocessor")):
-        if entry is not None and entry.get("num_classes") is None:
+        if entry is not None and entry.get("num_classes") in (None, old):
             entry["num_classes"] = num_classes
 
 

@@ -1,4 +1,4 @@
-"""Errors whose message is meant for the person at the command line."""
+"""Errors whose message is written for the user of a command line."""
 
 import re
 from collections.abc import Iterator
@@ -10,12 +10,12 @@ _IN_WORKER = re.compile(r"Caught (\w+) in DataLoader worker process \d+\.\nOrigi
 
 
 class UserError(ValueError):
-    """A mistake in what was asked for; its message is one sentence, printed without a traceback."""
+    """A mistake of the user; the tools print its message, one sentence, without a traceback."""
 
 
 @contextmanager
 def as_user_error() -> Iterator[None]:
-    """Turn a ValueError of a layer below, such as `soft_vit.data`, into a UserError with the same sentence."""
+    """Turn a ValueError of a lower layer, such as `soft_vit.data`, into a UserError with the same message."""
     try:
         yield
     except ValueError as error:
@@ -23,8 +23,8 @@ def as_user_error() -> Iterator[None]:
 
 
 def one_line(error: BaseException) -> str:
-    """The first line of an error's message, without a full stop; of one in a process that loads data, its own."""
-    # A KeyError puts its message into quotes; the first argument of others, such as an OSError's, may be a bare number.
+    """The first line of an error's message without its full stop; for an error in a data worker, the original one."""
+    # A KeyError quotes its message; the first argument of others, such as OSError, may be a bare number.
     text = str(error.args[0] if isinstance(error, KeyError) and error.args else error)
     if worker := _IN_WORKER.match(text):
         text = re.findall(rf"^(?:\S+\.)?{worker[1]}(?:: (.*))?$", text, re.MULTILINE)[-1]
@@ -32,5 +32,5 @@ def one_line(error: BaseException) -> str:
 
 
 def in_worker(error: BaseException) -> bool:
-    """Whether torch's DataLoader hands over an error of a process of its own, with the traceback as the message."""
+    """Whether an error comes from a worker of a DataLoader, which puts the traceback into the message."""
     return _IN_WORKER.match(str(error)) is not None

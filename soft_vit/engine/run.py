@@ -1,4 +1,4 @@
-"""Training from a config: what the command line calls."""
+"""Train from a config; the command line calls `train`."""
 
 import errno
 import traceback
@@ -29,10 +29,10 @@ __all__ = ["StartHook", "TrainResult", "config_errors", "require_checkpoint", "t
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What a training run ends with.
+    """The result of a training run.
 
-    metrics: those of the last validation, empty without one. images: number of validated images. checkpoint: the last
-    one that the run wrote, or went on from; None when there was none.
+    metrics: of the last validation, empty without one. images: number of validated images. checkpoint: the last one
+    that the run wrote or resumed from, or None.
     """
 
     metrics: dict[str, float]
@@ -42,7 +42,7 @@ class TrainResult:
 
     @property
     def top1(self) -> float | None:
-        """Accuracy in percent, None where none was measured."""
+        """Accuracy in percent; None if it was not measured."""
         return self.metrics.get("accuracy/top1")
 
     def __str__(self) -> str:
@@ -59,12 +59,12 @@ class TrainResult:
 
 
 class StartHook(Hook):
-    """Knows what a run does for the first time: an error there comes from the config, or from what it names.
+    """Tracks what a run does for the first time: an error then comes from the config, or from what it names.
 
-    doing: what that is, None while nothing is. log_dir: where the run keeps its logs, once it has begun.
+    doing: a phrase for it, or None. log_dir: the folder of the run's logs, once it has begun.
     """
 
-    # After what the other hooks do with the first batch.
+    # After the other hooks have seen the first batch.
     priority = "LOWEST"
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class StartHook(Hook):
 
     def after_val_epoch(self, runner: Runner, metrics: dict | None = None) -> None:
         self._validated = True
-        # A run that goes on from the end of an epoch begins with its validation.
+        # A run that resumes at the end of an epoch begins with its validation.
         self.doing = None if self._stepped else "the first training step"
 
     def before_test(self, runner: Runner) -> None:
@@ -97,7 +97,7 @@ class StartHook(Hook):
 def config_errors(start: StartHook, config: Config) -> Iterator[None]:
     """Turn an error while objects are built from a config, or first used, into one sentence.
 
-    What is behind an error of the second kind stands in a file among the logs, because it may be in a user's own code.
+    The traceback of an error at first use is written beside the logs, because a user's own code may be the cause.
     """
     try:
         yield
@@ -109,7 +109,7 @@ def config_errors(start: StartHook, config: Config) -> Iterator[None]:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise UserError(
-            f"The disk is full ({error}); make room, then go on with --resume from the last checkpoint."
+            f"The disk is full ({error}); make room, then continue from the last checkpoint with --resume."
         ) from error
     except (ValueError, LookupError, TypeError, AttributeError, AssertionError, ImportError, RuntimeError) as error:
         if start.doing is None:
@@ -130,7 +130,7 @@ def config_errors(start: StartHook, config: Config) -> Iterator[None]:
 
 
 def use_amp(cfg: Config) -> None:
-    """Switch a config to autocast, on whichever device it will run: in bfloat16, unless it asks for float16."""
+    """Switch a config to autocast on any device: in bfloat16, unless it asks for float16."""
     wrapper = cfg.optim_wrapper
     kind = type_name(wrapper) or "OptimWrapper"
     if kind not in ("OptimWrapper", "AmpOptimWrapper", "SafeOptimWrapper"):
@@ -146,7 +146,7 @@ def _resume(cfg: Config, resume: str) -> None:
     if resume == "auto":
         newest = find_newest_checkpoint(cfg.work_dir)
         if newest is None:
-            # A job that restarts itself passes --resume from its first start on.
+            # A job that restarts itself passes --resume from the start.
             print(f"No checkpoint in {cfg.work_dir}: training starts from the beginning.")
             return
         resume = str(newest)
@@ -176,9 +176,10 @@ def train(
     resume: None, "auto" for the newest checkpoint in the work directory, or the path of one. amp: autocast in bfloat16,
     or in optim_wrapper.dtype=float16. validate: run the config's validation. options: entries of the config by dotted
     name. launcher: "none" or that of the processes. auto_scale_lr: scale the learning rate with the batch.
-    stop_signals: at one of these the run is saved and the process ends with code 75. Raises UserError (a ValueError) or
-    FileNotFoundError for what cannot be used, before training begins, and UserError when a checkpoint cannot be
-    written.
+    stop_signals: at one of these the run is saved and the process ends with code 75.
+
+    Raises UserError (a ValueError) or FileNotFoundError before training begins for what cannot be used, and UserError
+    when a checkpoint cannot be written.
     """
     cfg = prepare(config, work_dir, options, launcher)
     count_classes(cfg)
@@ -203,7 +204,7 @@ def train(
             runner.register_hook(hook)
         scale_learning_rate(runner)
         runner.train()
-    # Another run may have left some in the folder.
+    # The folder may hold checkpoints of another run.
     own = cfg.get("resume") or any(getattr(hook, "last_ckpt", None) for hook in runner.hooks)
     return TrainResult(
         metrics=_last_metrics(runner) if validate else {},
@@ -214,7 +215,7 @@ def train(
 
 
 def _last_metrics(runner: Runner) -> dict[str, float]:
-    """Of the last validation, without what it measured of itself."""
+    """The metrics of the last validation, without its own timing."""
     scalars = {
         name.removeprefix("val/"): float(history.current())
         for name, history in runner.message_hub.log_scalars.items()

@@ -1,15 +1,16 @@
 """Transformer blocks: an attention and an MLP, each with a residual connection and a LayerNorm."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 from timm.layers import DropPath
 from torch import Tensor, nn
 
+from soft_vit.layers.attention.base import Attention
 from soft_vit.layers.mlp import Mlp, apply_in_chunks, check_chunks
 
 DropPathMode = Literal["stochastic_depth", "dropout"]
 
-DROP_PATH_MODES = ("stochastic_depth", "dropout")
+DROP_PATH_MODES = get_args(DropPathMode)
 
 
 def make_drop_path(rate: float, mode: DropPathMode) -> nn.Module:
@@ -28,7 +29,7 @@ class PostNormBlock(nn.Module):
     def __init__(
         self,
         dim: int,
-        attn: nn.Module,
+        attn: Attention,
         *,
         mlp_ratio: float = 4.0,
         proj_drop: float = 0.0,
@@ -66,7 +67,7 @@ class PreNormBlock(nn.Module):
     def __init__(
         self,
         dim: int,
-        attn: nn.Module,
+        attn: Attention,
         *,
         mlp_ratio: float = 4.0,
         proj_drop: float = 0.0,

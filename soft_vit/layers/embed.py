@@ -1,5 +1,7 @@
 """Patch and position embedding: from maps to tokens, at any size."""
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -44,9 +46,9 @@ class ConvPatchEmbed(nn.Sequential):
         return x
 
 
-def interpolate_maps(maps: Tensor, size: tuple[int, int]) -> Tensor:
+def interpolate_maps(maps: Tensor, size: Sequence[int]) -> Tensor:
     """Maps `[B, C, Y, X]` bilinearly (align_corners=False) to `[B, C, *size]`, in their dtype, at least fp32 inside."""
-    return F.interpolate(at_least_float32(maps), size=size, mode="bilinear", align_corners=False).to(maps.dtype)
+    return F.interpolate(at_least_float32(maps), size=tuple(size), mode="bilinear", align_corners=False).to(maps.dtype)
 
 
 def resample_pos_embed(
@@ -57,9 +59,8 @@ def resample_pos_embed(
     The slots of the P prefix tokens come first and stay as they are. On the grid itself the embedding is returned
     unchanged. Half-pixel centres (align_corners=False), as the released SOFT models do it.
     """
-    grid_size, feat_size = tuple(grid_size), tuple(feat_size)
     if same_size(grid_size, feat_size):
         return pos_embed
     prefix, grid = pos_embed[:, :num_prefix_tokens], pos_embed[:, num_prefix_tokens:]
-    grid = interpolate_maps(grid.mT.unflatten(2, grid_size), feat_size)
+    grid = interpolate_maps(grid.mT.unflatten(2, tuple(grid_size)), feat_size)
     return torch.cat([prefix, grid.flatten(2).mT], dim=1)

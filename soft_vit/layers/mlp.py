@@ -1,9 +1,8 @@
 """The feed-forward layer of a block, and ways to compute it in less time or memory."""
 
-from functools import cache, partial
+from functools import cache
 from typing import Literal
 
-import timm.layers
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -19,23 +18,26 @@ torch.fx.wrap("linear_gelu")
 torch.fx.wrap("linear")
 
 
-class Mlp(timm.layers.Mlp):
+class Mlp(nn.Module):
     """`fc2(drop(gelu(fc1(x))))` on tokens `[B, N, C]`, GELU exact (`none`) or approximated (`tanh`)."""
 
     def __init__(
         self, dim: int, hidden_dim: int, approximate: Approximation = "none", drop: float = 0.0, device=None, dtype=None
     ) -> None:
-        super().__init__(
-            dim, hidden_dim, act_layer=partial(nn.GELU, approximate=approximate), drop=drop, device=device, dtype=dtype
-        )
+        super().__init__()
+        self.fc1 = nn.Linear(dim, hidden_dim, device=device, dtype=dtype)
+        self.act = nn.GELU(approximate=approximate)
+        self.drop1 = nn.Dropout(drop)
+        self.fc2 = nn.Linear(hidden_dim, dim, device=device, dtype=dtype)
+        self.drop2 = nn.Dropout(drop)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.norm(self.drop1(linear_gelu(x, self.fc1, self.act)))
+        x = self.drop1(linear_gelu(x, self.fc1, self.act))
         return self.drop2(linear(x, self.fc2))
 
 
-def linear_gelu(x: Tensor, layer: nn.Module, act: nn.Module) -> Tensor:
-    """`act(layer(x))` of tokens `[B, N, C]`, in one pass over memory where that is possible."""
+def linear_gelu(x: Tensor, layer: nn.Linear, act: nn.GELU) -> Tensor:
+    """`act(layer(x))` of tokens `[B, N, C]`, in one pass over memory where nothing was put in the place of either."""
     if not is_untouched(layer, nn.Linear) or not is_untouched(act, nn.GELU):
         return act(layer(x))
     if can_fuse(x, layer):
@@ -43,14 +45,14 @@ def linear_gelu(x: Tensor, layer: nn.Module, act: nn.Module) -> Tensor:
     return gelu_of_temporary(layer(x), act.approximate)
 
 
-def linear(x: Tensor, layer: nn.Module) -> Tensor:
-    """`layer(x)` of tokens `[B, N, C]`, in one pass over memory where that is possible."""
+def linear(x: Tensor, layer: nn.Linear) -> Tensor:
+    """`layer(x)` of tokens `[B, N, C]`, in one pass over memory where nothing was put in its place."""
     if is_untouched(layer, nn.Linear) and can_fuse(x, layer):
         return fused_linear(x, layer.weight, layer.bias)
     return layer(x)
 
 
-def gelu_of_temporary(x: Tensor, approximate: Approximation) -> Tensor:
+def gelu_of_temporary(x: Tensor, approximate: str) -> Tensor:
     """GELU of x, any shape; x itself is overwritten when autograd is off, so nothing else may hold it.
 
     In inference the hidden map of an MLP is the largest tensor of a block, and two of them set the peak of memory.
@@ -75,7 +77,7 @@ def can_fuse(x: Tensor, layer: nn.Linear) -> bool:
         and x.layout == weight.layout == torch.strided
         and _has_dtypes(x.dtype, weight.dtype)
         and torch.backends.mkldnn.is_available()
-        and torch.backends.mkldnn.enabled
+        and bool(torch.backends.mkldnn.enabled)
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     )
 
@@ -93,7 +95,7 @@ def has_bfloat16() -> bool:
     return hasattr(torch.ops.mkldnn, "_linear_pointwise") and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
-def fused_linear(x: Tensor, weight: Tensor, bias: Tensor | None, gelu: Approximation | None = None) -> Tensor:
+def fused_linear(x: Tensor, weight: Tensor, bias: Tensor | None, gelu: str | None = None) -> Tensor:
     """`x W^T + b`, or GELU of it, exact or approximated by tanh; x `[..., C]`, weight `[C', C]`, bias `[C']`.
 
     Apart, the bias is written first, the product added to it, and the result read and written again for GELU. oneDNN

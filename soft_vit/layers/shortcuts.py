@@ -1,5 +1,7 @@
 """What a layer asks before it leaves the plain path: is anybody watching, hooked on, or capturing a graph?"""
 
+from collections.abc import Sequence
+
 import torch
 import torch.fx
 from torch import Tensor, nn
@@ -33,7 +35,7 @@ def keeps_autograd_graph(x: Tensor) -> bool:
     return torch.is_grad_enabled() and not recorded
 
 
-def same_size(a: tuple[int, int], b: tuple[int, int]) -> bool:
+def same_size(a: Sequence[int], b: Sequence[int]) -> bool:
     """Whether two sizes are equal; in a graph that torch.export captures, False where only some images make them so.
 
     An ordinary comparison would tie such a graph to its answer.
@@ -45,7 +47,8 @@ def same_size(a: tuple[int, int], b: tuple[int, int]) -> bool:
 
 def smaller(a: int, b: int) -> int:
     """The smaller of two sides, left open in a graph that torch.export captures for images of any size."""
-    return torch.sym_min(a, b) if _is_exporting() else min(a, b)
+    # A SymInt, where a graph is captured, is an int to all that take sizes.
+    return min(a, b) if not _is_exporting() else torch.sym_min(a, b)  # type: ignore[return-value]
 
 
 def _is_exporting() -> bool:

@@ -7,9 +7,9 @@ Letters: B batch, C channels, H x W the token map of a stage, N = H * W.
 """
 
 import math
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from timm.layers import get_device_dtype, to_ntuple, trunc_normal_
@@ -20,10 +20,11 @@ try:
     from timm.models._input import update_model_input_size
 except ImportError:
     # Before 1.0.31, timm keeps no record of sizes.
-    update_model_input_size = None
+    update_model_input_size = None  # type: ignore[assignment]
 
 from soft_vit.layers import (
     DROP_PATH_MODES,
+    Attention,
     AttentionPool,
     ConvPatchEmbed,
     DropPathMode,
@@ -47,7 +48,7 @@ from soft_vit.ops.numerics import check_choice
 
 GlobalPool = Literal["token", "avg", "attn", ""]
 
-GLOBAL_POOLS = ("token", "avg", "attn", "")
+GLOBAL_POOLS = get_args(GlobalPool)
 MIN_IMAGE_SIDE = 32
 
 # A leaf of symbolic tracing: it looks at sizes.
@@ -96,6 +97,10 @@ class PyramidViT(nn.Module):
         stages whose attention has it.
     """
 
+    stages: Sequence[PyramidStage]
+    norm: nn.Module
+    head: nn.Module
+
     def __init__(
         self,
         img_size: int | tuple[int, int] = 224,
@@ -128,8 +133,8 @@ class PyramidViT(nn.Module):
         super().__init__()
         dd = {"device": device, "dtype": dtype}
         num_stages = len(depths)
-        mlp_ratios = to_ntuple(num_stages)(mlp_ratios)
-        check_stages(depths, embed_dims=embed_dims, num_heads=num_heads, sr_ratios=sr_ratios, mlp_ratios=mlp_ratios)
+        ratios: Sequence[float] = to_ntuple(num_stages)(mlp_ratios)
+        check_stages(depths, embed_dims=embed_dims, num_heads=num_heads, sr_ratios=sr_ratios, mlp_ratios=ratios)
         if in_chans < 1 or stem_width < 1:
             raise ValueError(f"in_chans={in_chans} and stem_width={stem_width} must be positive, such as 3 and 32.")
         check_choice("drop_path_mode", drop_path_mode, DROP_PATH_MODES)
@@ -159,14 +164,13 @@ class PyramidViT(nn.Module):
             last = i == num_stages - 1
             feat_size = counted_grids[i] if "num_bottleneck" in stage_options[i] else grid
             block_class = PreNormBlock if last else partial(PostNormBlock, drop_path_mode=drop_path_mode)
-            make_attention = partial(
-                attention_class(kinds[i]), dim, num_heads[i], feat_size=feat_size, sr_ratio=sr_ratios[i]
-            )
+            attention_type: Callable[..., Attention] = attention_class(kinds[i])
+            make_attention = partial(attention_type, dim, num_heads[i], feat_size=feat_size, sr_ratio=sr_ratios[i])
             blocks = [
                 block_class(
                     dim,
                     make_attention(**stage_options[i], **dd),
-                    mlp_ratio=mlp_ratios[i],
+                    mlp_ratio=ratios[i],
                     proj_drop=proj_drop_rate,
                     drop_path=rate,
                     mlp_chunks=mlp_chunks,
@@ -190,7 +194,7 @@ class PyramidViT(nn.Module):
                     **dd,
                 )
             )
-        self.stages = nn.ModuleList(stages)
+        self.stages = nn.ModuleList(stages)  # type: ignore[assignment]  # a ModuleList knows no type of its modules
         self.norm = nn.LayerNorm(embed_dims[-1], eps=1e-6, **dd)
         self.stage_fusion = StageFusion(embed_dims, **dd) if fuse_stages else None
         self.global_pool = self._check_global_pool(global_pool)
@@ -226,8 +230,8 @@ class PyramidViT(nn.Module):
                 trunc_normal_(module.pos_embed, std=0.02)
                 if module.cls_token is not None:
                     trunc_normal_(module.cls_token, std=0.02)
-            elif needs_reset and hasattr(module, "reset_parameters"):
-                module.reset_parameters()
+            elif needs_reset and callable(reset := getattr(module, "reset_parameters", None)):
+                reset()
 
     def load_pretrained(self, checkpoint_path: str) -> None:
         """Load released or converted weights from a file; see `soft_vit.models.checkpoint.load_pretrained`."""
@@ -322,7 +326,8 @@ class PyramidViT(nn.Module):
         for i, stage in enumerate(stages):
             tokens, feat_size = stage(x)
             x = stage.to_map(tokens, feat_size)
-            pooled.append(self._pool_for_fusion(x))
+            if self.stage_fusion is not None:
+                pooled.append(x.mean((2, 3)))
             if i in take_indices:
                 normed = norm and i == len(self.depths) - 1
                 features = self.norm(tokens) if normed else tokens
@@ -360,19 +365,16 @@ class PyramidViT(nn.Module):
         With fuse_stages, the projected features of the stages before come first: one for each, C channels.
         """
         x = check_image(x, self.in_chans)
-        tokens, pooled = x, []
+        tokens, pooled = x, list[Tensor]()
         for stage in self.stages:
             tokens, feat_size = stage(x)
             x = stage.to_map(tokens, feat_size)
-            pooled.append(self._pool_for_fusion(x))
+            if self.stage_fusion is not None:
+                pooled.append(x.mean((2, 3)))
         return self._finish_features(tokens, pooled)
 
-    def _pool_for_fusion(self, x: Tensor) -> Tensor | None:
-        """The mean `[B, C]` of a stage's map `[B, C, H, W]`, if it is to be fused."""
-        return None if self.stage_fusion is None else x.mean((2, 3))
-
-    def _finish_features(self, tokens: Tensor, pooled: list[Tensor | None]) -> Tensor:
-        """What `forward_features` makes of the last stage's tokens and the pooled features of all stages."""
+    def _finish_features(self, tokens: Tensor, pooled: list[Tensor]) -> Tensor:
+        """What `forward_features` makes of the last stage's tokens and, to be fused, the means of all stages' maps."""
         tokens = self.norm(tokens)
         if self.stage_fusion is None:
             return tokens

@@ -11,6 +11,7 @@ from timm.models import checkpoint
 from torch import Tensor, nn
 
 from soft_vit.layers import resample_pos_embed, reversible_blocks
+from soft_vit.layers.reversible import Block
 
 # A leaf of symbolic tracing: it looks at sizes.
 torch.fx.wrap("resample_pos_embed")
@@ -34,10 +35,12 @@ def stage_grids(img_size: int | tuple[int, int], num_stages: int = 4) -> list[tu
 class PyramidStage(nn.Module):
     """Patch embedding, position embedding, an optional class token and the blocks of one resolution."""
 
+    blocks: Sequence[Block]
+
     def __init__(
         self,
         patch_embed: nn.Module,
-        blocks: Sequence[nn.Module],
+        blocks: Sequence[Block],
         *,
         embed_dim: int,
         grid_size: tuple[int, int],
@@ -58,7 +61,7 @@ class PyramidStage(nn.Module):
         num_tokens = self.num_prefix_tokens + grid_size[0] * grid_size[1]
         self.pos_embed = nn.Parameter(torch.zeros(1, num_tokens, embed_dim, **dd))
         self.pos_drop = nn.Dropout(pos_drop)
-        self.blocks = nn.ModuleList(blocks)
+        self.blocks = nn.ModuleList(blocks)  # type: ignore[assignment]  # a ModuleList knows no type of its modules
 
     def forward(self, x: Tensor) -> tuple[Tensor, tuple[int, int]]:
         """A map `[B, C_in, H_in, W_in]` to tokens `[B, prefix + N, C]` and their map (H, W)."""

@@ -1,7 +1,7 @@
 """What the operators share: precision under autocast, named options, and what watches an operation while it runs."""
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -9,6 +9,7 @@ from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 Backend = Literal["eager", "triton"]
+Choice = TypeVar("Choice", bound=str)
 
 BACKENDS = get_args(Backend)
 
@@ -34,7 +35,7 @@ def full_precision_backward(x: Tensor) -> AbstractContextManager:
     return nullcontext() if x.device.type == "meta" else torch.autocast(x.device.type, enabled=False)
 
 
-def check_choice(name: str, value: str, choices: tuple[str, ...]) -> str:
+def check_choice(name: str, value: Choice, choices: tuple[str, ...]) -> Choice:
     """value, if it is one of choices; otherwise a ValueError that lists them."""
     if value not in choices:
         raise ValueError(f"{name}={value!r} is not known; use one of {', '.join(map(repr, choices))}.")

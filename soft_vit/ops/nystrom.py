@@ -6,7 +6,7 @@ sqrt(D).
 Letters: B batch, H heads, N tokens, M landmarks, D channels of a head.
 """
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from soft_vit.ops.softmax import dot_product_attention
 
 PseudoInverse = Literal["iterative", "exact"]
 
-PSEUDO_INVERSES = ("iterative", "exact")
+PSEUDO_INVERSES = get_args(PseudoInverse)
 
 
 def iterative_pseudo_inverse(a: Tensor, iters: int = 6) -> Tensor:

@@ -16,12 +16,10 @@ DEMO = ROOT / "configs" / "demo" / "soft_pico_shapes.py"
 # Batches of 4, 4, 3.
 OPTIONS = {
     "model.depths": [1, 1, 1, 1],
-    "model.img_size": 32,
     "train_dataloader.batch_size": 4,
     "train_dataloader.dataset.length": 11,
-    "train_dataloader.dataset.size": 32,
+    "image_size": 32,
     "val_dataloader.dataset.length": 4,
-    "val_dataloader.dataset.size": 32,
     "default_hooks.checkpoint.max_keep_ckpts": -1,
 }
 BY_EPOCH = {**OPTIONS, "train_cfg.max_epochs": 3}

@@ -12,14 +12,13 @@ from evaluated import (
     agrees,
     by_the_book,
     list_of_classes,
+    measure,
     shapes,
     tree,
 )
 from mmengine.config import Config
 
-from soft_vit.engine import UserError, evaluate
-
-pytestmark = pytest.mark.usefixtures("quick")
+from soft_vit.engine import UserError
 
 FLIPS = """
 tta_pipeline = [
@@ -60,7 +59,7 @@ def test_mean_of_an_image_and_its_mirror_image(checkpoint, models, tmp_path):
     options = {**OPTIONS, "data_preprocessor": {"type": "ClsDataPreprocessor", "mean": [0.0] * 3, "std": [1.0] * 3}}
     options["model.data_preprocessor"] = {"type": "ClsDataPreprocessor", "mean": [127.5] * 3, "std": [64.0] * 3}
     out = tmp_path / "out.json"
-    metrics = evaluate(DEMO, checkpoint, tta=True, ema=False, out=out, work_dir=tmp_path, options=options)
+    metrics = measure(DEMO, checkpoint, tta=True, ema=False, out=out, work_dir=tmp_path, options=options)
     images, labels = shapes()
     assert agrees(metrics, by_the_book(mean_score(models["plain"], images).log(), labels))
     assert json.loads(out.read_text())["tta"] is True
@@ -68,7 +67,7 @@ def test_mean_of_an_image_and_its_mirror_image(checkpoint, models, tmp_path):
 
 def test_views_and_merging_of_the_config(checkpoint, models, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
-    metrics = evaluate(views_config(tmp_path), checkpoint, tta=True, work_dir=tmp_path, options=OPTIONS)
+    metrics = measure(views_config(tmp_path), checkpoint, tta=True, work_dir=tmp_path, options=OPTIONS)
     images, labels = shapes()
     best = torch.stack([models["averaged"](x).softmax(1) for x in (images, images.flip(-2))]).amax(0)
     assert agrees(metrics, by_the_book(best.log(), labels))
@@ -89,7 +88,7 @@ def test_views_that_cannot_be_shown(checkpoint, tmp_path, monkeypatch, resizing,
     monkeypatch.syspath_prepend(tmp_path)
     config = views_config(tmp_path, resizing)
     with pytest.raises(UserError, match=message):
-        evaluate(config, checkpoint, tta=True, img_size=32, work_dir=tmp_path, options={**OPTIONS, **options})
+        measure(config, checkpoint, tta=True, img_size=32, work_dir=tmp_path, options={**OPTIONS, **options})
 
 
 @pytest.mark.parametrize("model", ["checkpoint", "soft_pico"])
@@ -104,7 +103,7 @@ def test_views_of_another_crop_in_a_folder(checkpoint, models, folders, tmp_path
         given["weights"] = str(tmp_path / "weights.pth")
         cfg = timm.get_pretrained_cfg(model)
         images, names = tree(folders / "numbered", 32, 0.8, cfg.mean[0], cfg.std[0])
-    metrics = evaluate(
+    metrics = measure(
         DEMO,
         checkpoint if model == "checkpoint" else model,
         tta=True,
@@ -118,6 +117,6 @@ def test_views_of_another_crop_in_a_folder(checkpoint, models, folders, tmp_path
 
 def test_the_config_of_the_training_stays(checkpoint, tmp_path):
     (tmp_path / DEMO.name).write_text("trained = True")
-    evaluate(DEMO, checkpoint, tta=True, work_dir=tmp_path, options=OPTIONS)
+    measure(DEMO, checkpoint, tta=True, work_dir=tmp_path, options=OPTIONS)
     assert (tmp_path / DEMO.name).read_text() == "trained = True"
     assert Config.fromfile(tmp_path / "soft_pico_shapes_test.py").model.type == "mmpretrain.AverageClsScoreTTA"

@@ -17,9 +17,8 @@ from soft_vit.data import ShapeImages
 ROOT = Path(__file__).parents[2]
 TINY = [
     "--cfg-options",
-    "model.img_size=32",
+    "image_size=32",
     "test_dataloader.dataset.length=7",
-    "test_dataloader.dataset.size=32",
     "test_dataloader.batch_size=2",
 ]
 

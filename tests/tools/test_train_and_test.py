@@ -10,12 +10,10 @@ import torch
 TINY = [
     "--cfg-options",
     "train_dataloader.dataset.length=8",
-    "train_dataloader.dataset.size=32",
+    "image_size=32",
     "train_dataloader.batch_size=4",
     "val_dataloader.dataset.length=20",
-    "val_dataloader.dataset.size=32",
     "test_dataloader.dataset.length=20",
-    "test_dataloader.dataset.size=32",
     "default_hooks.logger.interval=1",
 ]
 

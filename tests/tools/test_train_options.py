@@ -10,7 +10,7 @@ TINY = [
     "--no-validate",
     "--cfg-options",
     "train_dataloader.dataset.length=8",
-    "train_dataloader.dataset.size=32",
+    "image_size=32",
     "train_dataloader.batch_size=4",
     "model.depths=[1,1,1,1]",
     "default_hooks.logger.interval=1",
@@ -41,7 +41,7 @@ def test_learning_rate_of_another_batch(tool, demo, tmp_path, command_line):
     [
         (["--auto-scale-lr", *TINY], "without auto_scale_lr.base_batch_size"),
         (["--stop-signals", "SIGKILL", *TINY], "cannot stop at the signal 'SIGKILL'"),
-        ([*TINY, "model.num_classes=9"], "has 10 classes and the model tells 9 apart; set model.num_classes to 10"),
+        ([*TINY, "model.num_classes=9"], "has 10 classes and the model has 9; set num_classes to 10"),
         ([*TINY, "train_dataloader.batch_size=9", "train_dataloader.drop_last=True"], "has 8 images, and a batch of 9"),
         ([*TINY, "train_dataloader.batch_sampler.type=BatchSampler"], "train_dataloader.batch_sampler is set"),
         ([*TINY, "optim_wrapper.optimizer.type=AdamX"], "optim_wrapper.optimizer.type is 'AdamX', which is not in"),

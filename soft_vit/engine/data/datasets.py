@@ -19,11 +19,11 @@ __all__ = ["ImageTree", "ShapesDataset"]
 
 @register(DATASETS)
 class ImageTree(ReadingDataset):
-    """A tree of class folders, the same in a TAR or ZIP, or a folder with a list of labels; with a pipeline.
+    """A tree of class folders, also in a TAR or ZIP, or a folder with a list of labels; with a pipeline.
 
     data_root, split, label_file, classes: as of `soft_vit.data.images.find_images`. A sample enters the pipeline as
-    `img` (an RGB image of Pillow), `img_path`, `gt_label`, `sample_idx`. In a test a black image takes the place of one
-    that cannot be read. Raises UserError (a ValueError) or FileNotFoundError for a tree that does not fit.
+    `img` (an RGB image of Pillow), `img_path`, `gt_label`, `sample_idx`. In a test a black image replaces an unreadable
+    one. Raises UserError (a ValueError) or FileNotFoundError for a tree that does not fit.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class ImageTree(ReadingDataset):
         super().__init__({"classes": tuple(self.images.classes)}, pipeline=pipeline, **kwargs)
 
     def load_data_list(self) -> list[dict]:
-        # Serialised afterwards: copies in the workers would only grow.
+        # MMEngine serialises them; plain copies would grow in each worker.
         samples, self._samples = self._samples, []
         return [{"entry": tuple(entry), "gt_label": label} for entry, label in samples]
 
@@ -66,7 +66,7 @@ class ShapesDataset(BaseDataset):
     """`soft_vit.data.ShapeImages` with a pipeline.
 
     length: images in the split. split: "train", "val" or "test". seed: of the data set. size: pixels, one number or
-    (H, W). cache: keep drawn images in memory (H * W * 3 bytes each, in each worker): only the first epoch draws.
+    (H, W). cache: keep drawn images in memory (H * W * 3 bytes each, in each worker), so only the first epoch draws.
     A sample enters the pipeline as `img` (uint8 [H, W, 3], RGB, so `to_rgb=False`), `img_shape`, `ori_shape`,
     `gt_label`, `sample_idx`. Raises ValueError for a bad length, split or size.
     """
@@ -85,7 +85,7 @@ class ShapesDataset(BaseDataset):
     ) -> None:
         self.images = ShapeImages(length, split, seed, tuple(size) if isinstance(size, list) else size)
         self._drawn: dict[int, np.ndarray] | None = {} if cache else None
-        # Labels are a few integers: nothing to gain from serialised storage.
+        # Labels are a few integers, which serialised storage would not make smaller.
         super().__init__(pipeline=pipeline, serialize_data=False, **kwargs)
 
     def load_data_list(self) -> list[dict]:
@@ -100,7 +100,7 @@ class ShapesDataset(BaseDataset):
             image = self.images[position].image
             if self._drawn is not None:
                 self._drawn[position] = image
-        # A transform may write into its image.
+        # Transforms may write into the image.
         return {**info, "img": image.copy(), "img_shape": image.shape[:2], "ori_shape": image.shape[:2]}
 
     def get_cat_ids(self, idx: int) -> list[int]:

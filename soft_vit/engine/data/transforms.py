@@ -1,4 +1,4 @@
-"""Transforms of MMEngine: augmentation by timm or Albumentations, and timm's evaluation crop."""
+"""Image transforms: augmentation by timm or Albumentations, and timm's evaluation crop."""
 
 import warnings
 from collections.abc import Callable
@@ -19,9 +19,9 @@ __all__ = ["AlbumentationsTransform", "LoadedImage", "TimmAugment", "TimmEvalCro
 
 
 def allow_zero_bits(augment: Any) -> None:
-    """Let the posterize of timm's RandAugment keep 0 bits, a black image, as Pillow before version 13 had it; in place.
+    """Let Posterize of timm's RandAugment keep 0 bits, a black image, as Pillow did before version 13; in place.
 
-    At the recipe's magnitude about one image in 700 asks for 0 bits, which Pillow now refuses, and the run would end.
+    At the recipe's magnitude about one image in 700 asks for 0 bits; Pillow 13 raises an error, which ends the run.
     """
     for policy in augment.transforms:
         for op in getattr(policy, "ops", ()):
@@ -37,8 +37,8 @@ def _posterize(posterize: Callable, image: Image.Image, bits: int, **kwargs: Any
 class TimmAugment(BaseTransform):
     """timm's training transform: random crop, flip, RandAugment or colour jitter.
 
-    img_size: pixels, one number or (H, W). auto_augment: timm's notation, such as "rand-m9-mstd0.5-inc1"; with it timm
-    leaves color_jitter out. Other arguments are those of `timm.data.create_transform`. `img` (an RGB image of Pillow,
+    img_size: pixels, one number or (H, W). auto_augment: in timm's notation, such as "rand-m9-mstd0.5-inc1"; timm then
+    ignores color_jitter. Other arguments are those of `timm.data.create_transform`. `img` (an RGB image of Pillow,
     or uint8 [H, W, 3]) becomes a uint8 tensor [3, H, W].
     """
 
@@ -69,7 +69,7 @@ class AlbumentationsTransform(BaseTransform):
 
     def __init__(self, transforms: list[dict], img_size: int | tuple[int, int] | None = None) -> None:
         with warnings.catch_warnings():
-            # Albumentations only warns of an argument that it does not know, and goes on without it.
+            # Albumentations only warns about unknown arguments, and ignores them.
             warnings.simplefilter("error")
             try:
                 self.augment = albumentations.Compose([_build(transform, img_size) for transform in transforms])
@@ -100,9 +100,9 @@ def _build(transform: dict, img_size: int | tuple[int, int] | None) -> Any:
 
 @register(TRANSFORMS)
 class LoadedImage(BaseTransform):
-    """Begins a test pipeline: `img` becomes RGB where it comes from an inferencer of mmpretrain.
+    """Begins a test pipeline: converts `img` to RGB if it comes from an inferencer of mmpretrain.
 
-    These hand over uint8 [H, W, 3] in mmcv's order, BGR. The data sets here hand over RGB, and a `sample_idx`.
+    Inferencers pass uint8 [H, W, 3] in mmcv's order, BGR; the data sets here pass RGB and a `sample_idx`.
     """
 
     def transform(self, results: dict[str, Any]) -> dict[str, Any]:
@@ -115,7 +115,7 @@ class LoadedImage(BaseTransform):
 class TimmEvalCrop(BaseTransform):
     """timm's evaluation transform: resize to `img_size / crop_pct`, then the centre of img_size.
 
-    img_size: pixels a side. crop_pct: above 0; 1 crops nothing off the shorter side. interpolation: `bicubic`,
+    img_size: pixels a side. crop_pct: above 0; 1 keeps the whole shorter side. interpolation: `bicubic`,
     `bilinear`, `lanczos` and so on. crop_mode: `center` keeps the aspect ratio, `squash` does not, `border` pads.
     `img` (uint8 [H, W, 3] or a PIL image) becomes uint8 [img_size, img_size, 3]; normalising is left to the model.
     """
@@ -130,6 +130,6 @@ class TimmEvalCrop(BaseTransform):
     def transform(self, results: dict[str, Any]) -> dict[str, Any]:
         image = results["img"]
         image = image if isinstance(image, Image.Image) else Image.fromarray(image)
-        # A tensor or an array, depending on timm's version.
+        # The result is a tensor or an array, depending on timm's version.
         array = np.asarray(self.transform_image(image)).transpose(1, 2, 0)
         return {**results, "img": np.ascontiguousarray(array), "img_shape": array.shape[:2]}

@@ -1,4 +1,4 @@
-"""What a run logs: its progress line, a JSON line for each record, and a history of bounded length."""
+"""The logs of a run: its progress line, JSON lines, and a history of bounded length."""
 
 import json
 import math
@@ -24,9 +24,9 @@ except ImportError:  # Windows
 
 @register(LOG_PROCESSORS)
 class ProgressLogProcessor(LogProcessor):
-    """MMEngine's LogProcessor with images per second, of all processes together, and peak memory without a GPU as well.
+    """MMEngine's LogProcessor with images per second over all processes, and peak memory also without a GPU.
 
-    Memory is in MiB: what the GPU allocated at most, or the most that this process had in memory, workers not counted.
+    Memory is in MiB: the peak that the GPU allocated, or the peak of this process without its workers.
     """
 
     def get_log_after_iter(self, runner: Runner, batch_idx: int, mode: str) -> tuple[dict, str]:
@@ -47,7 +47,7 @@ class ProgressLogProcessor(LogProcessor):
 
 
 def peak_memory() -> int:
-    """The most memory that this process has had, in MiB; 0 where the system does not tell."""
+    """Peak memory of this process in MiB; 0 if the system does not report it."""
     if resource is None:
         return 0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -57,13 +57,14 @@ def peak_memory() -> int:
 
 @register(VISBACKENDS)
 class JsonLinesBackend(LocalVisBackend):
-    """MMEngine's LocalVisBackend with lines that every JSON reader takes: null for a number that is not finite.
+    """MMEngine's LocalVisBackend with valid JSON: null for a number that is not finite.
 
-    Lines of scalars have a `mode`, `train` or `val`. `step` is the iteration in the first, the epoch in the second.
+    Lines of scalars have a `mode`, `train` or `val`. In `train` lines `step` is the iteration, in `val`
+    lines the epoch.
     """
 
     def add_scalars(self, scalar_dict: dict, step: int = 0, file_path: str | None = None, **kwargs: Any) -> None:
-        # MMEngine notes the iteration with what is logged during training alone.
+        # MMEngine logs the iteration in training only.
         mode = "train" if "iter" in scalar_dict else "val"
         super().add_scalars({"mode": mode, **scalar_dict}, step, file_path, **kwargs)
 
@@ -74,7 +75,7 @@ class JsonLinesBackend(LocalVisBackend):
 
 
 def _plain(value: Any) -> Any:
-    """A number of any library as one of Python's, None if it is not finite; lists of them likewise."""
+    """A number of any library as a Python number, None if it is not finite; also for lists."""
     if isinstance(value, (Tensor, np.ndarray, np.generic)):
         value = value.tolist()
     if isinstance(value, (list, tuple)):
@@ -87,11 +88,11 @@ _INTERVAL = 1000
 
 @register(HOOKS)
 class ShortHistoryHook(Hook):
-    """Lets MMEngine remember the last `length` values, at least, of each number that it logs.
+    """Limits MMEngine's history of each logged number to about the last `length` values.
 
-    It copies the whole history with every value that it adds, and writes it into every checkpoint: by the end of 300
-    epochs of ImageNet 1.5 ms for each number in each step. Logs and TensorBoard have their own record; a window of the
-    LogProcessor longer than `length` is cut.
+    MMEngine copies the whole history with every value, and writes it into every checkpoint: by the end of 300 epochs of
+    ImageNet that takes 1.5 ms for each number in each step. Logs and TensorBoard keep their own records; a longer
+    window of the LogProcessor is cut to `length`.
     """
 
     def __init__(self, length: int = 10_000) -> None:

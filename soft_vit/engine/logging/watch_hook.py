@@ -1,4 +1,4 @@
-"""What a loss curve does not show: the images that the model sees, and how well its inverses converge."""
+"""Beside the loss curve: pictures of training batches, and how well the inverses converge."""
 
 import contextlib
 import math
@@ -27,20 +27,18 @@ __all__ = ["WatchHook", "batch_grid", "label_text", "newton_residuals"]
 
 @register(HOOKS)
 class WatchHook(Hook):
-    """Shows batches as the model gets them, the Newton residual of each stage, and the range of learning rates.
+    """Logs pictures of training batches, the Newton residual of each stage, and the range of learning rates.
 
-    batch_interval: epochs between two pictures, of the first batch of epochs 1, 1 + batch_interval and so on, after
-    augmentation and mixup, with labels; 0 for none. num_images: images in a picture. newton_interval: iterations
-    between two measurements of the residual, see `newton_residuals`; 0 for none. newton_images: images of the batch
-    that it is measured on.
+    batch_interval: epochs between two pictures, which show the first batch of an epoch after augmentation and mixup,
+    with labels; 0 for none. num_images: images in a picture. newton_interval: iterations between two measurements of
+    the residual, see `newton_residuals`; 0 for none. newton_images: images of the batch to measure it on.
 
-    Everything goes to the visualizer's backends: TensorBoard, `vis_data/vis_image`, `scalars.json`. Learning rates are
-    logged with each step where parameter groups have different ones. Nothing here changes the run: measuring draws no
-    random number and leaves every module in its mode. A model that learns anything
-    but classes of whole images is neither shown nor measured.
+    Everything goes to the visualizer's backends: TensorBoard, `vis_data/vis_image`, `scalars.json`. Each step logs the
+    range of learning rates if parameter groups differ. The run stays the same: measuring draws no random number and
+    restores the mode of every module. Models of other tasks than classification are skipped.
     """
 
-    # Before LoggerHook writes the line of the step.
+    # Before LoggerHook writes the step's line.
     priority = "NORMAL"
 
     def __init__(
@@ -63,7 +61,7 @@ class WatchHook(Hook):
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
         if (self._draws(runner, batch_idx) or self._measures(runner)) and is_main_process():
-            # The arguments of the classifier are the batch as the data preprocessor has made it.
+            # The classifier's arguments are the batch that the data preprocessor made.
             self._handle = unwrapped(runner.model).register_forward_pre_hook(self._see, with_kwargs=True)
         rates = {group["lr"] for group in runner.optim_wrapper.param_groups}
         if len(rates) > 1:
@@ -86,7 +84,7 @@ class WatchHook(Hook):
 
     def _see(self, classifier: nn.Module, args: tuple, kwargs: dict) -> None:
         inputs, data_samples = kwargs["inputs"], kwargs["data_samples"]
-        # Only classification has labels that fit below an image.
+        # Other tasks have labels that do not fit below an image.
         if isinstance(inputs, Tensor) and all("gt_label" in sample or "gt_score" in sample for sample in data_samples):
             self._seen = {"inputs": inputs.detach(), "data_samples": data_samples}
 
@@ -119,10 +117,10 @@ class WatchHook(Hook):
 
 @torch.no_grad()
 def newton_residuals(network: nn.Module, images: Tensor) -> dict[str, float]:
-    """The mean of `newton_residual` over images, heads and blocks of each stage that inverts by Newton's iteration.
+    """The mean of `newton_residual` over images, heads and blocks, for each stage that inverts by Newton's iteration.
 
-    network: a model with softmax-free attention, called in eval mode and left as it was. images: normalised,
-    `[B, C, H, W]`. Keys are `stage1` and so on, or what the attention is called where a model has no stages.
+    network: a model with softmax-free attention; runs in eval mode and is left as it was. images: normalised,
+    `[B, C, H, W]`. Keys are `stage1` and so on, or the name of the attention module in a model without stages.
     """
     found: dict[str, list[Tensor]] = defaultdict(list)
     handles = []
@@ -139,7 +137,7 @@ def newton_residuals(network: nn.Module, images: Tensor) -> dict[str, float]:
         return {}
     try:
         with _eval_mode(network):
-            # Calling the module would run its compiled form, without these hooks.
+            # Calling the module would run its compiled form, which skips these hooks.
             network.forward(images.to(next(network.parameters()).dtype))
     finally:
         for handle in handles:
@@ -157,7 +155,7 @@ def _residual(attn: SoftAttention, x: Tensor, feat_size: tuple[int, int]) -> Ten
 
 @contextlib.contextmanager
 def _eval_mode(network: nn.Module):
-    """Eval mode for all modules, then for each the mode it had: frozen ones are in eval while others train."""
+    """Eval mode for all modules; then each gets its mode back, since frozen ones stay in eval while others train."""
     training = [module for module in network.modules() if module.training]
     network.eval()
     try:
@@ -167,9 +165,9 @@ def _eval_mode(network: nn.Module):
             module.training = True
 
 
-# Pixels below an image for its label, and the least side of an image that leaves room for one.
+# Pixels for the label below an image, and the smallest side that leaves room for it.
 CAPTION, LEAST_SIDE = 14, 112
-# A smaller share of a mixed target comes from label smoothing.
+# Smaller shares of a mixed target come from label smoothing.
 LEAST_SHARE = 0.05
 
 

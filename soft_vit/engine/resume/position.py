@@ -35,7 +35,7 @@ __all__ = [
     "seed_worker",
 ]
 
-# The first word of what is hashed: a step and a sample with equal numbers draw differently.
+# The first word of a key, so that a step and a sample of the same numbers draw differently.
 _STEP, _SAMPLE, _WORKER = 1, 2, 3
 
 
@@ -49,32 +49,32 @@ def _seed_generators(*key: int) -> int:
 
 
 def seed_step(seed: int, rank: int, iteration: int) -> None:
-    """Seed the global generators of the CPU and of the current GPU for a training step of a rank; from 0, both."""
+    """Seed the global generators of the CPU and the current GPU for a training step; rank and iteration from 0."""
     word = _seed_generators(_STEP, seed, rank, iteration)
-    # torch.manual_seed asks every kind of device, which takes longer than all else here.
+    # torch.manual_seed visits every kind of device, which takes longer than the rest of this function.
     torch.default_generator.manual_seed(word)
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed(word)
 
 
 def seed_sample(seed: int, epoch: int, position: int) -> None:
-    """Seed the global generators of the CPU for the sample at a position, over all ranks, in an epoch's order."""
+    """Seed the global generators of the CPU for the sample at a position of an epoch's order over all ranks."""
     torch.default_generator.manual_seed(_seed_generators(_SAMPLE, seed, epoch, position))
 
 
 def seed_worker(rank: int) -> None:
-    """Seed the global generators of a worker of a data loader, which torch seeds alike on every rank."""
+    """Seed the global generators of a data worker, which torch seeds alike on every rank."""
     torch.default_generator.manual_seed(_seed_generators(_WORKER, torch.initial_seed(), rank))
 
 
 def run_seed(runner: Runner) -> int:
-    """The seed that all ranks of a run share; a resumed run without one of its own has its checkpoint's."""
+    """The seed that all ranks of a run share; a resumed run without its own seed uses its checkpoint's."""
     own = runner._randomness_cfg.get("diff_rank_seed", False)
     return runner.seed - runner.rank if own else runner.seed
 
 
 class SampleIndex(int):
-    """An index of a data set, an int in every respect, with the key for `seed_sample`: seed, epoch, position."""
+    """An index of a data set, an int, with the key for `seed_sample`: seed, epoch, position."""
 
     key: tuple[int, int, int]
 
@@ -105,7 +105,7 @@ class SeededDataset:
         return self.dataset[int(index)]
 
     def __getattr__(self, name: str) -> Any:
-        # Not the special names: a loader would fetch past __getitem__, and a copy would look here for `dataset`.
+        # Special names would let a loader bypass __getitem__; a copy looks for `dataset` before it exists.
         if name.startswith("__") or name == "dataset":
             raise AttributeError(name)
         return getattr(self.dataset, name)
@@ -114,9 +114,9 @@ class SeededDataset:
 class PositionSampler(Sampler):
     """Another sampler's indices as `SampleIndex`, from any batch of an epoch on.
 
-    sampler: config of the other sampler. It gives rank r of R what stands at r, r + R, r + 2R, ... of an order that all
-    ranks share, as those of MMEngine and MMPretrain do; the sample at a place is then augmented alike for any number of
-    ranks. A sample that occurs again in an epoch is augmented anew.
+    sampler: config of the other sampler. It gives rank r of R the entries r, r + R, r + 2R, ... of an order that all
+    ranks share, as those of MMEngine and MMPretrain do; an entry is then augmented alike for any number of ranks. A
+    sample that occurs again in an epoch is augmented differently.
     """
 
     def __init__(self, dataset: Any, sampler: dict, seed: int | None = None) -> None:
@@ -124,11 +124,11 @@ class PositionSampler(Sampler):
         self._order_follows_run = "seed" not in sampler
         self._rank, self._num_ranks = get_dist_info()
         self._seed, self._epoch = seed or 0, 0
-        # No samples before `begin`: a loop that makes its iterator early must not load what will be skipped.
+        # No samples before `begin`: a loop that creates its iterator early must not load skipped ones.
         self._skipped: int | None = None
 
     def begin(self, seed: int, epoch: int, skipped: int) -> None:
-        """Set the seed of the run, the epoch, and how many samples of this rank the next pass leaves out."""
+        """Set the seed of the run, the epoch, and how many samples of this rank the next pass skips."""
         self._seed, self._skipped = seed, skipped
         if self._order_follows_run:
             self.sampler.seed = seed
@@ -179,7 +179,7 @@ class BatchPositionHook(Hook):
     @staticmethod
     def _describe(runner: Runner) -> dict[str, int]:
         loader = runner.train_dataloader
-        # The loader's own is None where the config names a batch sampler, as those of mmdet do.
+        # The loader's own is None if the config names a batch sampler, as mmdet's do.
         batch_size = loader.batch_sampler.batch_size
         return {"processes": runner.world_size, "batch_size": batch_size, "steps": len(loader)}
 

@@ -1,7 +1,5 @@
 """Skyformer: Gaussian attention of queries and keys through landmarks (Chen et al. 2021, arXiv 2111.00035)."""
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
@@ -43,7 +41,7 @@ class SkyformerAttention(SelfAttention):
     ridge: added to the diagonal before the solve, positive.
     """
 
-    cost: ClassVar[str] = "N"
+    cost: str = "N"
 
     def __init__(
         self,

@@ -1,6 +1,7 @@
 """Softmax-free attention (SOFT, arXiv 2110.11945) and its normalised form (arXiv 2207.03341)."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import ClassVar, Literal, get_args
 
@@ -28,13 +29,12 @@ def as_autocast(x: Tensor) -> Tensor:
     return x
 
 
-def expanded_weights(linear: nn.Linear, batch_size: int) -> tuple[Tensor, Tensor | None]:
-    """Weight `[B, C', C]` and bias `[C']` for batched products.
+def expanded_weight(linear: nn.Linear, batch_size: int) -> Tensor:
+    """The weight `[B, C', C]` for batched products.
 
-    Cast before they are expanded: autocast would cast, and in backward sum, a copy of the weight for each image.
+    Cast before it is expanded: autocast would cast, and in backward sum, a copy for each image.
     """
-    bias = None if linear.bias is None else as_autocast(linear.bias)
-    return as_autocast(linear.weight).expand(batch_size, -1, -1), bias
+    return as_autocast(linear.weight).expand(batch_size, -1, -1)
 
 
 def project_to_map(x: Tensor, linear: nn.Linear, scale: float = 1.0) -> Tensor:
@@ -44,21 +44,20 @@ def project_to_map(x: Tensor, linear: nn.Linear, scale: float = 1.0) -> Tensor:
     """
     if not is_untouched(linear, nn.Linear):
         return scale * linear(x).mT
-    weight, bias = expanded_weights(linear, x.shape[0])
-    if bias is None:
+    weight = expanded_weight(linear, x.shape[0])
+    if linear.bias is None:
         return scale * torch.bmm(weight, x.mT)
-    return torch.baddbmm(bias[:, None], weight, x.mT, beta=scale, alpha=scale)
+    return torch.baddbmm(as_autocast(linear.bias)[:, None], weight, x.mT, beta=scale, alpha=scale)
 
 
 def project_from_map(x: Tensor, linear: nn.Linear) -> Tensor:
     """`linear` on a map `[B, C, N]`, giving tokens `[B, N, C']`."""
     if not is_untouched(linear, nn.Linear) or linear.bias is None:
         return linear(x.mT)
-    weight, bias = expanded_weights(linear, x.shape[0])
-    return torch.baddbmm(bias, x.mT, weight.mT)
+    return torch.baddbmm(as_autocast(linear.bias), x.mT, expanded_weight(linear, x.shape[0]).mT)
 
 
-def reduced_grid(feat_size: tuple[int, int], sr_ratio: int, limit: tuple[int, int] | None) -> tuple[int, int]:
+def reduced_grid(feat_size: Sequence[int], sr_ratio: int, limit: tuple[int, int] | None) -> tuple[int, int]:
     """The grid of whole windows of side sr_ratio on a map, at most `limit`; a remainder of the map is dropped."""
     if feat_size[0] < sr_ratio or feat_size[1] < sr_ratio:
         raise ValueError(
@@ -128,7 +127,7 @@ class SoftAttention(Attention):
     inverse, newton_iters, newton_start, newton_gradient, ridge, backend: see `soft_vit.ops.soft_attention`.
     """
 
-    cost: ClassVar[str] = "N^2/r^2 + N^3/r^6"
+    cost: str = "N^2/r^2 + N^3/r^6"
     normalize: ClassVar[bool] = False
     default_start: ClassVar[NewtonStart] = "rowsum"
     default_ridge: ClassVar[float] = 0.01

@@ -11,7 +11,7 @@ from soft_vit.ops.softmax import dot_product_attention
 class SoftmaxAttention(Attention):
     """Softmax attention between all tokens; the last stage of every SOFT model."""
 
-    cost: ClassVar[str] = "N^2"
+    cost: str = "N^2"
     needs_grid: ClassVar[bool] = False
 
     def __init__(

@@ -87,7 +87,7 @@ class BlockedAttention(torch.autograd.Function):
             grad_bottleneck = bottleneck.new_empty(bottleneck.shape)
             grad_scaled_y, grad_z = torch.empty_like(y), torch.empty_like(y)
             for part in blocks.problems:
-                operands = (*(x[part] for x in (grad, q, bottleneck, v, scaled_y, w)), _part(scale, part))
+                operands = (grad[part], q[part], bottleneck[part], v[part], scaled_y[part], w[part], _part(scale, part))
                 out = (grad_q[part], grad_bottleneck[part], grad_v[part])
                 *_, grad_scaled_y[part], grad_z[part] = _gradients(inverse, *operands, blocks.chunks, out)
         grad_bottleneck += _gradient_through_a(bottleneck, y, grad_scaled_y, grad_z, z, scale)
@@ -132,12 +132,11 @@ def _kernels_and_sums(
     bottleneck: Tensor, q: Tensor, v: Tensor, chunks: Sequence[slice]
 ) -> tuple[Sequence[Tensor], Tensor]:
     """The kernels `[P, M, n]` of chunks of n tokens, and `K1^T v` `[P, M, E]` of all."""
-    kernels, total = [], None
-    for chunk in chunks:
-        kernel, v_chunk = _kernel(bottleneck, q[:, chunk].mT), v[:, chunk]
+    kernels = [_kernel(bottleneck, q[:, chunk].mT) for chunk in chunks]
+    total = torch.bmm(kernels[0], v[:, chunks[0]])
+    for kernel, chunk in zip(kernels[1:], chunks[1:], strict=True):
         # Not baddbmm_, which torch's counter of FLOPs does not know.
-        total = torch.bmm(kernel, v_chunk) if total is None else torch.baddbmm(total, kernel, v_chunk, out=total)
-        kernels.append(kernel)
+        torch.baddbmm(total, kernel, v[:, chunk], out=total)
     return kernels, total
 
 
@@ -209,7 +208,7 @@ def _gradient_through_a(
 ) -> Tensor:
     """What A and, normalised, its row sums add to the gradient of the bottleneck tokens, `[P, M, D]`."""
     grad_a = torch.bmm(grad_z, y.mT).neg_()
-    if scale is not None:
+    if scale is not None and z is not None:
         # z holds s z: the product rule of both scalings divides by s once, ds / drowsum = -s^3 / 2 cancels it.
         grad_scale = (grad_scaled_y * y).sum(2, keepdim=True) + (grad_z * z).sum(2, keepdim=True) / scale
         grad_a -= 0.5 * grad_scale * scale.pow(3)

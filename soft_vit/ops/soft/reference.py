@@ -40,6 +40,7 @@ def gradients_by_autograd(inputs: Sequence[Tensor], grad: Tensor, options: Inver
     """
     create_graph = torch.is_grad_enabled()
     with torch.enable_grad(), full_precision(grad):
-        inputs = tuple(x.view_as(x) if x.requires_grad else x.detach().requires_grad_() for x in inputs)
-        x = attend(*map(at_least_float32, inputs), options)
+        inputs = [x.view_as(x) if x.requires_grad else x.detach().requires_grad_() for x in inputs]
+        q, bottleneck, v = map(at_least_float32, inputs)
+        x = attend(q, bottleneck, v, options)
         return torch.autograd.grad(x, inputs, grad.to(x.dtype), create_graph=create_graph)

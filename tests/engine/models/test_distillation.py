@@ -224,7 +224,7 @@ def test_run_with_a_config(teacher_file, tmp_path):
     options = {
         "model.type": "DistillClassifier",
         "model.depths": [1, 1, 1, 1],
-        "model.img_size": 32,
+        "image_size": 32,
         "model.teacher": dict(model_name="soft_pico", checkpoint=str(teacher_file), **SMALL),
         "custom_hooks": [dict(type="EMAEvalHook", momentum=0.1)],
         "train_dataloader.dataset": dict(length=8, size=32),

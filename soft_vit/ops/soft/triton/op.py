@@ -109,7 +109,8 @@ def forward(
     from soft_vit.ops.soft.inverse import InverseOptions
     from soft_vit.ops.soft.triton import launch
 
-    options = InverseOptions(inverse, normalize, iters, ridge, start)
+    # A custom operator takes plain strings.
+    options = InverseOptions(inverse, normalize, iters, ridge, start)  # type: ignore[arg-type]
     return launch.forward(q, bottleneck, v, residual, options, v_layout)
 
 
@@ -174,7 +175,8 @@ class _Direct(torch.autograd.Function):
     def forward(ctx: Any, options: "InverseOptions", *inputs: Any) -> Tensor:
         from soft_vit.ops.soft.triton import launch
 
-        output = launch.forward(*inputs[:4], options, inputs[-1])
+        q, bottleneck, v, residual, *_, layout = inputs
+        output = launch.forward(q, bottleneck, v, residual, options, layout)
         _setup_context(ctx, inputs, output)
         ctx.inverse = options
         return output[0]
