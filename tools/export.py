@@ -18,7 +18,7 @@ from soft_vit.cli import add_model_options, command_line
 
 @command_line
 def main(argv: Sequence[str] | None = None) -> None:
-    from soft_vit.export import FORMATS, export, load_subject
+    from soft_vit.export import FORMATS, export, load_export_model
 
     parser = argparse.ArgumentParser(
         description="Write a model as ONNX, torch.export or TorchScript, verified against the model itself."
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "--max-drop", type=float, default=2.0, help="points of accuracy that int8 may cost (default: %(default)s)"
     )
     args = parser.parse_args(argv)
-    subject = load_subject(
+    source = load_export_model(
         args.model,
         args.config,
         args.checkpoint,
@@ -48,10 +48,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         img_size=args.img_size,
         stages=args.features,
     )
-    for note in subject.notes:
+    for note in source.notes:
         print(note)
     export(
-        subject,
+        source,
         args.out,
         args.format,
         any_size=args.dynamic_size,

@@ -114,7 +114,7 @@ def _seconds(step, size: tuple[int, int], device: str | torch.device) -> float:
 
 def resolution_table(costs: Sequence[Cost]) -> str:
     """A Markdown table of the cost per token at each size, and its ratio to the smallest size of the same form."""
-    header = ["form", "image", "tokens", "MB", "KB / token", "ratio", "s", "quartiles", "µs / token", "ratio"]
+    header = ["form", "image", "tokens", "MB", "KB per token", "ratio", "s", "quartiles", "µs per token", "ratio"]
     rows: list[list[str]] = []
     first: dict[str, Cost] = {}
     for cost in costs:

@@ -9,6 +9,7 @@ from mmengine.structures import BaseDataElement
 from PIL import Image
 from torch import Tensor
 
+from soft_vit.data.coco_masks import encode_masks
 from soft_vit.engine.errors import UserError
 from soft_vit.prediction.drawing import draw_classes, draw_instances, draw_segmentation
 
@@ -61,9 +62,6 @@ class Instances:
             for name, label, score, box in zip(self.names, self.labels, self.scores, self.boxes, strict=True)
         ]
         if self.masks is not None:
-            # Needs the detection extra.
-            from soft_vit.data.coco_masks import encode_masks
-
             for entry, mask in zip(found, encode_masks(self.masks), strict=True):
                 entry["mask"] = mask
         return found

@@ -82,6 +82,11 @@ CASES = {
         (("soft_pico", "--img-size", 16), "16 x 16 pixels is too small"),
     ],
     "make_shapes": [((".", "--task", "ade"), "not an empty folder")],
+    "plot_logs": [
+        (("nowhere",), "no log in nowhere"),
+        (("file",), "empty"),
+        (("file", "--out", "."), "is a folder"),
+    ],
     "publish_checkpoint": [
         (("none.pth", *PUBLISH), "none.pth"),
         (("file", *PUBLISH, "--metric", "x"), "NAME=VALUE"),

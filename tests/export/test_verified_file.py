@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from soft_vit.engine.errors import UserError
-from soft_vit.export import FORMATS, Subject, export
-from soft_vit.export.verification import compare, largest_difference
+from soft_vit.export import FORMATS, ExportModel, export
+from soft_vit.export.verified_file import compare, largest_difference
 
 
 class Scaled(nn.Module):
@@ -22,8 +22,8 @@ class Scaled(nn.Module):
 
 
 @pytest.fixture
-def subject() -> Subject:
-    return Subject("scaled", Scaled().eval(), (3, 64, 64), mean=(0.0,) * 3, std=(1.0,) * 3)
+def source() -> ExportModel:
+    return ExportModel("scaled", Scaled().eval(), (3, 64, 64), mean=(0.0,) * 3, std=(1.0,) * 3)
 
 
 @pytest.mark.parametrize(
@@ -40,26 +40,26 @@ def test_largest_difference(given, expected, difference):
     assert largest_difference(given, expected) == difference
 
 
-def test_refused_batch_is_one_sentence(subject):
+def test_refused_batch_is_one_sentence(source):
     def refuse(images):
         raise RuntimeError("Guard failed: 3 == 4\nmore lines")
 
     with pytest.raises(UserError, match=r"1 x 64 x 64 \(Guard failed: 3 == 4\)"):
-        compare(refuse, subject, [(64, 64)])
+        compare(refuse, source, [(64, 64)])
 
 
-def test_file_that_differs_is_not_kept(subject, tmp_path, monkeypatch):
+def test_file_that_differs_is_not_kept(source, tmp_path, monkeypatch):
     out = tmp_path / "model.pt"
     out.write_bytes(b"from before")
     write = FORMATS["torchscript"].write
 
-    def write_another(subject, path, **options):
-        write(subject, path, **options)
-        subject.model.scale = 2.0
+    def write_another(source, path, **options):
+        write(source, path, **options)
+        source.model.scale = 2.0
 
     monkeypatch.setitem(FORMATS, "torchscript", replace(FORMATS["torchscript"], write=write_another))
     with pytest.raises(UserError, match="differs from the model by up to"):
-        export(subject, out, "torchscript", report=lambda line: None)
+        export(source, out, "torchscript", report=lambda line: None)
     assert out.read_bytes() == b"from before"
     assert [path.name for path in tmp_path.iterdir()] == ["model.pt"]
 
@@ -74,31 +74,31 @@ def test_file_that_differs_is_not_kept(subject, tmp_path, monkeypatch):
         ("model.pt2", "torch_export", {"opset": 18}, "--opset belongs to ONNX"),
     ],
 )
-def test_what_does_not_go_together(subject, name, format, options, message, tmp_path):
+def test_what_does_not_go_together(source, name, format, options, message, tmp_path):
     with pytest.raises(UserError, match=message):
-        export(subject, tmp_path / name, format, **options)
+        export(source, tmp_path / name, format, **options)
     assert not list(tmp_path.iterdir())
 
 
-def test_int8_of_maps_is_refused(subject, tmp_path):
-    maps = replace(subject, outputs=("stage0",))
+def test_int8_of_maps_is_refused(source, tmp_path):
+    maps = replace(source, outputs=("stage0",))
     with pytest.raises(UserError, match="give a classifier"):
         export(maps, tmp_path / "model.onnx", "onnx", int8=True)
 
 
 @pytest.mark.parametrize("package", ["onnx", "onnxscript", "onnxruntime"])
-def test_missing_package_is_named(package, subject, tmp_path, monkeypatch):
+def test_missing_package_is_named(package, source, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(UserError, match=rf"ONNX needs {package}; pip install"):
-        export(subject, tmp_path / "model.onnx", "onnx", report=lambda line: None)
+        export(source, tmp_path / "model.onnx", "onnx", report=lambda line: None)
 
 
 @pytest.mark.slow
-def test_opset(subject, tmp_path):
+def test_opset(source, tmp_path):
     onnx = pytest.importorskip("onnx")
-    path = export(subject, tmp_path / "model.onnx", "onnx", opset=18, report=lambda line: None)
+    path = export(source, tmp_path / "model.onnx", "onnx", opset=18, report=lambda line: None)
     assert onnx.load(path).opset_import[0].version == 18
     # torch goes on with the version that it knows.
     with pytest.raises(UserError, match="in the place of 5"):
-        export(subject, tmp_path / "other.onnx", "onnx", opset=5, report=lambda line: None)
+        export(source, tmp_path / "other.onnx", "onnx", opset=5, report=lambda line: None)
     assert not (tmp_path / "other.onnx").exists()

@@ -1,4 +1,4 @@
-"""What is exported: a model, and what a program that runs it has to know."""
+"""A model to export, with what a program needs to run it."""
 
 import json
 from collections.abc import Sequence
@@ -13,22 +13,22 @@ from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.prediction import ConfigPredictor, load_predictor
 from soft_vit.version import __version__
 
-__all__ = ["FeatureMaps", "Subject", "load_subject"]
+__all__ = ["ExportModel", "FeatureMaps", "load_export_model"]
 
 
 class FeatureMaps(nn.Module):
-    """The maps of chosen stages of a timm model: images `[B, C, H, W]` to a tuple of maps, of falling size.
+    """Maps of chosen stages of a timm model: images `[B, C, H, W]` to a tuple of maps, the largest first.
 
-    indices: of the stages, from 0; negative ones count from the end. ValueError for stages that the model has not.
+    indices: of the stages, from 0; negative ones count from the end. Raises ValueError for other stages.
     """
 
     def __init__(self, model: nn.Module, indices: Sequence[int]) -> None:
         super().__init__()
         if not hasattr(model, "forward_intermediates"):
-            raise ValueError(f"{type(model).__name__} gives no features of its stages; export it with its head.")
+            raise ValueError(f"{type(model).__name__} has no maps of stages; export it with its head.")
         count = len(model.feature_info)
         if not indices or any(not -count <= index < count for index in indices):
-            raise ValueError(f"The stages {list(indices)} are not all there; choose some of 0 to {count - 1}.")
+            raise ValueError(f"The stages are {list(indices)}; choose some of 0 to {count - 1}.")
         self.model = model
         self.indices = sorted(index % count for index in indices)
 
@@ -37,12 +37,12 @@ class FeatureMaps(nn.Module):
 
 
 @dataclass(frozen=True)
-class Subject:
-    """A model to export, in eval mode on the CPU, and how its images are prepared.
+class ExportModel:
+    """A model in eval mode on the CPU, and how its images are prepared.
 
-    input_size: (C, H, W). mean, std: of the channels of an image with values in [0, 1]. classes: names in the order
-    of the logits, empty where they are unknown or there are none. outputs: a name for each tensor of the result. notes:
-    what had to be changed in its weights.
+    input_size: (C, H, W). mean, std: of each channel of an image with values in [0, 1]. classes: names in the order of
+    the logits, empty if unknown. outputs: a name for each tensor of the result. notes: a sentence for each change of
+    the weights.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Subject:
     notes: tuple[str, ...] = ()
 
     def metadata(self) -> dict[str, str]:
-        """What an exported file says of itself; lists are JSON."""
+        """The metadata of an exported file; lists are JSON."""
         return {
             "model": self.name,
             "input_size": json.dumps(self.input_size),
@@ -67,7 +67,7 @@ class Subject:
         }
 
 
-def load_subject(
+def load_export_model(
     model: str | None = None,
     config: str | Path | None = None,
     checkpoint: str | Path | None = None,
@@ -75,12 +75,12 @@ def load_subject(
     pretrained: bool = True,
     img_size: int | None = None,
     stages: Sequence[int] | None = None,
-) -> Subject:
-    """The timm model by name, or the classifier of a config with a checkpoint, ready to be exported.
+) -> ExportModel:
+    """A timm model by name, or the classifier of a config and its checkpoint.
 
-    pretrained: the published weights of a named model, without a checkpoint; False for random ones. stages: export
-    the maps of these stages in the place of logits, see `FeatureMaps`. Raises UserError (a ValueError) or
-    FileNotFoundError for what cannot be used.
+    pretrained: without a checkpoint, load the model's published weights; False keeps random ones. stages: export the
+    maps of these stages instead of logits, see `FeatureMaps`. Raises UserError or FileNotFoundError for a model or a
+    file that cannot be used.
     """
     predictor = load_predictor(model, config, checkpoint, pretrained=pretrained, img_size=img_size, device="cpu")
     if isinstance(predictor, ConfigPredictor):
@@ -94,14 +94,14 @@ def load_subject(
         height = width = img_size
     name = model or network.pretrained_cfg["architecture"]
     outputs: tuple[str, ...] = ("logits",)
-    # What a file of weights says comes first.
+    # The file of weights comes first.
     classes = tuple(predictor.names or network.pretrained_cfg.get("label_names") or ())
     if stages is not None:
         with as_user_error():
             network = FeatureMaps(network, stages)
         outputs, classes = tuple(f"stage{index}" for index in network.indices), ()
     network.eval().requires_grad_(False)
-    return Subject(
+    return ExportModel(
         name=name,
         model=network,
         input_size=(data["input_size"][0], height, width),
@@ -116,10 +116,10 @@ def load_subject(
 def _classifier_of(
     predictor: ConfigPredictor, config: str | Path
 ) -> tuple[nn.Module, tuple[list[float], list[float]] | None]:
-    """The timm model inside a config's classifier, and the mean and std that its images are normalised with."""
+    """The timm model in a config's classifier, and the mean and std of its preprocessor."""
     network = getattr(predictor.model, "model", None)
     if not hasattr(network, "pretrained_cfg"):
-        raise UserError(f"The config {config} trains no classifier of timm; export its backbone with --model.")
+        raise UserError(f"The config {config} is not of a timm classifier; export its backbone by name.")
     preprocessor = predictor.model.data_preprocessor
     if not hasattr(preprocessor, "mean"):
         return network, None
