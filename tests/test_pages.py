@@ -241,9 +241,12 @@ def test_command_of_several_processes_reaches_the_run(tmp_path, monkeypatch, com
     place = next(index for index, word in enumerate(given) if word.endswith(("tools/train.py", "tools/test.py")))
     monkeypatch.chdir(ROOT)
     function = DISTRIBUTED[command.split()[0]]
-    call = call_of(shlex.join(["python", *given[place:]]), function, {} if "evaluate" in function else "ended")
+    evaluates = "evaluate" in function
+    call = call_of(shlex.join(["python", *given[place:]]), function, {} if evaluates else "ended")
     assert call.kwargs["launcher"] == ("slurm" if "slurm" in command else "pytorch")
-    assert load_config(call.args[0], call.kwargs["options"]).data_root.startswith("/path/to/")
+    subject = call.args[0]
+    config = load_config(subject.config, subject.options) if evaluates else load_config(subject, call.kwargs["options"])
+    assert config.data_root.startswith("/path/to/")
 
 
 @pytest.mark.slow
