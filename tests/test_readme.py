@@ -214,15 +214,16 @@ def test_command_of_several_processes_reaches_the_run(tmp_path, monkeypatch, com
     kind, calls = DISTRIBUTED[command.split()[0]], []
 
     def stand_in(config, *positional, **options):
-        calls.append((config, options))
+        target = {} if kind == "train" else {"config": config.config, "options": config.options}
+        calls.append({"config": config, **options, **target})
         return {} if kind == "evaluate" else "ended"
 
     monkeypatch.setattr(f"soft_vit.engine.{'evaluate' if kind == 'evaluate' else 'run'}.{kind}", stand_in)
     monkeypatch.chdir(ROOT)
     run_tool(shlex.join(["python", *given[place:]]))
-    ((config, options),) = calls
-    assert options["launcher"] == ("slurm" if "slurm" in command else "pytorch")
-    assert load_config(config, options["options"]).data_root.startswith("/path/to/")
+    (given,) = calls
+    assert given["launcher"] == ("slurm" if "slurm" in command else "pytorch")
+    assert load_config(given["config"], given["options"]).data_root.startswith("/path/to/")
 
 
 @pytest.mark.slow
