@@ -12,9 +12,9 @@ from mmengine.config import Config
 from mmengine.registry import Registry
 from mmengine.runner import Runner
 
+from soft_vit.cli import extra_of
 from soft_vit.engine.config_values import entries, fill_values, type_name
 from soft_vit.engine.errors import UserError, one_line
-from soft_vit.extras import extra_of
 from soft_vit.weights.folders import RESOURCES
 
 __all__ = [

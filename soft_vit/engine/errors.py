@@ -1,16 +1,11 @@
 """Errors whose message is written for the user of a command line."""
 
-import errno
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["UserError", "as_user_error", "one_line", "plain_errors"]
+__all__ = ["UserError", "as_user_error", "one_line"]
 
-# The path is missing, lies below a file, is a folder instead of a file, or is not permitted.
-_PATH_ERRORS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
-# The disk is full or read-only, or the name is too long; Python has no own classes for these.
-_PATH_NUMBERS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENAMETOOLONG}
 _IN_WORKER = re.compile(r"Caught (\w+) in DataLoader worker process \d+\.\nOriginal Traceback")
 
 
@@ -39,21 +34,3 @@ def one_line(error: BaseException) -> str:
 def in_worker(error: BaseException) -> bool:
     """Whether an error comes from a worker of a DataLoader, which puts the traceback into the message."""
     return _IN_WORKER.match(str(error)) is not None
-
-
-@contextmanager
-def plain_errors() -> Iterator[None]:
-    """End the process with exit code 1 and one sentence for a UserError or an unusable path; let other errors pass."""
-    try:
-        yield
-    except (UserError, OSError) as error:
-        if not isinstance(error, (UserError, *_PATH_ERRORS)) and error.errno not in _PATH_NUMBERS:
-            raise
-        raise SystemExit(f"error: {_sentence(error)}") from None
-
-
-def _sentence(error: Exception) -> str:
-    """The error's message; for an error of the operating system, a sentence that names the path."""
-    # A rename has two paths; the second is the one to write to.
-    path = getattr(error, "filename2", None) or getattr(error, "filename", None)
-    return str(error) if path is None else f"{path} cannot be used ({error.strerror}); give another path."

@@ -14,7 +14,7 @@ from soft_vit.engine.optim.ema_hook import choose_weights
 from soft_vit.models.recognition import Recognised, named_attention, recognise
 from soft_vit.models.soft import MODELS, model_name
 from soft_vit.models.weight_files import AVERAGED_KEYS, PLAIN_KEYS, rename_released, require_finite, unwrap_state_dict
-from soft_vit.ops.choices import check_choice
+from soft_vit.ops.numerics import check_choice
 
 __all__ = ["TrainedFile", "WeightsChoice", "read_trained_file"]
 

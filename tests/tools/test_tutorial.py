@@ -1,4 +1,4 @@
-"""The tutorial runs from top to bottom, and what it says in words agrees with the figures that it prints."""
+"""The tutorial runs, and its words agree with the figures that it prints."""
 
 import contextlib
 import io

@@ -1,6 +1,6 @@
 """Object detection on any timm backbone: torchvision's detectors, COCO data and COCO's average precision.
 
-Importing this package registers what configs name.
+Importing it registers the classes for configs.
 """
 
 from soft_vit.dense.detection.coco_ap import CocoAP

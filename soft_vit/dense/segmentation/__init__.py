@@ -1,6 +1,6 @@
 """Semantic segmentation on any timm backbone, by decoders of segmentation_models_pytorch.
 
-Importing this package registers its classes by name.
+Importing it registers the classes for configs.
 """
 
 from soft_vit.dense.segmentation.dataset import LabelMapTree

@@ -10,8 +10,7 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS, DefaultScope
 from timm.data import ImageNetInfo, infer_imagenet_subset, resolve_data_config
 
-from soft_vit.data.images import find_images
-from soft_vit.data.lists import read_lines
+from soft_vit.data.images import find_images, read_lines
 from soft_vit.engine.config_values import type_name
 from soft_vit.engine.errors import UserError, as_user_error, one_line
 

@@ -125,7 +125,7 @@ def newton_residuals(network: nn.Module, images: Tensor) -> dict[str, float]:
     found: dict[str, list[Tensor]] = defaultdict(list)
     handles = []
     for name, module in network.named_modules():
-        if isinstance(module, SoftAttention) and module.inverse == "newton":
+        if isinstance(module, SoftAttention) and module.options.inverse == "newton":
             stage = re.search(r"stages\.(\d+)\.", name)
             key = f"stage{int(stage[1]) + 1}" if stage else name
 
@@ -146,10 +146,11 @@ def newton_residuals(network: nn.Module, images: Tensor) -> dict[str, float]:
 
 
 def _residual(attn: SoftAttention, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
-    """For tokens `[B, N, C]`, the residual of each image and head, `[B * heads]`."""
+    """For tokens `[B, N, C]`, the residual of each image and head, `[B, heads]`."""
     q = project_to_map(x, attn.q, attn.head_dim**-0.25)
     tokens = attn.sample_bottleneck(q.reshape(x.shape[0] * attn.num_heads, attn.head_dim, *feat_size))
-    return newton_residual(self_gaussian_kernel(tokens), attn.newton_iters, attn.ridge, attn.newton_start)
+    a = self_gaussian_kernel(tokens.unflatten(0, (x.shape[0], attn.num_heads)))
+    return newton_residual(a, attn.options.iters, attn.options.ridge, attn.options.start)
 
 
 @contextlib.contextmanager

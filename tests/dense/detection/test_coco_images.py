@@ -162,29 +162,29 @@ def test_unusable_data_is_refused_in_one_sentence(copy):
     def outside(content):
         content["images"][0]["file_name"] = "../secret.jpg"
 
-    with pytest.raises(UserError, match="data_root is not set"):
+    with pytest.raises(UserError, match="data_root"):
         CocoImages()
-    with pytest.raises(FileNotFoundError, match="no folder nothing"):
+    with pytest.raises(FileNotFoundError, match="nothing"):
         CocoImages(str(copy), TRAIN[0], "nothing")
-    with pytest.raises(FileNotFoundError, match="no annotation file"):
+    with pytest.raises(FileNotFoundError, match="annotation file"):
         CocoImages(str(copy), "none.json", TRAIN[1])
     change(copy, outside)
     with pytest.raises(UserError, match="outside of the folder"):
         CocoImages(str(copy), *TRAIN)
     change(copy, lambda content: content["annotations"].clear(), VAL[0])
-    with pytest.raises(UserError, match=r"No image in .* has an object to train on"):
+    with pytest.raises(UserError, match="No image"):
         CocoImages(str(copy), *VAL)
     (copy / TRAIN[0]).write_text("{")
-    with pytest.raises(UserError, match="is no JSON"):
+    with pytest.raises(UserError, match="JSON"):
         CocoImages(str(copy), *TRAIN)
 
 
 @pytest.mark.parametrize(
     ("transform", "message"),
     [
-        ({"type": "RandomFlipp"}, "choose a transform of torchvision.transforms.v2"),
-        ({"type": "functional"}, "choose a transform of torchvision.transforms.v2"),
-        ({}, "choose a transform of torchvision.transforms.v2"),
+        ({"type": "RandomFlipp"}, "transforms.v2"),
+        ({"type": "functional"}, "transforms.v2"),
+        ({}, "transforms.v2"),
         ({"type": "RandomHorizontalFlip", "q": 1}, "does not take"),
         ({"type": "RandomHorizontalFlip", "p": 2}, "does not take"),
     ],

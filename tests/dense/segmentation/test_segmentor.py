@@ -6,7 +6,7 @@ import torch
 from mmengine.structures import BaseDataElement, PixelData
 from torch.nn import functional as F
 
-from soft_vit.dense.segmentation import TimmSegmentor
+from soft_vit.dense.segmentation.segmentor import TimmSegmentor, slide, windows
 from soft_vit.engine.errors import UserError
 
 KINDS = ("upernet", "fpn")
@@ -147,7 +147,7 @@ def test_autocast_keeps_losses_in_float32(segmentor):
 
 
 REFUSED = [
-    ({"decoder": {"kind": "psp"}}, "choose one of upernet, fpn"),
+    ({"decoder": {"kind": "psp"}}, "upernet, fpn"),
     ({"decoder": {"kind": "upernet", "width": 3}}, "width"),
     ({"decoder": {"kind": "fpn"}, "backbone": {"model_name": "soft_pico", "out_indices": (0, 1)}}, "strides"),
     ({"auxiliary": {"index": 4}}, "4 maps"),
@@ -155,11 +155,11 @@ REFUSED = [
     ({"auxiliary": {"width": 4}}, "width"),
     ({"test_cfg": {"mode": "tile"}}, '"whole" or "slide"'),
     ({"test_cfg": {"mode": "slide"}}, "crop_size"),
-    ({"test_cfg": {"mode": "slide", "crop_size": 64, "stride": 65}}, "at most the crop"),
-    ({"test_cfg": {"scales": ()}}, "at least one factor"),
+    ({"test_cfg": {"mode": "slide", "crop_size": 64, "stride": 65}}, "test_cfg.stride"),
+    ({"test_cfg": {"scales": ()}}, "test_cfg.scales"),
     ({"test_cfg": {"crop": 64}}, "test_cfg sets crop"),
-    ({"test_cfg": {"flip": "horizontal"}}, "a list of horizontal, vertical"),
-    ({"test_cfg": {"flip": ["diagonal"]}}, "a list of horizontal, vertical"),
+    ({"test_cfg": {"flip": "horizontal"}}, "horizontal, vertical"),
+    ({"test_cfg": {"flip": ["diagonal"]}}, "horizontal, vertical"),
 ]
 
 
@@ -173,3 +173,39 @@ def test_options_that_there_are_not_are_refused(options, sentence):
 def test_one_image_in_a_process_is_too_few_for_batchnorm(segmentor):
     with pytest.raises(UserError, match="at least 2"):
         segmentor()(torch.randn(1, 3, 64, 64), [labelled(64, 64)], mode="loss")
+
+
+# Size, crop, stride and the first pixels of the windows, rows and columns.
+PLACES = [
+    ((512, 683), (512, 512), (341, 341), [0], [0, 171]),
+    ((100, 64), (64, 64), (48, 48), [0, 36], [0]),
+    ((7, 9), (3, 4), (2, 3), [0, 2, 4], [0, 3, 5]),
+    ((10, 10), (5, 5), (5, 5), [0, 5], [0, 5]),
+    ((5, 20), (8, 8), (4, 4), [0], [0, 4, 8, 12]),
+    ((3, 2), (8, 8), (4, 4), [0], [0]),
+]
+
+
+@pytest.mark.parametrize(("size", "crop", "stride", "rows", "columns"), PLACES)
+def test_windows_stand_where_mmseg_puts_them(size, crop, stride, rows, columns):
+    found = list(windows(size, crop, stride))
+    assert [(y.start, x.start) for y, x in found] == [(row, column) for row in rows for column in columns]
+    assert {(y.stop - y.start, x.stop - x.start) for y, x in found} == {(min(size[0], crop[0]), min(size[1], crop[1]))}
+
+
+@pytest.mark.parametrize(("size", "crop", "stride", "rows", "columns"), PLACES)
+def test_scores_are_means_over_windows(size, crop, stride, rows, columns):
+    """A network whose scores depend on the whole window, against a loop over pixels."""
+    image = torch.randn(1, 3, *size, dtype=torch.float64)
+
+    def network(parts):
+        return torch.cat([parts[:, :1] + parts.mean((1, 2, 3), keepdim=True), parts[:, 1:2] ** 2], dim=1)
+
+    total, count = torch.zeros(1, 2, *size, dtype=torch.float64), torch.zeros(size, dtype=torch.float64)
+    for row in rows:
+        for column in columns:
+            place = (..., slice(row, row + crop[0]), slice(column, column + crop[1]))
+            total[place] += network(image[place])
+            count[place] += 1
+    assert count.min() > 0
+    torch.testing.assert_close(slide(network, image, crop, stride), total / count, rtol=1e-12, atol=1e-12)

@@ -8,7 +8,7 @@ import torch
 from soft_vit.ops import soft_attention, soft_attention_reference
 
 ROWSUM = dict(inverse="newton", start="rowsum", ridge=0.01)
-GUARDED = dict(inverse="newton", start="guarded", ridge=0.0)
+GUARDED = dict(inverse="newton", start="guarded_image", ridge=0.0)
 CHOLESKY = dict(inverse="cholesky", ridge=0.01)
 FP32, BF16, FP16 = torch.float32, torch.bfloat16, torch.float16
 
@@ -111,6 +111,7 @@ SMALL = [
     (dict(n=66, m=50, d=16, heads=1), dict(GUARDED, normalize=True)),
     (dict(n=63, m=6, d=16, heads=5), dict(ROWSUM, iters=3)),
     (dict(n=63, m=6, d=16, batch=3), dict(ROWSUM, iters=0)),
+    (dict(n=63, m=16, d=16, batch=3, heads=3, layout="tokens"), dict(GUARDED, normalize=True)),
     (dict(n=66, m=70, d=16, heads=1), dict(GUARDED, normalize=True)),
     (dict(n=66, m=70, d=16, heads=1, dtype=BF16), dict(CHOLESKY, normalize=True)),
     (dict(n=520, m=4, d=16, heads=1), dict(ROWSUM)),
@@ -204,10 +205,15 @@ def test_results_are_laid_out_like_inputs(device, layout):
         assert gradient.stride() == tensors[name].stride(), name
 
 
-def test_image_does_not_depend_on_its_batch(device):
-    tensors = inputs(device, n=520, m=5, d=16, batch=2, heads=1)
-    together = soft_attention(**tensors, backend="triton")
-    alone = soft_attention(**{name: x[1:] for name, x in tensors.items()}, backend="triton")
+@pytest.mark.parametrize("variant", [ROWSUM, dict(GUARDED, normalize=True)], ids=name_of)
+def test_image_does_not_depend_on_its_batch(device, variant):
+    tensors = inputs(device, n=520, m=5, d=16, batch=2)
+    with torch.no_grad():
+        # Other heads of an image move its step size, other images do not.
+        tensors["bottleneck"][0] *= 0.1
+        tensors["bottleneck"][1, 0] *= 0.1
+    together = soft_attention(**tensors, **variant, backend="triton")
+    alone = soft_attention(**{name: x[1:] for name, x in tensors.items()}, **variant, backend="triton")
     torch.testing.assert_close(alone, together[1:], rtol=0, atol=0)
 
 
