@@ -109,7 +109,7 @@ def config_errors(start: StartHook, config: Config) -> Iterator[None]:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise UserError(
-            f"The disk is full ({error}); make room, then continue from the last checkpoint with --resume."
+            f"The disk is full ({error}); make room, then go on with --resume from the last checkpoint."
         ) from error
     except (ValueError, LookupError, TypeError, AttributeError, AssertionError, ImportError, RuntimeError) as error:
         if start.doing is None:

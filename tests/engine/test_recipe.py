@@ -18,8 +18,11 @@ from mmengine.dataset import DefaultSampler
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import HOOKS, MODELS, DefaultScope
 from mmengine.runner import Runner
+from PIL import Image
 
-from soft_vit.engine import SafeOptimWrapper
+from soft_vit.data import CLASSES
+from soft_vit.data.shapes import draw_shape
+from soft_vit.engine import SafeOptimWrapper, train
 from soft_vit.engine.config import check_keys, load_config
 from soft_vit.engine.optim.ema_hook import EMAEvalHook
 
@@ -222,6 +225,22 @@ def test_there_is_a_baseline_for_each_other_attention():
 
     names = {model_name(attention, "tiny") for attention in ATTENTIONS}
     assert names == {*BASELINES, *(name for name in RATES if name in names)}
+
+
+@pytest.mark.slow
+def test_fine_tuning_learns_from_few_images(tmp_path):
+    """Three easy classes of 60 images, 3 epochs: 97.5 % were measured, and 33 % is chance."""
+    for split, seed, count in (("train", 11, 60), ("val", 12, 40)):
+        for label in (0, 5, 9):
+            folder = tmp_path / split / CLASSES[label]
+            folder.mkdir(parents=True)
+            for index in range(count):
+                Image.fromarray(draw_shape(seed, 10 * index + label).image).save(folder / f"{index}.png")
+    options = {"data_root": str(tmp_path), "image_size": 64, "train_cfg.max_epochs": 3}
+    options |= {"model.model_name": "soft_pico", "load_from": "timm://soft_pico"}
+    options |= {f"{split}_dataloader.num_workers": 0 for split in ("train", "val")}
+    result = train(CONFIGS / "finetune" / "soft_tiny_imagefolder.py", work_dir=tmp_path / "run", options=options)
+    assert result.top1 > 90
 
 
 def assert_differs_only_in(expected: Config, given: Config, keys: set[str]) -> None:
