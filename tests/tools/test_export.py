@@ -16,7 +16,7 @@ def test_writes_a_verified_file(tool, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--format", "torchscript"], "Neither of a model and a config"),
+        (["--format", "torchscript"], "Neither"),
         (["soft_picco", "--format", "torchscript"], "did you mean soft_pico"),
         (["soft_pico", "--no-pretrained", "--format", "onnx"], "does not end in .onnx"),
         (["soft_pico", "--no-pretrained", "--format", "torchscript", "--dynamic-size"], "one size of images"),
