@@ -31,8 +31,8 @@ LAYER_OF_FILE = {"registry.py": "engine"}
 THIRD_PARTY = {
     "ops": {"torch", "triton"},
     "layers": {"torch", "timm"},
-    "weights": {"torch", "filelock", "tqdm", "yaml"},
-    "models": {"torch", "timm", "safetensors"},
+    "weights": {"torch", "timm", "safetensors", "filelock", "huggingface_hub", "gdown", "yaml"},
+    "models": {"torch", "timm"},
 }
 
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE or path.name in LAYER_OF_FILE)

@@ -9,8 +9,8 @@ import torch
 from soft_vit.analysis.machine import require_device
 from soft_vit.analysis.sides import height_and_width
 from soft_vit.models import PyramidViT
-from soft_vit.models.pretrained import ENTRIES
 from soft_vit.models.soft import MODELS
+from soft_vit.weights import ENTRIES
 
 __all__ = ["load_pyramid", "require_pyramid"]
 

@@ -12,8 +12,8 @@ from soft_vit.engine.checkpoints.checkpoint_match import describe_mismatch
 from soft_vit.engine.errors import UserError
 from soft_vit.layers import ATTENTIONS, attention_options
 from soft_vit.models.soft import MODELS as PYRAMIDS
-from soft_vit.models.weight_files import unwrap_state_dict
 from soft_vit.registry import MODELS, register
+from soft_vit.weights.reading import NotedWeights, unwrap_state_dict
 
 __all__ = ["SOFT"]
 
@@ -85,7 +85,8 @@ class SOFT(TimmFeatures, BaseModule):
         """As of `TimmFeatures`, and the weights of this class or, with a prefix, of a model around it."""
         weights = unwrap_state_dict(content, self.source)
         if self.prefix:
-            weights = {name.removeprefix(self.prefix): w for name, w in weights.items() if name.startswith(self.prefix)}
+            inside = {name.removeprefix(self.prefix): w for name, w in weights.items() if name.startswith(self.prefix)}
+            weights = NotedWeights(inside, weights.notes)
             if not weights:
                 raise UserError(
                     f"{self.source} holds nothing whose name begins with {self.prefix!r}; give another prefix."

@@ -42,9 +42,11 @@ from soft_vit.models.arguments import (
     split_attn_options,
     stage_attentions,
 )
-from soft_vit.models.checkpoint import fit_state_dict, load_pretrained
+from soft_vit.models.checkpoint import checkpoint_filter_fn, fit_state_dict  # noqa: F401  timm's name for the filter
 from soft_vit.models.stage import PyramidStage, stage_grids
 from soft_vit.ops.choices import check_choice
+from soft_vit.weights.loading import load_into
+from soft_vit.weights.reading import load_weights
 
 GlobalPool = Literal["token", "avg", "attn", ""]
 
@@ -236,8 +238,8 @@ class PyramidViT(nn.Module):
                 module.reset_parameters()
 
     def load_pretrained(self, checkpoint_path: str) -> None:
-        """Load released or converted weights from a file; see `soft_vit.models.checkpoint.load_pretrained`."""
-        load_pretrained(self, checkpoint_path)
+        """Load released or converted weights from a file; see `soft_vit.weights.loading.fit_weights`."""
+        load_into(self, load_weights(checkpoint_path), str(checkpoint_path))
 
     def _load_from_state_dict(self, state_dict: MutableMapping[str, Any], prefix: str, *args: Any) -> None:
         """What torch's load_state_dict calls on this module, wherever in another one it is; see `fit_state_dict`.

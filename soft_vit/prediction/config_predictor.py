@@ -25,9 +25,9 @@ from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.engine.models.finetune import fit_weights
 from soft_vit.engine.models.tested_model import fit_image_size
 from soft_vit.engine.run import StartHook, config_errors
-from soft_vit.models.weight_files import unwrap_state_dict
 from soft_vit.prediction.results import Result, result_of
 from soft_vit.prediction.timm_predictor import readable_names
+from soft_vit.weights.reading import unwrap_state_dict
 
 __all__ = ["ConfigPredictor"]
 

@@ -12,15 +12,14 @@ from timm.data import ImageNetInfo, create_transform, infer_imagenet_subset, res
 from torch import nn
 
 from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
-from soft_vit.engine.checkpoints.trained_config import config_values, mapping, model_options, trained_cfg
+from soft_vit.engine.checkpoints.trained_config import model_options, trained_notes
 from soft_vit.engine.errors import UserError, as_user_error, one_line
 from soft_vit.engine.models.finetune import fit_weights, parameter_names
 from soft_vit.engine.models.tested_model import fit_image_size
 from soft_vit.engine.models.timm_model import create_timm_model
-from soft_vit.models.checkpoint import check_same_attention
 from soft_vit.models.pyramid import PyramidViT
-from soft_vit.models.weight_files import unwrap_state_dict
 from soft_vit.prediction.results import RankedClasses, ranked_classes
+from soft_vit.weights.reading import Notes, unwrap_state_dict
 
 __all__ = ["TimmPredictor", "readable_names"]
 
@@ -29,7 +28,7 @@ class TimmPredictor:
     """A timm model by name, with its own way of resizing, cropping and normalising.
 
     checkpoint: a file of weights; they decide how many classes there are, and what the file says of its images (see
-    `trained_cfg`) and of the model's options comes before what is known of the model. pretrained: its published
+    `trained_notes`) and of the model's options comes before what is known of the model. pretrained: its published
     weights, without a checkpoint; False for random ones. img_size: side of the images, by default the checkpoint's,
     else the model's own. topk: classes of each image. Names of classes are those of the checkpoint, else those
     recorded with the model, else ImageNet's, where their number fits.
@@ -52,8 +51,9 @@ class TimmPredictor:
         self.device = torch.device(device)
         self.notes: list[str] = []
         content = {} if checkpoint is None else load_checkpoint_file(checkpoint)
-        told = {} if checkpoint is None else trained_cfg(content, checkpoint)
-        self.model = _create(name, pretrained and checkpoint is None, content).eval()
+        notes = Notes() if checkpoint is None else trained_notes(content, checkpoint)
+        told = dict(notes.cfg)
+        self.model = _create(name, pretrained and checkpoint is None, notes).eval()
         if img_size is not None:
             told["input_size"] = (3, img_size, img_size)
         if "input_size" in told:
@@ -76,13 +76,11 @@ class TimmPredictor:
         return [ranked_classes(row, self.names, self.topk) for row in scores]
 
 
-def _create(name: str, pretrained: bool, content: dict[str, Any]) -> nn.Module:
-    """The model, with the options that the config in a checkpoint sets for it, such as the inverse."""
+def _create(name: str, pretrained: bool, notes: Notes) -> nn.Module:
+    """The model, with the options that a checkpoint notes for it, such as the inverse."""
     model = create_timm_model(name, pretrained)
-    options = model_options(config_values(mapping(content, "meta").get("cfg")))
-    # These three are fitted to the weights and the images, and nothing is dropped in a prediction.
-    fitted = ("img_size", "num_classes", "in_chans")
-    options = {key: value for key, value in options.items() if key not in fitted and "drop" not in key}
+    # The size is that of the images; no other file may be named.
+    options = model_options({"model": {key: value for key, value in notes.options.items() if key != "img_size"}})
     if not options or not isinstance(model, PyramidViT):
         return model
     try:
@@ -116,8 +114,6 @@ def _load(model: nn.Module, content: dict[str, Any], source: str | Path) -> list
     """Load weights with their own number of classes, in place; returns what had to be changed in them."""
     with as_user_error():
         given = unwrap_state_dict(content, str(source))
-        if isinstance(model, PyramidViT):
-            check_same_attention(content, model)
     heads = parameter_names(model, "classifier", ".weight")
     if heads and heads[0] in given:
         count = given[heads[0]].shape[0]

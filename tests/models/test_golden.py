@@ -9,7 +9,7 @@ import timm
 import torch
 from released import GOLDEN, RELEASED_DEPTHS, released_state_dict
 
-from soft_vit.models.weight_files import rename_released
+from soft_vit.models.checkpoint import rename_released
 
 FILES = sorted(GOLDEN.glob("*.npz"))
 

@@ -9,10 +9,10 @@ from safetensors.torch import load_file
 
 from soft_vit.data import CLASSES
 from soft_vit.engine.errors import UserError
-from soft_vit.models.pretrained import ENTRIES
 from soft_vit.publishing.publish import parse_metric
-from soft_vit.weights import load_index
+from soft_vit.weights import ENTRIES, load_index
 from soft_vit.weights.folders import RESOURCES
+from soft_vit.weights.reading import NOTES_KEY
 
 SECRET = "secret_place"
 
@@ -52,7 +52,7 @@ def test_nothing_says_the_normalisation(averaged, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("meta", [{}, {"cfg": "model = dict(model_name='soft_pico', newton_iters=12)"}])
+@pytest.mark.parametrize("meta", [{}, {NOTES_KEY: {"model": "soft_pico", "options": {"newton_iters": 12}}}])
 def test_config_completes_the_file(meta, averaged, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.save({"state_dict": averaged, "meta": meta}, "bare.pth")
