@@ -31,7 +31,7 @@ LAYER_OF_FILE = {"registry.py": "engine"}
 THIRD_PARTY = {
     "ops": {"torch", "triton"},
     "layers": {"torch", "timm"},
-    "weights": {"torch", "timm", "safetensors", "filelock", "huggingface_hub", "gdown", "yaml"},
+    "weights": {"torch", "timm", "safetensors", "filelock", "gdown", "yaml"},
     "models": {"torch", "timm"},
 }
 

@@ -2,6 +2,7 @@
 
 import math
 import re
+import warnings
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -93,8 +94,10 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: "PyramidViT") -> 
     found = check_same_model(weights, model)
     check_notes(given.notes, found, model)
     # timm passes on the image size that it noted beside a model it saved.
-    noted = given.notes.img_size() or getattr(model, "pretrained_model_args", {}).get("img_size")
-    resample_to_model(weights, model, noted)
+    noted = given.notes.img_size()
+    if noted:
+        check_grids(weights, model, noted)
+    resample_to_model(weights, model, noted or getattr(model, "pretrained_model_args", {}).get("img_size"))
     own = model.state_dict()
     adapted_later = {"head.weight", "head.bias", "stages.0.patch_embed.0.conv.weight"}
     for name, value in weights.items():
@@ -108,22 +111,30 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: "PyramidViT") -> 
     return weights
 
 
-def fit_state_dict(state_dict: Mapping[str, Any], model: "PyramidViT") -> Mapping[str, Any]:
+def fit_state_dict(
+    state_dict: Mapping[str, Any], model: "PyramidViT", options: Mapping[str, Any] | None = None
+) -> Mapping[str, Any]:
     """A state dict for model's `load_state_dict`: released names as ours, weights of another image size resampled.
 
+    options: of the model that the weights are from, if known. A UserWarning says if they are of the other form of
+    `reversible`, which computes something else.
     Returns state_dict itself if neither is needed; torch reports other differences. Raises ValueError for released
     weights of other depths or widths, and for position embeddings of another map that is not square.
     """
+    notes = Notes(options=options or {})
+    if "reversible" in notes.options and notes.options["reversible"] != _is_reversible(model):
+        warnings.warn(_other_form(model), stacklevel=4)
     if "pos_embed1" in state_dict:
         state_dict = {rename_released(name): value for name, value in state_dict.items()}
         check_same_model(state_dict, model)
     for i, stage in enumerate(_stages(model)):
         given: tuple[int, ...] = getattr(state_dict.get(f"stages.{i}.pos_embed"), "shape", ())
-        own = stage.pos_embed.shape
+        own, size = stage.pos_embed.shape, notes.img_size()
+        other_grid = size is not None and stage_grids(size, i + 1)[i] != stage.grid_size
         # Of the same width, a position embedding of another length is that of another map.
-        if len(given) == 3 and given != own and given[2] == own[2]:
+        if len(given) == 3 and (given != own or other_grid) and given[2] == own[2]:
             state_dict = dict(state_dict)
-            resample_to_model(state_dict, model)
+            resample_to_model(state_dict, model, size)
             break
     return state_dict
 
@@ -171,6 +182,23 @@ def check_notes(notes: Notes, found: Recognised, model: "PyramidViT") -> None:
             f"The checkpoint is of {right}, by what is noted in it, and the model {_name(model)}has the attention "
             f"{own!r}; create {right} for it."
         )
+    # Nothing is known of a file that names neither its model nor this option.
+    trained = notes.options.get("reversible", None if notes.model is None else False)
+    if trained is not None and trained != _is_reversible(model):
+        raise ValueError(f"{_other_form(model)}.")
+
+
+def check_grids(state_dict: Mapping[str, Tensor], model: "PyramidViT", img_size: tuple[int, int]) -> None:
+    """ValueError if the position embeddings have other lengths than those of the image size that a file notes."""
+    for i, (height, width) in enumerate(stage_grids(img_size, len(model.stages))):
+        name = f"stages.{i}.pos_embed"
+        count = state_dict[name].shape[1] if name in state_dict else None
+        # One more is a class token.
+        if count is not None and count not in (height * width, height * width + 1):
+            raise ValueError(
+                f"{name} has {count} positions, and the file notes images of {img_size[0]} x {img_size[1]}, whose map "
+                f"has {height * width}; correct the note, or remove it."
+            )
 
 
 def resample_to_model(
@@ -211,6 +239,18 @@ def resample_to_stage(pos_embed: Tensor, stage: PyramidStage, name: str) -> Tens
             f"{stage.grid_size[1]}; create the model with the img_size that the weights were trained with."
         )
     return resample_pos_embed(pos_embed, (side, side), stage.grid_size, prefix)
+
+
+def _is_reversible(model: "PyramidViT") -> bool:
+    return any(stage.reversible for stage in _stages(model))
+
+
+def _other_form(model: "PyramidViT") -> str:
+    own = _is_reversible(model)
+    return (
+        f"The weights were trained with reversible={not own}, and the model {_name(model)}has reversible={own}, which "
+        f"computes something else with the same parameters; create it with reversible={not own}"
+    )
 
 
 def _stages(model: "PyramidViT") -> list[PyramidStage]:

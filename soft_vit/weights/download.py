@@ -5,7 +5,6 @@ Processes that want the same file take turns by the lock `.NAME.lock`: one downl
 
 import http.client
 import os
-import re
 import shutil
 import socket
 import tempfile
@@ -13,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from urllib.error import URLError
+from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 
 import torch
@@ -21,9 +20,9 @@ from filelock import FileLock, Timeout
 
 from soft_vit.weights.files import sha256_of, write_atomically
 from soft_vit.weights.folders import WeightsError
-from soft_vit.weights.index import Entry, is_source
+from soft_vit.weights.index import Entry, address_of, is_source
 
-__all__ = ["download", "recorded_digest"]
+__all__ = ["download"]
 
 # A source that sends nothing for so many seconds counts as out of reach. All sources of a file share them.
 PATIENCE = 15.0
@@ -33,7 +32,7 @@ def download(entry: Entry, folder: Path, check: Callable[[Path], None], *, progr
     """Download an entry's file into a folder and return its path.
 
     check: called with a file whose digest is not recorded; raises ValueError if it is not the entry's. Its digest is
-    then recorded beside it, see `recorded_digest`. Raises WeightsError, whose message is a reason and not a sentence,
+    then recorded beside it, as NAME.sha256. Raises WeightsError, whose message is a reason and not a sentence,
     for anything that keeps the file from coming, and then leaves nothing behind.
     """
     target, waited = folder / entry.file, False
@@ -56,23 +55,6 @@ def download(entry: Entry, folder: Path, check: Callable[[Path], None], *, progr
     finally:
         lock.release()
     return target
-
-
-def recorded_digest(path: Path) -> str | None:
-    """The SHA-256 recorded beside a file, in sha256sum's format, or None if there is no record.
-
-    Raises WeightsError for a record without one.
-    """
-    beside = path.with_name(path.name + ".sha256")
-    if not os.path.lexists(beside):
-        return None
-    try:
-        found = re.match(r"[0-9a-fA-F]{64}\b", beside.read_text(errors="replace"))
-    except OSError:
-        found = None
-    if found is None:
-        raise WeightsError(f"{beside} does not begin with a SHA-256; write that of {path.name} into it, or remove it.")
-    return found[0].lower()
 
 
 def _download_from_any(entry: Entry, target: Path, check: Callable[[Path], None], progress: bool) -> None:
@@ -124,7 +106,7 @@ def _fetch(source: str, path: Path, patience: float, progress: bool) -> None:
         thread.join(0.05)
         if (now := _size_of(path.parent)) != size:
             size, deadline = now, time.monotonic() + patience
-    host = _host_of(source)
+    host = urlsplit(address_of(source, path.name)).hostname or source
     if not errors:
         raise WeightsError(f"{host} does not answer in time")
     if errors[0] is not None:
@@ -136,15 +118,12 @@ def _fetch(source: str, path: Path, patience: float, progress: bool) -> None:
 def _call_library(source: str, path: Path, progress: bool) -> None:
     scheme, _, rest = source.partition(":")
     if scheme == "gdrive":
+        # It knows the page with which Google Drive asks before it serves a large file.
         import gdown
 
         gdown.download(id=rest, output=str(path), quiet=not progress, use_cookies=False)
-    elif scheme == "hf-hub":
-        from huggingface_hub import hf_hub_download
-
-        hf_hub_download(rest, path.name, local_dir=path.parent)
     else:
-        torch.hub.download_url_to_file(source, str(path), progress=progress)
+        torch.hub.download_url_to_file(address_of(source, path.name), str(path), progress=progress)
 
 
 def _size_of(folder: Path) -> int:
@@ -158,21 +137,18 @@ def _size_of(folder: Path) -> int:
     return size
 
 
-def _host_of(source: str) -> str:
-    known = {"gdrive": "drive.google.com", "hf-hub": "huggingface.co"}
-    return known.get(source.partition(":")[0]) or urlsplit(source).hostname or source
-
-
 def _reason(error: BaseException, host: str, folder: Path) -> str:
     """In a few words, why a download failed."""
     if isinstance(error, ModuleNotFoundError):
         return f"{error.name} is not installed; pip install {error.name}"
     if isinstance(error, URLError) and isinstance(error.reason, BaseException):
         error = error.reason
-    number = getattr(error, "errno", None)
-    of_network = isinstance(error, ConnectionError | socket.gaierror | TimeoutError)
-    if isinstance(error, OSError) and number and not of_network:
-        return f"{folder.parent} cannot be written: {error.strerror}"
+    if isinstance(error, OSError) and not isinstance(error, HTTPError):
+        if error.errno is None:
+            # Of gdown's own library, with a message of several lines.
+            return f"{host} cannot be reached"
+        if not isinstance(error, ConnectionError | socket.gaierror | TimeoutError):
+            return f"{folder.parent} cannot be written: {error.strerror}"
     if isinstance(error, http.client.HTTPException):
         return f"{host} breaks off"
     said = (getattr(error, "strerror", None) or str(error) or type(error).__name__).strip().splitlines()[0]

@@ -19,8 +19,11 @@ __all__ = [
 WEIGHTS_VARIABLE = "SOFT_VIT_CHECKPOINTS"
 
 
-class WeightsError(ValueError):
-    """Recorded weights are missing, or are not what is recorded; its message is one sentence for the user."""
+class WeightsError(ValueError, RuntimeError):
+    """Recorded weights are missing, or are not what is recorded; its message is one sentence for the user.
+
+    timm raises RuntimeError for the same.
+    """
 
 
 _PACKAGE = Path(__file__).parents[1]

@@ -16,7 +16,17 @@ from typing import Any
 from soft_vit.weights.files import write_atomically
 from soft_vit.weights.folders import INDEX_FILE
 
-__all__ = ["ENTRIES", "SUFFIXES", "Entry", "Metric", "add_entry", "check_entry", "is_source", "load_index"]
+__all__ = [
+    "ENTRIES",
+    "SUFFIXES",
+    "Entry",
+    "Metric",
+    "add_entry",
+    "address_of",
+    "check_entry",
+    "is_source",
+    "load_index",
+]
 
 VERSION = 1
 
@@ -94,18 +104,20 @@ class Entry:
     def page(self) -> str:
         """The address at which a person downloads the file with a browser."""
         source = self.sources[0]
-        return f"{DRIVE}/file/d/{source[7:]}/view" if source.startswith("gdrive:") else self._address(source)
+        return f"{DRIVE}/file/d/{source[7:]}/view" if source.startswith("gdrive:") else address_of(source, self.file)
 
     def timm_cfg(self) -> dict[str, Any]:
         """What timm's configuration of the model has of this entry."""
-        source = {"url": self._address(self.sources[0])} if self.sources else {"file": self.file}
+        source = {"url": address_of(self.sources[0], self.file)} if self.sources else {"file": self.file}
         return {**self.cfg, "license": self.license, **source}
 
-    def _address(self, source: str) -> str:
-        scheme, _, rest = source.partition(":")
-        if scheme == "gdrive":
-            return f"{DRIVE}/uc?export=download&id={rest}"
-        return f"https://huggingface.co/{rest}/resolve/main/{self.file}" if scheme == "hf-hub" else source
+
+def address_of(source: str, file: str) -> str:
+    """The address at which a source of `Entry` serves a file."""
+    scheme, _, rest = source.partition(":")
+    if scheme == "gdrive":
+        return f"{DRIVE}/uc?export=download&id={rest}"
+    return f"https://huggingface.co/{rest}/resolve/main/{file}" if scheme == "hf-hub" else source
 
 
 def is_source(text: Any) -> bool:

@@ -6,6 +6,8 @@ model's names and shapes, except for the head and the input channels.
 """
 
 import logging
+import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Mapping
@@ -18,7 +20,7 @@ import timm
 from timm.models import PretrainedCfg, adapt_input_conv, build_model_with_cfg, resolve_pretrained_cfg
 from torch import Tensor, nn
 
-from soft_vit.weights.download import download, recorded_digest
+from soft_vit.weights.download import download
 from soft_vit.weights.files import sha256_of
 from soft_vit.weights.folders import RESOURCES, WeightsError, download_folder, lookup_folders, own_folder
 from soft_vit.weights.index import ENTRIES, Entry
@@ -31,6 +33,7 @@ __all__ = [
     "fit_weights",
     "load_into",
     "parameter_names",
+    "recorded_digest",
     "recorded_weights",
     "require_digest",
     "require_recorded_model",
@@ -198,6 +201,23 @@ def require_digest(entry: Entry, path: Path) -> None:
             f"{path} is not the file of {entry.name}, or was changed (its sha256 does not begin with "
             f"{expected[:12]}); remove it, or see what it is with `{check_command(path)}`."
         )
+
+
+def recorded_digest(path: Path) -> str | None:
+    """The SHA-256 recorded beside a file, in sha256sum's format, or None if there is no record.
+
+    Raises WeightsError for a record without one.
+    """
+    beside = path.with_name(path.name + ".sha256")
+    if not os.path.lexists(beside):
+        return None
+    try:
+        found = re.match(r"[0-9a-fA-F]{64}\b", beside.read_text(errors="replace"))
+    except OSError:
+        found = None
+    if found is None:
+        raise WeightsError(f"{beside} does not begin with a SHA-256; write that of {path.name} into it, or remove it.")
+    return found[0].lower()
 
 
 def require_recorded_model(entry: Entry, weights: NotedWeights, source: str) -> None:

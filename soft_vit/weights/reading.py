@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +114,9 @@ def unwrap_state_dict(content: Any, source: str = "the checkpoint") -> NotedWeig
         raise ValueError(
             f"{source} holds no state dict; give a file with parameters by name, as torch.save writes one."
         )
+    # Models of this package put options that change no name or shape beside the version of their state dict.
+    told = getattr(content, "_metadata", {}).get("", {}).get("options", {})
+    notes = replace(notes, options={**told, **notes.options})
     return NotedWeights(
         clean_state_dict({key: value for key, value in content.items() if isinstance(value, Tensor)}), notes
     )
@@ -122,8 +125,8 @@ def unwrap_state_dict(content: Any, source: str = "the checkpoint") -> NotedWeig
 def notes_of(content: Any) -> Notes:
     """The notes in a loaded checkpoint; values of a wrong type or range are left out.
 
-    Besides the notes of this package, timm's training script, and the released code with it, notes the model as `arch`,
-    other programs among their options (`args`), and MMEngine the names of the classes.
+    Besides the notes of this package, the training scripts of timm and of the released code note the model as `arch` or
+    among their options (`args`), and MMEngine notes the names of the classes.
     """
     if not isinstance(content, Mapping):
         return Notes()
@@ -139,10 +142,15 @@ def notes_of(content: Any) -> Notes:
             _checked_cfg(cfg) if isinstance(cfg, Mapping) else {},
             {k: v for k, v in training.items() if isinstance(v, str)} if isinstance(training, Mapping) else {},
         )
-    arch = content.get("arch", getattr(content.get("args"), "model", None))
+    args = content.get("args")
+    arch, options = content.get("arch", getattr(args, "model", None)), getattr(args, "model_kwargs", None)
     described = meta.get("dataset_meta")
     classes = described.get("classes") if isinstance(described, Mapping) else None
-    return Notes(arch if isinstance(arch, str) else None, cfg=_checked_cfg({"label_names": classes}))
+    return Notes(
+        arch if isinstance(arch, str) else None,
+        {k: v for k, v in options.items() if _is_plain(v)} if isinstance(options, Mapping) else {},
+        _checked_cfg({"label_names": classes}),
+    )
 
 
 def require_finite(state_dict: Mapping[str, Tensor], source: str) -> None:

@@ -270,7 +270,8 @@ def test_positions_of_another_kind(trained, created, message):
     pool = dict(img_size=64, global_pool="avg")
     weights = timm.create_model("soft_pico", **{**pool, **trained}).state_dict()
     with pytest.raises(ValueError, match=message):
-        checkpoint_filter_fn(weights, timm.create_model("soft_pico", **{**pool, **created}))
+        # Without the options that a state dict carries.
+        checkpoint_filter_fn(dict(weights), timm.create_model("soft_pico", **{**pool, **created}))
 
 
 def test_a_refused_file_leaves_the_model_as_it_was(pico_weights, tmp_path):
@@ -332,7 +333,7 @@ class TestLoadStateDict:
     def test_of_an_oblong_map_inside_of_another_module(self):
         trained = torch.nn.Sequential(timm.create_model("soft_pico", img_size=(64, 96), device="meta"))
         with pytest.raises(ValueError, match="384 positions, which is not a square grid"):
-            torch.nn.Sequential(timm.create_model("soft_pico", img_size=64)).load_state_dict(trained.state_dict())
+            torch.nn.Sequential(timm.create_model("soft_pico", img_size=64)).load_state_dict(dict(trained.state_dict()))
 
     @pytest.mark.parametrize(
         ("weights", "error", "message"),
@@ -417,3 +418,60 @@ class TestRecognition:
             load(tmp_path / "file.pth", device="meta")
         with pytest.raises(ValueError, match=message):
             timm.create_model("soft_tiny", device="meta").load_pretrained(tmp_path / "file.pth")
+
+
+class TestReversible:
+    """The same parameters, and another function."""
+
+    MESSAGE = r"trained with reversible=(True|False), and the model .*reversible=(True|False)"
+
+    def test_recorded_weights_are_refused(self):
+        with pytest.raises(ValueError, match=self.MESSAGE):
+            timm.create_model("soft_pico", pretrained=True, reversible=True)
+
+    @pytest.mark.parametrize("trained", [True, False])
+    def test_own_files(self, trained, tmp_path):
+        kwargs = dict(num_classes=5, img_size=64)
+        model = timm.create_model("soft_pico", reversible=trained, **kwargs)
+        torch.save(model.state_dict(), tmp_path / "file.pth")
+        load(tmp_path / "file.pth", "soft_pico", reversible=trained, **kwargs)
+        with pytest.raises(ValueError, match=self.MESSAGE):
+            load(tmp_path / "file.pth", "soft_pico", reversible=not trained, **kwargs)
+        other = torch.nn.Sequential(timm.create_model("soft_pico", reversible=not trained, **kwargs))
+        with pytest.warns(UserWarning, match=self.MESSAGE):
+            other.load_state_dict(torch.nn.Sequential(model).state_dict())
+
+    @pytest.mark.parametrize(
+        "content",
+        [
+            {"arch": "soft_pico"},
+            {"args": Namespace(model="soft_pico", model_kwargs={"reversible": False})},
+            {"meta": {NOTES_KEY: {"model": "soft_pico"}}},
+        ],
+        ids=["arch", "options of a training script", "notes"],
+    )
+    def test_notes_of_a_file(self, content, pico_weights):
+        model = timm.create_model("soft_pico", num_classes=11, img_size=64, reversible=True)
+        with pytest.raises(ValueError, match=self.MESSAGE):
+            load_into(model, {"state_dict": dict(pico_weights), **content})
+        load_into(model, dict(pico_weights))
+
+
+class TestGrids:
+    """A map of 8 x 32 has as many positions as one of 16 x 16."""
+
+    def test_a_state_dict_knows_its_grid(self, tmp_path):
+        trained = timm.create_model("soft_pico", num_classes=3, img_size=(32, 128))
+        torch.save(trained.state_dict(), tmp_path / "file.pth")
+        trained.set_input_size((64, 64))
+        expected = trained.state_dict()
+        given = torch.load(tmp_path / "file.pth", weights_only=True)
+        loaded = timm.create_model("soft_pico", num_classes=3, img_size=64)
+        loaded.load_state_dict(given)
+        for model in (loaded, load(tmp_path / "file.pth", "soft_pico", num_classes=3, img_size=64)):
+            assert all(torch.equal(value, expected[name]) for name, value in model.state_dict().items())
+
+    def test_a_note_that_is_wrong(self, pico_weights):
+        content = {"state_dict": dict(pico_weights), "meta": {NOTES_KEY: {"options": {"img_size": [32, 64]}}}}
+        with pytest.raises(ValueError, match=r"has 256 positions, and the file notes images of 32 x 64.* 128"):
+            load_into(timm.create_model("soft_pico", img_size=64), content)

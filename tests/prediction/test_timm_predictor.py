@@ -11,11 +11,13 @@ from PIL import Image
 from timm.data import create_transform
 
 from soft_vit.data import CLASSES, draw_shape
+from soft_vit.engine.checkpoints.trained_config import cfg_of_config
 from soft_vit.engine.config import load_config
 from soft_vit.engine.errors import UserError
 from soft_vit.prediction import TimmPredictor
 from soft_vit.prediction.timm_predictor import readable_names
 from soft_vit.weights.folders import RESOURCES
+from soft_vit.weights.reading import NOTES_KEY, Notes
 
 DEMO = Path(__file__).parents[2] / "configs" / "demo" / "soft_pico_shapes.py"
 
@@ -74,6 +76,11 @@ CROSS = Image.fromarray(draw_shape(seed=1, index=5).image)
 SHAPES = RESOURCES / "checkpoints" / "soft_pico.shapes.safetensors"
 
 
+def noted(**cfg) -> dict:
+    """The meta of a checkpoint of soft_pico that says this of its images."""
+    return {NOTES_KEY: Notes("soft_pico", {"img_size": list(cfg["input_size"][1:])}, cfg).to_dict()}
+
+
 @pytest.mark.parametrize("source", ["recorded file", "checkpoint of a training"])
 def test_checkpoint_says_how_its_images_were(source, tmp_path):
     expected = TimmPredictor("soft_pico.shapes")
@@ -81,7 +88,7 @@ def test_checkpoint_says_how_its_images_were(source, tmp_path):
     if source == "recorded file":
         shutil.copy(SHAPES, path)
     else:
-        meta = {"cfg": load_config(DEMO).pretty_text, "dataset_meta": {"classes": CLASSES}}
+        meta = noted(**cfg_of_config(load_config(DEMO)), label_names=CLASSES)
         torch.save({"state_dict": expected.model.state_dict(), "meta": meta}, path)
     predictor = TimmPredictor("soft_pico", checkpoint=path)
     assert predictor.notes == []
@@ -93,7 +100,7 @@ def test_checkpoint_says_how_its_images_were(source, tmp_path):
 
 
 def test_sides_of_a_checkpoints_images(tmp_path):
-    meta = {"cfg": "model = dict(img_size=[64, 96])\ndata_preprocessor = dict(mean=[0, 0, 0], std=[255, 255, 255])"}
+    meta = noted(input_size=(3, 64, 96), mean=(0, 0, 0), std=(1, 1, 1))
     weights = timm.create_model("soft_pico", num_classes=3, img_size=(64, 96)).state_dict()
     torch.save({"state_dict": weights, "meta": meta}, tmp_path / "a.pth")
     # Its grid is not square, so that it fits no other size.
@@ -103,16 +110,16 @@ def test_sides_of_a_checkpoints_images(tmp_path):
     assert predictor.transform(Image.new("RGB", (90, 80), "white")).unique().tolist() == [1.0]
 
 
-def training_checkpoint(path: Path, model: str) -> Path:
-    """A checkpoint whose config names a model with options."""
+def training_checkpoint(path: Path, **notes) -> Path:
+    """A checkpoint that notes a model with options."""
     torch.manual_seed(0)
     weights = timm.create_model("soft_pico", num_classes=10, img_size=64).state_dict()
-    torch.save({"state_dict": weights, "meta": {"cfg": f"model = dict({model})"}}, path)
+    torch.save({"state_dict": weights, "meta": {NOTES_KEY: {"model": "soft_pico", **notes}}}, path)
     return path
 
 
 def test_options_are_those_of_the_training(tmp_path):
-    path = training_checkpoint(tmp_path / "a.pth", "img_size=64, newton_iters=1")
+    path = training_checkpoint(tmp_path / "a.pth", cfg={"input_size": (3, 64, 64)}, options={"newton_iters": 1})
     images = torch.randn(2, 3, 64, 64)
     model = TimmPredictor("soft_pico", checkpoint=path).model
     with torch.no_grad():
@@ -127,19 +134,19 @@ def test_options_are_those_of_the_training(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "model", "message"),
+    ("name", "notes", "message"),
     [
-        ("soft_norm_pico", "model_name='soft_pico'", "create soft_pico for it"),
-        ("soft_pico", "model_name='soft_norm_pico'", "create soft_norm_pico for it"),
-        ("soft_pico", "inverse='magic'", "cannot be made as the checkpoint says"),
-        ("soft_pico", "depths=3", "cannot be made as the checkpoint says"),
-        ("soft_pico", "img_size=7", "images of 7 x 7"),
-        ("soft_pico", "img_size=[64, 7]", "images of 64 x 7"),
+        ("soft_norm_pico", {}, "create soft_pico for it"),
+        ("soft_pico", {"model": "soft_norm_pico"}, "create soft_norm_pico for it"),
+        ("soft_pico", {"options": {"inverse": "magic"}}, "cannot be made as the checkpoint says"),
+        ("soft_pico", {"options": {"depths": 3}}, "cannot be made as the checkpoint says"),
+        ("soft_pico", {"cfg": {"input_size": (3, 7, 7)}}, "images of 7 x 7"),
+        ("soft_pico", {"cfg": {"input_size": (3, 64, 7)}}, "images of 64 x 7"),
     ],
 )
-def test_checkpoint_of_another_model_is_refused(name, model, message, tmp_path):
+def test_checkpoint_of_another_model_is_refused(name, notes, message, tmp_path):
     with pytest.raises(UserError, match=message) as caught:
-        TimmPredictor(name, checkpoint=training_checkpoint(tmp_path / "a.pth", model))
+        TimmPredictor(name, checkpoint=training_checkpoint(tmp_path / "a.pth", **notes))
     assert "\n" not in str(caught.value)
 
 

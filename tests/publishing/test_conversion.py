@@ -100,6 +100,16 @@ def test_mmengine_layout_keeps_what_is_said_of_the_images(source, checkpoint, tm
     assert (after.attention, after.model) == ("soft", "soft_pico")
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_options_are_kept_or_named(layout, checkpoint, tmp_path):
+    target = tmp_path / f"out{SUFFIX[layout]}"
+    sentences = convert(checkpoint, target, layout)
+    kept = read_trained_file(target).notes.options.get("newton_iters") == 12
+    named = any("no place for the options" in sentence and "newton_iters=12" in sentence for sentence in sentences)
+    assert kept == (layout in ("mmengine", "safetensors"))
+    assert named != kept
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -8,13 +8,14 @@ import sys
 import time
 from types import SimpleNamespace
 
-import huggingface_hub
 import pytest
+import torch
 from file_server import file_server
 
 from soft_vit.weights import Entry, WeightsError
 from soft_vit.weights import download as download_module
-from soft_vit.weights.download import download, recorded_digest
+from soft_vit.weights.download import download
+from soft_vit.weights.loading import recorded_digest
 
 BODY = bytes(range(256)) * 400
 DIGEST = hashlib.sha256(BODY).hexdigest()
@@ -99,7 +100,7 @@ def test_offline(kind, tmp_path, monkeypatch):
 
 
 class TestLibraries:
-    """gdown and huggingface_hub, which need the network: what they are asked for."""
+    """What the libraries that need the network are asked for."""
 
     def test_google_drive(self, tmp_path, monkeypatch):
         def save(*, id, output, quiet, use_cookies):
@@ -115,10 +116,11 @@ class TestLibraries:
             download(entry("gdrive:abcdefghij"), tmp_path, right)
 
     def test_hugging_face(self, tmp_path, monkeypatch):
-        def save(repo_id, filename, *, local_dir):
-            (local_dir / filename).write_bytes(BODY if repo_id == "owner/name" else b"")
+        def save(url, target, *, progress):
+            with open(target, "wb") as file:
+                file.write(BODY if url == "https://huggingface.co/owner/name/resolve/main/weights.pth" else b"")
 
-        monkeypatch.setattr(huggingface_hub, "hf_hub_download", save)
+        monkeypatch.setattr(torch.hub, "download_url_to_file", save)
         assert download(entry("hf-hub:owner/name"), tmp_path, right).read_bytes() == BODY
 
     def test_a_source_that_is_none(self, tmp_path):

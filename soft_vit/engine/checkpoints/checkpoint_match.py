@@ -3,10 +3,10 @@
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
-from soft_vit.engine.errors import UserError
+from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.engine.models.unwrapping import unwrapped
 from soft_vit.registry import HOOKS, register
-from soft_vit.weights.loading import describe_mismatch
+from soft_vit.weights.loading import describe_mismatch, fit_weights
 
 __all__ = ["CheckpointMatchHook", "describe_mismatch"]
 
@@ -34,3 +34,8 @@ class CheckpointMatchHook(Hook):
             raise UserError(
                 f"The checkpoint belongs to another model: {mismatch}; use the config that it was trained with."
             )
+        network = getattr(model, "model", None)
+        if self.exact and hasattr(network, "pretrained_cfg"):
+            # Of models whose parameters are alike, only the notes of a checkpoint tell.
+            with as_user_error():
+                fit_weights(checkpoint, network)

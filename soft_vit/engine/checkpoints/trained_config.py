@@ -9,6 +9,7 @@ from typing import Any
 import timm
 import torch
 from mmengine.config import Config
+from mmengine.logging import print_log
 from mmengine.runner import Runner
 from torch import nn
 
@@ -46,8 +47,14 @@ def trained_notes(content: Mapping[str, Any], path: str | Path) -> Notes:
 
 
 def trained_cfg(content: Mapping[str, Any], path: str | Path) -> dict[str, Any]:
-    """What `trained_notes` says of timm's configuration; mean, std: of RGB values in [0, 1]."""
-    return dict(trained_notes(content, path).cfg)
+    """What `trained_notes` says of timm's configuration, in a log line if it says nothing of the images.
+
+    mean, std: of RGB values in [0, 1].
+    """
+    cfg = dict(trained_notes(content, path).cfg)
+    if "mean" not in cfg:
+        print_log(f"Nothing in {path} says how its images were prepared; the model's defaults are used.", "current")
+    return cfg
 
 
 def notes_of_run(runner: Runner) -> Notes | None:
