@@ -1,4 +1,4 @@
-"""Say what files of weights are, and what is recorded of them.
+"""Say what files of weights hold, and whether they are the recorded ones; nothing in a file is executed.
 
 python tools/check_checkpoint.py checkpoints/SOFT_Tiny.pth
 """
@@ -7,14 +7,16 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from soft_vit.cli import command_line
+from soft_vit.models.check import describe_file
 
+
+@command_line
 def main(argv: Sequence[str] | None = None) -> None:
-    from soft_vit.models.check import describe_file
-
     parser = argparse.ArgumentParser(
-        description="Say what files of weights are, without running anything in them; exit code 1 if one is refused."
+        description="Say what files of weights hold. The exit code is 1 if a file is refused."
     )
-    parser.add_argument("files", nargs="+", metavar="FILE", help="a checkpoint of torch or safetensors")
+    parser.add_argument("files", nargs="+", metavar="FILE", help="a checkpoint of PyTorch or safetensors")
     refused = False
     for file in parser.parse_args(argv).files:
         try:

@@ -1,4 +1,4 @@
-"""Data sets, generated or read from files. Nothing here imports mmengine: soft_vit.engine and .dense register them."""
+"""Data sets, generated or read from files, without MMEngine: soft_vit.engine and soft_vit.dense register them."""
 
 from soft_vit.data.shapes import CLASSES, SPLITS, ShapeImages, ShapeSample, draw_shape, normalised_batch
 

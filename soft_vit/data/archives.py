@@ -1,4 +1,4 @@
-"""Where the files of a data set lie: in a folder, a TAR or a ZIP. Nothing is ever unpacked."""
+"""The files of a data set, in a folder, a TAR or a ZIP; archives are read without unpacking."""
 
 import json
 import os
@@ -11,12 +11,12 @@ from typing import NamedTuple, Protocol
 
 __all__ = ["Entry", "FolderStorage", "Storage", "TarStorage", "ZipStorage", "open_storage", "require_storage"]
 
-# No photograph is larger; what claims to be would fill the memory before any decoder could refuse it.
+# More than any photograph; a larger file would fill the memory before a decoder could refuse it.
 MAX_FILE_BYTES = 256 * 2**20
 
 
 class Entry(NamedTuple):
-    """A file: its path with forward slashes, and where its bytes lie in an archive that can be read at any place."""
+    """A file: its path with forward slashes, and in a TAR the place of its bytes."""
 
     name: str
     offset: int = 0
@@ -24,7 +24,7 @@ class Entry(NamedTuple):
 
 
 class Storage(Protocol):
-    """Files by name. Reading is safe in several processes, forked or spawned."""
+    """Files by name, safe to read in forked and spawned processes."""
 
     path: Path
 
@@ -32,10 +32,10 @@ class Storage(Protocol):
         """Every regular file, sorted by name."""
 
     def folders(self) -> set[str]:
-        """Paths of the folders, those without files included where the storage knows of them."""
+        """Paths of the folders, including empty ones that the storage lists."""
 
     def read(self, entry: Entry) -> bytes:
-        """The bytes of a file. Raises OSError or ValueError for one that cannot be read or is too large."""
+        """The bytes of a file. Raises OSError or ValueError for an unreadable or too large file."""
 
 
 def _check_size(name: str, size: int) -> None:
@@ -44,7 +44,7 @@ def _check_size(name: str, size: int) -> None:
 
 
 class FolderStorage:
-    """Files of a folder and of those below it; links are followed."""
+    """Files of a folder at any depth; links are followed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -63,7 +63,7 @@ class FolderStorage:
 
     def read(self, entry: Entry) -> bytes:
         path = self.path / entry.name
-        # A pipe or a device would block for ever.
+        # A pipe would block.
         if not path.is_file():
             raise OSError(f"{path} is not a regular file")
         _check_size(entry.name, path.stat().st_size)
@@ -71,10 +71,10 @@ class FolderStorage:
 
 
 class TarStorage:
-    """Files of an uncompressed TAR, read where they lie.
+    """Files of an uncompressed TAR.
 
-    Finding them takes a pass over the headers, whose result is kept beside the archive in `<name>.index.json` where it
-    can be written. Raises ValueError for an archive that is compressed or damaged.
+    Listing them takes a pass over the archive; the list is kept beside it in `<name>.index.json` where that can be
+    written. Raises ValueError for a compressed or damaged archive.
     """
 
     def __init__(self, path: Path) -> None:
@@ -94,9 +94,12 @@ class TarStorage:
             with tarfile.open(self.path, "r:") as archive:
                 members = [(m.name, m.offset_data, m.size, m.isdir(), m.isreg()) for m in archive]
         except tarfile.TarError as error:
-            raise ValueError(f"{self.path} is no plain TAR ({error}); pack the images without compression.") from error
+            raise ValueError(
+                f"{self.path} is not an uncompressed TAR ({error}); pack the images without compression."
+            ) from error
         entries = sorted(Entry(_plain(name), offset, size) for name, offset, size, _, file in members if file)
-        folders = {_plain(name) for name, _, _, folder, _ in members if folder}
+        # `tar -C train -cf train.tar .` lists the top folder as well.
+        folders = {_plain(name) for name, _, _, folder, _ in members if folder} - {"."}
         temporary = kept.with_name(f"{kept.name}.{os.getpid()}.tmp")
         with suppress(OSError):
             temporary.write_text(json.dumps({"archive": stamp, "files": entries, "folders": sorted(folders)}))
@@ -113,14 +116,14 @@ class TarStorage:
         _check_size(entry.name, entry.size)
         if self._descriptor is None:
             self._descriptor = os.open(self.path, os.O_RDONLY)
-        # pread leaves the position in the file alone, which forked processes share.
+        # Forked processes share the position in the file, which pread does not use.
         data = os.pread(self._descriptor, entry.size, entry.offset)
         if len(data) < entry.size:
             raise OSError(f"{self.path} ends within {entry.name}")
         return data
 
     def __getstate__(self) -> dict:
-        # The files' places travel with the samples.
+        # The samples carry their places.
         return {**self.__dict__, "_descriptor": None, "_entries": [], "_folders": set()}
 
     def __del__(self) -> None:
@@ -129,7 +132,7 @@ class TarStorage:
 
 
 class ZipStorage:
-    """Files of a ZIP, opened anew in every process. Raises ValueError for an archive that is damaged."""
+    """Files of a ZIP, which every process opens by itself. Raises ValueError for a damaged archive."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -137,19 +140,23 @@ class ZipStorage:
         try:
             self._archive()
         except zipfile.BadZipFile as error:
-            raise ValueError(f"{path} is no ZIP that can be read ({error}); pack it again.") from error
+            raise ValueError(f"{path} is not a readable ZIP ({error}); pack it again.") from error
 
     def _archive(self) -> zipfile.ZipFile:
-        # A forked process would share the position in the file with its parent.
+        # Forked processes would share the position in the file.
         if self._open is None or self._open[0] != os.getpid():
             self._open = os.getpid(), zipfile.ZipFile(self.path)
         return self._open[1]
 
     def entries(self) -> list[Entry]:
-        return sorted(Entry(info.filename) for info in self._archive().infolist() if not info.is_dir())
+        return sorted(Entry(info.filename) for info in self._members() if not info.is_dir())
 
     def folders(self) -> set[str]:
-        return {_plain(info.filename) for info in self._archive().infolist() if info.is_dir()}
+        return {_plain(info.filename) for info in self._members() if info.is_dir()}
+
+    def _members(self) -> list[zipfile.ZipInfo]:
+        # macOS adds a folder of file attributes.
+        return [info for info in self._archive().infolist() if not info.filename.startswith("__MACOSX/")]
 
     def read(self, entry: Entry) -> bytes:
         archive = self._archive()
@@ -157,7 +164,7 @@ class ZipStorage:
         try:
             return archive.read(entry.name)
         except (zipfile.BadZipFile, RuntimeError, NotImplementedError) as error:
-            # Damaged, encrypted, or packed in a way that Python does not know.
+            # Damaged, encrypted, or compressed in a way unknown to Python.
             raise OSError(f"{entry.name} cannot be read from {self.path}: {error}") from error
 
     def __getstate__(self) -> dict:
@@ -165,12 +172,12 @@ class ZipStorage:
 
 
 def _plain(name: str) -> str:
-    """A member's path without `./` in front or a slash behind."""
+    """A member's path without a leading `./` or a trailing slash."""
     return PurePosixPath(name).as_posix()
 
 
 def require_storage(root: Path, name: str) -> Storage:
-    """The storage of a name in a folder, see `open_storage`; FileNotFoundError if there is none."""
+    """The storage of a name in a folder, see `open_storage`. Raises FileNotFoundError if there is none."""
     storage = open_storage(root / name)
     if storage is None:
         raise FileNotFoundError(

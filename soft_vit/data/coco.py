@@ -1,4 +1,4 @@
-"""Annotations in COCO's format (cocodataset.org/#format-data): read once, checked entry by entry, kept small."""
+"""Annotations in COCO's format (cocodataset.org/#format-data), checked entry by entry."""
 
 import json
 import math
@@ -14,29 +14,29 @@ from soft_vit.data.coco_masks import check_segmentation
 
 __all__ = ["CocoAnnotations", "CocoImage", "CocoProblems", "read_coco"]
 
-# What can be wrong with one entry, and what becomes of it.
+# Problems of single entries, and their treatment.
 KINDS = {
     "image_broken": "Images without a usable id, file_name, width or height are left out",
-    "image_repeated": "Images with the id of an earlier one are left out",
+    "image_repeated": "Images with an id that occurred before are left out",
     "image_missing": "Images without a file are not trained on",
     "object_broken": "Annotations without a usable id, image_id, category_id or bbox are left out",
-    "object_repeated": "Annotations with the id of an earlier one are left out",
-    "image_unknown": "Annotations of an image that is not listed are left out",
-    "category_unknown": "Annotations of a category that is not listed are left out",
+    "object_repeated": "Annotations with an id that occurred before are left out",
+    "image_unknown": "Annotations of an unlisted image are left out",
+    "category_unknown": "Annotations of an unlisted category are left out",
     "box_empty": "Annotations with a box without area are not trained on",
-    "box_outside": "Annotations with a box outside of their image are not trained on",
-    "box_clipped": "Annotations with a box that reaches out of their image are clipped for training",
-    "polygon_empty": "Annotations without a mask, or with polygons of less than three points alone, are left out",
+    "box_outside": "Annotations with a box outside the image are not trained on",
+    "box_clipped": "Boxes that reach beyond the image are clipped for training",
+    "polygon_empty": "Annotations without a mask, or only with polygons of fewer than three points, are left out",
     "mask_broken": "Annotations with a mask that cannot be decoded are left out",
 }
 _EXAMPLES = 5
-# Rounded coordinates stick out by less.
+# Pixels by which rounded coordinates may lie outside.
 _TOLERANCE = 0.5
 
 
 @dataclass
 class CocoProblems:
-    """What was wrong with single entries: for each kind, how many and the first of them."""
+    """Problems of single entries: for each kind the count and the first examples."""
 
     counts: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     examples: dict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
@@ -48,7 +48,7 @@ class CocoProblems:
             self.examples[kind].append(name)
 
     def sentences(self) -> list[str]:
-        """One for each kind that occurred, with the ids or names of the first ones."""
+        """A sentence for each kind that occurred, with the ids or names of the first examples."""
         return [f"{text}: {self._count(kind)}." for kind, text in KINDS.items() if self.counts.get(kind)]
 
     def _count(self, kind: str) -> str:
@@ -61,9 +61,9 @@ class CocoProblems:
 class CocoImage:
     """An image with its n objects, in pixels.
 
-    boxes: float32 [n, 4], (x0, y0, x1, y1) inside the image. labels: int64 [n], indices of classes from 0. trainable:
-    bool [n], whether there is a box to train on; regions of a crowd are not. objects: the n entries of the file, from
-    which an evaluation starts. has_file: whether the image file was found.
+    boxes: float32 `[n, 4]` as (x0, y0, x1, y1) inside the image. labels: int64 `[n]`, class indices from 0. trainable:
+    bool `[n]`, False for crowds and for boxes without area. objects: the n entries of the file, for evaluation.
+    has_file: whether the image file was found.
     """
 
     id: int
@@ -72,7 +72,7 @@ class CocoImage:
     height: int
     has_file: bool
     objects: list[dict[str, Any]] = field(default_factory=list)
-    # Set when all objects have been read.
+    # Set once all objects are read.
     boxes: np.ndarray = field(init=False)
     labels: np.ndarray = field(init=False)
     trainable: np.ndarray = field(init=False)
@@ -80,7 +80,7 @@ class CocoImage:
 
 @dataclass
 class CocoAnnotations:
-    """What a file says: names of the classes in the order of their category ids, the images, and what was wrong."""
+    """The content of a file: class names in the order of their category ids, images, and problems of entries."""
 
     path: Path
     classes: list[str]
@@ -98,11 +98,11 @@ def read_coco(
 ) -> CocoAnnotations:
     """Read an annotation file of COCO's format.
 
-    files: names of the image files, relative to their folder; None does not look for them. classes: names of those to
-    keep, in order; by default all, by category id. masks: keep and check segmentations; without it they are dropped.
+    files: names of the image files, relative to their folder; None skips looking for them. classes: names of the
+    classes to keep, in order; by default all, by category id. masks: keep and check segmentations.
 
-    A single bad entry is left out and counted. Raises FileNotFoundError when there is no such file, and ValueError when
-    it is no JSON, lacks a part, repeats a category, names a file outside of the folder, or when no image is left.
+    A bad entry is left out and counted. Raises FileNotFoundError for a missing file, and ValueError if it is not JSON,
+    lacks a part, repeats a category, names a file outside of the folder, or has no usable image.
     """
     path = Path(path)
     content = _load(path)
@@ -131,7 +131,7 @@ def _load(path: Path) -> dict[str, list]:
     try:
         content = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is no JSON ({error}); write or download it again.") from error
+        raise ValueError(f"{path} is not JSON ({error}); write or download it again.") from error
     for key in ("images", "annotations", "categories"):
         if not isinstance(content, dict) or not isinstance(content.get(key), list):
             raise ValueError(f"{path} has no list {key!r}; give a file in COCO's format for detection.")
@@ -149,29 +149,29 @@ def _categories(entries: list, path: Path) -> dict[int, str]:
         if not isinstance(entry, dict) or not _is_id(entry.get("id")) or not isinstance(entry.get("name"), str):
             raise ValueError(f"{path} has a category without a number id and a name: {entry!r}; correct the file.")
         if entry["id"] in names:
-            raise ValueError(f"{path} gives the category id {entry['id']} twice; correct the file.")
+            raise ValueError(f"{path} has the category id {entry['id']} twice; correct the file.")
         names[entry["id"]] = entry["name"]
     if not names:
-        raise ValueError(f"{path} lists no categories; give a file that names what its annotations show.")
+        raise ValueError(f"{path} lists no categories; give a file that names its classes.")
     return dict(sorted(names.items()))
 
 
 def _chosen(classes: Sequence[str], categories: dict[int, str], path: Path) -> list[int]:
-    """The category id of each class. Raises ValueError for a name that is not there, or that stands for two."""
+    """The category id of each class. Raises ValueError for an unknown or ambiguous name."""
     given = list(categories.values())
     for name in classes:
         if name not in given:
             raise ValueError(f"{path} has no category {name!r}; choose classes among {', '.join(sorted(given))}.")
         if given.count(name) > 1 or list(classes).count(name) > 1:
             raise ValueError(
-                f"{name!r} stands twice among the classes or the categories of {path}; give each a name of its own."
+                f"{name!r} occurs twice in the classes or in the categories of {path}; give each its own name."
             )
     id_of = {name: number for number, name in categories.items()}
     return [id_of[name] for name in classes]
 
 
 def _plain_name(name: str, path: Path) -> str:
-    """A file's path below its folder. Raises ValueError for one that leaves the folder."""
+    """A file's path below its folder. Raises ValueError for a path that leaves the folder."""
     windows = PureWindowsPath(name)
     if windows.drive or windows.root or ".." in windows.parts or "\0" in name:
         raise ValueError(f"{path} names the file {name!r}, outside of the folder of the images; correct the file.")
@@ -200,7 +200,7 @@ def _images(entries: list, files: Collection[str] | None, problems: CocoProblems
 
 
 class _ObjectReader:
-    """Sorts annotations to their images."""
+    """Adds annotations to their images."""
 
     def __init__(
         self,
@@ -234,7 +234,7 @@ class _ObjectReader:
             return
         category = entry["category_id"]
         if category not in self.label_of:
-            # A category of the file that was not chosen is no problem.
+            # A category that is listed and not chosen is no problem.
             if category not in self.known:
                 self.problems.add("category_unknown", number)
             return
@@ -251,13 +251,13 @@ class _ObjectReader:
         image.objects.append(kept)
 
     def _clip(self, box: Sequence[float], image: CocoImage, number: int) -> tuple[float, ...] | None:
-        """The corners of a box (x, y, width, height), inside the image; None when nothing is left."""
+        """The corners of a box (x, y, width, height) inside the image; None if nothing is left."""
         x, y, width, height = box
         if width <= 0 or height <= 0:
             self.problems.add("box_empty", number)
             return None
         corners = (max(x, 0.0), max(y, 0.0), min(x + width, image.width), min(y + height, image.height))
-        # In float32, where two close coordinates may become one.
+        # Close coordinates may coincide in float32.
         x0, y0, x1, y1 = np.asarray(corners, np.float32).tolist()
         if x1 <= x0 or y1 <= y0:
             self.problems.add("box_outside", number)

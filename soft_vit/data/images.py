@@ -1,4 +1,4 @@
-"""Labelled images on disk: a tree with a folder for each class, or a flat folder with a list of labels."""
+"""Labelled images on disk: a folder for each class, or one folder with a list of labels."""
 
 import io
 from collections.abc import Sequence
@@ -8,27 +8,26 @@ from pathlib import Path, PurePath
 from PIL import Image, UnidentifiedImageError
 
 from soft_vit.data.archives import Entry, FolderStorage, Storage, open_storage, require_storage
-from soft_vit.data.lists import read_lines
 
-__all__ = ["BadImage", "LabelledImages", "decode_image", "find_images", "is_image", "read_image"]
+__all__ = ["BadImage", "LabelledImages", "decode_image", "find_images", "is_image", "read_image", "read_lines"]
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".apng"}
 
 
 class BadImage(ValueError):
-    """A file that is no image, or only a part of one."""
+    """A file that is not an image, or is damaged."""
 
 
 @dataclass
 class LabelledImages:
-    """Images and what they show: `samples` are files with the index of their class in `classes`."""
+    """Images with labels: `samples` are files with the index of their class in `classes`."""
 
     storage: Storage
     classes: list[str]
     samples: list[tuple[Entry, int]]
 
     def load(self, entry: Entry) -> Image.Image:
-        """The decoded image of a file, in RGB. Raises BadImage when it cannot be read or decoded."""
+        """The image in a file, in RGB. Raises BadImage if it cannot be read or decoded."""
         try:
             data = self.storage.read(entry)
         except (OSError, ValueError) as error:
@@ -42,27 +41,31 @@ class LabelledImages:
 def decode_image(data: bytes) -> Image.Image:
     """The first frame of an encoded image, in RGB. Raises BadImage.
 
-    Transparency is dropped, CMYK and palettes are converted, 16 bits become the upper 8. The orientation that a camera
-    noted is left alone, as torchvision and timm leave it. An image of more than 179 million pixels is refused by its
-    header: Pillow's limit against decompression bombs.
+    Transparency is dropped, CMYK and palettes are converted, 16 bits become the upper 8, and floats are refused. The
+    EXIF orientation is ignored, as by torchvision and timm. Pillow refuses more than 179 million pixels, against
+    decompression bombs.
     """
     try:
         image = Image.open(io.BytesIO(data))
+        if image.mode == "F":
+            raise BadImage("its pixels are floating-point numbers of unknown range; save it with 8 or 16 bits")
         if image.mode in ("I;16", "I;16B", "I;16L", "I"):
-            # Pillow would cut off at 255 instead of scaling.
+            # Pillow would clip at 255.
             image = image.convert("I").point(lambda value: value * (1 / 256)).convert("L")
         elif image.mode == "P" and "transparency" in image.info:
             image = image.convert("RGBA")
         return image.convert("RGB")
+    except BadImage:
+        raise
     except UnidentifiedImageError as error:
         raise BadImage("no image of a known format") from error
     except Exception as error:
-        # A damaged file can end in any error of any decoder.
+        # Decoders raise errors of any kind on damaged files.
         raise BadImage(f"{type(error).__name__}: {error}") from error
 
 
 def read_image(path: str | Path) -> Image.Image:
-    """The image in a file, in RGB; see `decode_image`. FileNotFoundError or BadImage, in a sentence that names it."""
+    """The image in a file, in RGB; see `decode_image`. Raises FileNotFoundError or BadImage."""
     path = Path(path).expanduser()
     if not path.is_file():
         raise FileNotFoundError(f"There is no image {path}; give the path of a file that exists.")
@@ -77,15 +80,15 @@ def find_images(
 ) -> LabelledImages:
     """The images of a split, from the first of `root/split`, `root/split.tar`, `root/split.zip` that exists.
 
-    In it lies a folder for each class; an archive may hold them below one folder of its own. Without such folders
-    labels come from `label_file`, by default `root/split.txt`: lines of a file's name and its class, a name or an index
-    from 0; or a class alone a line, for the files in the order of their names. split: "" stands for root itself.
+    It holds a folder for each class; an archive may hold these in a folder of its own. Without such folders, labels
+    come from `label_file`, by default `root/split.txt`: on each line a file name and its class, as a
+    name or an index from 0, after a space or a TAB; or only a class, for the files sorted by name.
 
-    classes: names of all classes, in order; folders and labels must be among them, or be numbers. By default they are
-    the lines of `root/classes.txt`, else the folders of `root/train` or of its archive, else those of the split;
-    folders are ordered by name, by number where all are numbers.
+    split: "" stands for root itself. classes: names of all classes, in order; folders and labels must be among them, or
+    be indices. By default they are the lines of `root/classes.txt`, else the folders of `root/train` or of its archive,
+    else those of the split, sorted by name, or by number if all are numbers.
 
-    Raises FileNotFoundError for what is missing, ValueError for an empty class or labels that do not fit.
+    Raises FileNotFoundError for a missing folder or list, ValueError for an empty class and for labels that do not fit.
     """
     root = Path(root).expanduser()
     if not root.is_dir():
@@ -110,14 +113,14 @@ def find_images(
 
 
 def is_image(path: str | PurePath) -> bool:
-    """Whether a file is called as an image."""
+    """Whether a file has an image's ending and is not hidden."""
     path = PurePath(path)
-    # Hidden files are no images; macOS puts one beside each file of an archive, with the same ending.
+    # macOS puts a hidden file with the same ending beside each file of an archive.
     return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
 
 
 def _common_folder(entries: Sequence[Entry]) -> str:
-    """The folder, with its slash, that holds everything in it and folders of classes below; else ""."""
+    """The folder, with its slash, that holds the folders of all classes; "" if there is none."""
     first = entries[0].name.split("/")[0] + "/"
     if all(entry.name.startswith(first) and entry.name.count("/") > 1 for entry in entries):
         return first
@@ -129,10 +132,12 @@ def _ordered(names: set[str]) -> list[str]:
 
 
 def _labels_of_folders(storage: Storage, top: str, names: Sequence[str]) -> list[str]:
-    """The folder that each file lies in. Raises ValueError for a file in none and for a folder without files."""
+    """The folder of each file. Raises ValueError for a file outside of folders and for an empty folder."""
     loose = [name for name in names if "/" not in name]
     if loose:
-        raise ValueError(f"{storage.path} holds {loose[0]} beside the folders of classes; move it into one of them.")
+        raise ValueError(
+            f"{storage.path} holds {loose[0]} beside the folders of its classes; move it into one of them."
+        )
     labels = [name.split("/")[0] for name in names]
     folders = {folder.removeprefix(top) for folder in storage.folders() if folder.startswith(top)}
     empty = sorted({folder for folder in folders if folder and "/" not in folder} - set(labels))
@@ -144,7 +149,7 @@ def _labels_of_folders(storage: Storage, top: str, names: Sequence[str]) -> list
 
 
 def _places(names: Sequence[str], given: set[str], what: str) -> dict[str, int]:
-    """The index of each given class among the names: by name, or where no given one is a name, by number."""
+    """The index of each given class: by name, or by number if none of them is a name."""
     places = {name: index for index, name in enumerate(names)}
     if not given & set(places) and all(name.isdecimal() for name in given):
         places = {name: int(name) for name in given if int(name) < len(names)}
@@ -165,7 +170,7 @@ def _listed_classes(root: Path, split: str) -> list[str] | None:
     if train is None:
         return None
     if isinstance(train, FolderStorage):
-        # Does not walk through a million files.
+        # Faster than listing a million files.
         folders = {path.name for path in train.path.iterdir() if path.is_dir() and not path.name.startswith(".")}
         return _ordered(folders)
     images = [entry for entry in train.entries() if is_image(entry.name)]
@@ -175,25 +180,37 @@ def _listed_classes(root: Path, split: str) -> list[str] | None:
 
 
 def _labels_of_list(storage: Storage, path: Path, names: Sequence[str]) -> list[str]:
-    """The label of each named file. Raises FileNotFoundError without the list, ValueError when it does not fit."""
+    """The label of each file. Raises FileNotFoundError without the list, ValueError if it does not fit."""
     if not path.is_file():
         raise FileNotFoundError(
-            f"{storage.path} has no folders of classes, and there is no list of labels {path}; write one with a file "
-            "name and a class a line."
+            f"{storage.path} has no folders of classes, and there is no list of labels {path}; write a file name and "
+            "its class on each line of it."
         )
     lines = read_lines(path)
     if all(len(line.split()) == 1 for line in lines):
         if len(lines) != len(names):
             raise ValueError(f"{path} has {len(lines)} labels for {len(names)} images; give one for each.")
         if "ground_truth" in path.name:
-            # ImageNet's development kit counts from 1, in an order of its own.
+            # These count from 1, in an order of their own.
             raise ValueError(
-                f"{path} looks like that of ImageNet's development kit, whose numbers are not those of the sorted "
-                "classes; write the synset of each image instead."
+                f"{path} looks like that of ImageNet's development kit, whose numbers are not those of sorted classes; "
+                "write the synset of each image instead."
             )
         return lines
-    labels = dict(line.rsplit(maxsplit=1) for line in lines if len(line.split()) > 1)
+    # A class may contain spaces after a TAB; else it is the last word.
+    pairs = (line.split("\t", 1) if "\t" in line else line.rsplit(maxsplit=1) for line in lines)
+    labels = {pair[0].strip(): pair[1].strip() for pair in pairs if len(pair) == 2}
     missing = [name for name in names if name not in labels]
     if missing:
         raise ValueError(f"{path} names no class for {len(missing)} images, such as {missing[0]}; add them.")
     return [labels[name] for name in names]
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a UTF-8 text, stripped and without empty ones. Raises ValueError for another encoding."""
+    try:
+        # Some editors put a byte order mark first.
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text ({error}); save it as UTF-8.") from error
+    return [line.strip() for line in lines if line.strip()]

@@ -1,6 +1,6 @@
-"""Images with a class for every pixel, in the layout of ADE20K (Zhou et al., arXiv 1608.05442), read and checked.
+"""Images with a class for each pixel, in the layout of ADE20K (Zhou et al., arXiv 1608.05442).
 
-`images/<split>/NAME.jpg` has its label map in `annotations/<split>/NAME.png`.
+The label map of `images/<split>/NAME.jpg` is `annotations/<split>/NAME.png`.
 """
 
 import io
@@ -15,12 +15,11 @@ import numpy as np
 from PIL import Image
 
 from soft_vit.data.archives import Entry, FolderStorage
-from soft_vit.data.images import SUFFIXES, BadImage, decode_image, is_image
-from soft_vit.data.lists import read_lines
+from soft_vit.data.images import SUFFIXES, BadImage, decode_image, is_image, read_lines
 
 __all__ = ["IGNORED", "LabelMaps", "decode_label_map", "find_label_maps"]
 
-# The value of a pixel without a class, in label maps on disk and in memory.
+# The label of a pixel without a class, on disk and in memory.
 IGNORED = 255
 _MAP_SUFFIX = ".png"
 
@@ -29,7 +28,7 @@ _MAP_SUFFIX = ".png"
 class LabelMaps:
     """Images and their label maps: `pairs` are files of the two folders.
 
-    reduce_zero_label: in the files 0 stands for no class and 1 for the first class, as ADE20K has it.
+    reduce_zero_label: in the files, 0 means no class and 1 the first class, as in ADE20K.
     """
 
     images: FolderStorage
@@ -39,19 +38,19 @@ class LabelMaps:
     reduce_zero_label: bool = True
 
     def load(self, pair: tuple[Entry, Entry]) -> tuple[Image.Image, np.ndarray]:
-        """The image in RGB and its classes, uint8 [H, W], 255 for none. Raises BadImage for what cannot be read."""
+        """The image in RGB and its classes, uint8 `[H, W]`, 255 for none. Raises BadImage."""
         image, labels = self.load_image(pair[0]), self.load_labels(pair[1])
         if labels.shape != image.size[::-1]:
-            raise BadImage(f"{pair[1].name}: another size than its image")
+            raise BadImage(f"{pair[1].name}: not of its image's size")
         return image, labels
 
     def load_image(self, entry: Entry) -> Image.Image:
-        """The image in RGB. Raises BadImage when it cannot be read or decoded."""
+        """The image in RGB. Raises BadImage."""
         with _named(entry):
             return decode_image(self.images.read(entry))
 
     def load_labels(self, entry: Entry) -> np.ndarray:
-        """The classes of a label map, uint8 [H, W], 255 for none. Raises BadImage when it cannot be used."""
+        """The classes of a label map, uint8 `[H, W]`, 255 for none. Raises BadImage."""
         with _named(entry):
             values = decode_label_map(self.maps.read(entry))
             beyond = self._beyond(values)
@@ -59,15 +58,15 @@ class LabelMaps:
                 raise BadImage(f"it holds {beyond[-1]}, beyond the {len(self.classes)} classes")
         labels = values.astype(np.uint8)
         if self.reduce_zero_label:
-            # Below 0 it wraps around to 255; 255 itself stays.
+            # 0 wraps around to 255.
             labels = np.where(labels == IGNORED, labels, labels - np.uint8(1))
         return labels
 
     def check(self) -> None:
-        """Look at every pair. Raises ValueError that counts and names those that do not fit.
+        """Check every label map. Raises a ValueError that counts and names the bad ones.
 
-        A label map has to be readable, have its image's size, and hold no class that there is not. An image that
-        cannot be read is not reported here, but when it is loaded.
+        A label map must be readable, have its image's size, and hold known classes only. Unreadable images are reported
+        when they are loaded.
         """
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
             found = list(pool.map(self._problem, self.pairs))
@@ -87,7 +86,7 @@ class LabelMaps:
             )
 
     def _problem(self, pair: tuple[Entry, Entry]) -> tuple[str, str] | None:
-        """What is wrong with a pair, a key of `_PROBLEMS`, and what to add to its name."""
+        """A pair's problem, a key of `_PROBLEMS`, and a detail; None for a good pair."""
         try:
             values = decode_label_map(self.maps.read(pair[1]))
         except (OSError, ValueError) as error:
@@ -99,10 +98,10 @@ class LabelMaps:
         return ("beyond", f" ({', '.join(map(str, beyond[:5]))})") if beyond else None
 
     def _image_size(self, entry: Entry) -> tuple[int, int] | None:
-        """(H, W) by the header of an image; None when it has none that can be read."""
+        """(H, W) from the header of an image; None if that cannot be read."""
         path = self.images.path / entry.name
         try:
-            # A pipe or a device would block for ever.
+            # A pipe would block.
             if not path.is_file():
                 return None
             with Image.open(path) as image:
@@ -111,9 +110,9 @@ class LabelMaps:
             return None
 
     def _beyond(self, values: np.ndarray) -> list[int]:
-        """The values in a label map that stand for no class."""
+        """The values of a label map beyond the classes."""
         last = len(self.classes) - (0 if self.reduce_zero_label else 1)
-        # A sum over classes is much faster than sorting pixels.
+        # Counting is much faster than sorting pixels.
         present = np.flatnonzero(np.bincount(values.ravel())) if values.dtype == np.uint8 else np.unique(values)
         return [int(value) for value in present if not (0 <= value <= last or value == IGNORED)]
 
@@ -127,7 +126,7 @@ _PROBLEMS = {
 
 @contextmanager
 def _named(entry: Entry) -> Iterator[None]:
-    """Within it, an error of reading becomes a BadImage that begins with the file's name."""
+    """Turn an error of reading into a BadImage that starts with the file's name."""
     try:
         yield
     except (OSError, ValueError) as error:
@@ -139,15 +138,15 @@ def _by(shape: tuple[int, ...]) -> str:
 
 
 def decode_label_map(data: bytes) -> np.ndarray:
-    """The numbers in an encoded label map, grey or with a palette, int32 or uint8 [H, W]. Raises BadImage."""
+    """The values of an encoded label map, grey or with a palette, uint8 or int32 `[H, W]`. Raises BadImage."""
     try:
         with Image.open(io.BytesIO(data)) as image:
             values = np.asarray(image)
     except Exception as error:
-        # A damaged file can end in any error of any decoder.
+        # Decoders raise errors of any kind on damaged files.
         raise BadImage(f"{type(error).__name__}: {error}") from error
     if values.ndim != 2 or values.dtype.kind == "f":
-        raise BadImage("it has colours instead of one number a pixel")
+        raise BadImage("it has colours instead of one number for each pixel")
     return values if values.dtype == np.uint8 else values.astype(np.int32)
 
 
@@ -159,7 +158,7 @@ def find_label_maps(
     split: "training" or "validation". classes: names in order; by default the lines of `root/classes.txt`, else those
     of ADE20K's `root/objectInfo150.txt`. reduce_zero_label: see `LabelMaps`.
 
-    Raises FileNotFoundError for what is missing, and ValueError for images without a label map.
+    Raises FileNotFoundError for a missing folder or list of classes, ValueError for images without a label map.
     """
     root = Path(root).expanduser()
     folders = [root / kind / split for kind in ("images", "annotations")]
@@ -185,14 +184,14 @@ def find_label_maps(
 
 
 def _listed_classes(root: Path) -> list[str]:
-    """Names of classes from a file in the root. Raises FileNotFoundError without one."""
+    """Class names from a file in the root. Raises FileNotFoundError without one."""
     listed, ade = root / "classes.txt", root / "objectInfo150.txt"
     if listed.is_file():
         return read_lines(listed)
     if ade.is_file():
-        # Idx, Ratio, Train, Val, Stuff, Name in columns; a name is followed by synonyms.
+        # Columns Idx, Ratio, Train, Val, Stuff, Name; synonyms follow a name.
         rows = [line.split("\t") for line in read_lines(ade)[1:]]
         return [row[-1].split(",")[0].strip() for row in rows]
     raise FileNotFoundError(
-        f"There is neither {listed} nor {ade.name} beside it; write one class a line, or give the classes' names."
+        f"There is neither {listed} nor {ade.name} beside it; write one class on each line, or give the class names."
     )

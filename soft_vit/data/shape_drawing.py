@@ -1,9 +1,8 @@
-"""What generated images are drawn from: random numbers that every machine agrees on, outlines, clutter, textures.
+"""Random numbers, outlines, clutter and textures of generated images, the same on every machine.
 
-Three choices make an image the same everywhere: random numbers come from the raw bits of PCG64, whose stream NumPy
-guarantees, not from distributions, whose streams it may change; arrays see only +, -, *, / and sqrt, which IEEE 754
-fixes to the last bit (NumPy's vectorised sine does differ between processors); and the sines of scalar angles are
-rounded to nine digits.
+Random numbers come from the raw bits of PCG64, whose stream NumPy guarantees, unlike those of its distributions. Arrays
+see only +, -, *, / and sqrt, which IEEE 754 fixes to the last bit, while NumPy's vectorised sine differs between
+processors. The sines of scalar angles are rounded to nine digits.
 
 Letters: H, W image height and width in pixels; coordinates are x to the right, y down, pixel (i, j) covers
 [j, j + 1) x [i, i + 1).
@@ -25,14 +24,14 @@ Contour = list[tuple[float, float]]
 class Stream:
     """Uniform random numbers from raw bits.
 
-    seed, index: 0 to 2**64 - 1; a ValueError says so of others. family: tells data sets of one seed apart.
+    seed, index: 0 to 2**64 - 1, else ValueError. family: separates data sets of one seed.
     """
 
     def __init__(self, seed: int, index: int, family: int = 0) -> None:
         for name, value in (("seed", seed), ("index", index)):
             if not 0 <= value < 1 << 64:
-                raise ValueError(f"{name} is {value}; it must lie between 0 and 2**64 - 1, so choose another {name}.")
-        # One integer of fixed width: SeedSequence cannot tell the lists [1] and [1, 0] apart.
+                raise ValueError(f"{name} is {value}; choose one from 0 to 2**64 - 1.")
+        # One integer, since SeedSequence makes the same of the lists [1] and [1, 0].
         self._bits = np.random.PCG64(np.random.SeedSequence((family << 128) | (seed << 64) | index))
 
     def uniform(self, low: float = 0.0, high: float = 1.0) -> float:
@@ -43,7 +42,7 @@ class Stream:
         return low + int(self.uniform() * (high - low + 1))
 
     def dull_color(self) -> np.ndarray:
-        """RGB in [0.2, 0.8], float32 [3]: for all that is not the shape."""
+        """RGB in [0.2, 0.8], float32 `[3]`, for everything but the shape."""
         return np.array([self.uniform(0.2, 0.8) for _ in range(3)], dtype=np.float32)
 
     def vivid_color(self) -> np.ndarray:
@@ -61,18 +60,18 @@ class Stream:
 
 
 def _turn(angle: float) -> tuple[float, float]:
-    """Cosine and sine, rounded so that two mathematics libraries cannot disagree."""
+    """Cosine and sine, rounded to be the same in every mathematics library."""
     return round(math.cos(angle), 9), round(math.sin(angle), 9)
 
 
 def _arc(radius: float, start: float, stop: float, steps: int, center: float = 0.0) -> Contour:
-    """Points on a circle about (center, 0), from one angle to the other, the last one left out."""
+    """Points on a circle around (center, 0) from one angle to another, without the last."""
     angles = (start + (stop - start) * k / steps for k in range(steps))
     return [(center + radius * c, radius * s) for c, s in map(_turn, angles)]
 
 
 def _crescent() -> Contour:
-    """The unit disc less a disc of radius 0.8 whose centre is moved by 0.5."""
+    """The unit disc without a disc of radius 0.8 around (0.5, 0)."""
     radius, center = 0.8, 0.5
     x = (1 - radius**2 + center**2) / (2 * center)
     y = math.sqrt(1 - x**2)
@@ -111,7 +110,7 @@ def _outlines() -> dict[str, np.ndarray]:
     for name, parts in contours.items():
         edges = np.concatenate([np.hstack([np.array(p), np.roll(np.array(p), -1, axis=0)]) for p in parts])
         reach = np.sqrt((edges[:, :2] ** 2).sum(axis=1).max())
-        # Strictly inside the disc, so that rounding cannot push a corner over the edge of the patch it is drawn in.
+        # Slightly inside the disc, so that rounding keeps corners inside the patch.
         outlines[name] = edges * (0.999 / reach)
     return outlines
 
@@ -131,7 +130,7 @@ def _coverage(edges: np.ndarray, width: int, height: int) -> np.ndarray:
     slope = (x1[edge] - x0[edge]) / (y1[edge] - y0[edge])
     x = x0[edge] + (rows[row] - y0[edge]) * slope
     column = np.floor(x).astype(np.int64)
-    # A crossing switches all to its right on or off: the pixel it lies in by the part right of it, then the others.
+    # A crossing fills or clears the part of its pixel to its right, and all further pixels.
     sign = np.where(y1[edge] > y0[edge], 1.0, -1.0) / _SCANLINES
     right = sign * (column + 1 - x)
     cell = row // _SCANLINES * (width + 2) + column
@@ -191,7 +190,7 @@ def _blob_alpha(stream: Stream, x: np.ndarray, y: np.ndarray, side: int) -> np.n
 
 
 def _texture(stream: Stream, u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """A pattern in the shape's own frame, float32 [h, w] in [0, 1]; u, v in units of the shape's radius."""
+    """A pattern in the shape's frame, float32 `[h, w]` in [0, 1]; u, v in units of the shape's radius."""
     kind = stream.integer(0, 4)
     period = np.float32(stream.uniform(0.3, 0.7))
     if kind == 0:
@@ -222,7 +221,7 @@ class Canvas:
 
 
 def blank_canvas(stream: Stream, height: int, width: int) -> Canvas:
-    """A background with lines and blobs that are no shapes."""
+    """A background with lines and blobs."""
     side = min(height, width)
     pixels = _background(stream, height, width)
     x = (np.arange(width, dtype=np.float32)[None, :] + np.float32(0.5)) / np.float32(side)
@@ -237,9 +236,9 @@ def blank_canvas(stream: Stream, height: int, width: int) -> Canvas:
 def paint_shape(
     stream: Stream, canvas: Canvas, label: int, radius: float, cx: float, cy: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Paint a shape of a class, turned at random, in a color that stands out; its centre and radius are in pixels.
+    """Paint a shape of a class, randomly turned, in a contrasting color; centre and radius are in pixels.
 
-    Returns the pixels that it covers, bool [H, W], and its edges, float64 [E, 4] as (x0, y0, x1, y1) in pixels.
+    Returns its pixels, bool `[H, W]`, and its edges, float64 `[E, 4]` as (x0, y0, x1, y1) in pixels.
     """
     height, width = canvas.pixels.shape[:2]
     c, s = _turn(stream.uniform(0, 2 * math.pi))
@@ -247,7 +246,7 @@ def paint_shape(
     right, bottom = min(int(cx + radius) + 1, width), min(int(cy + radius) + 1, height)
     patch = canvas.pixels[top:bottom, left:right]
 
-    # The candidate farthest from what lies behind it: a shape that nobody can see teaches nothing.
+    # The candidate farthest from the background.
     behind = canvas.pixels[int(cy), int(cx)]
     color = max((stream.vivid_color() for _ in range(4)), key=lambda candidate: float(np.abs(candidate - behind).sum()))
     other = np.float32(0.65) * color + np.float32(0.35) * stream.dull_color()
@@ -271,7 +270,7 @@ def paint_shape(
 
 
 def cross_with_lines(stream: Stream, canvas: Canvas) -> np.ndarray:
-    """Paint none to two lines in front; returns the pixels they hide, bool [H, W]."""
+    """Paint up to two lines in front; returns the pixels they hide, bool `[H, W]`."""
     hidden = np.zeros(canvas.pixels.shape[:2], dtype=bool)
     for _ in range(stream.integer(0, 2)):
         alpha = _line_alpha(stream, canvas.x, canvas.y, canvas.side)

@@ -1,6 +1,6 @@
 """Generated scenes for detection and segmentation: several shapes on clutter, some behind others, some in crowds.
 
-As `soft_vit.data.shapes`, a scene is a function of (seed, index, size). Sizes are shares of the shorter side.
+A scene depends on (seed, index, size) only, as in `soft_vit.data.shapes`. Lengths are relative to the shorter side.
 """
 
 from dataclasses import dataclass
@@ -12,25 +12,24 @@ from soft_vit.data.shapes import checked_size
 
 __all__ = ["Instance", "Scene", "draw_scene"]
 
-# Another family of random numbers than that of the images of one shape.
+# Separates the random numbers from those of images of one shape.
 _FAMILY = 1
 _EMPTY_SHARE = 0.05
 _CROWD_SHARE = 0.1
 _MOST_SHAPES = 6
 _RADII = (0.08, 0.22)
 _CROWD_RADII = (0.03, 0.05)
-# Below this share of its pixels a shape is not to be recognised, and is not put there.
+# Least visible share of a shape.
 _LEAST_SEEN = 0.6
 _TRIES = 30
 
 
 @dataclass(frozen=True)
 class Instance:
-    """A shape, or a crowd of shapes of one class that are not told apart.
+    """A shape, or a crowd of shapes of one class.
 
-    label: index into CLASSES. mask: bool [H, W], the pixels where it is seen. contours: its outlines, float64 [P, 2]
-    each, (x, y) in pixels, or None where something hides a part of it or of its inside, so that the mask alone tells
-    what is seen.
+    label: index into CLASSES. mask: bool `[H, W]`, its visible pixels. contours: its outlines, each float64 `[P, 2]` of
+    (x, y) in pixels, or None if it is partly hidden.
     """
 
     label: int
@@ -41,14 +40,14 @@ class Instance:
 
 @dataclass(frozen=True)
 class Scene:
-    """image: uint8 [H, W, 3], RGB; instances: those further in front come later."""
+    """image: uint8 `[H, W, 3]`, RGB. instances: from back to front."""
 
     image: np.ndarray
     instances: list[Instance]
 
     @property
     def label_map(self) -> np.ndarray:
-        """uint8 [H, W]: 0 not labelled (a crowd), 1 background, 2 + label a shape."""
+        """Label map, uint8 `[H, W]`: 0 for a crowd, 1 for background, 2 + label for a shape."""
         labels = np.ones(self.image.shape[:2], dtype=np.uint8)
         for instance in self.instances:
             labels[instance.mask] = 0 if instance.crowd else 2 + instance.label
@@ -56,9 +55,9 @@ class Scene:
 
 
 def draw_scene(seed: int, index: int, size: int | tuple[int, int] = 256) -> Scene:
-    """Draw a scene of none to six shapes, sometimes with a crowd of small ones.
+    """Draw a scene of up to six shapes, sometimes with a crowd of small ones.
 
-    seed, index: 0 to 2**64 - 1. size: pixels, one number or (H, W), at least 16. Raises ValueError for anything else.
+    seed, index: 0 to 2**64 - 1. size: pixels, one number or (H, W), at least 16. Raises ValueError for other values.
     """
     height, width = checked_size(size)
     stream = Stream(seed, index, _FAMILY)
@@ -75,14 +74,14 @@ def draw_scene(seed: int, index: int, size: int | tuple[int, int] = 256) -> Scen
 
 
 def _behind(instance: Instance, hidden: np.ndarray) -> Instance:
-    """What is left of an instance behind pixels [H, W] that something in front hides."""
+    """An instance without the pixels, bool `[H, W]`, that something hides."""
     if not (instance.mask & hidden).any():
         return instance
     return Instance(instance.label, instance.mask & ~hidden, None, instance.crowd)
 
 
 def _add_shape(stream: Stream, canvas: Canvas, drawn: list[Instance]) -> None:
-    """Paint a shape where it hides none of those before too much, if there is such a place; note what it hides."""
+    """Paint a shape where every earlier one stays visible, if a few tries find such a place."""
     height, width = canvas.pixels.shape[:2]
     for _ in range(_TRIES):
         label = stream.integer(0, len(CLASSES) - 1)
@@ -99,7 +98,7 @@ def _add_shape(stream: Stream, canvas: Canvas, drawn: list[Instance]) -> None:
 
 
 def _paint_crowd(stream: Stream, canvas: Canvas) -> Instance:
-    """Many small shapes of one class in a part of the picture."""
+    """Many small shapes of one class in one place."""
     height, width = canvas.pixels.shape[:2]
     label = stream.integer(0, len(CLASSES) - 1)
     reach = 0.2 * canvas.side
@@ -116,6 +115,6 @@ def _paint_crowd(stream: Stream, canvas: Canvas) -> Instance:
 
 
 def _contours(edges: np.ndarray) -> list[np.ndarray]:
-    """Closed outlines from edges [E, 4] that follow each other; a new outline begins where the chain breaks."""
+    """Closed outlines from a chain of edges `[E, 4]`; a break in the chain starts another outline."""
     breaks = np.flatnonzero((edges[1:, :2] != edges[:-1, 2:]).any(axis=1)) + 1
     return [part[:, :2] for part in np.split(edges, breaks)]

@@ -1,4 +1,4 @@
-"""The generated shapes as files, in the layouts that training code for COCO, ADE20K and ImageNet reads."""
+"""The generated shapes as files, in the layouts of COCO, ADE20K and ImageNet."""
 
 import json
 import os
@@ -12,14 +12,14 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from soft_vit.data.run_lengths import pack_runs, run_lengths
+from soft_vit.data.coco_masks import pack_runs, run_lengths
 from soft_vit.data.shape_drawing import CLASSES, tight_box
 from soft_vit.data.shape_scenes import Instance, Scene, draw_scene
 from soft_vit.data.shapes import SPLITS, ShapeImages
 
 __all__ = ["CATEGORY_IDS", "TASKS", "make_tree"]
 
-# With gaps, as COCO's own 1 to 90 for 80 categories.
+# With gaps, as in COCO.
 CATEGORY_IDS = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89)
 
 Size = int | tuple[int, int]
@@ -28,12 +28,12 @@ Size = int | tuple[int, int]
 def make_tree(
     out: str | Path, task: str, *, train: int = 200, val: int = 100, size: Size = 256, seed: int = 0
 ) -> dict[str, int]:
-    """Write training and validation images with their annotations; the folder appears when it is complete.
+    """Write training and validation images with their annotations; the folder appears once it is complete.
 
     task: "coco" (`annotations/instances_*2017.json`, `train2017`, `val2017`), "ade" (`images` and `annotations`, each
     with `training` and `validation`; `classes.txt`), or "imagefolder" (`train` and `val` with a folder for each class).
-    train, val: numbers of images, at least 1. size: pixels, one number or (H, W). Returns counts by what was written.
-    Raises ValueError for other values, and for a folder that exists and is not empty.
+    train, val: numbers of images, at least 1. size: pixels, one number or (H, W). Returns the counts of what was
+    written. Raises ValueError for other values, and for a folder that is not empty.
     """
     if task not in TASKS:
         raise ValueError(f"task is {task!r}; choose one of {', '.join(TASKS)}.")
@@ -49,16 +49,16 @@ def make_tree(
 
 @contextmanager
 def _complete_folder(path: Path) -> Iterator[Path]:
-    """A folder beside path that takes its place at the end, or is removed when writing fails."""
+    """A temporary folder that becomes `path` at the end, or is removed if writing fails."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
     try:
         yield temporary
-        # mkdtemp makes the folder private.
+        # mkdtemp creates a private folder.
         mask = os.umask(0)
         os.umask(mask)
         temporary.chmod(0o777 & ~mask)
-        # Where an empty folder of that name stands, it is replaced.
+        # Replaces an empty folder.
         temporary.replace(path)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -121,9 +121,9 @@ def _coco_annotation(instance: Instance) -> dict:
 
 
 def _segmentation(instance: Instance) -> list | dict:
-    """A polygon where one outline says it all; run lengths else: as a list for a crowd, as COCO has it, or compressed.
+    """A polygon for a single outline, else run lengths: a list for a crowd, as in COCO, or packed into a string.
 
-    COCO fills each outline of a list, so that a hole has to be written as run lengths.
+    COCO fills each outline of a list, so a hole needs run lengths.
     """
     if instance.contours is not None and len(instance.contours) == 1:
         return [instance.contours[0].round(2).flatten().tolist()]

@@ -1,7 +1,7 @@
 """Generated images of one coloured, textured shape on clutter: a data set without files or downloads.
 
-An image is a function of (seed, index, size) and of nothing else, so every process, run and machine sees the same one;
-`soft_vit.data.shape_drawing` says how.
+An image depends on (seed, index, size) only, so it is the same in every process and run and on every machine; see
+`soft_vit.data.shape_drawing`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ from soft_vit.data.shape_drawing import (
     tight_box,
 )
 
-# Index ranges that never meet; a split is addressed by its start.
+# The first index of each split.
 SPLITS = {"train": 0, "val": 1 << 32, "test": 2 << 32}
 SPLIT_LENGTH = 1 << 32
 
@@ -31,9 +31,8 @@ MIN_SIZE = 16
 class ShapeSample:
     """One drawn image.
 
-    image: uint8 [H, W, 3], RGB. label: index into CLASSES. mask: bool [H, W], the pixels where the shape is seen,
-    without those that a line in front of it hides. box: float32 [4], (x0, y0, x1, y1) in pixels, the tight box of the
-    mask, with x1 and y1 exclusive.
+    image: uint8 `[H, W, 3]`, RGB. label: index into CLASSES. mask: bool `[H, W]`, the visible pixels of the shape. box:
+    float32 `[4]`, the tight box of the mask as (x0, y0, x1, y1) in pixels, x1 and y1 exclusive.
     """
 
     image: np.ndarray
@@ -53,9 +52,9 @@ def checked_size(size: int | tuple[int, int]) -> tuple[int, int]:
 def draw_shape(seed: int, index: int, size: int | tuple[int, int] = 64) -> ShapeSample:
     """Draw one image.
 
-    seed, index: 0 to 2**64 - 1; the class is `index % 10`, so that any run of consecutive indices is balanced. size:
-    pixels, one number or (H, W), at least 16; the same (seed, index) shows the same scene at every square size, with
-    its own pixel noise. Raises ValueError for a number outside these ranges.
+    seed, index: 0 to 2**64 - 1; the class is `index % 10`, which balances consecutive indices. size: pixels, one number
+    or (H, W), at least 16; all square sizes show the same scene, with different pixel noise. Raises ValueError for
+    numbers outside these ranges.
     """
     height, width = checked_size(size)
     side = min(height, width)
@@ -74,8 +73,8 @@ def draw_shape(seed: int, index: int, size: int | tuple[int, int] = 64) -> Shape
 class ShapeImages(Sequence):
     """A split of the data set as a sequence of ShapeSample.
 
-    length: number of images, 1 to 2**32. split: a key of SPLITS; two splits share no image, whatever their seeds. seed:
-    of the whole data set. size: pixels, one number or (H, W). Raises ValueError for anything else.
+    length: number of images, 1 to 2**32. split: a key of SPLITS; splits share no image. seed: of the data set. size:
+    pixels, one number or (H, W). Raises ValueError for other values.
     """
 
     def __init__(self, length: int, split: str = "train", seed: int = 0, size: int | tuple[int, int] = 64) -> None:
@@ -102,9 +101,9 @@ class ShapeImages(Sequence):
 def normalised_batch(
     samples: Iterable[ShapeSample], mean: float | Sequence[float], std: float | Sequence[float]
 ) -> torch.Tensor:
-    """The images of samples of one size as a model takes them: float32 `[B, 3, H, W]`.
+    """The normalised images of samples of one size, float32 `[B, 3, H, W]`.
 
-    mean, std: of RGB values in [0, 1], a number for each channel or one for all.
+    mean, std: of RGB values in [0, 1], one number or one for each channel.
     """
     pixels = torch.from_numpy(np.stack([sample.image for sample in samples])).permute(0, 3, 1, 2)
     mean, std = (torch.tensor(values).reshape(-1, 1, 1) for values in (mean, std))

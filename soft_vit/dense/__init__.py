@@ -1,4 +1,4 @@
-"""Detection and segmentation on the pyramids: importing this package registers the backbone alone."""
+"""Detection and segmentation on timm backbones. Importing it registers the backbone for mmdet and mmseg only."""
 
 from soft_vit.dense.backbone import SOFT
 

@@ -1,4 +1,4 @@
-"""The pyramids as a backbone of MMEngine's libraries: mmdet, mmseg, mmpretrain."""
+"""The pyramids as a backbone for mmdet, mmseg and mmpretrain."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,21 +20,19 @@ __all__ = ["SOFT"]
 
 @register(MODELS)
 class SOFT(TimmFeatures, BaseModule):
-    """`backbone=dict(type="SOFT", arch="soft_norm_tiny")`, after custom_imports of soft_vit.dense; or "soft_vit.SOFT".
+    """`backbone=dict(type="SOFT", arch="soft_norm_tiny")` after custom_imports of soft_vit.dense; or "soft_vit.SOFT".
 
-    arch: a pyramid of this package by its timm name. out_indices: stages whose maps are returned, 0 to 3, of strides 4,
-    8, 16, 32. frozen_stages: -1 trains all, 0 freezes the stem, n the first n stages too. norm_eval: BatchNorm keeps
-    its statistics. out_norm: a LayerNorm over the channels of each map. with_cp: checkpoint activations.
-    max_bottleneck: grid that sampled bottleneck tokens are pooled to when there are more, which makes the cost linear
-    in the image's area (None: as released); left out for an arch whose attention has no such option. kwargs: options of
-    `PyramidViT`.
+    arch: timm name of a pyramid of this package. out_indices: stages whose maps are returned, 0 to 3, of strides 4, 8,
+    16, 32. frozen_stages: -1 freezes nothing, 0 the stem, n the first n stages too. norm_eval: keep BatchNorm's
+    statistics. out_norm: apply a LayerNorm over the channels of each map. with_cp: checkpoint activations.
+    max_bottleneck: grid to which more bottleneck tokens are pooled, so that the cost is linear in the image's area;
+    None keeps them all, as released. Ignored for an attention without this option. kwargs: options of `PyramidViT`.
 
-    init_cfg: `dict(type="Pretrained", checkpoint=FILE)` takes the weights of a classification model, as released or
-    from here, in a torch or safetensors file or from `timm://NAME`; or those of this class. With `prefix="backbone."`
-    it takes the part of a detector, segmentor or classifier. Files are read without executing anything. Another type
-    goes to MMEngine.
+    init_cfg: `dict(type="Pretrained", checkpoint=FILE)` loads a classification model, as released or from here, from a
+    torch or safetensors file or `timm://NAME`; or weights of this class, with `prefix="backbone."` from a detector, a
+    segmentor or a classifier. No code in a file is executed. MMEngine handles other types.
 
-    Raises UserError (a ValueError) for a name or an option that there is not, and for weights that do not fit.
+    Raises UserError for an unknown name or option, and for weights of another model.
     """
 
     def __init__(
@@ -52,13 +50,13 @@ class SOFT(TimmFeatures, BaseModule):
         **kwargs: Any,
     ) -> None:
         if arch not in PYRAMIDS:
-            raise UserError(f"There is no arch {arch!r}; choose {', '.join(PYRAMIDS)}.")
+            raise UserError(f"There is no arch {arch!r}; choose one of {', '.join(PYRAMIDS)}.")
         if max_bottleneck is not None and _pools_bottleneck(arch, kwargs):
             kwargs["max_bottleneck"] = to_2tuple(max_bottleneck)
         configs = [init_cfg] if isinstance(init_cfg, dict) else list(init_cfg or ())
         start = dict(next((config for config in configs if config.get("type") == "Pretrained"), {}))
         if start and not start.get("checkpoint"):
-            raise UserError("init_cfg of type Pretrained names no checkpoint; give the path of a file or timm://NAME.")
+            raise UserError("init_cfg of type Pretrained has no checkpoint; give the path of a file or timm://NAME.")
         super().__init__(
             arch,
             checkpoint_path=start.get("checkpoint", ""),
@@ -74,7 +72,7 @@ class SOFT(TimmFeatures, BaseModule):
         self.init_cfg = [config for config in configs if config.get("type") != "Pretrained"]
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Images `[B, 3, H, W]` of any size from 32 x 32 up to contiguous maps `[B, C_i, H_i, W_i]`."""
+        """Images `[B, 3, H, W]` of at least 32 x 32 pixels to contiguous maps `[B, C_i, H_i, W_i]`."""
         return tuple(super().forward(x))
 
     def init_weights(self) -> None:
@@ -82,15 +80,13 @@ class SOFT(TimmFeatures, BaseModule):
         TimmFeatures.init_weights(self)
 
     def load_weights(self, content: dict) -> None:
-        """As of `TimmFeatures`, and the weights of this class or, with a prefix, of a model around it."""
+        """Load a classification model, this class or, with a prefix, a model that contains it."""
         weights = unwrap_state_dict(content, self.source)
         if self.prefix:
             inside = {name.removeprefix(self.prefix): w for name, w in weights.items() if name.startswith(self.prefix)}
             weights = NotedWeights(inside, weights.notes)
             if not weights:
-                raise UserError(
-                    f"{self.source} holds nothing whose name begins with {self.prefix!r}; give another prefix."
-                )
+                raise UserError(f"{self.source} has no weights with the prefix {self.prefix!r}; give another prefix.")
         own = self.state_dict()
         if own.keys().isdisjoint(weights):
             super().load_weights(weights)
@@ -98,15 +94,15 @@ class SOFT(TimmFeatures, BaseModule):
         mismatch = describe_mismatch(own, weights)
         if mismatch:
             raise UserError(
-                f"The weights in {self.source} belong to another backbone: {mismatch}; set arch and the options they "
-                "were trained with."
+                f"The weights in {self.source} belong to another backbone: {mismatch}; set the arch and the options "
+                "of their training."
             )
         self.load_state_dict(weights)
 
 
 def _pools_bottleneck(arch: str, options: dict[str, Any]) -> bool:
-    """Whether an attention of the pyramid has the option max_bottleneck."""
+    """Whether any attention of the pyramid has the option max_bottleneck."""
     kinds = options.get("attention", PYRAMIDS[arch]["attention"])
     kinds = (kinds,) if isinstance(kinds, str) else kinds
-    # The model refuses a name that does not exist.
+    # The model itself refuses unknown names.
     return any("max_bottleneck" in attention_options(ATTENTIONS[kind]) for kind in kinds if kind in ATTENTIONS)

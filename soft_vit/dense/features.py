@@ -1,4 +1,4 @@
-"""The feature pyramid of any timm model: the body of every detector and segmentor here."""
+"""The maps of any timm model: the body of every detector and segmentor here."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,28 +11,28 @@ from timm.models import group_parameters
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-import soft_vit  # noqa: F401  its models have to be known to timm before one is built by name
+import soft_vit  # noqa: F401  registers its models with timm
 from soft_vit.engine.errors import UserError, one_line
 from soft_vit.engine.models.finetune import TIMM_PREFIX, fit_weights, wholly_frozen
 
 __all__ = ["TimmFeatures"]
 
-# Detectors and segmentors start from maps of a quarter of the image's sides.
+# Detectors and segmentors use maps of this stride and more.
 _FIRST_REDUCTION = 4
 
 
 class TimmFeatures(nn.Module):
     """Maps of a timm model at several scales.
 
-    model_name: any timm model that has `features_only`. out_indices: as timm counts them, in any order, for the maps
-    come in that of the stages; None for those of stride 4 and more. pretrained, checkpoint_path: where `init_weights`
-    takes the weights from, timm's published ones or a file (of timm, of a classification run here, or released ones);
-    building the module reads neither, so that a trained detector is loaded without them. frozen_stages: -1 trains all,
-    0 freezes the stem, n the first n stages too. norm_eval: BatchNorm keeps its statistics. out_norm: a LayerNorm over
-    the channels of each map. with_cp: checkpoint activations. kwargs: of the timm model.
+    model_name: any timm model with `features_only`. out_indices: timm's indices of the maps, returned in the order of
+    the stages; None for the maps of stride 4 and more. pretrained, checkpoint_path: the weights that `init_weights`
+    loads, timm's published ones or a file (of timm, of a classification run here, or released); construction reads
+    neither, so that a trained detector loads without them. frozen_stages: -1 freezes nothing, 0 the stem, n the first n
+    stages too. norm_eval: keep BatchNorm's statistics. out_norm: apply a LayerNorm over the channels of each map.
+    with_cp: checkpoint activations. kwargs: of the timm model.
 
-    channels, reductions: of each map, lists of int. Raises UserError (a ValueError) for a model or an option that timm
-    refuses, and for more frozen stages than there are.
+    channels, reductions: of each map, lists of int. Raises UserError for a model or an option that timm refuses, and
+    for more frozen stages than the model has.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class TimmFeatures(nn.Module):
         try:
             if out_indices is None:
                 out_indices = _from_stride_4(model_name, kwargs)
-            # As timm returns the maps: in the order of the stages, and each once.
+            # As timm returns the maps: in the order of the stages, each once.
             indices = tuple(sorted(set(out_indices), key=lambda index: (index < 0, index)))
             self.body = timm.create_model(model_name, features_only=True, out_indices=indices, **kwargs)
         except (RuntimeError, TypeError, ValueError, AssertionError, IndexError) as error:
@@ -80,20 +80,18 @@ class TimmFeatures(nn.Module):
         maps = self.body(x)
         if Format(getattr(self.body, "output_fmt", "NCHW")) == Format.NHWC:
             maps = [nhwc_to(feature, Format.NCHW) for feature in maps]
-        # Compiled RoIAlign of mmcv reads memory in order and ignores strides.
+        # mmcv's compiled RoIAlign ignores strides.
         return [norm(feature).contiguous() for norm, feature in zip(self.out_norms, maps, strict=True)]
 
     def init_weights(self) -> None:
-        """Take the weights from where the arguments say. Raises UserError (a ValueError) when they do not fit."""
+        """Load the weights that the arguments name. Raises UserError if they do not fit."""
         if self.source:
             self.load_weights(CheckpointLoader.load_checkpoint(self.source, map_location="cpu"))
 
     def load_weights(self, content: dict) -> None:
-        """Take the weights of a classification model, a state dict or a checkpoint with one, and log what it took.
+        """Load a classification model's state dict, or a checkpoint of one, and log each change of its weights.
 
-        The head is left out, and what belongs to a grid is resampled, as by
-        `soft_vit.engine.models.finetune.fit_weights`.
-        Raises UserError (a ValueError) for weights of another model.
+        The head is left out and grids are resampled, see `fit_weights`. Raises UserError for weights of another model.
         """
         whole = timm.create_model(self.model_name, num_classes=0, **self._kwargs)
         weights, sentences = fit_weights(content, whole)
@@ -113,16 +111,16 @@ class TimmFeatures(nn.Module):
         return self
 
     def _freeze(self, frozen_stages: int) -> list[nn.Module]:
-        """Take parts out of training; returns them as modules, for they belong in eval mode."""
+        """Freeze the stem and the first stages; returns the modules, which stay in eval mode."""
         if frozen_stages < 0:
             return []
-        # The stem, the stages, and what follows them; a pyramid itself may have lost its groups.
+        # The groups of the whole model: stem, stages, and what follows. A feature pyramid may lack them.
         whole = timm.create_model(self.model_name, **self._kwargs)
         groups = group_parameters(whole, whole.group_matcher(coarse=True))
         stages = len(groups) - 2
         if frozen_stages > stages:
             raise UserError(
-                f"frozen_stages is {frozen_stages}, but {self.model_name} has {stages} stages; choose -1 (none), 0 "
+                f"frozen_stages is {frozen_stages} and {self.model_name} has {stages} stages; choose -1 (none), or 0 "
                 f"(the stem) to {stages}."
             )
         frozen = {_flat(name) for group in sorted(groups)[: frozen_stages + 1] for name in groups[group]}
@@ -133,7 +131,7 @@ class TimmFeatures(nn.Module):
 
 
 def _flat(name: str) -> str:
-    """A parameter's name by which a model and its feature pyramid agree: timm renames stages.0 to stages_0 in some."""
+    """A parameter's name without what timm changes in a feature pyramid, such as stages.0 to stages_0."""
     return name.removeprefix("model.").replace(".", "_")
 
 

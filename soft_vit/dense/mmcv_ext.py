@@ -1,11 +1,11 @@
-"""A stand-in for `mmcv._ext`, the compiled part of mmcv, so that mmdet and mmseg run on mmcv-lite.
+"""A stand-in for `mmcv._ext`, the compiled part of mmcv, with which mmdet and mmseg run on mmcv-lite.
 
-Importing this module installs it, unless mmcv has been compiled. It has to come before `mmcv.ops`, which mmdet and
-mmseg import: a config names it first in its custom_imports, a program imports it first.
+Importing this module installs it, unless mmcv is compiled. It must come before `mmcv.ops`, which mmdet and mmseg
+import: a config lists it first in its custom_imports, a program imports it first.
 
-torchvision serves nms, roi_align and the sigmoid focal loss (which mmdet takes from here on a GPU alone); the
-other functions of mmcv are there by name and say, once they are called, that they need the compiled mmcv. Arguments are
-those of mmcv 2.1, csrc/pytorch/pybind.cpp: results go into tensors that the caller has made.
+torchvision serves nms, roi_align and the sigmoid focal loss (which mmdet calls on a GPU only). Any other function
+raises when it is called, saying that it needs the compiled mmcv. Arguments are those of mmcv 2.1,
+csrc/pytorch/pybind.cpp; results are written into tensors of the caller.
 """
 
 import importlib
@@ -29,7 +29,7 @@ _MAX_POOLING = 0
 
 
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Tensor:
-    """Indices of the boxes `[N, 4]` that are kept, best first; offset: 1 where x2 and y2 belong to the box."""
+    """Indices of the kept boxes of `[N, 4]`, best first; offset: 1 if x2 and y2 belong to the box."""
     boxes = _widen(boxes)
     return ops.nms(boxes + boxes.new_tensor([0, 0, offset, offset]), scores.to(boxes), iou_threshold)
 
@@ -57,7 +57,7 @@ def roi_align_forward(
     samples = _sample(maps, rois, size, spatial_scale, sampling_ratio, aligned)
     values, places = F.max_pool2d(samples, sampling_ratio, return_indices=True)
     output.copy_(values)
-    # The compiled function keeps coordinates here; nothing but the backward pass reads them.
+    # Only the backward pass below reads these; the compiled function stores coordinates.
     argmax_y.copy_(places)
 
 
@@ -74,10 +74,10 @@ def roi_align_backward(
     pool_mode: int,
     aligned: bool,
 ) -> None:
-    """Put the gradient of the maps, `[B, C, H, W]`, into grad_input."""
+    """Write the gradient of the maps, `[B, C, H, W]`, into grad_input."""
     size = (aligned_height, aligned_width)
     with torch.enable_grad():
-        # Sampling is linear in the map: its gradient is the same at any map.
+        # Sampling is linear, so any map has this gradient.
         maps = torch.zeros_like(_widen(grad_input), requires_grad=True)
         rois, grad_output = rois.to(maps), grad_output.to(maps)
         if pool_mode == _MAX_POOLING:
@@ -92,7 +92,7 @@ def roi_align_backward(
 def _sample(
     maps: Tensor, rois: Tensor, size: tuple[int, int], spatial_scale: float, sampling_ratio: int, aligned: bool
 ) -> Tensor:
-    """Samples before pooling, `[K, C, height * sampling_ratio, width * sampling_ratio]`: one in each finer cell."""
+    """Samples before pooling, `[K, C, height * sampling_ratio, width * sampling_ratio]`, one in each finer cell."""
     if sampling_ratio <= 0:
         raise NotImplementedError(
             f"roi_align with pool_mode='max' and sampling_ratio={sampling_ratio} needs the compiled mmcv; choose "
@@ -105,9 +105,9 @@ def _sample(
 def sigmoid_focal_loss_forward(
     input: Tensor, target: Tensor, weight: Tensor, output: Tensor, gamma: float, alpha: float
 ) -> None:
-    """Focal loss (arXiv 1708.02002) of logits `[N, C]` and labels `[N]`, where label C is background, into output.
+    """Write the focal loss (arXiv 1708.02002) of logits `[N, C]` and labels `[N]` (C is background) into output.
 
-    weight: one for each class, `[C]`, or empty.
+    weight: of each class, `[C]`, or empty.
     """
     output.copy_(_focal_loss(input, target, weight, gamma, alpha))
 
@@ -115,7 +115,7 @@ def sigmoid_focal_loss_forward(
 def sigmoid_focal_loss_backward(
     input: Tensor, target: Tensor, weight: Tensor, grad_input: Tensor, gamma: float, alpha: float
 ) -> None:
-    """Put the derivative of each loss by its logit, `[N, C]`, into grad_input."""
+    """Write the derivative of each loss by its logit, `[N, C]`, into grad_input."""
     with torch.enable_grad():
         logits = _widen(input).detach().requires_grad_()
         loss = _focal_loss(logits, target, weight, gamma, alpha)
@@ -127,12 +127,12 @@ def _focal_loss(logits: Tensor, target: Tensor, weight: Tensor, gamma: float, al
     count = logits.shape[1]
     one_hot = F.one_hot(target, count + 1)[:, :count].to(logits.dtype)
     loss = ops.sigmoid_focal_loss(logits, one_hot, alpha, gamma)
-    # As in the compiled function, the weight is that of the label's class, for all logits of the row.
+    # As compiled: a row has the weight of its label.
     return loss * F.pad(weight, (0, 1), value=1.0)[target][:, None] if weight.numel() else loss
 
 
 def _widen(tensor: Tensor) -> Tensor:
-    """float32 in place of a type of 16 bits, which torchvision's functions do not take on every device."""
+    """float32 in place of a 16-bit type, which torchvision's functions do not take on every device."""
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
@@ -161,8 +161,8 @@ def _missing(name: str) -> Callable[..., Any]:
 
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError(
-            f"{name} needs the compiled mmcv, and this is mmcv-lite, where torchvision serves nms, roi_align and the "
-            "sigmoid focal loss alone; install mmcv 2.1 built with MMCV_WITH_OPS=1 in its place."
+            f"{name} needs the compiled mmcv; mmcv-lite has only nms, roi_align and the sigmoid focal loss, served by "
+            "torchvision. Install mmcv 2.1 built with MMCV_WITH_OPS=1 in its place."
         )
 
     refuse.__name__ = refuse.__qualname__ = name
@@ -170,11 +170,11 @@ def _missing(name: str) -> Callable[..., Any]:
 
 
 def install() -> bool:
-    """Put the stand-in into sys.modules; False if there is a compiled module, or already a stand-in."""
+    """Put the stand-in into sys.modules; returns False if a compiled module or a stand-in is there."""
     if _NAME in sys.modules or importlib.util.find_spec(_NAME) is not None:
         return False
     module = ModuleType(_NAME, "Served by soft_vit.dense.mmcv_ext.")
-    # mmcv asks for the spec, and importlib refuses a module without one.
+    # importlib refuses a module without a spec.
     module.__spec__ = ModuleSpec(_NAME, loader=None, origin=__file__)
     for function in _SERVED:
         setattr(module, function.__name__, function)
@@ -185,7 +185,7 @@ def install() -> bool:
 
 
 def _complete_transformer() -> None:
-    """Give mmcv.cnn the name that it leaves out when it is imported without mmcv.ops, as mmpretrain does."""
+    """Add to mmcv.cnn the name that it lacks when imported before mmcv.ops, as mmpretrain does."""
     transformer = sys.modules.get("mmcv.cnn.bricks.transformer")
     name = "MultiScaleDeformableAttention"
     if transformer is not None and not hasattr(transformer, name):

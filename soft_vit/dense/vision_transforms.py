@@ -1,4 +1,4 @@
-"""Transforms of torchvision.transforms.v2 by their names in a config."""
+"""Transforms of torchvision.transforms.v2, from configs."""
 
 from torchvision.transforms import v2
 
@@ -8,20 +8,20 @@ __all__ = ["build_transform"]
 
 
 def build_transform(config: dict) -> v2.Transform:
-    """A transform from `dict(type=NAME, ...)`, and those inside it in `transforms`.
+    """The transform of `dict(type=NAME, ...)`, whose option `transforms` may hold further ones.
 
-    Raises UserError (a ValueError) for a name or an option that there is not.
+    Raises UserError for an unknown name or option.
     """
     options = dict(config)
     name = options.pop("type", None)
     kind = getattr(v2, str(name), None)
     if not (isinstance(kind, type) and issubclass(kind, v2.Transform)):
-        raise UserError(f"transforms names {name!r}; choose a transform of torchvision.transforms.v2.")
+        raise UserError(f"transforms has the type {name!r}; choose a transform of torchvision.transforms.v2.")
     if "transforms" in options:
         options["transforms"] = [build_transform(inner) for inner in options["transforms"]]
     try:
         return kind(**options)
     except (TypeError, ValueError) as error:
         raise UserError(
-            f"torchvision.transforms.v2.{name} does not take {options} ({one_line(error)}); correct transforms."
+            f"torchvision.transforms.v2.{name} does not take {options} ({one_line(error)}); correct its options."
         ) from error

@@ -1,7 +1,7 @@
 """Trained models as files for other programs: ONNX, torch.export and TorchScript."""
 
 from soft_vit.export.formats import FORMATS
-from soft_vit.export.run import export
-from soft_vit.export.subject import Subject, load_subject
+from soft_vit.export.model import ExportModel, load_export_model
+from soft_vit.export.verified_file import export
 
-__all__ = ["FORMATS", "Subject", "export", "load_subject"]
+__all__ = ["FORMATS", "ExportModel", "export", "load_export_model"]

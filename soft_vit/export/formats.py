@@ -1,4 +1,4 @@
-"""Writing a model in each format, and opening the file again as a function."""
+"""Write a model in each format, and open the file as a function."""
 
 import importlib
 import json
@@ -11,25 +11,25 @@ import torch
 from torch import Tensor
 
 from soft_vit.engine.errors import UserError, as_user_error, one_line
-from soft_vit.export.subject import Subject
-from soft_vit.ops.choices import check_choice
+from soft_vit.export.model import ExportModel
+from soft_vit.ops.numerics import check_choice
 
 __all__ = ["FORMATS", "MIN_SIDE", "Format", "Run", "check_suffix", "open_onnx"]
 
 Run = Callable[[Tensor], list[Tensor]]
-"""A model from a file: images `[B, C, H, W]` to its outputs."""
+"""An exported model: images `[B, C, H, W]` to its outputs."""
 
 MAX_BATCH = 4096
 MAX_SIDE = 4096
-# Maps of one token take another path, so the last of them, of stride 32, has at least two a side.
+# A map of one token takes another path; at stride 32 this size has two on each side.
 MIN_SIDE = 64
 METADATA_FILE = "metadata.json"
 
 
 @dataclass(frozen=True)
 class Format:
-    """suffix: of the files. write: a subject to a path. open: such a file as a function. any_size: can take images of
-    other sizes than it was made for."""
+    """suffix: of the files. write: writes a model to a path. open: opens a file as a function. any_size: whether a file
+    can take images of any size."""
 
     suffix: str
     write: Callable[..., None]
@@ -38,46 +38,47 @@ class Format:
 
 
 def check_suffix(path: Path, format: str) -> None:
-    """UserError unless there is such a format, and the path ends as its files do."""
+    """Raise UserError for an unknown format and for a path without its suffix."""
     with as_user_error():
         check_choice("format", format, tuple(FORMATS))
     suffix = FORMATS[format].suffix
     if path.suffix != suffix:
-        raise UserError(f"{path} does not end in {suffix}, as files of {format} do; give such a name.")
+        raise UserError(f"{path} does not end in {suffix}, the suffix of {format}; give such a name.")
 
 
-def example(subject: Subject) -> Tensor:
-    """Images to capture a model with; two of them, because torch.export would take a batch of one for fixed."""
-    return torch.zeros(2, *subject.input_size)
+def example(source: ExportModel) -> Tensor:
+    """Two images to capture a model with: torch.export would fix a batch of one."""
+    return torch.zeros(2, *source.input_size)
 
 
-def capture(subject: Subject, any_size: bool = False) -> torch.export.ExportedProgram:
-    """The graph of a model for any batch and, with any_size, for images of any sides from 64 pixels up.
+def capture(source: ExportModel, any_size: bool = False) -> torch.export.ExportedProgram:
+    """The graph of a model for any batch and, with any_size, for sides of 64 pixels and more.
 
-    Raises UserError for a model whose graph depends on the size of its images.
+    Raises UserError for a model whose graph depends on the image size.
     """
     dim = torch.export.Dim
     shapes = {0: dim("batch", min=1, max=MAX_BATCH)}
     if any_size:
         shapes |= {side: dim(name, min=MIN_SIDE, max=MAX_SIDE) for side, name in ((2, "height"), (3, "width"))}
     try:
-        return torch.export.export(subject.model, (example(subject),), dynamic_shapes=(shapes,))
+        return torch.export.export(source.model, (example(source),), dynamic_shapes=(shapes,))
     except Exception as error:
-        # torch.export reports by many types what a graph depends on.
+        # torch.export raises errors of many types.
         if not any_size:
-            raise UserError(f"torch.export cannot capture {subject.name} ({one_line(error)}).") from error
+            raise UserError(f"torch.export cannot capture {source.name} ({one_line(error)}).") from error
         raise UserError(
-            f"{subject.name} cannot be exported for images of any size ({one_line(error)}); export it for one size, "
+            f"{source.name} cannot be exported for images of any size ({one_line(error)}); export it for one size, "
             "with --img-size."
         ) from error
 
 
-def write_torch_export(subject: Subject, path: Path, any_size: bool = False, opset: int | None = None) -> None:
-    """Write a program of torch.export, its metadata as a file inside; opset is not read. Raises what `capture` does."""
-    files = {METADATA_FILE: json.dumps(subject.metadata(), indent=2)}
-    program = capture(subject, any_size)
+def write_torch_export(source: ExportModel, path: Path, any_size: bool = False, opset: int | None = None) -> None:
+    """Write a program of torch.export with its metadata as a file inside; opset is ignored. See `capture` for
+    errors."""
+    files = {METADATA_FILE: json.dumps(source.metadata(), indent=2)}
+    program = capture(source, any_size)
     for node in program.graph.nodes:
-        # It names files of this machine.
+        # Names files of this machine.
         node.meta.pop("stack_trace", None)
     torch.export.save(program, path, extra_files=files)
 
@@ -87,21 +88,21 @@ def open_torch_export(path: Path) -> Run:
     return _as_list(torch.export.load(path).module())
 
 
-def write_torchscript(subject: Subject, path: Path, any_size: bool = False, opset: int | None = None) -> None:
-    """Write a trace for images of the subject's size, its metadata as a file inside; any_size and opset are not read.
+def write_torchscript(source: ExportModel, path: Path, any_size: bool = False, opset: int | None = None) -> None:
+    """Write a trace for one image size with its metadata as a file inside; any_size and opset are ignored.
 
-    UserError for a model that cannot be traced.
+    Raises UserError for a model that cannot be traced.
     """
     with torch.no_grad(), warnings.catch_warnings():
-        # Sizes are fixed by tracing, and meant to be.
+        # A trace fixes sizes on purpose.
         warnings.simplefilter("ignore", torch.jit.TracerWarning)
         warnings.simplefilter("ignore", FutureWarning)
         try:
-            traced = torch.jit.trace(subject.model, example(subject), check_trace=False)
+            traced = torch.jit.trace(source.model, example(source), check_trace=False)
         except Exception as error:
-            # What the tracer meets in a model's Python has no common type.
-            raise UserError(f"{subject.name} cannot be traced for TorchScript ({one_line(error)}).") from error
-        files = {METADATA_FILE: json.dumps(subject.metadata(), indent=2)}
+            # The tracer raises errors of many types.
+            raise UserError(f"{source.name} cannot be traced for TorchScript ({one_line(error)}).") from error
+        files = {METADATA_FILE: json.dumps(source.metadata(), indent=2)}
         torch.jit.save(traced, str(path), _extra_files=files)
 
 
@@ -113,50 +114,50 @@ def open_torchscript(path: Path) -> Run:
 
 
 def require_onnx() -> None:
-    """UserError where what writes, reads or runs ONNX is not installed."""
+    """Raise UserError for a missing package of ONNX."""
     for package in ("onnx", "onnxscript", "onnxruntime"):
         try:
             importlib.import_module(package)
         except ImportError as error:
-            raise UserError(f"ONNX needs {package}; pip install 'soft_vit[export]' brings it.") from error
+            raise UserError(f"ONNX needs {package}; pip install 'soft_vit[export]' installs it.") from error
 
 
 def first_cause(error: BaseException) -> str:
-    """The first sentence of the error that others were raised from, which torch wraps in reports of many lines."""
+    """The first sentence of the original error, which torch wraps in long reports."""
     while error.__cause__ is not None:
         error = error.__cause__
     return one_line(error).split(". ")[0]
 
 
-def write_onnx(subject: Subject, path: Path, any_size: bool = False, opset: int | None = None) -> None:
-    """Write an ONNX file, weights inside, with the metadata as its properties; opset None is that of torch.
+def write_onnx(source: ExportModel, path: Path, any_size: bool = False, opset: int | None = None) -> None:
+    """Write an ONNX file with weights inside and the metadata as properties; opset None is torch's default.
 
-    UserError where a package for ONNX is missing, the model cannot be captured or translated, or torch does not write
-    that opset.
+    Raises UserError for a missing package of ONNX, a model that cannot be captured or translated, and an opset that
+    torch does not write.
     """
     require_onnx()
-    program = capture(subject, any_size)
+    program = capture(source, any_size)
     try:
         onnx_program = torch.onnx.export(
             program,
             dynamo=True,
             opset_version=opset,
             input_names=["images"],
-            output_names=list(subject.outputs),
+            output_names=list(source.outputs),
             verbose=False,
         )
     except Exception as error:
         raise UserError(
-            f"{subject.name} cannot be translated to ONNX ({first_cause(error)}); choose another opset or format."
+            f"{source.name} cannot be translated to ONNX ({first_cause(error)}); choose another opset or format."
         ) from error
     made = onnx_program.model.opset_imports[""]
     if opset not in (None, made):
-        # torch writes the version that it knows, says so in its log, and goes on.
-        raise UserError(f"torch wrote opset {made} in the place of {opset}; leave --opset out, or give a newer one.")
+        # torch logs that it keeps its own version.
+        raise UserError(f"torch wrote opset {made} instead of {opset}; leave --opset out, or give a newer one.")
     for node in onnx_program.model.graph.all_nodes():
-        # It names files of this machine, and is longer than the weights of a small model.
+        # Names files of this machine, and outweighs a small model.
         node.metadata_props.clear()
-    onnx_program.model.metadata_props.update(subject.metadata())
+    onnx_program.model.metadata_props.update(source.metadata())
     onnx_program.save(path, external_data=False)
 
 
@@ -165,7 +166,7 @@ def open_onnx(path: Path) -> Run:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    # Warnings of its optimizer about what it folds.
+    # Hides the optimizer's warnings about constants.
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     name = session.get_inputs()[0].name
@@ -184,6 +185,5 @@ def _as_list(module: Callable[[Tensor], Tensor | tuple[Tensor, ...]]) -> Run:
 FORMATS = {
     "onnx": Format(".onnx", write_onnx, open_onnx, any_size=True),
     "torch_export": Format(".pt2", write_torch_export, open_torch_export, any_size=True),
-    # A trace holds the sizes that it saw.
     "torchscript": Format(".pt", write_torchscript, open_torchscript, any_size=False),
 }

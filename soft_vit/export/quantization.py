@@ -1,4 +1,4 @@
-"""int8 files by onnxruntime, and what they cost in accuracy."""
+"""int8 files by onnxruntime, and their loss of accuracy."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ import torch
 from soft_vit.data import CLASSES, ShapeImages, normalised_batch
 from soft_vit.engine.errors import UserError
 from soft_vit.export.formats import open_onnx
-from soft_vit.export.subject import Subject
+from soft_vit.export.model import ExportModel
 
 __all__ = ["check_drop", "quantize"]
 
@@ -22,7 +22,7 @@ PRODUCTS = ("Conv", "Gemm", "MatMul")
 
 
 class _Calibration:
-    """Batches of images as onnxruntime asks for them."""
+    """Batches of images for onnxruntime."""
 
     def __init__(self, images: torch.Tensor, name: str) -> None:
         self._batches: Iterator[torch.Tensor] = iter(images.split(BATCH))
@@ -33,24 +33,24 @@ class _Calibration:
         return None if batch is None else {self._name: batch.numpy()}
 
 
-def quantize(source: Path, target: Path, subject: Subject) -> str:
-    """Write an ONNX file with int8 weights and activations (QDQ), calibrated on generated images; says what it did.
+def quantize(full: Path, target: Path, source: ExportModel) -> str:
+    """Write an ONNX file in int8 (QDQ), calibrated on generated images; returns a sentence about the result.
 
-    Only products with weights are quantised. Those of two activations, which are the Gaussian kernels, the Newton
-    iteration and the attention itself, have no weights to save, and on a flat kernel the iteration needs all digits.
+    Only products with weights are quantised. Those of two activations (Gaussian kernels, Newton iteration, attention)
+    have no weights to shrink, and the iteration needs all digits on a flat kernel.
     """
     import onnx
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
-    # Shapes of all tensors, without which onnxruntime finds fewer products to quantise.
+    # onnxruntime quantises only products of known shapes.
     prepared = target.with_name(f"prepared_{target.name}")
-    quant_pre_process(source, prepared, skip_symbolic_shape=True, skip_optimization=True)
+    quant_pre_process(full, prepared, skip_symbolic_shape=True, skip_optimization=True)
     model = onnx.load(prepared)
     prepared.unlink()
     drop_expansions(model.graph)
     chosen = weighted_nodes(model.graph)
-    images, _ = shape_images("train", CALIBRATION_IMAGES, subject)
+    images, _ = shape_images("train", CALIBRATION_IMAGES, source)
     quantize_static(
         model,
         target,
@@ -59,17 +59,17 @@ def quantize(source: Path, target: Path, subject: Subject) -> str:
         activation_type=QuantType.QUInt8,
         weight_type=QuantType.QInt8,
         per_channel=True,
-        # Sums of two products stay within 16 bits on processors without int8 dot products.
+        # Avoids overflow of 16 bits on processors without int8 dot products.
         reduce_range=True,
         nodes_to_quantize=chosen,
     )
     products = sum(node.op_type in PRODUCTS for node in model.graph.node)
-    before, after = (path.stat().st_size / 1e6 for path in (source, target))
+    before, after = (path.stat().st_size / 1e6 for path in (full, target))
     return f"{len(chosen)} of {products} products are in int8; {before:.1f} MB became {after:.1f} MB."
 
 
 def drop_expansions(graph: Any) -> None:
-    """Let each MatMul of an ONNX graph broadcast a weight by itself, in place, where a node does it for the batch."""
+    """Drop nodes that expand a weight to the batch, in place: MatMul broadcasts by itself."""
     weights = {weight.name: len(weight.dims) for weight in graph.initializer}
     nodes = [node for node in graph.node if node.op_type == "Expand" and weights.get(node.input[0]) == 2]
     expanded = {node.output[0]: node.input[0] for node in nodes}
@@ -83,21 +83,21 @@ def drop_expansions(graph: Any) -> None:
 
 
 def weighted_nodes(graph: Any) -> list[str]:
-    """Names of the products of an ONNX graph that have weights as one of their factors."""
+    """Names of the products of an ONNX graph with a weight as a factor."""
     weights = {weight.name for weight in graph.initializer}
     return [node.name for node in graph.node if node.op_type in PRODUCTS and weights & set(node.input[:2])]
 
 
-def shape_images(split: str, count: int, subject: Subject) -> tuple[torch.Tensor, torch.Tensor]:
-    """Generated images `[count, 3, H, W]`, prepared for a model, and their labels `[count]`."""
-    samples = list(ShapeImages(count, split, size=subject.input_size[1:]))
+def shape_images(split: str, count: int, source: ExportModel) -> tuple[torch.Tensor, torch.Tensor]:
+    """Generated images `[count, 3, H, W]`, normalised for a model, and their labels `[count]`."""
+    samples = list(ShapeImages(count, split, size=source.input_size[1:]))
     labels = torch.tensor([sample.label for sample in samples])
-    return normalised_batch(samples, subject.mean, subject.std), labels
+    return normalised_batch(samples, source.mean, source.std), labels
 
 
 @dataclass(frozen=True)
 class Drop:
-    """Top-1 of a file and of its int8 form on generated images, in percent, and how often the two agree."""
+    """Top-1 of a file and of its int8 form on generated images, and their agreement, in percent."""
 
     full: float | None
     int8: float | None
@@ -114,19 +114,19 @@ class Drop:
         return 100 - self.agreement if self.full is None else self.full - self.int8
 
 
-def check_drop(full: Path, int8: Path, subject: Subject, max_drop: float) -> Drop:
-    """Measure a file and its int8 form; UserError if int8 loses more than max_drop points of top-1.
+def check_drop(full: Path, int8: Path, source: ExportModel, max_drop: float) -> Drop:
+    """Measure a file and its int8 form. Raises UserError if int8 loses more than max_drop points of top-1.
 
-    For a model of other classes than the generated images have, disagreement counts as loss.
+    For a model of other classes than those of the generated images, disagreement counts as loss.
     """
-    images, labels = shape_images("test", TEST_IMAGES, subject)
+    images, labels = shape_images("test", TEST_IMAGES, source)
     chosen = []
     for path in (full, int8):
         run = open_onnx(path)
         chosen.append(torch.cat([run(batch)[0].argmax(1) for batch in images.split(BATCH)]))
     agreement = 100 * (chosen[0] == chosen[1]).float().mean().item()
     scores = [100 * (each == labels).float().mean().item() for each in chosen]
-    known = tuple(subject.classes) == tuple(CLASSES)
+    known = tuple(source.classes) == tuple(CLASSES)
     drop = Drop(*(scores if known else (None, None)), agreement)
     if drop.points() > max_drop:
         raise UserError(f"int8 costs more than {max_drop} points, so nothing was written: {drop}")

@@ -9,19 +9,22 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import get_device_states, set_device_states
 
-from soft_vit.layers.chunked import keeps_autograd_graph
+from soft_vit.layers.block import PostNormBlock, PreNormBlock
+from soft_vit.layers.shortcuts import keeps_autograd_graph
+
+Block = PostNormBlock | PreNormBlock
 
 
-def attention_half(block: nn.Module, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
+def attention_half(block: Block, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
     """F: the attention of a block on normalised tokens `[B, N, C]`."""
     return block.drop_path1(block.attn(block.norm1(x), feat_size))
 
 
-def feed_forward_half(block: nn.Module, x: Tensor) -> Tensor:
+def feed_forward_half(block: Block, x: Tensor) -> Tensor:
     """G: the MLP of a block on normalised tokens `[B, N, C]`."""
     return block.drop_path2(block.feed_forward(block.norm2(x)))
 
@@ -53,7 +56,7 @@ class _ReversibleBlocks(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, blocks: Sequence[nn.Module], feat_size: tuple[int, int], *parameters: Tensor
+        ctx: Any, x: Tensor, blocks: Sequence[Block], feat_size: tuple[int, int], *parameters: Tensor
     ) -> tuple[Tensor, Tensor]:
         y1 = y2 = x
         surroundings = []
@@ -72,7 +75,7 @@ class _ReversibleBlocks(torch.autograd.Function):
         y1, y2 = ctx.saved_tensors
         grads: dict[Tensor, Tensor] = {}
 
-        def half_backward(half: Any, block: nn.Module, x: Tensor, grad: Tensor, before: Surroundings, *arguments: Any):
+        def half_backward(half: Any, block: Block, x: Tensor, grad: Tensor, before: Surroundings, *arguments: Any):
             """The half's value at x and its gradient there; adds up those of its parameters."""
             parameters = [parameter for parameter in block.parameters() if parameter.requires_grad]
             with before.restored():
@@ -92,7 +95,7 @@ class _ReversibleBlocks(torch.autograd.Function):
         return grad_1 + grad_2, None, None, *(grads.get(parameter) for parameter in ctx.parameters)
 
 
-def plain_streams(blocks: Sequence[nn.Module], x: Tensor, feat_size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+def plain_streams(blocks: Sequence[Block], x: Tensor, feat_size: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """The two streams behind all blocks, differentiated by autograd, which stores every activation."""
     y1 = y2 = x
     for block in blocks:
@@ -101,7 +104,7 @@ def plain_streams(blocks: Sequence[nn.Module], x: Tensor, feat_size: tuple[int, 
     return y1, y2
 
 
-def reversible_blocks(blocks: Sequence[nn.Module], x: Tensor, feat_size: tuple[int, int]) -> Tensor:
+def reversible_blocks(blocks: Sequence[Block], x: Tensor, feat_size: tuple[int, int]) -> Tensor:
     """Tokens `[B, N, C]` through blocks in reversible form: both streams start as x, and their mean is the result.
 
     blocks: `PostNormBlock` or `PreNormBlock`; in either, each half is preceded by its LayerNorm, as in Reformer.

@@ -6,7 +6,7 @@ from typing import Any
 from timm.layers import to_2tuple
 
 from soft_vit.layers import attention_class, attention_options
-from soft_vit.ops.choices import check_choice
+from soft_vit.ops.numerics import check_choice
 
 STAGE4_KINDS = ("softmax", "soft")
 

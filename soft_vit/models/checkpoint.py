@@ -127,7 +127,7 @@ def fit_state_dict(
     if "pos_embed1" in state_dict:
         state_dict = {rename_released(name): value for name, value in state_dict.items()}
         check_same_model(state_dict, model)
-    for i, stage in enumerate(_stages(model)):
+    for i, stage in enumerate(model.stages):
         given: tuple[int, ...] = getattr(state_dict.get(f"stages.{i}.pos_embed"), "shape", ())
         own, size = stage.pos_embed.shape, notes.img_size()
         other_grid = size is not None and stage_grids(size, i + 1)[i] != stage.grid_size
@@ -208,7 +208,7 @@ def resample_to_model(
 
     img_size: of the model that the weights are from, if known; otherwise grids are taken to be square.
     """
-    for i, stage in enumerate(_stages(model)):
+    for i, stage in enumerate(model.stages):
         name = f"stages.{i}.pos_embed"
         grid = stage_grids(img_size, i + 1)[-1] if img_size else None
         prefix, given = stage.num_prefix_tokens, state_dict.get(name)
@@ -242,7 +242,7 @@ def resample_to_stage(pos_embed: Tensor, stage: PyramidStage, name: str) -> Tens
 
 
 def _is_reversible(model: "PyramidViT") -> bool:
-    return any(stage.reversible for stage in _stages(model))
+    return any(stage.reversible for stage in model.stages)
 
 
 def _other_form(model: "PyramidViT") -> str:
@@ -251,10 +251,6 @@ def _other_form(model: "PyramidViT") -> str:
         f"The weights were trained with reversible={not own}, and the model {_name(model)}has reversible={own}, which "
         f"computes something else with the same parameters; create it with reversible={not own}"
     )
-
-
-def _stages(model: "PyramidViT") -> list[PyramidStage]:
-    return [stage for stage in model.stages if isinstance(stage, PyramidStage)]
 
 
 def _name(model: "PyramidViT") -> str:

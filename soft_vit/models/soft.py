@@ -18,6 +18,9 @@ from soft_vit.models.pyramid import PyramidViT
 from soft_vit.weights import ENTRIES, WeightsError
 from soft_vit.weights.loading import SOURCES, build_model
 
+# `register_model` adds the entrypoints.
+__all__: list[str] = []
+
 _logger = logging.getLogger(__name__)
 
 

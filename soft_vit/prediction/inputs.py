@@ -1,4 +1,4 @@
-"""Which images are meant by files, folders and patterns, and under which names their results are kept."""
+"""The images that files, folders and patterns stand for, and the names of their results."""
 
 import glob
 import os
@@ -13,76 +13,61 @@ from soft_vit.data.archives import Entry, FolderStorage
 from soft_vit.data.images import SUFFIXES, BadImage, decode_image, is_image
 from soft_vit.engine.errors import UserError
 
-__all__ = ["FreeNames", "Input", "find_inputs", "read_input", "shown"]
+__all__ = ["Input", "find_inputs", "free_name", "printable", "read_input"]
 
-# Names are cut to this length: file systems allow 255 bytes, in which an ending and a temporary suffix must fit too.
+# File systems allow 255 bytes; an ending and a temporary suffix follow.
 STEM_BYTES = 180
 
 
 class Input(NamedTuple):
-    """An image file, and its path below the folder or pattern by which it was found."""
+    """An image file, and its path below the folder or pattern that named it."""
 
     path: Path
     name: PurePosixPath
 
 
 def find_inputs(given: Sequence[str | Path], out: Path) -> list[Input]:
-    """The images meant by files, folders (with all below them) and patterns such as `photos/**/*.jpg`, each one once.
+    """The images of files, folders (at any depth) and patterns such as `photos/**/*.jpg`, each one once.
 
-    A file is taken whatever it is called; in folders and patterns those that are called as images are. Results of an
-    earlier run, in `out`, are left out. Raises FileNotFoundError for a path that is not there, UserError (a ValueError)
-    when no image is meant, or one that lies in `out`.
+    A file may have any name; folders and patterns give the files with an image's ending. Files in `out`, the folder of
+    the results, are left out. Raises FileNotFoundError for a missing path, UserError for no image.
     """
-    results = out.expanduser().resolve()
     found: dict[str, Input] = {}
     for item in given:
-        for image in _meant_by(str(item), results):
+        for image in _find(str(item)):
             found.setdefault(os.path.realpath(image.path), image)
-    if not found:
+    inputs = [image for path, image in found.items() if not Path(path).is_relative_to(out.resolve())]
+    if not inputs:
         raise UserError(
-            f"There is no image in {', '.join(map(str, given))}; give files, folders or patterns with images "
-            f"({', '.join(sorted(SUFFIXES))})."
+            f"There is no image in {', '.join(map(str, given))} outside of {out}, the folder of the results; give "
+            f"files, folders or patterns with images ({', '.join(sorted(SUFFIXES))})."
         )
-    for path, image in found.items():
-        if Path(path).is_relative_to(results):
-            raise UserError(
-                f"{shown(image.path)} lies in {out}, where the results go; choose another folder with --out."
-            )
-    return list(found.values())
+    return inputs
 
 
-def _meant_by(given: str, results: Path) -> Iterator[Input]:
+def _find(given: str) -> Iterator[Input]:
     path = Path(given).expanduser()
     if path.is_dir():
-        yield from _in_folder(path, PurePosixPath(), results)
+        yield from _in_folder(path, PurePosixPath())
     elif path.exists():
         yield Input(path, PurePosixPath(path.name))
     elif glob.has_magic(given):
-        yield from _of_pattern(str(path), results)
+        fixed = Path(*takewhile(lambda part: not glob.has_magic(part), path.parts))
+        for hit in map(Path, sorted(glob.glob(str(path), recursive=True))):
+            name = PurePosixPath(*(part for part in hit.parts[len(fixed.parts) :] if part != ".."))
+            if hit.is_file() and is_image(hit):
+                yield Input(hit, name)
+            # The pattern `**` gives the files of folders by itself.
+            elif hit.is_dir() and "**" not in given:
+                yield from _in_folder(hit, name)
     else:
         raise FileNotFoundError(f"There is no image {given}; give files, folders or patterns that exist.")
 
 
-def _in_folder(folder: Path, name: PurePosixPath, results: Path) -> Iterator[Input]:
-    inside = folder.resolve().is_relative_to(results)
+def _in_folder(folder: Path, name: PurePosixPath) -> Iterator[Input]:
     for entry in FolderStorage(folder).entries():
-        path = folder / entry.name
-        if is_image(path) and (inside or not path.resolve().is_relative_to(results)):
-            yield Input(path, name / entry.name)
-
-
-def _of_pattern(pattern: str, results: Path) -> Iterator[Input]:
-    fixed = Path(*takewhile(lambda part: not glob.has_magic(part), Path(pattern).parts))
-    for hit in sorted(glob.glob(pattern, recursive=True)):
-        path = Path(hit)
-        parts = path.relative_to(fixed).parts if path.is_relative_to(fixed) else (path.name,)
-        name = PurePosixPath(*(part for part in parts if part != ".."))
-        if path.is_dir():
-            # `**` meets everything below it by itself.
-            if "**" not in pattern:
-                yield from _in_folder(path, name, results)
-        elif is_image(path) and not path.resolve().is_relative_to(results):
-            yield Input(path, name)
+        if is_image(entry.name):
+            yield Input(folder / entry.name, name / entry.name)
 
 
 def read_input(path: Path) -> Image.Image:
@@ -95,33 +80,23 @@ def read_input(path: Path) -> Image.Image:
         raise BadImage(str(error)) from error
 
 
-def shown(path: Path | str) -> str:
-    """A path that can be printed: what is no text in its name is replaced."""
+def printable(path: Path | PurePosixPath) -> str:
+    """A path as text; bytes of its name that are not UTF-8 are replaced."""
     return os.fsencode(path).decode(errors="replace")
 
 
-class FreeNames:
-    """Names of files in a folder, of which none is given twice, on a disk that ignores case either."""
+def free_name(name: PurePosixPath, folder: Path, taken: set[str]) -> str:
+    """A name for a file in a folder, numbered where the name is taken; it is added to `taken`.
 
-    def __init__(self, folder: Path, taken: Sequence[str] = ()) -> None:
-        self.folder = folder
-        self._taken = {name.casefold() for name in taken}
-
-    def take(self, name: PurePosixPath) -> str:
-        """The name itself, or with a number where it is taken; relative to the folder, with forward slashes.
-
-        Raises UserError (a ValueError) for a name that would lead out of the folder, by a link that lies in it.
-        """
-        name = PurePosixPath(shown(name))
-        stem = name.stem.encode()[:STEM_BYTES].decode(errors="ignore")
-        number, free = 2, name.with_name(stem + name.suffix)
-        while str(free).casefold() in self._taken:
-            free = name.with_name(f"{stem}_{number}{name.suffix}")
-            number += 1
-        if not (self.folder / free).parent.resolve().is_relative_to(self.folder.resolve()):
-            raise UserError(
-                f"{shown(self.folder / free)} would lie outside of {self.folder}, because of a link; remove the link "
-                "or choose another folder with --out."
-            )
-        self._taken.add(str(free).casefold())
-        return str(free)
+    taken: case-folded names, since some disks ignore case. Raises UserError if a link would lead out of the folder.
+    """
+    name = PurePosixPath(printable(name))
+    stem = name.stem.encode()[:STEM_BYTES].decode(errors="ignore")
+    number, free = 2, name.with_name(stem + name.suffix)
+    while str(free).casefold() in taken:
+        free = name.with_name(f"{stem}_{number}{name.suffix}")
+        number += 1
+    if not (folder / free).parent.resolve().is_relative_to(folder.resolve()):
+        raise UserError(f"{folder / free} leads out of {folder} by a link; remove the link or give another --out.")
+    taken.add(str(free).casefold())
+    return str(free)

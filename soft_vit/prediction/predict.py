@@ -1,10 +1,10 @@
-"""Predictions for many images: read, predicted, drawn, written; nothing that was done is lost."""
+"""Predictions for many images: read, predict, draw and write, without losing what is done."""
 
 import io
+import json
 import signal
-import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -15,50 +15,52 @@ from tqdm import tqdm
 
 from soft_vit.data.images import BadImage
 from soft_vit.engine.errors import UserError, one_line
-from soft_vit.prediction.inputs import FreeNames, Input, find_inputs, read_input, shown
-from soft_vit.prediction.results import ClassMap, Painter, Predictor, Result
-from soft_vit.prediction.results_file import ResultsFile
+from soft_vit.prediction.drawing import index_image
+from soft_vit.prediction.inputs import Input, find_inputs, free_name, printable, read_input
+from soft_vit.prediction.predictors import Predictor
+from soft_vit.prediction.results import ClassMap, Result
 from soft_vit.weights.files import write_atomically
 
 __all__ = ["RESULTS", "Report", "predict_files"]
 
-# The file with all results, in the folder of results.
+# The file in the folder of results that holds all of them, and the seconds between two of its versions.
 RESULTS = "predictions.json"
-JPEG_QUALITY = 92
+WRITE_EVERY = 20
 
 
 @dataclass
 class Report:
-    """What a run of predictions ends with: how many of how many images, and which could not be read or predicted."""
+    """The outcome of `predict_files`: results has the content of `predictions.json`, notes are the predictor's."""
 
     out: Path
-    images: int
-    predicted: int = 0
-    failed: list[str] = field(default_factory=list)
-    # For a single image, the prediction.
+    total: int
+    results: dict[str, Any]
+    notes: list[str]
+    # The prediction as text, for a single image.
     lines: list[str] = field(default_factory=list)
-    # What had to be changed in the model's weights.
-    notes: list[str] = field(default_factory=list)
     interrupted: bool = False
 
-    def __str__(self) -> str:
-        lines = [f"Note: {note}" for note in self.notes]
-        if self.images == 1 and self.predicted:
-            lines += self.lines
-        else:
-            start = "Interrupted: " if self.interrupted else ""
-            lines.append(f"{start}{self.predicted} of {self.images} images predicted.")
-        if self.failed:
-            lines.append(f"{len(self.failed)} failed:")
-            lines += [f"  {name}" for name in self.failed]
-        return "\n".join([*lines, f"Written: {self.out}"])
+    @property
+    def predicted(self) -> int:
+        return len(self.results["images"])
 
     @property
     def exit_code(self) -> int:
-        """0 when there is something to look at, 1 when there is nothing, 130 after an interruption."""
+        """0 with predictions, 1 without any, 130 after an interruption."""
         if self.interrupted:
             return 128 + signal.SIGINT
         return 0 if self.predicted else 1
+
+    def __str__(self) -> str:
+        lines = [f"Note: {note}" for note in self.notes]
+        if self.lines:
+            lines += self.lines
+        else:
+            lines.append(f"{'Interrupted: ' * self.interrupted}{self.predicted} of {self.total} images predicted.")
+        failed = self.results["failed"]
+        if failed:
+            lines += [f"{len(failed)} failed:", *(f"  {entry['image']}: {entry['reason']}" for entry in failed)]
+        return "\n".join([*lines, f"Written: {self.out}"])
 
 
 def predict_files(
@@ -66,78 +68,72 @@ def predict_files(
     load: Callable[[], Predictor],
     out: str | Path,
     *,
-    painter: Painter,
     draw: bool = True,
     batch_size: int = 8,
     source: dict[str, Any] | None = None,
 ) -> Report:
-    """Predict for files, folders and patterns, and write `predictions.json` and a drawing for each image into a folder.
+    """Predict for files, folders and patterns; write `predictions.json` and a drawing of each image into a folder.
 
-    given: see `find_inputs`. load: gives the predictor, and is called when the images have been found. painter: draws
-    results. draw: False for no drawings; a map of classes is written all the same. source: what the JSON file says of
-    the model.
+    given: see `find_inputs`. load: returns the predictor, called once images are found. draw: False writes no drawings;
+    label maps are always written. source: entries about the model for the JSON file.
 
-    A file that cannot be read, and an image that the model refuses, are reported, and the run goes on. When it is
-    interrupted or asked to end (SIGTERM), the results so far are in the file. Raises UserError (a ValueError) or
-    FileNotFoundError for what cannot be used.
+    The report names files that cannot be read and images that the model refuses; the run continues past them. After an
+    interruption or an error the file holds the results so far. Raises UserError or OSError for bad arguments and a
+    folder that cannot be written.
     """
     if batch_size < 1:
-        raise UserError(f"batch_size is {batch_size}; give a number of images from 1 on.")
+        raise UserError(f"batch_size is {batch_size}; give at least 1.")
     out = Path(out).expanduser()
     inputs = find_inputs(given, out)
-    with _writing_to(out):
-        # Before a model is loaded for nothing.
-        out.mkdir(parents=True, exist_ok=True)
+    out.mkdir(parents=True, exist_ok=True)
     predictor = load()
-    report = Report(out, len(inputs), notes=predictor.notes)
-    results = ResultsFile(out / RESULTS, source or {})
-    names = FreeNames(out, [RESULTS])
-    bar = tqdm(total=len(inputs), unit="image", disable=len(inputs) == 1)
-    with _writing_to(out), _sigterm_interrupts(), bar:
+    results = {"task": None, **(source or {}), "images": [], "failed": []}
+    report = Report(out, len(inputs), results, predictor.notes)
+    taken, written = {RESULTS}, -WRITE_EVERY
+    with tqdm(total=len(inputs), unit="image", disable=len(inputs) == 1) as bar:
         try:
-            for batch in _batches(inputs, batch_size):
-                for item, image, found in _predicted(predictor, batch):
+            for start in range(0, len(inputs), batch_size):
+                for item, image, found in _predict_batch(predictor, inputs[start : start + batch_size]):
                     if isinstance(found, Exception):
-                        reason = " ".join(str(found).split())
-                        results.add_failure(shown(item.path), reason)
-                        report.failed.append(f"{shown(item.path)}: {reason}")
+                        results["failed"].append(
+                            {"image": printable(item.path), "reason": " ".join(str(found).split())}
+                        )
                     else:
-                        entry = {"image": shown(item.path), "width": image.width, "height": image.height}
-                        entry |= _write_pictures(item.name, image, found, names, painter, draw)
-                        results.add(found.task, {**entry, "predictions": found.entries()})
-                        report.predicted += 1
+                        entry = {"image": printable(item.path), "width": image.width, "height": image.height}
+                        entry |= _write_pictures(out, item.name, image, found, taken, draw)
+                        results["task"] = found.task
+                        results["images"].append({**entry, "predictions": found.entries()})
                         report.lines = found.lines() if len(inputs) == 1 else []
                     bar.update()
-                results.write_if_due()
+                if time.monotonic() - written >= WRITE_EVERY:
+                    _write_json(out / RESULTS, results)
+                    written = time.monotonic()
         except KeyboardInterrupt:
             report.interrupted = True
         finally:
-            results.write()
+            _write_json(out / RESULTS, results)
     return report
 
 
-def _batches(items: Sequence[Input], size: int) -> Iterator[Sequence[Input]]:
-    return (items[start : start + size] for start in range(0, len(items), size))
-
-
-def _predicted(
+def _predict_batch(
     predictor: Predictor, batch: Sequence[Input]
-) -> list[tuple[Input, Image.Image | None, Result | Exception]]:
-    """Each image with its result, or with the reason why it has none, in the order given."""
-    images: dict[Input, Image.Image] = {}
-    found: dict[Input, Result | Exception] = {}
+) -> Iterator[tuple[Input, Image.Image | None, Result | Exception]]:
+    """Each file of a batch with its image and result, or with the reason that there is none."""
+    images: list[Image.Image | BadImage] = []
     for item in batch:
         try:
-            images[item] = read_input(item.path)
+            images.append(read_input(item.path))
         except BadImage as error:
-            found[item] = error
-    if images:
-        found |= zip(images, _results(predictor, list(images.values())), strict=True)
-    return [(item, images.get(item), found[item]) for item in batch]
+            images.append(error)
+    results = iter(_results(predictor, [image for image in images if isinstance(image, Image.Image)]))
+    for item, image in zip(batch, images, strict=True):
+        yield (item, None, image) if isinstance(image, BadImage) else (item, image, next(results))
 
 
 def _results(predictor: Predictor, images: list[Image.Image]) -> Sequence[Result | Exception]:
-    """A result for each image, or the reason why the model refuses it."""
+    """The result of each image, or the reason that the model refuses it."""
+    if not images:
+        return []
     try:
         return predictor(images)
     except UserError:
@@ -147,54 +143,32 @@ def _results(predictor: Predictor, images: list[Image.Image]) -> Sequence[Result
             f"The GPU has no memory for {len(images)} images at once; give a smaller --batch-size or --device cpu."
         ) from error
     except Exception as error:
-        # An image may be too small, or a model want all images of a batch in one size; each has its own way of
-        # refusing, which is no reason to end a run over thousands of others.
+        # Models refuse images in errors of any kind: too small, or not all of one size in a batch.
         if len(images) == 1:
             return [ValueError(f"the model refuses it ({type(error).__name__}: {one_line(error)})")]
         return [result for image in images for result in _results(predictor, [image])]
 
 
 def _write_pictures(
-    name: PurePosixPath, image: Image.Image, result: Result, names: FreeNames, painter: Painter, draw: bool
+    out: Path, name: PurePosixPath, image: Image.Image, result: Result, taken: set[str], draw: bool
 ) -> dict[str, str]:
-    """Write what can be looked at; returns the names of the files."""
-    written = {}
+    """Write the drawing and the label map of a result; returns the names of the files."""
+    pictures = {}
     if draw:
         suffix = "" if name.suffix.lower() in (".jpg", ".jpeg", ".png") else ".png"
-        written["drawing"] = names.take(name.with_name(name.name + suffix))
-        _save(names.folder / written["drawing"], result.draw(painter, image))
+        pictures["drawing"] = free_name(name.with_name(name.name + suffix), out, taken), result.draw(image)
     if isinstance(result, ClassMap):
-        written["map"] = names.take(name.with_name(name.name + ".classes.png"))
-        _save(names.folder / written["map"], painter.index_image(result.classes))
-    return written
+        map_name = free_name(name.with_name(name.name + ".classes.png"), out, taken)
+        pictures["map"] = map_name, index_image(result.classes)
+    for file, picture in pictures.values():
+        stream = io.BytesIO()
+        picture.save(stream, "PNG" if file.lower().endswith(".png") else "JPEG", quality=92)
+        write_atomically(out / file, stream.getvalue())
+    return {key: file for key, (file, _) in pictures.items()}
 
 
-def _save(path: Path, picture: Image.Image) -> None:
-    stream = io.BytesIO()
-    if path.suffix.lower() == ".png":
-        picture.save(stream, "PNG")
-    else:
-        picture.save(stream, "JPEG", quality=JPEG_QUALITY)
-    write_atomically(path, stream.getvalue())
-
-
-@contextmanager
-def _writing_to(out: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"Results cannot be written to {out} ({error}); give another folder with --out.") from error
-
-
-@contextmanager
-def _sigterm_interrupts() -> Iterator[None]:
-    """Let a request to end, as clusters send it, be what Ctrl-C is."""
-    if threading.current_thread() is not threading.main_thread():
-        # Only there may Python listen.
-        yield
-        return
-    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    # An image a line.
+    head = json.dumps({key: value for key, value in content.items() if key != "images"}).removesuffix("}")
+    images = ",\n".join(json.dumps(entry, allow_nan=False) for entry in content["images"])
+    write_atomically(path, f'{head}, "images": [\n{images}\n]}}\n'.encode())

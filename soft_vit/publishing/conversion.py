@@ -4,7 +4,7 @@ from pathlib import Path
 
 from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.models.soft import MODELS
-from soft_vit.ops.choices import check_choice
+from soft_vit.ops.numerics import check_choice
 from soft_vit.publishing.layouts import LAYOUTS, suffixes_of, written
 from soft_vit.publishing.trained_file import TrainedFile, WeightsChoice, read_trained_file
 from soft_vit.weights.files import write_atomically

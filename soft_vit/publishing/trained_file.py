@@ -13,7 +13,7 @@ from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.engine.optim.ema_hook import choose_weights
 from soft_vit.models.checkpoint import Recognised, noted_attention, recognise, rename_released
 from soft_vit.models.soft import MODELS
-from soft_vit.ops.choices import check_choice
+from soft_vit.ops.numerics import check_choice
 from soft_vit.weights.reading import AVERAGED_KEYS, PLAIN_KEYS, Notes, require_finite, unwrap_state_dict
 
 __all__ = ["TrainedFile", "WeightsChoice", "read_trained_file"]

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from pycocotools import mask as reference
 
-from soft_vit.data.coco_masks import check_segmentation, decode_segmentation, encode_masks
+from soft_vit.data.coco_masks import (
+    check_segmentation,
+    decode_segmentation,
+    encode_masks,
+    pack_runs,
+    run_lengths,
+    unpack_runs,
+)
 
 HEIGHT, WIDTH = 60, 90
 SQUARE = [10, 10, 30, 10, 30, 30, 10, 30]
@@ -61,3 +68,17 @@ def test_every_damage_to_a_packed_string_is_seen_or_harmless():
             checked, problem = check_segmentation({**rle, "counts": counts}, HEIGHT, WIDTH)
             if problem is None:
                 assert decode_segmentation(checked, HEIGHT, WIDTH).shape == mask.shape
+
+
+def test_run_lengths_are_those_of_pycocotools():
+    generator = np.random.default_rng(0)
+    masks = [generator.random((37, 53)) < share for share in (0.0, 0.02, 0.5, 0.98, 1.0)]
+    masks += [np.eye(5, dtype=bool), np.pad(np.ones((300, 211), bool), ((40, 0), (0, 7)))]
+    for mask in masks:
+        runs = run_lengths(mask)
+        assert sum(runs) == mask.size
+        encoded = reference.encode(np.asfortranarray(mask.astype(np.uint8)))
+        assert pack_runs(runs) == encoded["counts"].decode()
+        assert unpack_runs(pack_runs(runs)) == runs
+        other = reference.frPyObjects({"size": list(mask.shape), "counts": runs}, *mask.shape)
+        assert (reference.decode(other).astype(bool) == mask).all()

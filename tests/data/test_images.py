@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from soft_vit.data import archives as storage
-from soft_vit.data.images import BadImage, decode_image, find_images, read_image
+from soft_vit.data.images import BadImage, decode_image, find_images, read_image, read_lines
 
 
 def encode(array: np.ndarray, kind: str = "PNG", **kwargs) -> bytes:
@@ -126,6 +126,7 @@ def test_folders_that_are_numbers(tmp_path):
         ["1 b.png b", "0 b.png b", "1 a.png a", "0 a.png a", "other.png a"],
         ["a", "b", "a", "b"],
         ["0", "1", "0", "1"],
+        ["0 a.png\ta", "1 a.png\ta", "0 b.png\tb", "1 b.png\tb"],
     ],
 )
 def test_a_flat_folder_with_a_list(tmp_path, lines):
@@ -137,6 +138,33 @@ def test_a_flat_folder_with_a_list(tmp_path, lines):
     images = find_images(tmp_path, "val")
     assert images.classes == ["a", "b"]
     assert {(value, label) for value, label in contents(images)} == set(EXPECTED)
+
+
+def test_class_names_with_spaces_after_a_tab(tmp_path):
+    make_tree(tmp_path, "val", ("great dane", "pug"), each=1)
+    (tmp_path / "flat").mkdir()
+    for path in (tmp_path / "val").rglob("*.png"):
+        path.rename(tmp_path / "flat" / path.name)
+    (tmp_path / "flat.txt").write_text("0 great dane.png\tgreat dane\n0 pug.png\tpug\n")
+    assert contents(find_images(tmp_path, "flat")) == [(0, 0), (10, 1)]
+
+
+def test_archives_as_tar_and_macos_write_them(tmp_path):
+    root = make_tree(tmp_path)
+    with tarfile.open(root / "tar.tar", "w") as archive:
+        archive.add(root / "train", ".")
+    with zipfile.ZipFile(root / "zip.zip", "w") as archive:
+        for top in ("train", "__MACOSX/train"):
+            for name in ("a", "b"):
+                archive.mkdir(f"{top}/{name}")
+        for path in (root / "train").rglob("*.png"):
+            name = path.relative_to(root)
+            archive.write(path, name)
+            archive.writestr(str("__MACOSX" / name.with_name("._" + name.name)), b"attributes")
+    for split in ("tar", "zip"):
+        images = find_images(root, split)
+        assert images.classes == ["a", "b"]
+        assert contents(images) == EXPECTED
 
 
 def flat(root: Path, text: str | None, name: str = "val.txt") -> Path:
@@ -158,21 +186,21 @@ def flat(root: Path, text: str | None, name: str = "val.txt") -> Path:
             lambda root: (make_tree(root) / "train" / "empty").mkdir(),
             "train",
             ValueError,
-            "1 classes of .* have no images, such as empty",
+            "no images, such as empty",
         ),
         (
             lambda root: (make_tree(root) / "train" / "x.png").write_bytes(picture(1)),
             "train",
             ValueError,
-            "x.png beside the folders",
+            "holds x.png",
         ),
-        (lambda root: (make_tree(root), make_tree(root, "val", ("a", "z"))), "val", ValueError, "'z', a folder of"),
+        (lambda root: (make_tree(root), make_tree(root, "val", ("a", "z"))), "val", ValueError, "'z'"),
         (lambda root: flat(root, None), "val", FileNotFoundError, "no list of labels"),
-        (lambda root: flat(root, "y.png a\n"), "val", ValueError, "names no class for 1 images, such as x.png"),
+        (lambda root: flat(root, "y.png a\n"), "val", ValueError, "x.png"),
         (lambda root: flat(root, "a\nb\n"), "val", ValueError, "2 labels for 1 images"),
-        (lambda root: flat(root, "x.png 7\n"), "val", ValueError, "'7', a label in"),
-        (lambda root: (root / "train.tar").write_bytes(b"no archive" * 99), "train", ValueError, "is no plain TAR"),
-        (lambda root: (root / "train.zip").write_bytes(b"no archive" * 99), "train", ValueError, "is no ZIP"),
+        (lambda root: flat(root, "x.png 7\n"), "val", ValueError, "'7'"),
+        (lambda root: (root / "train.tar").write_bytes(b"no archive" * 99), "train", ValueError, "TAR"),
+        (lambda root: (root / "train.zip").write_bytes(b"no archive" * 99), "train", ValueError, "ZIP"),
     ],
 )
 def test_mistakes_get_one_sentence(tmp_path, make, split, error, message):
@@ -213,6 +241,11 @@ def test_orientation_is_left_alone():
     assert decode_image(encode(np.zeros((4, 6, 3), np.uint8), "JPEG", exif=exif)).size == (6, 4)
 
 
+def test_floats_have_no_known_range():
+    with pytest.raises(BadImage, match="floating-point"):
+        decode_image(encode(np.linspace(0, 1, 12, dtype=np.float32).reshape(3, 4), "TIFF"))
+
+
 @pytest.mark.parametrize("data", [b"", b"\xff\xd8\xff", b"GIF89a", b"\x00" * 1000], ids=repr)
 def test_what_is_no_image(data):
     with pytest.raises(BadImage) as caught:
@@ -244,3 +277,15 @@ def test_reading_one_file(tmp_path):
     ]:
         with pytest.raises(error, match=re.escape(message)):
             read_image(tmp_path / name)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_lines_of_a_text(tmp_path, encoding):
+    (tmp_path / "classes.txt").write_bytes("Käfer\r\n\n  two words \n".encode(encoding))
+    assert read_lines(tmp_path / "classes.txt") == ["Käfer", "two words"]
+
+
+def test_another_encoding_is_refused(tmp_path):
+    (tmp_path / "classes.txt").write_bytes("Käfer".encode("latin-1"))
+    with pytest.raises(ValueError, match="UTF-8"):
+        read_lines(tmp_path / "classes.txt")

@@ -1,4 +1,4 @@
-"""The real mmseg on this backbone, with or without a compiled mmcv: training, resuming, testing, predicting."""
+"""mmseg itself on this backbone, with or without a compiled mmcv: training, resuming, testing, predicting."""
 
 import json
 from pathlib import Path
@@ -18,6 +18,7 @@ from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
 pytest.importorskip("mmseg", exc_type=ModuleNotFoundError)
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "mmseg"
+ADE, SHAPES = CONFIGS / "upernet_soft_norm_small_512_ade20k.py", CONFIGS / "upernet_soft_pico_shapes.py"
 # Published, in millions (arXiv 2207.03341).
 PARAMETERS = dict(small=54, medium=76)
 
@@ -33,7 +34,15 @@ def build(config: Config) -> torch.nn.Module:
 
 @pytest.mark.parametrize("size", PARAMETERS)
 def test_as_many_parameters_as_published(size):
-    config = Config.fromfile(str(CONFIGS / f"upernet_soft_norm_{size}_512_ade20k.py"))
+    config = Config.fromfile(str(ADE))
+    third = {"small": 320, "medium": 288}[size]
+    config.merge_from_dict(
+        {
+            "model.backbone.arch": f"soft_norm_{size}",
+            "model.decode_head.in_channels": [64, 128, third, 512],
+            "model.auxiliary_head.in_channels": third,
+        }
+    )
     with torch.device("meta"):
         model = build(config)
     assert sum(p.numel() for p in model.parameters()) == pytest.approx(1e6 * PARAMETERS[size], rel=0.03)
@@ -41,7 +50,7 @@ def test_as_many_parameters_as_published(size):
 
 def test_the_160k_recipe():
     """AdamW at 6e-5 and batch 16 in 160,000 steps; no decay of norms and positions."""
-    config = Config.fromfile(str(CONFIGS / "upernet_soft_norm_small_512_ade20k.py"))
+    config = Config.fromfile(str(ADE))
     assert 8 * config.train_dataloader.batch_size == config.auto_scale_lr.base_batch_size == 16
     assert config.train_cfg.max_iters == config.param_scheduler[-1].end == 160_000
     with torch.device("meta"):
@@ -84,24 +93,23 @@ def scalars(work_dir: Path) -> list[dict]:
 
 
 def test_train_resume_test_and_predict(trees, tmp_path):
-    path = CONFIGS / "upernet_soft_pico_shapes.py"
-    train(path, work_dir=tmp_path, options=options(trees, steps=40))
+    train(SHAPES, work_dir=tmp_path, options=options(trees, steps=40))
     losses = [entry["loss"] for entry in scalars(tmp_path) if "loss" in entry]
     assert len(losses) == 40
     assert sum(losses[-4:]) / 4 <= losses[0] / 2
 
-    result = train(path, work_dir=tmp_path, resume="auto", options=options(trees, steps=42))
+    result = train(SHAPES, work_dir=tmp_path, resume="auto", options=options(trees, steps=42))
     log = scalars(tmp_path)
-    # AdamW keeps moments of what has had a gradient; processes in parallel wait for all of them.
+    # AdamW keeps moments of parameters with gradients; parallel processes wait for all of them.
     optimizer = load_checkpoint_file(result.checkpoint)["optimizer"]
     assert len(optimizer["state"]) == sum(len(group["params"]) for group in optimizer["param_groups"])
     assert [entry["step"] for entry in log if "loss" in entry] == list(range(1, 43))
     assert [entry["loss"] for entry in log if "loss" in entry][40] <= losses[0] / 2
 
-    config = Config.fromfile(str(path))
+    config = Config.fromfile(str(SHAPES))
     config.merge_from_dict(options(trees, steps=42))
     config.load_from, config.work_dir = str(result.checkpoint), str(tmp_path / "test")
-    # By MMEngine's own means, which mmseg's programs use too.
+    # As mmseg's own programs do.
     measured = Runner.from_cfg(config).test()
     validated = next(entry for entry in reversed(log) if "mIoU" in entry)
     assert measured["mIoU"] == validated["mIoU"] > 0

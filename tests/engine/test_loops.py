@@ -9,19 +9,17 @@ from mmengine.config import Config
 from soft_vit.engine import UserError, train
 from soft_vit.engine.checkpoints.atomic_storage import AtomicBackend
 from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
-from soft_vit.engine.data.shapes_dataset import ShapesDataset
+from soft_vit.engine.data.datasets import ShapesDataset
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "configs" / "demo" / "soft_pico_shapes.py"
 # Batches of 4, 4, 3.
 OPTIONS = {
     "model.depths": [1, 1, 1, 1],
-    "model.img_size": 32,
     "train_dataloader.batch_size": 4,
     "train_dataloader.dataset.length": 11,
-    "train_dataloader.dataset.size": 32,
+    "image_size": 32,
     "val_dataloader.dataset.length": 4,
-    "val_dataloader.dataset.size": 32,
     "default_hooks.checkpoint.max_keep_ckpts": -1,
 }
 BY_EPOCH = {**OPTIONS, "train_cfg.max_epochs": 3}

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from soft_vit.export import Subject, load_subject
+from soft_vit.export import ExportModel, load_export_model
 
 TOOL = Path(__file__).parents[2] / "tools" / "export.py"
 
 
 @pytest.fixture(scope="session")
-def pico() -> Subject:
-    return load_subject("soft_pico.shapes")
+def pico() -> ExportModel:
+    return load_export_model("soft_pico.shapes")
 
 
 @pytest.fixture(scope="session")

@@ -37,13 +37,6 @@ def test_a_shipped_file(tool, capsys):
     assert "pretrained=True reads it for soft_pico.shapes." in said
 
 
-def test_usage_names_the_tool(tool, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["tools/check_checkpoint.py", "--nonsense"])
-    with pytest.raises(SystemExit):
-        tool("check_checkpoint")()
-    assert capsys.readouterr().err.startswith("usage: check_checkpoint.py ")
-
-
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [

@@ -16,12 +16,10 @@ TINY = [
     "--cfg-options",
     "model.depths=[1,1,1,1]",
     "train_dataloader.dataset.length=16",
-    "train_dataloader.dataset.size=32",
+    "image_size=32",
     "train_dataloader.batch_size=4",
     "val_dataloader.dataset.length=20",
-    "val_dataloader.dataset.size=32",
     "test_dataloader.dataset.length=20",
-    "test_dataloader.dataset.size=32",
     "default_hooks.logger.interval=1",
     "train_cfg.max_epochs=1",
 ]

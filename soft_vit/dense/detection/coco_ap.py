@@ -17,19 +17,19 @@ from soft_vit.weights.files import write_atomically
 __all__ = ["CocoAP"]
 
 KINDS = ("bbox", "segm")
-# In the order in which COCO's evaluation lists them.
+# In the order of COCO's evaluation.
 NAMES = ("mAP", "mAP_50", "mAP_75", "mAP_s", "mAP_m", "mAP_l", "AR_1", "AR_10", "AR_100", "AR_s", "AR_m", "AR_l")
 
 
 @register(METRICS)
 class CocoAP(BaseMetric):
-    """`coco/bbox_mAP`, `coco/bbox_mAP_50` and so on, in [0, 1]; -1 where there is no object to be found.
+    """`coco/bbox_mAP`, `coco/bbox_mAP_50` and so on, in [0, 1]; -1 where no object exists.
 
-    Reads samples of `CocoImages` with `pred_instances`: the objects come with them, so that the figures are over the
-    images that were tested, and equal COCO's own on them.
+    Reads the samples of `CocoImages` with `pred_instances`. The true objects come with the samples, so the figures are
+    COCO's own on the images that were tested.
 
-    kinds: "bbox" for boxes, "segm" for masks. classwise: also `coco/bbox_mAP_<class>`. out: beginning of the paths of
-    the files `<out>.bbox.json` and `<out>.segm.json`, with the detections in COCO's format for results.
+    kinds: "bbox" for boxes, "segm" for masks. classwise: add `coco/bbox_mAP_<class>`. out: start of the paths
+    `<out>.bbox.json` and `<out>.segm.json`, which get the detections in COCO's result format.
     """
 
     default_prefix = "coco"
@@ -59,11 +59,11 @@ class CocoAP(BaseMetric):
                 if "masks" not in found:
                     raise UserError('The model predicts no masks; take "segm" out of the evaluator\'s kinds.')
                 entry["masks"] = encode_masks(found["masks"].cpu().numpy())
-            # One an image: MMEngine cuts what the processes gather to the number of images.
+            # One entry for an image: MMEngine cuts the gathered list to the number of images.
             self.results.append(entry)
 
     def compute_metrics(self, results: list[dict]) -> dict[str, float]:
-        """results: one entry for each image, of all processes."""
+        """The metrics of one entry for each image, from all processes."""
         truth = self._truth(results)
         metrics: dict[str, float] = {}
         for kind in self.kinds:
@@ -84,12 +84,12 @@ class CocoAP(BaseMetric):
         }
 
     def _detections(self, results: list[dict], kind: str) -> list[dict]:
-        """In COCO's format for results; with a box or a mask, for the one that stands first gives the area."""
+        """Detections in COCO's result format: with a box or a mask, whichever gives the area."""
         category_ids = self.dataset_meta["category_ids"]
         beyond = max((int(entry["labels"].max(initial=0)) for entry in results), default=0)
         if beyond >= len(category_ids):
             raise UserError(
-                f"The model finds an object of class {beyond}, and the data has {len(category_ids)} classes; set "
+                f"The model predicts class {beyond} and the data has {len(category_ids)} classes; set "
                 "model.num_classes."
             )
         found = []
@@ -104,7 +104,7 @@ class CocoAP(BaseMetric):
         return found
 
     def _evaluate(self, truth: dict[str, list], found: list[dict], kind: str) -> dict[str, float]:
-        # COCO's classes write into what they are given.
+        # COCO's classes write into their arguments.
         coco = COCO(copy.deepcopy(truth))
         evaluation = COCOeval_faster(coco, coco.loadRes(copy.deepcopy(found)), iouType=kind, print_function=_silent)
         evaluation.evaluate()
@@ -123,4 +123,4 @@ class CocoAP(BaseMetric):
 
 
 def _silent(*args: Any) -> None:
-    """COCO's evaluation prints its table; MMEngine logs the figures."""
+    """In place of COCO's printed table: MMEngine logs the figures."""

@@ -22,8 +22,7 @@ from soft_vit.data.coco import CocoImage, read_coco
 from soft_vit.data.coco_masks import decode_segmentation
 from soft_vit.data.images import BadImage, LabelledImages
 from soft_vit.dense.vision_transforms import build_transform
-from soft_vit.engine.data.bad_images import ReadingDataset
-from soft_vit.engine.data.data_checks import require_data_root
+from soft_vit.engine.data.bad_images import ReadingDataset, require_data_root
 from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.registry import DATASETS, register
 
@@ -34,23 +33,22 @@ _FLIP = ({"type": "RandomHorizontalFlip", "p": 0.5},)
 
 @register(DATASETS)
 class CocoImages(ReadingDataset):
-    """Images of a folder, TAR or ZIP with boxes, and masks where asked for, from a file in COCO's format.
+    """Images of a folder, TAR or ZIP with the boxes, and optionally masks, of a COCO annotation file.
 
-    data_root: folder of the data. ann_file, img_dir: the annotations and the folder of the images below it (or its TAR
-    or ZIP without the ending). classes: names of those to keep, in order; by default all. masks: targets have masks,
-    and evaluations may use them. filter_empty: leave out training images without an object to train on. transforms: of
-    torchvision.transforms.v2, each as `dict(type=NAME, ...)`, on the image, its boxes and masks together; for training
-    alone, a horizontal flip by default. test_mode: keep all images, without targets and transforms.
+    data_root: folder of the data. ann_file, img_dir: annotation file and folder of the images below it (or their TAR or
+    ZIP, without its ending). classes: names of the classes to keep, in order; by default all. masks: load masks too.
+    filter_empty: drop training images without an object to train on. transforms: of torchvision.transforms.v2, each as
+    `dict(type=NAME, ...)`, applied in training to the image, its boxes and masks together; by default a horizontal
+    flip. test_mode: keep all images, without targets and transforms.
 
-    A sample is `inputs`, the RGB image as uint8 [3, H, W], and `data_samples`, a BaseDataElement with `img_id`,
-    `img_path` and `ori_shape` (H, W). In training it has `gt_instances`: bboxes float32 [n, 4] as (x0, y0, x1, y1),
-    labels int64 [n] from 0, and masks uint8 [n, H, W]; regions of a crowd are none. In a test it has `objects`, the
-    annotations of the image as the file has them, for `CocoAP`.
+    A sample has `inputs`, the RGB image as uint8 `[3, H, W]`, and `data_samples`, a BaseDataElement with `img_id`,
+    `img_path` and `ori_shape` (H, W). In training it has `gt_instances`: bboxes float32 `[n, 4]` as (x0, y0, x1, y1),
+    labels int64 `[n]` from 0 and masks uint8 `[n, H, W]`, without crowds. In a test it has `objects`, the image's
+    annotations as in the file, for `CocoAP`.
 
-    Bad annotations are left out and named in the log, see `soft_vit.data.coco`. An image that cannot be read or has
-    another size than the file says is replaced, in a test by a black one, see `ReadingDataset`. Raises UserError (a
-    ValueError) or FileNotFoundError for data that cannot be used at all, and UserError for a transform that there is
-    not.
+    The log names bad annotations, which are left out (see `soft_vit.data.coco`). An unreadable image, or one of another
+    size than annotated, is replaced, in a test by a black one (see `ReadingDataset`). Raises UserError or
+    FileNotFoundError for data that cannot be used at all, UserError for an unknown transform.
     """
 
     def __init__(
@@ -87,7 +85,7 @@ class CocoImages(ReadingDataset):
         )
 
     def load_data_list(self) -> list[dict]:
-        """The images to use, without what only the other of training and testing reads."""
+        """The images to use, with what training or testing reads of them."""
         images = self._annotations.images
         if not self.test_mode:
             images = [image for image in images if image.has_file]
@@ -96,12 +94,12 @@ class CocoImages(ReadingDataset):
             if not images:
                 raise UserError(f"No image in {self._annotations.path} has an object to train on; give other data.")
         found = [self._entry_of(image) for image in images]
-        # Serialised afterwards: copies in the workers would only grow.
+        # The list is serialised; copies of these in the workers would only take memory.
         del self._annotations, self._entries
         return found
 
     def get_cat_ids(self, idx: int) -> list[int]:
-        """The classes of the objects to train on in an image, for wrappers such as ClassBalancedDataset."""
+        """Classes of an image's objects, for wrappers such as ClassBalancedDataset."""
         return self.get_data_info(idx)["labels"].tolist()
 
     def _entry_of(self, image: CocoImage) -> dict:
@@ -117,7 +115,7 @@ class CocoImages(ReadingDataset):
 
     def read(self, info: dict) -> Image.Image:
         if not info.get("has_file", True):
-            raise BadImage(f"{info['entry'][0]}: there is no such file")
+            raise BadImage(f"{info['entry'][0]}: the file does not exist")
         image = self.images.load(Entry(*info["entry"]))
         height, width = info["ori_shape"]
         if image.size != (width, height):

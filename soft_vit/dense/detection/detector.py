@@ -1,4 +1,4 @@
-"""What torchvision's detectors need to run under MMEngine.
+"""torchvision's detectors under MMEngine.
 
 Letters: n objects in an image, H and W its height and width.
 """
@@ -23,12 +23,10 @@ ASPECT_RATIOS = (0.5, 1.0, 2.0)
 class TorchvisionDetector(BaseModel):
     """A detector of torchvision with MMEngine's `forward(inputs, data_samples, mode)`.
 
-    detector: a `torchvision.models.detection` model on a `FeaturePyramid`. first_label: what the detector calls class
-    0. init_cfg: `dict(type="Pretrained", checkpoint=FILE)` gives the backbone the weights of a classification model,
-    as `backbone.checkpoint_path` does.
+    detector: a `torchvision.models.detection` model on a `FeaturePyramid`. first_label: its label of class 0.
 
-    Images come as uint8 [3, H, W] in RGB, each in its own size; torchvision's transform normalises, resizes and pads
-    them. Boxes are (x0, y0, x1, y1) in pixels of the image as given, labels count from 0.
+    Images are uint8 `[3, H, W]` in RGB, each of its own size; torchvision's transform normalises, resizes and pads
+    them. Boxes are (x0, y0, x1, y1) in pixels of the given image; labels count from 0.
     """
 
     def __init__(
@@ -38,21 +36,11 @@ class TorchvisionDetector(BaseModel):
         num_classes: int,
         first_label: int,
         data_preprocessor: dict | None = None,
-        init_cfg: dict | None = None,
     ) -> None:
         super().__init__(data_preprocessor=data_preprocessor)
-        if init_cfg is not None and (init_cfg.get("type") != "Pretrained" or not init_cfg.get("checkpoint")):
-            raise UserError(f'init_cfg is {init_cfg}; give dict(type="Pretrained", checkpoint=FILE) or leave it out.')
         self.detector = detector
         self.num_classes = num_classes
         self.first_label = first_label
-        features = self.features
-        if init_cfg is not None:
-            if features.source:
-                raise UserError(
-                    f"init_cfg and the backbone ({features.source}) name two sources of weights; give one of them."
-                )
-            features.source = init_cfg["checkpoint"]
 
     @property
     def features(self) -> nn.Module:
@@ -60,7 +48,7 @@ class TorchvisionDetector(BaseModel):
         return self.detector.backbone.body
 
     def init_weights(self) -> None:
-        """Load the backbone's weights; torchvision and timm have initialised all others when they were built."""
+        """Load the backbone's weights; torchvision and timm initialised the others at construction."""
         if not self.is_init:
             self.features.init_weights()
             self._is_init = True
@@ -68,10 +56,10 @@ class TorchvisionDetector(BaseModel):
     def forward(
         self, inputs: Sequence[Tensor], data_samples: Sequence[BaseDataElement] | None = None, mode: str = "tensor"
     ) -> Any:
-        """Mode "loss": named losses; "predict": the samples with `pred_instances`; "tensor": maps of the pyramid.
+        """Mode "loss" returns named losses, "predict" the samples with `pred_instances`, "tensor" the pyramid's maps.
 
-        `pred_instances` holds bboxes float32 [n, 4], scores [n], labels int64 [n] and, of Mask R-CNN, masks bool
-        [n, H, W], the best first.
+        `pred_instances` has bboxes float32 `[n, 4]`, scores `[n]`, labels int64 `[n]` and, for Mask R-CNN, masks bool
+        `[n, H, W]`, sorted by falling score.
         """
         images = [image.float() / 255 for image in inputs]
         if mode == "loss":
@@ -84,7 +72,7 @@ class TorchvisionDetector(BaseModel):
         raise UserError(f'mode is {mode!r}; choose "loss", "predict" or "tensor".')
 
     def rename_losses(self, losses: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """MMEngine adds up what has "loss" in its name, and nothing else."""
+        """Put "loss" into every name: MMEngine sums only such entries."""
         return {name if "loss" in name else f"loss_{name}": value for name, value in losses.items()}
 
     def _target(self, sample: BaseDataElement) -> dict[str, Tensor]:
@@ -105,8 +93,8 @@ class TorchvisionDetector(BaseModel):
 
 
 def check_options(detector: type[nn.Module], options: Mapping[str, Any]) -> None:
-    """Raise UserError for an option that a detector of torchvision does not have: it would ignore it."""
-    # The last two are those of its transform, which takes any name.
+    """Raise UserError for an option that a torchvision detector lacks and would ignore."""
+    # Its transform has the last two, and accepts any name.
     known = {*inspect.signature(detector).parameters, "size_divisible", "fixed_size"} - {"backbone", "kwargs"}
     unknown = sorted(options.keys() - known)
     if unknown:
@@ -120,9 +108,9 @@ def anchor_sizes(
 ) -> tuple[tuple[float, ...], ...]:
     """Sides of the square anchors of each level, in pixels.
 
-    sizes: given ones, a number or several a level. By default `scale` times the stride of the level, which doubles from
-    level to level, and with `octaves` of 3 also 2^(1/3) and 2^(2/3) times that (Lin et al., arXiv 1708.02002, Sec. 4).
-    Raises UserError for sizes that do not fit the number of levels.
+    sizes: one or several for each level. By default `scale` times the level's stride, which doubles from level to
+    level, and `octaves` - 1 sizes between two levels (Lin et al., arXiv 1708.02002, Sec. 4). Raises UserError for sizes
+    that do not match the levels.
     """
     if sizes is None:
         stride = pyramid.body.reductions[0]
@@ -132,12 +120,12 @@ def anchor_sizes(
         ]
     levels = tuple(tuple(size) if isinstance(size, Sequence) else (size,) for size in sizes)
     if len(levels) != pyramid.num_levels or len({len(level) for level in levels}) != 1:
-        raise UserError(f"sizes is {sizes}; give equally many sizes for each of the {pyramid.num_levels} levels.")
+        raise UserError(f"sizes is {sizes}; give the same number of sizes for each of the {pyramid.num_levels} levels.")
     return levels
 
 
 def stay_in_float32(*heads: nn.Module) -> None:
-    """Under autocast, give the outputs of heads as float32: losses and boxes need more digits than bfloat16 has."""
+    """Return the outputs of heads as float32 under autocast: losses and boxes need more digits than bfloat16 has."""
     for head in heads:
         head.register_forward_hook(lambda module, args, output: _to_float32(output))
 

@@ -27,18 +27,17 @@ _BOX_SIZE, _MASK_SIZE = 7, 14
 
 @register(MODELS)
 class TorchvisionMaskRCNN(TorchvisionDetector):
-    """torchvision's Mask R-CNN on the maps of a timm model of stride 4 to 32, and P6 as every second pixel of P5.
+    """torchvision's Mask R-CNN on a timm model's maps of stride 4 to 32, with P6 subsampled from P5.
 
-    backbone: arguments of `TimmFeatures`. num_classes: without the background, which torchvision counts as one more.
-    pyramid_channels: of every level. sizes, aspect_ratios: of the anchors, see `anchor_sizes`; by default 32 to 512
-    pixels, three a place. box_head_dim: of the two layers that classify a box. mask_head_dims: channels of the
-    convolutions on a mask. min_size: of the shorter side after resizing, one or several to draw from in training;
-    testing takes the last. max_size: of the longer side. Other options are torchvision's: image_mean and image_std (of
-    values in [0, 1]), size_divisible (to which batches are padded), box_score_thresh, box_nms_thresh,
-    box_detections_per_img, rpn_pre_nms_top_n_train and so on. Raises UserError (a ValueError) for any other.
+    backbone: arguments of `TimmFeatures`. num_classes: without the background. pyramid_channels: of every level. sizes,
+    aspect_ratios: of the anchors, see `anchor_sizes`; by default 32 to 512 pixels, three at each place. box_head_dim:
+    width of the two layers that classify a box. mask_head_dims: channels of the mask head's convolutions. min_size: of
+    the shorter side after resizing, in pixels; training draws from several, testing takes the last. max_size: of the
+    longer side. options: torchvision's, such as image_mean and image_std (of values in [0, 1]), size_divisible,
+    box_score_thresh, box_nms_thresh, box_detections_per_img and rpn_pre_nms_top_n_train. Raises UserError for
+    any other.
 
-    torchvision's last layers also predict a box and a mask of the background, which others leave out: 4 x 1025 + 257
-    parameters more, of 33 million.
+    torchvision's last layers predict a box and a mask for the background too: 4 x 1025 + 257 more of 33 M parameters.
     """
 
     def __init__(
@@ -54,7 +53,6 @@ class TorchvisionMaskRCNN(TorchvisionDetector):
         min_size: int | Sequence[int] = 800,
         max_size: int = 1333,
         data_preprocessor: dict | None = None,
-        init_cfg: dict | None = None,
         **options: Any,
     ) -> None:
         check_options(MaskRCNN, options)
@@ -75,6 +73,4 @@ class TorchvisionMaskRCNN(TorchvisionDetector):
         )
         heads = detector.roi_heads
         stay_in_float32(detector.rpn.head, heads.box_predictor, heads.mask_predictor)
-        super().__init__(
-            detector, num_classes=num_classes, first_label=1, data_preprocessor=data_preprocessor, init_cfg=init_cfg
-        )
+        super().__init__(detector, num_classes=num_classes, first_label=1, data_preprocessor=data_preprocessor)

@@ -1,4 +1,4 @@
-"""Maps of a timm model made into a feature pyramid (Lin et al., arXiv 1612.03144) by torchvision."""
+"""torchvision's feature pyramid (Lin et al., arXiv 1612.03144) on the maps of a timm model."""
 
 from collections import OrderedDict
 from typing import Any
@@ -15,14 +15,14 @@ __all__ = ["FeaturePyramid"]
 
 
 class FeaturePyramid(nn.Module):
-    """A backbone and the pyramid on it, as torchvision's detectors expect one.
+    """A backbone and its pyramid, in the form that torchvision's detectors expect.
 
-    backbone: arguments of `TimmFeatures`; out_indices is by default all maps of `stride` and more. channels: of every
-    map of the pyramid. extra: what follows the last map, "pool" for every second pixel of it (Faster R-CNN) or "conv"
-    for two convolutions of stride 2 on the backbone's last map (RetinaNet's P6 and P7).
+    backbone: arguments of `TimmFeatures`; out_indices defaults to all maps of `stride` and more. channels: of every map
+    of the pyramid. extra: what follows the last map, "pool" for its subsampling by 2 (Faster R-CNN) or "conv" for two
+    convolutions of stride 2 on the backbone's last map (P6 and P7 of RetinaNet).
 
-    out_channels: of every map. names: of the levels that come from one of the backbone's maps. num_levels: of all.
-    Raises UserError (a ValueError) for a backbone without such maps.
+    out_channels: of every map. names: of the levels made from the backbone's maps. num_levels: of all. Raises UserError
+    for a backbone without such maps.
     """
 
     def __init__(self, backbone: dict[str, Any], *, channels: int, stride: int, extra: str) -> None:
@@ -33,8 +33,8 @@ class FeaturePyramid(nn.Module):
         widths = self.body.channels
         if extra == "conv" and widths[-1] == channels:
             raise UserError(
-                f"The pyramid has as many channels ({channels}) as the last map of {self.body.model_name}, and "
-                "torchvision would put P6 on P5 instead of on that map; choose other pyramid channels."
+                f"pyramid_channels is {channels}, as many as the last map of {self.body.model_name} has, which makes "
+                "torchvision put P6 on P5 instead of that map; choose another number."
             )
         blocks = LastLevelP6P7(widths[-1], channels) if extra == "conv" else LastLevelMaxPool()
         self.fpn = FeaturePyramidNetwork(widths, channels, extra_blocks=blocks)
@@ -48,14 +48,14 @@ class FeaturePyramid(nn.Module):
 
 
 def _indices_from(stride: int, backbone: dict[str, Any]) -> list[int]:
-    """What timm calls the maps of a stride and more."""
+    """Indices in timm of the maps of a stride and more."""
     with torch.device("meta"):
         features = TimmFeatures(**backbone)
     indices = features.body.feature_info.out_indices
     found = [index for index, reduction in zip(indices, features.reductions, strict=True) if reduction >= stride]
     if not found:
         raise UserError(
-            f"{features.model_name} has maps of stride {', '.join(map(str, features.reductions))}, and this detector "
-            f"begins at {stride}; choose another model."
+            f"{features.model_name} has maps of stride {', '.join(map(str, features.reductions))}, but this detector "
+            f"needs {stride} or more; choose another model."
         )
     return found

@@ -22,17 +22,17 @@ __all__ = ["TorchvisionRetinaNet"]
 
 @register(MODELS)
 class TorchvisionRetinaNet(TorchvisionDetector):
-    """torchvision's RetinaNet on the maps of a timm model of stride 8, 16 and 32, and P6 and P7 on the last of them.
+    """torchvision's RetinaNet on a timm model's maps of stride 8, 16 and 32, with P6 and P7 convolved from the last.
 
     backbone: arguments of `TimmFeatures`. num_classes: without a background. pyramid_channels: of every level. sizes,
-    aspect_ratios: of the anchors, see `anchor_sizes`; by default 32 to 813 pixels, nine a place. head_convs: of each
-    head, 1 to 4. min_size: of the shorter side after resizing, one or several to draw from in training; testing takes
-    the last. max_size: of the longer side. Other options are torchvision's: image_mean and image_std (of values in
-    [0, 1]), size_divisible (to which batches are padded), score_thresh, nms_thresh, detections_per_img,
-    topk_candidates, fg_iou_thresh, bg_iou_thresh. Raises UserError (a ValueError) for any other.
+    aspect_ratios: of the anchors, see `anchor_sizes`; by default 32 to 813 pixels, nine at each place. head_convs:
+    convolutions of each head, 1 to 4. min_size: of the shorter side after resizing, in pixels; training draws from
+    several, testing takes the last. max_size: of the longer side. options: torchvision's, such as image_mean and
+    image_std (of values in [0, 1]), size_divisible, score_thresh, nms_thresh, detections_per_img, topk_candidates,
+    fg_iou_thresh and bg_iou_thresh. Raises UserError for any other.
 
-    The heads have the shapes of the paper's and so the number of parameters of other implementations. torchvision
-    divides the loss of an image by its own number of positive anchors, others that of a batch by its number.
+    The heads have the paper's shapes. torchvision divides the loss of each image by its number of positive anchors;
+    others divide the loss of a batch by the batch's number.
     """
 
     def __init__(
@@ -47,7 +47,6 @@ class TorchvisionRetinaNet(TorchvisionDetector):
         min_size: int | Sequence[int] = 800,
         max_size: int = 1333,
         data_preprocessor: dict | None = None,
-        init_cfg: dict | None = None,
         **options: Any,
     ) -> None:
         check_options(RetinaNet, options)
@@ -66,6 +65,4 @@ class TorchvisionRetinaNet(TorchvisionDetector):
         for head in (detector.head.classification_head, detector.head.regression_head):
             head.conv = head.conv[:head_convs]
         stay_in_float32(detector.head)
-        super().__init__(
-            detector, num_classes=num_classes, first_label=0, data_preprocessor=data_preprocessor, init_cfg=init_cfg
-        )
+        super().__init__(detector, num_classes=num_classes, first_label=0, data_preprocessor=data_preprocessor)

@@ -11,8 +11,7 @@ from torchvision.transforms.v2.functional import pil_to_tensor
 from soft_vit.data.archives import Entry
 from soft_vit.data.images import BadImage
 from soft_vit.data.label_maps import IGNORED, find_label_maps
-from soft_vit.engine.data.bad_images import ReadingDataset
-from soft_vit.engine.data.data_checks import require_data_root
+from soft_vit.engine.data.bad_images import ReadingDataset, require_data_root
 from soft_vit.engine.errors import as_user_error
 from soft_vit.registry import DATASETS, register
 
@@ -21,14 +20,14 @@ __all__ = ["LabelMapTree"]
 
 @register(DATASETS)
 class LabelMapTree(ReadingDataset):
-    """Images and label maps in the layout of ADE20K, with a pipeline.
+    """Images and label maps in the layout of ADE20K.
 
-    data_root, split, classes, reduce_zero_label: as of `soft_vit.data.label_maps.find_label_maps`. check: look at
-    every label map before the first step. A sample enters the pipeline as `img` (uint8 [3, H, W], RGB), `gt_seg_map`
-    (uint8 [H, W], 255 for no class), `img_path`, `ori_shape` (H, W), `sample_idx`.
+    data_root, split, classes, reduce_zero_label: see `soft_vit.data.label_maps.find_label_maps`. check: check every
+    label map before the first step. A sample enters the pipeline as `img` (uint8 `[3, H, W]`, RGB), `gt_seg_map` (uint8
+    `[H, W]`, 255 for no class), `img_path`, `ori_shape` (H, W) and `sample_idx`.
 
-    A pair that cannot be read: see `ReadingDataset`; in a test a black image takes its place, with its labels if these
-    can be read. Raises UserError (a ValueError) or FileNotFoundError for a tree that does not fit.
+    An unreadable pair is replaced, see `ReadingDataset`; in a test by a black image, with its labels if they can be
+    read. Raises UserError or FileNotFoundError for a tree that cannot be used.
     """
 
     def __init__(
@@ -50,16 +49,16 @@ class LabelMapTree(ReadingDataset):
         super().__init__({"classes": tuple(self.maps.classes)}, pipeline=pipeline, **kwargs)
 
     def load_data_list(self) -> list[dict]:
-        # Serialised afterwards: copies in the workers would only grow.
+        # The list is serialised; copies of these in the workers would only take memory.
         pairs, self._pairs = self._pairs, []
         return [{"files": (tuple(image), tuple(labels))} for image, labels in pairs]
 
     def read(self, info: dict) -> tuple[Image.Image, np.ndarray]:
-        """The image and its classes, uint8 [H, W]. Raises BadImage."""
+        """The image and its classes, uint8 `[H, W]`. Raises BadImage."""
         return self.maps.load(_entries(info))
 
     def substitute(self, info: dict) -> tuple[Image.Image, np.ndarray]:
-        """A black image of the label map's size with its classes; of a size of its own without any, when needed."""
+        """A black image with the label map if that can be read, else without labels."""
         try:
             labels = self.maps.load_labels(_entries(info)[1])
         except BadImage:

@@ -1,4 +1,4 @@
-"""Decoders of segmentation_models_pytorch on the maps of a backbone, and the head beside them.
+"""Decoders of segmentation_models_pytorch on the maps of a backbone, and heads.
 
 Letters: B images, C_i channels of map i, H_i and W_i its height and width.
 """
@@ -20,12 +20,12 @@ __all__ = ["DECODERS", "FCNHead", "PixelClassifier", "SemanticFPN", "UPerNet", "
 
 
 class UPerNet(nn.Module):
-    """UPerNet (Xiao et al., arXiv 1807.10221): pyramid pooling on the last map, top-down path, fusion.
+    """UPerNet (Xiao et al., arXiv 1807.10221): pyramid pooling on the last map, a top-down path and fusion.
 
-    in_channels: of the backbone's maps, two or more. channels: of every map inside, and of the one that comes out.
+    in_channels: of the backbone's maps, two or more. channels: of every map inside and of the result.
 
-    At equal channels it has the layers, the pooling (1, 2, 3, 6) and the number of parameters of mmseg's: of the norms
-    of the maps, which belong to the backbone there, too.
+    Layers, pooling (1, 2, 3, 6) and, at equal channels, the number of parameters are those of mmseg, including the
+    norms of the maps, which belong to the backbone there.
     """
 
     normalises = True
@@ -34,7 +34,7 @@ class UPerNet(nn.Module):
 
     def __init__(self, in_channels: Sequence[int], channels: int = 512) -> None:
         super().__init__()
-        # The library counts the image itself and a map of stride 2 first, and uses neither.
+        # The library expects the image and a map of stride 2 first, and uses neither.
         self.decoder = UPerNetDecoder((0, 0, *in_channels), len(in_channels) + 1, channels)
         self.out_channels = channels
 
@@ -42,22 +42,22 @@ class UPerNet(nn.Module):
         """Maps `[B, C_i, H_i, W_i]`, the largest first, to one `[B, channels, H_1, W_1]`."""
         if self.training and maps[0].shape[0] == 1 and any(type(m) is BatchNorm2d for m in self.modules()):
             raise UserError(
-                "UPerNet pools the last map to one value a channel, over which BatchNorm cannot work with one image; "
-                "give each process at least 2, or set sync_bn to torch on several GPUs."
+                "UPerNet pools the last map to one value a channel, which BatchNorm cannot normalise over one image; "
+                "give each process at least 2 images, or set sync_bn to torch on several GPUs."
             )
         return self.decoder([None, None, *maps])
 
 
 class SemanticFPN(nn.Module):
-    """Semantic FPN (Kirillov et al., arXiv 1901.02446): a feature pyramid whose maps are enlarged and added up.
+    """Semantic FPN (Kirillov et al., arXiv 1901.02446): a feature pyramid whose maps are enlarged and added.
 
-    in_channels: of four maps of strides 4, 8, 16, 32. pyramid_channels, channels: of the pyramid's maps and of the one
-    that comes out. The library has no 3 x 3 convolutions after the sums of the pyramid, which mmseg's has: 2.36 M
-    parameters fewer at 256 channels.
+    in_channels: of four maps of strides 4, 8, 16, 32. pyramid_channels, channels: of the pyramid's maps and of the
+    result. Unlike mmseg's, the pyramid has no 3 x 3 convolutions after its sums: 2.36 M parameters fewer at 256
+    channels.
     """
 
     normalises = False
-    # The library enlarges each map by 2 and adds it to the next.
+    # The library enlarges each map by 2 before it adds it to the next.
     divisor = 32
     strides = (4, 8, 16, 32)
 
@@ -83,14 +83,14 @@ DECODERS: dict[str, type[nn.Module]] = {"upernet": UPerNet, "fpn": SemanticFPN}
 def build_decoder(
     in_channels: Sequence[int], reductions: Sequence[int], kind: str = "upernet", **options: Any
 ) -> nn.Module:
-    """A decoder by name with its options, initialised, for maps of these channels and strides.
+    """An initialised decoder of a kind in `DECODERS`, for maps of these channels and strides.
 
-    Raises UserError (a ValueError) for a decoder or an option that there is not, and for maps that it cannot use.
+    Raises UserError for an unknown option, and for maps that the decoder cannot use.
     """
     needed = DECODERS[kind].strides
     if needed is not None and tuple(reductions) != needed:
         raise UserError(
-            f"The decoder {kind} needs maps of strides {needed}, and the backbone gives {tuple(reductions)}; set "
+            f"The decoder {kind} needs maps of strides {needed}, and the backbone has {tuple(reductions)}; set "
             "backbone.out_indices, or choose another backbone."
         )
     try:
@@ -105,7 +105,7 @@ def build_decoder(
 
 
 class PixelClassifier(nn.Module):
-    """Dropout of whole channels, then a class score for every place of a map."""
+    """Dropout of whole channels, then class scores for every pixel of a map."""
 
     def __init__(self, channels: int, num_classes: int, dropout: float) -> None:
         super().__init__()

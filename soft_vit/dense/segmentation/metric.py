@@ -21,19 +21,17 @@ __all__ = ["SegmentationMetric", "class_table", "confusion", "scores_of"]
 
 @register(METRICS)
 class SegmentationMetric(BaseMetric):
-    """`mIoU`, `mAcc` and `aAcc` in percent, over all labelled pixels of all images, as mmseg defines them.
+    """`mIoU`, `mAcc` and `aAcc` in percent over all labelled pixels of all images, as mmseg defines them.
 
-    IoU of a class: pixels that have and are given it, by those that have or are given it. Acc: by those that have it.
-    aAcc: share of the pixels that are given their class. A class that neither occurs nor is given has no IoU, one that
-    does not occur has no Acc; means leave them out.
+    The IoU of a class is the share of the pixels with and predicted as the class in those with or predicted as it; its
+    Acc the share in the pixels with it; aAcc the share of correct pixels. Means leave out a class without such pixels.
 
-    per_class: log the table of classes. prefix: stands before each name, to tell two metrics apart. confusion_table:
-    after a test, pixels by true class (row) and predicted class (column), int64 [C, C]. Every process sends counts, no
-    label maps. A sampler that deals images out in turn, as DefaultSampler does, gives the processes that come short
-    images which others have counted; they are left out.
+    per_class: log a table of the classes. prefix: put before each name, to tell two metrics apart. confusion_table:
+    after a test, pixels by true class (row) and predicted class (column), int64 `[C, C]`. Processes exchange counts,
+    not label maps. Images that a sampler such as DefaultSampler repeats to fill up a process are counted once.
     """
 
-    # MMEngine warns of a metric without a prefix; these names have none by default.
+    # MMEngine warns of a metric without a prefix. The names have one only if it is set.
     default_prefix = "segmentation"
 
     def __init__(self, per_class: bool = True, **kwargs: Any) -> None:
@@ -46,18 +44,18 @@ class SegmentationMetric(BaseMetric):
         for sample in data_samples:
             truth, given = sample["gt_sem_seg"]["data"], sample["pred_sem_seg"]["data"]
             table = confusion(truth, given.to(truth.device), count).flatten().cpu()
-            # One entry an image; most pairs of classes do not occur in it.
+            # One entry for an image; most pairs of classes do not occur in it.
             pairs = table.nonzero().flatten()
             self.results.append((pairs, table[pairs]))
 
     def _classes(self) -> Sequence[str]:
         classes = (self.dataset_meta or {}).get("classes")
         if not classes:
-            raise UserError("SegmentationMetric needs a data set whose metainfo names its classes; give its classes.")
+            raise UserError("SegmentationMetric needs class names in the metainfo of the data set; set its classes.")
         return classes
 
     def evaluate(self, size: int) -> dict[str, float]:
-        """The metrics of all processes, the same in each; size: number of images in the data set."""
+        """The metrics over all processes. size: number of images in the data set."""
         rank, world_size = get_dist_info()
         classes = self._classes()
         table = torch.zeros(len(classes) ** 2, dtype=torch.int64)
@@ -71,7 +69,7 @@ class SegmentationMetric(BaseMetric):
         return self.compute_metrics(self.confusion_table)
 
     def compute_metrics(self, results: Tensor) -> dict[str, float]:
-        """results: pixels by true and predicted class, int64 [C, C]."""
+        """The metrics of pixels by true and predicted class, int64 `[C, C]`."""
         iou, acc, overall = scores_of(results)
         front = "" if self.prefix == self.default_prefix else f"{self.prefix}/"
         return {
@@ -82,15 +80,15 @@ class SegmentationMetric(BaseMetric):
 
 
 def confusion(truth: Tensor, given: Tensor, num_classes: int) -> Tensor:
-    """Pixels by true class (row) and given class (column), int64 [C, C]; those of true class 255 are left out.
+    """Pixels by true class (row) and given class (column), int64 `[C, C]`, without those of true class 255.
 
-    Raises UserError (a ValueError) for a given class that there is not.
+    Raises UserError for a given class beyond `num_classes`.
     """
     labelled = truth != IGNORED
     truth, given = truth[labelled].long(), given[labelled].long()
     if given.numel() and given.max() >= num_classes:
         raise UserError(
-            f"The model gives class {int(given.max())} to a pixel, and the data has {num_classes} classes; set "
+            f"The model predicts class {int(given.max())} and the data has {num_classes} classes; set "
             "model.num_classes."
         )
     pairs = truth * num_classes + given
@@ -98,14 +96,14 @@ def confusion(truth: Tensor, given: Tensor, num_classes: int) -> Tensor:
 
 
 def scores_of(table: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """IoU [C], accuracy [C] and the accuracy over all pixels, in [0, 1], float64; nan where there is none."""
+    """IoU `[C]`, accuracy `[C]` and accuracy over all pixels, float64 in [0, 1]; NaN where undefined."""
     table = table.double()
     hits, occurs, given = table.diagonal(), table.sum(1), table.sum(0)
     return hits / (occurs + given - hits), hits / occurs, hits.sum() / table.sum()
 
 
 def class_table(table: Tensor, classes: Sequence[str]) -> str:
-    """A line for each class with its IoU and accuracy in percent, `-` where it has none."""
+    """A line for each class with its IoU and accuracy in percent, `-` where undefined."""
     iou, acc, _ = scores_of(table)
     width = max(map(len, classes))
     lines = [f"{'class':<{width}}  {'IoU':>6}  {'Acc':>6}"]

@@ -1,10 +1,10 @@
-"""A timm backbone, a decoder and a head for every pixel, under MMEngine's Runner.
+"""Semantic segmentation under MMEngine: a timm backbone, a decoder and a classifier of pixels.
 
 Letters: B images, C classes, H and W height and width.
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -16,15 +16,16 @@ from torch.nn import functional as F
 from soft_vit.data.label_maps import IGNORED
 from soft_vit.dense.features import TimmFeatures
 from soft_vit.dense.segmentation.decoders import DECODERS, FCNHead, PixelClassifier, build_decoder
-from soft_vit.dense.segmentation.inference import resize_scores, slide
 from soft_vit.dense.segmentation.transforms import AXES
 from soft_vit.engine.errors import UserError, one_line
 from soft_vit.registry import MODELS, register
 
-__all__ = ["TimmSegmentor"]
+__all__ = ["TimmSegmentor", "resize_scores", "slide", "windows"]
 
 # The stride of a backbone's coarsest map, which must have at least one place.
 _LEAST_SIDE = 32
+# Windows in one batch of a sliding test.
+_WINDOWS_AT_ONCE = 4
 _TEST_OPTIONS = {"mode": "whole", "crop_size": None, "stride": None, "scales": (1.0,), "flip": False}
 
 
@@ -32,18 +33,16 @@ _TEST_OPTIONS = {"mode": "whole", "crop_size": None, "stride": None, "scales": (
 class TimmSegmentor(BaseModel):
     """Semantic segmentation with the maps of a timm model.
 
-    backbone: arguments of `TimmFeatures`. decoder: `kind`, "upernet" or "fpn", and its options, see
+    backbone: arguments of `TimmFeatures`. decoder: its `kind`, "upernet" or "fpn", and its options, see
     `soft_vit.dense.segmentation.decoders`. num_classes: without the unlabelled one. dropout: of channels, before the
-    head. auxiliary: a loss on one of the maps: `index` of the map, `loss_weight`, and options of `FCNHead`; None for
-    none. class_weight: what a pixel of each class counts in the losses, which are weighted means; None for equally
-    much.
+    classifier. auxiliary: a second loss on one map: the map's `index`, `loss_weight` and options of `FCNHead`.
+    class_weight: of the pixels of each class in the losses, which are weighted means; None weights all equally.
 
-    test_cfg: mode "whole", or "slide" with crop_size and stride (H, W): windows of that size whose scores are averaged
-    where they overlap. scales, flip: the image is seen at these multiples of its size, and mirrored as well: left to
-    right for True, or along each set of the directions in a list of "horizontal" and "vertical"; class probabilities
-    are averaged.
+    test_cfg: mode "whole", or "slide" with crop_size and stride (H, W), which averages the scores of overlapping
+    windows. scales, flip: test-time augmentation: sizes relative to the image's, and mirroring, left to right for True
+    or along all subsets of a list of "horizontal" and "vertical"; class probabilities are averaged.
 
-    Raises UserError (a ValueError) for an option that there is not.
+    Raises UserError for an unknown option.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class TimmSegmentor(BaseModel):
         kind = decoder.get("kind", "upernet")
         if kind not in DECODERS:
             raise UserError(f"decoder.kind is {kind!r}; choose one of {', '.join(DECODERS)}.")
-        # A decoder that normalises the maps itself leaves nothing for a norm before it to do.
+        # Maps that the decoder normalises need no other norm.
         self.backbone = TimmFeatures(**{"out_norm": not DECODERS[kind].normalises, **backbone})
         self.decoder = build_decoder(self.backbone.channels, self.backbone.reductions, **decoder)
         self.head = PixelClassifier(self.decoder.out_channels, num_classes, dropout)
@@ -85,7 +84,7 @@ class TimmSegmentor(BaseModel):
         self.test_cfg = _checked_test_cfg(test_cfg or {})
 
     def init_weights(self) -> None:
-        """Load the backbone's weights; everything else has initialised itself when it was built."""
+        """Load the backbone's weights; the other parts are initialised at construction."""
         if not self.is_init:
             self.backbone.init_weights()
             self._is_init = True
@@ -96,10 +95,10 @@ class TimmSegmentor(BaseModel):
         data_samples: Sequence[BaseDataElement] | None = None,
         mode: str = "tensor",
     ) -> Any:
-        """Normalised images, `[B, 3, H, W]` or for "predict" also a list of `[3, H, W]`.
+        """inputs: normalised images `[B, 3, H, W]`, or for "predict" also a list of `[3, H, W]`.
 
-        mode "loss": named losses; "predict": the samples with `pred_sem_seg`, int64 [1, H, W] at the size of the
-        original image; "tensor": scores `[B, C, H, W]`.
+        Mode "loss" returns named losses, "predict" the samples with `pred_sem_seg`, int64 `[1, H, W]` at the original
+        image's size, "tensor" scores `[B, C, H, W]`.
         """
         if mode == "loss":
             return self.loss(inputs, torch.cat([sample.gt_sem_seg.data for sample in data_samples]))
@@ -111,7 +110,7 @@ class TimmSegmentor(BaseModel):
         raise UserError(f'mode is {mode!r}; choose "loss", "predict" or "tensor".')
 
     def scores(self, images: Tensor) -> Tensor:
-        """Images `[B, 3, H, W]` of any size to scores `[B, C, H, W]`, float32."""
+        """Images `[B, 3, H, W]` of any size to float32 scores `[B, C, H, W]`."""
         return self._at_pixels(self.head(self.decoder(self.backbone(self._pad(images)))), images.shape[-2:])
 
     def loss(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
@@ -130,11 +129,11 @@ class TimmSegmentor(BaseModel):
         total = F.cross_entropy(scores, labels, **options)
         labelled = labels[labels != IGNORED]
         weight = labelled.numel() if self.class_weight is None else self.class_weight[labelled].sum()
-        # A batch without labels has a loss of 0.
+        # Without labels the loss is 0.
         return total / weight if labelled.numel() else total
 
     def _padded(self, size: Sequence[int]) -> list[int]:
-        """The size (H, W) that the decoder can work with, at least this one."""
+        """The smallest size (H, W) that contains this one and that the decoder accepts."""
         return [-(-max(side, _LEAST_SIDE) // self.decoder.divisor) * self.decoder.divisor for side in size]
 
     def _pad(self, images: Tensor) -> Tensor:
@@ -142,12 +141,12 @@ class TimmSegmentor(BaseModel):
         return F.pad(images, (0, padded[1] - width, 0, padded[0] - height))
 
     def _at_pixels(self, scores: Tensor, size: Sequence[int]) -> Tensor:
-        """Scores `[B, C, h, w]` of padded images at the pixels of the images of a size (H, W)."""
+        """Scores `[B, C, h, w]` of padded images, resized and cut to the images' size (H, W)."""
         return resize_scores(scores, self._padded(size))[..., : size[0], : size[1]]
 
     @torch.no_grad()
     def predict(self, image: Tensor, sample: BaseDataElement) -> BaseDataElement:
-        """Put the classes of an image `[3, H, W]` into its sample, at its `ori_shape`."""
+        """Add the classes of an image `[3, H, W]` to its sample, at its `ori_shape`."""
         size = sample.metainfo.get("ori_shape", image.shape[-2:])
         scores = [self._scores_of_view(image[None], size, *view) for view in self._views()]
         if len(scores) > 1:
@@ -156,13 +155,13 @@ class TimmSegmentor(BaseModel):
         return sample
 
     def _views(self) -> Iterator[tuple[float, tuple[int, ...]]]:
-        """Each scale with each set of axes to mirror."""
+        """All pairs of a scale and a set of axes to mirror."""
         axes = [AXES[direction] for direction in self.test_cfg["flip"]]
         sets = [chosen for count in range(len(axes) + 1) for chosen in itertools.combinations(axes, count)]
         return itertools.product(self.test_cfg["scales"], sets)
 
     def _scores_of_view(self, image: Tensor, size: tuple[int, int], scale: float, mirrored: tuple[int, ...]) -> Tensor:
-        """Scores `[1, C, *size]` of an image `[1, 3, H, W]` seen at a scale, mirrored along some axes."""
+        """Scores `[1, C, *size]` of an image `[1, 3, H, W]` at a scale, mirrored along some axes."""
         if scale != 1:
             seen = [max(round(side * scale), 1) for side in image.shape[-2:]]
             image = F.interpolate(image, size=seen, mode="bilinear", align_corners=False, antialias=True)
@@ -190,8 +189,8 @@ def _checked_test_cfg(given: dict[str, Any]) -> dict[str, Any]:
             options[name] = pair
         if any(step > crop for step, crop in zip(options["stride"], options["crop_size"], strict=True)):
             raise UserError(
-                f"test_cfg.stride is {options['stride']}, more than crop_size {options['crop_size']}: pixels between "
-                "windows would have no class; choose at most the crop."
+                f"test_cfg.stride is {options['stride']} and leaves gaps between windows of {options['crop_size']}; "
+                "choose at most crop_size."
             )
     if isinstance(options["flip"], bool):
         options["flip"] = ("horizontal",) * options["flip"]
@@ -200,3 +199,43 @@ def _checked_test_cfg(given: dict[str, Any]) -> dict[str, Any]:
     if not options["scales"] or min(options["scales"]) <= 0:
         raise UserError(f"test_cfg.scales is {options['scales']}; give at least one factor above 0.")
     return options
+
+
+def resize_scores(scores: Tensor, size: Sequence[int]) -> Tensor:
+    """Scores `[B, C, h, w]` resized bilinearly to `[B, C, *size]`, in float32."""
+    return F.interpolate(scores.float(), size=size, mode="bilinear", align_corners=False)
+
+
+def windows(
+    size: tuple[int, int], crop_size: tuple[int, int], stride: tuple[int, int]
+) -> Iterator[tuple[slice, slice]]:
+    """Windows that cover an image of a size (H, W), rows first; the last of a row or column ends at the border.
+
+    All have one size: the crop, or the image's where the image is smaller.
+    """
+    sides = []
+    for length, crop, step in zip(size, crop_size, stride, strict=True):
+        last = max(length - crop, 0)
+        starts = sorted({*range(0, last, step), last})
+        sides.append([slice(start, min(start + crop, length)) for start in starts])
+    yield from itertools.product(*sides)
+
+
+def slide(
+    network: Callable[[Tensor], Tensor], image: Tensor, crop_size: tuple[int, int], stride: tuple[int, int]
+) -> Tensor:
+    """Scores `[1, C, H, W]` of an image `[1, 3, H, W]`, each pixel's mean over its windows.
+
+    network: windows `[B, 3, h, w]` to scores `[B, C, h, w]`.
+    """
+    total, count = None, image.new_zeros(image.shape[-2:])
+    places = list(windows(image.shape[-2:], crop_size, stride))
+    for begin in range(0, len(places), _WINDOWS_AT_ONCE):
+        group = places[begin : begin + _WINDOWS_AT_ONCE]
+        scores = network(torch.cat([image[(..., *place)] for place in group]))
+        if total is None:
+            total = scores.new_zeros(1, scores.shape[1], *image.shape[-2:])
+        for place, score in zip(group, scores, strict=True):
+            total[(0, ..., *place)] += score
+            count[place] += 1
+    return total / count

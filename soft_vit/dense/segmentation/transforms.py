@@ -1,8 +1,8 @@
 """Augmentation of an image together with its label map.
 
-`img` is a uint8 tensor [3, H, W] and `gt_seg_map` one [H, W]. All draw from torch's global generator, which a run seeds
-for each sample (`soft_vit.engine.resume.sample_position`). The recipe, its names and values are those of mmseg
-configs for ADE20K.
+`img` is a uint8 tensor `[3, H, W]` and `gt_seg_map` one `[H, W]`. All draw from torch's global generator, which a run
+seeds for each sample (`soft_vit.engine.resume.position`). The recipe, its names and values are those of mmseg's
+ADE20K configs.
 """
 
 from collections.abc import Sequence
@@ -31,12 +31,12 @@ __all__ = [
 ]
 
 
-# By the direction of a flip, the axis that it mirrors along.
+# The axis of each direction of a flip.
 AXES = {"horizontal": -1, "vertical": -2}
 
 
 def resize_within(size: tuple[int, int], scale: Sequence[float]) -> tuple[int, int]:
-    """The largest size of the same ratio whose longer side is at most max(scale) and shorter at most min(scale)."""
+    """The largest size of the same aspect ratio with sides of at most max(scale) and min(scale)."""
     height, width = size
     factor = min(max(scale) / max(height, width), min(scale) / min(height, width))
     return max(round(height * factor), 1), max(round(width * factor), 1)
@@ -62,9 +62,9 @@ def _checked_pair(name: str, value: Sequence[int] | int) -> tuple[int, int]:
 
 @register(TRANSFORMS)
 class SegResize(BaseTransform):
-    """Resizes the image alone, its ratio kept, to fit into scale (longer side, shorter side); labels keep their size.
+    """Resizes the image to fit into scale (longer side, shorter side), keeping its aspect ratio.
 
-    For testing, whose figures are taken at the original size.
+    For testing: labels keep the original size, at which figures are taken.
     """
 
     def __init__(self, scale: tuple[int, int]) -> None:
@@ -76,9 +76,9 @@ class SegResize(BaseTransform):
 
 @register(TRANSFORMS)
 class SegRandomResize(BaseTransform):
-    """Resizes image and labels, their ratio kept, to fit into scale (longer side, shorter side) times a random factor.
+    """Resizes image and labels to fit into scale (longer side, shorter side) times a factor, keeping the aspect ratio.
 
-    ratio_range: of the factor, drawn uniformly.
+    ratio_range: of the factor, which is uniform.
     """
 
     def __init__(self, scale: tuple[int, int], ratio_range: tuple[float, float] = (0.5, 2.0)) -> None:
@@ -95,10 +95,10 @@ class SegRandomResize(BaseTransform):
 
 @register(TRANSFORMS)
 class SegRandomCrop(BaseTransform):
-    """Cuts a random window out of image and labels; a smaller image stays as it is on its shorter side.
+    """Crops a random window from image and labels; a side shorter than the crop keeps its length.
 
-    crop_size: (H, W). cat_max_ratio: up to ten windows are drawn until one has two classes and none of them fills more
-    than this share of its labelled pixels; 1 takes the first.
+    crop_size: (H, W). cat_max_ratio: draw up to ten windows until no class fills more than this share of the labelled
+    pixels; 1 takes the first window.
     """
 
     TRIES = 10
@@ -153,8 +153,8 @@ class SegRandomFlip(BaseTransform):
 class SegPhotometricDistortion(BaseTransform):
     """Changes brightness, contrast, saturation and hue, each with probability 1/2 (SSD, arXiv 1512.02325).
 
-    Contrast comes before or after saturation and hue. brightness: largest change, as a share of the present one.
-    contrast, saturation: ranges of the factor. hue: largest turn, as a share of the whole circle.
+    Contrast comes before or after saturation and hue. brightness: largest relative change. contrast, saturation: ranges
+    of the factor. hue: largest turn, as a share of the full circle.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ def _half(step: v2.Transform) -> v2.RandomApply:
 
 @register(TRANSFORMS)
 class SegImageTransforms(BaseTransform):
-    """Transforms of torchvision.transforms.v2, each as `dict(type=NAME, ...)`, on the image and not on its labels."""
+    """Applies torchvision.transforms.v2, each as `dict(type=NAME, ...)`, to the image and not to its labels."""
 
     def __init__(self, transforms: Sequence[dict[str, Any]]) -> None:
         self.transforms = v2.Compose([build_transform(config) for config in transforms])
@@ -196,11 +196,11 @@ class SegImageTransforms(BaseTransform):
 
 @register(TRANSFORMS)
 class PackSegmentation(BaseTransform):
-    """Ends a pipeline: `inputs` is the image, `data_samples` holds `gt_sem_seg` and says where both come from."""
+    """Ends a pipeline: `inputs` is the image, `data_samples` has its labels as `gt_sem_seg` and its path."""
 
     def transform(self, results: dict[str, Any]) -> dict[str, Any]:
         known = {name: results[name] for name in ("img_path", "ori_shape", "sample_idx") if name in results}
         sample = BaseDataElement(metainfo=known)
-        # A crop is a view that would carry its whole image along.
+        # A crop is a view that would keep its whole image.
         sample.gt_sem_seg = PixelData(data=results["gt_seg_map"][None].contiguous())
         return {"inputs": results["img"].contiguous(), "data_samples": sample}

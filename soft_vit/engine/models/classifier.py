@@ -1,4 +1,4 @@
-"""The classifier that demo and ImageNet configs train."""
+"""The classifier that the demo and ImageNet configs train."""
 
 from typing import Any
 
@@ -16,10 +16,10 @@ __all__ = ["TimmProgressClassifier"]
 
 @register(MODELS)
 class TimmProgressClassifier(FineTuning, TimmClassifier):
-    """mmpretrain's TimmClassifier that also reports the accuracy on the training batch, for the progress line.
+    """mmpretrain's TimmClassifier, which also logs the accuracy on each training batch.
 
-    The weights in its checkpoints have the names of the timm model. frozen_stages: see `FineTuning`. with_cp: compute
-    activations again in the backward pass rather than keep them. compile_model: compile the timm model with
+    The weights in its checkpoints have the names of the timm model. frozen_stages: see `FineTuning`. with_cp:
+    recompute activations in the backward pass. compile_model: compile the timm model with
     torch.compile, True or a dict of its options. channels_last: keep images and convolutions in that memory format.
     """
 
@@ -31,7 +31,7 @@ class TimmProgressClassifier(FineTuning, TimmClassifier):
         if channels_last:
             self.model.to(memory_format=torch.channels_last)
         if compile_model:
-            # In place: a compiled wrapper would put its own prefix before the names in checkpoints.
+            # In place: a compiled wrapper would add a prefix to the names in checkpoints.
             self.model.compile(**({} if compile_model is True else compile_model))
 
     def forward(self, inputs: torch.Tensor, data_samples: list[DataSample] | None = None, mode: str = "tensor") -> Any:
@@ -41,7 +41,7 @@ class TimmProgressClassifier(FineTuning, TimmClassifier):
 
     @staticmethod
     def _remove_state_dict_prefix(module: nn.Module, state_dict: dict, prefix: str, local_metadata: dict) -> None:
-        # In place: torch ignores what the hook of an inner module returns, and an average of weights wraps this one.
+        # In place, because torch ignores what the hook of an inner module returns, and an EMA wraps this module.
         for name in [name for name in state_dict if name.startswith(f"{prefix}model.")]:
             state_dict[prefix + name.removeprefix(f"{prefix}model.")] = state_dict.pop(name)
 
@@ -53,6 +53,6 @@ class TimmProgressClassifier(FineTuning, TimmClassifier):
             target = torch.stack([sample.gt_score for sample in data_samples]).argmax(dim=1)
         else:
             target = torch.cat([sample.gt_label for sample in data_samples])
-        # Without "loss" in its name MMEngine logs it and leaves it out of the sum.
+        # MMEngine logs it, and sums only names that contain "loss".
         losses["train_acc"] = (cls_score.detach().argmax(dim=1) == target).float().mean() * 100
         return losses

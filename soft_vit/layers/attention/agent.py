@@ -1,7 +1,5 @@
 """Agent attention: softmax attention in two steps, through pooled queries (Han et al. 2023, arXiv 2312.08874)."""
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
@@ -24,7 +22,7 @@ class AgentAttention(SelfAttention):
     The released code besides has learned biases of agents and tokens for one size of map; this has none.
     """
 
-    cost: ClassVar[str] = "N"
+    cost: str = "N"
 
     def __init__(
         self,

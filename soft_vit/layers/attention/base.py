@@ -51,7 +51,7 @@ class Attention(nn.Module):
     is made of the values besides stands outside of it, or comes in as `residual`, which is added to the result.
     """
 
-    cost: ClassVar[str]
+    cost: str
     """Growth of time and memory in the number of tokens N, such as "N" or "N^2"; of an instance, with its options."""
 
     fixed_feat_size: ClassVar[bool] = False

@@ -1,7 +1,5 @@
 """Focused linear attention of FLatten transformers (Han et al. 2023, arXiv 2308.00442)."""
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
@@ -46,7 +44,7 @@ class FocusedAttention(SelfAttention):
     paper, and this, have neither.
     """
 
-    cost: ClassVar[str] = "N"
+    cost: str = "N"
 
     def __init__(
         self,

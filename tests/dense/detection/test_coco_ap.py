@@ -136,7 +136,7 @@ def test_the_model_must_predict_masks_to_have_them_measured():
     metric = CocoAP(kinds="segm")
     found = InstanceData(bboxes=torch.zeros(1, 4), scores=torch.ones(1), labels=torch.zeros(1, dtype=torch.int64))
     sample = BaseDataElement(metainfo={"img_id": 1, "ori_shape": (4, 4), "objects": []}, pred_instances=found)
-    with pytest.raises(UserError, match="predicts no masks"):
+    with pytest.raises(UserError, match="no masks"):
         metric.process({}, [sample.to_dict()])
 
 
@@ -146,13 +146,13 @@ def test_a_class_that_the_data_has_not():
     found = InstanceData(bboxes=torch.ones(1, 4), scores=torch.ones(1), labels=torch.tensor([2]))
     sample = BaseDataElement(metainfo={"img_id": 1, "ori_shape": (4, 4), "objects": []}, pred_instances=found)
     metric.process({}, [sample.to_dict()])
-    with pytest.raises(UserError, match=r"class 2, and the data has 2 classes; set model\.num_classes"):
+    with pytest.raises(UserError, match=r"class 2 .* 2 classes.*model\.num_classes"):
         metric.evaluate(1)
 
 
 @pytest.mark.parametrize("kinds", [[], "boxes", ["bbox", "keypoints"]])
 def test_unknown_kinds_are_refused(kinds):
-    with pytest.raises(UserError, match="choose among bbox, segm"):
+    with pytest.raises(UserError, match="bbox, segm"):
         CocoAP(kinds=kinds)
 
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 from mmengine.structures import BaseDataElement, PixelData
 
-from soft_vit.dense.segmentation import SegmentationPreprocessor
+from soft_vit.data.label_maps import IGNORED
+from soft_vit.dense.segmentation.preprocessor import RandomWindows, SegmentationPreprocessor
 from soft_vit.engine.errors import UserError
 
 
@@ -50,3 +51,85 @@ def test_training_sees_windows_and_a_test_whole_images():
     for wrong, message in (({"size": 0}, "windows.size is 0"), ({"sides": 4}, "see RandomWindows")):
         with pytest.raises(UserError, match=message):
             SegmentationPreprocessor([0.0] * 3, [1.0] * 3, windows=wrong)
+
+
+ANY = {"scales": (0.4, 0.8), "angle": 180.0, "stretch": 1.3}
+
+
+def scene(height: int = 63, width: int = 97) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two images with a large class 0 and a small class 3, whose pixels have colours of their own."""
+    labels = torch.zeros(2, height, width, dtype=torch.uint8)
+    labels[:, 10:30, 20:52] = 3
+    labels[:, 40:, :9] = IGNORED
+    images = torch.zeros(2, 3, height, width)
+    images[:, 0], images[:, 1] = (labels == 3).float(), (labels == IGNORED).float()
+    return images, labels
+
+
+@pytest.mark.parametrize("options", [{}, ANY, {**ANY, "mirror": False}], ids=["plain", "any", "unmirrored"])
+def test_labels_lie_where_the_image_has_them(options):
+    torch.manual_seed(0)
+    windows, labels = RandomWindows(24, per_image=16, **options)(*scene())
+    assert windows.shape == (32, 3, 24, 24)
+    assert labels.shape == (32, 24, 24)
+    assert labels.dtype == torch.uint8
+    assert {0, 3, IGNORED} >= set(labels.unique().tolist())
+    # Of four pixels between which a colour is interpolated, the nearest, whose label it gets, has at least a quarter.
+    for channel, value in ((0, 3), (1, IGNORED)):
+        assert (labels[windows[:, channel] > 0.751] == value).all()
+        assert (labels[windows[:, channel] < 0.249] != value).all()
+
+
+def test_plain_windows_are_crops():
+    torch.manual_seed(0)
+    images = torch.arange(2 * 3 * 40 * 56).reshape(2, 3, 40, 56).double()
+    windows, _ = RandomWindows(1, per_image=4, mirror=False, spread=0.0)(
+        images, torch.zeros(2, 40, 56, dtype=torch.uint8)
+    )
+    torch.testing.assert_close(windows, windows.round(), rtol=0, atol=1e-3)
+    for index, window in enumerate(windows):
+        assert (images[index // 4] == window.round()).all(0).any()
+
+
+def test_a_small_class_is_seen_as_often_as_a_large_one():
+    torch.manual_seed(0)
+    images, labels = scene()
+    labels[labels == IGNORED] = 0
+    labels[:] = torch.where(labels == 3, labels, 0)
+    labels[:, 12:, :] = 0
+    _, seen = RandomWindows(3, per_image=200, spread=0.0)(images, labels)
+    share = (seen[:, 1, 1] == 3).float().mean().item()
+    # 400 draws with probability 1 / 2; seven standard deviations.
+    assert abs(share - 0.5) < 7 * 0.5 / 20
+
+
+def test_scale_and_angle_are_those_asked_for():
+    torch.manual_seed(0)
+    ramp = torch.arange(200.0).expand(1, 3, 200, 200)
+    labels = torch.zeros(1, 200, 200, dtype=torch.uint8)
+    windows, _ = RandomWindows(21, per_image=50, scales=(0.5, 0.5), mirror=False)(ramp, labels)
+    torch.testing.assert_close(
+        windows[:, :, :, 1:] - windows[:, :, :, :-1], torch.full((50, 3, 21, 20), 2.0), rtol=0, atol=1e-3
+    )
+    turned, _ = RandomWindows(21, per_image=50, scales=(0.5, 0.5), angle=180.0)(ramp, labels)
+    step = torch.hypot(turned[:, 0, :1, 1] - turned[:, 0, :1, 0], turned[:, 0, 1, :1] - turned[:, 0, 0, :1])
+    inside = (turned.amax((1, 2, 3)) < 190) & (turned.amin((1, 2, 3)) > 10)
+    assert inside.sum() > 10
+    torch.testing.assert_close(step[inside], torch.full_like(step[inside], 2.0), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("size", [8, 200])
+def test_nothing_labelled_and_windows_larger_than_the_image(size):
+    images, labels = scene()
+    windows, seen = RandomWindows(size, **ANY)(images, torch.full_like(labels, IGNORED))
+    assert windows.isfinite().all()
+    assert (seen == IGNORED).all()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"size": 0}, {"per_image": 0}, {"scales": (0.5, 0.4)}, {"scales": (0, 1)}, {"angle": 270}, {"stretch": 0.5}],
+)
+def test_values_out_of_range(options):
+    with pytest.raises(ValueError, match=rf"windows\.\w+ is|{next(iter(options))}"):
+        RandomWindows(**{"size": 8, **options})

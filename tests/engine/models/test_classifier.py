@@ -43,8 +43,8 @@ SWITCHES = {
 }
 
 
-@pytest.mark.parametrize("name", SWITCHES)
-def test_switch_changes_no_result(name):
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "all")) for name in SWITCHES])
+def test_switch_changes_no_result_and_no_checkpoint(name):
     plain, switched = build(), build(**SWITCHES[name])
     # Other kernels add up in another order.
     tolerance = {"rtol": 1e-9, "atol": 1e-10}
@@ -53,11 +53,6 @@ def test_switch_changes_no_result(name):
     for parameter, gradient in gradients(switched).items():
         torch.testing.assert_close(gradient, expected[parameter], **tolerance, msg=lambda m, p=parameter: f"{p}: {m}")
 
-
-@pytest.mark.parametrize("name", SWITCHES)
-def test_switch_changes_no_checkpoint(name):
-    plain, switched = build(), build(**SWITCHES[name])
-    loss_of(switched)
     state = switched.state_dict()
     assert list(state) == list(plain.state_dict())
     plain.load_state_dict(state)

@@ -1,0 +1,128 @@
+"""A model to export, with what a program needs to run it."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from timm.data import resolve_model_data_config
+from torch import Tensor, nn
+
+from soft_vit.engine.errors import UserError, as_user_error
+from soft_vit.prediction import ConfigPredictor, load_predictor
+from soft_vit.version import __version__
+
+__all__ = ["ExportModel", "FeatureMaps", "load_export_model"]
+
+
+class FeatureMaps(nn.Module):
+    """Maps of chosen stages of a timm model: images `[B, C, H, W]` to a tuple of maps, the largest first.
+
+    indices: of the stages, from 0; negative ones count from the end. Raises ValueError for other stages.
+    """
+
+    def __init__(self, model: nn.Module, indices: Sequence[int]) -> None:
+        super().__init__()
+        if not hasattr(model, "forward_intermediates"):
+            raise ValueError(f"{type(model).__name__} has no maps of stages; export it with its head.")
+        count = len(model.feature_info)
+        if not indices or any(not -count <= index < count for index in indices):
+            raise ValueError(f"The stages are {list(indices)}; choose some of 0 to {count - 1}.")
+        self.model = model
+        self.indices = sorted(index % count for index in indices)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        return tuple(self.model.forward_intermediates(x, indices=self.indices, intermediates_only=True))
+
+
+@dataclass(frozen=True)
+class ExportModel:
+    """A model in eval mode on the CPU, and how its images are prepared.
+
+    input_size: (C, H, W). mean, std: of each channel of an image with values in [0, 1]. classes: names in the order of
+    the logits, empty if unknown. outputs: a name for each tensor of the result. notes: a sentence for each change of
+    the weights.
+    """
+
+    name: str
+    model: nn.Module
+    input_size: tuple[int, int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    classes: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ("logits",)
+    notes: tuple[str, ...] = ()
+
+    def metadata(self) -> dict[str, str]:
+        """The metadata of an exported file; lists are JSON."""
+        return {
+            "model": self.name,
+            "input_size": json.dumps(self.input_size),
+            "mean": json.dumps(self.mean),
+            "std": json.dumps(self.std),
+            "classes": json.dumps(self.classes),
+            "outputs": json.dumps(self.outputs),
+            "soft_vit_version": __version__,
+        }
+
+
+def load_export_model(
+    model: str | None = None,
+    config: str | Path | None = None,
+    checkpoint: str | Path | None = None,
+    *,
+    pretrained: bool = True,
+    img_size: int | None = None,
+    stages: Sequence[int] | None = None,
+) -> ExportModel:
+    """A timm model by name, or the classifier of a config and its checkpoint.
+
+    pretrained: without a checkpoint, load the model's published weights; False keeps random ones. stages: export the
+    maps of these stages instead of logits, see `FeatureMaps`. Raises UserError or FileNotFoundError for a model or a
+    file that cannot be used.
+    """
+    predictor = load_predictor(model, config, checkpoint, pretrained=pretrained, img_size=img_size, device="cpu")
+    if isinstance(predictor, ConfigPredictor):
+        network, prepared = _classifier_of(predictor, config)
+    else:
+        network, prepared = predictor.model, None
+    data = resolve_model_data_config(network)
+    mean, std = prepared or (data["mean"], data["std"])
+    height, width = getattr(network, "img_size", None) or data["input_size"][1:]
+    if img_size is not None:
+        height = width = img_size
+    name = model or network.pretrained_cfg["architecture"]
+    outputs: tuple[str, ...] = ("logits",)
+    # The file of weights comes first.
+    classes = tuple(predictor.names or network.pretrained_cfg.get("label_names") or ())
+    if stages is not None:
+        with as_user_error():
+            network = FeatureMaps(network, stages)
+        outputs, classes = tuple(f"stage{index}" for index in network.indices), ()
+    network.eval().requires_grad_(False)
+    return ExportModel(
+        name=name,
+        model=network,
+        input_size=(data["input_size"][0], height, width),
+        mean=tuple(mean),
+        std=tuple(std),
+        classes=classes,
+        outputs=outputs,
+        notes=tuple(predictor.notes),
+    )
+
+
+def _classifier_of(
+    predictor: ConfigPredictor, config: str | Path
+) -> tuple[nn.Module, tuple[list[float], list[float]] | None]:
+    """The timm model in a config's classifier, and the mean and std of its preprocessor."""
+    network = getattr(predictor.model, "model", None)
+    if not hasattr(network, "pretrained_cfg"):
+        raise UserError(f"The config {config} is not of a timm classifier; export its backbone by name.")
+    preprocessor = predictor.model.data_preprocessor
+    if not hasattr(preprocessor, "mean"):
+        return network, None
+    values = (torch.as_tensor(getattr(preprocessor, name)).flatten() / 255 for name in ("mean", "std"))
+    mean, std = ([round(float(value), 6) for value in tensor] for tensor in values)
+    return network, (mean, std)

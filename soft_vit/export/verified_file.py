@@ -1,0 +1,118 @@
+"""Write a model to a file and verify the file against the model."""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from soft_vit.engine.errors import UserError, one_line
+from soft_vit.export.formats import FORMATS, MIN_SIDE, Run, check_suffix
+from soft_vit.export.model import ExportModel
+from soft_vit.export.quantization import check_drop, quantize
+from soft_vit.weights.files import write_atomically
+
+__all__ = ["BATCHES", "compare", "export"]
+
+# A single image, and a batch size that differs from the captured one.
+BATCHES = (1, 5)
+
+
+def export(
+    source: ExportModel,
+    out: str | Path,
+    format: str,
+    *,
+    any_size: bool = False,
+    opset: int | None = None,
+    int8: bool = False,
+    max_error: float = 1e-4,
+    max_drop: float = 2.0,
+    report: Callable[[str], None] = print,
+) -> Path:
+    """Write a model to a file that takes any batch, and verify the file on random images.
+
+    format: a key of `FORMATS`. any_size: for images of any size. opset: of ONNX, by default torch's. int8: quantise the
+    ONNX file, see `quantize`. max_error: largest absolute difference from the model. max_drop: largest loss of accuracy
+    by int8, in points. report: called with a sentence for each step. The file appears once it is verified. Raises
+    UserError for options that do not go together and for a file that differs from the model.
+    """
+    out = Path(out)
+    check_suffix(out, format)
+    if any_size and not FORMATS[format].any_size:
+        raise UserError(f"{format} takes one size of images; leave --dynamic-size out, or choose another format.")
+    for given, name in ((int8, "--int8"), (opset is not None, "--opset")):
+        if given and format != "onnx":
+            raise UserError(f"{name} belongs to ONNX and the format is {format}; use --format onnx, or leave it out.")
+    if int8 and (source.outputs != ("logits",) or source.input_size[0] != 3):
+        raise UserError("int8 is calibrated and measured on RGB images; give a classifier of RGB images.")
+    steps = 5 if int8 else 3
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / out.name
+        size = "any size" if any_size else "{} x {}".format(*source.input_size[1:])
+        report(f"[1/{steps}] Writing {source.name} as {format}, for any batch of images of {size}.")
+        FORMATS[format].write(source, path, any_size=any_size, opset=opset)
+        report(f"[2/{steps}] Comparing the file with the model on random images.")
+        errors = compare(FORMATS[format].open(path), source, verified_sizes(source, any_size))
+        for shape, error in errors.items():
+            report(f"  {shape}: max absolute error {error:.1e}")
+        worst = max(errors.values())
+        if worst > max_error:
+            raise UserError(
+                f"The file differs from the model by up to {worst:.1e}, more than {max_error:.0e}, so nothing was "
+                "written; export in another format, or allow more with --max-error."
+            )
+        if int8:
+            report(f"[3/{steps}] Quantising to int8, calibrated on generated images.")
+            quantized = Path(folder) / f"int8_{out.name}"
+            report(f"  {quantize(path, quantized, source)}")
+            report(f"[4/{steps}] Measuring both on generated images.")
+            drop = check_drop(path, quantized, source, max_drop)
+            report(f"  {drop}")
+            path = quantized
+        write_atomically(out, path.read_bytes())
+    report(f"[{steps}/{steps}] Written: {out} ({out.stat().st_size / 1e6:.1f} MB), max absolute error {worst:.1e}")
+    return out
+
+
+def verified_sizes(source: ExportModel, any_size: bool) -> list[tuple[int, int]]:
+    """Sizes to compare at: the model's own and, with any_size, larger, smaller and elongated ones, mostly odd."""
+    height, width = source.input_size[1:]
+    others = [(height + 37, max(width - 11, MIN_SIDE)), (MIN_SIDE, 3 * width + 5), (2 * height - 1, MIN_SIDE)]
+    return [(height, width), *(others if any_size else ())]
+
+
+def compare(run: Run, source: ExportModel, sizes: Sequence[tuple[int, int]]) -> dict[str, float]:
+    """The largest absolute difference from the model, for each shape of random images.
+
+    sizes: (H, W) of the images, each tried in all `BATCHES`. The difference is infinite for an output that is missing,
+    not finite or of another shape. Raises UserError for a file that refuses a batch.
+    """
+    generator = torch.Generator().manual_seed(0)
+    errors = {}
+    for height, width in sizes:
+        for batch in BATCHES:
+            images = torch.randn(batch, source.input_size[0], height, width, generator=generator)
+            with torch.no_grad():
+                expected = source.model(images)
+            expected = [expected] if isinstance(expected, torch.Tensor) else list(expected)
+            shape = f"{batch} x {height} x {width}"
+            try:
+                given = run(images)
+            except Exception as error:
+                # Every runtime has its own errors.
+                raise UserError(
+                    f"The file refuses a batch of {shape} ({one_line(error)}), so nothing was written; export for one "
+                    "size of images."
+                ) from error
+            errors[shape] = largest_difference(given, expected)
+    return errors
+
+
+def largest_difference(given: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
+    """The largest absolute difference between outputs; infinite for other shapes and values that are not finite."""
+    if [output.shape for output in given] != [output.shape for output in expected]:
+        return float("inf")
+    differences = [(a - b).abs().max() for a, b in zip(given, expected, strict=True)]
+    # NaN would pass any threshold.
+    return float(torch.stack(differences).nan_to_num(nan=float("inf")).max())
