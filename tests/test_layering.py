@@ -31,8 +31,8 @@ LAYER_OF_FILE = {"registry.py": "engine"}
 THIRD_PARTY = {
     "ops": {"torch", "triton"},
     "layers": {"torch", "timm"},
-    "weights": {"torch", "filelock", "tqdm", "yaml"},
-    "models": {"torch", "timm", "safetensors"},
+    "weights": {"torch", "timm", "safetensors", "filelock", "gdown", "yaml"},
+    "models": {"torch", "timm"},
     "data": {"torch", "numpy", "PIL", "tqdm", "faster_coco_eval"},
 }
 

@@ -32,7 +32,7 @@ from soft_vit.data.shape_trees import make_tree
 from soft_vit.engine.config import load_config
 from soft_vit.layers import ATTENTIONS, attention_options
 from soft_vit.models import PyramidViT
-from soft_vit.models.variants import SIZES
+from soft_vit.models.names import SIZES
 from soft_vit.weights import load_index
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

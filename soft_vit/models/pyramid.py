@@ -42,9 +42,11 @@ from soft_vit.models.arguments import (
     split_attn_options,
     stage_attentions,
 )
-from soft_vit.models.checkpoint import fit_state_dict, load_pretrained
+from soft_vit.models.checkpoint import checkpoint_filter_fn, fit_state_dict  # noqa: F401  timm's name for the filter
 from soft_vit.models.stage import PyramidStage, stage_grids
 from soft_vit.ops.numerics import check_choice
+from soft_vit.weights.loading import load_into
+from soft_vit.weights.reading import load_weights
 
 GlobalPool = Literal["token", "avg", "attn", ""]
 
@@ -235,21 +237,30 @@ class PyramidViT(nn.Module):
                 reset()
 
     def load_pretrained(self, checkpoint_path: str) -> None:
-        """Load released or converted weights from a file; see `soft_vit.models.checkpoint.load_pretrained`."""
-        load_pretrained(self, checkpoint_path)
+        """Load released or converted weights from a file; see `soft_vit.weights.loading.fit_weights`."""
+        load_into(self, load_weights(checkpoint_path), str(checkpoint_path))
 
-    def _load_from_state_dict(self, state_dict: MutableMapping[str, Any], prefix: str, *args: Any) -> None:
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        """Called by torch's state_dict on this module: note options that no name or shape tells."""
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if hasattr(destination, "_metadata"):
+            reversible = any(stage.reversible for stage in self.stages)
+            destination._metadata[prefix[:-1]]["options"] = {"reversible": reversible, "img_size": self.img_size}
+
+    def _load_from_state_dict(
+        self, state_dict: MutableMapping[str, Any], prefix: str, local_metadata: dict[str, Any], *args: Any
+    ) -> None:
         """Called by torch's load_state_dict on this module, also inside another one; see `fit_state_dict`.
 
         Released weights, and those of another image size, are replaced in state_dict, which is torch's own copy.
         """
         given = {name.removeprefix(prefix): value for name, value in state_dict.items() if name.startswith(prefix)}
-        fitted = fit_state_dict(given, self)
+        fitted = fit_state_dict(given, self, local_metadata.get("options"))
         if fitted is not given:
             for name in given:
                 del state_dict[prefix + name]
             state_dict.update({prefix + name: value for name, value in fitted.items()})
-        super()._load_from_state_dict(state_dict, prefix, *args)
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
 
     def no_weight_decay(self) -> set[str]:
         return {name for name, _ in self.named_parameters() if name.endswith(("pos_embed", "cls_token"))}
