@@ -109,7 +109,7 @@ def config_errors(start: StartHook, config: Config) -> Iterator[None]:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise UserError(
-            f"The disk is full ({error}); make room, then continue from the last checkpoint with --resume."
+            f"The disk is full ({error}); make room, then go on with --resume from the last checkpoint."
         ) from error
     except (ValueError, LookupError, TypeError, AttributeError, AssertionError, ImportError, RuntimeError) as error:
         if start.doing is None:
@@ -169,7 +169,7 @@ def train(
     options: dict | None = None,
     launcher: str = "none",
     auto_scale_lr: bool = False,
-    stop_signals: Sequence[str] = ("SIGTERM",),
+    stop_signals: Sequence[str] = ("SIGTERM", "SIGINT"),
 ) -> TrainResult:
     """Train what a config describes.
 
@@ -185,6 +185,9 @@ def train(
     count_classes(cfg)
     require_one_size(cfg)
     require_registered(cfg, "optim_wrapper.optimizer", OPTIMIZERS)
+    if type_name((cfg.get("optim_wrapper") or {}).get("optimizer") or {}) == "ZeroRedundancyOptimizer":
+        # Its state needs all processes to be collected, and MMEngine asks the main process alone.
+        raise UserError("A run with ZeroRedundancyOptimizer hangs when it saves a checkpoint; use AdamW.")
     if amp:
         use_amp(cfg)
     if auto_scale_lr:

@@ -1,5 +1,6 @@
 """The same config for several attentions; one failure does not lose the others."""
 
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from soft_vit.engine.accuracy import LOG_NAME, AccuracyRow, accuracy_table, compare_accuracy
 from soft_vit.engine.errors import UserError
 
-ROOT = Path(__file__).parents[2]
+DEMO = Path(__file__).parents[2] / "configs" / "demo" / "soft_pico_shapes.py"
 SHORT = {
     "train_cfg.max_epochs": 1,
     "train_dataloader.dataset.length": 16,
@@ -16,14 +17,12 @@ SHORT = {
 }
 
 
+@pytest.mark.slow
 def test_runs_have_their_own_process_and_one_that_dies_leaves_the_others(tmp_path):
     # The first to read this config dies of it, as for want of memory.
     config, flag = tmp_path / "config.py", tmp_path / "died"
     die = f"open({str(flag)!r}, 'w').close() or __import__('os')._exit(9)"
-    config.write_text(
-        f"_base_ = [{str(ROOT / 'configs' / 'demo' / 'soft_pico_shapes.py')!r}]\n"
-        f"once = __import__('os').path.exists({str(flag)!r}) or {die}\n"
-    )
+    config.write_text(f"_base_ = [{str(DEMO)!r}]\nonce = __import__('os').path.exists({str(flag)!r}) or {die}\n")
     seen = []
     rows = compare_accuracy(
         ["softmax", "linear"],
@@ -42,6 +41,22 @@ def test_runs_have_their_own_process_and_one_that_dies_leaves_the_others(tmp_pat
     assert "linear_pyramid_pico" in (tmp_path / "linear_pyramid_pico" / LOG_NAME).read_text()
     assert len(seen) == 2
     assert seen[-1] == [True, True]
+
+
+def test_run_that_fails_leaves_the_others(tmp_path, monkeypatch):
+    def run(config, model, *arguments):
+        if model.startswith("softmax"):
+            raise BrokenProcessPool("it died")
+        return 50.0, 7, 0.1
+
+    monkeypatch.setattr("soft_vit.engine.accuracy._in_own_process", run)
+    seen = []
+    rows = compare_accuracy(["softmax", "linear"], DEMO, work_dir=tmp_path, on_row=seen.append, progress=False)
+    assert [(row.attention, row.top1, row.error) for row in rows] == [
+        ("softmax", None, "BrokenProcessPool: it died"),
+        ("linear", 50.0, ""),
+    ]
+    assert seen == [rows, rows]
 
 
 @pytest.mark.parametrize(

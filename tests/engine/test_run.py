@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from mmengine.config import Config
 
+from soft_vit.engine.errors import UserError
 from soft_vit.engine.prepare import prepare
-from soft_vit.engine.run import TrainResult, use_amp
+from soft_vit.engine.run import TrainResult, train, use_amp
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "configs" / "demo" / "soft_pico_shapes.py"
@@ -59,3 +60,9 @@ def test_amp_keeps_float16(own, switched):
     config = Config({"optim_wrapper": own})
     use_amp(config)
     assert config.optim_wrapper == {"type": "SafeOptimWrapper", **switched}
+
+
+def test_optimizer_that_cannot_be_saved(tmp_path):
+    options = {"optim_wrapper.optimizer": {"_delete_": True, "type": "ZeroRedundancyOptimizer", "lr": 1e-3}}
+    with pytest.raises(UserError, match="ZeroRedundancyOptimizer hangs"):
+        train(DEMO, work_dir=tmp_path, options=options)
