@@ -1,4 +1,4 @@
-"""Speed and memory side by side, in one process, of models, of the attention operator or of Newton's inverse alone.
+"""Measure speed and memory side by side, in one process: of models, of the attention operator, or of Newton's inverse.
 
 python tools/benchmark.py pvt_v2_b1 soft_tiny soft_tiny+naive
 python tools/benchmark.py pvt_v2_b1 soft_tiny+triton soft_tiny+eager --batch-size auto --dtype bfloat16
