@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 from soft_vit.cli import command_line
 from soft_vit.models.check import describe_file
-from soft_vit.weights import WeightsError
 
 
 @command_line
@@ -22,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for file in parser.parse_args(argv).files:
         try:
             print(f"{file}: {' '.join(describe_file(file))}")
-        except (ValueError, FileNotFoundError, WeightsError) as error:
+        except (ValueError, FileNotFoundError) as error:
             refused = True
             print(f"error: {file}: {error}", file=sys.stderr)
     if refused:

@@ -122,9 +122,9 @@ def look_at_attention(model: nn.Module, out: Path) -> None:
         block.attn.attend = lambda q, bottleneck, v, local: local
     top1 = [accuracy(each, images, labels) for each in (model, without)]
     print(
-        f"Top-1 of soft_pico.shapes {top1[0]:.1f} %, without these attentions {top1[1]:.1f} %: in so short a training"
+        f"Top-1 of soft_pico.shapes {top1[0]:.1f} %, without these attentions {top1[1]:.1f} %: in a short training on"
     )
-    print("on so small images, the convolutions beside them and the softmax of stage 4 do the work.")
+    print("small images, the convolutions and the softmax of stage 4 do the work.")
     row = attention_row(model, images[0], stage=1)
     try:
         plot_attention_row(row, samples[0].image, out / "attention.png", "soft_pico.shapes, stage 1, centre")

@@ -20,8 +20,8 @@ import torch
 from tqdm import tqdm
 
 from soft_vit.models import PyramidViT
-from soft_vit.models.pretrained import ENTRIES
 from soft_vit.models.soft import MODELS
+from soft_vit.weights import ENTRIES
 
 __all__ = [
     "check_batch",

@@ -15,7 +15,7 @@ from tqdm import tqdm
 from soft_vit.engine.config import find_config
 from soft_vit.engine.errors import UserError, as_user_error, one_line
 from soft_vit.engine.run import train
-from soft_vit.models.soft import model_name
+from soft_vit.models.names import model_name
 from soft_vit.text_tables import markdown_table
 
 __all__ = ["AccuracyRow", "accuracy_table", "compare_accuracy"]

@@ -29,51 +29,45 @@ class Input(NamedTuple):
 def find_inputs(given: Sequence[str | Path], out: Path) -> list[Input]:
     """The images of files, folders (at any depth) and patterns such as `photos/**/*.jpg`, each one once.
 
-    A file may have any name; folders and patterns give the files with an image's ending, and none of those in `out`,
-    the folder of the results. Raises FileNotFoundError for a missing path, UserError for no image and for one in `out`.
+    A file may have any name; folders and patterns give the files with an image's ending. Files in `out`, the folder of
+    the results, are left out. Raises FileNotFoundError for a missing path, UserError for no image.
     """
-    results = out.resolve()
     found: dict[str, Input] = {}
     for item in given:
-        for image in _find(str(item), results):
+        for image in _find(str(item)):
             found.setdefault(os.path.realpath(image.path), image)
-    if not found:
+    inputs = [image for path, image in found.items() if not Path(path).is_relative_to(out.resolve())]
+    if not inputs:
         raise UserError(
-            f"There is no image in {', '.join(map(str, given))}; give files, folders or patterns with images "
-            f"({', '.join(sorted(SUFFIXES))})."
+            f"There is no image in {', '.join(map(str, given))} outside of {out}, the folder of the results; give "
+            f"files, folders or patterns with images ({', '.join(sorted(SUFFIXES))})."
         )
-    for path, image in found.items():
-        if Path(path).is_relative_to(results):
-            raise UserError(f"{printable(image.path)} lies in {out}, the folder of the results; give another --out.")
-    return list(found.values())
+    return inputs
 
 
-def _find(given: str, results: Path) -> Iterator[Input]:
+def _find(given: str) -> Iterator[Input]:
     path = Path(given).expanduser()
     if path.is_dir():
-        yield from _in_folder(path, PurePosixPath(), results)
+        yield from _in_folder(path, PurePosixPath())
     elif path.exists():
         yield Input(path, PurePosixPath(path.name))
     elif glob.has_magic(given):
         fixed = Path(*takewhile(lambda part: not glob.has_magic(part), path.parts))
         for hit in map(Path, sorted(glob.glob(str(path), recursive=True))):
             name = PurePosixPath(*(part for part in hit.parts[len(fixed.parts) :] if part != ".."))
-            if hit.is_file() and is_image(hit) and not hit.resolve().is_relative_to(results):
+            if hit.is_file() and is_image(hit):
                 yield Input(hit, name)
             # The pattern `**` gives the files of folders by itself.
             elif hit.is_dir() and "**" not in given:
-                yield from _in_folder(hit, name, results)
+                yield from _in_folder(hit, name)
     else:
         raise FileNotFoundError(f"There is no image {given}; give files, folders or patterns that exist.")
 
 
-def _in_folder(folder: Path, name: PurePosixPath, results: Path) -> Iterator[Input]:
-    # A folder in `out` itself is refused by name rather than as empty.
-    inside = folder.resolve().is_relative_to(results)
+def _in_folder(folder: Path, name: PurePosixPath) -> Iterator[Input]:
     for entry in FolderStorage(folder).entries():
-        path = folder / entry.name
-        if is_image(path) and (inside or not path.resolve().is_relative_to(results)):
-            yield Input(path, name / entry.name)
+        if is_image(entry.name):
+            yield Input(folder / entry.name, name / entry.name)
 
 
 def read_input(path: Path) -> Image.Image:

@@ -5,7 +5,6 @@ import json
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -79,19 +78,19 @@ def predict_files(
     label maps are always written. source: entries about the model for the JSON file.
 
     The report names files that cannot be read and images that the model refuses; the run continues past them. After an
-    interruption or an error the file holds the results so far. Raises UserError or FileNotFoundError for bad arguments.
+    interruption or an error the file holds the results so far. Raises UserError or OSError for bad arguments and a
+    folder that cannot be written.
     """
     if batch_size < 1:
         raise UserError(f"batch_size is {batch_size}; give at least 1.")
     out = Path(out).expanduser()
     inputs = find_inputs(given, out)
-    with _writing_to(out):
-        out.mkdir(parents=True, exist_ok=True)
+    out.mkdir(parents=True, exist_ok=True)
     predictor = load()
     results = {"task": None, **(source or {}), "images": [], "failed": []}
     report = Report(out, len(inputs), results, predictor.notes)
     taken, written = {RESULTS}, -WRITE_EVERY
-    with _writing_to(out), tqdm(total=len(inputs), unit="image", disable=len(inputs) == 1) as bar:
+    with tqdm(total=len(inputs), unit="image", disable=len(inputs) == 1) as bar:
         try:
             for start in range(0, len(inputs), batch_size):
                 for item, image, found in _predict_batch(predictor, inputs[start : start + batch_size]):
@@ -173,11 +172,3 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
     head = json.dumps({key: value for key, value in content.items() if key != "images"}).removesuffix("}")
     images = ",\n".join(json.dumps(entry, allow_nan=False) for entry in content["images"])
     write_atomically(path, f'{head}, "images": [\n{images}\n]}}\n'.encode())
-
-
-@contextmanager
-def _writing_to(out: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"Results cannot be written to {out} ({error}); give another folder with --out.") from error

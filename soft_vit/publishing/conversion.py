@@ -41,6 +41,9 @@ def convert(
         sentences.append(f"It has two sets; the {'averaged' if file.chosen == 'ema' else 'plain'} ones were taken.")
     if file.dropped:
         sentences.append(f"Left out: {', '.join(file.dropped)}.")
+    if layout in ("released", "timm") and file.notes.options:
+        options = ", ".join(f"{key}={value!r}" for key, value in file.notes.options.items())
+        sentences.append(f"This layout has no place for the options of the model: create it with {options}.")
     return [*sentences, f"Written: {target} ({layout}, {target.stat().st_size / 1e6:.1f} MB)."]
 
 

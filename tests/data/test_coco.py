@@ -157,10 +157,7 @@ def test_rounding_is_no_problem(read):
 def test_the_report_names_the_first_of_each_kind(read):
     bad = [annotation(number, category_id=6) for number in range(10, 17)]
     sentences = read(content(annotation(), *bad, annotation(2, bbox=[0, 0, 0, 0]))).problems.sentences()
-    assert sentences == [
-        "Annotations of a category that is not listed are left out: 7 (10, 11, 12, 13, 14 and 2 more).",
-        "Annotations with a box without area are not trained on: 1 (2).",
-    ]
+    assert [sentence.partition(": ")[2] for sentence in sentences] == ["7 (10, 11, 12, 13, 14 and 2 more).", "1 (2)."]
 
 
 def without(key):

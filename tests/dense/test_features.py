@@ -1,5 +1,3 @@
-import math
-
 import pytest
 import timm
 import torch
@@ -34,24 +32,8 @@ def test_maps_come_in_the_order_of_the_stages():
     assert [m.shape[1] for m in features(torch.randn(1, 3, 64, 64))] == features.channels == [64, 160]
 
 
-def test_every_parameter_gets_a_gradient():
-    for out_indices in (None, (0, 2), (1,)):
-        features = TimmFeatures("soft_pico", out_indices=out_indices)
-        # A mean over channels would cancel behind a LayerNorm.
-        sum((m * torch.randn_like(m)).sum() for m in features(torch.randn(2, 3, 64, 96))).backward()
-        assert not [name for name, p in features.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
-
-
-@pytest.mark.parametrize("size", [(64, 64), (97, 203), (333, 70)])
-def test_maps_of_odd_sizes_round_up_and_are_contiguous(size):
-    features = TimmFeatures("soft_pico", max_bottleneck=(7, 7), out_norm=False).eval()
-    maps = features(torch.randn(1, 3, *size))
-    assert [m.shape[2:] for m in maps] == [tuple(math.ceil(s / r) for s in size) for r in (4, 8, 16, 32)]
-    assert all(m.is_contiguous() for m in maps)
-
-
 @pytest.mark.parametrize("name", ["soft_pico", "resnet18", "convnext_atto"])
-@pytest.mark.parametrize("frozen", [-1, 0, 2, 4])
+@pytest.mark.parametrize("frozen", [-1, 0, 2])
 def test_frozen_stages_stay_out_of_training(name, frozen):
     features = TimmFeatures(name, frozen_stages=frozen, norm_eval=True).train()
     trained = {key for key, p in features.body.named_parameters() if p.requires_grad}
@@ -111,14 +93,6 @@ def test_building_reads_no_weights(tmp_path):
     features = TimmFeatures("soft_pico", checkpoint_path=str(tmp_path / "lost.pth"))
     assert isinstance(features.body["model"], PyramidViT)
     with pytest.raises(FileNotFoundError, match=r"lost\.pth"):
-        features.init_weights()
-
-
-def test_weights_of_another_model_are_refused(tmp_path):
-    path = tmp_path / "other.pth"
-    torch.save(timm.create_model("soft_tiny").state_dict(), path)
-    features = TimmFeatures("soft_pico", checkpoint_path=str(path))
-    with pytest.raises(ValueError, match="'tiny'"):
         features.init_weights()
 
 

@@ -21,7 +21,7 @@ pytest.importorskip("mmdet", exc_type=ModuleNotFoundError)
 CONFIGS = Path(__file__).parents[2] / "configs" / "mmdet"
 COCO, SHAPES = CONFIGS / "mask_rcnn_soft_norm_tiny_fpn_1x_coco.py", CONFIGS / "mask_rcnn_soft_pico_shapes.py"
 # Published, in millions (arXiv 2207.03341).
-PARAMETERS = dict(tiny=33, small=44, medium=65, large=84)
+PARAMETERS = dict(tiny=33, medium=65)
 
 
 def build(config: Config) -> torch.nn.Module:

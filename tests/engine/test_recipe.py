@@ -223,7 +223,7 @@ def test_model_of_each_config_exists(path):
 
 def test_there_is_a_baseline_for_each_other_attention():
     from soft_vit.layers.attention import ATTENTIONS
-    from soft_vit.models.soft import model_name
+    from soft_vit.models.names import model_name
 
     names = {model_name(attention, "tiny") for attention in ATTENTIONS}
     assert names == {*BASELINES, *(name for name in RATES if name in names)}

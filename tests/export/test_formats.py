@@ -15,7 +15,7 @@ from soft_vit.engine.errors import UserError
 from soft_vit.export import FORMATS, ExportModel, export, load_export_model
 from soft_vit.export.formats import METADATA_FILE, open_onnx
 from soft_vit.layers import ATTENTIONS
-from soft_vit.models.soft import model_name
+from soft_vit.models.names import model_name
 from soft_vit.weights.folders import RESOURCES
 
 # The folder of the code, which stands in traces of its nodes.
@@ -120,14 +120,9 @@ def test_subject_of_a_checkpoint_says_how_its_images_were(pico, tmp_path):
     assert source.notes == ()
 
 
-@pytest.mark.parametrize(
-    ("name", "format"),
-    [
-        pytest.param(name, format, marks=[] if (name, format) == ("soft_tiny", "onnx") else pytest.mark.slow)
-        for name in ("soft_tiny", "soft_norm_tiny")
-        for format in FORMATS
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["soft_tiny", "soft_norm_tiny"])
+@pytest.mark.parametrize("format", FORMATS)
 def test_tiny(name, format, tmp_path):
     lines: list[str] = []
     path = tmp_path / f"tiny{FORMATS[format].suffix}"

@@ -5,7 +5,8 @@ import re
 
 import pytest
 
-from soft_vit.analysis import lengths, operator
+from soft_vit.analysis import lengths, memory, operator, resolution
+from soft_vit.analysis.resolution import Cost
 from soft_vit.engine.accuracy import AccuracyRow
 from soft_vit.weights.folders import RESOURCES
 
@@ -46,7 +47,12 @@ def test_benchmark_data(tool, capsys):
     assert [row.split(" | ")[:2] for row in rows] == [["| 0", "soft_vit"], ["| 0", "timm"]]
 
 
-def test_benchmark_resolution(tool, tmp_path, capsys):
+def test_benchmark_resolution(tool, tmp_path, monkeypatch, capsys):
+    def measure(name, sizes, forms, *, device, rounds, max_seconds):
+        assert rounds == 0
+        return [Cost(form, size, 2**20) for form in forms for size in sizes]
+
+    monkeypatch.setattr(resolution, "measure_resolutions", measure)
     out = tmp_path / "folder" / "table.md"
     tool("benchmark_resolution")(f"soft_pico --img-size 64 96x64 --rounds 0 --device cpu --out {out}".split())
     printed = capsys.readouterr().out
@@ -68,9 +74,11 @@ def test_compare_attention(tool, tmp_path, capsys):
 
 
 def test_compare_attention_by_length(tool, tmp_path, monkeypatch, capsys):
-    measured = lengths.measure_lengths
-    short = dict(multiples=(1, 2), depth=1)
-    monkeypatch.setattr(lengths, "measure_lengths", lambda name, **options: measured(name, **options, **short))
+    def measure(name, device, timed, rounds):
+        assert not timed
+        return lengths.Curve(name, [784, 1568], [1, 2], [])
+
+    monkeypatch.setattr(lengths, "measure_lengths", measure)
     tool("compare_attention")(f"soft --lengths --no-time --device cpu --out {tmp_path}/a.b".split())
     assert "| soft | " in capsys.readouterr().out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.b.md", "a.b.png", "a.b.svg"]
@@ -93,13 +101,14 @@ def test_get_flops(arguments, name, part, tool, capsys):
     assert part in printed
 
 
-def test_get_memory(tool, capsys):
+def test_get_memory(tool, monkeypatch, capsys):
+    peaks = {("soft_pico", (2, 3, 32, 64), "cpu"): {"plain": 3 * 2**20, "chunks": 2**20}}
+    monkeypatch.setattr(memory, "training_memory_by_saving", lambda *given: peaks[given])
     tool("get_memory")(["soft_pico", "--img-size", "32", "64", "--batch-size", "2", "--device", "cpu"])
     head, what, _, columns, _, row = capsys.readouterr().out.splitlines()
     assert head.endswith("batch 2, 32 x 64, float32.")
     assert "bytes of live tensors, counted" in what
-    assert columns.startswith("| model | plain |")
-    assert row.startswith("| soft_pico | ")
+    assert (columns, row) == ("| model | plain | chunks |", "| soft_pico | 3 | 1 |")
 
 
 def test_train_attentions_writes_after_every_run(tool, demo, tmp_path, monkeypatch, capsys):

@@ -108,7 +108,8 @@ def test_sigterm_keeps_the_results_so_far(tool, photos, monkeypatch):
         (["none.png", "--model", "test_vit"], "none.png"),
         (["photos", "--model", "resnet_50"], "did you mean resnet50"),
         (["photos", "--config", "{demo}"], "--checkpoint"),
-        (["photos", "--model", "test_vit", "--no-pretrained", "--out", "photos"], "--out"),
+        (["photos", "--model", "test_vit", "--no-pretrained", "--out", "photos"], "folder of the results"),
+        (["photos", "--model", "test_vit", "--no-pretrained", "--out", "photos/0.png"], "photos/0.png"),
     ],
 )
 def test_mistake_ends_in_one_line(mistake, demo, photos, arguments, words):

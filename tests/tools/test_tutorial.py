@@ -14,7 +14,7 @@ def tour(tool, tmp_path_factory) -> tuple[str, Path]:
     """What the tutorial prints, and the folder that it writes."""
     folder, text = tmp_path_factory.mktemp("tutorial"), io.StringIO()
     with contextlib.redirect_stdout(text):
-        tool("tutorial")(["--out", str(folder), "--steps", "20"])
+        tool("tutorial")(["--out", str(folder), "--steps", "8"])
     return text.getvalue(), folder
 
 

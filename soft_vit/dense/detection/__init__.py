@@ -3,6 +3,7 @@
 Importing it registers the classes for configs.
 """
 
+from soft_vit.dense.class_names import ClassNamesHook
 from soft_vit.dense.detection.coco_ap import CocoAP
 from soft_vit.dense.detection.coco_images import CocoImages
 from soft_vit.dense.detection.detector import TorchvisionDetector
@@ -11,6 +12,7 @@ from soft_vit.dense.detection.pyramid import FeaturePyramid
 from soft_vit.dense.detection.retinanet import TorchvisionRetinaNet
 
 __all__ = [
+    "ClassNamesHook",
     "CocoAP",
     "CocoImages",
     "FeaturePyramid",

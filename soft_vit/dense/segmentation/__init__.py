@@ -3,6 +3,7 @@
 Importing it registers the classes for configs.
 """
 
+from soft_vit.dense.class_names import ClassNamesHook
 from soft_vit.dense.segmentation.dataset import LabelMapTree
 from soft_vit.dense.segmentation.metric import SegmentationMetric
 from soft_vit.dense.segmentation.preprocessor import SegmentationPreprocessor
@@ -18,6 +19,7 @@ from soft_vit.dense.segmentation.transforms import (
 )
 
 __all__ = [
+    "ClassNamesHook",
     "LabelMapTree",
     "PackSegmentation",
     "SegImageTransforms",

@@ -57,7 +57,7 @@ def options_of(kind, root):
         "train_cfg.val_interval": epochs,
         "param_scheduler": [{**cosine, "eta_min": 1e-4}],
         "optim_wrapper.optimizer.lr": 2e-3,
-        "default_hooks.checkpoint.interval": epochs * 3 // 4,
+        "default_hooks.checkpoint.interval": epochs - 4,
         # A loss that is logged is the mean of four, not of all since the start.
         "default_hooks.logger.interval": 4,
         "log_processor.window_size": 4,
@@ -77,20 +77,23 @@ def test_eight_images_are_learned_and_a_resumed_run_ends_alike(kind, eight_image
     if kind == "mask_rcnn":
         assert result.metrics["coco/segm_mAP_50"] > 0.5
 
-    before_end = tmp_path / "whole" / f"epoch_{EPOCHS[kind] * 3 // 4}.pth"
-    resumed = train(config, work_dir=tmp_path / "resumed", resume=str(before_end), options=options)
-    final, again = (load_checkpoint_file(run.checkpoint) for run in (result, resumed))
+    final = load_checkpoint_file(result.checkpoint)
     assert final["meta"]["dataset_meta"]["classes"][0] == "circle"
-    for name, value in final["state_dict"].items():
-        torch.testing.assert_close(again["state_dict"][name], value, rtol=0, atol=0)
-
     found = {"test_evaluator.out": str(tmp_path / "found")}
     metrics = evaluate(
-        Target(config, str(resumed.checkpoint), options={**options, **found}), report=Report(work_dir=tmp_path / "test")
+        Target(config, str(result.checkpoint), options={**options, **found}), report=Report(work_dir=tmp_path / "test")
     )
     for name, value in result.metrics.items():
         assert metrics[name] == pytest.approx(value, abs=1e-6), name
     assert json.loads((tmp_path / "found.bbox.json").read_text())
+
+    # RetinaNet draws nothing in a step that a resumed run would have to draw again.
+    if kind == "mask_rcnn":
+        before_end = tmp_path / "whole" / f"epoch_{EPOCHS[kind] - 4}.pth"
+        resumed = train(config, work_dir=tmp_path / "resumed", resume=str(before_end), options=options)
+        again = load_checkpoint_file(resumed.checkpoint)["state_dict"]
+        for name, value in final["state_dict"].items():
+            assert torch.equal(again[name], value), name
 
 
 @pytest.mark.slow

@@ -28,22 +28,15 @@ def test_every_parameter_gets_a_gradient(segmentor, kind):
     assert [name for name, p in model.named_parameters() if p.grad is None] == []
 
 
-def test_the_loss_is_the_mean_over_labelled_pixels(segmentor):
-    model = segmentor(auxiliary=None, dropout=0.0).eval()
-    images, sample = torch.randn(1, 3, 64, 80), labelled(64, 80)
-    sample.gt_sem_seg.data[0, :20] = 255
-    score = model(images)[0, :, 20:].log_softmax(0)
-    expected = -score.gather(0, sample.gt_sem_seg.data[:, 20:].long()).mean()
-    torch.testing.assert_close(model(images, [sample], mode="loss")["loss_pixels"], expected)
-
-
-def test_the_loss_weighs_classes(segmentor):
-    weights = [0.25, *range(1, 11)]
+@pytest.mark.parametrize("weights", [None, [0.25, *range(1, 11)]])
+def test_the_loss_is_the_weighted_mean_over_labelled_pixels(segmentor, weights):
     model = segmentor(auxiliary=None, dropout=0.0, class_weight=weights).eval()
     images, samples = torch.randn(2, 3, 64, 80), [labelled(64, 80) for _ in range(2)]
-    labels = torch.cat([sample.gt_sem_seg.data for sample in samples]).long()
-    weight = torch.tensor(weights)[labels]
-    single = -model(images).log_softmax(1).gather(1, labels[:, None])[:, 0]
+    for sample in samples:
+        sample.gt_sem_seg.data[0, :20] = 255
+    labels = torch.cat([sample.gt_sem_seg.data for sample in samples]).long()[:, 20:]
+    weight = torch.tensor(weights or [1.0] * 11)[labels]
+    single = -model(images)[:, :, 20:].log_softmax(1).gather(1, labels[:, None])[:, 0]
     expected = (single * weight).sum() / weight.sum()
     torch.testing.assert_close(model(images, samples, mode="loss")["loss_pixels"], expected)
 
@@ -89,10 +82,17 @@ def test_sliding_over_an_image_no_larger_than_the_crop_is_seeing_it_whole(segmen
     assert torch.equal(sliding, model(image[None]).argmax(1))
 
 
-@pytest.mark.parametrize("options", [{}, {"mode": "slide", "crop_size": 64, "stride": 40}])
 @pytest.mark.parametrize(
-    ("flip", "axes"),
-    [(True, [(), (-1,)]), (["vertical"], [(), (-2,)]), (("horizontal", "vertical"), [(), (-1,), (-2,), (-1, -2)])],
+    ("options", "flip", "axes"),
+    [
+        ({}, True, [(), (-1,)]),
+        ({}, ["vertical"], [(), (-2,)]),
+        (
+            {"mode": "slide", "crop_size": 64, "stride": 40},
+            ("horizontal", "vertical"),
+            [(), (-1,), (-2,), (-1, -2)],
+        ),
+    ],
 )
 def test_several_scales_and_flips_are_averaged(segmentor, options, flip, axes):
     """The mean of probabilities of each view, mirrored back and brought to the size of the original."""
@@ -111,7 +111,7 @@ def test_several_scales_and_flips_are_averaged(segmentor, options, flip, axes):
     assert (found.pred_sem_seg.data == total.argmax(1)).float().mean() > 0.999
 
 
-@pytest.mark.parametrize("name", ["resnet10t", "convnext_atto", "swin_tiny_patch4_window7_224", "pvt_v2_b0"])
+@pytest.mark.parametrize("name", ["resnet10t", "swin_tiny_patch4_window7_224"])
 def test_any_timm_pyramid_can_be_the_backbone(name):
     options = {"img_size": 64} if name.startswith("swin") else {}
     model = TimmSegmentor({"model_name": name, **options}, {"kind": "upernet", "channels": 16}, 5).eval()
@@ -129,14 +129,6 @@ def test_the_backbone_starts_from_a_classifier(segmentor, tmp_path):
     shared = [name for name in given if f"model.{name}" in own and "pos_embed" not in name]
     assert len(shared) > 50
     assert all(torch.equal(own[f"model.{name}"], given[name]) for name in shared)
-
-
-def test_frozen_stages_stay_as_they_are(segmentor):
-    model = segmentor(backbone={"frozen_stages": 1, "norm_eval": True}).train()
-    frozen = [name for name, p in model.backbone.named_parameters() if not p.requires_grad]
-    assert frozen
-    assert all("stages.0" in name or "stages_0" in name for name in frozen)
-    assert not any(m.training for m in model.backbone.modules() if isinstance(m, torch.nn.BatchNorm2d))
 
 
 def test_autocast_keeps_losses_in_float32(segmentor):
