@@ -1,8 +1,11 @@
 """What the command lines in tools/ share: how a mistake is reported, and the options that several of them have."""
 
 import argparse
+import ast
+import contextlib
 import errno
 import functools
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -101,6 +104,17 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
     from mmengine.config import DictAction
 
     class ConfigOptions(DictAction):
+        @staticmethod
+        def _parse_iterable(text: str) -> Any:
+            """Keep spaces and quoted commas, and a path as it is; MMEngine splits at commas and drops spaces."""
+            if "/" in text and text[:1] not in ("[", "("):
+                return text.strip("'\"")
+            if "'" in text or '"' in text:
+                with contextlib.suppress(ValueError, SyntaxError):
+                    return ast.literal_eval(text)
+            kept = re.sub(r"\s*([,()\[\]])\s*", r"\1", text).replace(" ", "\0")
+            return _with_spaces(DictAction._parse_iterable(kept))
+
         def __call__(self, parser: Any, namespace: Any, values: Any, *args: Any) -> None:
             try:
                 super().__call__(parser, namespace, values, *args)
@@ -110,6 +124,12 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
                 ) from error
 
     parser.add_argument("--cfg-options", nargs="+", action=ConfigOptions, metavar="KEY=VALUE", help="change the config")
+
+
+def _with_spaces(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return type(value)(map(_with_spaces, value))
+    return value.replace("\0", " ") if isinstance(value, str) else value
 
 
 class _ImageSize(argparse.Action):

@@ -159,6 +159,11 @@ def parser() -> argparse.ArgumentParser:
         (["--img-size", "64"], {"img_size": (64, 64)}),
         (["--img-size", "64", "96"], {"img_size": (64, 96)}),
         (["--cfg-options", "a.b=1", "c=x=y"], {"cfg_options": {"a.b": 1, "c": "x=y"}}),
+        (["--cfg-options", "a=/my images/b,c", "b=red fox"], {"cfg_options": {"a": "/my images/b,c", "b": "red fox"}}),
+        (
+            ["--cfg-options", "a=[red fox, 2]", "b=['x,y', 'z']", "c=1, 2"],
+            {"cfg_options": {"a": ["red fox", 2], "b": ["x,y", "z"], "c": [1, 2]}},
+        ),
         (["--cfg-options", "a=1", "--cfg-options", "b=[(1, 2), None]"], {"cfg_options": {"a": 1, "b": [(1, 2), None]}}),
     ],
 )

@@ -1,5 +1,8 @@
 """What a run refuses before its first step, because it would fail later or learn something else."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
@@ -7,17 +10,37 @@ from soft_vit.engine.errors import UserError
 from soft_vit.engine.models.unwrapping import unwrapped
 from soft_vit.registry import HOOKS, register
 
-__all__ = ["RunChecksHook"]
+__all__ = ["RunChecksHook", "match_classes"]
 
 # More names than these are not worth a line of the log.
 _NAMED_CLASSES = 10
+
+
+def match_classes(dataset: Any, expected: Sequence[str], owner: str) -> None:
+    """Number the classes of a data set as `expected` does, where they go by the same names.
+
+    owner: of the expected classes, as in "the training data". Raises UserError (a ValueError) for a class without a
+    counterpart, and for a data set that differs and cannot be numbered again.
+    """
+    own, expected = (
+        list(map(str, names)) for names in (getattr(dataset, "metainfo", {}).get("classes") or (), expected)
+    )
+    if not own or own == expected:
+        return
+    strange = [name for name in own if name not in expected]
+    if not strange and hasattr(dataset, "number_like"):
+        dataset.number_like(expected)
+        return
+    what = f"the class {strange[0]!r}, which {owner} lacks" if strange else f"other classes than {owner}"
+    raise UserError(f"The images to measure on have {what}; give images of {', '.join(expected[:_NAMED_CLASSES])}.")
 
 
 @register(HOOKS)
 class RunChecksHook(Hook):
     """Checks that classes, targets and schedules fit each other, and logs the classes of the training data.
 
-    Raises UserError (a ValueError) when they do not.
+    Classes of the validation data are matched by name; see `match_classes`. Raises UserError (a ValueError) for what
+    does not fit.
     """
 
     def before_train(self, runner: Runner) -> None:
@@ -38,6 +61,8 @@ class RunChecksHook(Hook):
                 f"The training data has {len(classes)} classes and the model has {head}; set num_classes to "
                 f"{len(classes)}."
             )
+        if classes is not None and runner.val_loop is not None:
+            match_classes(runner.val_dataloader.dataset, classes, "the training data")
         mixing = getattr(getattr(model, "data_preprocessor", None), "mixing", None)
         if mixing is not None and head is not None and mixing.num_classes != head:
             raise UserError(

@@ -4,7 +4,7 @@ import difflib
 import inspect
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from mmengine.registry import Registry
 from mmengine.runner import Runner
 
 from soft_vit.cli import extra_of
-from soft_vit.engine.config_values import entries, fill_values, type_name
+from soft_vit.engine.config_values import entries, fill_values, reaches, type_name
 from soft_vit.engine.errors import UserError, one_line
 from soft_vit.weights.folders import RESOURCES
 
@@ -57,8 +57,24 @@ _HELPERS = {
     "window_size",
 }
 _HELPER_ENDINGS = ("_pipeline", "_dataset")
+_DEFAULT = ("", "DefaultOptimWrapperConstructor")
 # Similarity from which a key counts as a misspelling; train_cfg and test_cfg have 0.71.
 _ALIKE = 0.82
+# Entries of which MMEngine ignores what it does not know.
+_INSIDE = {
+    "auto_scale_lr": {"base_batch_size", "enable"},
+    "env_cfg": {"cudnn_benchmark", "dist_cfg", "mp_cfg", "resource_limit"},
+    "optim_wrapper.paramwise_cfg": {
+        "bias_decay_mult",
+        "bias_lr_mult",
+        "bypass_duplicate",
+        "custom_keys",
+        "dcn_offset_lr_mult",
+        "dwconv_decay_mult",
+        "flat_decay_mult",
+        "norm_decay_mult",
+    },
+}
 # How Python and MMEngine name what could not be built.
 _NAMED = re.compile(r"(\w+)(?:\.__init__\(\)| is not in the )")
 
@@ -82,12 +98,58 @@ def check_keys(config: Config) -> None:
         if alike:
             raise UserError(f"The config sets {key!r}, which nothing reads; did you mean {alike[0]!r}?")
         strange.append(key)
+    _check_inside(config)
     if strange:
         warnings.warn(
             f"The config sets {', '.join(strange)}, which MMEngine does not read; ignore this if the config uses "
             "them itself.",
             stacklevel=2,
         )
+
+
+def _check_inside(config: Config) -> None:
+    """Refuse unknown keys in the entries of _INSIDE. Raises UserError."""
+    wrapper = config.get("optim_wrapper")
+    own = isinstance(wrapper, Mapping) and type_name({"type": wrapper.get("constructor", "")}) not in _DEFAULT
+    for place, known in _INSIDE.items():
+        if place.startswith("optim_wrapper") and own:
+            continue
+        entry: Any = config
+        for key in place.split("."):
+            entry = entry.get(key) if isinstance(entry, Mapping | Config) else None
+        for key in entry if isinstance(entry, Mapping) else ():
+            if key not in known:
+                alike = difflib.get_close_matches(key, known, n=1)
+                advice = f"did you mean {alike[0]!r}?" if alike else f"choose of {', '.join(sorted(known))}."
+                raise UserError(f"{place} sets {key!r}, which nothing reads; {advice}")
+
+
+def _check_options(config: Config, before: Mapping[str, Any], options: Iterable[str]) -> None:
+    """Refuse an option that changes nothing but a variable of the config. Raises UserError (a ValueError).
+
+    before: the config's values without the options.
+    """
+    known = known_keys()
+    for option in options:
+        key, _, rest = option.partition(".")
+        helper = key in _HELPERS or key.endswith(_HELPER_ENDINGS)
+        if key in known or reaches(config, key) or (key in before and not helper):
+            continue
+        value = before.get(key)
+        places = [
+            f"{place}.{name}"
+            for place, entry in entries(dict(before))
+            for name, other in entry.items()
+            if place and isinstance(value, list | dict) and other == value
+        ]
+        alike = difflib.get_close_matches(key, known, n=1, cutoff=_ALIKE)
+        if places:
+            advice = f"set {' and '.join('.'.join(filter(None, (place, rest))) for place in places)} instead"
+        elif key in before:
+            advice = "set the entries that are made from it"
+        else:
+            advice = f"did you mean {alike[0]!r}" if alike else "leave it out"
+        raise UserError(f"The option {option} changes nothing that a run reads; {advice}.")
 
 
 def find_config(path: str | Path) -> Path:
@@ -128,6 +190,7 @@ def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> C
     before = dict(config.items())
     apply_options(config, options)
     fill_values(config, before, options or ())
+    _check_options(config, before, options or ())
     return config
 
 

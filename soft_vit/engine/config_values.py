@@ -26,6 +26,7 @@ __all__ = [
     "entries",
     "fill_data_root",
     "fill_values",
+    "reaches",
     "require_one_size",
     "set_num_classes",
     "type_name",
@@ -75,6 +76,17 @@ def fill_values(cfg: Config, before: Mapping[str, Any], given: Collection[str] =
     if num_classes is not None:
         set_num_classes(cfg, num_classes, old)
     _end_schedules(cfg)
+
+
+def reaches(cfg: Config, name: str) -> bool:
+    """Whether a config has an entry that receives the value of `image_size`, `num_classes` or `data_root`."""
+    if name == "data_root":
+        loaders = (cfg.get(f"{split}_dataloader") or {} for split in ("train", "val", "test"))
+        found = (dataset.get("data_root") for loader in loaders for dataset in _datasets(loader.get("dataset")))
+        return cfg.get(name) in found
+    if name == "image_size" and any(type_name(entry) in _SIZED for _, entry in entries(cfg)):
+        return True
+    return name in ("image_size", "num_classes") and "model_name" in (cfg.get("model") or {})
 
 
 def fill_data_root(cfg: Config) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 import soft_vit  # noqa: F401  its models have to be known to timm before one is looked up by name
 from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.checkpoints.trained_config import trained_cfg
+from soft_vit.engine.checks import match_classes
 from soft_vit.engine.config import apply_options
 from soft_vit.engine.config_values import count_classes, set_num_classes, type_name
 from soft_vit.engine.data.eval_data import (
@@ -137,6 +138,8 @@ def evaluate(
         published = str(cfg.load_from).startswith(TIMM_PREFIX)
         for hook in (TestedModelHook(target.ema, view and view.img_size, same_classes=published), start, throughput):
             runner.register_hook(hook)
+        if classifies and images.data_root is None and (names := _trained_classes(cfg)):
+            match_classes(runner.test_dataloader.dataset, names, "the checkpoint")
         # Only single numbers: mmpretrain's ConfusionMatrix, for one, gives a table.
         metrics = {name: float(value) for name, value in runner.test().items() if torch.as_tensor(value).numel() == 1}
     metrics["images"] = len(runner.test_dataloader.dataset)

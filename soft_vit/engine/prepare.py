@@ -9,7 +9,7 @@ from mmengine.config import Config
 from mmengine.registry import FUNCTIONS
 
 from soft_vit.engine.config import check_keys, load_config, require_registered
-from soft_vit.engine.config_values import type_name
+from soft_vit.engine.config_values import entries, type_name
 from soft_vit.engine.errors import UserError
 from soft_vit.engine.loops import ExactEpochLoop, ExactIterLoop
 
@@ -55,6 +55,20 @@ def check_loader_functions(cfg: Config) -> None:
     for split in _SPLITS:
         for function in ("collate_fn", "worker_init_fn"):
             require_registered(cfg, f"{split}_dataloader.{function}", FUNCTIONS)
+
+
+def check_channel_order(cfg: Config) -> None:
+    """Refuse BGR images for a preprocessor whose means are RGB."""
+    preprocessors = (cfg.get("data_preprocessor"), (cfg.get("model") or {}).get("data_preprocessor"))
+    if all(type_name(entry or {}) != "RecipeDataPreprocessor" for entry in preprocessors):
+        return
+    for split in _SPLITS:
+        for place, entry in entries(cfg.get(f"{split}_dataloader") or {}, f"{split}_dataloader"):
+            if type_name(entry) == "LoadImageFromFile":
+                raise UserError(
+                    f"{place} loads BGR images, and RecipeDataPreprocessor takes RGB; use the data set ImageTree, or "
+                    "data_preprocessor=dict(type='ClsDataPreprocessor', to_rgb=True, ...)."
+                )
 
 
 def shield_workers(cfg: Config) -> None:
@@ -121,6 +135,7 @@ def distribute(cfg: Config) -> None:
 REWRITES = (
     use_exact_loop,
     check_loader_functions,
+    check_channel_order,
     shield_workers,
     fit_loaders_to_machine,
     drop_hooks,

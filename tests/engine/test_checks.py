@@ -8,9 +8,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from mmengine.optim import LinearLR, OneCycleLR
+from PIL import Image
 
-from soft_vit.engine import UserError, train
-from soft_vit.engine.checks import RunChecksHook
+from soft_vit.engine import ImageTree, UserError, train
+from soft_vit.engine.checks import RunChecksHook, match_classes
 
 TEN = SimpleNamespace(num_classes=10)
 
@@ -41,6 +42,7 @@ def test_classes_fit_the_head(classes, model, message):
         model=SimpleNamespace(**model),
         param_schedulers=None,
         logger=SimpleNamespace(info=said.append),
+        val_loop=None,
     )
     with pytest.raises(UserError, match=message) if message else nullcontext():
         RunChecksHook().before_train(run)
@@ -62,6 +64,7 @@ def test_ends_before_the_run(steps, span, by_epoch):
         max_iters=iterations,
         train_dataloader=SimpleNamespace(dataset=None),
         model=None,
+        val_loop=None,
     )
     refused = None
     try:
@@ -86,3 +89,30 @@ def test_a_run_with_one_does_not_begin(tmp_path):
             Path(__file__).parents[2] / "configs" / "demo" / "soft_pico_shapes.py", work_dir=tmp_path, options=options
         )
     assert not list(tmp_path.glob("*.pth"))
+
+
+@pytest.mark.parametrize(
+    ("names", "labels"),
+    [("abc", [0, 1, 2]), ("bc", [1, 2]), ("c", [2]), ("bd", "class 'd', which the model lacks")],
+)
+def test_classes_are_matched_by_name(tmp_path, names, labels):
+    for name in names:
+        (tmp_path / "val" / name).mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / "val" / name / "0.png")
+    dataset = ImageTree(str(tmp_path), "val", pipeline=[])
+    if isinstance(labels, str):
+        with pytest.raises(UserError, match=labels):
+            match_classes(dataset, "abc", "the model")
+        return
+    match_classes(dataset, "abc", "the model")
+    assert [dataset[i]["gt_label"] for i in range(len(dataset))] == labels
+    assert [dataset.get_cat_ids(i) for i in range(len(dataset))] == [[label] for label in labels]
+    assert dataset.metainfo["classes"] == ("a", "b", "c")
+
+
+def test_other_data_with_other_classes_is_refused():
+    same = SimpleNamespace(metainfo={"classes": ("a", "b")})
+    match_classes(same, ["a", "b"], "the checkpoint")
+    match_classes(SimpleNamespace(metainfo={}), ["a", "b"], "the checkpoint")
+    with pytest.raises(UserError, match="other classes than the checkpoint"):
+        match_classes(same, ["a", "b", "c"], "the checkpoint")

@@ -123,3 +123,43 @@ def test_a_module_that_is_missing_is_named(tmp_path, module, message):
     path.write_text(f'custom_imports = dict(imports=["{module}"], allow_failed_imports=False)')
     with pytest.raises(UserError, match=message):
         load_config(path)
+
+
+@pytest.mark.parametrize(
+    ("option", "advice"),
+    [
+        ("train_pipeline.0.prob", r"set train_dataloader\.dataset\.pipeline\.0\.prob instead"),
+        ("max_epochs", "leave it out"),
+        ("batch_size", "leave it out"),
+        ("data_root", "leave it out"),
+        ("optim_wraper.type", "did you mean 'optim_wrapper'"),
+    ],
+)
+def test_options_that_nothing_reads(option, advice):
+    value = "x" if option == "data_root" else 1
+    with pytest.raises(UserError, match=f"The option {option} changes nothing that a run reads; {advice}"):
+        load_config("configs/demo/soft_pico_shapes.py", {option: value})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"image_size": 32}, {"num_classes": 10}, {"env_cfg.cudnn_benchmark": True}, {"find_unused_parameters": True}],
+)
+def test_options_that_are_read(options):
+    check_keys(load_config("configs/demo/soft_pico_shapes.py", options))
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (
+            "env_cfg.cudnn_benchmrk",
+            "env_cfg sets 'cudnn_benchmrk', which nothing reads; did you mean 'cudnn_benchmark'",
+        ),
+        ("optim_wrapper.paramwise_cfg.norm_decay_mul", "did you mean 'norm_decay_mult'"),
+        ("auto_scale_lr.batch", "auto_scale_lr sets 'batch'"),
+    ],
+)
+def test_slip_inside_an_entry(option, message):
+    with pytest.raises(UserError, match=message):
+        check_keys(load_config("configs/demo/soft_pico_shapes.py", {option: 1}))

@@ -66,3 +66,10 @@ def test_optimizer_that_cannot_be_saved(tmp_path):
     options = {"optim_wrapper.optimizer": {"_delete_": True, "type": "ZeroRedundancyOptimizer", "lr": 1e-3}}
     with pytest.raises(UserError, match="ZeroRedundancyOptimizer hangs"):
         train(DEMO, work_dir=tmp_path, options=options)
+
+
+def test_bgr_images_under_rgb_means_are_refused():
+    options = {"train_dataloader.dataset.pipeline": [{"type": "mmpretrain.LoadImageFromFile"}, {"type": "PackInputs"}]}
+    with pytest.raises(UserError, match=r"train_dataloader\.dataset\.pipeline\.0 loads BGR images"):
+        prepare(DEMO.parents[1] / "soft_tiny.py", options=options)
+    prepare(DEMO, options=options)

@@ -39,12 +39,22 @@ class ImageTree(ReadingDataset):
         with as_user_error():
             self.images = find_images(data_root, split, label_file=label_file, classes=classes)
         self._samples, self.images.samples = self.images.samples, []
+        self._numbers = list(range(len(self.images.classes)))
         super().__init__({"classes": tuple(self.images.classes)}, pipeline=pipeline, **kwargs)
 
     def load_data_list(self) -> list[dict]:
         # MMEngine serialises them; plain copies would grow in each worker.
         samples, self._samples = self._samples, []
         return [{"entry": tuple(entry), "gt_label": label} for entry, label in samples]
+
+    def number_like(self, classes: Sequence[str]) -> None:
+        """Number the classes by their place in `classes`, which holds all of them."""
+        self._numbers = [list(classes).index(name) for name in self.images.classes]
+        self._metainfo["classes"] = tuple(classes)
+
+    def get_data_info(self, idx: int) -> dict:
+        info = super().get_data_info(idx)
+        return {**info, "gt_label": self._numbers[info["gt_label"]]}
 
     def get_cat_ids(self, idx: int) -> list[int]:
         """The class of an image, for wrappers such as ClassBalancedDataset."""

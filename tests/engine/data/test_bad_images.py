@@ -64,7 +64,7 @@ ODD: dict[str, tuple[bytes, bool]] = {
     "one_pixel.png": (encoded(PHOTO.crop((0, 0, 1, 1)), "PNG"), True),
     "huge_header.png": (png_header(60000, 60000), False),
     "large_header.png": (png_header(9000, 9000), False),
-    "float.tiff": (encoded(PHOTO.convert("F"), "TIFF"), True),
+    "float.tiff": (encoded(PHOTO.convert("F"), "TIFF"), False),
     "multipage.tiff": (encoded(FRAMES[0], "TIFF", save_all=True, append_images=FRAMES[1:]), True),
     "half.webp": (encoded(PHOTO, "WEBP")[:300], False),
 }
