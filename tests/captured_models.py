@@ -6,7 +6,7 @@ import torch
 
 from soft_vit.models import PyramidViT
 
-CASES = {
+CASES: dict[str, dict] = {
     "soft": dict(model_name="soft_pico"),
     "soft_norm": dict(model_name="soft_norm_pico"),
     "cholesky": dict(model_name="soft_pico", inverse="cholesky"),
@@ -14,14 +14,27 @@ CASES = {
     "capped bottleneck": dict(model_name="soft_pico", max_bottleneck=(1, 2)),
     "random sampling": dict(model_name="soft_pico", sampling="random"),
 }
+# Options of the pyramid, whatever its attention.
+OPTIONS = {
+    "attention pooling": dict(global_pool="attn"),
+    "fused stages": dict(fuse_stages=True),
+    "fused stages, all pooled by attention": dict(fuse_stages=True, global_pool="attn", class_token=False),
+    "reversible": dict(reversible=True),
+    "MLP in parts": dict(mlp_chunks=3),
+    "all": dict(global_pool="attn", fuse_stages=True, reversible=True, mlp_chunks=3, attention="local"),
+}
+CASES |= {name: dict(model_name="soft_pico", **options) for name, options in OPTIONS.items()}
 SIZE = (64, 80)
 
 cases = pytest.mark.parametrize("arguments", CASES.values(), ids=CASES.keys())
+options_of_pyramids = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
 
 
-def create(arguments: dict) -> PyramidViT:
+def create(arguments: dict, **kwargs) -> PyramidViT:
     torch.manual_seed(0)
-    return timm.create_model(**arguments, num_classes=7, img_size=48).eval()
+    return timm.create_model(
+        **{"model_name": "soft_pico", "num_classes": 7, "img_size": 48, **arguments, **kwargs}
+    ).eval()
 
 
 def images(batch: int = 2) -> torch.Tensor:

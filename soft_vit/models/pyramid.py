@@ -377,7 +377,8 @@ class PyramidViT(nn.Module):
         With fuse_stages, the projected features of the stages before come first: one for each, C channels.
         """
         x = check_image(x, self.in_chans)
-        tokens, pooled = x, list[Tensor]()
+        tokens = x
+        pooled: list[Tensor] = []
         for stage in self.stages:
             tokens, feat_size = stage(x)
             x = stage.to_map(tokens, feat_size)

@@ -1,32 +1,9 @@
 """Options of the pyramid for any attention: attention pooling, fused stages, reversible blocks, MLPs in parts."""
 
 import pytest
-import timm
 import torch
-from torch import Tensor
-
-from soft_vit.models import PyramidViT
-
-CASES = {
-    "attention pooling": dict(global_pool="attn"),
-    "fused stages": dict(fuse_stages=True),
-    "fused stages, all pooled by attention": dict(fuse_stages=True, global_pool="attn", class_token=False),
-    "reversible": dict(reversible=True),
-    "MLP in parts": dict(mlp_chunks=3),
-    "all": dict(global_pool="attn", fuse_stages=True, reversible=True, mlp_chunks=3, attention="local"),
-}
-SIZE = (64, 80)
-
-cases = pytest.mark.parametrize("options", CASES.values(), ids=CASES.keys())
-
-
-def create(options: dict, **kwargs) -> PyramidViT:
-    torch.manual_seed(0)
-    return timm.create_model("soft_pico", **{"num_classes": 7, "img_size": 48, **options, **kwargs}).eval()
-
-
-def images(batch: int = 2) -> Tensor:
-    return torch.randn(batch, 3, *SIZE, generator=torch.Generator().manual_seed(2))
+from captured_models import OPTIONS, create, images
+from captured_models import options_of_pyramids as cases
 
 
 @cases
@@ -35,43 +12,6 @@ def test_gradient_reaches_every_parameter(options: dict) -> None:
     model(images()).square().sum().backward()
     dead = [name for name, parameter in model.named_parameters() if parameter.grad is None or not parameter.grad.any()]
     assert not dead
-
-
-@cases
-def test_fx_equals_eager_and_in_its_gradients(options: dict) -> None:
-    model = create(options).double()
-    traced = torch.fx.symbolic_trace(model)
-    for batch in (2, 3):
-        x = images(batch).double()
-        results, gradients = [], []
-        for forward in (model, traced):
-            model.zero_grad()
-            results.append(forward(x))
-            results[-1].square().sum().backward()
-            gradients.append({name: parameter.grad.clone() for name, parameter in model.named_parameters()})
-        torch.testing.assert_close(results[1], results[0], rtol=1e-10, atol=1e-11)
-        # The trace stores what eager computes again. Gradients that cancel are held against the largest.
-        scale = max(grad.norm() for grad in gradients[1].values())
-        for name, grad in gradients[1].items():
-            assert (gradients[0][name] - grad).norm() <= 1e-10 * max(grad.norm(), 1e-3 * scale), name
-
-
-@cases
-def test_export_with_dynamic_batch(options: dict) -> None:
-    model = create(options)
-    batch = torch.export.Dim("batch", min=1, max=64)
-    program = torch.export.export(model, (images(),), dynamic_shapes={"x": {0: batch}}).module()
-    with torch.no_grad():
-        torch.testing.assert_close(program(images(5)), model(images(5)), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("name", ["all"])
-def test_compile_without_graph_breaks(name: str) -> None:
-    torch._dynamo.reset()
-    model = create(CASES[name])
-    expected = model(images())
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")(images())
-    torch.testing.assert_close(compiled, expected, rtol=1e-5, atol=1e-6)
 
 
 @cases
@@ -128,7 +68,7 @@ def test_classifier_is_reset_to_attention_pooling_and_back() -> None:
 
 
 def test_pruned_model_drops_what_fuses() -> None:
-    model = create(CASES["all"])
+    model = create(OPTIONS["all"])
     model.prune_intermediate_layers(1)
     assert not any(name.startswith(("stage_fusion", "attn_pool")) for name, _ in model.named_parameters())
 

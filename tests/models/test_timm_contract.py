@@ -9,6 +9,7 @@ import torch
 from timm.data import resolve_data_config
 from timm.models import group_parameters
 
+import soft_vit.models
 from soft_vit.layers import ATTENTIONS, attention_options
 from soft_vit.models import PyramidViT, model_name
 from soft_vit.models.soft import default_cfgs
@@ -68,3 +69,10 @@ def test_every_option_of_an_attention_reaches_it_through_timm(kind):
 def test_pretrained_without_weights_says_so(name):
     with pytest.raises(RuntimeError, match="No pretrained weights"):
         create(name, pretrained=True)
+
+
+def test_every_name_is_there_once():
+    names = soft_vit.models.__all__
+    assert len(set(names)) == len(names)
+    assert all(hasattr(soft_vit.models, name) for name in names)
+    assert set(soft_vit.models.MODELS) == set(timm.list_models(module="soft")) <= set(names)

@@ -11,21 +11,25 @@ def test_fx_equals_eager_bit_for_bit(arguments):
     traced = torch.fx.symbolic_trace(model)
     # A trace is not tied to a size, and takes the shortcuts of inference where the model does.
     for x in (images(2), images(3), images()[..., :48]):
-        assert torch.equal(traced(x), model(x))
+        # Blocks that compute their activations again run forward without gradients, with the shortcuts of inference.
+        exact = not arguments.get("reversible")
+        torch.testing.assert_close(traced(x), model(x), rtol=0 if exact else 1e-4, atol=0 if exact else 1e-5)
         with torch.inference_mode():
             assert torch.equal(traced(x), model(x))
 
 
-@pytest.mark.parametrize("name", ["soft_pico", "soft_norm_pico"])
-def test_fx_backward_equals_eager(name):
-    model = create({"model_name": name})
+@cases
+def test_fx_backward_equals_eager(arguments):
+    model = create(arguments).double()
     gradients = []
     for forward in (model, torch.fx.symbolic_trace(model)):
         model.zero_grad()
-        forward(images()).sum().backward()
+        forward(images().double()).sum().backward()
         gradients.append({n: p.grad.clone() for n, p in model.named_parameters()})
-    for parameter, gradient in gradients[0].items():
-        torch.testing.assert_close(gradients[1][parameter], gradient, rtol=0, atol=0, msg=parameter)
+    # A trace stores what reversible blocks compute again. Gradients that cancel are held against the largest.
+    scale = max(gradient.norm() for gradient in gradients[1].values())
+    for n, gradient in gradients[1].items():
+        assert (gradients[0][n] - gradient).norm() <= 1e-10 * max(gradient.norm(), 1e-3 * scale), n
 
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")  # sizes become constants

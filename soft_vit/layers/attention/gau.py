@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, check_heads
-from soft_vit.ops.numerics import at_least_float32, check_choice
+from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision
 
 Form = Literal["quadratic", "linear"]
 
@@ -19,17 +19,21 @@ FORMS = get_args(Form)
 
 
 def squared_relu_attention(q: Tensor, k: Tensor, v: Tensor, count: Tensor | int, dropout_p: float = 0.0) -> Tensor:
-    """`relu(q k^T / sqrt(S))^2 v / count`; q and k `[..., N, S]`, v and the result `[..., N, E]`, in v's dtype."""
-    scores = at_least_float32(q @ k.mT) * q.shape[-1] ** -0.5
-    weights = scores.relu().square() / count
+    """`relu(q k^T / sqrt(S))^2 v / count`; q and k `[..., N, S]`, v and the result `[..., N, E]`."""
+    weights = (q @ k.mT * q.shape[-1] ** -0.5).relu().square() / count
     if dropout_p > 0:
         weights = F.dropout(weights, dropout_p)
-    return weights.to(v.dtype) @ v
+    return weights @ v
 
 
 def quadratic_form(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0) -> Tensor:
-    """Squared ReLU attention over all pairs of tokens; `[B, N, S]`, `[B, N, S]`, `[B, N, E]` to `[B, N, E]`."""
-    return squared_relu_attention(q, k, v, v.shape[1], dropout_p)
+    """Squared ReLU attention over all pairs of tokens; `[B, N, S]`, `[B, N, S]`, `[B, N, E]` to `[B, N, E]`.
+
+    Everything inside, and the result, is at least fp32.
+    """
+    with full_precision(q):
+        q, k, v = map(at_least_float32, (q, k, v))
+        return squared_relu_attention(q, k, v, v.shape[1], dropout_p)
 
 
 def linear_form(
@@ -38,24 +42,35 @@ def linear_form(
     """Squared ReLU attention within chunks of consecutive tokens plus `q (k^T v) / N` over all tokens.
 
     All queries and keys `[B, N, S]`, v and the result `[B, N, E]`. The last chunk may be shorter; it averages over the
-    tokens that it has.
+    tokens that it has. Everything inside, and the result, is at least fp32.
     """
-    N = v.shape[1]
-    chunk_size = min(chunk_size, N)
-    below = -N % chunk_size
-    # Keys of zero have no weight, so the tokens that fill up the last chunk need no mask.
-    q, k, v_chunks = (F.pad(x, (0, 0, 0, below)).unflatten(1, (-1, chunk_size)) for x in (q, k, v))
-    starts = torch.arange(0, N, chunk_size, device=v.device)
-    count = (N - starts).clamp(max=chunk_size)[:, None, None]
-    x = squared_relu_attention(q, k, v_chunks, count, dropout_p).flatten(1, 2)[:, :N]
-    # Divided by sqrt(N) twice: before the sum, which might overflow in fp16, and behind it, as small keys would vanish.
-    mean = (k_linear * N**-0.5).mT @ v * N**-0.5
-    return x + q_linear @ mean.to(q_linear.dtype)
+    with full_precision(q):
+        q, k, v, q_linear, k_linear = map(at_least_float32, (q, k, v, q_linear, k_linear))
+        N = v.shape[1]
+        chunk_size = min(chunk_size, N)
+        below = -N % chunk_size
+        # Keys of zero have no weight, so the tokens that fill up the last chunk need no mask.
+        chunks = (F.pad(x, (0, 0, 0, below)).unflatten(1, (-1, chunk_size)) for x in (q, k, v))
+        starts = torch.arange(0, N, chunk_size, device=v.device)
+        count = (N - starts).clamp(max=chunk_size)[:, None, None]
+        q_chunks, k_chunks, v_chunks = chunks
+        x = squared_relu_attention(q_chunks, k_chunks, v_chunks, count, dropout_p).flatten(1, 2)[:, :N]
+        return x + q_linear @ (k_linear.mT @ v / N)
+
+
+def gated(x: Tensor, gate: Tensor) -> Tensor:
+    """`gate * x` `[B, N, E]` in the gate's dtype, kept so small that E of them have a finite sum.
+
+    The result grows with the sixth power of the tokens, beyond fp16 for weights of a few times their initial size.
+    """
+    limit = torch.finfo(gate.dtype).max / gate.shape[-1]
+    return (gate * x).clamp(-limit, limit).to(gate.dtype)
 
 
 # Leaves of symbolic tracing: they look at sizes.
 torch.fx.wrap("quadratic_form")
 torch.fx.wrap("linear_form")
+torch.fx.wrap("gated")
 
 
 class GatedAttentionUnit(Attention):
@@ -134,4 +149,4 @@ class GatedAttentionUnit(Attention):
         u, v = F.silu(self.uv(x)).chunk(2, dim=-1)
         z = F.silu(self.z(x))
         copies = [z * self.scale[i] + self.offset[i] for i in range(2 if self.form == "quadratic" else 4)]
-        return self.proj_drop(self.proj(u * self.attend(copies[0], copies[1], v, *copies[2:])))
+        return self.proj_drop(self.proj(gated(self.attend(copies[0], copies[1], v, *copies[2:]), u)))

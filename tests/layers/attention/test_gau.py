@@ -70,7 +70,7 @@ def test_an_average_that_half_precision_holds_needs_no_sum_that_it_does_not() ->
     """All tokens alike: the average of their products is 64, and the sum beyond the 65504 of fp16."""
     token = torch.full((1, 1, 8), 8.0, dtype=torch.float16).expand(1, 2000, 8)
     x = linear_form(0 * token, 0 * token, token, token, token, chunk_size=64)
-    torch.testing.assert_close(x, torch.full_like(token, 8 * 8 * 64))
+    torch.testing.assert_close(x, torch.full_like(token, 8 * 8 * 64, dtype=torch.float32))
 
 
 def test_shared_width_follows_the_heads_unless_given() -> None:

@@ -119,6 +119,16 @@ def test_bf16_autocast_is_finite(name: str, options: dict[str, Any]) -> None:
 
 
 @every_case
+def test_large_weights_in_fp16_and_large_inputs_are_finite(name: str, options: dict[str, Any]) -> None:
+    attn, x = make(name, options), tokens((15, 13))
+    with torch.no_grad():
+        for parameter in attn.parameters():
+            parameter.mul_(3)
+        assert attn(1e6 * x, (15, 13)).isfinite().all()
+        assert attn.half()(x.half(), (15, 13)).isfinite().all()
+
+
+@every_case
 def test_timms_switch_leaves_fused_kernels_out(name: str, options: dict[str, Any], monkeypatch) -> None:
     fused, x = make(name, options).double(), tokens((7, 9)).double()
     monkeypatch.setattr(timm.layers.config, "_USE_FUSED_ATTN", timm.layers.config._USE_FUSED_ATTN)
