@@ -9,7 +9,7 @@ train_pipeline = [
         type="AlbumentationsTransform",
         transforms=[
             # 2: bicubic.
-            dict(type="RandomResizedCrop", size=(224, 224), scale=(0.08, 1.0), interpolation=2),
+            dict(type="RandomResizedCrop", scale=(0.08, 1.0), interpolation=2),
             dict(type="HorizontalFlip", p=0.5),
             dict(
                 type="SomeOf",

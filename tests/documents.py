@@ -1,4 +1,4 @@
-"""Commands, snippets and paths of a Markdown page, and how a command of it is run."""
+"""What a Markdown page shows: commands, snippets and paths."""
 
 import re
 import runpy
@@ -28,7 +28,7 @@ def inline_code(text: str) -> list[str]:
 
 
 def commands(text: str) -> list[str]:
-    """Every command of the bash blocks, without comments, and those of inline code that begin like one; in order."""
+    """Every command of the bash blocks, without comments, and of inline code that begins like one; in order."""
     lines = [line for block in blocks(text, "bash") for line in block.replace("\\\n", " ").splitlines()]
     found = [shlex.join(shlex.split(line, comments=True)) for line in lines]
     # shlex quotes the operator that joins two commands.
@@ -37,11 +37,14 @@ def commands(text: str) -> list[str]:
     return list(dict.fromkeys([*parts, *(shlex.join(shlex.split(code)) for code in inline)]))
 
 
-def named_paths(text: str) -> set[str]:
-    """Paths of the repository that a page names, in links, in code and in commands."""
-    linked = {target.split("#")[0] for target in re.findall(r"\]\(([^)]+)\)", prose(text)) if "://" not in target}
-    rooms = r"(?:soft_vit|configs|tools|tests|checkpoints|requirements|\.ci)/[\w./*-]*"
-    return {path.rstrip(".") for path in linked | set(re.findall(rf"(?<![\w/.]){rooms}", text)) if path}
+def missing_paths(page: Path) -> list[str]:
+    """Links and paths of the repository in a page that lead nowhere."""
+    text = page.read_text()
+    linked = [target.split("#")[0] for target in re.findall(r"\]\(([^)]+)\)", prose(text)) if "://" not in target]
+    rooms = r"(?:soft_vit|configs|tools|tests|checkpoints|requirements|docs|\.ci)/[\w./*-]*"
+    named = [path.rstrip("./") for path in re.findall(rf"(?<![\w/.]){rooms}", re.sub(r"\]\([^)]+\)", "", text))]
+    missing = [path for path in linked if path and not (page.parent / path).exists()]
+    return sorted({*missing, *(path for path in named if not any(ROOT.glob(path)))})
 
 
 def run_tool(command: str, extra: Sequence[str] = ()) -> None:
@@ -56,9 +59,3 @@ def run_tool(command: str, extra: Sequence[str] = ()) -> None:
         except SystemExit as end:
             code = end.code
         assert code in (None, 0), f"{command}: {code}"
-
-
-def extras_of(command: str) -> list[str]:
-    """The extras of `pip install -e '.[a,b]'`."""
-    (extras,) = re.fullmatch(r"pip install -e '?\.\[([\w,]+)\]'?", command).groups()
-    return extras.split(",")

@@ -30,10 +30,10 @@ def released_shapes(depths: tuple[int, ...] = (1, 2, 3, 2)) -> dict[str, tuple[i
 
 def released_state_dict(depths: tuple[int, ...] = (1, 2, 3, 2), scale: float = 1.0) -> dict[str, torch.Tensor]:
     """Weights drawn from each parameter's name; scale 0.5 gives nearly flat kernels."""
-    return {name: torch.from_numpy(_draw(name, shape, scale)) for name, shape in released_shapes(depths).items()}
+    return {name: draw(name, shape, scale) for name, shape in released_shapes(depths).items()}
 
 
-def _draw(name: str, shape: tuple[int, ...], scale: float) -> np.ndarray:
+def draw(name: str, shape: tuple[int, ...], scale: float) -> torch.Tensor:
     z = np.asarray(np.random.RandomState(zlib.crc32(name.encode()) & 0xFFFFFFFF).standard_normal(shape))
     if name.endswith("num_batches_tracked"):
         value = np.zeros(shape)
@@ -51,6 +51,6 @@ def _draw(name: str, shape: tuple[int, ...], scale: float) -> np.ndarray:
         value = 0.02 * z
     else:
         value = z / np.sqrt(shape[1])
-    if name.endswith("W_q.weight") or "Qnorm_act.0" in name:
+    if name.endswith("W_q.weight") or "Qnorm_act.0" in name or "sample_norm" in name:
         value = value * scale
-    return np.asarray(value, dtype=np.float32)
+    return torch.from_numpy(np.asarray(value, dtype=np.float32))

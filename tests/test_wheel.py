@@ -71,7 +71,8 @@ def test_works_without_the_repository(wheel, tmp_path):
     first, second = done.stdout.splitlines()
     assert first == "torch.Size([1, 10]) circle"
     assert "hub/checkpoints/SOFT_Tiny.pth" in second
-    check = [sys.executable, "-m", "soft_vit.models.check", str(target / "soft_vit/.mim/checkpoints")]
-    check[-1] += "/soft_pico.shapes.safetensors"
+    resources = target / "soft_vit" / ".mim"
+    check = [sys.executable, str(resources / "tools" / "check_checkpoint.py")]
+    check.append(str(resources / "checkpoints" / "soft_pico.shapes.safetensors"))
     said = subprocess.run(check, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stdout
     assert "pretrained=True reads it for soft_pico.shapes." in said

@@ -13,15 +13,19 @@ from pathlib import Path
 
 import torch
 
-import soft_vit  # noqa: F401 - registers the models
-from soft_vit.analysis.bandwidth import copy_bandwidth
-from soft_vit.analysis.batch_search import MOST_ON_CPU, MOST_ON_GPU
-from soft_vit.analysis.inverse import INVERSES, measure_inverse
-from soft_vit.analysis.machine import machine_description, require_device, use_threads
-from soft_vit.analysis.operator import OPERATORS, measure_operator, operator_table, slope_table
-from soft_vit.analysis.sides import height_and_width
-from soft_vit.analysis.throughput import MODES, measure_throughput, throughput_table
+from soft_vit.analysis.harness import machine_description, require_device, use_threads
+from soft_vit.analysis.operator import (
+    INVERSES,
+    OPERATORS,
+    copy_bandwidth,
+    measure_inverse,
+    measure_operator,
+    operator_table,
+    slope_table,
+)
+from soft_vit.analysis.throughput import MODES, MOST_ON_CPU, MOST_ON_GPU, measure_throughput, throughput_table
 from soft_vit.analysis.variants import VARIANTS
+from soft_vit.cli import add_device_option, add_img_size_option, command_line
 from soft_vit.text_tables import rows_as_csv
 from soft_vit.weights.files import require_place, write_atomically
 
@@ -33,53 +37,57 @@ def number_or_auto(text: str) -> int | str:
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     variants = ", ".join(f"+{name}" for name in VARIANTS)
-    parser.add_argument("models", nargs="*", help=f"timm names, with {variants}; ratios are against the first")
-    of = f"of {', '.join(OPERATORS)}, or of {', '.join(INVERSES)}"
-    parser.add_argument("--op", nargs="+", choices=[*OPERATORS, *INVERSES], metavar="OPERATOR", help=of)
+    parser.add_argument(
+        "models", nargs="*", metavar="MODEL", help=f"timm models, with {variants}; ratios are to the first"
+    )
+    operators = ", ".join([*OPERATORS, *INVERSES])
+    parser.add_argument(
+        "--op", nargs="+", choices=[*OPERATORS, *INVERSES], metavar="OPERATOR", help=f"instead of models: {operators}"
+    )
     parser.add_argument(
         "--batch-size",
         type=number_or_auto,
         default=8,
         metavar="B",
-        help="8 by default; auto: for each model and mode that of most images per second among 8, 16, 32 ...",
+        help="(default: 8); auto: for each model and mode the fastest of 8, 16, 32 ...",
     )
     parser.add_argument(
         "--max-batch-size",
         type=int,
         metavar="B",
-        help=f"where auto ends at the latest: {MOST_ON_GPU} on a GPU, of 224 pixels, and {MOST_ON_CPU} on a CPU",
+        help=f"last batch that auto tries (default: {MOST_ON_GPU} on a GPU, at 224 pixels, and {MOST_ON_CPU} on a CPU)",
     )
-    parser.add_argument("--img-size", type=int, nargs="+", default=[224], metavar="SIZE", help="side, or height width")
-    parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES)
-    parser.add_argument("--memory", action="store_true", help="the peak of a step as well")
+    add_img_size_option(parser, default=(224, 224))
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES, help="(default: both)")
+    parser.add_argument("--memory", action="store_true", help="measure the peak memory of a step as well")
     parser.add_argument(
         "--bandwidth",
         action="store_true",
-        help="of the operator: the least bytes over the time, against a copy; memory beyond inputs and outputs",
+        help="with --op: least bytes moved per second, relative to a copy, and memory beyond inputs and outputs",
     )
     parser.add_argument("--tokens", type=int, nargs="+", default=[784, 3136, 12544, 50176], metavar="N")
     parser.add_argument(
-        "--problems", type=int, nargs="+", default=[64, 256, 1024], metavar="P", help="of newton_inverse"
+        "--problems", type=int, nargs="+", default=[64, 256, 1024], metavar="P", help="matrices for newton_inverse"
     )
     parser.add_argument("--num-heads", type=int, default=2)
     parser.add_argument("--head-dim", type=int, default=32)
     parser.add_argument("--num-bottleneck", type=int, default=49)
     parser.add_argument(
-        "--spread", type=float, default=1.0, help="of the operator's tokens; Newton takes all steps from 0.3 down"
+        "--spread", type=float, default=1.0, help="of the operator's tokens; at 0.3 or less, Newton takes all steps"
     )
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--rounds", type=int, default=10, help="(default: %(default)s)")
+    add_device_option(parser)
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="float32")
-    parser.add_argument("--threads", type=int, help="CPU threads; all by default")
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="the same figures, unrounded")
+    parser.add_argument("--threads", type=int, help="CPU threads (default: all)")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the figures, unrounded, to this CSV file")
     return parser
 
 
 def measure(args: argparse.Namespace) -> tuple[list, str, str, float | None]:
-    """The figures that were asked for, their table, the case in words, and the bandwidth of memory if asked for."""
+    """The figures, their table, the case in words, and the memory's bandwidth with --bandwidth."""
     common = dict(rounds=args.rounds, device=args.device, dtype=getattr(torch, args.dtype))
     if not args.op:
-        height, width = height_and_width(args.img_size)
+        height, width = args.img_size
         batches = dict(batch_size=args.batch_size, max_batch_size=args.max_batch_size)
         options = dict(img_size=(height, width), modes=args.modes, memory=args.memory)
         timings = measure_throughput(args.models, **batches, **options, **common)
@@ -103,6 +111,7 @@ def measure(args: argparse.Namespace) -> tuple[list, str, str, float | None]:
     return timings, table, case, bandwidth
 
 
+@command_line
 def main(argv: Sequence[str] | None = None) -> None:
     parser = make_parser()
     args = parser.parse_args(argv)
@@ -110,23 +119,22 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error("give models, or --op with operators, and not both.")
     of_inverse = bool(args.op) and args.op[0] in INVERSES
     if args.op and not set(args.op) <= set(INVERSES if of_inverse else OPERATORS):
-        parser.error("give forms of the operator, or of newton_inverse, to --op, and not both.")
+        parser.error("give --op forms of the operator or of newton_inverse, and not both.")
     if args.op and args.batch_size == "auto":
         parser.error("--batch-size auto is for models; give a number with --op.")
     if args.max_batch_size and args.batch_size != "auto":
         parser.error("--max-batch-size is for --batch-size auto; leave it out.")
     if args.bandwidth and (of_inverse or not args.op):
         parser.error("--bandwidth is for --op with forms of the operator; leave it out.")
+    use_threads(args.threads)
+    require_device(args.device)
+    if args.out:
+        require_place(args.out)
     try:
-        use_threads(args.threads)
-        require_device(args.device)
-        if args.csv:
-            require_place(args.csv)
         timings, table, case, bandwidth = measure(args)
-    except ValueError as error:
-        parser.exit(1, f"error: {error}\n")
-    except torch.cuda.OutOfMemoryError:
-        parser.exit(1, "error: The GPU has no memory for a step; give fewer of --batch-size, --tokens or --problems.\n")
+    except torch.cuda.OutOfMemoryError as error:
+        message = "The GPU has no memory for a step; give a smaller --batch-size, --tokens or --problems."
+        raise ValueError(message) from error
     machine, today = machine_description(args.device), datetime.date.today().isoformat()
     same = dict(date=today, machine=machine, case=case, dtype=args.dtype)
     head = f"{today}; {machine}; {case}, {args.dtype}"
@@ -134,8 +142,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         same["bandwidth_gb_per_s"] = bandwidth
         head += f"; a copy in memory moves {bandwidth:.3g} GB/s"
     print(f"{head}\n\n{table}")
-    if args.csv:
-        write_atomically(args.csv, rows_as_csv(timings, **same).encode())
+    if args.out:
+        write_atomically(args.out, rows_as_csv(timings, **same).encode())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Images decoded and augmented a second, ours beside timm's: python tools/benchmark_data.py --generate 512"""
+"""Measure how fast training images are read, beside timm: python tools/benchmark_data.py --generate 512"""
 
 import argparse
 import tempfile
@@ -6,30 +6,33 @@ from collections.abc import Sequence
 
 import torch
 
+from soft_vit.cli import command_line
 
+
+@command_line
 def main(argv: Sequence[str] | None = None) -> None:
-    from soft_vit.extras import naming_extras
+    from soft_vit.analysis.harness import machine_description
+    from soft_vit.engine.config import load_config
+    from soft_vit.engine.data.data_rate import measure_data_rate, rate_table, write_photographs
 
-    with naming_extras():
-        from soft_vit.analysis.machine import machine_description
-        from soft_vit.engine.config import load_config
-        from soft_vit.engine.data.data_rate import measure_data_rate, rate_table, write_photographs
-        from soft_vit.engine.errors import plain_errors
-
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("data_root", nargs="?", help="folder with train/")
+    parser = argparse.ArgumentParser(
+        description="Measure how many images per second are decoded and augmented, by this package and by timm."
+    )
+    parser.add_argument("data_root", nargs="?", metavar="DATA_ROOT", help="folder with train/")
     parser.add_argument("--generate", type=int, metavar="N", help="measure on N generated JPEGs instead")
-    parser.add_argument("--config", default="configs/soft_tiny.py", help="whose training data is read")
-    parser.add_argument("--workers", type=int, nargs="+", default=[0, 2], help="numbers of worker processes")
-    parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--config", default="configs/soft_tiny.py", help="whose training data (default: %(default)s)")
+    parser.add_argument(
+        "--workers", type=int, nargs="+", default=[0, 2], help="numbers of worker processes to try (default: 0 2)"
+    )
+    parser.add_argument("--batch-size", type=int, default=32, help="(default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=7, help="(default: %(default)s)")
     args = parser.parse_args(argv)
     if (args.data_root is None) == (args.generate is None):
-        parser.error("give either a data_root or --generate N")
+        parser.error("give either DATA_ROOT or --generate N")
     if args.generate is not None and args.generate < 1:
         parser.error(f"--generate is {args.generate}; give a number of images, such as 512")
     torch.set_num_threads(1)
-    with plain_errors(), tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder:
         if args.generate:
             write_photographs(folder, args.generate)
         config = load_config(args.config)

@@ -1,15 +1,31 @@
-"""Say what files of weights are, and what is recorded of them.
+"""Say what files of weights hold, and whether they are the recorded ones; nothing in a file is executed.
 
 python tools/check_checkpoint.py checkpoints/SOFT_Tiny.pth
 """
 
+import argparse
+import sys
 from collections.abc import Sequence
 
+from soft_vit.cli import command_line
+from soft_vit.models.check import describe_file
 
+
+@command_line
 def main(argv: Sequence[str] | None = None) -> None:
-    from soft_vit.models.check import main as check
-
-    check(argv)
+    parser = argparse.ArgumentParser(
+        description="Say what files of weights hold. The exit code is 1 if a file is refused."
+    )
+    parser.add_argument("files", nargs="+", metavar="FILE", help="a checkpoint of PyTorch or safetensors")
+    refused = False
+    for file in parser.parse_args(argv).files:
+        try:
+            print(f"{file}: {' '.join(describe_file(file))}")
+        except (ValueError, FileNotFoundError) as error:
+            refused = True
+            print(f"error: {file}: {error}", file=sys.stderr)
+    if refused:
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

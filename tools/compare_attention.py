@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 
 from soft_vit.analysis.compare import compare_attentions, comparison_table
+from soft_vit.analysis.harness import machine_description
 from soft_vit.analysis.lengths import lengths_table, measure_all, plot_lengths
-from soft_vit.analysis.machine import machine_description
 from soft_vit.analysis.memory import memory_source
-from soft_vit.analysis.sides import height_and_width
+from soft_vit.cli import add_device_option, add_img_size_option, command_line
 from soft_vit.layers import ATTENTIONS
 from soft_vit.text_tables import rows_as_csv
 from soft_vit.weights.files import require_place, write_atomically
@@ -28,42 +28,37 @@ def compare_lengths(args: argparse.Namespace) -> None:
         print(f"Drawn: {path}")
 
 
+@command_line
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("attentions", nargs="*", default=sorted(ATTENTIONS), help="names; all by default")
-    parser.add_argument("--size", choices=["pico", "tiny", "small"], default="tiny")
-    parser.add_argument("--img-size", type=int, nargs="+", default=[224], metavar="SIZE", help="side, or height width")
-    parser.add_argument("--batch-size", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser = argparse.ArgumentParser(description="Compare the cost of attentions in one pyramid.")
+    parser.add_argument("attentions", nargs="*", default=sorted(ATTENTIONS), metavar="ATTENTION", help="(default: all)")
+    parser.add_argument("--size", choices=["pico", "tiny", "small"], default="tiny", help="(default: %(default)s)")
+    add_img_size_option(parser, default=(224, 224))
+    parser.add_argument("--batch-size", type=int, default=8, help="(default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="(default: %(default)s)")
+    add_device_option(parser)
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="float32")
-    parser.add_argument("--out", type=Path, help="write OUT.md and OUT.csv (with --lengths: .png, .svg) as well")
-    parser.add_argument("--lengths", action="store_true", help="memory and time against the number of tokens instead")
     parser.add_argument(
-        "--no-time", action="store_true", help="with --lengths: memory alone, which needs no computation"
+        "--out", type=Path, metavar="PREFIX", help="write PREFIX.md and PREFIX.csv (with --lengths: .md, .png and .svg)"
     )
+    parser.add_argument("--lengths", action="store_true", help="memory and time against the number of tokens instead")
+    parser.add_argument("--no-time", action="store_true", help="with --lengths: memory alone, without computing")
     args = parser.parse_args(argv)
     if args.lengths:
-        try:
-            compare_lengths(args)
-        except (ValueError, ModuleNotFoundError) as error:
-            parser.exit(1, f"error: {error}\n")
+        compare_lengths(args)
         return
-    try:
-        height, width = height_and_width(args.img_size)
-        if args.out:
-            require_place(f"{args.out}.md")
-        rows = compare_attentions(
-            args.attentions,
-            size=args.size,
-            img_size=(height, width),
-            batch_size=args.batch_size,
-            rounds=args.rounds,
-            device=args.device,
-            dtype=getattr(torch, args.dtype),
-        )
-    except ValueError as error:
-        parser.exit(1, f"error: {error}\n")
+    height, width = args.img_size
+    if args.out:
+        require_place(f"{args.out}.md")
+    rows = compare_attentions(
+        args.attentions,
+        size=args.size,
+        img_size=(height, width),
+        batch_size=args.batch_size,
+        rounds=args.rounds,
+        device=args.device,
+        dtype=getattr(torch, args.dtype),
+    )
     case = f"{args.size}, batch {args.batch_size}, {height} x {width}, {args.dtype}"
     text = f"{machine_description(args.device)}; {case}.\nA multiply-add is one FLOP; memory of a training step beyond "
     text += f"the weights: {memory_source(args.device)}.\n\n{comparison_table(rows)}\n"

@@ -7,27 +7,25 @@ python tools/convert_checkpoint.py work_dirs/soft_tiny/epoch_300.pth soft_tiny.p
 import argparse
 from collections.abc import Sequence
 
+from soft_vit.cli import command_line
 
+
+@command_line
 def main(argv: Sequence[str] | None = None) -> None:
-    from soft_vit.extras import naming_extras
-
-    with naming_extras():
-        from soft_vit.engine.errors import plain_errors
-        from soft_vit.publishing import LAYOUTS, convert
+    from soft_vit.publishing import LAYOUTS, convert
 
     parser = argparse.ArgumentParser(description="Convert weights between layouts, bit for bit.")
-    parser.add_argument("source", metavar="IN", help="a checkpoint of any of the layouts")
-    parser.add_argument("target", metavar="OUT", help="ends in .safetensors, or .pth, .pt or .bin for the others")
+    parser.add_argument("source", metavar="IN", help="a checkpoint in any of the layouts")
+    parser.add_argument("target", metavar="OUT", help="ends in .safetensors, or .pth, .pt or .bin for other layouts")
     parser.add_argument("--to", choices=LAYOUTS, required=True)
-    parser.add_argument("--weights", choices=("ema", "plain"), help="of a file with both (default: ema)")
-    parser.add_argument("--model", metavar="NAME", help="timm's name of the model, where the file does not say it")
+    parser.add_argument("--weights", choices=("ema", "plain"), help="which, if IN holds both (default: ema)")
+    parser.add_argument("--model", metavar="NAME", help="name of the timm model, if IN does not tell")
     parser.add_argument("--force", action="store_true", help="replace OUT")
     args = parser.parse_args(argv)
-    with plain_errors():
-        for sentence in convert(
-            args.source, args.target, args.to, weights=args.weights, model=args.model, force=args.force
-        ):
-            print(sentence)
+    for sentence in convert(
+        args.source, args.target, args.to, weights=args.weights, model=args.model, force=args.force
+    ):
+        print(sentence)
 
 
 if __name__ == "__main__":

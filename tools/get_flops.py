@@ -1,45 +1,45 @@
-"""Parameters and FLOPs of a model, module by module: python tools/get_flops.py soft_tiny --shape 224 224"""
+"""Count parameters and FLOPs of a model, module by module: python tools/get_flops.py soft_tiny --img-size 224"""
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 import timm
 import torch
 
-import soft_vit  # noqa: F401 - registers the models
 from soft_vit.analysis.complexity import complexity_table, count_complexity
-from soft_vit.analysis.sides import height_and_width
-from soft_vit.extras import naming_extras
+from soft_vit.cli import add_img_size_option, command_line
 from soft_vit.models.names import require_known
 
 
+@command_line
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", metavar="MODEL_OR_CONFIG", help="a timm model name, or a config with a model_name")
-    parser.add_argument("--shape", type=int, nargs="+", default=[224], metavar="SIZE", help="side, or height width")
-    parser.add_argument("--in-chans", type=int, default=3)
-    parser.add_argument("--depth", type=int, default=2, help="levels of modules to list")
+    parser = argparse.ArgumentParser(description="Count parameters and FLOPs of a model, module by module.")
+    subject = parser.add_mutually_exclusive_group(required=True)
+    subject.add_argument("model", nargs="?", metavar="MODEL", help="name of a timm model")
+    subject.add_argument("--config", metavar="FILE", help="config with a model_name, instead of MODEL")
+    add_img_size_option(parser, default=(224, 224))
+    parser.add_argument("--in-chans", type=int, default=3, help="channels of the images (default: %(default)s)")
+    parser.add_argument("--depth", type=int, default=2, help="levels of modules to list (default: %(default)s)")
     args = parser.parse_args(argv)
-    try:
-        height, width = height_and_width(args.shape)
-        name, model_args = args.model, {}
-        if Path(args.model).suffix == ".py":
-            with naming_extras():
-                from soft_vit.engine.config import timm_model_of
+    height, width = args.img_size
+    name, model_args = args.model, {}
+    if args.config is not None:
+        from soft_vit.engine.config import timm_model_of
 
-            name, model_args = timm_model_of(args.model)
-        require_known(name)
-        model_args = {"in_chans": args.in_chans, **model_args}
+        name, model_args = timm_model_of(args.config)
+    require_known(name)
+    model_args = {"in_chans": args.in_chans, **model_args}
+    try:
         try:
             model = timm.create_model(name, **{"img_size": (height, width), **model_args})
         except TypeError:
-            # A model that takes images of any size may have no such argument.
+            # Convolutional models take no img_size.
             model = timm.create_model(name, **model_args)
-        # Fused attention is one operation on the meta device, and counted as such.
+        # On the meta device, fused attention is one operation and is counted as such.
         complexity = count_complexity(model.to("meta"), (1, args.in_chans, height, width))
-    except (ValueError, RuntimeError, FileNotFoundError, TypeError) as error:
-        parser.exit(1, f"error: {error}\n")
+    except (AssertionError, RuntimeError, TypeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"{name} does not take images of {height} x {width} pixels ({reason}).") from error
     print(f"{name}, {height} x {width}, torch {torch.__version__}; a multiply-add is one FLOP\n")
     print(complexity_table(complexity, args.depth))
 

@@ -8,48 +8,46 @@ python tools/publish_checkpoint.py FILE published --tag mine --licence mit --hf-
 import argparse
 from collections.abc import Sequence
 
+from soft_vit.cli import command_line
 
+
+@command_line
 def main(argv: Sequence[str] | None = None) -> None:
-    from soft_vit.extras import naming_extras
-
-    with naming_extras():
-        from soft_vit.engine.errors import plain_errors
-        from soft_vit.publishing.publish import parse_metric, publish
+    from soft_vit.publishing.publish import parse_metric, publish
 
     parser = argparse.ArgumentParser(description="Publish the weights of a checkpoint, and nothing else in it.")
-    parser.add_argument("source", metavar="IN", help="a checkpoint, as of tools/convert_checkpoint.py")
+    parser.add_argument("source", metavar="IN", help="a checkpoint, as for tools/convert_checkpoint.py")
     parser.add_argument("out_dir", metavar="OUT_DIR", help="for the weights, the model card and index.json")
-    parser.add_argument("--tag", required=True, help="who trained it, on what, such as fudan_in1k")
+    parser.add_argument("--tag", required=True, help="who trained it on what, such as fudan_in1k")
     parser.add_argument("--licence", required=True, help="as timm writes it, such as mit")
-    parser.add_argument("--model", metavar="NAME", help="timm's name of the model, where the file does not say it")
-    parser.add_argument("--weights", choices=("ema", "plain"), help="of a file with both (default: ema)")
+    parser.add_argument("--model", metavar="NAME", help="name of the timm model, if IN does not tell")
+    parser.add_argument("--weights", choices=("ema", "plain"), help="which, if IN holds both (default: ema)")
     parser.add_argument("--metric", action="append", default=[], metavar="NAME=VALUE", help="such as top1=97.7")
-    parser.add_argument("--dataset", default="imagenet-1k", help="that the metrics are of (default: %(default)s)")
+    parser.add_argument("--dataset", default="imagenet-1k", help="of the metrics (default: %(default)s)")
     parser.add_argument("--measured-by", default="tools/test.py", help="command (default: %(default)s)")
     parser.add_argument("--config", metavar="FILE", help="training config, such as configs/soft_tiny.py")
     for name, example in (("mean", "0.485 0.456 0.406"), ("std", "0.229 0.224 0.225")):
         parser.add_argument(
             f"--{name}", type=float, nargs="+", metavar="X", help=f"of the images' channels, such as {example}"
         )
-    parser.add_argument("--hf-dir", metavar="FOLDER", help="write a Hugging Face repository there as well")
+    parser.add_argument("--hf-dir", metavar="FOLDER", help="also write a Hugging Face repository there")
     parser.add_argument("--push", metavar="OWNER/NAME", help="push to this Hugging Face repository")
     args = parser.parse_args(argv)
-    with plain_errors():
-        for sentence in publish(
-            args.source,
-            args.out_dir,
-            tag=args.tag,
-            licence=args.licence,
-            model=args.model,
-            weights=args.weights,
-            metrics=[parse_metric(text, args.dataset, args.measured_by) for text in args.metric],
-            config=args.config,
-            mean=args.mean,
-            std=args.std,
-            hf_dir=args.hf_dir,
-            repo=args.push,
-        ):
-            print(sentence)
+    for sentence in publish(
+        args.source,
+        args.out_dir,
+        tag=args.tag,
+        licence=args.licence,
+        model=args.model,
+        weights=args.weights,
+        metrics=[parse_metric(text, args.dataset, args.measured_by) for text in args.metric],
+        config=args.config,
+        mean=args.mean,
+        std=args.std,
+        hf_dir=args.hf_dir,
+        repo=args.push,
+    ):
+        print(sentence)
 
 
 if __name__ == "__main__":

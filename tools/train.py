@@ -4,62 +4,61 @@ import argparse
 import os
 from collections.abc import Sequence
 
-# Read when torch is first imported. OpenMP's threads otherwise spin for long while they wait for each other; as soon as
-# another program wants a core, a training step on a CPU takes ten times as long. So little costs nothing measurable.
+# Read when torch is first imported. By default OpenMP's threads spin for long while they wait for each other, and a
+# training step on a CPU takes ten times as long as soon as another program wants a core. This costs nothing measurable.
 os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
 
+from soft_vit.cli import add_config_options, command_line
+
+
+@command_line
 def main(argv: Sequence[str] | None = None) -> None:
-    from soft_vit.extras import naming_extras
+    from mmengine.dist import is_main_process
 
-    with naming_extras():
-        from mmengine.dist import is_main_process
-
-        from soft_vit.engine.arguments import add_config_options
-        from soft_vit.engine.errors import plain_errors
-        from soft_vit.engine.run import LAUNCHERS, train
+    from soft_vit.engine.prepare import LAUNCHERS
+    from soft_vit.engine.run import train
 
     parser = argparse.ArgumentParser(description="Train a model from a config.")
-    parser.add_argument("config", help="path of the config")
-    parser.add_argument("--work-dir", help="folder for logs and checkpoints (default: work_dirs/<config name>)")
+    parser.add_argument("config", metavar="CONFIG", help="path of the config")
+    parser.add_argument(
+        "--work-dir", metavar="FOLDER", help="for logs and checkpoints (default: work_dirs/<config name>)"
+    )
     parser.add_argument(
         "--resume",
         nargs="?",
         const="auto",
         metavar="CHECKPOINT",
-        help="go on from a checkpoint, or from the newest one in the work directory",
+        help="continue from a checkpoint, or from the newest one in the work directory",
     )
-    parser.add_argument(
-        "--amp", action="store_true", help="autocast in bfloat16, on CPU or GPU, or in optim_wrapper.dtype=float16"
-    )
+    parser.add_argument("--amp", action="store_true", help="autocast in bfloat16, or in what optim_wrapper.dtype says")
     parser.add_argument(
         "--auto-scale-lr",
         action="store_true",
-        help="scale the learning rate with the global batch, from the config's auto_scale_lr.base_batch_size",
+        help="scale the learning rate with the global batch, relative to auto_scale_lr.base_batch_size",
     )
     parser.add_argument(
         "--stop-signals",
         nargs="+",
-        default=["SIGTERM"],
+        default=["SIGTERM", "SIGINT"],
         metavar="SIGNAL",
-        help="save and end with exit code 75 at the end of the step (default: SIGTERM; Slurm may send SIGUSR1)",
+        help="save and end with exit code 75 after the current step (default: SIGTERM SIGINT; Slurm may send SIGUSR1)",
     )
-    parser.add_argument("--no-validate", action="store_true", help="leave the validation out")
+    parser.add_argument("--no-validate", action="store_true", help="train without validation")
     add_config_options(parser)
     parser.add_argument("--launcher", choices=LAUNCHERS, default="none", help="how the processes were started")
     args = parser.parse_args(argv)
-    with plain_errors():
-        result = train(
-            args.config,
-            work_dir=args.work_dir,
-            resume=args.resume,
-            amp=args.amp,
-            validate=not args.no_validate,
-            options=args.cfg_options,
-            launcher=args.launcher,
-            auto_scale_lr=args.auto_scale_lr,
-            stop_signals=args.stop_signals,
-        )
+    result = train(
+        args.config,
+        work_dir=args.work_dir,
+        resume=args.resume,
+        amp=args.amp,
+        validate=not args.no_validate,
+        options=args.cfg_options,
+        launcher=args.launcher,
+        auto_scale_lr=args.auto_scale_lr,
+        stop_signals=args.stop_signals,
+    )
     if is_main_process():
         print(result)
 

@@ -9,25 +9,32 @@ from pathlib import Path
 os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    from soft_vit.extras import naming_extras
+from soft_vit.cli import add_config_options, command_line
 
-    with naming_extras():
-        from soft_vit.analysis.machine import machine_description
-        from soft_vit.engine.arguments import add_config_options
-        from soft_vit.engine.errors import as_user_error, plain_errors
-        from soft_vit.engine.logging.accuracy import AccuracyRow, accuracy_table, compare_accuracy
-        from soft_vit.layers import ATTENTIONS
-        from soft_vit.text_tables import rows_as_csv
-        from soft_vit.weights.files import require_place, write_atomically
+
+@command_line
+def main(argv: Sequence[str] | None = None) -> None:
+    from soft_vit.analysis.harness import machine_description
+    from soft_vit.engine.accuracy import AccuracyRow, accuracy_table, compare_accuracy
+    from soft_vit.layers import ATTENTIONS
+    from soft_vit.text_tables import rows_as_csv
+    from soft_vit.weights.files import require_place, write_atomically
 
     parser = argparse.ArgumentParser(description="Train one config once for each attention, and compare the accuracy.")
-    parser.add_argument("config", help="path of the config; its model's name is replaced")
-    parser.add_argument("attentions", nargs="*", default=list(ATTENTIONS), help="names; all by default")
-    parser.add_argument("--size", choices=["pico", "tiny", "small"], default="pico")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time; each has its share of the CPU's threads")
-    parser.add_argument("--work-dir", type=Path, default=Path("work_dirs/attentions"), help="a folder for each run")
-    parser.add_argument("--out", type=Path, help="write OUT.md and OUT.csv (default: accuracy in the work directory)")
+    parser.add_argument("config", metavar="CONFIG", help="path of the config; its model_name is replaced")
+    parser.add_argument("attentions", nargs="*", default=list(ATTENTIONS), metavar="ATTENTION", help="(default: all)")
+    parser.add_argument("--size", choices=["pico", "tiny", "small"], default="pico", help="(default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, sharing the CPU's threads (default: 1)")
+    parser.add_argument(
+        "--work-dir",
+        type=Path,
+        default=Path("work_dirs/attentions"),
+        metavar="FOLDER",
+        help="for a folder per run (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="PREFIX", help="write PREFIX.md and PREFIX.csv (default: WORK_DIR/accuracy)"
+    )
     add_config_options(parser)
     args = parser.parse_args(argv)
     out = args.out or args.work_dir / "accuracy"
@@ -38,19 +45,17 @@ def main(argv: Sequence[str] | None = None) -> None:
         write_atomically(f"{out}.csv", rows_as_csv(rows).encode())
         return text
 
-    with plain_errors():
-        with as_user_error():
-            require_place(f"{out}.md")
-        rows = compare_accuracy(
-            args.attentions,
-            args.config,
-            size=args.size,
-            work_dir=args.work_dir,
-            jobs=args.jobs,
-            options=args.cfg_options,
-            on_row=write,
-        )
-        print(write(rows))
+    require_place(f"{out}.md")
+    rows = compare_accuracy(
+        args.attentions,
+        args.config,
+        size=args.size,
+        work_dir=args.work_dir,
+        jobs=args.jobs,
+        options=args.cfg_options,
+        on_row=write,
+    )
+    print(write(rows))
 
 
 if __name__ == "__main__":

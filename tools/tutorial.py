@@ -1,4 +1,4 @@
-"""A tour of the package, from top to bottom, on a CPU and without any download; read it beside what it prints.
+"""A tour of the package, on a CPU and without any download; read it beside what it prints.
 
 python tools/tutorial.py --out tutorial
 """
@@ -21,10 +21,10 @@ from safetensors.torch import save_file
 from timm.optim import create_optimizer_v2
 from torch import Tensor, nn
 
-import soft_vit  # noqa: F401 - registers the models with timm
 from soft_vit.analysis.attention.matrix import watch_attention
 from soft_vit.analysis.attention.view import attention_row, plot_attention_row
 from soft_vit.analysis.complexity import count_complexity
+from soft_vit.cli import command_line
 from soft_vit.data import CLASSES, ShapeImages, normalised_batch
 from soft_vit.models import fold_batch_norm
 from soft_vit.ops import cholesky_solve, eigh_inverse, newton_inverse, self_gaussian_kernel
@@ -39,7 +39,7 @@ def heading(number: int, title: str, part: Callable) -> None:
 
 
 def batch_of(samples: Sequence, model: nn.Module) -> Tensor:
-    """Generated images as the model wants them: `[B, 3, H, W]`, normalised with its own mean and std."""
+    """Generated images as the model takes them: `[B, 3, H, W]`, normalised with its mean and std."""
     return normalised_batch(samples, model.pretrained_cfg["mean"], model.pretrained_cfg["std"])
 
 
@@ -52,7 +52,7 @@ def look_at_a_model() -> None:
     """A pyramid of four stages at strides 4, 8, 16 and 32, with softmax-free attention in the first three.
 
     Attention compares each of N tokens with every other. SOFT compares them with M bottleneck tokens only, one for each
-    window of the map, and those among themselves: kernels K1 of N x M and A of M x M stand for a matrix of N x N.
+    window of the map, and these with each other: the kernels K1, N x M, and A, M x M, replace a matrix of N x N.
     """
     model = timm.create_model("soft_tiny", num_classes=10).eval()
     parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -74,7 +74,7 @@ def look_at_a_model() -> None:
 
 
 def predict(model: nn.Module, out: Path) -> None:
-    """`pretrained=True` finds soft_pico.shapes in the package itself, so this works behind a firewall."""
+    """`pretrained=True` finds soft_pico.shapes in the package itself, so this works offline."""
     samples = ShapeImages(200, split="test")
     labels = torch.tensor([sample.label for sample in samples])
     images = batch_of(samples, model)
@@ -91,7 +91,7 @@ def predict(model: nn.Module, out: Path) -> None:
 
 
 def attention_matrices(model: nn.Module, image: Tensor) -> list[Tensor]:
-    """`[heads, N, N]` of the first layer of each softmax-free stage; analysis alone makes them, with unit vectors."""
+    """`[heads, N, N]` of the first layer of each softmax-free stage, which only an analysis ever computes."""
     matrices = []
     with ExitStack() as stack, torch.inference_mode():
         for stage in model.stages[:3]:
@@ -101,12 +101,12 @@ def attention_matrices(model: nn.Module, image: Tensor) -> list[Tensor]:
 
 
 def look_at_attention(model: nn.Module, out: Path) -> None:
-    """How much attention there is, before a picture of where it looks.
+    """How strong attention is, and where it looks.
 
-    The rank of a matrix is at most the number of bottleneck tokens, 4 in each stage at 64 pixels. Its rows are no
-    distributions, because no softmax makes them so: their sums may be large, or nearly nothing. Bottleneck tokens made
-    by convolution, LayerNorm and GELU, as released, begin far from the queries, where the Gaussian kernel is small; the
-    averages of sampling="avg" begin among them.
+    The rank of a matrix is at most the number of bottleneck tokens, 4 in each stage at 64 pixels. Without softmax, its
+    rows are no distributions: their sums may be large or almost zero. Released models make bottleneck tokens by
+    convolution, LayerNorm and GELU; before training these lie far from the queries, where the Gaussian kernel is small.
+    The averages of sampling="avg" lie among the queries.
     """
     samples = ShapeImages(200, split="test")
     images, labels = batch_of(samples, model), torch.tensor([sample.label for sample in samples])
@@ -122,25 +122,25 @@ def look_at_attention(model: nn.Module, out: Path) -> None:
         block.attn.attend = lambda q, bottleneck, v, local: local
     top1 = [accuracy(each, images, labels) for each in (model, without)]
     print(
-        f"Top-1 of soft_pico.shapes {top1[0]:.1f} %, without these attentions {top1[1]:.1f} %: in so short a training"
+        f"Top-1 of soft_pico.shapes {top1[0]:.1f} %, without these attentions {top1[1]:.1f} %: in a short training on"
     )
-    print("on so small images, the convolutions beside them and the softmax of stage 4 do the work.")
+    print("small images, the convolutions and the softmax of stage 4 do the work.")
     row = attention_row(model, images[0], stage=1)
     try:
         plot_attention_row(row, samples[0].image, out / "attention.png", "soft_pico.shapes, stage 1, centre")
-    except ModuleNotFoundError as error:
-        print(error)
+    except ModuleNotFoundError:
+        print("A picture of where the centre looks needs matplotlib; pip install 'soft_vit[analysis]' brings it.")
     else:
         print(f"Written: {out / 'attention.png'}")
 
 
 def compare_inverses() -> None:
-    """A is inverted in every layer. How well that can be done depends on how unlike the bottleneck tokens are.
+    """Every layer inverts A. How well this works depends on how different the bottleneck tokens are.
 
-    Newton's iteration V <- 2 V - V P V with P = A + 0.01 I is what the released weights were trained with. After 20
-    steps it has inverted the large eigenvalues of P, and not yet the small ones: where tokens are alike it is a filter
-    of the spectrum, and not the inverse. Weights trained with the filter need it. For a training from scratch,
-    inverse="cholesky" is exact and faster. Below: relative errors against inverse="eigh" in double precision.
+    The released weights were trained with Newton's iteration V <- 2 V - V P V, P = A + 0.01 I. After 20 steps it has
+    inverted the large eigenvalues of P but not the small ones: if tokens are alike, it is a filter of the spectrum, not
+    the inverse, and weights trained with the filter need it. For training from scratch, inverse="cholesky" is exact and
+    faster. Below: relative errors against inverse="eigh" in double precision.
     """
     generator = torch.Generator().manual_seed(0)
     print("spread of 49 tokens  condition of P  Newton, 20  Newton, 40  Cholesky   ||I - P V|| / sqrt(M)")
@@ -161,7 +161,7 @@ def compare_inverses() -> None:
 
 
 def fine_tune(steps: int) -> nn.Module:
-    """Another question for the trained model, with few steps: is the outline of the shape curved?"""
+    """A different question for the trained model, learned in a few steps: is the outline of the shape curved?"""
 
     def labels_of(samples: Sequence) -> Tensor:
         return torch.tensor([CLASSES[sample.label] in CURVED for sample in samples]).long()
@@ -172,7 +172,7 @@ def fine_tune(steps: int) -> nn.Module:
         torch.manual_seed(0)
         model = timm.create_model("soft_pico.shapes", pretrained=pretrained, num_classes=2)
         test_images, test_labels = batch_of(test, model), labels_of(test)
-        # Norms, biases and position embeddings are not decayed: the model says which.
+        # The model tells which parameters get no weight decay: norms, biases, position embeddings.
         optimizer = create_optimizer_v2(model, "adamw", lr=1e-3, weight_decay=0.02)
         model.train()
         for step in range(steps):
@@ -189,7 +189,7 @@ def fine_tune(steps: int) -> nn.Module:
 
 
 def make_a_backbone() -> None:
-    """The body of a detector: maps at four strides, for any image, with a bound on the bottleneck tokens."""
+    """The backbone of a detector: maps at four strides, for images of any size, with a limit on bottleneck tokens."""
     backbone = timm.create_model("soft_pico", pretrained=True, features_only=True, max_bottleneck=(7, 7)).eval()
     print(f"channels {backbone.feature_info.channels()}, strides {backbone.feature_info.reduction()}")
     with torch.inference_mode():
@@ -198,9 +198,9 @@ def make_a_backbone() -> None:
 
 
 def count_flops() -> None:
-    """Counted from the operations that run, on the meta device, which computes nothing.
+    """FLOPs are counted from the operations that run, on the meta device, which computes nothing.
 
-    The released form samples more bottleneck tokens on larger maps, and is then no longer linear; a bound keeps it so.
+    The released form takes more bottleneck tokens on larger maps, so its cost is not linear; a limit makes it linear.
     """
     print("FLOPs (G) of the tiny pyramid     224    448     896")
     rows = {
@@ -229,7 +229,7 @@ def save_and_export(model: nn.Module, out: Path) -> None:
         expected = model(image)
         print(f"{weights}: loaded again, the logits differ by {(again(image) - expected).abs().max():.1e}.")
 
-    # BatchNorm becomes part of the convolutions before it; dimension 0, the batch, stays free.
+    # BatchNorm is folded into the convolution before it; dimension 0, the batch, stays free.
     batch = torch.export.Dim("batch", min=1, max=64)
     program = torch.export.export(fold_batch_norm(model), (image,), dynamic_shapes={"x": {0: batch}})
     file = out / "curved.pt2"
@@ -241,10 +241,11 @@ def save_and_export(model: nn.Module, out: Path) -> None:
     print("tools/export.py writes ONNX and TorchScript as well, and int8.")
 
 
+@command_line
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="A tour of the package, on a CPU and without any download.")
     parser.add_argument("--out", type=Path, default=Path("tutorial"), metavar="FOLDER", help="for pictures and weights")
-    parser.add_argument("--steps", type=int, default=30, help="of fine-tuning (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=30, help="steps of fine-tuning (default: %(default)s)")
     args = parser.parse_args(argv)
     if args.steps < 1:
         parser.error(f"--steps is {args.steps}; take at least one.")

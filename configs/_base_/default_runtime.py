@@ -8,6 +8,9 @@ default_hooks = dict(
     param_scheduler=dict(type="ParamSchedulerHook"),
     checkpoint=dict(type="SafeCheckpointHook", interval=1, max_keep_ckpts=2),
     sampler_seed=dict(type="DistSamplerSeedHook"),
+    # Refuses what does not fit before the first step, and resuming where the position in the data would be lost.
+    checks=dict(type="RunChecksHook"),
+    batch_position=dict(type="BatchPositionHook"),
     # MMEngine would copy the whole history of each logged number in every step.
     history=dict(type="ShortHistoryHook"),
     # For TensorBoard: augmented batches, and the residual of each stage's Newton iteration.

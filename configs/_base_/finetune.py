@@ -1,9 +1,7 @@
-# Fine-tuning: 30 epochs, lower layers slower than higher ones. A config adds the model's name and size, load_from and
-# what it changes in the data.
+# Fine-tuning: 30 epochs, lower layers slower than higher ones. A config adds the model's name, load_from and what it
+# changes in the data.
 model = dict(
     type="TimmProgressClassifier",
-    # A run says how many there are: model.num_classes=37.
-    num_classes=1,
     drop_path_rate=0.1,
     loss=dict(type="LabelSmoothLoss", label_smooth_val=0.1),
 )
@@ -18,9 +16,9 @@ optim_wrapper = dict(
     clip_grad=dict(max_norm=1.0),
 )
 param_scheduler = [
-    dict(type="LinearLR", start_factor=1e-3, by_epoch=True, begin=0, end=5, convert_to_iter_based=True),
-    # A ratio, because every layer ends at a hundredth of its own rate.
-    dict(type="CosineAnnealingLR", eta_min_ratio=0.01, by_epoch=True, begin=5, end=30, convert_to_iter_based=True),
+    dict(type="LinearLR", start_factor=1e-2, by_epoch=True, begin=0, end=1, convert_to_iter_based=True),
+    # A ratio, because every layer ends at a hundredth of its own rate. It lasts as long as the run.
+    dict(type="CosineAnnealingLR", eta_min_ratio=0.01, by_epoch=True, begin=1, convert_to_iter_based=True),
 ]
-# 5e-4 belongs to a batch of 1024; the log says what it becomes.
-auto_scale_lr = dict(base_batch_size=1024, enable=True)
+# Not scaled unless asked for: a few hundred images, in batches of 16, need steps as large as these.
+auto_scale_lr = dict(base_batch_size=64, enable=False)

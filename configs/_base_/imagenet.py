@@ -3,6 +3,7 @@
 # In it lie train/ and val/ with a folder for each class; or train.tar, val.zip and so on; or val/ without folders and
 # val.txt with a file name and a class a line.
 data_root = None
+# These two reach the model, its batches and the pipelines: --cfg-options image_size=192 num_classes=100
 num_classes = 1000
 image_size = 224
 
@@ -21,7 +22,6 @@ train_pipeline = [
     # timm leaves the colour jitter out where RandAugment is on.
     dict(
         type="TimmAugment",
-        img_size=image_size,
         auto_augment="rand-m9-mstd0.5-inc1",
         color_jitter=0.4,
         interpolation="bicubic",

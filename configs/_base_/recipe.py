@@ -2,8 +2,6 @@
 # A config adds the name of its model. Augmentation stands in imagenet.py.
 model = dict(
     type="TimmProgressClassifier",
-    num_classes=1000,
-    img_size=224,
     drop_path_rate=0.1,
     # Targets are mixed and smoothed with the images.
     loss=dict(type="CrossEntropyLoss", use_soft=True),
@@ -17,10 +15,10 @@ optim_wrapper = dict(
     optimizer=dict(type="AdamW", lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05),
     clip_grad=dict(max_norm=1.0),
 )
-# Ten epochs of linear warm-up, then half a cosine.
+# Ten epochs of linear warm-up, then half a cosine to the end of the run.
 param_scheduler = [
     dict(type="LinearLR", start_factor=1e-3, by_epoch=True, begin=0, end=10, convert_to_iter_based=True),
-    dict(type="CosineAnnealingLR", eta_min=5e-5, by_epoch=True, begin=10, end=300, convert_to_iter_based=True),
+    dict(type="CosineAnnealingLR", eta_min=5e-5, by_epoch=True, begin=10, convert_to_iter_based=True),
 ]
 # One minus timm's decay, 0.99996.
 custom_hooks = [dict(type="EMAEvalHook", momentum=4e-5)]

@@ -14,13 +14,13 @@ test_pipeline = [dict(type="LoadedImage"), dict(type="PackInputs")]
 train_dataloader = dict(
     batch_size=32,
     num_workers=0,
-    dataset=dict(type="ShapesDataset", split="train", length=10000, size=image_size, pipeline=train_pipeline),
+    dataset=dict(type="ShapesDataset", split="train", length=10000, pipeline=train_pipeline),
     sampler=dict(type="DefaultSampler", shuffle=True),
 )
 val_dataloader = dict(
     batch_size=100,
     num_workers=0,
-    dataset=dict(type="ShapesDataset", split="test", length=1000, size=image_size, pipeline=test_pipeline),
+    dataset=dict(type="ShapesDataset", split="test", length=1000, pipeline=test_pipeline),
     sampler=dict(type="DefaultSampler", shuffle=False),
 )
 test_dataloader = val_dataloader

@@ -3,7 +3,9 @@
 # About 2.5 minutes on two CPU cores; top-1 97.7 % on 1,000 held-out images.
 _base_ = ["../_base_/default_runtime.py", "../_base_/shapes.py"]
 
-model = dict(type="TimmProgressClassifier", model_name="soft_pico", num_classes=10, img_size=64)
+model = dict(
+    type="TimmProgressClassifier", model_name="soft_pico", num_classes=_base_.num_classes, img_size=_base_.image_size
+)
 
 train_cfg = dict(by_epoch=True, max_epochs=5, val_interval=1)
 optim_wrapper = dict(
@@ -13,5 +15,5 @@ optim_wrapper = dict(
 )
 param_scheduler = [
     dict(type="LinearLR", start_factor=0.05, by_epoch=True, begin=0, end=1, convert_to_iter_based=True),
-    dict(type="CosineAnnealingLR", eta_min=1e-5, by_epoch=True, begin=1, end=5, convert_to_iter_based=True),
+    dict(type="CosineAnnealingLR", eta_min=1e-5, by_epoch=True, begin=1, convert_to_iter_based=True),
 ]

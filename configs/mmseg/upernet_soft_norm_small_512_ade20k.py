@@ -17,6 +17,9 @@ default_hooks = dict(
     # MMEngine's own hook deletes the last checkpoint before it writes the next one.
     checkpoint=dict(type="SafeCheckpointHook", by_epoch=False, interval=16000, max_keep_ckpts=2),
     sampler_seed=dict(type="DistSamplerSeedHook"),
+    # Refuses what does not fit before the first step, and resuming where the position in the data would be lost.
+    checks=dict(type="RunChecksHook"),
+    batch_position=dict(type="BatchPositionHook"),
     visualization=dict(type="SegVisualizationHook"),
 )
 log_processor = dict(type="LogProcessor", window_size=50, by_epoch=False)

@@ -1,1 +1,1 @@
-"""Measurements of models, of their attention and of runs, and the pictures of them."""
+"""Measurements and pictures: cost, memory, speed and attention matrices."""

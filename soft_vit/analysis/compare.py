@@ -1,6 +1,6 @@
 """Attentions side by side in one pyramid: parameters, FLOPs, memory of a training step, images per second.
 
-The table of SOFT, arXiv 2110.11945, Sec. 4 ("Attention variants"), for any set of attentions, resolution and device.
+As in the table of SOFT (arXiv 2110.11945, Sec. 4, "Attention variants"), for any attentions, resolution and device.
 """
 
 from collections.abc import Sequence
@@ -12,12 +12,10 @@ import torch
 from tqdm import tqdm
 
 from soft_vit.analysis.complexity import count_complexity
-from soft_vit.analysis.machine import require_device
+from soft_vit.analysis.harness import check_batch, check_rounds, require_device
 from soft_vit.analysis.memory import training_memory
-from soft_vit.analysis.sides import check_batch
 from soft_vit.analysis.throughput import measure_throughput, try_steps
-from soft_vit.analysis.timing import check_rounds
-from soft_vit.models.soft import model_name
+from soft_vit.models.names import model_name
 from soft_vit.text_tables import error_cell, markdown_table
 
 # Published for the Tiny pyramid at 224 (arXiv 2110.11945, Table 2): top-1 in percent, GFLOPs, GB at batch 1024.
@@ -32,7 +30,7 @@ PUBLISHED_TINY = {
 
 @dataclass
 class Row:
-    """One attention. Rates are medians; memory is a training step's beyond the weights; error names what went wrong."""
+    """One attention: median rates, memory of a training step beyond the weights, or the error that stopped it."""
 
     attention: str
     params_m: float | None = None
@@ -55,10 +53,10 @@ def compare_attentions(
     dtype: torch.dtype = torch.float32,
     progress: bool = True,
 ) -> list[Row]:
-    """One row for each attention; a row that fails holds its error and leaves the others alone.
+    """One row per attention; a row that fails holds its error and does not affect the others.
 
-    Throughput is measured interleaved, in one process, over the rows that got so far. Raises ValueError for an
-    attention or a size without a model, a device that is not there, a batch of no image, or fewer than 3 rounds.
+    The remaining rows' throughput is measured in turn, in one process. Raises ValueError for an attention or a size
+    without a model, an unavailable device, an empty batch, or fewer than 3 rounds.
     """
     check_rounds(rounds)
     check_batch(batch_size)
@@ -71,10 +69,10 @@ def compare_attentions(
             row.published = PUBLISHED_TINY.get(attention, "")
         try:
             _count(row, name, img_size, batch_size, device, dtype)
-            # Counting computes nothing off a GPU; what cannot run is to fail here, alone.
+            # Counting computes nothing except on a GPU; a model that cannot run must fail here, alone.
             try_steps(name, batch_size, img_size, device, dtype)
         except Exception as error:
-            # Any failure of one kind, out of memory included, is a result of the comparison and not its end.
+            # A failure of one kind, such as out of memory, is a result and does not end the comparison.
             row.error = error_cell(error)
     able = [names[attention] for attention, row in rows.items() if not row.error]
     timings = measure_throughput(
@@ -97,7 +95,7 @@ def _count(
 
 
 def comparison_table(rows: Sequence[Row]) -> str:
-    """Markdown; the published column appears where a row has one."""
+    """A Markdown table, with a column of published figures if any row has them."""
     header = ["attention", "params (M)", "FLOPs (G)", "training step (MB)", "inference (img/s)", "training (img/s)"]
     published = any(row.published for row in rows)
     lines = []

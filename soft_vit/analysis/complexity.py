@@ -1,9 +1,9 @@
-"""Parameters and multiply-adds of a model, module by module, counted from the operations that it really runs.
+"""Parameters and multiply-adds of a model, module by module, counted from the operations that it runs.
 
-One multiply-add is one FLOP here, as in the papers and in fvcore. Counted are convolutions, linear layers, every
-product of matrices (attention, Newton's iteration) and, with the formulas below, factorisations and triangular solves;
-fused attention counts as its two products. Element-wise work is not counted. The counter looks into every layer, so the
-last block of a pyramid computes all its tokens, as the papers count them, also where otherwise only the class token is.
+One multiply-add is one FLOP, as in the papers and in fvcore. Convolutions, linear layers, all matrix products
+(attention, Newton's iteration) and, by the formulas below, factorisations and triangular solves are counted; fused
+attention counts as its two products. Element-wise work is not counted. The counter looks into every layer, so the last
+block of a pyramid computes all of its tokens, as the papers count them.
 """
 
 from dataclasses import dataclass, field
@@ -27,9 +27,9 @@ class Complexity:
 
 
 def count_complexity(model: nn.Module, input_shape: tuple[int, ...] = (1, 3, 224, 224)) -> Complexity:
-    """Count one forward pass of model, in evaluation mode, on an input of `[B, C, H, W]`; divide by B for one image.
+    """Count one forward pass of model, in evaluation mode, on an input of shape `[B, C, H, W]`.
 
-    A model on the meta device is counted without computing anything. The model keeps its mode.
+    On the meta device this computes nothing. The model keeps its mode.
     """
     parameter = next(model.parameters())
     x = torch.empty(input_shape, device=parameter.device, dtype=parameter.dtype)
@@ -42,14 +42,14 @@ def count_complexity(model: nn.Module, input_shape: tuple[int, ...] = (1, 3, 224
             model.eval()(x)
     finally:
         model.train(training)
-    # The counter names modules from the class of the outermost one, and counts a multiply-add as two.
+    # The counter's names begin with the class of the model, and it counts a multiply-add as two.
     root = type(model).__name__
     macs = {name: sum(ops.values()) // 2 for name, ops in counter.get_flop_counts().items()}
 
     def macs_of(name: str, module: nn.Module) -> int:
         counted = macs.get(f"{root}.{name}" if name else root)
         if counted is None:
-            # A list of modules is never called itself.
+            # A ModuleList is never called itself.
             return sum(macs_of(f"{name}.{child}", submodule) for child, submodule in module.named_children())
         return counted
 
@@ -61,7 +61,7 @@ def count_complexity(model: nn.Module, input_shape: tuple[int, ...] = (1, 3, 224
 
 
 def complexity_table(complexity: Complexity, depth: int = 2) -> str:
-    """A Markdown table of the modules down to `depth` dots below the model, and their sum."""
+    """A Markdown table of the modules down to `depth` levels below the model, and of the whole model."""
     rows = [
         (name, f"{params / 1e6:.3f}", f"{macs / 1e9:.4f}")
         for name, (params, macs) in complexity.by_module.items()
@@ -72,7 +72,7 @@ def complexity_table(complexity: Complexity, depth: int = 2) -> str:
 
 
 def _cholesky_flop(shape: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
-    """Factorisation of `[..., M, M]`: M^3 / 6 multiply-adds each."""
+    """Factorisations of `[..., M, M]`: M^3 / 6 multiply-adds each."""
     return 2 * prod(shape) * shape[-1] // 6
 
 
@@ -91,7 +91,7 @@ def _fused_attention_flop(q: Any, k: Any, v: Any, *args: Any, out_shape: Any = N
 
 
 EXTRA_FLOPS = {
-    # Older releases of torch do not count the CPU's fused kernel.
+    # Older torch releases do not count the CPU's fused kernel.
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _fused_attention_flop,
     torch.ops.aten.linalg_cholesky_ex: _cholesky_flop,
     torch.ops.aten.cholesky_solve: _cholesky_solve_flop,

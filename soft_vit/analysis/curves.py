@@ -1,117 +1,103 @@
-"""Curves of training runs, from their logs."""
+"""Curves of training runs in one picture, from the logs `scalars.json`, JSON by the line.
 
+Every start of a run, and every resumption, writes a log into a folder of its own in the work directory.
+"""
+
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-
-from soft_vit.analysis.figures import new_figure
-from soft_vit.analysis.run_logs import Run, Series
-from soft_vit.text_tables import csv_table
-
-__all__ = ["DEFAULT_KEYS", "choose_keys", "curves_csv", "plot_curves", "smoothed"]
 
 DEFAULT_KEYS = ("loss", "accuracy/top1", "lr", "grad_norm")
-# Drawn on a logarithmic axis where they spread over more than a power of ten.
-LOGARITHMIC = ("grad_norm", "newton_residual")
+# Keys that place a line in the run; they are no curves.
+PLACES = {"mode", "step", "iter", "epoch"}
+
+# What the steps count, "iteration" or "epoch"; the steps; the values.
+Series = tuple[str, list[int], list[float]]
 
 
-def smoothed(values: Sequence[float], window: int) -> np.ndarray:
-    """Means over `window` values, as many before each as after it, which shifts nothing; 0 and 1 smooth nothing.
+def read_run(path: str | Path) -> dict[str, Series]:
+    """The series of a run by key, from its work directory or from one log; `val/<key>` if training logs the key too.
 
-    Towards the ends the window shrinks. NaN is passed over, and stays where it is.
+    If a log begins before the previous one ends, the run was resumed from a checkpoint between the two, and the later
+    log counts. Raises FileNotFoundError if there is no log, ValueError for a file that is not a log or is empty.
     """
-    values = np.asarray(values, dtype=float)
-    finite = np.isfinite(values)
-    sums = np.concatenate([[0], np.where(finite, values, 0).cumsum()])
-    counts = np.concatenate([[0], finite.cumsum()])
-    index = np.arange(len(values))
-    half = np.minimum(window // 2, np.minimum(index, index[::-1]))
-    low, high = index - half, index + half + 1
-    means = (sums[high] - sums[low]) / np.maximum(counts[high] - counts[low], 1)
-    return np.where(finite, means, np.nan)
+    path = Path(path)
+    # The folders of starts are named by their time.
+    logs = [path] if path.is_file() else sorted(path.glob("*/vis_data/scalars.json"))
+    if not logs:
+        raise FileNotFoundError(f"There is no log in {path}; give the work directory of a run, or its scalars.json.")
+    lines: list[dict] = []
+    for log in logs:
+        later = _read_log(log)
+        lines = _before(lines, later) + later
+    if not lines:
+        raise ValueError(f"The log in {path} is empty; wait for its first line, or give another run.")
+    trained = {key for line in lines if _is_training(line) for key in line}
+    series: dict[str, Series] = {}
+    for line in lines:
+        training = _is_training(line)
+        for key in line.keys() - PLACES:
+            if line[key] is None or isinstance(line[key], int | float):
+                name = f"val/{key}" if not training and key in trained else key
+                _, steps, values = series.setdefault(name, ("iteration" if training else "epoch", [], []))
+                steps.append(line["step"])
+                values.append(math.nan if line[key] is None else line[key])
+    return series
 
 
-def choose_keys(runs: Sequence[Run], keys: Sequence[str] | None = None) -> list[str]:
-    """The keys to draw: those given, or of DEFAULT_KEYS those that a run has.
+def plot_curves(runs: Mapping[str, Mapping[str, Series]], path: str | Path, keys: Sequence[str] = ()) -> None:
+    """Draw a panel per key with a curve per run, and write the picture; by default of those `DEFAULT_KEYS` that exist.
 
-    Raises ValueError, with the keys that there are, for one that no run has.
+    runs: what `read_run` returns, by name. Raises ValueError for a key that no run has.
     """
-    known = sorted({key for run in runs for key in run.series})
-    chosen = list(keys) if keys else [key for key in DEFAULT_KEYS if key in known]
-    missing = [key for key in chosen if key not in known]
-    if missing or not chosen:
-        what = repr(missing[0]) if missing else f"any of {', '.join(DEFAULT_KEYS)}"
-        raise ValueError(f"No run has logged {what}; choose from {', '.join(known)}.")
-    return chosen
+    known = sorted({key for run in runs.values() for key in run})
+    keys = list(keys) or [key for key in DEFAULT_KEYS if key in known] or known
+    if missing := set(keys) - set(known):
+        raise ValueError(f"No run has logged {min(missing)!r}; choose from {', '.join(known)}.")
+    from matplotlib.figure import Figure
 
-
-def plot_curves(runs: Sequence[Run], path: str | Path, keys: Sequence[str] | None = None, smoothing: int = 0) -> None:
-    """Draw a panel for each key with a curve for each run that has it, to a PNG, or whatever the suffix names.
-
-    smoothing: the window of `smoothed` for what is logged during training; the values themselves stay visible behind.
-    Raises ValueError for a negative one, and what `choose_keys` raises.
-    """
-    if smoothing < 0:
-        raise ValueError(f"The smoothing is {smoothing}; choose 0 for none, or the number of values to average.")
-    keys = choose_keys(runs, keys)
-    columns = min(len(keys), math.ceil(math.sqrt(len(keys))))
+    columns = min(len(keys), 2)
     rows = math.ceil(len(keys) / columns)
-    figure = new_figure(figsize=(6 * columns, 3.6 * rows))
-    from matplotlib import colormaps
-    from matplotlib.ticker import EngFormatter, MaxNLocator
-
-    axes = figure.subplots(rows, columns, squeeze=False)
-    palette = colormaps["tab10" if len(runs) <= 10 else "turbo"]
-    colours = [palette(index if len(runs) <= 10 else index / (len(runs) - 1)) for index in range(len(runs))]
-    handles = {}
-    for axis, key in zip(axes.flat, keys, strict=False):
-        for run, colour in zip(runs, colours, strict=True):
-            if key in run.series:
-                handles[run.name] = _draw_series(axis, run.series[key], colour, smoothing)
-        axis.set_title(key, fontsize=11)
-        axis.grid(alpha=0.3)
-        axis.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7, steps=[1, 2, 5, 10]))
-        axis.xaxis.set_major_formatter(EngFormatter(sep=""))
-        axis.spines[["top", "right"]].set_visible(False)
-        shown = [value for run in runs if key in run.series for value in run.series[key].values if value > 0]
-        if key.split("/")[0] in LOGARITHMIC and shown and max(shown) > 10 * min(shown):
-            axis.set_yscale("log")
-    for axis in list(axes.flat)[len(keys) :]:
-        axis.set_visible(False)
-    # One legend for all panels, in rows above them.
-    legend_columns = min(len(handles), 2 * columns)
-    legend_height = 0.3 * math.ceil(len(handles) / legend_columns)
-    top = 1 - legend_height / figure.get_figheight()
-    figure.tight_layout(rect=(0, 0, 1, top))
-    figure.legend(
-        handles.values(), handles.keys(), loc="upper center", ncols=legend_columns, frameon=False, fontsize=10
-    )
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    figure = Figure(figsize=(6 * columns, 3.6 * rows + 0.4), layout="constrained")
+    curves = {}
+    for place, key in enumerate(keys, 1):
+        axes = figure.add_subplot(rows, columns, place, title=key)
+        axes.grid(alpha=0.3)
+        for index, (name, run) in enumerate(runs.items()):
+            if key in run:
+                axis, steps, values = run[key]
+                # A curve of few points shows where they are.
+                marker = "o" if len(steps) <= 30 else ""
+                (curves[name],) = axes.plot(steps, values, f"C{index}", marker=marker, markersize=3)
+                axes.set_xlabel(axis)
+    figure.legend(curves.values(), curves.keys(), loc="outside upper center", ncols=2 * columns, frameon=False)
     figure.savefig(path, dpi=150)
 
 
-def _draw_series(axis: Any, series: Series, colour: Any, smoothing: int) -> Any:
-    """Draw a curve, over its values where it is smoothed; returns its line, for the legend."""
-    # A short curve, such as one of few epochs, shows where its points are.
-    style = {"marker": "o", "markersize": 3.5} if len(series.steps) <= 30 else {}
-    values = series.values
-    if smoothing > 1 and series.axis == "iteration":
-        axis.plot(series.steps, values, color=colour, alpha=0.25, linewidth=1)
-        values = smoothed(values, smoothing)
-    axis.set_xlabel(series.axis)
-    return axis.plot(series.steps, values, color=colour, linewidth=1.6, **style)[0]
+def _read_log(path: Path) -> list[dict]:
+    """The lines of a log. A killed run may have left the last one incomplete."""
+    texts = path.read_text(errors="replace").splitlines()
+    lines = []
+    for number, text in enumerate(texts, 1):
+        try:
+            line = json.loads(text)
+            lines.append({**line, "step": int(line["step"])})
+        except (ValueError, TypeError, KeyError) as error:
+            if number < len(texts) or number == 1:
+                raise ValueError(f"Line {number} of {path} is not of a log; give the scalars.json of a run.") from error
+    return lines
 
 
-def curves_csv(runs: Sequence[Run], keys: Sequence[str] | None = None) -> str:
-    """A line for each value: run, key, axis (iteration or epoch), step, value; empty where it is no number."""
-    rows = [
-        (run.name, key, series.axis, step, value if math.isfinite(value) else "")
-        for key in choose_keys(runs, keys)
-        for run in runs
-        if (series := run.series.get(key)) is not None
-        for step, value in zip(series.steps, series.values, strict=True)
-    ]
-    return csv_table(["run", "key", "axis", "step", "value"], rows)
+def _is_training(line: dict) -> bool:
+    # MMEngine's own logs have no mode, and an iteration in lines of training only.
+    return line.get("mode", "train" if "iter" in line else "val") == "train"
+
+
+def _before(earlier: list[dict], later: list[dict]) -> list[dict]:
+    """The earlier lines that still count once the run has gone on as in `later`."""
+    iteration = min((line["step"] for line in later if _is_training(line)), default=math.inf)
+    # An epoch's validation follows its training.
+    epochs = (line.get("epoch", math.inf) if _is_training(line) else line["step"] for line in later)
+    epoch = min(epochs, default=math.inf)
+    return [line for line in earlier if line["step"] < (iteration if _is_training(line) else epoch)]

@@ -12,10 +12,8 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from soft_vit.analysis.figures import new_figure
-from soft_vit.analysis.machine import require_device
+from soft_vit.analysis.harness import log_log_slope, require_device, seconds_of
 from soft_vit.analysis.memory import training_memory
-from soft_vit.analysis.timing import seconds_of
 from soft_vit.layers import PostNormBlock, attention_class
 from soft_vit.text_tables import error_cell, markdown_table
 
@@ -23,7 +21,7 @@ DIM, NUM_HEADS, DEPTH, SIDE = 384, 12, 12, 28
 
 MARKERS = "os^D"
 
-# Options by which an attention keeps 49 reduced tokens as the map grows.
+# Options that keep the number of reduced tokens at 49 as the map grows.
 FIXED_TOKENS = {
     "soft": {"max_bottleneck": (7, 7)},
     "soft_norm": {"max_bottleneck": (7, 7)},
@@ -33,7 +31,7 @@ FIXED_TOKENS = {
 
 @dataclass
 class Curve:
-    """One attention: bytes and seconds of a training step for each number of tokens, seconds only where timed."""
+    """One attention: bytes and seconds of a training step for each number of tokens; no seconds if not timed."""
 
     attention: str
     lengths: list[int]
@@ -47,11 +45,6 @@ class Curve:
     @property
     def time_slope(self) -> float | None:
         return log_log_slope(self.lengths, self.seconds) if self.seconds else None
-
-
-def log_log_slope(x: Sequence[float], y: Sequence[float]) -> float:
-    """The exponent of the power law fitted to points by least squares on logarithms."""
-    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
 class Stack(nn.Module):
@@ -83,9 +76,9 @@ def measure_lengths(
     rounds: int = 3,
     depth: int = DEPTH,
 ) -> Curve:
-    """A training step of one image on maps of 28 x 28p tokens, N = 784 p for p in multiples.
+    """Measure a training step of one image on maps of 28 x 28p tokens, N = 784 p, for each p in multiples.
 
-    Memory is the GPU allocator's peak, or counted bytes of live tensors on another device; time is a median of rounds.
+    Memory is measured by `training_memory`; time is the median over rounds.
     """
     curve = Curve(attention, [], [], [])
     for multiple in multiples:
@@ -117,13 +110,13 @@ def measure_all(
     rounds: int = 3,
     **kwargs: Any,
 ) -> tuple[list[Curve], dict[str, str]]:
-    """Curves of the attentions that ran, and the errors of those that did not.
+    """Curves of the attentions that ran, and the errors of those that failed.
 
-    kwargs: of `measure_lengths`, as rounds is. Raises ValueError for an attention or a device that there is not, and
-    for rounds below 1.
+    rounds and kwargs go to `measure_lengths`. Raises ValueError for an unknown attention, an unavailable device, and
+    rounds below 1.
     """
     if rounds < 1:
-        raise ValueError(f"rounds is {rounds}; give at least 1, of which the median is taken.")
+        raise ValueError(f"rounds is {rounds}; give at least 1.")
     for attention in attentions:
         attention_class(attention)
     require_device(device)
@@ -132,13 +125,13 @@ def measure_all(
         try:
             curves.append(measure_lengths(attention, device=device, rounds=rounds, **kwargs))
         except Exception as error:
-            # One kind's failure, out of memory included, is a result and not the end of the others.
+            # A failure of one kind, such as out of memory, is a result and does not end the others.
             errors[attention] = error_cell(error)
     return curves, errors
 
 
 def lengths_table(curves: Sequence[Curve], errors: dict[str, str]) -> str:
-    """Markdown: memory at both ends and the fitted exponents."""
+    """A Markdown table of memory at both ends and of the fitted exponents."""
     rows = []
     for curve in curves:
         slope = "not measured" if curve.time_slope is None else f"{curve.time_slope:.2f}"
@@ -149,19 +142,20 @@ def lengths_table(curves: Sequence[Curve], errors: dict[str, str]) -> str:
 
 
 def plot_lengths(curves: Sequence[Curve], path: Path) -> list[Path]:
-    """Draw memory, and time where measured, against N on logarithmic axes; writes path.png and path.svg."""
+    """Draw memory, and time if measured, against N on logarithmic axes; writes path.png and path.svg."""
     timed = any(curve.seconds for curve in curves)
-    figure = new_figure(figsize=(9.5 * (1 + timed), 5.5))
     from matplotlib import colormaps
+    from matplotlib.figure import Figure
 
+    figure = Figure(figsize=(9.5 * (1 + timed), 5.5))
     axes = figure.subplots(1, 1 + timed, squeeze=False)
-    # Colours repeat after ten curves, with another marker.
+    # After ten curves, colours repeat with another marker.
     colours = colormaps["tab10"].colors
     looks = {
         curve.attention: dict(color=colours[index % 10], marker=MARKERS[index // 10 % len(MARKERS)])
         for index, curve in enumerate(curves)
     }
-    # The legend lists curves from above, as they end on the right.
+    # The legend lists the curves in the order in which they end on the right.
     for curve in sorted(curves, key=lambda curve: curve.memory[-1], reverse=True):
         megabytes = np.array(curve.memory) / 2**20
         label = f"{curve.attention} (N^{curve.memory_slope:.2f})"

@@ -1,4 +1,4 @@
-"""Peak memory of a piece of work: what the GPU's allocator says, or the bytes of live tensors, counted."""
+"""Peak memory of a piece of work: reported by the GPU's allocator, or counted as the bytes of live tensors."""
 
 import weakref
 from collections.abc import Callable
@@ -13,17 +13,15 @@ from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from soft_vit.analysis.machine import require_device
-from soft_vit.analysis.pyramid import require_pyramid
-from soft_vit.analysis.sides import check_batch
+from soft_vit.analysis.harness import check_batch, require_device, require_pyramid
 
 Result = TypeVar("Result")
 
 
 class LiveTensors(TorchDispatchMode):
-    """Counts the bytes of tensors that operations make under it, while they live, and their peak.
+    """Counts the bytes of live tensors made by operations under it, and their peak.
 
-    Works on any device, meta included, where it computes nothing. What a kernel uses inside itself is not seen.
+    Works on any device, including meta, which computes nothing. Memory that a kernel uses internally is not seen.
     """
 
     def __init__(self) -> None:
@@ -36,7 +34,7 @@ class LiveTensors(TorchDispatchMode):
         given = {x.untyped_storage()._cdata for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)}
         out = function(*args, **(kwargs or {}))
         for tensor in tree_leaves(out):
-            # A view of a tensor from before makes no bytes.
+            # A view of an existing tensor takes no memory.
             if isinstance(tensor, torch.Tensor) and tensor.untyped_storage()._cdata not in given:
                 self._track(tensor.untyped_storage())
         return out
@@ -59,10 +57,10 @@ class LiveTensors(TorchDispatchMode):
 def training_memory(
     build: Callable[..., nn.Module], input_shape: tuple[int, ...], device: str | torch.device, **autocast: Any
 ) -> int:
-    """Bytes that one training step of the model `build(device=...)` holds at its peak on `device`, weights excluded.
+    """Peak bytes of one training step of the model `build(device=...)` on `device`, weights excluded.
 
-    A GPU runs the step. Anywhere else nothing is computed: tensors carry shapes alone, and take the device's paths, its
-    fused attention included. autocast: arguments of torch.autocast, none for none.
+    On a GPU the step runs. On other devices nothing is computed: the tensors are fake, but take the device's code
+    paths, including its fused attention. autocast: arguments of torch.autocast; without any, it is off.
     """
     device = torch.device(device)
     with nullcontext() if device.type == "cuda" else FakeTensorMode():
@@ -79,7 +77,7 @@ def training_memory(
 
 
 def peak_memory(work: Callable[[], Any], device: str | torch.device) -> int:
-    """Bytes that work() holds at its peak beyond what it began with; counted except on a GPU."""
+    """Peak bytes of work() beyond those at its start."""
     device = torch.device(device)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -94,24 +92,24 @@ def peak_memory(work: Callable[[], Any], device: str | torch.device) -> int:
 
 
 def memory_source(device: str | torch.device) -> str:
-    """Where the figures of `peak_memory` come from, for the head of a table."""
+    """How `peak_memory` measures, for the head of a table."""
     return "allocator's peak" if torch.device(device).type == "cuda" else "bytes of live tensors, counted"
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether an error says that the device has no memory left."""
-    # The CPU's allocator has no error of its own kind.
+    """Whether an error says that the device ran out of memory."""
+    # The CPU's allocator has no exception class of its own.
     return isinstance(error, torch.cuda.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
 
 
 def unless_out_of_memory(work: Callable[[], Result]) -> Result | None:
-    """What work() returns, or None where the device has no memory for it."""
+    """What work() returns, or None if it runs out of memory."""
     try:
         return work()
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
-    # Not while the error is handled: it holds the frames, and with them the tensors, of the work that failed.
+    # After the except clause: the error holds the frames of the failed work, and with them its tensors.
     torch.cuda.empty_cache()
     return None
 
@@ -123,15 +121,15 @@ SAVINGS = {
     "reversible=True, mlp_chunks=4": {"reversible": True, "mlp_chunks": 4},
     "set_grad_checkpointing()": {},
 }
-"""The ways of the pyramid to train in less memory, and the model arguments that choose them."""
+"""The pyramid's ways to train in less memory, and the model arguments that choose them."""
 
 
 def training_memory_by_saving(
     name: str, input_shape: tuple[int, int, int, int], device: str | torch.device = "cpu", **model_args: Any
 ) -> dict[str, int]:
-    """`training_memory` of a pyramid, by timm name, in each of the ways in `SAVINGS`.
+    """`training_memory` of a pyramid, by timm name, with each of `SAVINGS`.
 
-    Raises ValueError for another model, a device that is not there, or a batch of no image.
+    Raises ValueError for other models, an unavailable device, or an empty batch.
     """
     require_pyramid(name)
     require_device(device)

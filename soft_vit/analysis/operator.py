@@ -1,11 +1,12 @@
-"""The attention operator by itself: time and memory of its forms, and of softmax attention, at several lengths.
+"""Time and memory of the attention operator alone, beside softmax attention, and of Newton's inverse alone.
 
-Letters: B batch, H heads, N tokens, M bottleneck tokens, D channels of a head.
+Letters: B batch, H heads, N tokens, M bottleneck tokens, D channels of a head, P problems (matrices to invert).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from statistics import median
 from typing import Any
 
 import torch
@@ -13,11 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from tqdm import tqdm
 
-from soft_vit.analysis.lengths import log_log_slope
+from soft_vit.analysis.harness import check_rounds, log_log_slope, numbered, spread, time_in_turn
 from soft_vit.analysis.memory import peak_memory, unless_out_of_memory
-from soft_vit.analysis.naive import naive_soft_attention
-from soft_vit.analysis.timing import check_rounds, numbered, spread, time_in_turn
-from soft_vit.ops import soft_attention
+from soft_vit.analysis.variants import ClosedFormNewton, naive_soft_attention
+from soft_vit.ops import newton_inverse, newton_step_size, self_gaussian_kernel, soft_attention
+from soft_vit.ops.numerics import at_least_float32
+from soft_vit.ops.soft.inverse import add_ridge
 from soft_vit.text_tables import markdown_table
 
 OPERATORS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
@@ -30,23 +32,42 @@ OPERATORS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "cholesky-triton": partial(soft_attention, inverse="cholesky", backend="triton"),
     "softmax": lambda q, bottleneck, v: F.scaled_dot_product_attention(q, q, v),
 }
-"""Forms by name: the released formulation, the package's own choice, its backends, torch's fused softmax attention."""
+"""Forms of the operator: the released formulation, the default, each backend, torch's fused softmax attention."""
+
+
+def newton_products(a: Tensor, iters: int = 20, ridge: float = 0.01) -> Tensor:
+    """`newton_inverse` as in the released code, two products and two passes over memory per step; a: `[P, M, M]`."""
+    a = at_least_float32(a)
+    p = add_ridge(a, ridge)
+    return ClosedFormNewton.apply(p, (newton_step_size(a, ridge, "rowsum") * p).detach(), iters)
+
+
+INVERSES: dict[str, Callable[[Tensor], Tensor]] = {
+    "newton_inverse-products": newton_products,
+    "newton_inverse": newton_inverse,
+    "newton_inverse-eager": partial(newton_inverse, backend="eager"),
+    "newton_inverse-triton": partial(newton_inverse, backend="triton"),
+}
+"""Forms of the inverse: 40 batched products, the default, each backend."""
 
 PASSES = ("forward", "forward+backward")
 
-# Inputs and results of N tokens that are read or written.
+# Tensors of N tokens that are read or written.
 TRAFFIC = {"forward": 4, "forward+backward": 4 + 1 + 7}
+
+# More than any cache holds.
+COPIED_BYTES = 512 << 20
 
 
 @dataclass
 class OperatorTiming:
-    """One form at one length: milliseconds, median over rounds and quartiles; MB at the peak beyond the inputs.
+    """One form at one length: milliseconds (median and quartiles over rounds), and peak MB beyond the inputs.
 
-    All figures are None where the device had no memory for it.
+    All of them are None if the device has too little memory.
 
-    extra_memory: what the peak has beyond inputs and outputs, as a fraction of inputs and outputs. With backward, the
-    gradient that comes in is an input and the three that go out are outputs.
-    gb_per_s: `least_traffic` over the median; None for softmax attention, which is another function.
+    extra_memory: the peak beyond inputs and outputs, as a fraction of both. With backward, the incoming gradient is an
+    input and the three outgoing ones are outputs.
+    gb_per_s: `least_traffic` divided by the median; None for softmax attention, which is another function.
     """
 
     operator: str
@@ -60,14 +81,28 @@ class OperatorTiming:
     gb_per_s: float | None = None
 
 
-def least_traffic(direction: str, v: Tensor) -> int:
-    """Bytes that a call in this direction moves at least where no N x M matrix is stored; v: `[B, H, N, D]`.
+@dataclass
+class InverseTiming:
+    """One form at one number of problems; see `OperatorTiming`."""
 
-    Forward reads q and v for `K1^T v`, then q again for x, which it writes: 4 tensors as large as v (the operator is
-    called without a residual, which would be a fifth). Backward reads q and dx for `K1^T dx`, then q, v and dx for dq
-    and dv, which it writes: 7. Between them the benchmark writes dx. What has no N, as the bottleneck tokens and
-    `K1^T v`, is left out. The naive form computes the same function, so the same bytes count for it; from a cache
-    that holds q and v in part, any form may get more than memory's bandwidth.
+    operator: str
+    direction: str
+    problems: int
+    median_ms: float | None
+    lower_ms: float | None
+    upper_ms: float | None
+    memory_mb: float | None
+    extra_memory: float | None
+
+
+def least_traffic(direction: str, v: Tensor) -> int:
+    """The least bytes that a call moves if no N x M matrix is stored; v: `[B, H, N, D]`.
+
+    Forward reads q and v for `K1^T v`, then q again for x, which it writes: 4 tensors of v's size (without a residual,
+    which would be a fifth). Between the passes the benchmark writes dx. Backward reads q and dx for `K1^T dx`, then q,
+    v and dx for dq and dv, which it writes: 7. Tensors without N, such as the bottleneck tokens, are left out. The
+    same count holds for the naive form, which computes the same function. A form may exceed the memory's bandwidth if
+    a cache holds part of q and v.
     """
     return TRAFFIC[direction] * v.nbytes
 
@@ -86,12 +121,12 @@ def measure_operator(
     dtype: torch.dtype = torch.float32,
     progress: bool = True,
 ) -> list[OperatorTiming]:
-    """Time forms of the operator by name at each number of tokens, one call of each in turn; a name may come again.
+    """Time forms of the operator by name at each number of tokens, one call of each in turn; names may repeat.
 
-    spread_of_tokens: standard deviation of a channel before its scaling. At 1, Newton's iteration has converged after 7
-    steps, and from 0.3 down it takes all 20.
+    spread_of_tokens: standard deviation of a channel before its scaling. At 1, Newton's iteration converges after 7
+    steps; at 0.3 or less, it takes all 20.
 
-    Raises ValueError for a name that there is not, a form that cannot work here, sizes below 1, or fewer than 3 rounds.
+    Raises ValueError for an unknown name, a form that cannot run here, sizes below 1, or fewer than 3 rounds.
     """
     sizes = dict(batch_size=batch_size, num_heads=num_heads, num_bottleneck=num_bottleneck, head_dim=head_dim)
     check_forms(names, OPERATORS, rounds, tokens=min(tokens), **sizes)
@@ -111,8 +146,37 @@ def measure_operator(
     return timings
 
 
+def measure_inverse(
+    names: Sequence[str],
+    problems: Sequence[int] = (64, 256, 1024),
+    *,
+    num_bottleneck: int = 49,
+    rounds: int = 10,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.float32,
+    progress: bool = True,
+) -> list[InverseTiming]:
+    """Time forms of Newton's inverse by name, one call of each in turn: 20 steps in fp32.
+
+    The tokens are so close to each other that the kernels `[P, M, M]`, of the given dtype, need every step.
+
+    Raises ValueError for an unknown name, a form that cannot run here, sizes below 1, or fewer than 3 rounds.
+    """
+    check_forms(names, INVERSES, rounds, problems=min(problems), num_bottleneck=num_bottleneck)
+    forms = {label: INVERSES[name] for label, name in numbered(names).items()}
+    timings = []
+    total = len(problems) * len(PASSES) * len(names) * (rounds + 1)
+    with tqdm(total=total, disable=not progress, desc="benchmark", leave=False) as bar:
+        for count in problems:
+            tokens = 0.05 * torch.randn(count, num_bottleneck, 32, device=device)
+            a = self_gaussian_kernel(tokens).to(dtype)
+            for direction, name, *figures in time_forms(forms, [a], rounds, device, bar):
+                timings.append(InverseTiming(name, direction, count, *figures))
+    return timings
+
+
 def check_forms(names: Sequence[str], forms: Mapping[str, Callable[..., Tensor]], rounds: int, **sizes: int) -> None:
-    """ValueError for a name that is not of the forms, a size below 1, or fewer than 3 rounds."""
+    """ValueError for a name outside forms, a size below 1, or fewer than 3 rounds."""
     if unknown := set(names) - set(forms):
         raise ValueError(f"There is no operator {min(unknown)}; choose from {', '.join(forms)}.")
     for what, size in sizes.items():
@@ -128,9 +192,11 @@ def time_forms(
     device: str | torch.device,
     bar: tqdm | None = None,
 ) -> Iterator[tuple[str, str, float | None, float | None, float | None, float | None, float | None]]:
-    """For each of `PASSES` and each form of a function, called in turn on the same inputs: the pass, the form's name,
-    median and quartiles in milliseconds, MB at the peak beyond the inputs, and `OperatorTiming.extra_memory`; all are
-    None where the device has no memory for the form."""
+    """Time forms of one function on the same inputs, called in turn.
+
+    Yields for each of `PASSES` and each form: the pass, the form's name, median and quartiles in milliseconds, peak MB
+    beyond the inputs, and `OperatorTiming.extra_memory`; the figures are None if the device has too little memory.
+    """
     for direction in PASSES:
         call = _forward if direction == "forward" else _forward_backward
         steps = {name: partial(call, form, inputs) for name, form in forms.items()}
@@ -141,7 +207,7 @@ def time_forms(
                 yield direction, name, *[None] * 5
                 continue
             peak = peak_memory(steps[name], device)
-            # All of it is alive when the step ends, so it is in the peak.
+            # All results are alive when the step ends, so the peak includes them.
             made = _bytes(steps[name]())
             extra = (peak - made) / (made + _bytes(inputs))
             yield direction, name, *(1e3 * value for value in spread(seconds[name])), peak / 2**20, extra
@@ -164,10 +230,10 @@ def _forward_backward(operator: Callable[..., Tensor], inputs: Sequence[Tensor])
 
 
 def operator_table(timings: Sequence[Any], size: str = "tokens", bandwidth: float | None = None) -> str:
-    """A Markdown table of `OperatorTiming`, or of figures by another size than the number of tokens.
+    """A Markdown table of `OperatorTiming`, or with size="problems" of `InverseTiming`.
 
-    The ratio says how many times faster than the first form a form is. bandwidth, in GB/s, brings columns of
-    `gb_per_s`, alone and against it, and of `extra_memory`.
+    The ratio tells how many times faster a form is than the first one. With bandwidth, in GB/s, there are columns for
+    `gb_per_s`, absolute and relative to the bandwidth, and for `extra_memory`.
     """
     columns = ["pass", "N" if size == "tokens" else size, "operator", "ms", "quartiles", "ratio", "memory (MB)"]
     if bandwidth:
@@ -191,10 +257,7 @@ def operator_table(timings: Sequence[Any], size: str = "tokens", bandwidth: floa
 
 
 def slope_table(timings: Sequence[OperatorTiming]) -> str:
-    """A Markdown table of the exponents of time and memory in N, by least squares on logarithms; "" for one length.
-
-    A form that was measured at one length alone has none.
-    """
+    """A Markdown table of the exponents of time and memory in N, for forms measured at several lengths; else ""."""
     series: dict[tuple[str, str], list[OperatorTiming]] = {}
     for t in timings:
         if t.median_ms is not None:
@@ -208,3 +271,12 @@ def slope_table(timings: Sequence[OperatorTiming]) -> str:
         slopes = (log_log_slope(tokens, [getattr(t, name) for t in points]) for name in ("median_ms", "memory_mb"))
         rows.append([operator, direction, *(f"{slope:.2f}" for slope in slopes)])
     return markdown_table(["operator", "pass", "time ~ N^", "memory ~ N^"], rows)
+
+
+def copy_bandwidth(device: str | torch.device, rounds: int = 10) -> float:
+    """GB/s, reading plus writing, of a copy of 512 MiB within the device's memory: the median over rounds."""
+    # Pages that were never written would be read without touching memory.
+    source = torch.ones(COPIED_BYTES // 4, device=device)
+    target = torch.empty_like(source)
+    seconds = time_in_turn({"copy": partial(target.copy_, source)}, rounds, device)["copy"]
+    return 2 * source.nbytes / median(seconds) / 1e9

@@ -1,4 +1,4 @@
-"""What a backbone costs a token as images grow: memory and time of a training step of its feature pyramid."""
+"""The cost of a backbone per token as images grow: memory and time of a training step of its feature pyramid."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,26 +11,24 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from soft_vit.analysis.lengths import log_log_slope
-from soft_vit.analysis.machine import require_device
+from soft_vit.analysis.harness import log_log_slope, require_device, seconds_of, spread
 from soft_vit.analysis.memory import training_memory
-from soft_vit.analysis.timing import seconds_of, spread
 from soft_vit.text_tables import markdown_table
 
 __all__ = ["FORMS", "Cost", "measure_resolutions", "resolution_table", "slopes_table"]
 
 FORMS: dict[str, dict[str, Any]] = {"max_bottleneck=(7, 7)": {"max_bottleneck": (7, 7)}, "as released": {}}
-"""Forms of one model, and the arguments that make them."""
+"""Forms of one model, and the model arguments of each."""
 
-# Tokens of the first stage.
-_PIXELS_A_TOKEN = 16
+# Of the first stage.
+_PIXELS_PER_TOKEN = 16
 
 
 @dataclass
 class Cost:
-    """A form of the model at one size of images: bytes at the peak of a training step, and seconds of each round.
+    """One form of the model at one image size: peak bytes of a training step, and seconds of each round.
 
-    seconds is empty where a step was expected to take longer than allowed.
+    seconds is empty if a step was expected to take longer than allowed.
     """
 
     form: str
@@ -40,11 +38,11 @@ class Cost:
 
     @property
     def tokens(self) -> float:
-        return self.size[0] * self.size[1] / _PIXELS_A_TOKEN
+        return self.size[0] * self.size[1] / _PIXELS_PER_TOKEN
 
 
 class _PyramidLoss(nn.Module):
-    """Something to call backward on: the mean of all maps of a model, images `[B, 3, H, W]` to a number."""
+    """A scalar to call backward on: the sum of the means of all feature maps; images `[B, 3, H, W]`."""
 
     def __init__(self, name: str, device: torch.device | str, **kwargs: Any) -> None:
         super().__init__()
@@ -64,16 +62,14 @@ def measure_resolutions(
     max_seconds: float = 60.0,
     progress: bool = True,
 ) -> list[Cost]:
-    """Training steps of one image through the feature pyramid of a timm model, by form and size (H, W) in pixels.
+    """Measure training steps of one image through the feature pyramid of a timm model, by form and size (H, W).
 
-    Memory is the GPU allocator's peak, or counted bytes of live tensors on another device, weights excluded. Times are
-    taken in rounds over all forms and sizes, after one step each to warm up; rounds=0 takes none, otherwise at least 2
-    are needed for a spread. A step is left out when the size before, at a cost that grows with the number of tokens
-    alone, lets expect more than max_seconds, and so are the larger sizes. Raises ValueError for other rounds, and for a
-    device that is not there.
+    Memory is measured by `training_memory`. Times are taken in rounds over all forms and sizes, after a warm-up step
+    each; rounds=0 takes none. A size and all larger ones are skipped if they would exceed max_seconds at the previous
+    size's time per token. Raises ValueError for rounds=1, which shows no spread, and for an unavailable device.
     """
     if rounds == 1 or rounds < 0:
-        raise ValueError(f"rounds is {rounds}; give 0 to take no times, or at least 2, which show a spread.")
+        raise ValueError(f"rounds is {rounds}; give 0 to measure memory alone, or at least 2.")
     require_device(device)
     costs = [
         Cost(form, size, training_memory(partial(_PyramidLoss, name, **options), (1, 3, *size), device))
@@ -94,7 +90,6 @@ def measure_resolutions(
                 else:
                     rate = float("inf")
                 bar.update()
-        # A warm-up that took longer is not repeated.
         for _ in range(rounds):
             for cost in timed:
                 cost.seconds.append(_seconds(steps[cost.form], cost.size, device))
@@ -118,8 +113,8 @@ def _seconds(step, size: tuple[int, int], device: str | torch.device) -> float:
 
 
 def resolution_table(costs: Sequence[Cost]) -> str:
-    """Markdown: cost a token at each size, beside that of the smallest size of the same form."""
-    header = ["form", "image", "tokens", "MB", "KB a token", "ratio", "s", "quartiles", "µs a token", "ratio"]
+    """A Markdown table of the cost per token at each size, and its ratio to the smallest size of the same form."""
+    header = ["form", "image", "tokens", "MB", "KB per token", "ratio", "s", "quartiles", "µs per token", "ratio"]
     rows: list[list[str]] = []
     first: dict[str, Cost] = {}
     for cost in costs:
@@ -148,7 +143,7 @@ def resolution_table(costs: Sequence[Cost]) -> str:
 
 
 def slopes_table(costs: Sequence[Cost]) -> str:
-    """Markdown: the exponents of N by which memory and time grow, over the sizes that were measured."""
+    """A Markdown table of the exponents with which memory and time grow in N."""
     rows = []
     for form in dict.fromkeys(cost.form for cost in costs):
         own = [cost for cost in costs if cost.form == form]

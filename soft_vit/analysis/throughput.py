@@ -9,25 +9,43 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from soft_vit.analysis.batch_search import START, best_batch_size, default_limit
+from soft_vit.analysis.harness import check_batch, check_rounds, numbered, spread, time_in_turn
 from soft_vit.analysis.memory import is_out_of_memory, peak_memory, unless_out_of_memory
-from soft_vit.analysis.sides import check_batch
-from soft_vit.analysis.timing import check_rounds, numbered, spread, time_in_turn
 from soft_vit.analysis.variants import create_variant
 from soft_vit.text_tables import markdown_table
 
-MODES = ("inference", "training")
-SEARCH_ROUNDS = 3
+__all__ = [
+    "MODES",
+    "MOST_ON_CPU",
+    "MOST_ON_GPU",
+    "Timing",
+    "best_batch_size",
+    "default_limit",
+    "measure_throughput",
+    "throughput_table",
+    "try_steps",
+]
 
-# A mode and the label of a model.
+MODES = ("inference", "training")
+
+# The search for the best batch size.
+START = 8
+SEARCH_ROUNDS = 3
+# For images of 224 x 224. At 2048, maps of small models have more elements than 32-bit indices can address.
+MOST_ON_GPU = 1024
+# Larger batches do not make a CPU faster, and a step takes many seconds.
+MOST_ON_CPU = 64
+LEAST_GAIN = 1.02
+
+# A mode and a model's label.
 Case = tuple[str, str]
 
 
 @dataclass
 class Timing:
-    """Images per second of one model in one mode: the median over rounds, and the quartiles; MB of a step, if asked.
+    """Images per second of one model in one mode, median and quartiles over rounds, and MB of a step if measured.
 
-    All figures are None where the device had no memory for a step.
+    All of them are None if the device has too little memory for a step.
     """
 
     model: str
@@ -52,17 +70,16 @@ def measure_throughput(
     memory: bool = False,
     progress: bool = True,
 ) -> list[Timing]:
-    """Time timm models by name, with variants, one step of each in turn, `rounds` times after one round of warm-up.
+    """Time timm models by name, with variants: one step of each in turn, for `rounds` rounds after a warm-up.
 
-    A name that is given again is another model, labelled by `numbered`: how far two of one kind differ is what the
-    machine adds to a difference of two kinds.
+    A repeated name is a second model, labelled by `numbered`; how much the two differ shows the noise of the machine.
 
-    training is forward, cross-entropy, backward; inference is a forward pass in inference mode. bf16 and fp16 run under
-    autocast. batch_size auto: each model in each mode has its own, by `best_batch_size` up to max_batch_size, or up to
-    `default_limit`. memory: the peak of a step beyond weights and input, by `peak_memory`; off a GPU not of compiled
-    models, whose tensors cannot be watched. Where the device has no memory for a step, its figures are None.
+    Training is forward, cross-entropy and backward; inference is a forward pass in inference mode. bf16 and fp16 run
+    under autocast. batch_size "auto" gives each model in each mode its own, by `best_batch_size` up to max_batch_size
+    or else `default_limit`. memory: also measure the peak of a step beyond weights and input, by `peak_memory`, except
+    for compiled models on a CPU, whose tensors cannot be watched.
 
-    Raises ValueError for an unknown mode or name, a batch of no image or of more than there is memory for, fewer than 3
+    Raises ValueError for an unknown mode or name, a batch that is empty or does not fit into memory, fewer than 3
     rounds, or a model that fails.
     """
     if unknown := set(modes) - set(MODES):
@@ -95,7 +112,7 @@ def measure_throughput(
                 for (of_mode, name), batch in batches.items()
                 if of_mode == mode and batch is not None
             }
-            # The search for a batch has tried what it found.
+            # The search has already run a step of the batch that it found.
             able = steps if batch_size == "auto" else {name: step for name, step in steps.items() if _fits(step)}
             seconds = time_in_turn(able, rounds, device, bar)
             for name in (name for of_mode, name in cases if of_mode == mode):
@@ -105,7 +122,7 @@ def measure_throughput(
                     bar.update(rounds + 1)
                     continue
                 rates = spread([batch / s for s in seconds[name]])
-                # To count tensors makes a compiled model run eagerly, which holds more of them.
+                # While tensors are counted, a compiled model runs eagerly and holds more of them.
                 counts = memory and (on_gpu or "compiled" not in variants[name].split("+"))
                 peak = peak_memory(steps[name], device) / 2**20 if counts else None
                 timings.append(Timing(name, mode, batch, *rates, peak))
@@ -115,10 +132,36 @@ def measure_throughput(
 def try_steps(
     name: str, batch_size: int, img_size: tuple[int, int], device: str | torch.device, dtype: torch.dtype
 ) -> None:
-    """One step in each of `MODES` of a model by name, for the errors that `measure_throughput` would end in."""
+    """Run one step of a model in each of `MODES`, to raise here what `measure_throughput` would raise."""
     model = create_variant(name, img_size).to(device)
     for mode in MODES:
         _step(mode, name, model, *_data(batch_size, img_size, device), dtype)
+
+
+def default_limit(device: str | torch.device, size: tuple[int, int]) -> int:
+    """The largest batch to try: `MOST_ON_CPU`, or on a GPU as many pixels as `MOST_ON_GPU` images of 224 x 224 have."""
+    if torch.device(device).type != "cuda":
+        return MOST_ON_CPU
+    return max(START, min(MOST_ON_GPU, MOST_ON_GPU * 224 * 224 // (size[0] * size[1])))
+
+
+def best_batch_size(seconds_of_step: Callable[[int], float], limit: int) -> int | None:
+    """The batch size with the most images per second among 8, 16, 32 ... up to limit, or a limit below 8 itself.
+
+    seconds_of_step: the duration of a step by batch size. The search ends when doubling the batch gains less than 2 %
+    or exceeds the memory. None if even the first batch does.
+    """
+    rates: dict[int, float] = {}
+    batch, previous = min(START, limit), 0.0
+    while batch <= limit:
+        seconds = unless_out_of_memory(partial(seconds_of_step, batch))
+        if seconds is None:
+            break
+        rate = rates[batch] = batch / seconds
+        if rate < LEAST_GAIN * previous:
+            break
+        batch, previous = 2 * batch, rate
+    return max(rates, key=rates.__getitem__, default=None)
 
 
 def _best_batch_sizes(
@@ -130,17 +173,17 @@ def _best_batch_sizes(
     dtype: torch.dtype,
     progress: bool,
 ) -> dict[Case, int | None]:
-    """The batch of most images per second of each case, which is alone meanwhile; None where none has memory."""
+    """The fastest batch size of each case, each measured alone; None if no batch fits into memory."""
     batches = {}
     with tqdm(cases, disable=not progress, desc="batch sizes", leave=False) as bar:
         for mode, name in bar:
 
             def seconds_of_step(batch: int, mode: str = mode, name: str = name) -> float:
                 bar.set_postfix_str(f"{name}, {mode}, {batch}")
-                # A compiled model meets a limited number of sizes, and is eager from then on.
+                # After a limited number of sizes, a compiled model would stay eager.
                 torch.compiler.reset()
                 step = partial(_step, mode, name, models[name], *_data(batch, size, device), dtype)
-                # Other load on the machine only makes a step longer.
+                # Other load on the machine can only lengthen a step.
                 return min(time_in_turn({name: step}, SEARCH_ROUNDS, device)[name])
 
             batches[mode, name] = best_batch_size(seconds_of_step, limit)
@@ -154,7 +197,7 @@ def _data(batch_size: int, size: tuple[int, int], device: str | torch.device) ->
 
 
 def throughput_table(timings: Sequence[Timing], memory: bool = False) -> str:
-    """A Markdown table; the ratio is to the first model's median in the same mode; memory: whether it has a column."""
+    """A Markdown table with ratios to the first model in the same mode, and a column of memory on request."""
     rows = []
     base: dict[str, float | None] = {}
     for t in timings:
@@ -171,7 +214,7 @@ def throughput_table(timings: Sequence[Timing], memory: bool = False) -> str:
 
 
 def _fits(step: Callable[[], None]) -> bool:
-    """Whether the device has memory for a step."""
+    """Whether a step fits into the device's memory."""
 
     def taken() -> bool:
         step()
@@ -189,7 +232,7 @@ def _autocast(images: Tensor, dtype: torch.dtype) -> torch.autocast:
 
 
 def _step(mode: str, name: str, model: nn.Module, images: Tensor, labels: Tensor, dtype: torch.dtype) -> None:
-    """One step of a model; ValueError in the place of what it says of images that it does not take."""
+    """One step of a model; ValueError if it does not take such images."""
     try:
         _STEPS[mode](model, images, labels, dtype)
     except (AssertionError, RuntimeError) as error:
@@ -213,7 +256,7 @@ def _training_step(model: nn.Module, images: Tensor, labels: Tensor, dtype: torc
             loss = nn.functional.cross_entropy(model(images), labels)
         loss.backward()
     finally:
-        # Also where memory has run out, for a smaller batch.
+        # Even if memory ran out: a smaller batch follows.
         model.zero_grad(set_to_none=True)
 
 

@@ -1,27 +1,147 @@
-"""Models by names such as `soft_tiny+naive` or `soft_tiny+folded+compiled`."""
+"""Models by names such as `soft_tiny+naive` or `soft_tiny+folded+compiled`.
 
+The naive variant is softmax-free attention as the released code computes it, the baseline of speed and memory: the same
+function of the same weights as this package's models (arXiv 2110.11945, Eq. 8-10), in the order of the formulas. Heads
+are copied apart, kernels of distances take several passes, `V <- 2 V - V P V` goes product by product,
+`(K1 V_T)(K1^T V)` from left to right, and GELU is written out in elementary functions.
+
+In half precision, autocast included, it also inverts in half precision, which is useless: the logits of `soft_norm`
+models may be NaN. Ratios to it then compare speed alone.
+"""
+
+import math
 from collections.abc import Callable
 from functools import partial
 
 import timm
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
-from soft_vit.analysis.naive import naive_formulation
 from soft_vit.layers.attention.soft import SoftAttention
 from soft_vit.models.folding import fold_batch_norm
 from soft_vit.models.names import require_known
-from soft_vit.ops.choices import BACKENDS
+from soft_vit.ops.numerics import BACKENDS
+from soft_vit.ops.soft.inverse import newton_step_size
+
+__all__ = ["VARIANTS", "ClosedFormNewton", "create_variant", "naive_formulation", "naive_soft_attention"]
+
+
+class NaiveTanhGELU(nn.Module):
+    """`x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`, with one pass over memory per operation."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * torch.pow(x, 3))))
+
+
+class ClosedFormNewton(torch.autograd.Function):
+    """Newton's iteration with the released backward of `soft_*`, `dP = -V^T G V^T`."""
+
+    @staticmethod
+    def forward(ctx, p: Tensor, v: Tensor, iters: int) -> Tensor:
+        v = _newton(p, v, iters)
+        ctx.save_for_backward(v)
+        return v
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:
+        (v,) = ctx.saved_tensors
+        return -torch.matmul(v.mT, torch.matmul(grad, v.mT)), None, None
+
+
+def _newton(p: Tensor, v: Tensor, iters: int) -> Tensor:
+    for _ in range(iters):
+        v = 2 * v - torch.matmul(torch.matmul(v, p), v)
+    return v
+
+
+def _kernel(a: Tensor, b: Tensor) -> Tensor:
+    # The released code gets the squares by products with matrices of ones.
+    a_square = torch.matmul(a**2, torch.ones(b.mT.shape[-2:], dtype=a.dtype, device=a.device))
+    b_square = torch.matmul(torch.ones(a.shape[-2:], dtype=a.dtype, device=a.device), b.mT**2)
+    return torch.exp(-0.5 * (a_square + b_square - 2 * torch.matmul(a, b.mT)))
+
+
+def naive_soft_attention(
+    q: Tensor,
+    bottleneck: Tensor,
+    v: Tensor,
+    normalize: bool = False,
+    iters: int = 20,
+    ridge: float = 0.01,
+    start: str = "rowsum",
+) -> Tensor:
+    """`soft_vit.ops.soft_attention` with Newton's inverse; q and v `[B, H, N, D]`, bottleneck `[B, H, M, D]`.
+
+    As in the released models, the plain form has the closed-form gradient and the normalised one backpropagates
+    through the iterations.
+    """
+    k1 = _kernel(q, bottleneck)
+    a = _kernel(bottleneck, bottleneck)
+    p = a + ridge * torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
+    first = newton_step_size(a, ridge, start) * p
+    if not normalize:
+        inverse = ClosedFormNewton.apply(p, first.detach(), iters)
+    else:
+        inverse = _newton(p, first, iters)
+        scale = a.sum(-1, keepdim=True).rsqrt()
+        inverse = scale * inverse * scale.mT
+    return torch.matmul(torch.matmul(k1, inverse), torch.matmul(k1.mT, v))
+
+
+class NaiveSoftAttention(nn.Module):
+    """The naive form of a `SoftAttention`, with its weights; tokens `[B, N, C]` of a map (H, W)."""
+
+    def __init__(self, attention: SoftAttention) -> None:
+        super().__init__()
+        inverse = attention.options.inverse
+        if inverse != "newton":
+            raise ValueError(f"The released formulation has Newton's inverse; this attention has {inverse}.")
+        self.attention = attention
+
+    def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
+        attention = self.attention
+        B, N, C = x.shape
+        heads, dim = attention.num_heads, attention.head_dim
+        q, v = (linear(x).reshape(B, N, heads, dim).transpose(1, 2) for linear in (attention.q, attention.v))
+        q, v = q.contiguous() / dim**0.25, v.contiguous()
+        bottleneck = attention.sample_bottleneck(q.transpose(2, 3).reshape(B * heads, dim, *feat_size))
+        how = attention.options
+        bottleneck = bottleneck.reshape(B, heads, -1, dim)
+        x = naive_soft_attention(q, bottleneck, v, how.normalize, how.iters, how.ridge, how.start)
+        if attention.local is not None:
+            v_map = v.permute(0, 3, 1, 2).reshape(B * dim, heads, *feat_size)
+            x = x + attention.local(v_map).reshape(B, dim, heads, N).permute(0, 2, 3, 1)
+        return attention.proj_drop(attention.proj(x.transpose(1, 2).reshape(B, N, C)))
+
+
+def naive_formulation(model: nn.Module) -> nn.Module:
+    """Replace every softmax-free attention and tanh-approximated GELU of a SOFT pyramid by its naive form.
+
+    Returns the model, which keeps its weights. Raises ValueError for a model without softmax-free attention.
+    """
+    replaced = 0
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, SoftAttention) and not isinstance(module, NaiveSoftAttention):
+                setattr(module, name, NaiveSoftAttention(child))
+                replaced += 1
+            elif isinstance(child, nn.GELU) and child.approximate == "tanh":
+                setattr(module, name, NaiveTanhGELU())
+    if not replaced:
+        raise ValueError(f"{type(model).__name__} has no softmax-free attention to compute naively; give a SOFT model.")
+    return model
 
 
 def checkpointed(model: nn.Module) -> nn.Module:
-    """Let a timm model compute its activations again in backward; returns it."""
+    """Make a timm model recompute its activations in backward; returns it."""
     model.set_grad_checkpointing()
     return model
 
 
 def with_attributes(model: nn.Module, **attributes: object) -> nn.Module:
-    """Set attributes of every softmax-free attention; returns the model. ValueError for one that has none."""
+    """Set attributes of every softmax-free attention; returns the model. ValueError for a model without any."""
     attentions = [module for module in model.modules() if isinstance(module, SoftAttention)]
     if not attentions:
         options = ", ".join(f"{name}={value!r}" for name, value in attributes.items())
@@ -35,25 +155,25 @@ FORMS: dict[str, Callable[[nn.Module], nn.Module]] = {
     "naive": naive_formulation,
     **{backend: partial(with_attributes, backend=backend) for backend in BACKENDS},
 }
-"""Ways to compute the softmax-free attentions of a model, which therefore has at most one of them."""
+"""Ways to compute the softmax-free attentions of a model; a name has at most one of them."""
 
 VARIANTS: dict[str, Callable[[nn.Module], nn.Module]] = {
     **FORMS,
-    # What max_bottleneck=(7, 7) does: the cost is linear in the image, and at 224 pixels nothing changes.
+    # As max_bottleneck=(7, 7): the cost is linear in the image, and at 224 pixels nothing changes.
     "capped": partial(with_attributes, limit=(7, 7)),
     "folded": fold_batch_norm,
-    # Compiled for each batch size; by default torch would compile for any size from the second on.
+    # By default, torch would compile the second batch size for any size.
     "compiled": partial(torch.compile, dynamic=False),
     "checkpointed": checkpointed,
 }
-"""What a name such as `soft_tiny+naive` makes of the model; a folded one has inference alone."""
+"""What follows a `+` in a name such as `soft_tiny+naive`; a folded model cannot be trained."""
 
 
 def create_variant(name: str, img_size: tuple[int, int] | None = None, **kwargs: object) -> nn.Module:
     """A timm model by name, with the variants after each `+` applied in turn; kwargs go to `timm.create_model`.
 
-    img_size: the size (H, W) of images that a model is set to where it has `set_input_size`. Raises ValueError for a
-    model or a variant that there is not, and for two of `FORMS`.
+    img_size: the size (H, W) of images, for models that have `set_input_size`. Raises ValueError for an unknown model
+    or variant, and for two of `FORMS`.
     """
     model_name, *variants = name.split("+")
     require_known(model_name)

@@ -12,8 +12,8 @@ from soft_vit.engine.checkpoints.checkpoint_match import describe_mismatch
 from soft_vit.engine.errors import UserError
 from soft_vit.layers import ATTENTIONS, attention_options
 from soft_vit.models.soft import MODELS as PYRAMIDS
-from soft_vit.models.weight_files import unwrap_state_dict
 from soft_vit.registry import MODELS, register
+from soft_vit.weights.reading import NotedWeights, unwrap_state_dict
 
 __all__ = ["SOFT"]
 
@@ -83,7 +83,8 @@ class SOFT(TimmFeatures, BaseModule):
         """Load a classification model, this class or, with a prefix, a model that contains it."""
         weights = unwrap_state_dict(content, self.source)
         if self.prefix:
-            weights = {name.removeprefix(self.prefix): w for name, w in weights.items() if name.startswith(self.prefix)}
+            inside = {name.removeprefix(self.prefix): w for name, w in weights.items() if name.startswith(self.prefix)}
+            weights = NotedWeights(inside, weights.notes)
             if not weights:
                 raise UserError(f"{self.source} has no weights with the prefix {self.prefix!r}; give another prefix.")
         own = self.state_dict()

@@ -9,18 +9,16 @@ from soft_vit.engine.checkpoints import safe_checkpoint
 from soft_vit.engine.checkpoints.atomic_storage import AtomicBackend
 from soft_vit.engine.checkpoints.checkpoint_hook import SafeCheckpointHook
 from soft_vit.engine.checkpoints.checkpoint_match import CheckpointMatchHook
-from soft_vit.engine.config import apply_options, load_config
+from soft_vit.engine.checks import RunChecksHook
+from soft_vit.engine.config import load_config
 from soft_vit.engine.data.bad_images import BadImagesHook
-from soft_vit.engine.data.eval_transform import LoadedImage, TimmEvalCrop
-from soft_vit.engine.data.image_dataset import ImageTree
+from soft_vit.engine.data.datasets import ImageTree, ShapesDataset
 from soft_vit.engine.data.preprocessor import RecipeDataPreprocessor
-from soft_vit.engine.data.shapes_dataset import ShapesDataset
-from soft_vit.engine.data.transforms import AlbumentationsTransform, TimmAugment
+from soft_vit.engine.data.transforms import AlbumentationsTransform, LoadedImage, TimmAugment, TimmEvalCrop
 from soft_vit.engine.errors import UserError
-from soft_vit.engine.evaluate import evaluate
-from soft_vit.engine.logging.json_log import JsonLinesBackend
-from soft_vit.engine.logging.log_processor import ProgressLogProcessor
+from soft_vit.engine.evaluate import Images, Target, evaluate
 from soft_vit.engine.logging.metrics import ClassificationMetric
+from soft_vit.engine.logging.progress import JsonLinesBackend, ProgressLogProcessor, ShortHistoryHook
 from soft_vit.engine.logging.watch_hook import WatchHook
 from soft_vit.engine.models.classifier import TimmProgressClassifier
 from soft_vit.engine.models.distillation import DistillClassifier
@@ -29,7 +27,7 @@ from soft_vit.engine.models.model_index import register_models
 from soft_vit.engine.optim.ema_hook import EMAEvalHook
 from soft_vit.engine.optim.optim_constructor import TimmOptimWrapperConstructor
 from soft_vit.engine.optim.optim_wrapper import SafeOptimWrapper
-from soft_vit.engine.resume.history_hook import ShortHistoryHook
+from soft_vit.engine.report import Report
 from soft_vit.engine.run import train
 
 safe_checkpoint.install()
@@ -44,22 +42,25 @@ __all__ = [
     "DistillClassifier",
     "EMAEvalHook",
     "ImageTree",
+    "Images",
     "JsonLinesBackend",
     "LoadedImage",
     "ProgressLogProcessor",
     "RecipeDataPreprocessor",
+    "Report",
+    "RunChecksHook",
     "SafeCheckpointHook",
     "SafeOptimWrapper",
     "ShapesDataset",
     "ShortHistoryHook",
     "StartWeightsHook",
+    "Target",
     "TimmAugment",
     "TimmEvalCrop",
     "TimmOptimWrapperConstructor",
     "TimmProgressClassifier",
     "UserError",
     "WatchHook",
-    "apply_options",
     "environment",
     "evaluate",
     "load_config",

@@ -1,19 +1,20 @@
-"""Reading a config, and saying early what is wrong with it."""
+"""Read a config, and report early what is wrong with it."""
 
 import difflib
 import inspect
-import traceback
+import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
-from mmengine.registry import Registry, build_from_cfg
+from mmengine.registry import Registry
 from mmengine.runner import Runner
 
+from soft_vit.cli import extra_of
+from soft_vit.engine.config_values import entries, fill_values, type_name
 from soft_vit.engine.errors import UserError, one_line
-from soft_vit.extras import extra_of
 from soft_vit.weights.folders import RESOURCES
 
 __all__ = [
@@ -21,13 +22,12 @@ __all__ = [
     "check_keys",
     "find_config",
     "load_config",
-    "places_being_built",
+    "place_of",
     "require_registered",
     "timm_model_of",
-    "type_name",
 ]
 
-# Read by Runner from its cfg, or by MMEngine while it reads the file, beside Runner's own arguments.
+# Keys that Runner reads from its cfg, or MMEngine from the file, beside the arguments of Runner.
 _OTHER_KEYS = {
     "activation_checkpointing",
     "compile",
@@ -41,7 +41,7 @@ _OTHER_KEYS = {
     "tta_model",
     "tta_pipeline",
 }
-# Names that configs commonly give to values which they use further down.
+# Names that configs commonly give to values of their own.
 _HELPERS = {
     "backend_args",
     "batch_size",
@@ -57,19 +57,21 @@ _HELPERS = {
     "window_size",
 }
 _HELPER_ENDINGS = ("_pipeline", "_dataset")
-# Below it two keys are different words (train_cfg and test_cfg: 0.71); above it one is a slip of the other.
+# Similarity from which a key counts as a misspelling; train_cfg and test_cfg have 0.71.
 _ALIKE = 0.82
+# How Python and MMEngine name what could not be built.
+_NAMED = re.compile(r"(\w+)(?:\.__init__\(\)| is not in the )")
 
 
 def known_keys() -> set[str]:
-    """Top-level names that mean something to MMEngine."""
+    """Top-level keys that MMEngine reads."""
     return (set(inspect.signature(Runner.__init__).parameters) - {"self", "cfg"}) | _OTHER_KEYS
 
 
 def check_keys(config: Config) -> None:
-    """Refuse a top-level key that looks like a slip of a known one, warn of one that means nothing to MMEngine.
+    """Refuse a top-level key that looks like a misspelling; warn about one that MMEngine does not know.
 
-    MMEngine itself accepts any key and ignores it. Raises UserError (a ValueError).
+    MMEngine itself ignores unknown keys. Raises UserError (a ValueError).
     """
     known = known_keys()
     strange = []
@@ -82,14 +84,14 @@ def check_keys(config: Config) -> None:
         strange.append(key)
     if strange:
         warnings.warn(
-            f"The config sets {', '.join(strange)}, which MMEngine does not read; that is fine for a value that the "
-            "config uses itself.",
+            f"The config sets {', '.join(strange)}, which MMEngine does not read; ignore this if the config uses "
+            "them itself.",
             stacklevel=2,
         )
 
 
 def find_config(path: str | Path) -> Path:
-    """The path of a config file; of this package where it begins with `configs` and is not in the current folder.
+    """The path of a config file. `configs/...` is looked up in this package if the current folder has no such file.
 
     Raises FileNotFoundError when the file is missing.
     """
@@ -101,17 +103,18 @@ def find_config(path: str | Path) -> Path:
     return path
 
 
-def load_config(path: str | Path) -> Config:
-    """Read a config file and import what it asks for.
+def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> Config:
+    """Read a config file, import what it asks for, set options, and fill in its shared values.
 
-    path: see `find_config`. Of one that imports its classes, as MMEngine's pure Python style does, the paths of the
-    classes take their places.
+    path: see `find_config`. MMEngine's pure Python style is read as well; names replace its classes. options: values
+    by dotted name, as of `--cfg-options`. Shared values, such as `image_size`: see `soft_vit.engine.config_values`.
 
-    Raises FileNotFoundError when the file is missing, UserError (a ValueError) when it cannot be read.
+    Raises FileNotFoundError when the file is missing, UserError (a ValueError) when it cannot be read or an option does
+    not fit.
     """
     path = find_config(path)
     try:
-        return _with_names(Config.fromfile(str(path)))
+        config = _with_names(Config.fromfile(str(path)))
     except Exception as error:
         # MMEngine says which import failed, and why in the errors behind it.
         first = error
@@ -122,23 +125,22 @@ def load_config(path: str | Path) -> Config:
             extra = extra_of(first)
             advice = f"pip install 'soft_vit[{extra}]' brings it" if extra else "install that module"
         raise UserError(f"The config {path} cannot be read ({one_line(first)}); {advice}.") from error
+    before = dict(config.items())
+    apply_options(config, options)
+    fill_values(config, before, options or ())
+    return config
 
 
 def _with_names(config: Config) -> Config:
-    """The config with strings alone as types, and without what it imported."""
+    """The config with names in place of imported classes."""
     imported = getattr(config, "_imported_names", None)
     return Config(config.to_dict(), cfg_text=config.text, filename=config.filename) if imported else config
 
 
-def type_name(entry: Mapping[str, Any]) -> str:
-    """The class that an entry of a config names, without the scope of a registry or the path of a module before it."""
-    return str(entry.get("type", "")).rpartition(".")[2]
-
-
 def require_registered(config: Config, place: str, registry: Registry) -> None:
-    """Refuse a `type` at a place of a config that its registry does not hold, where MMEngine would go on with None.
+    """Refuse a `type` that its registry does not hold; MMEngine would go on with None.
 
-    place: dotted; nothing need be there. Raises UserError (a ValueError).
+    place: dotted name of the entry, which may be absent. Raises UserError (a ValueError).
     """
     entry: Any = config
     for key in place.split("."):
@@ -146,7 +148,7 @@ def require_registered(config: Config, place: str, registry: Registry) -> None:
     name = entry.get("type") if isinstance(entry, Mapping) else None
     if not isinstance(name, str):
         return
-    # A child of the registry holds what mmpretrain, for one, adds to it.
+    # Projects such as mmpretrain add to a child of the registry.
     child = registry.children.get(config.get("default_scope"), registry)
     if child.get(name) is not None:
         return
@@ -159,38 +161,16 @@ def require_registered(config: Config, place: str, registry: Registry) -> None:
     )
 
 
-def places_being_built(config: Config, error: BaseException) -> list[str]:
-    """Dotted names of the entries of a config from which the innermost object was being built when an error occurred.
-
-    Empty where nothing was, or where its entry is not the config's own; several where the config repeats one.
-    """
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__) if frame.f_code is build_from_cfg.__code__]
-    given = frames[-1].f_locals["cfg"] if frames else None
-    if not isinstance(given, Mapping) or "type" not in given:
-        return []
-    named = [(place, entry) for place, entry in _entries(config.to_dict(), "") if entry.get("type") == given["type"]]
-    # On its way MMEngine adds to some, such as parameters to an optimizer, and takes from others.
-    same = [place for place, entry in named if all(given.get(key, value) == value for key, value in entry.items())]
-    return same or [place for place, _ in named]
+def place_of(config: Config, error: Exception) -> str:
+    """The entries that an error names while objects are built, by dotted name; empty if it names none."""
+    named = _NAMED.match(one_line(error))
+    return " or ".join(place for place, entry in entries(config.to_dict()) if named and type_name(entry) == named[1])
 
 
-def _entries(value: Any, place: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every mapping in a config, with its dotted name."""
-    if isinstance(value, Mapping):
-        yield place, value
-        inside = value.items()
-    elif isinstance(value, list | tuple):
-        inside = enumerate(value)
-    else:
-        return
-    for key, inner in inside:
-        yield from _entries(inner, f"{place}.{key}" if place else str(key))
-
-
-def apply_options(config: Config, options: dict | None) -> Config:
-    """Set `--cfg-options` in a config, in place. Raises UserError when one does not fit the structure of the config."""
+def apply_options(config: Config, options: Mapping[str, Any] | None) -> Config:
+    """Set options in a config, in place. Raises UserError when one does not fit the structure of the config."""
     try:
-        config.merge_from_dict(options or {})
+        config.merge_from_dict(dict(options or {}))
     except Exception as error:
         raise UserError(
             f"The options {options} do not fit the config ({one_line(error)}); correct the option."

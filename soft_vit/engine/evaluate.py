@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from torch import Tensor
 import soft_vit  # noqa: F401  its models have to be known to timm before one is looked up by name
 from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.checkpoints.trained_config import trained_cfg
-from soft_vit.engine.config import apply_options, type_name
+from soft_vit.engine.config import apply_options
+from soft_vit.engine.config_values import count_classes, set_num_classes, type_name
 from soft_vit.engine.data.eval_data import (
     View,
     class_names,
@@ -23,19 +25,20 @@ from soft_vit.engine.data.eval_data import (
     set_view,
     takes_pillow,
     timm_view,
+    use_tta_model,
+    use_tta_pipeline,
     view_of_config,
 )
-from soft_vit.engine.errors import UserError, as_user_error, one_line
-from soft_vit.engine.logging.metrics_text import confusion_csv, per_class_csv, results_json
+from soft_vit.engine.errors import UserError, one_line
 from soft_vit.engine.logging.throughput_hook import ThroughputHook
 from soft_vit.engine.models.finetune import TIMM_PREFIX
 from soft_vit.engine.models.tested_model import TestedModelHook
-from soft_vit.engine.models.tta import use_tta_model, use_tta_pipeline
-from soft_vit.engine.run import StartHook, config_errors, prepare, require_checkpoint, runner_class
+from soft_vit.engine.prepare import prepare
+from soft_vit.engine.report import Report
+from soft_vit.engine.run import StartHook, config_errors, require_checkpoint
 from soft_vit.models.soft import MODELS
-from soft_vit.weights.files import require_place, write_atomically
 
-__all__ = ["evaluate"]
+__all__ = ["Images", "Target", "evaluate"]
 
 _ACCURACIES = ("Accuracy", "ClassificationMetric")
 # What mmpretrain measures of classes of whole images.
@@ -50,92 +53,89 @@ _CLASSIFICATION_METRICS = (
 )
 
 
+@dataclass(frozen=True)
+class Target:
+    """What is tested.
+
+    config: its test split, or at least its test pipeline and metrics. model: a checkpoint of the config's model, or the
+    name of a timm model, which takes that one's place and brings its own way of resizing, cropping and normalising.
+    weights: a file for a timm model; without one, pretrained decides between published and random weights. ema: the
+    averaged (True) or the plain weights of a checkpoint with both; None for the averaged ones. options: entries of the
+    config by dotted name.
+    """
+
+    config: str | Path
+    model: str
+    weights: str | None = None
+    pretrained: bool = True
+    ema: bool | None = None
+    options: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Images:
+    """Which images are shown, and how; by default as the config or the timm model says.
+
+    data_root: a folder with a folder of images for each class, named like the model's classes or by their numbers;
+    predictions are restricted to the classes found. classes: a file that names the model's classes, see `class_names`.
+    img_size: pixels a side. crop_pct: side of the crop by that of the resized image, in (0, 1]. tta: test time
+    augmentation by the config's `tta_pipeline` and `tta_model`, or by the mean of the scores of each image and its
+    mirror image.
+    """
+
+    data_root: str | Path | None = None
+    classes: str | Path | None = None
+    img_size: int | None = None
+    crop_pct: float | None = None
+    tta: bool = False
+
+    def __post_init__(self) -> None:
+        if self.img_size is not None and self.img_size < 1:
+            raise UserError(f"img_size is {self.img_size}; give the pixels a side, such as 224.")
+        if self.crop_pct is not None and not 0 < self.crop_pct <= 1:
+            raise UserError(f"crop_pct is {self.crop_pct}; give a share above 0 and at most 1, such as 0.875.")
+
+
 def evaluate(
-    config: str | Path,
-    model: str,
-    *,
-    weights: str | None = None,
-    pretrained: bool = True,
-    ema: bool | None = None,
-    img_size: int | None = None,
-    crop_pct: float | None = None,
-    tta: bool = False,
-    data_root: str | Path | None = None,
-    classes: str | Path | None = None,
-    work_dir: str | Path | None = None,
-    out: str | Path | None = None,
-    per_class: str | Path | None = None,
-    confusion: str | Path | None = None,
-    options: dict | None = None,
-    launcher: str = "none",
+    target: Target, images: Images | None = None, report: Report | None = None, *, launcher: str = "none"
 ) -> dict[str, float]:
-    """Metrics of a model on the test split of a config, or on a folder of images.
+    """Measure a model on the test split of a config, or on a folder of images.
 
-    model: a checkpoint of the config's model, or the name of a timm model, which takes that one's place and brings its
-    own way of resizing, cropping and normalising. weights, pretrained: a timm model has the weights of a file, its
-    published ones, or random ones. ema: the averaged (True) or the plain weights of a checkpoint that holds both; None
-    for those that any program takes from it, the averaged ones. img_size, crop_pct: test images of so many pixels a
-    side, cut from images resized to img_size / crop_pct. tta: test time augmentation by the config's `tta_pipeline` and
-    `tta_model`, or by the mean of the scores of each image and its mirror image. data_root: a folder with a folder of
-    images for each class, named like the model's classes or by their numbers; predictions are restricted to the classes
-    that are there. classes: a file that names the model's classes, see `class_names`.
-
-    out: a JSON file for the result. per_class, confusion: CSV files, see `per_class_csv` and `confusion_csv`.
-
-    A config that measures anything else, boxes or label maps, is tested as it stands, on a checkpoint of its model,
-    with tta where it sets both entries for that.
+    A config that measures anything but classes of whole images, such as boxes or label maps, is tested as it stands,
+    on a checkpoint of its model; with tta it must set both entries for that.
 
     Returns `accuracy/top1` and `accuracy/top5` in percent, `cross_entropy`, `images`, what else the config measures in
     single numbers, and `images_per_second/loop` and `/forward`, see `ThroughputHook`. Raises UserError (a ValueError)
     or FileNotFoundError for what cannot be used.
     """
-    if img_size is not None and img_size < 1:
-        raise UserError(f"img_size is {img_size}; give the pixels a side, such as 224.")
-    if crop_pct is not None and not 0 < crop_pct <= 1:
-        raise UserError(f"crop_pct is {crop_pct}; give a share above 0 and at most 1, such as 0.875.")
-    with as_user_error():
-        # Long before anything is written: a test should not fail at its end.
-        for path in (out, per_class, confusion):
-            if path is not None:
-                require_place(path)
-    cfg = prepare(config, work_dir, options, launcher)
+    images, report = images or Images(), report or Report()
+    report.require_places()
+    cfg = prepare(target.config, report.work_dir, target.options, launcher)
     if not cfg.get("test_dataloader"):
         raise UserError(f"The config {cfg.filename} has no test_dataloader; give one that has test images.")
     classifies = _classifies(cfg)
     if not classifies:
-        asked = {"data_root": data_root, "classes": classes, "img_size": img_size, "crop_pct": crop_pct}
-        asked |= {"per_class": per_class, "confusion": confusion, "weights": weights}
-        _require_config_alone(cfg, model, {name for name, value in asked.items() if value is not None})
-    if tta:
+        _require_config_alone(cfg, target, images, report)
+    if images.tta:
         use_tta_pipeline(cfg, classifies)
-    if is_timm_name(model):
-        if pretrained and weights is None:
-            model = _with_tag(model)
-        _use_timm_model(cfg, model, weights, pretrained, options)
-        view, recorded = _view_and_classes(cfg, model, weights, pretrained, img_size, crop_pct)
-    else:
-        _use_checkpoint(cfg, model, weights, pretrained)
-        changed = (img_size, crop_pct) != (None, None) or (data_root is not None and not takes_pillow(cfg))
-        view = view_of_config(cfg, img_size, crop_pct) if changed else None
-        recorded = None
+    view, recorded = _use_model(cfg, target, images)
     class_indices = None
-    if data_root is not None:
-        class_indices = set_folder(cfg, data_root, _class_names(cfg, classes, recorded))
+    if images.data_root is not None:
+        class_indices = set_folder(cfg, images.data_root, _class_names(cfg, images.classes, recorded))
     if view is not None:
         set_view(cfg, view)
-    if tta:
+    if images.tta:
         use_tta_model(cfg)
     # MMEngine's EMAHook would swap the weights that are to be tested for others.
     cfg.custom_hooks = [hook for hook in cfg.get("custom_hooks") or [] if type_name(hook) != "EMAHook"]
-    counted = per_class is not None or confusion is not None
     if classifies:
-        cfg.test_evaluator = _evaluators(cfg, class_indices, counted)
+        cfg.test_evaluator = _evaluators(cfg, class_indices, report.counts)
 
     start, throughput = StartHook(), ThroughputHook()
     with config_errors(start, cfg):
-        runner = runner_class(cfg).from_cfg(_under_another_name(cfg))
+        runner = Runner.from_cfg(_under_another_name(cfg))
         published = str(cfg.load_from).startswith(TIMM_PREFIX)
-        for hook in (TestedModelHook(ema, view and view.img_size, same_classes=published), start, throughput):
+        for hook in (TestedModelHook(target.ema, view and view.img_size, same_classes=published), start, throughput):
             runner.register_hook(hook)
         # Only single numbers: mmpretrain's ConfusionMatrix, for one, gives a table.
         metrics = {name: float(value) for name, value in runner.test().items() if torch.as_tensor(value).numel() == 1}
@@ -143,17 +143,39 @@ def evaluate(
     # The rate of forward passes alone is NaN for models, such as detectors, that have no such pass.
     metrics.update({name: rate for name, rate in throughput.rates().items() if math.isfinite(rate)})
     if is_main_process():
-        if out is not None:
-            asked = {"config": config, "model": model, "weights": weights, "random": not pretrained or None, "ema": ema}
-            asked |= {"data_root": data_root, "img_size": view and view.img_size, "crop_pct": view and view.crop_pct}
-            asked["tta"] = tta or None
-            write_atomically(out, results_json(metrics, asked).encode())
-        if counted:
+        report.write(metrics, _asked(target, images, view))
+        if report.counts:
             names, table = _confusion(runner, class_indices)
-            for path, text in ((per_class, per_class_csv), (confusion, confusion_csv)):
-                if path is not None:
-                    write_atomically(path, text(table, names).encode())
+            report.write_counts(table, names)
     return metrics
+
+
+def _asked(target: Target, images: Images, view: View | None) -> dict[str, Any]:
+    """What a result's JSON repeats of the question."""
+    asked = {name: getattr(target, name) for name in ("config", "model", "weights", "ema")}
+    return asked | {
+        "random": not target.pretrained or None,
+        "data_root": images.data_root,
+        "img_size": view and view.img_size,
+        "crop_pct": view and view.crop_pct,
+        "tta": images.tta or None,
+    }
+
+
+def _use_model(cfg: Config, target: Target, images: Images) -> tuple[View | None, Sequence[str] | None]:
+    """Set the model and its weights in a config.
+
+    Returns the view of the images, None for the config's own, and the names of classes that the weights record.
+    """
+    img_size, crop_pct = images.img_size, images.crop_pct
+    if not is_timm_name(target.model):
+        _use_checkpoint(cfg, target)
+        changed = (img_size, crop_pct) != (None, None) or (images.data_root is not None and not takes_pillow(cfg))
+        return (view_of_config(cfg, img_size, crop_pct) if changed else None), None
+    pretrained = target.pretrained and target.weights is None
+    name = _with_tag(target.model) if pretrained else target.model
+    _use_timm_model(cfg, name, target.weights, pretrained, target.options)
+    return _view_and_classes(cfg, name, target.weights, pretrained, img_size, crop_pct)
 
 
 def _under_another_name(cfg: Config) -> Config:
@@ -175,18 +197,20 @@ def _metrics_of(cfg: Config) -> list[tuple[str, dict[str, Any]]]:
     return [(type_name(entry), entry) for entry in own]
 
 
-def _require_config_alone(cfg: Config, model: str, asked: set[str]) -> None:
+def _require_config_alone(cfg: Config, target: Target, images: Images, report: Report) -> None:
     """Refuse what only a classifier can be asked for. Raises UserError."""
-    if asked:
-        names = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(asked))
+    asked = {name: getattr(images, name) for name in ("data_root", "classes", "img_size", "crop_pct")}
+    asked |= {"per_class": report.per_class, "confusion": report.confusion, "weights": target.weights}
+    names = ", ".join(f"--{name.replace('_', '-')}" for name, value in sorted(asked.items()) if value is not None)
+    if names:
         raise UserError(
             f"{names} are for classification, and {cfg.filename} measures something else; set the data and the model "
             "with --cfg-options."
         )
-    if is_timm_name(model):
+    if is_timm_name(target.model):
         raise UserError(
-            f"{model} is a timm model, and {cfg.filename} measures no classes of whole images; give a checkpoint of "
-            "the config's model."
+            f"{target.model} is a timm model, and {cfg.filename} does not measure classes of whole images; give a "
+            "checkpoint of the config's model."
         )
 
 
@@ -209,17 +233,29 @@ def _pretrained_cfg(name: str) -> dict[str, Any]:
     return {} if found is None else found.to_dict()
 
 
-def _use_checkpoint(cfg: Config, checkpoint: str, weights: str | None, pretrained: bool) -> None:
-    if "://" not in checkpoint and not Path(checkpoint).expanduser().is_file():
+def _use_checkpoint(cfg: Config, target: Target) -> None:
+    path = target.model
+    if "://" not in path and not Path(path).expanduser().is_file():
         raise FileNotFoundError(
-            f"There is no checkpoint {checkpoint}, and timm has no model of that name; give the path of a file that "
-            "exists, or a name of timm.list_models()."
+            f"There is no checkpoint {path}, and timm has no model of that name; give the path of a file that exists, "
+            "or a name of timm.list_models()."
         )
-    if weights is not None or not pretrained:
-        raise UserError(
-            f"{checkpoint} is a checkpoint with weights of its own; give the name of a timm model for others."
-        )
-    cfg.load_from, cfg.resume = checkpoint, False
+    if target.weights is not None or not target.pretrained:
+        raise UserError(f"{path} is a checkpoint with weights of its own; give the name of a timm model for others.")
+    cfg.load_from, cfg.resume = path, False
+    if "num_classes" in cfg and cfg.num_classes is None and (names := _trained_classes(cfg)):
+        cfg.num_classes = len(names)
+        set_num_classes(cfg, len(names))
+    count_classes(cfg)
+
+
+def _trained_classes(cfg: Config) -> Sequence[str]:
+    """The names of classes that the checkpoint of a config holds; none where it is not a local file."""
+    path = cfg.load_from
+    if path is None or "://" in path:
+        return ()
+    meta = load_checkpoint_file(path).get("meta") or {}
+    return (meta.get("dataset_meta") or {}).get("classes") or ()
 
 
 def _use_timm_model(cfg: Config, name: str, weights: str | None, pretrained: bool, options: dict | None) -> None:
@@ -259,9 +295,6 @@ def _view_and_classes(
 
 
 def _class_names(cfg: Config, listed: str | Path | None, recorded: Sequence[str] | None) -> list[str]:
-    path, meta = cfg.load_from, {}
-    if path is not None and "://" not in path:
-        meta = load_checkpoint_file(path).get("meta") or {}
     num_classes = cfg.model.get("num_classes") or (cfg.model.get("head") or {}).get("num_classes")
     if num_classes is None and "model_name" in cfg.model:
         num_classes = _pretrained_cfg(cfg.model.model_name).get("num_classes")
@@ -269,7 +302,7 @@ def _class_names(cfg: Config, listed: str | Path | None, recorded: Sequence[str]
         raise UserError(
             f"The config {cfg.filename} does not say how many classes its model has; set model.num_classes."
         )
-    return class_names(cfg, num_classes, meta, listed, recorded)
+    return class_names(cfg, num_classes, _trained_classes(cfg), listed, recorded)
 
 
 def _confusion(runner: Runner, class_indices: list[int] | None) -> tuple[list[Any], Tensor]:

@@ -1,6 +1,6 @@
-"""Training loops that go on in the middle of an epoch exactly where they were stopped.
+"""Training loops that resume exactly, also in the middle of an epoch.
 
-`soft_vit.engine.run.prepare` chooses them for `train_cfg = dict(by_epoch=...)`; `train_cfg = dict(type=...)` names
+`soft_vit.engine.prepare` chooses them for `train_cfg = dict(by_epoch=...)`; `train_cfg = dict(type=...)` names
 another.
 """
 
@@ -13,17 +13,16 @@ from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch.utils.data import DataLoader
 
 from soft_vit.engine.errors import UserError
-from soft_vit.engine.resume.sample_position import PositionSampler, SeededDataset
-from soft_vit.engine.resume.step_seed_hook import run_seed
+from soft_vit.engine.resume.position import PositionSampler, SeededDataset, run_seed, seed_step
 
 __all__ = ["ExactEpochLoop", "ExactIterLoop"]
 
 
 def _with_positions(dataloader: dict) -> dict:
-    """The config of a data loader with samples that know their position. Raises UserError for a batch sampler."""
+    """The config of a data loader whose samples know their position. Raises UserError for a batch sampler."""
     if dataloader.get("batch_sampler") is not None:
         raise UserError(
-            "train_dataloader.batch_sampler is set, and a run with one cannot go on in mid-epoch; leave it out, or set "
+            "train_dataloader.batch_sampler is set, and such a run cannot resume within an epoch; leave it out, or set "
             "train_cfg.type to EpochBasedTrainLoop instead of train_cfg.by_epoch."
         )
     return {
@@ -34,15 +33,23 @@ def _with_positions(dataloader: dict) -> dict:
 
 
 def _batches(runner: Runner, epoch: int, first: int) -> Iterator[Any]:
-    """The batches of an epoch from one on; those before it are not loaded."""
+    """The batches of an epoch from number `first` on; earlier ones are not loaded."""
     loader = runner.train_dataloader
     loader.sampler.begin(run_seed(runner), epoch, first * loader.batch_size)
     yield from loader
 
 
+def _seed_step(runner: Runner) -> None:
+    """Seed the step that comes next, for drop path, mixup and whatever else draws random numbers.
+
+    Its batch is loaded by then: what loading it in this process drew changes nothing.
+    """
+    seed_step(run_seed(runner), runner.rank, runner.iter)
+
+
 def _require_batch(loader: DataLoader) -> None:
     if len(loader) == 0:
-        # The loader's own number is None where the config names a batch sampler.
+        # The loader's own batch_size is None if the config names a batch sampler.
         images, batch_size = len(loader.dataset), loader.batch_sampler.batch_size
         raise UserError(
             f"The training data has {images} images, and a batch of {batch_size} in each process needs more; set "
@@ -58,7 +65,7 @@ def _require_length(name: str, length: int) -> None:
 def _require_interval(interval: int) -> None:
     if interval < 1:
         raise UserError(
-            f"train_cfg.val_interval is {interval}; choose 1 or more, or leave the validation out with --no-validate."
+            f"train_cfg.val_interval is {interval}; choose 1 or more, or switch validation off with --no-validate."
         )
 
 
@@ -66,7 +73,7 @@ def _require_interval(interval: int) -> None:
 class ExactEpochLoop(EpochBasedTrainLoop):
     """MMEngine's EpochBasedTrainLoop that resumes from a checkpoint of any iteration.
 
-    A run that resumes from the end of an epoch begins with its validation, because a checkpoint is written before.
+    A run that resumes at the end of an epoch begins with the validation, which follows the checkpoint.
     Raises UserError (a ValueError) for data that does not fill a batch and for max_epochs or a val_interval below 1.
     """
 
@@ -95,8 +102,12 @@ class ExactEpochLoop(EpochBasedTrainLoop):
         self.runner.call_hook("after_train_epoch")
         self._epoch += 1
 
+    def run_iter(self, idx: int, data_batch: Any) -> None:
+        _seed_step(self.runner)
+        super().run_iter(idx, data_batch)
+
     def _validate(self) -> None:
-        """Validate if it is due after the epochs so far."""
+        """Validate if it is due after this epoch."""
         self._decide_current_val_interval()
         due = self._epoch % self.val_interval == 0 or self._epoch == self._max_epochs
         if self.runner.val_loop is not None and self._epoch >= self.val_begin and due:
@@ -105,7 +116,7 @@ class ExactEpochLoop(EpochBasedTrainLoop):
 
 @LOOPS.register_module()
 class ExactIterLoop(IterBasedTrainLoop):
-    """MMEngine's IterBasedTrainLoop that finds its place without loading what was trained on.
+    """MMEngine's IterBasedTrainLoop that finds its place without loading earlier batches.
 
     Raises UserError (a ValueError) for data that does not fill a batch, unless the sampler repeats it endlessly, and
     for max_iters or a val_interval below 1.
@@ -115,7 +126,7 @@ class ExactIterLoop(IterBasedTrainLoop):
         super().__init__(runner, _with_positions(dataloader), *args, **kwargs)
         _require_length("max_iters", self._max_iters)
         _require_interval(self.val_interval)
-        # Its workers would wait beside those that load.
+        # Its workers would idle beside those of the run.
         del self.dataloader_iterator
         self._endless = isinstance(self.dataloader.sampler.sampler, InfiniteSampler)
         if not self._endless:
@@ -135,6 +146,10 @@ class ExactIterLoop(IterBasedTrainLoop):
         self.runner.call_hook("after_train_epoch")
         self.runner.call_hook("after_train")
         return self.runner.model
+
+    def run_iter(self, data_batch: Any) -> None:
+        _seed_step(self.runner)
+        super().run_iter(data_batch)
 
     def _all_batches(self) -> Iterator[Any]:
         epoch, first = (0, self._iter) if self._endless else divmod(self._iter, len(self.dataloader))

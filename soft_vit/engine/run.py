@@ -1,8 +1,6 @@
-"""Training from a config: what the command line calls."""
+"""Train from a config; the command line calls `train`."""
 
 import errno
-import itertools
-import os
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,47 +8,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from mmengine.config import Config
 from mmengine.hooks import Hook
-from mmengine.registry import FUNCTIONS, OPTIMIZERS
+from mmengine.registry import OPTIMIZERS
 from mmengine.runner import Runner
 
 from soft_vit.engine.checkpoints.checkpoint_hook import find_newest_checkpoint
 from soft_vit.engine.checkpoints.checkpoint_match import CheckpointMatchHook
-from soft_vit.engine.config import (
-    apply_options,
-    check_keys,
-    load_config,
-    places_being_built,
-    require_registered,
-    type_name,
-)
-from soft_vit.engine.data.data_checks import ClassCountHook, fill_data_root
+from soft_vit.engine.config import place_of, require_registered
+from soft_vit.engine.config_values import count_classes, require_one_size, type_name
 from soft_vit.engine.errors import UserError, in_worker, one_line
-from soft_vit.engine.loops import ExactEpochLoop, ExactIterLoop
 from soft_vit.engine.models.finetune import StartWeightsHook
 from soft_vit.engine.optim.scale_lr import scale_learning_rate
-from soft_vit.engine.resume.batch_position_hook import BatchPositionHook
-from soft_vit.engine.resume.schedule_hook import ScheduleEndHook
-from soft_vit.engine.resume.step_seed_hook import StepSeedHook
+from soft_vit.engine.prepare import prepare
 from soft_vit.engine.resume.stop_hook import StopHook
 from soft_vit.weights.files import write_atomically
 
-__all__ = ["LAUNCHERS", "TrainResult", "prepare", "train"]
-
-_runs_in_this_process = itertools.count()
-
-LAUNCHERS = ("none", "pytorch", "slurm", "mpi")
-_HOOKS_OF_MMENGINE = ("runtime_info", "timer", "sampler_seed", "logger", "param_scheduler", "checkpoint")
+__all__ = ["StartHook", "TrainResult", "config_errors", "require_checkpoint", "train"]
 
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What a training run ends with.
+    """The result of a training run.
 
-    metrics: those of the last validation, empty without one. images: number of validated images. checkpoint: the last
-    one that the run wrote, or went on from; None when there was none.
+    metrics: of the last validation, empty without one. images: number of validated images. checkpoint: the last one
+    that the run wrote or resumed from, or None.
     """
 
     metrics: dict[str, float]
@@ -60,7 +42,7 @@ class TrainResult:
 
     @property
     def top1(self) -> float | None:
-        """Accuracy in percent, None where none was measured."""
+        """Accuracy in percent; None if it was not measured."""
         return self.metrics.get("accuracy/top1")
 
     def __str__(self) -> str:
@@ -77,12 +59,12 @@ class TrainResult:
 
 
 class StartHook(Hook):
-    """Knows what a run does for the first time: an error there comes from the config, or from what it names.
+    """Tracks what a run does for the first time: an error then comes from the config, or from what it names.
 
-    doing: what that is, None while nothing is. log_dir: where the run keeps its logs, once it has begun.
+    doing: a phrase for it, or None. log_dir: the folder of the run's logs, once it has begun.
     """
 
-    # After what the other hooks do with the first batch.
+    # After the other hooks have seen the first batch.
     priority = "LOWEST"
 
     def __init__(self) -> None:
@@ -104,7 +86,7 @@ class StartHook(Hook):
 
     def after_val_epoch(self, runner: Runner, metrics: dict | None = None) -> None:
         self._validated = True
-        # A run that goes on from the end of an epoch begins with its validation.
+        # A run that resumes at the end of an epoch begins with its validation.
         self.doing = None if self._stepped else "the first training step"
 
     def before_test(self, runner: Runner) -> None:
@@ -115,7 +97,7 @@ class StartHook(Hook):
 def config_errors(start: StartHook, config: Config) -> Iterator[None]:
     """Turn an error while objects are built from a config, or first used, into one sentence.
 
-    What is behind an error of the second kind stands in a file among the logs, because it may be in a user's own code.
+    The traceback of an error at first use is written beside the logs, because a user's own code may be the cause.
     """
     try:
         yield
@@ -134,7 +116,7 @@ def config_errors(start: StartHook, config: Config) -> Iterator[None]:
             raise
         what = f"{type(error).__name__}: {one_line(error)}"
         if start.doing == "building":
-            at = " or ".join(places_being_built(config, error))
+            at = place_of(config, error)
             raise UserError(
                 f"The config {config.filename} cannot be built{at and f' at {at}'} ({what}); correct the config or the "
                 "option that sets it."
@@ -147,108 +129,8 @@ def config_errors(start: StartHook, config: Config) -> Iterator[None]:
         ) from error
 
 
-def prepare(
-    config: str | Path, work_dir: str | Path | None = None, options: dict | None = None, launcher: str = "none"
-) -> Config:
-    """Read a config and fill in what the command line decides.
-
-    work_dir: by default work_dirs/<config name>. Raises UserError (a ValueError) or FileNotFoundError for what cannot
-    be used.
-    """
-    if launcher not in LAUNCHERS:
-        raise UserError(f"launcher is {launcher!r}; choose one of {', '.join(LAUNCHERS)}.")
-    cfg = apply_options(load_config(config), options)
-    check_keys(cfg)
-    if work_dir is not None:
-        cfg.work_dir = str(work_dir)
-    elif cfg.get("work_dir") is None:
-        cfg.work_dir = str(Path("work_dirs") / Path(config).stem)
-    cfg.launcher = launcher
-    fill_data_root(cfg)
-    _use_exact_loop(cfg)
-    _fit_loaders(cfg)
-    _drop_hooks(cfg)
-    run = next(_runs_in_this_process)
-    if run and cfg.get("experiment_name") is None:
-        # MMEngine keeps logs in memory under a name that two runs begun in the same second would share.
-        cfg.experiment_name = f"{Path(config).stem}_run{run}"
-    if launcher != "none" and not torch.cuda.is_available():
-        _distribute_on_cpu(cfg, launcher)
-    elif launcher == "pytorch" and int(os.environ.get("LOCAL_WORLD_SIZE", 1)) > torch.cuda.device_count():
-        raise UserError(
-            f"This machine has {torch.cuda.device_count()} GPUs for {os.environ['LOCAL_WORLD_SIZE']} processes; start "
-            "at most one a GPU."
-        )
-    return cfg
-
-
-def _use_exact_loop(cfg: Config) -> None:
-    """Train with a loop that resumes exactly, where the config names none."""
-    loop = cfg.get("train_cfg") or {}
-    if "type" not in loop and "by_epoch" in loop:
-        loop["type"] = (ExactEpochLoop if loop.pop("by_epoch") else ExactIterLoop).__name__
-
-
-def _fit_loaders(cfg: Config) -> None:
-    """Workers that outlive a notice to stop, and nothing asked for workers or a GPU that are not there.
-
-    Raises UserError (a ValueError) for the name of a function that there is not.
-    """
-    for split in ("train", "val", "test"):
-        loader = cfg.get(f"{split}_dataloader") or {}
-        for function in ("collate_fn", "worker_init_fn"):
-            require_registered(cfg, f"{split}_dataloader.{function}", FUNCTIONS)
-        if loader.get("num_workers", 0) > 0:
-            loader.setdefault("worker_init_fn", {"type": "shield_worker"})
-        elif loader.get("persistent_workers"):
-            # torch refuses persistent workers without workers; num_workers=0 is how one looks for a mistake.
-            loader["persistent_workers"] = False
-        if loader.get("pin_memory") and not torch.cuda.is_available():
-            loader["pin_memory"] = False
-
-
-def _drop_hooks(cfg: Config) -> None:
-    """Leave out default hooks set to None, which MMEngine itself understands of its own ones alone."""
-    hooks = cfg.get("default_hooks") or {}
-    for name in [name for name, hook in hooks.items() if hook is None and name not in _HOOKS_OF_MMENGINE]:
-        hooks.pop(name)
-
-
-def _distribute_on_cpu(cfg: Config, launcher: str) -> None:
-    """MMEngine assumes GPUs: on CPUs the process group has to exist before it looks, and DDP must not name a device."""
-    if launcher != "pytorch" or "RANK" not in os.environ:
-        raise UserError(
-            f"The launcher {launcher} needs GPUs or torchrun; start several CPU processes with "
-            "`torchrun --nproc_per_node=N tools/train.py CONFIG --launcher pytorch`."
-        )
-    if not torch.distributed.is_initialized():
-        torch.distributed.init_process_group("gloo")
-    # Statistics over processes need GPUs; here each process keeps its own.
-    cfg.sync_bn = None
-    wrapper = {"type": "MMDistributedDataParallel", **(cfg.get("model_wrapper_cfg") or {})}
-    if type_name(wrapper) == "MMDistributedDataParallel":
-        wrapper["device_ids"] = None
-    cfg.model_wrapper_cfg = wrapper
-
-
-def runner_class(cfg: Config) -> type[Runner]:
-    """The Runner that a config needs. Raises UserError (a ValueError) for a sharding that cannot write checkpoints."""
-    kind = type_name(cfg.get("model_wrapper_cfg") or {})
-    if kind == "MMFullyShardedDataParallel":
-        raise UserError(
-            "model_wrapper_cfg.type is MMFullyShardedDataParallel, whose runs cannot be saved or resumed here; use "
-            "ShardedDataParallel."
-        )
-    if kind != "ShardedDataParallel":
-        return Runner
-    # Imports what only a newer torch has, and what no other run needs.
-    from soft_vit.engine.sharding import ShardedRunner
-
-    return ShardedRunner
-
-
 def use_amp(cfg: Config) -> None:
-    """Switch a config to autocast, on whichever device it will run: in bfloat16, unless it asks for float16."""
+    """Switch a config to autocast on any device: in bfloat16, unless it asks for float16."""
     wrapper = cfg.optim_wrapper
     kind = type_name(wrapper) or "OptimWrapper"
     if kind not in ("OptimWrapper", "AmpOptimWrapper", "SafeOptimWrapper"):
@@ -264,7 +146,7 @@ def _resume(cfg: Config, resume: str) -> None:
     if resume == "auto":
         newest = find_newest_checkpoint(cfg.work_dir)
         if newest is None:
-            # A job that restarts itself passes --resume from its first start on.
+            # A job that restarts itself passes --resume from the start.
             print(f"No checkpoint in {cfg.work_dir}: training starts from the beginning.")
             return
         resume = str(newest)
@@ -287,19 +169,25 @@ def train(
     options: dict | None = None,
     launcher: str = "none",
     auto_scale_lr: bool = False,
-    stop_signals: Sequence[str] = ("SIGTERM",),
+    stop_signals: Sequence[str] = ("SIGTERM", "SIGINT"),
 ) -> TrainResult:
     """Train what a config describes.
 
     resume: None, "auto" for the newest checkpoint in the work directory, or the path of one. amp: autocast in bfloat16,
     or in optim_wrapper.dtype=float16. validate: run the config's validation. options: entries of the config by dotted
     name. launcher: "none" or that of the processes. auto_scale_lr: scale the learning rate with the batch.
-    stop_signals: at one of these the run is saved and the process ends with code 75. Raises UserError (a ValueError) or
-    FileNotFoundError for what cannot be used, before training begins, and UserError when a checkpoint cannot be
-    written.
+    stop_signals: at one of these the run is saved and the process ends with code 75.
+
+    Raises UserError (a ValueError) or FileNotFoundError before training begins for what cannot be used, and UserError
+    when a checkpoint cannot be written.
     """
     cfg = prepare(config, work_dir, options, launcher)
+    count_classes(cfg)
+    require_one_size(cfg)
     require_registered(cfg, "optim_wrapper.optimizer", OPTIMIZERS)
+    if type_name((cfg.get("optim_wrapper") or {}).get("optimizer") or {}) == "ZeroRedundancyOptimizer":
+        # Its state needs all processes to be collected, and MMEngine asks the main process alone.
+        raise UserError("A run with ZeroRedundancyOptimizer hangs when it saves a checkpoint; use AdamW.")
     if amp:
         use_amp(cfg)
     if auto_scale_lr:
@@ -310,15 +198,16 @@ def train(
         _resume(cfg, resume)
     elif cfg.get("load_from"):
         require_checkpoint(cfg.load_from)
+    # What depends on this call; all other hooks stand in configs/_base_/default_runtime.py.
     start, stop = StartHook(), StopHook(stop_signals)
     match = CheckpointMatchHook(exact=True) if cfg.get("resume") else StartWeightsHook()
     with config_errors(start, cfg), stop:
-        runner = runner_class(cfg).from_cfg(cfg)
-        for hook in (start, match, StepSeedHook(), BatchPositionHook(), ClassCountHook(), ScheduleEndHook(), stop):
+        runner = Runner.from_cfg(cfg)
+        for hook in (start, match, stop):
             runner.register_hook(hook)
         scale_learning_rate(runner)
         runner.train()
-    # Another run may have left some in the folder.
+    # The folder may hold checkpoints of another run.
     own = cfg.get("resume") or any(getattr(hook, "last_ckpt", None) for hook in runner.hooks)
     return TrainResult(
         metrics=_last_metrics(runner) if validate else {},
@@ -329,7 +218,7 @@ def train(
 
 
 def _last_metrics(runner: Runner) -> dict[str, float]:
-    """Of the last validation, without what it measured of itself."""
+    """The metrics of the last validation, without its own timing."""
     scalars = {
         name.removeprefix("val/"): float(history.current())
         for name, history in runner.message_hub.log_scalars.items()

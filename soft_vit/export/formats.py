@@ -12,7 +12,7 @@ from torch import Tensor
 
 from soft_vit.engine.errors import UserError, as_user_error, one_line
 from soft_vit.export.model import ExportModel
-from soft_vit.ops.choices import check_choice
+from soft_vit.ops.numerics import check_choice
 
 __all__ = ["FORMATS", "MIN_SIDE", "Format", "Run", "check_suffix", "open_onnx"]
 

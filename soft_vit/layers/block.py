@@ -1,20 +1,20 @@
 """Transformer blocks: an attention and an MLP, each with a residual connection and a LayerNorm."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 from timm.layers import DropPath
 from torch import Tensor, nn
 
-from soft_vit.layers.chunked import apply_in_chunks, check_chunks
-from soft_vit.layers.mlp import Mlp
+from soft_vit.layers.attention.base import Attention
+from soft_vit.layers.mlp import Mlp, apply_in_chunks, check_chunks
 
 DropPathMode = Literal["stochastic_depth", "dropout"]
 
-DROP_PATH_MODES = ("stochastic_depth", "dropout")
+DROP_PATH_MODES = get_args(DropPathMode)
 
 
 def make_drop_path(rate: float, mode: DropPathMode) -> nn.Module:
-    """Stochastic depth at `rate`, or the element-wise dropout that the released SOFT code has in its place."""
+    """Stochastic depth at `rate`, or the element-wise dropout that the released SOFT code uses instead."""
     if rate == 0:
         return nn.Identity()
     return DropPath(rate) if mode == "stochastic_depth" else nn.Dropout(rate)
@@ -23,13 +23,13 @@ def make_drop_path(rate: float, mode: DropPathMode) -> nn.Module:
 class PostNormBlock(nn.Module):
     """`x = LN(x + drop(attn(x)))`, `x = LN(x + drop(mlp(x)))` on tokens `[B, N, C]`: the block of stages 1 to 3.
 
-    mlp_chunks: parts of the tokens that the MLP is computed on one after the other.
+    mlp_chunks: number of parts of the tokens that the MLP processes one after the other.
     """
 
     def __init__(
         self,
         dim: int,
-        attn: nn.Module,
+        attn: Attention,
         *,
         mlp_ratio: float = 4.0,
         proj_drop: float = 0.0,
@@ -61,13 +61,13 @@ class PostNormBlock(nn.Module):
 class PreNormBlock(nn.Module):
     """`x = x + drop(attn(LN(x)))`, `x = x + drop(mlp(LN(x)))` on tokens `[B, N, C]`: the block of the last stage.
 
-    mlp_chunks: parts of the tokens that the MLP is computed on one after the other.
+    mlp_chunks: number of parts of the tokens that the MLP processes one after the other.
     """
 
     def __init__(
         self,
         dim: int,
-        attn: nn.Module,
+        attn: Attention,
         *,
         mlp_ratio: float = 4.0,
         proj_drop: float = 0.0,
@@ -90,11 +90,6 @@ class PreNormBlock(nn.Module):
         """The MLP of tokens `[B, N, C]`."""
         return apply_in_chunks(self.mlp, x, self.mlp_chunks)
 
-    def forward(self, x: Tensor, feat_size: tuple[int, int], num_read: int | None = None) -> Tensor:
-        """All tokens, or only the first num_read, where the others are not read later; softmax attention only."""
-        attended = self.norm1(x)
-        if num_read is None:
-            x = x + self.drop_path1(self.attn(attended, feat_size))
-        else:
-            x = x[:, :num_read] + self.drop_path1(self.attn(attended, feat_size, num_read))
+    def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
+        x = x + self.drop_path1(self.attn(self.norm1(x), feat_size))
         return x + self.drop_path2(self.feed_forward(self.norm2(x)))

@@ -1,7 +1,7 @@
 """Reversible residual blocks (Gomez et al. 2017, arXiv 1707.04585; for transformers, Reformer, arXiv 2001.04451).
 
-Two streams, `y1 = x1 + F(x2)` and `y2 = x2 + G(y1)`, from which `x2 = y2 - G(y1)` and `x1 = y1 - F(x2)` come back: the
-activations of all blocks but the last need not be stored.
+Two streams, `y1 = x1 + F(x2)` and `y2 = x2 + G(y1)`, from which `x2 = y2 - G(y1)` and `x1 = y1 - F(x2)` are recovered:
+only the last block's activations are stored.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,25 +9,28 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import get_device_states, set_device_states
 
-from soft_vit.layers.chunked import keeps_autograd_graph
+from soft_vit.layers.block import PostNormBlock, PreNormBlock
+from soft_vit.layers.shortcuts import keeps_autograd_graph
+
+Block = PostNormBlock | PreNormBlock
 
 
-def attention_half(block: nn.Module, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
+def attention_half(block: Block, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
     """F: the attention of a block on normalised tokens `[B, N, C]`."""
     return block.drop_path1(block.attn(block.norm1(x), feat_size))
 
 
-def feed_forward_half(block: nn.Module, x: Tensor) -> Tensor:
+def feed_forward_half(block: Block, x: Tensor) -> Tensor:
     """G: the MLP of a block on normalised tokens `[B, N, C]`."""
     return block.drop_path2(block.feed_forward(block.norm2(x)))
 
 
 class Surroundings:
-    """The random state and the autocast setting at a point of the forward, to compute the same again later."""
+    """The random state and the autocast setting at a point of the forward, to repeat it later."""
 
     def __init__(self, x: Tensor, random: bool) -> None:
         self.device_type = x.device.type
@@ -37,7 +40,7 @@ class Surroundings:
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """The same surroundings, with gradients; the random state of the caller is back afterwards."""
+        """The same surroundings, with gradients; afterwards the caller's random state is restored."""
         autocast = torch.autocast(self.device_type, dtype=self.autocast_dtype, enabled=self.autocast)
         devices = self.random_state[1] if self.random_state else []
         with torch.random.fork_rng(devices, enabled=self.random_state is not None), autocast, torch.enable_grad():
@@ -49,11 +52,11 @@ class Surroundings:
 
 
 class _ReversibleBlocks(torch.autograd.Function):
-    """All blocks of a stage on two equal streams; stores the streams behind the last block and nothing else of them."""
+    """All blocks of a stage on two equal streams; stores only the streams behind the last block."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, blocks: Sequence[nn.Module], feat_size: tuple[int, int], *parameters: Tensor
+        ctx: Any, x: Tensor, blocks: Sequence[Block], feat_size: tuple[int, int], *parameters: Tensor
     ) -> tuple[Tensor, Tensor]:
         y1 = y2 = x
         surroundings = []
@@ -72,7 +75,7 @@ class _ReversibleBlocks(torch.autograd.Function):
         y1, y2 = ctx.saved_tensors
         grads: dict[Tensor, Tensor] = {}
 
-        def half_backward(half: Any, block: nn.Module, x: Tensor, grad: Tensor, before: Surroundings, *arguments: Any):
+        def half_backward(half: Any, block: Block, x: Tensor, grad: Tensor, before: Surroundings, *arguments: Any):
             """The half's value at x and its gradient there; adds up those of its parameters."""
             parameters = [parameter for parameter in block.parameters() if parameter.requires_grad]
             with before.restored():
@@ -92,7 +95,7 @@ class _ReversibleBlocks(torch.autograd.Function):
         return grad_1 + grad_2, None, None, *(grads.get(parameter) for parameter in ctx.parameters)
 
 
-def plain_streams(blocks: Sequence[nn.Module], x: Tensor, feat_size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+def plain_streams(blocks: Sequence[Block], x: Tensor, feat_size: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """The two streams behind all blocks, differentiated by autograd, which stores every activation."""
     y1 = y2 = x
     for block in blocks:
@@ -101,13 +104,13 @@ def plain_streams(blocks: Sequence[nn.Module], x: Tensor, feat_size: tuple[int, 
     return y1, y2
 
 
-def reversible_blocks(blocks: Sequence[nn.Module], x: Tensor, feat_size: tuple[int, int]) -> Tensor:
+def reversible_blocks(blocks: Sequence[Block], x: Tensor, feat_size: tuple[int, int]) -> Tensor:
     """Tokens `[B, N, C]` through blocks in reversible form: both streams start as x, and their mean is the result.
 
     blocks: `PostNormBlock` or `PreNormBlock`; in either, each half is preceded by its LayerNorm, as in Reformer.
     Activations are computed again in backward, under the same dropout and autocast; memory does not grow with the
-    number of blocks. In half precision the streams come back with its rounding error, which grows with their number.
-    Traced and compiled models compute the same without this.
+    number of blocks. In half precision the recovered streams carry its rounding error, which grows with the
+    number of blocks. Traced and compiled models compute the same but store all activations.
     """
     if not blocks:
         return x

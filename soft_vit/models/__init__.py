@@ -6,11 +6,10 @@
 from soft_vit.models import soft
 from soft_vit.models.checkpoint import checkpoint_filter_fn
 from soft_vit.models.folding import fold_batch_norm
+from soft_vit.models.names import MODELS, SIZES, model_name
 from soft_vit.models.pyramid import PyramidViT
 from soft_vit.models.soft import *  # noqa: F403 - the entrypoints, which register_model lists in __all__
-from soft_vit.models.soft import MODELS, model_name
-from soft_vit.models.variants import SIZES
-from soft_vit.models.weight_files import load_weights
+from soft_vit.weights.reading import load_weights
 
 __all__ = [
     "MODELS",

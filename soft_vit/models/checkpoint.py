@@ -1,128 +1,212 @@
-"""Weights made to fit a model: recognised, compared with it, resampled to its grids."""
+"""Weights of pyramids: whose they are, under which names, and resampled to a model's grids."""
 
 import math
+import re
 import warnings
 from collections.abc import Mapping, MutableMapping
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from timm.models import load_pretrained as timm_load_pretrained
-from torch import Tensor, nn
+from torch import Tensor
 
 from soft_vit.layers import resample_pos_embed
-from soft_vit.models.recognition import Recognised, named_attention, recognise
-from soft_vit.models.stage import stage_grids
-from soft_vit.models.weight_files import (
-    read_checkpoint_file,
-    rename_released,
-    require_finite,
-    state_dict_of,
-    unwrap_state_dict,
-)
+from soft_vit.models.names import MODELS, size_name
+from soft_vit.models.stage import PyramidStage, stage_grids
+from soft_vit.weights.reading import Notes, unwrap_state_dict
 
-# What timm's configuration has as `custom_load` where weights need not have all names of the model.
-LENIENT = "lenient"
+if TYPE_CHECKING:
+    from soft_vit.models.pyramid import PyramidViT
+
+__all__ = [
+    "RELEASED_MODULES",
+    "Recognised",
+    "checkpoint_filter_fn",
+    "fit_state_dict",
+    "noted_attention",
+    "recognise",
+    "rename_released",
+    "state_dict_of",
+]
+
+# Names of the released SOFT implementation (first match of each kind), and ours.
+RELEASED_MODULES = {
+    "att.mha.W_q.": "attn.q.",
+    "att.mha.W_v.": "attn.v.",
+    "att.mha.attn.Qlandmark_op.": "attn.sample.",
+    "att.mha.attn.Qnorm_act.0.": "attn.sample_norm.",
+    "att.mha.attn.conv.": "attn.local.",
+    "att.mha.ff.": "attn.proj.",
+    "att.norm": "norm",
+    "att.ff": "mlp.fc",
+}
 
 
-def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module, strict: bool = True) -> dict[str, Tensor]:
-    """Released or converted weights as a state dict of model; harmless on converted ones.
+@dataclass(frozen=True)
+class Recognised:
+    """A pyramid by its sizes: blocks and channels of every stage."""
 
-    Position embeddings, and weights of attentions that fix their map, are resampled to the model's grids. ValueError
-    when the weights are those of another model: other depths or widths, or names that are not ours. A head for another
-    number of classes and a first convolution for other channels pass, because timm adapts them.
+    depths: tuple[int, ...]
+    widths: tuple[int, ...]
 
-    strict: refuse weights that lack names of the model, or have others, too.
+    @property
+    def size(self) -> str | None:
+        """The name of the size in `SIZES`, or None."""
+        return size_name(self.widths, self.depths)
+
+    def __str__(self) -> str:
+        numbers = f"depths {' '.join(map(str, self.depths))} and widths {' '.join(map(str, self.widths))}"
+        return f"size {self.size!r} with {numbers}" if self.size else f"an unnamed size with {numbers}"
+
+
+def recognise(state_dict: Mapping[str, Tensor]) -> Recognised:
+    """The pyramid that weights, under this package's names, belong to; ValueError if they belong to none."""
+    blocks = [re.match(r"stages\.(\d+)\.blocks\.(\d+)\.", name) for name in state_dict]
+    indices = {(int(match[1]), int(match[2])) for match in blocks if match}
+    num_stages = 1 + max((stage for stage, _ in indices), default=-1)
+    embeddings = [f"stages.{i}.pos_embed" for i in range(num_stages)]
+    if not indices or not {"stages.0.patch_embed.0.conv.weight", *embeddings} <= state_dict.keys():
+        example = next(iter(state_dict))
+        raise ValueError(
+            f"The checkpoint is not of a soft_vit pyramid (its first parameter is {example!r}); "
+            f"give weights of this package or of the released SOFT implementation."
+        )
+    return Recognised(
+        depths=tuple(sum(stage == i for stage, _ in indices) for i in range(num_stages)),
+        widths=tuple(state_dict[name].shape[-1] for name in embeddings),
+    )
+
+
+def noted_attention(notes: Notes) -> str | None:
+    """The attention of the first stages, if a file notes it; weights of `soft` and `soft_norm` look alike."""
+    attention = notes.options.get("attention", MODELS.get(notes.model or "", {}).get("attention"))
+    return attention if isinstance(attention, str) else None
+
+
+def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: "PyramidViT") -> dict[str, Tensor]:
+    """Released or converted weights as a state dict of model; converted weights pass unchanged.
+
+    Position embeddings, and weights of attentions that fix their map, are resampled to the model's grids. Raises
+    ValueError for weights of another model: other depths or widths, unknown names, or another attention or form than
+    the file notes. timm adapts a head for other classes and a first convolution for other channels.
     """
-    state_dict = state_dict_of(state_dict)
-    check_same_model(state_dict, model)
-    # timm notes the image size of a model that it saves; position embeddings of any other file must be of a square.
-    resample_to_model(state_dict, model, getattr(model, "pretrained_model_args", {}).get("img_size"))
+    given = unwrap_state_dict(state_dict)
+    weights = {rename_released(name): value for name, value in given.items()}
+    found = check_same_model(weights, model)
+    check_notes(given.notes, found, model)
+    # timm passes on the image size that it noted beside a model it saved.
+    noted = given.notes.img_size()
+    if noted:
+        check_grids(weights, model, noted)
+    resample_to_model(weights, model, noted or getattr(model, "pretrained_model_args", {}).get("img_size"))
     own = model.state_dict()
-    adapted_by_timm = {"head.weight", "head.bias", "stages.0.patch_embed.0.conv.weight"}
-    for name, value in state_dict.items():
-        if name in own and value.shape != own[name].shape and name not in adapted_by_timm:
+    adapted_later = {"head.weight", "head.bias", "stages.0.patch_embed.0.conv.weight"}
+    for name, value in weights.items():
+        if name in own and value.shape != own[name].shape and name not in adapted_later:
             # The window of a convolution that samples num_bottleneck tokens follows from the map.
             size = ", and their img_size as bottleneck_img_size" if name.endswith("attn.sample.weight") else ""
             raise ValueError(
                 f"{name} has shape {tuple(value.shape)} in the checkpoint and {tuple(own[name].shape)} in the model; "
                 f"create the model with the options that the weights were trained with{size}."
             )
-    if strict:
-        check_complete(state_dict, own)
-    return state_dict
+    return weights
 
 
-def fit_state_dict(state_dict: Mapping[str, Any], model: nn.Module) -> Mapping[str, Any]:
+def fit_state_dict(
+    state_dict: Mapping[str, Any], model: "PyramidViT", options: Mapping[str, Any] | None = None
+) -> Mapping[str, Any]:
     """A state dict for model's `load_state_dict`: released names as ours, weights of another image size resampled.
 
-    Returns state_dict itself where neither is needed; what fits otherwise or not is torch's to say. Raises ValueError
-    for released weights of other depths or widths, and for position embeddings of another map that is not square.
+    options: of the model that the weights are from, if known. A UserWarning says if they are of the other form of
+    `reversible`, which computes something else.
+    Returns state_dict itself if neither is needed; torch reports other differences. Raises ValueError for released
+    weights of other depths or widths, and for position embeddings of another map that is not square.
     """
+    notes = Notes(options=options or {})
+    if "reversible" in notes.options and notes.options["reversible"] != _is_reversible(model):
+        warnings.warn(_other_form(model), stacklevel=4)
     if "pos_embed1" in state_dict:
         state_dict = {rename_released(name): value for name, value in state_dict.items()}
         check_same_model(state_dict, model)
     for i, stage in enumerate(model.stages):
-        given, own = getattr(state_dict.get(f"stages.{i}.pos_embed"), "shape", ()), stage.pos_embed.shape
+        given: tuple[int, ...] = getattr(state_dict.get(f"stages.{i}.pos_embed"), "shape", ())
+        own, size = stage.pos_embed.shape, notes.img_size()
+        other_grid = size is not None and stage_grids(size, i + 1)[i] != stage.grid_size
         # Of the same width, a position embedding of another length is that of another map.
-        if len(given) == 3 and given != own and given[2] == own[2]:
+        if len(given) == 3 and (given != own or other_grid) and given[2] == own[2]:
             state_dict = dict(state_dict)
-            resample_to_model(state_dict, model)
+            resample_to_model(state_dict, model, size)
             break
     return state_dict
 
 
-def check_complete(state_dict: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
-    """ValueError, naming the first, if the weights lack or have names that the model has or lacks, the head apart."""
-    lacking = [name for name in own if name not in state_dict and not name.endswith("num_batches_tracked")]
-    surplus = [name for name in state_dict if name not in own]
-    for names, verb in ((lacking, "lacks"), (surplus, "has")):
-        names = [name for name in names if not name.startswith("head.")]
-        if names:
-            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            raise ValueError(
-                f"The checkpoint {verb} {names[0]}{more}, unlike the model; create it with the attention and the "
-                f"options that the weights were trained with."
-            )
+def state_dict_of(content: Any, source: str = "the checkpoint") -> dict[str, Tensor]:
+    """The tensors inside a loaded checkpoint under this package's names; ValueError if there are none."""
+    return {rename_released(name): value for name, value in unwrap_state_dict(content, source).items()}
 
 
-def check_same_model(state_dict: Mapping[str, Tensor], model: nn.Module) -> None:
-    """ValueError, naming both, if the weights have other depths or widths than model, or are of another family."""
+def rename_released(name: str) -> str:
+    """Our name for a parameter of the released implementation; any other name is returned as it is."""
+    if match := re.match(r"pos_embed(\d)$", name):
+        return f"stages.{int(match[1]) - 1}.pos_embed"
+    if name == "cls_token":
+        return "stages.3.cls_token"
+    if match := re.match(r"patch_embed(\d)\.proj\.(\d)\.(.+)", name):
+        # Every unit is convolution, norm, activation: three indices.
+        unit, part = divmod(int(match[2]), 3)
+        return f"stages.{int(match[1]) - 1}.patch_embed.{unit}.{('conv', 'norm')[part]}.{match[3]}"
+    if match := re.match(r"block(\d)\.(\d+)\.(.+)", name):
+        rest = match[3]
+        for theirs, ours in RELEASED_MODULES.items():
+            if rest.startswith(theirs):
+                rest = ours + rest.removeprefix(theirs)
+                break
+        return f"stages.{int(match[1]) - 1}.blocks.{match[2]}.{rest}"
+    return name
+
+
+def check_same_model(state_dict: Mapping[str, Tensor], model: "PyramidViT") -> Recognised:
+    """What the weights are of; ValueError, naming both, if they have other depths or widths than model."""
     found, own = recognise(state_dict), Recognised(tuple(model.depths), tuple(model.embed_dims))
     kept = len(model.stages)
     if (found.depths[:kept], found.widths[:kept]) != (own.depths[:kept], own.widths[:kept]):
-        raise ValueError(f"The checkpoint is of {found} and the model {_name(model)}is {own}; {advice(found)}.")
+        raise ValueError(f"The checkpoint is of {found} and the model {_name(model)}is {own}; {_advice(found)}.")
+    return found
 
 
-def check_same_attention(content: Any, model: nn.Module) -> None:
-    """ValueError, naming both, if a checkpoint says that it was trained with the other of soft and soft_norm."""
-    named, own = named_attention(content), model.attention[0]
+def check_notes(notes: Notes, found: Recognised, model: "PyramidViT") -> None:
+    """ValueError, naming both, if weights were trained in another form of the model that has the same parameters."""
+    named, own = noted_attention(notes), model.attention[0]
     if named is not None and {named, own} == {"soft", "soft_norm"}:
-        found = recognise(state_dict_of(content))
-        size = found.size or "<size>"
+        right = f"{named}_{found.size or '<size>'}"
         raise ValueError(
-            f"The checkpoint is of {named}_{size}, by what is noted in it, and the model {_name(model)}has the "
-            f"attention {own!r}; create {named}_{size} for it."
+            f"The checkpoint is of {right}, by what is noted in it, and the model {_name(model)}has the attention "
+            f"{own!r}; create {right} for it."
         )
+    # Nothing is known of a file that names neither its model nor this option.
+    trained = notes.options.get("reversible", None if notes.model is None else False)
+    if trained is not None and trained != _is_reversible(model):
+        raise ValueError(f"{_other_form(model)}.")
 
 
-def _name(model: nn.Module) -> str:
-    name = getattr(model, "pretrained_cfg", {}).get("architecture")
-    return f"{name} " if name else ""
-
-
-def advice(found: Recognised) -> str:
-    if found.size is None:
-        return "create the model with these depths and embed_dims"
-    released = " (the released code calls it soft_small)" if found.size == "base" else ""
-    return f"create soft_{found.size} or soft_norm_{found.size}{released} for it"
+def check_grids(state_dict: Mapping[str, Tensor], model: "PyramidViT", img_size: tuple[int, int]) -> None:
+    """ValueError if the position embeddings have other lengths than those of the image size that a file notes."""
+    for i, (height, width) in enumerate(stage_grids(img_size, len(model.stages))):
+        name = f"stages.{i}.pos_embed"
+        count = state_dict[name].shape[1] if name in state_dict else None
+        # One more is a class token.
+        if count is not None and count not in (height * width, height * width + 1):
+            raise ValueError(
+                f"{name} has {count} positions, and the file notes images of {img_size[0]} x {img_size[1]}, whose map "
+                f"has {height * width}; correct the note, or remove it."
+            )
 
 
 def resample_to_model(
-    state_dict: MutableMapping[str, Tensor], model: nn.Module, img_size: tuple[int, int] | None = None
+    state_dict: MutableMapping[str, Tensor], model: "PyramidViT", img_size: tuple[int, int] | None = None
 ) -> None:
     """Resample, in state_dict, position embeddings and weights of attentions that fix their map to model's grids.
 
-    img_size: of the model that the weights are from, where it is known.
+    img_size: of the model that the weights are from, if known; otherwise grids are taken to be square.
     """
     for i, stage in enumerate(model.stages):
         name = f"stages.{i}.pos_embed"
@@ -133,10 +217,11 @@ def resample_to_model(
         elif given is not None and given.shape != stage.pos_embed.shape:
             state_dict[name] = resample_to_stage(given, stage, name)
         for j, block in enumerate(stage.blocks):
-            block.attn.resample_state(f"stages.{i}.blocks.{j}.attn.", state_dict)
+            attention: Any = block.attn
+            attention.resample_state(f"stages.{i}.blocks.{j}.attn.", state_dict)
 
 
-def resample_to_stage(pos_embed: Tensor, stage: nn.Module, name: str) -> Tensor:
+def resample_to_stage(pos_embed: Tensor, stage: PyramidStage, name: str) -> Tensor:
     """A position embedding of a square grid `[1, P + n*n, C]`, resampled to the stage's grid."""
     prefix = stage.num_prefix_tokens
     count = pos_embed.shape[1] - prefix
@@ -150,35 +235,31 @@ def resample_to_stage(pos_embed: Tensor, stage: nn.Module, name: str) -> Tensor:
                 f"model has {'one' if prefix else 'none'}; create the model with class_token={not prefix}."
             )
         raise ValueError(
-            f"{name} has {count} positions, which are no square grid, and the model has {stage.grid_size[0]} x "
+            f"{name} has {count} positions, which is not a square grid, and the model has {stage.grid_size[0]} x "
             f"{stage.grid_size[1]}; create the model with the img_size that the weights were trained with."
         )
     return resample_pos_embed(pos_embed, (side, side), stage.grid_size, prefix)
 
 
-def load_pretrained(model: nn.Module, path: str | Path) -> None:
-    """Load the weights in a file into model, in place; classes and input channels of the file may be others.
+def _is_reversible(model: "PyramidViT") -> bool:
+    return any(stage.reversible for stage in model.stages)
 
-    Raises what `load_weights` and `checkpoint_filter_fn` raise, and ValueError for weights that are not finite or that
-    were trained with the other of soft and soft_norm, before any weight of the model is changed. A head that is left
-    out is told by a UserWarning, unless another number of classes than the model's configuration has was asked for.
-    """
-    content = read_checkpoint_file(path)
-    strict = model.pretrained_cfg.get("custom_load") != LENIENT
-    state_dict = checkpoint_filter_fn(unwrap_state_dict(content, str(path)), model, strict)
-    check_same_attention(content, model)
-    require_finite(state_dict, str(path))
-    cfg = dict(model.pretrained_cfg, state_dict=state_dict, custom_load=False)
-    # The classes that the file has, which need not be those of the model's configuration; -1 there is how timm's
-    # train.py asks to leave the head out.
-    if "head.weight" in state_dict and cfg["num_classes"] >= 0:
-        classes = cfg["num_classes"] = state_dict["head.weight"].shape[0]
-        if classes != model.num_classes == model.pretrained_cfg["num_classes"] and model.num_classes > 0:
-            warnings.warn(
-                f"{path} tells {classes} classes apart and the model {model.num_classes}: its head is left out; give "
-                f"num_classes={classes} to keep it.",
-                stacklevel=2,
-            )
-    in_chans = state_dict["stages.0.patch_embed.0.conv.weight"].shape[1]
-    cfg["input_size"] = (in_chans, *cfg["input_size"][1:])
-    timm_load_pretrained(model, cfg, num_classes=model.num_classes, in_chans=model.in_chans, strict=strict)
+
+def _other_form(model: "PyramidViT") -> str:
+    own = _is_reversible(model)
+    return (
+        f"The weights were trained with reversible={not own}, and the model {_name(model)}has reversible={own}, which "
+        f"computes something else with the same parameters; create it with reversible={not own}"
+    )
+
+
+def _name(model: "PyramidViT") -> str:
+    name = getattr(model, "pretrained_cfg", {}).get("architecture")
+    return f"{name} " if name else ""
+
+
+def _advice(found: Recognised) -> str:
+    if found.size is None:
+        return "create the model with these depths and embed_dims"
+    released = " (the released code calls it soft_small)" if found.size == "base" else ""
+    return f"create soft_{found.size} or soft_norm_{found.size}{released} for it"

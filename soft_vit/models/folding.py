@@ -23,5 +23,5 @@ def fold_batch_norm(model: nn.Module) -> nn.Module:
         # Synchronised and frozen ones are other classes with the same statistics.
         if getattr(unit.norm, "running_mean", None) is not None:
             unit.conv = fuse_conv_bn_eval(unit.conv, unit.norm)
-            unit.norm = nn.Identity()
+            unit.norm = nn.Identity()  # type: ignore[assignment]  # what is left of a folded norm
     return model.requires_grad_(False)

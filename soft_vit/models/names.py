@@ -1,16 +1,64 @@
-"""Names of models, as timm knows them."""
+"""Names of models and sizes, and what they stand for (SOFT, arXiv 2110.11945, Table 1)."""
 
 import difflib
+from typing import Any
 
 import timm
 
-__all__ = ["require_known"]
+from soft_vit.layers import ATTENTIONS, attention_class
+
+__all__ = ["MODELS", "SIZES", "model_name", "require_known", "size_name"]
+
+# The released code calls our base `soft_small`.
+SIZES: dict[str, dict[str, Any]] = {
+    "pico": dict(embed_dims=(32, 64, 128, 160), num_heads=(1, 2, 4, 5), depths=(1, 1, 2, 1), stem_width=16),
+    "tiny": dict(embed_dims=(64, 128, 320, 512), num_heads=(2, 4, 10, 16), depths=(1, 2, 3, 2)),
+    "small": dict(embed_dims=(64, 128, 320, 512), num_heads=(2, 4, 10, 16), depths=(1, 3, 7, 4)),
+    "base": dict(embed_dims=(64, 128, 320, 512), num_heads=(2, 4, 10, 16), depths=(1, 3, 20, 4)),
+    "medium": dict(embed_dims=(64, 128, 288, 512), num_heads=(2, 4, 9, 16), depths=(1, 3, 29, 5)),
+    "large": dict(embed_dims=(64, 128, 320, 512), num_heads=(2, 4, 10, 16), depths=(1, 3, 40, 5)),
+    "huge": dict(embed_dims=(64, 128, 352, 512), num_heads=(2, 4, 11, 16), depths=(1, 5, 49, 5)),
+}
+# Other attentions have the sizes that comparisons need.
+BASELINE_SIZES = ("pico", "tiny", "small")
+
+
+def _timm_name(attention: str, size: str) -> str:
+    return f"{attention}_{size}" if attention in ("soft", "soft_norm") else f"{attention}_pyramid_{size}"
+
+
+# Arguments of every named model.
+MODELS: dict[str, dict[str, Any]] = {
+    _timm_name(attention, size): dict(SIZES[size], attention=attention)
+    for attention in ATTENTIONS
+    for size in (SIZES if attention in ("soft", "soft_norm") else BASELINE_SIZES)
+}
+
+
+def model_name(attention: str, size: str) -> str:
+    """The timm name of the pyramid with an attention, such as soft_tiny or linformer_pyramid_tiny.
+
+    Raises ValueError for an attention or a size without a model.
+    """
+    attention_class(attention)
+    name = _timm_name(attention, size)
+    if name not in MODELS:
+        raise ValueError(f"There is no model {name}; use size {', '.join(BASELINE_SIZES)} for {attention}.")
+    return name
+
+
+def size_name(embed_dims: tuple[int, ...], depths: tuple[int, ...]) -> str | None:
+    """The name of the size with these widths and depths, or None."""
+    for name, size in SIZES.items():
+        if size["embed_dims"] == tuple(embed_dims) and size["depths"] == tuple(depths):
+            return name
+    return None
 
 
 def require_known(name: str) -> None:
-    """ValueError, with the names that are near, for a model's name that timm does not know.
+    """ValueError, with similar names, for a model name that timm does not know.
 
-    A tag after a dot names weights, and what stands before a colon a place outside of timm: neither is looked at.
+    A tag after a dot names weights, and a prefix before a colon a place outside timm: neither is checked.
     """
     if ":" in name or timm.is_model(name):
         return

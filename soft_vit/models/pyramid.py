@@ -7,9 +7,9 @@ Letters: B batch, C channels, H x W the token map of a stage, N = H * W.
 """
 
 import math
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from timm.layers import get_device_dtype, to_ntuple, trunc_normal_
@@ -20,10 +20,11 @@ try:
     from timm.models._input import update_model_input_size
 except ImportError:
     # Before 1.0.31, timm keeps no record of sizes.
-    update_model_input_size = None
+    update_model_input_size = None  # type: ignore[assignment]
 
 from soft_vit.layers import (
     DROP_PATH_MODES,
+    Attention,
     AttentionPool,
     ConvPatchEmbed,
     DropPathMode,
@@ -32,7 +33,6 @@ from soft_vit.layers import (
     StageFusion,
     attention_class,
 )
-from soft_vit.layers.untouched import has_hooks
 from soft_vit.models.arguments import (
     check_image_size,
     check_stages,
@@ -42,13 +42,15 @@ from soft_vit.models.arguments import (
     split_attn_options,
     stage_attentions,
 )
-from soft_vit.models.checkpoint import fit_state_dict, load_pretrained
+from soft_vit.models.checkpoint import checkpoint_filter_fn, fit_state_dict  # noqa: F401  timm's name for the filter
 from soft_vit.models.stage import PyramidStage, stage_grids
-from soft_vit.ops.choices import check_choice
+from soft_vit.ops.numerics import check_choice
+from soft_vit.weights.loading import load_into
+from soft_vit.weights.reading import load_weights
 
 GlobalPool = Literal["token", "avg", "attn", ""]
 
-GLOBAL_POOLS = ("token", "avg", "attn", "")
+GLOBAL_POOLS = get_args(GlobalPool)
 MIN_IMAGE_SIDE = 32
 
 # A leaf of symbolic tracing: it looks at sizes.
@@ -58,7 +60,7 @@ torch.fx.wrap("check_image")
 def check_image(x: Tensor, in_chans: int) -> Tensor:
     """Return x `[B, in_chans, H, W]`; ValueError that names the size if it is no image or below 32 x 32."""
     if x.ndim != 4 or x.shape[1] != in_chans:
-        raise ValueError(f"Input of shape {tuple(x.shape)} is no batch of images; give [B, {in_chans}, H, W].")
+        raise ValueError(f"Input of shape {tuple(x.shape)} is not a batch of images; give [B, {in_chans}, H, W].")
     if x.shape[2] < MIN_IMAGE_SIDE or x.shape[3] < MIN_IMAGE_SIDE:
         raise ValueError(
             f"An image of {x.shape[2]} x {x.shape[3]} pixels is too small; each side needs at least {MIN_IMAGE_SIDE}."
@@ -81,25 +83,25 @@ class PyramidViT(nn.Module):
     not img_size.
 
     global_pool: `token` (class token), `avg` (mean of the last stage's tokens), `attn` (their mean by learned scores,
-        see `AttentionPool`) or `` (all tokens, class token first).
+        see `AttentionPool`) or the empty string (all tokens, class token first).
     fuse_stages: fuse the pooled features of all stages before the head, see `StageFusion`.
     attention: a name of `soft_vit.layers.ATTENTIONS` for the first three stages, or a sequence of four names.
     stage4: attention of the last stage where `attention` is one name: `softmax` (released) or `soft` (exact Gaussian).
-    class_token: by default there is one where the last stage's attention has a place for it.
+    class_token: by default present where the last stage's attention has a place for it.
     drop_path_mode: `stochastic_depth`, or `dropout` for the element-wise dropout that the released code applies at
         drop_path_rate in the first three stages.
-    reversible: blocks as two streams whose activations are computed again in backward, see `reversible_blocks`; another
-        model than without, for which gradient checkpointing has nothing to do.
-    mlp_chunks: parts of the tokens that an MLP is computed on one after the other, see `apply_in_chunks`.
+    reversible: blocks as two streams whose activations are computed again in backward, see `reversible_blocks`. This is
+        another model, whose weights differ; gradient checkpointing does not affect it.
+    mlp_chunks: number of parts of the tokens that an MLP processes one after the other, see `apply_in_chunks`.
     bottleneck_img_size: size of the images on whose maps num_bottleneck tokens are counted, by default img_size. The
         weights belong to it, so `set_input_size` leaves it as it is.
     attn_options: options of the attentions, such as inverse="cholesky" or max_bottleneck=(7, 7); each goes to the
         stages whose attention has it.
-
-    Where a head on the class token is all that reads the last block, that block computes the class token alone. Hooks
-    on the block, its attention, its stage or `norm` are seen; for those on layers deeper inside, and before a graph is
-    traced to extract features from, set the attribute `skip_unread = False`.
     """
+
+    stages: Sequence[PyramidStage]
+    norm: nn.Module
+    head: nn.Module
 
     def __init__(
         self,
@@ -133,8 +135,8 @@ class PyramidViT(nn.Module):
         super().__init__()
         dd = {"device": device, "dtype": dtype}
         num_stages = len(depths)
-        mlp_ratios = to_ntuple(num_stages)(mlp_ratios)
-        check_stages(depths, embed_dims=embed_dims, num_heads=num_heads, sr_ratios=sr_ratios, mlp_ratios=mlp_ratios)
+        ratios: Sequence[float] = to_ntuple(num_stages)(mlp_ratios)
+        check_stages(depths, embed_dims=embed_dims, num_heads=num_heads, sr_ratios=sr_ratios, mlp_ratios=ratios)
         if in_chans < 1 or stem_width < 1:
             raise ValueError(f"in_chans={in_chans} and stem_width={stem_width} must be positive, such as 3 and 32.")
         check_choice("drop_path_mode", drop_path_mode, DROP_PATH_MODES)
@@ -151,7 +153,6 @@ class PyramidViT(nn.Module):
         self.depths = tuple(depths)
         self.embed_dims = tuple(embed_dims)
         self.has_class_token = choose_class_token(class_token, kinds[-1])
-        self.skip_unread = True
         self.num_features = self.head_hidden_size = embed_dims[-1]
         self.feature_info = [
             {"num_chs": dim, "reduction": 4 * 2**i, "module": f"stages.{i}"} for i, dim in enumerate(embed_dims)
@@ -165,14 +166,13 @@ class PyramidViT(nn.Module):
             last = i == num_stages - 1
             feat_size = counted_grids[i] if "num_bottleneck" in stage_options[i] else grid
             block_class = PreNormBlock if last else partial(PostNormBlock, drop_path_mode=drop_path_mode)
-            make_attention = partial(
-                attention_class(kinds[i]), dim, num_heads[i], feat_size=feat_size, sr_ratio=sr_ratios[i]
-            )
+            attention_type: Callable[..., Attention] = attention_class(kinds[i])
+            make_attention = partial(attention_type, dim, num_heads[i], feat_size=feat_size, sr_ratio=sr_ratios[i])
             blocks = [
                 block_class(
                     dim,
                     make_attention(**stage_options[i], **dd),
-                    mlp_ratio=mlp_ratios[i],
+                    mlp_ratio=ratios[i],
                     proj_drop=proj_drop_rate,
                     drop_path=rate,
                     mlp_chunks=mlp_chunks,
@@ -196,7 +196,7 @@ class PyramidViT(nn.Module):
                     **dd,
                 )
             )
-        self.stages = nn.ModuleList(stages)
+        self.stages = nn.ModuleList(stages)  # type: ignore[assignment]  # a ModuleList knows no type of its modules
         self.norm = nn.LayerNorm(embed_dims[-1], eps=1e-6, **dd)
         self.stage_fusion = StageFusion(embed_dims, **dd) if fuse_stages else None
         self.global_pool = self._check_global_pool(global_pool)
@@ -218,7 +218,8 @@ class PyramidViT(nn.Module):
     def init_weights(self, needs_reset: bool = True) -> None:
         """Random weights: truncated normal (0.02) for linear layers and tokens, fan-out normal for convolutions.
 
-        needs_reset: set what layers set by themselves too, such as norms, which have nothing behind the meta device.
+        needs_reset: also reset layers that initialise themselves, such as norms, whose values the meta device does not
+        keep.
         """
         for module in self.modules():
             if isinstance(module, nn.Linear):
@@ -232,25 +233,34 @@ class PyramidViT(nn.Module):
                 trunc_normal_(module.pos_embed, std=0.02)
                 if module.cls_token is not None:
                     trunc_normal_(module.cls_token, std=0.02)
-            elif needs_reset and hasattr(module, "reset_parameters"):
-                module.reset_parameters()
+            elif needs_reset and callable(reset := getattr(module, "reset_parameters", None)):
+                reset()
 
     def load_pretrained(self, checkpoint_path: str) -> None:
-        """Load released or converted weights from a file; see `soft_vit.models.checkpoint.load_pretrained`."""
-        load_pretrained(self, checkpoint_path)
+        """Load released or converted weights from a file; see `soft_vit.weights.loading.fit_weights`."""
+        load_into(self, load_weights(checkpoint_path), str(checkpoint_path))
 
-    def _load_from_state_dict(self, state_dict: MutableMapping[str, Any], prefix: str, *args: Any) -> None:
-        """What torch's load_state_dict calls on this module, wherever in another one it is; see `fit_state_dict`.
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        """Called by torch's state_dict on this module: note options that no name or shape tells."""
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if hasattr(destination, "_metadata"):
+            reversible = any(stage.reversible for stage in self.stages)
+            destination._metadata[prefix[:-1]]["options"] = {"reversible": reversible, "img_size": self.img_size}
+
+    def _load_from_state_dict(
+        self, state_dict: MutableMapping[str, Any], prefix: str, local_metadata: dict[str, Any], *args: Any
+    ) -> None:
+        """Called by torch's load_state_dict on this module, also inside another one; see `fit_state_dict`.
 
         Released weights, and those of another image size, are replaced in state_dict, which is torch's own copy.
         """
         given = {name.removeprefix(prefix): value for name, value in state_dict.items() if name.startswith(prefix)}
-        fitted = fit_state_dict(given, self)
+        fitted = fit_state_dict(given, self, local_metadata.get("options"))
         if fitted is not given:
             for name in given:
                 del state_dict[prefix + name]
             state_dict.update({prefix + name: value for name, value in fitted.items()})
-        super()._load_from_state_dict(state_dict, prefix, *args)
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
 
     def no_weight_decay(self) -> set[str]:
         return {name for name, _ in self.named_parameters() if name.endswith(("pos_embed", "cls_token"))}
@@ -273,7 +283,7 @@ class PyramidViT(nn.Module):
             stage.grad_checkpointing = enable
 
     def set_input_size(self, img_size: int | tuple[int, int]) -> None:
-        """Make img_size (at least 32 x 32) the model's own; unless it is, position embeddings are resampled once."""
+        """Make img_size (at least 32 x 32) the model's own, by resampling position embeddings once."""
         img_size = check_image_size(img_size, MIN_IMAGE_SIDE)
         if img_size == self.img_size:
             return
@@ -281,7 +291,7 @@ class PyramidViT(nn.Module):
             stage.set_grid_size(grid_size)
         self.img_size = img_size
         if update_model_input_size is not None:
-            # What is written beside the weights when timm saves the model.
+            # timm writes this beside the weights it saves.
             update_model_input_size(self, img_size, bottleneck_img_size=self.bottleneck_img_size)
 
     def get_classifier(self) -> nn.Module:
@@ -328,7 +338,8 @@ class PyramidViT(nn.Module):
         for i, stage in enumerate(stages):
             tokens, feat_size = stage(x)
             x = stage.to_map(tokens, feat_size)
-            pooled.append(self._pool_for_fusion(x))
+            if self.stage_fusion is not None:
+                pooled.append(x.mean((2, 3)))
             if i in take_indices:
                 normed = norm and i == len(self.depths) - 1
                 features = self.norm(tokens) if normed else tokens
@@ -366,27 +377,16 @@ class PyramidViT(nn.Module):
         With fuse_stages, the projected features of the stages before come first: one for each, C channels.
         """
         x = check_image(x, self.in_chans)
-        tokens, pooled = x, []
+        tokens, pooled = x, list[Tensor]()
         for stage in self.stages:
             tokens, feat_size = stage(x)
             x = stage.to_map(tokens, feat_size)
-            pooled.append(self._pool_for_fusion(x))
+            if self.stage_fusion is not None:
+                pooled.append(x.mean((2, 3)))
         return self._finish_features(tokens, pooled)
 
-    def _forward_class_token(self, x: Tensor) -> Tensor:
-        """The class token `[B, 1, C]` of `forward_features`, without what the last block makes of other tokens."""
-        x = check_image(x, self.in_chans)
-        for stage in self.stages[:-1]:
-            tokens, feat_size = stage(x)
-            x = stage.to_map(tokens, feat_size)
-        return self.norm(self.stages[-1](x, prefix_only=True)[0])
-
-    def _pool_for_fusion(self, x: Tensor) -> Tensor | None:
-        """The mean `[B, C]` of a stage's map `[B, C, H, W]`, if it is to be fused."""
-        return None if self.stage_fusion is None else x.mean((2, 3))
-
-    def _finish_features(self, tokens: Tensor, pooled: list[Tensor | None]) -> Tensor:
-        """What `forward_features` makes of the last stage's tokens and the pooled features of all stages."""
+    def _finish_features(self, tokens: Tensor, pooled: list[Tensor]) -> Tensor:
+        """What `forward_features` makes of the last stage's tokens and, to be fused, the means of all stages' maps."""
         tokens = self.norm(tokens)
         if self.stage_fusion is None:
             return tokens
@@ -408,12 +408,4 @@ class PyramidViT(nn.Module):
         return x if pre_logits else self.head(x)
 
     def forward(self, x: Tensor) -> Tensor:
-        if (
-            self.skip_unread
-            and self.global_pool == "token"
-            and not self.stage_fusion
-            and self.stages[-1].can_read_prefix
-            and not has_hooks(self.norm)
-        ):
-            return self.forward_head(self._forward_class_token(x))
         return self.forward_head(self.forward_features(x))

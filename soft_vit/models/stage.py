@@ -10,9 +10,8 @@ from timm.layers import to_2tuple
 from timm.models import checkpoint
 from torch import Tensor, nn
 
-from soft_vit.layers import PreNormBlock, resample_pos_embed, reversible_blocks
-from soft_vit.layers.attention.softmax import SoftmaxAttention
-from soft_vit.layers.untouched import is_untouched
+from soft_vit.layers import resample_pos_embed, reversible_blocks
+from soft_vit.layers.reversible import Block
 
 # A leaf of symbolic tracing: it looks at sizes.
 torch.fx.wrap("resample_pos_embed")
@@ -36,10 +35,12 @@ def stage_grids(img_size: int | tuple[int, int], num_stages: int = 4) -> list[tu
 class PyramidStage(nn.Module):
     """Patch embedding, position embedding, an optional class token and the blocks of one resolution."""
 
+    blocks: Sequence[Block]
+
     def __init__(
         self,
         patch_embed: nn.Module,
-        blocks: Sequence[nn.Module],
+        blocks: Sequence[Block],
         *,
         embed_dim: int,
         grid_size: tuple[int, int],
@@ -60,20 +61,10 @@ class PyramidStage(nn.Module):
         num_tokens = self.num_prefix_tokens + grid_size[0] * grid_size[1]
         self.pos_embed = nn.Parameter(torch.zeros(1, num_tokens, embed_dim, **dd))
         self.pos_drop = nn.Dropout(pos_drop)
-        self.blocks = nn.ModuleList(blocks)
+        self.blocks = nn.ModuleList(blocks)  # type: ignore[assignment]  # a ModuleList knows no type of its modules
 
-    @property
-    def can_read_prefix(self) -> bool:
-        """Whether the last block can compute the class token alone."""
-        block = self.blocks[-1]
-        layers = ((self, PyramidStage), (block, PreNormBlock), (block.attn, SoftmaxAttention))
-        return all(is_untouched(*layer) for layer in layers) and self.num_prefix_tokens > 0 and not self.reversible
-
-    def forward(self, x: Tensor, prefix_only: bool = False) -> tuple[Tensor, tuple[int, int]]:
-        """A map `[B, C_in, H_in, W_in]` to tokens `[B, prefix + N, C]` and their map (H, W).
-
-        prefix_only: the last block computes the prefix alone, `[B, prefix, C]`; where `can_read_prefix`.
-        """
+    def forward(self, x: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        """A map `[B, C_in, H_in, W_in]` to tokens `[B, prefix + N, C]` and their map (H, W)."""
         x = self.patch_embed(x)
         B, _, H, W = x.shape
         x = x.flatten(2).transpose(1, 2)
@@ -82,12 +73,8 @@ class PyramidStage(nn.Module):
         x = self.pos_drop(x + resample_pos_embed(self.pos_embed, self.grid_size, (H, W), self.num_prefix_tokens))
         if self.reversible:
             return reversible_blocks(self.blocks, x, (H, W)), (H, W)
-        for i, block in enumerate(self.blocks):
-            last = (self.num_prefix_tokens,) if prefix_only and i == len(self.blocks) - 1 else ()
-            if self.grad_checkpointing:
-                x = checkpoint(block, x, (H, W), *last)
-            else:
-                x = block(x, (H, W), *last)
+        for block in self.blocks:
+            x = checkpoint(block, x, (H, W)) if self.grad_checkpointing else block(x, (H, W))
         return x, (H, W)
 
     def to_map(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:

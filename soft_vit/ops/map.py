@@ -177,9 +177,9 @@ def sparse_attention(
     mask = tile_mask(feat_size, reach, q.device, without_phase=dilation)
     local_scores = local_scores.masked_fill(~mask, float("-inf"))
     atrous_scores = at_least_float32(split_phases(q, feat_size, dilation) @ split_phases(k, feat_size, dilation).mT)
-    mask = phase_mask(feat_size, dilation, q.device)
-    if mask is not None:
-        atrous_scores = atrous_scores.masked_fill(~mask, float("-inf"))
+    on_map = phase_mask(feat_size, dilation, q.device)
+    if on_map is not None:
+        atrous_scores = atrous_scores.masked_fill(~on_map, float("-inf"))
 
     # Both parts are taken relative to one maximum, which is finite because each token is in its own phase.
     largest = torch.maximum(

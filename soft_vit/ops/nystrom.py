@@ -6,18 +6,17 @@ sqrt(D).
 Letters: B batch, H heads, N tokens, M landmarks, D channels of a head.
 """
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from soft_vit.ops.choices import check_choice
-from soft_vit.ops.numerics import at_least_float32, full_precision
+from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision
 from soft_vit.ops.softmax import dot_product_attention
 
 PseudoInverse = Literal["iterative", "exact"]
 
-PSEUDO_INVERSES = ("iterative", "exact")
+PSEUDO_INVERSES = get_args(PseudoInverse)
 
 
 def iterative_pseudo_inverse(a: Tensor, iters: int = 6) -> Tensor:

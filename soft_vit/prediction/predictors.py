@@ -21,18 +21,18 @@ from torchvision.transforms.v2.functional import pil_to_tensor
 from soft_vit.data.label_maps import IGNORED
 from soft_vit.engine.checkpoints.checkpoint_match import describe_mismatch
 from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
-from soft_vit.engine.checkpoints.trained_config import config_values, mapping, model_options, trained_cfg
-from soft_vit.engine.config import apply_options, load_config, type_name
+from soft_vit.engine.checkpoints.trained_config import model_options, trained_notes
+from soft_vit.engine.config import load_config
+from soft_vit.engine.config_values import type_name
 from soft_vit.engine.data.eval_data import set_view, view_of_config
 from soft_vit.engine.errors import UserError, as_user_error, one_line
 from soft_vit.engine.models.finetune import fit_weights, parameter_names
 from soft_vit.engine.models.tested_model import fit_image_size
 from soft_vit.engine.models.timm_model import create_timm_model
 from soft_vit.engine.run import StartHook, config_errors
-from soft_vit.models.checkpoint import check_same_attention
 from soft_vit.models.pyramid import PyramidViT
-from soft_vit.models.weight_files import unwrap_state_dict
 from soft_vit.prediction.results import RankedClasses, Result, ranked_classes, result_of
+from soft_vit.weights.reading import Notes, unwrap_state_dict
 
 __all__ = ["ConfigPredictor", "Predictor", "TimmPredictor", "load_predictor", "readable_names"]
 
@@ -41,7 +41,7 @@ class TimmPredictor:
     """A timm model by name, which resizes, crops and normalises images as timm does for it.
 
     checkpoint: a file of weights, which decide the number of classes; its input size, normalisation and model options
-    (see `trained_cfg`) override the model's own. pretrained: without a checkpoint, load the published weights; False
+    (see `trained_notes`) override the model's own. pretrained: without a checkpoint, load the published weights; False
     keeps random ones. img_size: side of the images in pixels, by default the checkpoint's, else the model's. topk:
     classes reported for an image. Class names come from the checkpoint, else the model's configuration, else ImageNet.
 
@@ -63,8 +63,9 @@ class TimmPredictor:
         self.device = torch.device(device)
         self.notes: list[str] = []
         content = {} if checkpoint is None else load_checkpoint_file(checkpoint)
-        told = {} if checkpoint is None else trained_cfg(content, checkpoint)
-        self.model = _create(name, pretrained and checkpoint is None, content).eval()
+        notes = Notes() if checkpoint is None else trained_notes(content, checkpoint)
+        told = dict(notes.cfg)
+        self.model = _create(name, pretrained and checkpoint is None, notes).eval()
         if img_size is not None:
             told["input_size"] = (3, img_size, img_size)
         if "input_size" in told:
@@ -87,13 +88,11 @@ class TimmPredictor:
         return [ranked_classes(row, self.names, self.topk) for row in scores]
 
 
-def _create(name: str, pretrained: bool, content: dict[str, Any]) -> nn.Module:
-    """The model, with the options that the config in a checkpoint sets, such as the inverse."""
+def _create(name: str, pretrained: bool, notes: Notes) -> nn.Module:
+    """The model, with the options that a checkpoint notes, such as the inverse."""
     model = create_timm_model(name, pretrained)
-    options = model_options(config_values(mapping(content, "meta").get("cfg")))
-    # Fitted to the weights and the images instead; and a prediction drops nothing.
-    fitted = ("img_size", "num_classes", "in_chans")
-    options = {key: value for key, value in options.items() if key not in fitted and "drop" not in key}
+    # The size is that of the images.
+    options = model_options({"model": {key: value for key, value in notes.options.items() if key != "img_size"}})
     if not options or not isinstance(model, PyramidViT):
         return model
     try:
@@ -126,8 +125,6 @@ def _load_timm(model: nn.Module, content: dict[str, Any], source: str | Path) ->
     """Load weights and their number of classes, in place; returns a sentence for each change of the weights."""
     with as_user_error():
         given = unwrap_state_dict(content, str(source))
-        if isinstance(model, PyramidViT):
-            check_same_attention(content, model)
     heads = parameter_names(model, "classifier", ".weight")
     if heads and heads[0] in given:
         count = given[heads[0]].shape[0]
@@ -184,7 +181,7 @@ class ConfigPredictor:
     ) -> None:
         self.score_thr = score_thr
         self.topk = topk
-        cfg = apply_options(load_config(config), options)
+        cfg = load_config(config, options)
         content = load_checkpoint_file(checkpoint)
         with config_errors(StartHook(), cfg):
             init_default_scope(cfg.get("default_scope") or "mmengine")

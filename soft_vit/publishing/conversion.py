@@ -4,7 +4,7 @@ from pathlib import Path
 
 from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.models.soft import MODELS
-from soft_vit.ops.choices import check_choice
+from soft_vit.ops.numerics import check_choice
 from soft_vit.publishing.layouts import LAYOUTS, suffixes_of, written
 from soft_vit.publishing.trained_file import TrainedFile, WeightsChoice, read_trained_file
 from soft_vit.weights.files import write_atomically
@@ -41,6 +41,9 @@ def convert(
         sentences.append(f"It has two sets; the {'averaged' if file.chosen == 'ema' else 'plain'} ones were taken.")
     if file.dropped:
         sentences.append(f"Left out: {', '.join(file.dropped)}.")
+    if layout in ("released", "timm") and file.notes.options:
+        options = ", ".join(f"{key}={value!r}" for key, value in file.notes.options.items())
+        sentences.append(f"This layout has no place for the options of the model: create it with {options}.")
     return [*sentences, f"Written: {target} ({layout}, {target.stat().st_size / 1e6:.1f} MB)."]
 
 

@@ -3,18 +3,18 @@
 import io
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import safetensors.torch
 import torch
-from mmengine.config import Config
 from torch import Tensor
 
-from soft_vit.engine.checkpoints.trained_config import config_of_cfg, model_options
 from soft_vit.engine.errors import UserError, as_user_error
-from soft_vit.models.weight_files import RELEASED_MODULES, rename_released
+from soft_vit.models.checkpoint import RELEASED_MODULES, rename_released
 from soft_vit.publishing.trained_file import TrainedFile
 from soft_vit.version import __version__
+from soft_vit.weights.reading import NOTES_KEY, Notes
 
 __all__ = ["LAYOUTS", "released_name", "safetensors_bytes", "suffixes_of", "written"]
 
@@ -29,7 +29,7 @@ def suffixes_of(layout: str) -> tuple[str, ...]:
 
 
 def released_name(name: str) -> str:
-    """The released implementation's name for a parameter of ours: what `rename_released` undoes.
+    """The released implementation's name for a parameter of ours, the inverse of `rename_released`.
 
     ValueError for a parameter that it does not have.
     """
@@ -71,11 +71,12 @@ def _released_block_name(stage: int, name: str) -> str | None:
 def written(file: TrainedFile, layout: str, model: str | None = None) -> bytes:
     """The bytes of a file in a layout.
 
-    model: timm's name of the model, noted where the layout has a place for it. Raises UserError (a ValueError) for
-    weights that the layout has no names for.
+    model: timm's name of the model, noted if the layout has a place for it. Raises UserError (a ValueError) for weights
+    that the layout has no names for.
     """
+    notes = replace(file.notes, model=model)
     if layout == "safetensors":
-        return safetensors_bytes(file.weights, model)
+        return safetensors_bytes(file.weights, notes)
     content: Mapping[str, Any] = file.weights
     if layout == "released":
         if len(file.recognised.depths) != 4:
@@ -85,34 +86,27 @@ def written(file: TrainedFile, layout: str, model: str | None = None) -> bytes:
         if model is not None:
             content = {"arch": model, **content}
     elif layout == "mmengine":
-        content = {"meta": _meta(file, model), "state_dict": file.weights}
+        meta: dict[str, Any] = {"soft_vit_version": __version__}
+        if model is not None:
+            meta[NOTES_KEY] = notes.to_dict()
+        if file.classes:
+            meta["dataset_meta"] = {"classes": file.classes}
+        content = {"meta": meta, "state_dict": file.weights}
     buffer = io.BytesIO()
     torch.save(content, buffer)
     return buffer.getvalue()
 
 
-def _meta(file: TrainedFile, model: str | None) -> dict[str, Any]:
-    """What MMEngine and this package look for in a checkpoint."""
-    meta: dict[str, Any] = {"soft_vit_version": __version__}
-    if model is not None:
-        classes = file.weights["head.weight"].shape[0] if "head.weight" in file.weights else 0
-        named = {"type": "TimmProgressClassifier", "model_name": model, "num_classes": classes}
-        entries = config_of_cfg(file.cfg)
-        entries["model"] = {**model_options(file.config), **entries.get("model", {}), **named}
-        # As MMEngine writes it.
-        meta["cfg"] = Config(entries).pretty_text
-    if file.classes:
-        meta["dataset_meta"] = {"classes": file.classes}
-    return meta
-
-
-def safetensors_bytes(weights: Mapping[str, Tensor], model: str | None = None) -> bytes:
-    """Weights as safetensors, with the model's name in the metadata; the same weights and name give the same bytes."""
+def safetensors_bytes(weights: Mapping[str, Tensor], notes: Notes | None = None) -> bytes:
+    """Weights as safetensors, with notes in the metadata; the same weights and notes give the same bytes."""
     data = safetensors.torch.save({name: value.contiguous() for name, value in weights.items()})
     # The library writes metadata in random order, so the header, and its length before it, are written here.
     size = int.from_bytes(data[:8], "little")
-    metadata = {"format": "pt"} | ({} if model is None else {"model": model})
-    header = json.dumps({"__metadata__": metadata, **json.loads(data[8 : 8 + size])}, separators=(",", ":")).encode()
+    noted = {} if notes is None or notes.model is None else notes.to_dict()
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in noted.items()}
+    header = json.dumps(
+        {"__metadata__": {"format": "pt", **texts}, **json.loads(data[8 : 8 + size])}, separators=(",", ":")
+    ).encode()
     # The tensors begin at a multiple of eight.
     header += b" " * (-len(header) % 8)
     return len(header).to_bytes(8, "little") + header + data[8 + size :]

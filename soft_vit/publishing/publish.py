@@ -1,7 +1,7 @@
 """From a checkpoint of a training to files that others can use and trust."""
 
 import hashlib
-import re
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 import timm
 from torch import nn
 
-from soft_vit.engine.checkpoints.trained_config import cfg_of_config, image_size, mapping, model_options
+from soft_vit.engine.checkpoints.trained_config import cfg_of_config, model_options, training_facts
 from soft_vit.engine.config import load_config
 from soft_vit.engine.errors import UserError, as_user_error, one_line
 from soft_vit.engine.models.finetune import fit_weights
@@ -21,6 +21,8 @@ from soft_vit.publishing.model_card import model_card
 from soft_vit.publishing.trained_file import TrainedFile, WeightsChoice, read_trained_file
 from soft_vit.weights import Entry, Metric, add_entry
 from soft_vit.weights.files import write_atomically
+from soft_vit.weights.index import check_entry
+from soft_vit.weights.reading import Notes
 
 __all__ = ["parse_metric", "publish"]
 
@@ -32,6 +34,8 @@ def parse_metric(text: str, dataset: str, source: str) -> Metric:
     """`NAME=VALUE` as a measured metric; UserError for another form."""
     name, _, value = text.partition("=")
     try:
+        if not name or not math.isfinite(float(value)):
+            raise ValueError(text)
         return Metric(dataset, name, float(value), "measured", source)
     except ValueError as error:
         raise UserError(f"The metric {text!r} is not of the form NAME=VALUE, such as top1=97.7.") from error
@@ -61,13 +65,14 @@ def publish(
     Raises UserError (a ValueError) or FileNotFoundError.
     """
     file = read_trained_file(source, weights)
-    if config is not None and "mean" not in file.cfg:
+    if config is not None and "mean" not in file.notes.cfg:
         file = with_config(file, config)
     name = require_model(file, model)
     cfg = pretrained_values(file, normalisation(mean, std))
     arguments = model_arguments(file, cfg)
     network = fitted(file, name, cfg, arguments)
-    data = safetensors_bytes(network.state_dict(), name)
+    options = {key: value for key, value in arguments.items() if key not in ("num_classes", "in_chans")}
+    data = safetensors_bytes(network.state_dict(), Notes(name, options, cfg))
     digest = hashlib.sha256(data).hexdigest()
     with as_user_error():
         entry = Entry(
@@ -80,10 +85,13 @@ def publish(
             license=licence,
             config=config,
             metrics=tuple(metrics),
+            options=options,
             cfg=cfg,
         )
+        check_entry(entry)
     parameters = sum(value.numel() for value in network.parameters())
-    facts = training_facts(file)
+    chosen = {"ema": "moving average", "plain": "plain"}.get(file.chosen or "")
+    facts = [*([("weights", chosen)] if chosen else []), *file.notes.training.items()]
     card = model_card(entry, parameters, facts, arguments)
     hub_card = model_card(entry, parameters, facts, arguments, repo or "OWNER/NAME")
 
@@ -114,9 +122,9 @@ def pretrained_values(file: TrainedFile, given: Mapping[str, Any]) -> dict[str, 
         raise UserError("The weights have no head; convert a backbone with tools/convert_checkpoint.py instead.")
     classes = file.weights["head.weight"].shape[0]
     channels = file.weights["stages.0.patch_embed.0.conv.weight"].shape[1]
-    size = image_size(file.config) or _square_size(file)
+    size = file.notes.img_size() or file.notes.cfg.get("input_size", (0,))[1:] or _square_size(file)
     cfg = {
-        **file.cfg,
+        **file.notes.cfg,
         **given,
         "num_classes": classes,
         "input_size": (channels, *size),
@@ -140,10 +148,17 @@ def _square_size(file: TrainedFile) -> tuple[int, int]:
 
 
 def with_config(file: TrainedFile, config: str | Path) -> TrainedFile:
-    """A file whose own config says too little, completed by that which it was trained with."""
+    """A file that notes too little, completed by the config that it was trained with."""
     values = load_config(config).to_dict()
-    model = {**mapping(values, "model"), **mapping(file.config, "model")}
-    return replace(file, config={**values, **file.config, "model": model}, cfg={**cfg_of_config(values), **file.cfg})
+    notes = file.notes
+    options = {key: value for key, value in model_options(values).items() if "drop" not in key and key != "num_classes"}
+    completed = Notes(
+        notes.model,
+        {**options, **notes.options},
+        {**cfg_of_config(values), **notes.cfg},
+        {**training_facts(values), **notes.training},
+    )
+    return replace(file, notes=completed)
 
 
 def normalisation(mean: Sequence[float] | None, std: Sequence[float] | None) -> dict[str, tuple[float, ...]]:
@@ -158,7 +173,7 @@ def normalisation(mean: Sequence[float] | None, std: Sequence[float] | None) -> 
 def model_arguments(file: TrainedFile, cfg: Mapping[str, Any]) -> dict[str, Any]:
     """What the model is made with: its sizes, and the options of its training config, such as the inverse."""
     return {
-        **model_options(file.config),
+        **model_options({"model": file.notes.options}),
         "num_classes": cfg["num_classes"],
         "img_size": cfg["input_size"][1:],
         "in_chans": cfg["input_size"][0],
@@ -176,21 +191,3 @@ def fitted(file: TrainedFile, name: str, cfg: Mapping[str, Any], arguments: Mapp
         raise UserError(f"The weights do not fit {name} as they are: {changes[0]}")
     network.load_state_dict(weights)
     return network.eval()
-
-
-def training_facts(file: TrainedFile) -> list[tuple[str, str]]:
-    """Chosen facts of the training config in a checkpoint; nothing else of it reaches a published file."""
-    wrapper, train = mapping(file.config, "optim_wrapper"), mapping(file.config, "train_cfg")
-    optimizer, loader = mapping(wrapper, "optimizer"), mapping(file.config, "train_dataloader")
-    found = [
-        ("weights", {"ema": "moving average", "plain": "plain"}.get(file.chosen or "")),
-        ("epochs", train.get("max_epochs")),
-        ("iterations", train.get("max_iters")),
-        ("optimizer", optimizer.get("type")),
-        ("learning rate", optimizer.get("lr")),
-        ("weight decay", optimizer.get("weight_decay")),
-        ("batch size of a process", loader.get("batch_size")),
-    ]
-    # What stands in a card is a word or two, and no path.
-    facts = [(name, str(value)) for name, value in found if value is not None]
-    return [(name, text) for name, text in facts if re.fullmatch(r"[\w .,+-]{1,60}", text)]

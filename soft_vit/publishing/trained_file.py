@@ -1,20 +1,20 @@
 """What a file of trained weights holds, taken apart: the weights, what is known of their training, and the rest."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from torch import Tensor
 
 from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
-from soft_vit.engine.checkpoints.trained_config import config_values, mapping, trained_cfg
+from soft_vit.engine.checkpoints.trained_config import trained_notes
 from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.engine.optim.ema_hook import choose_weights
-from soft_vit.models.recognition import Recognised, named_attention, recognise
-from soft_vit.models.soft import MODELS, model_name
-from soft_vit.models.weight_files import AVERAGED_KEYS, PLAIN_KEYS, rename_released, require_finite, unwrap_state_dict
-from soft_vit.ops.choices import check_choice
+from soft_vit.models.checkpoint import Recognised, noted_attention, recognise, rename_released
+from soft_vit.models.soft import MODELS
+from soft_vit.ops.numerics import check_choice
+from soft_vit.weights.reading import AVERAGED_KEYS, PLAIN_KEYS, Notes, require_finite, unwrap_state_dict
 
 __all__ = ["TrainedFile", "WeightsChoice", "read_trained_file"]
 
@@ -23,50 +23,46 @@ WeightsChoice = Literal["ema", "plain"]
 
 @dataclass(frozen=True)
 class TrainedFile:
-    """weights: under this package's names, in the order of the file. layout: a key of `LAYOUTS`. chosen: which of two
-    sets of weights these are, None where there is one. dropped: what else the file holds. config: the entries of its
-    training config, see `config_values`. cfg: what it says of its images, see `trained_cfg`.
+    """weights: under this package's names, in the order of the file. layout: a key of `LAYOUTS`. notes: what is known
+    of the model, see `trained_notes`. chosen: which of two sets of weights these are; None if there is one. dropped:
+    what else the file holds.
     """
 
     weights: dict[str, Tensor]
     layout: str
     recognised: Recognised
-    attention: str | None
+    notes: Notes
     chosen: WeightsChoice | None = None
     dropped: tuple[str, ...] = ()
-    config: Mapping[str, Any] = field(default_factory=dict)
-    cfg: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def attention(self) -> str | None:
+        return noted_attention(self.notes)
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes, where the file has them."""
-        return self.cfg.get("label_names", ())
+        """Names of the classes, if the file has them."""
+        return self.notes.cfg.get("label_names", ())
 
     @property
     def model(self) -> str | None:
-        """The timm name of the model, where the file says enough for one."""
-        name = mapping(self.config, "model").get("model_name")
-        if name in MODELS:
-            return name
-        if self.recognised.size is None or self.attention is None:
-            return None
-        return model_name(self.attention, self.recognised.size)
+        """The timm name of the model, if the file notes it."""
+        return self.notes.model if self.notes.model in MODELS else None
 
 
 def read_trained_file(path: str | Path, weights: WeightsChoice | None = None) -> TrainedFile:
     """Take a file apart; nothing in it is executed.
 
-    weights: averaged (`ema`) or `plain`, by default the averaged ones where there are some. Raises FileNotFoundError,
-    or UserError (a ValueError) for what is no checkpoint, not of a pyramid, not finite, or without the weights asked
-    for.
+    weights: averaged (`ema`) or `plain`, by default the averaged ones if there are some. Raises FileNotFoundError, or
+    UserError (a ValueError) for a file that is not a checkpoint, belongs to no pyramid, is not finite, or lacks the
+    weights asked for.
     """
     if weights is not None:
         with as_user_error():
             check_choice("weights", weights, get_args(WeightsChoice))
     content = load_checkpoint_file(path)
-    meta, cfg = mapping(content, "meta"), trained_cfg(content, path)
-    of_mmengine = "meta" in content and isinstance(content.get("state_dict"), Mapping)
     safetensors = Path(path).suffix == ".safetensors"
+    of_mmengine = not safetensors and "meta" in content and isinstance(content.get("state_dict"), Mapping)
     with as_user_error():
         given, chosen = _choose(content, of_mmengine, weights, path)
         state_dict = {rename_released(name): value for name, value in given.items()}
@@ -77,16 +73,7 @@ def read_trained_file(path: str | Path, weights: WeightsChoice | None = None) ->
     # A safetensors file, and a bare state dict, hold nothing else.
     bare = safetensors or all(isinstance(value, Tensor) for value in content.values())
     dropped = () if bare else tuple(str(name) for name in content if name not in PLAIN_KEYS)
-    return TrainedFile(
-        weights=state_dict,
-        layout=layout,
-        recognised=recognised,
-        attention=named_attention(content),
-        chosen=chosen,
-        dropped=dropped,
-        config=config_values(meta.get("cfg", "")),
-        cfg=cfg,
-    )
+    return TrainedFile(state_dict, layout, recognised, trained_notes(content, path), chosen, dropped)
 
 
 def _choose(

@@ -1,128 +1,162 @@
-"""Downloads that resume, and files that appear under their name only when they are whole and right.
+"""Verified downloads: a file appears under its name only when it is complete and correct.
 
-A partial file lies beside its target as `.part.NAME`, with what was known of it in `.part.NAME.json`. Processes that
-want the same file at once take turns by `.NAME.lock`, so one downloads and the others find the file, or in
-`.NAME.failed` the reason why there is none.
+Processes that want the same file take turns by the lock `.NAME.lock`: one downloads, the others find the file.
 """
 
-import contextlib
-import logging
+import http.client
 import os
-import re
+import shutil
+import socket
+import tempfile
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
 
+import torch
 from filelock import FileLock, Timeout
 
-from soft_vit.weights.errors import WeightsError
 from soft_vit.weights.files import sha256_of, write_atomically
-from soft_vit.weights.index import Entry
-from soft_vit.weights.partial_file import PartialFile
+from soft_vit.weights.folders import WeightsError
+from soft_vit.weights.index import Entry, address_of, is_source
 
-__all__ = ["download", "recorded_digest"]
+__all__ = ["download"]
 
-# Seconds until a source counts as out of reach. A machine without a network is told so within ten.
-PATIENCE = 8.0
-
-_logger = logging.getLogger(__name__)
+# A source that sends nothing for so many seconds counts as out of reach. All sources of a file share them.
+PATIENCE = 15.0
 
 
 def download(entry: Entry, folder: Path, check: Callable[[Path], None], *, progress: bool = True) -> Path:
-    """Save an entry's file in a folder, whole and right; returns its path.
+    """Download an entry's file into a folder and return its path.
 
-    check: called with a file whose digest is not recorded, and raises ValueError for one that is not the entry's; its
-    digest is then recorded beside it, see `recorded_digest`. Raises WeightsError, with a reason in place of a
-    sentence, for anything that keeps the file from coming; what has come is kept, and the next call goes on there. A
-    call that waited for another raises the other's reason, so that many of them fail together and not in a row.
+    check: called with a file whose digest is not recorded; raises ValueError if it is not the entry's. Its digest is
+    then recorded beside it, as NAME.sha256. Raises WeightsError, whose message is a reason and not a sentence,
+    for anything that keeps the file from coming, and then leaves nothing behind.
     """
-    target, failure = folder / entry.file, folder / f".{entry.file}.failed"
+    target, waited = folder / entry.file, False
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / f".{entry.file}.lock")
-        known = _version_of(failure)
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            _logger.info("Another process downloads %s; waiting for it.", target)
+            waited = True
             lock.acquire()
     except (OSError, NotImplementedError) as error:
         raise WeightsError(f"{folder} cannot be written: {getattr(error, 'strerror', None) or error}") from None
     try:
         if not target.is_file():
-            # A reason that appeared since this call began, not one of an earlier day.
-            with contextlib.suppress(OSError):
-                if _version_of(failure) != known:
-                    raise WeightsError(failure.read_text(encoding="utf-8", errors="replace"))
-            _download_or_note(entry, target, check, progress, failure)
+            if waited:
+                # Many processes fail together rather than one after the other.
+                raise WeightsError("another process tried at the same time and failed")
+            _download_from_any(entry, target, check, progress)
     finally:
         lock.release()
     return target
 
 
-def recorded_digest(path: Path) -> str | None:
-    """The SHA-256 that was recorded beside a file, in sha256sum's format, or None where nothing was.
-
-    Raises WeightsError for a record that holds none: who put it there wants the file to be held against it.
-    """
-    beside = path.with_name(path.name + ".sha256")
-    if not os.path.lexists(beside):
-        return None
-    try:
-        found = re.match(r"[0-9a-fA-F]{64}\b", beside.read_text(errors="replace"))
-    except OSError:
-        found = None
-    if found is None:
-        raise WeightsError(
-            f"{beside} holds no SHA-256 that can be read; write that of {path.name} into it, or remove it."
-        )
-    return found[0].lower()
-
-
-def _version_of(path: Path) -> tuple[int, int] | None:
-    """What changes when a file is replaced; None where there is none."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns
-
-
-def _download_or_note(entry: Entry, target: Path, check: Callable[[Path], None], progress: bool, failure: Path) -> None:
-    """Download, and on a failure write its reason for those that wait."""
-    try:
-        _download(entry, target, check, progress)
-    except WeightsError as error:
-        # Where it cannot be written, they try for themselves.
-        with contextlib.suppress(OSError):
-            write_atomically(failure, str(error).encode())
-        raise
-
-
-def _download(entry: Entry, target: Path, check: Callable[[Path], None], progress: bool) -> None:
-    reasons, patience = [], PATIENCE / len(entry.sources)
+def _download_from_any(entry: Entry, target: Path, check: Callable[[Path], None], progress: bool) -> None:
+    """Download from the first source that has the file. The caller holds the lock."""
+    prefix = f".{target.name}.part-"
+    # What a killed process left.
+    for leftover in target.parent.glob(f"{prefix}*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    reasons = []
     for source in entry.sources:
-        part = PartialFile(target, entry, source)
         try:
-            resumed = part.fetch(patience, progress)
-            try:
-                _verify(entry, part.path, check)
-            except WeightsError:
-                if not resumed:
-                    raise
-                # The two halves may be of two files.
-                part.discard()
-                part.fetch(patience, progress)
-                _verify(entry, part.path, check)
+            with tempfile.TemporaryDirectory(prefix=prefix, dir=target.parent, ignore_cleanup_errors=True) as folder:
+                part = Path(folder) / target.name
+                _fetch(source, part, PATIENCE / len(entry.sources), progress)
+                _verify(entry, part, check)
+                if entry.sha256 is None:
+                    line = f"{sha256_of(part)}  {target.name}\n"
+                    write_atomically(target.with_name(target.name + ".sha256"), line.encode())
+                os.replace(part, target)
+                return
+        except OSError as error:
+            reasons.append(f"{target.parent} cannot be written: {error.strerror}")
         except WeightsError as error:
             reasons.append(str(error))
-            continue
-        part.finish()
-        return
     raise WeightsError("; ".join(reasons))
 
 
+def _fetch(source: str, path: Path, patience: float, progress: bool) -> None:
+    """Save a source's file; WeightsError with a reason.
+
+    The libraries that download have no time limit of their own, so a thread calls them while this one watches the
+    folder grow.
+    """
+    if not is_source(source):
+        raise WeightsError(f"{source} is not HTTPS")
+    errors: list[BaseException | None] = []
+
+    def work() -> None:
+        try:
+            _call_library(source, path, progress)
+            errors.append(None)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    size, deadline = 0, time.monotonic() + patience
+    while not errors and time.monotonic() < deadline:
+        thread.join(0.05)
+        if (now := _size_of(path.parent)) != size:
+            size, deadline = now, time.monotonic() + patience
+    host = urlsplit(address_of(source, path.name)).hostname or source
+    if not errors:
+        raise WeightsError(f"{host} does not answer in time")
+    if errors[0] is not None:
+        raise WeightsError(_reason(errors[0], host, path.parent)) from None
+    if not path.is_file():
+        raise WeightsError(f"{host} has no file {path.name}")
+
+
+def _call_library(source: str, path: Path, progress: bool) -> None:
+    scheme, _, rest = source.partition(":")
+    if scheme == "gdrive":
+        # It knows the page with which Google Drive asks before it serves a large file.
+        import gdown
+
+        gdown.download(id=rest, output=str(path), quiet=not progress, use_cookies=False)
+    else:
+        torch.hub.download_url_to_file(address_of(source, path.name), str(path), progress=progress)
+
+
+def _size_of(folder: Path) -> int:
+    size = 0
+    for file in folder.rglob("*"):
+        try:
+            size += file.stat().st_size
+        except OSError:
+            # Renamed since it was listed.
+            continue
+    return size
+
+
+def _reason(error: BaseException, host: str, folder: Path) -> str:
+    """In a few words, why a download failed."""
+    if isinstance(error, ModuleNotFoundError):
+        return f"{error.name} is not installed; pip install {error.name}"
+    if isinstance(error, URLError) and isinstance(error.reason, BaseException):
+        error = error.reason
+    if isinstance(error, OSError) and not isinstance(error, HTTPError):
+        if error.errno is None:
+            # Of gdown's own library, with a message of several lines.
+            return f"{host} cannot be reached"
+        if not isinstance(error, ConnectionError | socket.gaierror | TimeoutError):
+            return f"{folder.parent} cannot be written: {error.strerror}"
+    if isinstance(error, http.client.HTTPException):
+        return f"{host} breaks off"
+    said = (getattr(error, "strerror", None) or str(error) or type(error).__name__).strip().splitlines()[0]
+    return f"{host} gives no file: {said.rstrip('.:')}"
+
+
 def _verify(entry: Entry, path: Path, check: Callable[[Path], None]) -> None:
-    """WeightsError, and the file removed, if it is not the entry's."""
+    """WeightsError if a file is not the entry's."""
     try:
         if entry.size is not None and path.stat().st_size != entry.size:
             raise ValueError(f"it has {path.stat().st_size:,} bytes and not {entry.size:,}")
@@ -131,5 +165,4 @@ def _verify(entry: Entry, path: Path, check: Callable[[Path], None]) -> None:
         elif (found := sha256_of(path)) != entry.sha256:
             raise ValueError(f"its sha256 is {found[:12]}... and not {entry.sha256[:12]}...")
     except ValueError as error:
-        path.unlink()
         raise WeightsError(f"what came is not {entry.file}: {str(error).rstrip('.')}") from None

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import torch
 
-from soft_vit.weights.errors import WeightsError
-
 __all__ = [
     "INDEX_FILE",
     "RESOURCES",
     "WEIGHTS_VARIABLE",
+    "WeightsError",
     "download_folder",
     "hub_folder",
     "lookup_folders",
@@ -18,6 +17,14 @@ __all__ = [
 ]
 
 WEIGHTS_VARIABLE = "SOFT_VIT_CHECKPOINTS"
+
+
+class WeightsError(ValueError, RuntimeError):
+    """Recorded weights are missing, or are not what is recorded; its message is one sentence for the user.
+
+    timm raises RuntimeError for the same.
+    """
+
 
 _PACKAGE = Path(__file__).parents[1]
 
@@ -37,18 +44,18 @@ def hub_folder(cache_dir: str | Path | None = None) -> Path:
 
 
 def named_folder() -> Path | None:
-    """The folder that the environment names; WeightsError for one that does not exist, which may be misspelled."""
+    """The folder that the environment names; WeightsError if it does not exist, because it may be misspelled."""
     named = os.environ.get(WEIGHTS_VARIABLE)
     if not named:
         return None
     folder = Path(os.path.expanduser(named))
     if not folder.is_dir():
-        raise WeightsError(f"{WEIGHTS_VARIABLE} is {named!r}, which is no folder; correct it, or make the folder.")
+        raise WeightsError(f"{WEIGHTS_VARIABLE} is {named!r}, which is not a folder; correct it or create the folder.")
     return folder
 
 
 def lookup_folders(cache_dir: str | Path | None = None) -> list[Path]:
-    """Where a recorded file is looked for, in this order. All of these raise what `named_folder` raises."""
+    """Where a recorded file is looked for, in this order; raises what `named_folder` raises, as the next two do."""
     named = named_folder()
     return [*([named] if named else []), RESOURCES / "checkpoints", hub_folder(cache_dir)]
 

@@ -2,28 +2,38 @@
 
     {"version": 1, "entries": [{"model": "soft_tiny", "tag": "fudan_in1k", "file": "SOFT_Tiny.pth", ...}, ...]}
 
-The fields of an entry are those of `Entry`, those of a metric those of `Metric`; `sources` to `cfg` may be left out.
+The fields of an entry are those of `Entry`, the fields of a metric those of `Metric`.
 """
 
 import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from soft_vit.weights.files import write_atomically
 from soft_vit.weights.folders import INDEX_FILE
 
-__all__ = ["ORIGINS", "Entry", "Metric", "add_entry", "load_index"]
+__all__ = [
+    "ENTRIES",
+    "SUFFIXES",
+    "Entry",
+    "Metric",
+    "add_entry",
+    "address_of",
+    "check_entry",
+    "is_source",
+    "load_index",
+]
 
 VERSION = 1
 
 # Who says a number: a publication, or a run of this package.
 ORIGINS = ("published", "measured")
 
-# What an entry may say of timm's configuration of a model, beside where the weights are.
+# What an entry may say of timm's configuration of a model, apart from where the weights are.
 CFG_KEYS = (
     "num_classes",
     "input_size",
@@ -37,12 +47,11 @@ CFG_KEYS = (
 )
 SUFFIXES = (".pth", ".pth.tar", ".pt", ".bin", ".safetensors")
 
-_LOCAL = r"(?:127\.0\.0\.1|localhost|\[::1\])"
-_SOURCES = (
-    re.compile(r"https://[^\s/]+/\S*"),
-    re.compile(rf"http://{_LOCAL}(?::\d+)?/\S*"),
-    re.compile(r"gdrive:[A-Za-z0-9_-]{10,100}"),
-    re.compile(r"hf-hub:[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*"),
+DRIVE = "https://drive.google.com"
+# Plain HTTP serves files of this machine alone.
+_LOCAL = r"http://(?:127\.0\.0\.1|localhost|\[::1\])(?::\d+)?/\S*"
+_SOURCE = re.compile(
+    rf"https://[^\s/]+/\S*|{_LOCAL}|gdrive:[A-Za-z0-9_-]{{10,100}}|hf-hub:[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*"
 )
 
 
@@ -59,26 +68,18 @@ class Metric:
     origin: str
     source: str
 
-    def __post_init__(self) -> None:
-        for name in ("dataset", "name", "source"):
-            _require(isinstance(getattr(self, name), str) and getattr(self, name), name, getattr(self, name), "a text")
-        number = isinstance(self.value, int | float) and not isinstance(self.value, bool)
-        _require(number and math.isfinite(self.value), "value", self.value, "a finite number")
-        _require(self.origin in ORIGINS, "origin", self.origin, f"one of {', '.join(ORIGINS)}")
-
 
 @dataclass(frozen=True)
 class Entry:
     """Weights of one model from one training.
 
     model, tag: timm's name is `model.tag`; the tag says who trained it, and on what. file: the name it is looked up
-    and saved under, without a folder. sources: where it is downloaded from, the first first: `https://...`,
+    and saved under, without a folder. sources: where it can be downloaded, in order of preference: `https://...`,
     `gdrive:ID` (a file on Google Drive) or `hf-hub:OWNER/NAME` (the file of this name in a Hugging Face repository);
-    none for a file that is only shipped. size: bytes. sha256: 64 hexadecimal digits; both None where unknown.
-    license: as timm writes it. config: path of the training config, from the root of the repository. cfg: what
-    timm's configuration of the model says beside its family's, see CFG_KEYS. notes: sentences about the file.
-
-    Raises ValueError for a value that is none of these, such as a file name that leaves its folder.
+    empty for a file that comes with the package. size: bytes. sha256: 64 hexadecimal digits; both None if unknown.
+    license: as timm writes it. config: path of the training config, from the root of the repository. options: arguments
+    of the model that the weights need beside its name. cfg: what timm's configuration of the model says beside its
+    family's, see CFG_KEYS. notes: sentences about the file.
     """
 
     model: str
@@ -90,6 +91,7 @@ class Entry:
     license: str | None = None
     config: str | None = None
     metrics: tuple[Metric, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
     cfg: Mapping[str, Any] = field(default_factory=dict)
     notes: str = ""
 
@@ -98,63 +100,81 @@ class Entry:
         """The name for timm, such as soft_tiny.fudan_in1k."""
         return f"{self.model}.{self.tag}"
 
-    def __post_init__(self) -> None:
-        for name, value in (("model", self.model), ("tag", self.tag)):
-            _require(_matches(r"[a-z0-9][a-z0-9_]*", value), name, value, "small letters, digits and _")
-        _require(
-            _matches(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.file) and self.file.endswith(SUFFIXES),
-            "file",
-            self.file,
-            f"a name of letters, digits and . _ - without a folder, ending in {', '.join(SUFFIXES)}",
-        )
-        for source in self.sources:
-            known = isinstance(source, str) and any(pattern.fullmatch(source) for pattern in _SOURCES)
-            _require(known, "source", source, "https://..., gdrive:ID or hf-hub:OWNER/NAME")
-        size = isinstance(self.size, int) and not isinstance(self.size, bool) and self.size > 0
-        _require(self.size is None or size, "size", self.size, "a number of bytes")
-        _require(self.sha256 is None or _matches(r"[0-9a-f]{64}", self.sha256), "sha256", self.sha256, "64 hex digits")
-        _require(self.license is None or _matches(r"[\w.+-]+", self.license), "license", self.license, "a short name")
-        inside = self.config is None or _matches(r"configs/(?:[\w-]+/)*[\w-]+\.py", self.config)
-        _require(inside, "config", self.config, "the path of a file below configs/")
-        unknown = [key for key in self.cfg if key not in CFG_KEYS]
-        _require(not unknown, "cfg", unknown, f"some of {', '.join(CFG_KEYS)}")
-        _require(isinstance(self.notes, str), "notes", self.notes, "a text")
+    @property
+    def page(self) -> str:
+        """The address at which a person downloads the file with a browser."""
+        source = self.sources[0]
+        return f"{DRIVE}/file/d/{source[7:]}/view" if source.startswith("gdrive:") else address_of(source, self.file)
+
+    def timm_cfg(self) -> dict[str, Any]:
+        """What timm's configuration of the model has of this entry."""
+        source = {"url": address_of(self.sources[0], self.file)} if self.sources else {"file": self.file}
+        return {**self.cfg, "license": self.license, **source}
+
+
+def address_of(source: str, file: str) -> str:
+    """The address at which a source of `Entry` serves a file."""
+    scheme, _, rest = source.partition(":")
+    if scheme == "gdrive":
+        return f"{DRIVE}/uc?export=download&id={rest}"
+    return f"https://huggingface.co/{rest}/resolve/main/{file}" if scheme == "hf-hub" else source
+
+
+def is_source(text: Any) -> bool:
+    """Whether a text names a source that weights may come from: over HTTPS, or from this machine."""
+    return isinstance(text, str) and _SOURCE.fullmatch(text) is not None
+
+
+def check_entry(entry: Entry) -> None:
+    """ValueError, in one sentence, for an entry that must not be written, such as one whose file leaves its folder."""
+    for name, value in (("model", entry.model), ("tag", entry.tag)):
+        _require(_matches(r"[a-z0-9][a-z0-9_]*", value), name, value, "small letters, digits and _")
+    _require(
+        _matches(r"[A-Za-z0-9][A-Za-z0-9._-]*", entry.file) and entry.file.endswith(SUFFIXES),
+        "file",
+        entry.file,
+        f"a name of letters, digits and . _ - without a folder, ending in {', '.join(SUFFIXES)}",
+    )
+    for source in entry.sources:
+        _require(is_source(source), "source", source, "https://..., gdrive:ID or hf-hub:OWNER/NAME")
+    _require(entry.sha256 is None or _matches(r"[0-9a-f]{64}", entry.sha256), "sha256", entry.sha256, "64 hex digits")
+    _require(entry.license is None or _matches(r"[\w.+-]+", entry.license), "license", entry.license, "a short name")
+    inside = entry.config is None or _matches(r"configs/(?:[\w-]+/)*[\w-]+\.py", entry.config)
+    _require(inside, "config", entry.config, "the path of a file below configs/")
+    unknown = [key for key in entry.cfg if key not in CFG_KEYS]
+    _require(not unknown, "cfg", unknown, f"some of {', '.join(CFG_KEYS)}")
+    for metric in entry.metrics:
+        _require(math.isfinite(metric.value), metric.name, metric.value, "a finite number")
+        _require(metric.origin in ORIGINS, "origin", metric.origin, f"one of {', '.join(ORIGINS)}")
 
 
 def load_index(path: str | Path = INDEX_FILE) -> tuple[Entry, ...]:
     """The entries of an index, the default of each model first among its own.
 
-    Raises FileNotFoundError, or ValueError, in one sentence with the path, for what is no index.
+    Raises FileNotFoundError, or ValueError, in one sentence with the path, for a file that is not an index.
     """
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"There is no index of weights {path}; give the path of a file that exists.")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        _require(isinstance(content, dict), "index", type(content).__name__, "an object")
-        _require(content.get("version") == VERSION, "version", content.get("version"), str(VERSION))
-        _require(isinstance(content.get("entries"), list), "entries", content.get("entries"), "a list")
-        entries = tuple(_entry(item) for item in content["entries"])
-        names = [entry.name for entry in entries]
-        _require(len(set(names)) == len(names), "entries", names, "names that differ")
-    except ValueError as error:
-        raise ValueError(f"The index of weights {path} cannot be used: {error}") from error
-    return entries
+        if content["version"] != VERSION:
+            raise ValueError(f"its version is {content['version']!r} and not {VERSION}")
+        return tuple(_entry(item) for item in content["entries"])
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"The index of weights {path} cannot be used: {error}.") from error
 
 
 def add_entry(entry: Entry, path: str | Path = INDEX_FILE) -> None:
-    """Put an entry into an index, in the place of one of the same name or at the end; the file is made if missing.
+    """Put an entry into an index, in place of one with the same name or at the end; the file is created if missing.
 
-    The file is replaced as a whole or stays as it was. Raises what `load_index` raises for an index that is there.
+    The file is replaced as a whole or stays as it was. Raises what `check_entry` raises, and `load_index` for the file.
     """
+    check_entry(entry)
     path = Path(path)
-    entries = list(load_index(path)) if path.exists() else []
-    places = [i for i, known in enumerate(entries) if known.name == entry.name]
-    if places:
-        entries[places[0]] = entry
-    else:
-        entries.append(entry)
-    write_atomically(path, index_text(entries).encode())
+    entries = {known.name: known for known in load_index(path)} if path.exists() else {}
+    entries[entry.name] = entry
+    write_atomically(path, index_text(list(entries.values())).encode())
 
 
 def index_text(entries: Sequence[Entry]) -> str:
@@ -165,23 +185,15 @@ def index_text(entries: Sequence[Entry]) -> str:
     return json.dumps({"version": VERSION, "entries": items}, indent=2, ensure_ascii=False) + "\n"
 
 
-def _entry(item: Any) -> Entry:
-    item = _checked_keys(item, Entry)
-    for name in ("sources", "metrics"):
-        _require(isinstance(item.get(name, []), list), name, item.get(name), "a list")
-    _require(isinstance(item.get("cfg", {}), dict), "cfg", item.get("cfg"), "an object")
-    metrics = tuple(Metric(**_checked_keys(metric, Metric)) for metric in item.get("metrics", []))
-    # timm's configurations hold tuples, which JSON does not know.
-    cfg = {key: tuple(value) if isinstance(value, list) else value for key, value in item.get("cfg", {}).items()}
-    return Entry(**{**item, "sources": tuple(item.get("sources", [])), "metrics": metrics, "cfg": cfg})
-
-
-def _checked_keys(item: Any, cls: type) -> dict[str, Any]:
-    _require(isinstance(item, dict), cls.__name__.lower(), item, "an object")
-    known = {f.name for f in fields(cls)}
-    required = {"model", "tag", "file"} if cls is Entry else known
-    _require(required <= item.keys() <= known, cls.__name__.lower(), sorted(item), f"{', '.join(sorted(known))}")
-    return item
+def _entry(item: dict[str, Any]) -> Entry:
+    values = dict(item)
+    values["sources"] = tuple(values.get("sources", ()))
+    values["metrics"] = tuple(Metric(**metric) for metric in values.get("metrics", ()))
+    for name in ("cfg", "options"):
+        # timm's configurations hold tuples, which JSON does not know.
+        given = values.get(name, {})
+        values[name] = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+    return Entry(**values)
 
 
 def _matches(pattern: str, value: Any) -> bool:
@@ -191,3 +203,7 @@ def _matches(pattern: str, value: Any) -> bool:
 def _require(condition: bool, name: str, value: Any, allowed: str) -> None:
     if not condition:
         raise ValueError(f"{name} is {value!r}; give {allowed}.")
+
+
+# A package that is copied without its files has no recorded weights.
+ENTRIES: dict[str, Entry] = {entry.name: entry for entry in load_index()} if INDEX_FILE.is_file() else {}

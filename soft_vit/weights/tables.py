@@ -7,7 +7,6 @@ import yaml
 
 from soft_vit.text_tables import markdown_table
 from soft_vit.weights.index import Entry
-from soft_vit.weights.transport import page_link
 
 __all__ = ["metafile", "readme_table"]
 
@@ -21,14 +20,20 @@ def readme_table(entries: Sequence[Entry]) -> str:
     """A Markdown table with a row for each entry; every figure says whether it was published or measured."""
     rows = []
     for entry in entries:
-        where = f"[{entry.file}]({page_link(entry)})" if entry.sources else f"checkpoints/{entry.file}"
+        where = f"[{entry.file}]({entry.page})" if entry.sources else f"checkpoints/{entry.file}"
         for metric in entry.metrics or [None]:
             figures = ["", "", ""]
             if metric is not None:
                 said = f"published, {metric.source}" if metric.origin == "published" else "measured here"
                 figures = [f"{metric.value:g}", metric.dataset, said]
-            rows.append([f"`{entry.name}`", *figures, where])
+            rows.append([_names(entry, entries), *figures, where])
     return markdown_table(["weights", "top-1 %", "on", "said by", "file"], rows) + "\n"
+
+
+def _names(entry: Entry, entries: Sequence[Entry]) -> str:
+    """The name of an entry, and the model whose pretrained=True gives it too: a `soft_*` without weights of its own."""
+    plain = entry.model.replace("soft_norm_", "soft_")
+    return f"`{entry.name}`" + ("" if any(other.model == plain for other in entries) else f", also `{plain}`")
 
 
 def metafile(entries: Sequence[Entry]) -> str:

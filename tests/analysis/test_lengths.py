@@ -23,13 +23,13 @@ def test_slope_of_a_power_law():
 
 @pytest.mark.parametrize("attention", LINEAR)
 def test_linear_kinds_hold_memory_linear_in_the_number_of_tokens(attention):
-    curve = measure_lengths(attention, (2, 4, 8), timed=False, depth=2)
-    assert curve.lengths == [1568, 3136, 6272]
+    curve = measure_lengths(attention, (2, 8), timed=False, depth=1)
+    assert curve.lengths == [1568, 6272]
     assert curve.memory_slope <= 1.1
 
 
 def test_quadratic_kinds_do_not():
-    assert measure_lengths("gaussian", (2, 4, 8), timed=False, depth=2).memory_slope > 1.7
+    assert measure_lengths("gaussian", (2, 8), timed=False, depth=1).memory_slope > 1.7
 
 
 def test_figure_and_table(tmp_path, monkeypatch):

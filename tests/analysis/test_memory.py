@@ -71,9 +71,8 @@ def test_shapes_alone_hold_what_a_step_holds(name):
     assert counted == pytest.approx(measured, rel=1e-3)
 
 
-@pytest.mark.parametrize("name", ["soft_tiny", "linformer_pyramid_tiny"])
-def test_each_saving_saves(name):
-    peaks = training_memory_by_saving(name, (2, 3, 96, 64))
+def test_each_saving_saves():
+    peaks = training_memory_by_saving("soft_pico", (2, 3, 96, 64))
     plain = peaks.pop("plain")
     assert all(peak < plain for peak in peaks.values())
 

@@ -6,7 +6,15 @@ import pytest
 import torch
 
 from soft_vit.analysis import throughput
-from soft_vit.analysis.throughput import MODES, Timing, measure_throughput, throughput_table, try_steps
+from soft_vit.analysis.throughput import (
+    MODES,
+    Timing,
+    best_batch_size,
+    default_limit,
+    measure_throughput,
+    throughput_table,
+    try_steps,
+)
 from soft_vit.analysis.variants import VARIANTS, create_variant
 
 
@@ -18,11 +26,18 @@ def test_every_model_is_timed_in_every_mode():
     assert all(0 < t.lower <= t.median <= t.upper for t in timings)
 
 
-def test_models_are_set_to_the_size_of_the_images():
+def test_models_are_set_to_the_size_of_the_images_and_auto_finds_a_batch():
     (timing,) = measure_throughput(
-        ["vit_tiny_patch16_224"], batch_size=1, img_size=(32, 48), modes=["inference"], rounds=3, progress=False
+        ["vit_tiny_patch16_224"],
+        batch_size="auto",
+        max_batch_size=2,
+        img_size=(32, 48),
+        modes=["inference"],
+        rounds=3,
+        progress=False,
     )
-    assert timing.median > 0
+    assert timing.batch_size == 2
+    assert 0 < timing.lower <= timing.median <= timing.upper
 
 
 def test_ratios_are_against_the_first_model_of_the_mode():
@@ -96,14 +111,6 @@ def test_a_model_without_memory_leaves_the_others_alone(batch_size, monkeypatch)
     assert rows[-1][2] == ""
 
 
-def test_auto_for_real():
-    (timing,) = measure_throughput(
-        ["soft_pico"], batch_size="auto", max_batch_size=2, modes=["inference"], img_size=32, rounds=3, progress=False
-    )
-    assert timing.batch_size == 2
-    assert timing.lower <= timing.median <= timing.upper
-
-
 def test_a_training_step_leaves_no_gradients():
     """Memory is counted beyond what there was before the step."""
     model = create_variant("soft_pico")
@@ -141,3 +148,71 @@ def fail_in_training(tried, mode, model, images, labels, dtype):
     tried.append((mode, tuple(images.shape)))
     if mode == "training":
         raise RuntimeError("no room\nat all")
+
+
+class FakeGPU:
+    """Images per second that saturate, and memory for a number of images; `tried` are the batches asked for."""
+
+    def __init__(self, rates: dict[int, float], memory: int = 10**9) -> None:
+        self.rates, self.memory, self.tried = rates, memory, []
+
+    def seconds(self, batch: int) -> float:
+        self.tried.append(batch)
+        if batch > self.memory:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+        return batch / self.rates[batch]
+
+
+SATURATING = {8: 100, 16: 180, 32: 280, 64: 350, 128: 353, 256: 340, 512: 900}
+
+
+@pytest.mark.parametrize(
+    ("rates", "memory", "limit", "tried", "best"),
+    [
+        (SATURATING, 10**9, 512, [8, 16, 32, 64, 128], 128),
+        ({8: 100, 16: 180, 32: 90}, 10**9, 512, [8, 16, 32], 16),
+        (SATURATING, 10**9, 32, [8, 16, 32], 32),
+        (SATURATING, 10**9, 50, [8, 16, 32], 32),
+        (SATURATING, 40, 512, [8, 16, 32, 64], 32),
+        ({3: 10}, 10**9, 3, [3], 3),
+    ],
+    ids=["saturation", "loss", "limit", "limit between", "memory", "limit below the start"],
+)
+def test_where_the_search_ends(rates, memory, limit, tried, best):
+    gpu = FakeGPU(rates, memory)
+    assert best_batch_size(gpu.seconds, limit) == best
+    assert gpu.tried == tried
+
+
+def test_memory_of_the_failed_step_is_given_back(monkeypatch):
+    """Before the cache is emptied nothing may hold on to what the step had, the error included."""
+    alive, seen = set(), []
+
+    class Held:
+        def __init__(self) -> None:
+            alive.add(id(self))
+
+        def __del__(self) -> None:
+            alive.discard(id(self))
+
+    def seconds(batch: int) -> float:
+        held = Held()
+        if batch > 8:
+            raise torch.cuda.OutOfMemoryError(f"CUDA out of memory beside {held}.")
+        return 1.0
+
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: seen.append(len(alive)))
+    assert best_batch_size(seconds, 64) == 8
+    assert seen == [0]
+
+
+def test_no_memory_for_the_first():
+    assert best_batch_size(FakeGPU(SATURATING, memory=4).seconds, 512) is None
+
+
+@pytest.mark.parametrize(
+    ("device", "size", "limit"),
+    [("cpu", (448, 448), 64), ("cuda:0", (224, 224), 1024), ("cuda", (448, 448), 256), ("cuda", (32, 32), 1024)],
+)
+def test_limits(device, size, limit):
+    assert default_limit(device, size) == limit

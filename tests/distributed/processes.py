@@ -33,9 +33,11 @@ def _train(arguments: Sequence[str], environment: dict[str, str], log: str, prep
     os.environ.update(environment)
     torch.set_num_threads(1)
     from mmengine.config import Config
+    from mmengine.runner import runner
 
-    # Half of the time of a short run goes into its layout.
+    # Half of the time of a short run would go into its layout, and more into describing the machine.
     Config.pretty_text = property(str)
+    runner.collect_env = dict
     if preparation is not None:
         preparation()
     runpy.run_path(TRAIN)["main"]([CONFIG, *arguments])

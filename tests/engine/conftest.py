@@ -1,4 +1,4 @@
-"""What tests of an evaluation share."""
+"""What tests of the engine share."""
 
 from pathlib import Path
 
@@ -7,9 +7,9 @@ import torch
 from evaluated import network, write_checkpoint, write_folders
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    """Without the description of the machine, which takes longer than these tests."""
+    """Leave out the description of the machine, which takes longer than most runs here."""
     monkeypatch.setattr("mmengine.runner.runner.collect_env", dict)
 
 

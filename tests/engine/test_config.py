@@ -5,7 +5,8 @@ import warnings
 import pytest
 from mmengine.config import Config
 
-from soft_vit.engine.config import apply_options, check_keys, known_keys, load_config, type_name
+from soft_vit.engine.config import apply_options, check_keys, known_keys, load_config
+from soft_vit.engine.config_values import type_name
 from soft_vit.engine.errors import UserError
 
 

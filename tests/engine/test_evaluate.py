@@ -14,6 +14,7 @@ from evaluated import (
     agrees,
     by_the_book,
     list_of_classes,
+    measure,
     network,
     shapes,
     tree,
@@ -22,15 +23,13 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
 
 from soft_vit.data import CLASSES
-from soft_vit.engine import UserError, evaluate
+from soft_vit.engine import UserError
 from soft_vit.weights.folders import RESOURCES
-
-pytestmark = pytest.mark.usefixtures("quick")
 
 
 def test_everything_that_is_reported(checkpoint, models, tmp_path):
     files = {name: tmp_path / name for name in ("out", "per_class", "confusion")}
-    metrics = evaluate(DEMO, checkpoint, work_dir=tmp_path, options=OPTIONS, **files)
+    metrics = measure(DEMO, checkpoint, work_dir=tmp_path, options=OPTIONS, **files)
     images, labels = shapes()
     logits = models["averaged"](images)
     assert agrees(metrics, by_the_book(logits, labels))
@@ -80,7 +79,7 @@ test_cfg = dict()
 custom_hooks = [dict(type=EMAHook)]
 """
     )
-    metrics = evaluate(path, checkpoint, ema=False, work_dir=tmp_path)
+    metrics = measure(path, checkpoint, ema=False, work_dir=tmp_path)
     images, labels = shapes()
     assert agrees(metrics, by_the_book(models["plain"](images), labels))
 
@@ -109,7 +108,7 @@ model = dict(
 """
     )
     options = {name: value for name, value in OPTIONS.items() if not name.startswith("model.")}
-    metrics = evaluate(path, checkpoint, work_dir=tmp_path, options=options)
+    metrics = measure(path, checkpoint, work_dir=tmp_path, options=options)
     images, labels = shapes()
     scores = sum(models["averaged"](x).softmax(1) for x in (images, images.flip(-1))) / 2
     assert agrees(metrics, by_the_book(scores.log(), labels))
@@ -119,7 +118,7 @@ model = dict(
 def test_either_weights(checkpoint, models, tmp_path, ema, which):
     # MMEngine's own hook would exchange them.
     options = {**OPTIONS, "custom_hooks": [{"type": "EMAHook"}, {"type": "EMAEvalHook"}]}
-    metrics = evaluate(DEMO, checkpoint, ema=ema, work_dir=tmp_path, options=options)
+    metrics = measure(DEMO, checkpoint, ema=ema, work_dir=tmp_path, options=options)
     images, labels = shapes()
     assert agrees(metrics, by_the_book(models[which](images), labels))
 
@@ -127,7 +126,7 @@ def test_either_weights(checkpoint, models, tmp_path, ema, which):
 @pytest.mark.parametrize(("naming", "crop"), [("named", {}), ("numbered", {"img_size": 32, "crop_pct": 0.8})])
 def test_folder_with_some_of_the_classes(checkpoint, models, folders, tmp_path, naming, crop):
     table = tmp_path / "confusion.csv"
-    metrics = evaluate(
+    metrics = measure(
         DEMO,
         checkpoint,
         data_root=folders / naming,
@@ -179,7 +178,7 @@ def test_folder_for_a_config_that_loads_by_mmcv(folders, tmp_path):
     with DefaultScope.overwrite_default_scope("mmpretrain"):
         model = MODELS.build(cfg.model).eval()
     torch.save({"state_dict": model.state_dict(), "meta": {"dataset_meta": {"classes": CLASSES}}}, tmp_path / "a.pth")
-    metrics = evaluate(tmp_path / "config.py", str(tmp_path / "a.pth"), data_root=folders / "named", work_dir=tmp_path)
+    metrics = measure(tmp_path / "config.py", str(tmp_path / "a.pth"), data_root=folders / "named", work_dir=tmp_path)
     images, names = tree(folders / "named", 32, 0.8)
     there = [0, 3, 4, 9]
     labels = [there.index(CLASSES.index(name)) for name in names]
@@ -192,7 +191,7 @@ def test_another_size(folders, tmp_path, name):
     """The weights are those of 32 pixels, resampled once where they belong to a grid."""
     model = network(name)
     torch.save(model.state_dict(), tmp_path / "weights.pth")
-    metrics = evaluate(
+    metrics = measure(
         DEMO,
         str(tmp_path / "weights.pth"),
         img_size=44,
@@ -215,7 +214,7 @@ def test_timm_model_sees_images_as_timm_prepares_them(folders, tmp_path, size):
     assert model.pretrained_cfg["crop_pct"] == 0.95
     torch.save(model.state_dict(), tmp_path / "weights.pth")
     options = {key: value for key, value in OPTIONS.items() if not key.startswith("model.")}
-    metrics = evaluate(
+    metrics = measure(
         DEMO,
         "test_vit",
         weights=str(tmp_path / "weights.pth"),
@@ -239,7 +238,7 @@ def test_weights_that_know_their_images_are_shown_such(folders, tmp_path, from_f
     shipped = RESOURCES / "checkpoints" / "soft_pico.shapes.safetensors"
     copied = tmp_path / "mine.safetensors"
     copied.write_bytes(shipped.read_bytes())
-    metrics = evaluate(
+    metrics = measure(
         # Its training images, which could name the classes, are not there.
         RESOURCES / "configs" / "soft_tiny.py",
         "soft_pico",
@@ -291,7 +290,7 @@ def test_mistakes_are_one_sentence(checkpoint, folders, tmp_path, model, argumen
     arguments = {key: value.format(**fill) if isinstance(value, str) else value for key, value in arguments.items()}
     options = OPTIONS if model == "{checkpoint}" else {}
     with pytest.raises(error, match=message) as caught:
-        evaluate(DEMO, model.format(**fill), work_dir=tmp_path, options=options, **arguments)
+        measure(DEMO, model.format(**fill), work_dir=tmp_path, options=options, **arguments)
     assert "\n" not in str(caught.value)
 
 
@@ -303,7 +302,7 @@ def test_mistakes_are_one_sentence(checkpoint, folders, tmp_path, model, argumen
     ],
 )
 def test_accuracies_are_those_of_this_package_and_of_any_k(checkpoint, models, tmp_path, evaluator):
-    metrics = evaluate(
+    metrics = measure(
         DEMO, checkpoint, work_dir=tmp_path, options={**OPTIONS, "test_evaluator": evaluator}, img_size=32
     )
     images, labels = shapes()
@@ -318,7 +317,7 @@ def test_where_results_cannot_go_is_said_before_the_test(tmp_path, name, path, m
     (tmp_path / "file").touch()
     (tmp_path / "folder").mkdir()
     with pytest.raises(UserError, match=message):
-        evaluate("configs/none.py", "soft_pico", **{name: tmp_path / path})
+        measure("configs/none.py", "soft_pico", **{name: tmp_path / path})
 
 
 @pytest.mark.parametrize(
@@ -328,12 +327,12 @@ def test_where_results_cannot_go_is_said_before_the_test(tmp_path, name, path, m
 def test_checkpoint_of_another_model(tmp_path, state, message):
     torch.save({"state_dict": network(**state).state_dict()}, tmp_path / "other.pth")
     with pytest.raises(UserError, match=message):
-        evaluate(DEMO, str(tmp_path / "other.pth"), work_dir=tmp_path, options=OPTIONS)
+        measure(DEMO, str(tmp_path / "other.pth"), work_dir=tmp_path, options=OPTIONS)
 
 
 def test_a_config_without_test_images(tmp_path):
     with pytest.raises(UserError, match="has no test_dataloader"):
-        evaluate(DEMO, "resnet18", work_dir=tmp_path, options={"test_dataloader": None})
+        measure(DEMO, "resnet18", work_dir=tmp_path, options={"test_dataloader": None})
 
 
 @pytest.mark.parametrize(
@@ -350,20 +349,20 @@ def test_only_classifiers_are_asked_for_classes(tmp_path, model, arguments, mess
         'model = dict(type="A")\ntest_evaluator = dict(type="CocoAP")\ntest_dataloader = dict(dataset=dict())'
     )
     with pytest.raises(UserError, match=message):
-        evaluate(path, model, work_dir=tmp_path, **arguments)
+        measure(path, model, work_dir=tmp_path, **arguments)
 
 
 def test_average_that_is_not_there(tmp_path):
     torch.save({"state_dict": network().state_dict()}, tmp_path / "plain.pth")
     with pytest.raises(UserError, match="no averaged weights"):
-        evaluate(DEMO, str(tmp_path / "plain.pth"), ema=True, work_dir=tmp_path, options=OPTIONS)
+        measure(DEMO, str(tmp_path / "plain.pth"), ema=True, work_dir=tmp_path, options=OPTIONS)
 
 
 def test_loss_that_is_no_number_is_null_in_json(tmp_path):
     broken = network()
     torch.nn.init.constant_(broken.head.bias, torch.nan)
     torch.save({"state_dict": broken.state_dict()}, tmp_path / "nan.pth")
-    evaluate(DEMO, str(tmp_path / "nan.pth"), out=tmp_path / "out.json", work_dir=tmp_path, options=OPTIONS)
+    measure(DEMO, str(tmp_path / "nan.pth"), out=tmp_path / "out.json", work_dir=tmp_path, options=OPTIONS)
 
     def refuse(text: str) -> None:
         raise AssertionError(text)

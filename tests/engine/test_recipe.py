@@ -18,22 +18,27 @@ from mmengine.dataset import DefaultSampler
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import HOOKS, MODELS, DefaultScope
 from mmengine.runner import Runner
+from PIL import Image
 
-from soft_vit.engine import SafeOptimWrapper
-from soft_vit.engine.config import check_keys
+from soft_vit.data import CLASSES
+from soft_vit.data.shapes import draw_shape
+from soft_vit.engine import SafeOptimWrapper, train
+from soft_vit.engine.config import check_keys, load_config
 from soft_vit.engine.optim.ema_hook import EMAEvalHook
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 IMAGES = 1_281_167
 STEPS_AN_EPOCH = 1251
+# Of the schedules below: fewer, because they only know epochs.
+STEPS = 139
 EPOCHS = 300
-WARM_UP = 10 * STEPS_AN_EPOCH
-TOTAL = EPOCHS * STEPS_AN_EPOCH
+WARM_UP = 10 * STEPS
+TOTAL = EPOCHS * STEPS
 
 
 @pytest.fixture(scope="module")
 def config() -> Config:
-    return Config.fromfile(str(CONFIGS / "soft_tiny.py"))
+    return load_config(CONFIGS / "soft_tiny.py")
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +62,9 @@ CHOSEN = (
     WARM_UP - 1,
     WARM_UP,
     WARM_UP + 1,
-    100 * STEPS_AN_EPOCH,
-    155 * STEPS_AN_EPOCH,
-    250 * STEPS_AN_EPOCH,
+    100 * STEPS,
+    155 * STEPS,
+    250 * STEPS,
     TOTAL - 1,
 )
 
@@ -75,7 +80,7 @@ def learning_rate(step: int) -> float:
 @pytest.fixture(scope="module")
 def learning_rates(config, optim_wrapper) -> dict[int, list[float]]:
     """Of every parameter group at the chosen steps, from the schedulers that a Runner makes."""
-    runner = SimpleNamespace(train_dataloader=range(STEPS_AN_EPOCH), _train_loop=None, optim_wrapper=optim_wrapper)
+    runner = SimpleNamespace(train_dataloader=range(STEPS), _train_loop=None, optim_wrapper=optim_wrapper)
     schedulers = Runner._build_param_scheduler(runner, config.param_scheduler, optim_wrapper)
     seen = {}
     with warnings.catch_warnings():
@@ -91,14 +96,14 @@ def learning_rates(config, optim_wrapper) -> dict[int, list[float]]:
 
 @pytest.mark.parametrize("step", CHOSEN)
 def test_learning_rate(learning_rates, step):
-    # MMEngine multiplies its way through 375,300 steps: each rounds by 2^-53 at most.
+    # MMEngine multiplies its way through all steps: each rounds by 2^-53 at most.
     for group in learning_rates[step]:
         assert group == pytest.approx(learning_rate(step), rel=TOTAL * 2**-52)
 
 
 @pytest.mark.parametrize(
     ("step", "published"),
-    [(0, 1e-6), (WARM_UP, 1e-3), (155 * STEPS_AN_EPOCH, 0.000525), (TOTAL - 1, 5e-5)],
+    [(0, 1e-6), (WARM_UP, 1e-3), (155 * STEPS, 0.000525), (TOTAL - 1, 5e-5)],
 )
 def test_published_learning_rates(learning_rates, step, published):
     """Start, peak, the middle of the cosine, and the end to a step of it."""
@@ -107,7 +112,7 @@ def test_published_learning_rates(learning_rates, step, published):
 
 def test_warm_up_is_linear_over_ten_epochs(learning_rates):
     middle = (1e-6 + 1e-3) / 2
-    # To half a step of 12,510.
+    # To half a step.
     assert learning_rates[WARM_UP // 2][0] == pytest.approx(middle, rel=1 / WARM_UP)
 
 
@@ -189,7 +194,7 @@ RATES["soft_norm_medium"] = (4e-4, 32)
 
 @pytest.mark.parametrize("name", RATES)
 def test_config_of_each_size(config, name):
-    given = Config.fromfile(str(CONFIGS / f"{name}.py"))
+    given = load_config(CONFIGS / f"{name}.py")
     check_keys(given)
     assert given.model.model_name == name
     rate, batch = given.optim_wrapper.optimizer.lr, given.train_dataloader.batch_size
@@ -204,7 +209,7 @@ BASELINES = sorted(path.stem for path in (CONFIGS / "baselines").glob("*.py"))
 
 @pytest.mark.parametrize("name", BASELINES)
 def test_config_of_each_baseline(config, name):
-    given = Config.fromfile(str(CONFIGS / "baselines" / f"{name}.py"))
+    given = load_config(CONFIGS / "baselines" / f"{name}.py")
     check_keys(given)
     assert given.model.model_name == name
     assert_differs_only_in(config, given, {"model_name"})
@@ -218,10 +223,26 @@ def test_model_of_each_config_exists(path):
 
 def test_there_is_a_baseline_for_each_other_attention():
     from soft_vit.layers.attention import ATTENTIONS
-    from soft_vit.models.soft import model_name
+    from soft_vit.models.names import model_name
 
     names = {model_name(attention, "tiny") for attention in ATTENTIONS}
     assert names == {*BASELINES, *(name for name in RATES if name in names)}
+
+
+@pytest.mark.slow
+def test_fine_tuning_learns_from_few_images(tmp_path):
+    """Three easy classes of 60 images, 3 epochs: 97.5 % were measured, and 33 % is chance."""
+    for split, seed, count in (("train", 11, 60), ("val", 12, 40)):
+        for label in (0, 5, 9):
+            folder = tmp_path / split / CLASSES[label]
+            folder.mkdir(parents=True)
+            for index in range(count):
+                Image.fromarray(draw_shape(seed, 10 * index + label).image).save(folder / f"{index}.png")
+    options = {"data_root": str(tmp_path), "image_size": 64, "train_cfg.max_epochs": 3}
+    options |= {"model.model_name": "soft_pico", "load_from": "timm://soft_pico"}
+    options |= {f"{split}_dataloader.num_workers": 0 for split in ("train", "val")}
+    result = train(CONFIGS / "finetune" / "soft_tiny_imagefolder.py", work_dir=tmp_path / "run", options=options)
+    assert result.top1 > 90
 
 
 def assert_differs_only_in(expected: Config, given: Config, keys: set[str]) -> None:

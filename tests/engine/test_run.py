@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from mmengine.config import Config
 
-from soft_vit.engine import UserError
-from soft_vit.engine.run import TrainResult, prepare, runner_class, use_amp
+from soft_vit.engine.errors import UserError
+from soft_vit.engine.prepare import prepare
+from soft_vit.engine.run import TrainResult, train, use_amp
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "configs" / "demo" / "soft_pico_shapes.py"
@@ -61,18 +62,7 @@ def test_amp_keeps_float16(own, switched):
     assert config.optim_wrapper == {"type": "SafeOptimWrapper", **switched}
 
 
-@pytest.mark.parametrize(
-    ("config", "name"),
-    [
-        ({}, "Runner"),
-        ({"model_wrapper_cfg": None}, "Runner"),
-        ({"model_wrapper_cfg": dict(type="ShardedDataParallel")}, "ShardedRunner"),
-    ],
-)
-def test_the_line_in_the_config_chooses(config, name):
-    assert runner_class(Config(config)).__name__ == name
-
-
-def test_sharding_that_cannot_be_saved():
-    with pytest.raises(UserError, match="use ShardedDataParallel"):
-        runner_class(Config({"model_wrapper_cfg": dict(type="MMFullyShardedDataParallel")}))
+def test_optimizer_that_cannot_be_saved(tmp_path):
+    options = {"optim_wrapper.optimizer": {"_delete_": True, "type": "ZeroRedundancyOptimizer", "lr": 1e-3}}
+    with pytest.raises(UserError, match="ZeroRedundancyOptimizer hangs"):
+        train(DEMO, work_dir=tmp_path, options=options)

@@ -15,12 +15,10 @@ DEMO = Path(__file__).parents[2] / "configs" / "demo" / "soft_pico_shapes.py"
 # Epochs of 5 batches.
 OPTIONS = {
     "train_dataloader.dataset.length": 10,
-    "train_dataloader.dataset.size": 32,
+    "image_size": 32,
     "train_dataloader.batch_size": 2,
     "val_dataloader.dataset.length": 4,
-    "val_dataloader.dataset.size": 32,
     "model.depths": [1, 1, 1, 1],
-    "model.img_size": 32,
     "optim_wrapper.type": "SafeOptimWrapper",
     "train_cfg.max_epochs": 2,
     "default_hooks.checkpoint.max_keep_ckpts": -1,

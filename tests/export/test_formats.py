@@ -15,7 +15,7 @@ from soft_vit.engine.errors import UserError
 from soft_vit.export import FORMATS, ExportModel, export, load_export_model
 from soft_vit.export.formats import METADATA_FILE, open_onnx
 from soft_vit.layers import ATTENTIONS
-from soft_vit.models.soft import model_name
+from soft_vit.models.names import model_name
 from soft_vit.weights.folders import RESOURCES
 
 # The folder of the code, which stands in traces of its nodes.

@@ -8,11 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.autograd import forward_ad
 from torch.utils.flop_counter import FlopCounterMode
-from torchvision.models.feature_extraction import create_feature_extractor
 
-from soft_vit.layers.mlp import Mlp, gelu_of_temporary
-from soft_vit.ops import fused_linear
-from soft_vit.ops.fused_linear import has_bfloat16
+from soft_vit.layers.mlp import Mlp, fused_linear, gelu_of_temporary, has_bfloat16
 
 APPROXIMATIONS = ("none", "tanh")
 needs_fusion = pytest.mark.skipif(
@@ -28,7 +25,7 @@ def calls(monkeypatch):
 
     def spy(x, weight, bias, gelu=None):
         made.append(gelu)
-        return fused_linear.fused_linear(x, weight, bias, gelu)
+        return fused_linear(x, weight, bias, gelu)
 
     monkeypatch.setattr("soft_vit.layers.mlp.fused_linear", spy)
     return made
@@ -105,7 +102,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_is_put_on_a_layer_works_without_gradients(change, calls):
+def test_what_is_put_on_a_layer_works_without_gradients(change):
     mlp = Mlp(24, 48).eval()
     untouched, x = copy.deepcopy(mlp), torch.randn(2, 9, 24)
     CHANGES[change](mlp)
@@ -113,7 +110,6 @@ def test_what_is_put_on_a_layer_works_without_gradients(change, calls):
     with torch.inference_mode():
         torch.testing.assert_close(mlp(x), expected)
     assert not torch.allclose(untouched(x), expected)
-    assert not calls
 
 
 def test_what_a_hook_keeps_of_a_layer_stays_as_it_was():
@@ -144,17 +140,6 @@ def test_other_types_devices_and_transforms(calls):
         each = torch.func.vmap(lambda one: mlp(one))(x)
         assert not calls
         torch.testing.assert_close(each, mlp(x))
-
-
-@pytest.mark.parametrize("approximate", APPROXIMATIONS)
-def test_features_extracted_without_gradients_are_those_of_the_layer(approximate):
-    mlp = Mlp(24, 48, approximate).eval()
-    x = torch.randn(2, 9, 24)
-    extracted = create_feature_extractor(mlp, ["fc1", "fc2"])
-    with torch.no_grad():
-        features = extracted(x)
-        torch.testing.assert_close(features["fc1"], F.linear(x, mlp.fc1.weight, mlp.fc1.bias))
-        torch.testing.assert_close(features["fc2"], mlp(x))
 
 
 def test_tangents_are_not_lost():

@@ -1,20 +1,29 @@
 """Weights from files: what is recognised, what is adapted, and what is refused in one sentence."""
 
+import io
 import os
 import pickle
 import warnings
+from argparse import Namespace
 
 import pytest
 import timm
 import torch
-from released import released_state_dict
+from released import released_shapes
 from safetensors.torch import save_file
 from timm.models._features import FeatureGetterNet
 from timm.utils import ModelEmaV3
 
 from soft_vit.models import checkpoint_filter_fn, load_weights
-from soft_vit.models.checkpoint import fit_state_dict
-from soft_vit.models.weight_files import state_dict_of
+from soft_vit.models.checkpoint import fit_state_dict, noted_attention, recognise, state_dict_of
+from soft_vit.models.names import SIZES
+from soft_vit.weights.loading import load_into
+from soft_vit.weights.reading import NOTES_KEY, notes_of
+
+
+def released(depths: tuple[int, ...] = (1, 2, 3, 2)) -> dict[str, torch.Tensor]:
+    """The released names and shapes, with one number in each."""
+    return {name: torch.zeros(()).expand(shape) for name, shape in released_shapes(depths).items()}
 
 
 def load(path, name: str = "soft_tiny", **kwargs):
@@ -35,8 +44,8 @@ def pico_file(pico_weights, tmp_path):
 
 
 def test_released_names_all_find_their_place():
-    model = timm.create_model("soft_tiny")
-    converted = checkpoint_filter_fn(released_state_dict(), model)
+    model = timm.create_model("soft_tiny", device="meta")
+    converted = checkpoint_filter_fn(released(), model)
     assert {name: t.shape for name, t in converted.items()} == {n: t.shape for n, t in model.state_dict().items()}
     again = checkpoint_filter_fn(converted, model)
     assert again.keys() == converted.keys()
@@ -122,13 +131,10 @@ def test_a_head_is_left_out_on_request(pico_file, pico_weights):
 
 
 @pytest.mark.parametrize("source", ["file", "state_dict"])
-@pytest.mark.parametrize(
-    ("part", "options"), [("attn_pool", {"global_pool": "attn"}), ("stage_fusion", {"fuse_stages": True})]
-)
-def test_a_part_that_weights_lack_is_left_out_on_request(part, options, source, pico_file, pico_weights):
+def test_a_part_that_weights_lack_is_left_out_on_request(source, pico_file, pico_weights):
     overlay = dict(num_classes=11, **{source: str(pico_file) if source == "file" else dict(pico_weights)})
-    arguments = dict(pretrained=True, pretrained_cfg_overlay=overlay, img_size=64, **options)
-    with pytest.raises(ValueError, match=f"lacks {part}"):
+    arguments = dict(pretrained=True, pretrained_cfg_overlay=overlay, img_size=64, global_pool="attn")
+    with pytest.raises(ValueError, match="missing, such as attn_pool"):
         timm.create_model("soft_pico", **arguments)
     model = timm.create_model("soft_pico", **arguments, pretrained_strict=False)
     for name, value in pico_weights.items():
@@ -185,52 +191,35 @@ class RunsCode:
         return os.system, (f"touch {self.sentinel}",)
 
 
-def corrupt(kind: str, path, sentinel) -> None:
-    if kind == "text":
-        path.write_text("<html>not found</html>")
-    elif kind == "empty":
-        path.write_bytes(b"")
-    elif kind == "truncated":
-        torch.save(released_state_dict(), path)
-        path.write_bytes(path.read_bytes()[:100_000])
-    elif kind == "picture":
-        path.write_bytes(bytes.fromhex("ffd8ffe000104a464946") + bytes(1000))
-    elif kind == "number":
-        torch.save(3, path)
-    elif kind == "dictionary without tensors":
-        torch.save({"state_dict": {"a": 1}}, path)
-    elif kind == "torch file that runs code":
-        torch.save({"state_dict": released_state_dict(), "extra": RunsCode(sentinel)}, path)
-    elif kind == "pickle that runs code":
-        path.write_bytes(pickle.dumps(RunsCode(sentinel), protocol=2))
-    elif kind == "newer pickle that runs code":
-        path.write_bytes(pickle.dumps(RunsCode(sentinel), protocol=4))
+def saved(content) -> bytes:
+    stream = io.BytesIO()
+    torch.save(content, stream)
+    return stream.getvalue()
 
 
-@pytest.mark.parametrize(
-    ("kind", "message"),
-    [
-        ("text", "damaged or of another kind"),
-        ("empty", "damaged or of another kind"),
-        ("truncated", "damaged or of another kind"),
-        ("picture", "damaged or of another kind"),
-        ("number", "holds no state dict"),
-        ("dictionary without tensors", "holds no state dict"),
-        ("torch file that runs code", "could run code"),
-        ("pickle that runs code", "could run code"),
-        # torch's reader stops at the first byte of this protocol.
-        ("newer pickle that runs code", "damaged or of another kind"),
-    ],
-)
+NO_CHECKPOINT = {
+    "text": (lambda _: b"<html>not found</html>", "damaged or of another kind"),
+    "empty": (lambda _: b"", "damaged or of another kind"),
+    "truncated": (lambda _: saved({"a": torch.zeros(9)})[:-100], "damaged or of another kind"),
+    "number": (lambda _: saved(3), "holds no state dict"),
+    "dictionary without tensors": (lambda _: saved({"state_dict": {"a": 1}}), "holds no state dict"),
+    "torch file that runs code": (lambda s: saved({"a": torch.zeros(1), "b": RunsCode(s)}), "could run code"),
+    "pickle that runs code": (lambda s: pickle.dumps(RunsCode(s), protocol=2), "could run code"),
+    # torch's reader stops at the first byte of this protocol.
+    "newer pickle that runs code": (lambda s: pickle.dumps(RunsCode(s), protocol=4), "damaged or of another kind"),
+}
+
+
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")  # the attack is written with pickle's own protocol
 @pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
-def test_what_is_no_checkpoint(kind, message, suffix, tmp_path):
+@pytest.mark.parametrize(("write", "message"), NO_CHECKPOINT.values(), ids=NO_CHECKPOINT.keys())
+def test_what_is_no_checkpoint(write, message, suffix, tmp_path):
     path, sentinel = tmp_path / f"file{suffix}", tmp_path / "executed"
-    corrupt(kind, path, sentinel)
+    path.write_bytes(write(sentinel))
     if suffix == ".safetensors":
         message = "damaged or of another kind"
     with pytest.raises(ValueError, match=message) as refused:
-        load(path)
+        load_weights(path)
     assert str(path) in str(refused.value)
     assert len(str(refused.value).splitlines()) == 1
     assert not sentinel.exists()
@@ -244,17 +233,14 @@ def test_missing_file(tmp_path):
 @pytest.mark.parametrize(
     ("weights", "name", "options", "message"),
     [
-        (lambda: released_state_dict((1, 3, 20, 4)), "soft_small", {}, "depths 1 3 20 4.*depths 1 3 7 4.*soft_base"),
-        (lambda: released_state_dict(), "soft_norm_small", {}, "size 'tiny'.*size 'small'.*soft_norm_tiny"),
-        (lambda: released_state_dict(), "soft_medium", {}, "widths 64 128 320 512.*widths 64 128 288 512"),
-        (
-            lambda: timm.create_model("resnet18").state_dict(),
-            "soft_tiny",
-            {},
-            "not of a soft_vit pyramid.*'conv1.weight'",
-        ),
-        (lambda: released_state_dict(), "soft_tiny", {"stage4": "soft"}, "lacks stages.3.*options"),
-        (lambda: released_state_dict(), "soft_tiny", {"local_kernel": 7}, r"local\.weight has shape.*trained with\.$"),
+        (lambda: released((1, 3, 20, 4)), "soft_small", {}, "depths 1 3 20 4.*depths 1 3 7 4.*soft_base"),
+        (released, "soft_norm_small", {}, "size 'tiny'.*size 'small'.*soft_norm_tiny"),
+        (released, "soft_medium", {}, "widths 64 128 320 512.*widths 64 128 288 512"),
+        (lambda: {"conv1.weight": torch.zeros(1)}, "soft_tiny", {}, "not of a soft_vit pyramid.*'conv1.weight'"),
+        (released, "soft_tiny", {"stage4": "soft"}, r"missing, such as stages\.3.*options"),
+        (released, "soft_tiny", {"local_kernel": 7}, r"local\.weight has shape.*trained with\.$"),
+        (lambda: {**released(), "more": torch.zeros(1)}, "soft_tiny", {}, "unknown to the model, such as more"),
+        (lambda: {**released(), "norm.bias": torch.full((512,), torch.inf)}, "soft_tiny", {}, "norm.bias .*not finite"),
         (
             lambda: timm.create_model("soft_pico", img_size=64, num_bottleneck=16).state_dict(),
             "soft_pico",
@@ -262,13 +248,12 @@ def test_missing_file(tmp_path):
             r"sample\.weight has shape.*with, and their img_size as bottleneck_img_size\.$",
         ),
     ],
-    ids=["depth", "size", "width", "foreign", "missing names", "shape", "window"],
+    ids=["depth", "size", "width", "foreign", "missing names", "shape", "surplus", "infinite", "window"],
 )
-def test_weights_of_another_model(weights, name, options, message, tmp_path):
-    path = tmp_path / "file.pth"
-    torch.save(weights(), path)
+def test_weights_of_another_model(weights, name, options, message):
+    model = timm.create_model(name, device="meta", **options)
     with pytest.raises(ValueError, match=message) as refused:
-        load(path, name, **options)
+        load_into(model, weights())
     assert len(str(refused.value).splitlines()) == 1
 
 
@@ -277,7 +262,7 @@ def test_weights_of_another_model(weights, name, options, message, tmp_path):
     [
         (dict(), dict(class_token=False), r"grid and a class token, and the model has none; .* class_token=True\."),
         (dict(class_token=False), dict(), r"grid without a class token, and the model has one; .* class_token=False\."),
-        (dict(img_size=(64, 96)), dict(), "384 positions, which are no square grid, and the model has 16 x 16"),
+        (dict(img_size=(64, 96)), dict(), "384 positions, which is not a square grid, and the model has 16 x 16"),
     ],
     ids=["class token", "no class token", "oblong"],
 )
@@ -285,12 +270,13 @@ def test_positions_of_another_kind(trained, created, message):
     pool = dict(img_size=64, global_pool="avg")
     weights = timm.create_model("soft_pico", **{**pool, **trained}).state_dict()
     with pytest.raises(ValueError, match=message):
-        checkpoint_filter_fn(weights, timm.create_model("soft_pico", **{**pool, **created}))
+        # Without the options that a state dict carries.
+        checkpoint_filter_fn(dict(weights), timm.create_model("soft_pico", **{**pool, **created}))
 
 
 def test_a_refused_file_leaves_the_model_as_it_was(pico_weights, tmp_path):
     path = tmp_path / "file.pth"
-    torch.save(released_state_dict(), path)
+    torch.save(released(), path)
     model = timm.create_model("soft_pico", num_classes=11, img_size=64)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     with pytest.raises(ValueError, match="size 'tiny'"):
@@ -309,10 +295,10 @@ class TestLoadStateDict:
     """What timm does with `checkpoint_path`: torch's own load_state_dict, strict."""
 
     def test_released_file(self, tmp_path):
-        released = released_state_dict()
-        torch.save({"state_dict": released}, tmp_path / "SOFT_Tiny.pth")
+        weights = {name: value + i for i, (name, value) in enumerate(released().items())}
+        torch.save({"state_dict": weights}, tmp_path / "SOFT_Tiny.pth")
         model = timm.create_model("soft_tiny", checkpoint_path=str(tmp_path / "SOFT_Tiny.pth"))
-        for name, value in state_dict_of(released).items():
+        for name, value in state_dict_of(weights).items():
             assert torch.equal(model.state_dict()[name], value), name
 
     @pytest.mark.parametrize("name", ["soft_pico", "linformer_pyramid_pico"])
@@ -338,29 +324,28 @@ class TestLoadStateDict:
             assert torch.equal(value, expected[parameter]), parameter
 
     def test_released_weights_inside_of_another_module(self):
-        released = released_state_dict()
         model = torch.nn.ModuleDict({"backbone": timm.create_model("soft_tiny", img_size=64, device="meta")})
-        given = {f"backbone.{name}": value for name, value in released.items()}
+        given = {f"backbone.{name}": value for name, value in released().items()}
         assert model.load_state_dict(given, assign=True) == ([], [])
         with pytest.raises(ValueError, match=r"size 'base'.*soft_tiny is size 'tiny'"):
-            model.load_state_dict({f"backbone.{n}": v for n, v in released_state_dict((1, 3, 20, 4)).items()})
+            model.load_state_dict({f"backbone.{n}": v for n, v in released((1, 3, 20, 4)).items()})
 
     def test_of_an_oblong_map_inside_of_another_module(self):
         trained = torch.nn.Sequential(timm.create_model("soft_pico", img_size=(64, 96), device="meta"))
-        with pytest.raises(ValueError, match="384 positions, which are no square grid"):
-            torch.nn.Sequential(timm.create_model("soft_pico", img_size=64)).load_state_dict(trained.state_dict())
+        with pytest.raises(ValueError, match="384 positions, which is not a square grid"):
+            torch.nn.Sequential(timm.create_model("soft_pico", img_size=64)).load_state_dict(dict(trained.state_dict()))
 
     @pytest.mark.parametrize(
         ("weights", "error", "message"),
         [
             (
-                lambda: released_state_dict((1, 3, 20, 4)),
+                lambda: released((1, 3, 20, 4)),
                 ValueError,
                 "size 'base'.*soft_tiny is size 'tiny'.*soft_base",
             ),
             (lambda: {"conv1.weight": torch.zeros(1)}, RuntimeError, "Missing key"),
             (lambda: {"stages.0.pos_embed": torch.zeros(3)}, RuntimeError, "size mismatch for stages.0.pos_embed"),
-            (lambda: {**released_state_dict(), "more": torch.zeros(1)}, RuntimeError, 'Unexpected key.*"more"'),
+            (lambda: {**released(), "more": torch.zeros(1)}, RuntimeError, 'Unexpected key.*"more"'),
         ],
         ids=["released depths", "foreign", "foreign shape", "surplus"],
     )
@@ -382,3 +367,111 @@ class TestLoadStateDict:
         other = timm.create_model("soft_pico", device="meta", img_size=64)
         assert other.load_state_dict(model.state_dict(), assign=True) == ([], [])
         assert {value.device.type for value in other.state_dict().values()} == {"meta"}
+
+
+class TestRecognition:
+    def test_every_size(self):
+        for size, numbers in SIZES.items():
+            names = [f"stages.{i}.blocks.{j}.w" for i, depth in enumerate(numbers["depths"]) for j in range(depth)]
+            embeddings = {f"stages.{i}.pos_embed": (1, 1, dim) for i, dim in enumerate(numbers["embed_dims"])}
+            shapes = {"stages.0.patch_embed.0.conv.weight": (), **embeddings, **dict.fromkeys(names, ())}
+            found = recognise({name: torch.zeros(()).expand(shape) for name, shape in shapes.items()})
+            assert found.size == size
+            assert size in str(found)
+            model = timm.create_model(f"soft_norm_{size}", device="meta") if size in ("pico", "tiny") else None
+            assert model is None or recognise(model.state_dict()) == found
+
+    def test_an_unnamed_size(self):
+        found = recognise(timm.create_model("soft_pico", depths=(1, 2, 2, 1), device="meta").state_dict())
+        assert found.size is None
+        assert str(found) == "an unnamed size with depths 1 2 2 1 and widths 32 64 128 160"
+
+    @pytest.mark.parametrize("weights", [{"a": torch.ones(1)}, {"stages.0.blocks.0.norm.weight": torch.ones(1)}])
+    def test_no_pyramid(self, weights):
+        with pytest.raises(ValueError, match="not of a soft_vit pyramid"):
+            recognise(weights)
+
+    @pytest.mark.parametrize(
+        ("content", "expected"),
+        [
+            ({"arch": "soft_norm_small"}, "soft_norm"),
+            ({"arch": "soft_tiny"}, "soft"),
+            ({"arch": "softmaxfreevisiontransformer"}, None),
+            ({"arch": 3}, None),
+            ({"args": Namespace(model="soft_norm_tiny")}, "soft_norm"),
+            ({"meta": {NOTES_KEY: {"model": "soft_norm_pico"}}}, "soft_norm"),
+            ({"meta": {NOTES_KEY: {"model": "soft_pico", "options": {"attention": "linformer"}}}}, "linformer"),
+            ({"meta": {NOTES_KEY: [1]}}, None),
+            ([], None),
+        ],
+        ids=str,
+    )
+    def test_noted_attention(self, content, expected):
+        assert noted_attention(notes_of(content)) == expected
+
+    def test_the_other_attention_is_refused_in_every_way(self, tmp_path):
+        """The released training loop puts an argparse.Namespace into its checkpoints."""
+        content = {"arch": "soft_norm_tiny", "state_dict": released(), "args": Namespace(lr=1e-3, aa=None)}
+        torch.save(content, tmp_path / "file.pth")
+        message = r"soft_norm_tiny, by what is noted.*soft_tiny has the attention 'soft'"
+        with pytest.raises(ValueError, match=message):
+            load(tmp_path / "file.pth", device="meta")
+        with pytest.raises(ValueError, match=message):
+            timm.create_model("soft_tiny", device="meta").load_pretrained(tmp_path / "file.pth")
+
+
+class TestReversible:
+    """The same parameters, and another function."""
+
+    MESSAGE = r"trained with reversible=(True|False), and the model .*reversible=(True|False)"
+
+    def test_recorded_weights_are_refused(self):
+        with pytest.raises(ValueError, match=self.MESSAGE):
+            timm.create_model("soft_pico", pretrained=True, reversible=True)
+
+    @pytest.mark.parametrize("trained", [True, False])
+    def test_own_files(self, trained, tmp_path):
+        kwargs = dict(num_classes=5, img_size=64)
+        model = timm.create_model("soft_pico", reversible=trained, **kwargs)
+        torch.save(model.state_dict(), tmp_path / "file.pth")
+        load(tmp_path / "file.pth", "soft_pico", reversible=trained, **kwargs)
+        with pytest.raises(ValueError, match=self.MESSAGE):
+            load(tmp_path / "file.pth", "soft_pico", reversible=not trained, **kwargs)
+        other = torch.nn.Sequential(timm.create_model("soft_pico", reversible=not trained, **kwargs))
+        with pytest.warns(UserWarning, match=self.MESSAGE):
+            other.load_state_dict(torch.nn.Sequential(model).state_dict())
+
+    @pytest.mark.parametrize(
+        "content",
+        [
+            {"arch": "soft_pico"},
+            {"args": Namespace(model="soft_pico", model_kwargs={"reversible": False})},
+            {"meta": {NOTES_KEY: {"model": "soft_pico"}}},
+        ],
+        ids=["arch", "options of a training script", "notes"],
+    )
+    def test_notes_of_a_file(self, content, pico_weights):
+        model = timm.create_model("soft_pico", num_classes=11, img_size=64, reversible=True)
+        with pytest.raises(ValueError, match=self.MESSAGE):
+            load_into(model, {"state_dict": dict(pico_weights), **content})
+        load_into(model, dict(pico_weights))
+
+
+class TestGrids:
+    """A map of 8 x 32 has as many positions as one of 16 x 16."""
+
+    def test_a_state_dict_knows_its_grid(self, tmp_path):
+        trained = timm.create_model("soft_pico", num_classes=3, img_size=(32, 128))
+        torch.save(trained.state_dict(), tmp_path / "file.pth")
+        trained.set_input_size((64, 64))
+        expected = trained.state_dict()
+        given = torch.load(tmp_path / "file.pth", weights_only=True)
+        loaded = timm.create_model("soft_pico", num_classes=3, img_size=64)
+        loaded.load_state_dict(given)
+        for model in (loaded, load(tmp_path / "file.pth", "soft_pico", num_classes=3, img_size=64)):
+            assert all(torch.equal(value, expected[name]) for name, value in model.state_dict().items())
+
+    def test_a_note_that_is_wrong(self, pico_weights):
+        content = {"state_dict": dict(pico_weights), "meta": {NOTES_KEY: {"options": {"img_size": [32, 64]}}}}
+        with pytest.raises(ValueError, match=r"has 256 positions, and the file notes images of 32 x 64.* 128"):
+            load_into(timm.create_model("soft_pico", img_size=64), content)

@@ -1,8 +1,18 @@
-"""Names of models: what timm knows passes, and a mistake is answered with the names that are near."""
+"""Names of models and sizes, what they stand for, and the names that a mistake is answered with."""
 
 import pytest
+import timm
 
-from soft_vit.models.names import require_known
+from soft_vit.models.names import model_name, require_known
+
+# Published counts add up parameters and BatchNorm's buffers: the whole state dict.
+STATE_SIZES = {
+    "tiny": 13_071_238,
+    "base": 38_860_644,
+    "medium": 45_814_825,
+    "large": 64_702_828,
+    "huge": 87_110_519,
+}
 
 
 @pytest.mark.parametrize("name", ["soft_pico", "soft_pico.shapes", "resnet18", "hf-hub:owner/name"])
@@ -21,3 +31,25 @@ def test_known(name):
 def test_unknown(name, hint):
     with pytest.raises(ValueError, match=f"^timm has no model {name!r}; .*{hint}"):
         require_known(name)
+
+
+@pytest.mark.parametrize(("size", "count"), STATE_SIZES.items())
+def test_size_of_the_state(size, count):
+    model = timm.create_model(f"soft_norm_{size}", device="meta")
+    assert sum(value.numel() for value in model.state_dict().values()) == count
+
+
+def test_small_and_pico():
+    small = timm.create_model("soft_small", device="meta")
+    assert round(sum(value.numel() for value in small.state_dict().values()) / 1e6, 2) == 24.11
+    pico = timm.create_model("soft_pico", device="meta")
+    assert sum(value.numel() for value in pico.state_dict().values()) <= 1_500_000
+
+
+def test_names_of_models():
+    assert model_name("soft_norm", "tiny") == "soft_norm_tiny"
+    assert model_name("linformer", "pico") == "linformer_pyramid_pico"
+    with pytest.raises(ValueError, match="no model linformer_pyramid_huge; use size pico, tiny, small"):
+        model_name("linformer", "huge")
+    with pytest.raises(ValueError, match="'lin' is not known"):
+        model_name("lin", "tiny")

@@ -11,6 +11,8 @@ from soft_vit.models.soft import default_cfgs
 
 MODELS = sorted(default_cfgs)
 SMALL_MODELS = [name for name in MODELS if name.endswith("_pico")]
+# Weights tied to a map or not, with heads and without, in one form or another: what does not depend on the attention.
+SOME_MODELS = ["soft_pico", "soft_norm_pico", "synthesizer_pyramid_pico", "gau_pyramid_pico"]
 IMAGE = (2, 3, 64, 96)
 
 
@@ -35,16 +37,64 @@ class Wrapped(nn.Module):
 
 
 @pytest.mark.parametrize("name", SMALL_MODELS)
-class TestComputingModels:
-    @pytest.mark.parametrize("pool", ["token", "avg"])
-    def test_every_parameter_gets_a_gradient(self, name, pool):
-        model = create(name, global_pool=pool).train()
+class TestEveryAttention:
+    def test_every_parameter_gets_a_gradient(self, name):
+        model = create(name).train()
         model(image()).square().sum().backward()
         without = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()]
         assert not without, f"no gradient: {without}"
         broken = [n for n, p in model.named_parameters() if not p.grad.isfinite().all()]
         assert not broken, f"not finite: {broken}"
 
+    def test_checkpointing_changes_no_gradient(self, name):
+        gradients = []
+        for enable in (False, True):
+            model = create(name).double().train()
+            model.set_grad_checkpointing(enable)
+            model(image(dtype=torch.float64)).sum().backward()
+            gradients.append({n: p.grad for n, p in model.named_parameters()})
+        for parameter, plain in gradients[0].items():
+            torch.testing.assert_close(gradients[1][parameter], plain, rtol=1e-12, atol=1e-12, msg=parameter)
+
+    def test_input_size(self, name):
+        model = create(name, img_size=64).eval()
+        x = image((1, 3, 97, 130))
+        with torch.no_grad():
+            resampled_each_time = model(x)
+            model.set_input_size((97, 130))
+            # Bilinear resampling happens once instead of at every call, on the same numbers.
+            torch.testing.assert_close(model(x), resampled_each_time, rtol=0, atol=0)
+        assert model.stages[0].pos_embed.shape[1] == 25 * 33
+        before = dict(model.named_parameters())
+        model.set_input_size((97, 130))
+        assert all(parameter is before[n] for n, parameter in model.named_parameters())
+        with pytest.raises(ValueError, match="16 x 64"):
+            model.set_input_size((16, 64))
+
+    def test_any_layer_may_be_wrapped(self, name):
+        model = create(name).eval()
+        with torch.no_grad():
+            expected = model(image())
+            for path, module in list(model.named_modules()):
+                if isinstance(module, nn.Linear | nn.Conv2d):
+                    parent, _, child = path.rpartition(".")
+                    setattr(model.get_submodule(parent), child, Wrapped(module))
+            # What reads weights in another order for speed does not where it cannot.
+            torch.testing.assert_close(model(image()), expected, rtol=1e-4, atol=1e-5)
+
+    def test_init_weights_sets_all_that_comes_from_the_meta_device(self, name):
+        expected, model = create(name).state_dict(), create(name, device="meta").to_empty(device="cpu")
+        for value in model.state_dict().values():
+            value.fill_(float("nan") if value.is_floating_point() else -1)
+        model.init_weights()
+        for parameter, value in model.state_dict().items():
+            # Drawn from the same distribution: of ones and zeros the same, otherwise of about one size.
+            size, expected_size = (x.float().abs().mean() for x in (value, expected[parameter]))
+            assert expected_size / 2 <= size <= 2 * expected_size, parameter
+
+
+@pytest.mark.parametrize("name", SOME_MODELS)
+class TestThePyramid:
     def test_intermediates_agree_with_features_only(self, name):
         model = create(name).eval()
         wrapped = create(name, features_only=True).eval()
@@ -131,49 +181,12 @@ class TestComputingModels:
                 headless.forward_head(headless.forward_features(image()), pre_logits=True), headless(image())
             )
 
-    def test_checkpointing_changes_no_gradient(self, name):
-        gradients = []
-        for enable in (False, True):
-            model = create(name).double().train()
-            model.set_grad_checkpointing(enable)
-            model(image(dtype=torch.float64)).sum().backward()
-            gradients.append({n: p.grad for n, p in model.named_parameters()})
-        for parameter, plain in gradients[0].items():
-            torch.testing.assert_close(gradients[1][parameter], plain, rtol=1e-12, atol=1e-12, msg=parameter)
-
-    def test_input_size(self, name):
-        model = create(name, img_size=64).eval()
-        x = image((1, 3, 97, 130))
-        with torch.no_grad():
-            resampled_each_time = model(x)
-            model.set_input_size((97, 130))
-            # Bilinear resampling happens once instead of at every call, on the same numbers.
-            torch.testing.assert_close(model(x), resampled_each_time, rtol=0, atol=0)
-        assert model.stages[0].pos_embed.shape[1] == 25 * 33
-        before = dict(model.named_parameters())
-        model.set_input_size((97, 130))
-        assert all(parameter is before[n] for n, parameter in model.named_parameters())
-        with pytest.raises(ValueError, match="16 x 64"):
-            model.set_input_size((16, 64))
-
     @pytest.mark.parametrize("in_chans", [1, 5])
     def test_input_channels(self, name, in_chans):
         model = create(name, in_chans=in_chans).eval()
         assert model(image((1, in_chans, 64, 64))).shape == (1, 11)
         with pytest.raises(ValueError, match=f"{in_chans}, H, W"):
             model(image((1, 3, 64, 64)))
-
-    @pytest.mark.parametrize("kind", [nn.Linear, nn.Conv2d])
-    def test_any_layer_may_be_wrapped(self, name, kind):
-        model = create(name).eval()
-        with torch.no_grad():
-            expected = model(image())
-            for path, module in list(model.named_modules()):
-                if isinstance(module, kind):
-                    parent, _, child = path.rpartition(".")
-                    setattr(model.get_submodule(parent), child, Wrapped(module))
-            # What reads weights in another order for speed does not where it cannot.
-            torch.testing.assert_close(model(image()), expected, rtol=1e-4, atol=1e-5)
 
     def test_no_image_gives_no_logits(self, name):
         assert create(name, img_size=64).eval()(image((0, 3, 64, 64))).shape == (0, 11)
@@ -182,16 +195,6 @@ class TestComputingModels:
         assert all(p.device.type == "meta" for p in create(name, device="meta").parameters())
         model = create(name, dtype=torch.float64)
         assert all(p.dtype == torch.float64 for p in model.parameters())
-
-    def test_init_weights_sets_all_that_comes_from_the_meta_device(self, name):
-        expected, model = create(name).state_dict(), create(name, device="meta").to_empty(device="cpu")
-        for value in model.state_dict().values():
-            value.fill_(float("nan") if value.is_floating_point() else -1)
-        model.init_weights()
-        for parameter, value in model.state_dict().items():
-            # Drawn from the same distribution: of ones and zeros the same, otherwise of about one size.
-            size, expected_size = (x.float().abs().mean() for x in (value, expected[parameter]))
-            assert expected_size / 2 <= size <= 2 * expected_size, parameter
 
     def test_layer_decay_falls_towards_the_stem(self, name):
         model = create(name)
@@ -263,6 +266,7 @@ def test_refused_images(shape, message):
         dict(stage4="soft", attention="soft_norm"),
         dict(attention=("soft", "soft_norm", "gaussian", "softmax")),
         dict(attention=("soft",) * 4, class_token=False, global_pool="avg"),
+        dict(global_pool="avg"),
         dict(class_token=False, global_pool="avg"),
         dict(drop_rate=0.1, pos_drop_rate=0.1, proj_drop_rate=0.1, attn_drop_rate=0.1, drop_path_rate=0.2),
         dict(drop_path_rate=0.2, drop_path_mode="dropout"),

@@ -22,53 +22,40 @@ def create(name: str, **kwargs) -> PyramidViT:
 
 
 @pytest.mark.parametrize("name", MODELS)
-class TestEveryModel:
-    def test_registered_with_weights_free_creation(self, name):
-        assert timm.is_model(name)
-        model = create(name, device="meta", num_classes=1000)
-        assert isinstance(model, PyramidViT)
-        assert model.num_classes == 1000
-        assert model.num_features == model.head_hidden_size == model.embed_dims[-1]
-        assert model.in_chans == 3
-        assert model.global_pool == "token"
+def test_every_model(name):
+    assert timm.is_model(name)
+    model = create(name, device="meta", num_classes=1000)
+    assert isinstance(model, PyramidViT)
+    assert (model.num_classes, model.in_chans, model.global_pool) == (1000, 3, "token")
+    assert model.num_features == model.head_hidden_size == model.embed_dims[-1]
 
-    def test_default_cfg_names_what_exists(self, name):
-        model = create(name, device="meta")
-        cfg = model.pretrained_cfg
-        assert cfg["architecture"] == name
-        weight = model.state_dict()[cfg["first_conv"] + ".weight"]
-        assert weight.shape[1] == cfg["input_size"][0]
-        assert model.get_submodule(cfg["classifier"]) is model.get_classifier()
-        assert model.stages[-1].grid_size == tuple(cfg["pool_size"])
-        assert resolve_data_config(model=model)["crop_pct"] == 0.875
+    cfg = model.pretrained_cfg
+    assert cfg["architecture"] == name
+    assert model.state_dict()[cfg["first_conv"] + ".weight"].shape[1] == cfg["input_size"][0]
+    assert model.get_submodule(cfg["classifier"]) is model.get_classifier()
+    assert model.stages[-1].grid_size == tuple(cfg["pool_size"])
+    assert resolve_data_config(model=model)["crop_pct"] == 0.875
 
-    def test_parameter_groups_cover_the_model(self, name):
-        model = create(name, device="meta")
-        parameters = {n for n, _ in model.named_parameters()}
-        for coarse in (False, True):
-            groups = group_parameters(model, model.group_matcher(coarse=coarse))
-            assert {n for names in groups.values() for n in names} == parameters
-            # Stem, one group for each stage or block, and the rest (norm and head) on its own or in one.
-            expected = 4 if coarse else sum(model.depths)
-            assert expected + 1 <= len(groups) <= expected + 3
-        skipped = model.no_weight_decay()
-        assert skipped <= parameters
-        assert "stages.3.cls_token" in skipped
+    parameters = {n for n, _ in model.named_parameters()}
+    for coarse in (False, True):
+        groups = group_parameters(model, model.group_matcher(coarse=coarse))
+        assert {n for names in groups.values() for n in names} == parameters
+        # Stem, one group for each stage or block, and the rest (norm and head) on its own or in one.
+        expected = 4 if coarse else sum(model.depths)
+        assert expected + 1 <= len(groups) <= expected + 3
+    assert {"stages.3.cls_token"} <= model.no_weight_decay() <= parameters
 
 
-# Other attentions at small size have the pyramid of soft_small and the attention of their tiny size.
-@pytest.mark.parametrize("name", [name for name in MODELS if not name.endswith("_pyramid_small")])
-class TestShapes:
-    def test_forward_shape(self, name):
-        model = create(name, device="meta")
-        assert model(torch.empty(2, 3, 224, 192, device="meta")).shape == (2, 11)
-
-    def test_features_only(self, name):
-        model = create(name, device="meta", features_only=True)
-        features = model(torch.empty(1, 3, 96, 160, device="meta"))
-        assert [f.shape[1] for f in features] == model.feature_info.channels()
-        for feature, reduction in zip(features, model.feature_info.reduction(), strict=True):
-            assert feature.shape[2:] == (96 // reduction, 160 // reduction)
+@pytest.mark.parametrize(
+    "name", [name if name.endswith("_pico") else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
+)
+def test_shapes(name):
+    assert create(name, device="meta")(torch.empty(2, 3, 224, 192, device="meta")).shape == (2, 11)
+    model = create(name, device="meta", features_only=True)
+    features = model(torch.empty(1, 3, 96, 160, device="meta"))
+    assert [f.shape[1] for f in features] == model.feature_info.channels()
+    for feature, reduction in zip(features, model.feature_info.reduction(), strict=True):
+        assert feature.shape[2:] == (96 // reduction, 160 // reduction)
 
 
 @pytest.mark.parametrize("kind", ATTENTIONS)

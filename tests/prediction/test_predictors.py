@@ -15,11 +15,13 @@ from timm.data import create_transform
 
 from soft_vit.data import CLASSES, ShapeImages, draw_shape
 from soft_vit.data.shape_trees import make_tree
+from soft_vit.engine.checkpoints.trained_config import cfg_of_config
 from soft_vit.engine.config import load_config
 from soft_vit.engine.errors import UserError
 from soft_vit.prediction import ConfigPredictor, TimmPredictor, load_predictor
 from soft_vit.prediction.predictors import readable_names
 from soft_vit.weights.folders import RESOURCES
+from soft_vit.weights.reading import NOTES_KEY, Notes
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 DEMO = CONFIGS / "demo" / "soft_pico_shapes.py"
@@ -121,6 +123,11 @@ def test_default_in_place_of_a_missing_value_is_noted(ten_classes, img_size, wor
     assert ["resampled" in note for note in notes[1:]] == ([True] if img_size is None else [])
 
 
+def noted(**cfg) -> dict:
+    """The meta of a checkpoint of soft_pico that notes this of its images."""
+    return {NOTES_KEY: Notes("soft_pico", {"img_size": list(cfg["input_size"][1:])}, cfg).to_dict()}
+
+
 @pytest.mark.parametrize("source", ["recorded file", "checkpoint of a training"])
 def test_checkpoint_says_how_its_images_were(source, tmp_path):
     expected = TimmPredictor("soft_pico.shapes")
@@ -128,7 +135,7 @@ def test_checkpoint_says_how_its_images_were(source, tmp_path):
     if source == "recorded file":
         shutil.copy(SHAPES, path)
     else:
-        meta = {"cfg": load_config(DEMO).pretty_text, "dataset_meta": {"classes": CLASSES}}
+        meta = noted(**cfg_of_config(load_config(DEMO)), label_names=CLASSES)
         torch.save({"state_dict": expected.model.state_dict(), "meta": meta}, path)
     predictor = TimmPredictor("soft_pico", checkpoint=path)
     assert predictor.notes == []
@@ -140,7 +147,7 @@ def test_checkpoint_says_how_its_images_were(source, tmp_path):
 
 
 def test_sides_of_a_checkpoints_images(tmp_path):
-    meta = {"cfg": "model = dict(img_size=[64, 96])\ndata_preprocessor = dict(mean=[0, 0, 0], std=[255, 255, 255])"}
+    meta = noted(input_size=(3, 64, 96), mean=(0, 0, 0), std=(1, 1, 1))
     weights = timm.create_model("soft_pico", num_classes=3, img_size=(64, 96)).state_dict()
     torch.save({"state_dict": weights, "meta": meta}, tmp_path / "a.pth")
     # Its grid is not square, so that it fits no other size.
@@ -150,16 +157,16 @@ def test_sides_of_a_checkpoints_images(tmp_path):
     assert predictor.transform(Image.new("RGB", (90, 80), "white")).unique().tolist() == [1.0]
 
 
-def training_checkpoint(path: Path, model: str) -> Path:
-    """A checkpoint whose config names a model with options."""
+def training_checkpoint(path: Path, **notes) -> Path:
+    """A checkpoint that notes a model with options."""
     torch.manual_seed(0)
     weights = timm.create_model("soft_pico", num_classes=10, img_size=64).state_dict()
-    torch.save({"state_dict": weights, "meta": {"cfg": f"model = dict({model})"}}, path)
+    torch.save({"state_dict": weights, "meta": {NOTES_KEY: {"model": "soft_pico", **notes}}}, path)
     return path
 
 
 def test_options_are_those_of_the_training(tmp_path):
-    path = training_checkpoint(tmp_path / "a.pth", "img_size=64, newton_iters=1")
+    path = training_checkpoint(tmp_path / "a.pth", cfg={"input_size": (3, 64, 64)}, options={"newton_iters": 1})
     images = torch.randn(2, 3, 64, 64)
     model = TimmPredictor("soft_pico", checkpoint=path).model
     with torch.no_grad():
@@ -174,19 +181,19 @@ def test_options_are_those_of_the_training(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "model", "words"),
+    ("name", "notes", "words"),
     [
-        ("soft_norm_pico", "model_name='soft_pico'", "create soft_pico"),
-        ("soft_pico", "model_name='soft_norm_pico'", "create soft_norm_pico"),
-        ("soft_pico", "inverse='magic'", "magic"),
-        ("soft_pico", "depths=3", "depths|int"),
-        ("soft_pico", "img_size=7", "7 x 7"),
-        ("soft_pico", "img_size=[64, 7]", "64 x 7"),
+        ("soft_norm_pico", {}, "create soft_pico"),
+        ("soft_pico", {"model": "soft_norm_pico"}, "create soft_norm_pico"),
+        ("soft_pico", {"options": {"inverse": "magic"}}, "magic"),
+        ("soft_pico", {"options": {"depths": 3}}, "depths|int"),
+        ("soft_pico", {"cfg": {"input_size": (3, 7, 7)}}, "7 x 7"),
+        ("soft_pico", {"cfg": {"input_size": (3, 64, 7)}}, "64 x 7"),
     ],
 )
-def test_checkpoint_of_another_model_is_refused(name, model, words, tmp_path):
+def test_checkpoint_of_another_model_is_refused(name, notes, words, tmp_path):
     with pytest.raises(UserError, match=words) as caught:
-        TimmPredictor(name, checkpoint=training_checkpoint(tmp_path / "a.pth", model))
+        TimmPredictor(name, checkpoint=training_checkpoint(tmp_path / "a.pth", **notes))
     assert "\n" not in str(caught.value)
 
 

@@ -8,19 +8,24 @@ import torch
 from publications import run
 
 from soft_vit.data import CLASSES
+from soft_vit.weights.reading import NOTES_KEY, Notes
 
 SECRET = "secret_place"
 
-CFG = f"""
-model = dict(img_size=64, model_name='soft_pico', num_classes=10, newton_iters=12, type='TimmProgressClassifier')
-data_preprocessor = dict(mean=[127.5, 127.5, 127.5], std=[64.0, 64.0, 64.0], to_rgb=False)
-optim_wrapper = dict(optimizer=dict(lr=0.001, type='AdamW', weight_decay=0.02), type='SafeOptimWrapper')
-train_cfg = dict(max_epochs=5, type='/home/{SECRET}/loop')
-train_dataloader = dict(batch_size=32, dataset=dict(data_root='/home/{SECRET}', type='ImageTree'))
-test_dataloader = dict(dataset=dict(size=64, type='ShapesDataset', data_root='/home/{SECRET}'))
-work_dir = '/home/{SECRET}'
-executed = open('/tmp/{SECRET}')
-"""
+NOTES = Notes(
+    "soft_pico",
+    {"img_size": [64, 64], "newton_iters": 12},
+    {
+        "input_size": (3, 64, 64),
+        "mean": (0.5,) * 3,
+        "std": (64 / 255,) * 3,
+        "crop_pct": 1.0,
+        "interpolation": "bicubic",
+        "crop_mode": "center",
+        "label_names": CLASSES,
+    },
+    {"epochs": "5", "optimizer": "AdamW", "learning rate": "0.001", "batch size of a process": "32"},
+)
 
 
 def state_dict(seed: int) -> dict[str, torch.Tensor]:
@@ -42,7 +47,8 @@ def plain() -> dict[str, torch.Tensor]:
 def checkpoint(averaged, plain, tmp_path) -> Path:
     content = {
         "meta": {
-            "cfg": CFG,
+            "cfg": f"work_dir = '/home/{SECRET}'",
+            NOTES_KEY: NOTES.to_dict(),
             "experiment_name": SECRET,
             "config": f"/home/{SECRET}/config.py",
             "dataset_meta": {"classes": CLASSES},

@@ -9,11 +9,10 @@ import torch
 from released import GOLDEN, released_shapes, released_state_dict
 from safetensors.torch import load_file
 
-from soft_vit.engine.checkpoints.trained_config import model_options
 from soft_vit.engine.errors import UserError
 from soft_vit.models import load_weights
-from soft_vit.models.variants import SIZES
-from soft_vit.models.weight_files import rename_released
+from soft_vit.models.checkpoint import rename_released
+from soft_vit.models.names import SIZES
 from soft_vit.publishing import LAYOUTS, convert
 from soft_vit.publishing.layouts import released_name
 from soft_vit.publishing.trained_file import read_trained_file
@@ -96,10 +95,19 @@ def test_mmengine_layout_keeps_what_is_said_of_the_images(source, checkpoint, tm
         checkpoint = RESOURCES / "checkpoints" / "soft_pico.shapes.safetensors"
     convert(checkpoint, tmp_path / "out.pth", "mmengine", model="soft_pico")
     before, after = read_trained_file(checkpoint), read_trained_file(tmp_path / "out.pth")
-    assert after.cfg == {**before.cfg, "std": pytest.approx(before.cfg["std"])}
-    given, kept = (model_options(file.config).get("newton_iters") for file in (before, after))
-    assert given == kept == (12 if source == "checkpoint of a training" else None)
+    assert after.notes == before.notes
+    assert after.notes.options.get("newton_iters") == (12 if source == "checkpoint of a training" else None)
     assert (after.attention, after.model) == ("soft", "soft_pico")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_options_are_kept_or_named(layout, checkpoint, tmp_path):
+    target = tmp_path / f"out{SUFFIX[layout]}"
+    sentences = convert(checkpoint, target, layout)
+    kept = read_trained_file(target).notes.options.get("newton_iters") == 12
+    named = any("no place for the options" in sentence and "newton_iters=12" in sentence for sentence in sentences)
+    assert kept == (layout in ("mmengine", "safetensors"))
+    assert named != kept
 
 
 @pytest.mark.parametrize(

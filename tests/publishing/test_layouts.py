@@ -3,33 +3,32 @@
 import pytest
 import timm
 import torch
-from safetensors import safe_open
-from safetensors.torch import load
 
 from soft_vit.models.check import describe_file
-from soft_vit.models.recognition import named_attention
-from soft_vit.models.weight_files import read_checkpoint_file
+from soft_vit.models.checkpoint import noted_attention
 from soft_vit.publishing import convert
 from soft_vit.publishing.layouts import safetensors_bytes
 from soft_vit.publishing.trained_file import read_trained_file
+from soft_vit.weights.reading import Notes, load_weights
 
 WEIGHTS = {"odd": torch.arange(3, dtype=torch.uint8), "b": torch.randn(5, 3).mT, "number": torch.tensor(2)}
 
 
-@pytest.mark.parametrize("model", [None, "soft_norm_pico"])
-def test_tensors_come_back(model, tmp_path):
-    data = safetensors_bytes(WEIGHTS, model)
+@pytest.mark.parametrize(
+    "notes", [None, Notes("soft_norm_pico", {"inverse": "cholesky"}, {"mean": (0.5,), "std": (1,)})]
+)
+def test_tensors_and_notes_come_back(notes, tmp_path):
+    data = safetensors_bytes(WEIGHTS, notes)
     (tmp_path / "a.safetensors").write_bytes(data)
-    with safe_open(tmp_path / "a.safetensors", "pt") as file:
-        assert file.metadata() == {"format": "pt"} | ({"model": model} if model else {})
-    read = load(data)
+    read = load_weights(tmp_path / "a.safetensors")
     assert read.keys() == WEIGHTS.keys()
     assert all(read[name].dtype == value.dtype and torch.equal(read[name], value) for name, value in WEIGHTS.items())
+    assert read.notes == (notes or Notes())
 
 
 def test_the_same_bytes_each_time():
     """Safetensors writes two entries of metadata in an order that is drawn anew."""
-    assert len({safetensors_bytes(WEIGHTS, "soft_pico") for _ in range(20)}) == 1
+    assert len({safetensors_bytes(WEIGHTS, Notes("soft_pico", {"a": 1})) for _ in range(20)}) == 1
 
 
 @pytest.mark.parametrize(
@@ -39,7 +38,7 @@ def test_own_files_say_of_which_attention_they_are(model, attention, averaged, t
     torch.save(averaged, tmp_path / "a.pth")
     path = tmp_path / "a.safetensors"
     convert(tmp_path / "a.pth", path, "safetensors", model=model)
-    assert named_attention(read_checkpoint_file(path)) == attention
+    assert noted_attention(load_weights(path).notes) == attention
     assert read_trained_file(path).model == model
     assert any(f"It was trained as {model}" in line for line in describe_file(path)) == (model is not None)
     for other in ("soft", "soft_norm"):

@@ -1,18 +1,20 @@
 """What is published: weights alone, a digest and an entry; and nothing else of the checkpoint."""
 
 import hashlib
+from dataclasses import replace
 
 import pytest
+import timm
 import torch
 from publications import METRIC, run
 from safetensors.torch import load_file
 
 from soft_vit.data import CLASSES
 from soft_vit.engine.errors import UserError
-from soft_vit.models.pretrained import ENTRIES
 from soft_vit.publishing.publish import parse_metric
-from soft_vit.weights import load_index
+from soft_vit.weights import ENTRIES, load_index
 from soft_vit.weights.folders import RESOURCES
+from soft_vit.weights.reading import NOTES_KEY
 
 SECRET = "secret_place"
 
@@ -30,6 +32,19 @@ def test_file_and_entry(published, averaged):
     weights = load_file(published / entry.file)
     assert weights.keys() == averaged.keys()
     assert all(torch.equal(weights[name], averaged[name]) for name in weights)
+
+
+def test_the_entry_gives_the_model(published, averaged, tmp_path, monkeypatch):
+    """With the options of its training, which no name or shape tells."""
+    (entry,) = load_index(published / "index.json")
+    monkeypatch.setenv("SOFT_VIT_CHECKPOINTS", str(published))
+    monkeypatch.setitem(ENTRIES, "soft_pico.shapes", replace(entry, tag="shapes"))
+    model = timm.create_model("soft_pico.shapes", pretrained=True).eval()
+    expected = timm.create_model("soft_pico", num_classes=10, img_size=64, newton_iters=12).eval()
+    expected.load_state_dict(averaged)
+    images = torch.randn(2, 3, 64, 64)
+    with torch.no_grad():
+        assert torch.equal(model(images), expected(images))
 
 
 def test_nothing_else_of_the_checkpoint_leaves(published):
@@ -52,7 +67,7 @@ def test_nothing_says_the_normalisation(averaged, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("meta", [{}, {"cfg": "model = dict(model_name='soft_pico', newton_iters=12)"}])
+@pytest.mark.parametrize("meta", [{}, {NOTES_KEY: {"model": "soft_pico", "options": {"newton_iters": 12}}}])
 def test_config_completes_the_file(meta, averaged, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.save({"state_dict": averaged, "meta": meta}, "bare.pth")
@@ -111,13 +126,12 @@ def test_weights_alone(change, message, averaged, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("part", "strange"),
-    [("img_size=64", "img_size='64'"), ("size=64, type", "size=[], type"), ("lr=0.001", "lr='a | b'")],
+    "strange", [{"options": {"img_size": "64"}}, {"cfg": {"input_size": 3}}, {"training": {"learning rate": ["a | b"]}}]
 )
-def test_strange_values_in_the_config_are_passed_over(part, strange, checkpoint, tmp_path):
+def test_strange_notes_are_passed_over(strange, checkpoint, tmp_path):
     content = torch.load(checkpoint, weights_only=True)
-    content["meta"]["cfg"] = content["meta"]["cfg"].replace(part, strange)
-    content["meta"]["dataset_meta"] = [1]
+    for key, values in strange.items():
+        content["meta"][NOTES_KEY][key] |= values
     torch.save(content, checkpoint)
     run(checkpoint, tmp_path / "out")
     (entry,) = load_index(tmp_path / "out" / "index.json")

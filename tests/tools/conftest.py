@@ -4,7 +4,9 @@ import runpy
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 ROOT = Path(__file__).parents[2]
 
@@ -15,7 +17,33 @@ def tool() -> Callable[[str], Callable]:
     return lambda name: runpy.run_path(str(ROOT / "tools" / f"{name}.py"))["main"]
 
 
+@pytest.fixture
+def mistake(tool, capsys) -> Callable[..., str]:
+    """The one line in which tools/<name>.py refuses its arguments; exit code 1, or 2 from argparse."""
+
+    def refused(name: str, *arguments: object) -> str:
+        with pytest.raises(SystemExit) as ended:
+            tool(name)([str(argument) for argument in arguments])
+        line = ended.value.code
+        if line == 2:
+            line = capsys.readouterr().err.splitlines()[-1].partition(": ")[2]
+        assert line.startswith("error: ")
+        assert "\n" not in line
+        return line
+
+    return refused
+
+
 @pytest.fixture(scope="session")
 def demo() -> str:
     """Path of the demo config."""
     return str(ROOT / "configs" / "demo" / "soft_pico_shapes.py")
+
+
+@pytest.fixture
+def photo(tmp_path, monkeypatch) -> str:
+    """photo.png in the working folder, of 50 x 70 pixels."""
+    monkeypatch.chdir(tmp_path)
+    pixels = np.random.default_rng(0).integers(0, 256, (50, 70, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save("photo.png")
+    return "photo.png"

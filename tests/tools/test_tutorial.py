@@ -1,4 +1,4 @@
-"""The tutorial runs from top to bottom, and what it says in words agrees with the figures that it prints."""
+"""The tutorial runs, and its words agree with the figures that it prints."""
 
 import contextlib
 import io
@@ -14,7 +14,7 @@ def tour(tool, tmp_path_factory) -> tuple[str, Path]:
     """What the tutorial prints, and the folder that it writes."""
     folder, text = tmp_path_factory.mktemp("tutorial"), io.StringIO()
     with contextlib.redirect_stdout(text):
-        tool("tutorial")(["--out", str(folder), "--steps", "20"])
+        tool("tutorial")(["--out", str(folder), "--steps", "8"])
     return text.getvalue(), folder
 
 

@@ -15,7 +15,7 @@ FUNCTIONS = [download_folder, lookup_folders, own_folder]
 def test_a_named_folder_that_is_none(function, named, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("SOFT_VIT_CHECKPOINTS", named.format(tmp_path))
-    with pytest.raises(WeightsError, match=r"SOFT_VIT_CHECKPOINTS is .*, which is no folder; ") as refused:
+    with pytest.raises(WeightsError, match=r"SOFT_VIT_CHECKPOINTS is .*, which is not a folder; ") as refused:
         function()
     assert len(str(refused.value).splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -1,7 +1,7 @@
-"""The matrix by which an attention mixes its values, read off the attention itself.
+"""The matrix with which an attention mixes its values, read off the attention itself.
 
-An attention is linear in its values, so with unit vectors for values it returns the columns of its matrix, whatever its
-formula: what a kind approximates, hashes or leaves out is in the matrix as in the model.
+An attention is linear in its values, so with unit vectors as values it returns the columns of its matrix, whatever its
+formula: all that a kind approximates, hashes or leaves out shows in the matrix as in the model.
 
 Letters: B batch, H heads, N tokens, M keys.
 """
@@ -15,16 +15,16 @@ from torch import Tensor
 
 from soft_vit.layers import Attention
 
-# Columns computed at a time: what a kind gathers for its keys may be many times as large as they.
+# Columns computed at a time: what a kind gathers for its keys may be many times larger than the keys.
 COLUMNS = 256
 
 
 def attention_matrix(attn: Attention, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
-    """The matrix `[B, H, N, M]` that attn mixes the values of the tokens x `[B, N, C]` by; a row for each query.
+    """The matrix `[B, H, N, M]` with which attn mixes the values of tokens x `[B, N, C]`; a row per query.
 
-    M is N but for `spatial_reduction`, whose values belong to its reduced tokens: on the grid of whole windows of the
-    map, or 7 x 7, row by row. Class tokens come first among rows and columns. `gau` has a single head. The rows of the
-    global tokens of `longformer` act on the values that are made for these alone.
+    M is N except for `spatial_reduction`, whose values belong to its reduced tokens, row by row: the whole windows of
+    the map, or 7 x 7. Class tokens come first among rows and columns. `gau` has a single head. In `longformer`, the
+    rows of global tokens act on the values made for those rows alone.
     """
     matrices = []
     with watch_attention(attn, matrices.append), torch.no_grad():
@@ -36,9 +36,9 @@ def attention_matrix(attn: Attention, x: Tensor, feat_size: tuple[int, int]) -> 
 def watch_attention(attn: Attention, visit: Callable[[Tensor], None]) -> Iterator[None]:
     """Within this context, each forward of attn calls visit with its `attention_matrix`.
 
-    The matrix is that of the very forward, random choices included, but for dropout of the attention, and without what
-    a kind adds to it: convolutions of the values, gates, projections. Raises ValueError for an attention without the
-    method `attend` that has a matrix.
+    The matrix is that of this very forward, including random choices, but without dropout and without what a kind adds
+    to the product: convolutions of the values, gates, projections. Raises ValueError for an attention without the
+    method `attend`, from which the matrix is read.
     """
     attend = getattr(attn, "attend", None)
     if attend is None:
@@ -50,7 +50,7 @@ def watch_attention(attn: Attention, visit: Callable[[Tensor], None]) -> Iterato
         visit(_matrix(attn, attend, signature(attend).bind(*args, **kwargs)))
         return attend(*args, **kwargs)
 
-    # The module's own attribute hides the method of its class.
+    # An attribute of the module hides the method of its class.
     attn.attend = watched
     try:
         yield
@@ -60,7 +60,7 @@ def watch_attention(attn: Attention, visit: Callable[[Tensor], None]) -> Iterato
 
 @torch.no_grad()
 def _matrix(attn: Attention, attend: Callable[..., Tensor], call: BoundArguments) -> Tensor:
-    """The matrix of a call of attend, the method of attn; the call is used up."""
+    """The matrix of a call of attn's method attend; changes the call's arguments."""
     values = [name for name in call.arguments if name == "v" or name.startswith("v_")]
     v, training, columns = call.arguments["v"], attn.training, []
     call.arguments.pop("residual", None)

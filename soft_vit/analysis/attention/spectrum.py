@@ -1,7 +1,7 @@
-"""Spectra of attention matrices: how much of one lies in its largest singular values.
+"""Spectra of attention matrices: the share of the largest singular values.
 
-The evidence for low rank of the Linformer paper (Wang et al. 2020, arXiv 2006.04768, Fig. 1), for any model here: with
-singular values `s_1 >= s_2 >= ...`, the curve `(s_1 + ... + s_i) / (s_1 + s_2 + ...)` of every layer and head.
+The Linformer paper's evidence for low rank (Wang et al. 2020, arXiv 2006.04768, Fig. 1), for any pyramid: with singular
+values `s_1 >= s_2 >= ...`, the curve `(s_1 + ... + s_i) / (s_1 + s_2 + ...)` of every layer and head.
 
 Letters: H heads, N tokens, M keys.
 """
@@ -20,39 +20,38 @@ from torch import Tensor
 from tqdm import tqdm
 
 from soft_vit.analysis.attention.matrix import watch_attention
-from soft_vit.analysis.figures import new_figure
 from soft_vit.models import PyramidViT
 from soft_vit.ops.numerics import at_least_float32
 from soft_vit.text_tables import csv_table
 
-# Of the N indices of a curve, at most this many are written to a table.
+# A table holds at most this many of a curve's N indices.
 CSV_INDICES = 64
 
-# The heat map shows the curves where the paper does: at index 128 of 512.
+# The heat map shows the curves at the paper's index, 128 of 512.
 SHARE = 0.25
 
 
 @dataclass
 class Spectrum:
-    """The curves of one layer, means over images. Stages and layers (blocks of a stage) count from 1."""
+    """The curves of one layer, averaged over images. Stages, and layers (blocks) of a stage, count from 1."""
 
     stage: int
     layer: int
     attention: str
     cumulative: np.ndarray
-    """`[H, N]`, float64: what the first i singular values sum up to, by what all do, for i from 1 to N."""
+    """`[H, N]`, float64: the share of the first i singular values in the sum of all, for i from 1 to N."""
 
     def at(self, share: float) -> np.ndarray:
-        """The curves `[H]` at index `share * N`, between two indices on the straight line that joins them."""
+        """The curves `[H]` at index `share * N`, linearly interpolated between indices."""
         count = self.cumulative.shape[1]
         return np.array([np.interp(share * count, range(count + 1), [0, *curve]) for curve in self.cumulative])
 
 
 def cumulative_singular_values(matrix: Tensor) -> Tensor:
-    """The curves of matrices `[..., N, M]`: `[..., N]`, float64 on the CPU; of fewer keys than tokens, at 1 from M on.
+    """The curves of matrices `[..., N, M]`: `[..., N]`, float64 on the CPU; with fewer keys than tokens, 1 from M on.
 
-    Raises ValueError for a matrix that is not finite. One of zeros, which has no share to give, is at 1 from the start.
-    In fp32, rounding adds small singular values: at N = 3136, about 1e-5 of the sum.
+    Raises ValueError for a matrix that is not finite. The curve of a zero matrix is 1 throughout. In fp32, rounding
+    adds small singular values: at N = 3136, about 1e-5 of the sum.
     """
     if not matrix.isfinite().all():
         raise ValueError("An attention matrix is not finite; use weights and images without infinities and NaNs.")
@@ -63,10 +62,10 @@ def cumulative_singular_values(matrix: Tensor) -> Tensor:
 
 
 def measure_spectrum(model: PyramidViT, images: Sequence[Tensor], progress: bool = True) -> list[Spectrum]:
-    """The spectrum of every layer of model, in the order of its layers.
+    """The spectrum of every layer of model, in order.
 
-    images: `[3, H, W]` each, of one size, on the model's device. There is one attention matrix at a time. Raises what
-    `watch_attention` and `cumulative_singular_values` do.
+    images: `[3, H, W]` each, of one size, on the model's device. Only one attention matrix is held at a time. Raises
+    ValueError, see `watch_attention` and `cumulative_singular_values`.
     """
     blocks = {(i, j): block for i, stage in enumerate(model.stages) for j, block in enumerate(stage.blocks)}
     sums: dict[tuple[int, int], Tensor] = {}
@@ -86,7 +85,7 @@ def measure_spectrum(model: PyramidViT, images: Sequence[Tensor], progress: bool
 
 
 def spectrum_csv(spectra: Sequence[Spectrum]) -> str:
-    """A row for each stage, layer, head and one of up to 64 indices, denser where they are low; the last one is N."""
+    """CSV with a row per stage, layer, head and index: up to 64 indices, denser at the low end; the last one is N."""
     rows = []
     for spectrum in spectra:
         count = spectrum.cumulative.shape[1]
@@ -98,10 +97,11 @@ def spectrum_csv(spectra: Sequence[Spectrum]) -> str:
 
 
 def plot_spectrum(spectra: Sequence[Spectrum], path: Path, title: str) -> None:
-    """Draw the curves of each stage, a line for each head, above the heat map of layers and heads; writes a PNG."""
-    figure = new_figure(figsize=(14, 8), layout="constrained")
+    """Draw the curves of each stage, a line per head, above a heat map of layers and heads; writes a PNG."""
     from matplotlib import colormaps
+    from matplotlib.figure import Figure
 
+    figure = Figure(figsize=(14, 8), layout="constrained")
     figure.suptitle(title)
     curves, heat_map = figure.subfigures(2, 1, hspace=0.03)
     most_heads = max(len(spectrum.cumulative) for spectrum in spectra)
@@ -111,7 +111,7 @@ def plot_spectrum(spectra: Sequence[Spectrum], path: Path, title: str) -> None:
 
 
 def _draw_curves(figure: Any, spectra: Sequence[Spectrum], colours: Sequence[Any]) -> None:
-    """A panel for each stage: for each head the mean over its layers, and behind all of them the range they span."""
+    """A panel per stage: each head's mean over the layers, in front of the range of all layers and heads."""
     stages = sorted({spectrum.stage for spectrum in spectra})
     heads, marks = {}, {}
     for axes, stage in zip(figure.subplots(1, len(stages), sharey=True, squeeze=False)[0], stages, strict=True):

@@ -1,4 +1,4 @@
-"""Where a token of an image looks: a row of an attention's matrix, drawn over the image."""
+"""Where a token looks: its row of the attention matrix, drawn over the image."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from soft_vit.analysis.attention.matrix import watch_attention
-from soft_vit.analysis.figures import new_figure
 from soft_vit.layers import Attention
 from soft_vit.layers.attention.soft import SoftAttention, reduced_grid
 from soft_vit.layers.attention.spatial_reduction import POOLED_SIDE, SpatialReductionAttention
@@ -21,17 +20,17 @@ from soft_vit.ops.gaussian import gaussian_kernel
 
 __all__ = ["AttentionRow", "attention_row", "plot_attention_row"]
 
-# Weights this small beside the largest are rounding, and no reason for a scale with a sign.
+# Negative weights this small relative to the largest are rounding and need no signed scale.
 NEGLIGIBLE = 1e-3
 
 
 @dataclass
 class AttentionRow:
-    """What a token sees.
+    """One token's row of an attention matrix.
 
-    weights: `[heads, h, w]`, on the grid of the keys. query: row and column of the token on the map `feat_size`.
-    bottleneck: `[heads, h', w']`, the kernel between the query and each bottleneck token, on their grid; None for a
-    kind without, or with tokens that are no windows of the map.
+    weights: `[heads, h, w]`, on the grid of the keys. query: row and column of the token on the map of `feat_size`.
+    bottleneck: `[heads, h', w']`, the kernel between the query and each bottleneck token, on their grid; None if the
+    attention has no bottleneck tokens, or if they are not windows of the map.
     """
 
     attention: str
@@ -44,10 +43,10 @@ class AttentionRow:
 def attention_row(
     model: PyramidViT, image: Tensor, stage: int, query: tuple[int, int] | None = None, layer: int = -1
 ) -> AttentionRow:
-    """The row of one token in the attention of a stage, counted from 1, and of one of its layers, by default the last.
+    """One token's row in the attention of a stage, counted from 1, and one of its layers, by default the last.
 
-    image: `[3, H, W]`, on the model's device. query: row and column on the stage's map, by default its centre. Raises
-    ValueError for a stage, a layer or a query that is not there.
+    image: `[3, H, W]`, on the model's device. query: row and column on the stage's map (default: its centre). Raises
+    ValueError for a stage, layer or query out of range.
     """
     if not 1 <= stage <= len(model.stages):
         raise ValueError(f"stage is {stage}; choose one from 1 to {len(model.stages)}.")
@@ -82,7 +81,7 @@ def _keep_row(kept: dict[str, Tensor], index: int, matrix: Tensor) -> None:
 
 
 def _watch_kernel(attn: SoftAttention, kept: dict[str, Tensor], index: int) -> None:
-    """Keep the kernel of the query and the bottleneck; watch_attention, around this, takes it away at its end."""
+    """Keep the query's kernel with the bottleneck; the surrounding watch_attention removes this hook at its end."""
     attend = attn.attend
 
     def watched(q: Tensor, bottleneck: Tensor, *values: Tensor | None) -> Tensor:
@@ -103,6 +102,8 @@ def _key_grid(attn: Attention, feat_size: tuple[int, int]) -> tuple[int, int]:
 
 def plot_attention_row(row: AttentionRow, image: np.ndarray, path: Path, title: str) -> None:
     """Draw a row over its image, uint8 `[H, W, 3]`: the mean over the heads, each head, and the bottleneck tokens."""
+    from matplotlib.figure import Figure
+
     heads = len(row.weights)
     panels = [("image", None), *([("mean of the heads", row.weights.mean(0))] if heads > 1 else [])]
     panels += [(f"head {head + 1}", weights) for head, weights in enumerate(row.weights)]
@@ -110,7 +111,7 @@ def plot_attention_row(row: AttentionRow, image: np.ndarray, path: Path, title: 
         panels.append(("kernel with the bottleneck tokens,\nmean of the heads", row.bottleneck.mean(0)))
     columns = min(len(panels), 6)
     rows = -(-len(panels) // columns)
-    figure = new_figure(figsize=(2.6 * columns + 0.6, 2.6 * rows + 0.9), layout="constrained")
+    figure = Figure(figsize=(2.6 * columns + 0.6, 2.6 * rows + 0.9), layout="constrained")
     figure.suptitle(title)
     grid = figure.subplots(rows, columns, squeeze=False).flatten()
     for axes in grid[len(panels) :]:
@@ -151,7 +152,7 @@ def _draw_panel(
 
 
 def _draw_windows(axes: Any, grid: Sequence[int], height: int, width: int) -> None:
-    """The windows of the image that one bottleneck token each is made of."""
+    """The windows of the image, one for each bottleneck token."""
     for i in range(1, grid[0]):
         axes.axhline(i * height / grid[0], color="white", linewidth=0.5)
     for j in range(1, grid[1]):

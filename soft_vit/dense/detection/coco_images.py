@@ -22,8 +22,7 @@ from soft_vit.data.coco import CocoImage, read_coco
 from soft_vit.data.coco_masks import decode_segmentation
 from soft_vit.data.images import BadImage, LabelledImages
 from soft_vit.dense.vision_transforms import build_transform
-from soft_vit.engine.data.bad_images import ReadingDataset
-from soft_vit.engine.data.data_checks import require_data_root
+from soft_vit.engine.data.bad_images import ReadingDataset, require_data_root
 from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.registry import DATASETS, register
 

@@ -11,8 +11,7 @@ from torchvision.transforms.v2.functional import pil_to_tensor
 from soft_vit.data.archives import Entry
 from soft_vit.data.images import BadImage
 from soft_vit.data.label_maps import IGNORED, find_label_maps
-from soft_vit.engine.data.bad_images import ReadingDataset
-from soft_vit.engine.data.data_checks import require_data_root
+from soft_vit.engine.data.bad_images import ReadingDataset, require_data_root
 from soft_vit.engine.errors import as_user_error
 from soft_vit.registry import DATASETS, register
 

@@ -1,7 +1,7 @@
 """Augmentation of an image together with its label map.
 
 `img` is a uint8 tensor `[3, H, W]` and `gt_seg_map` one `[H, W]`. All draw from torch's global generator, which a run
-seeds for each sample (`soft_vit.engine.resume.sample_position`). The recipe, its names and values are those of mmseg's
+seeds for each sample (`soft_vit.engine.resume.position`). The recipe, its names and values are those of mmseg's
 ADE20K configs.
 """
 

@@ -1,5 +1,6 @@
 """Writing checkpoints that a crash cannot destroy, and finding the newest one."""
 
+import inspect
 import re
 import zipfile
 from collections import deque
@@ -14,10 +15,12 @@ from mmengine.runner import Runner
 
 from soft_vit.engine.checkpoints.atomic_storage import remove_leftovers
 from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
+from soft_vit.engine.checkpoints.trained_config import notes_of_run
 from soft_vit.engine.errors import UserError, one_line
 from soft_vit.engine.optim.finite import require_finite
 from soft_vit.registry import HOOKS, register
 from soft_vit.weights.files import write_atomically
+from soft_vit.weights.reading import NOTES_KEY
 
 __all__ = ["SafeCheckpointHook", "find_newest_checkpoint"]
 
@@ -46,9 +49,10 @@ class SafeCheckpointHook(CheckpointHook):
     """MMEngine's CheckpointHook, atomic: old files go after the next one is written; it takes the same arguments.
 
     A checkpoint holds buffers, such as BatchNorm's statistics, that all ranks share when it is written: those of the
-    main one. max_keep_ckpts: at least 2, or -1 for all, because a disk can damage the newest. saved_iter: the iteration
-    of the newest checkpoint, once there is one. Raises UserError (a ValueError) for 0 or 1, for a save_best that no
-    validation gives, and when a file cannot be written; the ones before are then intact.
+    main one. It notes the timm model, its options and its images, see `notes_of_run`. max_keep_ckpts: at least 2, or -1
+    for all, because a disk can damage the newest. saved_iter: the iteration of the newest checkpoint, once there is
+    one. Raises UserError (a ValueError) for 0 or 1, for a save_best that no validation gives, and when a file cannot be
+    written; the ones before are then intact.
     """
 
     def __init__(self, *args: Any, max_keep_ckpts: int = 2, backend_args: dict | None = None, **kwargs: Any) -> None:
@@ -57,6 +61,11 @@ class SafeCheckpointHook(CheckpointHook):
                 f"max_keep_ckpts is {max_keep_ckpts}, which could leave no checkpoint at all after a crash; "
                 "set it to 2 or more, or to -1 to keep all."
             )
+        # MMEngine would hand them to torch.save, after an epoch.
+        known = inspect.signature(CheckpointHook.__init__).parameters
+        if unknown := sorted(kwargs.keys() - known.keys()):
+            names = ", ".join(list(known)[1:-1])
+            raise UserError(f"SafeCheckpointHook has no argument {unknown[0]}; choose of {names}.")
         backend_args = backend_args or {"backend": "soft_vit.atomic"}
         super().__init__(*args, max_keep_ckpts=max_keep_ckpts, backend_args=backend_args, **kwargs)
         self.saved_iter: int | None = None
@@ -79,6 +88,8 @@ class SafeCheckpointHook(CheckpointHook):
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         require_finite(checkpoint)
+        if (notes := notes_of_run(runner)) is not None:
+            checkpoint["meta"][NOTES_KEY] = notes.to_dict()
 
     def before_val_epoch(self, runner: Runner) -> None:
         _share_buffers(runner)

@@ -3,30 +3,12 @@
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
-from soft_vit.engine.errors import UserError
+from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.engine.models.unwrapping import unwrapped
 from soft_vit.registry import HOOKS, register
+from soft_vit.weights.loading import describe_mismatch, fit_weights
 
-__all__ = ["CheckpointMatchHook"]
-
-
-def describe_mismatch(expected: dict, given: dict) -> str:
-    """What differs between two state dicts, in a few words; empty when names and shapes agree."""
-    missing = [name for name in expected if name not in given and not name.endswith("num_batches_tracked")]
-    surplus = [name for name in given if name not in expected]
-    shapes = [name for name in expected if name in given and tuple(expected[name].shape) != tuple(given[name].shape)]
-    parts = []
-    if missing:
-        parts.append(f"{len(missing)} parameters are missing, such as {missing[0]}")
-    if surplus:
-        parts.append(f"{len(surplus)} are unknown to the model, such as {surplus[0]}")
-    if shapes:
-        name = shapes[0]
-        parts.append(
-            f"{len(shapes)} have another shape, such as {name} with {tuple(given[name].shape)} "
-            f"instead of {tuple(expected[name].shape)}"
-        )
-    return "; ".join(parts)
+__all__ = ["CheckpointMatchHook", "describe_mismatch"]
 
 
 @register(HOOKS)
@@ -52,3 +34,8 @@ class CheckpointMatchHook(Hook):
             raise UserError(
                 f"The checkpoint belongs to another model: {mismatch}; use the config that it was trained with."
             )
+        network = getattr(model, "model", None)
+        if self.exact and hasattr(network, "pretrained_cfg"):
+            # Of models whose parameters are alike, only the notes of a checkpoint tell.
+            with as_user_error():
+                fit_weights(checkpoint, network)

@@ -21,12 +21,11 @@ from mmengine.optim.scheduler.param_scheduler import OneCycleParamScheduler
 from mmengine.runner import CheckpointLoader
 
 from soft_vit.engine.errors import UserError, as_user_error
-from soft_vit.models.weight_files import read_checkpoint_file
-from soft_vit.weights import Entry, WeightsError
+from soft_vit.weights import Entry
 from soft_vit.weights.download import download
 from soft_vit.weights.folders import hub_folder
-from soft_vit.weights.index import SUFFIXES
-from soft_vit.weights.transport import is_safe
+from soft_vit.weights.index import SUFFIXES, is_source
+from soft_vit.weights.reading import read_checkpoint_file
 
 __all__ = ["install", "load_checkpoint_file"]
 
@@ -80,10 +79,10 @@ def _allowed() -> list:
 
 
 def load_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> dict:
-    """Read a checkpoint: a file by torch.save, or safetensors, which becomes dict(state_dict=...).
+    """Read a checkpoint: a file by torch.save, or safetensors, which becomes dict(state_dict=..., meta=...).
 
-    map_location: as of torch.load. Raises FileNotFoundError when there is no such file, UserError (a ValueError) when
-    it is no checkpoint, or one that would run code, which is refused before anything in it is called.
+    map_location: as in torch.load. Raises FileNotFoundError for a missing file, and UserError (a ValueError) for one
+    that is not a checkpoint or would run code, before anything in it is called.
     """
     with as_user_error():
         content = read_checkpoint_file(path, map_location)
@@ -92,7 +91,7 @@ def load_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> dict:
     if isinstance(content.get("meta"), dict):
         # MMEngine runs it as Python when a run resumes; what it writes itself is called "cfg", and is never run.
         content["meta"].pop("config", None)
-    return {"state_dict": content} if Path(path).suffix == ".safetensors" else content
+    return content
 
 
 # MMEngine prints what follows `load_from_` as the name of the source.
@@ -101,22 +100,25 @@ def load_from_local(filename: str, map_location: Any = None) -> dict:
 
 
 def load_from_http(filename: str, map_location: Any = None) -> dict:
-    """Download below torch.hub's folder, once, then read as any file.
+    """Download once, into a folder of torch.hub where pretrained=True does not look, then read as any file.
 
-    Where pretrained=True looks nothing is saved, and each address has a file of its own. Raises UserError for a file
-    that cannot be had, or is no checkpoint.
+    Each address has a file of its own. Raises UserError for a file that cannot be downloaded or is not a checkpoint.
     """
     try:
-        if not is_safe(filename):
+        if not is_source(filename):
             raise ValueError("it is not HTTPS")
         # A download asks for an entry of the index; this one is in none.
         entry = Entry("address", "address", _cache_name(filename), (filename,))
-        path = download(entry, hub_folder() / "addresses", load_checkpoint_file, progress=False)
-    except (WeightsError, ValueError) as error:
+        path = download(entry, hub_folder() / "addresses", _check_readable, progress=False)
+    except ValueError as error:
         raise UserError(
             f"{filename} cannot be fetched ({str(error).rstrip('.')}); download it and give its path."
         ) from None
     return load_checkpoint_file(path, map_location)
+
+
+def _check_readable(path: Path) -> None:
+    load_checkpoint_file(path)
 
 
 def _cache_name(address: str) -> str:

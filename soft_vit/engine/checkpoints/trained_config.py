@@ -1,81 +1,127 @@
-"""What a file of weights says of the images that they were trained on."""
+"""What a checkpoint notes of its training, so that others can use its weights: the model, its options, its images."""
 
-import ast
-import math
+import re
 from collections.abc import Mapping
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import timm
+import torch
 from mmengine.config import Config
+from mmengine.logging import print_log
+from mmengine.runner import Runner
+from torch import nn
 
 from soft_vit.engine.data.eval_data import view_of_config
 from soft_vit.engine.errors import UserError
+from soft_vit.engine.models.unwrapping import unwrapped
 from soft_vit.layers import ATTENTIONS, attention_options
-from soft_vit.models.pretrained import ENTRIES
 from soft_vit.models.pyramid import PyramidViT
+from soft_vit.weights import ENTRIES
 from soft_vit.weights.files import sha256_of
+from soft_vit.weights.index import CFG_KEYS
+from soft_vit.weights.reading import Notes, notes_of
 
-__all__ = ["cfg_of_config", "config_of_cfg", "config_values", "image_size", "mapping", "model_options", "trained_cfg"]
+__all__ = ["cfg_of_config", "image_size", "mapping", "model_options", "notes_of_run", "trained_cfg", "trained_notes"]
 
-DATA_KEYS = ("input_size", "mean", "std", "crop_pct", "crop_mode", "interpolation", "label_names")
 
-INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "box", "hamming", "lanczos")
-CROP_MODES = ("center", "squash", "border")
+def trained_notes(content: Mapping[str, Any], path: str | Path) -> Notes:
+    """What is known of the weights in a file; nothing in it is executed.
+
+    content: what was read from the file. For a recorded file, known by its digest, the index says it; for any other the
+    notes in it.
+    """
+    path = Path(path).expanduser()
+    size = path.stat().st_size
+    alike = [entry for entry in ENTRIES.values() if entry.sha256 and entry.size in (None, size)]
+    digest = sha256_of(path) if alike else None
+    entry = next((entry for entry in alike if entry.sha256 == digest), None)
+    if entry is None:
+        return notes_of(content)
+    # timm's configuration adds what the entry leaves at the defaults of its family.
+    cfg = timm.get_pretrained_cfg(entry.name).to_dict()
+    unlike_images = ("num_classes", "pool_size")
+    known = {key: cfg[key] for key in CFG_KEYS if cfg.get(key) is not None and key not in unlike_images}
+    return Notes(entry.model, entry.options, known)
 
 
 def trained_cfg(content: Mapping[str, Any], path: str | Path) -> dict[str, Any]:
-    """Those of DATA_KEYS that a file says, as timm's configurations have them; nothing in it is executed.
+    """What `trained_notes` says of timm's configuration, in a log line if it says nothing of the images.
 
-    content: what was read from the file. A recorded file, known by its digest, says what its entry of the index does;
-    any other what the config and the names of classes in it say. mean, std: of RGB values in [0, 1].
+    mean, std: of RGB values in [0, 1].
     """
-    recorded = _recorded_cfg(Path(path).expanduser())
-    if recorded is not None:
-        return recorded
-    meta = mapping(content, "meta")
-    found = cfg_of_config(config_values(meta.get("cfg")))
-    classes = mapping(meta, "dataset_meta").get("classes")
-    if isinstance(classes, list | tuple) and classes:
-        found["label_names"] = tuple(str(name) for name in classes)
-    return found
+    cfg = dict(trained_notes(content, path).cfg)
+    if "mean" not in cfg:
+        print_log(f"Nothing in {path} says how its images were prepared; the model's defaults are used.", "current")
+    return cfg
+
+
+def notes_of_run(runner: Runner) -> Notes | None:
+    """What a checkpoint of a run notes; None for a model that is no classifier of timm."""
+    classifier = unwrapped(runner.model)
+    network = getattr(classifier, "model", None)
+    if not isinstance(network, nn.Module) or not hasattr(network, "pretrained_cfg"):
+        return None
+    config = runner.cfg
+    options = {key: value for key, value in model_options(config).items() if "drop" not in key}
+    # Fixed by the weights themselves.
+    options = {key: value for key, value in options.items() if key not in ("num_classes", "in_chans")}
+    if hasattr(network, "img_size"):
+        options["img_size"] = list(network.img_size)
+    cfg = cfg_of_config(config)
+    preprocessor = getattr(classifier, "data_preprocessor", None)
+    if getattr(preprocessor, "mean", None) is not None:
+        for key in ("mean", "std"):
+            cfg[key] = tuple((getattr(preprocessor, key).flatten().double() / 255).tolist())
+    classes = getattr(getattr(runner.train_dataloader, "dataset", None), "metainfo", {}).get("classes")
+    if classes:
+        cfg["label_names"] = tuple(str(name) for name in classes)
+    return Notes(network.pretrained_cfg.get("architecture"), _plain(options), _plain(cfg), training_facts(config))
+
+
+def training_facts(config: Mapping[str, Any]) -> dict[str, str]:
+    """Facts of a training config for a model card: a word or two each, and no path."""
+    wrapper, train = mapping(config, "optim_wrapper"), mapping(config, "train_cfg")
+    optimizer, loader = mapping(wrapper, "optimizer"), mapping(config, "train_dataloader")
+    found = {
+        "epochs": train.get("max_epochs"),
+        "iterations": train.get("max_iters"),
+        "optimizer": optimizer.get("type"),
+        "learning rate": optimizer.get("lr"),
+        "weight decay": optimizer.get("weight_decay"),
+        "batch size of a process": loader.get("batch_size"),
+    }
+    facts = {name: str(value) for name, value in found.items() if value is not None}
+    return {name: text for name, text in facts.items() if re.fullmatch(r"[\w .,+-]{1,60}", text)}
 
 
 def cfg_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What the entries of a training config say of DATA_KEYS. Values that cannot be right are passed over."""
-    found = _view(config)
+    """What a training config says of timm's configuration: the size of images, how they are cut and normalised."""
+    found: dict[str, Any] = {}
+    size = image_size(config)
+    try:
+        view = view_of_config(config if isinstance(config, Config) else Config(dict(config)), None, None)
+    except (UserError, AttributeError, TypeError, ZeroDivisionError):
+        # A config without test images, or with others than a classifier's.
+        pass
+    else:
+        found = {key: getattr(view, key) for key in ("crop_pct", "interpolation", "crop_mode")}
+        size = size or (view.img_size, view.img_size)
     prepared = mapping(mapping(config, "model"), "data_preprocessor") or mapping(config, "data_preprocessor")
-    mean, std = prepared.get("mean"), prepared.get("std")
-    if _are_numbers(mean) and _are_numbers(std) and len(mean) == len(std) and min(std) > 0:
-        found |= {"mean": tuple(value / 255 for value in mean), "std": tuple(value / 255 for value in std)}
-    size = image_size(config) or found.pop("size", None)
-    found.pop("size", None)
+    if prepared.get("mean") is not None and prepared.get("std") is not None:
+        found |= {key: tuple(value / 255 for value in prepared[key]) for key in ("mean", "std")}
     if size is not None:
         found["input_size"] = (3, *size)
     return found
 
 
-def config_of_cfg(cfg: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries of a training config that say of images what `cfg_of_config` reads from them."""
-    config: dict[str, Any] = {}
-    if "input_size" in cfg:
-        side = min(cfg["input_size"][1:])
-        view = {key: cfg[key] for key in ("crop_pct", "crop_mode", "interpolation") if key in cfg}
-        config["model"] = {"img_size": list(cfg["input_size"][1:])}
-        pipeline = [{"type": "TimmEvalCrop", "img_size": side, **view}]
-        config["test_dataloader"] = {"dataset": {"pipeline": pipeline}}
-    if "mean" in cfg:
-        config["data_preprocessor"] = {key: [255 * value for value in cfg[key]] for key in ("mean", "std")}
-    return config
-
-
 def image_size(config: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Height and width that the model of a training config is made for, None where it does not say."""
+    """Height and width that the model of a training config is made for; None if it does not say."""
     size = mapping(config, "model").get("img_size")
-    size = [size] * 2 if isinstance(size, int) else size
-    sides = isinstance(size, list | tuple) and len(size) == 2 and all(type(side) is int and side > 0 for side in size)
-    return tuple(size) if sides else None
+    if size is None:
+        return None
+    return (size, size) if isinstance(size, int) else (size[0], size[1])
 
 
 def model_options(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,73 +133,15 @@ def model_options(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def mapping(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """The mapping under a key, an empty one where there is none."""
+    """The mapping under a key; an empty one if there is none."""
     value = values.get(key)
     return value if isinstance(value, Mapping) else {}
 
 
-def config_values(text: Any) -> dict[str, Any]:
-    """The entries of a config that MMEngine wrote into a checkpoint, read as values and never run.
-
-    Entries that are not made of numbers, texts, lists and `dict(...)` alone are left out; so is all of a text that is
-    no Python.
-    """
-    try:
-        statements = ast.parse(text).body if isinstance(text, str) else []
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return {}
-    values = {}
-    for statement in statements:
-        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-            try:
-                values[statement.targets[0].id] = _value(statement.value)
-            except (ValueError, TypeError, RecursionError):
-                continue
-    return values
-
-
-def _value(node: ast.expr) -> Any:
-    if isinstance(node, ast.Call):
-        if not isinstance(node.func, ast.Name) or node.func.id != "dict" or node.args:
-            raise ValueError(f"{ast.unparse(node.func)} is called")
-        return {keyword.arg: _value(keyword.value) for keyword in node.keywords if keyword.arg}
-    if isinstance(node, ast.Dict):
-        return {_value(key): _value(value) for key, value in zip(node.keys, node.values, strict=True) if key}
-    if isinstance(node, ast.List | ast.Tuple):
-        return [_value(item) for item in node.elts]
-    return ast.literal_eval(node)
-
-
-def _recorded_cfg(path: Path) -> dict[str, Any] | None:
-    """What is recorded of a file with this digest; None where there is no such file in the index."""
-    size = path.stat().st_size
-    alike = [entry for entry in ENTRIES.values() if entry.sha256 and entry.size in (None, size)]
-    digest = sha256_of(path) if alike else None
-    name = next((entry.name for entry in alike if entry.sha256 == digest), None)
-    if name is None:
-        return None
-    # timm's configuration adds what the entry leaves at the defaults of its family.
-    cfg = timm.get_pretrained_cfg(name).to_dict()
-    return {key: cfg[key] for key in DATA_KEYS if cfg.get(key) is not None}
-
-
-def _view(config: Mapping[str, Any]) -> dict[str, Any]:
-    """How the test images of a config are cropped and resized, and their `size`; nothing where it does not say."""
-    try:
-        view = view_of_config(Config(dict(config)), None, None)
-    except (UserError, AttributeError, TypeError, ZeroDivisionError):
-        return {}
-    right = view.interpolation in INTERPOLATIONS and view.crop_mode in CROP_MODES
-    if not (right and _are_numbers([view.crop_pct]) and view.crop_pct > 0):
-        return {}
-    found = {"crop_pct": view.crop_pct, "interpolation": view.interpolation, "crop_mode": view.crop_mode}
-    size = image_size({"model": {"img_size": view.img_size}})
-    return found if size is None else {**found, "size": size}
-
-
-def _are_numbers(values: Any) -> bool:
-    return (
-        isinstance(values, list | tuple)
-        and len(values) > 0
-        and all(type(value) in (int, float) and math.isfinite(value) for value in values)
-    )
+def _plain(value: Any) -> Any:
+    """A copy without the classes of MMEngine's configs, which the safe reader would refuse."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_plain(item) for item in value) if type(value) in (list, tuple) else list(value)
+    return value.tolist() if isinstance(value, torch.Tensor) else value

@@ -1,4 +1,4 @@
-"""Images that cannot be read: a data set that goes on without them, and a hook that names them."""
+"""Images that cannot be read: a data set that replaces them, and a hook that reports them."""
 
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -15,16 +15,22 @@ from soft_vit.data.images import BadImage
 from soft_vit.engine.errors import UserError
 from soft_vit.registry import HOOKS, register
 
-__all__ = ["BadImagesHook", "ReadingDataset"]
+__all__ = ["BadImagesHook", "ReadingDataset", "require_data_root"]
+
+
+def require_data_root(data_root: str | None) -> None:
+    """Raise UserError (a ValueError) when neither a data set's entry nor the top of the config names its folder."""
+    if not data_root:
+        raise UserError("data_root is not set; give the folder of the images with --cfg-options data_root=PATH.")
 
 
 class ReadingDataset(BaseDataset):
-    """A data set in which an image that cannot be read never ends a run by itself.
+    """A data set that replaces an image that cannot be read.
 
-    In training the next one takes its place; in a test (test_mode) a substitute does, so that figures are still over
-    all images. `BadImagesHook` names and counts them.
+    In training the next image takes its place; in a test (test_mode) a substitute does, so that metrics still cover all
+    images. `BadImagesHook` names and counts them.
 
-    described: the metainfo, which the data tell. Raises UserError (a ValueError) for a config that has its own.
+    described: metainfo that the data itself gives. Raises UserError (a ValueError) for a config with its own metainfo.
     """
 
     def __init__(self, described: dict[str, Any], *, metainfo: dict | None = None, **kwargs: Any) -> None:
@@ -36,20 +42,20 @@ class ReadingDataset(BaseDataset):
         if self._fully_initialized:
             return
         super().full_init()
-        # One byte an image that every worker writes to and the main process reads.
+        # One byte for each image; workers write it, the main process reads it.
         self._bad = torch.zeros(len(self), dtype=torch.uint8).share_memory_()
 
     @abstractmethod
     def read(self, info: dict) -> Any:
-        """What the files of an entry hold. Raises BadImage, whose message begins with the file's name."""
+        """Read the files of an entry. Raises BadImage, whose message begins with the file's name."""
 
     @abstractmethod
     def substitute(self, info: dict) -> Any:
-        """What takes the place of what `read` cannot read in a test."""
+        """The replacement in a test for what `read` cannot read."""
 
     @abstractmethod
     def pack(self, info: dict, content: Any) -> Any:
-        """The sample of an entry with what was read for it."""
+        """The sample of an entry and the content read for it."""
 
     def prepare_data(self, idx: int) -> Any:
         if not 0 <= idx < len(self):
@@ -68,16 +74,16 @@ class ReadingDataset(BaseDataset):
         raise UserError(f"None of the {len(self)} images can be read, such as {self.why_bad(0)}; give other data.")
 
     def bad_images(self) -> list[int]:
-        """Indices of the images that this process and its workers could not read so far."""
+        """Indices of the images that this process and its workers failed to read so far."""
         return self._bad.nonzero().flatten().tolist()
 
     def why_bad(self, index: int) -> str:
-        """The name of an image that cannot be read, and the reason."""
+        """The name of an unreadable image, and the reason."""
         try:
             self.read(self.get_data_info(index))
         except BadImage as error:
             return str(error)
-        return f"image {index}: could not be read before"
+        return f"image {index}: was unreadable before"
 
 
 def _circle(start: int, count: int) -> Iterator[int]:
@@ -86,7 +92,7 @@ def _circle(start: int, count: int) -> Iterator[int]:
 
 
 def _reading_datasets(dataset: Any) -> Iterator[ReadingDataset]:
-    """The data set itself, or those inside of wrappers such as RepeatDataset and ConcatDataset."""
+    """The data set itself, or those inside wrappers such as RepeatDataset and ConcatDataset."""
     if isinstance(dataset, ReadingDataset):
         yield dataset
         return
@@ -97,10 +103,10 @@ def _reading_datasets(dataset: Any) -> Iterator[ReadingDataset]:
 
 @register(HOOKS)
 class BadImagesHook(Hook):
-    """Names in the log every image of a `ReadingDataset` that could not be read, and stops a run with too many of them.
+    """Logs the name of every unreadable image of a `ReadingDataset`, and stops a run with too many of them.
 
-    max_share: of the training images that may be unreadable, in [0, 1]; more end the run with a UserError (a
-    ValueError). interval: iterations between looks; there is one at the end of each epoch besides.
+    max_share: share of the training images that may be unreadable, in [0, 1]; more end the run with a UserError (a
+    ValueError). interval: iterations between checks; each epoch ends with one as well.
     """
 
     priority = "LOW"
@@ -131,7 +137,7 @@ class BadImagesHook(Hook):
 
     def _look_at(self, runner: Runner, dataset: ReadingDataset, max_share: float | None) -> None:
         named = self._named.setdefault(id(dataset), set())
-        # Every rank has read other images, and all have to stop alike.
+        # Ranks read different images, and all have to stop together.
         bad = set().union(*all_gather_object(dataset.bad_images()))
         for index in sorted(bad - named):
             runner.logger.warning(f"Unreadable image {dataset.why_bad(index)}")
@@ -142,5 +148,5 @@ class BadImagesHook(Hook):
         if max_share is not None and len(bad) > max_share * len(dataset):
             raise UserError(
                 f"{len(bad)} of {len(dataset)} training images cannot be read, more than the share of {max_share:g} "
-                "that BadImagesHook allows; repair or remove the files that the log names."
+                "that BadImagesHook allows; repair or remove the files named in the log."
             )

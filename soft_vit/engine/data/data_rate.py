@@ -1,4 +1,4 @@
-"""Images decoded and augmented a second: a config's training data beside timm's own loader on the same files."""
+"""Images decoded and augmented per second: a config's training data against timm's own loader on the same files."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -15,11 +15,11 @@ from timm.data import create_dataset, create_loader
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
-from soft_vit.engine.data.collate import collate_labels
-from soft_vit.engine.data.data_checks import fill_data_root
+from soft_vit.engine.config_values import fill_data_root
+from soft_vit.engine.data.preprocessor import collate_labels
 from soft_vit.engine.data.transforms import allow_zero_bits
 from soft_vit.engine.errors import UserError
-from soft_vit.engine.resume.sample_position import SampleIndex, SeededDataset
+from soft_vit.engine.resume.position import SampleIndex, SeededDataset
 from soft_vit.text_tables import markdown_table
 
 __all__ = ["DataRate", "measure_data_rate", "rate_table", "write_photographs"]
@@ -27,7 +27,7 @@ __all__ = ["DataRate", "measure_data_rate", "rate_table", "write_photographs"]
 
 @dataclass
 class DataRate:
-    """Images a second of one loader with a number of workers: the median over rounds, and the quartiles."""
+    """Images per second of a loader with a number of workers: median and quartiles over rounds."""
 
     loader: str
     workers: int
@@ -41,10 +41,7 @@ class DataRate:
 
 
 def write_photographs(root: str | Path, count: int) -> None:
-    """Write JPEGs of 500 x 375, ImageNet's most frequent size, as a training split: smooth noise of some 60 kB.
-
-    There are four classes, or as many as images.
-    """
+    """Write a training split of four classes: JPEGs of smooth noise, about 60 kB, at ImageNet's most frequent size."""
     rng = np.random.default_rng(0)
     for index in range(count):
         folder = Path(root) / "train" / f"class_{index % 4}"
@@ -57,21 +54,20 @@ def write_photographs(root: str | Path, count: int) -> None:
 def measure_data_rate(
     config: Config, *, workers: Sequence[int] = (0, 2), batch_size: int = 32, rounds: int = 7, progress: bool = True
 ) -> list[DataRate]:
-    """Pass over the training images of a config with its loader and with timm's in turn, once a round after a warm-up.
+    """Time a config's training loader and timm's in turn over all images, in each round after a warm-up.
 
-    Both end with batches of uint8 images in memory; timm's has the augmentation of the config's first transform, which
+    Both end with batches of uint8 images in memory; timm's uses the augmentation of the config's first transform, which
     must be a TimmAugment. Ours seeds the augmentation of each sample, as training does. Raises UserError (a ValueError)
-    for another config, fewer than 2 rounds, workers below 0, or fewer than 2 batches of images, of which the first is
-    not timed.
+    for another config, fewer than 2 rounds, workers below 0, or fewer than 2 batches; the first batch is not timed.
     """
     if rounds < 2:
-        raise UserError(f"rounds is {rounds}, which gives no spread; use at least 2.")
+        raise UserError(f"rounds is {rounds}, which gives no spread; use 2 or more.")
     if min(workers) < 0:
         raise UserError(f"workers is {min(workers)}; give 0, to read in the process itself, or more.")
     fill_data_root(config)
     augment = dict(config.train_dataloader.dataset.pipeline[0])
     if augment.pop("type") != "TimmAugment":
-        raise UserError("timm's loader has no such augmentation; give a config whose first transform is TimmAugment.")
+        raise UserError("timm's loader has no other augmentation; give a config whose first transform is TimmAugment.")
     with DefaultScope.overwrite_default_scope("mmpretrain"):
         dataset = SeededDataset(config.train_dataloader.dataset)
     if not 1 <= batch_size <= len(dataset) // 2:
@@ -125,7 +121,7 @@ def _timms(dataset, size: int, augment: dict, batch_size: int, workers: int) -> 
         **augment,
     )
     allow_zero_bits(dataset.transform)
-    # Without timm's prefetcher around it, which normalises on the device, as our data preprocessor does.
+    # Without timm's prefetcher, which normalises on the device, as our data preprocessor does.
     return lambda epoch: loader.loader
 
 
@@ -147,7 +143,7 @@ def rate_table(rates: Sequence[DataRate]) -> str:
 
 
 def _pass(batches: Iterable, count: int) -> float:
-    """Seconds for a number of batches. Starting the workers is not counted, because they live through a training."""
+    """Seconds for a number of batches, without the start of the workers, which live through a training."""
     iterator = iter(batches)
     next(iterator)
     start = time.perf_counter()

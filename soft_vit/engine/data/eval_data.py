@@ -1,5 +1,6 @@
-"""What images a test sees: of which folder, how large, cropped and normalised how."""
+"""The images of a test: their folder, size, crop, normalisation and views."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from mmengine.registry import DATASETS, DefaultScope
 from timm.data import ImageNetInfo, infer_imagenet_subset, resolve_data_config
 
 from soft_vit.data.images import find_images, read_lines
-from soft_vit.engine.config import type_name
+from soft_vit.engine.config_values import type_name
 from soft_vit.engine.errors import UserError, as_user_error, one_line
 
 __all__ = [
@@ -21,10 +22,12 @@ __all__ = [
     "shown_datasets",
     "takes_pillow",
     "timm_view",
+    "use_tta_model",
+    "use_tta_pipeline",
     "view_of_config",
 ]
 
-# timm's default, which is also that of ImageNet's usual evaluation: 224 of 256 pixels.
+# timm's default, and that of ImageNet's usual evaluation: 224 of 256 pixels.
 CROP_PCT = 0.875
 
 
@@ -41,7 +44,7 @@ class View:
 
 
 def timm_view(pretrained_cfg: dict[str, Any], img_size: int | None = None, crop_pct: float | None = None) -> View:
-    """The view that timm reports a model's accuracy for, at another size or crop where one is given."""
+    """The view that timm reports a model's accuracy for, with another size or crop if given."""
     found = resolve_data_config({"img_size": img_size, "crop_pct": crop_pct}, pretrained_cfg, use_test_size=True)
     height, width = found.pop("input_size")[1:]
     if height != width:
@@ -50,7 +53,7 @@ def timm_view(pretrained_cfg: dict[str, Any], img_size: int | None = None, crop_
 
 
 def shown_datasets(cfg: Config) -> list[dict[str, Any]]:
-    """The test data set of a config, or those inside of wrappers such as ConcatDataset."""
+    """The test data set of a config, or those inside wrappers such as ConcatDataset."""
 
     def inside(dataset: dict[str, Any]) -> list[dict[str, Any]]:
         wrapped = dataset.get("datasets") or ([dataset["dataset"]] if "dataset" in dataset else [])
@@ -63,12 +66,12 @@ def takes_pillow(cfg: Config) -> bool:
     """Whether the test pipeline of a config takes the images of `ImageTree`: Pillow's, of any size."""
     dataset = shown_datasets(cfg)[0]
     loads = any(type_name(transform) == "LoadImageFromFile" for transform in dataset.get("pipeline", []))
-    # Images that are drawn at a size need not be resized.
+    # Images drawn at a given size need no resizing.
     return not loads and "size" not in dataset
 
 
 def view_of_config(cfg: Config, img_size: int | None, crop_pct: float | None) -> View:
-    """The view of a config's test pipeline, at another size or crop where one is given; the first of several ones."""
+    """The view of a config's test pipeline, the first of several, with another size or crop if given."""
     dataset = shown_datasets(cfg)[0]
     found: dict[str, Any] = {}
     for transform in dataset.get("pipeline", []):
@@ -83,7 +86,7 @@ def view_of_config(cfg: Config, img_size: int | None, crop_pct: float | None) ->
     if scale and "img_size" in found:
         found["crop_pct"] = found["img_size"] / scale
     if isinstance(dataset.get("size"), int):
-        # Drawn at that size: nothing is cut off.
+        # Images drawn at that size are not cropped.
         found = {"img_size": dataset.size, "crop_pct": 1.0, **found}
     changes = {"img_size": img_size, "crop_pct": crop_pct}
     found.update({name: value for name, value in changes.items() if value is not None})
@@ -93,10 +96,9 @@ def view_of_config(cfg: Config, img_size: int | None, crop_pct: float | None) ->
 
 
 def set_view(cfg: Config, view: View) -> None:
-    """Make the test images of a config, in place, those of a view.
+    """Give the test images of a config a view, in place.
 
-    What loads an image stays, and what packs it or shows it several times. Raises UserError (a ValueError) where that
-    sets sizes of its own.
+    Transforms that load, pack or repeat an image stay. Raises UserError (a ValueError) if these set sizes themselves.
     """
     crop = {key: getattr(view, key) for key in ("img_size", "crop_pct", "interpolation", "crop_mode")}
     for dataset in shown_datasets(cfg):
@@ -120,8 +122,8 @@ def _require_one_size(packing: list[dict[str, Any]]) -> None:
         sizing = [name for name in map(type_name, views) if "Resize" in name or "Crop" in name]
         if sizing:
             raise UserError(
-                f"The tta_pipeline shows each image at sizes of its own, by {sizing[0]} in TestTimeAug, and the test "
-                "asks for another; leave out what sets a size or a crop, or --tta."
+                f"The tta_pipeline sets its own sizes, by {sizing[0]} in TestTimeAug, and the test asks for "
+                "another; leave out what sets a size or a crop, or --tta."
             )
 
 
@@ -131,10 +133,10 @@ def _preprocessors(cfg: Config) -> list[dict[str, Any]]:
 
 
 def set_folder(cfg: Config, folder: str | Path, classes: Sequence[str]) -> list[int]:
-    """Make the test images of a config, in place, those of a folder with a folder for each class.
+    """Test on the images of a folder with a folder for each class; changes the config in place.
 
     classes: of the model, in the order of its output; the folders are named like these or by their numbers. Returns the
-    places of the classes that are there. Raises FileNotFoundError for a missing folder, UserError (a ValueError) for
+    indices of the classes found. Raises FileNotFoundError for a missing folder, UserError (a ValueError) for
     images that fit no class.
     """
     with as_user_error():
@@ -158,16 +160,15 @@ def set_folder(cfg: Config, folder: str | Path, classes: Sequence[str]) -> list[
 def class_names(
     cfg: Config,
     num_classes: int,
-    meta: dict[str, Any],
+    trained: Sequence[str] = (),
     listed: str | Path | None = None,
     recorded: Sequence[str] | None = None,
 ) -> list[str]:
     """Names of a model's classes in the order of its output.
 
-    They come from the first of these that has them: `listed`, a text file with one a line; `meta`, what a checkpoint
-    says of itself; timm's lists of ImageNet's classes, by their number; `recorded`, what the record of its weights
-    says; the config's training split. Raises UserError (a ValueError) when there are none, or not as many as the model
-    has.
+    They come from the first of these sources: `listed`, a text file with one a line; `trained`, those in a
+    checkpoint; timm's lists of ImageNet's classes, by their number; `recorded`, those of the recorded weights; the
+    config's training split. Raises UserError (a ValueError) when none has them, or the number is not the model's.
     """
     if listed is not None:
         path = Path(listed).expanduser()
@@ -176,16 +177,15 @@ def class_names(
         with as_user_error():
             names = read_lines(path)
         return _counted(names, num_classes, f"The list {path}")
-    names = (meta.get("dataset_meta") or {}).get("classes")
-    if names:
-        return _counted([str(name) for name in names], num_classes, "The checkpoint")
+    if trained:
+        return _counted([str(name) for name in trained], num_classes, "The checkpoint")
     subset = infer_imagenet_subset({"num_classes": num_classes})
     if subset is not None:
         return ImageNetInfo(subset).label_names()
     if recorded:
         return _counted(list(recorded), num_classes, "The record of the weights")
     if cfg.get("train_dataloader"):
-        # Transforms are looked up by name in a scope that a runner sets, and no runner exists yet.
+        # Transforms are looked up by name in a scope that a runner would set.
         try:
             with DefaultScope.overwrite_default_scope(cfg.get("default_scope", "mmengine")):
                 names = DATASETS.build(cfg.train_dataloader.dataset).metainfo.get("classes") or ()
@@ -205,3 +205,39 @@ def _counted(names: list[str], num_classes: int, source: str) -> list[str]:
             "in the order of the model's output, as --classes."
         )
     return names
+
+
+def use_tta_pipeline(cfg: Config, classifies: bool) -> None:
+    """Make `tta_pipeline` the test pipeline of a config, in place.
+
+    A classifier without one sees each image and its mirror image at the end of its own test pipeline, which keeps the
+    size and the crop that a run chooses. Raises UserError (a ValueError) for any other config without one.
+    """
+    absent = [name for name in ("tta_model", "tta_pipeline") if not cfg.get(name)]
+    if absent and not classifies:
+        raise UserError(
+            f"The config {cfg.filename} sets no {' and no '.join(absent)}, and flipping images is the default for "
+            "classification only; set both, or leave --tta out."
+        )
+    for dataset in shown_datasets(cfg):
+        own = dataset.get("pipeline")
+        if not cfg.get("tta_pipeline") and not own:
+            raise UserError(
+                f"The test images of {cfg.filename} have no pipeline whose last step can be repeated; set "
+                "tta_pipeline, or leave --tta out."
+            )
+        dataset.pipeline = copy.deepcopy(cfg.get("tta_pipeline") or [*own[:-1], _flips(own[-1])])
+
+
+def _flips(packing: dict) -> dict:
+    flips = [{"type": "RandomFlip", "prob": prob} for prob in (0.0, 1.0)]
+    return {"type": "TestTimeAug", "transforms": [flips, [packing]]}
+
+
+def use_tta_model(cfg: Config) -> None:
+    """Wrap the model of a config, in place, in its `tta_model`; by default scores are averaged."""
+    if cfg.get("data_preprocessor"):
+        # MMEngine gives the config's data_preprocessor to the outer model only.
+        cfg.model.setdefault("data_preprocessor", cfg.pop("data_preprocessor"))
+    wrapper = cfg.get("tta_model") or {"type": "mmpretrain.AverageClsScoreTTA"}
+    cfg.model = {**wrapper, "module": cfg.model}

@@ -1,22 +1,45 @@
-"""What is done to a whole batch on its device: normalising, random erasing, mixup and cutmix."""
+"""Batches: collated from few tensors, then normalised, erased and mixed on their device."""
 
 from typing import Any
 
 import torch
 from mmengine.model import BaseDataPreprocessor
+from mmengine.registry import FUNCTIONS
+from mmpretrain.structures import DataSample
 from timm.data import Mixup
 from timm.data.random_erasing import RandomErasing
 from torch import Tensor
+from torch.utils.data import default_collate
 
-from soft_vit.engine.data.collate import samples_of_labels
 from soft_vit.registry import MODELS, register
 
-__all__ = ["RecipeDataPreprocessor"]
+__all__ = ["RecipeDataPreprocessor", "collate_labels", "samples_of_labels"]
+
+
+@FUNCTIONS.register_module()
+def collate_labels(batch: list[dict[str, Any]]) -> dict[str, Tensor]:
+    """Stack packed samples to `inputs` [B, ...] and `labels` [B]; nothing else of a sample reaches the model.
+
+    A worker passes each tensor through a file descriptor of its own, and every DataSample would hold one for its label.
+    """
+    # PyTorch's own stacking writes straight into memory shared with the main process.
+    inputs = default_collate([sample["inputs"] for sample in batch])
+    return {"inputs": inputs, "labels": torch.cat([sample["data_samples"].gt_label for sample in batch])}
+
+
+def samples_of_labels(labels: Tensor) -> list[DataSample]:
+    """The DataSample of each label [B], on its device."""
+    samples = []
+    for label in labels.split(1):
+        sample = DataSample()
+        sample.set_field(label, "gt_label", dtype=Tensor)
+        samples.append(sample)
+    return samples
 
 
 @register(MODELS)
 class RecipeDataPreprocessor(BaseDataPreprocessor):
-    """Turns uint8 images [B, 3, H, W] into normalised ones and labels into targets, by timm's own functions.
+    """Normalises uint8 images [B, 3, H, W] and turns labels into targets, by timm's own functions.
 
     Takes batches of `collate_labels`, or of DataSamples.
 
@@ -24,7 +47,7 @@ class RecipeDataPreprocessor(BaseDataPreprocessor):
     mixup, cutmix: parameters alpha of mixup (arXiv 1710.09412) and CutMix (arXiv 1905.04899), 0 for none; each batch
     draws one of them, cutmix with mixup_switch_prob, and mixes with mixup_prob. smoothing: of the targets.
     channels_last: the memory format of the images. With any of mixup, cutmix or smoothing, `gt_score` of a training
-    sample is its target [classes]. Of an odd batch, the last image is not mixed.
+    sample is its target [classes]. The last image of an odd batch is not mixed.
     """
 
     def __init__(
@@ -52,7 +75,7 @@ class RecipeDataPreprocessor(BaseDataPreprocessor):
         if mixup or cutmix or smoothing:
             prob = mixup_prob if mixup or cutmix else 0.0
             self.mixing = Mixup(
-                # Without an alpha timm would refuse to draw; nothing is drawn at probability 0.
+                # timm refuses to draw without an alpha; at probability 0 nothing is drawn.
                 mixup_alpha=mixup if mixup or cutmix else 1.0,
                 cutmix_alpha=cutmix,
                 prob=prob,

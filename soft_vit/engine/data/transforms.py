@@ -1,4 +1,4 @@
-"""Augmentation as transforms of MMEngine, by timm or by Albumentations; the data preprocessor normalises."""
+"""Image transforms: augmentation by timm or Albumentations, and timm's evaluation crop."""
 
 import warnings
 from collections.abc import Callable
@@ -10,17 +10,18 @@ import numpy as np
 from mmcv.transforms import BaseTransform
 from PIL import Image
 from timm.data import create_transform
+from timm.data.transforms_factory import transforms_imagenet_eval
 
 from soft_vit.engine.errors import UserError
 from soft_vit.registry import TRANSFORMS, register
 
-__all__ = ["AlbumentationsTransform", "TimmAugment", "allow_zero_bits"]
+__all__ = ["AlbumentationsTransform", "LoadedImage", "TimmAugment", "TimmEvalCrop", "allow_zero_bits"]
 
 
 def allow_zero_bits(augment: Any) -> None:
-    """Let the posterize of timm's RandAugment keep 0 bits, a black image, as Pillow before version 13 had it; in place.
+    """Let Posterize of timm's RandAugment keep 0 bits, a black image, as Pillow did before version 13; in place.
 
-    At the recipe's magnitude about one image in 700 asks for 0 bits, which Pillow now refuses, and the run would end.
+    At the recipe's magnitude about one image in 700 asks for 0 bits; Pillow 13 raises an error, which ends the run.
     """
     for policy in augment.transforms:
         for op in getattr(policy, "ops", ()):
@@ -36,8 +37,8 @@ def _posterize(posterize: Callable, image: Image.Image, bits: int, **kwargs: Any
 class TimmAugment(BaseTransform):
     """timm's training transform: random crop, flip, RandAugment or colour jitter.
 
-    img_size: pixels, one number or (H, W). auto_augment: timm's notation, such as "rand-m9-mstd0.5-inc1"; with it timm
-    leaves color_jitter out. Other arguments are those of `timm.data.create_transform`. `img` (an RGB image of Pillow,
+    img_size: pixels, one number or (H, W). auto_augment: in timm's notation, such as "rand-m9-mstd0.5-inc1"; timm then
+    ignores color_jitter. Other arguments are those of `timm.data.create_transform`. `img` (an RGB image of Pillow,
     or uint8 [H, W, 3]) becomes a uint8 tensor [3, H, W].
     """
 
@@ -60,17 +61,18 @@ class AlbumentationsTransform(BaseTransform):
     """A pipeline of Albumentations, in place of `TimmAugment`.
 
     transforms: dicts with the class's name as `type` and its arguments; `OneOf`, `SomeOf` and `Sequential` hold further
-    ones. `img` (an RGB image of Pillow, or uint8 [H, W, 3]) becomes uint8 [H, W, 3]. Each call draws the seed of its
-    random numbers from NumPy's global generator, because Albumentations keeps one of its own which workers would share.
+    ones. img_size: pixels, one number or (H, W), for a RandomResizedCrop without a `size`. `img` (an RGB image of
+    Pillow, or uint8 [H, W, 3]) becomes uint8 [H, W, 3]. Each call draws its seed from NumPy's global generator, because
+    Albumentations keeps a generator of its own, which workers would share.
     Raises UserError (a ValueError) for an unknown class or argument.
     """
 
-    def __init__(self, transforms: list[dict]) -> None:
+    def __init__(self, transforms: list[dict], img_size: int | tuple[int, int] | None = None) -> None:
         with warnings.catch_warnings():
-            # Albumentations only warns of an argument that it does not know, and goes on without it.
+            # Albumentations only warns about unknown arguments, and ignores them.
             warnings.simplefilter("error")
             try:
-                self.augment = albumentations.Compose([_build(transform) for transform in transforms])
+                self.augment = albumentations.Compose([_build(transform, img_size) for transform in transforms])
             except UserError:
                 raise
             except (Warning, TypeError, ValueError) as error:
@@ -83,12 +85,51 @@ class AlbumentationsTransform(BaseTransform):
         return {**results, "img": self.augment(image=image)["image"], "ori_shape": image.shape[:2]}
 
 
-def _build(transform: dict) -> Any:
+def _build(transform: dict, img_size: int | tuple[int, int] | None) -> Any:
     arguments = dict(transform)
     name = arguments.pop("type")
     kind = getattr(albumentations, name, None)
     if not isinstance(kind, type):
         raise UserError(f"Albumentations has no transform {name}; see its documentation for the names of version 2.")
+    if name == "RandomResizedCrop" and img_size is not None:
+        arguments.setdefault("size", (img_size, img_size) if isinstance(img_size, int) else tuple(img_size))
     if "transforms" in arguments:
-        arguments["transforms"] = [_build(inner) for inner in arguments["transforms"]]
+        arguments["transforms"] = [_build(inner, img_size) for inner in arguments["transforms"]]
     return kind(**arguments)
+
+
+@register(TRANSFORMS)
+class LoadedImage(BaseTransform):
+    """Begins a test pipeline: converts `img` to RGB if it comes from an inferencer of mmpretrain.
+
+    Inferencers pass uint8 [H, W, 3] in mmcv's order, BGR; the data sets here pass RGB and a `sample_idx`.
+    """
+
+    def transform(self, results: dict[str, Any]) -> dict[str, Any]:
+        if "sample_idx" in results:
+            return results
+        return {**results, "img": np.ascontiguousarray(results["img"][..., ::-1])}
+
+
+@register(TRANSFORMS)
+class TimmEvalCrop(BaseTransform):
+    """timm's evaluation transform: resize to `img_size / crop_pct`, then the centre of img_size.
+
+    img_size: pixels a side. crop_pct: above 0; 1 keeps the whole shorter side. interpolation: `bicubic`,
+    `bilinear`, `lanczos` and so on. crop_mode: `center` keeps the aspect ratio, `squash` does not, `border` pads.
+    `img` (uint8 [H, W, 3] or a PIL image) becomes uint8 [img_size, img_size, 3]; normalising is left to the model.
+    """
+
+    def __init__(
+        self, img_size: int, crop_pct: float = 0.875, interpolation: str = "bicubic", crop_mode: str = "center"
+    ) -> None:
+        self.transform_image = transforms_imagenet_eval(
+            img_size, crop_pct=crop_pct, crop_mode=crop_mode, interpolation=interpolation, normalize=False
+        )
+
+    def transform(self, results: dict[str, Any]) -> dict[str, Any]:
+        image = results["img"]
+        image = image if isinstance(image, Image.Image) else Image.fromarray(image)
+        # The result is a tensor or an array, depending on timm's version.
+        array = np.asarray(self.transform_image(image)).transpose(1, 2, 0)
+        return {**results, "img": np.ascontiguousarray(array), "img_shape": array.shape[:2]}

@@ -1,4 +1,4 @@
-"""Accuracy and cross entropy of a classifier, exact in distributed runs.
+"""Accuracy and cross entropy of a classifier, exact in distributed runs too.
 
 Letters: B images of a batch, C classes.
 """
@@ -19,18 +19,18 @@ __all__ = ["ClassificationMetric"]
 
 @register(METRICS)
 class ClassificationMetric(BaseMetric):
-    """`accuracy/top1` and so on in percent, and `cross_entropy` with hard labels, means over images.
+    """Means over images: `accuracy/top1` and so on in percent, and `cross_entropy` with hard labels.
 
-    topk: the k of each accuracy; one above the number of classes counts as that number. class_indices: the classes that
-    images can have, where these are not all; predictions are restricted to them. confusion: keep the table
+    topk: the k of each accuracy; one above the number of classes counts as that number. class_indices: the classes of
+    the images, if not all; predictions are restricted to them. confusion: keep the table
     `confusion_table`, `[C, C]`, images by true class (row) and predicted class (column), of class_indices where given.
-    prefix: stands in the place of `accuracy`, and before `cross_entropy` as well, to tell two metrics apart.
+    prefix: replaces `accuracy`, and also precedes `cross_entropy`, to tell two metrics apart.
     Raises UserError (a ValueError) for no k or one below 1, and for an image of a class that class_indices leaves out.
 
-    Every process sends sums, no predictions. A sampler that deals images out in turn, as DefaultSampler does, gives the
-    processes that come short images which others have counted; they are left out.
+    Processes exchange sums, not predictions. A sampler that deals images out in turn, as DefaultSampler does, repeats
+    some at the end; they are not counted twice.
 
-    The loss comes from probabilities in fp32, so that of one image ends at 87.3 (the smallest normal number).
+    The loss comes from probabilities in fp32, so one image contributes at most 87.3 (the smallest normal number).
     """
 
     default_prefix = "accuracy"
@@ -57,7 +57,7 @@ class ClassificationMetric(BaseMetric):
         self.results.append(self.measure(score, target.to(score.device)).cpu())
 
     def measure(self, score: Tensor, target: Tensor) -> Tensor:
-        """Probabilities `[B, C]` and labels `[B]` to rows of target, prediction, loss and a hit for each k, float64."""
+        """Rows of target, prediction, loss and a hit for each k, float64; score: `[B, C]`, target: `[B]`."""
         if self.class_indices is not None:
             score, target = self._restrict(score, target)
         self._num_classes = score.shape[1]
@@ -69,20 +69,20 @@ class ClassificationMetric(BaseMetric):
         return torch.stack([target.double(), top[:, 0].double(), loss, *(h.double() for h in hits)], dim=1)
 
     def _restrict(self, score: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """The columns of the classes in question, and labels counted among these."""
+        """The columns of class_indices, and labels as positions in it."""
         indices = self.class_indices.to(score.device)
         place = torch.full((score.shape[1],), -1, device=score.device)
         place[indices] = torch.arange(len(indices), device=score.device)
         left_out = target[place[target] < 0]
         if len(left_out):
             raise UserError(
-                f"An image has the class {int(left_out[0])}, which class_indices leaves out; add it there, or leave "
-                "such images out of the data."
+                f"An image has the class {int(left_out[0])}, which is not in class_indices; add it there, or remove "
+                "such images."
             )
         return score[:, indices], place[target]
 
     def evaluate(self, size: int) -> dict[str, float]:
-        """The metrics of all processes, the same in each; size: number of images in the data set."""
+        """The metrics over all processes; size: number of images in the data set."""
         rank, world_size = get_dist_info()
         own = len(range(rank, size, world_size))
         rows = torch.cat([torch.zeros(0, 3 + len(self.topk), dtype=torch.float64), *self.results])[:own]
@@ -101,7 +101,7 @@ class ClassificationMetric(BaseMetric):
         return {**accuracies, f"{front}cross_entropy": loss / images}
 
     def _count_pairs(self, rows: Tensor) -> Tensor:
-        """`confusion_table` of the images of all processes."""
+        """The `confusion_table` over all processes."""
         count = torch.tensor(self._num_classes)
         all_reduce(count, op="max")
         pairs = (rows[:, 0] * count + rows[:, 1]).long()

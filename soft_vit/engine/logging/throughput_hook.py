@@ -1,4 +1,4 @@
-"""How many images a second a test takes in."""
+"""Images per second of a test."""
 
 import time
 from collections.abc import Callable
@@ -18,14 +18,14 @@ __all__ = ["ThroughputHook"]
 
 @register(HOOKS)
 class ThroughputHook(Hook):
-    """Measures images per second of the whole test loop, and of the network's forward passes alone, over all processes.
+    """Measures images per second, over all processes, of the whole test loop and of the network's forward passes alone.
 
-    The first batch starts the workers and warms everything up: it counts only where it is the only one. On a GPU the
-    forward passes are timed by events, which make nothing wait. The network is what the classifier, mmpretrain's
-    TimmClassifier, calls in mode `tensor`; hooks on the network itself would be compiled with it.
+    The first batch starts the workers and warms up; it counts only if it is the only one. On a GPU, events time the
+    forward passes without a synchronisation. A forward pass is a call of the classifier in mode `tensor`, as
+    mmpretrain's TimmClassifier makes; hooks on the network itself would be compiled with it.
     """
 
-    # After the hooks that do something with a batch.
+    # After the hooks that work on a batch.
     priority = "VERY_LOW"
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class ThroughputHook(Hook):
     def after_test_iter(
         self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: list | None = None
     ) -> None:
-        # The metric has taken the predictions to the CPU: a GPU has nothing left to do for this batch.
+        # The metric has moved the predictions to the CPU, so the GPU has finished this batch.
         self._images.append(len(outputs))
         self._ends.append(time.perf_counter())
 
@@ -66,7 +66,7 @@ class ThroughputHook(Hook):
         """`images_per_second/loop` and `images_per_second/forward` of the last test."""
         first = min(1, len(self._images) - 1)
         images = sum(self._images[first:])
-        # No passes, for a classifier that has no such mode, give NaN.
+        # A model without such a mode has no passes: NaN.
         forward = sum(self._between(start, end) for start, end in self._passes[first:]) or float("nan")
         rates = torch.tensor([images / (self._ends[-1] - self._ends[first]), images / forward], dtype=torch.float64)
         all_reduce(rates)

@@ -1,19 +1,20 @@
-"""What a curve of the loss does not show: the images that the model sees, and how well its inverses converge."""
+"""Beside the loss curve: pictures of training batches, and how well the inverses converge."""
 
 import contextlib
+import math
 import re
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from mmengine.dist import is_main_process
 from mmengine.hooks import Hook
-from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
+from PIL import Image, ImageDraw
 from torch import Tensor, nn
 
-from soft_vit.engine.data.batch_picture import batch_grid, label_text
 from soft_vit.engine.errors import UserError
 from soft_vit.engine.models.unwrapping import unwrapped
 from soft_vit.layers.attention.soft import SoftAttention, project_to_map
@@ -21,25 +22,23 @@ from soft_vit.ops import self_gaussian_kernel
 from soft_vit.ops.soft.inverse import newton_residual
 from soft_vit.registry import HOOKS, register
 
-__all__ = ["WatchHook", "newton_residuals"]
+__all__ = ["WatchHook", "batch_grid", "label_text", "newton_residuals"]
 
 
 @register(HOOKS)
 class WatchHook(Hook):
-    """Shows batches as the model gets them, the Newton residual of each stage, and the range of learning rates.
+    """Logs pictures of training batches, the Newton residual of each stage, and the range of learning rates.
 
-    batch_interval: epochs between two pictures, of the first batch of epochs 1, 1 + batch_interval and so on, after
-    augmentation and mixup, with labels; 0 for none. num_images: images in a picture. newton_interval: iterations
-    between two measurements of the residual, see `newton_residuals`; 0 for none. newton_images: images of the batch
-    that it is measured on.
+    batch_interval: epochs between two pictures, which show the first batch of an epoch after augmentation and mixup,
+    with labels; 0 for none. num_images: images in a picture. newton_interval: iterations between two measurements of
+    the residual, see `newton_residuals`; 0 for none. newton_images: images of the batch to measure it on.
 
-    Everything goes to the visualizer's backends: TensorBoard, `vis_data/vis_image`, `scalars.json`. Learning rates are
-    logged with each step where parameter groups have different ones. Nothing here changes the run: measuring draws no
-    random number and leaves every module in its mode. A model sharded over processes is not measured, and one that
-    learns anything but classes of whole images is neither shown nor measured.
+    Everything goes to the visualizer's backends: TensorBoard, `vis_data/vis_image`, `scalars.json`. Each step logs the
+    range of learning rates if parameter groups differ. The run stays the same: measuring draws no random number and
+    restores the mode of every module. Models of other tasks than classification are skipped.
     """
 
-    # Before LoggerHook writes the line of the step.
+    # Before LoggerHook writes the step's line.
     priority = "NORMAL"
 
     def __init__(
@@ -62,7 +61,7 @@ class WatchHook(Hook):
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
         if (self._draws(runner, batch_idx) or self._measures(runner)) and is_main_process():
-            # The arguments of the classifier are the batch as the data preprocessor has made it.
+            # The classifier's arguments are the batch that the data preprocessor made.
             self._handle = unwrapped(runner.model).register_forward_pre_hook(self._see, with_kwargs=True)
         rates = {group["lr"] for group in runner.optim_wrapper.param_groups}
         if len(rates) > 1:
@@ -85,7 +84,7 @@ class WatchHook(Hook):
 
     def _see(self, classifier: nn.Module, args: tuple, kwargs: dict) -> None:
         inputs, data_samples = kwargs["inputs"], kwargs["data_samples"]
-        # Only classification has labels that fit below an image.
+        # Other tasks have labels that do not fit below an image.
         if isinstance(inputs, Tensor) and all("gt_label" in sample or "gt_score" in sample for sample in data_samples):
             self._seen = {"inputs": inputs.detach(), "data_samples": data_samples}
 
@@ -106,8 +105,6 @@ class WatchHook(Hook):
         runner.visualizer.add_image("train_batch", batch_grid(pixels, labels), step=runner.iter + 1)
 
     def _measure(self, runner: Runner, inputs: Tensor) -> None:
-        if is_model_wrapper(runner.model) and "Sharded" in type(runner.model).__name__:
-            return
         network = getattr(unwrapped(runner.model), "model", None)
         residuals = newton_residuals(network, inputs[: self.newton_images]) if network is not None else {}
         if residuals:
@@ -120,15 +117,15 @@ class WatchHook(Hook):
 
 @torch.no_grad()
 def newton_residuals(network: nn.Module, images: Tensor) -> dict[str, float]:
-    """The mean of `newton_residual` over images, heads and blocks of each stage that inverts by Newton's iteration.
+    """The mean of `newton_residual` over images, heads and blocks, for each stage that inverts by Newton's iteration.
 
-    network: a model with softmax-free attention, called in eval mode and left as it was. images: normalised,
-    `[B, C, H, W]`. Keys are `stage1` and so on, or what the attention is called where a model has no stages.
+    network: a model with softmax-free attention; runs in eval mode and is left as it was. images: normalised,
+    `[B, C, H, W]`. Keys are `stage1` and so on, or the name of the attention module in a model without stages.
     """
     found: dict[str, list[Tensor]] = defaultdict(list)
     handles = []
     for name, module in network.named_modules():
-        if isinstance(module, SoftAttention) and module.inverse == "newton":
+        if isinstance(module, SoftAttention) and module.options.inverse == "newton":
             stage = re.search(r"stages\.(\d+)\.", name)
             key = f"stage{int(stage[1]) + 1}" if stage else name
 
@@ -140,7 +137,7 @@ def newton_residuals(network: nn.Module, images: Tensor) -> dict[str, float]:
         return {}
     try:
         with _eval_mode(network):
-            # Calling the module would run its compiled form, without these hooks.
+            # Calling the module would run its compiled form, which skips these hooks.
             network.forward(images.to(next(network.parameters()).dtype))
     finally:
         for handle in handles:
@@ -149,15 +146,16 @@ def newton_residuals(network: nn.Module, images: Tensor) -> dict[str, float]:
 
 
 def _residual(attn: SoftAttention, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
-    """For tokens `[B, N, C]`, the residual of each image and head, `[B * heads]`."""
+    """For tokens `[B, N, C]`, the residual of each image and head, `[B, heads]`."""
     q = project_to_map(x, attn.q, attn.head_dim**-0.25)
     tokens = attn.sample_bottleneck(q.reshape(x.shape[0] * attn.num_heads, attn.head_dim, *feat_size))
-    return newton_residual(self_gaussian_kernel(tokens), attn.newton_iters, attn.ridge, attn.newton_start)
+    a = self_gaussian_kernel(tokens.unflatten(0, (x.shape[0], attn.num_heads)))
+    return newton_residual(a, attn.options.iters, attn.options.ridge, attn.options.start)
 
 
 @contextlib.contextmanager
 def _eval_mode(network: nn.Module):
-    """Eval mode for all modules, then for each the mode it had: frozen ones are in eval while others train."""
+    """Eval mode for all modules; then each gets its mode back, since frozen ones stay in eval while others train."""
     training = [module for module in network.modules() if module.training]
     network.eval()
     try:
@@ -165,3 +163,43 @@ def _eval_mode(network: nn.Module):
     finally:
         for module in training:
             module.training = True
+
+
+# Pixels for the label below an image, and the smallest side that leaves room for it.
+CAPTION, LEAST_SIDE = 14, 112
+# Smaller shares of a mixed target come from label smoothing.
+LEAST_SHARE = 0.05
+
+
+def label_text(sample: Any, names: Sequence[str] | None) -> str:
+    """The class of a sample, or the two of a mixed one with their shares: `ring 0.62 + bar 0.34`."""
+    if "gt_score" not in sample:
+        return _name(int(sample.gt_label), names)
+    share, index = sample.gt_score.float().cpu().topk(min(2, len(sample.gt_score)))
+    pairs = [(_name(i, names), s) for i, s in zip(index.tolist(), share.tolist(), strict=True) if s >= LEAST_SHARE]
+    if len(pairs) == 1:
+        return pairs[0][0]
+    return " + ".join(f"{name} {s:.2f}" for name, s in pairs)
+
+
+def _name(index: int, names: Sequence[str] | None) -> str:
+    return str(names[index] if names else index)
+
+
+def batch_grid(images: np.ndarray, labels: Sequence[str]) -> np.ndarray:
+    """uint8 images `[B, H, W, 3]` in a grid about as wide as high, each above its label; uint8 `[H', W', 3]`."""
+    count, height, width, _ = images.shape
+    columns = math.ceil(math.sqrt(count))
+    # Whole multiples show every pixel as it is.
+    scale = max(1, math.ceil(LEAST_SIDE / width))
+    cell = (width * scale + 2, height * scale + CAPTION + 2)
+    grid = Image.new("RGB", (columns * cell[0], math.ceil(count / columns) * cell[1]), "white")
+    draw = ImageDraw.Draw(grid)
+    for place, (image, label) in enumerate(zip(images, labels, strict=True)):
+        left, top = place % columns * cell[0] + 1, place // columns * cell[1] + 1
+        shown = Image.fromarray(image).resize((width * scale, height * scale), Image.Resampling.NEAREST)
+        grid.paste(shown, (left, top))
+        while draw.textlength(label) > cell[0] - 2 and len(label) > 1:
+            label = label[:-1]
+        draw.text((left, top + height * scale + 1), label, fill="black")
+    return np.asarray(grid)

@@ -1,4 +1,4 @@
-"""The classifier that demo and ImageNet configs train."""
+"""The classifier that the demo and ImageNet configs train."""
 
 from typing import Any
 
@@ -8,6 +8,7 @@ from mmpretrain.structures import DataSample
 from torch import nn
 
 import soft_vit  # noqa: F401  its models have to be known to timm before one is built by name
+from soft_vit.engine.errors import UserError
 from soft_vit.engine.models.finetune import FineTuning
 from soft_vit.registry import MODELS, register
 
@@ -16,10 +17,10 @@ __all__ = ["TimmProgressClassifier"]
 
 @register(MODELS)
 class TimmProgressClassifier(FineTuning, TimmClassifier):
-    """mmpretrain's TimmClassifier that also reports the accuracy on the training batch, for the progress line.
+    """mmpretrain's TimmClassifier, which also logs the accuracy on each training batch.
 
-    The weights in its checkpoints have the names of the timm model. frozen_stages: see `FineTuning`. with_cp: compute
-    activations again in the backward pass rather than keep them. compile_model: compile the timm model with
+    The weights in its checkpoints have the names of the timm model. frozen_stages: see `FineTuning`. with_cp:
+    recompute activations in the backward pass. compile_model: compile the timm model with
     torch.compile, True or a dict of its options. channels_last: keep images and convolutions in that memory format.
     """
 
@@ -31,7 +32,7 @@ class TimmProgressClassifier(FineTuning, TimmClassifier):
         if channels_last:
             self.model.to(memory_format=torch.channels_last)
         if compile_model:
-            # In place: a compiled wrapper would put its own prefix before the names in checkpoints.
+            # In place: a compiled wrapper would add a prefix to the names in checkpoints.
             self.model.compile(**({} if compile_model is True else compile_model))
 
     def forward(self, inputs: torch.Tensor, data_samples: list[DataSample] | None = None, mode: str = "tensor") -> Any:
@@ -41,18 +42,24 @@ class TimmProgressClassifier(FineTuning, TimmClassifier):
 
     @staticmethod
     def _remove_state_dict_prefix(module: nn.Module, state_dict: dict, prefix: str, local_metadata: dict) -> None:
-        # In place: torch ignores what the hook of an inner module returns, and an average of weights wraps this one.
+        # In place, because torch ignores what the hook of an inner module returns, and an EMA wraps this module.
         for name in [name for name in state_dict if name.startswith(f"{prefix}model.")]:
             state_dict[prefix + name.removeprefix(f"{prefix}model.")] = state_dict.pop(name)
 
     def _get_loss(
         self, cls_score: torch.Tensor, data_samples: list[DataSample], **kwargs: object
     ) -> dict[str, torch.Tensor]:
+        if getattr(self.loss_module, "use_soft", False) and "gt_score" not in data_samples[0]:
+            # It would broadcast labels to scores where the batch has as many images as there are classes.
+            raise UserError(
+                "model.loss.use_soft is True and the batch has labels without scores; set model.loss.use_soft=False, "
+                "or mixup, cutmix or smoothing in data_preprocessor."
+            )
         losses = super()._get_loss(cls_score, data_samples, **kwargs)
         if "gt_score" in data_samples[0]:
             target = torch.stack([sample.gt_score for sample in data_samples]).argmax(dim=1)
         else:
             target = torch.cat([sample.gt_label for sample in data_samples])
-        # Without "loss" in its name MMEngine logs it and leaves it out of the sum.
+        # MMEngine logs it, and sums only names that contain "loss".
         losses["train_acc"] = (cls_score.detach().argmax(dim=1) == target).float().mean() * 100
         return losses

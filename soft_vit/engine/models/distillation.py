@@ -36,10 +36,10 @@ def teacher_loss(student: Tensor, teacher: Tensor, kind: str, tau: float = 1.0) 
 
 
 class Teacher(nn.Module):
-    """A frozen timm model that sees a student's batch as it is used to: its own mean, deviation and size.
+    """A frozen timm model that sees a student's batch at its own mean, deviation and size.
 
-    mean, std: per channel, what the student's images were normalised with, on the scale of pixels (0 to 255).
-    img_size: that of the teacher, to which batches of another size are resampled.
+    mean, std: of the student's images per channel, in pixel values (0 to 255). img_size: of the teacher; batches of
+    another size are resampled to it.
     """
 
     def __init__(self, model: nn.Module, mean: Tensor, std: Tensor, img_size: int | tuple[int, int]) -> None:
@@ -67,7 +67,7 @@ class Teacher(nn.Module):
 
 
 class _Unowned:
-    """Holds a module out of the module tree of its owner, and shares it with the owner's copies."""
+    """Keeps a module out of the module tree of its owner, and shares it with the owner's copies."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
@@ -90,7 +90,7 @@ def build_teacher(options: dict[str, Any], num_classes: int, mean: Tensor, std: 
             "checkpoint to the path of a file."
         )
     if checkpoint is None:
-        # With another number of classes than its own, timm would give it an untrained head.
+        # For another number of classes timm would create an untrained head.
         options.pop("num_classes", None)
     else:
         options.setdefault("num_classes", num_classes)
@@ -106,7 +106,7 @@ def build_teacher(options: dict[str, Any], num_classes: int, mean: Tensor, std: 
         fits = not model.load_state_dict(weights, strict=False).missing_keys
     if not fits:
         raise UserError(
-            f"The teacher {options['model_name']} does not tell the student's {num_classes} classes apart; choose one "
+            f"The teacher {options['model_name']} does not have the student's {num_classes} classes; choose one "
             "that was trained on the same classes."
         )
     img_size = options.get("img_size") or model.pretrained_cfg["input_size"][1:]
@@ -125,7 +125,7 @@ class DistillClassifier(TimmProgressClassifier):
     learns from both. Raises UserError (a ValueError) for arguments out of range.
     """
 
-    # Built when training begins, because a test has no use for it.
+    # Built when training begins; a test does not need it.
     _teacher: _Unowned | None = None
 
     def __init__(
@@ -151,7 +151,7 @@ class DistillClassifier(TimmProgressClassifier):
     def teacher(self) -> Teacher:
         if self._teacher is None:
             mean, std = (getattr(self.data_preprocessor, name, None) for name in ("mean", "std"))
-            # Images that are not normalised are pixels.
+            # Images that are not normalised hold pixel values.
             mean = torch.zeros(1) if mean is None else mean.cpu()
             std = torch.ones(1) if std is None else std.cpu()
             self._teacher = _Unowned(build_teacher(self.teacher_options, self.model.num_classes, mean, std))
@@ -159,7 +159,7 @@ class DistillClassifier(TimmProgressClassifier):
 
     def init_weights(self) -> None:
         super().init_weights()
-        # MMEngine calls this before training and not before a test: what is wrong with the teacher is said here.
+        # MMEngine calls this before training but not before a test; errors of the teacher surface here.
         _ = self.teacher
 
     def loss(self, inputs: Tensor, data_samples: list[DataSample], **kwargs: Any) -> dict[str, Tensor]:
@@ -169,7 +169,7 @@ class DistillClassifier(TimmProgressClassifier):
         self, cls_score: Tensor, data_samples: list[DataSample], *, teacher_scores: Tensor, **kwargs: Any
     ) -> dict[str, Tensor]:
         losses = super()._get_loss(cls_score, data_samples, **kwargs)
-        # MMEngine sums what has "loss" in its name, and logs the sum as "loss".
+        # MMEngine sums the values with "loss" in their name, and logs the sum as "loss".
         losses["loss_labels"] = (1 - self.alpha) * losses.pop("loss")
         losses["loss_teacher"] = self.alpha * teacher_loss(cls_score, teacher_scores, self.distillation, self.tau)
         return losses

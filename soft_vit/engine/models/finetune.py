@@ -1,22 +1,21 @@
 """Starting from other weights: with other classes, at another resolution, with the first stages frozen."""
 
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from mmengine.hooks import Hook
 from mmengine.runner import CheckpointLoader, Runner
-from timm.models import adapt_input_conv, group_parameters
+from timm.models import group_parameters
 from torch import Tensor, nn
 
-from soft_vit.engine.checkpoints.checkpoint_match import CheckpointMatchHook, describe_mismatch
+from soft_vit.engine.checkpoints.checkpoint_match import CheckpointMatchHook
 from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.engine.models.timm_model import create_timm_model
 from soft_vit.engine.models.unwrapping import unwrapped
-from soft_vit.models.checkpoint import checkpoint_filter_fn
-from soft_vit.models.pyramid import PyramidViT
-from soft_vit.models.weight_files import unwrap_state_dict
 from soft_vit.registry import HOOKS, register
+from soft_vit.weights import loading
+from soft_vit.weights.loading import parameter_names
+from soft_vit.weights.reading import NOTES_KEY, Notes
 
 __all__ = ["FineTuning", "StartWeightsHook", "fit_weights", "freeze_stages", "parameter_names", "wholly_frozen"]
 
@@ -30,65 +29,18 @@ def load_from_timm(filename: str, map_location: Any = None) -> dict:
     Raises what `create_timm_model` raises.
     """
     model = create_timm_model(filename.removeprefix(TIMM_PREFIX), pretrained=True)
-    return {"state_dict": {key: value.to(map_location or "cpu") for key, value in model.state_dict().items()}}
+    weights = {key: value.to(map_location or "cpu") for key, value in model.state_dict().items()}
+    # soft_small, for one, gives a model of another name.
+    return {"state_dict": weights, "meta": {NOTES_KEY: Notes(model.pretrained_cfg.get("architecture")).to_dict()}}
 
 
 CheckpointLoader.register_scheme(prefixes=TIMM_PREFIX, loader=load_from_timm, force=True)
 
 
 def fit_weights(content: Mapping[str, Any], model: nn.Module) -> tuple[dict[str, Tensor], list[str]]:
-    """Weights of a timm model made fit for one with another head, resolution or number of input channels.
-
-    content: a state dict, or a checkpoint that holds one. What belongs to a grid is resampled by the filter of the
-    model's own file; a head for other classes is left out, so that the model's own stays. Returns the state dict and
-    a sentence for each thing done. Raises UserError (a ValueError) when anything but the head does not fit.
-    """
+    """`soft_vit.weights.loading.fit_weights`, with UserError (a ValueError) for weights that do not fit."""
     with as_user_error():
-        given = unwrap_state_dict(content)
-        weights = _filter_of(model)(dict(given), model)
-    own = model.state_dict()
-    sentences = []
-    changed = [name for name, value in weights.items() if name in given and given[name].shape != value.shape]
-    if changed:
-        sentences.append(
-            f"{len(changed)} parameters that belong to a grid are resampled, such as {changed[0]} from "
-            f"{tuple(given[changed[0]].shape)} to {tuple(weights[changed[0]].shape)}."
-        )
-    for name in parameter_names(model, "first_conv", ".weight"):
-        value, expected = weights.get(name), own.get(name)
-        if value is not None and expected is not None and value.shape[1] == 3 != expected.shape[1]:
-            weights[name] = adapt_input_conv(expected.shape[1], value)
-            sentences.append(f"{name} for 3 input channels is adapted to {expected.shape[1]}.")
-    head = set(parameter_names(model, "classifier", ".weight", ".bias"))
-    for name in head - own.keys():
-        # The model was made without a head.
-        weights.pop(name, None)
-    head &= own.keys()
-    unfit = {name for name in head if name not in weights or weights[name].shape != own[name].shape}
-    for name in sorted(unfit):
-        if name.endswith(".weight"):
-            source = f"for {weights[name].shape[0]} classes" if name in weights else "is missing and"
-            sentences.append(f"The head {source} is replaced by a new one for {own[name].shape[0]} classes.")
-        weights.pop(name, None)
-    mismatch = describe_mismatch({name: value for name, value in own.items() if name not in unfit}, weights)
-    if mismatch:
-        raise UserError(
-            f"The weights belong to another model: {mismatch}; set the model and the options they were trained with."
-        )
-    return weights, sentences
-
-
-def _filter_of(model: nn.Module) -> Callable[[dict, nn.Module], dict]:
-    if isinstance(model, PyramidViT):
-        return checkpoint_filter_fn
-    # A timm model does not know its own filter, but each file of timm calls it by one name.
-    return getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", lambda weights, model: weights)
-
-
-def parameter_names(model: nn.Module, key: str, *endings: str) -> list[str]:
-    """Parameter names of a part, `first_conv` or `classifier`, that timm's configuration of the model names."""
-    parts = getattr(model, "pretrained_cfg", {}).get(key) or ()
-    return [part + ending for part in ([parts] if isinstance(parts, str) else parts) for ending in endings]
+        return loading.fit_weights(content, model)
 
 
 @register(HOOKS)

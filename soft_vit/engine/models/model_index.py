@@ -2,7 +2,7 @@
 
 from mmpretrain.apis.model import ModelHub
 
-from soft_vit.models.pretrained import ENTRIES
+from soft_vit.weights import ENTRIES
 from soft_vit.weights.folders import RESOURCES
 
 __all__ = ["register_models"]

@@ -1,4 +1,4 @@
-"""A timm model by name, with one sentence for whatever keeps it from being made."""
+"""A timm model by name, with one sentence for whatever goes wrong."""
 
 import timm
 from torch import nn
@@ -13,7 +13,7 @@ __all__ = ["create_timm_model"]
 def create_timm_model(name: str, pretrained: bool) -> nn.Module:
     """`timm.create_model(name, pretrained)`; the name may have a tag, or a source such as `hf-hub:`.
 
-    Raises UserError (a ValueError) for a name that timm does not know and for weights that it cannot give.
+    Raises UserError (a ValueError) for a name that timm does not know and for weights that it cannot load.
     """
     with as_user_error():
         require_known(name)
@@ -22,7 +22,7 @@ def create_timm_model(name: str, pretrained: bool) -> nn.Module:
     except WeightsError as error:
         raise UserError(str(error)) from None
     except Exception as error:
-        # From an unknown tag to a lost network, and every library below timm has its own types.
+        # Each library below timm has its own errors, from an unknown tag to a lost network.
         if pretrained:
             what, hint = "weights for", "timm.list_pretrained(), or give the path of a file of weights."
         else:

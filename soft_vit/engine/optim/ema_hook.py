@@ -1,4 +1,4 @@
-"""The exponential moving average (EMA) of the weights, evaluated beside the weights themselves."""
+"""The exponential moving average (EMA) of the weights, validated beside the weights themselves."""
 
 import copy
 from typing import Any
@@ -19,21 +19,16 @@ __all__ = ["EMAEvalHook", "SmoothedModel", "choose_weights"]
 PREFIX = "ema/"
 
 
-def _part(parameter: Tensor) -> Tensor:
-    """What this rank holds of a sharded parameter, in the same memory; any other parameter as it is."""
-    return parameter.to_local() if hasattr(parameter, "to_local") else parameter
-
-
 @register(MODELS)
 class SmoothedModel(ExponentialMovingAverage):
-    """MMEngine's ExponentialMovingAverage in a few operations for all parameters together.
+    """MMEngine's ExponentialMovingAverage with a few fused operations over all parameters.
 
-    Parameters and BatchNorm's statistics are averaged: those of the last batches belong to the last weights and not
-    to averaged ones. Other buffers are copied. The average begins with the weights after the first step.
+    Parameters and BatchNorm's statistics are averaged, because the last batches' statistics belong to the last weights.
+    Other buffers are copied. The average begins with the weights after the first step.
 
-    momentum: share of the weights in each update, one minus timm's decay. warmup: begin with shorter averages, of
-    momentum `(1 + updates)^(-2/3)` until that is below `momentum`, as timm's ModelEmaV3 does. interval: steps from one
-    update to the next.
+    momentum: weight of the new values in each update, one minus timm's decay. warmup: begin with shorter averages, of
+    momentum `(1 + updates)^(-2/3)` until that is below `momentum`, as timm's ModelEmaV3 does. interval: steps between
+    updates.
     """
 
     def __init__(self, model: nn.Module, momentum: float = 4e-5, warmup: bool = False, interval: int = 1) -> None:
@@ -43,7 +38,7 @@ class SmoothedModel(ExponentialMovingAverage):
         self._source: nn.Module | None = None
 
     def momentum_at(self, updates: int) -> float:
-        """Share of the weights in the update after so many."""
+        """Momentum of the next update after this many."""
         if updates == 0:
             return 1.0
         return max(self.momentum, (1 + updates) ** (-2 / 3)) if self.warmup else self.momentum
@@ -60,15 +55,15 @@ class SmoothedModel(ExponentialMovingAverage):
         self.steps += 1
 
     def _pair_with(self, model: nn.Module) -> None:
-        """Find what is averaged and what is copied once: walking through a model takes longer than the arithmetic."""
+        """Collect once what is averaged and what is copied: walking the model takes longer than the arithmetic."""
         self._averaged: tuple[list[Tensor], list[Tensor]] = ([], [])
         self._copied: tuple[list[Tensor], list[Tensor]] = ([], [])
         for side, source in enumerate((self.module, model)):
             statistics = [buffer for buffer in running_statistics(source) if buffer.is_floating_point()]
             averaged = {id(buffer) for buffer in statistics}
-            self._averaged[side].extend([*map(_part, source.parameters()), *statistics])
+            self._averaged[side].extend([*source.parameters(), *statistics])
             self._copied[side].extend(buffer for buffer in source.buffers() if id(buffer) not in averaged)
-        # Set without __setattr__, which would make the model a part of its own average.
+        # Module.__setattr__ would make the model a submodule of its own average.
         object.__setattr__(self, "_source", model)
 
 
@@ -78,12 +73,13 @@ class EMAEvalHook(EMAHook):
 
     Both models see each validation batch, which is loaded once. A checkpoint holds both, as MMEngine lays them out: the
     averaged weights in `state_dict`, where anything else that loads the file finds them, and the plain ones in
-    `ema_state_dict`; see `choose_weights`. The average moves with each step of the optimizer: not within a window of
-    accumulated gradients, not with a step that SafeOptimWrapper skips. `save_best="ema/accuracy/top1"` chooses the
-    checkpoint by the averaged weights. Arguments are `SmoothedModel`'s and EMAHook's `begin_iter` and `begin_epoch`.
+    `ema_state_dict`; see `choose_weights`. The average follows the steps of the optimizer: it does not change within a
+    window of accumulated gradients, or in a step that SafeOptimWrapper skips. `save_best="ema/accuracy/top1"` keeps the
+    checkpoint with the best averaged weights. Arguments are `SmoothedModel`'s, and EMAHook's `begin_iter` and
+    `begin_epoch`.
     """
 
-    # Between RuntimeInfoHook, which reports the plain metrics, and the hooks that log metrics and save checkpoints.
+    # After RuntimeInfoHook, which reports the plain metrics; before the hooks that log and save.
     priority = "ABOVE_NORMAL"
 
     def __init__(self, ema_type: str = "SmoothedModel", **kwargs: Any) -> None:
@@ -91,14 +87,14 @@ class EMAEvalHook(EMAHook):
         self.ema_model = None
 
     def before_run(self, runner: Runner) -> None:
-        # Only training builds its loop before; a test has the weights that it was given.
+        # Only training has built its loop; a test keeps the weights it was given.
         if isinstance(runner._train_loop, BaseLoop):
             super().before_run(runner)
 
     def before_train(self, runner: Runner) -> None:
         super().before_train(runner)
         if self.ema_model.steps == 0:
-            # Made before the weights were initialised or loaded.
+            # It was made before the weights were initialised or loaded.
             self.ema_model.module.load_state_dict(self.src_model.state_dict())
 
     def after_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
@@ -116,7 +112,7 @@ class EMAEvalHook(EMAHook):
     ) -> None:
         if self.ema_model is None:
             return
-        # Predictions are written into the samples, which other hooks look at after this one.
+        # Predictions are written into the samples, and later hooks read those.
         batch = {**data_batch, "data_samples": [copy.copy(sample) for sample in data_batch["data_samples"]]}
         with autocast(enabled=runner.val_loop.fp16):
             predictions = self.ema_model.module.val_step(batch)
@@ -131,10 +127,10 @@ class EMAEvalHook(EMAHook):
             update(f"val/{PREFIX}{name}", value)
 
     def before_test_epoch(self, runner: Runner) -> None:
-        """Nothing: what is tested has been chosen with the checkpoint."""
+        """Do nothing: the checkpoint decides which weights are tested."""
 
     def after_test_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
-        """Nothing: see before_test_epoch."""
+        """Do nothing; see before_test_epoch."""
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         if self.ema_model is not None:
@@ -153,8 +149,7 @@ class EMAEvalHook(EMAHook):
 def choose_weights(checkpoint: dict, ema: bool) -> None:
     """Put the averaged or the plain weights of a checkpoint into its `state_dict`, which a model loads.
 
-    A checkpoint without an average has one set. Raises UserError (a ValueError) when the average of such a one is
-    asked for.
+    Raises UserError (a ValueError) when ema is True and the checkpoint has no average.
     """
     other = checkpoint.get("ema_state_dict")
     if other is None:

@@ -1,4 +1,4 @@
-"""Parameter groups made by timm's rules, from what a timm model says of itself."""
+"""Parameter groups by timm's rules."""
 
 from typing import Any
 
@@ -18,9 +18,9 @@ __all__ = ["TimmOptimWrapperConstructor"]
 class TimmOptimWrapperConstructor(DefaultOptimWrapperConstructor):
     """Groups parameters as timm's training does: `optim_wrapper=dict(constructor="TimmOptimWrapperConstructor", ...)`.
 
-    Vectors (biases, norms) and what the model lists in `no_weight_decay()` have no weight decay.
-    `paramwise_cfg=dict(layer_decay=0.75)` multiplies the learning rate by 0.75 for every layer, as `group_matcher()`
-    counts them, below the head (BEiT, arXiv 2106.08254, Sec. 3.1); `min_scale` bounds the product from below. Frozen
+    Vectors (biases, norms) and the parameters in the model's `no_weight_decay()` have no weight decay.
+    `paramwise_cfg=dict(layer_decay=0.75)` multiplies the learning rate by 0.75 for every layer below the head, as
+    `group_matcher()` counts them (BEiT, arXiv 2106.08254, Sec. 3.1); `min_scale` bounds the product from below. Frozen
     parameters are left out. Raises UserError (a ValueError) for another key or a layer_decay outside (0, 1].
     """
 
@@ -44,8 +44,8 @@ class TimmOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         others = [name for name, p in model.named_parameters() if p.requires_grad and id(p) not in grouped]
         if others:
             raise UserError(
-                f"{type(model).__name__} has parameters outside of its timm model, such as {others[0]}, which timm's "
-                "rules leave out; use the DefaultOptimWrapperConstructor."
+                f"{type(model).__name__} has parameters outside its timm model, such as {others[0]}, and timm's "
+                "rules do not cover them; use the DefaultOptimWrapperConstructor."
             )
         config = dict(self.optimizer_cfg)
         config["params"] = self._groups(timm_model, config)

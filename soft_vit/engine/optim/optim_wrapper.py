@@ -1,4 +1,4 @@
-"""Optimizer steps in any precision that leave out what is not finite."""
+"""Optimizer steps in any precision, skipped when a gradient is not finite."""
 
 import inspect
 import logging
@@ -20,12 +20,12 @@ from soft_vit.registry import OPTIM_WRAPPERS, register
 __all__ = ["SafeOptimWrapper", "running_statistics"]
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-# Below it a loss scale would make gradients smaller than they are.
+# A lower loss scale would make gradients smaller than they are.
 _LOWEST_SCALE = 1.0
 
 
 def running_statistics(model: nn.Module) -> list[Tensor]:
-    """The buffers that a forward pass in training changes: those of BatchNorm."""
+    """The buffers that a training forward pass changes: BatchNorm's."""
     norms = (module for module in model.modules() if isinstance(module, _BatchNorm))
     return [buffer for norm in norms for buffer in norm.buffers(recurse=False)]
 
@@ -35,18 +35,17 @@ class SafeOptimWrapper(OptimWrapper):
     """MMEngine's OptimWrapper with mixed precision on any device and a guard against losses that are not finite.
 
     A step whose loss or gradient is not finite changes nothing: parameters, optimizer and BatchNorm's statistics stay,
-    the gradients are dropped, and the iteration is logged. The norm of the gradients decides, which clipping computes
-    and MMEngine's log reads in any case, so that the guard adds no synchronisation with a GPU; it is the same number
-    on every rank.
+    the gradients are dropped, and the iteration is logged. The norm of the gradients decides. Clipping computes it and
+    MMEngine logs it anyway, so the guard adds no synchronisation with a GPU; it is the same number on every rank.
 
-    dtype: of the forward pass under autocast, "float32" for none. loss_scale: of float16, "dynamic" or a number; a
-    gradient that overflows only because of a dynamic scale lowers it and does not count. max_skipped: after so many
-    skipped steps in a row the run ends with a UserError (a ValueError). Windows of `accumulative_counts` batches begin
-    anew with every epoch, so that a checkpoint between two epochs lies between two windows; in the last, shorter one
-    the mean is over the batches that it has. The schedule moves with every batch. Other arguments are OptimWrapper's.
+    dtype: of the forward pass under autocast, "float32" for none. loss_scale: for float16, "dynamic" or a number; a
+    gradient that overflows under a dynamic scale lowers the scale and does not count. max_skipped: after this many
+    skipped steps in a row the run ends with a UserError (a ValueError). Windows of `accumulative_counts` batches start
+    again with every epoch, so a checkpoint between epochs lies between windows; the last, shorter window averages over
+    the batches it has. The schedule advances with every batch. Other arguments are OptimWrapper's.
 
-    stepped: whether the last batch ended in a step of the optimizer. skipped: number of skipped steps. Raises UserError
-    for a dtype, loss_scale or max_skipped that is not one of these, and for a clip_grad that no clipping takes.
+    stepped: whether the last batch ended in an optimizer step. skipped: number of skipped steps. Raises UserError for a
+    dtype, loss_scale or max_skipped out of range, and for a clip_grad with wrong arguments.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class SafeOptimWrapper(OptimWrapper):
         self._saved_statistics: list[Tensor] = []
 
     def _require_clipping(self) -> None:
-        """Raises UserError before the first step for arguments that its clipping does not take."""
+        """Refuse wrong arguments of clip_grad before the first step. Raises UserError."""
         if self.clip_grad_kwargs is None:
             return
         try:
@@ -99,7 +98,7 @@ class SafeOptimWrapper(OptimWrapper):
             yield
 
     def _watch(self, model: nn.Module) -> None:
-        """Before a forward pass: keep what it may spoil."""
+        """Before a forward pass: save the statistics that it may spoil."""
         if model is not self._model:
             self._model = model
             self._statistics = running_statistics(model)
@@ -109,8 +108,8 @@ class SafeOptimWrapper(OptimWrapper):
 
     def backward(self, loss: Tensor, **kwargs: Any) -> None:
         scaled = loss if self._scaler is None else self._scaler.scale(loss)
-        # A loss that is not finite becomes a gradient that is not, on every rank once they are averaged: one test, of
-        # the gradients, finds both.
+        # A loss that is not finite gives such gradients, on every rank once they are averaged; so one test of the
+        # gradients finds both.
         seed = torch.where(loss.isfinite(), torch.ones_like(scaled), math.nan)
         scaled.backward(seed, **kwargs)
         self._inner_count += 1
@@ -134,20 +133,18 @@ class SafeOptimWrapper(OptimWrapper):
             self._count_skipped()
 
     def _clip_grad(self) -> float:
-        """Clip as asked for; returns the norm of the gradients before."""
+        """Clip the gradients; returns their norm before."""
         by_norm = self.clip_grad_kwargs is not None and self.clip_func is clip_grad_norm_
         # No clipping is clipping at infinity.
         options = self.clip_grad_kwargs if by_norm else {"max_norm": math.inf}
         params = [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
-        norm = clip_grad_norm_(params, **options)
-        # A sharded model's is in parts.
-        norm = float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
+        norm = float(clip_grad_norm_(params, **options))
         if self.clip_grad_kwargs is not None and not by_norm:
             self.clip_func(params, **self.clip_grad_kwargs)
         return norm
 
     def _lower_scale(self) -> bool:
-        """After a gradient that is not finite: whether the loss scale may be the cause and is lower now."""
+        """After a gradient that is not finite: lower the loss scale if it may be the cause; returns whether it did."""
         if self._scaler is None:
             return False
         scale = self._scaler.get_scale()
@@ -171,7 +168,7 @@ class SafeOptimWrapper(OptimWrapper):
         if self._skipped_in_a_row >= self.max_skipped:
             raise UserError(
                 f"The loss or a gradient was not finite in {self._skipped_in_a_row} steps in a row, up to iteration "
-                f"{self._inner_count}; checkpoints hold nothing of them: start from the weights of the newest "
+                f"{self._inner_count}; checkpoints are not affected: start from the newest weights "
                 "(load_from) with a lower learning rate, or resume in float32."
             )
 
@@ -186,7 +183,7 @@ class SafeOptimWrapper(OptimWrapper):
         return state
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """Take over another run's state; one without a loss scale or a guard leaves them as they begin."""
+        """Load a state; one without a loss scale or a guard leaves these at their start."""
         guard = state_dict.pop("guard", {"skipped": 0, "in_a_row": 0})
         self.skipped, self._skipped_in_a_row = guard["skipped"], guard["in_a_row"]
         scale = state_dict.pop("loss_scaler", None)
@@ -197,10 +194,10 @@ class SafeOptimWrapper(OptimWrapper):
     def initialize_count_status(self, model: nn.Module, init_counts: int, max_counts: int) -> None:
         self._inner_count, self._max_counts = init_counts, max_counts
         if not self.should_update():
-            self._log("the run resumes between two optimizer steps; the gradients since the first are lost.")
+            self._log("the run resumes between two optimizer steps; gradients accumulated before are lost.")
 
     def _window(self, iteration: int) -> tuple[int, bool]:
-        """Batches in the window of accumulation that an iteration, from 0, lies in, and whether it is the last."""
+        """For an iteration, from 0: the number of batches in its accumulation window, and whether it is the last."""
         counts = self._accumulative_counts
         position = iteration
         size = counts

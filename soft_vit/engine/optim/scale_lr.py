@@ -8,16 +8,16 @@ __all__ = ["scale_learning_rate"]
 
 
 def scale_learning_rate(runner: Runner) -> None:
-    """Scale the learning rate of a run that has not begun, if `auto_scale_lr.enable` says so, and log it.
+    """Scale the learning rate before a run if `auto_scale_lr.enable` is set, and log it.
 
-    The factor is the images in a step of the optimizer, over all processes and accumulated batches, divided by
-    `auto_scale_lr.base_batch_size`. It also multiplies the bounds `eta_min` and `eta_max` of schedulers, which are
-    learning rates; warm-up factors are relative to it. Raises UserError (a ValueError) without a base batch.
+    The factor is the number of images in an optimizer step, over all processes and accumulated batches, divided by
+    `auto_scale_lr.base_batch_size`. It also scales the bounds `eta_min` and `eta_max` of schedulers; warm-up factors
+    are relative already. Raises UserError (a ValueError) without a base batch.
     """
     rule = runner.auto_scale_lr or {}
     if not rule.get("enable", False):
         return
-    # MMEngine's own rule would scale again; it leaves out accumulated batches and the bounds.
+    # MMEngine's own rule, which would scale again, ignores accumulated batches and the bounds.
     runner.auto_scale_lr = None
     base = rule.get("base_batch_size")
     if not base:
@@ -35,7 +35,7 @@ def scale_learning_rate(runner: Runner) -> None:
     optimizer["lr"] = before * total / base
     for scheduler in _schedulers(runner.param_schedulers):
         for bound in {"eta_min", "eta_max"} & scheduler.keys() if scheduler["type"].endswith("LR") else ():
-            # One for each parameter group, or one for all.
+            # A value for each parameter group, or one for all.
             value = scheduler[bound]
             many = isinstance(value, list | tuple)
             scheduler[bound] = [one * total / base for one in value] if many else value * total / base

@@ -1,4 +1,4 @@
-"""Ending a run when a cluster asks for it: save, then leave with an exit code of its own."""
+"""End a run when a cluster asks for it: save, then exit with a code of its own."""
 
 import os
 import signal
@@ -17,35 +17,37 @@ from torch import distributed
 
 from soft_vit.engine.checkpoints.checkpoint_hook import SafeCheckpointHook
 from soft_vit.engine.errors import UserError
-from soft_vit.engine.resume.step_seed_hook import seed_worker
+from soft_vit.engine.resume.position import seed_worker
 
 __all__ = ["EXIT_STOPPED", "RunStopped", "StopHook", "shield_worker"]
 
 # EX_TEMPFAIL of sysexits.h: try again later.
 EXIT_STOPPED = 75
-_SIGNALS = ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP")
+# Seconds within which a second SIGINT is the same one, forwarded by a launcher.
+_SECOND_CTRL_C = 0.5
+_SIGNALS = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGHUP")
 
 
 class RunStopped(SystemExit):
-    """Ends the process with code 75 after a run was asked to stop; what was trained is saved."""
+    """Ends the process with code 75 after a signal; the training so far is saved."""
 
     def __init__(self) -> None:
         super().__init__(EXIT_STOPPED)
 
 
 class StopHook(Hook):
-    """Saves and ends a run after a signal; a context manager, which listens for as long as it is entered.
+    """Saves and ends a run after a signal; a context manager that listens while it is entered.
 
-    All ranks stop after the same iteration, the first that ends a window of accumulated gradients after any of them got
-    the signal, with one checkpoint. In a validation they stop at once if what was trained is saved already. A second
-    signal ends the process at once, unless it comes within `patience` seconds: a launcher and the cluster may both pass
-    on the same notice. Raises UserError (a ValueError) for a name that is no such signal.
+    All ranks stop after the same iteration: the first that ends a window of accumulated gradients after any rank got
+    the signal. They write one checkpoint. In a validation they stop at once if the training so far is saved. A second
+    signal ends the process at once, unless it follows within `patience` seconds (half a second for Ctrl-C): a launcher
+    and the cluster may both forward the same one. Raises UserError (a ValueError) for the name of another signal.
     """
 
     # After the hooks that save, so that nothing is saved twice.
     priority = "LOWEST"
 
-    def __init__(self, signals: Sequence[str] = ("SIGTERM",), patience: float = 5.0) -> None:
+    def __init__(self, signals: Sequence[str] = ("SIGTERM", "SIGINT"), patience: float = 5.0) -> None:
         unknown = [name for name in signals if name not in _SIGNALS or not hasattr(signal, name)]
         if unknown:
             raise UserError(f"A run cannot stop at the signal {unknown[0]!r}; choose of {', '.join(_SIGNALS)}.")
@@ -57,7 +59,7 @@ class StopHook(Hook):
         self._group: Any = None
 
     def __enter__(self) -> "StopHook":
-        # Only there may Python listen; a program that trains in another thread has its own way of stopping.
+        # Python allows signal handlers in the main thread only.
         if threading.current_thread() is threading.main_thread():
             numbers = [getattr(signal, name) for name in self.signals]
             self._previous = {number: signal.signal(number, self._receive) for number in numbers}
@@ -69,21 +71,25 @@ class StopHook(Hook):
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._process:
-            # A worker, which inherits the handler and ends with its run.
+            # A data worker inherits the handler, and ends with its run.
             return
         now = time.monotonic()
-        if self._received is not None and now - self._received[1] >= self.patience:
+        # A person who presses Ctrl-C again does not want to wait.
+        patience = min(self.patience, _SECOND_CTRL_C) if number == signal.SIGINT else self.patience
+        if self._received is not None and now - self._received[1] >= patience:
             signal.signal(number, signal.SIG_DFL)
             os.kill(self._process, number)
+        if self._received is None and number == signal.SIGINT:
+            print("Saving a checkpoint at the end of this step; Ctrl-C again ends the run at once.", flush=True)
         self._received = self._received or (signal.Signals(number).name, now)
 
     def before_train(self, runner: Runner) -> None:
         if runner.distributed:
-            # The flag lives on the CPU: asking a GPU after every step would make it wait.
+            # The flag lives on the CPU: reading it from a GPU would synchronise every step.
             self._group = distributed.new_group(backend="gloo")
 
     def _agreed(self) -> bool:
-        """Whether any rank has received a signal; to be called by all at once."""
+        """Whether any rank has received a signal; all ranks must call it together."""
         if self._group is None:
             return self._received is not None
         flag = torch.tensor(int(self._received is not None))
@@ -100,7 +106,7 @@ class StopHook(Hook):
 
     def after_val_iter(self, runner: Runner, batch_idx: int, *args: Any, **kwargs: Any) -> None:
         loader = runner.val_dataloader
-        # Ranks may have one batch more or less.
+        # Ranks may differ by one batch.
         everywhere = len(loader.dataset) // (runner.world_size * loader.batch_sampler.batch_size)
         if batch_idx >= everywhere or not self._agreed():
             return
@@ -109,7 +115,7 @@ class StopHook(Hook):
 
     def _leave(self, runner: Runner, iteration: int) -> None:
         if self._group is not None:
-            # A launcher takes the first process that ends as a failure, and would not let the main one finish writing.
+            # A launcher takes the first exit for a failure, and would kill the main process while it writes.
             distributed.barrier(group=self._group)
         if is_main_process():
             name = self._received[0] if self._received else "a signal of another process"
@@ -126,13 +132,15 @@ def _checkpoint_hooks(runner: Runner) -> list[SafeCheckpointHook]:
 
 @FUNCTIONS.register_module()
 def shield_worker(worker_id: int) -> None:
-    """worker_init_fn: a worker ends when its run ends it, not at a signal that a cluster sends to every process.
+    """worker_init_fn: a worker ends when its run ends it, not when a cluster signals every process.
 
-    Without the batch that the worker was to load, the step could not be finished and saved. As the function of MMEngine
-    does whose place it takes, it gives the workers of each rank numbers of their own.
+    The run needs the worker's batch to finish its step and save. Like the MMEngine function that it replaces, it seeds
+    the workers of each rank differently.
     """
     seed_worker(get_rank())
-    # macOS has no such function, and without it a process cannot tell who sent a signal.
+    # Ctrl-C reaches all processes of a terminal.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # macOS lacks this function, without which a process cannot tell who sent a signal.
     if hasattr(signal, "sigwaitinfo"):
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         threading.Thread(target=_end_for, args=(os.getppid(),), daemon=True).start()

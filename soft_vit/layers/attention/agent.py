@@ -1,7 +1,5 @@
 """Agent attention: softmax attention in two steps, through pooled queries (Han et al. 2023, arXiv 2312.08874)."""
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
@@ -21,10 +19,10 @@ class AgentAttention(SelfAttention):
     max_agents: the largest grid of agents, which makes the cost linear in N; None for one that grows with the map.
     local_kernel: side of the convolution, odd, with one kernel for each channel; 0 for none.
 
-    The released code besides has learned biases of agents and tokens for one size of map; this has none.
+    The released code also has learned biases of agents and tokens, for one size of map; this has none.
     """
 
-    cost: ClassVar[str] = "N"
+    cost: str = "N"
 
     def __init__(
         self,

@@ -1,7 +1,5 @@
 """Softmax attention to the tokens at multiples of a dilation on the map."""
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
@@ -25,7 +23,7 @@ class AtrousAttention(SelfAttention):
     dilation: the k; by default sr_ratio, which gives each token 49 keys in every stage at 224.
     """
 
-    cost: ClassVar[str] = "N^2/k^2"
+    cost: str = "N^2/k^2"
 
     def __init__(
         self,

@@ -121,7 +121,7 @@ class BigBirdAttention(SelfAttention):
         the number of blocks; nothing is ever redrawn.
     """
 
-    cost: ClassVar[str] = "N"
+    cost: str = "N"
     needs_grid: ClassVar[bool] = False
 
     def __init__(

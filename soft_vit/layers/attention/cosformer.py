@@ -34,7 +34,7 @@ class CosformerAttention(SelfAttention):
     They are near in the order of the map's rows, one after the other; the published form is for text.
     """
 
-    cost: ClassVar[str] = "N"
+    cost: str = "N"
     needs_grid: ClassVar[bool] = False
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:

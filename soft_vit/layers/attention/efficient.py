@@ -10,7 +10,7 @@ from soft_vit.layers.attention.base import SelfAttention
 class EfficientAttention(SelfAttention):
     """`softmax(Q) (softmax(K)^T V)`: queries normalised over their features, each feature of the keys over tokens."""
 
-    cost: ClassVar[str] = "N"
+    cost: str = "N"
     needs_grid: ClassVar[bool] = False
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:

@@ -1,7 +1,5 @@
 """Focused linear attention of FLatten transformers (Han et al. 2023, arXiv 2308.00442)."""
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
@@ -42,11 +40,11 @@ class FocusedAttention(SelfAttention):
     local_kernel: side of the convolution, odd, with one kernel for each channel of a head, which heads share; 0 for
         none.
 
-    The released code besides divides by a learned scale and adds a table of positions to the keys; the formulas of the
+    The released code also divides by a learned scale and adds a table of positions to the keys; the formulas of the
     paper, and this, have neither.
     """
 
-    cost: ClassVar[str] = "N"
+    cost: str = "N"
 
     def __init__(
         self,

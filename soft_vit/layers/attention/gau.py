@@ -4,19 +4,18 @@ Letters: B batch, N tokens, C channels, S channels of the shared query and key, 
 chunk, K chunks.
 """
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, check_heads
-from soft_vit.ops.choices import check_choice
-from soft_vit.ops.numerics import at_least_float32
+from soft_vit.ops.numerics import at_least_float32, check_choice
 
 Form = Literal["quadratic", "linear"]
 
-FORMS = ("quadratic", "linear")
+FORMS = get_args(Form)
 
 
 def squared_relu_attention(q: Tensor, k: Tensor, v: Tensor, count: Tensor | int, dropout_p: float = 0.0) -> Tensor:
@@ -45,10 +44,10 @@ def linear_form(
     chunk_size = min(chunk_size, N)
     below = -N % chunk_size
     # Keys of zero have no weight, so the tokens that fill up the last chunk need no mask.
-    chunks = [F.pad(x, (0, 0, 0, below)).unflatten(1, (-1, chunk_size)) for x in (q, k, v)]
+    q, k, v_chunks = (F.pad(x, (0, 0, 0, below)).unflatten(1, (-1, chunk_size)) for x in (q, k, v))
     starts = torch.arange(0, N, chunk_size, device=v.device)
     count = (N - starts).clamp(max=chunk_size)[:, None, None]
-    x = squared_relu_attention(*chunks, count, dropout_p).flatten(1, 2)[:, :N]
+    x = squared_relu_attention(q, k, v_chunks, count, dropout_p).flatten(1, 2)[:, :N]
     # Divided by sqrt(N) twice: before the sum, which might overflow in fp16, and behind it, as small keys would vanish.
     mean = (k_linear * N**-0.5).mT @ v * N**-0.5
     return x + q_linear @ mean.to(q_linear.dtype)
@@ -62,7 +61,7 @@ torch.fx.wrap("linear_form")
 class GatedAttentionUnit(Attention):
     """`(u * A v) W_o` with gate u and values v of an expanded width, and A of squared ReLUs on one shared low-dim z.
 
-    Single-headed, as the gate makes up for heads: num_heads has a say in nothing but the default of qk_dim. Scores are
+    Single-headed, as the gate makes up for heads: num_heads only sets the default of qk_dim. Scores are
     `relu(q k^T / sqrt(S))^2 / N`: the division by N once, behind the square, makes the result an average on any map,
     where the paper's, before the square, makes it vanish as N grows. The paper's relative position bias is left to the
     pyramid's position embedding.
@@ -73,7 +72,7 @@ class GatedAttentionUnit(Attention):
     qk_dim: width S of z; by default that of two heads, which is the paper's 128 for heads of 64.
     """
 
-    cost: ClassVar[str] = "N"
+    cost: str = "N"
     needs_grid: ClassVar[bool] = False
 
     def __init__(
@@ -127,7 +126,7 @@ class GatedAttentionUnit(Attention):
         self, q: Tensor, k: Tensor, v: Tensor, q_linear: Tensor | None = None, k_linear: Tensor | None = None
     ) -> Tensor:
         """Queries and keys `[B, N, S]`, the linear form's own as well, and values `[B, N, E]` to the values' shape."""
-        if self.form == "quadratic":
+        if q_linear is None or k_linear is None:
             return quadratic_form(q, k, v, self.dropout_p)
         return linear_form(q, k, v, q_linear, k_linear, self.chunk_size, self.dropout_p)
 

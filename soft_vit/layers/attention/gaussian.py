@@ -17,7 +17,7 @@ class GaussianAttention(Attention):
     normalize: scale the kernel symmetrically by `rowsum^(-1/2)` on both sides (arXiv 2207.03341).
     """
 
-    cost: ClassVar[str] = "N^2"
+    cost: str = "N^2"
     needs_grid: ClassVar[bool] = False
 
     def __init__(

@@ -30,7 +30,7 @@ class HydraAttention(SelfAttention):
     num_heads is checked and otherwise without effect.
     """
 
-    cost: ClassVar[str] = "N"
+    cost: str = "N"
     needs_grid: ClassVar[bool] = False
 
     def __init__(

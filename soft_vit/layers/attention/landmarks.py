@@ -1,13 +1,13 @@
 """Landmarks: a few tokens that stand for all of a map."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch.nn.functional as F
 from torch import Tensor
 
 Landmarks = Literal["grid", "segment"]
 
-LANDMARKS = ("grid", "segment")
+LANDMARKS = get_args(Landmarks)
 
 
 def landmark_tokens(
@@ -18,7 +18,7 @@ def landmark_tokens(
     There are as many as whole windows of side sr_ratio, at least one and at most `limit` on each side of the map.
     Where they do not divide the tokens, neighbouring windows overlap by a token.
     """
-    grid = tuple(max(1, length // sr_ratio) for length in feat_size)
+    grid = (max(1, feat_size[0] // sr_ratio), max(1, feat_size[1] // sr_ratio))
     if limit is not None:
         grid = (min(grid[0], limit[0]), min(grid[1], limit[1]))
     maps = x.flatten(0, 1).mT

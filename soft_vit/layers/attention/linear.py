@@ -1,17 +1,17 @@
 """Linear attention with `phi = elu + 1` (Katharopoulos et al. 2020, arXiv 2006.16236) or `phi = relu`."""
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention
-from soft_vit.ops.choices import check_choice
 from soft_vit.ops.linear import elu_features, linear_attention, relu_features
+from soft_vit.ops.numerics import check_choice
 
 Features = Literal["elu", "relu"]
 
-FEATURES = ("elu", "relu")
+FEATURES = get_args(Features)
 
 # Leaves of symbolic tracing: they look at dtypes.
 torch.fx.wrap("elu_features")
@@ -27,7 +27,7 @@ class LinearAttention(SelfAttention):
     The causal forms, for decoders, are functions of `soft_vit.ops.linear`.
     """
 
-    cost: ClassVar[str] = "N"
+    cost: str = "N"
     needs_grid: ClassVar[bool] = False
 
     def __init__(

@@ -1,24 +1,23 @@
 """Linformer: keys and values projected along the tokens (Wang et al. 2020, arXiv 2006.04768)."""
 
-from collections.abc import MutableMapping
-from typing import ClassVar, Literal
+from collections.abc import MutableMapping, Sequence
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import SelfAttention
-from soft_vit.layers.resampling import interpolate_maps
-from soft_vit.layers.sizes import same_size
-from soft_vit.ops.choices import check_choice
-from soft_vit.ops.numerics import at_least_float32
+from soft_vit.layers.embed import interpolate_maps
+from soft_vit.layers.shortcuts import same_size
+from soft_vit.ops.numerics import at_least_float32, check_choice
 from soft_vit.ops.softmax import dot_product_attention
 
 Sharing = Literal["none", "headwise", "kv"]
 
-SHARINGS = ("none", "headwise", "kv")
+SHARINGS = get_args(Sharing)
 
 
-def resample_projection(weight: Tensor, feat_size: tuple[int, int]) -> Tensor:
+def resample_projection(weight: Tensor, feat_size: Sequence[int]) -> Tensor:
     """Projections `[G, K, H, W]` of one map as projections of another, `[G, K, H', W']`.
 
     Bilinear (align_corners=False), then every row is scaled by the ratio of the token counts and shifted to its old
@@ -96,11 +95,11 @@ class LinformerAttention(SelfAttention):
     proj_k: K, the number of projected tokens, the same on every map, so that weights of one map fit another.
     sharing: `none` (every head has its E and F), `headwise` (one E and one F for all heads) or `kv` (one matrix for
         both, for all heads).
-    projection: a module to use in the place of an own one, which is the paper's layer-wise sharing; all attentions it
+    projection: a module to use instead of its own, which is the paper's layer-wise sharing; all attentions it
         is given to must lie on maps of its size, because resizing one resizes it. proj_k and sharing are then unused.
     """
 
-    cost: ClassVar[str] = "N"
+    cost: str = "N"
     fixed_feat_size: ClassVar[bool] = True
 
     def __init__(

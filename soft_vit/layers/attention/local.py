@@ -1,7 +1,5 @@
 """Softmax attention to a neighbourhood on the map."""
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
@@ -25,7 +23,7 @@ class LocalAttention(SelfAttention):
     kernel_size: side of the neighbourhood, odd.
     """
 
-    cost: ClassVar[str] = "N"
+    cost: str = "N"
 
     def __init__(
         self,

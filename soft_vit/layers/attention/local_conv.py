@@ -4,8 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.untouched import is_untouched
-from soft_vit.ops.modes import in_function_transform
+from soft_vit.layers.shortcuts import is_untouched
+from soft_vit.ops.numerics import in_function_transform
 
 
 def local_conv(num_heads: int, local_kernel: int | None, sr_ratio: int, device=None, dtype=None) -> nn.Conv2d | None:
@@ -29,7 +29,7 @@ def depthwise_conv(channels: int, local_kernel: int, bias: bool = True, device=N
     return nn.Conv2d(channels, channels, local_kernel, padding=padding, groups=channels, bias=bias, **dd)
 
 
-def head_conv(v: Tensor, conv: nn.Module, num_heads: int) -> Tensor:
+def head_conv(v: Tensor, conv: nn.Conv2d, num_heads: int) -> Tensor:
     """Depthwise convolution of maps `[B, C, H, W]` by a convolution of maps `[..., heads, H, W]`, one kernel a head."""
     if not is_untouched(conv, nn.Conv2d):
         heads_last = v.unflatten(1, (num_heads, -1)).transpose(1, 2)

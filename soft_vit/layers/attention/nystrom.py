@@ -1,18 +1,16 @@
 """Nystroemformer: softmax attention through landmarks (Xiong et al. 2021, arXiv 2102.03902)."""
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import SelfAttention, grid_limit
 from soft_vit.layers.attention.landmarks import LANDMARKS, Landmarks, landmark_tokens
 from soft_vit.layers.attention.local_conv import head_conv, local_conv
-from soft_vit.ops.choices import check_choice
+from soft_vit.ops.numerics import check_choice
 from soft_vit.ops.nystrom import PSEUDO_INVERSES, PseudoInverse, nystrom_attention
 
 
-def local_residual(v: Tensor, conv: nn.Module, feat_size: tuple[int, int]) -> Tensor:
+def local_residual(v: Tensor, conv: nn.Conv2d, feat_size: tuple[int, int]) -> Tensor:
     """Depthwise convolution of values `[B, H, N, D]` on the map, by a convolution of maps `[..., H, H', W']`."""
     B, H, N, D = v.shape
     return head_conv(v.mT.reshape(B, H * D, *feat_size), conv, H).reshape(B, H, D, N).mT
@@ -37,7 +35,7 @@ class NystromAttention(SelfAttention):
         number above sr_ratio.
     """
 
-    cost: ClassVar[str] = "N"
+    cost: str = "N"
 
     def __init__(
         self,

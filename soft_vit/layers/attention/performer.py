@@ -1,19 +1,18 @@
 """Performer: softmax attention by positive random features, FAVOR+ (Choromanski et al. 2020, arXiv 2009.14794)."""
 
 import math
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention
-from soft_vit.ops.choices import check_choice
 from soft_vit.ops.linear import linear_attention
-from soft_vit.ops.numerics import at_least_float32, full_precision
+from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision
 
 Kernel = Literal["softmax", "relu"]
 
-KERNELS = ("softmax", "relu")
+KERNELS = get_args(Kernel)
 RELU_FLOOR = 1e-3
 
 
@@ -22,12 +21,13 @@ def orthogonal_random_features(num_features: int, dim: int, generator: torch.Gen
 
     Drawn on the generator's device, or the default one.
     """
-    device = None if generator is None else generator.device
+    # fp32 whatever the default dtype: there is no QR in half precision.
+    given: dict[str, Any] = {"generator": generator, "device": generator and generator.device, "dtype": torch.float32}
     blocks = -(-num_features // dim)
-    basis, triangle = torch.linalg.qr(torch.randn(blocks, dim, dim, generator=generator, device=device))
+    basis, triangle = torch.linalg.qr(torch.randn(blocks, dim, dim, **given))
     # QR leaves the signs to the library; with these the basis is uniformly distributed.
     basis = basis * torch.where(triangle.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0)[:, None, :]
-    lengths = torch.randn(num_features, dim, generator=generator, device=device).norm(dim=-1, keepdim=True)
+    lengths = torch.randn(num_features, dim, **given).norm(dim=-1, keepdim=True)
     return basis.mT.flatten(0, 1)[:num_features] * lengths
 
 
@@ -78,8 +78,9 @@ class PerformerAttention(SelfAttention):
     The features are a buffer `projection` [M, d], drawn once and saved with the weights; `redraw` draws others.
     """
 
-    cost: ClassVar[str] = "N"
+    cost: str = "N"
     needs_grid: ClassVar[bool] = False
+    projection: Tensor
 
     def __init__(
         self,
@@ -110,7 +111,8 @@ class PerformerAttention(SelfAttention):
     @torch.no_grad()
     def redraw(self, generator: torch.Generator | None = None) -> None:
         """Draw other random features, from generator or else from torch's default one."""
-        self.projection.copy_(orthogonal_random_features(*self.projection.shape, generator))
+        num_features, dim = self.projection.shape
+        self.projection.copy_(orthogonal_random_features(num_features, dim, generator))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
         return favor_attention(q, k, v, self.projection, self.kernel)

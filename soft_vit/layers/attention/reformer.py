@@ -72,7 +72,7 @@ def times_seen(buckets: Tensor, chunks: Tensor, order: Tensor, chunk_size: int) 
 
     buckets, chunks: what every token is in, in each round, order: the tokens in each round's order, all `[B, H, R, N]`.
     """
-    count = 0
+    count = torch.zeros((), dtype=torch.long, device=order.device)
     for other in range(order.shape[2]):
         bucket = pick(buckets[:, :, other : other + 1], order).unflatten(3, (-1, chunk_size))
         chunk = pick(chunks[:, :, other : other + 1], order).unflatten(3, (-1, chunk_size))
@@ -137,8 +137,9 @@ class ReformerAttention(Attention):
         others.
     """
 
-    cost: ClassVar[str] = "N log N"
+    cost: str = "N log N"
     needs_grid: ClassVar[bool] = False
+    rotations: Tensor
 
     def __init__(
         self,

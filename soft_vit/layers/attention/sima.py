@@ -27,7 +27,7 @@ torch.fx.wrap("sima_attention")
 class SimpleAttention(SelfAttention):
     """Products of queries and keys whose features have an l1 norm of one over all tokens; no softmax, no row sums."""
 
-    cost: ClassVar[str] = "N"
+    cost: str = "N"
     needs_grid: ClassVar[bool] = False
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:

@@ -1,7 +1,5 @@
 """Skyformer: Gaussian attention of queries and keys through landmarks (Chen et al. 2021, arXiv 2111.00035)."""
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
@@ -9,7 +7,7 @@ from soft_vit.layers.attention.base import SelfAttention, grid_limit
 from soft_vit.layers.attention.landmarks import landmark_tokens
 from soft_vit.ops import cholesky_solve, gaussian_kernel, self_gaussian_kernel
 from soft_vit.ops.numerics import at_least_float32, full_precision
-from soft_vit.ops.soft.cholesky import check_ridge
+from soft_vit.ops.soft.inverse import check_ridge
 
 
 def skyformer_attention(q: Tensor, k: Tensor, v: Tensor, landmarks: Tensor, ridge: float) -> Tensor:
@@ -43,7 +41,7 @@ class SkyformerAttention(SelfAttention):
     ridge: added to the diagonal before the solve, positive.
     """
 
-    cost: ClassVar[str] = "N"
+    cost: str = "N"
 
     def __init__(
         self,

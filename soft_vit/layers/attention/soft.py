@@ -1,7 +1,9 @@
 """Softmax-free attention (SOFT, arXiv 2110.11945) and its normalised form (arXiv 2207.03341)."""
 
 import math
-from typing import ClassVar, Literal
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import ClassVar, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -9,18 +11,13 @@ from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, check_heads, grid_limit
 from soft_vit.layers.attention.local_conv import head_conv, local_conv
-from soft_vit.layers.sizes import same_size, smaller
-from soft_vit.layers.untouched import is_untouched
+from soft_vit.layers.shortcuts import is_untouched, same_size, smaller
 from soft_vit.ops import soft_attention
-from soft_vit.ops.choices import BACKENDS, Backend, check_choice
-from soft_vit.ops.soft.attention import INVERSES, Inverse
-from soft_vit.ops.soft.cholesky import check_ridge
-from soft_vit.ops.soft.inverse import NEWTON_GRADIENTS, NewtonGradient
-from soft_vit.ops.soft.newton import NEWTON_STARTS, NewtonStart
+from soft_vit.ops.numerics import BACKENDS, Backend, check_choice
+from soft_vit.ops.soft.inverse import Inverse, InverseOptions, NewtonGradient, NewtonStart
 
 Sampling = Literal["conv", "avg", "random", "first"]
 
-SAMPLINGS = ("conv", "avg", "random", "first")
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 
 
@@ -32,13 +29,12 @@ def as_autocast(x: Tensor) -> Tensor:
     return x
 
 
-def expanded_weights(linear: nn.Linear, batch_size: int) -> tuple[Tensor, Tensor | None]:
-    """Weight `[B, C', C]` and bias `[C']` for batched products.
+def expanded_weight(linear: nn.Linear, batch_size: int) -> Tensor:
+    """The weight `[B, C', C]` for batched products.
 
-    Cast before they are expanded: autocast would cast, and in backward sum, a copy of the weight for each image.
+    Cast before it is expanded: autocast would cast, and in backward sum, a copy for each image.
     """
-    bias = None if linear.bias is None else as_autocast(linear.bias)
-    return as_autocast(linear.weight).expand(batch_size, -1, -1), bias
+    return as_autocast(linear.weight).expand(batch_size, -1, -1)
 
 
 def project_to_map(x: Tensor, linear: nn.Linear, scale: float = 1.0) -> Tensor:
@@ -48,21 +44,20 @@ def project_to_map(x: Tensor, linear: nn.Linear, scale: float = 1.0) -> Tensor:
     """
     if not is_untouched(linear, nn.Linear):
         return scale * linear(x).mT
-    weight, bias = expanded_weights(linear, x.shape[0])
-    if bias is None:
+    weight = expanded_weight(linear, x.shape[0])
+    if linear.bias is None:
         return scale * torch.bmm(weight, x.mT)
-    return torch.baddbmm(bias[:, None], weight, x.mT, beta=scale, alpha=scale)
+    return torch.baddbmm(as_autocast(linear.bias)[:, None], weight, x.mT, beta=scale, alpha=scale)
 
 
 def project_from_map(x: Tensor, linear: nn.Linear) -> Tensor:
     """`linear` on a map `[B, C, N]`, giving tokens `[B, N, C']`."""
     if not is_untouched(linear, nn.Linear) or linear.bias is None:
         return linear(x.mT)
-    weight, bias = expanded_weights(linear, x.shape[0])
-    return torch.baddbmm(bias, x.mT, weight.mT)
+    return torch.baddbmm(as_autocast(linear.bias), x.mT, expanded_weight(linear, x.shape[0]).mT)
 
 
-def reduced_grid(feat_size: tuple[int, int], sr_ratio: int, limit: tuple[int, int] | None) -> tuple[int, int]:
+def reduced_grid(feat_size: Sequence[int], sr_ratio: int, limit: tuple[int, int] | None) -> tuple[int, int]:
     """The grid of whole windows of side sr_ratio on a map, at most `limit`; a remainder of the map is dropped."""
     if feat_size[0] < sr_ratio or feat_size[1] < sr_ratio:
         raise ValueError(
@@ -132,7 +127,7 @@ class SoftAttention(Attention):
     inverse, newton_iters, newton_start, newton_gradient, ridge, backend: see `soft_vit.ops.soft_attention`.
     """
 
-    cost: ClassVar[str] = "N^2/r^2 + N^3/r^6"
+    cost: str = "N^2/r^2 + N^3/r^6"
     normalize: ClassVar[bool] = False
     default_start: ClassVar[NewtonStart] = "rowsum"
     default_ridge: ClassVar[float] = 0.01
@@ -163,22 +158,13 @@ class SoftAttention(Attention):
         dd = {"device": device, "dtype": dtype}
         self.num_heads = num_heads
         self.head_dim = check_heads(dim, num_heads)
-        self.sampling = check_choice("sampling", sampling, SAMPLINGS)
-        self.inverse = check_choice("inverse", inverse, INVERSES)
-        self.newton_iters = newton_iters
-        self.newton_start = check_choice("newton_start", newton_start or self.default_start, NEWTON_STARTS)
-        self.newton_gradient = check_choice("newton_gradient", newton_gradient, NEWTON_GRADIENTS)
+        self.sampling = check_choice("sampling", sampling, get_args(Sampling))
         self.backend = None if backend is None else check_choice("backend", backend, BACKENDS)
-        # Without a ridge, equal tokens have no Cholesky factor.
-        default_ridge = SoftAttention.default_ridge if inverse == "cholesky" else self.default_ridge
-        self.ridge = default_ridge if ridge is None else ridge
-        if inverse == "cholesky":
-            check_ridge(self.ridge)
-        if newton_iters < 0 or self.ridge < 0:
-            raise ValueError(
-                f"newton_iters={newton_iters} and ridge={self.ridge} must not be negative; the released models have 20 "
-                "and 0.01."
-            )
+        if ridge is None:
+            # Without a ridge, equal tokens have no Cholesky factor.
+            ridge = SoftAttention.default_ridge if inverse == "cholesky" else self.default_ridge
+        start = self.default_start if newton_start is None else newton_start
+        self.options = InverseOptions(inverse, self.normalize, newton_iters, ridge, start, newton_gradient)
         self.limit = grid_limit("max_bottleneck", max_bottleneck)
         self.sr_ratio = sr_ratio
         if num_bottleneck is not None:
@@ -217,12 +203,7 @@ class SoftAttention(Attention):
             q,
             bottleneck,
             v,
-            inverse=self.inverse,
-            normalize=self.normalize,
-            iters=self.newton_iters,
-            ridge=self.ridge,
-            start=self.newton_start,
-            gradient=self.newton_gradient,
+            **asdict(self.options),
             residual=residual,
             backend=self.backend,
         )
@@ -248,14 +229,15 @@ class SoftAttention(Attention):
 
 
 class SoftNormAttention(SoftAttention):
-    """The normalised form `D A^+ D` with `D = diag(rowsum(A))^(-1/2)`; by default without a ridge, guarded start.
+    """The normalised form `D A^+ D` with `D = diag(rowsum(A))^(-1/2)`; by default without a ridge.
 
-    newton_start="guarded_batch" reproduces the released arithmetic, in which an image's output depends on its batch.
-    newton_gradient="unrolled" is the released gradient, another one where the iteration has not converged.
+    newton_start: `guarded_image` computes each image as the released models compute it alone; with `guarded_batch`, as
+        in their code, an image's output depends on the others of its batch.
+    newton_gradient: `unrolled` is the released gradient, another one where the iteration has not converged.
     """
 
     normalize: ClassVar[bool] = True
-    default_start: ClassVar[NewtonStart] = "guarded"
+    default_start: ClassVar[NewtonStart] = "guarded_image"
     default_ridge: ClassVar[float] = 0.0
 
 

@@ -11,7 +11,7 @@ from soft_vit.ops.softmax import dot_product_attention
 class SoftmaxAttention(Attention):
     """Softmax attention between all tokens; the last stage of every SOFT model."""
 
-    cost: ClassVar[str] = "N^2"
+    cost: str = "N^2"
     needs_grid: ClassVar[bool] = False
 
     def __init__(
@@ -41,8 +41,7 @@ class SoftmaxAttention(Attention):
         """Queries, keys and values `[B, heads, N, C / heads]` to the result of that shape."""
         return dot_product_attention(q, k, v, dropout_p=self.dropout_p, fused=self.fused_attn)
 
-    def forward(self, x: Tensor, feat_size: tuple[int, int], num_queries: int | None = None) -> Tensor:
-        """What tokens `[B, N, C]` become, or the first num_queries of them, `[B, num_queries, C]`."""
-        q = split_heads(self.q(x if num_queries is None else x[:, :num_queries]), self.num_heads)
+    def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
+        q = split_heads(self.q(x), self.num_heads)
         k, v = split_parts(self.kv(x), 2, self.num_heads)
         return self.proj_drop(self.proj(merge_heads(self.attend(q, k, v))))

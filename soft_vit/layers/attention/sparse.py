@@ -1,7 +1,5 @@
 """Local and dilated attention in one (Sparse Transformer, Child et al. 2019, arXiv 1904.10509, here on a map)."""
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
@@ -45,7 +43,7 @@ class SparseAttention(SelfAttention):
         two layers join each pair of tokens, and three those near opposite edges of the map.
     """
 
-    cost: ClassVar[str] = "N^1.5"
+    cost: str = "N^1.5"
 
     def __init__(
         self,

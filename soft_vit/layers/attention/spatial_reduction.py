@@ -1,7 +1,5 @@
 """Spatial-reduction attention (PVT, arXiv 2102.12122) and its pooled linear form (PVTv2-Li, arXiv 2106.13797)."""
 
-from typing import ClassVar
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -42,11 +40,11 @@ class SpatialReductionAttention(Attention):
 
     sr_ratio: side of the window that a strided convolution, followed by LayerNorm, makes one key and value of; with 1
         the map is used as it is. The cost is `N^2 / sr_ratio^2`.
-    linear: average the map to 7 x 7 in the place of the strided convolution, whatever sr_ratio, then a 1x1 convolution,
+    linear: instead of the strided convolution, average the map to 7 x 7 whatever sr_ratio is; then a 1x1 convolution,
         LayerNorm and GELU. The cost is linear in N.
     """
 
-    cost: ClassVar[str] = "N^2/r^2"
+    cost: str = "N^2/r^2"
 
     def __init__(
         self,
@@ -80,7 +78,7 @@ class SpatialReductionAttention(Attention):
 
     def reduce(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
         """Tokens `[B, N, C]` to those that become keys and values, `[B, M, C]`."""
-        if self.sr is None:
+        if self.sr is None or self.norm is None:
             return x
         if self.linear:
             return F.gelu(self.norm(reduce_by_pooling(x, self.sr, feat_size)))

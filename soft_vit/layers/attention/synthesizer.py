@@ -4,7 +4,7 @@ Letters: B batch, H heads, N = Y * X tokens of a map of Y rows and X columns, ro
 head, R rank.
 """
 
-from collections.abc import MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import ClassVar
 
 import torch
@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, check_heads, merge_heads, split_heads
-from soft_vit.layers.resampling import interpolate_maps
+from soft_vit.layers.embed import interpolate_maps
 from soft_vit.ops.numerics import at_least_float32
 
 
-def resample_map(weight: Tensor, feat_size: tuple[int, int]) -> Tensor:
+def resample_map(weight: Tensor, feat_size: Sequence[int]) -> Tensor:
     """Values on a map `[..., Y, X]` on another, `[..., Y', X']`: bilinear (align_corners=False), or as they are."""
     old, new = tuple(weight.shape[-2:]), tuple(feat_size)
     if old == new:
@@ -200,8 +200,9 @@ class SynthesizerAttention(Attention):
     rank: of `factorized_random`.
     """
 
-    cost: ClassVar[str] = "N^2"
+    cost: str = "N^2"
     fixed_feat_size: ClassVar[bool] = True
+    scores: Mapping[str, Scores]
 
     def __init__(
         self,
@@ -223,8 +224,8 @@ class SynthesizerAttention(Attention):
         self.num_heads = num_heads
         self.head_dim = check_heads(dim, num_heads)
         self.attn_drop = attn_drop
-        self.feat_size = tuple(feat_size)
-        makers = {
+        self.feat_size = feat_size
+        makers: dict[str, Callable[[], Scores]] = {
             "dense": lambda: DenseScores(dim, num_heads, feat_size, **dd),
             "random": lambda: RandomScores(num_heads, feat_size, **dd),
             "factorized_dense": lambda: FactorizedDenseScores(dim, num_heads, feat_size, **dd),
@@ -235,7 +236,8 @@ class SynthesizerAttention(Attention):
             raise ValueError(
                 f"scores={scores!r} is not known; use one of {', '.join(makers)}, or several joined by '+'."
             )
-        self.scores = nn.ModuleDict({name: makers[name]() for name in names})
+        modules = nn.ModuleDict({name: makers[name]() for name in names})
+        self.scores = modules  # type: ignore[assignment]  # a ModuleDict knows no type of its modules
         self.mixture = nn.Parameter(torch.zeros(len(names), **dd)) if len(names) > 1 else None
         self.v = nn.Linear(dim, dim, bias=qkv_bias, **dd)
         self.proj = nn.Linear(dim, dim, **dd)
@@ -261,7 +263,7 @@ class SynthesizerAttention(Attention):
         return self.proj_drop(self.proj(merge_heads(self.attend(scores, v))))
 
     def resize(self, feat_size: tuple[int, int]) -> None:
-        self.feat_size = tuple(feat_size)
+        self.feat_size = feat_size
         for scores in self.scores.values():
             for name, weight in list(scores.named_parameters()):
                 with torch.no_grad():

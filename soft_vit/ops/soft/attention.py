@@ -1,26 +1,25 @@
 """The softmax-free attention operator (SOFT, arXiv 2110.11945, Eq. 8-10; normalised form: arXiv 2207.03341).
 
 `X = K1 A^+ (K1^T V)` with `K1 = exp(-||q - l||^2 / 2)` [N, M] and `A = exp(-||l - l||^2 / 2)` [M, M]; the normalised
-form has `D A^+ D` in the place of `A^+`, `D = diag(rowsum(A))^(-1/2)`.
+form replaces `A^+` by `D A^+ D`, `D = diag(rowsum(A))^(-1/2)`.
 
 Letters: B batch, H heads, N tokens, M bottleneck tokens, D channels of a head.
 """
 
-import torch
 from torch import Tensor
 
-from soft_vit.ops.choices import Backend, check_choice, takes_triton
-from soft_vit.ops.modes import in_function_transform, is_dual
-from soft_vit.ops.numerics import at_least_float32, full_precision
+from soft_vit.ops.numerics import (
+    Backend,
+    at_least_float32,
+    forbids_autograd_function,
+    full_precision,
+    takes_triton,
+)
 from soft_vit.ops.soft.blocked import BlockedAttention
-from soft_vit.ops.soft.cholesky import check_ridge
-from soft_vit.ops.soft.inverse import NEWTON_GRADIENTS, NewtonGradient
-from soft_vit.ops.soft.newton import NEWTON_STARTS, NewtonStart
-from soft_vit.ops.soft.reference import Inverse, soft_attention_reference
+from soft_vit.ops.soft.inverse import Inverse, InverseOptions, NewtonGradient, NewtonStart
+from soft_vit.ops.soft.reference import attend
 from soft_vit.ops.soft.triton.op import fused_soft_attention
 from soft_vit.ops.soft.triton.support import unsupported
-
-INVERSES = ("newton", "cholesky", "eigh")
 
 
 def soft_attention(
@@ -44,28 +43,22 @@ def soft_attention(
 
     inverse: `newton` (`iters` steps from `start`, see `newton_inverse`), `cholesky` (a solve, for training from
     scratch) or `eigh` (the oracle for tests). ridge is added to A before it is inverted.
+    normalize: scale both sides of the inverse by D. gradient: of Newton's iteration, see `newton_inverse`.
     residual: `[B, H, N, Dv]`, added to the result before it is rounded.
     backend: `triton` are fused kernels, `eager` anything else; None takes `triton` on a GPU where it has the case, and
     never on a CPU. ValueError where `triton` is asked for and does not have it.
 
     Backward stores q, the bottleneck tokens, v and what is m x m or m x Dv; the N x M kernel is computed again.
     """
-    check_choice("inverse", inverse, INVERSES)
-    check_choice("start", start, NEWTON_STARTS)
-    check_choice("gradient", gradient, NEWTON_GRADIENTS)
-    if inverse == "cholesky":
-        check_ridge(ridge)
-    lacking = unsupported(q, bottleneck, v, residual, inverse, start, gradient)
-    if takes_triton(backend, q.device.type, lacking):
-        return fused_soft_attention(q, bottleneck, v, residual, inverse, normalize, iters, ridge, start)
+    options = InverseOptions(inverse, normalize, iters, ridge, start, gradient)
+    if takes_triton(backend, q.device.type, unsupported(q, bottleneck, v, residual, options)):
+        return fused_soft_attention(q, bottleneck, v, residual, options)
     with full_precision(q):
         dtype = v.dtype
         q, bottleneck, v = at_least_float32(q), at_least_float32(bottleneck), at_least_float32(v)
-        # A trace that holds an autograd.Function cannot be saved; torch.func and forward mode cannot see into one.
-        traced = torch.jit.is_tracing() or in_function_transform() or any(map(is_dual, (q, bottleneck, v)))
-        if inverse == "eigh" or (inverse == "newton" and gradient == "unrolled") or traced:
-            x = soft_attention_reference(q, bottleneck, v, inverse, normalize, iters, ridge, start, gradient)
+        unrolled = inverse == "newton" and gradient == "unrolled"
+        if inverse == "eigh" or unrolled or forbids_autograd_function(q, bottleneck, v):
+            x = attend(q, bottleneck, v, options)
         else:
-            problems = (q.flatten(0, 1), bottleneck.flatten(0, 1), v.flatten(0, 1))
-            x = BlockedAttention.apply(*problems, inverse, normalize, iters, ridge, start).mT.unflatten(0, q.shape[:2])
+            x = BlockedAttention.apply(q, bottleneck, v, options).mT.unflatten(0, q.shape[:2])
         return x.to(dtype) if residual is None else (x + residual).to(dtype)

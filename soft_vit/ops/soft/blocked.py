@@ -4,15 +4,14 @@ Letters: P problems (B images times H heads), N tokens, M bottleneck tokens, D c
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from soft_vit.ops.gaussian import self_gaussian_kernel
-from soft_vit.ops.numerics import full_precision_backward
-from soft_vit.ops.soft.cholesky import cholesky_factor, solve_factored
-from soft_vit.ops.soft.newton import NewtonStart, add_ridge, newton_iterate, newton_step_size
+from soft_vit.ops.numerics import full_precision_backward, has_memory
+from soft_vit.ops.soft.inverse import InverseOptions, add_ridge, cholesky_factor, newton_iterates, solve_factored
 from soft_vit.ops.soft.reference import gradients_by_autograd
 
 LOG2_E = 1.4426950408889634
@@ -24,8 +23,7 @@ _LEAST_CHUNK = 1024
 
 
 class BlockedAttention(torch.autograd.Function):
-    """q `[P, N, D]`, bottleneck `[P, M, D]`, v `[P, N, E]`, and the options of `soft_vit.ops.soft_attention`; the
-    result is `[P, E, N]`.
+    """q `[B, H, N, D]`, bottleneck `[B, H, M, D]`, v `[B, H, N, E]` to `[P, E, N]`, with P = B * H.
 
     Kernels are held transposed, `[P, M, N]`: so q and v may lie in memory as `[P, D, N]` (feature maps) or `[P, N, D]`
     without a copy, and rows of the kernel are long. They are computed again in backward.
@@ -35,68 +33,65 @@ class BlockedAttention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx,
-        q: Tensor,
-        bottleneck: Tensor,
-        v: Tensor,
-        inverse: str,
-        normalize: bool,
-        iters: int,
-        ridge: float,
-        start: NewtonStart,
-    ) -> Tensor:
+    def forward(ctx: Any, q: Tensor, bottleneck: Tensor, v: Tensor, options: InverseOptions) -> Tensor:
+        inputs = (q, bottleneck, v)
         a = self_gaussian_kernel(bottleneck)
-        scale = a.sum(2, keepdim=True).rsqrt_() if normalize else None
-        p = add_ridge(a, ridge)
-        if inverse == "cholesky":
-            w = cholesky_factor(p)
+        if options.inverse == "cholesky":
+            w = cholesky_factor(add_ridge(a, options.ridge))
         else:
-            w = newton_iterate(p, newton_step_size(a, ridge, start) * p, iters)
+            w = newton_iterates(a, options.iters, options.ridge, options.start)
+        q, bottleneck, v, a, w = (x.flatten(0, 1) for x in (*inputs, a, w))
+        scale = a.sum(2, keepdim=True).rsqrt_() if options.normalize else None
         blocks = _blocks(bottleneck, q)
         if len(blocks.problems) == len(blocks.chunks) == 1:
-            x, y, z = _attend(inverse, q, bottleneck, v, w, scale)
+            x, y, z = _attend(options.inverse, q, bottleneck, v, w, scale)
         else:
-            x, y, z = v.new_empty(v.mT.shape), *(v.new_empty(*bottleneck.shape[:2], v.shape[2]) for _ in "yz")
+            x = v.new_empty(v.mT.shape)
+            y, z = (v.new_empty(*bottleneck.shape[:2], v.shape[2]) for _ in "yz")
             for part in blocks.problems:
-                operands = (_part(t, part) for t in (q, bottleneck, v, w, scale))
-                _, y[part], z[part] = _attend(inverse, *operands, blocks.chunks, x[part])
-        ctx.save_for_backward(q, bottleneck, v, y, w, *(() if scale is None else (z, scale)))
-        ctx.variant = (inverse, normalize, iters, ridge, start)
+                operands = (q[part], bottleneck[part], v[part], w[part], _part(scale, part))
+                _, y[part], z[part] = _attend(options.inverse, *operands, blocks.chunks, x[part])
+        ctx.save_for_backward(*inputs, y, w, *(() if scale is None else (z, scale)))
+        ctx.options = options
         # Not its transpose: a view made here could not be written to by the caller.
         return x
 
     @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        # A backward by hand has no gradient of its own, and batches of gradients (`is_grads_batched`) have no memory.
-        by_hand = torch.compiler.is_compiling() or (not torch.is_grad_enabled() and torch._C._has_storage(grad))
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        # A backward by hand has no gradient of its own, and batches of gradients have no memory to write to.
+        by_hand = torch.compiler.is_compiling() or (not torch.is_grad_enabled() and has_memory(grad))
         with full_precision_backward(grad):
             if by_hand:
                 return BlockedAttention._backward(ctx, grad.mT)
-            return *gradients_by_autograd(ctx.saved_tensors[:3], grad.mT, *ctx.variant), None, None, None, None, None
+            inputs = ctx.saved_tensors[:3]
+            # Not unflatten, for which vmap has no rule.
+            grad = grad.mT.reshape(*inputs[0].shape[:2], *grad.mT.shape[1:])
+            return *gradients_by_autograd(inputs, grad, ctx.options), None
 
     @staticmethod
-    def _backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         # torch.compile of torch 2.4 mixes up saved tensors unless they are first used in the order of saving.
         q, bottleneck, v, y, w, *rest = (tensor.view_as(tensor) for tensor in ctx.saved_tensors)
         z, scale = rest or (None, None)
+        heads = q.shape[:2]
+        q, bottleneck, v = (x.flatten(0, 1) for x in (q, bottleneck, v))
+        inverse = ctx.options.inverse
         scaled_y = y if scale is None else y * scale
-        operands = (grad, q, bottleneck, v, scaled_y, w, scale)
         blocks = _blocks(bottleneck, q)
         if len(blocks.problems) == len(blocks.chunks) == 1:
-            *gradients, grad_scaled_y, grad_z = _gradients(ctx.variant[0], *operands)
+            operands = (grad, q, bottleneck, v, scaled_y, w, scale)
+            grad_q, grad_bottleneck, grad_v, grad_scaled_y, grad_z = _gradients(inverse, *operands)
         else:
             # In memory as their inputs are: element by element, two layouts take three times as long.
-            gradients = torch.empty_like(q).mT, bottleneck.new_empty(bottleneck.shape), torch.empty_like(v).mT
+            grad_q, grad_v = torch.empty_like(q).mT, torch.empty_like(v).mT
+            grad_bottleneck = bottleneck.new_empty(bottleneck.shape)
             grad_scaled_y, grad_z = torch.empty_like(y), torch.empty_like(y)
             for part in blocks.problems:
-                out = tuple(gradient[part] for gradient in gradients)
-                *_, grad_scaled_y[part], grad_z[part] = _gradients(
-                    ctx.variant[0], *(_part(t, part) for t in operands), blocks.chunks, out
-                )
-        grad_q, grad_bottleneck, grad_v = gradients
+                operands = (grad[part], q[part], bottleneck[part], v[part], scaled_y[part], w[part], _part(scale, part))
+                out = (grad_q[part], grad_bottleneck[part], grad_v[part])
+                *_, grad_scaled_y[part], grad_z[part] = _gradients(inverse, *operands, blocks.chunks, out)
         grad_bottleneck += _gradient_through_a(bottleneck, y, grad_scaled_y, grad_z, z, scale)
-        return grad_q.mT, grad_bottleneck, grad_v.mT, None, None, None, None, None
+        return *(x.unflatten(0, heads) for x in (grad_q.mT, grad_bottleneck, grad_v.mT)), None
 
 
 def _part(x: Tensor | None, problems: slice) -> Tensor | None:
@@ -137,12 +132,11 @@ def _kernels_and_sums(
     bottleneck: Tensor, q: Tensor, v: Tensor, chunks: Sequence[slice]
 ) -> tuple[Sequence[Tensor], Tensor]:
     """The kernels `[P, M, n]` of chunks of n tokens, and `K1^T v` `[P, M, E]` of all."""
-    kernels, total = [], None
-    for chunk in chunks:
-        kernel, v_chunk = _kernel(bottleneck, q[:, chunk].mT), v[:, chunk]
+    kernels = [_kernel(bottleneck, q[:, chunk].mT) for chunk in chunks]
+    total = torch.bmm(kernels[0], v[:, chunks[0]])
+    for kernel, chunk in zip(kernels[1:], chunks[1:], strict=True):
         # Not baddbmm_, which torch's counter of FLOPs does not know.
-        total = torch.bmm(kernel, v_chunk) if total is None else torch.baddbmm(total, kernel, v_chunk, out=total)
-        kernels.append(kernel)
+        torch.baddbmm(total, kernel, v[:, chunk], out=total)
     return kernels, total
 
 
@@ -214,7 +208,7 @@ def _gradient_through_a(
 ) -> Tensor:
     """What A and, normalised, its row sums add to the gradient of the bottleneck tokens, `[P, M, D]`."""
     grad_a = torch.bmm(grad_z, y.mT).neg_()
-    if scale is not None:
+    if scale is not None and z is not None:
         # z holds s z: the product rule of both scalings divides by s once, ds / drowsum = -s^3 / 2 cancels it.
         grad_scale = (grad_scaled_y * y).sum(2, keepdim=True) + (grad_z * z).sum(2, keepdim=True) / scale
         grad_a -= 0.5 * grad_scale * scale.pow(3)

@@ -156,7 +156,7 @@ def soft(attn: Attention, x: Tensor) -> Tensor:
     bottleneck = attn.sample_bottleneck(q.mT.flatten(0, 1).unflatten(2, GRID)).unflatten(0, (2, HEADS))
     k1, a = kernel(q, bottleneck), kernel(bottleneck, bottleneck)
     scale = a.sum(-1).rsqrt() if attn.normalize else a.new_ones(a.shape[:-1])
-    inverse = torch.linalg.inv(a + attn.ridge * torch.eye(a.shape[-1], dtype=a.dtype))
+    inverse = torch.linalg.inv(a + attn.options.ridge * torch.eye(a.shape[-1], dtype=a.dtype))
     return k1 @ (scale[..., :, None] * inverse * scale[..., None, :]) @ k1.mT
 
 

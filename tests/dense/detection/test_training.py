@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from soft_vit.data.shape_trees import make_tree
-from soft_vit.engine import evaluate, train
+from soft_vit.engine import Report, Target, evaluate, train
 from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
 
 ROOT = Path(__file__).parents[3]
@@ -80,7 +80,9 @@ def test_eight_images_are_learned_and_a_resumed_run_ends_alike(kind, eight_image
     final = load_checkpoint_file(result.checkpoint)
     assert final["meta"]["dataset_meta"]["classes"][0] == "circle"
     found = {"test_evaluator.out": str(tmp_path / "found")}
-    metrics = evaluate(config, str(result.checkpoint), work_dir=tmp_path / "test", options={**options, **found})
+    metrics = evaluate(
+        Target(config, str(result.checkpoint), options={**options, **found}), report=Report(work_dir=tmp_path / "test")
+    )
     for name, value in result.metrics.items():
         assert metrics[name] == pytest.approx(value, abs=1e-6), name
     assert json.loads((tmp_path / "found.bbox.json").read_text())

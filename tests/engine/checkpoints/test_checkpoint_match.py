@@ -3,10 +3,12 @@
 from types import SimpleNamespace
 
 import pytest
+import timm
 import torch
 from torch import nn
 
-from soft_vit.engine import CheckpointMatchHook
+from soft_vit.engine import CheckpointMatchHook, UserError
+from soft_vit.weights.reading import NOTES_KEY
 
 MODEL = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
 
@@ -43,6 +45,27 @@ def test_partly_fitting(given, message):
     with pytest.raises(ValueError, match=message):
         check(given, exact=True)
     check(given, exact=False)
+
+
+def test_a_checkpoint_that_notes_another_model_with_the_same_parameters():
+    network = timm.create_model("soft_norm_pico", img_size=64)
+    runner = SimpleNamespace(model=Classifier(network))
+    checkpoint = {"state_dict": dict(runner.model.state_dict()), "meta": {NOTES_KEY: {"model": "soft_norm_pico"}}}
+    CheckpointMatchHook().after_load_checkpoint(runner, checkpoint)
+    checkpoint["meta"][NOTES_KEY]["model"] = "soft_pico"
+    with pytest.raises(UserError, match="create soft_pico for it"):
+        CheckpointMatchHook().after_load_checkpoint(runner, checkpoint)
+
+
+class Classifier(nn.Module):
+    """As mmpretrain's TimmClassifier: parameters have the names of the timm model inside."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def state_dict(self, *args, **kwargs):
+        return self.model.state_dict()
 
 
 def test_nothing_fits():

@@ -14,7 +14,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from soft_vit.engine.data.bad_images import BadImagesHook
-from soft_vit.engine.data.image_dataset import ImageTree
+from soft_vit.engine.data.datasets import ImageTree
 from soft_vit.engine.errors import UserError
 
 PIPELINE = [{"type": "TimmEvalCrop", "img_size": 32}, {"type": "mmpretrain.PackInputs", "meta_keys": ("img_path",)}]

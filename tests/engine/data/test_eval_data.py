@@ -73,20 +73,20 @@ def test_view_of_timm_is_the_one_it_reports():
 def test_names_come_from_the_first_that_has_them(tmp_path):
     listed = tmp_path / "classes.txt"
     listed.write_text("\n".join(CLASSES))
-    meta = {"dataset_meta": {"classes": [f"n{i}" for i in range(10)]}}
+    trained = [f"n{i}" for i in range(10)]
     shapes_split = {"type": "ShapesDataset", "length": 4, "pipeline": []}
     cfg = Config({"train_dataloader": {"dataset": shapes_split}})
-    assert class_names(Config({}), 10, meta, listed) == list(CLASSES)
-    assert class_names(cfg, 10, meta) == [f"n{i}" for i in range(10)]
-    assert class_names(cfg, 10, {}) == list(CLASSES)
-    assert class_names(cfg, 10, {}, recorded=tuple("abcdefghij")) == list("abcdefghij")
-    imagenet = class_names(Config({}), 1000, {}, recorded=["tench"])
+    assert class_names(Config({}), 10, trained, listed) == list(CLASSES)
+    assert class_names(cfg, 10, trained) == [f"n{i}" for i in range(10)]
+    assert class_names(cfg, 10) == list(CLASSES)
+    assert class_names(cfg, 10, recorded=tuple("abcdefghij")) == list("abcdefghij")
+    imagenet = class_names(Config({}), 1000, recorded=["tench"])
     assert (len(imagenet), imagenet[0], imagenet[999]) == (1000, "n01440764", "n15075141")
     with pytest.raises(UserError, match="names 10 classes and the model has 12"):
-        class_names(cfg, 12, {}, listed)
+        class_names(cfg, 12, (), listed)
     with pytest.raises(UserError, match="--classes"):
-        class_names(Config({}), 12, {})
+        class_names(Config({}), 12)
     with pytest.raises(UserError, match=r"training images neither \(data_root is not set; .*\); give .* as --classes"):
-        class_names(Config({"train_dataloader": {"dataset": {"type": "ImageTree"}}}), 12, {})
+        class_names(Config({"train_dataloader": {"dataset": {"type": "ImageTree"}}}), 12)
     with pytest.raises(UserError, match="The record of the weights names 3 classes and the model has 12"):
-        class_names(cfg, 12, {}, recorded=("a", "b", "c"))
+        class_names(cfg, 12, recorded=("a", "b", "c"))

@@ -11,7 +11,7 @@ from timm.data import Mixup
 from timm.data.random_erasing import RandomErasing
 
 import soft_vit.engine  # noqa: F401  registers the preprocessor
-from soft_vit.engine.data.collate import collate_labels
+from soft_vit.engine.data.preprocessor import collate_labels
 
 MEAN, STD, CLASSES = [100.0, 110.0, 120.0], [50.0, 60.0, 70.0], 11
 

@@ -1,4 +1,4 @@
-"""Augmentation: timm's own result, seeds that reach Albumentations, mistakes in one sentence."""
+"""Transforms against timm and Albumentations."""
 
 import random
 
@@ -10,6 +10,7 @@ from PIL import Image
 from timm.data import create_transform
 
 import soft_vit.engine  # noqa: F401  registers the transforms
+from soft_vit.engine import LoadedImage, TimmEvalCrop
 from soft_vit.engine.errors import UserError
 
 IMAGE = np.random.default_rng(0).integers(0, 256, (45, 67, 3), dtype=np.uint8)
@@ -85,3 +86,31 @@ def test_mistakes_for_albumentations(transform, message):
 def test_mistakes_for_timm(arguments):
     with pytest.raises(UserError, match="TimmAugment cannot be built"):
         TRANSFORMS.build({"type": "TimmAugment", "img_size": 32, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("size", "crop_pct", "interpolation", "crop_mode"),
+    [(48, 0.875, "bicubic", "center"), (33, 1.0, "bilinear", "center"), (40, 0.9, "bicubic", "squash")],
+)
+@pytest.mark.parametrize("as_array", [False, True])
+def test_crop_is_timms(size, crop_pct, interpolation, crop_mode, as_array):
+    pixels = np.random.default_rng(0).integers(0, 256, (61, 83, 3), dtype=np.uint8)
+    image = Image.fromarray(pixels)
+    result = TimmEvalCrop(size, crop_pct, interpolation, crop_mode)({"img": pixels if as_array else image})
+    # Normalised by nothing, timm's own values are pixels / 255.
+    options = {"crop_pct": crop_pct, "interpolation": interpolation, "crop_mode": crop_mode}
+    expected = create_transform(size, mean=(0.0,) * 3, std=(1.0,) * 3, **options)(image)
+    assert result["img_shape"] == (size, size)
+    np.testing.assert_allclose(result["img"].transpose(2, 0, 1) / 255, expected.numpy(), atol=1e-6)
+
+
+def test_images_that_no_data_set_handed_over_become_rgb():
+    """Inferencers of mmpretrain read in the order of mmcv, BGR; data sets here hand over RGB, and a number."""
+    red = np.zeros((5, 7, 3), dtype=np.uint8)
+    red[..., 2] = 255
+    shown = LoadedImage()({"img": red})["img"]
+    assert (shown[..., 0] == 255).all()
+    assert not shown[..., 1:].any()
+    assert shown.flags.c_contiguous
+    results = {"img": shown, "sample_idx": 0}
+    assert LoadedImage()(results)["img"] is shown

@@ -1,10 +1,11 @@
-"""What a watched run shows, and that it is the run that it would have been."""
+"""Pictures of batches, and the Newton residual."""
 
 import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -16,10 +17,10 @@ from torch import nn
 from soft_vit.data import CLASSES
 from soft_vit.engine import UserError, WatchHook, train
 from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
-from soft_vit.engine.logging.watch_hook import newton_residuals
+from soft_vit.engine.logging.watch_hook import batch_grid, label_text, newton_residuals
 from soft_vit.layers.attention.soft import SoftAttention
 from soft_vit.ops import newton_step_size, self_gaussian_kernel
-from soft_vit.ops.soft.newton import add_ridge
+from soft_vit.ops.soft.inverse import add_ridge
 
 DEMO = Path(__file__).parents[3] / "configs" / "demo" / "soft_pico_shapes.py"
 # Epochs of 3 batches.
@@ -160,9 +161,11 @@ def test_residual_is_that_of_the_blocks(name):
         for attn, x, (height, width) in blocks:
             q = nn.functional.linear(x, attn.q.weight, attn.q.bias) / attn.head_dim**0.25
             maps = q.unflatten(-1, (attn.num_heads, attn.head_dim)).permute(0, 2, 3, 1).flatten(0, 1)
-            a = self_gaussian_kernel(attn.sample_bottleneck(maps.unflatten(-1, (height, width))))
-            alpha = newton_step_size(a, attn.ridge, attn.newton_start)[..., 0]
-            left = (1 - alpha * torch.linalg.eigvalsh(add_ridge(a, attn.ridge)).square()) ** 2**4
+            tokens = attn.sample_bottleneck(maps.unflatten(-1, (height, width)))
+            a = self_gaussian_kernel(tokens.unflatten(0, (-1, attn.num_heads)))
+            ridge = attn.options.ridge
+            alpha = newton_step_size(a, ridge, attn.options.start)[..., 0]
+            left = (1 - alpha * torch.linalg.eigvalsh(add_ridge(a, ridge)).square()) ** 2**4
             rows.append(left.square().mean(-1).sqrt().mean())
         expected[stage] = torch.stack(rows).mean().item()
     assert list(expected) == ["stage1", "stage2", "stage3"]
@@ -229,3 +232,30 @@ def test_range_of_learning_rates(rates, logged):
 def test_bad_options(option):
     with pytest.raises(UserError, match=f"{option} is -1"):
         WatchHook(**{option: -1})
+
+
+@pytest.mark.parametrize(
+    ("score", "names", "text"),
+    [
+        (None, CLASSES, "star"),
+        (None, None, "3"),
+        ([0.01, 0.01, 0.01, 0.97], CLASSES, "star"),
+        ([0.31, 0.0, 0.0, 0.69], CLASSES, "star 0.69 + circle 0.31"),
+        ([0.2, 0.3, 0.5, 0.0], None, "2 0.50 + 1 0.30"),
+    ],
+)
+def test_label(score, names, text):
+    sample = DataSample().set_gt_label(3)
+    if score is not None:
+        sample.set_gt_score(torch.tensor(score))
+    assert label_text(sample, names) == text
+
+
+def test_grid_shows_every_pixel():
+    images = np.random.default_rng(0).integers(0, 256, (5, 40, 30, 3), dtype=np.uint8)
+    grid = batch_grid(images, ["a", "b", "c", "d", "a label much longer than its image is wide"])
+    # 30 pixels four times are the first multiple above 112; three columns, two rows.
+    assert grid.shape == (2 * (160 + 2 + 14), 3 * (120 + 2), 3)
+    assert (grid[1:161:4, 1:121:4] == images[0]).all()
+    assert (grid[177:337, 123:243][3::4, 3::4] == images[4]).all()
+    assert (grid[162:175, 1:121] < 128).any()

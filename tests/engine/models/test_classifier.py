@@ -6,7 +6,7 @@ import pytest
 import torch
 from mmpretrain.structures import DataSample
 
-from soft_vit.engine import TimmProgressClassifier
+from soft_vit.engine import TimmProgressClassifier, UserError
 
 LABELS = (3, 7)
 
@@ -43,8 +43,8 @@ SWITCHES = {
 }
 
 
-@pytest.mark.parametrize("name", SWITCHES)
-def test_switch_changes_no_result(name):
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "all")) for name in SWITCHES])
+def test_switch_changes_no_result_and_no_checkpoint(name):
     plain, switched = build(), build(**SWITCHES[name])
     # Other kernels add up in another order.
     tolerance = {"rtol": 1e-9, "atol": 1e-10}
@@ -53,11 +53,6 @@ def test_switch_changes_no_result(name):
     for parameter, gradient in gradients(switched).items():
         torch.testing.assert_close(gradient, expected[parameter], **tolerance, msg=lambda m, p=parameter: f"{p}: {m}")
 
-
-@pytest.mark.parametrize("name", SWITCHES)
-def test_switch_changes_no_checkpoint(name):
-    plain, switched = build(), build(**SWITCHES[name])
-    loss_of(switched)
     state = switched.state_dict()
     assert list(state) == list(plain.state_dict())
     plain.load_state_dict(state)
@@ -105,6 +100,18 @@ def test_compiled_model_is_one_graph():
 def test_compile_model_takes_true_or_options():
     assert build()._modules["model"]._compiled_call_impl is None
     assert build(compile_model=True)._modules["model"]._compiled_call_impl is not None
+
+
+def test_soft_loss_needs_scores():
+    """Ten images of ten classes, whose labels have the shape of scores after broadcasting."""
+    model = build(loss={"type": "CrossEntropyLoss", "use_soft": True})
+    x, labels = torch.randn(10, 3, 32, 32, dtype=torch.float64), torch.arange(10)
+    samples = [DataSample().set_gt_label(label) for label in labels]
+    with pytest.raises(UserError, match="use_soft"):
+        model(x, samples, mode="loss")
+    scored = [DataSample().set_gt_score(score) for score in torch.eye(10).double()]
+    expected = torch.nn.functional.cross_entropy(model(x), labels)
+    torch.testing.assert_close(model(x, scored, mode="loss")["loss"], expected)
 
 
 def test_channels_last_reaches_the_model():

@@ -15,7 +15,7 @@ from torch import nn
 
 from soft_vit.engine import EMAEvalHook, SafeCheckpointHook, SafeOptimWrapper, train
 from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
-from soft_vit.engine.data.shapes_dataset import ShapesDataset
+from soft_vit.engine.data.datasets import ShapesDataset
 from soft_vit.engine.optim.ema_hook import SmoothedModel, choose_weights
 
 DEMO = Path(__file__).parents[3] / "configs" / "demo" / "soft_pico_shapes.py"
@@ -117,17 +117,15 @@ def test_average_moves_with_the_optimizer(spoilt, counts, moved):
 # A whole run: 3 epochs of 4 batches.
 OPTIONS = {
     "train_dataloader.dataset.length": 16,
-    "train_dataloader.dataset.size": 32,
+    "image_size": 32,
     "train_dataloader.dataset.pipeline": [{"type": "PackInputs"}],
     "train_dataloader.batch_size": 4,
     "val_dataloader.dataset.length": 20,
-    "val_dataloader.dataset.size": 32,
     "val_dataloader.batch_size": 8,
     "default_hooks.logger.interval": 1,
     "default_hooks.checkpoint.max_keep_ckpts": -1,
     "default_hooks.checkpoint.save_best": ["accuracy/top1", "ema/accuracy/top1"],
     "model.depths": [1, 1, 1, 1],
-    "model.img_size": 32,
     "optim_wrapper.type": "SafeOptimWrapper",
     "train_cfg.max_epochs": 3,
     # Slow enough to differ from the weights, fast enough to learn something.

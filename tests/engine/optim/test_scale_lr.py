@@ -1,4 +1,4 @@
-"""The learning rate follows the batch."""
+"""Learning rates scaled with the batch."""
 
 from types import SimpleNamespace
 

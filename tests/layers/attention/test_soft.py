@@ -1,6 +1,7 @@
 """Softmax-free attention against the text of its definition, and the ways of sampling bottleneck tokens."""
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,42 +14,45 @@ from soft_vit.layers.attention.gaussian import GaussianAttention
 from soft_vit.layers.attention.soft import SoftAttention, SoftNormAttention
 
 
+def released_inverse(a: Tensor, normalize: bool) -> Tensor:
+    """The inverses of the kernels `[H, M, M]` of one image, by steps written out."""
+    identity = torch.eye(a.shape[1], dtype=a.dtype)
+    p = a if normalize else a + 0.01 * identity
+    alpha = 1.8 / a.sum(2).amax(1)[:, None, None] ** 2
+    if normalize:
+        alpha = 2 / a.sum(2).max() ** 2
+        for _ in range(10):
+            if (identity - p @ (alpha * p)).abs().sum(1).max() <= 1.01:
+                break
+            alpha = alpha / 2
+    inverse = alpha * p
+    for _ in range(20):
+        inverse = 2 * inverse - inverse @ p @ inverse
+    scale = a.sum(2).rsqrt() if normalize else torch.ones_like(a[:, 0])
+    return scale[:, :, None] * inverse * scale[:, None]
+
+
 def naive(layer: SoftAttention, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
-    """The definition, head by head and image by image, with an inverse by steps written out."""
+    """The definition, head by head and image by image."""
     (height, width), d, r = feat_size, layer.head_dim, layer.sr_ratio
-    q = layer.q(x) / d**0.25
-    v = layer.v(x)
     images = []
-    for image in range(x.shape[0]):
-        heads = []
+    for q, v in zip(layer.q(x) / d**0.25, layer.v(x), strict=True):
+        kernels, own_kernels, values, local = [], [], [], []
         for head in range(layer.num_heads):
             channels = slice(head * d, (head + 1) * d)
-            q_h, v_h = q[image, :, channels], v[image, :, channels]
+            q_h, v_h = q[:, channels], v[:, channels]
             q_map = q_h.T.reshape(1, d, height, width)
             tokens = F.conv2d(q_map, layer.sample.weight, stride=r)[0].flatten(1).T
             tokens = F.gelu(F.layer_norm(tokens, (d,), layer.sample_norm.weight, layer.sample_norm.bias, 1e-5))
-            k1 = torch.exp(-torch.cdist(q_h, tokens).square() / 2)
-            a = torch.exp(-(tokens[:, None] - tokens[None]).square().sum(-1) / 2)
-            p = a if layer.normalize else a + 0.01 * torch.eye(len(a), dtype=a.dtype)
-            largest = a.sum(1).max()
-            alpha = 1.8 / largest**2
-            if layer.normalize:
-                alpha = 2 / largest**2
-                for _ in range(10):
-                    if (torch.eye(len(a)) - p @ (alpha * p)).abs().sum(0).max() <= 1.01:
-                        break
-                    alpha = alpha / 2
-            inverse = alpha * p
-            for _ in range(20):
-                inverse = 2 * inverse - inverse @ p @ inverse
-            if layer.normalize:
-                scale = a.sum(1).rsqrt()
-                inverse = scale[:, None] * inverse * scale[None]
+            kernels.append(torch.exp(-torch.cdist(q_h, tokens).square() / 2))
+            own_kernels.append(torch.exp(-(tokens[:, None] - tokens[None]).square().sum(-1) / 2))
+            values.append(v_h)
             kernel = layer.local.weight[head : head + 1]
             v_map = v_h.T.reshape(d, 1, height, width)
-            local = F.conv2d(v_map, kernel, padding=kernel.shape[-1] // 2).reshape(d, -1).T
-            heads.append(k1 @ inverse @ (k1.T @ v_h) + local)
-        images.append(torch.cat(heads, dim=1))
+            local.append(F.conv2d(v_map, kernel, padding=kernel.shape[-1] // 2).reshape(d, -1).T)
+        k1, values, local = map(torch.stack, (kernels, values, local))
+        inverse = released_inverse(torch.stack(own_kernels), layer.normalize)
+        images.append((k1 @ inverse @ (k1.mT @ values) + local).transpose(0, 1).flatten(1))
     return layer.proj(torch.stack(images))
 
 
@@ -127,7 +131,7 @@ def test_all_tokens_as_bottleneck_give_the_full_attention():
 def test_impossible_numbers_are_refused(options):
     """When the layer is made, by the last option's name and value."""
     name, value = list(options.items())[-1]
-    with pytest.raises(ValueError, match=re.escape(f"{name}={value}")):
+    with pytest.raises(ValueError, match=re.escape(f"{name.removeprefix('newton_')}={value}")):
         SoftAttention(32, 1, feat_size=(8, 8), **options)
 
 
@@ -220,10 +224,11 @@ def test_pruned_layers_can_be_trained(name):
 
 def test_transforms_of_functions():
     attn, x = small_attention()
-    attn.newton_gradient = "unrolled"
+    closed_form = attn.options
+    attn.options = replace(closed_form, gradient="unrolled")
     x.requires_grad_()
     (expected,) = torch.autograd.grad(attn(x, (6, 9)).square().sum(), x)
-    attn.newton_gradient = "closed_form"
+    attn.options = closed_form
     grad = torch.func.grad(lambda x: attn(x, (6, 9)).square().sum())(x)
     torch.testing.assert_close(grad, expected)
     attn.requires_grad_(False)
@@ -245,7 +250,7 @@ class OnOneGrid(nn.Module):
 @pytest.mark.parametrize("inverse", ["newton", "cholesky"])
 def test_a_trace_made_with_gradients_can_be_saved(inverse, tmp_path):
     attn, x = small_attention()
-    attn.inverse = inverse
+    attn.options = replace(attn.options, inverse=inverse)
     torch.jit.save(torch.jit.trace(OnOneGrid(attn), (x,), check_trace=False), tmp_path / "attn.pt")
     torch.testing.assert_close(torch.jit.load(tmp_path / "attn.pt")(x), attn(x, (6, 9)))
 

@@ -12,7 +12,7 @@ from soft_vit.ops import soft_attention, soft_attention_reference
 from soft_vit.ops.soft import blocked as blocked_attention
 
 # Starts with the ridges they are made for.
-STARTS = (("rowsum", 0.01), ("guarded", 0.0), ("guarded_batch", 0.0))
+STARTS = (("rowsum", 0.01), ("guarded_image", 0.0), ("guarded_batch", 0.0))
 VARIANTS = [
     dict(inverse=inverse, normalize=normalize, start=start, ridge=ridge if inverse == "newton" else 0.01)
     for inverse, normalize, (start, ridge) in itertools.product(("newton", "cholesky"), (False, True), STARTS)

@@ -14,13 +14,12 @@ from soft_vit.ops import (
     self_gaussian_kernel,
     soft_attention,
 )
-from soft_vit.ops.soft.inverse import newton_residual
-from soft_vit.ops.soft.newton import add_ridge, newton_iterate
+from soft_vit.ops.soft.inverse import add_ridge, newton_iterate, newton_residual
 
 # Spread of the tokens: 0.5 gives condition numbers near 1, 0.05 and less flat kernels, 0 equal tokens.
 SPREADS = (0.5, 0.2, 0.05, 0.01, 0.0)
 UNIT_ROUNDOFF = torch.finfo(torch.float32).eps / 2
-STARTS = (("rowsum", 0.01), ("guarded", 0.0))
+STARTS = (("rowsum", 0.01), ("guarded_image", 0.0))
 
 
 def kernel(spread: float, count: int = 6, m: int = 49, seed: int = 0) -> torch.Tensor:
@@ -123,48 +122,51 @@ def test_eigh_inverse_is_the_pseudo_inverse():
     torch.testing.assert_close(eigh_inverse(a, ridge=0.0), torch.linalg.pinv(a, hermitian=True))
 
 
-def guarded_by_the_book(a: torch.Tensor) -> float:
-    """The released rule for one matrix, as a loop."""
-    identity = torch.eye(a.shape[0], dtype=a.dtype)
-    alpha = 2 / a.sum(0).max().item() ** 2
+def released_step_size(a: torch.Tensor) -> float:
+    """The released rule for the matrices `[H, M, M]` of one call, as a loop."""
+    identity = torch.eye(a.shape[-1], dtype=a.dtype)
+    alpha = 2 / a.sum(-1).max().item() ** 2
     for _ in range(10):
-        if (identity - a @ (alpha * a)).abs().sum(0).max() <= 1.01:
+        if (identity - a @ (alpha * a)).abs().sum(1).max() <= 1.01:
             break
         alpha /= 2
     return alpha
 
 
 @pytest.mark.parametrize("spread", SPREADS)
-def test_guarded_start_is_the_released_rule_for_each_matrix(spread):
-    a = torch.cat([kernel(spread, 3), kernel(0.1, 3)])
-    alpha = newton_step_size(a, 0.0, "guarded").flatten()
-    expected = torch.tensor([guarded_by_the_book(matrix) for matrix in a], dtype=a.dtype)
-    torch.testing.assert_close(alpha, expected, rtol=1e-12, atol=0)
+def test_guarded_starts_are_the_released_rule(spread):
+    """For each image by itself, or for all at once; heads of one image may be flat beside others that are not."""
+    a = torch.stack([torch.cat([kernel(spread, 2), kernel(0.1, 1)]), kernel(0.3, 3, seed=1)])
+    by_image = [released_step_size(image) for image in a]
+    for start, expected in (("guarded_image", by_image), ("guarded_batch", [released_step_size(a.flatten(0, 1))] * 2)):
+        alpha = newton_step_size(a, 0.0, start)
+        expected = torch.tensor(expected, dtype=a.dtype)[:, None, None, None].expand(2, 3, 1, 1)
+        torch.testing.assert_close(alpha, expected, rtol=1e-12, atol=0)
 
 
-def test_guarded_start_keeps_the_constant_mode_of_two_tokens():
+def test_a_safeguard_for_one_head_leaves_the_others_alone():
+    """The pair's constant mode is at 2 and would stay zero; the other head has the step size of the image still."""
+    pair = torch.eye(9, dtype=torch.float64)
+    pair[0, 1] = pair[1, 0] = 0.9
+    a = torch.stack([pair, kernel(0.4, 1, m=9)[0]])
+    alpha = newton_step_size(a, 0.0, "guarded_image").flatten()
+    assert alpha[1] == released_step_size(a)
+    assert 1 - 2e-5 < alpha[0] / alpha[1] < 1
+    torch.testing.assert_close(newton_inverse(a, 24, 0.0, "guarded_image")[0], torch.linalg.inv(pair))
+
+
+def test_two_tokens_keep_their_constant_mode():
     """Their row sums always agree, so the constant vector is an eigenvector, and at 2 its mode would stay zero."""
-    a = self_gaussian_kernel(0.5 * torch.randn(16, 2, 8, generator=torch.Generator().manual_seed(0)))
-    exact = torch.linalg.inv(a.double())
-    error = relative_error(newton_inverse(a, ridge=0.0, start="guarded"), exact)
-    assert (error <= 16 * torch.linalg.cond(a.double()) * UNIT_ROUNDOFF).all()
-
-
-def test_guarded_start_halves_and_only_the_batch_wide_one_mixes_matrices():
-    a = torch.cat([kernel(0.3, 1), kernel(0.02, 1)])
-    alone = torch.cat([newton_step_size(matrix[None], 0.0, "guarded") for matrix in a])
-    torch.testing.assert_close(newton_step_size(a, 0.0, "guarded"), alone, rtol=0, atol=0)
-    batch_wide = newton_step_size(a, 0.0, "guarded_batch").flatten()
-    assert batch_wide[0] == batch_wide[1]
-    assert batch_wide[0] < alone[0, 0, 0]
-    unguarded = 2 / a.sum(-1).amax(-1).square()
-    assert (alone.flatten() < unguarded).any()
+    tokens = 0.5 * torch.randn(16, 1, 2, 8, generator=torch.Generator().manual_seed(0))
+    a = self_gaussian_kernel(tokens)
+    error = relative_error(newton_inverse(a, ridge=0.0, start="guarded_image"), torch.linalg.inv(a.double()))
+    assert (error <= 16 * torch.linalg.cond(a.double()).flatten() * UNIT_ROUNDOFF).all()
 
 
 def test_one_token_has_an_inverse():
     """The rule itself starts a 1 x 1 matrix where the iterate becomes zero and stays so."""
     a = torch.ones(3, 1, 1, dtype=torch.float64)
-    torch.testing.assert_close(newton_inverse(a, ridge=0.0, start="guarded"), a)
+    torch.testing.assert_close(newton_inverse(a, 0, 0.0, "guarded_image"), a)
     torch.testing.assert_close(newton_inverse(a, ridge=0.0, start="guarded_batch"), torch.zeros_like(a))
 
 
@@ -211,7 +213,7 @@ def test_bad_options(call, message):
         call(torch.eye(3))
 
 
-@pytest.mark.parametrize("start", ["rowsum", "guarded"])
+@pytest.mark.parametrize("start", ["rowsum", "guarded_image"])
 @pytest.mark.parametrize("ridge", [0.0, 0.001, 0.01, 0.05, 0.06, 0.1, 1.0, 10.0])
 @pytest.mark.parametrize("spread", [0.0, 0.1, 0.5, 2.0])
 def test_no_ridge_makes_the_iteration_diverge(start, ridge, spread):
@@ -224,7 +226,7 @@ def test_no_ridge_makes_the_iteration_diverge(start, ridge, spread):
 def test_tokens_far_from_all_others_keep_their_mode():
     """The kernel is the identity, and so is its inverse; the released first candidate, 2, gives zero."""
     a = torch.eye(9, dtype=torch.float64).expand(3, 9, 9)
-    torch.testing.assert_close(newton_inverse(a, 20, 0.0, "guarded"), a)
+    torch.testing.assert_close(newton_inverse(a, 20, 0.0, "guarded_image"), a)
     assert not newton_inverse(a, 20, 0.0, "guarded_batch").any()
 
 
@@ -232,9 +234,9 @@ def test_tokens_far_from_all_others_keep_their_mode():
 def test_groups_of_equal_tokens_far_from_the_rest_keep_their_mode(groups):
     """Each group's row sums agree, so its constant vector is an eigenvector: with the largest sum, it is at 2."""
     a = torch.block_diag(*(torch.full((size, size), near).fill_diagonal_(1) for size, near in groups)).double()
-    inverse = newton_inverse(a, 24, 0.0, "guarded")
+    inverse = newton_inverse(a, 24, 0.0, "guarded_image")
     torch.testing.assert_close(inverse, torch.linalg.inv(a), rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(newton_inverse(a.float(), 24, 0.0, "guarded"), inverse.float())
+    torch.testing.assert_close(newton_inverse(a.float(), 24, 0.0, "guarded_image"), inverse.float())
 
 
 def all_steps(p: torch.Tensor, v: torch.Tensor, iters: int) -> torch.Tensor:

@@ -5,8 +5,10 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-from soft_vit.ops.soft.triton import solve_large
-from soft_vit.ops.soft.triton.layout import empty
+from soft_vit.ops.gaussian import self_gaussian_kernel
+from soft_vit.ops.numerics import full_precision_backward
+from soft_vit.ops.soft.inverse import InverseOptions, add_ridge, cholesky_factor, newton_iterates, solve_factored
+from soft_vit.ops.soft.triton.op import empty
 from soft_vit.ops.soft.triton.plan import form, plan_backward, plan_forward, plan_newton_inverse
 
 
@@ -22,24 +24,22 @@ def forward(
     bottleneck: Tensor,
     v: Tensor,
     residual: Tensor | None,
-    inverse: str,
-    normalize: bool,
-    iters: int,
-    ridge: float,
-    start: str,
+    options: InverseOptions,
     layout: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """x, y, W and, normalised, z and s: see `soft_vit.ops.soft.triton.op.forward`."""
-    options = (inverse, normalize, iters, ridge, start)
     added = None if residual is None else form(residual)
-    plan = plan_forward(q.device, form(q), form(bottleneck), form(v), added, *options, layout)
+    plan = plan_forward(q.device, form(q), form(bottleneck), form(v), added, options, layout)
     x = empty(v.shape, layout, v)
     with on_device(q):
         partial = q.new_empty(plan.partial, dtype=torch.float32)
         w, scale = partial.new_empty(plan.w), partial.new_empty(plan.scale)
-        plan.sums(q, bottleneck, v, partial, w, scale)
+        step_size = partial.new_empty(q.shape[0] if plan.step_size else 0)
+        if plan.step_size is not None:
+            plan.step_size(bottleneck, step_size)
+        plan.sums(q, bottleneck, v, partial, w, scale, step_size)
         if plan.solve is None:
-            y, w, z, scale = solve_large.forward(bottleneck, partial, *options)
+            y, w, z, scale = solve_large(bottleneck, partial, options)
         else:
             y, z = partial.new_empty(plan.y), partial.new_empty(plan.z)
             plan.solve(partial, y, w, z, scale)
@@ -68,10 +68,10 @@ def backward(
     with on_device(q):
         partial, parts = y.new_empty(plan.partial), y.new_empty(plan.parts)
         nothing = y.new_empty(0)
-        plan.sums(q, bottleneck, grad, partial, nothing, nothing)
+        plan.sums(q, bottleneck, grad, partial, nothing, nothing, nothing)
         of_kernel = parts[:, -1]
         if plan.solve is None:
-            grad_z = solve_large.backward(bottleneck, partial, y, w, z, scale, of_kernel, inverse, normalize)
+            grad_z = solve_large_backward(bottleneck, partial, y, w, z, scale, of_kernel, inverse, normalize)
         else:
             grad_z = torch.empty_like(y)
             plan.solve(bottleneck, partial, y, w, z, scale, grad_z, of_kernel)
@@ -81,9 +81,62 @@ def backward(
     return grad_q, grad_bottleneck, grad_v
 
 
-def newton_inverse(a: Tensor, iters: int, ridge: float, start: str) -> Tensor:
-    """See `soft_vit.ops.soft.triton.newton_op.forward`."""
+def newton_inverse(a: Tensor, step_size: Tensor | None, iters: int, ridge: float) -> Tensor:
+    """See `soft_vit.ops.soft.triton.op.newton_forward`."""
     inverse = a.new_empty(a.shape)
+    start = "rowsum" if step_size is None else "given"
     with on_device(a):
-        plan_newton_inverse(a.device, form(a), iters, ridge, start)(a, inverse)
+        plan = plan_newton_inverse(a.device, form(a), iters, ridge, start)
+        plan(a, inverse, a.new_empty(0) if step_size is None else step_size)
     return inverse
+
+
+def solve_large(bottleneck: Tensor, partial: Tensor, options: InverseOptions) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Y `[P, M, Dv]`, W `[P, M, M]`, z and s (or empty) from the sums of chunks `[P, chunks, M, Dv]`.
+
+    In batched products, for more bottleneck tokens than fit on chip (see `tiling.MAX_ON_CHIP`).
+    """
+    with full_precision_backward(partial):
+        z = partial.sum(1)
+        a = self_gaussian_kernel(bottleneck)
+        scale = a.sum(3).rsqrt().flatten(0, 1) if options.normalize else z.new_empty(0)
+        if options.normalize:
+            z = z * scale[..., None]
+        if options.inverse == "cholesky":
+            w = cholesky_factor(add_ridge(a, options.ridge)).flatten(0, 1)
+            y = solve_factored(w, z).contiguous()
+        else:
+            w = newton_iterates(a, options.iters, options.ridge, options.start).flatten(0, 1)
+            y = torch.bmm(w, z)
+        return y, w.contiguous(), z if options.normalize else z.new_empty(0), scale
+
+
+def solve_large_backward(
+    bottleneck: Tensor,
+    partial: Tensor,
+    y: Tensor,
+    w: Tensor,
+    z: Tensor,
+    scale: Tensor,
+    grad_tokens: Tensor,
+    inverse: str,
+    normalize: bool,
+) -> Tensor:
+    """The gradient of `K1^T v`; fills grad_tokens `[P, M, D]` with what A adds to that of the bottleneck tokens."""
+    with full_precision_backward(partial):
+        tokens = bottleneck.flatten(0, 1).float()
+        a = self_gaussian_kernel(tokens)
+        grad_scaled = partial.sum(1)
+        grad_y = grad_scaled * scale[..., None] if normalize else grad_scaled
+        grad_z = solve_factored(w, grad_y) if inverse == "cholesky" else torch.bmm(w, grad_y)
+        grad_a = torch.bmm(grad_z, y.mT).neg_()
+        if normalize:
+            grad_scale = (grad_scaled * y).sum(2) + (grad_z * z).sum(2) / scale
+            grad_a -= (0.5 * grad_scale * scale.pow(3))[..., None]
+            grad_z = grad_z * scale[..., None]
+        # Each token is a row and a column of A; the diagonal is constant.
+        weight = grad_a.mul_(a)
+        weight = weight + weight.mT
+        weight.diagonal(dim1=1, dim2=2).zero_()
+        grad_tokens.copy_(torch.bmm(weight, tokens) - tokens * weight.sum(2, keepdim=True))
+        return grad_z.contiguous()

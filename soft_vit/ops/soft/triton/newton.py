@@ -11,14 +11,8 @@ and cheap.
 import triton
 import triton.language as tl
 
-from soft_vit.ops.soft.newton import ISOLATED_BOUND as _ISOLATED_BOUND
-from soft_vit.ops.soft.newton import MAX_HALVINGS as _MAX_HALVINGS
-from soft_vit.ops.soft.newton import MODE_BOUND as _MODE_BOUND
-from soft_vit.ops.soft.newton import RESIDUAL_BOUND as _RESIDUAL_BOUND
+from soft_vit.ops.soft.inverse import MODE_BOUND as _MODE_BOUND
 
-MAX_HALVINGS = tl.constexpr(_MAX_HALVINGS)
-RESIDUAL_BOUND = tl.constexpr(_RESIDUAL_BOUND)
-ISOLATED_BOUND = tl.constexpr(_ISOLATED_BOUND)
 MODE_BOUND = tl.constexpr(_MODE_BOUND)
 # Scaled entries are below 2^14, two bits short of fp16's largest; the second term rounds 2^38 below the largest entry.
 SCALED_EXPONENT = tl.constexpr(13)
@@ -29,34 +23,27 @@ CONVERGED = tl.constexpr(2.0**-23)
 
 
 @triton.jit
-def newton_alpha(a, p, size, ridge, START: tl.constexpr):
-    """The factor of the start `V_0 = alpha P`; see `soft_vit.ops.soft.newton.newton_step_size`."""
+def rowsum_step_size(a, ridge):
+    """The factor of the start `rowsum`, `V_0 = alpha P`; see `soft_vit.ops.newton_step_size`."""
     largest = tl.max(tl.sum(a, 1), 0)
-    if START == "rowsum":
-        largest = tl.maximum(largest, 0.95 * (largest + ridge))
-        alpha = 1.8 / (largest * largest)
-    else:
-        diagonal = tl.sum(p * p, 0)
-        # A is symmetric: its row sums over either axis, so that threads hold them where they are needed.
-        rows = tl.sum(a, 0)
-        squared_rows = tl.sum(a * tl.sum(a, 1)[:, None], 0)
-        inside = tl.arange(0, a.shape[0]) < size
-        total = tl.where(inside, squared_rows + ridge * (2.0 * rows + ridge), 0.0)
-        first = 2.0 / (largest * largest)
-        largest_mode = tl.max(squared_rows, 0)
-        alpha = first * (0.5**MAX_HALVINGS)
-        # From the smallest candidate up, so the largest within the bound is what remains.
-        for halvings in tl.static_range(MAX_HALVINGS, -1, -1):
-            candidate = first * (0.5**halvings)
-            residual = tl.abs(1.0 - candidate * diagonal) + candidate * (total - diagonal)
-            within = (tl.max(residual, 0) <= RESIDUAL_BOUND) & (candidate * tl.max(diagonal, 0) <= ISOLATED_BOUND)
-            within = within & (candidate * largest_mode <= MODE_BOUND)
-            alpha = tl.where(within, candidate, alpha)
-        bound = 1.8 / ((largest + ridge) * (largest + ridge))
-        alpha = tl.where(ridge > 0.0, tl.minimum(alpha, bound), alpha)
-        # A single token: the exact inverse.
-        alpha = tl.where(size == 1, 1.0 / tl.max(diagonal, 0), alpha)
-    return alpha
+    largest = tl.maximum(largest, 0.95 * (largest + ridge))
+    return 1.8 / (largest * largest)
+
+
+@triton.jit
+def squared_row_sums(a, size, ridge):
+    """The sums of rows of `P P`, zero beyond size; A is symmetric."""
+    rows = tl.sum(a, 0)
+    # Over either axis, so that threads hold the sums where they are needed.
+    total = tl.sum(a * tl.sum(a, 1)[:, None], 0) + ridge * (2.0 * rows + ridge)
+    return tl.where(tl.arange(0, a.shape[0]) < size, total, 0.0)
+
+
+@triton.jit
+def keep_modes(alpha, a, size, ridge):
+    """The factor of the start `guarded_image` for one matrix, from that of its image."""
+    bounded = tl.minimum(alpha, MODE_BOUND / tl.max(squared_row_sums(a, size, ridge), 0))
+    return tl.where(size == 1, 1.0 / ((1.0 + ridge) * (1.0 + ridge)), bounded)
 
 
 @triton.jit
@@ -130,6 +117,7 @@ def newton(p, alpha, size, iters, PRECISION: tl.constexpr):
 def newton_inverse(
     a,
     inverse,
+    step_size,
     size,
     iters,
     ridge,
@@ -140,7 +128,7 @@ def newton_inverse(
     BLOCK_M: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """V_T of one problem: a of any strides, inverse `[P, M, M]` contiguous, both fp32."""
+    """V_T of one problem: a of any strides, inverse `[P, M, M]` contiguous, both fp32; START: `rowsum`, or `given`."""
     problem = tl.program_id(0).to(tl.int64)
     slots = tl.arange(0, BLOCK_M)
     inside = (slots[:, None] < size) & (slots[None, :] < size)
@@ -148,6 +136,7 @@ def newton_inverse(
     wide = slots.to(tl.int64)
     matrix = tl.load(a + problem * a_problem + wide[:, None] * a_row + wide[None, :] * a_column, mask=inside, other=0.0)
     p = with_ridge(matrix, ridge, size, BLOCK_M)
-    result = newton(p, newton_alpha(matrix, p, size, ridge, START), size, iters, PRECISION)
+    alpha = rowsum_step_size(matrix, ridge) if START == "rowsum" else tl.load(step_size + problem)
+    result = newton(p, alpha, size, iters, PRECISION)
     inverse += problem * size * size
     tl.store(inverse + slots[:, None] * size + slots[None, :], result, mask=inside)

@@ -1,15 +1,88 @@
-"""The operators `soft_vit::soft_attention` and its backward, as PyTorch sees them.
+"""The operators `soft_vit::soft_attention`, its backward and `soft_vit::newton_inverse`, as PyTorch sees them.
 
-Custom operators with fakes and a registered gradient: torch.compile, torch.export and autocast carry them as one node.
-Kernels, and Triton with them, are imported at the first call, so that this file needs PyTorch only.
+Custom operators with fakes, registered gradients and counts of FLOPs: torch.compile, torch.export and autocast carry
+each as one node. Kernels, and Triton with them, are imported at the first call, so that this file needs PyTorch only.
 """
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
-from soft_vit.ops.modes import are_dispatched
-from soft_vit.ops.soft.reference import gradients_by_autograd
-from soft_vit.ops.soft.triton.layout import empty, layout_of
+from soft_vit.ops.numerics import are_dispatched, full_precision_backward
+
+if TYPE_CHECKING:
+    # `inverse.py` calls these operators.
+    from soft_vit.ops.soft.inverse import InverseOptions
+
+Shape = Sequence[int]
+
+
+def layout_of(x: Tensor) -> str:
+    """The order of `[B, H, N, D]` in memory. Results are laid out like the inputs they belong to: no copy follows.
+
+    `maps` for a view of feature maps `[B, H, D, N]`, `tokens` for one of tokens `[B, N, H, D]`, otherwise `heads`.
+    """
+    _, head, token, channel = x.stride()
+    if token == 1 and channel != 1:
+        return "maps"
+    return "tokens" if x.shape[1] > 1 and head < token else "heads"
+
+
+def strides_of(shape: Shape, layout: str) -> tuple[int, ...]:
+    """Strides of a dense `[B, H, N, D]` in the order of layout."""
+    _, H, N, D = shape
+    if layout == "maps":
+        return (H * D * N, D * N, 1, N)
+    if layout == "tokens":
+        return (N * H * D, D, H * D, 1)
+    return (H * N * D, N * D, D, 1)
+
+
+def empty(shape: Shape, layout: str, like: Tensor) -> Tensor:
+    """An empty tensor `[B, H, N, D]` with the dtype and device of like, in the order of layout."""
+    return torch.empty_strided(shape, strides_of(shape, layout), dtype=like.dtype, device=like.device)
+
+
+@torch.library.custom_op("soft_vit::newton_inverse", mutates_args=())
+def newton_forward(a: Tensor, step_size: Tensor | None, iters: int, ridge: float) -> Tensor:
+    """V_T `[P, M, M]`, contiguous, of a `[P, M, M]` in fp32 and of any strides.
+
+    step_size: the factor of the start of each matrix, `[P]`; None for that of the start `rowsum`.
+    """
+    from soft_vit.ops.soft.triton import launch
+
+    return launch.newton_inverse(a, step_size, iters, ridge)
+
+
+@newton_forward.register_fake
+def _(a, step_size, iters, ridge):
+    return a.new_empty(a.shape)
+
+
+def _setup_newton_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+    ctx.save_for_backward(output)
+
+
+def _newton_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+    (v,) = ctx.saved_tensors
+    with full_precision_backward(v):
+        return -(v.mT @ grad @ v.mT), None, None, None
+
+
+newton_forward.register_autograd(_newton_backward, setup_context=_setup_newton_context)
+
+
+def fused_newton_inverse(a: Tensor, step_size: Tensor | None, iters: int, ridge: float) -> Tensor:
+    """`soft_vit.ops.newton_inverse` in Triton, where `support.unsupported_inverse` names no obstacle.
+
+    step_size: see `soft_vit.ops.newton_step_size`, `[..., 1, 1]`; None for the start `rowsum`.
+    """
+    # The gradient by hand leaves the start out.
+    step_size = None if step_size is None else step_size.detach().flatten()
+    return newton_forward(a.reshape(-1, *a.shape[-2:]), step_size, iters, float(ridge)).view(a.shape)
 
 
 @torch.library.custom_op("soft_vit::soft_attention", mutates_args=())
@@ -33,9 +106,12 @@ def forward(
 
     Layouts are arguments, so that the strides of results do not depend on strides that a compiler may change.
     """
+    from soft_vit.ops.soft.inverse import InverseOptions
     from soft_vit.ops.soft.triton import launch
 
-    return launch.forward(q, bottleneck, v, residual, inverse, normalize, iters, ridge, start, v_layout)
+    # A custom operator takes plain strings.
+    options = InverseOptions(inverse, normalize, iters, ridge, start)  # type: ignore[arg-type]
+    return launch.forward(q, bottleneck, v, residual, options, v_layout)
 
 
 @forward.register_fake
@@ -73,18 +149,18 @@ def _(grad, q, bottleneck, v, y, w, z, scale, inverse, normalize, q_layout, v_la
     return empty(q.shape, q_layout, q), empty(bottleneck.shape, "heads", bottleneck), empty(v.shape, v_layout, v)
 
 
-def _setup_context(ctx, inputs, output) -> None:
+def _setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
     q, bottleneck, v, residual, inverse, normalize, _, _, _, q_layout, v_layout = inputs
     ctx.save_for_backward(q, bottleneck, v, *output[1:])
     ctx.options = (inverse, normalize, q_layout, v_layout)
     ctx.residual_dtype = None if residual is None else residual.dtype
 
 
-def _backward(ctx, grad: Tensor, *_) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
     return _of_inputs(ctx, grad, backward(grad, *ctx.saved_tensors, *ctx.options))
 
 
-def _of_inputs(ctx, grad: Tensor, gradients: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
+def _of_inputs(ctx: Any, grad: Tensor, gradients: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
     grad_residual = None if ctx.residual_dtype is None else grad.to(ctx.residual_dtype)
     return *gradients, grad_residual, None, None, None, None, None, None, None
 
@@ -96,39 +172,68 @@ class _Direct(torch.autograd.Function):
     """The same without the dispatcher, whose way through Python takes as long as the kernels of a small case."""
 
     @staticmethod
-    def forward(ctx, *inputs) -> Tensor:
+    def forward(ctx: Any, options: "InverseOptions", *inputs: Any) -> Tensor:
         from soft_vit.ops.soft.triton import launch
 
-        *arguments, _, v_layout = inputs
-        output = launch.forward(*arguments, v_layout)
+        q, bottleneck, v, residual, *_, layout = inputs
+        output = launch.forward(q, bottleneck, v, residual, options, layout)
         _setup_context(ctx, inputs, output)
-        ctx.variant = inputs[4:9]
+        ctx.inverse = options
         return output[0]
 
     @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
-            return _of_inputs(ctx, grad, gradients_by_autograd(ctx.saved_tensors[:3], grad, *ctx.variant))
+            from soft_vit.ops.soft.reference import gradients_by_autograd
+
+            return None, *_of_inputs(ctx, grad, gradients_by_autograd(ctx.saved_tensors[:3], grad, ctx.inverse))
         from soft_vit.ops.soft.triton import launch
 
         # Others may look on than at the forward.
         function = backward if are_dispatched(grad) else launch.backward
-        return _of_inputs(ctx, grad, function(grad, *ctx.saved_tensors, *ctx.options))
+        return None, *_of_inputs(ctx, grad, function(grad, *ctx.saved_tensors, *ctx.options))
 
 
 def fused_soft_attention(
-    q: Tensor,
-    bottleneck: Tensor,
-    v: Tensor,
-    residual: Tensor | None,
+    q: Tensor, bottleneck: Tensor, v: Tensor, residual: Tensor | None, options: "InverseOptions"
+) -> Tensor:
+    """`soft_vit.ops.soft_attention` in Triton, where `support.unsupported` names no obstacle."""
+    flat = (options.inverse, options.normalize, options.iters, float(options.ridge), options.start)
+    inputs = (q, bottleneck, v, residual, *flat, layout_of(q), layout_of(v))
+    if are_dispatched(q, bottleneck, v, residual):
+        return forward(*inputs)[0]
+    return _Direct.apply(options, *inputs)
+
+
+# In `torch.utils.flop_counter` the operators count for the products of their eager forms.
+
+
+@register_flop_formula(torch.ops.soft_vit.soft_attention)
+def forward_flops(
+    q: Shape,
+    bottleneck: Shape,
+    v: Shape,
+    residual: Shape | None,
     inverse: str,
     normalize: bool,
     iters: int,
-    ridge: float,
-    start: str,
-) -> Tensor:
-    """`soft_vit.ops.soft_attention` in Triton, for arguments that `support.unsupported` has nothing against."""
-    inputs = (q, bottleneck, v, residual, inverse, normalize, iters, float(ridge), start, layout_of(q), layout_of(v))
-    if are_dispatched(q, bottleneck, v, residual):
-        return forward(*inputs)[0]
-    return _Direct.apply(*inputs)
+    *_: Any,
+    **__: Any,
+) -> int:
+    """K1, `K1^T V` and `K1 y`; A, its inverse, `y = W z`."""
+    problems, (n, d), m, dv = q[0] * q[1], q[2:], bottleneck[2], v[3]
+    of_inverse = 2 * iters * m**3 if inverse == "newton" else m**3 // 6
+    return 2 * problems * (n * m * (d + 2 * dv) + m * m * (d + dv) + of_inverse)
+
+
+@register_flop_formula(torch.ops.soft_vit.soft_attention_backward)
+def backward_flops(grad: Shape, q: Shape, bottleneck: Shape, v: Shape, *_: Any, **__: Any) -> int:
+    """K1 again, `K1^T dX`, the gradients of v, K1 (twice), q and the bottleneck tokens; A again, W, dA and its two."""
+    problems, (n, d), m, dv = q[0] * q[1], q[2:], bottleneck[2], v[3]
+    return 2 * problems * (n * m * (3 * d + 4 * dv) + m * m * (3 * d + 2 * dv))
+
+
+@register_flop_formula(torch.ops.soft_vit.newton_inverse)
+def newton_flops(a: Shape, step_size: Shape | None, iters: int, *_: Any, **__: Any) -> int:
+    """Two products a step."""
+    return 2 * a[0] * 2 * iters * a[1] ** 3

@@ -3,17 +3,18 @@
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+import triton
 from torch import Tensor
 
+from soft_vit.ops.soft.inverse import InverseOptions
 from soft_vit.ops.soft.triton import newton
 from soft_vit.ops.soft.triton.backward import kernel_gradients
-from soft_vit.ops.soft.triton.call import Launch
 from soft_vit.ops.soft.triton.forward import kernel_outputs, kernel_sums
-from soft_vit.ops.soft.triton.layout import strides_of
-from soft_vit.ops.soft.triton.solve import solve_backward, solve_forward
+from soft_vit.ops.soft.triton.op import strides_of
+from soft_vit.ops.soft.triton.solve import image_step_size, solve_backward, solve_forward
 from soft_vit.ops.soft.triton.tiling import (
     MAX_ON_CHIP,
     Tiling,
@@ -27,10 +28,42 @@ from soft_vit.ops.soft.triton.tiling import (
 
 # Cases of which the launches are kept; a model at one size has about ten.
 MOST_CASES = 1024
+# Earlier releases call a compiled kernel with other arguments.
+_CAN_BE_CALLED = tuple(int(number) for number in triton.__version__.split(".")[:2]) >= (3, 6)
+
+
+class Launch:
+    """`kernel[grid](*tensors, *numbers, **options)`: everything but the tensors, whose dtypes and device stay the same.
+
+    Triton takes longer to bind 40 arguments than a GPU to compute a small case.
+    """
+
+    def __init__(self, kernel: Any, grid: tuple[int, int, int], numbers: tuple, options: dict[str, Any]) -> None:
+        self.kernel = kernel
+        self.grid = grid
+        self.numbers = numbers
+        self.options = options
+        # Triton compiles for the alignment of addresses, which may differ between calls.
+        self._compiled: dict[tuple[int, ...], tuple[Any, tuple]] = {}
+
+    def __call__(self, *tensors: Tensor) -> None:
+        addresses = [tensor.data_ptr() for tensor in tensors]
+        alignment = tuple([address % 16 for address in addresses])
+        known = self._compiled.get(alignment)
+        if known is not None:
+            compiled, others = known
+            # Plain addresses spare a question to the driver; the caller holds the tensors.
+            compiled[self.grid](*addresses, *others)
+            return
+        compiled = self.kernel[self.grid](*tensors, *self.numbers, **self.options)
+        # The interpreter compiles nothing.
+        if compiled is not None and _CAN_BE_CALLED:
+            names = [parameter.name for parameter in self.kernel.params[len(tensors) + len(self.numbers) :]]
+            self._compiled[alignment] = compiled, (*self.numbers, *[self.options[name] for name in names])
 
 
 class Form(NamedTuple):
-    """What a launch has to know of a tensor."""
+    """What a launch depends on in a tensor."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -53,9 +86,9 @@ def tiling_of(q: Form, bottleneck: Form, v: Form, backward: bool) -> Tiling:
 
 @dataclass(frozen=True)
 class ForwardPlan:
-    """Shapes of the tensors in fp32 (see `op.forward`; `(0,)` of one without use) and launches.
+    """Shapes of the tensors in fp32 (see `op.forward`; `(0,)` for an unused one) and launches.
 
-    solve: None for more bottleneck tokens than fit on chip.
+    step_size: of images, None where each matrix has its own. solve: None for more bottleneck tokens than fit on chip.
     """
 
     partial: tuple[int, ...]
@@ -63,6 +96,7 @@ class ForwardPlan:
     scale: tuple[int, ...]
     y: tuple[int, ...]
     z: tuple[int, ...]
+    step_size: Launch | None
     sums: Launch
     solve: Launch | None
     outputs: Launch
@@ -75,11 +109,7 @@ def plan_forward(
     bottleneck: Form,
     v: Form,
     residual: Form | None,
-    inverse: str,
-    normalize: bool,
-    iters: int,
-    ridge: float,
-    start: str,
+    options: InverseOptions,
     layout: str,
 ) -> ForwardPlan:
     """device: what is compiled belongs to it; layout: that of the result."""
@@ -93,7 +123,7 @@ def plan_forward(
         (problems, tiling.chunks, 1),
         (q.shape[1], q.shape[2], size, tiling.tiles, *q.strides, *bottleneck.strides, *added.strides, *x.strides),
         dict(
-            NORMALIZE=normalize,
+            NORMALIZE=options.normalize,
             HAS_RESIDUAL=residual is not None,
             BLOCKS=tiling.blocks,
             MULTIPLE=multiple_of(q, added, x),
@@ -101,49 +131,50 @@ def plan_forward(
         ),
     )
     if size > MAX_ON_CHIP:
-        return ForwardPlan(partial, (0,), (0,), y, (0,), plan_sums(q, bottleneck, v), None, outputs)
+        return ForwardPlan(partial, (0,), (0,), y, (0,), None, plan_sums(q, bottleneck, v), None, outputs)
     solve = Launch(
         solve_forward,
         (problems, 1, 1),
         (size, tiling.chunks),
         dict(
-            INVERSE=inverse,
-            NORMALIZE=normalize,
+            INVERSE=options.inverse,
+            NORMALIZE=options.normalize,
             DV=columns,
             BLOCK_DV=side(columns),
             **solve_options(size, columns, tiling.precision),
         ),
     )
     w = (problems, size, size)
-    scale, z = ((problems, size), y) if normalize else ((0,), (0,))
-    sums = plan_sums(q, bottleneck, v, inverse, normalize, iters, ridge, start)
-    return ForwardPlan(partial, w, scale, y, z, sums, solve, outputs)
+    scale, z = ((problems, size), y) if options.normalize else ((0,), (0,))
+    step_size = None
+    if options.inverse == "newton" and options.start == "guarded_image":
+        step_size = Launch(
+            image_step_size,
+            (q.shape[0], 1, 1),
+            (q.shape[1], size, options.ridge, *bottleneck.strides),
+            dict(D=q.shape[3], BLOCK_D=side(q.shape[3]), **solve_options(size, q.shape[3], tiling.precision)),
+        )
+    sums = plan_sums(q, bottleneck, v, options)
+    return ForwardPlan(partial, w, scale, y, z, step_size, sums, solve, outputs)
 
 
-def plan_sums(
-    q: Form,
-    bottleneck: Form,
-    v: Form,
-    inverse: str = "none",
-    normalize: bool = False,
-    iters: int = 0,
-    ridge: float = 0.0,
-    start: str = "rowsum",
-) -> Launch:
-    """`K1^T v` of chunks of tokens, and beside it, unless inverse is none, W and s (see `solve.invert`)."""
+def plan_sums(q: Form, bottleneck: Form, v: Form, options: InverseOptions | None = None) -> Launch:
+    """`K1^T v` of chunks of tokens and, with options, W and s beside it (see `solve.invert`)."""
     tiling, size = tiling_of(q, bottleneck, v, backward=False), bottleneck.shape[2]
+    iters, ridge = (0, 0.0) if options is None else (options.iters, options.ridge)
     sizes = (q.shape[1], q.shape[2], size, tiling.tiles, iters, ridge)
+    newton_beside = options is not None and options.inverse == "newton" and side(size) == 64
     return Launch(
         kernel_sums,
-        (q.shape[0] * q.shape[1], tiling.chunks + (inverse != "none"), tiling.blocks),
+        (q.shape[0] * q.shape[1], tiling.chunks + (options is not None), tiling.blocks),
         (*sizes, *q.strides, *bottleneck.strides, *v.strides),
         dict(
-            INVERSE=inverse,
-            START=start,
-            NORMALIZE=normalize,
+            INVERSE="none" if options is None else options.inverse,
+            START="rowsum" if options is None else options.start,
+            NORMALIZE=options is not None and options.normalize,
             BLOCK_A=side(size),
             MULTIPLE=multiple_of(q, v),
-            **tiling.options(newton=inverse == "newton" and side(size) == 64),
+            **tiling.options(newton=newton_beside),
         ),
     )
 

@@ -1,14 +1,19 @@
 """The m x m part, one program for each problem: the inverse of A, `y = W K1^T v`, and its backward. All stays on chip.
 
 W is the inverse as it acts: the Newton iterate of A, or two substitutions with the Cholesky factor of A + ridge I. It
-needs the bottleneck tokens alone, so that `kernel_sums` has it made beside the pass over the tokens.
+depends on the bottleneck tokens alone, so `kernel_sums` computes it beside the pass over the tokens.
 """
 
 import triton
 import triton.language as tl
 
-from soft_vit.ops.soft.triton.newton import newton, newton_alpha, with_ridge
+from soft_vit.ops.soft.inverse import MAX_HALVINGS as _MAX_HALVINGS
+from soft_vit.ops.soft.inverse import RESIDUAL_BOUND as _RESIDUAL_BOUND
+from soft_vit.ops.soft.triton.newton import keep_modes, newton, rowsum_step_size, squared_row_sums, with_ridge
 from soft_vit.ops.soft.triton.tiles import exp_accurate, half_square, head_pointer, load_tile, store_tile
+
+MAX_HALVINGS = tl.constexpr(_MAX_HALVINGS)
+RESIDUAL_BOUND = tl.constexpr(_RESIDUAL_BOUND)
 
 
 @triton.jit
@@ -75,10 +80,56 @@ def chunk_total(partial, chunks, size, BLOCK_M: tl.constexpr, COLUMNS: tl.conste
 
 
 @triton.jit
+def image_step_size(
+    bottleneck,
+    step_size,
+    heads,
+    size,
+    ridge,
+    b_batch,
+    b_head,
+    b_row,
+    b_column,
+    D: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """The factor of the start `guarded_image` of one image, from the kernels of all its heads.
+
+    `keep_modes` adds the safeguard of each matrix.
+    """
+    image = tl.program_id(0).to(tl.int64)
+    bottleneck += image * b_batch
+    slots = tl.arange(0, BLOCK_M)
+    largest = 0.0
+    for head in range(heads):
+        tokens = load_tile(bottleneck + head * b_head, slots, size, b_row, b_column, D, BLOCK_D).to(tl.float32)
+        a = self_gaussian(tokens, size, BLOCK_M, PRECISION)
+        largest = tl.maximum(largest, tl.max(tl.sum(a, 1), 0), propagate_nan=tl.PropagateNan.ALL)
+    halvings = tl.arange(0, 16)
+    candidates = 2.0 / (largest * largest) * tl.exp2(-tl.minimum(halvings, MAX_HALVINGS).to(tl.float32))
+    residual = tl.zeros((16,), tl.float32)
+    for head in range(heads):
+        tokens = load_tile(bottleneck + head * b_head, slots, size, b_row, b_column, D, BLOCK_D).to(tl.float32)
+        a = self_gaussian(tokens, size, BLOCK_M, PRECISION)
+        p = with_ridge(a, ridge, size, BLOCK_M)
+        scaled_diagonal = candidates[:, None] * tl.sum(p * p, 0)[None, :]
+        scaled_total = candidates[:, None] * squared_row_sums(a, size, ridge)[None, :]
+        columns = tl.abs(1.0 - scaled_diagonal) + (scaled_total - scaled_diagonal)
+        residual = tl.maximum(residual, tl.max(columns, 1))
+    # The largest candidate within the bound, or the last and smallest where none is.
+    within = (residual <= RESIDUAL_BOUND) | (halvings >= MAX_HALVINGS)
+    alpha = tl.max(tl.where(within, candidates, 0.0), 0)
+    tl.store(step_size + image, alpha)
+
+
+@triton.jit
 def invert(
     bottleneck,
     w,
     scale,
+    step_size,
     problem,
     size,
     iters,
@@ -93,7 +144,10 @@ def invert(
     BLOCK_D: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """W or the Cholesky factor and, normalised, `s = rowsum(A)^(-1/2)` of one problem."""
+    """W or the Cholesky factor and, normalised, `s = rowsum(A)^(-1/2)` of one problem.
+
+    step_size: where that of its image lies, for START `guarded_image`.
+    """
     slots = tl.arange(0, BLOCK_M)
     tokens = load_tile(bottleneck, slots, size, b_row, b_column, D, BLOCK_D).to(tl.float32)
     a = self_gaussian(tokens, size, BLOCK_M, PRECISION)
@@ -105,7 +159,11 @@ def invert(
     if INVERSE == "newton":
         # Products on ordinary cores would take more registers than the pass over tokens beside it.
         NEWTON_PRECISION: tl.constexpr = "fp16x3" if BLOCK_M == 64 else PRECISION
-        inverse = newton(p, newton_alpha(a, p, size, ridge, START), size, iters, NEWTON_PRECISION)
+        if START == "rowsum":
+            alpha = rowsum_step_size(a, ridge)
+        else:
+            alpha = keep_modes(tl.load(step_size), a, size, ridge)
+        inverse = newton(p, alpha, size, iters, NEWTON_PRECISION)
         inside = (slots[:, None] < size) & (slots[None, :] < size)
         tl.store(w + slots[:, None] * size + slots[None, :], inverse, mask=inside)
     else:

@@ -5,11 +5,15 @@ import os
 import shutil
 import warnings
 from functools import cache
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from soft_vit.ops.soft.triton.tiling import MAX_ON_CHIP
+
+if TYPE_CHECKING:
+    from soft_vit.ops.soft.inverse import InverseOptions
 
 # Triton reads the variable once as well, when it is imported.
 INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"
@@ -23,12 +27,13 @@ SHARED_MEMORY_OF_WIDE_HEADS = 160 * 1024
 
 
 def unsupported(
-    q: Tensor, bottleneck: Tensor, v: Tensor, residual: Tensor | None, inverse: str, start: str, gradient: str
+    q: Tensor, bottleneck: Tensor, v: Tensor, residual: Tensor | None, options: "InverseOptions"
 ) -> str | None:
     """Why `soft_attention` of these has no Triton form, as the end of a sentence; None where it has one."""
     if reason := lacking_here(q.device):
         return reason
-    if inverse == "eigh" or (inverse == "newton" and (gradient == "unrolled" or start == "guarded_batch")):
+    of_newton = options.gradient == "unrolled" or options.start == "guarded_batch"
+    if options.inverse == "eigh" or (options.inverse == "newton" and of_newton):
         return "has no form of inverse='eigh', start='guarded_batch' and gradient='unrolled'"
     for x in (q, bottleneck, v) if residual is None else (q, bottleneck, v, residual):
         if x.dtype not in DTYPES:
@@ -47,12 +52,12 @@ def unsupported(
     return lacking_in_gpus(wide_heads=width > 32)
 
 
-def unsupported_inverse(a: Tensor, start: str, unrolled: bool) -> str | None:
+def unsupported_inverse(a: Tensor, unrolled: bool) -> str | None:
     """The same for `newton_inverse`; unrolled: whether the gradient of the iterations is wanted."""
     if reason := lacking_here(a.device):
         return reason
-    if unrolled or start == "guarded_batch":
-        return "has no form of start='guarded_batch' and gradient='unrolled'"
+    if unrolled:
+        return "has no form of gradient='unrolled'"
     if a.dtype not in DTYPES:
         return "takes float32, bfloat16 and float16"
     if a.dim() < 2 or a.shape[-1] != a.shape[-2] or 0 in a.shape:

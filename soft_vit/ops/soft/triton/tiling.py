@@ -44,7 +44,7 @@ class Tiling:
 
     def options(self, newton: bool = False) -> dict[str, int | str]:
         """Constants and options of a launch; newton: of one that has Newton's iteration beside."""
-        options = {
+        options: dict[str, int | str] = {
             **widths(self.d, self.dv),
             "PRECISION": self.precision,
             "BLOCK_N": self.block_n,
@@ -111,7 +111,12 @@ def product_precision(*dtypes: torch.dtype) -> str:
 
 def newton_options(size: int) -> dict[str, int | str]:
     """Constants and options of the kernel of Newton's iteration alone, one program for each problem."""
-    options = {"BLOCK_M": side(size), "PRECISION": "ieee", "num_warps": 4, "enable_fp_fusion": True}
+    options: dict[str, int | str] = {
+        "BLOCK_M": side(size),
+        "PRECISION": "ieee",
+        "num_warps": 4,
+        "enable_fp_fusion": True,
+    }
     if options["BLOCK_M"] == 64:
         options |= {"PRECISION": "fp16x3", "maxnreg": NEWTON_REGISTERS[4]}
     return options

@@ -61,13 +61,13 @@ def kernels(
 ) -> Iterator[tuple]:
     """(name, arguments of `compiled`) of every kernel that this case launches."""
     dtypes = dict.fromkeys(("q", "v", "x", "residual", "grad", "grad_q", "grad_v"), dtype)
-    dtypes |= dict.fromkeys(("partial", "y", "w", "z", "scale", "grad_z", "grad_tokens"), FP32)
+    dtypes |= dict.fromkeys(("partial", "y", "w", "z", "scale", "step_size", "grad_z", "grad_tokens"), FP32)
     dtypes["bottleneck"] = bottleneck_dtype
     unit = "row" if layout == "maps" else "column"
     unit_strides = {f"{name}_{unit}" for name in ("q", "v", "x", "r", "g", "gq", "gv")} | {"b_column"}
     precision = tiling.product_precision(dtype)
     constants = {**tiling.widths(d, d), "NORMALIZE": normalize, "PRECISION": precision, "MULTIPLE": multiple}
-    constants |= {"INVERSE": inverse, "START": "guarded" if normalize else "rowsum", "BLOCK_A": tiling.side(m)}
+    constants |= {"INVERSE": inverse, "START": "guarded_image" if normalize else "rowsum", "BLOCK_A": tiling.side(m)}
     cut = tiling.pass_tiling(3136, m, d, d, precision, backward=False)
     of_gradients = constants | {"INVERSE": "none", "NORMALIZE": False}
     yield "kernel_sums of gradients", forward.kernel_sums, dtypes, of_gradients, unit_strides, cut.options()
@@ -76,7 +76,7 @@ def kernels(
     if m <= tiling.MAX_ON_CHIP:
         options = cut.options(newton=inverse == "newton" and tiling.side(m) == 64)
         yield "kernel_sums", forward.kernel_sums, dtypes, constants, unit_strides, options
-        for name in ("solve_forward", "solve_backward"):
+        for name in ("image_step_size", "solve_forward", "solve_backward"):
             yield name, getattr(solve, name), dtypes, constants, unit_strides, tiling.solve_options(m, d, precision)
     cut = tiling.pass_tiling(3136, m, d, d, precision, backward=True)
     for tokens, tokens_too in ((True, True),) if cut.blocks == 1 else ((True, False), (False, True)):
@@ -141,15 +141,15 @@ def test_sizes_of_one_compile(inverse):
 @pytest.mark.parametrize(
     ("m", "start", "ones"),
     [
-        (1, "guarded", {"size", "iters", "a_row", "a_problem"}),
+        (1, "given", {"size", "iters", "a_row", "a_problem"}),
         (20, "rowsum", set()),
         (49, "rowsum", {"iters"}),
-        (49, "guarded", set()),
+        (49, "given", set()),
     ],
 )
 def test_newton_inverse_stays_on_chip(tmp_path, m, start, ones):
     options = tiling.newton_options(m)
-    dtypes = {"a": FP32, "inverse": FP32}
+    dtypes = {"a": FP32, "inverse": FP32, "step_size": FP32}
     program = compiled(newton.newton_inverse, dtypes, {"START": start}, ones | {"a_column"}, options, aligned=())
     assert ("wgmma" in program.asm["ptx"]) == (m > 32)
     used = resources(program, tmp_path)

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from soft_vit.ops import newton_inverse, self_gaussian_kernel
-from soft_vit.ops.soft.triton import newton_op
+from soft_vit.ops.soft.triton import op
 
 ROWSUM = dict(start="rowsum", ridge=0.01)
-GUARDED = dict(start="guarded", ridge=0.0)
+GUARDED = dict(start="guarded_image", ridge=0.0)
 
 
 def kernel(device: str, m: int, batch: tuple[int, ...] = (2,), spread: float = 0.3) -> torch.Tensor:
@@ -88,7 +88,7 @@ def test_any_strides(device, view):
 def test_a_pair_far_from_all_others_keeps_its_mode(device, m):
     a = torch.eye(m, device=device)
     a[0, 1] = a[1, 0] = 0.5
-    torch.testing.assert_close(newton_inverse(a, 24, 0.0, "guarded", backend="triton"), torch.linalg.inv(a))
+    torch.testing.assert_close(newton_inverse(a, 24, 0.0, "guarded_image", backend="triton"), torch.linalg.inv(a))
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1e6])
@@ -116,7 +116,8 @@ def test_not_a_number_stays_in_its_problem(device, m):
 
 def test_operator_contract(device):
     a = kernel(device, 5)
-    torch.library.opcheck(newton_op.forward, (a.mT.requires_grad_(), 2, 0.01, "rowsum"))
+    for step_size in (None, torch.full((2,), 0.1, device=device)):
+        torch.library.opcheck(op.newton_forward, (a.mT.requires_grad_(), step_size, 2, 0.01))
 
 
 def test_second_derivative(device):

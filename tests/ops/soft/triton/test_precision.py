@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from soft_vit.ops.gaussian import self_gaussian_kernel
-from soft_vit.ops.soft.newton import add_ridge, newton_iterate, newton_step_size
+from soft_vit.ops.soft.inverse import add_ridge, newton_iterate, newton_step_size
 
 
 def truncated(x: torch.Tensor) -> torch.Tensor:
@@ -28,7 +28,7 @@ def three_products(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("m", [33, 49])
-@pytest.mark.parametrize(("start", "ridge"), [("rowsum", 0.01), ("guarded", 0.0)])
+@pytest.mark.parametrize(("start", "ridge"), [("rowsum", 0.01), ("guarded_image", 0.0)])
 @pytest.mark.parametrize("spread", [1.0, 0.3, 0.1, 0.01])
 def test_newton_on_tensor_cores(m, start, ridge, spread):
     """At most twice the error of fp32 products, or 16 roundings; spread 0.01 is a flat kernel."""

@@ -1,0 +1,107 @@
+"""Data sets of labelled images: on disk, and generated."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from mmengine.dataset import BaseDataset
+from PIL import Image
+
+from soft_vit.data import CLASSES, ShapeImages
+from soft_vit.data.archives import Entry
+from soft_vit.data.images import find_images
+from soft_vit.engine.data.bad_images import ReadingDataset, require_data_root
+from soft_vit.engine.errors import as_user_error
+from soft_vit.registry import DATASETS, register
+
+__all__ = ["ImageTree", "ShapesDataset"]
+
+
+@register(DATASETS)
+class ImageTree(ReadingDataset):
+    """A tree of class folders, also in a TAR or ZIP, or a folder with a list of labels; with a pipeline.
+
+    data_root, split, label_file, classes: as of `soft_vit.data.images.find_images`. A sample enters the pipeline as
+    `img` (an RGB image of Pillow), `img_path`, `gt_label`, `sample_idx`. In a test a black image replaces an unreadable
+    one. Raises UserError (a ValueError) or FileNotFoundError for a tree that does not fit.
+    """
+
+    def __init__(
+        self,
+        data_root: str | None = None,
+        split: str = "train",
+        label_file: str | None = None,
+        classes: Sequence[str] | None = None,
+        pipeline: list = (),
+        **kwargs: Any,
+    ) -> None:
+        require_data_root(data_root)
+        with as_user_error():
+            self.images = find_images(data_root, split, label_file=label_file, classes=classes)
+        self._samples, self.images.samples = self.images.samples, []
+        super().__init__({"classes": tuple(self.images.classes)}, pipeline=pipeline, **kwargs)
+
+    def load_data_list(self) -> list[dict]:
+        # MMEngine serialises them; plain copies would grow in each worker.
+        samples, self._samples = self._samples, []
+        return [{"entry": tuple(entry), "gt_label": label} for entry, label in samples]
+
+    def get_cat_ids(self, idx: int) -> list[int]:
+        """The class of an image, for wrappers such as ClassBalancedDataset."""
+        return [self.get_data_info(idx)["gt_label"]]
+
+    def read(self, info: dict) -> Image.Image:
+        return self.images.load(Entry(*info["entry"]))
+
+    def substitute(self, info: dict) -> Image.Image:
+        return Image.new("RGB", (256, 256))
+
+    def pack(self, info: dict, content: Image.Image) -> Any:
+        entry = Entry(*info.pop("entry"))
+        return self.pipeline({**info, "img": content, "img_path": entry.name})
+
+
+@register(DATASETS)
+class ShapesDataset(BaseDataset):
+    """`soft_vit.data.ShapeImages` with a pipeline.
+
+    length: images in the split. split: "train", "val" or "test". seed: of the data set. size: pixels, one number or
+    (H, W). cache: keep drawn images in memory (H * W * 3 bytes each, in each worker), so only the first epoch draws.
+    A sample enters the pipeline as `img` (uint8 [H, W, 3], RGB, so `to_rgb=False`), `img_shape`, `ori_shape`,
+    `gt_label`, `sample_idx`. Raises ValueError for a bad length, split or size.
+    """
+
+    METAINFO = {"classes": CLASSES}  # noqa: RUF012  the name and the kind are MMEngine's
+
+    def __init__(
+        self,
+        length: int,
+        split: str = "train",
+        seed: int = 0,
+        size: int | tuple[int, int] = 64,
+        cache: bool = True,
+        pipeline: list = (),
+        **kwargs: Any,
+    ) -> None:
+        self.images = ShapeImages(length, split, seed, tuple(size) if isinstance(size, list) else size)
+        self._drawn: dict[int, np.ndarray] | None = {} if cache else None
+        # Labels are a few integers, which serialised storage would not make smaller.
+        super().__init__(pipeline=pipeline, serialize_data=False, **kwargs)
+
+    def load_data_list(self) -> list[dict]:
+        return [{"gt_label": self.images.label(i), "position": i} for i in range(len(self.images))]
+
+    def get_data_info(self, idx: int) -> dict:
+        """The sample as the pipeline receives it, drawn or from memory."""
+        info = super().get_data_info(idx)
+        position = info.pop("position")
+        image = self._drawn.get(position) if self._drawn is not None else None
+        if image is None:
+            image = self.images[position].image
+            if self._drawn is not None:
+                self._drawn[position] = image
+        # Transforms may write into the image.
+        return {**info, "img": image.copy(), "img_shape": image.shape[:2], "ori_shape": image.shape[:2]}
+
+    def get_cat_ids(self, idx: int) -> list[int]:
+        return [self.images.label(super().get_data_info(idx)["position"])]

@@ -1,0 +1,107 @@
+"""The logs of a run: its progress line, JSON lines, and a history of bounded length."""
+
+import json
+import math
+import sys
+from typing import Any
+
+import numpy as np
+from mmengine.dist import get_world_size
+from mmengine.hooks import Hook
+from mmengine.runner import LogProcessor, Runner
+from mmengine.visualization import LocalVisBackend
+from torch import Tensor
+
+from soft_vit.registry import HOOKS, LOG_PROCESSORS, VISBACKENDS, register
+
+__all__ = ["JsonLinesBackend", "ProgressLogProcessor", "ShortHistoryHook", "peak_memory"]
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None
+
+
+@register(LOG_PROCESSORS)
+class ProgressLogProcessor(LogProcessor):
+    """MMEngine's LogProcessor with images per second over all processes, and peak memory also without a GPU.
+
+    Memory is in MiB: the peak that the GPU allocated, or the peak of this process without its workers.
+    """
+
+    def get_log_after_iter(self, runner: Runner, batch_idx: int, mode: str) -> tuple[dict, str]:
+        tag, line = super().get_log_after_iter(runner, batch_idx, mode)
+        prefix = f"{mode}/" if self.log_with_hierarchy else ""
+        seconds, waiting = tag.get(f"{prefix}time"), tag.get(f"{prefix}data_time")
+        if not seconds:
+            return tag, line
+        batch_size = self._get_cur_loop(runner, mode).dataloader.batch_sampler.batch_size
+        rate = batch_size * get_world_size() / seconds
+        tag[f"{prefix}images_per_second"] = rate
+        shown = f"images/s: {rate:.1f}  "
+        if "memory" not in tag and (memory := peak_memory()):
+            tag["memory"] = memory
+            shown += f"memory: {memory}  "
+        time_shown = f"data_time: {waiting:.{self.num_digits}f}  "
+        return tag, line.replace(time_shown, time_shown + shown, 1)
+
+
+def peak_memory() -> int:
+    """Peak memory of this process in MiB; 0 if the system does not report it."""
+    if resource is None:
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # Linux counts in KiB, macOS in bytes.
+    return peak >> (20 if sys.platform == "darwin" else 10)
+
+
+@register(VISBACKENDS)
+class JsonLinesBackend(LocalVisBackend):
+    """MMEngine's LocalVisBackend with valid JSON: null for a number that is not finite.
+
+    Lines of scalars have a `mode`, `train` or `val`. In `train` lines `step` is the iteration, in `val`
+    lines the epoch.
+    """
+
+    def add_scalars(self, scalar_dict: dict, step: int = 0, file_path: str | None = None, **kwargs: Any) -> None:
+        # MMEngine logs the iteration in training only.
+        mode = "train" if "iter" in scalar_dict else "val"
+        super().add_scalars({"mode": mode, **scalar_dict}, step, file_path, **kwargs)
+
+    def _dump(self, value_dict: dict, file_path: str, file_format: str) -> None:
+        values = {name: _plain(value) for name, value in value_dict.items()}
+        with open(file_path, "a") as file:
+            file.write(json.dumps(values, allow_nan=False) + "\n")
+
+
+def _plain(value: Any) -> Any:
+    """A number of any library as a Python number, None if it is not finite; also for lists."""
+    if isinstance(value, (Tensor, np.ndarray, np.generic)):
+        value = value.tolist()
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+_INTERVAL = 1000
+
+
+@register(HOOKS)
+class ShortHistoryHook(Hook):
+    """Limits MMEngine's history of each logged number to about the last `length` values.
+
+    MMEngine copies the whole history with every value, and writes it into every checkpoint: by the end of 300 epochs of
+    ImageNet that takes 1.5 ms for each number in each step. Logs and TensorBoard keep their own records; a longer
+    window of the LogProcessor is cut to `length`.
+    """
+
+    def __init__(self, length: int = 10_000) -> None:
+        self.length = length
+
+    def before_train(self, runner: Runner) -> None:
+        for history in runner.message_hub.log_scalars.values():
+            history.max_length = self.length
+
+    def after_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
+        if self.every_n_train_iters(runner, _INTERVAL):
+            self.before_train(runner)

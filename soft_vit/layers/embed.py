@@ -1,0 +1,66 @@
+"""Patch and position embedding: from maps to tokens, at any size."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from soft_vit.layers.shortcuts import same_size
+from soft_vit.ops.numerics import at_least_float32, in_function_transform
+
+
+class ConvNormAct(nn.Module):
+    """3x3 convolution with bias, BatchNorm, ReLU: `[B, C, H, W]` to `[B, C', ceil(H / stride), ceil(W / stride)]`."""
+
+    def __init__(self, in_chans: int, out_chans: int, stride: int, device=None, dtype=None) -> None:
+        super().__init__()
+        dd = {"device": device, "dtype": dtype}
+        self.conv = nn.Conv2d(in_chans, out_chans, kernel_size=3, stride=stride, padding=1, **dd)
+        self.norm = nn.BatchNorm2d(out_chans, **dd)
+        self.act = nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.act(self.norm(self.conv(x)))
+
+
+class ConvPatchEmbed(nn.Sequential):
+    """Units of `ConvNormAct`, one for each (channels, stride); odd maps are rounded up, by the zero padding."""
+
+    def __init__(
+        self, in_chans: int, channels: tuple[int, ...], strides: tuple[int, ...], device=None, dtype=None
+    ) -> None:
+        units = []
+        for out_chans, stride in zip(channels, strides, strict=True):
+            units.append(ConvNormAct(in_chans, out_chans, stride, device=device, dtype=dtype))
+            in_chans = out_chans
+        super().__init__(*units)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # Channels-last maps and [B, N, C] tokens are the same memory, so nothing is copied between them.
+        # torch.func.vmap cannot ask for that layout.
+        if not in_function_transform():
+            x = x.contiguous(memory_format=torch.channels_last)
+        for unit in self:
+            x = unit(x)
+        return x
+
+
+def interpolate_maps(maps: Tensor, size: Sequence[int]) -> Tensor:
+    """Maps `[B, C, Y, X]` bilinearly (align_corners=False) to `[B, C, *size]`, in their dtype, at least fp32 inside."""
+    return F.interpolate(at_least_float32(maps), size=tuple(size), mode="bilinear", align_corners=False).to(maps.dtype)
+
+
+def resample_pos_embed(
+    pos_embed: Tensor, grid_size: tuple[int, int], feat_size: tuple[int, int], num_prefix_tokens: int = 0
+) -> Tensor:
+    """A position embedding `[1, P + h*w, C]` of the grid (h, w), bilinearly resampled to `[1, P + H*W, C]`.
+
+    The slots of the P prefix tokens come first and stay as they are. On its own grid the embedding is returned
+    unchanged. Half-pixel centres (align_corners=False), as in the released SOFT models.
+    """
+    if same_size(grid_size, feat_size):
+        return pos_embed
+    prefix, grid = pos_embed[:, :num_prefix_tokens], pos_embed[:, num_prefix_tokens:]
+    grid = interpolate_maps(grid.mT.unflatten(2, tuple(grid_size)), feat_size)
+    return torch.cat([prefix, grid.flatten(2).mT], dim=1)

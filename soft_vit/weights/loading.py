@@ -1,0 +1,315 @@
+"""From the name of weights to a model that has them.
+
+What differs between families of models, such as released names and grids, is done by a function `checkpoint_filter_fn`
+in the module of the model's class, as in timm: it takes a state dict and a model, and returns a state dict with the
+model's names and shapes, except for the head and the input channels.
+"""
+
+import logging
+import os
+import re
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from inspect import signature
+from pathlib import Path
+from typing import Any, cast
+
+import timm
+from timm.models import PretrainedCfg, adapt_input_conv, build_model_with_cfg, resolve_pretrained_cfg
+from torch import Tensor, nn
+
+from soft_vit.weights.download import download
+from soft_vit.weights.files import sha256_of
+from soft_vit.weights.folders import RESOURCES, WeightsError, download_folder, lookup_folders, own_folder
+from soft_vit.weights.index import ENTRIES, Entry
+from soft_vit.weights.reading import NotedWeights, Notes, load_weights, require_finite, unwrap_state_dict
+
+__all__ = [
+    "build_model",
+    "check_command",
+    "describe_mismatch",
+    "fit_weights",
+    "load_into",
+    "parameter_names",
+    "recorded_digest",
+    "recorded_weights",
+    "require_digest",
+    "require_recorded_model",
+]
+
+SOURCES = ("url", "file", "state_dict", "hf_hub_id")
+
+_logger = logging.getLogger(__name__)
+
+
+def build_model(
+    model_cls: type[nn.Module],
+    variant: str,
+    pretrained: bool = False,
+    pretrained_cfg: Any = None,
+    pretrained_cfg_overlay: dict[str, Any] | None = None,
+    pretrained_strict: bool = True,
+    cache_dir: str | Path | None = None,
+    **kwargs: Any,
+) -> nn.Module:
+    """A model for timm, as by its `build_model_with_cfg`; recorded weights and files are verified and fitted here.
+
+    variant: a name that is registered with timm. pretrained_cfg: for timm, a tag, a dict or a PretrainedCfg.
+    pretrained_strict: refuse weights that lack parameters of the model or have others. Raises WeightsError for recorded
+    weights that cannot be had, FileNotFoundError for a missing file, and what `fit_weights` raises. A UserWarning says
+    if the head of the weights is left out without being asked for.
+    """
+    cfg = resolve_pretrained_cfg(variant, pretrained_cfg, pretrained_cfg_overlay)
+    weights, source = None, variant
+    entry = _recorded_entry(variant, cfg) if pretrained else None
+    if entry is not None:
+        weights, source = recorded_weights(entry, cache_dir), entry.name
+        kwargs = {**entry.options, **kwargs}
+        # A saved model takes its configuration along, in which no path belongs.
+        cfg = replace(cfg, file=None)
+    elif pretrained and cfg.state_dict:
+        weights = unwrap_state_dict(cfg.state_dict, "state_dict")
+        cfg = replace(cfg, state_dict=None)
+    elif pretrained and cfg.file and not cfg.source:
+        weights, source = load_weights(cfg.file), str(cfg.file)
+    elif pretrained and not cfg.has_weights:
+        raise WeightsError(_without_weights(variant))
+    if "img_size" in signature(model_cls).parameters:
+        kwargs.setdefault("img_size", cfg.input_size[-2:])
+    named_classes = "num_classes" in kwargs or bool(kwargs.get("features_only"))
+    if pretrained and kwargs.get("features_only"):
+        # No head is kept, so none of the file's is missed.
+        kwargs.setdefault("num_classes", 0)
+
+    def make(**arguments: Any) -> nn.Module:
+        model = model_cls(**arguments)
+        if weights is not None:
+            model.pretrained_cfg = cfg.to_dict()
+            _load_pretrained(model, weights, source, pretrained_strict, named_classes)
+        return model
+
+    return build_model_with_cfg(
+        make,
+        variant,
+        pretrained and weights is None,
+        pretrained_cfg=cast(Any, cfg),
+        pretrained_filter_fn=_filter_of(model_cls),
+        pretrained_strict=pretrained_strict,
+        cache_dir=cache_dir,
+        **kwargs,
+    )
+
+
+def fit_weights(
+    content: Mapping[str, Any], model: nn.Module, source: str = "the checkpoint", *, strict: bool = True
+) -> tuple[dict[str, Tensor], list[str]]:
+    """Weights of a timm model made to fit one with another head, image size or number of input channels.
+
+    content: a state dict, or a checkpoint that holds one. The model's own filter resamples what belongs to a grid; a
+    head for other classes is left out, so that the model keeps its own. Returns the state dict and a sentence for each
+    change. Raises ValueError, in one sentence, for weights that are not finite, or that do not fit apart from the head;
+    without `strict`, missing and surplus parameters are allowed.
+    """
+    given = unwrap_state_dict(content, source)
+    require_finite(given, source)
+    weights = _filter_of(type(model))(NotedWeights(given, given.notes), model)
+    own = model.state_dict()
+    sentences = []
+    changed = [name for name, value in weights.items() if name in given and given[name].shape != value.shape]
+    if changed:
+        sentences.append(
+            f"{len(changed)} parameters that belong to a grid are resampled, such as {changed[0]} from "
+            f"{tuple(given[changed[0]].shape)} to {tuple(weights[changed[0]].shape)}."
+        )
+    for name in parameter_names(model, "first_conv", ".weight"):
+        value, expected = weights.get(name), own.get(name)
+        if value is not None and expected is not None and value.shape[1] != expected.shape[1]:
+            base = value.shape[1]
+            # Releases of timm before base_chans adapt weights for three channels alone.
+            weights[name] = adapt_input_conv(expected.shape[1], value, **({} if base == 3 else {"base_chans": base}))
+            sentences.append(f"{name} for {base} input channels is adapted to {expected.shape[1]}.")
+    head = set(parameter_names(model, "classifier", ".weight", ".bias"))
+    for name in head - own.keys():
+        # The model was made without a head.
+        weights.pop(name, None)
+    head &= own.keys()
+    unfit = {name for name in head if name not in weights or weights[name].shape != own[name].shape}
+    for name in sorted(unfit):
+        if name.endswith(".weight"):
+            which = f"for {weights[name].shape[0]} classes" if name in weights else "is missing and"
+            sentences.append(f"The head {which} is replaced by a new one for {own[name].shape[0]} classes.")
+        weights.pop(name, None)
+    expected = {name: value for name, value in own.items() if name not in unfit}
+    if not strict:
+        expected = {name: value for name, value in expected.items() if name in weights}
+        weights = {name: value for name, value in weights.items() if name in expected}
+    if mismatch := describe_mismatch(expected, weights):
+        raise ValueError(
+            f"The weights belong to another model: {mismatch}; set the model and the options they were trained with."
+        )
+    return weights, sentences
+
+
+def load_into(model: nn.Module, content: Mapping[str, Any], source: str = "the checkpoint") -> list[str]:
+    """Load weights into a timm model, in place; see `fit_weights`. The model is unchanged if they do not fit."""
+    weights, sentences = fit_weights(content, model, source)
+    model.load_state_dict(weights, strict=False)
+    return sentences
+
+
+def recorded_weights(entry: Entry, cache_dir: str | Path | None = None) -> NotedWeights:
+    """Recorded weights: from one of the folders, else downloaded. Raises WeightsError, in one sentence.
+
+    cache_dir: in place of torch.hub's folder.
+    """
+    for folder in lookup_folders(cache_dir):
+        path = folder / entry.file
+        if path.is_file():
+            require_digest(entry, path)
+            return _with_notes(load_weights(path), entry)
+    place = own_folder(cache_dir) / entry.file
+    if not entry.sources:
+        raise WeightsError(f"The weights {entry.name} have no address; put their file at {place}.")
+    read: list[NotedWeights] = []
+
+    def check(path: Path) -> None:
+        read.append(_with_notes(load_weights(path), entry))
+        require_recorded_model(entry, read[0], entry.file)
+
+    try:
+        path = download(entry, download_folder(cache_dir), check)
+    except WeightsError as error:
+        raise WeightsError(
+            f"The weights {entry.name} cannot be downloaded ({error}); download {entry.page} elsewhere, save it as "
+            f"{place}, and check it with `{check_command(place)}`."
+        ) from None
+    return read[0] if read else _with_notes(load_weights(path), entry)
+
+
+def check_command(path: Path) -> str:
+    """The command that checks a file of weights."""
+    return f"python {RESOURCES / 'tools' / 'check_checkpoint.py'} {path}"
+
+
+def require_digest(entry: Entry, path: Path) -> None:
+    """WeightsError for a file whose digest is not the recorded one."""
+    expected = entry.sha256 or recorded_digest(path)
+    if expected is not None and sha256_of(path) != expected:
+        raise WeightsError(
+            f"{path} is not the file of {entry.name}, or was changed (its sha256 does not begin with "
+            f"{expected[:12]}); remove it, or see what it is with `{check_command(path)}`."
+        )
+
+
+def recorded_digest(path: Path) -> str | None:
+    """The SHA-256 recorded beside a file, in sha256sum's format, or None if there is no record.
+
+    Raises WeightsError for a record without one.
+    """
+    beside = path.with_name(path.name + ".sha256")
+    if not os.path.lexists(beside):
+        return None
+    try:
+        found = re.match(r"[0-9a-fA-F]{64}\b", beside.read_text(errors="replace"))
+    except OSError:
+        found = None
+    if found is None:
+        raise WeightsError(f"{beside} does not begin with a SHA-256; write that of {path.name} into it, or remove it.")
+    return found[0].lower()
+
+
+def require_recorded_model(entry: Entry, weights: NotedWeights, source: str) -> None:
+    """ValueError, in one sentence, for weights that are not finite, or fit no model that their file is recorded for.
+
+    A file may be recorded for several models and fits one of them.
+    """
+    names = dict.fromkeys([entry.name, *(other.name for other in ENTRIES.values() if other.file == entry.file)])
+    reasons = []
+    for name in names:
+        try:
+            fit_weights(weights, timm.create_model(name, device="meta"), source)
+        except ValueError as error:
+            reasons.append(str(error))
+        else:
+            return
+    raise ValueError(f"{entry.file} is recorded for {' or '.join(names)}: {reasons[0]}")
+
+
+def describe_mismatch(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> str:
+    """What differs between two state dicts, in a few words; empty if names and shapes agree."""
+    missing = [name for name in expected if name not in given and not name.endswith("num_batches_tracked")]
+    surplus = [name for name in given if name not in expected]
+    shapes = [name for name in expected if name in given and tuple(expected[name].shape) != tuple(given[name].shape)]
+    parts = []
+    if missing:
+        parts.append(f"{len(missing)} parameters are missing, such as {missing[0]}")
+    if surplus:
+        parts.append(f"{len(surplus)} are unknown to the model, such as {surplus[0]}")
+    if shapes:
+        name = shapes[0]
+        parts.append(
+            f"{len(shapes)} have another shape, such as {name} with {tuple(given[name].shape)} "
+            f"instead of {tuple(expected[name].shape)}"
+        )
+    return "; ".join(parts)
+
+
+def parameter_names(model: nn.Module, key: str, *endings: str) -> list[str]:
+    """Parameter names of a part, `first_conv` or `classifier`, that timm's configuration of the model names."""
+    parts = getattr(model, "pretrained_cfg", {}).get(key) or ()
+    return [part + ending for part in ([parts] if isinstance(parts, str) else parts) for ending in endings]
+
+
+def _filter_of(model_cls: type[nn.Module]) -> Callable[..., dict[str, Tensor]]:
+    for cls in model_cls.__mro__:
+        found = getattr(sys.modules.get(cls.__module__), "checkpoint_filter_fn", None)
+        if found is not None:
+            return found
+    return lambda state_dict, model: dict(state_dict)
+
+
+def _load_pretrained(model: nn.Module, weights: NotedWeights, source: str, strict: bool, named_classes: bool) -> None:
+    """Load weights into a fresh model, in place; see `build_model`."""
+    heads = parameter_names(model, "classifier", ".weight", ".bias")
+    classes = next((weights[name].shape[0] for name in heads if name in weights), 0)
+    if cast(Any, model).pretrained_cfg["num_classes"] < 0:
+        # How timm's train.py asks to leave the head out.
+        weights = NotedWeights({k: v for k, v in weights.items() if k not in heads}, weights.notes)
+        named_classes = True
+    fitted, sentences = fit_weights(weights, model, source, strict=strict)
+    model.load_state_dict(fitted, strict=False)
+    if classes and not named_classes and any(name not in fitted for name in heads if name in model.state_dict()):
+        warnings.warn(
+            f"{source} tells {classes} classes apart and the model {model.num_classes}: its head is left out; give "
+            f"num_classes={classes} to keep it.",
+            stacklevel=4,
+        )
+    for sentence in sentences:
+        _logger.info("Weights of %s: %s", source, sentence)
+
+
+def _recorded_entry(variant: str, cfg: PretrainedCfg) -> Entry | None:
+    """The recorded weights that a configuration means; None if it has a tag of ours and a source of its own."""
+    entry = ENTRIES.get(f"{variant}.{cfg.tag}")
+    if entry is None or cfg.source:
+        return None
+    known = timm.get_pretrained_cfg(entry.name)
+    return entry if all(getattr(cfg, key) == getattr(known, key) for key in SOURCES) else None
+
+
+def _with_notes(weights: NotedWeights, entry: Entry) -> NotedWeights:
+    """Weights with what their entry says, if the file itself notes nothing."""
+    if weights.notes.model is None:
+        weights.notes = Notes(entry.model, entry.options, entry.cfg)
+    return weights
+
+
+def _without_weights(model: str) -> str:
+    size = model.rsplit("_", 1)[-1]
+    alike = [name for name, entry in ENTRIES.items() if entry.model.endswith(f"_{size}")]
+    return (
+        f"No pretrained weights exist for {model}; choose {' or '.join(alike) or 'one of timm.list_pretrained()'}, or "
+        "give a file of your own with pretrained_cfg_overlay=dict(file=PATH), or use pretrained=False."
+    )

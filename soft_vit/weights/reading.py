@@ -1,0 +1,223 @@
+"""Weights in files: read without executing anything, with what the file notes of their model."""
+
+import argparse
+import contextlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from timm.models import clean_state_dict
+from torch import Tensor
+
+from soft_vit.weights.index import CFG_KEYS
+
+__all__ = [
+    "AVERAGED_KEYS",
+    "NOTES_KEY",
+    "PLAIN_KEYS",
+    "NotedWeights",
+    "Notes",
+    "load_weights",
+    "notes_of",
+    "read_checkpoint_file",
+    "require_finite",
+    "unwrap_state_dict",
+]
+
+# Where training programs keep averaged and plain weights inside a checkpoint.
+AVERAGED_KEYS = ("state_dict_ema", "model_ema")
+PLAIN_KEYS = ("state_dict", "model")
+# Where notes stand in the `meta` of a checkpoint.
+NOTES_KEY = "timm_model"
+
+INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "box", "hamming", "lanczos")
+CROP_MODES = ("center", "squash", "border")
+
+
+@dataclass(frozen=True)
+class Notes:
+    """What a file says of the model that its weights belong to.
+
+    model: its timm name. options: arguments of `timm.create_model` beside the name. cfg: entries of its pretrained
+    configuration, see CFG_KEYS; mean and std are those of RGB values in [0, 1]. training: facts, for a model card.
+    """
+
+    model: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    cfg: Mapping[str, Any] = field(default_factory=dict)
+    training: Mapping[str, str] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The notes as plain values, for `meta[NOTES_KEY]` or JSON."""
+        return {key: value for key, value in asdict(self).items() if value}
+
+    def img_size(self) -> tuple[int, int] | None:
+        """Height and width of the images that the model was made for, if noted."""
+        size = self.options.get("img_size")
+        sides = tuple(size) if isinstance(size, list | tuple) else (size, size)
+        right = len(sides) == 2 and all(type(side) is int and side > 0 for side in sides)
+        return (sides[0], sides[1]) if right else None
+
+
+class NotedWeights(dict[str, Tensor]):
+    """Tensors by name, with the notes of the file that they come from."""
+
+    def __init__(self, weights: Mapping[str, Tensor], notes: Notes) -> None:
+        super().__init__(weights)
+        self.notes = notes
+
+
+def load_weights(path: str | Path) -> NotedWeights:
+    """The state dict in a file, on the CPU: safetensors, or a torch checkpoint that holds one (EMA weights first).
+
+    Raises what `read_checkpoint_file` raises, and ValueError for a file without a state dict.
+    """
+    return unwrap_state_dict(read_checkpoint_file(path), str(path))
+
+
+def read_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> Any:
+    """The content of a file by torch.save, or dict(state_dict=..., meta=...) of a safetensors file.
+
+    Nothing in the file is executed. FileNotFoundError for a missing file; ValueError, in one sentence, for one that is
+    not a checkpoint or would run code.
+    """
+    path = Path(path).expanduser()
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no checkpoint {path}; give the path of a file that exists.")
+    try:
+        if path.suffix == ".safetensors":
+            return _read_safetensors(path)
+        with _plain_namespaces():
+            return torch.load(path, map_location=map_location, weights_only=True)
+    except Exception as error:
+        # Readers raise many types on bytes that are not theirs, and all of them mean the same to the caller.
+        raise ValueError(
+            f"The file {path} is not a checkpoint that can be read safely ({_reason(error)}); give a safetensors file, "
+            f"or a torch file that holds only weights and plain values."
+        ) from error
+
+
+def unwrap_state_dict(content: Any, source: str = "the checkpoint") -> NotedWeights:
+    """The tensors by name inside a loaded checkpoint, with its notes; ValueError if there are none."""
+    notes = content.notes if isinstance(content, NotedWeights) else notes_of(content)
+    if isinstance(content, Mapping):
+        for key in (*AVERAGED_KEYS, *PLAIN_KEYS):
+            if isinstance(content.get(key), Mapping):
+                content = content[key]
+                break
+    if not isinstance(content, Mapping) or not any(isinstance(value, Tensor) for value in content.values()):
+        raise ValueError(
+            f"{source} holds no state dict; give a file with parameters by name, as torch.save writes one."
+        )
+    # Models of this package put options that change no name or shape beside the version of their state dict.
+    told = getattr(content, "_metadata", {}).get("", {}).get("options", {})
+    notes = replace(notes, options={**told, **notes.options})
+    return NotedWeights(
+        clean_state_dict({key: value for key, value in content.items() if isinstance(value, Tensor)}), notes
+    )
+
+
+def notes_of(content: Any) -> Notes:
+    """The notes in a loaded checkpoint; values of a wrong type or range are left out.
+
+    Besides the notes of this package, the training scripts of timm and of the released code note the model as `arch` or
+    among their options (`args`), and MMEngine notes the names of the classes.
+    """
+    if not isinstance(content, Mapping):
+        return Notes()
+    meta = content.get("meta")
+    meta = meta if isinstance(meta, Mapping) else {}
+    found = meta.get(NOTES_KEY)
+    if isinstance(found, Mapping):
+        options, cfg, training = (found.get(key) for key in ("options", "cfg", "training"))
+        model = found.get("model")
+        return Notes(
+            model if isinstance(model, str) else None,
+            {k: v for k, v in options.items() if _is_plain(v)} if isinstance(options, Mapping) else {},
+            _checked_cfg(cfg) if isinstance(cfg, Mapping) else {},
+            {k: v for k, v in training.items() if isinstance(v, str)} if isinstance(training, Mapping) else {},
+        )
+    args = content.get("args")
+    arch, options = content.get("arch", getattr(args, "model", None)), getattr(args, "model_kwargs", None)
+    described = meta.get("dataset_meta")
+    classes = described.get("classes") if isinstance(described, Mapping) else None
+    return Notes(
+        arch if isinstance(arch, str) else None,
+        {k: v for k, v in options.items() if _is_plain(v)} if isinstance(options, Mapping) else {},
+        _checked_cfg({"label_names": classes}),
+    )
+
+
+def require_finite(state_dict: Mapping[str, Tensor], source: str) -> None:
+    """ValueError, naming the first, if a weight is infinite or not a number."""
+    for name, value in state_dict.items():
+        if value.is_floating_point() and not value.isfinite().all():
+            raise ValueError(f"{name} in {source} has values that are not finite; get the file again, or another one.")
+
+
+def _read_safetensors(path: Path) -> dict[str, Any]:
+    from safetensors import safe_open
+    from safetensors.torch import load_file
+
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata() or {}
+    noted = {"model": metadata.get("model")}
+    for key in ("options", "cfg", "training"):
+        if key in metadata:
+            with contextlib.suppress(ValueError, RecursionError):
+                noted[key] = json.loads(metadata[key])
+    return {"state_dict": load_file(path), "meta": {NOTES_KEY: noted}}
+
+
+def _plain_namespaces() -> contextlib.AbstractContextManager:
+    """Let torch's safe reader build an argparse.Namespace, in which training programs keep their options."""
+    # torch has it from 2.5 on; before, a file with options is refused.
+    if hasattr(torch.serialization, "safe_globals"):
+        return torch.serialization.safe_globals([argparse.Namespace])
+    return contextlib.nullcontext()
+
+
+def _reason(error: Exception) -> str:
+    """What is wrong with a file, without torch's advice to switch the safety off."""
+    refused = re.search(r"GLOBAL (\S+)|the file asks for ([^\n]+)", str(error))
+    if refused is None:
+        return "it is damaged or of another kind"
+    return f"it asks for {refused[1] or refused[2]}, which could run code"
+
+
+def _checked_cfg(cfg: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of CFG_KEYS whose values timm can use, with tuples for lists."""
+    mean, std = cfg.get("mean", ()), cfg.get("std", ())
+    normalised = _are_numbers(mean) and _are_numbers(std) and len(mean) == len(std) and min(std) > 0
+    size, names = cfg.get("input_size", ()), cfg.get("label_names", ())
+    right = {
+        "mean": normalised,
+        "std": normalised,
+        "input_size": _are_numbers(size) and len(size) == 3 and all(type(n) is int and n > 0 for n in size),
+        "crop_pct": _are_numbers([cfg.get("crop_pct")]) and cfg["crop_pct"] > 0,
+        "crop_mode": cfg.get("crop_mode") in CROP_MODES,
+        "interpolation": cfg.get("interpolation") in INTERPOLATIONS,
+        "label_names": isinstance(names, list | tuple) and len(names) > 0 and all(isinstance(n, str) for n in names),
+    }
+    found = {key: cfg[key] for key in CFG_KEYS if right.get(key)}
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in found.items()}
+
+
+def _are_numbers(values: Any) -> bool:
+    return (
+        isinstance(values, list | tuple)
+        and len(values) > 0
+        and all(type(value) in (int, float) and math.isfinite(value) for value in values)
+    )
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is a number, a text, True, False, None, or a list of these."""
+    if isinstance(value, list | tuple):
+        return all(_is_plain(item) for item in value)
+    return value is None or isinstance(value, bool | int | float | str)

@@ -1,0 +1,64 @@
+"""Data sets of labelled images."""
+
+import numpy as np
+import pytest
+from mmengine.registry import DATASETS, DefaultScope
+
+from soft_vit.data import CLASSES, SPLITS, draw_shape
+from soft_vit.engine import ShapesDataset
+from soft_vit.engine.data.datasets import ImageTree
+from soft_vit.engine.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("root", "error", "message"),
+    [(None, UserError, "--cfg-options data_root=PATH"), ("/none", FileNotFoundError, "There is no folder /none")],
+)
+def test_mistakes(root, error, message):
+    with pytest.raises(error, match=message):
+        ImageTree(root)
+
+
+def test_an_empty_class_is_the_users_error(tmp_path):
+    (tmp_path / "train" / "a").mkdir(parents=True)
+    with pytest.raises(UserError, match="holds no images"):
+        ImageTree(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["ShapesDataset", "soft_vit.ShapesDataset"])
+def test_found_by_name_with_mmpretrain_pipeline(name):
+    with DefaultScope.overwrite_default_scope("mmpretrain"):
+        pipeline = [{"type": "RandomFlip", "prob": 1.0}, {"type": "PackInputs"}]
+        dataset = DATASETS.build({"type": name, "length": 20, "split": "test", "size": [32, 40], "pipeline": pipeline})
+        sample = dataset[7]
+    expected = draw_shape(0, SPLITS["test"] + 7, (32, 40))
+    assert sample["inputs"].shape == (3, 32, 40)
+    assert (sample["inputs"].numpy().transpose(1, 2, 0) == expected.image[:, ::-1]).all()
+    assert sample["data_samples"].gt_label.item() == expected.label
+    assert dataset.metainfo["classes"] == CLASSES
+
+
+@pytest.mark.parametrize("cache", [True, False])
+def test_memory_changes_nothing(cache):
+    dataset = ShapesDataset(12, cache=cache, size=32)
+    for _ in range(2):
+        for position in range(12):
+            info = dataset[position]
+            assert (info["img"] == draw_shape(0, position, 32).image).all()
+            assert info["gt_label"] == position % 10
+            assert dataset.get_cat_ids(position) == [position % 10]
+            # As a transform may.
+            info["img"][:] = 0
+    assert len(dataset) == 12
+
+
+def test_subset_keeps_its_images():
+    dataset = ShapesDataset(50, size=32, indices=[40, 3])
+    assert len(dataset) == 2
+    np.testing.assert_array_equal(dataset[0]["img"], draw_shape(0, 40, 32).image)
+
+
+@pytest.mark.parametrize("arguments", [{"length": 0}, {"length": 5, "split": "x"}, {"length": 5, "size": 3}])
+def test_bad_arguments(arguments):
+    with pytest.raises(ValueError, match=r"choose|larger"):
+        ShapesDataset(**arguments)

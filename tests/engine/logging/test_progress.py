@@ -1,0 +1,59 @@
+"""Progress line, JSON lines, and histories of bounded length."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from mmengine.logging import MessageHub
+
+from soft_vit.engine import JsonLinesBackend
+from soft_vit.engine.logging.progress import ShortHistoryHook, peak_memory
+
+
+def refuse(text: str) -> None:
+    raise AssertionError(f"{text} is not JSON")
+
+
+def test_lines(tmp_path):
+    backend = JsonLinesBackend(str(tmp_path))
+    backend.add_scalars({"loss": torch.tensor(2.5), "grad_norm": float("nan"), "iter": 3}, step=3, file_path="run.json")
+    backend.add_scalars({"accuracy/top1": np.float32(75.0), "cross_entropy": float("inf")}, step=1)
+    backend.add_scalar("extra", torch.tensor(float("-inf")), step=4)
+    backend.add_scalar("several", np.array([1.5, np.nan]), step=5)
+    lines = [json.loads(line, parse_constant=refuse) for line in (tmp_path / "scalars.json").read_text().splitlines()]
+    assert lines == [
+        {"mode": "train", "loss": 2.5, "grad_norm": None, "iter": 3, "step": 3},
+        {"mode": "val", "accuracy/top1": 75.0, "cross_entropy": None, "step": 1},
+        {"extra": None, "step": 4},
+        {"several": [1.5, None], "step": 5},
+    ]
+    assert json.loads((tmp_path / "run.json").read_text()) == lines[0]
+
+
+def test_later_process_appends(tmp_path):
+    for step in (1, 2):
+        JsonLinesBackend(str(tmp_path)).add_scalars({"loss": 1.0}, step=step)
+    assert len((tmp_path / "scalars.json").read_text().splitlines()) == 2
+
+
+def test_peak_memory_is_that_of_a_process_with_torch_in_it():
+    assert 50 < peak_memory() < 1 << 20
+
+
+def test_last_values_stay():
+    hub = MessageHub("test_last_values_stay")
+    hook = ShortHistoryHook(length=20)
+    runner = SimpleNamespace(message_hub=hub, iter=0)
+    hub.update_scalar("train/resumed", 1.0)
+    hook.before_train(runner)
+    for runner.iter in range(1100):
+        hub.update_scalar("train/loss", float(runner.iter))
+        hook.after_train_iter(runner, 0)
+    history = hub.get_scalar("train/loss")
+    assert list(history.data[0]) == list(range(1080, 1100))
+    assert len(history.data[1]) == 20
+    assert history.mean(10) == pytest.approx(1094.5)
+    assert history.current() == 1099
+    assert hub.get_scalar("train/resumed").max_length == 20

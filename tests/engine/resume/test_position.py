@@ -1,0 +1,275 @@
+"""Randomness and samples follow from the position in a run."""
+
+import copy
+import itertools
+import pickle
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import mmengine.dataset.sampler
+import numpy as np
+import pytest
+import torch
+from mmengine.dataset import DefaultSampler
+from mmengine.registry import DATASETS
+from torch.utils.data import BatchSampler, DataLoader
+
+from soft_vit.engine import UserError
+from soft_vit.engine.resume import position
+from soft_vit.engine.resume.position import (
+    BatchPositionHook,
+    PositionSampler,
+    SampleIndex,
+    SeededDataset,
+    run_seed,
+    seed_sample,
+    seed_step,
+    seed_worker,
+)
+
+
+class Noise:
+    """Thirteen samples, each a new random number."""
+
+    metainfo = {"classes": ("a",)}  # noqa: RUF012
+
+    def __len__(self) -> int:
+        return 13
+
+    def __getitem__(self, index: int) -> tuple[int, float]:
+        assert type(index) is int
+        return index, random.random()
+
+    def __getitems__(self, indices: list[int]) -> list:
+        raise AssertionError("goes past the seeding")
+
+
+@pytest.fixture
+def noise(monkeypatch) -> SeededDataset:
+    monkeypatch.setattr(DATASETS, "build", lambda config: Noise())
+    return SeededDataset({})
+
+
+def ranks(monkeypatch, rank: int, count: int) -> None:
+    for module in (position, mmengine.dataset.sampler):
+        monkeypatch.setattr(module, "get_dist_info", lambda: (rank, count))
+
+
+def sampler(dataset: Any = range(13), seed: int = 5, **options: object) -> PositionSampler:
+    return PositionSampler(dataset, {"type": "DefaultSampler", "shuffle": True, **options}, seed)
+
+
+@pytest.mark.parametrize(
+    "copied", [lambda index: pickle.loads(pickle.dumps(index)), copy.deepcopy, lambda index: index]
+)
+def test_index_is_an_int_with_a_key(copied):
+    index = copied(SampleIndex(7, (1, 2, 3)))
+    assert index == 7
+    assert index.key == (1, 2, 3)
+    assert [*range(10)][index] == 7
+
+
+def test_order_is_that_of_the_sampler():
+    ours, theirs = sampler(), DefaultSampler(range(13), seed=5)
+    for epoch in (0, 3):
+        ours.begin(5, epoch, 0)
+        theirs.set_epoch(epoch)
+        given = list(ours)
+        assert given == list(theirs)
+        assert [index.key for index in given] == [(5, epoch, place) for place in range(13)]
+    assert len(ours) == 13
+
+
+def test_skipping():
+    ours = sampler()
+    assert list(ours) == []
+    ours.begin(5, 1, 0)
+    whole = list(ours)
+    ours.begin(5, 1, 4)
+    rest = list(ours)
+    assert rest == whole[4:]
+    assert [index.key for index in rest] == [index.key for index in whole[4:]]
+    # Once: whoever looks through the data again sees all of it.
+    assert list(ours) == whole
+    assert len(ours) == 13
+
+
+def test_seed_is_that_of_the_run_or_its_own():
+    ours = sampler(seed=5)
+    ours.begin(9, 0, 0)
+    assert list(ours) == list(DefaultSampler(range(13), seed=9))
+    own = PositionSampler(range(13), {"type": "DefaultSampler", "shuffle": True, "seed": 77}, 5)
+    own.begin(9, 0, 0)
+    assert list(own) == list(DefaultSampler(range(13), seed=77))
+
+
+def test_ranks_share_one_order(monkeypatch):
+    alone = sampler()
+    alone.begin(5, 2, 0)
+    expected = {index.key: int(index) for index in alone}
+    shared = {}
+    for rank in (0, 1, 2):
+        ranks(monkeypatch, rank, 3)
+        ours = sampler(round_up=False)
+        ours.begin(5, 2, 0)
+        shared.update({index.key: int(index) for index in ours})
+    assert shared == expected
+
+
+class Repeated(DefaultSampler):
+    def __iter__(self):
+        return (index for index in super().__iter__() for _ in range(3))
+
+
+def test_repeated_samples_are_drawn_anew(noise):
+    ours = PositionSampler(noise, {"type": Repeated}, 0)
+    ours.begin(0, 0, 0)
+    drawn = [noise[index] for index in ours]
+    assert len({index for index, _ in drawn}) == 13
+    assert len({value for _, value in drawn}) == 39
+
+
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
+def test_any_number_of_workers_draws_the_same(noise, workers, persistent):
+    def epochs(loader: DataLoader, skipped: dict[int, int]) -> list:
+        given = []
+        for epoch, start in skipped.items():
+            loader.sampler.begin(5, epoch, start)
+            given.append([tuple(map(list, zip(*batch, strict=True))) for batch in loader])
+        return given
+
+    options = {"batch_size": 4, "collate_fn": list}
+    expected = epochs(DataLoader(noise, sampler=sampler(noise), **options), {0: 0, 1: 0})
+    assert expected[0] != expected[1]
+    loader = DataLoader(noise, sampler=sampler(noise), num_workers=workers, persistent_workers=persistent, **options)
+    assert epochs(loader, {0: 0, 1: 0}) == expected
+    # Straight into the second epoch, behind its first two batches.
+    assert epochs(loader, {1: 8}) == [expected[1][2:]]
+
+
+def test_data_set_is_the_given_one_in_all_else(noise):
+    assert len(noise) == 13
+    assert noise.metainfo == {"classes": ("a",)}
+    assert not hasattr(noise, "__getitems__")
+    assert noise[3][0] == 3
+    assert copy.copy(noise).metainfo is Noise.metainfo
+    with pytest.raises(AttributeError, match="full_init"):
+        noise.full_init()
+
+
+def draw() -> tuple[float, float, float]:
+    return random.random(), np.random.random(), torch.rand(()).item()  # noqa: NPY002  the global generators are meant
+
+
+@pytest.mark.parametrize("seed", [seed_step, seed_sample])
+def test_same_place_same_numbers(seed):
+    seed(3, 1, 7)
+    first = draw(), draw()
+    seed(3, 1, 8)
+    draw()
+    seed(3, 1, 7)
+    assert (draw(), draw()) == first
+    assert first[0] != first[1]
+
+
+def test_no_two_places_share_a_number():
+    places = [
+        (seed, *key)
+        for seed in (seed_step, seed_sample)
+        for key in itertools.product((0, 1, 2), (0, 1, 2, 3), (0, 1, 2, 1000, 2**33))
+    ]
+    drawn = []
+    for seed, *key in places:
+        seed(*key)
+        drawn.append(draw())
+    for column in zip(*drawn, strict=True):
+        assert len(set(column)) == len(places)
+
+
+def test_workers_of_two_ranks_share_no_number():
+    drawn = []
+    for rank in (0, 0, 1):
+        torch.manual_seed(5)
+        seed_worker(rank)
+        drawn.append(draw())
+    assert drawn[0] == drawn[1]
+    assert not set(drawn[0]) & set(drawn[2])
+
+
+def test_neighbouring_steps_are_not_correlated():
+    drawn = []
+    for step in range(2000):
+        seed_step(0, 0, step)
+        drawn.append(draw())
+    drawn = np.array(drawn) - 0.5
+    # Three generators and the next step's: every correlation is within five standard errors of zero.
+    columns = np.concatenate([drawn[:-1], drawn[1:]], axis=1).T
+    correlation = np.corrcoef(columns) - np.eye(6)
+    assert np.abs(correlation).max() < 5 / np.sqrt(len(drawn))
+    assert np.abs(drawn.mean(0)).max() < 5 * np.sqrt(1 / 12 / len(drawn))
+
+
+def test_a_step_seeds_a_gpu_in_use_and_a_sample_does_not(monkeypatch):
+    seeds = []
+    monkeypatch.setattr(torch.cuda, "manual_seed", seeds.append)
+    seed_step(0, 0, 0)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    seed_sample(0, 0, 0)
+    assert seeds == []
+    seed_step(0, 0, 0)
+    assert seeds == [torch.initial_seed() % 2**64]
+
+
+@pytest.mark.parametrize(("own", "rank", "expected"), [(False, 3, 10), (True, 3, 7), (True, 0, 10)])
+def test_all_ranks_share_the_seed_of_the_run(own, rank, expected):
+    # MMEngine adds the rank to `seed` when each has its own.
+    runner = SimpleNamespace(seed=10, rank=rank, _randomness_cfg={"diff_rank_seed": own})
+    assert run_seed(runner) == expected
+
+
+def a_run(processes: int, batch_size: int, steps: int, resume: bool = True) -> SimpleNamespace:
+    warnings = []
+    logger = SimpleNamespace(warning=warnings.append, said=warnings)
+    places = range(batch_size * steps)
+    loader = DataLoader(places, batch_sampler=BatchSampler(places, batch_size, drop_last=False))
+    settings = {"max_iters": 1000, "optim_wrapper": None, "param_schedulers": None}
+    return SimpleNamespace(world_size=processes, train_dataloader=loader, _resume=resume, logger=logger, **settings)
+
+
+@pytest.mark.parametrize(
+    ("now", "outcome"),
+    [
+        (a_run(2, 4, 10), "goes on"),
+        (a_run(1, 8, 10), "warns"),
+        (a_run(8, 1, 10), "warns"),
+        # One more image leaves as many samples for each rank, and a step more.
+        (a_run(1, 8, 11), "fails"),
+        (a_run(1, 4, 20), "fails"),
+        (a_run(1, 4, 10), "fails"),
+        (a_run(2, 4, 11), "fails"),
+        # Starting from weights, not resuming.
+        (a_run(1, 4, 20, resume=False), "goes on"),
+    ],
+)
+def test_change(now, outcome):
+    checkpoint = {"meta": {}}
+    BatchPositionHook().before_save_checkpoint(a_run(2, 4, 10), checkpoint)
+    if outcome == "fails":
+        with pytest.raises(UserError, match="was written by 2 processes of batch 4 with 10 steps an epoch, and this"):
+            BatchPositionHook().after_load_checkpoint(now, checkpoint)
+    else:
+        BatchPositionHook().after_load_checkpoint(now, checkpoint)
+        assert len(now.logger.said) == (outcome == "warns")
+
+
+def test_checkpoint_without_a_note():
+    BatchPositionHook().after_load_checkpoint(a_run(1, 1, 1), {"meta": {}})
+
+
+def test_assignments_reach_the_data_set():
+    """As hooks that replace the pipeline make them."""
+    dataset = SeededDataset({"type": Noise})
+    dataset.pipeline = "another"
+    assert dataset.dataset.pipeline == "another"
+    assert vars(dataset).keys() == {"dataset"}

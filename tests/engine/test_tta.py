@@ -1,0 +1,122 @@
+"""A test that sees several views of each image, against scores that are merged by hand."""
+
+import json
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from evaluated import (
+    DEMO,
+    OPTIONS,
+    agrees,
+    by_the_book,
+    list_of_classes,
+    measure,
+    shapes,
+    tree,
+)
+from mmengine.config import Config
+
+from soft_vit.engine import UserError
+
+FLIPS = """
+tta_pipeline = [
+    dict(type="LoadedImage"),
+    dict(type="TestTimeAug", transforms=[
+        [dict(type="RandomFlip", prob=prob, direction="vertical") for prob in (0.0, 1.0)],
+        {resizing}
+        [dict(type="PackInputs")],
+    ]),
+]
+tta_model = dict(type="BestOfViews")
+custom_imports = dict(imports=["soft_vit.engine", "best_of_views"], allow_failed_imports=False)
+"""
+BEST = """
+from mmpretrain.models import AverageClsScoreTTA
+from soft_vit.registry import MODELS, register
+
+@register(MODELS)
+class BestOfViews(AverageClsScoreTTA):
+    def _merge_single_sample(self, views):
+        best = views[0].pred_score.maximum(views[1].pred_score)
+        return views[0].new().set_pred_score(best / best.sum())
+"""
+
+
+def views_config(folder: Path, resizing: str = "") -> Path:
+    (folder / "best_of_views.py").write_text(BEST)
+    (folder / "config.py").write_text(f"_base_ = [{str(DEMO)!r}]" + FLIPS.format(resizing=resizing))
+    return folder / "config.py"
+
+
+def mean_score(model, images: torch.Tensor) -> torch.Tensor:
+    return sum(model(x).softmax(1) for x in (images, images.flip(-1))) / 2
+
+
+def test_mean_of_an_image_and_its_mirror_image(checkpoint, models, tmp_path):
+    # A model's own preprocessor comes before that of the config, with one view or with two.
+    options = {**OPTIONS, "data_preprocessor": {"type": "ClsDataPreprocessor", "mean": [0.0] * 3, "std": [1.0] * 3}}
+    options["model.data_preprocessor"] = {"type": "ClsDataPreprocessor", "mean": [127.5] * 3, "std": [64.0] * 3}
+    out = tmp_path / "out.json"
+    metrics = measure(DEMO, checkpoint, tta=True, ema=False, out=out, work_dir=tmp_path, options=options)
+    images, labels = shapes()
+    assert agrees(metrics, by_the_book(mean_score(models["plain"], images).log(), labels))
+    assert json.loads(out.read_text())["tta"] is True
+
+
+def test_views_and_merging_of_the_config(checkpoint, models, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    metrics = measure(views_config(tmp_path), checkpoint, tta=True, work_dir=tmp_path, options=OPTIONS)
+    images, labels = shapes()
+    best = torch.stack([models["averaged"](x).softmax(1) for x in (images, images.flip(-2))]).amax(0)
+    assert agrees(metrics, by_the_book(best.log(), labels))
+
+
+@pytest.mark.parametrize(
+    ("resizing", "options", "message"),
+    [
+        (
+            "[dict(type='ResizeEdge', scale=s) for s in (32, 40)],",
+            {},
+            "by ResizeEdge in TestTimeAug, and the test asks",
+        ),
+        ("", {"tta_pipeline": [], "test_dataloader.dataset.pipeline": []}, "have no pipeline whose last step"),
+    ],
+)
+def test_views_that_cannot_be_shown(checkpoint, tmp_path, monkeypatch, resizing, options, message):
+    monkeypatch.syspath_prepend(tmp_path)
+    config = views_config(tmp_path, resizing)
+    with pytest.raises(UserError, match=message):
+        measure(config, checkpoint, tta=True, img_size=32, work_dir=tmp_path, options={**OPTIONS, **options})
+
+
+@pytest.mark.parametrize("model", ["checkpoint", "soft_pico"])
+def test_views_of_another_crop_in_a_folder(checkpoint, models, folders, tmp_path, model):
+    """The name of a timm model brings a normalisation of its own."""
+    there = [0, 3, 4, 9]
+    given = {"img_size": 32, "crop_pct": 0.8, "data_root": folders / "numbered", "classes": list_of_classes(tmp_path)}
+    if model == "checkpoint":
+        images, names = tree(folders / "numbered", 32, 0.8)
+    else:
+        torch.save(models["averaged"].state_dict(), tmp_path / "weights.pth")
+        given["weights"] = str(tmp_path / "weights.pth")
+        cfg = timm.get_pretrained_cfg(model)
+        images, names = tree(folders / "numbered", 32, 0.8, cfg.mean[0], cfg.std[0])
+    metrics = measure(
+        DEMO,
+        checkpoint if model == "checkpoint" else model,
+        tta=True,
+        **given,
+        work_dir=tmp_path,
+        options={**OPTIONS, "model.num_classes": 10},
+    )
+    score = mean_score(models["averaged"], images)[:, there]
+    assert agrees(metrics, by_the_book(score.log(), [there.index(int(name)) for name in names]))
+
+
+def test_the_config_of_the_training_stays(checkpoint, tmp_path):
+    (tmp_path / DEMO.name).write_text("trained = True")
+    measure(DEMO, checkpoint, tta=True, work_dir=tmp_path, options=OPTIONS)
+    assert (tmp_path / DEMO.name).read_text() == "trained = True"
+    assert Config.fromfile(tmp_path / "soft_pico_shapes_test.py").model.type == "mmpretrain.AverageClsScoreTTA"

@@ -1,0 +1,185 @@
+"""Mistakes at a command line end in one sentence, other exceptions keep their traceback; shared options."""
+
+import argparse
+import errno
+import json
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from soft_vit.cli import EXTRAS, add_config_options, add_img_size_option, add_model_options, command_line
+from soft_vit.data.shape_trees import make_tree
+from soft_vit.engine.errors import UserError
+from soft_vit.weights import WeightsError
+from soft_vit.weights.files import write_atomically
+
+ROOT = Path(__file__).parents[1]
+NEED_EXTRAS = {
+    "train": "--help",
+    "test": "--help",
+    "predict": "--help",
+    "export": "--help",
+    "convert_checkpoint": "--help",
+    "publish_checkpoint": "--help",
+    "train_attentions": "--help",
+    "benchmark_data": "--help",
+    "get_flops": "--config=configs/soft_tiny.py",
+}
+RUN_ALL = """
+import runpy, sys
+sys.modules["mmengine"] = None
+for name, argument in zip(sys.argv[1::2], sys.argv[2::2]):
+    sys.argv = [name, argument]
+    try:
+        runpy.run_path(f"tools/{name}.py", run_name="__main__")
+    except SystemExit as end:
+        print(name, end.code, sep=": ")
+"""
+
+
+def fail(error: Exception) -> None:
+    raise error
+
+
+def end_of(action) -> str:
+    with pytest.raises(SystemExit) as ended:
+        command_line(lambda argv: action())([])
+    return ended.value.code
+
+
+def refused(*args, **kwargs):
+    raise PermissionError(13, "Permission denied", kwargs.get("dir"))
+
+
+def refusing(number: int, name: str | None = "x"):
+    def refuse(*args) -> None:
+        raise OSError(number, os.strerror(number), name)
+
+    return refuse
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    Path("folder").mkdir()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (lambda: write_atomically("file/a.pth", b""), "file cannot be used (File exists)"),
+        (lambda: write_atomically("file/b/a.pth", b""), "file/b cannot be used (Not a directory)"),
+        (lambda: write_atomically("folder", b""), "folder cannot be used (Is a directory)"),
+        (lambda: Path("folder").read_bytes(), "folder cannot be used (Is a directory)"),
+        (lambda: os.rename("none", "folder/a"), "folder/a cannot be used (No such file or directory)"),
+        (lambda: refused(dir="x"), "x cannot be used (Permission denied)"),
+        (refusing(errno.EROFS), "x cannot be used (Read-only file system)"),
+        (refusing(errno.EDQUOT), "x cannot be used (Disk quota exceeded)"),
+        (lambda: Path("x" * 300).read_bytes(), f"{'x' * 300} cannot be used (File name too long)"),
+    ],
+)
+def test_path_that_cannot_be_used(tree, given, said):
+    assert end_of(given) == f"error: {said}; give another path."
+
+
+@pytest.mark.parametrize(
+    ("broken", "error"), [("tempfile.mkstemp", refused), ("os.fsync", refusing(errno.ENOSPC, None))]
+)
+def test_file_that_cannot_be_written_is_named(tree, monkeypatch, broken, error):
+    monkeypatch.setattr(broken, error)
+    assert end_of(lambda: write_atomically("folder/a.pth", b"")).startswith("error: folder/a.pth cannot be used")
+    assert not list(Path("folder").iterdir())
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        lambda: make_tree("folder", "cocoo"),
+        lambda: fail(ValueError("task is 'cocoo'")),
+        lambda: fail(UserError("task is 'cocoo'")),
+        lambda: fail(WeightsError("task is 'cocoo'")),
+        lambda: fail(FileNotFoundError("task is 'cocoo'")),
+    ],
+)
+def test_sentence_of_this_package(action):
+    assert end_of(action).startswith("error: task is 'cocoo'")
+
+
+@pytest.mark.parametrize(
+    ("action", "error"),
+    [
+        (lambda: json.loads("{"), ValueError),
+        (refusing(errno.EIO), OSError),
+        (lambda: {}["x"], KeyError),
+        (lambda: __import__("no_such_module"), ModuleNotFoundError),
+    ],
+)
+def test_other_errors_keep_their_traceback(action, error):
+    with pytest.raises(error):
+        command_line(lambda argv: action())([])
+
+
+def test_every_tool_reports_mistakes_alike():
+    for path in (ROOT / "tools").glob("*.py"):
+        assert hasattr(runpy.run_path(str(path))["main"], "__wrapped__"), path.name
+
+
+def test_tools_name_the_extra():
+    words = [word for command in NEED_EXTRAS.items() for word in command]
+    ended = subprocess.run([sys.executable, "-c", RUN_ALL, *words], cwd=ROOT, capture_output=True, text=True)
+    said = "error: mmengine is missing; pip install 'soft_vit[train]' brings it."
+    assert ended.stdout.splitlines() == [f"{name}: {said}" for name in NEED_EXTRAS], ended.stderr
+
+
+def test_extras_bring_their_modules():
+    """The requirements of the extra name the distribution, which begins as the module does."""
+    for module, extra in EXTRAS.items():
+        lines = (ROOT / "requirements" / f"{extra}.txt").read_text().replace("-", "_").splitlines()
+        assert any(line.startswith(module) for line in lines), module
+
+
+@pytest.fixture
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser()
+    add_model_options(parser, config=True)
+    add_img_size_option(parser)
+    add_config_options(parser)
+    return parser
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], {"cfg_options": None, "img_size": None, "no_pretrained": False}),
+        (["--img-size", "64"], {"img_size": (64, 64)}),
+        (["--img-size", "64", "96"], {"img_size": (64, 96)}),
+        (["--cfg-options", "a.b=1", "c=x=y"], {"cfg_options": {"a.b": 1, "c": "x=y"}}),
+        (["--cfg-options", "a=1", "--cfg-options", "b=[(1, 2), None]"], {"cfg_options": {"a": 1, "b": [(1, 2), None]}}),
+    ],
+)
+def test_options(parser, arguments, expected):
+    assert vars(parser.parse_args(arguments)).items() >= expected.items()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        *(
+            (["--cfg-options", "b=1", pair], "KEY=VALUE")
+            for pair in ("novalue", "a=[1,2", "a=1,)", "a=[dict(b=1,c=2)]")
+        ),
+        (["--img-size", "1", "2", "3"], "1 2 3: give one side"),
+        (["--img-size", "0"], "0: give one side"),
+        (["--checkpoint", "a.pth", "--no-pretrained"], "not allowed with"),
+    ],
+)
+def test_wrong_options(parser, arguments, said, capsys):
+    with pytest.raises(SystemExit) as end:
+        parser.parse_args(arguments)
+    assert end.value.code == 2
+    assert said in capsys.readouterr().err

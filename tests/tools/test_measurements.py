@@ -1,0 +1,131 @@
+"""The tools that count and measure: their tables, and the files beside them."""
+
+import csv
+import re
+
+import pytest
+
+from soft_vit.analysis import lengths, memory, operator, resolution
+from soft_vit.analysis.resolution import Cost
+from soft_vit.engine.accuracy import AccuracyRow
+from soft_vit.weights.folders import RESOURCES
+
+MODELS = "soft_pico soft_pico+naive --img-size 32 --batch-size 2 --rounds 3 --device cpu"
+SIZES = "--num-bottleneck 4 --rounds 3 --device cpu"
+OPERATOR = f"--op naive newton --tokens 20 40 {SIZES}"
+INVERSE = f"--op newton_inverse-products newton_inverse --problems 3 5 {SIZES}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rows"),
+    [(MODELS, 4), (f"{MODELS} --batch-size auto --max-batch-size 2", 4), (f"{OPERATOR} --bandwidth", 8), (INVERSE, 8)],
+    ids=["models", "auto", "operator", "inverse"],
+)
+def test_benchmark(tool, arguments, rows, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(operator, "COPIED_BYTES", 1 << 20)
+    tool("benchmark")([*arguments.split(), "--out", str(tmp_path / "new" / "rows.csv")])
+    head, _, *table = capsys.readouterr().out.splitlines()
+    assert "torch" in head
+    assert "float32" in head
+    assert len([line for line in table if re.match(r"\| (forward|inference|training)", line)]) == rows
+    found = list(csv.DictReader((tmp_path / "new" / "rows.csv").open()))
+    assert len(found) == rows
+    assert found[0]["machine"] in head
+    if "--bandwidth" in arguments:
+        assert head.endswith(" GB/s")
+        assert "% of bandwidth | extra memory" in table[0]
+        assert all(float(row["bandwidth_gb_per_s"]) > 0 < float(row["gb_per_s"]) for row in found)
+        assert all(float(row["extra_memory"]) >= 0 for row in found)
+
+
+def test_benchmark_data(tool, capsys):
+    config = str(RESOURCES / "configs" / "soft_tiny.py")
+    few = ["--generate", "4", "--workers", "0", "--batch-size", "2", "--rounds", "2"]
+    tool("benchmark_data")([*few, "--config", config])
+    head, _, _, _, *rows = capsys.readouterr().out.splitlines()
+    assert head.endswith(f"{config}, 4 generated JPEGs of 500 x 375")
+    assert [row.split(" | ")[:2] for row in rows] == [["| 0", "soft_vit"], ["| 0", "timm"]]
+
+
+def test_benchmark_resolution(tool, tmp_path, monkeypatch, capsys):
+    def measure(name, sizes, forms, *, device, rounds, max_seconds):
+        assert rounds == 0
+        return [Cost(form, size, 2**20) for form in forms for size in sizes]
+
+    monkeypatch.setattr(resolution, "measure_resolutions", measure)
+    out = tmp_path / "folder" / "table.md"
+    tool("benchmark_resolution")(f"soft_pico --img-size 64 96x64 --rounds 0 --device cpu --out {out}".split())
+    printed = capsys.readouterr().out
+    assert "one image, float32, forward and backward of soft_pico" in printed
+    assert printed.count("| 96 x 64 |") == 2
+    assert out.read_text() in printed
+
+
+def test_compare_attention(tool, tmp_path, capsys):
+    out = tmp_path / "folder" / "two.v1"
+    tiny = f"--device cpu --size pico --img-size 32 64 --batch-size 1 --rounds 3 --out {out}"
+    tool("compare_attention")(["local", "softmax", *tiny.split()])
+    printed = capsys.readouterr().out
+    assert "; pico, batch 1, 32 x 64, float32." in printed
+    assert (tmp_path / "folder" / "two.v1.md").read_text() in printed
+    rows = list(csv.DictReader((tmp_path / "folder" / "two.v1.csv").open()))
+    assert [row["attention"] for row in rows] == ["local", "softmax"]
+    assert all(float(row["training_images_per_s"]) > 0 for row in rows)
+
+
+def test_compare_attention_by_length(tool, tmp_path, monkeypatch, capsys):
+    def measure(name, device, timed, rounds):
+        assert not timed
+        return lengths.Curve(name, [784, 1568], [1, 2], [])
+
+    monkeypatch.setattr(lengths, "measure_lengths", measure)
+    tool("compare_attention")(f"soft --lengths --no-time --device cpu --out {tmp_path}/a.b".split())
+    assert "| soft | " in capsys.readouterr().out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.b.md", "a.b.png", "a.b.svg"]
+
+
+# A convolutional model takes no img_size.
+@pytest.mark.parametrize(
+    ("arguments", "name", "part"),
+    [
+        ("soft_pico", "soft_pico", "stages"),
+        ("vit_tiny_patch16_224", "vit_tiny_patch16_224", "blocks"),
+        ("resnet18", "resnet18", "layer1"),
+        (f"--config {RESOURCES}/configs/soft_tiny.py", "soft_tiny", "stages"),
+    ],
+)
+def test_get_flops(arguments, name, part, tool, capsys):
+    tool("get_flops")([*arguments.split(), "--img-size", "64", "96", "--depth", "1"])
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"{name}, 64 x 96, torch ")
+    assert part in printed
+
+
+def test_get_memory(tool, monkeypatch, capsys):
+    peaks = {("soft_pico", (2, 3, 32, 64), "cpu"): {"plain": 3 * 2**20, "chunks": 2**20}}
+    monkeypatch.setattr(memory, "training_memory_by_saving", lambda *given: peaks[given])
+    tool("get_memory")(["soft_pico", "--img-size", "32", "64", "--batch-size", "2", "--device", "cpu"])
+    head, what, _, columns, _, row = capsys.readouterr().out.splitlines()
+    assert head.endswith("batch 2, 32 x 64, float32.")
+    assert "bytes of live tensors, counted" in what
+    assert (columns, row) == ("| model | plain | chunks |", "| soft_pico | 3 | 1 |")
+
+
+def test_train_attentions_writes_after_every_run(tool, demo, tmp_path, monkeypatch, capsys):
+    out, given = tmp_path / "folder" / "two.v1", {}
+
+    def compare(attentions, config, *, on_row, **options) -> list[AccuracyRow]:
+        given.update(options, attentions=attentions, config=config)
+        rows = [AccuracyRow(name, f"{name}_pyramid_pico") for name in attentions]
+        rows[1].top1 = 50.0
+        on_row(rows)
+        assert "| softmax | softmax_pyramid_pico | 50.0 |" in (tmp_path / "folder" / "two.v1.md").read_text()
+        assert (tmp_path / "folder" / "two.v1.csv").read_text().count("\n") == 3
+        return rows
+
+    monkeypatch.setattr("soft_vit.engine.accuracy.compare_accuracy", compare)
+    arguments = ["--jobs", "2", "--work-dir", str(tmp_path), "--out", str(out), "--cfg-options", "a.b=1"]
+    tool("train_attentions")([demo, "local", "softmax", *arguments])
+    expected = dict(size="pico", work_dir=tmp_path, jobs=2, options={"a.b": 1})
+    assert given == {"attentions": ["local", "softmax"], "config": demo, **expected}
+    assert (tmp_path / "folder" / "two.v1.md").read_text() in capsys.readouterr().out

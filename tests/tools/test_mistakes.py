@@ -1,0 +1,118 @@
+"""A mistake ends each tool in one line that names it, before anything is written."""
+
+import pytest
+
+EXPORT = ("--model", "soft_pico", "--no-pretrained", "--format", "torchscript", "--out", "model.pt")
+PUBLISH = ("out", "--tag", "mine", "--licence", "mit")
+SHAPES_DATA = ("--generate", 4, "--batch-size", 2)
+
+CASES = {
+    "attention_spectrum": [
+        (("--model", "no_such_model"), "no_such_model is not a pyramid"),
+        (("--model", "soft_pico", "--img-size", 20), "20 x 20 pixels is too small"),
+        (("--model", "soft_norm_pico"), "No pretrained weights exist"),
+        (("--model", "soft_pico", "--checkpoint", "missing.pth"), "missing.pth"),
+        (("--model", "soft_pico", "missing.png"), "missing.png"),
+        (("--model", "soft_pico", "file"), "file cannot be read"),
+        (("--model", "soft_pico", "--out", "file/out"), "out.png cannot be written"),
+    ],
+    "benchmark": [
+        ((), "models, or --op"),
+        (("soft_pic",), "did you mean"),
+        (("soft_pico", "--op", "naive"), "not both"),
+        (("--op", "newton_inverse", "newton"), "not both"),
+        (("soft_pico", "--batch-size", "some"), "--batch-size"),
+        (("soft_pico", "--max-batch-size", 4), "--max-batch-size"),
+        (("soft_pico", "--device", "cud"), "'cud'"),
+        (("soft_pico", "--threads", -1), "threads is -1"),
+        (("soft_pico", "--out", "file/rows.csv"), "rows.csv cannot be written"),
+        (("soft_pico", "--bandwidth"), "--bandwidth"),
+        (("--op", "newton_inverse", "--bandwidth"), "--bandwidth"),
+        (("--op", "newton", "--batch-size", "auto"), "auto"),
+    ],
+    "benchmark_data": [
+        ((), "--generate N"),
+        (("images", "--generate", 4), "--generate N"),
+        (("--generate", 0), "--generate is 0"),
+        (("nowhere",), "nowhere"),
+        ((*SHAPES_DATA, "--config", "nowhere.py"), "nowhere.py"),
+        ((*SHAPES_DATA, "--config", "{demo}"), "TimmAugment"),
+        ((*SHAPES_DATA, "--rounds", 1), "rounds is 1"),
+        ((*SHAPES_DATA, "--workers", -1), "workers is -1"),
+        (("--generate", 4, "--batch-size", 0), "Batches of 0"),
+    ],
+    "benchmark_resolution": [
+        (("resnet18",), "resnet18 is not a pyramid"),
+        (("linformer_pyramid_pico", "--rounds", 0), "max_bottleneck"),
+        (("soft_pico", "--img-size", 16), "16 x 16 pixels is too small"),
+        (("soft_pico", "--img-size", "small"), "--img-size"),
+        (("soft_pico", "--threads", 0), "threads is 0"),
+        (("soft_pico", "--out", "file/table.md"), "table.md cannot be written"),
+    ],
+    "compare_attention": [
+        (("sofd",), "'sofd'"),
+        (("soft", "--batch-size", 0), "batch of 0"),
+        (("soft", "--out", "file/table"), "table.md cannot be written"),
+        (("sofd", "--lengths"), "'sofd'"),
+        (("soft", "--lengths", "--rounds", 0), "rounds is 0"),
+        (("soft", "--lengths", "--out", "file/table"), "table.md cannot be written"),
+    ],
+    "convert_checkpoint": [
+        (("none.pth", "b.pth", "--to", "timm"), "none.pth"),
+        (("file", "file", "--to", "timm"), "file"),
+    ],
+    "export": [
+        (EXPORT[3:], "--config and --checkpoint"),
+        ((*EXPORT, "--model", "soft_picco"), "did you mean soft_pico"),
+        ((*EXPORT, "--format", "onnx"), ".onnx"),
+        ((*EXPORT, "--dynamic-size"), "one size of images"),
+        ((*EXPORT, "--features", 4), "0 to 3"),
+        ((*EXPORT[:2], *EXPORT[3:], "--checkpoint", "none.pth"), "none.pth"),
+    ],
+    "get_flops": [
+        ((), "required"),
+        (("soft_pica",), "did you mean soft_pico"),
+        (("xyzzy_1",), "timm has no model 'xyzzy_1'"),
+        (("vgg11", "--img-size", 8), "8 x 8"),
+        (("--config", "nowhere.py"), "nowhere.py"),
+    ],
+    "get_memory": [
+        (("resnet18",), "resnet18 is not a pyramid"),
+        (("soft_pico", "--img-size", 64, 64, 3), "64 64 3"),
+        (("soft_pico", "--img-size", 16), "16 x 16 pixels is too small"),
+    ],
+    "make_shapes": [((".", "--task", "ade"), "not an empty folder")],
+    "plot_logs": [
+        (("nowhere",), "no log in nowhere"),
+        (("file",), "empty"),
+        (("file", "--out", "."), "is a folder"),
+    ],
+    "publish_checkpoint": [
+        (("none.pth", *PUBLISH), "none.pth"),
+        (("file", *PUBLISH, "--metric", "x"), "NAME=VALUE"),
+    ],
+    "train_attentions": [
+        (("{demo}", "sofd", "--work-dir", "."), "'sofd'"),
+        (("{demo}", "soft", "--work-dir", ".", "--jobs", 0), "jobs is 0"),
+        (("{demo}", "soft", "--out", "file/accuracy"), "accuracy.md cannot be written"),
+    ],
+    "tutorial": [(("--steps", 0), "--steps is 0")],
+    "visualize_attention": [
+        (("missing.png", "--model", "soft_pico"), "missing.png"),
+        (("file", "--model", "soft_pico"), "file cannot be read"),
+        (("photo.png", "--model", "soft_pico", "--stage", 5), "stage is 5"),
+        (("photo.png", "--model", "soft_norm_pico"), "No pretrained weights exist"),
+        (("photo.png", "--model", "soft_pico", "--device", "gpu"), "'gpu'"),
+    ],
+    "write_model_index": [(("--index", "nowhere.json"), "no index of weights")],
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_mistake_ends_in_one_line(name, mistake, demo, photo, tmp_path):
+    (tmp_path / "file").write_text("")
+    before = {path.name for path in tmp_path.iterdir()}
+    for arguments, message in CASES[name]:
+        given = [demo if argument == "{demo}" else argument for argument in arguments]
+        assert message in mistake(name, *given), given
+    assert {path.name for path in tmp_path.iterdir()} == before

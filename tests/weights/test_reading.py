@@ -1,0 +1,67 @@
+"""What a file notes of its model: values of a wrong type or range are left out."""
+
+import pytest
+import torch
+
+from soft_vit.weights.reading import NOTES_KEY, Notes, notes_of, unwrap_state_dict
+
+FULL = Notes(
+    "soft_pico",
+    {"img_size": [64, 96], "inverse": "cholesky", "qkv": None},
+    {"input_size": (3, 64, 96), "mean": (0.5,) * 3, "std": (0.25,) * 3, "crop_pct": 0.9, "crop_mode": "center"},
+    {"epochs": "5"},
+)
+
+
+def noted(**values) -> Notes:
+    return notes_of({"meta": {NOTES_KEY: {"model": "soft_pico", **values}}})
+
+
+def test_written_and_read_again():
+    content = {"meta": {NOTES_KEY: FULL.to_dict()}, "state_dict": {"a": torch.zeros(1)}}
+    assert notes_of(content) == unwrap_state_dict(content).notes == FULL
+    # Taken out, weights keep their notes.
+    assert unwrap_state_dict(unwrap_state_dict(content)).notes == FULL
+    assert FULL.img_size() == (64, 96)
+
+
+@pytest.mark.parametrize(
+    "cfg",
+    [
+        {"input_size": "64"},
+        {"input_size": (3, -64, 64)},
+        {"input_size": (3, 64)},
+        {"input_size": (3, True, 64)},
+        {"mean": (1, 1, 1)},
+        {"mean": ["a"] * 3, "std": [1] * 3},
+        {"mean": (1, 1, 1), "std": (1, 0, 1)},
+        {"mean": (1, 1, 1), "std": (1,)},
+        {"mean": (float("nan"),) * 3, "std": (1,) * 3},
+        {"mean": (), "std": ()},
+        {"mean": 3, "std": None},
+        {"crop_pct": "x"},
+        {"crop_pct": -1},
+        {"crop_mode": "x"},
+        {"crop_mode": [1]},
+        {"interpolation": 3},
+        {"label_names": "abc"},
+        {"label_names": (1, 2)},
+        {"file": "/etc/passwd"},
+        {"url": "https://example.org"},
+        3,
+    ],
+    ids=str,
+)
+def test_strange_values_are_left_out(cfg):
+    assert noted(cfg=cfg) == Notes("soft_pico")
+
+
+@pytest.mark.parametrize("size", [None, 0, -1, "64", [64], [64, 64, 64], [64, "a"], True])
+def test_a_strange_size(size):
+    assert noted(options={"img_size": size}).img_size() is None
+
+
+def test_options_are_plain_values():
+    assert noted(options={"a": [1, ["b", None]], "c": {"d": 1}, "e": torch.zeros(1)}).options == {"a": [1, ["b", None]]}
+    assert noted(options=[1], training={"epochs": 5}) == Notes("soft_pico")
+    assert notes_of({"meta": {NOTES_KEY: {"model": 3}}}) == Notes()
