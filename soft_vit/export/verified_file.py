@@ -6,11 +6,11 @@ from pathlib import Path
 
 import torch
 
-from soft_vit.engine.errors import UserError, one_line
+from soft_vit.engine.errors import UserError, as_user_error, one_line
 from soft_vit.export.formats import FORMATS, MIN_SIDE, Run, check_suffix
 from soft_vit.export.model import ExportModel
 from soft_vit.export.quantization import check_drop, quantize
-from soft_vit.weights.files import write_atomically
+from soft_vit.weights.files import require_place, write_atomically
 
 __all__ = ["BATCHES", "compare", "export"]
 
@@ -46,6 +46,8 @@ def export(
             raise UserError(f"{name} belongs to ONNX and the format is {format}; use --format onnx, or leave it out.")
     if int8 and (source.outputs != ("logits",) or source.input_size[0] != 3):
         raise UserError("int8 is calibrated and measured on RGB images; give a classifier of RGB images.")
+    with as_user_error():
+        require_place(out)
     steps = 5 if int8 else 3
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / out.name

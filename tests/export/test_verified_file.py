@@ -80,6 +80,12 @@ def test_what_does_not_go_together(source, name, format, options, message, tmp_p
     assert not list(tmp_path.iterdir())
 
 
+def test_place_that_cannot_be_written_is_refused_before_the_work(source, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="cannot be written"):
+        export(source, tmp_path / "file" / "model.pt", "torchscript", report=pytest.fail)
+
+
 def test_int8_of_maps_is_refused(source, tmp_path):
     maps = replace(source, outputs=("stage0",))
     with pytest.raises(UserError, match="give a classifier"):

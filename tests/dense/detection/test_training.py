@@ -28,7 +28,7 @@ KINDS = {
         "model.box_batch_size_per_image": 32,
     },
 }
-EPOCHS = {"retinanet": 20, "mask_rcnn": 36}
+EPOCHS = {"retinanet": 15, "mask_rcnn": 36}
 
 
 @pytest.fixture(scope="module")
