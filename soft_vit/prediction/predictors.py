@@ -73,7 +73,7 @@ class TimmPredictor:
         # Where an export finds them as well.
         self.model.pretrained_cfg = {**getattr(self.model, "pretrained_cfg", {}), **told}
         if checkpoint is not None:
-            self.notes = [*_defaults_used(told, name, checkpoint), *_load_timm(self.model, content, checkpoint)]
+            self.notes = [*_defaults_used(told, notes, name, checkpoint), *_load_timm(self.model, content, checkpoint)]
         if not getattr(self.model, "num_classes", 0):
             raise UserError(f"{name} has no classification head; name a classification model.")
         self.transform = create_transform(**resolve_model_data_config(self.model), is_training=False)
@@ -113,12 +113,14 @@ def _fit_size(model: nn.Module, size: tuple[int, int]) -> None:
             raise UserError(f"The model does not take images of {height} x {width}: {one_line(error)}.") from error
 
 
-def _defaults_used(told: dict[str, Any], name: str, checkpoint: str | Path) -> list[str]:
+def _defaults_used(told: dict[str, Any], notes: Notes, name: str, checkpoint: str | Path) -> list[str]:
     """A sentence on what the checkpoint leaves to the model's defaults, if anything."""
     missing = [what for key, what in (("input_size", "size"), ("mean", "normalisation")) if key not in told]
     if not missing:
         return []
-    return [f"{checkpoint} does not give the {' and '.join(missing)} of its images; the defaults of {name} are used."]
+    options = "" if notes.options else ", nor the options of its model"
+    what = " and ".join(missing)
+    return [f"{checkpoint} does not give the {what} of its images{options}; the defaults of {name} are used."]
 
 
 def _load_timm(model: nn.Module, content: dict[str, Any], source: str | Path) -> list[str]:

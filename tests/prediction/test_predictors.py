@@ -119,6 +119,7 @@ def test_weights_bring_their_own_classes(ten_classes):
 def test_default_in_place_of_a_missing_value_is_noted(ten_classes, img_size, words):
     notes = TimmPredictor("soft_pico", checkpoint=ten_classes, img_size=img_size).notes
     assert words in notes[0]
+    assert "options of its model" in notes[0]
     # From 64 to 224 pixels.
     assert ["resampled" in note for note in notes[1:]] == ([True] if img_size is None else [])
 

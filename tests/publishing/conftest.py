@@ -43,8 +43,8 @@ def plain() -> dict[str, torch.Tensor]:
     return state_dict(2)
 
 
-@pytest.fixture
-def checkpoint(averaged, plain, tmp_path) -> Path:
+@pytest.fixture(scope="session")
+def checkpoint(averaged, plain, tmp_path_factory) -> Path:
     content = {
         "meta": {
             "cfg": f"work_dir = '/home/{SECRET}'",
@@ -60,15 +60,15 @@ def checkpoint(averaged, plain, tmp_path) -> Path:
         "optimizer": {"param_groups": [{"lr": 0.1}]},
         "param_schedulers": [],
     }
-    path = tmp_path / SECRET / "epoch_5.pth"
+    path = tmp_path_factory.mktemp("run") / SECRET / "epoch_5.pth"
     path.parent.mkdir()
     torch.save(content, path)
     return path
 
 
-@pytest.fixture
-def published(checkpoint, tmp_path) -> Path:
-    """The folder of what was published, with a repository of the hub in hub/."""
-    out = tmp_path / "published"
-    run(checkpoint, out, hf_dir=tmp_path / "published" / "hub")
+@pytest.fixture(scope="session")
+def published(checkpoint, tmp_path_factory) -> Path:
+    """The folder of what was published, with a repository of the hub in hub/; tests leave it as it is."""
+    out = tmp_path_factory.mktemp("out") / "published"
+    run(checkpoint, out, hf_dir=out / "hub")
     return out

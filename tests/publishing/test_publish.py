@@ -132,8 +132,8 @@ def test_strange_notes_are_passed_over(strange, checkpoint, tmp_path):
     content = torch.load(checkpoint, weights_only=True)
     for key, values in strange.items():
         content["meta"][NOTES_KEY][key] |= values
-    torch.save(content, checkpoint)
-    run(checkpoint, tmp_path / "out")
+    torch.save(content, tmp_path / "strange.pth")
+    run(tmp_path / "strange.pth", tmp_path / "out")
     (entry,) = load_index(tmp_path / "out" / "index.json")
     assert entry.cfg["input_size"] == (3, 64, 64)
     assert "a | b" not in (tmp_path / "out" / "soft_pico.mine.md").read_text()
