@@ -29,6 +29,7 @@ __all__ = [
     "reaches",
     "require_one_size",
     "set_num_classes",
+    "take_trained_classes",
     "type_name",
 ]
 
@@ -144,6 +145,13 @@ def set_num_classes(cfg: Config, num_classes: int, old: int | None = None) -> No
     for entry in (model, cfg.get("data_preprocessor"), model.get("data_preprocessor")):
         if entry is not None and entry.get("num_classes") in (None, old):
             entry["num_classes"] = num_classes
+
+
+def take_trained_classes(cfg: Config, names: Collection[str]) -> None:
+    """Give a config that leaves `num_classes` open the number of a checkpoint's classes; names may be empty."""
+    if names and "num_classes" in cfg and cfg.num_classes is None:
+        cfg.num_classes = len(names)
+        set_num_classes(cfg, len(names))
 
 
 def count_classes(cfg: Config) -> None:

@@ -18,7 +18,7 @@ from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.checkpoints.trained_config import trained_cfg
 from soft_vit.engine.checks import match_classes
 from soft_vit.engine.config import apply_options
-from soft_vit.engine.config_values import count_classes, set_num_classes, type_name
+from soft_vit.engine.config_values import count_classes, take_trained_classes, type_name
 from soft_vit.engine.data.eval_data import (
     View,
     class_names,
@@ -246,9 +246,7 @@ def _use_checkpoint(cfg: Config, target: Target) -> None:
     if target.weights is not None or not target.pretrained:
         raise UserError(f"{path} is a checkpoint with weights of its own; give the name of a timm model for others.")
     cfg.load_from, cfg.resume = path, False
-    if "num_classes" in cfg and cfg.num_classes is None and (names := _trained_classes(cfg)):
-        cfg.num_classes = len(names)
-        set_num_classes(cfg, len(names))
+    take_trained_classes(cfg, _trained_classes(cfg))
     count_classes(cfg)
 
 

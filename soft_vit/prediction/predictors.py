@@ -23,7 +23,7 @@ from soft_vit.engine.checkpoints.checkpoint_match import describe_mismatch
 from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.checkpoints.trained_config import model_options, trained_notes
 from soft_vit.engine.config import load_config
-from soft_vit.engine.config_values import type_name
+from soft_vit.engine.config_values import take_trained_classes, type_name
 from soft_vit.engine.data.eval_data import set_view, view_of_config
 from soft_vit.engine.errors import UserError, as_user_error, one_line
 from soft_vit.engine.models.finetune import fit_weights, parameter_names
@@ -185,6 +185,7 @@ class ConfigPredictor:
         self.topk = topk
         cfg = load_config(config, options)
         content = load_checkpoint_file(checkpoint)
+        take_trained_classes(cfg, ((content.get("meta") or {}).get("dataset_meta") or {}).get("classes") or ())
         with config_errors(StartHook(), cfg):
             init_default_scope(cfg.get("default_scope") or "mmengine")
             self.model = _build(cfg)
