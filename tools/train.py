@@ -40,9 +40,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--stop-signals",
         nargs="+",
-        default=["SIGTERM"],
+        default=["SIGTERM", "SIGINT"],
         metavar="SIGNAL",
-        help="save and end with exit code 75 after the current step (default: SIGTERM; Slurm may send SIGUSR1)",
+        help="save and end with exit code 75 after the current step (default: SIGTERM SIGINT; Slurm may send SIGUSR1)",
     )
     parser.add_argument("--no-validate", action="store_true", help="train without validation")
     add_config_options(parser)

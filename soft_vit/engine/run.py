@@ -169,7 +169,7 @@ def train(
     options: dict | None = None,
     launcher: str = "none",
     auto_scale_lr: bool = False,
-    stop_signals: Sequence[str] = ("SIGTERM",),
+    stop_signals: Sequence[str] = ("SIGTERM", "SIGINT"),
 ) -> TrainResult:
     """Train what a config describes.
 

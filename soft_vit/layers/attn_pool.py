@@ -1,4 +1,4 @@
-"""Attention fusion: several feature vectors as one, by scores that each earns by itself.
+"""Attention fusion: several feature vectors become one, each weighted by a score of its own.
 
 Letters: B batch, P sources, C channels.
 """
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 class AttentionPool(nn.Module):
     """`sum_p a_p h_p` with `a = softmax_p(c^T relu(W h_p + b))` over sources `h: [B, P, C]`, giving `[B, C]`.
 
-    The additive attention of Bahdanau et al. 2014, arXiv 1409.0473, with a learned vector in the place of a query.
+    The additive attention of Bahdanau et al. 2014, arXiv 1409.0473, with a learned vector instead of a query.
 
     hidden_dim: rows of W; by default C.
     """

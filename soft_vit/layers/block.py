@@ -14,7 +14,7 @@ DROP_PATH_MODES = get_args(DropPathMode)
 
 
 def make_drop_path(rate: float, mode: DropPathMode) -> nn.Module:
-    """Stochastic depth at `rate`, or the element-wise dropout that the released SOFT code has in its place."""
+    """Stochastic depth at `rate`, or the element-wise dropout that the released SOFT code uses instead."""
     if rate == 0:
         return nn.Identity()
     return DropPath(rate) if mode == "stochastic_depth" else nn.Dropout(rate)
@@ -23,7 +23,7 @@ def make_drop_path(rate: float, mode: DropPathMode) -> nn.Module:
 class PostNormBlock(nn.Module):
     """`x = LN(x + drop(attn(x)))`, `x = LN(x + drop(mlp(x)))` on tokens `[B, N, C]`: the block of stages 1 to 3.
 
-    mlp_chunks: parts of the tokens that the MLP is computed on one after the other.
+    mlp_chunks: number of parts of the tokens that the MLP processes one after the other.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class PostNormBlock(nn.Module):
 class PreNormBlock(nn.Module):
     """`x = x + drop(attn(LN(x)))`, `x = x + drop(mlp(LN(x)))` on tokens `[B, N, C]`: the block of the last stage.
 
-    mlp_chunks: parts of the tokens that the MLP is computed on one after the other.
+    mlp_chunks: number of parts of the tokens that the MLP processes one after the other.
     """
 
     def __init__(

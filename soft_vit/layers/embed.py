@@ -56,8 +56,8 @@ def resample_pos_embed(
 ) -> Tensor:
     """A position embedding `[1, P + h*w, C]` of the grid (h, w), bilinearly resampled to `[1, P + H*W, C]`.
 
-    The slots of the P prefix tokens come first and stay as they are. On the grid itself the embedding is returned
-    unchanged. Half-pixel centres (align_corners=False), as the released SOFT models do it.
+    The slots of the P prefix tokens come first and stay as they are. On its own grid the embedding is returned
+    unchanged. Half-pixel centres (align_corners=False), as in the released SOFT models.
     """
     if same_size(grid_size, feat_size):
         return pos_embed

@@ -13,7 +13,7 @@ from soft_vit.ops.numerics import are_dispatched, in_function_transform
 
 Approximation = Literal["none", "tanh"]
 
-# Leaves of symbolic tracing: they look at more than sizes, and a traced model is to compute the same bits.
+# Leaves of symbolic tracing, so that a traced model takes the same path and gives the same bits.
 torch.fx.wrap("linear_gelu")
 torch.fx.wrap("linear")
 
@@ -37,7 +37,7 @@ class Mlp(nn.Module):
 
 
 def linear_gelu(x: Tensor, layer: nn.Linear, act: nn.GELU) -> Tensor:
-    """`act(layer(x))` of tokens `[B, N, C]`, in one pass over memory where nothing was put in the place of either."""
+    """`act(layer(x))` of tokens `[B, N, C]`, in one pass over memory where neither was replaced."""
     if not is_untouched(layer, nn.Linear) or not is_untouched(act, nn.GELU):
         return act(layer(x))
     if can_fuse(x, layer):
@@ -46,7 +46,7 @@ def linear_gelu(x: Tensor, layer: nn.Linear, act: nn.GELU) -> Tensor:
 
 
 def linear(x: Tensor, layer: nn.Linear) -> Tensor:
-    """`layer(x)` of tokens `[B, N, C]`, in one pass over memory where nothing was put in its place."""
+    """`layer(x)` of tokens `[B, N, C]`, in one pass over memory where it was not replaced."""
     if is_untouched(layer, nn.Linear) and can_fuse(x, layer):
         return fused_linear(x, layer.weight, layer.bias)
     return layer(x)
@@ -68,8 +68,8 @@ def can_fuse(x: Tensor, layer: nn.Linear) -> bool:
     In fp32, and in bf16 or under its autocast where the CPU has it.
     """
     weight = layer.weight
-    # Gradient checkpointing runs a block without gradients first, then with them: both are to give the same bits.
-    # Counters and recorders of operations are to see those that torch documents.
+    # Gradient checkpointing runs a block without gradients first, then with them: both must give the same bits.
+    # Counters and recorders of operations must see documented ones.
     if layer.training or torch.is_grad_enabled() or are_dispatched(x, weight):
         return False
     return (

@@ -1,7 +1,7 @@
 """Reversible residual blocks (Gomez et al. 2017, arXiv 1707.04585; for transformers, Reformer, arXiv 2001.04451).
 
-Two streams, `y1 = x1 + F(x2)` and `y2 = x2 + G(y1)`, from which `x2 = y2 - G(y1)` and `x1 = y1 - F(x2)` come back: the
-activations of all blocks but the last need not be stored.
+Two streams, `y1 = x1 + F(x2)` and `y2 = x2 + G(y1)`, from which `x2 = y2 - G(y1)` and `x1 = y1 - F(x2)` are recovered:
+only the last block's activations are stored.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ def feed_forward_half(block: Block, x: Tensor) -> Tensor:
 
 
 class Surroundings:
-    """The random state and the autocast setting at a point of the forward, to compute the same again later."""
+    """The random state and the autocast setting at a point of the forward, to repeat it later."""
 
     def __init__(self, x: Tensor, random: bool) -> None:
         self.device_type = x.device.type
@@ -40,7 +40,7 @@ class Surroundings:
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """The same surroundings, with gradients; the random state of the caller is back afterwards."""
+        """The same surroundings, with gradients; afterwards the caller's random state is restored."""
         autocast = torch.autocast(self.device_type, dtype=self.autocast_dtype, enabled=self.autocast)
         devices = self.random_state[1] if self.random_state else []
         with torch.random.fork_rng(devices, enabled=self.random_state is not None), autocast, torch.enable_grad():
@@ -52,7 +52,7 @@ class Surroundings:
 
 
 class _ReversibleBlocks(torch.autograd.Function):
-    """All blocks of a stage on two equal streams; stores the streams behind the last block and nothing else of them."""
+    """All blocks of a stage on two equal streams; stores only the streams behind the last block."""
 
     @staticmethod
     def forward(
@@ -109,8 +109,8 @@ def reversible_blocks(blocks: Sequence[Block], x: Tensor, feat_size: tuple[int, 
 
     blocks: `PostNormBlock` or `PreNormBlock`; in either, each half is preceded by its LayerNorm, as in Reformer.
     Activations are computed again in backward, under the same dropout and autocast; memory does not grow with the
-    number of blocks. In half precision the streams come back with its rounding error, which grows with their number.
-    Traced and compiled models compute the same without this.
+    number of blocks. In half precision the recovered streams carry its rounding error, which grows with the
+    number of blocks. Traced and compiled models compute the same but store all activations.
     """
     if not blocks:
         return x

@@ -1,4 +1,4 @@
-"""What the arguments of a pyramid mean for its stages, and which ones no pyramid can have."""
+"""The arguments of a pyramid: checked, and translated to those of its stages."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -77,14 +77,14 @@ def choose_bottleneck_img_size(
 ) -> tuple[int, int] | None:
     """The size of the images on whose maps num_bottleneck tokens are counted: as given, by default img_size.
 
-    None where their number follows from the map. ValueError for a size that nothing is counted at.
+    None where their number follows from the map. ValueError for a size without num_bottleneck.
     """
     if num_bottleneck is not None:
         return check_image_size(bottleneck_img_size or img_size)
     if bottleneck_img_size is not None:
         raise ValueError(
-            f"bottleneck_img_size={bottleneck_img_size} says where num_bottleneck tokens are counted, and there is no "
-            f"num_bottleneck; give both, or none."
+            f"bottleneck_img_size={bottleneck_img_size} says where num_bottleneck tokens are counted, but "
+            f"num_bottleneck is not given; give both, or neither."
         )
     return None
 
@@ -100,7 +100,7 @@ def split_attn_options(kinds: Sequence[str], options: dict[str, Any], defaults: 
         if not any(name in accepted for accepted in known):
             choices = sorted(set().union(*known))
             raise UnknownOptionError(
-                f"{name!r} is no option of this model or of its attentions; the attentions have {', '.join(choices)}."
+                f"{name!r} is no option of this model or its attentions; the attentions have {', '.join(choices)}."
             )
     given = {**defaults, **options}
     stages = [{name: value for name, value in given.items() if name in accepted} for accepted in known]

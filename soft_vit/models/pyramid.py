@@ -60,7 +60,7 @@ torch.fx.wrap("check_image")
 def check_image(x: Tensor, in_chans: int) -> Tensor:
     """Return x `[B, in_chans, H, W]`; ValueError that names the size if it is no image or below 32 x 32."""
     if x.ndim != 4 or x.shape[1] != in_chans:
-        raise ValueError(f"Input of shape {tuple(x.shape)} is no batch of images; give [B, {in_chans}, H, W].")
+        raise ValueError(f"Input of shape {tuple(x.shape)} is not a batch of images; give [B, {in_chans}, H, W].")
     if x.shape[2] < MIN_IMAGE_SIDE or x.shape[3] < MIN_IMAGE_SIDE:
         raise ValueError(
             f"An image of {x.shape[2]} x {x.shape[3]} pixels is too small; each side needs at least {MIN_IMAGE_SIDE}."
@@ -83,16 +83,16 @@ class PyramidViT(nn.Module):
     not img_size.
 
     global_pool: `token` (class token), `avg` (mean of the last stage's tokens), `attn` (their mean by learned scores,
-        see `AttentionPool`) or `` (all tokens, class token first).
+        see `AttentionPool`) or the empty string (all tokens, class token first).
     fuse_stages: fuse the pooled features of all stages before the head, see `StageFusion`.
     attention: a name of `soft_vit.layers.ATTENTIONS` for the first three stages, or a sequence of four names.
     stage4: attention of the last stage where `attention` is one name: `softmax` (released) or `soft` (exact Gaussian).
-    class_token: by default there is one where the last stage's attention has a place for it.
+    class_token: by default present where the last stage's attention has a place for it.
     drop_path_mode: `stochastic_depth`, or `dropout` for the element-wise dropout that the released code applies at
         drop_path_rate in the first three stages.
-    reversible: blocks as two streams whose activations are computed again in backward, see `reversible_blocks`; another
-        model than without, for which gradient checkpointing has nothing to do.
-    mlp_chunks: parts of the tokens that an MLP is computed on one after the other, see `apply_in_chunks`.
+    reversible: blocks as two streams whose activations are computed again in backward, see `reversible_blocks`. This is
+        another model, whose weights differ; gradient checkpointing does not affect it.
+    mlp_chunks: number of parts of the tokens that an MLP processes one after the other, see `apply_in_chunks`.
     bottleneck_img_size: size of the images on whose maps num_bottleneck tokens are counted, by default img_size. The
         weights belong to it, so `set_input_size` leaves it as it is.
     attn_options: options of the attentions, such as inverse="cholesky" or max_bottleneck=(7, 7); each goes to the
@@ -218,7 +218,8 @@ class PyramidViT(nn.Module):
     def init_weights(self, needs_reset: bool = True) -> None:
         """Random weights: truncated normal (0.02) for linear layers and tokens, fan-out normal for convolutions.
 
-        needs_reset: set what layers set by themselves too, such as norms, which have nothing behind the meta device.
+        needs_reset: also reset layers that initialise themselves, such as norms, whose values the meta device does not
+        keep.
         """
         for module in self.modules():
             if isinstance(module, nn.Linear):
@@ -240,7 +241,7 @@ class PyramidViT(nn.Module):
         load_into(self, load_weights(checkpoint_path), str(checkpoint_path))
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        """What torch's state_dict calls on this module: notes options that no name or shape tells."""
+        """Called by torch's state_dict on this module: note options that no name or shape tells."""
         super()._save_to_state_dict(destination, prefix, keep_vars)
         if hasattr(destination, "_metadata"):
             reversible = any(stage.reversible for stage in self.stages)
@@ -249,7 +250,7 @@ class PyramidViT(nn.Module):
     def _load_from_state_dict(
         self, state_dict: MutableMapping[str, Any], prefix: str, local_metadata: dict[str, Any], *args: Any
     ) -> None:
-        """What torch's load_state_dict calls on this module, wherever in another one it is; see `fit_state_dict`.
+        """Called by torch's load_state_dict on this module, also inside another one; see `fit_state_dict`.
 
         Released weights, and those of another image size, are replaced in state_dict, which is torch's own copy.
         """
@@ -282,7 +283,7 @@ class PyramidViT(nn.Module):
             stage.grad_checkpointing = enable
 
     def set_input_size(self, img_size: int | tuple[int, int]) -> None:
-        """Make img_size (at least 32 x 32) the model's own; unless it is, position embeddings are resampled once."""
+        """Make img_size (at least 32 x 32) the model's own, by resampling position embeddings once."""
         img_size = check_image_size(img_size, MIN_IMAGE_SIDE)
         if img_size == self.img_size:
             return
@@ -290,7 +291,7 @@ class PyramidViT(nn.Module):
             stage.set_grid_size(grid_size)
         self.img_size = img_size
         if update_model_input_size is not None:
-            # What is written beside the weights when timm saves the model.
+            # timm writes this beside the weights it saves.
             update_model_input_size(self, img_size, bottleneck_img_size=self.bottleneck_img_size)
 
     def get_classifier(self) -> nn.Module:

@@ -83,12 +83,12 @@ def is_dual(x: Tensor) -> bool:
 
 
 def forbids_autograd_function(*tensors: Tensor) -> bool:
-    """Whether a gradient by hand would be lost: a saved trace cannot hold one, torch.func and forward mode need all."""
+    """Whether a hand-written gradient must be avoided: traces, torch.func and forward mode cannot hold one."""
     return torch.jit.is_tracing() or in_function_transform() or any(map(is_dual, tensors))
 
 
 def are_dispatched(*tensors: Tensor | None) -> bool:
-    """Whether something between Python and the kernels sees operations on these: a compiler, a mode, a transform."""
+    """Whether a compiler, a dispatch mode or a transform sees operations on these tensors."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or operations_are_watched() or in_function_transform():
         return True
     return any(not _is_plain(x) for x in tensors if x is not None)

@@ -10,8 +10,8 @@ def dot_product_attention(
 ) -> Tensor:
     """`softmax(Q K^T / sqrt(D)) V` for queries `[..., N, D]`, keys `[..., M, D]`, values `[..., M, C]`: `[..., N, C]`.
 
-    mask: bool, broadcast to `[..., N, M]`, which keys a query sees; at least one. dropout_p: rate at which weights are
-    dropped. fused: by torch's kernels, which keep no N x M matrix; otherwise one step after the other.
+    mask: bool, broadcast to `[..., N, M]`: the keys that a query sees, at least one. dropout_p: rate at which weights
+    are dropped. fused: use torch's kernels, which keep no N x M matrix; otherwise one step after the other.
     """
     if fused:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout_p)

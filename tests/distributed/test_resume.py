@@ -41,9 +41,9 @@ def test_notice_to_every_process(straight, tmp_path):
     assert not list(tmp_path.glob("stopped_*"))
 
 
-def test_notice_then_a_full_disk_then_a_damaged_file(straight, tmp_path):
+def test_ctrl_c_then_a_full_disk_then_a_damaged_file(straight, tmp_path):
     # A signal after step 3 is seen at the end of step 4; there, within an epoch, no checkpoint would be due at step 5.
-    assert train(tmp_path, preparation=Strike(4, "after", signal.SIGTERM).install) == EXIT_STOPPED, output(tmp_path)
+    assert train(tmp_path, preparation=Strike(4, "after", signal.SIGINT).install) == EXIT_STOPPED, output(tmp_path)
     assert "iteration 5 is saved; go on with --resume" in output(tmp_path)
     assert train(tmp_path, "--resume", options=loading(2), preparation=FullDisk(7).install) == 1
     assert "error: A checkpoint could not be written" in output(tmp_path)

@@ -97,9 +97,15 @@ def test_epochs_load_the_rest_alone_and_validate_what_was_not(tmp_path, loaded, 
         assert resumed.top1 is not None
 
 
-def test_resuming_at_the_end_of_the_last_epoch_validates(tmp_path):
+def test_resuming_at_the_end_of_the_last_epoch_validates(tmp_path, capsys):
     train(DEMO, work_dir=tmp_path, options=BY_EPOCH, validate=False)
-    assert train(DEMO, work_dir=tmp_path, options=BY_EPOCH, resume="auto").top1 is not None
+    capsys.readouterr()
+    changed = {**BY_EPOCH, "optim_wrapper.optimizer.weight_decay": 0.5, "param_scheduler.1.eta_min": 1e-6}
+    assert train(DEMO, work_dir=tmp_path, options=changed, resume="auto").top1 is not None
+    (said,) = (line for line in capsys.readouterr().out.splitlines() if "overrules the config" in line)
+    assert "weight_decay 0.02 instead of 0.5; eta_min 1e-05 instead of 1e-06." in said
+    with pytest.raises(UserError, match="already finished"):
+        train(DEMO, work_dir=tmp_path, options={**BY_EPOCH, "train_cfg.max_epochs": 1}, resume="auto")
 
 
 def test_batch_sampler_is_refused(tmp_path):

@@ -2,11 +2,10 @@
 
 import pytest
 import torch
-from timm.layers import Mlp
 from torch import Tensor
 
 from soft_vit.layers import PreNormBlock, attention_class
-from soft_vit.layers.mlp import apply_in_chunks
+from soft_vit.layers.mlp import Mlp, apply_in_chunks
 
 # Float64 on both sides, with products of other shapes: 1e3 roundings of 2.2e-16.
 TOLERANCE = 1e-12

@@ -46,9 +46,8 @@ def test_every_model(name):
     assert {"stages.3.cls_token"} <= model.no_weight_decay() <= parameters
 
 
-# Other sizes have the same attention in the pyramid of this size of SOFT.
 @pytest.mark.parametrize(
-    "name", [name for name in MODELS if name.endswith(("_pico", "_tiny")) or "pyramid" not in name]
+    "name", [name if name.endswith("_pico") else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
 )
 def test_shapes(name):
     assert create(name, device="meta")(torch.empty(2, 3, 224, 192, device="meta")).shape == (2, 11)

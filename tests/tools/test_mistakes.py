@@ -62,7 +62,7 @@ CASES = {
         (("file", "file", "--to", "timm"), "file"),
     ],
     "export": [
-        (EXPORT[3:], "a model and a config"),
+        (EXPORT[3:], "--config and --checkpoint"),
         ((*EXPORT, "--model", "soft_picco"), "did you mean soft_pico"),
         ((*EXPORT, "--format", "onnx"), ".onnx"),
         ((*EXPORT, "--dynamic-size"), "one size of images"),

@@ -1,5 +1,6 @@
 """Writing checkpoints that a crash cannot destroy, and finding the newest one."""
 
+import inspect
 import re
 import zipfile
 from collections import deque
@@ -60,6 +61,11 @@ class SafeCheckpointHook(CheckpointHook):
                 f"max_keep_ckpts is {max_keep_ckpts}, which could leave no checkpoint at all after a crash; "
                 "set it to 2 or more, or to -1 to keep all."
             )
+        # MMEngine would hand them to torch.save, after an epoch.
+        known = inspect.signature(CheckpointHook.__init__).parameters
+        if unknown := sorted(kwargs.keys() - known.keys()):
+            names = ", ".join(list(known)[1:-1])
+            raise UserError(f"SafeCheckpointHook has no argument {unknown[0]}; choose of {names}.")
         backend_args = backend_args or {"backend": "soft_vit.atomic"}
         super().__init__(*args, max_keep_ckpts=max_keep_ckpts, backend_args=backend_args, **kwargs)
         self.saved_iter: int | None = None

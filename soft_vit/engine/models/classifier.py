@@ -8,6 +8,7 @@ from mmpretrain.structures import DataSample
 from torch import nn
 
 import soft_vit  # noqa: F401  its models have to be known to timm before one is built by name
+from soft_vit.engine.errors import UserError
 from soft_vit.engine.models.finetune import FineTuning
 from soft_vit.registry import MODELS, register
 
@@ -48,6 +49,12 @@ class TimmProgressClassifier(FineTuning, TimmClassifier):
     def _get_loss(
         self, cls_score: torch.Tensor, data_samples: list[DataSample], **kwargs: object
     ) -> dict[str, torch.Tensor]:
+        if getattr(self.loss_module, "use_soft", False) and "gt_score" not in data_samples[0]:
+            # It would broadcast labels to scores where the batch has as many images as there are classes.
+            raise UserError(
+                "model.loss.use_soft is True and the batch has labels without scores; set model.loss.use_soft=False, "
+                "or mixup, cutmix or smoothing in data_preprocessor."
+            )
         losses = super()._get_loss(cls_score, data_samples, **kwargs)
         if "gt_score" in data_samples[0]:
             target = torch.stack([sample.gt_score for sample in data_samples]).argmax(dim=1)

@@ -110,6 +110,13 @@ class SeededDataset:
             raise AttributeError(name)
         return getattr(self.dataset, name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Hooks replace the pipeline of a data set during a run.
+        if name == "dataset":
+            super().__setattr__(name, value)
+        else:
+            setattr(self.dataset, name, value)
+
 
 class PositionSampler(Sampler):
     """Another sampler's indices as `SampleIndex`, from any batch of an epoch on.
@@ -163,9 +170,19 @@ class BatchPositionHook(Hook):
         checkpoint["meta"]["batches"] = self._describe(runner)
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        before = checkpoint.get("meta", {}).get("batches")
         # Describing a test would build its training data.
-        if not runner._resume or before is None or before == (now := self._describe(runner)):
+        if not runner._resume:
+            return
+        meta = checkpoint.get("meta", {})
+        if meta.get("iter", 0) > runner.max_iters:
+            raise UserError(
+                f"The run is already finished: the checkpoint is from iteration {meta['iter']} of {runner.max_iters}; "
+                "set train_cfg to more epochs or iterations, or measure the checkpoint with tools/test.py."
+            )
+        if overruled := _overruled(runner, checkpoint):
+            runner.logger.warning(f"The checkpoint overrules the config: {'; '.join(overruled)}.")
+        before = meta.get("batches")
+        if before is None or before == (now := self._describe(runner)):
             return
         both = f"was written by {_sentence(before)}, and this run has {_sentence(now)}"
         same_batch = before["processes"] * before["batch_size"] == now["processes"] * now["batch_size"]
@@ -186,3 +203,25 @@ class BatchPositionHook(Hook):
 
 def _sentence(batches: dict[str, int]) -> str:
     return "{processes} processes of batch {batch_size} with {steps} steps an epoch".format(**batches)
+
+
+# What schedulers and groups of parameters count or compute as they go.
+_MOVING = ("params", "lr", "last_step", "base_values", "verbose")
+
+
+def _overruled(runner: Runner, checkpoint: dict) -> list[str]:
+    """`name OLD instead of NEW` for each setting of the optimizer and its schedulers that a checkpoint replaces."""
+    wrapper, schedulers = runner.optim_wrapper, runner.param_schedulers
+    # Several optimizers have a dictionary each.
+    if not hasattr(wrapper, "param_groups") or not isinstance(schedulers, list):
+        return []
+    saved = [*(checkpoint.get("optimizer") or {}).get("param_groups", []), *(checkpoint.get("param_schedulers") or [])]
+    now = [*wrapper.param_groups, *(scheduler.state_dict() for scheduler in schedulers)]
+    found = []
+    for old, new in zip(saved, now, strict=False):
+        for name, value in old.items():
+            if name.startswith("_") or name in _MOVING or name not in new:
+                continue
+            if value != new[name]:
+                found.append(f"{name} {value} instead of {new[name]}")
+    return list(dict.fromkeys(found))

@@ -23,7 +23,9 @@ __all__ = ["EXIT_STOPPED", "RunStopped", "StopHook", "shield_worker"]
 
 # EX_TEMPFAIL of sysexits.h: try again later.
 EXIT_STOPPED = 75
-_SIGNALS = ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP")
+# Seconds within which a second SIGINT is the same one, forwarded by a launcher.
+_SECOND_CTRL_C = 0.5
+_SIGNALS = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGHUP")
 
 
 class RunStopped(SystemExit):
@@ -38,14 +40,14 @@ class StopHook(Hook):
 
     All ranks stop after the same iteration: the first that ends a window of accumulated gradients after any rank got
     the signal. They write one checkpoint. In a validation they stop at once if the training so far is saved. A second
-    signal ends the process at once, unless it follows within `patience` seconds: a launcher and the cluster may both
-    forward the same one. Raises UserError (a ValueError) for the name of another signal.
+    signal ends the process at once, unless it follows within `patience` seconds (half a second for Ctrl-C): a launcher
+    and the cluster may both forward the same one. Raises UserError (a ValueError) for the name of another signal.
     """
 
     # After the hooks that save, so that nothing is saved twice.
     priority = "LOWEST"
 
-    def __init__(self, signals: Sequence[str] = ("SIGTERM",), patience: float = 5.0) -> None:
+    def __init__(self, signals: Sequence[str] = ("SIGTERM", "SIGINT"), patience: float = 5.0) -> None:
         unknown = [name for name in signals if name not in _SIGNALS or not hasattr(signal, name)]
         if unknown:
             raise UserError(f"A run cannot stop at the signal {unknown[0]!r}; choose of {', '.join(_SIGNALS)}.")
@@ -72,9 +74,13 @@ class StopHook(Hook):
             # A data worker inherits the handler, and ends with its run.
             return
         now = time.monotonic()
-        if self._received is not None and now - self._received[1] >= self.patience:
+        # A person who presses Ctrl-C again does not want to wait.
+        patience = min(self.patience, _SECOND_CTRL_C) if number == signal.SIGINT else self.patience
+        if self._received is not None and now - self._received[1] >= patience:
             signal.signal(number, signal.SIG_DFL)
             os.kill(self._process, number)
+        if self._received is None and number == signal.SIGINT:
+            print("Saving a checkpoint at the end of this step; Ctrl-C again ends the run at once.", flush=True)
         self._received = self._received or (signal.Signals(number).name, now)
 
     def before_train(self, runner: Runner) -> None:
@@ -132,6 +138,8 @@ def shield_worker(worker_id: int) -> None:
     the workers of each rank differently.
     """
     seed_worker(get_rank())
+    # Ctrl-C reaches all processes of a terminal.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     # macOS lacks this function, without which a process cannot tell who sent a signal.
     if hasattr(signal, "sigwaitinfo"):
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})

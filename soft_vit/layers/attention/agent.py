@@ -19,7 +19,7 @@ class AgentAttention(SelfAttention):
     max_agents: the largest grid of agents, which makes the cost linear in N; None for one that grows with the map.
     local_kernel: side of the convolution, odd, with one kernel for each channel; 0 for none.
 
-    The released code besides has learned biases of agents and tokens for one size of map; this has none.
+    The released code also has learned biases of agents and tokens, for one size of map; this has none.
     """
 
     cost: str = "N"

@@ -46,13 +46,13 @@ class Attention(nn.Module):
     for, sr_ratio the side of the window that one reduced token stands for (8, 4, 2, 1 in the four stages), which
     kinds without reduced tokens ignore.
 
-    The attention itself stands in a method `attend`, so that its matrix can be read off: the values are its argument
-    `v` (further ones `v_...`), it is linear in them, and all channels of a head, however many, have one matrix. What
-    is made of the values besides stands outside of it, or comes in as `residual`, which is added to the result.
+    The attention itself is a method `attend`, from which its matrix can be read: the values are its argument `v`
+    (further ones `v_...`), it is linear in them, and all channels of a head share one matrix. Whatever
+    else is computed from the values stands outside of it, or enters as `residual`, which is added to the result.
     """
 
     cost: str
-    """Growth of time and memory in the number of tokens N, such as "N" or "N^2"; of an instance, with its options."""
+    """Growth of time and memory with the number of tokens N, such as "N" or "N^2"; an instance states its own."""
 
     fixed_feat_size: ClassVar[bool] = False
     """Whether the weights belong to one map size; such weights are resampled when a checkpoint has another."""
@@ -91,8 +91,8 @@ class Attention(nn.Module):
 class SelfAttention(Attention):
     """An attention that projects tokens to queries, keys and values of every head, and the heads' results back.
 
-    A subclass says what happens between, in `attend`, and has an `__init__` where it has options of its own.
-    feat_size and sr_ratio are what every attention is given; nothing here depends on them.
+    A subclass implements `attend`, and has an `__init__` where it has options of its own. Every attention is given
+    feat_size and sr_ratio; nothing here depends on them.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class SelfAttention(Attention):
         raise NotImplementedError
 
     def add_residual(self, x: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        """The result x of `attend` with what a kind makes of the values v besides; most add nothing."""
+        """The result x of `attend` plus what a kind adds from the values v; most add nothing."""
         return x
 
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:

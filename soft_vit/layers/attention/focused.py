@@ -40,7 +40,7 @@ class FocusedAttention(SelfAttention):
     local_kernel: side of the convolution, odd, with one kernel for each channel of a head, which heads share; 0 for
         none.
 
-    The released code besides divides by a learned scale and adds a table of positions to the keys; the formulas of the
+    The released code also divides by a learned scale and adds a table of positions to the keys; the formulas of the
     paper, and this, have neither.
     """
 

@@ -61,7 +61,7 @@ torch.fx.wrap("linear_form")
 class GatedAttentionUnit(Attention):
     """`(u * A v) W_o` with gate u and values v of an expanded width, and A of squared ReLUs on one shared low-dim z.
 
-    Single-headed, as the gate makes up for heads: num_heads has a say in nothing but the default of qk_dim. Scores are
+    Single-headed, as the gate makes up for heads: num_heads only sets the default of qk_dim. Scores are
     `relu(q k^T / sqrt(S))^2 / N`: the division by N once, behind the square, makes the result an average on any map,
     where the paper's, before the square, makes it vanish as N grows. The paper's relative position bias is left to the
     pyramid's position embedding.

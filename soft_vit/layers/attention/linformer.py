@@ -95,7 +95,7 @@ class LinformerAttention(SelfAttention):
     proj_k: K, the number of projected tokens, the same on every map, so that weights of one map fit another.
     sharing: `none` (every head has its E and F), `headwise` (one E and one F for all heads) or `kv` (one matrix for
         both, for all heads).
-    projection: a module to use in the place of an own one, which is the paper's layer-wise sharing; all attentions it
+    projection: a module to use instead of its own, which is the paper's layer-wise sharing; all attentions it
         is given to must lie on maps of its size, because resizing one resizes it. proj_k and sharing are then unused.
     """
 

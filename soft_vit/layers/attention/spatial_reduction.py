@@ -40,7 +40,7 @@ class SpatialReductionAttention(Attention):
 
     sr_ratio: side of the window that a strided convolution, followed by LayerNorm, makes one key and value of; with 1
         the map is used as it is. The cost is `N^2 / sr_ratio^2`.
-    linear: average the map to 7 x 7 in the place of the strided convolution, whatever sr_ratio, then a 1x1 convolution,
+    linear: instead of the strided convolution, average the map to 7 x 7 whatever sr_ratio is; then a 1x1 convolution,
         LayerNorm and GELU. The cost is linear in N.
     """
 

@@ -1,7 +1,7 @@
 """The softmax-free attention operator (SOFT, arXiv 2110.11945, Eq. 8-10; normalised form: arXiv 2207.03341).
 
 `X = K1 A^+ (K1^T V)` with `K1 = exp(-||q - l||^2 / 2)` [N, M] and `A = exp(-||l - l||^2 / 2)` [M, M]; the normalised
-form has `D A^+ D` in the place of `A^+`, `D = diag(rowsum(A))^(-1/2)`.
+form replaces `A^+` by `D A^+ D`, `D = diag(rowsum(A))^(-1/2)`.
 
 Letters: B batch, H heads, N tokens, M bottleneck tokens, D channels of a head.
 """

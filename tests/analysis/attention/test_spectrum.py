@@ -23,29 +23,17 @@ def orthogonal(size: int) -> torch.Tensor:
     return torch.linalg.qr(torch.randn(size, size))[0]
 
 
-def test_equal_singular_values_give_a_straight_line():
+def test_known_spectra():
     line = torch.arange(1, 64, dtype=torch.float64) / 63
-    for matrix in (torch.eye(63), 3 * orthogonal(63)):
-        torch.testing.assert_close(cumulative_singular_values(matrix), line, rtol=0, atol=TOLERANCE)
-
-
-def test_rank_one_is_reached_at_once():
-    curve = cumulative_singular_values(torch.randn(63, 1) @ torch.randn(1, 63))
-    torch.testing.assert_close(curve, torch.ones(63, dtype=torch.float64), rtol=0, atol=TOLERANCE)
-
-
-def test_known_singular_values_and_fewer_keys_than_tokens():
-    values = torch.tensor([4.0, 3.0, 2.0, 1.0])
-    matrices = torch.stack([orthogonal(7)[:, :4] * values @ orthogonal(4) for _ in range(3)])
-    curves = cumulative_singular_values(matrices)
+    ones = torch.ones(63, dtype=torch.float64)
+    cases = [(torch.eye(63), line), (3 * orthogonal(63), line), (torch.randn(63, 1) @ torch.randn(1, 63), ones)]
+    # Fewer keys than tokens, and more.
+    matrices = torch.stack([orthogonal(7)[:, :4] * torch.tensor([4.0, 3, 2, 1]) @ orthogonal(4) for _ in range(3)])
     expected = torch.tensor([0.4, 0.7, 0.9, 1, 1, 1, 1], dtype=torch.float64).expand(3, -1)
-    torch.testing.assert_close(curves, expected, rtol=0, atol=TOLERANCE)
-    torch.testing.assert_close(
-        cumulative_singular_values(matrices.mT), expected[:, :4], rtol=0, atol=TOLERANCE, msg="more keys than tokens"
-    )
-
-
-def test_zeros_and_what_is_not_finite():
+    cases += [(matrices, expected), (matrices.mT, expected[:, :4])]
+    for number, (matrix, curve) in enumerate(cases):
+        found = cumulative_singular_values(matrix)
+        torch.testing.assert_close(found, curve, rtol=0, atol=TOLERANCE, msg=f"case {number}")
     assert torch.equal(cumulative_singular_values(torch.zeros(2, 5, 5)), torch.ones(2, 5, dtype=torch.float64))
     with pytest.raises(ValueError, match="not finite"):
         cumulative_singular_values(torch.full((5, 5), torch.nan))

@@ -17,6 +17,11 @@ def test_keeping_too_few_is_refused(keep):
         SafeCheckpointHook(interval=1, max_keep_ckpts=keep)
 
 
+def test_unknown_arguments_are_refused():
+    with pytest.raises(UserError, match="no argument intervall; choose of interval, "):
+        SafeCheckpointHook(intervall=2)
+
+
 @pytest.mark.parametrize("keep", [-1, 2, 5])
 def test_writing_is_atomic(keep):
     hook = SafeCheckpointHook(interval=1, max_keep_ckpts=keep)

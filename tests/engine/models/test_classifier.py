@@ -6,7 +6,7 @@ import pytest
 import torch
 from mmpretrain.structures import DataSample
 
-from soft_vit.engine import TimmProgressClassifier
+from soft_vit.engine import TimmProgressClassifier, UserError
 
 LABELS = (3, 7)
 
@@ -100,6 +100,18 @@ def test_compiled_model_is_one_graph():
 def test_compile_model_takes_true_or_options():
     assert build()._modules["model"]._compiled_call_impl is None
     assert build(compile_model=True)._modules["model"]._compiled_call_impl is not None
+
+
+def test_soft_loss_needs_scores():
+    """Ten images of ten classes, whose labels have the shape of scores after broadcasting."""
+    model = build(loss={"type": "CrossEntropyLoss", "use_soft": True})
+    x, labels = torch.randn(10, 3, 32, 32, dtype=torch.float64), torch.arange(10)
+    samples = [DataSample().set_gt_label(label) for label in labels]
+    with pytest.raises(UserError, match="use_soft"):
+        model(x, samples, mode="loss")
+    scored = [DataSample().set_gt_score(score) for score in torch.eye(10).double()]
+    expected = torch.nn.functional.cross_entropy(model(x), labels)
+    torch.testing.assert_close(model(x, scored, mode="loss")["loss"], expected)
 
 
 def test_channels_last_reaches_the_model():

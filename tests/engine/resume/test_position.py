@@ -233,7 +233,8 @@ def a_run(processes: int, batch_size: int, steps: int, resume: bool = True) -> S
     logger = SimpleNamespace(warning=warnings.append, said=warnings)
     places = range(batch_size * steps)
     loader = DataLoader(places, batch_sampler=BatchSampler(places, batch_size, drop_last=False))
-    return SimpleNamespace(world_size=processes, train_dataloader=loader, _resume=resume, logger=logger)
+    settings = {"max_iters": 1000, "optim_wrapper": None, "param_schedulers": None}
+    return SimpleNamespace(world_size=processes, train_dataloader=loader, _resume=resume, logger=logger, **settings)
 
 
 @pytest.mark.parametrize(
@@ -264,3 +265,11 @@ def test_change(now, outcome):
 
 def test_checkpoint_without_a_note():
     BatchPositionHook().after_load_checkpoint(a_run(1, 1, 1), {"meta": {}})
+
+
+def test_assignments_reach_the_data_set():
+    """As hooks that replace the pipeline make them."""
+    dataset = SeededDataset({"type": Noise})
+    dataset.pipeline = "another"
+    assert dataset.dataset.pipeline == "another"
+    assert vars(dataset).keys() == {"dataset"}

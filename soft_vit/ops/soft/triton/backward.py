@@ -1,4 +1,4 @@
-"""The second pass over N of the backward; the first is `kernel_sums` of the gradient of x in the place of v."""
+"""The second pass over N of the backward; the first is `kernel_sums` with the gradient of x for v."""
 
 import triton
 import triton.language as tl

@@ -28,14 +28,14 @@ from soft_vit.ops.soft.triton.tiling import (
 
 # Cases of which the launches are kept; a model at one size has about ten.
 MOST_CASES = 1024
-# Before, a compiled kernel wanted other arguments.
+# Earlier releases call a compiled kernel with other arguments.
 _CAN_BE_CALLED = tuple(int(number) for number in triton.__version__.split(".")[:2]) >= (3, 6)
 
 
 class Launch:
     """`kernel[grid](*tensors, *numbers, **options)`: everything but the tensors, whose dtypes and device stay the same.
 
-    Binding 40 arguments takes Triton longer than a GPU computes a small case.
+    Triton takes longer to bind 40 arguments than a GPU to compute a small case.
     """
 
     def __init__(self, kernel: Any, grid: tuple[int, int, int], numbers: tuple, options: dict[str, Any]) -> None:
@@ -43,7 +43,7 @@ class Launch:
         self.grid = grid
         self.numbers = numbers
         self.options = options
-        # Of what may differ between calls, Triton compiles for the alignment of addresses.
+        # Triton compiles for the alignment of addresses, which may differ between calls.
         self._compiled: dict[tuple[int, ...], tuple[Any, tuple]] = {}
 
     def __call__(self, *tensors: Tensor) -> None:
@@ -52,7 +52,7 @@ class Launch:
         known = self._compiled.get(alignment)
         if known is not None:
             compiled, others = known
-            # The driver is not asked about plain addresses, which are those of tensors that the caller holds.
+            # Plain addresses spare a question to the driver; the caller holds the tensors.
             compiled[self.grid](*addresses, *others)
             return
         compiled = self.kernel[self.grid](*tensors, *self.numbers, **self.options)
@@ -63,7 +63,7 @@ class Launch:
 
 
 class Form(NamedTuple):
-    """What a launch has to know of a tensor."""
+    """What a launch depends on in a tensor."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -86,7 +86,7 @@ def tiling_of(q: Form, bottleneck: Form, v: Form, backward: bool) -> Tiling:
 
 @dataclass(frozen=True)
 class ForwardPlan:
-    """Shapes of the tensors in fp32 (see `op.forward`; `(0,)` of one without use) and launches.
+    """Shapes of the tensors in fp32 (see `op.forward`; `(0,)` for an unused one) and launches.
 
     step_size: of images, None where each matrix has its own. solve: None for more bottleneck tokens than fit on chip.
     """

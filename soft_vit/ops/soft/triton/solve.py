@@ -1,7 +1,7 @@
 """The m x m part, one program for each problem: the inverse of A, `y = W K1^T v`, and its backward. All stays on chip.
 
 W is the inverse as it acts: the Newton iterate of A, or two substitutions with the Cholesky factor of A + ridge I. It
-needs the bottleneck tokens alone, so that `kernel_sums` has it made beside the pass over the tokens.
+depends on the bottleneck tokens alone, so `kernel_sums` computes it beside the pass over the tokens.
 """
 
 import triton
@@ -97,7 +97,7 @@ def image_step_size(
 ):
     """The factor of the start `guarded_image` of one image, from the kernels of all its heads.
 
-    What a mode needs besides, each matrix has for itself, see `keep_modes`.
+    `keep_modes` adds the safeguard of each matrix.
     """
     image = tl.program_id(0).to(tl.int64)
     bottleneck += image * b_batch

@@ -1,4 +1,4 @@
-"""What the kernels share: loads and stores of tiles, products in a chosen precision, the Gaussian of products.
+"""Shared by the kernels: loads and stores of tiles, products in a chosen precision, the Gaussian of products.
 
 Precision of products, PRECISION:
 - `ieee`: fp32 operands on the ordinary cores. For fp32 inputs.
