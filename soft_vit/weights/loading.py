@@ -175,7 +175,8 @@ def recorded_weights(entry: Entry, cache_dir: str | Path | None = None) -> Noted
     read: list[NotedWeights] = []
 
     def check(path: Path) -> None:
-        read.append(_with_notes(load_weights(path), entry))
+        # Of several sources, an earlier one may have served another file.
+        read[:] = [_with_notes(load_weights(path), entry)]
         require_recorded_model(entry, read[0], entry.file)
 
     try:
