@@ -30,6 +30,7 @@ __all__ = [
     "build_model",
     "check_command",
     "describe_mismatch",
+    "filter_weights",
     "fit_weights",
     "load_into",
     "parameter_names",
@@ -114,7 +115,7 @@ def fit_weights(
     """
     given = unwrap_state_dict(content, source)
     require_finite(given, source)
-    weights = _filter_of(type(model))(NotedWeights(given, given.notes), model)
+    weights = filter_weights(given, model)
     own = model.state_dict()
     sentences = []
     changed = [name for name, value in weights.items() if name in given and given[name].shape != value.shape]
@@ -152,6 +153,12 @@ def fit_weights(
     return weights, sentences
 
 
+def filter_weights(content: Mapping[str, Any], model: nn.Module) -> dict[str, Tensor]:
+    """What the filter of the model's family makes of weights; raises ValueError for weights of another model."""
+    given = unwrap_state_dict(content)
+    return _filter_of(type(model))(NotedWeights(given, given.notes), model)
+
+
 def load_into(model: nn.Module, content: Mapping[str, Any], source: str = "the checkpoint") -> list[str]:
     """Load weights into a timm model, in place; see `fit_weights`. The model is unchanged if they do not fit."""
     weights, sentences = fit_weights(content, model, source)
@@ -175,7 +182,8 @@ def recorded_weights(entry: Entry, cache_dir: str | Path | None = None) -> Noted
     read: list[NotedWeights] = []
 
     def check(path: Path) -> None:
-        read.append(_with_notes(load_weights(path), entry))
+        # Of several sources, an earlier one may have served another file.
+        read[:] = [_with_notes(load_weights(path), entry)]
         require_recorded_model(entry, read[0], entry.file)
 
     try:

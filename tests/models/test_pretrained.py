@@ -205,6 +205,15 @@ class TestOrder:
         assert not list(folders["named"].glob("pico*"))
         assert not (tmp_path / "executed").exists()
 
+    def test_weights_of_the_second_source(self, folders, tmp_path, monkeypatch):
+        """The first serves another file, which was read to be checked."""
+        save_released(tmp_path / "file.pth")
+        torch.save(load_file(SHAPES), tmp_path / "right.pth")
+        bodies = [(tmp_path / name).read_bytes() for name in ("file.pth", "right.pth")]
+        with file_server(body=bodies[0]) as wrong, file_server(body=bodies[1]) as right:
+            self.record(monkeypatch, f"{wrong.url}/pico.pth", f"{right.url}/pico.pth", file="pico.pth")
+            assert self.mark() == load_file(SHAPES)["head.bias"][0]
+
     def test_options_of_an_entry_are_those_of_the_model(self, folders, monkeypatch):
         self.record(monkeypatch, options={"global_pool": "avg"})
         self.put(folders["named"], 3)

@@ -6,7 +6,7 @@ from mmengine.runner import Runner
 from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.engine.models.unwrapping import unwrapped
 from soft_vit.registry import HOOKS, register
-from soft_vit.weights.loading import describe_mismatch, fit_weights
+from soft_vit.weights.loading import describe_mismatch, filter_weights
 
 __all__ = ["CheckpointMatchHook", "describe_mismatch"]
 
@@ -38,4 +38,4 @@ class CheckpointMatchHook(Hook):
         if self.exact and hasattr(network, "pretrained_cfg"):
             # Of models whose parameters are alike, only the notes of a checkpoint tell.
             with as_user_error():
-                fit_weights(checkpoint, network)
+                filter_weights(checkpoint, network)
