@@ -109,6 +109,7 @@ DISTRIBUTED = {f"tools/{name}_train.sh": "soft_vit.engine.run.train" for name in
 DISTRIBUTED |= {"tools/dist_test.sh": "soft_vit.engine.evaluate.evaluate"}
 # What CI itself runs.
 BY_CI = {"pytest", "pytest -m slow", "ruff check .", "ruff format --check ."}
+BY_CI |= {"mypy soft_vit/ops soft_vit/layers soft_vit/models soft_vit/weights"}
 BY_CI |= {"python -m venv .venv", "source .venv/bin/activate"}
 # What is added to commands in full that take an hour and more.
 IN_FULL = {"python tools/train_attentions.py": "soft softmax", "python tests/distributed/kill_trials.py": "--trials 1"}

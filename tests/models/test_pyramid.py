@@ -216,8 +216,8 @@ class TestThePyramid:
         # TypeError is what timm's own tests ask of every model.
         (dict(not_an_option=1), TypeError, "'not_an_option' is no option"),
         (dict(out_indices=(1, 2)), TypeError, "'out_indices' is no option"),
-        (dict(features_only=True, feature_cls="hook"), ValueError, "feature_cls='hook'.*no maps"),
-        (dict(features_only=True, feature_cls="fx"), ValueError, "feature_cls='fx'.*no maps"),
+        (dict(features_only=True, feature_cls="hook"), ValueError, "feature_cls='hook'"),
+        (dict(features_only=True, feature_cls="fx"), ValueError, "feature_cls='fx'"),
     ],
     ids=str,
 )

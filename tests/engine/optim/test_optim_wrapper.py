@@ -358,7 +358,7 @@ def test_resuming_within_a_window_is_said(resumed_at, lost, log):
     optim.message_hub.update_info("max_epochs", 2)
     optim.initialize_count_status(model, resumed_at, 10)
     assert len(log) == lost
-    assert all("gradients since the first are lost" in line for line in log)
+    assert all("lost" in line for line in log)
 
 
 @pytest.mark.parametrize("max_norm", [1e-3, 1e3])
