@@ -51,7 +51,6 @@ def compare_attentions(
     rounds: int = 5,
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
-    progress: bool = True,
 ) -> list[Row]:
     """One row per attention; a row that fails holds its error and does not affect the others.
 
@@ -63,7 +62,7 @@ def compare_attentions(
     require_device(device)
     names = {attention: model_name(attention, size) for attention in attentions}
     rows = {}
-    for attention, name in tqdm(names.items(), disable=not progress, desc="complexity and memory", leave=False):
+    for attention, name in tqdm(names.items(), desc="complexity and memory", leave=False):
         row = rows[attention] = Row(attention)
         if size == "tiny":
             row.published = PUBLISHED_TINY.get(attention, "")
@@ -76,7 +75,7 @@ def compare_attentions(
             row.error = error_cell(error)
     able = [names[attention] for attention, row in rows.items() if not row.error]
     timings = measure_throughput(
-        able, batch_size=batch_size, img_size=img_size, rounds=rounds, device=device, dtype=dtype, progress=progress
+        able, batch_size=batch_size, img_size=img_size, rounds=rounds, device=device, dtype=dtype
     )
     for timing in timings:
         row = rows[next(a for a, name in names.items() if name == timing.model)]

@@ -104,7 +104,6 @@ def _step(stack: nn.Module, x: torch.Tensor) -> Callable[[], None]:
 
 def measure_all(
     attentions: Sequence[str],
-    progress: bool = True,
     *,
     device: str | torch.device = "cpu",
     rounds: int = 3,
@@ -121,7 +120,7 @@ def measure_all(
         attention_class(attention)
     require_device(device)
     curves, errors = [], {}
-    for attention in tqdm(attentions, disable=not progress, desc="lengths", leave=False):
+    for attention in tqdm(attentions, desc="lengths", leave=False):
         try:
             curves.append(measure_lengths(attention, device=device, rounds=rounds, **kwargs))
         except Exception as error:

@@ -119,7 +119,6 @@ def measure_operator(
     rounds: int = 10,
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
-    progress: bool = True,
 ) -> list[OperatorTiming]:
     """Time forms of the operator by name at each number of tokens, one call of each in turn; names may repeat.
 
@@ -134,7 +133,7 @@ def measure_operator(
     forms = {label: OPERATORS[name] for label, name in labels.items()}
     timings, scale = [], spread_of_tokens * head_dim**-0.25
     total = len(tokens) * len(PASSES) * len(names) * (rounds + 1)
-    with tqdm(total=total, disable=not progress, desc="benchmark", leave=False) as bar:
+    with tqdm(total=total, desc="benchmark", leave=False) as bar:
         for length in tokens:
             shapes = [(batch_size, num_heads, n, head_dim) for n in (length, num_bottleneck, length)]
             inputs = [torch.randn(shape, device=device, dtype=dtype) * scale for shape in shapes]
@@ -154,7 +153,6 @@ def measure_inverse(
     rounds: int = 10,
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
-    progress: bool = True,
 ) -> list[InverseTiming]:
     """Time forms of Newton's inverse by name, one call of each in turn: 20 steps in fp32.
 
@@ -166,7 +164,7 @@ def measure_inverse(
     forms = {label: INVERSES[name] for label, name in numbered(names).items()}
     timings = []
     total = len(problems) * len(PASSES) * len(names) * (rounds + 1)
-    with tqdm(total=total, disable=not progress, desc="benchmark", leave=False) as bar:
+    with tqdm(total=total, desc="benchmark", leave=False) as bar:
         for count in problems:
             tokens = 0.05 * torch.randn(count, num_bottleneck, 32, device=device)
             a = self_gaussian_kernel(tokens).to(dtype)

@@ -15,8 +15,6 @@ from soft_vit.analysis.harness import log_log_slope, require_device, seconds_of,
 from soft_vit.analysis.memory import training_memory
 from soft_vit.text_tables import markdown_table
 
-__all__ = ["FORMS", "Cost", "measure_resolutions", "resolution_table", "slopes_table"]
-
 FORMS: dict[str, dict[str, Any]] = {"max_bottleneck=(7, 7)": {"max_bottleneck": (7, 7)}, "as released": {}}
 """Forms of one model, and the model arguments of each."""
 
@@ -60,7 +58,6 @@ def measure_resolutions(
     device: str | torch.device = "cpu",
     rounds: int = 5,
     max_seconds: float = 60.0,
-    progress: bool = True,
 ) -> list[Cost]:
     """Measure training steps of one image through the feature pyramid of a timm model, by form and size (H, W).
 
@@ -79,7 +76,7 @@ def measure_resolutions(
     if rounds == 0:
         return costs
     steps = {form: _step(name, device, options) for form, options in forms.items()}
-    with tqdm(total=(rounds + 1) * len(costs), disable=not progress, desc="resolutions", leave=False) as bar:
+    with tqdm(total=(rounds + 1) * len(costs), desc="resolutions", leave=False) as bar:
         timed = []
         for form in forms:
             rate = 0.0

@@ -24,8 +24,6 @@ from soft_vit.models.names import require_known
 from soft_vit.ops.numerics import BACKENDS
 from soft_vit.ops.soft.inverse import newton_step_size
 
-__all__ = ["VARIANTS", "ClosedFormNewton", "create_variant", "naive_formulation", "naive_soft_attention"]
-
 
 class NaiveTanhGELU(nn.Module):
     """`x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`, with one pass over memory per operation."""

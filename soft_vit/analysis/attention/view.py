@@ -18,8 +18,6 @@ from soft_vit.models.pyramid import PyramidViT
 from soft_vit.models.stage import stage_grids
 from soft_vit.ops.gaussian import gaussian_kernel
 
-__all__ = ["AttentionRow", "attention_row", "plot_attention_row"]
-
 # Negative weights this small relative to the largest are rounding and need no signed scale.
 NEGLIGIBLE = 1e-3
 
