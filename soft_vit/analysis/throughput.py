@@ -200,13 +200,8 @@ def throughput_table(timings: Sequence[Timing], memory: bool = False) -> str:
 
 
 def _fits(step: Callable[[], None]) -> bool:
-    """Whether a step fits into the device's memory."""
-
-    def taken() -> bool:
-        step()
-        return True
-
-    return unless_out_of_memory(taken) is not None
+    # A step returns None, as unless_out_of_memory does if memory runs out.
+    return unless_out_of_memory(lambda: (step(),)) is not None
 
 
 def _trains(model: nn.Module) -> bool:
