@@ -246,7 +246,7 @@ def save_and_export(model: nn.Module, out: Path) -> None:
 
 @command_line
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="A tour of the package, on a CPU and without any download.")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("tutorial"), metavar="FOLDER", help="for pictures and weights")
     parser.add_argument("--steps", type=int, default=30, help="steps of fine-tuning (default: %(default)s)")
     args = parser.parse_args(argv)

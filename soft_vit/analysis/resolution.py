@@ -114,13 +114,8 @@ def resolution_table(costs: Sequence[Cost]) -> str:
         cells += [f"{memory / 2**10:.1f}", f"{memory / base_memory:.2f}"]
         if cost.seconds:
             middle, lower, upper = spread(cost.seconds)
-            ratio = middle / cost.tokens / (median(base.seconds) / base.tokens)
-            cells += [
-                f"{middle:.2f}",
-                f"{lower:.2f} - {upper:.2f}",
-                f"{middle / cost.tokens * 1e6:.1f}",
-                f"{ratio:.2f}",
-            ]
+            rate, base_rate = middle / cost.tokens, median(base.seconds) / base.tokens
+            cells += [f"{middle:.2f}", f"{lower:.2f} - {upper:.2f}", f"{rate * 1e6:.1f}", f"{rate / base_rate:.2f}"]
         else:
             cells += ["not measured", "", "", ""]
         rows.append(cells)
@@ -132,10 +127,10 @@ def slopes_table(costs: Sequence[Cost]) -> str:
     rows = []
     for form in dict.fromkeys(cost.form for cost in costs):
         own = [cost for cost in costs if cost.form == form]
-        points = [(cost.tokens, cost.memory) for cost in own]
-        timed = [(cost.tokens, median(cost.seconds)) for cost in own if cost.seconds]
+        memory = [(cost.tokens, cost.memory) for cost in own]
+        time = [(cost.tokens, median(cost.seconds)) for cost in own if cost.seconds]
         slopes = (
-            f"{log_log_slope(*zip(*p, strict=True)):.2f}" if len(p) > 1 else "not measured" for p in (points, timed)
+            f"{log_log_slope(*zip(*p, strict=True)):.2f}" if len(p) > 1 else "not measured" for p in (memory, time)
         )
         rows.append((form, *slopes))
     return markdown_table(["form", "memory ~ N^", "time ~ N^"], rows)
