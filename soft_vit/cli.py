@@ -10,16 +10,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = [
-    "EXTRAS",
-    "add_config_options",
-    "add_device_option",
-    "add_img_size_option",
-    "add_model_options",
-    "command_line",
-    "extra_of",
-]
-
 # The extra (a file in requirements/) that brings a module.
 EXTRAS = {
     "albumentations": "train",

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-__all__ = ["csv_table", "error_cell", "markdown_table", "rows_as_csv"]
-
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """A Markdown table without a final newline; each row has as many cells as the header."""

@@ -1,4 +1,6 @@
-"""Measure how close a model's attention matrices are to low rank.
+"""Draw the cumulative singular values of attention matrices, which tell how close they are to low rank.
+
+As in Linformer's Fig. 1 (arXiv 2006.04768), for any pyramid.
 
 python tools/attention_spectrum.py --model soft_pico
 python tools/attention_spectrum.py cat.jpg dog.jpg --model soft_tiny --checkpoint FILE
@@ -34,9 +36,7 @@ def draw_shapes(count: int, model: nn.Module, published: bool) -> list[Tensor]:
 
 @command_line
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description="Draw the normalised cumulative singular values of attention matrices, as in Linformer's Fig. 1."
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("images", nargs="*", type=Path, metavar="IMAGE", help="files (default: generated shapes)")
     add_model_options(parser)
     add_img_size_option(parser)

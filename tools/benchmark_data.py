@@ -15,9 +15,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from soft_vit.engine.config import load_config
     from soft_vit.engine.data.data_rate import measure_data_rate, rate_table, write_photographs
 
-    parser = argparse.ArgumentParser(
-        description="Measure how many images per second are decoded and augmented, by this package and by timm."
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data_root", nargs="?", metavar="DATA_ROOT", help="folder with train/")
     parser.add_argument("--generate", type=int, metavar="N", help="measure on N generated JPEGs instead")
     parser.add_argument("--config", default="configs/soft_tiny.py", help="whose training data (default: %(default)s)")

@@ -1,4 +1,7 @@
-"""Measure what a backbone costs per token as images grow: python tools/benchmark_resolution.py soft_tiny"""
+"""Measure memory and time of a training step of a feature pyramid, per token, as images grow.
+
+python tools/benchmark_resolution.py soft_tiny
+"""
 
 import argparse
 from collections.abc import Sequence
@@ -22,9 +25,7 @@ def size(text: str) -> tuple[int, int]:
 
 @command_line
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description="Measure memory and time of a training step of a feature pyramid, per token, as images grow."
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", metavar="MODEL", help="a softmax-free pyramid, such as soft_tiny")
     parser.add_argument(
         "--img-size", nargs="+", type=size, default=SIZES, metavar="SIZE", help="sizes: 224, or 800x1333 (HxW)"

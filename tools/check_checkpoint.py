@@ -1,5 +1,7 @@
 """Say what files of weights hold, and whether they are the recorded ones; nothing in a file is executed.
 
+The exit code is 1 if a file is refused.
+
 python tools/check_checkpoint.py checkpoints/SOFT_Tiny.pth
 """
 
@@ -13,9 +15,7 @@ from soft_vit.models.check import describe_file
 
 @command_line
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description="Say what files of weights hold. The exit code is 1 if a file is refused."
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", metavar="FILE", help="a checkpoint of PyTorch or safetensors")
     refused = False
     for file in parser.parse_args(argv).files:

@@ -30,7 +30,7 @@ def compare_lengths(args: argparse.Namespace) -> None:
 
 @command_line
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="Compare the cost of attentions in one pyramid.")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("attentions", nargs="*", default=sorted(ATTENTIONS), metavar="ATTENTION", help="(default: all)")
     parser.add_argument("--size", choices=["pico", "tiny", "small"], default="tiny", help="(default: %(default)s)")
     add_img_size_option(parser, default=(224, 224))

@@ -1,4 +1,6 @@
-"""Convert weights between the released layout, MMEngine's, timm's and safetensors; nothing in a file is executed.
+"""Convert weights, bit for bit, between the released layout, MMEngine's, timm's and safetensors.
+
+Nothing in a file is executed.
 
 python tools/convert_checkpoint.py SOFT_Tiny.pth soft_tiny.safetensors --to safetensors
 python tools/convert_checkpoint.py work_dirs/soft_tiny/epoch_300.pth soft_tiny.pth --to released --weights plain
@@ -14,7 +16,7 @@ from soft_vit.cli import command_line
 def main(argv: Sequence[str] | None = None) -> None:
     from soft_vit.publishing import LAYOUTS, convert
 
-    parser = argparse.ArgumentParser(description="Convert weights between layouts, bit for bit.")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", metavar="IN", help="a checkpoint in any of the layouts")
     parser.add_argument("target", metavar="OUT", help="ends in .safetensors, or .pth, .pt or .bin for other layouts")
     parser.add_argument("--to", choices=LAYOUTS, required=True)

@@ -20,9 +20,7 @@ from soft_vit.cli import add_model_options, command_line
 def main(argv: Sequence[str] | None = None) -> None:
     from soft_vit.export import FORMATS, export, load_export_model
 
-    parser = argparse.ArgumentParser(
-        description="Write a model as ONNX, torch.export or TorchScript, verified against the model itself."
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_model_options(parser, config=True)
     parser.add_argument("--format", choices=FORMATS, required=True)
     parser.add_argument("--out", required=True, metavar="FILE", help="ends in .onnx, .pt2 or .pt")

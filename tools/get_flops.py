@@ -13,7 +13,7 @@ from soft_vit.models.names import require_known
 
 @command_line
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="Count parameters and FLOPs of a model, module by module.")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     subject = parser.add_mutually_exclusive_group(required=True)
     subject.add_argument("model", nargs="?", metavar="MODEL", help="name of a timm model")
     subject.add_argument("--config", metavar="FILE", help="config with a model_name, instead of MODEL")

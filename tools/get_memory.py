@@ -14,9 +14,7 @@ from soft_vit.text_tables import markdown_table
 
 @command_line
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description="Measure the memory of a training step, with and without the ways to save it."
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="+", metavar="MODEL", help="pyramids of this package, such as soft_tiny")
     add_img_size_option(parser, default=(224, 224))
     parser.add_argument("--batch-size", type=int, default=8, help="(default: %(default)s)")

@@ -9,7 +9,7 @@ from soft_vit.data.shape_trees import TASKS, make_tree
 
 @command_line
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="Write generated images of shapes, with annotations, as a folder.")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", metavar="OUT", help="folder to create")
     parser.add_argument("--task", choices=TASKS, required=True, help="layout of the folder")
     parser.add_argument("--train", type=int, default=200, metavar="N", help="training images (default: 200)")

@@ -14,7 +14,7 @@ from soft_vit.weights.files import require_place
 
 @command_line
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="Draw curves of training runs in one picture, a panel for each key.")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", metavar="RUN", help="work directory of a run, or its scalars.json")
     parser.add_argument("--keys", nargs="+", default=(), help=f"what to draw (default: {' '.join(DEFAULT_KEYS)})")
     parser.add_argument("--out", type=Path, default=Path("curves.png"), help="picture to write (default: %(default)s)")

@@ -22,9 +22,7 @@ from soft_vit.cli import add_config_options, add_device_option, add_model_option
 def main(argv: Sequence[str] | None = None) -> None:
     from soft_vit.prediction import load_predictor, predict_files
 
-    parser = argparse.ArgumentParser(
-        description="Predict classes, boxes with masks, or maps of classes for images; draw them and write JSON."
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "images", nargs="+", metavar="IMAGE", help="a file, a folder, or a quoted pattern such as 'a/**/*.jpg'"
     )

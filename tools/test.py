@@ -1,4 +1,4 @@
-"""Measure a checkpoint or a timm model.
+"""Measure a checkpoint, or a timm model with --model, on the test split of a config or on a folder of images.
 
 python tools/test.py configs/demo/soft_pico_shapes.py work_dirs/soft_pico_shapes/epoch_5.pth
 python tools/test.py configs/soft_tiny.py --model resnet50 --img-size 288 --crop-pct 1.0
@@ -27,10 +27,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from soft_vit.engine.prepare import LAUNCHERS
     from soft_vit.engine.report import Report, metrics_table
 
-    parser = argparse.ArgumentParser(
-        description="Measure a checkpoint, or a timm model with --model, on the test split of a config or on a folder "
-        "of images."
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config", nargs="?", metavar="CONFIG", help=f"the config (default: {IMAGENET})")
     parser.add_argument("subject", nargs="?", metavar="CHECKPOINT", help="weights of the config's model")
     parser.add_argument("--model", metavar="NAME", help="a timm model, instead of CHECKPOINT")

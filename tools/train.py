@@ -19,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from soft_vit.engine.prepare import LAUNCHERS
     from soft_vit.engine.run import train
 
-    parser = argparse.ArgumentParser(description="Train a model from a config.")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config", metavar="CONFIG", help="path of the config")
     parser.add_argument(
         "--work-dir", metavar="FOLDER", help="for logs and checkpoints (default: work_dirs/<config name>)"

@@ -20,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from soft_vit.text_tables import rows_as_csv
     from soft_vit.weights.files import require_place, write_atomically
 
-    parser = argparse.ArgumentParser(description="Train one config once for each attention, and compare the accuracy.")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config", metavar="CONFIG", help="path of the config; its model_name is replaced")
     parser.add_argument("attentions", nargs="*", default=list(ATTENTIONS), metavar="ATTENTION", help="(default: all)")
     parser.add_argument("--size", choices=["pico", "tiny", "small"], default="pico", help="(default: %(default)s)")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from inspect import getdoc
 from pathlib import Path
+from typing import Any
 
 # Read when torch is first imported; tools/train.py says why.
 os.environ.setdefault("GOMP_SPINCOUNT", "3000")
@@ -34,8 +35,10 @@ from soft_vit.prediction.drawing import draw_classes
 CURVED = ("circle", "ring", "crescent", "heart")
 
 
-def heading(number: int, title: str, part: Callable) -> None:
+def show(number: int, title: str, part: Callable, *args: Any) -> Any:
+    """Print a part's title and docstring, and run it."""
     print(f"\n{number}. {title}\n{'-' * (len(title) + 3)}\n{getdoc(part)}\n")
+    return part(*args)
 
 
 def batch_of(samples: Sequence, model: nn.Module) -> Tensor:
@@ -243,7 +246,7 @@ def save_and_export(model: nn.Module, out: Path) -> None:
 
 @command_line
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="A tour of the package, on a CPU and without any download.")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("tutorial"), metavar="FOLDER", help="for pictures and weights")
     parser.add_argument("--steps", type=int, default=30, help="steps of fine-tuning (default: %(default)s)")
     args = parser.parse_args(argv)
@@ -252,23 +255,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
 
-    heading(1, "A model, and its bottleneck tokens", look_at_a_model)
-    look_at_a_model()
-    heading(2, "Trained weights, offline", predict)
+    show(1, "A model, and its bottleneck tokens", look_at_a_model)
     model = timm.create_model("soft_pico", pretrained=True).eval()
-    predict(model, args.out)
-    heading(3, "What the attention does", look_at_attention)
-    look_at_attention(model, args.out)
-    heading(4, "The inverse: Newton, Cholesky, and the exact one", compare_inverses)
-    compare_inverses()
-    heading(5, "Fine-tuning", fine_tune)
-    tuned = fine_tune(args.steps)
-    heading(6, "A backbone for a detector", make_a_backbone)
-    make_a_backbone()
-    heading(7, "What it costs, against softmax", count_flops)
-    count_flops()
-    heading(8, "Saving and exporting", save_and_export)
-    save_and_export(tuned, args.out)
+    show(2, "Trained weights, offline", predict, model, args.out)
+    show(3, "What the attention does", look_at_attention, model, args.out)
+    show(4, "The inverse: Newton, Cholesky, and the exact one", compare_inverses)
+    tuned = show(5, "Fine-tuning", fine_tune, args.steps)
+    show(6, "A backbone for a detector", make_a_backbone)
+    show(7, "What it costs, against softmax", count_flops)
+    show(8, "Saving and exporting", save_and_export, tuned, args.out)
 
 
 if __name__ == "__main__":

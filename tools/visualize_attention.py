@@ -21,7 +21,7 @@ from soft_vit.weights.files import require_place
 
 @command_line
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="Draw one row of a pyramid's attention matrix over the image, as PNG.")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("image", type=Path)
     add_model_options(parser)
     add_img_size_option(parser)

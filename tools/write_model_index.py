@@ -17,9 +17,7 @@ ROOT = Path(__file__).parents[1]
 
 @command_line
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description="Write OpenMMLab's metafile from the index of weights, and print the table of weights."
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--index", type=Path, default=ROOT / "checkpoints" / "index.json", help="(default: %(default)s)"
     )

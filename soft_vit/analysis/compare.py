@@ -51,7 +51,6 @@ def compare_attentions(
     rounds: int = 5,
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
-    progress: bool = True,
 ) -> list[Row]:
     """One row per attention; a row that fails holds its error and does not affect the others.
 
@@ -61,12 +60,9 @@ def compare_attentions(
     check_rounds(rounds)
     check_batch(batch_size)
     require_device(device)
-    names = {attention: model_name(attention, size) for attention in attentions}
-    rows = {}
-    for attention, name in tqdm(names.items(), disable=not progress, desc="complexity and memory", leave=False):
-        row = rows[attention] = Row(attention)
-        if size == "tiny":
-            row.published = PUBLISHED_TINY.get(attention, "")
+    published = PUBLISHED_TINY if size == "tiny" else {}
+    rows = {model_name(name, size): Row(name, published=published.get(name, "")) for name in attentions}
+    for name, row in tqdm(rows.items(), desc="complexity and memory", leave=False):
         try:
             _count(row, name, img_size, batch_size, device, dtype)
             # Counting computes nothing except on a GPU; a model that cannot run must fail here, alone.
@@ -74,13 +70,12 @@ def compare_attentions(
         except Exception as error:
             # A failure of one kind, such as out of memory, is a result and does not end the comparison.
             row.error = error_cell(error)
-    able = [names[attention] for attention, row in rows.items() if not row.error]
+    able = [name for name, row in rows.items() if not row.error]
     timings = measure_throughput(
-        able, batch_size=batch_size, img_size=img_size, rounds=rounds, device=device, dtype=dtype, progress=progress
+        able, batch_size=batch_size, img_size=img_size, rounds=rounds, device=device, dtype=dtype
     )
     for timing in timings:
-        row = rows[next(a for a, name in names.items() if name == timing.model)]
-        setattr(row, f"{timing.mode}_images_per_s", timing.median)
+        setattr(rows[timing.model], f"{timing.mode}_images_per_s", timing.median)
     return list(rows.values())
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 DEFAULT_KEYS = ("loss", "accuracy/top1", "lr", "grad_norm")
-# Keys that place a line in the run; they are no curves.
+# Keys that place a line in the run.
 PLACES = {"mode", "step", "iter", "epoch"}
 
 # What the steps count, "iteration" or "epoch"; the steps; the values.

@@ -23,21 +23,6 @@ from soft_vit.models import PyramidViT
 from soft_vit.models.soft import MODELS
 from soft_vit.weights import ENTRIES
 
-__all__ = [
-    "check_batch",
-    "check_rounds",
-    "load_pyramid",
-    "log_log_slope",
-    "machine_description",
-    "numbered",
-    "require_device",
-    "require_pyramid",
-    "seconds_of",
-    "spread",
-    "time_in_turn",
-    "use_threads",
-]
-
 Key = TypeVar("Key", bound=Hashable)
 
 # A measurement on a GPU lasts at least this long, about 100 times a synchronisation.

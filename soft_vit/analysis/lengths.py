@@ -1,13 +1,12 @@
 """Memory and time against the number of tokens: one image, 12 layers, d = 384, 12 heads (SOFT, arXiv 2110.11945)."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from tqdm import tqdm
@@ -18,8 +17,6 @@ from soft_vit.layers import PostNormBlock, attention_class
 from soft_vit.text_tables import error_cell, markdown_table
 
 DIM, NUM_HEADS, DEPTH, SIDE = 384, 12, 12, 28
-
-MARKERS = "os^D"
 
 # Options that keep the number of reduced tokens at 49 as the map grows.
 FIXED_TOKENS = {
@@ -34,9 +31,9 @@ class Curve:
     """One attention: bytes and seconds of a training step for each number of tokens; no seconds if not timed."""
 
     attention: str
-    lengths: list[int]
-    memory: list[int]
-    seconds: list[float]
+    lengths: list[int] = field(default_factory=list)
+    memory: list[int] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
 
     @property
     def memory_slope(self) -> float:
@@ -80,7 +77,7 @@ def measure_lengths(
 
     Memory is measured by `training_memory`; time is the median over rounds.
     """
-    curve = Curve(attention, [], [], [])
+    curve = Curve(attention)
     for multiple in multiples:
         feat_size = (SIDE, SIDE * multiple)
         count = feat_size[0] * feat_size[1]
@@ -88,23 +85,19 @@ def measure_lengths(
         stack = partial(Stack, attention, feat_size, depth)
         curve.memory.append(training_memory(stack, (1, count, DIM), device))
         if timed:
-            step = _step(stack(device=device), torch.randn(1, count, DIM, device=device))
+            step = partial(_step, stack(device=device), torch.randn(1, count, DIM, device=device))
             step()
             curve.seconds.append(median(seconds_of(step, device) for _ in range(rounds)))
     return curve
 
 
-def _step(stack: nn.Module, x: torch.Tensor) -> Callable[[], None]:
-    def step() -> None:
-        stack(x).sum().backward()
-        stack.zero_grad(set_to_none=True)
-
-    return step
+def _step(stack: nn.Module, x: torch.Tensor) -> None:
+    stack(x).sum().backward()
+    stack.zero_grad(set_to_none=True)
 
 
 def measure_all(
     attentions: Sequence[str],
-    progress: bool = True,
     *,
     device: str | torch.device = "cpu",
     rounds: int = 3,
@@ -121,7 +114,7 @@ def measure_all(
         attention_class(attention)
     require_device(device)
     curves, errors = [], {}
-    for attention in tqdm(attentions, disable=not progress, desc="lengths", leave=False):
+    for attention in tqdm(attentions, desc="lengths", leave=False):
         try:
             curves.append(measure_lengths(attention, device=device, rounds=rounds, **kwargs))
         except Exception as error:
@@ -143,31 +136,24 @@ def lengths_table(curves: Sequence[Curve], errors: dict[str, str]) -> str:
 
 def plot_lengths(curves: Sequence[Curve], path: Path) -> list[Path]:
     """Draw memory, and time if measured, against N on logarithmic axes; writes path.png and path.svg."""
-    timed = any(curve.seconds for curve in curves)
-    from matplotlib import colormaps
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9.5 * (1 + timed), 5.5))
-    axes = figure.subplots(1, 1 + timed, squeeze=False)
-    # After ten curves, colours repeat with another marker.
-    colours = colormaps["tab10"].colors
-    looks = {
-        curve.attention: dict(color=colours[index % 10], marker=MARKERS[index // 10 % len(MARKERS)])
-        for index, curve in enumerate(curves)
-    }
-    # The legend lists the curves in the order in which they end on the right.
-    for curve in sorted(curves, key=lambda curve: curve.memory[-1], reverse=True):
-        megabytes = np.array(curve.memory) / 2**20
-        label = f"{curve.attention} (N^{curve.memory_slope:.2f})"
-        axes[0, 0].loglog(curve.lengths, megabytes, label=label, **looks[curve.attention])
-    timed_curves = [curve for curve in curves if curve.seconds]
-    for curve in sorted(timed_curves, key=lambda curve: curve.seconds[-1], reverse=True):
-        label = f"{curve.attention} (N^{curve.time_slope:.2f})"
-        axes[0, 1].loglog(curve.lengths, curve.seconds, label=label, **looks[curve.attention])
-    for axis, what in zip(axes[0], ("peak memory of a training step (MB)", "training step (s)"), strict=False):
-        axis.set(xlabel="tokens N", ylabel=what)
-        axis.grid(alpha=0.3, which="both")
-        axis.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.02, 1))
+    panels = [("peak memory of a training step (MB)", [[b / 2**20 for b in curve.memory] for curve in curves])]
+    if any(curve.seconds for curve in curves):
+        panels.append(("training step (s)", [curve.seconds for curve in curves]))
+    figure = Figure(figsize=(9.5 * len(panels), 5.5))
+    for axes, (what, figures) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        ends = []
+        for index, (curve, values) in enumerate(zip(curves, figures, strict=True)):
+            label = f"{curve.attention} (N^{log_log_slope(curve.lengths, values):.2f})"
+            # After ten curves, colours repeat with another marker.
+            (line,) = axes.loglog(curve.lengths, values, f"C{index % 10}", marker="os^D"[index // 10 % 4], label=label)
+            ends.append((values[-1], line))
+        axes.set(xlabel="tokens N", ylabel=what)
+        axes.grid(alpha=0.3, which="both")
+        # The legend lists the curves in the order in which they end on the right.
+        handles = [line for _, line in sorted(ends, key=lambda end: end[0], reverse=True)]
+        axes.legend(handles=handles, fontsize=8, loc="upper left", bbox_to_anchor=(1.02, 1))
     figure.tight_layout()
     paths = [Path(f"{path}{suffix}") for suffix in (".png", ".svg")]
     for target in paths:

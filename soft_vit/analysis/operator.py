@@ -63,11 +63,8 @@ COPIED_BYTES = 512 << 20
 class OperatorTiming:
     """One form at one length: milliseconds (median and quartiles over rounds), and peak MB beyond the inputs.
 
-    All of them are None if the device has too little memory.
-
-    extra_memory: the peak beyond inputs and outputs, as a fraction of both. With backward, the incoming gradient is an
-    input and the three outgoing ones are outputs.
-    gb_per_s: `least_traffic` divided by the median; None for softmax attention, which is another function.
+    All are None if memory ran out. extra_memory: the peak beyond inputs and outputs, gradients included, as a fraction
+    of both. gb_per_s: `least_traffic` divided by the median; None for softmax attention, which is another function.
     """
 
     operator: str
@@ -98,11 +95,9 @@ class InverseTiming:
 def least_traffic(direction: str, v: Tensor) -> int:
     """The least bytes that a call moves if no N x M matrix is stored; v: `[B, H, N, D]`.
 
-    Forward reads q and v for `K1^T v`, then q again for x, which it writes: 4 tensors of v's size (without a residual,
-    which would be a fifth). Between the passes the benchmark writes dx. Backward reads q and dx for `K1^T dx`, then q,
-    v and dx for dq and dv, which it writes: 7. Tensors without N, such as the bottleneck tokens, are left out. The
-    same count holds for the naive form, which computes the same function. A form may exceed the memory's bandwidth if
-    a cache holds part of q and v.
+    Forward reads q and v for `K1^T v`, then q again for x, which it writes: 4 tensors of v's size. Between the passes
+    the benchmark writes dx. Backward reads q and dx for `K1^T dx`, then q, v and dx for dq and dv, which it writes: 7.
+    Tensors without N are left out. A form may exceed the memory's bandwidth if a cache holds part of q and v.
     """
     return TRAFFIC[direction] * v.nbytes
 
@@ -119,7 +114,6 @@ def measure_operator(
     rounds: int = 10,
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
-    progress: bool = True,
 ) -> list[OperatorTiming]:
     """Time forms of the operator by name at each number of tokens, one call of each in turn; names may repeat.
 
@@ -129,18 +123,16 @@ def measure_operator(
     Raises ValueError for an unknown name, a form that cannot run here, sizes below 1, or fewer than 3 rounds.
     """
     sizes = dict(batch_size=batch_size, num_heads=num_heads, num_bottleneck=num_bottleneck, head_dim=head_dim)
-    check_forms(names, OPERATORS, rounds, tokens=min(tokens), **sizes)
-    labels = numbered(names)
-    forms = {label: OPERATORS[name] for label, name in labels.items()}
+    forms = _labelled_forms(names, OPERATORS, rounds, tokens=min(tokens), **sizes)
     timings, scale = [], spread_of_tokens * head_dim**-0.25
     total = len(tokens) * len(PASSES) * len(names) * (rounds + 1)
-    with tqdm(total=total, disable=not progress, desc="benchmark", leave=False) as bar:
+    with tqdm(total=total, desc="benchmark", leave=False) as bar:
         for length in tokens:
             shapes = [(batch_size, num_heads, n, head_dim) for n in (length, num_bottleneck, length)]
             inputs = [torch.randn(shape, device=device, dtype=dtype) * scale for shape in shapes]
             for direction, name, milliseconds, *figures in time_forms(forms, inputs, rounds, device, bar):
                 rate = None
-                if labels[name] != "softmax" and milliseconds is not None:
+                if forms[name] is not OPERATORS["softmax"] and milliseconds is not None:
                     rate = least_traffic(direction, inputs[-1]) / milliseconds / 1e6
                 timings.append(OperatorTiming(name, direction, length, milliseconds, *figures, rate))
     return timings
@@ -154,7 +146,6 @@ def measure_inverse(
     rounds: int = 10,
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
-    progress: bool = True,
 ) -> list[InverseTiming]:
     """Time forms of Newton's inverse by name, one call of each in turn: 20 steps in fp32.
 
@@ -162,11 +153,10 @@ def measure_inverse(
 
     Raises ValueError for an unknown name, a form that cannot run here, sizes below 1, or fewer than 3 rounds.
     """
-    check_forms(names, INVERSES, rounds, problems=min(problems), num_bottleneck=num_bottleneck)
-    forms = {label: INVERSES[name] for label, name in numbered(names).items()}
+    forms = _labelled_forms(names, INVERSES, rounds, problems=min(problems), num_bottleneck=num_bottleneck)
     timings = []
     total = len(problems) * len(PASSES) * len(names) * (rounds + 1)
-    with tqdm(total=total, disable=not progress, desc="benchmark", leave=False) as bar:
+    with tqdm(total=total, desc="benchmark", leave=False) as bar:
         for count in problems:
             tokens = 0.05 * torch.randn(count, num_bottleneck, 32, device=device)
             a = self_gaussian_kernel(tokens).to(dtype)
@@ -175,14 +165,17 @@ def measure_inverse(
     return timings
 
 
-def check_forms(names: Sequence[str], forms: Mapping[str, Callable[..., Tensor]], rounds: int, **sizes: int) -> None:
-    """ValueError for a name outside forms, a size below 1, or fewer than 3 rounds."""
+def _labelled_forms(
+    names: Sequence[str], forms: Mapping[str, Callable[..., Tensor]], rounds: int, **sizes: int
+) -> dict[str, Callable[..., Tensor]]:
+    """Forms by label, see `numbered`. ValueError for an unknown name, a size below 1, or fewer than 3 rounds."""
     if unknown := set(names) - set(forms):
         raise ValueError(f"There is no operator {min(unknown)}; choose from {', '.join(forms)}.")
     for what, size in sizes.items():
         if size < 1:
             raise ValueError(f"{what} is {size}; use at least 1.")
     check_rounds(rounds)
+    return {label: forms[name] for label, name in numbered(names).items()}
 
 
 def time_forms(
@@ -262,15 +255,14 @@ def slope_table(timings: Sequence[OperatorTiming]) -> str:
     for t in timings:
         if t.median_ms is not None:
             series.setdefault((t.operator, t.direction), []).append(t)
-    series = {key: points for key, points in series.items() if len(points) > 1}
-    if not series:
-        return ""
     rows = []
-    for (operator, direction), points in series.items():
-        tokens = [t.tokens for t in points]
-        slopes = (log_log_slope(tokens, [getattr(t, name) for t in points]) for name in ("median_ms", "memory_mb"))
-        rows.append([operator, direction, *(f"{slope:.2f}" for slope in slopes)])
-    return markdown_table(["operator", "pass", "time ~ N^", "memory ~ N^"], rows)
+    for key, points in series.items():
+        if len(points) > 1:
+            tokens = [t.tokens for t in points]
+            time = log_log_slope(tokens, [t.median_ms for t in points])
+            memory = log_log_slope(tokens, [t.memory_mb for t in points])
+            rows.append([*key, f"{time:.2f}", f"{memory:.2f}"])
+    return markdown_table(["operator", "pass", "time ~ N^", "memory ~ N^"], rows) if rows else ""
 
 
 def copy_bandwidth(device: str | torch.device, rounds: int = 10) -> float:

@@ -15,13 +15,8 @@ from soft_vit.analysis.harness import log_log_slope, require_device, seconds_of,
 from soft_vit.analysis.memory import training_memory
 from soft_vit.text_tables import markdown_table
 
-__all__ = ["FORMS", "Cost", "measure_resolutions", "resolution_table", "slopes_table"]
-
 FORMS: dict[str, dict[str, Any]] = {"max_bottleneck=(7, 7)": {"max_bottleneck": (7, 7)}, "as released": {}}
 """Forms of one model, and the model arguments of each."""
-
-# Of the first stage.
-_PIXELS_PER_TOKEN = 16
 
 
 @dataclass
@@ -38,7 +33,8 @@ class Cost:
 
     @property
     def tokens(self) -> float:
-        return self.size[0] * self.size[1] / _PIXELS_PER_TOKEN
+        """Of the first stage, at stride 4."""
+        return self.size[0] * self.size[1] / 16
 
 
 class _PyramidLoss(nn.Module):
@@ -60,7 +56,6 @@ def measure_resolutions(
     device: str | torch.device = "cpu",
     rounds: int = 5,
     max_seconds: float = 60.0,
-    progress: bool = True,
 ) -> list[Cost]:
     """Measure training steps of one image through the feature pyramid of a timm model, by form and size (H, W).
 
@@ -78,38 +73,33 @@ def measure_resolutions(
     ]
     if rounds == 0:
         return costs
-    steps = {form: _step(name, device, options) for form, options in forms.items()}
-    with tqdm(total=(rounds + 1) * len(costs), disable=not progress, desc="resolutions", leave=False) as bar:
+    models = {form: _PyramidLoss(name, device, **options).train() for form, options in forms.items()}
+    with tqdm(total=(rounds + 1) * len(costs), desc="resolutions", leave=False) as bar:
         timed = []
         for form in forms:
             rate = 0.0
             for cost in (cost for cost in costs if cost.form == form):
                 if rate * cost.tokens <= max_seconds:
-                    rate = _seconds(steps[form], cost.size, device) / cost.tokens
+                    rate = _seconds(models[form], cost.size, device) / cost.tokens
                     timed.append(cost)
                 else:
                     rate = float("inf")
                 bar.update()
         for _ in range(rounds):
             for cost in timed:
-                cost.seconds.append(_seconds(steps[cost.form], cost.size, device))
+                cost.seconds.append(_seconds(models[cost.form], cost.size, device))
                 bar.update()
     return costs
 
 
-def _step(name: str, device: str | torch.device, options: Mapping[str, Any]):
-    model = _PyramidLoss(name, device, **options).train()
+def _seconds(model: nn.Module, size: tuple[int, int], device: str | torch.device) -> float:
+    x = torch.randn(1, 3, *size, device=device)
 
-    def step(x: Tensor) -> None:
+    def step() -> None:
         model(x).backward()
         model.zero_grad(set_to_none=True)
 
-    return step
-
-
-def _seconds(step, size: tuple[int, int], device: str | torch.device) -> float:
-    x = torch.randn(1, 3, *size, device=device)
-    return seconds_of(lambda: step(x), device)
+    return seconds_of(step, device)
 
 
 def resolution_table(costs: Sequence[Cost]) -> str:
@@ -120,22 +110,12 @@ def resolution_table(costs: Sequence[Cost]) -> str:
     for cost in costs:
         base = first.setdefault(cost.form, cost)
         memory, base_memory = cost.memory / cost.tokens, base.memory / base.tokens
-        cells = [
-            cost.form,
-            f"{cost.size[0]} x {cost.size[1]}",
-            f"{cost.tokens:.0f}",
-            f"{cost.memory / 2**20:.0f}",
-            f"{memory / 2**10:.1f}",
-            f"{memory / base_memory:.2f}",
-        ]
+        cells = [cost.form, f"{cost.size[0]} x {cost.size[1]}", f"{cost.tokens:.0f}", f"{cost.memory / 2**20:.0f}"]
+        cells += [f"{memory / 2**10:.1f}", f"{memory / base_memory:.2f}"]
         if cost.seconds:
             middle, lower, upper = spread(cost.seconds)
-            cells += [
-                f"{middle:.2f}",
-                f"{lower:.2f} - {upper:.2f}",
-                f"{middle / cost.tokens * 1e6:.1f}",
-                f"{middle / cost.tokens / (median(base.seconds) / base.tokens):.2f}",
-            ]
+            rate, base_rate = middle / cost.tokens, median(base.seconds) / base.tokens
+            cells += [f"{middle:.2f}", f"{lower:.2f} - {upper:.2f}", f"{rate * 1e6:.1f}", f"{rate / base_rate:.2f}"]
         else:
             cells += ["not measured", "", "", ""]
         rows.append(cells)
@@ -147,13 +127,10 @@ def slopes_table(costs: Sequence[Cost]) -> str:
     rows = []
     for form in dict.fromkeys(cost.form for cost in costs):
         own = [cost for cost in costs if cost.form == form]
-        timed = [cost for cost in own if cost.seconds]
-        slopes = [
-            f"{log_log_slope([c.tokens for c in some], values):.2f}" if len(some) > 1 else "not measured"
-            for some, values in (
-                (own, [cost.memory for cost in own]),
-                (timed, [median(cost.seconds) for cost in timed]),
-            )
-        ]
+        memory = [(cost.tokens, cost.memory) for cost in own]
+        time = [(cost.tokens, median(cost.seconds)) for cost in own if cost.seconds]
+        slopes = (
+            f"{log_log_slope(*zip(*p, strict=True)):.2f}" if len(p) > 1 else "not measured" for p in (memory, time)
+        )
         rows.append((form, *slopes))
     return markdown_table(["form", "memory ~ N^", "time ~ N^"], rows)

@@ -14,18 +14,6 @@ from soft_vit.analysis.memory import is_out_of_memory, peak_memory, unless_out_o
 from soft_vit.analysis.variants import create_variant
 from soft_vit.text_tables import markdown_table
 
-__all__ = [
-    "MODES",
-    "MOST_ON_CPU",
-    "MOST_ON_GPU",
-    "Timing",
-    "best_batch_size",
-    "default_limit",
-    "measure_throughput",
-    "throughput_table",
-    "try_steps",
-]
-
 MODES = ("inference", "training")
 
 # The search for the best batch size.
@@ -68,7 +56,6 @@ def measure_throughput(
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
     memory: bool = False,
-    progress: bool = True,
 ) -> list[Timing]:
     """Time timm models by name, with variants: one step of each in turn, for `rounds` rounds after a warm-up.
 
@@ -93,7 +80,7 @@ def measure_throughput(
     models = {label: create_variant(variant, size).to(device) for label, variant in variants.items()}
     cases = [(mode, name) for mode in modes for name in models if mode == "inference" or _trains(models[name])]
     if batch_size == "auto":
-        batches = _best_batch_sizes(cases, models, limit, size, device, dtype, progress)
+        batches = _best_batch_sizes(cases, models, limit, size, device, dtype)
     else:
         batches = dict.fromkeys(cases, batch_size)
     largest = max(filter(None, batches.values()), default=0)
@@ -105,7 +92,7 @@ def measure_throughput(
         )
     images, labels = data
     timings = []
-    with tqdm(total=len(cases) * (rounds + 1), disable=not progress, desc="benchmark", leave=False) as bar:
+    with tqdm(total=len(cases) * (rounds + 1), desc="benchmark", leave=False) as bar:
         for mode in modes:
             steps = {
                 name: partial(_step, mode, name, models[name], images[:batch], labels[:batch], dtype)
@@ -171,11 +158,10 @@ def _best_batch_sizes(
     size: tuple[int, int],
     device: str | torch.device,
     dtype: torch.dtype,
-    progress: bool,
 ) -> dict[Case, int | None]:
     """The fastest batch size of each case, each measured alone; None if no batch fits into memory."""
     batches = {}
-    with tqdm(cases, disable=not progress, desc="batch sizes", leave=False) as bar:
+    with tqdm(cases, desc="batch sizes", leave=False) as bar:
         for mode, name in bar:
 
             def seconds_of_step(batch: int, mode: str = mode, name: str = name) -> float:
@@ -214,13 +200,8 @@ def throughput_table(timings: Sequence[Timing], memory: bool = False) -> str:
 
 
 def _fits(step: Callable[[], None]) -> bool:
-    """Whether a step fits into the device's memory."""
-
-    def taken() -> bool:
-        step()
-        return True
-
-    return unless_out_of_memory(taken) is not None
+    # A step returns None, as unless_out_of_memory does if memory runs out.
+    return unless_out_of_memory(lambda: (step(),)) is not None
 
 
 def _trains(model: nn.Module) -> bool:

@@ -24,8 +24,6 @@ from soft_vit.models.names import require_known
 from soft_vit.ops.numerics import BACKENDS
 from soft_vit.ops.soft.inverse import newton_step_size
 
-__all__ = ["VARIANTS", "ClosedFormNewton", "create_variant", "naive_formulation", "naive_soft_attention"]
-
 
 class NaiveTanhGELU(nn.Module):
     """`x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`, with one pass over memory per operation."""
@@ -121,16 +119,14 @@ def naive_formulation(model: nn.Module) -> nn.Module:
 
     Returns the model, which keeps its weights. Raises ValueError for a model without softmax-free attention.
     """
-    replaced = 0
+    if not any(isinstance(module, SoftAttention) for module in model.modules()):
+        raise ValueError(f"{type(model).__name__} has no softmax-free attention to compute naively; give a SOFT model.")
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if isinstance(child, SoftAttention) and not isinstance(module, NaiveSoftAttention):
                 setattr(module, name, NaiveSoftAttention(child))
-                replaced += 1
             elif isinstance(child, nn.GELU) and child.approximate == "tanh":
                 setattr(module, name, NaiveTanhGELU())
-    if not replaced:
-        raise ValueError(f"{type(model).__name__} has no softmax-free attention to compute naively; give a SOFT model.")
     return model
 
 

@@ -10,9 +10,7 @@ from soft_vit.text_tables import rows_as_csv
 
 
 def test_rows_are_complete():
-    rows = compare_attentions(
-        ["soft", "softmax"], size="pico", img_size=(64, 96), batch_size=2, rounds=3, progress=False
-    )
+    rows = compare_attentions(["soft", "softmax"], size="pico", img_size=(64, 96), batch_size=2, rounds=3)
     assert [row.attention for row in rows] == ["soft", "softmax"]
     for row in rows:
         assert not row.error
@@ -30,9 +28,7 @@ def test_a_failing_row_keeps_the_others(function, place, monkeypatch):
         work(*args)
 
     monkeypatch.setattr(comparison, function, fail_on_softmax)
-    rows = compare_attentions(
-        ["softmax", "soft"], size="pico", img_size=(64, 64), batch_size=1, rounds=3, progress=False
-    )
+    rows = compare_attentions(["softmax", "soft"], size="pico", img_size=(64, 64), batch_size=1, rounds=3)
     assert rows[0].error == "MemoryError: no room"
     assert rows[1].training_images_per_s > 0
     table = comparison_table(rows)
@@ -54,7 +50,7 @@ def test_mistakes_are_seen_before_anything_is_counted(monkeypatch, change, messa
     counted = []
     monkeypatch.setattr(comparison, "_count", lambda *args: counted.append(args))
     with pytest.raises(ValueError, match=message):
-        compare_attentions(["soft"], **{"size": "pico", "rounds": 3, "progress": False, **change})
+        compare_attentions(["soft"], **{"size": "pico", "rounds": 3, **change})
     assert not counted
 
 

@@ -39,7 +39,7 @@ def test_figure_and_table(tmp_path, monkeypatch):
         return measure_lengths(attention, **kwargs)
 
     monkeypatch.setattr(lengths, "measure_lengths", measure)
-    curves, errors = measure_all(["soft", "softmax"], progress=False, multiples=(1, 2), rounds=3, depth=1)
+    curves, errors = measure_all(["soft", "softmax"], multiples=(1, 2), rounds=3, depth=1)
     assert [curve.attention for curve in curves] == ["soft"]
     assert errors == {"softmax": "MemoryError: no room"}
     assert curves[0].time_slope is not None
@@ -61,4 +61,4 @@ def test_figure_and_table(tmp_path, monkeypatch):
 def test_mistakes_are_seen_before_anything_is_measured(attentions, options, message, monkeypatch):
     monkeypatch.setattr(lengths, "measure_lengths", None)
     with pytest.raises(ValueError, match=message):
-        measure_all(attentions, progress=False, **options)
+        measure_all(attentions, **options)

@@ -29,7 +29,7 @@ def test_forms_of_one_function():
 
 def test_every_form_is_timed_at_every_length():
     names = ("naive", "newton", "softmax", "newton", "softmax")
-    timings = measure_operator(names, (20, 45), num_bottleneck=4, head_dim=16, rounds=3, progress=False)
+    timings = measure_operator(names, (20, 45), num_bottleneck=4, head_dim=16, rounds=3)
     directions = ("forward", "forward+backward")
     labels = ("naive", "newton", "softmax", "newton (2)", "softmax (2)")
     expected = [(n, direction, label) for n in (20, 45) for direction in directions for label in labels]
@@ -116,7 +116,7 @@ def test_slopes_and_ratios():
 )
 def test_bad_arguments(names, kwargs, message):
     with pytest.raises(ValueError, match=message):
-        measure_operator(names, progress=False, **{"tokens": (20,), **kwargs})
+        measure_operator(names, **{"tokens": (20,), **kwargs})
 
 
 def test_forms_of_the_inverse():
@@ -133,7 +133,7 @@ def test_forms_of_the_inverse():
 
 def test_every_form_is_timed_at_every_number_of_problems():
     names = ("newton_inverse", "newton_inverse")
-    timings = measure_inverse(names, (2, 5), num_bottleneck=4, rounds=3, progress=False)
+    timings = measure_inverse(names, (2, 5), num_bottleneck=4, rounds=3)
     labels = ("newton_inverse", "newton_inverse (2)")
     expected = [(count, pass_, name) for count in (2, 5) for pass_ in PASSES for name in labels]
     assert [(t.problems, t.direction, t.operator) for t in timings] == expected
@@ -154,7 +154,7 @@ def test_every_form_is_timed_at_every_number_of_problems():
 )
 def test_bad_arguments_of_the_inverse(names, kwargs, message):
     with pytest.raises(ValueError, match=message):
-        measure_inverse(names, (2,), progress=False, **{"num_bottleneck": 4, **kwargs})
+        measure_inverse(names, (2,), **{"num_bottleneck": 4, **kwargs})
 
 
 def test_bytes_are_read_and_written(monkeypatch):

@@ -14,7 +14,7 @@ SHALLOW = {"depths": (1, 1, 1, 1), "inverse": "cholesky"}
 @pytest.fixture(scope="module")
 def memory():
     forms = {form: options | SHALLOW for form, options in FORMS.items()}
-    costs = measure_resolutions("soft_tiny", SIZES, forms, rounds=0, progress=False)
+    costs = measure_resolutions("soft_tiny", SIZES, forms, rounds=0)
     return {(cost.form, cost.size): cost for cost in costs}
 
 
@@ -33,7 +33,7 @@ def test_a_bound_changes_nothing_at_224(memory):
 
 
 def test_tables(memory):
-    small = measure_resolutions("soft_pico", [(64, 64), (96, 64)], {"a": SHALLOW}, rounds=2, progress=False)
+    small = measure_resolutions("soft_pico", [(64, 64), (96, 64)], {"a": SHALLOW}, rounds=2)
     assert [len(cost.seconds) for cost in small] == [2, 2]
     assert [cost.tokens for cost in small] == [256, 384]
     assert resolution_table(small).count("\n") == 3

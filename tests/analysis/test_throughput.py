@@ -20,7 +20,7 @@ from soft_vit.analysis.variants import VARIANTS, create_variant
 
 def test_every_model_is_timed_in_every_mode():
     names = ["soft_pico", "soft_norm_pico", "soft_pico"]
-    timings = measure_throughput(names, batch_size=2, img_size=(32, 48), rounds=3, progress=False)
+    timings = measure_throughput(names, batch_size=2, img_size=(32, 48), rounds=3)
     labels = ["soft_pico", "soft_norm_pico", "soft_pico (2)"]
     assert [(t.mode, t.model) for t in timings] == [(m, label) for m in ("inference", "training") for label in labels]
     assert all(0 < t.lower <= t.median <= t.upper for t in timings)
@@ -34,7 +34,6 @@ def test_models_are_set_to_the_size_of_the_images_and_auto_finds_a_batch():
         img_size=(32, 48),
         modes=["inference"],
         rounds=3,
-        progress=False,
     )
     assert timing.batch_size == 2
     assert 0 < timing.lower <= timing.median <= timing.upper
@@ -49,7 +48,7 @@ def test_ratios_are_against_the_first_model_of_the_mode():
 
 def test_variants_of_a_model():
     names = ["soft_pico", "soft_pico+naive", "soft_pico+folded"]
-    timings = measure_throughput(names, batch_size=2, img_size=32, rounds=3, memory=True, progress=False)
+    timings = measure_throughput(names, batch_size=2, img_size=32, rounds=3, memory=True)
     # A folded model has no gradients.
     assert [t.model for t in timings] == names + names[:2]
     plain, naive, _, training, _ = (t.memory_mb for t in timings)
@@ -61,9 +60,7 @@ def test_tensors_of_a_compiled_model_are_not_counted(monkeypatch):
     """Under the dispatch mode that counts them it would run eagerly."""
     monkeypatch.setitem(VARIANTS, "compiled", lambda model: model)
     names = ["soft_pico", "soft_pico+compiled"]
-    timings = measure_throughput(
-        names, batch_size=1, img_size=32, modes=["inference"], rounds=3, memory=True, progress=False
-    )
+    timings = measure_throughput(names, batch_size=1, img_size=32, modes=["inference"], rounds=3, memory=True)
     assert [t.memory_mb is None for t in timings] == [False, True]
     assert throughput_table(timings, memory=True).splitlines()[-1].split("|")[-2].strip() == "not measured"
 
@@ -82,7 +79,7 @@ def test_each_case_has_its_own_best_batch(monkeypatch):
 
     monkeypatch.setattr(throughput, "_STEPS", {mode: partial(step, mode) for mode in batches})
     monkeypatch.setattr(throughput, "time_in_turn", time_in_turn)
-    timings = measure_throughput(["soft_pico"], batch_size="auto", max_batch_size=32, rounds=4, progress=False)
+    timings = measure_throughput(["soft_pico"], batch_size="auto", max_batch_size=32, rounds=4)
     assert [(t.mode, t.batch_size, t.median) for t in timings] == [("inference", 32, 32), ("training", 16, 16)]
     assert batches == {
         "inference": [8] * 3 + [16] * 3 + [32] * 7,
@@ -100,7 +97,7 @@ def test_a_model_without_memory_leaves_the_others_alone(batch_size, monkeypatch)
     monkeypatch.setattr(throughput, "create_variant", lambda name, size: models[name])
     monkeypatch.setattr(throughput, "_STEPS", {mode: partial(step, mode) for mode in MODES})
     timings = measure_throughput(
-        list(models), batch_size=batch_size, max_batch_size=3, img_size=32, rounds=3, memory=True, progress=False
+        list(models), batch_size=batch_size, max_batch_size=3, img_size=32, rounds=3, memory=True
     )
     assert [(t.mode, t.model, t.batch_size, t.median is None) for t in timings] == [
         (mode, name, 3, (mode, name) == ("training", "soft_norm_pico")) for mode in MODES for name in models
@@ -133,7 +130,7 @@ def test_a_training_step_leaves_no_gradients():
 )
 def test_bad_arguments(name, kwargs, message):
     with pytest.raises(ValueError, match=message):
-        measure_throughput([name], progress=False, **kwargs)
+        measure_throughput([name], **kwargs)
 
 
 def test_steps_that_fail_when_tried(monkeypatch):

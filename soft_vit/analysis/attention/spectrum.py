@@ -61,7 +61,7 @@ def cumulative_singular_values(matrix: Tensor) -> Tensor:
     return F.pad(curves, (0, matrix.shape[-2] - curves.shape[-1]), value=1.0)
 
 
-def measure_spectrum(model: PyramidViT, images: Sequence[Tensor], progress: bool = True) -> list[Spectrum]:
+def measure_spectrum(model: PyramidViT, images: Sequence[Tensor]) -> list[Spectrum]:
     """The spectrum of every layer of model, in order.
 
     images: `[3, H, W]` each, of one size, on the model's device. Only one attention matrix is held at a time. Raises
@@ -74,7 +74,7 @@ def measure_spectrum(model: PyramidViT, images: Sequence[Tensor], progress: bool
         sums[place] = sums.get(place, 0) + cumulative_singular_values(matrix[0])
         bar.update()
 
-    bar = tqdm(total=len(images) * len(blocks), disable=not progress, desc="attention matrices", leave=False)
+    bar = tqdm(total=len(images) * len(blocks), desc="attention matrices", leave=False)
     with ExitStack() as stack, torch.inference_mode():
         stack.enter_context(bar)
         for place, block in blocks.items():

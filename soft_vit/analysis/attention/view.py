@@ -1,8 +1,6 @@
 """Where a token looks: its row of the attention matrix, drawn over the image."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +15,6 @@ from soft_vit.layers.attention.spatial_reduction import POOLED_SIDE, SpatialRedu
 from soft_vit.models.pyramid import PyramidViT
 from soft_vit.models.stage import stage_grids
 from soft_vit.ops.gaussian import gaussian_kernel
-
-__all__ = ["AttentionRow", "attention_row", "plot_attention_row"]
 
 # Negative weights this small relative to the largest are rounding and need no signed scale.
 NEGLIGIBLE = 1e-3
@@ -62,33 +58,24 @@ def attention_row(
         )
     attn, prefix = blocks[layer].attn, model.stages[stage - 1].num_prefix_tokens
     index = prefix + query[0] * feat_size[1] + query[1]
-    kept: dict[str, Tensor] = {}
-    with watch_attention(attn, partial(_keep_row, kept, index)), torch.inference_mode():
+    rows, kernels = [], []
+    with watch_attention(attn, lambda matrix: rows.append(matrix[0, :, index].clone())), torch.inference_mode():
         if isinstance(attn, SoftAttention):
-            _watch_kernel(attn, kept, index)
+            attend = attn.attend
+
+            def keep_kernel(q: Tensor, bottleneck: Tensor, *values: Tensor | None) -> Tensor:
+                kernels.append(gaussian_kernel(q[0, :, index, None], bottleneck[0])[:, 0])
+                return attend(q, bottleneck, *values)
+
+            # watch_attention removes this at its end.
+            attn.attend = keep_kernel
         model.forward_features(image[None])
-    grid = _key_grid(attn, feat_size)
-    weights = kept["row"][:, prefix:].reshape(-1, *grid).float().cpu().numpy()
+    weights = rows[0][:, prefix:].reshape(-1, *_key_grid(attn, feat_size)).float().cpu().numpy()
     bottleneck = None
-    if "kernel" in kept and attn.sampling in ("conv", "avg"):
+    if kernels and attn.sampling in ("conv", "avg"):
         windows = reduced_grid(feat_size, attn.sr_ratio, attn.limit)
-        bottleneck = kept["kernel"].reshape(-1, *windows).float().cpu().numpy()
+        bottleneck = kernels[0].reshape(-1, *windows).float().cpu().numpy()
     return AttentionRow(model.attention[stage - 1], query, feat_size, weights, bottleneck)
-
-
-def _keep_row(kept: dict[str, Tensor], index: int, matrix: Tensor) -> None:
-    kept["row"] = matrix[0, :, index].clone()
-
-
-def _watch_kernel(attn: SoftAttention, kept: dict[str, Tensor], index: int) -> None:
-    """Keep the query's kernel with the bottleneck; the surrounding watch_attention removes this hook at its end."""
-    attend = attn.attend
-
-    def watched(q: Tensor, bottleneck: Tensor, *values: Tensor | None) -> Tensor:
-        kept["kernel"] = gaussian_kernel(q[0, :, index, None], bottleneck[0])[:, 0]
-        return attend(q, bottleneck, *values)
-
-    attn.attend = watched
 
 
 def _key_grid(attn: Attention, feat_size: tuple[int, int]) -> tuple[int, int]:
@@ -104,8 +91,9 @@ def plot_attention_row(row: AttentionRow, image: np.ndarray, path: Path, title: 
     """Draw a row over its image, uint8 `[H, W, 3]`: the mean over the heads, each head, and the bottleneck tokens."""
     from matplotlib.figure import Figure
 
-    heads = len(row.weights)
-    panels = [("image", None), *([("mean of the heads", row.weights.mean(0))] if heads > 1 else [])]
+    panels: list[tuple[str, np.ndarray | None]] = [("image", None)]
+    if len(row.weights) > 1:
+        panels.append(("mean of the heads", row.weights.mean(0)))
     panels += [(f"head {head + 1}", weights) for head, weights in enumerate(row.weights)]
     if row.bottleneck is not None:
         panels.append(("kernel with the bottleneck tokens,\nmean of the heads", row.bottleneck.mean(0)))
@@ -145,15 +133,10 @@ def _draw_panel(
         )
         axes.figure.colorbar(shown, ax=axes, shrink=0.7, pad=0.02).ax.tick_params(labelsize="x-small")
         if windows:
-            _draw_windows(axes, values.shape, height, width)
+            for i in range(1, values.shape[0]):
+                axes.axhline(i * height / values.shape[0], color="white", linewidth=0.5)
+            for j in range(1, values.shape[1]):
+                axes.axvline(j * width / values.shape[1], color="white", linewidth=0.5)
     cell = height / row.feat_size[0], width / row.feat_size[1]
     centre = (row.query[0] + 0.5) * cell[0], (row.query[1] + 0.5) * cell[1]
     axes.plot(centre[1], centre[0], "+", color="lime", markersize=9, markeredgewidth=2)
-
-
-def _draw_windows(axes: Any, grid: Sequence[int], height: int, width: int) -> None:
-    """The windows of the image, one for each bottleneck token."""
-    for i in range(1, grid[0]):
-        axes.axhline(i * height / grid[0], color="white", linewidth=0.5)
-    for j in range(1, grid[1]):
-        axes.axvline(j * width / grid[1], color="white", linewidth=0.5)

@@ -52,7 +52,7 @@ def test_spectrum_of_a_model_is_the_mean_over_images():
     size = (64, 96)
     model = timm.create_model("softmax_pyramid_pico", img_size=size).eval()
     images = [torch.randn(3, *size) for _ in range(2)]
-    spectra = measure_spectrum(model, images, progress=False)
+    spectra = measure_spectrum(model, images)
     places = [(s.stage, s.layer, s.attention, *s.cumulative.shape) for s in spectra]
     # Heads and tokens of each stage; the last one has a class token.
     assert places == [
@@ -62,7 +62,7 @@ def test_spectrum_of_a_model_is_the_mean_over_images():
         (3, 2, "softmax", 4, 4 * 6),
         (4, 1, "softmax", 5, 2 * 3 + 1),
     ]
-    single = [measure_spectrum(model, [image], progress=False) for image in images]
+    single = [measure_spectrum(model, [image]) for image in images]
     for both, first, second in zip(spectra, *single, strict=True):
         np.testing.assert_allclose(both.cumulative, (first.cumulative + second.cumulative) / 2, atol=TOLERANCE)
         assert (np.diff(both.cumulative) >= 0).all()
@@ -73,7 +73,7 @@ def test_spectrum_of_a_model_is_the_mean_over_images():
 def test_rank_of_an_approximation_shows():
     """Through 2 x 2, 2 x 2 and 2 x 2 bottleneck tokens, a matrix has at most four singular values."""
     model = timm.create_model("soft_pico", img_size=64).eval()
-    for spectrum in measure_spectrum(model, [torch.randn(3, 64, 64)], progress=False)[:-1]:
+    for spectrum in measure_spectrum(model, [torch.randn(3, 64, 64)])[:-1]:
         np.testing.assert_allclose(spectrum.cumulative[:, 3:], 1, atol=1e-4)
 
 
