@@ -43,5 +43,3 @@ val_evaluator = dict(type="CocoAP", kinds=["bbox"])
 test_evaluator = val_evaluator
 val_cfg = dict()
 test_cfg = dict()
-
-custom_hooks = [dict(type="ClassNamesHook")]

@@ -1,6 +1,8 @@
 # The 1x schedule that PVT's detectors were published with (arXiv 2102.12122, Sec. 5.2, and their configs): AdamW, 12
 # epochs of COCO in batches of 16 (8 processes of 2 images), 500 steps of warm-up, a tenth of the rate after epochs 8
 # and 11. Their code trains Mask R-CNN at twice the rate of the paper, optim_wrapper.optimizer.lr=2e-4.
+_base_ = "detection.py"
+
 train_cfg = dict(by_epoch=True, max_epochs=12, val_interval=1)
 optim_wrapper = dict(type="SafeOptimWrapper", optimizer=dict(type="AdamW", lr=1e-4, weight_decay=1e-4))
 param_scheduler = [

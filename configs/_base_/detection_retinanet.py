@@ -1,6 +1,8 @@
 # RetinaNet (arXiv 1708.02002) on maps of stride 8 to 32, with P6 and P7 on the last of them.
 # min_size: of the shorter side; several, such as model.min_size=(480,512,544,576,608,640,672,704,736,768,800), make the
 # training draw one for each image, and testing takes the last.
+_base_ = "coco.py"
+
 model = dict(
     type="TorchvisionRetinaNet",
     backbone=dict(max_bottleneck=(7, 7), drop_path_rate=0.1),
