@@ -63,17 +63,15 @@ class TorchvisionDetector(BaseModel):
         """
         images = [image.float() / 255 for image in inputs]
         if mode == "loss":
-            return self.rename_losses(self.detector(images, [self._target(sample) for sample in data_samples]))
+            losses = self.detector(images, [self._target(sample) for sample in data_samples])
+            # MMEngine sums only what has "loss" in its name.
+            return {name if "loss" in name else f"loss_{name}": value for name, value in losses.items()}
         if mode == "predict":
             samples = data_samples or [BaseDataElement() for _ in images]
             return [self._predicted(*pair) for pair in zip(self.detector(images), samples, strict=True)]
         if mode == "tensor":
             return tuple(self.detector.backbone(self.detector.transform(images)[0].tensors).values())
         raise UserError(f'mode is {mode!r}; choose "loss", "predict" or "tensor".')
-
-    def rename_losses(self, losses: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Put "loss" into every name: MMEngine sums only such entries."""
-        return {name if "loss" in name else f"loss_{name}": value for name, value in losses.items()}
 
     def _target(self, sample: BaseDataElement) -> dict[str, Tensor]:
         objects = sample.gt_instances

@@ -3,7 +3,6 @@
 from collections import OrderedDict
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torchvision.ops import FeaturePyramidNetwork
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool, LastLevelP6P7
@@ -21,15 +20,12 @@ class FeaturePyramid(nn.Module):
     of the pyramid. extra: what follows the last map, "pool" for its subsampling by 2 (Faster R-CNN) or "conv" for two
     convolutions of stride 2 on the backbone's last map (P6 and P7 of RetinaNet).
 
-    out_channels: of every map. names: of the levels made from the backbone's maps. num_levels: of all. Raises UserError
-    for a backbone without such maps.
+    out_channels: of every map. names: of the levels made from the backbone's maps. num_levels: of all.
     """
 
     def __init__(self, backbone: dict[str, Any], *, channels: int, stride: int, extra: str) -> None:
         super().__init__()
-        if backbone.get("out_indices") is None:
-            backbone = {**backbone, "out_indices": _indices_from(stride, backbone)}
-        self.body = TimmFeatures(**backbone)
+        self.body = TimmFeatures(**backbone, least_stride=stride)
         widths = self.body.channels
         if extra == "conv" and widths[-1] == channels:
             raise UserError(
@@ -45,17 +41,3 @@ class FeaturePyramid(nn.Module):
     def forward(self, images: Tensor) -> OrderedDict[str, Tensor]:
         """Normalised images `[B, 3, H, W]` to maps `[B, channels, H_i, W_i]`, the largest first."""
         return self.fpn(OrderedDict(zip(self.names, self.body(images), strict=True)))
-
-
-def _indices_from(stride: int, backbone: dict[str, Any]) -> list[int]:
-    """Indices in timm of the maps of a stride and more."""
-    with torch.device("meta"):
-        features = TimmFeatures(**backbone)
-    indices = features.body.feature_info.out_indices
-    found = [index for index, reduction in zip(indices, features.reductions, strict=True) if reduction >= stride]
-    if not found:
-        raise UserError(
-            f"{features.model_name} has maps of stride {', '.join(map(str, features.reductions))}, but this detector "
-            f"needs {stride} or more; choose another model."
-        )
-    return found
