@@ -3,6 +3,7 @@
 Letters: C classes, n pairs of a true and a predicted class that occur in an image.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -108,9 +109,6 @@ def class_table(table: Tensor, classes: Sequence[str]) -> str:
     width = max(map(len, classes))
     lines = [f"{'class':<{width}}  {'IoU':>6}  {'Acc':>6}"]
     for name, *values in zip(classes, iou.tolist(), acc.tolist(), strict=True):
-        lines.append(f"{name:<{width}}  " + "  ".join(f"{_percent(value):>6}" for value in values))
+        cells = ["-" if math.isnan(value) else f"{100 * value:.2f}" for value in values]
+        lines.append(f"{name:<{width}}  {cells[0]:>6}  {cells[1]:>6}")
     return "\n".join(lines)
-
-
-def _percent(value: float) -> str:
-    return "-" if value != value else f"{100 * value:.2f}"
