@@ -217,15 +217,13 @@ def _build(cfg: Config) -> nn.Module:
 
 def _load_config(model: nn.Module, content: dict[str, Any], source: str | Path) -> list[str]:
     """Load weights that must all fit, in place; returns a sentence for each change of them."""
-    with as_user_error():
-        given = unwrap_state_dict(content, str(source))
-    sentences: list[str] = []
-    mismatch = describe_mismatch(model.state_dict(), given)
-    if mismatch and _is_timm_classifier(model):
-        # Names of the released code, or parameters of another grid.
+    if _is_timm_classifier(model):
+        # They may have names of the released code, or parameters of another grid.
         given, sentences = fit_weights(content, model.model)
-        mismatch = describe_mismatch(model.state_dict(), given)
-    if mismatch:
+    else:
+        with as_user_error():
+            given, sentences = unwrap_state_dict(content, str(source)), []
+    if mismatch := describe_mismatch(model.state_dict(), given):
         raise UserError(
             f"The checkpoint {source} belongs to another model: {mismatch}; give the config that it was trained with."
         )
