@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -34,27 +34,26 @@ _EXAMPLES = 5
 _TOLERANCE = 0.5
 
 
-@dataclass
-class CocoProblems:
-    """Problems of single entries: for each kind the count and the first examples."""
+class CocoProblems(Counter):
+    """Problems of single entries: the count of each kind, and the first examples."""
 
-    counts: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    examples: dict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
+    def __init__(self) -> None:
+        super().__init__()
+        self.examples: dict[str, list[Any]] = defaultdict(list)
 
     def add(self, kind: str, name: Any) -> None:
-        assert kind in KINDS
-        self.counts[kind] += 1
-        if len(self.examples[kind]) < _EXAMPLES:
-            self.examples[kind].append(name)
+        self[kind] += 1
+        if self[kind] <= _EXAMPLES:
+            self.examples[kind].append(str(name))
 
     def sentences(self) -> list[str]:
         """A sentence for each kind that occurred, with the ids or names of the first examples."""
-        return [f"{text}: {self._count(kind)}." for kind, text in KINDS.items() if self.counts.get(kind)]
-
-    def _count(self, kind: str) -> str:
-        examples = self.examples[kind]
-        more = self.counts[kind] - len(examples)
-        return f"{self.counts[kind]} ({', '.join(map(str, examples))}{f' and {more} more' if more else ''})"
+        found = []
+        for kind, text in KINDS.items():
+            if self[kind]:
+                more = f" and {self[kind] - _EXAMPLES} more" if self[kind] > _EXAMPLES else ""
+                found.append(f"{text}: {self[kind]} ({', '.join(self.examples[kind])}{more}).")
+        return found
 
 
 @dataclass(slots=True)

@@ -5,9 +5,8 @@ The label map of `images/<split>/NAME.jpg` is `annotations/<split>/NAME.png`.
 
 import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from soft_vit.data.archives import Entry, FolderStorage
-from soft_vit.data.images import SUFFIXES, BadImage, decode_image, is_image, read_lines
+from soft_vit.data.images import SUFFIXES, BadImage, decode_image, is_image, named, read_lines
 
 __all__ = ["IGNORED", "LabelMaps", "decode_label_map", "find_label_maps"]
 
@@ -41,7 +40,7 @@ class LabelMaps:
 
     def load(self, pair: tuple[Entry, Entry]) -> tuple[Image.Image, np.ndarray]:
         """The image in RGB and its classes, uint8 `[H, W]`, 255 for none. Raises BadImage."""
-        with _named(pair[0]):
+        with named(pair[0]):
             image = decode_image(self.images.read(pair[0]))
         labels = self.load_labels(pair[1])
         if labels.shape != image.size[::-1]:
@@ -50,7 +49,7 @@ class LabelMaps:
 
     def load_labels(self, entry: Entry) -> np.ndarray:
         """The classes of a label map, uint8 `[H, W]`, 255 for none. Raises BadImage."""
-        with _named(entry):
+        with named(entry):
             values = decode_label_map(self.maps.read(entry))
             last = len(self.classes) - (0 if self.reduce_zero_label else 1)
             # Counting is much faster than sorting pixels.
@@ -92,24 +91,11 @@ class LabelMaps:
 
     def _image_size(self, entry: Entry) -> tuple[int, int] | None:
         """(H, W) from the header of an image; None if that cannot be read."""
-        path = self.images.path / entry.name
         try:
-            # A pipe would block.
-            if not path.is_file():
-                return None
-            with Image.open(path) as image:
+            with Image.open(self.images.path / entry.name) as image:
                 return image.size[::-1]
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
             return None
-
-
-@contextmanager
-def _named(entry: Entry) -> Iterator[None]:
-    """Turn an error of reading into a BadImage that starts with the file's name."""
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        raise BadImage(f"{entry.name}: {error}") from error
 
 
 def decode_label_map(data: bytes) -> np.ndarray:

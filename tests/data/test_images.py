@@ -279,13 +279,11 @@ def test_reading_one_file(tmp_path):
             read_image(tmp_path / name)
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
-def test_lines_of_a_text(tmp_path, encoding):
-    (tmp_path / "classes.txt").write_bytes("Käfer\r\n\n  two words \n".encode(encoding))
-    assert read_lines(tmp_path / "classes.txt") == ["Käfer", "two words"]
-
-
-def test_another_encoding_is_refused(tmp_path):
-    (tmp_path / "classes.txt").write_bytes("Käfer".encode("latin-1"))
+def test_lines_of_a_text(tmp_path):
+    path = tmp_path / "classes.txt"
+    for encoding in ("utf-8", "utf-8-sig"):
+        path.write_bytes("Käfer\r\n\n  two words \n".encode(encoding))
+        assert read_lines(path) == ["Käfer", "two words"]
+    path.write_bytes("Käfer".encode("latin-1"))
     with pytest.raises(ValueError, match="UTF-8"):
-        read_lines(tmp_path / "classes.txt")
+        read_lines(path)
