@@ -52,12 +52,6 @@ def test_nms_with_the_last_pixel_inside_the_box():
     assert mmcv_ops.nms(boxes, scores, 0.4, offset=0)[1].tolist() != kept
 
 
-def test_nms_within_classes():
-    boxes, scores, labels = random_boxes(200), torch.rand(200), torch.randint(0, 3, (200,))
-    kept = mmcv_ops.batched_nms(boxes, scores, labels, dict(type="nms", iou_threshold=0.5))[1]
-    torch.testing.assert_close(kept, tv.batched_nms(boxes, scores, labels, 0.5))
-
-
 def random_rois(images: int, count: int) -> torch.Tensor:
     index = torch.randint(0, images, (count, 1))
     # Some reach over the border of a map of 64 pixels.
@@ -131,16 +125,9 @@ def test_sigmoid_focal_loss(gamma, weighted):
 
 
 @stand_in_only
-@pytest.mark.parametrize("name", ["soft_nms", "deform_conv"])
-def test_another_function_is_refused_by_its_name(name):
-    calls = {
-        "soft_nms": lambda: mmcv_ops.soft_nms(random_boxes(3), torch.rand(3)),
-        "deform_conv": lambda: mmcv_ops.deform_conv2d(
-            torch.randn(1, 2, 6, 6), torch.zeros(1, 18, 6, 6), torch.randn(2, 2, 3, 3), 1, 1
-        ),
-    }
-    with pytest.raises(NotImplementedError, match=rf"^{name.replace('_nms', 'nms')}\w* needs the compiled mmcv"):
-        calls[name]()
+def test_another_function_is_refused_by_its_name():
+    with pytest.raises(NotImplementedError, match=r"^softnms\w* needs the compiled mmcv"):
+        mmcv_ops.soft_nms(random_boxes(3), torch.rand(3))
 
 
 @stand_in_only

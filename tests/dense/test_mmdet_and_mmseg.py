@@ -5,7 +5,6 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-import timm
 import torch
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
@@ -85,17 +84,6 @@ def test_the_recipe(library, lr, weight_decay):
     assert exempt == {name for name in decays if name.rpartition(".")[0] in norms} | embeddings
     assert {decay for name, decay in decays.items() if name not in exempt} == {weight_decay}
     assert {group["lr"] for group in wrapper.param_groups} == {lr}
-
-
-def test_weights_of_a_classifier_begin_a_detector(tmp_path):
-    classifier = timm.create_model("soft_pico", num_classes=10)
-    torch.save({"state_dict": classifier.state_dict()}, tmp_path / "classifier.pth")
-    config = Config.fromfile(str(SMALL["mmdet"]))
-    config.model.backbone.init_cfg = dict(type="Pretrained", checkpoint=str(tmp_path / "classifier.pth"))
-    model = build(config)
-    model.init_weights()
-    body = model.backbone.body["model"].state_dict()
-    torch.testing.assert_close(body, {name: classifier.state_dict()[name] for name in body}, rtol=0, atol=0)
 
 
 def detection_options(folder: Path) -> dict:

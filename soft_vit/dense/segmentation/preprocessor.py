@@ -35,9 +35,8 @@ class SegmentationPreprocessor(BaseDataPreprocessor):
         std: list[float],
         size: tuple[int, int] | None = None,
         windows: dict[str, Any] | None = None,
-        non_blocking: bool = True,
     ) -> None:
-        super().__init__(non_blocking=non_blocking)
+        super().__init__(non_blocking=True)
         self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
         self.size = None if size is None else tuple(size)

@@ -38,12 +38,6 @@ def test_samples_hold_image_and_labels(tree, workers):
     assert (sample.img_path, sample.ori_shape, sample.sample_idx) == ("00000003.jpg", (64, 80), 2)
 
 
-def test_lists_may_be_read_later(tree):
-    dataset = LabelMapTree(str(tree), "validation", test_mode=True, pipeline=PACK, lazy_init=True)
-    dataset.full_init()
-    assert dataset[1]["data_samples"].img_path == "00000002.jpg"
-
-
 def test_in_training_the_next_image_takes_the_place_of_an_unreadable_one(copied):
     cut(copied / "images/training/00000002.jpg")
     dataset = LabelMapTree(str(copied), pipeline=PACK)

@@ -14,7 +14,6 @@ from soft_vit.dense.segmentation import (
     SegResize,
 )
 from soft_vit.dense.segmentation.transforms import resize_within
-from soft_vit.engine.errors import UserError
 
 
 def picture(height, width):
@@ -137,8 +136,3 @@ def test_a_packed_crop_carries_nothing_of_its_image():
     assert sample.gt_sem_seg.data.untyped_storage().nbytes() == 16 * 16
     assert sample.ori_shape == (64, 96)
     assert sample.sample_idx == 3
-
-
-def test_an_unknown_transform_is_refused():
-    with pytest.raises(UserError, match="RandomBlot"):
-        SegImageTransforms([dict(type="RandomBlot")])
