@@ -196,7 +196,7 @@ def test_a_file_without_sense_is_refused_in_one_sentence(read, case):
 
 def test_missing_files_are_errors(read, tmp_path):
     with pytest.raises(FileNotFoundError, match="annotation file"):
-        read_coco(tmp_path / "nowhere.json")
+        read_coco(tmp_path / "nowhere.json", [])
     with pytest.raises(ValueError, match="such as a"):
         read(content(annotation()), files=["c.jpg"])
 
