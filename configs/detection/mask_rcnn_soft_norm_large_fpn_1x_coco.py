@@ -3,6 +3,6 @@
 # AP 47.0 / 42.2. This code has not been measured on COCO. Classification weights to begin with, when they are not
 # those of configs/soft_norm_large.py: model.backbone.checkpoint_path=FILE, a checkpoint of tools/train.py, a released
 # file or timm://NAME; "" for none.
-_base_ = ["../_base_/detection_1x.py", "../_base_/detection_mask_rcnn.py"]
+_base_ = "../_base_/mask_rcnn_1x.py"
 
 model = dict(backbone=dict(model_name="soft_norm_large", checkpoint_path="work_dirs/soft_norm_large/epoch_300.pth"))
