@@ -153,13 +153,7 @@ def predict_as_mmseg_does(config: Config, checkpoint: str, folder: Path) -> None
 
 # What a run counts, 40 steps, 42 steps, metrics and a prediction.
 RUNS = {
-    "mmdet": (
-        detection_options,
-        "max_epochs",
-        (20, 21),
-        ("coco/bbox_mAP", "coco/segm_mAP"),
-        predict_as_mmdet_does,
-    ),
+    "mmdet": (detection_options, "max_epochs", (20, 21), ("coco/bbox_mAP", "coco/segm_mAP"), predict_as_mmdet_does),
     "mmseg": (segmentation_options, "max_iters", (40, 42), ("mIoU",), predict_as_mmseg_does),
 }
 

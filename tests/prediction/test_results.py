@@ -83,8 +83,7 @@ def test_broken_boxes_and_scores_are_left_out(value):
 
 def test_nothing_found_is_said():
     found = result_of(detected([0.1], torch.zeros(1, 9, 9, dtype=torch.bool)), NAMES)
-    assert (found.entries(), found.lines()) == ([], ["nothing found"])
-    assert found.masks.shape == (0, 9, 9)
+    assert (found.entries(), found.lines(), found.masks.shape) == ([], ["nothing found"], (0, 9, 9))
 
 
 def test_shares_of_a_map_add_up():
