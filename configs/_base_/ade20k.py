@@ -55,5 +55,3 @@ val_evaluator = dict(type="SegmentationMetric")
 test_evaluator = val_evaluator
 val_cfg = dict()
 test_cfg = dict()
-
-custom_hooks = [dict(type="ClassNamesHook")]

@@ -41,5 +41,3 @@ val_evaluator = dict(type="CocoAP", kinds=["bbox"])
 test_evaluator = val_evaluator
 val_cfg = dict()
 test_cfg = dict()
-
-custom_hooks = [dict(type="ClassNamesHook")]

@@ -1,6 +1,19 @@
 # The 1x schedule that PVT's detectors were published with (arXiv 2102.12122, Sec. 5.2, and their configs): AdamW, 12
 # epochs of COCO in batches of 16 (8 processes of 2 images), 500 steps of warm-up, a tenth of the rate after epochs 8
 # and 11. Their code trains Mask R-CNN at twice the rate of the paper, optim_wrapper.optimizer.lr=2e-4.
+_base_ = ["detection.py", "coco.py"]
+
+# min_size: of the shorter side; several, such as model.min_size=(480,512,544,576,608,640,672,704,736,768,800), make the
+# training draw one for each image, and testing takes the last.
+model = dict(
+    backbone=dict(max_bottleneck=(7, 7), drop_path_rate=0.1),
+    num_classes=80,
+    min_size=800,
+    max_size=1333,
+    image_mean=[0.485, 0.456, 0.406],
+    image_std=[0.229, 0.224, 0.225],
+)
+
 train_cfg = dict(by_epoch=True, max_epochs=12, val_interval=1)
 optim_wrapper = dict(type="SafeOptimWrapper", optimizer=dict(type="AdamW", lr=1e-4, weight_decay=1e-4))
 param_scheduler = [

@@ -3,8 +3,7 @@
 #   python tools/make_shapes.py data/shapes_coco --task coco
 # 14.5 minutes of CPU time on one thread, with its tests; box AP .546, AP50 .792, mask AP .516, AP50 .768 on 100 test
 # images (seed 0).
-_base_ = ["../_base_/default_runtime.py", "../_base_/coco_shapes.py"]
-custom_imports = dict(imports=["soft_vit.engine", "soft_vit.dense.detection"], allow_failed_imports=False)
+_base_ = ["../_base_/detection.py", "../_base_/coco_shapes.py"]
 
 model = dict(
     type="TorchvisionMaskRCNN",

@@ -3,17 +3,6 @@
 # 44.3. This code has not been measured on COCO. Classification weights to begin with, when they are not those of
 # configs/soft_norm_medium.py: model.backbone.checkpoint_path=FILE, a checkpoint of tools/train.py, a released file or
 # timm://NAME; "" for none.
-_base_ = [
-    "../_base_/default_runtime.py",
-    "../_base_/coco.py",
-    "../_base_/detection_1x.py",
-    "../_base_/detection_retinanet.py",
-]
-custom_imports = dict(imports=["soft_vit.engine", "soft_vit.dense.detection"], allow_failed_imports=False)
+_base_ = "../_base_/retinanet_1x.py"
 
-model = dict(
-    backbone=dict(
-        model_name="soft_norm_medium",
-        checkpoint_path="work_dirs/soft_norm_medium/epoch_300.pth",
-    ),
-)
+model = dict(backbone=dict(model_name="soft_norm_medium", checkpoint_path="work_dirs/soft_norm_medium/epoch_300.pth"))

@@ -2,8 +2,7 @@
 # A first detector, of 2.2 M parameters, on 200 generated images; it begins with the weights of soft_pico.shapes.
 #   python tools/make_shapes.py data/shapes_coco --task coco
 # 13.4 minutes of CPU time on one thread, with its tests; box AP .628, AP50 .845 on 100 test images (seed 0).
-_base_ = ["../_base_/default_runtime.py", "../_base_/coco_shapes.py"]
-custom_imports = dict(imports=["soft_vit.engine", "soft_vit.dense.detection"], allow_failed_imports=False)
+_base_ = ["../_base_/detection.py", "../_base_/coco_shapes.py"]
 
 model = dict(
     type="TorchvisionRetinaNet",

@@ -3,39 +3,16 @@
 # 33 M parameters. Published: box / mask AP 41.2 / 38.2 (arXiv 2207.03341); this code has not been measured on COCO.
 # Another size or file: --cfg-options model.backbone.arch=soft_norm_medium model.neck.in_channels=64,128,288,512
 #   model.backbone.init_cfg.checkpoint=FILE   (a file of configs/soft_norm_*.py, a released one, or timm://NAME)
+_base_ = ["../_base_/default_runtime.py"]
 default_scope = "mmdet"
 # mmcv_ext comes first: it serves nms and roi_align where mmcv is not compiled, and leaves a compiled mmcv alone.
 custom_imports = dict(
     imports=["soft_vit.dense.mmcv_ext", "mmdet", "soft_vit.engine", "soft_vit.dense"], allow_failed_imports=False
 )
 
-default_hooks = dict(
-    timer=dict(type="IterTimerHook"),
-    logger=dict(type="LoggerHook", interval=50),
-    param_scheduler=dict(type="ParamSchedulerHook"),
-    # MMEngine's own hook deletes the last checkpoint before it writes the next one.
-    checkpoint=dict(type="SafeCheckpointHook", interval=1, max_keep_ckpts=2),
-    sampler_seed=dict(type="DistSamplerSeedHook"),
-    # Refuses what does not fit before the first step, and resuming where the position in the data would be lost.
-    checks=dict(type="RunChecksHook"),
-    batch_position=dict(type="BatchPositionHook"),
-    visualization=dict(type="DetVisualizationHook"),
-)
-log_processor = dict(type="LogProcessor", window_size=50, by_epoch=True)
-visualizer = dict(
-    type="DetLocalVisualizer",
-    vis_backends=[dict(type="JsonLinesBackend"), dict(type="TensorboardVisBackend")],
-)
-
-env_cfg = dict(
-    cudnn_benchmark=False,
-    mp_cfg=dict(mp_start_method="fork", opencv_num_threads=0),
-    dist_cfg=dict(backend="nccl"),
-)
-randomness = dict(seed=0, diff_rank_seed=True)
-log_level = "INFO"
-load_from = None
-resume = False
+default_hooks = dict(visualization=dict(type="DetVisualizationHook"))
+visualizer = dict(type="DetLocalVisualizer")
+env_cfg = dict(mp_cfg=dict(opencv_num_threads=0))
 
 model = dict(
     type="MaskRCNN",

@@ -4,6 +4,7 @@
 # Another file of weights, released or timm://NAME: --cfg-options model.backbone.init_cfg.checkpoint=FILE
 # The medium size (published 48.0): model.backbone.arch=soft_norm_medium model.decode_head.in_channels=64,128,288,512
 #   model.auxiliary_head.in_channels=288
+_base_ = ["../_base_/default_runtime.py"]
 default_scope = "mmseg"
 # mmcv_ext comes first: it stands in for the compiled part of mmcv where there is none.
 custom_imports = dict(
@@ -11,32 +12,13 @@ custom_imports = dict(
 )
 
 default_hooks = dict(
-    timer=dict(type="IterTimerHook"),
-    logger=dict(type="LoggerHook", interval=50, log_metric_by_epoch=False),
-    param_scheduler=dict(type="ParamSchedulerHook"),
-    # MMEngine's own hook deletes the last checkpoint before it writes the next one.
-    checkpoint=dict(type="SafeCheckpointHook", by_epoch=False, interval=16000, max_keep_ckpts=2),
-    sampler_seed=dict(type="DistSamplerSeedHook"),
-    # Refuses what does not fit before the first step, and resuming where the position in the data would be lost.
-    checks=dict(type="RunChecksHook"),
-    batch_position=dict(type="BatchPositionHook"),
+    logger=dict(log_metric_by_epoch=False),
+    checkpoint=dict(by_epoch=False, interval=16000),
     visualization=dict(type="SegVisualizationHook"),
 )
-log_processor = dict(type="LogProcessor", window_size=50, by_epoch=False)
-visualizer = dict(
-    type="SegLocalVisualizer",
-    vis_backends=[dict(type="JsonLinesBackend"), dict(type="TensorboardVisBackend")],
-)
-
-env_cfg = dict(
-    cudnn_benchmark=True,
-    mp_cfg=dict(mp_start_method="fork", opencv_num_threads=0),
-    dist_cfg=dict(backend="nccl"),
-)
-randomness = dict(seed=0, diff_rank_seed=True)
-log_level = "INFO"
-load_from = None
-resume = False
+log_processor = dict(by_epoch=False)
+visualizer = dict(type="SegLocalVisualizer")
+env_cfg = dict(cudnn_benchmark=True, mp_cfg=dict(opencv_num_threads=0))
 
 crop_size = (512, 512)
 norm_cfg = dict(type="SyncBN", requires_grad=True)

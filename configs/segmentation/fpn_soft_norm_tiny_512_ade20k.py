@@ -3,8 +3,7 @@
 #     model.backbone.checkpoint_path=work_dirs/soft_norm_tiny/epoch_300.pth
 # Semantic FPN as PVT trains it (arXiv 2102.12122, Sec. 5.3): AdamW, 80,000 iterations in batches of 16, rate 1e-4 that
 # falls by a polynomial of power 0.9, images tested whole. 14.5 M parameters; no published figure, not trained here.
-_base_ = ["../_base_/default_runtime.py", "../_base_/ade20k.py"]
-custom_imports = dict(imports=["soft_vit.engine", "soft_vit.dense.segmentation"], allow_failed_imports=False)
+_base_ = ["../_base_/segmentation.py", "../_base_/ade20k.py"]
 
 model = dict(
     type="TimmSegmentor",
@@ -24,5 +23,4 @@ param_scheduler = [dict(type="PolyLR", power=0.9, eta_min=0.0, by_epoch=False, b
 auto_scale_lr = dict(base_batch_size=16)
 sync_bn = "torch"
 
-default_hooks = dict(logger=dict(log_metric_by_epoch=False), checkpoint=dict(by_epoch=False, interval=8000))
-log_processor = dict(by_epoch=False)
+default_hooks = dict(checkpoint=dict(interval=8000))

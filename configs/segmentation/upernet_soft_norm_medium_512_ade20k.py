@@ -4,10 +4,8 @@
 # UPerNet with 75.7 M parameters (published: 76 M); published mIoU 48.0 (arXiv 2207.03341). Not
 # trained here. Several scales and mirrored images in a test:
 #   --cfg-options model.test_cfg.flip=True "model.test_cfg.scales=(0.5,0.75,1.0,1.25,1.5,1.75)"
-_base_ = ["../_base_/default_runtime.py", "../_base_/ade20k.py", "../_base_/segmentation_upernet.py"]
-custom_imports = dict(imports=["soft_vit.engine", "soft_vit.dense.segmentation"], allow_failed_imports=False)
+_base_ = ["../_base_/segmentation.py", "../_base_/ade20k.py", "../_base_/segmentation_upernet.py"]
 
 model = dict(backbone=dict(model_name="soft_norm_medium"))
 
-default_hooks = dict(logger=dict(log_metric_by_epoch=False), checkpoint=dict(by_epoch=False, interval=16000))
-log_processor = dict(by_epoch=False)
+default_hooks = dict(checkpoint=dict(interval=16000))

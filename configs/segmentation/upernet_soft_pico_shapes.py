@@ -2,8 +2,7 @@
 # A small UPerNet on 200 generated images; it begins with the weights of soft_pico.shapes.
 #   python tools/make_shapes.py data/shapes_ade --task ade
 # 14 minutes on two cores, with its test; mIoU 75.3 on 100 test images, seen at three scales and mirrored (seed 0).
-_base_ = ["../_base_/default_runtime.py", "../_base_/ade20k_shapes.py"]
-custom_imports = dict(imports=["soft_vit.engine", "soft_vit.dense.segmentation"], allow_failed_imports=False)
+_base_ = ["../_base_/segmentation.py", "../_base_/ade20k_shapes.py"]
 
 model = dict(
     type="TimmSegmentor",
@@ -35,5 +34,4 @@ param_scheduler = [
     dict(type="CosineAnnealingLR", eta_min=1e-6, by_epoch=False, begin=300, end=5500),
 ]
 
-default_hooks = dict(logger=dict(log_metric_by_epoch=False), checkpoint=dict(by_epoch=False, interval=2750))
-log_processor = dict(by_epoch=False)
+default_hooks = dict(checkpoint=dict(interval=2750))

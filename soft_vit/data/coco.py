@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -34,27 +34,26 @@ _EXAMPLES = 5
 _TOLERANCE = 0.5
 
 
-@dataclass
-class CocoProblems:
-    """Problems of single entries: for each kind the count and the first examples."""
+class CocoProblems(Counter):
+    """Problems of single entries: the count of each kind, and the first examples."""
 
-    counts: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    examples: dict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
+    def __init__(self) -> None:
+        super().__init__()
+        self.examples: dict[str, list[Any]] = defaultdict(list)
 
     def add(self, kind: str, name: Any) -> None:
-        assert kind in KINDS
-        self.counts[kind] += 1
-        if len(self.examples[kind]) < _EXAMPLES:
-            self.examples[kind].append(name)
+        self[kind] += 1
+        if self[kind] <= _EXAMPLES:
+            self.examples[kind].append(str(name))
 
     def sentences(self) -> list[str]:
         """A sentence for each kind that occurred, with the ids or names of the first examples."""
-        return [f"{text}: {self._count(kind)}." for kind, text in KINDS.items() if self.counts.get(kind)]
-
-    def _count(self, kind: str) -> str:
-        examples = self.examples[kind]
-        more = self.counts[kind] - len(examples)
-        return f"{self.counts[kind]} ({', '.join(map(str, examples))}{f' and {more} more' if more else ''})"
+        found = []
+        for kind, text in KINDS.items():
+            if self[kind]:
+                more = f" and {self[kind] - _EXAMPLES} more" if self[kind] > _EXAMPLES else ""
+                found.append(f"{text}: {self[kind]} ({', '.join(self.examples[kind])}{more}).")
+        return found
 
 
 @dataclass(slots=True)
@@ -91,15 +90,15 @@ class CocoAnnotations:
 
 def read_coco(
     path: str | Path,
-    files: Collection[str] | None = None,
+    files: Collection[str],
     *,
     classes: Sequence[str] | None = None,
     masks: bool = False,
 ) -> CocoAnnotations:
     """Read an annotation file of COCO's format.
 
-    files: names of the image files, relative to their folder; None skips looking for them. classes: names of the
-    classes to keep, in order; by default all, by category id. masks: keep and check segmentations.
+    files: names of the image files, relative to their folder. classes: names of the classes to keep, in order; by
+    default all, by category id. masks: keep and check segmentations.
 
     A bad entry is left out and counted. Raises FileNotFoundError for a missing file, and ValueError if it is not JSON,
     lacks a part, repeats a category, names a file outside of the folder, or has no usable image.
@@ -113,13 +112,15 @@ def read_coco(
     images = _images(content["images"], files, problems, path)
     reader = _ObjectReader(images, set(categories), category_ids, masks, problems)
     for entry in content["annotations"]:
-        reader.add(entry)
+        entry = entry if isinstance(entry, dict) else {}
+        if problem := reader.add(entry):
+            problems.add(problem, entry.get("id"))
     if not images:
         why = " ".join(problems.sentences()).rstrip(".") or "it lists none"
         raise ValueError(
             f"None of the {len(content['images'])} images in {path} can be used ({why}); correct the file."
         )
-    if files is not None and not any(image.has_file for image in images.values()):
+    if not any(image.has_file for image in images.values()):
         first = next(iter(images.values())).file_name
         raise ValueError(f"None of the images in {path} has a file, such as {first}; give the folder that holds them.")
     return CocoAnnotations(path, names, category_ids, reader.finish(), problems)
@@ -178,9 +179,9 @@ def _plain_name(name: str, path: Path) -> str:
     return PurePosixPath(name).as_posix()
 
 
-def _images(entries: list, files: Collection[str] | None, problems: CocoProblems, path: Path) -> dict[int, CocoImage]:
+def _images(entries: list, files: Collection[str], problems: CocoProblems, path: Path) -> dict[int, CocoImage]:
     images: dict[int, CocoImage] = {}
-    files = None if files is None else set(files)
+    files = set(files)
     for entry in entries:
         entry = entry if isinstance(entry, dict) else {}
         number, name = entry.get("id"), entry.get("file_name")
@@ -192,7 +193,7 @@ def _images(entries: list, files: Collection[str] | None, problems: CocoProblems
             problems.add("image_repeated", number)
             continue
         name = _plain_name(name, path)
-        has_file = files is None or name in files
+        has_file = name in files
         if not has_file:
             problems.add("image_missing", name)
         images[number] = CocoImage(number, name, *sides, has_file)
@@ -218,26 +219,20 @@ class _ObjectReader:
         self._boxes: dict[int, list[tuple[float, ...] | None]] = defaultdict(list)
         self._seen: set[int] = set()
 
-    def add(self, entry: Any) -> None:
-        number = entry.get("id") if isinstance(entry, dict) else None
-        box = _numbers(entry.get("bbox")) if isinstance(entry, dict) else None
-        if box is None or not all(_is_id(entry.get(key)) for key in ("id", "image_id", "category_id")):
-            self.problems.add("object_broken", number)
-            return
+    def add(self, entry: dict[str, Any]) -> str | None:
+        """Add an entry to its image, or return the kind of problem for which it is left out."""
+        number, category, box = entry.get("id"), entry.get("category_id"), _numbers(entry.get("bbox"))
+        if box is None or not all(map(_is_id, (number, category, entry.get("image_id")))):
+            return "object_broken"
         if number in self._seen:
-            self.problems.add("object_repeated", number)
-            return
+            return "object_repeated"
         self._seen.add(number)
         image = self.images.get(entry["image_id"])
         if image is None:
-            self.problems.add("image_unknown", number)
-            return
-        category = entry["category_id"]
+            return "image_unknown"
         if category not in self.label_of:
             # A category that is listed and not chosen is no problem.
-            if category not in self.known:
-                self.problems.add("category_unknown", number)
-            return
+            return None if category in self.known else "category_unknown"
         kept = {"id": number, "image_id": image.id, "category_id": category, "bbox": list(box)}
         kept["iscrowd"] = int(bool(entry.get("iscrowd")))
         area = entry.get("area")
@@ -245,10 +240,10 @@ class _ObjectReader:
         if self.masks:
             kept["segmentation"], problem = check_segmentation(entry.get("segmentation"), image.height, image.width)
             if problem:
-                self.problems.add(problem, number)
-                return
+                return problem
         self._boxes[image.id].append(None if kept["iscrowd"] else self._clip(box, image, number))
         image.objects.append(kept)
+        return None
 
     def _clip(self, box: Sequence[float], image: CocoImage, number: int) -> tuple[float, ...] | None:
         """The corners of a box (x, y, width, height) inside the image; None if nothing is left."""

@@ -1,7 +1,8 @@
 """Labelled images on disk: a folder for each class, or one folder with a list of labels."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
@@ -9,7 +10,7 @@ from PIL import Image, UnidentifiedImageError
 
 from soft_vit.data.archives import Entry, FolderStorage, Storage, open_storage, require_storage
 
-__all__ = ["BadImage", "LabelledImages", "decode_image", "find_images", "is_image", "read_image", "read_lines"]
+__all__ = ["BadImage", "LabelledImages", "decode_image", "find_images", "is_image", "named", "read_image", "read_lines"]
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".apng"}
 
@@ -28,14 +29,17 @@ class LabelledImages:
 
     def load(self, entry: Entry) -> Image.Image:
         """The image in a file, in RGB. Raises BadImage if it cannot be read or decoded."""
-        try:
-            data = self.storage.read(entry)
-        except (OSError, ValueError) as error:
-            raise BadImage(f"{entry.name}: {error}") from error
-        try:
-            return decode_image(data)
-        except BadImage as error:
-            raise BadImage(f"{entry.name}: {error}") from error.__cause__
+        with named(entry):
+            return decode_image(self.storage.read(entry))
+
+
+@contextmanager
+def named(entry: Entry) -> Iterator[None]:
+    """Turn an error of reading into a BadImage that starts with the file's name."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise BadImage(f"{entry.name}: {error}") from error
 
 
 def decode_image(data: bytes) -> Image.Image:

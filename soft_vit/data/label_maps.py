@@ -5,9 +5,8 @@ The label map of `images/<split>/NAME.jpg` is `annotations/<split>/NAME.png`.
 
 import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,13 +14,15 @@ import numpy as np
 from PIL import Image
 
 from soft_vit.data.archives import Entry, FolderStorage
-from soft_vit.data.images import SUFFIXES, BadImage, decode_image, is_image, read_lines
+from soft_vit.data.images import SUFFIXES, BadImage, decode_image, is_image, named, read_lines
 
 __all__ = ["IGNORED", "LabelMaps", "decode_label_map", "find_label_maps"]
 
 # The label of a pixel without a class, on disk and in memory.
 IGNORED = 255
 _MAP_SUFFIX = ".png"
+# Bad label maps that an error names.
+_EXAMPLES = 3
 
 
 @dataclass
@@ -39,21 +40,21 @@ class LabelMaps:
 
     def load(self, pair: tuple[Entry, Entry]) -> tuple[Image.Image, np.ndarray]:
         """The image in RGB and its classes, uint8 `[H, W]`, 255 for none. Raises BadImage."""
-        image, labels = self.load_image(pair[0]), self.load_labels(pair[1])
+        with named(pair[0]):
+            image = decode_image(self.images.read(pair[0]))
+        labels = self.load_labels(pair[1])
         if labels.shape != image.size[::-1]:
             raise BadImage(f"{pair[1].name}: not of its image's size")
         return image, labels
 
-    def load_image(self, entry: Entry) -> Image.Image:
-        """The image in RGB. Raises BadImage."""
-        with _named(entry):
-            return decode_image(self.images.read(entry))
-
     def load_labels(self, entry: Entry) -> np.ndarray:
         """The classes of a label map, uint8 `[H, W]`, 255 for none. Raises BadImage."""
-        with _named(entry):
+        with named(entry):
             values = decode_label_map(self.maps.read(entry))
-            beyond = self._beyond(values)
+            last = len(self.classes) - (0 if self.reduce_zero_label else 1)
+            # Counting is much faster than sorting pixels.
+            present = np.flatnonzero(np.bincount(values.ravel())) if values.dtype == np.uint8 else np.unique(values)
+            beyond = [int(value) for value in present if not (0 <= value <= last or value == IGNORED)]
             if beyond:
                 raise BadImage(f"it holds {beyond[-1]}, beyond the {len(self.classes)} classes")
         labels = values.astype(np.uint8)
@@ -63,78 +64,38 @@ class LabelMaps:
         return labels
 
     def check(self) -> None:
-        """Check every label map. Raises a ValueError that counts and names the bad ones.
+        """Check every label map. Raises a ValueError that counts the bad ones and names the first.
 
         A label map must be readable, have its image's size, and hold known classes only. Unreadable images are reported
         when they are loaded.
         """
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-            found = list(pool.map(self._problem, self.pairs))
-        names: dict[str, list[str]] = {kind: [] for kind in _PROBLEMS}
-        for (_, entry), problem in zip(self.pairs, found, strict=True):
-            if problem is not None:
-                kind, detail = problem
-                names[kind].append(entry.name + detail)
-        sentences = [
-            f"{words}: {len(names[kind])}, such as {names[kind][0]}" for kind, words in _PROBLEMS.items() if names[kind]
-        ]
-        if sentences:
+            problems = [problem for problem in pool.map(self._problem, self.pairs) if problem is not None]
+        if problems:
             raise ValueError(
-                f"Some of the {len(self.pairs)} label maps in {self.maps.path} do not fit ({'; '.join(sentences)}); "
-                f"repair or remove them, or correct the {len(self.classes)} classes or reduce_zero_label "
-                f"({self.reduce_zero_label})."
+                f"{len(problems)} of the {len(self.pairs)} label maps in {self.maps.path} do not fit, such as "
+                f"{'; '.join(problems[:_EXAMPLES])}. Repair or remove them, or correct the {len(self.classes)} classes "
+                f"or reduce_zero_label ({self.reduce_zero_label})."
             )
 
-    def _problem(self, pair: tuple[Entry, Entry]) -> tuple[str, str] | None:
-        """A pair's problem, a key of `_PROBLEMS`, and a detail; None for a good pair."""
+    def _problem(self, pair: tuple[Entry, Entry]) -> str | None:
+        """The name of a label map that does not fit, and why."""
         try:
-            values = decode_label_map(self.maps.read(pair[1]))
-        except (OSError, ValueError) as error:
-            return "unreadable", f" ({error})"
+            shape = self.load_labels(pair[1]).shape
+        except BadImage as error:
+            return str(error)
         size = self._image_size(pair[0])
-        if size is not None and size != values.shape:
-            return "size", f" ({_by(values.shape)} for {_by(size)})"
-        beyond = self._beyond(values)
-        return ("beyond", f" ({', '.join(map(str, beyond[:5]))})") if beyond else None
+        if size in (None, shape):
+            return None
+        return f"{pair[1].name}: {shape[1]} x {shape[0]} pixels for an image of {size[1]} x {size[0]}"
 
     def _image_size(self, entry: Entry) -> tuple[int, int] | None:
         """(H, W) from the header of an image; None if that cannot be read."""
-        path = self.images.path / entry.name
         try:
-            # A pipe would block.
-            if not path.is_file():
-                return None
-            with Image.open(path) as image:
+            with Image.open(self.images.path / entry.name) as image:
                 return image.size[::-1]
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
             return None
-
-    def _beyond(self, values: np.ndarray) -> list[int]:
-        """The values of a label map beyond the classes."""
-        last = len(self.classes) - (0 if self.reduce_zero_label else 1)
-        # Counting is much faster than sorting pixels.
-        present = np.flatnonzero(np.bincount(values.ravel())) if values.dtype == np.uint8 else np.unique(values)
-        return [int(value) for value in present if not (0 <= value <= last or value == IGNORED)]
-
-
-_PROBLEMS = {
-    "unreadable": "unreadable",
-    "size": "of another size than the image",
-    "beyond": "with values beyond the classes",
-}
-
-
-@contextmanager
-def _named(entry: Entry) -> Iterator[None]:
-    """Turn an error of reading into a BadImage that starts with the file's name."""
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        raise BadImage(f"{entry.name}: {error}") from error
-
-
-def _by(shape: tuple[int, ...]) -> str:
-    return f"{shape[1]} x {shape[0]}"
 
 
 def decode_label_map(data: bytes) -> np.ndarray:

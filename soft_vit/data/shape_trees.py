@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,14 +49,10 @@ def make_tree(
 @contextmanager
 def _complete_folder(path: Path) -> Iterator[Path]:
     """A temporary folder that becomes `path` at the end, or is removed if writing fails."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.mkdir(parents=True)
     try:
         yield temporary
-        # mkdtemp creates a private folder.
-        mask = os.umask(0)
-        os.umask(mask)
-        temporary.chmod(0o777 & ~mask)
         # Replaces an empty folder.
         temporary.replace(path)
     except BaseException:

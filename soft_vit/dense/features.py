@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import timm
+import torch
 from mmengine.logging import print_log
 from mmengine.runner import CheckpointLoader
 from timm.layers import Format, LayerNorm2d, nhwc_to
@@ -17,22 +18,19 @@ from soft_vit.engine.models.finetune import TIMM_PREFIX, fit_weights, wholly_fro
 
 __all__ = ["TimmFeatures"]
 
-# Detectors and segmentors use maps of this stride and more.
-_FIRST_REDUCTION = 4
-
 
 class TimmFeatures(nn.Module):
     """Maps of a timm model at several scales.
 
     model_name: any timm model with `features_only`. out_indices: timm's indices of the maps, returned in the order of
-    the stages; None for the maps of stride 4 and more. pretrained, checkpoint_path: the weights that `init_weights`
-    loads, timm's published ones or a file (of timm, of a classification run here, or released); construction reads
-    neither, so that a trained detector loads without them. frozen_stages: -1 freezes nothing, 0 the stem, n the first n
-    stages too. norm_eval: keep BatchNorm's statistics. out_norm: apply a LayerNorm over the channels of each map.
-    with_cp: checkpoint activations. kwargs: of the timm model.
+    the stages; None for the maps of `least_stride` and more. pretrained, checkpoint_path: the weights that
+    `init_weights` loads, timm's published ones or a file (of timm, of a classification run here, or released);
+    construction reads neither, so that a trained detector loads without them. frozen_stages: -1 freezes nothing, 0 the
+    stem, n the first n stages too. norm_eval: keep BatchNorm's statistics. out_norm: apply a LayerNorm over the
+    channels of each map. with_cp: checkpoint activations. kwargs: of the timm model.
 
-    channels, reductions: of each map, lists of int. Raises UserError for a model or an option that timm refuses, and
-    for more frozen stages than the model has.
+    channels, reductions: of each map, lists of int. Raises UserError for a model or an option that timm refuses, for a
+    model without such maps, and for more frozen stages than it has.
     """
 
     def __init__(
@@ -42,6 +40,7 @@ class TimmFeatures(nn.Module):
         pretrained: bool = False,
         checkpoint_path: str = "",
         out_indices: Sequence[int] | None = None,
+        least_stride: int = 4,
         frozen_stages: int = -1,
         norm_eval: bool = False,
         out_norm: bool = True,
@@ -59,7 +58,7 @@ class TimmFeatures(nn.Module):
         self._kwargs = kwargs
         try:
             if out_indices is None:
-                out_indices = _from_stride_4(model_name, kwargs)
+                out_indices = _indices_from(least_stride, model_name, kwargs)
             # As timm returns the maps: in the order of the stages, each once.
             indices = tuple(sorted(set(out_indices), key=lambda index: (index < 0, index)))
             self.body = timm.create_model(model_name, features_only=True, out_indices=indices, **kwargs)
@@ -135,6 +134,11 @@ def _flat(name: str) -> str:
     return name.removeprefix("model.").replace(".", "_")
 
 
-def _from_stride_4(model_name: str, kwargs: dict[str, Any]) -> tuple[int, ...]:
-    info = timm.create_model(model_name, features_only=True, **kwargs).feature_info
-    return tuple(index for index, reduction in enumerate(info.reduction()) if reduction >= _FIRST_REDUCTION)
+def _indices_from(stride: int, model_name: str, kwargs: dict[str, Any]) -> list[int]:
+    """Indices in timm of the maps of a stride and more."""
+    with torch.device("meta"):
+        reductions = timm.create_model(model_name, features_only=True, **kwargs).feature_info.reduction()
+    found = [index for index, reduction in enumerate(reductions) if reduction >= stride]
+    if not found:
+        raise ValueError(f"it has maps of stride {', '.join(map(str, reductions))}, and {stride} or more is needed")
+    return found

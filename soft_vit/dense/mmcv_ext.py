@@ -3,8 +3,8 @@
 Importing this module installs it, unless mmcv is compiled. It must come before `mmcv.ops`, which mmdet and mmseg
 import: a config lists it first in its custom_imports, a program imports it first.
 
-torchvision serves nms, roi_align and the sigmoid focal loss (which mmdet calls on a GPU only). Any other function
-raises when it is called, saying that it needs the compiled mmcv. Arguments are those of mmcv 2.1,
+torchvision serves nms, roi_align with means, and the sigmoid focal loss (which mmdet calls on a GPU only). Any other
+function raises when it is called, saying that it needs the compiled mmcv. Arguments are those of mmcv 2.1,
 csrc/pytorch/pybind.cpp; results are written into tensors of the caller.
 """
 
@@ -25,7 +25,7 @@ __all__ = ["install"]
 
 _NAME = "mmcv._ext"
 _ABSENT = "none: torchvision serves nms and roi_align"
-_MAX_POOLING = 0
+_AVERAGE = 1
 
 
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Tensor:
@@ -49,16 +49,10 @@ def roi_align_forward(
 ) -> None:
     """Pool maps `[B, C, H, W]` inside rois `[K, 5]` (image, x1, y1, x2, y2) into output `[K, C, height, width]`."""
     size = (aligned_height, aligned_width)
+    if pool_mode != _AVERAGE:
+        raise NotImplementedError("roi_align with pool_mode='max' needs the compiled mmcv; choose pool_mode='avg'.")
     maps = _widen(input)
-    rois = rois.to(maps)
-    if pool_mode != _MAX_POOLING:
-        output.copy_(ops.roi_align(maps, rois, size, spatial_scale, sampling_ratio, aligned))
-        return
-    samples = _sample(maps, rois, size, spatial_scale, sampling_ratio, aligned)
-    values, places = F.max_pool2d(samples, sampling_ratio, return_indices=True)
-    output.copy_(values)
-    # Only the backward pass below reads these; the compiled function stores coordinates.
-    argmax_y.copy_(places)
+    output.copy_(ops.roi_align(maps, rois.to(maps), size, spatial_scale, sampling_ratio, aligned))
 
 
 def roi_align_backward(
@@ -79,27 +73,8 @@ def roi_align_backward(
     with torch.enable_grad():
         # Sampling is linear, so any map has this gradient.
         maps = torch.zeros_like(_widen(grad_input), requires_grad=True)
-        rois, grad_output = rois.to(maps), grad_output.to(maps)
-        if pool_mode == _MAX_POOLING:
-            samples = _sample(maps, rois, size, spatial_scale, sampling_ratio, aligned)
-            fine = samples.shape[2:]
-            grad_output = F.max_unpool2d(grad_output, argmax_y.long(), sampling_ratio, output_size=fine)
-        else:
-            samples = ops.roi_align(maps, rois, size, spatial_scale, sampling_ratio, aligned)
-        grad_input.copy_(torch.autograd.grad(samples, maps, grad_output)[0])
-
-
-def _sample(
-    maps: Tensor, rois: Tensor, size: tuple[int, int], spatial_scale: float, sampling_ratio: int, aligned: bool
-) -> Tensor:
-    """Samples before pooling, `[K, C, height * sampling_ratio, width * sampling_ratio]`, one in each finer cell."""
-    if sampling_ratio <= 0:
-        raise NotImplementedError(
-            f"roi_align with pool_mode='max' and sampling_ratio={sampling_ratio} needs the compiled mmcv; choose "
-            "pool_mode='avg' or a fixed sampling_ratio."
-        )
-    height, width = size
-    return ops.roi_align(maps, rois, (height * sampling_ratio, width * sampling_ratio), spatial_scale, 1, aligned)
+        pooled = ops.roi_align(maps, rois.to(maps), size, spatial_scale, sampling_ratio, aligned)
+        grad_input.copy_(torch.autograd.grad(pooled, maps, grad_output.to(maps))[0])
 
 
 def sigmoid_focal_loss_forward(

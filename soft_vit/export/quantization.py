@@ -1,7 +1,6 @@
 """int8 files by onnxruntime, and their loss of accuracy."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -95,29 +94,11 @@ def shape_images(split: str, count: int, source: ExportModel) -> tuple[torch.Ten
     return normalised_batch(samples, source.mean, source.std), labels
 
 
-@dataclass(frozen=True)
-class Drop:
-    """Top-1 of a file and of its int8 form on generated images, and their agreement, in percent."""
+def check_drop(full: Path, int8: Path, source: ExportModel, max_drop: float) -> str:
+    """Measure a file and its int8 form on generated images; returns a sentence about the result.
 
-    full: float | None
-    int8: float | None
-    agreement: float
-
-    def __str__(self) -> str:
-        agreement = f"both choose the same class for {self.agreement:.1f} %"
-        if self.full is None:
-            return f"On generated images {agreement}."
-        scores = f"{self.full:.1f} % in float32, {self.int8:.1f} % in int8"
-        return f"Top-1 on {TEST_IMAGES} generated images: {scores}; {agreement}."
-
-    def points(self) -> float:
-        return 100 - self.agreement if self.full is None else self.full - self.int8
-
-
-def check_drop(full: Path, int8: Path, source: ExportModel, max_drop: float) -> Drop:
-    """Measure a file and its int8 form. Raises UserError if int8 loses more than max_drop points of top-1.
-
-    For a model of other classes than those of the generated images, disagreement counts as loss.
+    For a model of other classes than theirs, disagreement of the files counts as loss. Raises UserError if int8 loses
+    more than max_drop points of top-1.
     """
     images, labels = shape_images("test", TEST_IMAGES, source)
     chosen = []
@@ -125,9 +106,13 @@ def check_drop(full: Path, int8: Path, source: ExportModel, max_drop: float) -> 
         run = open_onnx(path)
         chosen.append(torch.cat([run(batch)[0].argmax(1) for batch in images.split(BATCH)]))
     agreement = 100 * (chosen[0] == chosen[1]).float().mean().item()
-    scores = [100 * (each == labels).float().mean().item() for each in chosen]
-    known = tuple(source.classes) == tuple(CLASSES)
-    drop = Drop(*(scores if known else (None, None)), agreement)
-    if drop.points() > max_drop:
-        raise UserError(f"int8 costs more than {max_drop} points, so nothing was written: {drop}")
-    return drop
+    loss, result = (
+        100 - agreement,
+        f"both choose the same class for {agreement:.1f} % of {TEST_IMAGES} generated images",
+    )
+    if tuple(source.classes) == tuple(CLASSES):
+        before, after = (100 * (each == labels).float().mean().item() for each in chosen)
+        loss, result = before - after, f"top-1 is {before:.1f} % in float32 and {after:.1f} % in int8; {result}"
+    if loss > max_drop:
+        raise UserError(f"int8 costs more than {max_drop} points, so nothing was written: {result}.")
+    return f"{result[0].upper()}{result[1:]}."

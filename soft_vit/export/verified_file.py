@@ -69,8 +69,7 @@ def export(
             quantized = Path(folder) / f"int8_{out.name}"
             report(f"  {quantize(path, quantized, source)}")
             report(f"[4/{steps}] Measuring both on generated images.")
-            drop = check_drop(path, quantized, source, max_drop)
-            report(f"  {drop}")
+            report(f"  {check_drop(path, quantized, source, max_drop)}")
             path = quantized
         write_atomically(out, path.read_bytes())
     report(f"[{steps}/{steps}] Written: {out} ({out.stat().st_size / 1e6:.1f} MB), max absolute error {worst:.1e}")

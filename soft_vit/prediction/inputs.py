@@ -74,8 +74,6 @@ def read_input(path: Path) -> Image.Image:
     """The image in a file, in RGB. Raises BadImage."""
     try:
         return decode_image(FolderStorage(path.parent).read(Entry(path.name)))
-    except BadImage:
-        raise
     except (OSError, ValueError) as error:
         raise BadImage(str(error)) from error
 

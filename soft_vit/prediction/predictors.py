@@ -217,15 +217,13 @@ def _build(cfg: Config) -> nn.Module:
 
 def _load_config(model: nn.Module, content: dict[str, Any], source: str | Path) -> list[str]:
     """Load weights that must all fit, in place; returns a sentence for each change of them."""
-    with as_user_error():
-        given = unwrap_state_dict(content, str(source))
-    sentences: list[str] = []
-    mismatch = describe_mismatch(model.state_dict(), given)
-    if mismatch and _is_timm_classifier(model):
-        # Names of the released code, or parameters of another grid.
+    if _is_timm_classifier(model):
+        # They may have names of the released code, or parameters of another grid.
         given, sentences = fit_weights(content, model.model)
-        mismatch = describe_mismatch(model.state_dict(), given)
-    if mismatch:
+    else:
+        with as_user_error():
+            given, sentences = unwrap_state_dict(content, str(source)), []
+    if mismatch := describe_mismatch(model.state_dict(), given):
         raise UserError(
             f"The checkpoint {source} belongs to another model: {mismatch}; give the config that it was trained with."
         )
@@ -315,16 +313,11 @@ def load_predictor(
     device: by default a GPU if there is one. Raises UserError or FileNotFoundError for arguments that cannot be used.
     """
     if (model is None) == (config is None):
-        raise UserError(
-            f"{'Neither a model nor a config is' if model is None else 'Both a model and a config are'} given; name a "
-            "timm model with --model, or a config with --config and --checkpoint."
-        )
+        raise UserError("Give either the name of a timm model, or a config with its checkpoint.")
     if not 0 <= score_thr <= 1:
         raise UserError(f"score_thr is {score_thr}; give a score from 0 to 1.")
     if topk < 1:
         raise UserError(f"topk is {topk}; give at least 1.")
-    if img_size is not None and img_size < 1:
-        raise UserError(f"img_size is {img_size}; give the side in pixels, such as 224.")
     try:
         # Allocates, since a well-formed name may stand for a device that is absent.
         place = torch.empty(0, device=device or ("cuda" if torch.cuda.is_available() else "cpu")).device

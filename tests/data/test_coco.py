@@ -89,7 +89,7 @@ def test_a_bad_image_is_counted(read, kind, image):
     value = content(annotation())
     value["images"].append(image)
     found = read(value)
-    assert dict(found.problems.counts) == {kind: 1}
+    assert found.problems == {kind: 1}
     usable = [entry.id for entry in found.images if entry.has_file]
     assert usable == [7, 3]
 
@@ -131,7 +131,7 @@ BAD_OBJECTS = [
 def test_a_bad_annotation_is_counted_and_not_trained_on(read, kind, changes, evaluated):
     bad = {**annotation(2), **changes}
     found = read(content(annotation(1), bad), masks=True)
-    assert dict(found.problems.counts) == {kind: 1}
+    assert found.problems == {kind: 1}
     image = found.images[0]
     assert len(image.objects) == len(image.boxes) == len(image.labels) == 1 + evaluated
     assert image.trainable.sum() == 1 + (kind == "box_clipped")
@@ -196,7 +196,7 @@ def test_a_file_without_sense_is_refused_in_one_sentence(read, case):
 
 def test_missing_files_are_errors(read, tmp_path):
     with pytest.raises(FileNotFoundError, match="annotation file"):
-        read_coco(tmp_path / "nowhere.json")
+        read_coco(tmp_path / "nowhere.json", [])
     with pytest.raises(ValueError, match="such as a"):
         read(content(annotation()), files=["c.jpg"])
 

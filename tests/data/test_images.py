@@ -127,26 +127,19 @@ def test_folders_that_are_numbers(tmp_path):
         ["a", "b", "a", "b"],
         ["0", "1", "0", "1"],
         ["0 a.png\ta", "1 a.png\ta", "0 b.png\tb", "1 b.png\tb"],
+        ["0 great dane.png\tgreat dane", "1 great dane.png\tgreat dane", "0 pug.png\tpug", "1 pug.png\tpug"],
     ],
 )
 def test_a_flat_folder_with_a_list(tmp_path, lines):
-    make_tree(tmp_path, "train")
+    names = ("great dane", "pug") if "pug" in lines[-1] else ("a", "b")
+    make_tree(tmp_path, "train", names)
     (tmp_path / "val").mkdir()
     for path in (tmp_path / "train").rglob("*.png"):
         (tmp_path / "val" / path.name).write_bytes(path.read_bytes())
     (tmp_path / "val.txt").write_text("\n".join(lines) + "\n\n")
     images = find_images(tmp_path, "val")
-    assert images.classes == ["a", "b"]
+    assert images.classes == list(names)
     assert {(value, label) for value, label in contents(images)} == set(EXPECTED)
-
-
-def test_class_names_with_spaces_after_a_tab(tmp_path):
-    make_tree(tmp_path, "val", ("great dane", "pug"), each=1)
-    (tmp_path / "flat").mkdir()
-    for path in (tmp_path / "val").rglob("*.png"):
-        path.rename(tmp_path / "flat" / path.name)
-    (tmp_path / "flat.txt").write_text("0 great dane.png\tgreat dane\n0 pug.png\tpug\n")
-    assert contents(find_images(tmp_path, "flat")) == [(0, 0), (10, 1)]
 
 
 def test_archives_as_tar_and_macos_write_them(tmp_path):
@@ -182,18 +175,8 @@ def flat(root: Path, text: str | None, name: str = "val.txt") -> Path:
         (lambda root: root / "none", "train", FileNotFoundError, "There is no folder"),
         (lambda root: make_tree(root), "test", FileNotFoundError, "no folder test, no test.tar and no test.zip"),
         (lambda root: (root / "train" / "a").mkdir(parents=True), "train", ValueError, "holds no images"),
-        (
-            lambda root: (make_tree(root) / "train" / "empty").mkdir(),
-            "train",
-            ValueError,
-            "no images, such as empty",
-        ),
-        (
-            lambda root: (make_tree(root) / "train" / "x.png").write_bytes(picture(1)),
-            "train",
-            ValueError,
-            "holds x.png",
-        ),
+        (lambda root: (make_tree(root) / "train/empty").mkdir(), "train", ValueError, "no images, such as empty"),
+        (lambda root: (make_tree(root) / "train/x.png").write_bytes(b""), "train", ValueError, "holds x.png"),
         (lambda root: (make_tree(root), make_tree(root, "val", ("a", "z"))), "val", ValueError, "'z'"),
         (lambda root: flat(root, None), "val", FileNotFoundError, "no list of labels"),
         (lambda root: flat(root, "y.png a\n"), "val", ValueError, "x.png"),
@@ -279,13 +262,11 @@ def test_reading_one_file(tmp_path):
             read_image(tmp_path / name)
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
-def test_lines_of_a_text(tmp_path, encoding):
-    (tmp_path / "classes.txt").write_bytes("Käfer\r\n\n  two words \n".encode(encoding))
-    assert read_lines(tmp_path / "classes.txt") == ["Käfer", "two words"]
-
-
-def test_another_encoding_is_refused(tmp_path):
-    (tmp_path / "classes.txt").write_bytes("Käfer".encode("latin-1"))
+def test_lines_of_a_text(tmp_path):
+    path = tmp_path / "classes.txt"
+    for encoding in ("utf-8", "utf-8-sig"):
+        path.write_bytes("Käfer\r\n\n  two words \n".encode(encoding))
+        assert read_lines(path) == ["Käfer", "two words"]
+    path.write_bytes("Käfer".encode("latin-1"))
     with pytest.raises(ValueError, match="UTF-8"):
-        read_lines(tmp_path / "classes.txt")
+        read_lines(path)

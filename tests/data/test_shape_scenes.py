@@ -71,11 +71,3 @@ def test_scenes_are_the_same_everywhere():
     assert zlib.crc32(scene.image.tobytes()) == 1697563090
     assert not (scene.image == draw_scene(7, 12, 64).image).all()
     assert not (scene.image == draw_scene(8, 11, 64).image).all()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"), [((-1, 0), "seed is -1"), ((0, 2**64), "index is"), ((0, 0, 8), "size is 8")]
-)
-def test_bad_arguments(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        draw_scene(*arguments)

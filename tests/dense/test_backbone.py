@@ -122,14 +122,6 @@ def test_a_detector_passes_on_trained_norms_of_its_maps(tmp_path):
     torch.testing.assert_close(backbone.state_dict(), donor.state_dict(), rtol=0, atol=0)
 
 
-def test_other_initialisation_goes_to_mmengine():
-    backbone = SOFT("soft_pico", init_cfg=dict(type="Constant", layer="LayerNorm", val=2.0, bias=0.5))
-    backbone.init_weights()
-    norm = backbone.body["model"].stages[0].blocks[0].norm1
-    assert (norm.weight == 2).all()
-    assert (norm.bias == 0.5).all()
-
-
 class Payload:
     def __reduce__(self):
         return os.mkdir, ("executed",)

@@ -19,5 +19,5 @@ def pico() -> ExportModel:
 def pico_onnx(tmp_path_factory) -> Path:
     """As the command line writes it, which compares it with the model."""
     path = tmp_path_factory.mktemp("onnx") / "pico.onnx"
-    runpy.run_path(str(TOOL))["main"](["soft_pico.shapes", "--format", "onnx", "-o", str(path)])
+    runpy.run_path(str(TOOL))["main"](["--model", "soft_pico.shapes", "--format", "onnx", "--out", str(path)])
     return path

@@ -105,6 +105,6 @@ def test_opset(source, tmp_path):
     path = export(source, tmp_path / "model.onnx", "onnx", opset=18, report=lambda line: None)
     assert onnx.load(path).opset_import[0].version == 18
     # torch goes on with the version that it knows.
-    with pytest.raises(UserError, match="in the place of 5"):
+    with pytest.raises(UserError, match="instead of 5"):
         export(source, tmp_path / "other.onnx", "onnx", opset=5, report=lambda line: None)
     assert not (tmp_path / "other.onnx").exists()

@@ -71,12 +71,6 @@ def test_every_image_has_its_own_result_and_drawing(photos, tmp_path, batch_size
     assert {"x/a.png", "y/z/a.png", "c.gif.png", "y/d.bmp.png", "b.jpg"} <= {e["drawing"] for e in found["images"]}
 
 
-def test_same_name_in_two_places_is_kept_twice(photos, tmp_path):
-    out = tmp_path / "out"
-    predict_files([photos / "x/a.png", photos / "y/a.png", photos / "a.png"], Brightness, out)
-    assert sorted(path.name for path in out.iterdir()) == ["a.png", "a_2.png", "a_3.png", "predictions.json"]
-
-
 def test_goes_on_past_unreadable_files(photos, tmp_path):
     (photos / "b.jpg").write_bytes(b"no image")
     (photos / "y/a.png").write_bytes((photos / "a.png").read_bytes()[:40])
@@ -105,18 +99,6 @@ def test_goes_on_past_images_that_the_model_refuses(photos, tmp_path, batch_size
     assert report.predicted == 4
     assert [Path(entry["image"]).name for entry in read(tmp_path / "out")["failed"]] == ["a.png", "b.jpg", "c.gif"]
     assert f"{photos / 'a.png'}: the model refuses it (ValueError: The image is too small)" in str(report)
-
-
-class SameSize(Brightness):
-    """Refuses a batch of images of several sizes."""
-
-    def __call__(self, images: Sequence[Image.Image]) -> list[Result]:
-        assert len({image.size for image in images}) == 1
-        return super().__call__(images)
-
-
-def test_model_that_wants_one_size_gets_images_one_by_one(photos, tmp_path):
-    assert predict_files([photos], SameSize, tmp_path / "out").predicted == 7
 
 
 def test_nothing_readable_is_exit_code_1(tmp_path):
@@ -149,12 +131,6 @@ def test_results_are_on_disk_while_the_run_goes_on(photos, tmp_path, monkeypatch
     assert seen == [False, True, True]
 
 
-def test_no_drawings(photos, tmp_path):
-    predict_files([photos], Brightness, tmp_path / "out", draw=False)
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["predictions.json"]
-    assert "drawing" not in read(tmp_path / "out")["images"][0]
-
-
 class Halves(Brightness):
     """Predicts class 0 for the upper half of the image, 1 for the lower one."""
 
@@ -183,11 +159,6 @@ def test_single_image_is_told_with_its_notes(photos, tmp_path, capsys):
     assert str(report) == f"Note: The head is new.\n 35.3 %  bright\nWritten: {tmp_path / 'out'}"
     # Neither text nor a progress bar by itself.
     assert capsys.readouterr() == ("", "")
-
-
-def test_many_images_have_a_progress_bar(photos, tmp_path, capsys):
-    predict_files([photos], Brightness, tmp_path / "out")
-    assert "7/7" in capsys.readouterr().err
 
 
 def test_link_in_the_folder_of_results_is_not_followed(photos, tmp_path):

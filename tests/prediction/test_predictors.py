@@ -48,8 +48,8 @@ def photo(height: int, width: int) -> Image.Image:
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [
-        ({}, UserError, "Neither"),
-        ({"model": "test_vit", "config": DEMO}, UserError, "Both"),
+        ({}, UserError, "either"),
+        ({"model": "test_vit", "config": DEMO}, UserError, "either"),
         ({"config": DEMO}, UserError, "--checkpoint"),
         ({"config": DEMO, "checkpoint": "none.pth"}, FileNotFoundError, "none.pth"),
         ({"config": "none.py", "checkpoint": "none.pth"}, FileNotFoundError, "none.py"),
@@ -59,7 +59,7 @@ def photo(height: int, width: int) -> Image.Image:
         ({"model": "soft_tiny", "checkpoint": "{checkpoint}"}, UserError, "soft_tiny|another model|widths"),
         ({"model": "test_vit", "checkpoint": "{checkpoint}"}, UserError, "another model"),
         ({"model": "test_vit", "pretrained": False, "img_size": 7}, UserError, "7 x 7"),
-        ({"model": "test_vit", "pretrained": False, "img_size": 0}, UserError, "img_size is 0"),
+        ({"model": "test_vit", "pretrained": False, "img_size": 0}, UserError, "0 x 0"),
         ({"model": "test_vit", "pretrained": False, "topk": 0}, UserError, "topk is 0"),
         ({"model": "test_vit", "pretrained": False, "score_thr": 1.5}, UserError, "score_thr is 1.5"),
         ({"model": "test_vit", "pretrained": False, "device": "gpu"}, UserError, "device 'gpu'"),
@@ -102,26 +102,16 @@ def test_timm_model_sees_what_timm_shows_it():
     assert predictor.names[281] == "tabby, tabby cat"
 
 
-def test_size_of_the_images_of_a_timm_model():
-    predictor = TimmPredictor("soft_pico", pretrained=False, img_size=96)
-    assert predictor.transform(photo(200, 300)).shape == (3, 96, 96)
-    assert predictor.model.img_size == (96, 96)
-
-
-def test_weights_bring_their_own_classes(ten_classes):
-    predictor = TimmPredictor("soft_pico", checkpoint=ten_classes, img_size=64)
-    expected = torch.load(ten_classes, weights_only=True)["state_dict"]["head.weight"]
-    torch.testing.assert_close(predictor.model.head.weight, expected)
-    assert predictor.names == list(CLASSES)
-
-
 @pytest.mark.parametrize(("img_size", "words"), [(None, "size and normalisation"), (64, "the normalisation")])
 def test_default_in_place_of_a_missing_value_is_noted(ten_classes, img_size, words):
-    notes = TimmPredictor("soft_pico", checkpoint=ten_classes, img_size=img_size).notes
+    predictor = TimmPredictor("soft_pico", checkpoint=ten_classes, img_size=img_size)
+    notes, side = predictor.notes, img_size or 224
     assert words in notes[0]
     assert "options of its model" in notes[0]
     # From 64 to 224 pixels.
     assert ["resampled" in note for note in notes[1:]] == ([True] if img_size is None else [])
+    assert predictor.names == list(CLASSES)
+    assert predictor.transform(photo(200, 300)).shape == (3, side, side)
 
 
 def noted(**cfg) -> dict:
@@ -234,14 +224,11 @@ def test_classifier_of_a_config_sees_what_its_test_shows_it(ten_classes):
         assert result.names == [CLASSES[index] for index in result.indices]
 
 
-def test_averaged_weights_come_first(ten_classes):
-    state = torch.load(ten_classes, weights_only=True)["state_dict"]
-    torch.testing.assert_close(ConfigPredictor(DEMO, ten_classes).model.model.head.weight, state["head.weight"])
-
-
-def test_published_weights_of_a_config_are_not_downloaded_first(ten_classes):
+def test_averaged_weights_come_first_and_published_ones_never(ten_classes):
     """There are none of soft_pico, and asking for them is an error."""
-    ConfigPredictor(DEMO, ten_classes, options={"model.pretrained": True})
+    state = torch.load(ten_classes, weights_only=True)["state_dict"]
+    model = ConfigPredictor(DEMO, ten_classes, options={"model.pretrained": True}).model.model
+    torch.testing.assert_close(model.head.weight, state["head.weight"])
 
 
 @pytest.mark.parametrize("img_size", [None, 96])

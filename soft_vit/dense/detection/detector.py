@@ -1,23 +1,55 @@
-"""torchvision's detectors under MMEngine.
+"""torchvision's detectors and feature pyramid, under MMEngine and on any timm model.
 
 Letters: n objects in an image, H and W its height and width.
 """
 
-import difflib
 import inspect
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mmengine.model import BaseModel
 from mmengine.structures import BaseDataElement, InstanceData
 from torch import Tensor, nn
+from torchvision.ops import FeaturePyramidNetwork
+from torchvision.ops.feature_pyramid_network import LastLevelMaxPool, LastLevelP6P7
 
-from soft_vit.dense.detection.pyramid import FeaturePyramid
+from soft_vit.dense.features import TimmFeatures
 from soft_vit.engine.errors import UserError
 
-__all__ = ["TorchvisionDetector", "anchor_sizes", "check_options", "stay_in_float32"]
+__all__ = ["FeaturePyramid", "TorchvisionDetector", "anchor_sizes", "check_options", "stay_in_float32"]
 
 ASPECT_RATIOS = (0.5, 1.0, 2.0)
+
+
+class FeaturePyramid(nn.Module):
+    """A backbone and its pyramid (Lin et al., arXiv 1612.03144), in the form that torchvision's detectors expect.
+
+    backbone: arguments of `TimmFeatures`; out_indices defaults to all maps of `stride` and more. channels: of every map
+    of the pyramid. extra: what follows the last map, "pool" for its subsampling by 2 (Faster R-CNN) or "conv" for two
+    convolutions of stride 2 on the backbone's last map (P6 and P7 of RetinaNet).
+
+    out_channels: of every map. names: of the levels made from the backbone's maps. num_levels: of all.
+    """
+
+    def __init__(self, backbone: dict[str, Any], *, channels: int, stride: int, extra: str) -> None:
+        super().__init__()
+        self.body = TimmFeatures(**backbone, least_stride=stride)
+        widths = self.body.channels
+        if extra == "conv" and widths[-1] == channels:
+            raise UserError(
+                f"pyramid_channels is {channels}, as many as the last map of {self.body.model_name} has, which makes "
+                "torchvision put P6 on P5 instead of that map; choose another number."
+            )
+        blocks = LastLevelP6P7(widths[-1], channels) if extra == "conv" else LastLevelMaxPool()
+        self.fpn = FeaturePyramidNetwork(widths, channels, extra_blocks=blocks)
+        self.out_channels = channels
+        self.names = [str(index) for index in range(len(widths))]
+        self.num_levels = len(widths) + (2 if extra == "conv" else 1)
+
+    def forward(self, images: Tensor) -> OrderedDict[str, Tensor]:
+        """Normalised images `[B, 3, H, W]` to maps `[B, channels, H_i, W_i]`, the largest first."""
+        return self.fpn(OrderedDict(zip(self.names, self.body(images), strict=True)))
 
 
 class TorchvisionDetector(BaseModel):
@@ -63,17 +95,15 @@ class TorchvisionDetector(BaseModel):
         """
         images = [image.float() / 255 for image in inputs]
         if mode == "loss":
-            return self.rename_losses(self.detector(images, [self._target(sample) for sample in data_samples]))
+            losses = self.detector(images, [self._target(sample) for sample in data_samples])
+            # MMEngine sums only what has "loss" in its name.
+            return {name if "loss" in name else f"loss_{name}": value for name, value in losses.items()}
         if mode == "predict":
             samples = data_samples or [BaseDataElement() for _ in images]
             return [self._predicted(*pair) for pair in zip(self.detector(images), samples, strict=True)]
         if mode == "tensor":
             return tuple(self.detector.backbone(self.detector.transform(images)[0].tensors).values())
         raise UserError(f'mode is {mode!r}; choose "loss", "predict" or "tensor".')
-
-    def rename_losses(self, losses: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Put "loss" into every name: MMEngine sums only such entries."""
-        return {name if "loss" in name else f"loss_{name}": value for name, value in losses.items()}
 
     def _target(self, sample: BaseDataElement) -> dict[str, Tensor]:
         objects = sample.gt_instances
@@ -98,9 +128,9 @@ def check_options(detector: type[nn.Module], options: Mapping[str, Any]) -> None
     known = {*inspect.signature(detector).parameters, "size_divisible", "fixed_size"} - {"backbone", "kwargs"}
     unknown = sorted(options.keys() - known)
     if unknown:
-        alike = difflib.get_close_matches(unknown[0], known, n=1)
-        hint = f"did you mean {alike[0]}?" if alike else f"choose among {', '.join(sorted(known))}."
-        raise UserError(f"torchvision's {detector.__name__} has no option {unknown[0]}; {hint}")
+        raise UserError(
+            f"torchvision's {detector.__name__} has no option {unknown[0]}; choose among {', '.join(sorted(known))}."
+        )
 
 
 def anchor_sizes(

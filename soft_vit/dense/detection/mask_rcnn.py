@@ -11,12 +11,12 @@ from torchvision.ops import MultiScaleRoIAlign
 
 from soft_vit.dense.detection.detector import (
     ASPECT_RATIOS,
+    FeaturePyramid,
     TorchvisionDetector,
     anchor_sizes,
     check_options,
     stay_in_float32,
 )
-from soft_vit.dense.detection.pyramid import FeaturePyramid
 from soft_vit.registry import MODELS, register
 
 __all__ = ["TorchvisionMaskRCNN"]
@@ -29,13 +29,13 @@ _BOX_SIZE, _MASK_SIZE = 7, 14
 class TorchvisionMaskRCNN(TorchvisionDetector):
     """torchvision's Mask R-CNN on a timm model's maps of stride 4 to 32, with P6 subsampled from P5.
 
-    backbone: arguments of `TimmFeatures`. num_classes: without the background. pyramid_channels: of every level. sizes,
-    aspect_ratios: of the anchors, see `anchor_sizes`; by default 32 to 512 pixels, three at each place. box_head_dim:
-    width of the two layers that classify a box. mask_head_dims: channels of the mask head's convolutions. min_size: of
-    the shorter side after resizing, in pixels; training draws from several, testing takes the last. max_size: of the
-    longer side. options: torchvision's, such as image_mean and image_std (of values in [0, 1]), size_divisible,
-    box_score_thresh, box_nms_thresh, box_detections_per_img and rpn_pre_nms_top_n_train. Raises UserError for
-    any other.
+    backbone: arguments of `TimmFeatures`. num_classes: without the background. pyramid_channels: of every level. sizes:
+    of the anchors, see `anchor_sizes`; by default 32 to 512 pixels, with three at each place. box_head_dim: width of
+    the two layers that classify a box. mask_head_dims: channels of the mask head's convolutions. min_size: of the
+    shorter side after resizing, in pixels; training draws from several, testing takes the last. max_size: of the longer
+    side. options: torchvision's, such as image_mean and image_std (of values in [0, 1]), size_divisible,
+    box_score_thresh, box_nms_thresh, box_detections_per_img and rpn_pre_nms_top_n_train. Raises UserError for any
+    other.
 
     torchvision's last layers predict a box and a mask for the background too: 4 x 1025 + 257 more of 33 M parameters.
     """
@@ -47,7 +47,6 @@ class TorchvisionMaskRCNN(TorchvisionDetector):
         *,
         pyramid_channels: int = 256,
         sizes: Sequence[float | Sequence[float]] | None = None,
-        aspect_ratios: Sequence[float] = ASPECT_RATIOS,
         box_head_dim: int = 1024,
         mask_head_dims: Sequence[int] = (256, 256, 256, 256),
         min_size: int | Sequence[int] = 800,
@@ -62,7 +61,7 @@ class TorchvisionMaskRCNN(TorchvisionDetector):
             pyramid,
             min_size=min_size,
             max_size=max_size,
-            rpn_anchor_generator=AnchorGenerator(sizes, (tuple(aspect_ratios),) * len(sizes)),
+            rpn_anchor_generator=AnchorGenerator(sizes, (ASPECT_RATIOS,) * len(sizes)),
             box_roi_pool=MultiScaleRoIAlign(pyramid.names, _BOX_SIZE, sampling_ratio=2),
             box_head=TwoMLPHead(pyramid_channels * _BOX_SIZE**2, box_head_dim),
             box_predictor=FastRCNNPredictor(box_head_dim, num_classes + 1),

@@ -8,13 +8,12 @@ from torchvision.models.detection.anchor_utils import AnchorGenerator
 
 from soft_vit.dense.detection.detector import (
     ASPECT_RATIOS,
+    FeaturePyramid,
     TorchvisionDetector,
     anchor_sizes,
     check_options,
     stay_in_float32,
 )
-from soft_vit.dense.detection.pyramid import FeaturePyramid
-from soft_vit.engine.errors import UserError
 from soft_vit.registry import MODELS, register
 
 __all__ = ["TorchvisionRetinaNet"]
@@ -24,12 +23,12 @@ __all__ = ["TorchvisionRetinaNet"]
 class TorchvisionRetinaNet(TorchvisionDetector):
     """torchvision's RetinaNet on a timm model's maps of stride 8, 16 and 32, with P6 and P7 convolved from the last.
 
-    backbone: arguments of `TimmFeatures`. num_classes: without a background. pyramid_channels: of every level. sizes,
-    aspect_ratios: of the anchors, see `anchor_sizes`; by default 32 to 813 pixels, nine at each place. head_convs:
-    convolutions of each head, 1 to 4. min_size: of the shorter side after resizing, in pixels; training draws from
-    several, testing takes the last. max_size: of the longer side. options: torchvision's, such as image_mean and
-    image_std (of values in [0, 1]), size_divisible, score_thresh, nms_thresh, detections_per_img, topk_candidates,
-    fg_iou_thresh and bg_iou_thresh. Raises UserError for any other.
+    backbone: arguments of `TimmFeatures`. num_classes: without a background. pyramid_channels: of every level. sizes:
+    of the anchors, see `anchor_sizes`; by default 32 to 813 pixels, nine at each place. head_convs: convolutions of
+    each head, 1 to 4. min_size: of the shorter side after resizing, in pixels; training draws from several, testing
+    takes the last. max_size: of the longer side. options: torchvision's, such as image_mean and image_std (of values in
+    [0, 1]), size_divisible, score_thresh, nms_thresh, detections_per_img, topk_candidates, fg_iou_thresh and
+    bg_iou_thresh. Raises UserError for any other.
 
     The heads have the paper's shapes. torchvision divides the loss of each image by its number of positive anchors;
     others divide the loss of a batch by the batch's number.
@@ -42,7 +41,6 @@ class TorchvisionRetinaNet(TorchvisionDetector):
         *,
         pyramid_channels: int = 256,
         sizes: Sequence[float | Sequence[float]] | None = None,
-        aspect_ratios: Sequence[float] = ASPECT_RATIOS,
         head_convs: int = 4,
         min_size: int | Sequence[int] = 800,
         max_size: int = 1333,
@@ -50,8 +48,6 @@ class TorchvisionRetinaNet(TorchvisionDetector):
         **options: Any,
     ) -> None:
         check_options(RetinaNet, options)
-        if not 1 <= head_convs <= 4:
-            raise UserError(f"head_convs is {head_convs}; choose 1 to 4.")
         pyramid = FeaturePyramid(backbone, channels=pyramid_channels, stride=8, extra="conv")
         sizes = anchor_sizes(sizes, pyramid, octaves=3, scale=4)
         detector = RetinaNet(
@@ -59,7 +55,7 @@ class TorchvisionRetinaNet(TorchvisionDetector):
             num_classes,
             min_size=min_size,
             max_size=max_size,
-            anchor_generator=AnchorGenerator(sizes, (tuple(aspect_ratios),) * len(sizes)),
+            anchor_generator=AnchorGenerator(sizes, (ASPECT_RATIOS,) * len(sizes)),
             **options,
         )
         for head in (detector.head.classification_head, detector.head.regression_head):

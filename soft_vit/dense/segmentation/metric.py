@@ -3,6 +3,7 @@
 Letters: C classes, n pairs of a true and a predicted class that occur in an image.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,7 +27,7 @@ class SegmentationMetric(BaseMetric):
     The IoU of a class is the share of the pixels with and predicted as the class in those with or predicted as it; its
     Acc the share in the pixels with it; aAcc the share of correct pixels. Means leave out a class without such pixels.
 
-    per_class: log a table of the classes. prefix: put before each name, to tell two metrics apart. confusion_table:
+    A table of the classes goes to the log. prefix: put before each name, to tell two metrics apart. confusion_table:
     after a test, pixels by true class (row) and predicted class (column), int64 `[C, C]`. Processes exchange counts,
     not label maps. Images that a sampler such as DefaultSampler repeats to fill up a process are counted once.
     """
@@ -34,9 +35,8 @@ class SegmentationMetric(BaseMetric):
     # MMEngine warns of a metric without a prefix. The names have one only if it is set.
     default_prefix = "segmentation"
 
-    def __init__(self, per_class: bool = True, **kwargs: Any) -> None:
+    def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.per_class = per_class
         self.confusion_table: Tensor | None = None
 
     def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
@@ -64,8 +64,7 @@ class SegmentationMetric(BaseMetric):
         self.results.clear()
         all_reduce(table)
         self.confusion_table = table.reshape(len(classes), len(classes))
-        if self.per_class:
-            print_log("\n" + class_table(self.confusion_table, classes), "current")
+        print_log("\n" + class_table(self.confusion_table, classes), "current")
         return self.compute_metrics(self.confusion_table)
 
     def compute_metrics(self, results: Tensor) -> dict[str, float]:
@@ -108,9 +107,6 @@ def class_table(table: Tensor, classes: Sequence[str]) -> str:
     width = max(map(len, classes))
     lines = [f"{'class':<{width}}  {'IoU':>6}  {'Acc':>6}"]
     for name, *values in zip(classes, iou.tolist(), acc.tolist(), strict=True):
-        lines.append(f"{name:<{width}}  " + "  ".join(f"{_percent(value):>6}" for value in values))
+        cells = ["-" if math.isnan(value) else f"{100 * value:.2f}" for value in values]
+        lines.append(f"{name:<{width}}  {cells[0]:>6}  {cells[1]:>6}")
     return "\n".join(lines)
-
-
-def _percent(value: float) -> str:
-    return "-" if value != value else f"{100 * value:.2f}"

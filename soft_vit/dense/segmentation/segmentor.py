@@ -10,18 +10,20 @@ from typing import Any
 import torch
 from mmengine.model import BaseModel
 from mmengine.structures import BaseDataElement, PixelData
+from timm.layers import to_2tuple
 from torch import Tensor
 from torch.nn import functional as F
 
 from soft_vit.data.label_maps import IGNORED
 from soft_vit.dense.features import TimmFeatures
 from soft_vit.dense.segmentation.decoders import DECODERS, FCNHead, PixelClassifier, build_decoder
-from soft_vit.dense.segmentation.transforms import AXES
 from soft_vit.engine.errors import UserError, one_line
 from soft_vit.registry import MODELS, register
 
-__all__ = ["TimmSegmentor", "resize_scores", "slide", "windows"]
+__all__ = ["TimmSegmentor", "slide"]
 
+# The axis of each direction of a flip.
+AXES = {"horizontal": -1, "vertical": -2}
 # The stride of a backbone's coarsest map, which must have at least one place.
 _LEAST_SIDE = 32
 # Windows in one batch of a sliding test.
@@ -181,23 +183,16 @@ def _checked_test_cfg(given: dict[str, Any]) -> dict[str, Any]:
     if options["mode"] not in ("whole", "slide"):
         raise UserError(f'test_cfg.mode is {options["mode"]!r}; choose "whole" or "slide".')
     if options["mode"] == "slide":
-        for name in ("crop_size", "stride"):
-            value = options[name]
-            pair = (value, value) if isinstance(value, int) else tuple(value or ())
-            if len(pair) != 2 or min(pair) < 1:
-                raise UserError(f"test_cfg.{name} is {value}; sliding needs (height, width) in pixels.")
-            options[name] = pair
-        if any(step > crop for step, crop in zip(options["stride"], options["crop_size"], strict=True)):
-            raise UserError(
-                f"test_cfg.stride is {options['stride']} and leaves gaps between windows of {options['crop_size']}; "
-                "choose at most crop_size."
-            )
+        if options["crop_size"] is None or options["stride"] is None:
+            raise UserError("test_cfg lacks crop_size or stride; sliding needs both, as (height, width) in pixels.")
+        crop, stride = to_2tuple(options["crop_size"]), to_2tuple(options["stride"])
+        if stride[0] > crop[0] or stride[1] > crop[1]:
+            raise UserError(f"test_cfg.stride {stride} leaves gaps between windows of {crop}; take at most crop_size.")
+        options |= {"crop_size": crop, "stride": stride}
     if isinstance(options["flip"], bool):
         options["flip"] = ("horizontal",) * options["flip"]
     if isinstance(options["flip"], str) or set(options["flip"]) - set(AXES):
         raise UserError(f"test_cfg.flip is {options['flip']!r}; give True, False or a list of {', '.join(AXES)}.")
-    if not options["scales"] or min(options["scales"]) <= 0:
-        raise UserError(f"test_cfg.scales is {options['scales']}; give at least one factor above 0.")
     return options
 
 
@@ -206,30 +201,20 @@ def resize_scores(scores: Tensor, size: Sequence[int]) -> Tensor:
     return F.interpolate(scores.float(), size=size, mode="bilinear", align_corners=False)
 
 
-def windows(
-    size: tuple[int, int], crop_size: tuple[int, int], stride: tuple[int, int]
-) -> Iterator[tuple[slice, slice]]:
-    """Windows that cover an image of a size (H, W), rows first; the last of a row or column ends at the border.
-
-    All have one size: the crop, or the image's where the image is smaller.
-    """
-    sides = []
-    for length, crop, step in zip(size, crop_size, stride, strict=True):
-        last = max(length - crop, 0)
-        starts = sorted({*range(0, last, step), last})
-        sides.append([slice(start, min(start + crop, length)) for start in starts])
-    yield from itertools.product(*sides)
-
-
 def slide(
     network: Callable[[Tensor], Tensor], image: Tensor, crop_size: tuple[int, int], stride: tuple[int, int]
 ) -> Tensor:
     """Scores `[1, C, H, W]` of an image `[1, 3, H, W]`, each pixel's mean over its windows.
 
-    network: windows `[B, 3, h, w]` to scores `[B, C, h, w]`.
+    network: windows `[B, 3, h, w]` to scores `[B, C, h, w]`. The last window of a row or column ends at the border. All
+    have one size: the crop, or the image's where the image is smaller.
     """
     total, count = None, image.new_zeros(image.shape[-2:])
-    places = list(windows(image.shape[-2:], crop_size, stride))
+    sides = []
+    for length, crop, step in zip(count.shape, crop_size, stride, strict=True):
+        last = max(length - crop, 0)
+        sides.append([slice(start, start + crop) for start in sorted({*range(0, last, step), last})])
+    places = list(itertools.product(*sides))
     for begin in range(0, len(places), _WINDOWS_AT_ONCE):
         group = places[begin : begin + _WINDOWS_AT_ONCE]
         scores = network(torch.cat([image[(..., *place)] for place in group]))

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from mmcv.transforms import BaseTransform
 from mmengine.structures import BaseDataElement, PixelData
+from timm.layers import to_2tuple
 from torch import Tensor
 from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2 import functional as F
 
 from soft_vit.data.label_maps import IGNORED
 from soft_vit.dense.vision_transforms import build_transform
-from soft_vit.engine.errors import UserError
 from soft_vit.registry import TRANSFORMS, register
 
 __all__ = [
@@ -29,10 +29,6 @@ __all__ = [
     "SegRandomResize",
     "SegResize",
 ]
-
-
-# The axis of each direction of a flip.
-AXES = {"horizontal": -1, "vertical": -2}
 
 
 def resize_within(size: tuple[int, int], scale: Sequence[float]) -> tuple[int, int]:
@@ -53,13 +49,6 @@ def _resize(results: dict[str, Any], size: tuple[int, int], labels: bool) -> dic
     return results
 
 
-def _checked_pair(name: str, value: Sequence[int] | int) -> tuple[int, int]:
-    pair = (value, value) if isinstance(value, int) else tuple(value)
-    if len(pair) != 2 or min(pair) < 1:
-        raise UserError(f"{name} is {value}; give two numbers of pixels, each at least 1.")
-    return pair
-
-
 @register(TRANSFORMS)
 class SegResize(BaseTransform):
     """Resizes the image to fit into scale (longer side, shorter side), keeping its aspect ratio.
@@ -68,7 +57,7 @@ class SegResize(BaseTransform):
     """
 
     def __init__(self, scale: tuple[int, int]) -> None:
-        self.scale = _checked_pair("scale", scale)
+        self.scale = scale
 
     def transform(self, results: dict[str, Any]) -> dict[str, Any]:
         return _resize(results, resize_within(results["img"].shape[-2:], self.scale), labels=False)
@@ -82,10 +71,8 @@ class SegRandomResize(BaseTransform):
     """
 
     def __init__(self, scale: tuple[int, int], ratio_range: tuple[float, float] = (0.5, 2.0)) -> None:
-        self.scale = _checked_pair("scale", scale)
-        self.ratio_range = tuple(ratio_range)
-        if len(self.ratio_range) != 2 or not 0 < self.ratio_range[0] <= self.ratio_range[1]:
-            raise UserError(f"ratio_range is {ratio_range}; give the least and the largest factor, above 0.")
+        self.scale = scale
+        self.ratio_range = ratio_range
 
     def transform(self, results: dict[str, Any]) -> dict[str, Any]:
         factor = torch.empty(()).uniform_(*self.ratio_range).item()
@@ -104,9 +91,7 @@ class SegRandomCrop(BaseTransform):
     TRIES = 10
 
     def __init__(self, crop_size: int | tuple[int, int], cat_max_ratio: float = 1.0) -> None:
-        self.crop_size = _checked_pair("crop_size", crop_size)
-        if not 0 < cat_max_ratio <= 1:
-            raise UserError(f"cat_max_ratio is {cat_max_ratio}; choose a share above 0 and at most 1.")
+        self.crop_size = to_2tuple(crop_size)
         self.cat_max_ratio = cat_max_ratio
 
     def transform(self, results: dict[str, Any]) -> dict[str, Any]:
@@ -119,7 +104,8 @@ class SegRandomCrop(BaseTransform):
         return {**results, "img": results["img"][(..., *window)], "gt_seg_map": labels[window]}
 
     def _draw(self, labels: Tensor) -> tuple[slice, slice]:
-        starts = [_below(max(side - crop, 0) + 1) for side, crop in zip(labels.shape, self.crop_size, strict=True)]
+        pairs = zip(labels.shape, self.crop_size, strict=True)
+        starts = [int(torch.randint(max(side - crop, 0) + 1, ())) for side, crop in pairs]
         return tuple(slice(start, start + crop) for start, crop in zip(starts, self.crop_size, strict=True))
 
     def _is_mixed(self, labels: Tensor) -> bool:
@@ -127,52 +113,35 @@ class SegRandomCrop(BaseTransform):
         return bool((counts > 0).sum() > 1 and counts.max() < self.cat_max_ratio * counts.sum())
 
 
-def _below(count: int) -> int:
-    return int(torch.randint(count, ()))
-
-
 @register(TRANSFORMS)
 class SegRandomFlip(BaseTransform):
-    """Mirrors image and labels with a probability, left to right ("horizontal") or top to bottom ("vertical")."""
+    """Mirrors image and labels left to right with a probability."""
 
-    def __init__(self, prob: float = 0.5, direction: str = "horizontal") -> None:
-        if not 0 <= prob <= 1:
-            raise UserError(f"prob is {prob}; choose a probability from 0 to 1.")
-        if direction not in AXES:
-            raise UserError(f"direction is {direction!r}; choose one of {', '.join(AXES)}.")
+    def __init__(self, prob: float = 0.5) -> None:
         self.prob = prob
-        self.axis = AXES[direction]
 
     def transform(self, results: dict[str, Any]) -> dict[str, Any]:
         if torch.rand(()) >= self.prob:
             return results
-        return {**results, "img": results["img"].flip(self.axis), "gt_seg_map": results["gt_seg_map"].flip(self.axis)}
+        return {**results, "img": results["img"].flip(-1), "gt_seg_map": results["gt_seg_map"].flip(-1)}
 
 
 @register(TRANSFORMS)
 class SegPhotometricDistortion(BaseTransform):
     """Changes brightness, contrast, saturation and hue, each with probability 1/2 (SSD, arXiv 1512.02325).
 
-    Contrast comes before or after saturation and hue. brightness: largest relative change. contrast, saturation: ranges
-    of the factor. hue: largest turn, as a share of the full circle.
+    Contrast comes before or after saturation and hue.
     """
 
-    def __init__(
-        self,
-        brightness: float = 0.125,
-        contrast: tuple[float, float] = (0.5, 1.5),
-        saturation: tuple[float, float] = (0.5, 1.5),
-        hue: float = 0.1,
-    ) -> None:
-        try:
-            first = v2.ColorJitter(brightness=brightness)
-            middle = v2.ColorJitter(contrast=tuple(contrast))
-            colors = [v2.ColorJitter(saturation=tuple(saturation)), v2.ColorJitter(hue=hue)]
-        except (TypeError, ValueError) as error:
-            raise UserError(f"SegPhotometricDistortion cannot be built ({error}); see its documentation.") from error
-        orders = [[middle, *colors], [*colors, middle]]
+    def __init__(self) -> None:
+        contrast = v2.ColorJitter(contrast=(0.5, 1.5))
+        colors = [v2.ColorJitter(saturation=(0.5, 1.5)), v2.ColorJitter(hue=0.1)]
+        orders = [[contrast, *colors], [*colors, contrast]]
         self.distort = v2.Compose(
-            [_half(first), v2.RandomChoice([v2.Compose([_half(step) for step in order]) for order in orders])]
+            [
+                _half(v2.ColorJitter(brightness=0.125)),
+                v2.RandomChoice([v2.Compose([_half(step) for step in order]) for order in orders]),
+            ]
         )
 
     def transform(self, results: dict[str, Any]) -> dict[str, Any]:

@@ -48,9 +48,8 @@ def test_training_sees_windows_and_a_test_whole_images():
         assert (image[0].round() == sample.gt_sem_seg.data[0]).float().mean() > 0.6
     whole = preprocessor({"inputs": [labels.repeat(3, 1, 1)], "data_samples": None}, training=False)
     assert whole["inputs"][0].shape == (3, 64, 96)
-    for wrong, message in (({"size": 0}, "windows.size is 0"), ({"sides": 4}, "see RandomWindows")):
-        with pytest.raises(UserError, match=message):
-            SegmentationPreprocessor([0.0] * 3, [1.0] * 3, windows=wrong)
+    with pytest.raises(UserError, match="see RandomWindows"):
+        SegmentationPreprocessor([0.0] * 3, [1.0] * 3, windows={"sides": 4})
 
 
 ANY = {"scales": (0.4, 0.8), "angle": 180.0, "stretch": 1.3}
@@ -124,12 +123,3 @@ def test_nothing_labelled_and_windows_larger_than_the_image(size):
     windows, seen = RandomWindows(size, **ANY)(images, torch.full_like(labels, IGNORED))
     assert windows.isfinite().all()
     assert (seen == IGNORED).all()
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"size": 0}, {"per_image": 0}, {"scales": (0.5, 0.4)}, {"scales": (0, 1)}, {"angle": 270}, {"stretch": 0.5}],
-)
-def test_values_out_of_range(options):
-    with pytest.raises(ValueError, match=rf"windows\.\w+ is|{next(iter(options))}"):
-        RandomWindows(**{"size": 8, **options})

@@ -14,7 +14,6 @@ from soft_vit.dense.segmentation import (
     SegResize,
 )
 from soft_vit.dense.segmentation.transforms import resize_within
-from soft_vit.engine.errors import UserError
 
 
 def picture(height, width):
@@ -94,12 +93,11 @@ def test_unlabelled_pixels_are_no_class_of_a_crop():
     assert SegRandomCrop(32, 0.75)._is_mixed(labels)
 
 
-@pytest.mark.parametrize(("direction", "axis"), [("horizontal", 1), ("vertical", 0)])
-def test_a_flip_mirrors_both(direction, axis):
+def test_a_flip_mirrors_both():
     given = picture(24, 40)
-    found = SegRandomFlip(1.0, direction).transform(given)
-    assert torch.equal(found["gt_seg_map"], given["gt_seg_map"].flip(axis))
-    assert torch.equal(found["img"], given["img"].flip(axis + 1))
+    found = SegRandomFlip(1.0).transform(given)
+    assert torch.equal(found["gt_seg_map"], given["gt_seg_map"].flip(1))
+    assert torch.equal(found["img"], given["img"].flip(2))
     assert torch.equal(SegRandomFlip(0.0).transform(given)["img"], given["img"])
 
 
@@ -138,22 +136,3 @@ def test_a_packed_crop_carries_nothing_of_its_image():
     assert sample.gt_sem_seg.data.untyped_storage().nbytes() == 16 * 16
     assert sample.ori_shape == (64, 96)
     assert sample.sample_idx == 3
-
-
-REFUSED = [
-    (SegResize, {"scale": (0, 5)}, "scale"),
-    (SegRandomResize, {"scale": (64, 64), "ratio_range": (2.0, 0.5)}, "ratio_range"),
-    (SegRandomCrop, {"crop_size": (1, 2, 3)}, "crop_size"),
-    (SegRandomCrop, {"crop_size": 64, "cat_max_ratio": 0}, "cat_max_ratio"),
-    (SegRandomFlip, {"prob": 1.5}, "prob"),
-    (SegRandomFlip, {"direction": "diagonal"}, "horizontal, vertical"),
-    (SegPhotometricDistortion, {"hue": 3.0}, "SegPhotometricDistortion"),
-    (SegImageTransforms, {"transforms": [dict(type="RandomBlot")]}, "RandomBlot"),
-    (SegImageTransforms, {"transforms": [dict(type="RandomInvert", q=1)]}, "RandomInvert"),
-]
-
-
-@pytest.mark.parametrize(("kind", "options", "sentence"), REFUSED)
-def test_options_out_of_range_are_refused(kind, options, sentence):
-    with pytest.raises(UserError, match=sentence):
-        kind(**options)

@@ -1,0 +1,188 @@
+"""mmdet and mmseg themselves on this backbone, with or without a compiled mmcv: from training to predicting."""
+
+import json
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.optim import build_optim_wrapper
+from mmengine.registry import DefaultScope, init_default_scope
+from mmengine.runner import Runner
+
+from soft_vit.data.shape_trees import make_tree
+from soft_vit.dense import mmcv_ext  # noqa: F401  before mmdet and mmseg are imported
+from soft_vit.engine import train
+from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
+
+for library in ("mmdet", "mmseg"):
+    pytest.importorskip(library, exc_type=ModuleNotFoundError)
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+LARGE = {
+    "mmdet": CONFIGS / "mmdet" / "mask_rcnn_soft_norm_tiny_fpn_1x_coco.py",
+    "mmseg": CONFIGS / "mmseg" / "upernet_soft_norm_small_512_ade20k.py",
+}
+SMALL = {
+    "mmdet": CONFIGS / "mmdet" / "mask_rcnn_soft_pico_shapes.py",
+    "mmseg": CONFIGS / "mmseg" / "upernet_soft_pico_shapes.py",
+}
+
+
+def build(config: Config) -> torch.nn.Module:
+    scope = config.default_scope
+    import_module(f"{scope}.utils").register_all_modules(init_default_scope=False)
+    with DefaultScope.overwrite_default_scope(scope):
+        return import_module(f"{scope}.registry").MODELS.build(config.model)
+
+
+def widths_of(library: str, third: int) -> dict:
+    widths = [64, 128, third, 512]
+    if library == "mmdet":
+        return {"model.neck.in_channels": widths}
+    return {"model.decode_head.in_channels": widths, "model.auxiliary_head.in_channels": third}
+
+
+# Published, in millions (arXiv 2207.03341), and the width of the third stage.
+@pytest.mark.parametrize(
+    ("library", "size", "millions", "third"),
+    [
+        ("mmdet", "tiny", 33, 320),
+        ("mmdet", "medium", 65, 288),
+        ("mmseg", "small", 54, 320),
+        ("mmseg", "medium", 76, 288),
+    ],
+)
+def test_as_many_parameters_as_published(library, size, millions, third):
+    config = Config.fromfile(str(LARGE[library]))
+    config.merge_from_dict({"model.backbone.arch": f"soft_norm_{size}", **widths_of(library, third)})
+    with torch.device("meta"):
+        model = build(config)
+    assert sum(p.numel() for p in model.parameters()) == pytest.approx(1e6 * millions, rel=0.03)
+
+
+@pytest.mark.parametrize(("library", "lr", "weight_decay"), [("mmdet", 1e-4, 1e-4), ("mmseg", 6e-5, 0.01)])
+def test_the_recipe(library, lr, weight_decay):
+    """AdamW in batches of 16, without decay of norms and positions."""
+    config = Config.fromfile(str(LARGE[library]))
+    assert 8 * config.train_dataloader.batch_size == config.auto_scale_lr.base_batch_size == 16
+    if library == "mmdet":
+        assert (config.train_cfg.max_epochs, config.param_scheduler[1].milestones) == (12, [8, 11])
+    else:
+        assert config.train_cfg.max_iters == config.param_scheduler[-1].end == 160_000
+    with torch.device("meta"):
+        model = build(config)
+    with DefaultScope.overwrite_default_scope(library):
+        wrapper = build_optim_wrapper(model, config.optim_wrapper)
+    groups = {id(group["params"][0]): group for group in wrapper.param_groups}
+    decays = {name: groups[id(p)]["weight_decay"] for name, p in model.named_parameters()}
+    kinds = (torch.nn.LayerNorm, torch.nn.modules.batchnorm._BatchNorm)
+    norms = {name for name, module in model.named_modules() if isinstance(module, kinds)}
+    embeddings = {name for name in decays if name.endswith(("pos_embed", "cls_token"))}
+    exempt = {name for name, decay in decays.items() if decay == 0}
+    assert exempt == {name for name in decays if name.rpartition(".")[0] in norms} | embeddings
+    assert {decay for name, decay in decays.items() if name not in exempt} == {weight_decay}
+    assert {group["lr"] for group in wrapper.param_groups} == {lr}
+
+
+def detection_options(folder: Path) -> dict:
+    """Two steps an epoch; tested on what was trained on, because 8 images teach nothing about others."""
+    make_tree(folder, "coco", train=8, val=4, size=96)
+    annotations = str(folder / "annotations" / "instances_train2017.json")
+    changes = {f"{split}_dataloader.dataset.data_root": str(folder) for split in ("train", "val", "test")}
+    for split in ("val", "test"):
+        changes[f"{split}_dataloader.dataset.ann_file"] = annotations
+        changes[f"{split}_dataloader.dataset.data_prefix"] = dict(img="train2017/")
+        changes[f"{split}_evaluator.ann_file"] = annotations
+    return {
+        **changes,
+        # A quicker step that learns the same.
+        "model.train_cfg.rcnn.sampler.num": 32,
+        "model.train_cfg.rpn_proposal.nms_pre": 200,
+        "model.test_cfg.rpn.nms_pre": 100,
+        "model.test_cfg.rpn.max_per_img": 50,
+    }
+
+
+def segmentation_options(folder: Path) -> dict:
+    """Square images to train on, and odd ones that mmseg tests whole and as they are."""
+    make_tree(folder / "train", "ade", train=8, val=1, size=96)
+    make_tree(folder / "val", "ade", train=1, val=3, size=(97, 203))
+    trees = {"train": folder / "train", "val": folder / "val", "test": folder / "val"}
+    return {
+        **{f"{split}_dataloader.dataset.data_root": str(tree) for split, tree in trees.items()},
+        "model.data_preprocessor.size": (96, 96),
+    }
+
+
+def lasting(epochs_or_steps: int, key: str) -> dict:
+    return {
+        "train_dataloader.batch_size": 4,
+        f"train_cfg.{key}": epochs_or_steps,
+        "train_cfg.val_interval": epochs_or_steps,
+        "default_hooks.checkpoint.interval": epochs_or_steps,
+        "default_hooks.logger.interval": 1,
+        # A mean over more steps would hide how far the loss has fallen.
+        "log_processor.window_size": 1,
+        "param_scheduler": [dict(type="LinearLR", start_factor=0.1, by_epoch=False, begin=0, end=5)],
+    }
+
+
+def scalars(work_dir: Path) -> list[dict]:
+    return [json.loads(line) for file in sorted(work_dir.glob("*/vis_data/scalars.json")) for line in file.open()]
+
+
+def predict_as_mmdet_does(config: Config, checkpoint: str, folder: Path) -> None:
+    from mmdet.apis import inference_detector, init_detector
+
+    model = init_detector(config, checkpoint, device="cpu")
+    assert model.dataset_meta["classes"][0] == "circle"
+    found = inference_detector(model, str(next((folder / "val2017").glob("*.jpg")))).pred_instances
+    assert len(found.bboxes) == len(found.scores) == len(found.labels)
+    assert found.masks.shape[1:] == (96, 96)
+
+
+def predict_as_mmseg_does(config: Config, checkpoint: str, folder: Path) -> None:
+    from mmseg.apis import inference_model, init_model
+
+    model = init_model(config, checkpoint, device="cpu")
+    image = next((folder / "val" / "images" / "validation").glob("*.jpg"))
+    assert inference_model(model, str(image)).pred_sem_seg.data.shape == (1, 97, 203)
+
+
+# What a run counts, 40 steps, 42 steps, metrics and a prediction.
+RUNS = {
+    "mmdet": (detection_options, "max_epochs", (20, 21), ("coco/bbox_mAP", "coco/segm_mAP"), predict_as_mmdet_does),
+    "mmseg": (segmentation_options, "max_iters", (40, 42), ("mIoU",), predict_as_mmseg_does),
+}
+
+
+@pytest.mark.parametrize("library", RUNS)
+def test_train_resume_test_and_predict(library, tmp_path):
+    options_of, key, (first, last), metrics, predict = RUNS[library]
+    config_file, folder, work_dir = SMALL[library], tmp_path / "data", tmp_path / "run"
+    options = options_of(folder)
+    train(config_file, work_dir=work_dir, options={**options, **lasting(first, key)})
+    losses = [entry["loss"] for entry in scalars(work_dir) if "loss" in entry]
+    assert len(losses) == 40
+    assert sum(losses[-4:]) / 4 <= losses[0] / 2
+
+    result = train(config_file, work_dir=work_dir, resume="auto", options={**options, **lasting(last, key)})
+    log = scalars(work_dir)
+    # AdamW keeps moments of parameters with gradients; parallel processes wait for all of them.
+    optimizer = load_checkpoint_file(result.checkpoint)["optimizer"]
+    assert len(optimizer["state"]) == sum(len(group["params"]) for group in optimizer["param_groups"])
+    assert [entry["step"] for entry in log if "loss" in entry] == list(range(1, 43))
+    assert [entry["loss"] for entry in log if "loss" in entry][40] <= losses[0] / 2
+
+    config = Config.fromfile(str(config_file))
+    config.merge_from_dict({**options, **lasting(last, key)})
+    config.load_from, config.work_dir = str(result.checkpoint), str(tmp_path / "test")
+    # As the programs of the library do.
+    measured = Runner.from_cfg(config).test()
+    validated = next(entry for entry in reversed(log) if metrics[0] in entry)
+    for metric in metrics:
+        assert measured[metric] == validated[metric] > 0
+    predict(config, str(result.checkpoint), folder)
+    init_default_scope("mmpretrain")
