@@ -16,11 +16,9 @@ CASES: dict[str, dict] = {
 }
 # Options of the pyramid, whatever its attention.
 OPTIONS = {
-    "attention pooling": dict(global_pool="attn"),
     "fused stages": dict(fuse_stages=True),
     "fused stages, all pooled by attention": dict(fuse_stages=True, global_pool="attn", class_token=False),
     "reversible": dict(reversible=True),
-    "MLP in parts": dict(mlp_chunks=3),
     "all": dict(global_pool="attn", fuse_stages=True, reversible=True, mlp_chunks=3, attention="local"),
 }
 CASES |= {name: dict(model_name="soft_pico", **options) for name, options in OPTIONS.items()}

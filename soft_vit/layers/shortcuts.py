@@ -47,8 +47,9 @@ def same_size(a: Sequence[int], b: Sequence[int]) -> bool:
 
 def smaller(a: int, b: int) -> int:
     """The smaller of two sides, left open in a graph that torch.export captures for images of any size."""
-    # A SymInt, where a graph is captured, is an int to all that take sizes.
-    return min(a, b) if not _is_exporting() else torch.sym_min(a, b)  # type: ignore[return-value]
+    if not _is_exporting():
+        return min(a, b)
+    return torch.sym_min(a, b)  # type: ignore[return-value]  # a SymInt is an int to all that take sizes
 
 
 def _is_exporting() -> bool:

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 try:
     from timm.models._input import update_model_input_size
 except ImportError:
-    # Before 1.0.31, timm keeps no record of sizes.
-    update_model_input_size = None  # type: ignore[assignment]
+    update_model_input_size = None  # type: ignore[assignment]  # before 1.0.31, timm keeps no record of sizes
 
 from soft_vit.layers import (
     DROP_PATH_MODES,

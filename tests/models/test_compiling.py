@@ -5,7 +5,16 @@ import torch
 from captured_models import CASES, cases, create, images
 
 
-@pytest.mark.parametrize(("case", "autocast"), [("soft", False), ("soft_norm", False), ("soft", True), ("all", False)])
+@pytest.mark.parametrize(
+    ("case", "autocast"),
+    [
+        ("soft", False),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (("soft_norm", False), ("soft", True), ("all", False))
+        ),
+    ],
+)
 def test_compile_without_graph_breaks(case, autocast):
     """With fullgraph a break is an error; aot_eager checks forward and backward graphs and generates no code."""
     torch._dynamo.reset()

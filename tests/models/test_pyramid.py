@@ -11,8 +11,8 @@ from soft_vit.models.soft import default_cfgs
 
 MODELS = sorted(default_cfgs)
 SMALL_MODELS = [name for name in MODELS if name.endswith("_pico")]
-# Weights tied to a map or not, with heads and without, in one form or another: what does not depend on the attention.
-SOME_MODELS = ["soft_pico", "soft_norm_pico", "synthesizer_pyramid_pico", "gau_pyramid_pico"]
+# Weights tied to a map or not: what does not depend on the attention.
+SOME_MODELS = ["soft_pico", "synthesizer_pyramid_pico"]
 IMAGE = (2, 3, 64, 96)
 
 
@@ -38,24 +38,6 @@ class Wrapped(nn.Module):
 
 @pytest.mark.parametrize("name", SMALL_MODELS)
 class TestEveryAttention:
-    def test_every_parameter_gets_a_gradient(self, name):
-        model = create(name).train()
-        model(image()).square().sum().backward()
-        without = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()]
-        assert not without, f"no gradient: {without}"
-        broken = [n for n, p in model.named_parameters() if not p.grad.isfinite().all()]
-        assert not broken, f"not finite: {broken}"
-
-    def test_checkpointing_changes_no_gradient(self, name):
-        gradients = []
-        for enable in (False, True):
-            model = create(name).double().train()
-            model.set_grad_checkpointing(enable)
-            model(image(dtype=torch.float64)).sum().backward()
-            gradients.append({n: p.grad for n, p in model.named_parameters()})
-        for parameter, plain in gradients[0].items():
-            torch.testing.assert_close(gradients[1][parameter], plain, rtol=1e-12, atol=1e-12, msg=parameter)
-
     def test_input_size(self, name):
         model = create(name, img_size=64).eval()
         x = image((1, 3, 97, 130))
@@ -71,16 +53,20 @@ class TestEveryAttention:
         with pytest.raises(ValueError, match="16 x 64"):
             model.set_input_size((16, 64))
 
-    def test_any_layer_may_be_wrapped(self, name):
+    def test_every_parameter_gets_a_gradient_and_any_layer_may_be_wrapped(self, name):
         model = create(name).eval()
+        expected = model(image())
+        expected.square().sum().backward()
+        for n, p in model.named_parameters():
+            assert p.grad.any(), n
+            assert p.grad.isfinite().all(), n
         with torch.no_grad():
-            expected = model(image())
             for path, module in list(model.named_modules()):
                 if isinstance(module, nn.Linear | nn.Conv2d):
                     parent, _, child = path.rpartition(".")
                     setattr(model.get_submodule(parent), child, Wrapped(module))
             # What reads weights in another order for speed does not where it cannot.
-            torch.testing.assert_close(model(image()), expected, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(model(image()), expected.detach(), rtol=1e-4, atol=1e-5)
 
     def test_init_weights_sets_all_that_comes_from_the_meta_device(self, name):
         expected, model = create(name).state_dict(), create(name, device="meta").to_empty(device="cpu")
@@ -95,6 +81,16 @@ class TestEveryAttention:
 
 @pytest.mark.parametrize("name", SOME_MODELS)
 class TestThePyramid:
+    def test_checkpointing_changes_no_gradient(self, name):
+        gradients = []
+        for enable in (False, True):
+            model = create(name).double().train()
+            model.set_grad_checkpointing(enable)
+            model(image(dtype=torch.float64)).square().sum().backward()
+            gradients.append({n: p.grad for n, p in model.named_parameters()})
+        for parameter, plain in gradients[0].items():
+            torch.testing.assert_close(gradients[1][parameter], plain, rtol=1e-12, atol=1e-12, msg=parameter)
+
     def test_intermediates_agree_with_features_only(self, name):
         model = create(name).eval()
         wrapped = create(name, features_only=True).eval()
@@ -231,8 +227,10 @@ def pico(**kwargs) -> PyramidViT:
     return timm.create_model("soft_pico", **{"num_classes": 7, "img_size": 64, **kwargs}).eval()
 
 
-@pytest.mark.parametrize("size", [(32, 32), (33, 47), (64, 64), (97, 203), (192, 61)])
-@pytest.mark.parametrize("attention", ["soft", "soft_norm"])
+@pytest.mark.parametrize(
+    ("size", "attention"),
+    [((32, 32), "soft"), ((32, 32), "soft_norm"), ((33, 47), "soft"), ((97, 203), "soft_norm"), ((192, 61), "soft")],
+)
 def test_any_size_from_32_up(size, attention):
     model = pico(attention=attention).train()
     x = torch.randn(2, 3, *size)

@@ -164,6 +164,11 @@ class SoftAttention(Attention):
             # Without a ridge, equal tokens have no Cholesky factor.
             ridge = SoftAttention.default_ridge if inverse == "cholesky" else self.default_ridge
         start = self.default_start if newton_start is None else newton_start
+        # By the names that are given here: those of the operator are others.
+        check_choice("newton_start", start, get_args(NewtonStart))
+        check_choice("newton_gradient", newton_gradient, get_args(NewtonGradient))
+        if newton_iters < 0:
+            raise ValueError(f"newton_iters={newton_iters} must not be negative; the released models have 20.")
         self.options = InverseOptions(inverse, self.normalize, newton_iters, ridge, start, newton_gradient)
         self.limit = grid_limit("max_bottleneck", max_bottleneck)
         self.sr_ratio = sr_ratio
@@ -199,14 +204,8 @@ class SoftAttention(Attention):
 
         residual: shaped as the values, added to the result.
         """
-        return soft_attention(
-            q,
-            bottleneck,
-            v,
-            **asdict(self.options),
-            residual=residual,
-            backend=self.backend,
-        )
+        options = asdict(self.options)
+        return soft_attention(q, bottleneck, v, **options, residual=residual, backend=self.backend)
 
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
         B, N, C = x.shape

@@ -59,10 +59,9 @@ class InverseOptions:
         check_choice("gradient", self.gradient, get_args(NewtonGradient))
         if self.inverse == "cholesky":
             check_ridge(self.ridge)
-        if self.iters < 0 or self.ridge < 0:
-            raise ValueError(
-                f"iters={self.iters} and ridge={self.ridge} must not be negative; the released models have 20 and 0.01."
-            )
+        for name, released in (("iters", 20), ("ridge", 0.01)):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}={getattr(self, name)} must not be negative; use {released}, as released.")
 
 
 def add_ridge(a: Tensor, ridge: float) -> Tensor:

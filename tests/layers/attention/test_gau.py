@@ -71,22 +71,3 @@ def test_an_average_that_half_precision_holds_needs_no_sum_that_it_does_not() ->
     token = torch.full((1, 1, 8), 8.0, dtype=torch.float16).expand(1, 2000, 8)
     x = linear_form(0 * token, 0 * token, token, token, token, chunk_size=64)
     torch.testing.assert_close(x, torch.full_like(token, 8 * 8 * 64, dtype=torch.float32))
-
-
-def test_shared_width_follows_the_heads_unless_given() -> None:
-    assert make().z.out_features == 16
-    assert make(qk_dim=5).z.out_features == 5
-
-
-@pytest.mark.parametrize("options", [{"form": "cubic"}, {"expansion": 0.0}, {"qk_dim": 0}, {"chunk_size": 0}])
-def test_impossible_option_is_refused(options: dict) -> None:
-    with pytest.raises(ValueError, match=next(iter(options))):
-        make(**options)
-
-
-def test_quadratic_form_is_captured_as_one_graph() -> None:
-    attn = make(form="quadratic")
-    x = torch.randn(2, 63, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    expected = attn(x, (7, 9))
-    assert torch.equal(torch.fx.symbolic_trace(attn)(x, (7, 9)), expected)
-    assert torch.equal(torch.compile(attn, fullgraph=True, backend="eager")(x, (7, 9)), expected)

@@ -26,23 +26,6 @@ def test_equals_the_dense_formula(sharing) -> None:
     torch.testing.assert_close(attn(x, (7, 9)), expected, rtol=1e-12, atol=1e-13)
 
 
-@pytest.mark.parametrize(("sharing", "matrices"), [("none", 6), ("headwise", 2), ("kv", 1)])
-def test_number_of_matrices(sharing, matrices: int) -> None:
-    attn = LinformerAttention(24, 3, feat_size=(7, 9), proj_k=10, sharing=sharing)
-    assert sum(weight.numel() for weight in attn.projection.parameters()) == matrices * 10 * 63
-
-
-def test_identity_projection_is_full_attention() -> None:
-    attn = LinformerAttention(24, 3, feat_size=(7, 9), proj_k=63, sharing="kv").double()
-    with torch.no_grad():
-        attn.projection.weight_k.copy_(torch.eye(63).view(1, 63, 7, 9))
-    x = torch.randn(2, 63, 24, dtype=torch.float64)
-    q, k, v = attn.qkv(x).view(2, 63, 3, 3, 8).permute(2, 0, 3, 1, 4)
-    full = torch.nn.functional.scaled_dot_product_attention(q, k, v)
-    expected = attn.proj(full.transpose(1, 2).reshape(2, 63, 24))
-    torch.testing.assert_close(attn(x, (7, 9)), expected, rtol=1e-12, atol=1e-13)
-
-
 @pytest.mark.parametrize("new", [(14, 18), (15, 13), (3, 4), (1, 1)])
 def test_resampled_rows_keep_the_projection_of_a_constant(new: tuple[int, int]) -> None:
     weight = LinformerProjection((7, 9), 10).weight_k
@@ -105,8 +88,3 @@ def test_another_number_of_projected_tokens_does_not_load() -> None:
     model = PyramidViT(img_size=96, attention="linformer", **SIZE)
     with pytest.raises(ValueError, match="weight_k has shape"):
         checkpoint_filter_fn(trained.state_dict(), model)
-
-
-def test_nothing_to_project_to_is_refused() -> None:
-    with pytest.raises(ValueError, match="proj_k=0"):
-        LinformerAttention(24, 3, feat_size=(7, 9), proj_k=0)

@@ -72,8 +72,3 @@ def test_a_token_reaches_every_other_in_two_steps() -> None:
             y = attn(y, (15, 13))
         (grad,) = torch.autograd.grad(y[0, -1].sum(), x)
         assert bool(grad[0, 0].any()) is reached
-
-
-def test_no_global_token_is_refused() -> None:
-    with pytest.raises(ValueError, match="'local'"):
-        LongformerAttention(24, 3, feat_size=(7, 9), global_grid=0)

@@ -128,9 +128,3 @@ def test_attention_dropout_acts_in_training_alone() -> None:
     assert not torch.equal(attn(x, (15, 13)), attn(x, (15, 13)))
     attn.eval()
     assert torch.equal(attn(x, (15, 13)), attn(x, (15, 13)))
-
-
-@pytest.mark.parametrize("options", [{"num_rounds": 0}, {"chunk_size": 1}])
-def test_pattern_without_neighbours_is_refused(options: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="such as 2 and 64"):
-        ReformerAttention(24, 3, feat_size=(7, 9), **options)

@@ -114,22 +114,3 @@ def test_random_scores_resample_at_both_ends() -> None:
     matrix = attn.scores["random"](tokens((8, 8)), (8, 8))[0, 0].softmax(-1)
     expected_row = (matrix.view(8, 8, 8, 8).sum(-1) * torch.arange(8.0)).sum(-1)
     assert (expected_row - torch.arange(8.0)[:, None]).abs().max() <= 1
-
-
-def test_random_scores_ignore_the_tokens() -> None:
-    attn = make("random+factorized_random")
-    a, b = tokens((7, 9), batch=2)[:, None]
-    together = attn(a + b, (7, 9)) + attn(torch.zeros_like(a), (7, 9))
-    # Without a product of tokens the map is affine.
-    assert (attn(a, (7, 9)) + attn(b, (7, 9)) - together).norm() <= TOLERANCE * together.norm()
-
-
-@pytest.mark.parametrize("variant", ["dense-random", "vanilla", "dense+dense", ""])
-def test_unknown_variant_is_refused(variant: str) -> None:
-    with pytest.raises(ValueError, match="joined by"):
-        make(variant)
-
-
-def test_rank_zero_is_refused() -> None:
-    with pytest.raises(ValueError, match="rank=0"):
-        make("factorized_random", rank=0)

