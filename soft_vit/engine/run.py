@@ -185,9 +185,6 @@ def train(
     count_classes(cfg)
     require_one_size(cfg)
     require_registered(cfg, "optim_wrapper.optimizer", OPTIMIZERS)
-    if type_name((cfg.get("optim_wrapper") or {}).get("optimizer") or {}) == "ZeroRedundancyOptimizer":
-        # Its state needs all processes to be collected, and MMEngine asks the main process alone.
-        raise UserError("A run with ZeroRedundancyOptimizer hangs when it saves a checkpoint; use AdamW.")
     if amp:
         use_amp(cfg)
     if auto_scale_lr:

@@ -11,6 +11,7 @@ from typing import Any
 
 from mmengine.dist import broadcast, is_main_process
 from mmengine.hooks import CheckpointHook
+from mmengine.optim import ZeroRedundancyOptimizer
 from mmengine.runner import Runner
 
 from soft_vit.engine.checkpoints.atomic_storage import remove_leftovers
@@ -105,6 +106,7 @@ class SafeCheckpointHook(CheckpointHook):
         iteration = runner.iter + 1
         name = f"stopped_iter_{iteration}.pth"
         _share_buffers(runner)
+        _send_optimizer(runner)
         with self._in_safe_order():
             self.last_ckpt = self.file_backend.join_path(self.out_dir, name)
             runner.message_hub.update_info("last_ckpt", self.last_ckpt)
@@ -119,6 +121,8 @@ class SafeCheckpointHook(CheckpointHook):
 
     def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict) -> None:
         _share_buffers(runner)
+        if self.save_optimizer:
+            _send_optimizer(runner)
         with self._in_safe_order():
             super()._save_checkpoint_with_step(runner, step, meta)
         # MMEngine has written the note before, but not atomically.
@@ -172,6 +176,13 @@ def _share_buffers(runner: Runner) -> None:
     for model in (runner.model, *averages):
         for buffer in model.buffers():
             broadcast(buffer)
+
+
+def _send_optimizer(runner: Runner) -> None:
+    """Send the state of an optimizer that is divided over the ranks to the main one, which receives it as it saves."""
+    optimizer = getattr(runner.optim_wrapper, "optimizer", None)
+    if isinstance(optimizer, ZeroRedundancyOptimizer) and not is_main_process():
+        optimizer.consolidate_state_dict()
 
 
 def find_newest_checkpoint(work_dir: str | Path) -> Path | None:
