@@ -176,7 +176,10 @@ def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> C
     """
     path = find_config(path)
     try:
-        config = _with_names(Config.fromfile(str(path)))
+        config = Config.fromfile(str(path))
+        if getattr(config, "_imported_names", None):
+            # Names in place of the imported classes.
+            config = Config(config.to_dict(), cfg_text=config.text, filename=config.filename)
     except Exception as error:
         # MMEngine says which import failed, and why in the errors behind it.
         first = error
@@ -192,12 +195,6 @@ def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> C
     fill_values(config, before, options or ())
     _check_options(config, before, options or ())
     return config
-
-
-def _with_names(config: Config) -> Config:
-    """The config with names in place of imported classes."""
-    imported = getattr(config, "_imported_names", None)
-    return Config(config.to_dict(), cfg_text=config.text, filename=config.filename) if imported else config
 
 
 def require_registered(config: Config, place: str, registry: Registry) -> None:
@@ -230,7 +227,7 @@ def place_of(config: Config, error: Exception) -> str:
     return " or ".join(place for place, entry in entries(config.to_dict()) if named and type_name(entry) == named[1])
 
 
-def apply_options(config: Config, options: Mapping[str, Any] | None) -> Config:
+def apply_options(config: Config, options: Mapping[str, Any] | None) -> None:
     """Set options in a config, in place. Raises UserError when one does not fit the structure of the config."""
     try:
         config.merge_from_dict(dict(options or {}))
@@ -238,7 +235,6 @@ def apply_options(config: Config, options: Mapping[str, Any] | None) -> Config:
         raise UserError(
             f"The options {options} do not fit the config ({one_line(error)}); correct the option."
         ) from error
-    return config
 
 
 def timm_model_of(path: str | Path) -> tuple[str, dict]:

@@ -18,13 +18,14 @@ from soft_vit.engine.checkpoints.atomic_storage import remove_leftovers
 from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.checkpoints.trained_config import notes_of_run
 from soft_vit.engine.errors import UserError, one_line
-from soft_vit.engine.optim.finite import require_finite
 from soft_vit.registry import HOOKS, register
 from soft_vit.weights.files import write_atomically
-from soft_vit.weights.reading import NOTES_KEY
+from soft_vit.weights.reading import NOTES_KEY, first_not_finite
 
 __all__ = ["SafeCheckpointHook", "find_newest_checkpoint"]
 
+# Whatever a run goes on from.
+_FINITE_PARTS = ("state_dict", "ema_state_dict", "optimizer")
 _NUMBERED = re.compile(r"(epoch|iter|stopped_iter)_\d+\.pth")
 
 
@@ -88,7 +89,11 @@ class SafeCheckpointHook(CheckpointHook):
         return sorted(int(match[1]) for match in found if match and int(match[1]) <= newest)
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        require_finite(checkpoint)
+        if name := first_not_finite({part: checkpoint.get(part) for part in _FINITE_PARTS}):
+            raise UserError(
+                f"{name} is not finite, so no checkpoint is written; the newest one is from before: start from its "
+                "weights (load_from) with a lower learning rate, or resume in float32."
+            )
         if (notes := notes_of_run(runner)) is not None:
             checkpoint["meta"][NOTES_KEY] = notes.to_dict()
 

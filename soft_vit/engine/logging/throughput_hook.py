@@ -10,7 +10,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from torch import nn
 
-from soft_vit.engine.models.unwrapping import unwrapped
+from soft_vit.engine.models.timm_model import unwrapped
 from soft_vit.registry import HOOKS, register
 
 __all__ = ["ThroughputHook"]
