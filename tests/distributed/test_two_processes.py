@@ -17,6 +17,7 @@ NOTHING_DRAWN = ["model.drop_rate=0", "model.drop_path_rate=0", "model.train_cfg
 STEPS = 9
 
 
+@pytest.mark.slow
 def test_same_losses_as_one_process_with_twice_the_batch(tmp_path):
     one, two = Record(tmp_path / "one", True), Record(tmp_path / "two", True)
     options = [*OPTIONS, *NOTHING_DRAWN]
@@ -50,7 +51,7 @@ def test_a_checkpoint_holds_the_buffers_of_all_ranks(live, iteration):
         assert all(torch.equal(saved[f"module.{name}"], ranks[0]["after"][name]) for name in means)
 
 
-@pytest.mark.parametrize("divided", [False, True])
+@pytest.mark.parametrize("divided", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_notice_to_one_of_two(live, tmp_path, divided):
     """divided: the optimizer's state is spread over the processes; it steps as a whole one does."""
     zero = {"type": "ZeroRedundancyOptimizer", "optimizer_type": "AdamW"}
@@ -65,9 +66,3 @@ def test_notice_to_one_of_two(live, tmp_path, divided):
         # Its groups name fewer of AdamW's settings.
         ended["optimizer"], expected["optimizer"] = ended["optimizer"]["state"], expected["optimizer"]["state"]
     assert differences(ended, expected) == []
-
-
-def test_resuming_with_another_global_batch(live, tmp_path):
-    assert train(tmp_path, "--resume", str(live.folder / "epoch_3.pth"), options=OPTIONS) == 1
-    said = (tmp_path / "output").read_text()
-    assert "written by 2 processes of batch 4 with 3 steps an epoch, and this run has 1 processes of batch 4" in said

@@ -14,13 +14,8 @@ from soft_vit.engine.errors import UserError
     ("slip", "meant"),
     [
         ("train_cfgs", "train_cfg"),
-        ("load_form", "load_from"),
         ("optim_wraper", "optim_wrapper"),
-        ("val_evaluater", "val_evaluator"),
-        ("param_schedulers", "param_scheduler"),
-        ("default_hook", "default_hooks"),
         ("random_ness", "randomness"),
-        ("test_dataloaders", "test_dataloader"),
     ],
 )
 def test_slip_is_refused(slip, meant):

@@ -122,7 +122,7 @@ def test_iterations_need_a_batch(by_iteration, tmp_path):
 
 @pytest.mark.parametrize(
     ("loop", "name"),
-    [("by_epoch", "val_interval"), ("by_epoch", "max_epochs"), ("iters", "val_interval"), ("iters", "max_iters")],
+    [("by_epoch", "max_epochs"), ("iters", "val_interval")],
 )
 def test_length_and_interval_of_validations_are_positive(loop, name, by_iteration, tmp_path):
     config, options = (DEMO, BY_EPOCH) if loop == "by_epoch" else (by_iteration, OPTIONS)

@@ -179,12 +179,6 @@ def test_lists_may_be_read_later(tree):
     assert dataset[0]["data_samples"].img_path == "a/000.jpg"
 
 
-@pytest.mark.parametrize("share", [-0.1, 1.1])
-def test_share(share):
-    with pytest.raises(UserError, match="max_share"):
-        BadImagesHook(share)
-
-
 def test_a_file_that_went_away(tmp_path):
     (tmp_path / "train" / "a").mkdir(parents=True)
     for name in "xy":

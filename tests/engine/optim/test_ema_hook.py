@@ -3,7 +3,6 @@
 import copy
 import json
 import math
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -202,29 +201,12 @@ def test_best_checkpoint_by_either(trained):
     assert "ema_state_dict" in load_checkpoint_file(trained / names[1])
 
 
-def test_resumed_run_is_the_same(trained, tmp_path):
-    shutil.copy(trained / "epoch_1.pth", tmp_path / "epoch_1.pth")
-    train(DEMO, work_dir=tmp_path, resume="auto", options=OPTIONS)
-    straight, resumed = (load_checkpoint_file(folder / "epoch_3.pth") for folder in (trained, tmp_path))
-    for part in ("state_dict", "ema_state_dict"):
-        assert straight[part].keys() == resumed[part].keys()
-        for name, value in straight[part].items():
-            assert torch.equal(value, resumed[part][name]), f"{part}: {name}"
-    one, other = (
-        [entry for entry in scalars(folder) if "ema/accuracy/top1" in entry] for folder in (trained, tmp_path)
-    )
-    assert [entry["ema/accuracy/top1"] for entry in one] == [entry["ema/accuracy/top1"] for entry in other]
-
-
-@pytest.mark.parametrize("ema", [False, True])
-def test_checkpoint_with_one_set(ema):
+def test_checkpoint_with_one_set():
     checkpoint = {"state_dict": {"x": torch.ones(1)}}
-    if ema:
-        with pytest.raises(ValueError, match="no averaged weights"):
-            choose_weights(checkpoint, ema)
-    else:
-        choose_weights(checkpoint, ema)
-        assert checkpoint["state_dict"]["x"] == 1
+    choose_weights(checkpoint, ema=False)
+    assert checkpoint["state_dict"]["x"] == 1
+    with pytest.raises(ValueError, match="no averaged weights"):
+        choose_weights(checkpoint, ema=True)
 
 
 @pytest.mark.parametrize(
@@ -237,9 +219,9 @@ def test_checkpoint_with_one_set(ema):
     ],
 )
 def test_checkpoint_that_is_not_finite_is_not_written(checkpoint, named):
-    hook = SafeCheckpointHook(interval=1)
+    hook, runner = SafeCheckpointHook(interval=1), SimpleNamespace(model=Net())
     if named is None:
-        hook.before_save_checkpoint(None, checkpoint)
+        hook.before_save_checkpoint(runner, checkpoint)
     else:
         with pytest.raises(ValueError, match=f"{named} is not finite, so no checkpoint is written"):
-            hook.before_save_checkpoint(None, checkpoint)
+            hook.before_save_checkpoint(runner, checkpoint)
