@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from mmengine.config import Config
 
 from soft_vit.engine import UserError, train
 from soft_vit.engine.checkpoints.atomic_storage import AtomicBackend
@@ -23,12 +22,6 @@ OPTIONS = {
     "default_hooks.checkpoint.max_keep_ckpts": -1,
 }
 BY_EPOCH = {**OPTIONS, "train_cfg.max_epochs": 3}
-
-
-@pytest.fixture(autouse=True)
-def plain_configs(monkeypatch):
-    """Half of the time of such a short run goes into the layout of its config."""
-    monkeypatch.setattr(Config, "pretty_text", property(str))
 
 
 @pytest.fixture(scope="module")

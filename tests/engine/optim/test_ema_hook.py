@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 import timm
 import torch
-from timm.utils import ModelEmaV3
 from torch import nn
 
 from soft_vit.engine import EMAEvalHook, SafeCheckpointHook, SafeOptimWrapper, train
@@ -59,15 +58,6 @@ def test_average_is_the_recurrence(momentum):
     for name, value in expected.items():
         torch.testing.assert_close(result[name], value, rtol=1e-12, atol=1e-12, msg=name)
     assert average.steps == 6
-
-
-def test_warm_up_is_timms():
-    average = SmoothedModel(Net(), momentum=4e-5, warmup=True)
-    timms = ModelEmaV3(Net(), decay=1 - 4e-5, use_warmup=True)
-    for updates in (0, 1, 2, 10, 1000, 10**6, 10**7):
-        # timm counts from 1.
-        assert average.momentum_at(updates) == pytest.approx(1 - timms.get_decay(updates + 1), abs=1e-12)
-    assert SmoothedModel(Net(), momentum=4e-5).momentum_at(1) == 4e-5
 
 
 def test_model_is_no_part_of_its_average():
