@@ -173,12 +173,6 @@ def test_classes_are_no_metainfo(tree):
         ImageTree(str(tree), metainfo={"classes": ("a", "b")})
 
 
-def test_lists_may_be_read_later(tree):
-    dataset = ImageTree(str(tree), pipeline=PIPELINE, lazy_init=True)
-    dataset.full_init()
-    assert dataset[0]["data_samples"].img_path == "a/000.jpg"
-
-
 def test_a_file_that_went_away(tmp_path):
     (tmp_path / "train" / "a").mkdir(parents=True)
     for name in "xy":

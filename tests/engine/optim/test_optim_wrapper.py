@@ -155,16 +155,6 @@ def test_spoilt_step_changes_nothing(kind, clip, accumulative_counts, inputs, sp
     assert optim.skipped == 1
 
 
-def test_run_is_as_if_the_spoilt_step_had_not_been():
-    data = batches(6)
-    model = Net()
-    twin = copy.deepcopy(model)
-    optim, twin_optim = build(model), build(twin)
-    train(model, optim, data, {2: SPOILT["NaN loss"], 3: SPOILT["gradient alone"]})
-    train(twin, twin_optim, data[:2] + data[4:])
-    assert_same(everything(twin, twin_optim), everything(model, optim))
-
-
 def test_statistics_of_a_spoilt_image_are_forgotten():
     model = Net()
     optim = build(model)
