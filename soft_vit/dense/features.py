@@ -8,13 +8,12 @@ import torch
 from mmengine.logging import print_log
 from mmengine.runner import CheckpointLoader
 from timm.layers import Format, LayerNorm2d, nhwc_to
-from timm.models import group_parameters
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 import soft_vit  # noqa: F401  registers its models with timm
 from soft_vit.engine.errors import UserError, one_line
-from soft_vit.engine.models.finetune import TIMM_PREFIX, fit_weights, wholly_frozen
+from soft_vit.engine.models.finetune import TIMM_PREFIX, fit_weights, flat_name, freeze_stages
 
 __all__ = ["TimmFeatures"]
 
@@ -72,7 +71,10 @@ class TimmFeatures(nn.Module):
         self.out_norms = nn.ModuleList(LayerNorm2d(dim) if out_norm else nn.Identity() for dim in self.channels)
         if with_cp:
             getattr(self.body, "model", self.body).set_grad_checkpointing(True)
-        self._frozen = self._freeze(frozen_stages)
+        self._frozen: list[nn.Module] = []
+        if frozen_stages >= 0:
+            # A feature pyramid itself does not say what its stages are.
+            self._frozen = freeze_stages(self.body, frozen_stages, timm.create_model(model_name, **kwargs))
 
     def forward(self, x: Tensor) -> list[Tensor]:
         """Images `[B, 3, H, W]` to contiguous maps `[B, C_i, H_i, W_i]`."""
@@ -94,8 +96,8 @@ class TimmFeatures(nn.Module):
         """
         whole = timm.create_model(self.model_name, num_classes=0, **self._kwargs)
         weights, sentences = fit_weights(content, whole)
-        weights = {_flat(name): value for name, value in weights.items()}
-        self.body.load_state_dict({name: weights[_flat(name)] for name in self.body.state_dict()})
+        weights = {flat_name(name): value for name, value in weights.items()}
+        self.body.load_state_dict({name: weights[flat_name(name)] for name in self.body.state_dict()})
         for sentence in sentences:
             print_log(f"Weights of {self.source or self.model_name}: {sentence}", "current")
 
@@ -108,30 +110,6 @@ class TimmFeatures(nn.Module):
                 if isinstance(module, _BatchNorm):
                     module.eval()
         return self
-
-    def _freeze(self, frozen_stages: int) -> list[nn.Module]:
-        """Freeze the stem and the first stages; returns the modules, which stay in eval mode."""
-        if frozen_stages < 0:
-            return []
-        # The groups of the whole model: stem, stages, and what follows. A feature pyramid may lack them.
-        whole = timm.create_model(self.model_name, **self._kwargs)
-        groups = group_parameters(whole, whole.group_matcher(coarse=True))
-        stages = len(groups) - 2
-        if frozen_stages > stages:
-            raise UserError(
-                f"frozen_stages is {frozen_stages} and {self.model_name} has {stages} stages; choose -1 (none), or 0 "
-                f"(the stem) to {stages}."
-            )
-        frozen = {_flat(name) for group in sorted(groups)[: frozen_stages + 1] for name in groups[group]}
-        for name, parameter in self.body.named_parameters():
-            if _flat(name) in frozen:
-                parameter.requires_grad_(False)
-        return wholly_frozen(self.body)
-
-
-def _flat(name: str) -> str:
-    """A parameter's name without what timm changes in a feature pyramid, such as stages.0 to stages_0."""
-    return name.removeprefix("model.").replace(".", "_")
 
 
 def _indices_from(stride: int, model_name: str, kwargs: dict[str, Any]) -> list[int]:

@@ -4,7 +4,15 @@ Importing this package registers everything it holds, lets mmpretrain find the r
 MMEngine's checkpoint loading safe.
 """
 
-from soft_vit.engine import environment
+# ruff: noqa: E402  two settings come before the imports
+import os
+import warnings
+
+# Both before mmpretrain is imported: Albumentations would ask the package index for updates, and mmcv-lite lacks a
+# class that nothing here needs.
+os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
+warnings.filterwarnings("ignore", message="Fail to import ``MultiScaleDeformableAttention``")
+
 from soft_vit.engine.checkpoints import safe_checkpoint
 from soft_vit.engine.checkpoints.atomic_storage import AtomicBackend
 from soft_vit.engine.checkpoints.checkpoint_hook import SafeCheckpointHook
@@ -61,7 +69,6 @@ __all__ = [
     "TimmProgressClassifier",
     "UserError",
     "WatchHook",
-    "environment",
     "evaluate",
     "load_config",
     "register_models",

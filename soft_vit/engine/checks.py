@@ -7,7 +7,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 from soft_vit.engine.errors import UserError
-from soft_vit.engine.models.unwrapping import unwrapped
+from soft_vit.engine.models.timm_model import unwrapped
 from soft_vit.registry import HOOKS, register
 
 __all__ = ["RunChecksHook", "match_classes"]

@@ -57,7 +57,6 @@ _HELPERS = {
     "window_size",
 }
 _HELPER_ENDINGS = ("_pipeline", "_dataset")
-_DEFAULT = ("", "DefaultOptimWrapperConstructor")
 # Similarity from which a key counts as a misspelling; train_cfg and test_cfg have 0.71.
 _ALIKE = 0.82
 # Entries of which MMEngine ignores what it does not know.
@@ -109,15 +108,12 @@ def check_keys(config: Config) -> None:
 
 def _check_inside(config: Config) -> None:
     """Refuse unknown keys in the entries of _INSIDE. Raises UserError."""
-    wrapper = config.get("optim_wrapper")
-    own = isinstance(wrapper, Mapping) and type_name({"type": wrapper.get("constructor", "")}) not in _DEFAULT
+    constructor = _entry_at(config, "optim_wrapper").get("constructor", "")
+    own = type_name({"type": constructor}) not in ("", "DefaultOptimWrapperConstructor")
     for place, known in _INSIDE.items():
         if place.startswith("optim_wrapper") and own:
             continue
-        entry: Any = config
-        for key in place.split("."):
-            entry = entry.get(key) if isinstance(entry, Mapping | Config) else None
-        for key in entry if isinstance(entry, Mapping) else ():
+        for key in _entry_at(config, place):
             if key not in known:
                 alike = difflib.get_close_matches(key, known, n=1)
                 advice = f"did you mean {alike[0]!r}?" if alike else f"choose of {', '.join(sorted(known))}."
@@ -176,7 +172,10 @@ def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> C
     """
     path = find_config(path)
     try:
-        config = _with_names(Config.fromfile(str(path)))
+        config = Config.fromfile(str(path))
+        if getattr(config, "_imported_names", None):
+            # Names in place of the imported classes.
+            config = Config(config.to_dict(), cfg_text=config.text, filename=config.filename)
     except Exception as error:
         # MMEngine says which import failed, and why in the errors behind it.
         first = error
@@ -194,10 +193,12 @@ def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> C
     return config
 
 
-def _with_names(config: Config) -> Config:
-    """The config with names in place of imported classes."""
-    imported = getattr(config, "_imported_names", None)
-    return Config(config.to_dict(), cfg_text=config.text, filename=config.filename) if imported else config
+def _entry_at(config: Config, place: str) -> Mapping[str, Any]:
+    """The mapping of a dotted name; an empty one where there is none."""
+    entry: Any = config
+    for key in place.split("."):
+        entry = entry.get(key) if isinstance(entry, Mapping | Config) else None
+    return entry if isinstance(entry, Mapping) else {}
 
 
 def require_registered(config: Config, place: str, registry: Registry) -> None:
@@ -205,10 +206,7 @@ def require_registered(config: Config, place: str, registry: Registry) -> None:
 
     place: dotted name of the entry, which may be absent. Raises UserError (a ValueError).
     """
-    entry: Any = config
-    for key in place.split("."):
-        entry = (entry.get(key) if isinstance(entry, Mapping | Config) else None) or {}
-    name = entry.get("type") if isinstance(entry, Mapping) else None
+    name = _entry_at(config, place).get("type")
     if not isinstance(name, str):
         return
     # Projects such as mmpretrain add to a child of the registry.
@@ -230,7 +228,7 @@ def place_of(config: Config, error: Exception) -> str:
     return " or ".join(place for place, entry in entries(config.to_dict()) if named and type_name(entry) == named[1])
 
 
-def apply_options(config: Config, options: Mapping[str, Any] | None) -> Config:
+def apply_options(config: Config, options: Mapping[str, Any] | None) -> None:
     """Set options in a config, in place. Raises UserError when one does not fit the structure of the config."""
     try:
         config.merge_from_dict(dict(options or {}))
@@ -238,7 +236,6 @@ def apply_options(config: Config, options: Mapping[str, Any] | None) -> Config:
         raise UserError(
             f"The options {options} do not fit the config ({one_line(error)}); correct the option."
         ) from error
-    return config
 
 
 def timm_model_of(path: str | Path) -> tuple[str, dict]:

@@ -290,7 +290,7 @@ def _view_and_classes(
     if name in MODELS and "input_size" in told:
         # Resampled to another size and back, position embeddings would not be the file's.
         cfg.model.setdefault("img_size", told["input_size"][1:])
-    by_name = _pretrained_cfg(name) if pretrained and weights is None else {}
+    by_name = _pretrained_cfg(name) if pretrained else {}
     view = timm_view({**_pretrained_cfg(name), **told}, img_size, crop_pct)
     return view, {**by_name, **told}.get("label_names")
 

@@ -57,16 +57,10 @@ def _require_batch(loader: DataLoader) -> None:
         )
 
 
-def _require_length(name: str, length: int) -> None:
-    if length < 1:
-        raise UserError(f"train_cfg.{name} is {length}; choose 1 or more.")
-
-
-def _require_interval(interval: int) -> None:
-    if interval < 1:
-        raise UserError(
-            f"train_cfg.val_interval is {interval}; choose 1 or more, or switch validation off with --no-validate."
-        )
+def _require_positive(**numbers: int) -> None:
+    for name, number in numbers.items():
+        if number < 1:
+            raise UserError(f"train_cfg.{name} is {number}; choose 1 or more (--no-validate leaves validation out).")
 
 
 @LOOPS.register_module()
@@ -80,8 +74,7 @@ class ExactEpochLoop(EpochBasedTrainLoop):
     def __init__(self, runner: Runner, dataloader: dict, *args: Any, **kwargs: Any) -> None:
         super().__init__(runner, _with_positions(dataloader), *args, **kwargs)
         _require_batch(self.dataloader)
-        _require_length("max_epochs", self._max_epochs)
-        _require_interval(self.val_interval)
+        _require_positive(max_epochs=self._max_epochs, val_interval=self.val_interval)
 
     def run(self) -> Any:
         self.runner.call_hook("before_train")
@@ -124,8 +117,7 @@ class ExactIterLoop(IterBasedTrainLoop):
 
     def __init__(self, runner: Runner, dataloader: dict, *args: Any, **kwargs: Any) -> None:
         super().__init__(runner, _with_positions(dataloader), *args, **kwargs)
-        _require_length("max_iters", self._max_iters)
-        _require_interval(self.val_interval)
+        _require_positive(max_iters=self._max_iters, val_interval=self.val_interval)
         # Its workers would idle beside those of the run.
         del self.dataloader_iterator
         self._endless = isinstance(self.dataloader.sampler.sampler, InfiniteSampler)

@@ -19,12 +19,11 @@ from soft_vit.engine.config import place_of, require_registered
 from soft_vit.engine.config_values import count_classes, require_one_size, type_name
 from soft_vit.engine.errors import UserError, in_worker, one_line
 from soft_vit.engine.models.finetune import StartWeightsHook
-from soft_vit.engine.optim.scale_lr import scale_learning_rate
 from soft_vit.engine.prepare import prepare
 from soft_vit.engine.resume.stop_hook import StopHook
 from soft_vit.weights.files import write_atomically
 
-__all__ = ["StartHook", "TrainResult", "config_errors", "require_checkpoint", "train"]
+__all__ = ["StartHook", "TrainResult", "config_errors", "require_checkpoint", "scale_learning_rate", "train"]
 
 
 @dataclass(frozen=True)
@@ -141,6 +140,46 @@ def use_amp(cfg: Config) -> None:
         wrapper.dtype = "bfloat16"
 
 
+def scale_learning_rate(runner: Runner) -> None:
+    """Scale the learning rate before a run if `auto_scale_lr.enable` is set, and log it (arXiv 1706.02677).
+
+    The factor is the number of images in an optimizer step, over all processes and accumulated batches, divided by
+    `auto_scale_lr.base_batch_size`. It also scales the bounds `eta_min` and `eta_max` of schedulers; warm-up factors
+    are relative already. Raises UserError (a ValueError) without a base batch.
+    """
+    rule = runner.auto_scale_lr or {}
+    if not rule.get("enable", False):
+        return
+    # MMEngine's own rule, which would scale again, ignores accumulated batches and the bounds.
+    runner.auto_scale_lr = None
+    base = rule.get("base_batch_size")
+    if not base:
+        raise UserError(
+            "The learning rate cannot be scaled without auto_scale_lr.base_batch_size; set it to the number of images "
+            "that the config's learning rate belongs to."
+        )
+    loader = runner.cfg.train_dataloader
+    # As MMEngine does: the batch sampler's own number comes first.
+    batch = {**loader, **(loader.get("batch_sampler") or {})}["batch_size"]
+    accumulated = runner.optim_wrapper.get("accumulative_counts", 1)
+    total = runner.world_size * batch * accumulated
+    optimizer = runner.optim_wrapper["optimizer"]
+    before = optimizer["lr"]
+    optimizer["lr"] = before * total / base
+    schedulers = runner.param_schedulers or []
+    for scheduler in [schedulers] if isinstance(schedulers, dict) else schedulers:
+        for bound in {"eta_min", "eta_max"} & scheduler.keys() if scheduler["type"].endswith("LR") else ():
+            # A value for each parameter group, or one for all.
+            value = scheduler[bound]
+            many = isinstance(value, list | tuple)
+            scheduler[bound] = [one * total / base for one in value] if many else value * total / base
+    parts = f"{runner.world_size} processes x {batch} images" + (f" x {accumulated} batches" if accumulated > 1 else "")
+    runner.logger.info(
+        f"The learning rate is {optimizer['lr']:g}: the global batch is {total} ({parts}), and the config's "
+        f"{before:g} belongs to a batch of {base}."
+    )
+
+
 def _resume(cfg: Config, resume: str) -> None:
     """resume: "auto", for the newest checkpoint in the work directory, or a path."""
     if resume == "auto":
@@ -185,9 +224,6 @@ def train(
     count_classes(cfg)
     require_one_size(cfg)
     require_registered(cfg, "optim_wrapper.optimizer", OPTIMIZERS)
-    if type_name((cfg.get("optim_wrapper") or {}).get("optimizer") or {}) == "ZeroRedundancyOptimizer":
-        # Its state needs all processes to be collected, and MMEngine asks the main process alone.
-        raise UserError("A run with ZeroRedundancyOptimizer hangs when it saves a checkpoint; use AdamW.")
     if amp:
         use_amp(cfg)
     if auto_scale_lr:

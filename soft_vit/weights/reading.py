@@ -22,6 +22,7 @@ __all__ = [
     "PLAIN_KEYS",
     "NotedWeights",
     "Notes",
+    "first_not_finite",
     "load_weights",
     "notes_of",
     "read_checkpoint_file",
@@ -153,11 +154,23 @@ def notes_of(content: Any) -> Notes:
     )
 
 
+def first_not_finite(content: Any, name: str = "") -> str | None:
+    """The dotted name of the first tensor in nested dictionaries that is infinite or NaN somewhere; None without one.
+
+    name: of the content itself, before the names in it.
+    """
+    if isinstance(content, Tensor):
+        return name if content.is_floating_point() and not content.isfinite().all() else None
+    if not isinstance(content, Mapping):
+        return None
+    found = (first_not_finite(value, f"{name}.{key}" if name else str(key)) for key, value in content.items())
+    return next(filter(None, found), None)
+
+
 def require_finite(state_dict: Mapping[str, Tensor], source: str) -> None:
     """ValueError, naming the first, if a weight is infinite or not a number."""
-    for name, value in state_dict.items():
-        if value.is_floating_point() and not value.isfinite().all():
-            raise ValueError(f"{name} in {source} has values that are not finite; get the file again, or another one.")
+    if name := first_not_finite(state_dict):
+        raise ValueError(f"{name} in {source} has values that are not finite; get the file again, or another one.")
 
 
 def _read_safetensors(path: Path) -> dict[str, Any]:

@@ -19,7 +19,7 @@ def output(folder: Path) -> str:
 
 
 def test_kill_trials(straight, tmp_path):
-    for events, wrong in trials(tmp_path, straight, count=1, seed=3):
+    for events, wrong in trials(tmp_path, straight, count=1, seed=0):
         assert not wrong, f"{events}: {wrong}"
 
 
@@ -30,6 +30,7 @@ def test_twenty_kill_trials():
     assert ended.returncode == 0, ended.stdout + ended.stderr[-2000:]
 
 
+@pytest.mark.slow
 def test_notice_to_every_process(straight, tmp_path):
     """In the last step of an epoch, before its checkpoint and validation; workers get the signal too."""
     strike = Strike(10, "before", signal.SIGTERM, group=True)

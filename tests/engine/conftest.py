@@ -7,10 +7,14 @@ import torch
 from evaluated import network, write_checkpoint, write_folders
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """Leave out the description of the machine, which takes longer than most runs here."""
-    monkeypatch.setattr("mmengine.runner.runner.collect_env", dict)
+@pytest.fixture(autouse=True, scope="session")
+def quick():
+    """Leave out the description of the machine and the layout of configs, which take longer than most runs here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mmengine.runner.runner.collect_env", dict)
+        lines = property(lambda config: "".join(f"{name} = {value!r}\n" for name, value in config.to_dict().items()))
+        patch.setattr("mmengine.config.Config.pretty_text", lines)
+        yield
 
 
 @pytest.fixture(scope="module")

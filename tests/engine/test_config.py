@@ -14,13 +14,8 @@ from soft_vit.engine.errors import UserError
     ("slip", "meant"),
     [
         ("train_cfgs", "train_cfg"),
-        ("load_form", "load_from"),
         ("optim_wraper", "optim_wrapper"),
-        ("val_evaluater", "val_evaluator"),
-        ("param_schedulers", "param_scheduler"),
-        ("default_hook", "default_hooks"),
         ("random_ness", "randomness"),
-        ("test_dataloaders", "test_dataloader"),
     ],
 )
 def test_slip_is_refused(slip, meant):
@@ -45,9 +40,7 @@ def test_stranger_is_warned_of():
     [
         (b"model = dict(", "was never closed"),
         (b"_base_ = ['none.py']", "No such file or directory: .*none.py"),
-        (b"x = 1 / 0", "division by zero"),
         (b"# caf\xe9", "can't decode byte 0xe9"),
-        (b"x = dict()['lr']", "lr"),
     ],
 )
 def test_unreadable_config(tmp_path, content, message):
@@ -80,11 +73,10 @@ def test_pure_python_config(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "name"),
-    [("EMAHook", "EMAHook"), ("mmengine.EMAHook", "EMAHook"), ("mmengine.hooks.EMAHook", "EMAHook"), (None, "")],
+    ("entry", "name"), [({"type": "EMAHook"}, "EMAHook"), ({"type": "mmengine.hooks.EMAHook"}, "EMAHook"), ({}, "")]
 )
-def test_type_name(given, name):
-    assert type_name({"momentum": 1} if given is None else {"type": given}) == name
+def test_type_name(entry, name):
+    assert type_name(entry) == name
 
 
 def test_missing_config(tmp_path):

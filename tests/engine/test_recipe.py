@@ -30,7 +30,7 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 IMAGES = 1_281_167
 STEPS_AN_EPOCH = 1251
 # Of the schedules below: fewer, because they only know epochs.
-STEPS = 139
+STEPS = 31
 EPOCHS = 300
 WARM_UP = 10 * STEPS
 TOTAL = EPOCHS * STEPS
@@ -108,12 +108,6 @@ def test_learning_rate(learning_rates, step):
 def test_published_learning_rates(learning_rates, step, published):
     """Start, peak, the middle of the cosine, and the end to a step of it."""
     assert learning_rates[step][0] == pytest.approx(published, rel=1e-6)
-
-
-def test_warm_up_is_linear_over_ten_epochs(learning_rates):
-    middle = (1e-6 + 1e-3) / 2
-    # To half a step.
-    assert learning_rates[WARM_UP // 2][0] == pytest.approx(middle, rel=1 / WARM_UP)
 
 
 def test_epoch_has_1251_steps(config, monkeypatch):
@@ -197,6 +191,7 @@ def test_config_of_each_size(config, name):
     given = load_config(CONFIGS / f"{name}.py")
     check_keys(given)
     assert given.model.model_name == name
+    assert timm.is_model(name)
     rate, batch = given.optim_wrapper.optimizer.lr, given.train_dataloader.batch_size
     # The paper trains no `base`.
     assert (rate, batch) == (RATES[name] or (rate, batch))
@@ -212,13 +207,8 @@ def test_config_of_each_baseline(config, name):
     given = load_config(CONFIGS / "baselines" / f"{name}.py")
     check_keys(given)
     assert given.model.model_name == name
+    assert timm.is_model(name)
     assert_differs_only_in(config, given, {"model_name"})
-
-
-@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.py")), ids=lambda path: path.stem)
-def test_model_of_each_config_exists(path):
-    name = Config.fromfile(str(path)).get("model", {}).get("model_name")
-    assert name is None or timm.is_model(name)
 
 
 def test_there_is_a_baseline_for_each_other_attention():

@@ -11,19 +11,21 @@ from typing import Any
 
 from mmengine.dist import broadcast, is_main_process
 from mmengine.hooks import CheckpointHook
+from mmengine.optim import ZeroRedundancyOptimizer
 from mmengine.runner import Runner
 
 from soft_vit.engine.checkpoints.atomic_storage import remove_leftovers
 from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.checkpoints.trained_config import notes_of_run
 from soft_vit.engine.errors import UserError, one_line
-from soft_vit.engine.optim.finite import require_finite
 from soft_vit.registry import HOOKS, register
 from soft_vit.weights.files import write_atomically
-from soft_vit.weights.reading import NOTES_KEY
+from soft_vit.weights.reading import NOTES_KEY, first_not_finite
 
 __all__ = ["SafeCheckpointHook", "find_newest_checkpoint"]
 
+# Whatever a run goes on from.
+_FINITE_PARTS = ("state_dict", "ema_state_dict", "optimizer")
 _NUMBERED = re.compile(r"(epoch|iter|stopped_iter)_\d+\.pth")
 
 
@@ -87,7 +89,11 @@ class SafeCheckpointHook(CheckpointHook):
         return sorted(int(match[1]) for match in found if match and int(match[1]) <= newest)
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        require_finite(checkpoint)
+        if name := first_not_finite({part: checkpoint.get(part) for part in _FINITE_PARTS}):
+            raise UserError(
+                f"{name} is not finite, so no checkpoint is written; the newest one is from before: start from its "
+                "weights (load_from) with a lower learning rate, or resume in float32."
+            )
         if (notes := notes_of_run(runner)) is not None:
             checkpoint["meta"][NOTES_KEY] = notes.to_dict()
 
@@ -105,6 +111,7 @@ class SafeCheckpointHook(CheckpointHook):
         iteration = runner.iter + 1
         name = f"stopped_iter_{iteration}.pth"
         _share_buffers(runner)
+        _send_optimizer(runner)
         with self._in_safe_order():
             self.last_ckpt = self.file_backend.join_path(self.out_dir, name)
             runner.message_hub.update_info("last_ckpt", self.last_ckpt)
@@ -119,6 +126,8 @@ class SafeCheckpointHook(CheckpointHook):
 
     def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict) -> None:
         _share_buffers(runner)
+        if self.save_optimizer:
+            _send_optimizer(runner)
         with self._in_safe_order():
             super()._save_checkpoint_with_step(runner, step, meta)
         # MMEngine has written the note before, but not atomically.
@@ -172,6 +181,13 @@ def _share_buffers(runner: Runner) -> None:
     for model in (runner.model, *averages):
         for buffer in model.buffers():
             broadcast(buffer)
+
+
+def _send_optimizer(runner: Runner) -> None:
+    """Send the state of an optimizer that is divided over the ranks to the main one, which receives it as it saves."""
+    optimizer = getattr(runner.optim_wrapper, "optimizer", None)
+    if isinstance(optimizer, ZeroRedundancyOptimizer) and not is_main_process():
+        optimizer.consolidate_state_dict()
 
 
 def find_newest_checkpoint(work_dir: str | Path) -> Path | None:

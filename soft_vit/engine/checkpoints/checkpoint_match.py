@@ -4,7 +4,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 from soft_vit.engine.errors import UserError, as_user_error
-from soft_vit.engine.models.unwrapping import unwrapped
+from soft_vit.engine.models.timm_model import unwrapped
 from soft_vit.registry import HOOKS, register
 from soft_vit.weights.loading import describe_mismatch, filter_weights
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from soft_vit.engine.data.eval_data import view_of_config
 from soft_vit.engine.errors import UserError
-from soft_vit.engine.models.unwrapping import unwrapped
+from soft_vit.engine.models.timm_model import unwrapped
 from soft_vit.layers import ATTENTIONS, attention_options
 from soft_vit.models.pyramid import PyramidViT
 from soft_vit.weights import ENTRIES

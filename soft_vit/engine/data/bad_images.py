@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import torch
@@ -61,7 +62,7 @@ class ReadingDataset(BaseDataset):
         if not 0 <= idx < len(self):
             # Python ends a loop over a sequence at an IndexError.
             raise IndexError(f"there is no image {idx} among {len(self)}")
-        for index in _circle(int(idx), len(self)):
+        for index in chain(range(int(idx), len(self)), range(int(idx))):
             info = self.get_data_info(index)
             try:
                 content = self.read(info)
@@ -86,11 +87,6 @@ class ReadingDataset(BaseDataset):
         return f"image {index}: was unreadable before"
 
 
-def _circle(start: int, count: int) -> Iterator[int]:
-    yield from range(start, count)
-    yield from range(start)
-
-
 def _reading_datasets(dataset: Any) -> Iterator[ReadingDataset]:
     """The data set itself, or those inside wrappers such as RepeatDataset and ConcatDataset."""
     if isinstance(dataset, ReadingDataset):
@@ -112,8 +108,6 @@ class BadImagesHook(Hook):
     priority = "LOW"
 
     def __init__(self, max_share: float = 0.01, interval: int = 100) -> None:
-        if not 0 <= max_share <= 1:
-            raise UserError(f"max_share is {max_share}; choose a share from 0 to 1.")
         self.max_share = max_share
         self.interval = interval
         self._named: dict[int, set[int]] = {}
@@ -133,20 +127,17 @@ class BadImagesHook(Hook):
 
     def _look(self, runner: Runner, loader: DataLoader, max_share: float | None = None) -> None:
         for dataset in _reading_datasets(loader.dataset):
-            self._look_at(runner, dataset, max_share)
-
-    def _look_at(self, runner: Runner, dataset: ReadingDataset, max_share: float | None) -> None:
-        named = self._named.setdefault(id(dataset), set())
-        # Ranks read different images, and all have to stop together.
-        bad = set().union(*all_gather_object(dataset.bad_images()))
-        for index in sorted(bad - named):
-            runner.logger.warning(f"Unreadable image {dataset.why_bad(index)}")
-        if bad - named:
-            instead = "others take their places" if max_share is not None else "black ones take their places"
-            runner.logger.warning(f"{len(bad)} of {len(dataset)} images cannot be read; {instead}.")
-        named |= bad
-        if max_share is not None and len(bad) > max_share * len(dataset):
-            raise UserError(
-                f"{len(bad)} of {len(dataset)} training images cannot be read, more than the share of {max_share:g} "
-                "that BadImagesHook allows; repair or remove the files named in the log."
-            )
+            named = self._named.setdefault(id(dataset), set())
+            # Ranks read different images, and all have to stop together.
+            bad = set().union(*all_gather_object(dataset.bad_images()))
+            for index in sorted(bad - named):
+                runner.logger.warning(f"Unreadable image {dataset.why_bad(index)}")
+            if bad - named:
+                instead = "others take their places" if max_share is not None else "black ones take their places"
+                runner.logger.warning(f"{len(bad)} of {len(dataset)} images cannot be read; {instead}.")
+            named |= bad
+            if max_share is not None and len(bad) > max_share * len(dataset):
+                raise UserError(
+                    f"{len(bad)} of {len(dataset)} training images cannot be read, more than the share of "
+                    f"{max_share:g} that BadImagesHook allows; repair or remove the files named in the log."
+                )

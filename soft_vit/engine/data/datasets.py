@@ -76,7 +76,7 @@ class ShapesDataset(BaseDataset):
     """`soft_vit.data.ShapeImages` with a pipeline.
 
     length: images in the split. split: "train", "val" or "test". seed: of the data set. size: pixels, one number or
-    (H, W). cache: keep drawn images in memory (H * W * 3 bytes each, in each worker), so only the first epoch draws.
+    (H, W). Drawn images stay in memory (H * W * 3 bytes each, in each worker), so only the first epoch draws.
     A sample enters the pipeline as `img` (uint8 [H, W, 3], RGB, so `to_rgb=False`), `img_shape`, `ori_shape`,
     `gt_label`, `sample_idx`. Raises ValueError for a bad length, split or size.
     """
@@ -89,12 +89,11 @@ class ShapesDataset(BaseDataset):
         split: str = "train",
         seed: int = 0,
         size: int | tuple[int, int] = 64,
-        cache: bool = True,
         pipeline: list = (),
         **kwargs: Any,
     ) -> None:
         self.images = ShapeImages(length, split, seed, tuple(size) if isinstance(size, list) else size)
-        self._drawn: dict[int, np.ndarray] | None = {} if cache else None
+        self._drawn: dict[int, np.ndarray] = {}
         # Labels are a few integers, which serialised storage would not make smaller.
         super().__init__(pipeline=pipeline, serialize_data=False, **kwargs)
 
@@ -105,13 +104,11 @@ class ShapesDataset(BaseDataset):
         """The sample as the pipeline receives it, drawn or from memory."""
         info = super().get_data_info(idx)
         position = info.pop("position")
-        image = self._drawn.get(position) if self._drawn is not None else None
-        if image is None:
-            image = self.images[position].image
-            if self._drawn is not None:
-                self._drawn[position] = image
+        if position not in self._drawn:
+            self._drawn[position] = self.images[position].image
         # Transforms may write into the image.
-        return {**info, "img": image.copy(), "img_shape": image.shape[:2], "ori_shape": image.shape[:2]}
+        image = self._drawn[position].copy()
+        return {**info, "img": image, "img_shape": image.shape[:2], "ori_shape": image.shape[:2]}
 
     def get_cat_ids(self, idx: int) -> list[int]:
         return [self.images.label(super().get_data_info(idx)["position"])]

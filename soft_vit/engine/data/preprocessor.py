@@ -43,11 +43,11 @@ class RecipeDataPreprocessor(BaseDataPreprocessor):
 
     Takes batches of `collate_labels`, or of DataSamples.
 
-    mean, std: of RGB values in [0, 255]. reprob, remode, recount: random erasing (Zhong et al., arXiv 1708.04896).
-    mixup, cutmix: parameters alpha of mixup (arXiv 1710.09412) and CutMix (arXiv 1905.04899), 0 for none; each batch
-    draws one of them, cutmix with mixup_switch_prob, and mixes with mixup_prob. smoothing: of the targets.
-    channels_last: the memory format of the images. With any of mixup, cutmix or smoothing, `gt_score` of a training
-    sample is its target [classes]. The last image of an odd batch is not mixed.
+    mean, std: of RGB values in [0, 255]. reprob: probability of random erasing (Zhong et al., arXiv 1708.04896).
+    mixup, cutmix: parameters alpha of mixup (arXiv 1710.09412) and CutMix (arXiv 1905.04899), 0 for none; with both,
+    each batch draws one of them. smoothing: of the targets. channels_last: the memory format of the images. With any of
+    mixup, cutmix or smoothing, `gt_score` of a training sample is its target [classes]. The last image of an odd batch
+    is not mixed.
     """
 
     def __init__(
@@ -57,29 +57,22 @@ class RecipeDataPreprocessor(BaseDataPreprocessor):
         num_classes: int | None = None,
         *,
         reprob: float = 0.0,
-        remode: str = "pixel",
-        recount: int = 1,
         mixup: float = 0.0,
         cutmix: float = 0.0,
-        mixup_prob: float = 1.0,
-        mixup_switch_prob: float = 0.5,
         smoothing: float = 0.0,
         channels_last: bool = False,
-        non_blocking: bool = True,
     ) -> None:
-        super().__init__(non_blocking=non_blocking)
+        super().__init__(non_blocking=True)
         self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
-        self.erasing = {"probability": reprob, "mode": remode, "max_count": recount} if reprob else None
+        self.reprob = reprob
         self.mixing = None
         if mixup or cutmix or smoothing:
-            prob = mixup_prob if mixup or cutmix else 0.0
             self.mixing = Mixup(
                 # timm refuses to draw without an alpha; at probability 0 nothing is drawn.
                 mixup_alpha=mixup if mixup or cutmix else 1.0,
                 cutmix_alpha=cutmix,
-                prob=prob,
-                switch_prob=mixup_switch_prob,
+                prob=1.0 if mixup or cutmix else 0.0,
                 label_smoothing=smoothing,
                 num_classes=num_classes,
             )
@@ -91,8 +84,8 @@ class RecipeDataPreprocessor(BaseDataPreprocessor):
         samples = samples_of_labels(data["labels"]) if "labels" in data else data.get("data_samples")
         images = images if isinstance(images, Tensor) else torch.stack(images)
         images = images.float().sub_(self.mean).div_(self.std).contiguous(memory_format=self.memory_format)
-        if training and self.erasing is not None:
-            images = RandomErasing(**self.erasing, device=images.device)(images)
+        if training and self.reprob:
+            images = RandomErasing(self.reprob, mode="pixel", device=images.device)(images)
         if training and self.mixing is not None:
             labels = torch.cat([sample.gt_label for sample in samples])
             images, targets = self._mix(images, labels)

@@ -10,13 +10,11 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from torch import nn
 
-from soft_vit.engine.models.unwrapping import unwrapped
-from soft_vit.registry import HOOKS, register
+from soft_vit.engine.models.timm_model import unwrapped
 
 __all__ = ["ThroughputHook"]
 
 
-@register(HOOKS)
 class ThroughputHook(Hook):
     """Measures images per second, over all processes, of the whole test loop and of the network's forward passes alone.
 

@@ -15,8 +15,7 @@ from mmengine.runner import Runner
 from PIL import Image, ImageDraw
 from torch import Tensor, nn
 
-from soft_vit.engine.errors import UserError
-from soft_vit.engine.models.unwrapping import unwrapped
+from soft_vit.engine.models.timm_model import unwrapped
 from soft_vit.layers.attention.soft import SoftAttention, project_to_map
 from soft_vit.ops import self_gaussian_kernel
 from soft_vit.ops.soft.inverse import newton_residual
@@ -44,14 +43,6 @@ class WatchHook(Hook):
     def __init__(
         self, batch_interval: int = 10, num_images: int = 16, newton_interval: int = 500, newton_images: int = 4
     ) -> None:
-        for name, value, least in (
-            ("batch_interval", batch_interval, 0),
-            ("num_images", num_images, 1),
-            ("newton_interval", newton_interval, 0),
-            ("newton_images", newton_images, 1),
-        ):
-            if value < least:
-                raise UserError(f"{name} is {value}; give {least} or more.")
         self.batch_interval = batch_interval
         self.num_images = num_images
         self.newton_interval = newton_interval

@@ -10,14 +10,13 @@ from torch import Tensor, nn
 
 from soft_vit.engine.checkpoints.checkpoint_match import CheckpointMatchHook
 from soft_vit.engine.errors import UserError, as_user_error
-from soft_vit.engine.models.timm_model import create_timm_model
-from soft_vit.engine.models.unwrapping import unwrapped
+from soft_vit.engine.models.timm_model import create_timm_model, unwrapped
 from soft_vit.registry import HOOKS, register
 from soft_vit.weights import loading
 from soft_vit.weights.loading import parameter_names
 from soft_vit.weights.reading import NOTES_KEY, Notes
 
-__all__ = ["FineTuning", "StartWeightsHook", "fit_weights", "freeze_stages", "parameter_names", "wholly_frozen"]
+__all__ = ["FineTuning", "StartWeightsHook", "fit_weights", "flat_name", "freeze_stages", "parameter_names"]
 
 TIMM_PREFIX = "timm://"
 
@@ -65,43 +64,47 @@ class StartWeightsHook(Hook):
         checkpoint["state_dict"] = weights
 
 
-def freeze_stages(model: nn.Module, count: int) -> list[nn.Module]:
-    """Take the stem and the first `count` stages of a timm model out of training; 0 leaves all in.
+def freeze_stages(model: nn.Module, stages: int, whole: nn.Module | None = None) -> list[nn.Module]:
+    """Take the stem and the first stages of a timm model out of training; with 0 stages the stem alone.
 
-    Stages are the layers that `group_matcher(coarse=True)` counts after the stem. Returns the modules that are frozen
-    as a whole: they belong in eval mode, or their BatchNorm and dropout would go on. Raises UserError (a ValueError)
-    for a model without such groups or a count that it does not have.
+    Stages are the layers that `group_matcher(coarse=True)` counts after the stem. whole: the model that has this
+    method, where `model` is a feature pyramid of it. Returns the largest modules that are frozen as a whole: they
+    belong in eval mode, or their BatchNorm and dropout would go on. Raises UserError (a ValueError) for a model without
+    such groups or a number of stages that it does not have.
     """
-    if count == 0:
-        return []
-    if not hasattr(model, "group_matcher"):
-        raise UserError(f"frozen_stages is {count}, but {type(model).__name__} names no stages; use 0.")
-    groups = group_parameters(model, model.group_matcher(coarse=True))
+    whole = model if whole is None else whole
+    if not hasattr(whole, "group_matcher"):
+        raise UserError(f"frozen_stages is {stages}, but {type(whole).__name__} names no stages; leave it out.")
+    groups = group_parameters(whole, whole.group_matcher(coarse=True))
     # The first group is the stem, the last what no pattern matches: the head.
-    if not 0 < count <= len(groups) - 2:
+    most = len(groups) - 2
+    if not 0 <= stages <= most:
         raise UserError(
-            f"frozen_stages is {count}, but {type(model).__name__} has {len(groups) - 2} stages; choose 0 (none) to "
-            f"{len(groups) - 2}."
+            f"frozen_stages is {stages}, but {type(whole).__name__} has {most} stages; choose at most {most}."
         )
-    frozen = {name for group in sorted(groups)[: count + 1] for name in groups[group]}
+    frozen = {flat_name(name) for group in sorted(groups)[: stages + 1] for name in groups[group]}
     for name, parameter in model.named_parameters():
-        if name in frozen:
+        if flat_name(name) in frozen:
             parameter.requires_grad_(False)
-    return wholly_frozen(model)
+    return _wholly_frozen(model)
 
 
-def wholly_frozen(module: nn.Module) -> list[nn.Module]:
-    """The largest modules in which no parameter is trained, the module itself or some inside it."""
+def flat_name(name: str) -> str:
+    """A parameter's name without what timm changes in a feature pyramid, such as stages.0 to stages_0."""
+    return name.removeprefix("model.").replace(".", "_")
+
+
+def _wholly_frozen(module: nn.Module) -> list[nn.Module]:
     trained = [parameter.requires_grad for parameter in module.parameters()]
     if trained and not any(trained):
         return [module]
-    return [found for child in module.children() for found in wholly_frozen(child)]
+    return [found for child in module.children() for found in _wholly_frozen(child)]
 
 
 class FineTuning:
     """For a TimmClassifier: frozen stages, and weights that come from `load_from`.
 
-    frozen_stages: the stem and so many stages are not trained; see `freeze_stages`.
+    frozen_stages: the stem and so many stages are not trained, 0 for none; see `freeze_stages`.
     """
 
     _frozen: list[nn.Module] = []  # noqa: RUF012  replaced, never changed
@@ -116,7 +119,8 @@ class FineTuning:
         # Before a run MMEngine calls every init_weights() that it finds, over pretrained weights too; timm's models
         # have initialised themselves.
         self.model.is_init = True
-        self._frozen = freeze_stages(self.model, frozen_stages)
+        if frozen_stages:
+            self._frozen = freeze_stages(self.model, frozen_stages)
 
     def train(self, mode: bool = True) -> nn.Module:
         super().train(mode)

@@ -8,7 +8,7 @@ from torch import nn
 from soft_vit.engine.checkpoints.checkpoint_match import CheckpointMatchHook
 from soft_vit.engine.errors import UserError, one_line
 from soft_vit.engine.models.finetune import StartWeightsHook
-from soft_vit.engine.models.unwrapping import unwrapped
+from soft_vit.engine.models.timm_model import unwrapped
 from soft_vit.engine.optim.ema_hook import choose_weights
 
 __all__ = ["TestedModelHook", "fit_image_size"]

@@ -1,13 +1,21 @@
-"""A timm model by name, with one sentence for whatever goes wrong."""
+"""A timm model by name, and the model inside MMEngine's wrappers."""
 
 import timm
+from mmengine.model import BaseTTAModel, is_model_wrapper
 from torch import nn
 
 from soft_vit.engine.errors import UserError, as_user_error, one_line
 from soft_vit.models.names import require_known
 from soft_vit.weights import WeightsError
 
-__all__ = ["create_timm_model"]
+__all__ = ["create_timm_model", "unwrapped"]
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside wrappers such as MMDistributedDataParallel and BaseTTAModel; another model as it is."""
+    while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
+        model = model.module
+    return model
 
 
 def create_timm_model(name: str, pretrained: bool) -> nn.Module:

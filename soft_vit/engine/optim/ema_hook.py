@@ -26,22 +26,13 @@ class SmoothedModel(ExponentialMovingAverage):
     Parameters and BatchNorm's statistics are averaged, because the last batches' statistics belong to the last weights.
     Other buffers are copied. The average begins with the weights after the first step.
 
-    momentum: weight of the new values in each update, one minus timm's decay. warmup: begin with shorter averages, of
-    momentum `(1 + updates)^(-2/3)` until that is below `momentum`, as timm's ModelEmaV3 does. interval: steps between
-    updates.
+    momentum: weight of the new values in each update, one minus timm's decay. interval: steps between updates.
     """
 
-    def __init__(self, model: nn.Module, momentum: float = 4e-5, warmup: bool = False, interval: int = 1) -> None:
+    def __init__(self, model: nn.Module, momentum: float = 4e-5, interval: int = 1) -> None:
         super().__init__(model, momentum, interval, update_buffers=True)
-        self.warmup = warmup
         self.module.eval()
         self._source: nn.Module | None = None
-
-    def momentum_at(self, updates: int) -> float:
-        """Momentum of the next update after this many."""
-        if updates == 0:
-            return 1.0
-        return max(self.momentum, (1 + updates) ** (-2 / 3)) if self.warmup else self.momentum
 
     @torch.no_grad()
     def update_parameters(self, model: nn.Module) -> None:
@@ -49,7 +40,7 @@ class SmoothedModel(ExponentialMovingAverage):
             self._pair_with(model)
         updates, rest = divmod(int(self.steps), self.interval)
         if rest == 0:
-            torch._foreach_lerp_(*self._averaged, self.momentum_at(updates))
+            torch._foreach_lerp_(*self._averaged, self.momentum if updates else 1.0)
         if self._copied[0]:
             torch._foreach_copy_(*self._copied)
         self.steps += 1
@@ -82,8 +73,8 @@ class EMAEvalHook(EMAHook):
     # After RuntimeInfoHook, which reports the plain metrics; before the hooks that log and save.
     priority = "ABOVE_NORMAL"
 
-    def __init__(self, ema_type: str = "SmoothedModel", **kwargs: Any) -> None:
-        super().__init__(ema_type, strict_load=True, **kwargs)
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__("SmoothedModel", strict_load=True, **kwargs)
         self.ema_model = None
 
     def before_run(self, runner: Runner) -> None:

@@ -8,7 +8,7 @@ from timm.optim import param_groups_layer_decay, param_groups_weight_decay
 from torch import nn
 
 from soft_vit.engine.errors import UserError
-from soft_vit.engine.models.unwrapping import unwrapped
+from soft_vit.engine.models.timm_model import unwrapped
 from soft_vit.registry import OPTIM_WRAPPER_CONSTRUCTORS, register
 
 __all__ = ["TimmOptimWrapperConstructor"]

@@ -1,6 +1,5 @@
 """Optimizer steps in any precision, skipped when a gradient is not finite."""
 
-import inspect
 import logging
 import math
 from collections.abc import Iterator
@@ -45,7 +44,7 @@ class SafeOptimWrapper(OptimWrapper):
     the batches it has. The schedule advances with every batch. Other arguments are OptimWrapper's.
 
     stepped: whether the last batch ended in an optimizer step. skipped: number of skipped steps. Raises UserError for a
-    dtype, loss_scale or max_skipped out of range, and for a clip_grad with wrong arguments.
+    dtype, loss_scale or max_skipped out of range.
     """
 
     def __init__(
@@ -64,7 +63,6 @@ class SafeOptimWrapper(OptimWrapper):
         if max_skipped < 1:
             raise UserError(f"max_skipped is {max_skipped}; let at least 1 step be skipped before the run ends.")
         super().__init__(*args, **kwargs)
-        self._require_clipping()
         self.dtype = _DTYPES[dtype]
         self.max_skipped = max_skipped
         self.skipped, self._skipped_in_a_row = 0, 0
@@ -77,18 +75,6 @@ class SafeOptimWrapper(OptimWrapper):
         self._model: nn.Module | None = None
         self._statistics: list[Tensor] = []
         self._saved_statistics: list[Tensor] = []
-
-    def _require_clipping(self) -> None:
-        """Refuse wrong arguments of clip_grad before the first step. Raises UserError."""
-        if self.clip_grad_kwargs is None:
-            return
-        try:
-            inspect.signature(self.clip_func).bind([], **self.clip_grad_kwargs)
-        except TypeError as error:
-            raise UserError(
-                f"optim_wrapper.clip_grad does not fit {self.clip_func.__name__} ({error}); give it max_norm, "
-                'or with type="value" clip_value; _delete_=True leaves out what a base config sets.'
-            ) from error
 
     @contextmanager
     def optim_context(self, model: nn.Module) -> Iterator[None]:

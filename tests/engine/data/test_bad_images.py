@@ -173,18 +173,6 @@ def test_classes_are_no_metainfo(tree):
         ImageTree(str(tree), metainfo={"classes": ("a", "b")})
 
 
-def test_lists_may_be_read_later(tree):
-    dataset = ImageTree(str(tree), pipeline=PIPELINE, lazy_init=True)
-    dataset.full_init()
-    assert dataset[0]["data_samples"].img_path == "a/000.jpg"
-
-
-@pytest.mark.parametrize("share", [-0.1, 1.1])
-def test_share(share):
-    with pytest.raises(UserError, match="max_share"):
-        BadImagesHook(share)
-
-
 def test_a_file_that_went_away(tmp_path):
     (tmp_path / "train" / "a").mkdir(parents=True)
     for name in "xy":

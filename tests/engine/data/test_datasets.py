@@ -38,9 +38,8 @@ def test_found_by_name_with_mmpretrain_pipeline(name):
     assert dataset.metainfo["classes"] == CLASSES
 
 
-@pytest.mark.parametrize("cache", [True, False])
-def test_memory_changes_nothing(cache):
-    dataset = ShapesDataset(12, cache=cache, size=32)
+def test_memory_changes_nothing():
+    dataset = ShapesDataset(12, size=32)
     for _ in range(2):
         for position in range(12):
             info = dataset[position]

@@ -69,7 +69,7 @@ def test_restricted_to_classes_is_a_model_of_these_alone():
 
 def test_an_image_of_a_class_that_is_left_out():
     logits, _ = scores(2, 4)
-    with pytest.raises(UserError, match="An image has the class 3, which class_indices leaves out"):
+    with pytest.raises(UserError, match=r"class 3, .* class_indices"):
         run(ClassificationMetric(class_indices=[0, 2]), logits, torch.tensor([2, 3]))
 
 

@@ -15,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import nn
 
 from soft_vit.data import CLASSES
-from soft_vit.engine import UserError, WatchHook, train
+from soft_vit.engine import WatchHook, train
 from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.logging.watch_hook import batch_grid, label_text, newton_residuals
 from soft_vit.layers.attention.soft import SoftAttention
@@ -42,12 +42,9 @@ WATCH = {"type": "WatchHook", "batch_interval": 2, "num_images": 3, "newton_inte
 def runs(tmp_path_factory) -> dict[str, Path]:
     """The same run, watched and not."""
     folders = {}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mmengine.runner.runner.collect_env", dict)
-        for name, watch in (("watched", WATCH), ("alone", None)):
-            folder = tmp_path_factory.mktemp(name)
-            train(DEMO, work_dir=folder, options={**OPTIONS, "default_hooks.watch": watch})
-            folders[name] = folder
+    for name, watch in (("watched", WATCH), ("alone", None)):
+        folders[name] = tmp_path_factory.mktemp(name)
+        train(DEMO, work_dir=folders[name], options={**OPTIONS, "default_hooks.watch": watch})
     return folders
 
 
@@ -226,12 +223,6 @@ def test_range_of_learning_rates(rates, logged):
     )
     WatchHook().before_train_iter(runner, 3)
     assert seen == logged
-
-
-@pytest.mark.parametrize("option", ["batch_interval", "num_images", "newton_interval", "newton_images"])
-def test_bad_options(option):
-    with pytest.raises(UserError, match=f"{option} is -1"):
-        WatchHook(**{option: -1})
 
 
 @pytest.mark.parametrize(

@@ -197,6 +197,7 @@ def test_arguments_out_of_range(teacher_file, options, message):
         student(teacher_file, **options)
 
 
+@pytest.mark.slow
 def test_student_follows_its_teacher(teacher_file):
     """Trained on labels that say nothing, only the teacher can tell it anything."""
     images = torch.rand(64, 3, 1, 1) * 255 + torch.randn(64, 3, 32, 32) * 10

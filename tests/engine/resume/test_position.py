@@ -197,19 +197,6 @@ def test_workers_of_two_ranks_share_no_number():
     assert not set(drawn[0]) & set(drawn[2])
 
 
-def test_neighbouring_steps_are_not_correlated():
-    drawn = []
-    for step in range(2000):
-        seed_step(0, 0, step)
-        drawn.append(draw())
-    drawn = np.array(drawn) - 0.5
-    # Three generators and the next step's: every correlation is within five standard errors of zero.
-    columns = np.concatenate([drawn[:-1], drawn[1:]], axis=1).T
-    correlation = np.corrcoef(columns) - np.eye(6)
-    assert np.abs(correlation).max() < 5 / np.sqrt(len(drawn))
-    assert np.abs(drawn.mean(0)).max() < 5 * np.sqrt(1 / 12 / len(drawn))
-
-
 def test_a_step_seeds_a_gpu_in_use_and_a_sample_does_not(monkeypatch):
     seeds = []
     monkeypatch.setattr(torch.cuda, "manual_seed", seeds.append)
