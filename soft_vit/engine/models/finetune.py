@@ -8,7 +8,7 @@ from mmengine.runner import CheckpointLoader, Runner
 from timm.models import group_parameters
 from torch import Tensor, nn
 
-from soft_vit.engine.checkpoints.checkpoint_match import CheckpointMatchHook
+from soft_vit.engine.checkpoints.checkpoint_match import require_match
 from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.engine.models.timm_model import create_timm_model
 from soft_vit.engine.models.unwrapping import unwrapped
@@ -47,7 +47,7 @@ def fit_weights(content: Mapping[str, Any], model: nn.Module) -> tuple[dict[str,
 class StartWeightsHook(Hook):
     """Makes the weights of `load_from` fit the model, and logs what that took; see `fit_weights`.
 
-    For a run that begins. A resumed one has to find its own weights: `CheckpointMatchHook(exact=True)`.
+    For a run that begins. A resumed one has to find its own weights: `CheckpointMatchHook`.
     """
 
     # Before other hooks, such as EMAHook, take the weights for themselves.
@@ -57,7 +57,7 @@ class StartWeightsHook(Hook):
         classifier = unwrapped(runner.model)
         model = getattr(classifier, "model", None)
         if not hasattr(model, "pretrained_cfg"):
-            CheckpointMatchHook(exact=False).after_load_checkpoint(runner, checkpoint)
+            require_match(runner, checkpoint, exact=False)
             return
         weights, sentences = fit_weights(checkpoint, model)
         for sentence in sentences:
