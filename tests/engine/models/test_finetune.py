@@ -2,6 +2,7 @@
 
 import copy
 import json
+import logging
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -144,6 +145,34 @@ def test_model_that_is_not_of_timm(name, fits):
     with nullcontext() if fits else pytest.raises(UserError, match="belongs to another model"):
         StartWeightsHook().after_load_checkpoint(runner, checkpoint)
     assert checkpoint["state_dict"].keys() == {name}
+
+
+@pytest.mark.parametrize(
+    ("classes", "rows", "said"),
+    [
+        (("a", "b", "c"), [0, 1, 2], None),
+        (("c", "a", "b"), [2, 0, 1], "follow the names of the classes"),
+        (("a", "b", "d"), None, "The head for 3 classes of other names is replaced"),
+        (None, [0, 1, 2], None),
+    ],
+    ids=["same", "another order", "other names", "unknown"],
+)
+def test_rows_of_the_head_follow_the_names_of_classes(classes, rows, said, caplog):
+    trained, model = small(num_classes=3), small(num_classes=3)
+    fresh = model.head.weight.clone()
+    checkpoint = {"state_dict": trained.state_dict(), "meta": {"dataset_meta": {"classes": ("a", "b", "c")}}}
+    runner = SimpleNamespace(
+        model=SimpleNamespace(model=model),
+        train_dataloader=SimpleNamespace(dataset=SimpleNamespace(metainfo={"classes": classes})),
+        logger=logging.getLogger("start"),
+        cfg={},
+    )
+    with caplog.at_level(logging.INFO):
+        StartWeightsHook().after_load_checkpoint(runner, checkpoint)
+    model.load_state_dict(checkpoint["state_dict"], strict=False)
+    assert torch.equal(model.head.weight, fresh if rows is None else trained.head.weight[rows])
+    assert len(caplog.messages) == bool(said)
+    assert said is None or said in caplog.text
 
 
 def trained(model: nn.Module) -> set[str]:
