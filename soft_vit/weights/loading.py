@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from soft_vit.weights.download import download
 from soft_vit.weights.files import sha256_of
-from soft_vit.weights.folders import RESOURCES, WeightsError, download_folder, lookup_folders, own_folder
+from soft_vit.weights.folders import RESOURCES, WeightsError, download_folder, lookup_folders
 from soft_vit.weights.index import ENTRIES, Entry
 from soft_vit.weights.reading import NotedWeights, Notes, load_weights, require_finite, unwrap_state_dict
 
@@ -116,8 +116,8 @@ def fit_weights(
     content: a state dict, or a checkpoint that holds one. The model's own filter resamples what belongs to a grid; a
     head for other classes is left out, so that the model keeps its own. classes: names of the model's classes, if
     known; where the checkpoint names its own, rows of the head follow the names. Returns the state dict and a sentence
-    for each change. Raises ValueError, in one sentence, for weights that are not finite, or that do not fit apart from the head;
-    without `strict`, missing and surplus parameters are allowed.
+    for each change. Raises ValueError, in one sentence, for weights that are not finite, or that do not fit apart from
+    the head; without `strict`, missing and surplus parameters are allowed.
     """
     given = unwrap_state_dict(content, source)
     require_finite(given, source)
@@ -191,7 +191,8 @@ def recorded_weights(entry: Entry, cache_dir: str | Path | None = None) -> Noted
         if path.is_file():
             require_digest(entry, path)
             return _with_notes(load_weights(path), entry)
-    place = own_folder(cache_dir) / entry.file
+    folder = download_folder(cache_dir)
+    place = folder / entry.file
     if not entry.sources:
         raise WeightsError(f"The weights {entry.name} have no address; put their file at {place}.")
     read: list[NotedWeights] = []
@@ -202,7 +203,7 @@ def recorded_weights(entry: Entry, cache_dir: str | Path | None = None) -> Noted
         require_recorded_model(entry, read[0], entry.file)
 
     try:
-        path = download(entry, download_folder(cache_dir), check)
+        path = download(entry, folder, check)
     except WeightsError as error:
         raise WeightsError(
             f"The weights {entry.name} cannot be downloaded ({error}); download {entry.page} elsewhere, save it as "
