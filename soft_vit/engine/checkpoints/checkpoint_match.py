@@ -8,7 +8,7 @@ from soft_vit.engine.models.unwrapping import unwrapped
 from soft_vit.registry import HOOKS, register
 from soft_vit.weights.loading import describe_mismatch, filter_weights
 
-__all__ = ["CheckpointMatchHook", "describe_mismatch", "require_match"]
+__all__ = ["CheckpointMatchHook", "require_match"]
 
 
 def require_match(runner: Runner, checkpoint: dict, exact: bool = True) -> None:

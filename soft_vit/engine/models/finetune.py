@@ -46,8 +46,8 @@ fit_weights = as_user_error()(loading.fit_weights)
 class StartWeightsHook(Hook):
     """Makes the weights of `load_from` fit the model, and logs what that took; see `fit_weights`.
 
-    For a run that begins. A resumed one has to find its own weights: `CheckpointMatchHook`. Where the checkpoint and the
-    training data name their classes, rows of the head follow the names.
+    Where the checkpoint and the training data name their classes, rows of the head follow the names. For a run that
+    begins; a resumed one has to find its own weights: `CheckpointMatchHook`.
     """
 
     # Before other hooks, such as EMAHook, take the weights for themselves.
