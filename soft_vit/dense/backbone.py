@@ -8,11 +8,11 @@ from timm.layers import to_2tuple
 from torch import Tensor
 
 from soft_vit.dense.features import TimmFeatures
-from soft_vit.engine.checkpoints.checkpoint_match import describe_mismatch
 from soft_vit.engine.errors import UserError
 from soft_vit.layers import ATTENTIONS, attention_options
 from soft_vit.models.soft import MODELS as PYRAMIDS
 from soft_vit.registry import MODELS, register
+from soft_vit.weights.loading import describe_mismatch
 from soft_vit.weights.reading import NotedWeights, unwrap_state_dict
 
 __all__ = ["SOFT"]

@@ -236,7 +236,7 @@ def train(
         require_checkpoint(cfg.load_from)
     # What depends on this call; all other hooks stand in configs/_base_/default_runtime.py.
     start, stop = StartHook(), StopHook(stop_signals)
-    match = CheckpointMatchHook(exact=True) if cfg.get("resume") else StartWeightsHook()
+    match = CheckpointMatchHook() if cfg.get("resume") else StartWeightsHook()
     with config_errors(start, cfg), stop:
         runner = Runner.from_cfg(cfg)
         for hook in (start, match, stop):

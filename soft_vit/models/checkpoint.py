@@ -25,7 +25,6 @@ __all__ = [
     "noted_attention",
     "recognise",
     "rename_released",
-    "state_dict_of",
 ]
 
 # Names of the released SOFT implementation (first match of each kind), and ours.
@@ -137,11 +136,6 @@ def fit_state_dict(
             resample_to_model(state_dict, model, size)
             break
     return state_dict
-
-
-def state_dict_of(content: Any, source: str = "the checkpoint") -> dict[str, Tensor]:
-    """The tensors inside a loaded checkpoint under this package's names; ValueError if there are none."""
-    return {rename_released(name): value for name, value in unwrap_state_dict(content, source).items()}
 
 
 def rename_released(name: str) -> str:

@@ -19,7 +19,6 @@ from torch import nn
 from torchvision.transforms.v2.functional import pil_to_tensor
 
 from soft_vit.data.label_maps import IGNORED
-from soft_vit.engine.checkpoints.checkpoint_match import describe_mismatch
 from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.checkpoints.trained_config import model_options, trained_notes
 from soft_vit.engine.config import load_config
@@ -32,6 +31,7 @@ from soft_vit.engine.models.timm_model import create_timm_model
 from soft_vit.engine.run import StartHook, config_errors
 from soft_vit.models.pyramid import PyramidViT
 from soft_vit.prediction.results import RankedClasses, Result, ranked_classes, result_of
+from soft_vit.weights.loading import describe_mismatch
 from soft_vit.weights.reading import Notes, unwrap_state_dict
 
 __all__ = ["ConfigPredictor", "Predictor", "TimmPredictor", "load_predictor", "readable_names"]

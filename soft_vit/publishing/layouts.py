@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -20,6 +21,9 @@ __all__ = ["LAYOUTS", "released_name", "safetensors_bytes", "suffixes_of", "writ
 
 LAYOUTS = ("released", "mmengine", "timm", "safetensors")
 
+# Of the last stage, whose blocks are those of a standard transformer, named alike in both.
+_STANDARD_MODULES = {name: name for name in ("norm", "attn.q.", "attn.kv.", "attn.proj.", "mlp.fc")}
+
 _TORCH_SUFFIXES = (".pth", ".pt", ".bin")
 
 
@@ -33,39 +37,25 @@ def released_name(name: str) -> str:
 
     ValueError for a parameter that it does not have.
     """
-    theirs = _released_name(name)
-    if theirs is None or rename_released(theirs) != name:
+    theirs = name
+    if match := re.match(r"stages\.(\d)\.pos_embed$", name):
+        theirs = f"pos_embed{int(match[1]) + 1}"
+    elif name == "stages.3.cls_token":
+        theirs = "cls_token"
+    elif match := re.match(r"stages\.(\d)\.patch_embed\.(\d)\.(conv|norm)\.(.+)", name):
+        # Every unit is convolution, norm, activation: three indices.
+        index = 3 * int(match[2]) + ("conv", "norm").index(match[3])
+        theirs = f"patch_embed{int(match[1]) + 1}.proj.{index}.{match[4]}"
+    elif match := re.match(r"stages\.(\d)\.blocks\.(\d+)\.(.+)", name):
+        stage, rest = int(match[1]) + 1, match[3]
+        modules = _STANDARD_MODULES if stage == 4 else {ours: theirs for theirs, ours in RELEASED_MODULES.items()}
+        ours = next((module for module in modules if rest.startswith(module)), None)
+        if ours is not None:
+            theirs = f"block{stage}.{match[2]}.{modules[ours]}{rest.removeprefix(ours)}"
+    known = theirs != name or name.startswith(("norm.", "head."))
+    if not known or rename_released(theirs) != name:
         raise ValueError(f"The released implementation has no parameter for {name}; choose another layout.")
     return theirs
-
-
-def _released_name(name: str) -> str | None:
-    parts = name.split(".")
-    if parts[0] in ("norm", "head"):
-        return name
-    if parts[0] != "stages":
-        return None
-    stage, part = int(parts[1]) + 1, parts[2]
-    if part == "pos_embed":
-        return f"pos_embed{stage}"
-    if part == "cls_token":
-        return part
-    if part == "patch_embed":
-        # Every unit is convolution, norm, activation: three indices.
-        index = 3 * int(parts[3]) + ("conv", "norm").index(parts[4])
-        return ".".join([f"patch_embed{stage}", "proj", str(index), *parts[5:]])
-    inner = _released_block_name(stage, ".".join(parts[4:]))
-    return None if inner is None else f"block{stage}.{parts[3]}.{inner}"
-
-
-def _released_block_name(stage: int, name: str) -> str | None:
-    if stage == 4:
-        # The last stage is a standard transformer block, with the same names in both.
-        return name if name.startswith(("norm", "attn.q.", "attn.kv.", "attn.proj.", "mlp.fc")) else None
-    for theirs, ours in RELEASED_MODULES.items():
-        if name.startswith(ours):
-            return theirs + name.removeprefix(ours)
-    return None
 
 
 def written(file: TrainedFile, layout: str, model: str | None = None) -> bytes:

@@ -4,6 +4,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import yaml
+
 from soft_vit.text_tables import markdown_table
 from soft_vit.weights import Entry
 
@@ -43,7 +45,6 @@ def model_card(
     """
     name, cfg = entry.name, entry.cfg
     size = " x ".join(map(str, cfg["input_size"][1:]))
-    datasets = list(dict.fromkeys(metric.dataset for metric in entry.metrics))
     facts = [
         ("parameters", f"{parameters / 1e6:.2f} M"),
         ("images", f"{size} pixels"),
@@ -56,7 +57,7 @@ def model_card(
     return "\n".join(
         [
             "---",
-            *_header(entry, datasets),
+            yaml.safe_dump(_header(entry), sort_keys=False, allow_unicode=True).rstrip(),
             "---",
             "",
             f"# {name}",
@@ -87,28 +88,28 @@ def model_card(
     )
 
 
-def _header(entry: Entry, datasets: list[str]) -> list[str]:
-    # A text in JSON's quotes is one in YAML's, whatever stands in it.
-    quoted = json.dumps
-    lines = ["tags:", "- image-classification", "- timm", "- soft_vit", "pipeline_tag: image-classification"]
-    lines += ["library_name: timm", f"license: {entry.license or 'other'}"]
-    for name, values in (("datasets", datasets), ("metrics", sorted({metric.name for metric in entry.metrics}))):
-        if values:
-            lines += [f"{name}:", *[f"- {quoted(value)}" for value in values]]
+def _header(entry: Entry) -> dict[str, Any]:
+    header: dict[str, Any] = {
+        "tags": ["image-classification", "timm", "soft_vit"],
+        "pipeline_tag": "image-classification",
+        "library_name": "timm",
+        "license": entry.license or "other",
+    }
     if entry.metrics:
-        lines += ["model-index:", f"- name: {quoted(entry.name)}", "  results:"]
-    for metric in entry.metrics:
-        lines += [
-            "  - task:",
-            "      type: image-classification",
-            "    dataset:",
-            f"      name: {quoted(metric.dataset)}",
-            f"      type: {quoted(metric.dataset)}",
-            "    metrics:",
-            f"    - type: {quoted(metric.name)}",
-            f"      value: {metric.value}",
+        results = [
+            {
+                "task": {"type": "image-classification"},
+                "dataset": {"name": metric.dataset, "type": metric.dataset},
+                "metrics": [{"type": metric.name, "value": metric.value}],
+            }
+            for metric in entry.metrics
         ]
-    return lines
+        header |= {
+            "datasets": list(dict.fromkeys(metric.dataset for metric in entry.metrics)),
+            "metrics": sorted({metric.name for metric in entry.metrics}),
+            "model-index": [{"name": entry.name, "results": results}],
+        }
+    return header
 
 
 def _results(entry: Entry) -> list[str]:

@@ -11,7 +11,7 @@ from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.checkpoints.trained_config import trained_notes
 from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.engine.optim.ema_hook import choose_weights
-from soft_vit.models.checkpoint import Recognised, noted_attention, recognise, rename_released
+from soft_vit.models.checkpoint import Recognised, recognise, rename_released
 from soft_vit.models.soft import MODELS
 from soft_vit.ops.numerics import check_choice
 from soft_vit.weights.reading import AVERAGED_KEYS, PLAIN_KEYS, Notes, require_finite, unwrap_state_dict
@@ -34,10 +34,6 @@ class TrainedFile:
     notes: Notes
     chosen: WeightsChoice | None = None
     dropped: tuple[str, ...] = ()
-
-    @property
-    def attention(self) -> str | None:
-        return noted_attention(self.notes)
 
     @property
     def classes(self) -> tuple[str, ...]:

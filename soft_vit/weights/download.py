@@ -28,7 +28,7 @@ __all__ = ["download"]
 PATIENCE = 15.0
 
 
-def download(entry: Entry, folder: Path, check: Callable[[Path], None], *, progress: bool = True) -> Path:
+def download(entry: Entry, folder: Path, check: Callable[[Path], object], *, progress: bool = True) -> Path:
     """Download an entry's file into a folder and return its path.
 
     check: called with a file whose digest is not recorded; raises ValueError if it is not the entry's. Its digest is
@@ -57,7 +57,7 @@ def download(entry: Entry, folder: Path, check: Callable[[Path], None], *, progr
     return target
 
 
-def _download_from_any(entry: Entry, target: Path, check: Callable[[Path], None], progress: bool) -> None:
+def _download_from_any(entry: Entry, target: Path, check: Callable[[Path], object], progress: bool) -> None:
     """Download from the first source that has the file. The caller holds the lock."""
     prefix = f".{target.name}.part-"
     # What a killed process left.
@@ -155,7 +155,7 @@ def _reason(error: BaseException, host: str, folder: Path) -> str:
     return f"{host} gives no file: {said.rstrip('.:')}"
 
 
-def _verify(entry: Entry, path: Path, check: Callable[[Path], None]) -> None:
+def _verify(entry: Entry, path: Path, check: Callable[[Path], object]) -> None:
     """WeightsError if a file is not the entry's."""
     try:
         if entry.size is not None and path.stat().st_size != entry.size:

@@ -13,7 +13,6 @@ __all__ = [
     "download_folder",
     "hub_folder",
     "lookup_folders",
-    "own_folder",
 ]
 
 WEIGHTS_VARIABLE = "SOFT_VIT_CHECKPOINTS"
@@ -34,10 +33,6 @@ RESOURCES = _PACKAGE / ".mim" if (_PACKAGE / ".mim").is_dir() else _PACKAGE.pare
 INDEX_FILE = RESOURCES / "checkpoints" / "index.json"
 
 
-def in_repository() -> bool:
-    return _PACKAGE.parent == RESOURCES and INDEX_FILE.is_file()
-
-
 def hub_folder(cache_dir: str | Path | None = None) -> Path:
     """The cache of downloads: cache_dir, by default that of torch.hub."""
     return Path(cache_dir).expanduser() if cache_dir is not None else Path(torch.hub.get_dir()) / "checkpoints"
@@ -55,17 +50,11 @@ def named_folder() -> Path | None:
 
 
 def lookup_folders(cache_dir: str | Path | None = None) -> list[Path]:
-    """Where a recorded file is looked for, in this order; raises what `named_folder` raises, as the next two do."""
+    """Where a recorded file is looked for, in this order; raises what `named_folder` raises."""
     named = named_folder()
     return [*([named] if named else []), RESOURCES / "checkpoints", hub_folder(cache_dir)]
 
 
-def own_folder(cache_dir: str | Path | None = None) -> Path:
-    """Where a user is told to put a file."""
-    named = named_folder()
-    return named or (RESOURCES / "checkpoints" if in_repository() else hub_folder(cache_dir))
-
-
 def download_folder(cache_dir: str | Path | None = None) -> Path:
-    """Where a download is saved: the folder that the environment names, else the cache."""
+    """Where downloads are saved, by this package or a user: the folder that the environment names, else the cache."""
     return named_folder() or hub_folder(cache_dir)

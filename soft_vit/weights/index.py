@@ -8,7 +8,7 @@ The fields of an entry are those of `Entry`, the fields of a metric those of `Me
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -174,15 +174,13 @@ def add_entry(entry: Entry, path: str | Path = INDEX_FILE) -> None:
     path = Path(path)
     entries = {known.name: known for known in load_index(path)} if path.exists() else {}
     entries[entry.name] = entry
-    write_atomically(path, index_text(list(entries.values())).encode())
-
-
-def index_text(entries: Sequence[Entry]) -> str:
-    """The JSON text of an index; what an entry leaves at its default is left out."""
+    # What an entry leaves at its default is left out.
     items = [
-        {key: value for key, value in asdict(entry).items() if value not in (None, (), {}, "")} for entry in entries
+        {key: value for key, value in asdict(known).items() if value not in (None, (), {}, "")}
+        for known in entries.values()
     ]
-    return json.dumps({"version": VERSION, "entries": items}, indent=2, ensure_ascii=False) + "\n"
+    text = json.dumps({"version": VERSION, "entries": items}, indent=2, ensure_ascii=False) + "\n"
+    write_atomically(path, text.encode())
 
 
 def _entry(item: dict[str, Any]) -> Entry:

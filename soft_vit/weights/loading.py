@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from inspect import signature
 from pathlib import Path
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from soft_vit.weights.download import download
 from soft_vit.weights.files import sha256_of
-from soft_vit.weights.folders import RESOURCES, WeightsError, download_folder, lookup_folders, own_folder
+from soft_vit.weights.folders import RESOURCES, WeightsError, download_folder, lookup_folders
 from soft_vit.weights.index import ENTRIES, Entry
 from soft_vit.weights.reading import NotedWeights, Notes, load_weights, require_finite, unwrap_state_dict
 
@@ -104,14 +104,20 @@ def build_model(
 
 
 def fit_weights(
-    content: Mapping[str, Any], model: nn.Module, source: str = "the checkpoint", *, strict: bool = True
+    content: Mapping[str, Any],
+    model: nn.Module,
+    source: str = "the checkpoint",
+    *,
+    strict: bool = True,
+    classes: Sequence[str] = (),
 ) -> tuple[dict[str, Tensor], list[str]]:
     """Weights of a timm model made to fit one with another head, image size or number of input channels.
 
     content: a state dict, or a checkpoint that holds one. The model's own filter resamples what belongs to a grid; a
-    head for other classes is left out, so that the model keeps its own. Returns the state dict and a sentence for each
-    change. Raises ValueError, in one sentence, for weights that are not finite, or that do not fit apart from the head;
-    without `strict`, missing and surplus parameters are allowed.
+    head for other classes is left out, so that the model keeps its own. classes: names of the model's classes, if
+    known; where the checkpoint names its own, rows of the head follow the names. Returns the state dict and a sentence
+    for each change. Raises ValueError, in one sentence, for weights that are not finite, or that do not fit apart from
+    the head; without `strict`, missing and surplus parameters are allowed.
     """
     given = unwrap_state_dict(content, source)
     require_finite(given, source)
@@ -137,9 +143,18 @@ def fit_weights(
         weights.pop(name, None)
     head &= own.keys()
     unfit = {name for name in head if name not in weights or weights[name].shape != own[name].shape}
+    named = list(given.notes.cfg.get("label_names", ()))
+    other_names = ""
+    if not unfit and named and classes and named != list(classes):
+        if len(set(named)) == len(named) and sorted(named) == sorted(classes):
+            rows = [named.index(name) for name in classes]
+            weights.update({name: weights[name][rows] for name in head})
+            sentences.append("The rows of the head follow the names of the classes, whose order is another one.")
+        else:
+            unfit, other_names = head, " of other names"
     for name in sorted(unfit):
         if name.endswith(".weight"):
-            which = f"for {weights[name].shape[0]} classes" if name in weights else "is missing and"
+            which = f"for {weights[name].shape[0]} classes{other_names}" if name in weights else "is missing and"
             sentences.append(f"The head {which} is replaced by a new one for {own[name].shape[0]} classes.")
         weights.pop(name, None)
     expected = {name: value for name, value in own.items() if name not in unfit}
@@ -176,7 +191,8 @@ def recorded_weights(entry: Entry, cache_dir: str | Path | None = None) -> Noted
         if path.is_file():
             require_digest(entry, path)
             return _with_notes(load_weights(path), entry)
-    place = own_folder(cache_dir) / entry.file
+    folder = download_folder(cache_dir)
+    place = folder / entry.file
     if not entry.sources:
         raise WeightsError(f"The weights {entry.name} have no address; put their file at {place}.")
     read: list[NotedWeights] = []
@@ -187,7 +203,7 @@ def recorded_weights(entry: Entry, cache_dir: str | Path | None = None) -> Noted
         require_recorded_model(entry, read[0], entry.file)
 
     try:
-        path = download(entry, download_folder(cache_dir), check)
+        path = download(entry, folder, check)
     except WeightsError as error:
         raise WeightsError(
             f"The weights {entry.name} cannot be downloaded ({error}); download {entry.page} elsewhere, save it as "

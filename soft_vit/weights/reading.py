@@ -129,28 +129,22 @@ def notes_of(content: Any) -> Notes:
     Besides the notes of this package, the training scripts of timm and of the released code note the model as `arch` or
     among their options (`args`), and MMEngine notes the names of the classes.
     """
-    if not isinstance(content, Mapping):
-        return Notes()
-    meta = content.get("meta")
-    meta = meta if isinstance(meta, Mapping) else {}
+    content = _mapping(content)
+    meta = _mapping(content.get("meta"))
     found = meta.get(NOTES_KEY)
-    if isinstance(found, Mapping):
-        options, cfg, training = (found.get(key) for key in ("options", "cfg", "training"))
-        model = found.get("model")
-        return Notes(
-            model if isinstance(model, str) else None,
-            {k: v for k, v in options.items() if _is_plain(v)} if isinstance(options, Mapping) else {},
-            _checked_cfg(cfg) if isinstance(cfg, Mapping) else {},
-            {k: v for k, v in training.items() if isinstance(v, str)} if isinstance(training, Mapping) else {},
-        )
-    args = content.get("args")
-    arch, options = content.get("arch", getattr(args, "model", None)), getattr(args, "model_kwargs", None)
-    described = meta.get("dataset_meta")
-    classes = described.get("classes") if isinstance(described, Mapping) else None
+    if not isinstance(found, Mapping):
+        args = content.get("args")
+        found = {
+            "model": content.get("arch", getattr(args, "model", None)),
+            "options": getattr(args, "model_kwargs", None),
+            "cfg": {"label_names": _mapping(meta.get("dataset_meta")).get("classes")},
+        }
+    model = found.get("model")
     return Notes(
-        arch if isinstance(arch, str) else None,
-        {k: v for k, v in options.items() if _is_plain(v)} if isinstance(options, Mapping) else {},
-        _checked_cfg({"label_names": classes}),
+        model if isinstance(model, str) else None,
+        {key: value for key, value in _mapping(found.get("options")).items() if _is_plain(value)},
+        _checked_cfg(_mapping(found.get("cfg"))),
+        {key: value for key, value in _mapping(found.get("training")).items() if isinstance(value, str)},
     )
 
 
@@ -201,6 +195,10 @@ def _reason(error: Exception) -> str:
     if refused is None:
         return "it is damaged or of another kind"
     return f"it asks for {refused[1] or refused[2]}, which could run code"
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def _checked_cfg(cfg: Mapping[str, Any]) -> dict[str, Any]:

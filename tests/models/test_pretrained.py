@@ -70,9 +70,7 @@ class TestShapes:
         assert str(INDEX_FILE.parent) not in str(model.pretrained_cfg)
 
     @pytest.mark.parametrize(
-        "options",
-        [{}, {"num_classes": 3}, {"num_classes": 0}, {"in_chans": 1}, {"img_size": (96, 80)}, {"global_pool": "avg"}],
-        ids=str,
+        "options", [{}, {"num_classes": 3, "in_chans": 1}, {"num_classes": 0, "img_size": (96, 80)}], ids=str
     )
     def test_as_in_timm(self, options):
         model = timm.create_model("soft_pico.shapes", pretrained=True, **options).eval()
@@ -182,28 +180,23 @@ class TestOrder:
         with pytest.raises(WeightsError, match="was changed"):
             self.mark()
 
-    @pytest.mark.parametrize("kind", ["another size", "not finite", "a pickle that runs code"])
-    @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+    @pytest.mark.parametrize("kind", ["another size", "not finite"])
     def test_a_source_with_something_else(self, kind, folders, tmp_path, monkeypatch):
         path = tmp_path / "file.pth"
         if kind == "another size":
             save_released(path)
             message = "recorded for soft_pico.*of size 'tiny'"
-        elif kind == "not finite":
+        else:
             weights = load_file(SHAPES)
             weights["norm.bias"][0] = float("nan")
             torch.save(weights, path)
             message = r"norm\.bias in .* not finite"
-        else:
-            torch.save({"state_dict": load_file(SHAPES), "extra": RunsCode(tmp_path / "executed")}, path)
-            message = "could run code"
         with file_server(body=path.read_bytes()) as server:
             self.record(monkeypatch, f"{server.url}/pico.pth", file="pico.pth")
             with pytest.raises(WeightsError, match=message) as refused:
                 self.mark()
         assert len(str(refused.value).splitlines()) == 1
         assert not list(folders["named"].glob("pico*"))
-        assert not (tmp_path / "executed").exists()
 
     def test_weights_of_the_second_source(self, folders, tmp_path, monkeypatch):
         """The first serves another file, which was read to be checked."""
@@ -219,14 +212,6 @@ class TestOrder:
         self.put(folders["named"], 3)
         assert timm.create_model("soft_pico", pretrained=True).global_pool == "avg"
         assert timm.create_model("soft_pico", pretrained=True, global_pool="token").global_pool == "token"
-
-
-class RunsCode:
-    def __init__(self, sentinel: Path) -> None:
-        self.sentinel = sentinel
-
-    def __reduce__(self):
-        return os.system, (f"touch {self.sentinel}",)
 
 
 class TestReleased:
@@ -271,11 +256,6 @@ class TestReleased:
         with pytest.raises(ValueError, match=r"depths 1 3 20 4 .*size 'small'.*soft_norm_base") as refused:
             timm.create_model("soft_small", pretrained=True, device="meta")
         assert len(str(refused.value).splitlines()) == 1
-
-    def test_a_file_under_the_name_of_another(self, folders):
-        save_released(folders["named"] / "SOFT_Medium_norm.pth")
-        with pytest.raises(ValueError, match=r"of size 'tiny'.*soft_norm_medium is size 'medium'.*create soft_tiny or"):
-            timm.create_model("soft_norm_medium", pretrained=True, device="meta")
 
     @pytest.mark.parametrize("name", ["soft_huge", "soft_norm_huge", "linformer_pyramid_tiny"])
     def test_models_without_weights(self, name):

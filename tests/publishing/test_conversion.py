@@ -1,7 +1,5 @@
 """Layouts in every direction, bit for bit, and what is said, refused and left out."""
 
-import itertools
-
 import numpy as np
 import pytest
 import timm
@@ -14,7 +12,6 @@ from soft_vit.models import load_weights
 from soft_vit.models.checkpoint import rename_released
 from soft_vit.models.names import SIZES
 from soft_vit.publishing import LAYOUTS, convert
-from soft_vit.publishing.layouts import released_name
 from soft_vit.publishing.trained_file import read_trained_file
 from soft_vit.weights.folders import RESOURCES
 
@@ -25,21 +22,16 @@ def same(a: dict, b: dict) -> bool:
     return a.keys() == b.keys() and all(a[name].dtype == b[name].dtype and torch.equal(a[name], b[name]) for name in a)
 
 
-def test_every_released_name_comes_back():
-    for name in released_shapes():
-        assert released_name(rename_released(name)) == name
-
-
-@pytest.mark.parametrize(("first", "second"), list(itertools.product(LAYOUTS, LAYOUTS)))
-def test_released_survives_any_way(first, second, averaged, tmp_path, monkeypatch):
+def test_released_survives_every_layout(averaged, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     weights = {name: averaged[rename_released(name)] for name in released_shapes(SIZES["pico"]["depths"])}
     torch.save({"arch": "soft_pico", "state_dict": weights, "optimizer": {}}, "released.pth")
-    names = ["released.pth", f"a{SUFFIX[first]}", f"b{SUFFIX[second]}", "again.pth"]
-    for source, target, layout in zip(names, names[1:], (first, second, "released"), strict=False):
+    source = "released.pth"
+    for i, layout in enumerate([*LAYOUTS, *reversed(LAYOUTS)]):
+        target = f"{i}{SUFFIX[layout]}"
         convert(source, target, layout)
-    content = torch.load("again.pth", weights_only=True)
-    assert same(content["state_dict"], weights)
+        source = target
+    assert same(torch.load(source, weights_only=True)["state_dict"], weights)
 
 
 def test_converted_weights_give_the_golden_logits(tmp_path):
@@ -79,14 +71,6 @@ def test_choice_of_weights_of_timm(weights, taken, averaged, plain, tmp_path):
     assert (file.model, file.layout) == ("soft_pico", "timm")
 
 
-def test_mmengine_layout_is_recognised_by_its_model(checkpoint, averaged, tmp_path):
-    target = tmp_path / "out.pth"
-    convert(checkpoint, target, "mmengine")
-    file = read_trained_file(target)
-    assert (file.model, file.layout, len(file.classes)) == ("soft_pico", "mmengine", 10)
-    assert same(load_weights(target), averaged)
-
-
 @pytest.mark.parametrize("source", ["checkpoint of a training", "recorded file"])
 def test_mmengine_layout_keeps_what_is_said_of_the_images(source, checkpoint, tmp_path):
     if source == "recorded file":
@@ -94,8 +78,9 @@ def test_mmengine_layout_keeps_what_is_said_of_the_images(source, checkpoint, tm
     convert(checkpoint, tmp_path / "out.pth", "mmengine", model="soft_pico")
     before, after = read_trained_file(checkpoint), read_trained_file(tmp_path / "out.pth")
     assert after.notes == before.notes
+    assert (after.model, after.layout, len(after.classes)) == ("soft_pico", "mmengine", 10)
+    assert same(after.weights, before.weights)
     assert after.notes.options.get("newton_iters") == (12 if source == "checkpoint of a training" else None)
-    assert (after.attention, after.model) == ("soft", "soft_pico")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -154,20 +139,3 @@ def test_attention_that_the_released_code_has_not(tmp_path):
     with pytest.raises(UserError, match=r"no parameter for stages\.0\.blocks\.0\.attn"):
         convert(tmp_path / "a.pth", tmp_path / "b.pth", "released")
     convert(tmp_path / "a.pth", tmp_path / "b.safetensors", "safetensors", model="linformer_pyramid_pico")
-
-
-def test_pickle_that_runs_code_is_refused(averaged, tmp_path):
-    class Harm:
-        def __reduce__(self):
-            return (type(tmp_path).touch, (tmp_path / "harm",))
-
-    torch.save({"state_dict": averaged, "x": Harm()}, tmp_path / "bad.pth")
-    with pytest.raises(UserError, match="could run code"):
-        convert(tmp_path / "bad.pth", tmp_path / "out.pth", "timm")
-    assert not (tmp_path / "harm").exists()
-    assert not (tmp_path / "out.pth").exists()
-
-
-def test_released_name_of_a_parameter_that_is_not_there():
-    with pytest.raises(ValueError, match=r"no parameter for stages\.0\.blocks\.0\.attn\.qkv\.weight"):
-        released_name("stages.0.blocks.0.attn.qkv.weight")

@@ -1,8 +1,36 @@
-"""Where a file that takes long to make can go."""
+"""A file is whole or not there."""
+
+import os
 
 import pytest
 
-from soft_vit.weights.files import require_place
+from soft_vit.weights.files import require_place, write_atomically
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_failure_leaves_the_old_file(tmp_path, monkeypatch, step):
+    path = tmp_path / "epoch_1.pth"
+    write_atomically(path, b"old")
+
+    def fail(*arguments):
+        raise OSError(28, "disk full")
+
+    monkeypatch.setattr(os, step, fail)
+    with pytest.raises(OSError, match="disk full"):
+        write_atomically(path, b"new")
+    monkeypatch.undo()
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["epoch_1.pth"]
+
+
+def test_replaces_and_creates_folders_with_usual_permissions(tmp_path):
+    path = tmp_path / "a" / "b.bin"
+    for content in (b"old", b"new"):
+        write_atomically(path, content)
+    assert path.read_bytes() == b"new"
+    plain = tmp_path / "plain"
+    plain.write_bytes(b"")
+    assert path.stat().st_mode == plain.stat().st_mode
 
 
 def test_a_folder_is_made_and_nothing_in_it(tmp_path):

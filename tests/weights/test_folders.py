@@ -5,12 +5,10 @@ from pathlib import Path
 import pytest
 
 from soft_vit.weights import WeightsError
-from soft_vit.weights.folders import download_folder, lookup_folders, own_folder
-
-FUNCTIONS = [download_folder, lookup_folders, own_folder]
+from soft_vit.weights.folders import download_folder, lookup_folders
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("function", [download_folder, lookup_folders])
 @pytest.mark.parametrize("named", ["{}/typo", "{}/file", "~nobody-of-that-name/x", "{}/typo\nmore"])
 def test_a_named_folder_that_is_none(function, named, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
@@ -24,7 +22,7 @@ def test_a_named_folder_that_is_none(function, named, tmp_path, monkeypatch):
 def test_a_named_folder_comes_first(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("SOFT_VIT_CHECKPOINTS", "~")
-    assert download_folder() == own_folder() == lookup_folders()[0] == tmp_path
+    assert download_folder() == lookup_folders()[0] == tmp_path
 
 
 def test_without_a_name_downloads_go_into_the_cache(tmp_path, monkeypatch):

@@ -21,8 +21,5 @@ class AtomicBackend(LocalBackend):
     def put(self, obj: bytes, filepath: str | Path) -> None:
         write_atomically(filepath, obj)
 
-    def put_text(self, obj: str, filepath: str | Path, encoding: str = "utf-8") -> None:
-        write_atomically(filepath, obj.encode(encoding))
-
 
 register_backend("soft_vit.atomic", AtomicBackend, force=True)

@@ -109,16 +109,12 @@ def load_from_http(filename: str, map_location: Any = None) -> dict:
             raise ValueError("it is not HTTPS")
         # A download asks for an entry of the index; this one is in none.
         entry = Entry("address", "address", _cache_name(filename), (filename,))
-        path = download(entry, hub_folder() / "addresses", _check_readable, progress=False)
+        path = download(entry, hub_folder() / "addresses", load_checkpoint_file, progress=False)
     except ValueError as error:
         raise UserError(
             f"{filename} cannot be fetched ({str(error).rstrip('.')}); download it and give its path."
         ) from None
     return load_checkpoint_file(path, map_location)
-
-
-def _check_readable(path: Path) -> None:
-    load_checkpoint_file(path)
 
 
 def _cache_name(address: str) -> str:

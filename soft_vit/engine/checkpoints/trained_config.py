@@ -23,7 +23,7 @@ from soft_vit.weights.files import sha256_of
 from soft_vit.weights.index import CFG_KEYS
 from soft_vit.weights.reading import Notes, notes_of
 
-__all__ = ["cfg_of_config", "image_size", "mapping", "model_options", "notes_of_run", "trained_cfg", "trained_notes"]
+__all__ = ["cfg_of_config", "model_options", "notes_of_run", "trained_cfg", "trained_notes"]
 
 
 def trained_notes(content: Mapping[str, Any], path: str | Path) -> Notes:
@@ -64,9 +64,9 @@ def notes_of_run(runner: Runner) -> Notes | None:
     if not isinstance(network, nn.Module) or not hasattr(network, "pretrained_cfg"):
         return None
     config = runner.cfg
-    options = {key: value for key, value in model_options(config).items() if "drop" not in key}
-    # Fixed by the weights themselves.
-    options = {key: value for key, value in options.items() if key not in ("num_classes", "in_chans")}
+    # Classes and channels are those of the weights themselves.
+    given = model_options(config).items()
+    options = {key: value for key, value in given if "drop" not in key and key not in ("num_classes", "in_chans")}
     if hasattr(network, "img_size"):
         options["img_size"] = list(network.img_size)
     cfg = cfg_of_config(config)
@@ -82,8 +82,8 @@ def notes_of_run(runner: Runner) -> Notes | None:
 
 def training_facts(config: Mapping[str, Any]) -> dict[str, str]:
     """Facts of a training config for a model card: a word or two each, and no path."""
-    wrapper, train = mapping(config, "optim_wrapper"), mapping(config, "train_cfg")
-    optimizer, loader = mapping(wrapper, "optimizer"), mapping(config, "train_dataloader")
+    wrapper, train = _mapping(config, "optim_wrapper"), _mapping(config, "train_cfg")
+    optimizer, loader = _mapping(wrapper, "optimizer"), _mapping(config, "train_dataloader")
     found = {
         "epochs": train.get("max_epochs"),
         "iterations": train.get("max_iters"),
@@ -99,7 +99,7 @@ def training_facts(config: Mapping[str, Any]) -> dict[str, str]:
 def cfg_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """What a training config says of timm's configuration: the size of images, how they are cut and normalised."""
     found: dict[str, Any] = {}
-    size = image_size(config)
+    size = _mapping(config, "model").get("img_size")
     try:
         view = view_of_config(config if isinstance(config, Config) else Config(dict(config)), None, None)
     except (UserError, AttributeError, TypeError, ZeroDivisionError):
@@ -107,21 +107,13 @@ def cfg_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
         pass
     else:
         found = {key: getattr(view, key) for key in ("crop_pct", "interpolation", "crop_mode")}
-        size = size or (view.img_size, view.img_size)
-    prepared = mapping(mapping(config, "model"), "data_preprocessor") or mapping(config, "data_preprocessor")
+        size = size or view.img_size
+    prepared = _mapping(_mapping(config, "model"), "data_preprocessor") or _mapping(config, "data_preprocessor")
     if prepared.get("mean") is not None and prepared.get("std") is not None:
         found |= {key: tuple(value / 255 for value in prepared[key]) for key in ("mean", "std")}
     if size is not None:
-        found["input_size"] = (3, *size)
+        found["input_size"] = (3, size, size) if isinstance(size, int) else (3, *size)
     return found
-
-
-def image_size(config: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Height and width that the model of a training config is made for; None if it does not say."""
-    size = mapping(config, "model").get("img_size")
-    if size is None:
-        return None
-    return (size, size) if isinstance(size, int) else (size[0], size[1])
 
 
 def model_options(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,10 +121,10 @@ def model_options(config: Mapping[str, Any]) -> dict[str, Any]:
     own = set(signature(PyramidViT.__init__).parameters) - {"self", "device", "dtype", "attn_options"}
     for cls in ATTENTIONS.values():
         own |= attention_options(cls).keys()
-    return {key: value for key, value in mapping(config, "model").items() if key in own}
+    return {key: value for key, value in _mapping(config, "model").items() if key in own}
 
 
-def mapping(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+def _mapping(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     """The mapping under a key; an empty one if there is none."""
     value = values.get(key)
     return value if isinstance(value, Mapping) else {}

@@ -1,14 +1,13 @@
 """Starting from other weights: with other classes, at another resolution, with the first stages frozen."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from mmengine.hooks import Hook
 from mmengine.runner import CheckpointLoader, Runner
 from timm.models import group_parameters
-from torch import Tensor, nn
+from torch import nn
 
-from soft_vit.engine.checkpoints.checkpoint_match import CheckpointMatchHook
+from soft_vit.engine.checkpoints.checkpoint_match import require_match
 from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.engine.models.timm_model import create_timm_model, unwrapped
 from soft_vit.registry import HOOKS, register
@@ -29,24 +28,25 @@ def load_from_timm(filename: str, map_location: Any = None) -> dict:
     """
     model = create_timm_model(filename.removeprefix(TIMM_PREFIX), pretrained=True)
     weights = {key: value.to(map_location or "cpu") for key, value in model.state_dict().items()}
+    cfg = model.pretrained_cfg
     # soft_small, for one, gives a model of another name.
-    return {"state_dict": weights, "meta": {NOTES_KEY: Notes(model.pretrained_cfg.get("architecture")).to_dict()}}
+    notes = Notes(cfg.get("architecture"), cfg={"label_names": cfg.get("label_names") or ()})
+    return {"state_dict": weights, "meta": {NOTES_KEY: notes.to_dict()}}
 
 
 CheckpointLoader.register_scheme(prefixes=TIMM_PREFIX, loader=load_from_timm, force=True)
 
 
-def fit_weights(content: Mapping[str, Any], model: nn.Module) -> tuple[dict[str, Tensor], list[str]]:
-    """`soft_vit.weights.loading.fit_weights`, with UserError (a ValueError) for weights that do not fit."""
-    with as_user_error():
-        return loading.fit_weights(content, model)
+# As there, but with UserError for weights that do not fit.
+fit_weights = as_user_error()(loading.fit_weights)
 
 
 @register(HOOKS)
 class StartWeightsHook(Hook):
     """Makes the weights of `load_from` fit the model, and logs what that took; see `fit_weights`.
 
-    For a run that begins. A resumed one has to find its own weights: `CheckpointMatchHook(exact=True)`.
+    Where the checkpoint and the training data name their classes, rows of the head follow the names. For a run that
+    begins; a resumed one has to find its own weights: `CheckpointMatchHook`.
     """
 
     # Before other hooks, such as EMAHook, take the weights for themselves.
@@ -56,9 +56,10 @@ class StartWeightsHook(Hook):
         classifier = unwrapped(runner.model)
         model = getattr(classifier, "model", None)
         if not hasattr(model, "pretrained_cfg"):
-            CheckpointMatchHook(exact=False).after_load_checkpoint(runner, checkpoint)
+            require_match(runner, checkpoint, exact=False)
             return
-        weights, sentences = fit_weights(checkpoint, model)
+        classes = getattr(runner.train_dataloader.dataset, "metainfo", {}).get("classes") or ()
+        weights, sentences = fit_weights(checkpoint, model, classes=[str(name) for name in classes])
         for sentence in sentences:
             runner.logger.info(f"Weights of {runner.cfg.get('load_from')}: {sentence}")
         checkpoint["state_dict"] = weights

@@ -5,11 +5,11 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from torch import nn
 
-from soft_vit.engine.checkpoints.checkpoint_match import CheckpointMatchHook
-from soft_vit.engine.errors import UserError, one_line
-from soft_vit.engine.models.finetune import StartWeightsHook
+from soft_vit.engine.checkpoints.checkpoint_match import require_match
+from soft_vit.engine.errors import UserError, as_user_error, one_line
 from soft_vit.engine.models.timm_model import unwrapped
 from soft_vit.engine.optim.ema_hook import choose_weights
+from soft_vit.weights.loading import filter_weights
 
 __all__ = ["TestedModelHook", "fit_image_size"]
 
@@ -33,16 +33,12 @@ class TestedModelHook(Hook):
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         if self.ema is not None:
             choose_weights(checkpoint, self.ema)
-        exact = CheckpointMatchHook(exact=True)
-        try:
-            exact.after_load_checkpoint(runner, checkpoint)
-        except UserError as error:
-            try:
-                # The names of the released code, or parameters of another grid.
-                StartWeightsHook().after_load_checkpoint(runner, checkpoint)
-                exact.after_load_checkpoint(runner, checkpoint)
-            except UserError:
-                raise error from None
+        network = getattr(unwrapped(runner.model), "model", None)
+        if hasattr(network, "pretrained_cfg"):
+            # Weights with the names of the released code, or of another grid.
+            with as_user_error():
+                checkpoint["state_dict"] = filter_weights(checkpoint, network)
+        require_match(runner, checkpoint)
 
     def before_test(self, runner: Runner) -> None:
         classifier = unwrapped(runner.model)

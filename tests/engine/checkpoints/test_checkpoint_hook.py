@@ -22,13 +22,6 @@ def test_unknown_arguments_are_refused():
         SafeCheckpointHook(intervall=2)
 
 
-@pytest.mark.parametrize("keep", [-1, 2, 5])
-def test_writing_is_atomic(keep):
-    hook = SafeCheckpointHook(interval=1, max_keep_ckpts=keep)
-    assert hook.backend_args == {"backend": "soft_vit.atomic"}
-    assert hook.max_keep_ckpts == keep
-
-
 def test_a_best_that_is_not_measured():
     hook = SafeCheckpointHook(save_best=["accuracy/top1", "ema/accuracy/top1"], rule="greater")
     with pytest.raises(

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from soft_vit.engine import CheckpointMatchHook, UserError
+from soft_vit.engine.checkpoints.checkpoint_match import require_match
 from soft_vit.weights.reading import NOTES_KEY
 
 MODEL = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
@@ -20,7 +21,7 @@ def state(**changes):
 
 def check(given, exact):
     runner = SimpleNamespace(model=MODEL)
-    CheckpointMatchHook(exact).after_load_checkpoint(runner, {"state_dict": given})
+    require_match(runner, {"state_dict": given}, exact)
 
 
 @pytest.mark.parametrize("exact", [True, False])

@@ -1,11 +1,11 @@
 """Checkpoints from an address: what the cache keeps apart, and one sentence for what cannot be fetched."""
 
-import io
 import os
 import socket
 
 import pytest
 import torch
+from crafted import Call, saved
 from file_server import file_server
 from mmengine.runner import CheckpointLoader
 
@@ -18,12 +18,6 @@ def hub(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     monkeypatch.delenv("SOFT_VIT_CHECKPOINTS", raising=False)
     return tmp_path / "hub" / "checkpoints"
-
-
-def saved(value) -> bytes:
-    stream = io.BytesIO()
-    torch.save(value, stream)
-    return stream.getvalue()
 
 
 def load(address: str) -> dict:
@@ -81,17 +75,9 @@ def test_offline(monkeypatch):
     assert "(nowhere.example gives no file: Temporary" in refusal("https://nowhere.example/x.pth")
 
 
-class RunsCode:
-    def __init__(self, folder) -> None:
-        self.folder = folder
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.folder),)
-
-
 @pytest.mark.parametrize("kind", ["missing", "cut off", "runs code"])
 def test_what_is_no_checkpoint_is_not_kept(kind, hub, tmp_path):
-    body = saved({"w": RunsCode(tmp_path / "owned")} if kind == "runs code" else {"w": torch.ones(9)})
+    body = saved({"w": Call(os.mkdir, str(tmp_path / "owned"))} if kind == "runs code" else {"w": torch.ones(9)})
     with file_server(body=body[:-30] if kind == "cut off" else body) as server:
         server.status = [404] if kind == "missing" else []
         refusal(f"{server.url}/x.pth")

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import logging
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -50,11 +51,10 @@ def test_same_model_is_left_alone(source):
     assert all(torch.equal(weights[name], value) for name, value in source.state_dict().items())
 
 
-@pytest.mark.parametrize("wrap", [lambda w: w, lambda w: {"state_dict": w, "meta": {}}, lambda w: {"model_ema": w}])
-def test_other_classes(source, wrap):
+def test_other_classes(source):
     model = small(num_classes=3)
     head = copy.deepcopy(model.head)
-    weights, sentences = fit_weights(wrap(source.state_dict()), model)
+    weights, sentences = fit_weights({"state_dict": source.state_dict(), "meta": {}}, model)
     assert sentences == ["The head for 10 classes is replaced by a new one for 3 classes."]
     assert model.load_state_dict(weights, strict=False).missing_keys == ["head.weight", "head.bias"]
     torch.testing.assert_close(model.head.weight, head.weight, rtol=0, atol=0)
@@ -144,6 +144,34 @@ def test_model_that_is_not_of_timm(name, fits):
     with nullcontext() if fits else pytest.raises(UserError, match="belongs to another model"):
         StartWeightsHook().after_load_checkpoint(runner, checkpoint)
     assert checkpoint["state_dict"].keys() == {name}
+
+
+@pytest.mark.parametrize(
+    ("classes", "rows", "said"),
+    [
+        (("a", "b", "c"), [0, 1, 2], None),
+        (("c", "a", "b"), [2, 0, 1], "follow the names of the classes"),
+        (("a", "b", "d"), None, "The head for 3 classes of other names is replaced"),
+        (None, [0, 1, 2], None),
+    ],
+    ids=["same", "another order", "other names", "unknown"],
+)
+def test_rows_of_the_head_follow_the_names_of_classes(classes, rows, said, caplog):
+    trained, model = small(num_classes=3), small(num_classes=3)
+    fresh = model.head.weight.clone()
+    checkpoint = {"state_dict": trained.state_dict(), "meta": {"dataset_meta": {"classes": ("a", "b", "c")}}}
+    runner = SimpleNamespace(
+        model=SimpleNamespace(model=model),
+        train_dataloader=SimpleNamespace(dataset=SimpleNamespace(metainfo={"classes": classes})),
+        logger=logging.getLogger("start"),
+        cfg={},
+    )
+    with caplog.at_level(logging.INFO):
+        StartWeightsHook().after_load_checkpoint(runner, checkpoint)
+    model.load_state_dict(checkpoint["state_dict"], strict=False)
+    assert torch.equal(model.head.weight, fresh if rows is None else trained.head.weight[rows])
+    assert len(caplog.messages) == bool(said)
+    assert said is None or said in caplog.text
 
 
 def trained(model: nn.Module) -> set[str]:
@@ -301,24 +329,6 @@ def test_a_folder_from_a_checkpoint(config, source, tree, tmp_path):
 
     metrics = evaluate(Target(path, str(result.checkpoint), options=options), report=Report(work_dir=tmp_path / "test"))
     assert metrics["accuracy/top1"] == pytest.approx(result.top1)
-
-
-class Trap:
-    """Unpickled, it makes a file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple:
-        return (open, (str(self.path), "w"))
-
-
-def test_weights_that_would_run_code(tree, tmp_path):
-    torch.save({"state_dict": {"head.bias": torch.ones(3)}, "trap": Trap(tmp_path / "sprung")}, tmp_path / "bad.pth")
-    options = tiny_options(tree, 32) | {"load_from": str(tmp_path / "bad.pth")}
-    with pytest.raises(UserError, match="could run code"):
-        train(CONFIGS / "finetune" / "soft_tiny_imagefolder.py", work_dir=tmp_path / "run", options=options)
-    assert not (tmp_path / "sprung").exists()
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("finetune/*.py")) + sorted(CONFIGS.glob("distill/*.py")), ids=str)
