@@ -63,6 +63,7 @@ class RunChecksHook(Hook):
             )
         if classes is not None and runner.val_loop is not None:
             match_classes(runner.val_dataloader.dataset, classes, "the training data")
+            runner.val_evaluator.dataset_meta = getattr(runner.val_dataloader.dataset, "metainfo", None)
         mixing = getattr(getattr(model, "data_preprocessor", None), "mixing", None)
         if mixing is not None and head is not None and mixing.num_classes != head:
             raise UserError(

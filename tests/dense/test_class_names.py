@@ -1,6 +1,7 @@
 """Classes of the tested data are those of the training, by name."""
 
 import json
+import logging
 from types import SimpleNamespace
 
 import pytest
@@ -11,10 +12,11 @@ from mmengine.structures import InstanceData
 from soft_vit.data.shape_trees import make_tree
 from soft_vit.dense.class_names import ClassNamesHook
 from soft_vit.dense.detection import CocoAP, CocoImages
+from soft_vit.engine.checks import RunChecksHook
 from soft_vit.engine.errors import UserError
 
 
-def evaluated(trained, dataset, evaluator) -> None:
+def in_a_test(trained, dataset, evaluator) -> None:
     """The hook's part in a test of a checkpoint that names its classes."""
     hook = ClassNamesHook()
     evaluator.dataset_meta = dataset.metainfo
@@ -22,8 +24,29 @@ def evaluated(trained, dataset, evaluator) -> None:
     hook.before_test(SimpleNamespace(test_dataloader=SimpleNamespace(dataset=dataset), test_evaluator=evaluator))
 
 
+def in_training(trained, dataset, evaluator) -> None:
+    """The hooks' part in the validation of a training run."""
+    evaluator.dataset_meta = dataset.metainfo
+    RunChecksHook().before_train(
+        SimpleNamespace(
+            train_dataloader=SimpleNamespace(dataset=SimpleNamespace(metainfo={"classes": trained})),
+            val_dataloader=SimpleNamespace(dataset=dataset),
+            val_evaluator=evaluator,
+            val_loop=True,
+            model=None,
+            param_schedulers=None,
+            logger=logging.getLogger(),
+        )
+    )
+
+
+@pytest.fixture(params=[in_a_test, in_training])
+def evaluated(request):
+    return request.param
+
+
 @pytest.fixture
-def perfect(tmp_path):
+def perfect(tmp_path, evaluated):
     """A function: the AP of perfect detections, numbered as trained, on a file whose categories a change has edited."""
     make_tree(tmp_path / "coco", "coco", train=1, val=8, size=96, seed=3)
     path = tmp_path / "coco" / "annotations" / "instances_val2017.json"
@@ -76,9 +99,9 @@ def test_a_category_that_was_not_trained_is_refused(perfect):
 
 
 @pytest.mark.parametrize("given", [("b", "a"), ("a",)])
-def test_label_maps_have_the_trained_order(given):
+def test_label_maps_have_the_trained_order(evaluated, given):
     dataset = SimpleNamespace(metainfo={"classes": given})
-    with pytest.raises(UserError, match="label maps"):
+    with pytest.raises(UserError, match="other classes"):
         evaluated(["a", "b"], dataset, SimpleNamespace())
     evaluated(["a", "b"], SimpleNamespace(metainfo={"classes": ("a", "b")}), SimpleNamespace())
     evaluated(None, dataset, SimpleNamespace())

@@ -3,6 +3,7 @@
 Letters: n objects in an image, H and W its height and width.
 """
 
+import itertools
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -97,6 +98,14 @@ class CocoImages(ReadingDataset):
         # The list is serialised; copies of these in the workers would only take memory.
         del self._annotations, self._entries
         return found
+
+    def number_like(self, classes: Sequence[str]) -> None:
+        """Number the classes by their place in `classes`, which holds all of them."""
+        own = dict(zip(self._metainfo["classes"], self._metainfo["category_ids"], strict=True))
+        # Categories without objects have no average precision.
+        free = itertools.count(max(own.values()) + 1)
+        numbers = tuple(own[name] if name in own else next(free) for name in classes)
+        self._metainfo.update(classes=tuple(classes), category_ids=numbers)
 
     def get_cat_ids(self, idx: int) -> list[int]:
         """Classes of an image's objects, for wrappers such as ClassBalancedDataset."""
