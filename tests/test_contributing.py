@@ -1,6 +1,7 @@
 """CONTRIBUTING.md: its example runs, its lists are complete, and the version is the same everywhere."""
 
 import re
+import runpy
 import sys
 
 import timm
@@ -8,8 +9,8 @@ import torch
 import yaml
 from documents import ROOT, blocks
 
+from soft_vit import models
 from soft_vit.layers import attention
-from soft_vit.models import soft
 from soft_vit.version import __version__
 
 TEXT = (ROOT / "CONTRIBUTING.md").read_text()
@@ -25,7 +26,7 @@ def test_worked_example_of_an_attention(tmp_path, monkeypatch):
         exec(lines, dict(vars(attention)))
         exec(case, names)
         names["test_equals_the_dense_formula"]()
-        assert "relu_pyramid_tiny" in soft._model_table()
+        assert "relu_pyramid_tiny" in runpy.run_path(models.names.__file__)["MODELS"]
         model = timm.create_model("soft_pico", attention="relu", img_size=64).eval()
         assert type(model.stages[0].blocks[0].attn).__name__ == "ReluAttention"
         assert model(torch.randn(1, 3, 64, 64)).isfinite().all()
