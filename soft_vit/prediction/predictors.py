@@ -313,7 +313,7 @@ def load_predictor(
     device: by default a GPU if there is one. Raises UserError or FileNotFoundError for arguments that cannot be used.
     """
     if (model is None) == (config is None):
-        raise UserError("Give either the name of a timm model, or a config with its checkpoint.")
+        raise UserError("Give either the name of a timm model (--model), or --config and --checkpoint.")
     if not 0 <= score_thr <= 1:
         raise UserError(f"score_thr is {score_thr}; give a score from 0 to 1.")
     if topk < 1:

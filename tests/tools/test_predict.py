@@ -103,7 +103,7 @@ def test_sigterm_keeps_the_results_so_far(tool, photos, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["photos"], "Neither"),
+        (["photos"], "either"),
         (["photos/*.gif", "--model", "test_vit"], "photos/*.gif"),
         (["none.png", "--model", "test_vit"], "none.png"),
         (["photos", "--model", "resnet_50"], "did you mean resnet50"),
