@@ -41,25 +41,21 @@ for name, argument in zip(sys.argv[1::2], sys.argv[2::2]):
 """
 
 
-def fail(error: Exception) -> None:
-    raise error
-
-
 def end_of(action) -> str:
     with pytest.raises(SystemExit) as ended:
         command_line(lambda argv: action())([])
     return ended.value.code
 
 
-def refused(*args, **kwargs):
-    raise PermissionError(13, "Permission denied", kwargs.get("dir"))
+def failing(error: Exception):
+    def fail(*args, **kwargs) -> None:
+        raise error
+
+    return fail
 
 
 def refusing(number: int, name: str | None = "x"):
-    def refuse(*args) -> None:
-        raise OSError(number, os.strerror(number), name)
-
-    return refuse
+    return failing(OSError(number, os.strerror(number), name))
 
 
 @pytest.fixture
@@ -77,7 +73,7 @@ def tree(tmp_path, monkeypatch) -> None:
         (lambda: write_atomically("folder", b""), "folder cannot be used (Is a directory)"),
         (lambda: Path("folder").read_bytes(), "folder cannot be used (Is a directory)"),
         (lambda: os.rename("none", "folder/a"), "folder/a cannot be used (No such file or directory)"),
-        (lambda: refused(dir="x"), "x cannot be used (Permission denied)"),
+        (refusing(errno.EACCES), "x cannot be used (Permission denied)"),
         (refusing(errno.EROFS), "x cannot be used (Read-only file system)"),
         (refusing(errno.EDQUOT), "x cannot be used (Disk quota exceeded)"),
         (lambda: Path("x" * 300).read_bytes(), f"{'x' * 300} cannot be used (File name too long)"),
@@ -87,11 +83,9 @@ def test_path_that_cannot_be_used(tree, given, said):
     assert end_of(given) == f"error: {said}; give another path."
 
 
-@pytest.mark.parametrize(
-    ("broken", "error"), [("tempfile.mkstemp", refused), ("os.fsync", refusing(errno.ENOSPC, None))]
-)
-def test_file_that_cannot_be_written_is_named(tree, monkeypatch, broken, error):
-    monkeypatch.setattr(broken, error)
+@pytest.mark.parametrize(("broken", "number"), [("tempfile.mkstemp", errno.EACCES), ("os.fsync", errno.ENOSPC)])
+def test_file_that_cannot_be_written_is_named(tree, monkeypatch, broken, number):
+    monkeypatch.setattr(broken, refusing(number, None))
     assert end_of(lambda: write_atomically("folder/a.pth", b"")).startswith("error: folder/a.pth cannot be used")
     assert not list(Path("folder").iterdir())
 
@@ -100,10 +94,7 @@ def test_file_that_cannot_be_written_is_named(tree, monkeypatch, broken, error):
     "action",
     [
         lambda: make_tree("folder", "cocoo"),
-        lambda: fail(ValueError("task is 'cocoo'")),
-        lambda: fail(UserError("task is 'cocoo'")),
-        lambda: fail(WeightsError("task is 'cocoo'")),
-        lambda: fail(FileNotFoundError("task is 'cocoo'")),
+        *(failing(kind("task is 'cocoo'")) for kind in (ValueError, UserError, WeightsError, FileNotFoundError)),
     ],
 )
 def test_sentence_of_this_package(action):

@@ -3,16 +3,11 @@
 import csv
 from dataclasses import dataclass
 
-from soft_vit.text_tables import error_cell, markdown_table, rows_as_csv
+from soft_vit.text_tables import markdown_table, rows_as_csv
 
 
 def test_markdown():
     assert markdown_table(["a", "b"], [(1, ""), ("x", 2.5)]) == "| a | b |\n|---|---|\n| 1 |  |\n| x | 2.5 |"
-
-
-def test_an_error_has_one_line():
-    assert error_cell(MemoryError("no room\nat all")) == "MemoryError: no room"
-    assert error_cell(KeyError()) == "KeyError: "
 
 
 @dataclass

@@ -10,7 +10,7 @@ import torch
 from matplotlib import pyplot
 
 from soft_vit.analysis import harness
-from soft_vit.analysis.harness import load_pyramid, numbered, seconds_of, spread, time_in_turn
+from soft_vit.analysis.harness import load_pyramid, numbered, seconds_of, time_in_turn
 from soft_vit.analysis.lengths import Curve, plot_lengths
 from soft_vit.weights import WeightsError
 
@@ -26,13 +26,8 @@ def test_contenders_take_turns_and_the_first_round_does_not_count():
     assert len(rounds) == 21
     assert {"".join(sorted(turn)) for turn in rounds} == {"abc"}
     assert {name: len(times) for name, times in seconds.items()} == {"a": 20, "b": 20, "c": 20}
-
-
-def test_everyone_comes_after_everyone():
-    calls = []
-    time_in_turn({name: partial(calls.append, name) for name in "abc"}, 20, "cpu")
-    after = {first + second for first, second in pairwise(calls)}
-    assert after >= {"ab", "ac", "ba", "bc", "ca", "cb"}
+    # Everyone comes after everyone.
+    assert {first + second for first, second in pairwise(calls)} >= {"ab", "ac", "ba", "bc", "ca", "cb"}
 
 
 def test_a_short_step_on_a_gpu(monkeypatch):
@@ -50,26 +45,13 @@ def test_repeats_are_averaged(monkeypatch):
     assert len(calls) == 5
 
 
-def test_too_few_rounds():
-    with pytest.raises(ValueError, match="rounds=2"):
-        time_in_turn({"a": list}, 2, "cpu")
-
-
-def test_spread_is_median_and_quartiles():
-    assert spread([5, 1, 4, 2, 3]) == (3, 1.5, 4.5)
-
-
-def same_weights(first: torch.nn.Module, second: torch.nn.Module) -> bool:
-    weights = second.state_dict()
-    return all(torch.equal(value, weights[name]) for name, value in first.state_dict().items())
-
-
 @pytest.mark.parametrize("name", ["soft_pico", "soft_pico.shapes"])
 def test_recorded_weights(name):
     model, title = load_pyramid(name)
     assert title == "soft_pico.shapes, pretrained"
     assert not model.training
-    assert same_weights(model, timm.create_model("soft_pico.shapes", pretrained=True))
+    expected = timm.create_model("soft_pico.shapes", pretrained=True).state_dict()
+    torch.testing.assert_close(model.state_dict(), expected, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("name", ["soft_pico", "soft_pico.shapes"])
@@ -106,7 +88,6 @@ def test_mistake_is_one_sentence(name, options, error, message):
 
 
 def test_no_backend_is_chosen_and_no_figure_kept(tmp_path):
-
     before = matplotlib.get_backend()
     try:
         matplotlib.use("svg")

@@ -6,7 +6,6 @@ from soft_vit.analysis import lengths
 from soft_vit.analysis.lengths import (
     FIXED_TOKENS,
     lengths_table,
-    log_log_slope,
     measure_all,
     measure_lengths,
     plot_lengths,
@@ -14,11 +13,6 @@ from soft_vit.analysis.lengths import (
 from soft_vit.layers import ATTENTIONS
 
 LINEAR = sorted(name for name, cls in ATTENTIONS.items() if cls.cost == "N" or name in FIXED_TOKENS)
-
-
-def test_slope_of_a_power_law():
-    x = [1, 2, 5, 9]
-    assert log_log_slope(x, [3 * v**1.7 for v in x]) == pytest.approx(1.7)
 
 
 @pytest.mark.parametrize("attention", LINEAR)

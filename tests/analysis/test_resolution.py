@@ -56,7 +56,7 @@ def test_bad_arguments(change, message):
         measure_resolutions("soft_pico", [(64, 64)], **change)
 
 
-@pytest.mark.parametrize("size", [(64, 1536), (1536, 64), (65, 129), (193, 1001), (333, 500)])
+@pytest.mark.parametrize("size", [(1536, 64), (65, 129), (193, 1001)])
 @pytest.mark.parametrize("name", ["soft_pico", "soft_norm_pico"])
 def test_images_of_any_ratio(name, size):
     model = timm.create_model(name, features_only=True, max_bottleneck=(7, 7)).eval()

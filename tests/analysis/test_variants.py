@@ -80,8 +80,3 @@ def test_model(name):
     naive = naive_formulation(model)
     assert naive is model
     torch.testing.assert_close(naive(x), logits)
-
-
-def test_nothing_to_replace():
-    with pytest.raises(ValueError, match="no softmax-free attention"):
-        naive_formulation(timm.create_model("softmax_pyramid_pico"))

@@ -59,24 +59,22 @@ def test_a_released_file(name, content, said, weights, tool, tmp_path, capsys):
         ("mine.pth", "not finite", r"norm\.bias .* not finite"),
         ("mine.pth", "attack", "could run code"),
         ("mine.pth", "foreign", "not of a soft_vit pyramid"),
-        (SHAPES.name, "tiny", r"is not the file of soft_pico\.shapes"),
+        (SHAPES.name, "safetensors", r"is not the file of soft_pico\.shapes"),
     ],
 )
 def test_refused(name, kind, said, weights, tool, tmp_path, capsys):
-    content = {"state_dict": weights}
-    if kind == "normalised":
-        content["arch"] = "soft_norm_tiny"
-    elif kind == "not finite":
-        content["state_dict"] = {**weights, "norm.bias": torch.full((512,), float("inf"))}
-    elif kind == "attack":
-        content["extra"] = RunsCode(tmp_path / "executed")
-    elif kind == "foreign":
-        content = {"conv1.weight": torch.ones(1)}
-    path = tmp_path / name
-    if kind is not None and path.suffix == ".safetensors":
+    path, content = tmp_path / name, {"state_dict": weights}
+    contents = {
+        "tiny": content,
+        "normalised": {**content, "arch": "soft_norm_tiny"},
+        "not finite": {"state_dict": {**weights, "norm.bias": torch.full((512,), float("inf"))}},
+        "attack": {**content, "extra": RunsCode(tmp_path / "executed")},
+        "foreign": {"conv1.weight": torch.ones(1)},
+    }
+    if kind == "safetensors":
         save_file({"norm.bias": torch.zeros(1)}, path)
     elif kind is not None:
-        torch.save(content, path)
+        torch.save(contents[kind], path)
     with pytest.raises(SystemExit) as ended:
         tool("check_checkpoint")([str(path), str(SHAPES)])
     assert ended.value.code == 1

@@ -15,12 +15,7 @@ import soft_vit  # noqa: F401  its models have to be known to timm
 from soft_vit.data import ShapeImages
 
 ROOT = Path(__file__).parents[2]
-TINY = [
-    "--cfg-options",
-    "image_size=32",
-    "test_dataloader.dataset.length=7",
-    "test_dataloader.batch_size=2",
-]
+TINY = ["--cfg-options", "image_size=32", "test_dataloader.dataset.length=7", "test_dataloader.batch_size=2"]
 
 
 @pytest.fixture(scope="module")

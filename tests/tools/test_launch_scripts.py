@@ -12,7 +12,6 @@ import pytest
 import torch
 
 TOOLS = Path(__file__).parents[2] / "tools"
-SCRIPTS = ("dist_launch", "dist_test", "dist_train", "slurm_train")
 TINY = shlex.split("""--cfg-options model.depths=[1,1,1,1] default_hooks.logger.interval=1
     train_dataloader.dataset.length=16 train_dataloader.dataset.size=32 train_dataloader.batch_size=4
     val_dataloader.dataset.length=20 val_dataloader.dataset.size=32
@@ -31,9 +30,9 @@ def run(script: str, *arguments: object, cwd: Path | None = None, **environment:
 
 
 def test_scripts_can_be_run():
-    for script in SCRIPTS:
-        assert os.access(TOOLS / f"{script}.sh", os.X_OK)
-        assert subprocess.run(["bash", "-n", str(TOOLS / f"{script}.sh")]).returncode == 0
+    scripts = sorted(TOOLS.glob("*.sh"))
+    assert scripts
+    assert all(os.access(script, os.X_OK) for script in scripts)
 
 
 @pytest.mark.parametrize(

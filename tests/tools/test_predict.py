@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,18 @@ def photos(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.fixture
+def exit_code(tool, photos) -> Callable[..., int]:
+    """Of the tool with these arguments."""
+
+    def run(*arguments: str) -> int:
+        with pytest.raises(SystemExit) as ended:
+            tool("predict")(arguments)
+        return ended.value.code
+
+    return run
+
+
+@pytest.fixture
 def checkpoint(tmp_path) -> str:
     torch.manual_seed(0)
     path = tmp_path / "weights.pth"
@@ -35,10 +48,8 @@ def checkpoint(tmp_path) -> str:
     return str(path)
 
 
-def test_folder(tool, demo, photos, checkpoint, capsys):
-    with pytest.raises(SystemExit) as caught:
-        tool("predict")(["photos", "--config", demo, "--checkpoint", checkpoint, "--batch-size", "2"])
-    assert caught.value.code == 0
+def test_folder(exit_code, demo, checkpoint, capsys):
+    assert exit_code("photos", "--config", demo, "--checkpoint", checkpoint, "--batch-size", "2") == 0
     printed = capsys.readouterr()
     assert "3/3" in printed.err
     assert printed.out.startswith(
@@ -52,11 +63,9 @@ def test_folder(tool, demo, photos, checkpoint, capsys):
         assert Image.open(Path("predictions") / entry["drawing"]).width == 384
 
 
-def test_single_image(tool, photos, checkpoint, capsys):
-    arguments = ["--model", "soft_pico", "--checkpoint", checkpoint, "--img-size", "64", "--topk", "10", "--out", "new"]
-    with pytest.raises(SystemExit) as caught:
-        tool("predict")(["photos/1.png", *arguments])
-    assert caught.value.code == 0
+def test_single_image(exit_code, checkpoint, capsys):
+    options = ["--model", "soft_pico", "--checkpoint", checkpoint, "--img-size", "64", "--topk", "10", "--out", "new"]
+    assert exit_code("photos/1.png", *options) == 0
     printed = capsys.readouterr()
     assert printed.err == ""
     note, *lines, written = printed.out.splitlines()
@@ -67,21 +76,17 @@ def test_single_image(tool, photos, checkpoint, capsys):
     assert written == "Written: new"
 
 
-def test_pattern_without_drawings(tool, photos, capsys):
-    with pytest.raises(SystemExit) as caught:
-        tool("predict")(["phot*/[01].png", "--model", "test_vit", "--no-pretrained", "--no-draw"])
-    assert caught.value.code == 0
+def test_pattern_without_drawings(exit_code, capsys):
+    assert exit_code("phot*/[01].png", "--model", "test_vit", "--no-pretrained", "--no-draw") == 0
     assert [path.name for path in Path("predictions").iterdir()] == ["predictions.json"]
 
 
-def test_nothing_predicted_is_exit_code_1(tool, photos, capsys):
-    with pytest.raises(SystemExit) as caught:
-        tool("predict")(["photos/broken.png", "--model", "test_vit", "--no-pretrained"])
-    assert caught.value.code == 1
+def test_nothing_predicted_is_exit_code_1(exit_code, capsys):
+    assert exit_code("photos/broken.png", "--model", "test_vit", "--no-pretrained") == 1
     assert "0 of 1 images predicted" in capsys.readouterr().out
 
 
-def test_sigterm_keeps_the_results_so_far(tool, photos, monkeypatch):
+def test_sigterm_keeps_the_results_so_far(exit_code, monkeypatch):
     before = signal.getsignal(signal.SIGTERM)
     read = predict.read_input
 
@@ -92,11 +97,9 @@ def test_sigterm_keeps_the_results_so_far(tool, photos, monkeypatch):
 
     monkeypatch.setattr(predict, "read_input", read_and_stop)
     try:
-        with pytest.raises(SystemExit) as caught:
-            tool("predict")(["photos", "--model", "test_vit", "--no-pretrained", "--batch-size", "1"])
+        assert exit_code("photos", "--model", "test_vit", "--no-pretrained", "--batch-size", "1") == 130
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert caught.value.code == 130
     assert len(json.loads(Path("predictions/predictions.json").read_text())["images"]) == 1
 
 

@@ -1,21 +1,15 @@
 """From the command line to a checkpoint, on from it, and its accuracy again."""
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
-TINY = [
-    "--cfg-options",
-    "train_dataloader.dataset.length=8",
-    "image_size=32",
-    "train_dataloader.batch_size=4",
-    "val_dataloader.dataset.length=20",
-    "test_dataloader.dataset.length=20",
-    "default_hooks.logger.interval=1",
-]
+TINY = shlex.split("""--cfg-options train_dataloader.dataset.length=8 image_size=32 train_dataloader.batch_size=4
+    val_dataloader.dataset.length=20 test_dataloader.dataset.length=20 default_hooks.logger.interval=1""")
 
 
 def scalars(work_dir: Path) -> list[dict]:

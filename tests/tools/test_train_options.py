@@ -2,20 +2,13 @@
 
 import errno
 import json
+import shlex
 from pathlib import Path
 
 import pytest
 
-TINY = [
-    "--no-validate",
-    "--cfg-options",
-    "train_dataloader.dataset.length=8",
-    "image_size=32",
-    "train_dataloader.batch_size=4",
-    "model.depths=[1,1,1,1]",
-    "default_hooks.logger.interval=1",
-    "train_cfg.max_epochs=2",
-]
+TINY = shlex.split("""--no-validate --cfg-options train_dataloader.dataset.length=8 image_size=32
+    train_dataloader.batch_size=4 model.depths=[1,1,1,1] default_hooks.logger.interval=1 train_cfg.max_epochs=2""")
 
 
 def rates(work_dir: Path) -> list[float]:

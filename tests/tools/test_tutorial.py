@@ -73,9 +73,3 @@ def test_what_was_saved_is_the_same_model(tour):
     (exported,) = re.findall(r"on another batch size, the logits differ by (\S+)\.\n", tour[0])
     assert float(same) == 0
     assert float(exported) < 1e-4
-
-
-def test_mistake_ends_in_one_sentence(tool, tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        tool("tutorial")(["--out", str(tmp_path), "--steps", "0"])
-    assert "--steps is 0; take at least one." in capsys.readouterr().err

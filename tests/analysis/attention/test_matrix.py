@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from soft_vit.analysis.attention import matrix as module
 from soft_vit.analysis.attention.matrix import attention_matrix, watch_attention
 from soft_vit.layers import ATTENTIONS, Attention
-from soft_vit.layers.attention.bigbird import visible_blocks
 from soft_vit.layers.attention.longformer import global_positions
 
 DIM, HEADS, GRID = 24, 3, (7, 9)
@@ -107,10 +106,15 @@ def relative_error(found: Tensor, expected: Tensor) -> float:
 def test_matrix_reproduces_the_output(name: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     # Several runs of columns, the last one shorter.
     monkeypatch.setattr(module, "COLUMNS", 20)
-    attn, x = make(name, **options), tokens()
+    attn, x, matrices = make(name, **options), tokens(), []
+    expected = attn(x, GRID)
+    with watch_attention(attn, matrices.append):
+        watched = attn(x, GRID)
+    assert torch.equal(watched, expected)
+    assert watched.requires_grad
+    (matrix,) = matrices
+    assert matrix.shape[:3] == (2, {"gau": 1, "hydra": DIM}.get(name, HEADS), N)
     with torch.no_grad():
-        expected, matrix = attn(x, GRID), attention_matrix(attn, x, GRID)
-        assert matrix.shape[:3] == (2, {"gau": 1, "hydra": DIM}.get(name, HEADS), N)
         assert relative_error(output_by(matrix, attn, x), expected) <= TOLERANCE
 
 
@@ -142,10 +146,6 @@ def softmax(attn: Attention, x: Tensor) -> Tensor:
     return scores(heads(attn.q(x)), heads(attn.kv(x).chunk(2, dim=-1)[0])).softmax(-1)
 
 
-def spatial_reduction(attn: Attention, x: Tensor) -> Tensor:
-    return scores(heads(attn.q(x)), heads(attn.kv(attn.reduce(x, GRID)).chunk(2, dim=-1)[0])).softmax(-1)
-
-
 def gaussian(attn: Attention, x: Tensor) -> Tensor:
     q = heads(attn.q(x)) / attn.head_dim**0.25
     return kernel(q, q)
@@ -158,20 +158,6 @@ def soft(attn: Attention, x: Tensor) -> Tensor:
     scale = a.sum(-1).rsqrt() if attn.normalize else a.new_ones(a.shape[:-1])
     inverse = torch.linalg.inv(a + attn.options.ridge * torch.eye(a.shape[-1], dtype=a.dtype))
     return k1 @ (scale[..., :, None] * inverse * scale[..., None, :]) @ k1.mT
-
-
-def linformer(attn: Attention, x: Tensor) -> Tensor:
-    q, k = queries_and_keys(attn, x)
-    e, f = attn.projection.weight_k.flatten(2), attn.projection.weight_v.flatten(2)
-    return scores(q, e @ k).softmax(-1) @ f
-
-
-def performer(attn: Attention, x: Tensor) -> Tensor:
-    q, k = (
-        torch.exp(y @ attn.projection.mT - y.square().sum(-1, keepdim=True) / 2)
-        for y in (part / attn.head_dim**0.25 for part in queries_and_keys(attn, x))
-    )
-    return F.normalize(q @ k.mT, p=1, dim=-1)
 
 
 def window_averages(x: Tensor) -> Tensor:
@@ -257,63 +243,17 @@ def sparse(attn: Attention, x: Tensor) -> Tensor:
     return masked_softmax(attn, x, near | (rows % 4 == 0) & (columns % 4 == 0))
 
 
-def reformer(attn: Attention, x: Tensor) -> Tensor:
-    q = heads(attn.qk(x))
-    # Keys have length one, in the place of a scale.
-    matrix = q @ F.normalize(q, dim=-1).mT
-    return matrix.masked_fill(torch.eye(N, dtype=torch.bool), float("-inf")).softmax(-1)
-
-
-def longformer(attn: Attention, x: Tensor) -> Tensor:
-    rows, columns = offsets()
-    index = torch.tensor([1 * 9 + 2, 1 * 9 + 6, 5 * 9 + 2, 5 * 9 + 6])
-    mask = torch.maximum(rows.abs(), columns.abs()) <= 1
-    mask[:, index] = True
-    matrix = masked_softmax(attn, x, mask)
-    q, k = attn.q_global(x)[:, index], attn.kv_global(x).chunk(2, dim=-1)[0]
-    matrix[:, :, index] = scores(heads(q), heads(k)).softmax(-1)
-    return matrix
-
-
-def bigbird(attn: Attention, x: Tensor) -> Tensor:
-    index, exists = visible_blocks(8, HEADS, attn.window, attn.num_global, attn.num_random, attn.seed, x.device)
-    blocks = (F.one_hot(index, 8).bool() & exists[..., None]).any(2)
-    blocks[:, : attn.num_global] = True
-    mask = blocks.repeat_interleave(8, dim=1).repeat_interleave(8, dim=2)[:, :N, :N]
-    return masked_softmax(attn, x, mask)
-
-
-def synthesizer(attn: Attention, x: Tensor) -> Tensor:
-    return attn.scores["dense"](x, GRID).softmax(-1)
-
-
-def gau(attn: Attention, x: Tensor) -> Tensor:
-    z = F.silu(attn.z(x))
-    q, k, q_linear, k_linear = (z * attn.scale[i] + attn.offset[i] for i in range(4))
-    chunk = torch.arange(N) // 16
-    count = torch.bincount(chunk)[chunk][:, None]
-    within = scores(q, k).relu().square() / count * (chunk[:, None] == chunk)
-    return (within + q_linear @ k_linear.mT / N)[:, None]
-
-
+# The formulas of other kinds are in their tests, in tests/layers/attention.
 FORMULAS = [
     (soft, "soft", {"inverse": "cholesky"}),
     (soft, "soft_norm", {"inverse": "cholesky"}),
     (softmax, "softmax", {}),
     (gaussian, "gaussian", {}),
-    (spatial_reduction, "spatial_reduction", {}),
-    (linformer, "linformer", {}),
-    (performer, "performer", {}),
     (nystrom, "nystrom", {"inverse": "exact"}),
     (linear, "linear", {}),
     (local, "local", {"kernel_size": 3}),
     (atrous, "atrous", {"dilation": 4}),
     (sparse, "sparse", {"kernel_size": 5, "dilation": 4}),
-    (reformer, "reformer", {}),
-    (longformer, "longformer", {"kernel_size": 3}),
-    (bigbird, "bigbird", {"block_size": 8, "num_random": 1}),
-    (synthesizer, "synthesizer", {}),
-    (gau, "gau", {"chunk_size": 16}),
     (linear_relu, "linear", {"features": "relu"}),
     (cosformer, "cosformer", {}),
     (focused, "focused", {}),
@@ -365,15 +305,6 @@ def test_dropout_of_the_attention_is_left_out() -> None:
     assert attn.training
 
 
-@pytest.mark.parametrize("name", ATTENTIONS)
-def test_watched_forward_is_the_forward(name: str) -> None:
-    attn, x = make(name), tokens()
-    with watch_attention(attn, lambda matrix: None):
-        watched = attn(x, GRID)
-    assert torch.equal(watched, attn(x, GRID))
-    assert watched.requires_grad
-
-
 def test_nothing_stays_behind_when_the_visitor_fails() -> None:
     attn, x = make("soft"), tokens()
 
@@ -385,12 +316,6 @@ def test_nothing_stays_behind_when_the_visitor_fails() -> None:
     assert "attend" not in vars(attn)
     assert not attn.training
     assert attention_matrix(attn, x, GRID).shape == (2, HEADS, N, N)
-
-
-def test_spatial_reduction_has_a_column_for_each_reduced_token() -> None:
-    x = tokens()
-    assert attention_matrix(make("spatial_reduction"), x, GRID).shape == (2, HEADS, N, 3 * 4)
-    assert attention_matrix(make("spatial_reduction", linear=True), x, GRID).shape == (2, HEADS, N, 7 * 7)
 
 
 def test_an_attention_without_a_matrix_is_refused() -> None:
