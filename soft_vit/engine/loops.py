@@ -60,7 +60,7 @@ def _require_batch(loader: DataLoader) -> None:
 def _require_positive(**numbers: int) -> None:
     for name, number in numbers.items():
         if number < 1:
-            raise UserError(f"train_cfg.{name} is {number}; choose 1 or more (--no-validate leaves validation out).")
+            raise UserError(f"train_cfg.{name} is {number}; choose 1 or more.")
 
 
 @LOOPS.register_module()

@@ -65,6 +65,7 @@ def assert_same_state(one: Path, other: Path) -> None:
             assert same, f"{part}{name}"
 
 
+@pytest.mark.slow
 def test_resumed_with_every_switch(tmp_path, spoil):
     """Two epochs at once or one by one: the same weights, averages, moments, loss scale and counts."""
     spoil({3, 7})

@@ -91,23 +91,21 @@ def test_views_that_cannot_be_shown(checkpoint, tmp_path, monkeypatch, resizing,
         measure(config, checkpoint, tta=True, img_size=32, work_dir=tmp_path, options={**OPTIONS, **options})
 
 
-@pytest.mark.parametrize("model", ["checkpoint", "soft_pico"])
-def test_views_of_another_crop_in_a_folder(checkpoint, models, folders, tmp_path, model):
+def test_views_of_another_crop_in_a_folder(models, folders, tmp_path):
     """The name of a timm model brings a normalisation of its own."""
     there = [0, 3, 4, 9]
-    given = {"img_size": 32, "crop_pct": 0.8, "data_root": folders / "numbered", "classes": list_of_classes(tmp_path)}
-    if model == "checkpoint":
-        images, names = tree(folders / "numbered", 32, 0.8)
-    else:
-        torch.save(models["averaged"].state_dict(), tmp_path / "weights.pth")
-        given["weights"] = str(tmp_path / "weights.pth")
-        cfg = timm.get_pretrained_cfg(model)
-        images, names = tree(folders / "numbered", 32, 0.8, cfg.mean[0], cfg.std[0])
+    torch.save(models["averaged"].state_dict(), tmp_path / "weights.pth")
+    cfg = timm.get_pretrained_cfg("soft_pico")
+    images, names = tree(folders / "numbered", 32, 0.8, cfg.mean[0], cfg.std[0])
     metrics = measure(
         DEMO,
-        checkpoint if model == "checkpoint" else model,
+        "soft_pico",
+        weights=str(tmp_path / "weights.pth"),
         tta=True,
-        **given,
+        img_size=32,
+        crop_pct=0.8,
+        data_root=folders / "numbered",
+        classes=list_of_classes(tmp_path),
         work_dir=tmp_path,
         options={**OPTIONS, "model.num_classes": 10},
     )
