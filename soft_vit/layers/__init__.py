@@ -2,13 +2,12 @@
 
 from soft_vit.layers.attention import ATTENTIONS, Attention, attention_class, attention_options
 from soft_vit.layers.attn_pool import AttentionPool, StageFusion
-from soft_vit.layers.block import DROP_PATH_MODES, DropPathMode, PostNormBlock, PreNormBlock
+from soft_vit.layers.block import DropPathMode, PostNormBlock, PreNormBlock
 from soft_vit.layers.embed import ConvNormAct, ConvPatchEmbed, resample_pos_embed
 from soft_vit.layers.reversible import reversible_blocks
 
 __all__ = [
     "ATTENTIONS",
-    "DROP_PATH_MODES",
     "Attention",
     "AttentionPool",
     "ConvNormAct",

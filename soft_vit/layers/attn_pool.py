@@ -13,15 +13,12 @@ class AttentionPool(nn.Module):
     """`sum_p a_p h_p` with `a = softmax_p(c^T relu(W h_p + b))` over sources `h: [B, P, C]`, giving `[B, C]`.
 
     The additive attention of Bahdanau et al. 2014, arXiv 1409.0473, with a learned vector instead of a query.
-
-    hidden_dim: rows of W; by default C.
     """
 
-    def __init__(self, dim: int, hidden_dim: int | None = None, device=None, dtype=None) -> None:
+    def __init__(self, dim: int, device=None, dtype=None) -> None:
         super().__init__()
-        hidden_dim = dim if hidden_dim is None else hidden_dim
-        self.hidden = nn.Linear(dim, hidden_dim, device=device, dtype=dtype)
-        self.score = nn.Linear(hidden_dim, 1, bias=False, device=device, dtype=dtype)
+        self.hidden = nn.Linear(dim, dim, device=device, dtype=dtype)
+        self.score = nn.Linear(dim, 1, bias=False, device=device, dtype=dtype)
 
     def weights(self, x: Tensor) -> Tensor:
         """The shares of sources `[B, P, C]`: `[B, P, 1]`, positive, summing to one over P."""

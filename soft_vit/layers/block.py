@@ -1,6 +1,6 @@
 """Transformer blocks: an attention and an MLP, each with a residual connection and a LayerNorm."""
 
-from typing import Literal, get_args
+from typing import Literal
 
 from timm.layers import DropPath
 from torch import Tensor, nn
@@ -9,8 +9,6 @@ from soft_vit.layers.attention.base import Attention
 from soft_vit.layers.mlp import Mlp, apply_in_chunks, check_chunks
 
 DropPathMode = Literal["stochastic_depth", "dropout"]
-
-DROP_PATH_MODES = get_args(DropPathMode)
 
 
 def make_drop_path(rate: float, mode: DropPathMode) -> nn.Module:

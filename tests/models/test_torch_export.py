@@ -2,10 +2,19 @@
 
 import pytest
 import torch
-from captured_models import cases, create, images
+from captured_models import CASES, create, images
+
+# One of each part that makes sizes: both forms of the attention, pooled maps, and all options of the pyramid.
+FAST = ("soft", "soft stage 4, average sampling", "all")
 
 
-@cases
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(arguments, id=name, marks=[] if name in FAST else pytest.mark.slow)
+        for name, arguments in CASES.items()
+    ],
+)
 def test_export_with_dynamic_batch(arguments):
     model = create(arguments)
     batch = torch.export.Dim("batch", min=1, max=64)

@@ -15,8 +15,6 @@ from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision
 
 Form = Literal["quadratic", "linear"]
 
-FORMS = get_args(Form)
-
 
 def squared_relu_attention(q: Tensor, k: Tensor, v: Tensor, count: Tensor | int, dropout_p: float = 0.0) -> Tensor:
     """`relu(q k^T / sqrt(S))^2 v / count`; q and k `[..., N, S]`, v and the result `[..., N, E]`."""
@@ -111,7 +109,7 @@ class GatedAttentionUnit(Attention):
         dd = {"device": device, "dtype": dtype}
         head_dim = check_heads(dim, num_heads)
         qk_dim = 2 * head_dim if qk_dim is None else qk_dim
-        self.form = check_choice("form", form, FORMS)
+        self.form = check_choice("form", form, get_args(Form))
         width = int(expansion * dim)
         if width < 1 or qk_dim < 1 or chunk_size < 1:
             raise ValueError(

@@ -1,13 +1,11 @@
 """Landmarks: a few tokens that stand for all of a map."""
 
-from typing import Literal, get_args
+from typing import Literal
 
 import torch.nn.functional as F
 from torch import Tensor
 
 Landmarks = Literal["grid", "segment"]
-
-LANDMARKS = get_args(Landmarks)
 
 
 def landmark_tokens(

@@ -11,8 +11,6 @@ from soft_vit.ops.numerics import check_choice
 
 Features = Literal["elu", "relu"]
 
-FEATURES = get_args(Features)
-
 # Leaves of symbolic tracing: they look at dtypes.
 torch.fx.wrap("elu_features")
 torch.fx.wrap("linear_attention")
@@ -44,7 +42,7 @@ class LinearAttention(SelfAttention):
         dtype=None,
     ) -> None:
         super().__init__(dim, num_heads, qkv_bias=qkv_bias, proj_drop=proj_drop, device=device, dtype=dtype)
-        self.features = check_choice("features", features, FEATURES)
+        self.features = check_choice("features", features, get_args(Features))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
         phi = elu_features if self.features == "elu" else relu_features

@@ -14,8 +14,6 @@ from soft_vit.ops.softmax import dot_product_attention
 
 Sharing = Literal["none", "headwise", "kv"]
 
-SHARINGS = get_args(Sharing)
-
 
 def resample_projection(weight: Tensor, feat_size: Sequence[int]) -> Tensor:
     """Projections `[G, K, H, W]` of one map as projections of another, `[G, K, H', W']`.
@@ -95,8 +93,6 @@ class LinformerAttention(SelfAttention):
     proj_k: K, the number of projected tokens, the same on every map, so that weights of one map fit another.
     sharing: `none` (every head has its E and F), `headwise` (one E and one F for all heads) or `kv` (one matrix for
         both, for all heads).
-    projection: a module to use instead of its own, which is the paper's layer-wise sharing; all attentions it
-        is given to must lie on maps of its size, because resizing one resizes it. proj_k and sharing are then unused.
     """
 
     cost: str = "N"
@@ -112,7 +108,6 @@ class LinformerAttention(SelfAttention):
         qkv_bias: bool = True,
         proj_k: int = 49,
         sharing: Sharing = "headwise",
-        projection: LinformerProjection | None = None,
         attn_drop: float = 0.0,
         proj_drop: float = 0.0,
         device=None,
@@ -121,11 +116,9 @@ class LinformerAttention(SelfAttention):
         dd = {"device": device, "dtype": dtype}
         super().__init__(dim, num_heads, qkv_bias=qkv_bias, proj_drop=proj_drop, **dd)
         self.attn_drop = attn_drop
-        check_choice("sharing", sharing, SHARINGS)
-        if projection is None:
-            groups = num_heads if sharing == "none" else 1
-            projection = LinformerProjection(feat_size, proj_k, groups, shared_kv=sharing == "kv", **dd)
-        self.projection = projection
+        check_choice("sharing", sharing, get_args(Sharing))
+        groups = num_heads if sharing == "none" else 1
+        self.projection = LinformerProjection(feat_size, proj_k, groups, shared_kv=sharing == "kv", **dd)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
         k, v = self.projection(k, v, feat_size)

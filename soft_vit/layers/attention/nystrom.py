@@ -1,13 +1,15 @@
 """Nystroemformer: softmax attention through landmarks (Xiong et al. 2021, arXiv 2102.03902)."""
 
+from typing import get_args
+
 import torch
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import SelfAttention, grid_limit
-from soft_vit.layers.attention.landmarks import LANDMARKS, Landmarks, landmark_tokens
+from soft_vit.layers.attention.landmarks import Landmarks, landmark_tokens
 from soft_vit.layers.attention.local_conv import head_conv, local_conv
 from soft_vit.ops.numerics import check_choice
-from soft_vit.ops.nystrom import PSEUDO_INVERSES, PseudoInverse, nystrom_attention
+from soft_vit.ops.nystrom import PseudoInverse, nystrom_attention
 
 
 def local_residual(v: Tensor, conv: nn.Conv2d, feat_size: tuple[int, int]) -> Tensor:
@@ -56,11 +58,11 @@ class NystromAttention(SelfAttention):
     ) -> None:
         super().__init__(dim, num_heads, qkv_bias=qkv_bias, proj_drop=proj_drop, device=device, dtype=dtype)
         self.sr_ratio = sr_ratio
-        self.landmarks = check_choice("landmarks", landmarks, LANDMARKS)
+        self.landmarks = check_choice("landmarks", landmarks, get_args(Landmarks))
         self.limit = grid_limit("max_landmarks", max_landmarks)
         if self.limit is None:
             self.cost = "N^2/r^2 + N^3/r^6"
-        self.inverse = check_choice("inverse", inverse, PSEUDO_INVERSES)
+        self.inverse = check_choice("inverse", inverse, get_args(PseudoInverse))
         self.iters = iters
         self.local = local_conv(num_heads, local_kernel, sr_ratio, device=device, dtype=dtype)
 

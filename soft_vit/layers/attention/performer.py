@@ -12,7 +12,6 @@ from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision
 
 Kernel = Literal["softmax", "relu"]
 
-KERNELS = get_args(Kernel)
 RELU_FLOOR = 1e-3
 
 
@@ -97,7 +96,7 @@ class PerformerAttention(SelfAttention):
         dtype=None,
     ) -> None:
         super().__init__(dim, num_heads, qkv_bias=qkv_bias, proj_drop=proj_drop, device=device, dtype=dtype)
-        self.kernel = check_choice("kernel", kernel, KERNELS)
+        self.kernel = check_choice("kernel", kernel, get_args(Kernel))
         if num_features is None:
             num_features = max(self.head_dim, int(self.head_dim * math.log(self.head_dim)))
         if num_features < 1:

@@ -90,7 +90,7 @@ class BlockedAttention(torch.autograd.Function):
                 operands = (grad[part], q[part], bottleneck[part], v[part], scaled_y[part], w[part], _part(scale, part))
                 out = (grad_q[part], grad_bottleneck[part], grad_v[part])
                 *_, grad_scaled_y[part], grad_z[part] = _gradients(inverse, *operands, blocks.chunks, out)
-        grad_bottleneck += _gradient_through_a(bottleneck, y, grad_scaled_y, grad_z, z, scale)
+        grad_bottleneck += gradient_through_a(bottleneck, y, grad_scaled_y, grad_z, z, scale)
         return *(x.unflatten(0, heads) for x in (grad_q.mT, grad_bottleneck, grad_v.mT)), None
 
 
@@ -203,7 +203,7 @@ def _gradients(
     return grad_q, grad_bottleneck, grad_v, grad_scaled_y, grad_z
 
 
-def _gradient_through_a(
+def gradient_through_a(
     bottleneck: Tensor, y: Tensor, grad_scaled_y: Tensor, grad_z: Tensor, z: Tensor | None, scale: Tensor | None
 ) -> Tensor:
     """What A and, normalised, its row sums add to the gradient of the bottleneck tokens, `[P, M, D]`."""

@@ -56,15 +56,6 @@ def test_same_map_returns_the_weight_itself() -> None:
     assert resample_projection(weight, (7, 9)) is weight
 
 
-def test_projection_given_by_the_caller_is_shared() -> None:
-    projection = LinformerProjection((7, 9), 10, shared_kv=True)
-    layers = torch.nn.ModuleList(LinformerAttention(24, 3, feat_size=(7, 9), projection=projection) for _ in range(2))
-    assert sum(p.numel() for name, p in layers.named_parameters() if "projection" in name) == 10 * 63
-    x = torch.randn(1, 63, 24)
-    layers[1](layers[0](x, (7, 9)), (7, 9)).sum().backward()
-    assert projection.weight_k.grad.any()
-
-
 def test_resizing_keeps_the_function_on_the_new_map() -> None:
     model = PyramidViT(img_size=64, attention="linformer", **SIZE).eval()
     x = torch.randn(1, 3, 96, 128)

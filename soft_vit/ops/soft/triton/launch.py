@@ -7,6 +7,7 @@ from torch import Tensor
 
 from soft_vit.ops.gaussian import self_gaussian_kernel
 from soft_vit.ops.numerics import full_precision_backward
+from soft_vit.ops.soft.blocked import gradient_through_a
 from soft_vit.ops.soft.inverse import InverseOptions, add_ridge, cholesky_factor, newton_iterates, solve_factored
 from soft_vit.ops.soft.triton.op import empty
 from soft_vit.ops.soft.triton.plan import form, plan_backward, plan_forward, plan_newton_inverse
@@ -124,19 +125,9 @@ def solve_large_backward(
 ) -> Tensor:
     """The gradient of `K1^T v`; fills grad_tokens `[P, M, D]` with what A adds to that of the bottleneck tokens."""
     with full_precision_backward(partial):
-        tokens = bottleneck.flatten(0, 1).float()
-        a = self_gaussian_kernel(tokens)
-        grad_scaled = partial.sum(1)
-        grad_y = grad_scaled * scale[..., None] if normalize else grad_scaled
+        grad_scaled, factor = partial.sum(1), scale[..., None] if normalize else None
+        grad_y = grad_scaled if factor is None else grad_scaled * factor
         grad_z = solve_factored(w, grad_y) if inverse == "cholesky" else torch.bmm(w, grad_y)
-        grad_a = torch.bmm(grad_z, y.mT).neg_()
-        if normalize:
-            grad_scale = (grad_scaled * y).sum(2) + (grad_z * z).sum(2) / scale
-            grad_a -= (0.5 * grad_scale * scale.pow(3))[..., None]
-            grad_z = grad_z * scale[..., None]
-        # Each token is a row and a column of A; the diagonal is constant.
-        weight = grad_a.mul_(a)
-        weight = weight + weight.mT
-        weight.diagonal(dim1=1, dim2=2).zero_()
-        grad_tokens.copy_(torch.bmm(weight, tokens) - tokens * weight.sum(2, keepdim=True))
-        return grad_z.contiguous()
+        tokens = bottleneck.flatten(0, 1).float()
+        grad_tokens.copy_(gradient_through_a(tokens, y, grad_scaled, grad_z, z, factor))
+        return (grad_z if factor is None else grad_z * factor).contiguous()
