@@ -183,7 +183,9 @@ def _end_schedules(cfg: Config) -> None:
     kept = []
     for scheduler in schedulers:
         length = run.get("max_epochs" if scheduler.get("by_epoch", True) else "max_iters")
-        if type_name(scheduler) == "CosineAnnealingLR" and length and not {"end", "T_max"} & scheduler.keys():
+        # A length that is no number is refused by the loop.
+        open_end = isinstance(length, int) and not {"end", "T_max"} & scheduler.keys()
+        if type_name(scheduler) == "CosineAnnealingLR" and open_end:
             if scheduler.get("begin", 0) >= length:
                 continue
             scheduler["end"] = length

@@ -11,6 +11,7 @@ from timm.data.random_erasing import RandomErasing
 from torch import Tensor
 from torch.utils.data import default_collate
 
+from soft_vit.engine.errors import UserError
 from soft_vit.registry import MODELS, register
 
 __all__ = ["RecipeDataPreprocessor", "collate_labels", "samples_of_labels"]
@@ -77,6 +78,18 @@ class RecipeDataPreprocessor(BaseDataPreprocessor):
                 num_classes=num_classes,
             )
         self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # What a SwitchRecipeHook of MMPretrain assigns; as an attribute alone it would change nothing.
+        if name != "batch_augments":
+            super().__setattr__(name, value)
+        elif value is not None:
+            raise UserError(
+                "RecipeDataPreprocessor mixes by its own mixup and cutmix; give SwitchRecipeHook batch_augments=None, "
+                "which ends these, or use ClsDataPreprocessor."
+            )
+        elif self.mixing is not None:
+            self.mixing.mixup_enabled = False
 
     def forward(self, data: dict, training: bool = False) -> dict[str, Any]:
         data = self.cast_data(data)

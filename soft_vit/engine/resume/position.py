@@ -217,11 +217,13 @@ def _overruled(runner: Runner, checkpoint: dict) -> list[str]:
         return []
     saved = [*(checkpoint.get("optimizer") or {}).get("param_groups", []), *(checkpoint.get("param_schedulers") or [])]
     now = [*wrapper.param_groups, *(scheduler.state_dict() for scheduler in schedulers)]
-    found = []
+    found: dict[str, list[str]] = {}
     for old, new in zip(saved, now, strict=False):
         for name, value in old.items():
             if name.startswith("_") or name in _MOVING or name not in new:
                 continue
             if value != new[name]:
-                found.append(f"{name} {value} instead of {new[name]}")
-    return list(dict.fromkeys(found))
+                found.setdefault(name, []).append(f"{name} {value} instead of {new[name]}")
+    # With a rate for each layer there are dozens of groups.
+    distinct = [list(dict.fromkeys(changes)) for changes in found.values()]
+    return [first + (f", and {len(others)} more" if others else "") for first, *others in distinct]

@@ -12,6 +12,7 @@ from timm.data.random_erasing import RandomErasing
 
 import soft_vit.engine  # noqa: F401  registers the preprocessor
 from soft_vit.engine.data.preprocessor import collate_labels
+from soft_vit.engine.errors import UserError
 
 MEAN, STD, CLASSES = [100.0, 110.0, 120.0], [50.0, 60.0, 70.0], 11
 
@@ -103,6 +104,18 @@ def test_smoothing_alone_mixes_nothing():
     torch.testing.assert_close(out["inputs"], normalised(images))
     expected = torch.eye(CLASSES)[:4] * 0.8 + 0.2 / CLASSES
     torch.testing.assert_close(torch.stack([sample.gt_score for sample in out["data_samples"]]), expected)
+
+
+def test_a_hook_may_end_mixing():
+    # SwitchRecipeHook of MMPretrain assigns `batch_augments`.
+    module = build(mixup=0.8, cutmix=1.0, smoothing=0.1)
+    module.batch_augments = None
+    data = batch()
+    found = module({**data, "inputs": data["inputs"].clone()}, training=True)
+    torch.testing.assert_close(found["inputs"], normalised(data["inputs"]))
+    assert found["data_samples"][0].gt_score.max() == pytest.approx(0.9 + 0.1 / CLASSES)
+    with pytest.raises(UserError, match="batch_augments"):
+        module.batch_augments = Mixup()
 
 
 def test_memory_format():

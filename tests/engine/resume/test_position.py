@@ -250,6 +250,14 @@ def test_change(now, outcome):
         assert len(now.logger.said) == (outcome == "warns")
 
 
+def test_a_setting_that_many_groups_change_is_named_once():
+    now, before = ([{"initial_lr": rate * share, "eps": 1} for share in (1, 2, 4)] for rate in (8, 1))
+    run = a_run(1, 1, 1)
+    run.optim_wrapper, run.param_schedulers = SimpleNamespace(param_groups=now), []
+    BatchPositionHook().after_load_checkpoint(run, {"optimizer": {"param_groups": before}})
+    assert run.logger.said == ["The checkpoint overrules the config: initial_lr 1 instead of 8, and 2 more."]
+
+
 def test_checkpoint_without_a_note():
     BatchPositionHook().after_load_checkpoint(a_run(1, 1, 1), {"meta": {}})
 
