@@ -80,6 +80,8 @@ def verified_sizes(source: ExportModel, any_size: bool) -> list[tuple[int, int]]
     """Sizes to compare at: the model's own and, with any_size, larger, smaller and elongated ones, mostly odd."""
     height, width = source.input_size[1:]
     others = [(height + 37, max(width - 11, MIN_SIDE)), (MIN_SIDE, 3 * width + 5), (2 * height - 1, MIN_SIDE)]
+    # Grids limited to 7 windows on a side reach their limit in the last stage.
+    others.append((MIN_SIDE, 8 * 32 + 37))
     return [(height, width), *(others if any_size else ())]
 
 

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, check_heads, grid_limit
+from soft_vit.layers.attention.landmarks import window_averages
 from soft_vit.layers.attention.local_conv import head_conv, local_conv
 from soft_vit.layers.shortcuts import is_untouched, same_size, smaller
 from soft_vit.ops import soft_attention
@@ -73,13 +74,13 @@ def conv_tokens(q: Tensor, conv: nn.Module, sr_ratio: int, limit: tuple[int, int
     grid = reduced_grid(q.shape[-2:], sr_ratio, limit)
     tokens = conv(q)
     if not same_size(tokens.shape[-2:], grid):
-        tokens = F.adaptive_avg_pool2d(tokens, grid)
+        tokens = window_averages(tokens, grid)
     return tokens.flatten(2).mT
 
 
 def average_tokens(q: Tensor, sr_ratio: int, limit: tuple[int, int] | None) -> Tensor:
     """Averages over equal windows of query maps `[P, D, H, W]`: tokens `[P, M, D]`."""
-    return F.adaptive_avg_pool2d(q, reduced_grid(q.shape[-2:], sr_ratio, limit)).flatten(2).mT
+    return window_averages(q, reduced_grid(q.shape[-2:], sr_ratio, limit)).flatten(2).mT
 
 
 def first_tokens(q: Tensor, sr_ratio: int, limit: tuple[int, int] | None) -> Tensor:

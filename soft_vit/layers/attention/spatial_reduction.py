@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, check_heads, merge_heads, split_heads, split_parts
+from soft_vit.layers.attention.landmarks import window_averages
 from soft_vit.ops.softmax import dot_product_attention
 
 POOLED_SIDE = 7
@@ -27,7 +28,7 @@ def reduce_by_pooling(x: Tensor, conv: nn.Module, feat_size: tuple[int, int]) ->
 
     A smaller map is spread over the grid, as published.
     """
-    return conv(F.adaptive_avg_pool2d(x.mT.unflatten(2, feat_size), POOLED_SIDE)).flatten(2).mT
+    return conv(window_averages(x.mT.unflatten(2, feat_size), (POOLED_SIDE, POOLED_SIDE))).flatten(2).mT
 
 
 # Leaves of symbolic tracing: they look at sizes.

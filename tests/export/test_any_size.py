@@ -1,0 +1,71 @@
+"""ONNX files for images of any size: each equals its model at other sizes, or is not written."""
+
+import pytest
+import torch
+from torch import nn
+
+from soft_vit.export import ExportModel
+from soft_vit.export.formats import FORMATS
+from soft_vit.layers import ATTENTIONS
+from soft_vit.layers.attention.landmarks import window_weights
+
+# Averages over windows, whose size the graph must not fix.
+AVERAGES = [
+    ("agent", {}),
+    ("nystrom", {}),
+    ("spatial_reduction", {"linear": True}),
+    ("soft", {"sampling": "avg", "newton_iters": 2}),
+    ("soft", {"max_bottleneck": (3, 3), "newton_iters": 2}),
+]
+
+
+class Layers(nn.Module):
+    """Attentions side by side on patches of 4 x 4 pixels: images to a tuple of their tokens."""
+
+    def __init__(self, cases: list[tuple[str, dict]]) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, 16, 4, stride=4)
+        self.layers = nn.ModuleList(
+            ATTENTIONS[name](16, 2, feat_size=(16, 16), sr_ratio=4, **options) for name, options in cases
+        )
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=16**-0.5)
+
+    def forward(self, x):
+        x = self.patches(x)
+        grid = x.shape[2], x.shape[3]
+        tokens = x.flatten(2).mT
+        return tuple(layer(tokens, grid) for layer in self.layers)
+
+
+def source_of(cases: list[tuple[str, dict]]) -> ExportModel:
+    torch.manual_seed(0)
+    model = Layers(cases).eval().requires_grad_(False)
+    outputs = tuple(f"{name}{i}" for i, (name, _) in enumerate(cases))
+    return ExportModel("layers", model, (3, 64, 64), mean=(0.5,) * 3, std=(0.5,) * 3, outputs=outputs)
+
+
+@pytest.mark.parametrize(("size", "grid"), [((7, 9), (3, 2)), ((5, 4), (7, 7)), ((16, 16), (4, 4)), ((1, 3), (2, 1))])
+def test_window_weights_are_those_of_adaptive_pooling(size, grid):
+    maps = torch.randn(2, 3, *size, dtype=torch.float64)
+    expected = nn.functional.adaptive_avg_pool2d(maps, grid)
+    averages = (maps.flatten(2) @ window_weights(size, grid, maps).mT).unflatten(2, grid)
+    torch.testing.assert_close(averages, expected, rtol=1e-12, atol=1e-12)
+
+
+def assert_equal_at_other_sizes(cases, format, path):
+    source = source_of(cases)
+    FORMATS[format].write(source, path, any_size=True)
+    run = FORMATS[format].open(path)
+    # 64 in which windows divide the map, odd ones, and one with more windows than the limit of 7 on a side.
+    for batch, height, width in ((1, 64, 64), (3, 101, 95), (1, 300, 77)):
+        images = torch.randn(batch, 3, height, width)
+        for name, given, expected in zip(source.outputs, run(images), source.model(images), strict=True):
+            assert (given - expected).norm() <= 1e-4 * expected.norm(), (name, height, width)
+
+
+@pytest.mark.parametrize("case", AVERAGES, ids=lambda case: "-".join((case[0], *case[1])))
+def test_averages_at_other_sizes(case, tmp_path):
+    pytest.importorskip("onnxruntime")
+    assert_equal_at_other_sizes([case], "onnx", tmp_path / "layers.onnx")
