@@ -188,7 +188,9 @@ class SafeOptimWrapper(OptimWrapper):
         position = iteration
         size = counts
         if self._max_counts > 0:
-            epoch = self._max_counts // self.message_hub.get_info("max_epochs", 1)
+            # Both from one source: a resumed run of another length has those of its checkpoint until it begins.
+            steps = self.message_hub.get_info("max_iters", self._max_counts)
+            epoch = steps // self.message_hub.get_info("max_epochs", 1)
             position = iteration % epoch
             size = min(counts, epoch - position // counts * counts)
         return size, position % counts == size - 1

@@ -332,6 +332,17 @@ def test_windows_of_accumulation(epochs, length, counts, windows):
     torch.testing.assert_close(model.weight, twin.weight, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("epochs", [1, 3, 20])
+def test_windows_of_a_resumed_run_of_another_length(epochs, log, monkeypatch):
+    """Until the run begins, the message hub has the lengths of the run that wrote the checkpoint."""
+    model = Net()
+    optim = build(model, accumulative_counts=2)
+    for name, length in (("max_epochs", 10), ("max_iters", 50)):
+        monkeypatch.setitem(optim.message_hub.runtime_info, name, length)
+    optim.initialize_count_status(model, 5, 5 * epochs)
+    assert not log
+
+
 @pytest.mark.parametrize(("resumed_at", "lost"), [(4, False), (5, False), (9, False), (8, True)])
 def test_resuming_within_a_window_is_said(resumed_at, lost, log):
     model = Net()
