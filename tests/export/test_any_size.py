@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from soft_vit.export import ExportModel
+from soft_vit.engine.errors import UserError
+from soft_vit.export import ExportModel, export
 from soft_vit.export.formats import FORMATS
 from soft_vit.layers import ATTENTIONS
 from soft_vit.layers.attention.landmarks import window_weights
@@ -54,18 +55,39 @@ def test_window_weights_are_those_of_adaptive_pooling(size, grid):
     torch.testing.assert_close(averages, expected, rtol=1e-12, atol=1e-12)
 
 
-def assert_equal_at_other_sizes(cases, format, path):
-    source = source_of(cases)
-    FORMATS[format].write(source, path, any_size=True)
+def assert_equal_at_other_sizes(source, format, path):
     run = FORMATS[format].open(path)
-    # 64 in which windows divide the map, odd ones, and one with more windows than the limit of 7 on a side.
-    for batch, height, width in ((1, 64, 64), (3, 101, 95), (1, 300, 77)):
+    # Windows that divide the map, odd sides, and more windows than the limit of 7 on a side.
+    for batch, height, width in ((1, 64, 64), (2, 96, 128), (3, 101, 95), (1, 300, 77)):
         images = torch.randn(batch, 3, height, width)
         for name, given, expected in zip(source.outputs, run(images), source.model(images), strict=True):
             assert (given - expected).norm() <= 1e-4 * expected.norm(), (name, height, width)
 
 
-@pytest.mark.parametrize("case", AVERAGES, ids=lambda case: "-".join((case[0], *case[1])))
+@pytest.mark.parametrize(
+    "case",
+    [
+        case if case[0] in ("agent", "spatial_reduction") else pytest.param(case, marks=pytest.mark.slow)
+        for case in AVERAGES
+    ],
+    ids=lambda case: "-".join((case[0], *case[1])),
+)
 def test_averages_at_other_sizes(case, tmp_path):
     pytest.importorskip("onnxruntime")
-    assert_equal_at_other_sizes([case], "onnx", tmp_path / "layers.onnx")
+    source, path = source_of([case]), tmp_path / "layers.onnx"
+    FORMATS["onnx"].write(source, path, any_size=True)
+    assert_equal_at_other_sizes(source, "onnx", path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attention", ATTENTIONS)
+@pytest.mark.parametrize("format", ["onnx", "torch_export"])
+def test_every_kind_is_right_at_other_sizes_or_refused(format, attention, tmp_path):
+    pytest.importorskip("onnxruntime")
+    source, path = source_of([(attention, {})]), tmp_path / f"layers{FORMATS[format].suffix}"
+    try:
+        export(source, path, format, any_size=True, report=lambda line: None)
+    except UserError:
+        assert not path.exists()
+    else:
+        assert_equal_at_other_sizes(source, format, path)
