@@ -6,6 +6,7 @@ import pytest
 
 from soft_vit.data import CLASSES
 from soft_vit.engine import UserError
+from soft_vit.weights.reading import NOTES_KEY
 
 
 @pytest.mark.parametrize(("own", "same_classes"), [(9, False), (9, True), (11, True)])
@@ -17,3 +18,23 @@ def test_classes_that_are_not_the_models(own, same_classes):
     runner = SimpleNamespace(model=model, test_dataloader=SimpleNamespace(dataset=dataset))
     with pytest.raises(UserError, match=f"tells {own} classes apart and the test images have 10"):
         TestedModelHook(same_classes=same_classes).before_test(runner)
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ({"global_pool": "avg", "max_bottleneck": (7, 7)}, []),
+        ({"global_pool": "avg", "img_size": 96}, ["max_bottleneck=[7, 7]"]),
+        ({"max_bottleneck": [7, 7], "inverse": "eigh"}, ["global_pool='avg'", "its default inverse"]),
+    ],
+)
+def test_options_that_differ_from_the_training_are_said(own, said):
+    from soft_vit.engine.models.tested_model import changed_options
+
+    options = {"global_pool": "avg", "max_bottleneck": [7, 7], "img_size": [64, 64]}
+    checkpoint = {"meta": {NOTES_KEY: {"model": "soft_pico", "options": options}}}
+    model = {"model_name": "soft_pico", "num_classes": 10, "drop_path_rate": 0.1, **own}
+    found = changed_options(checkpoint, {"model": model})
+    assert len(found) == len(said)
+    assert all(text in sentence for text, sentence in zip(said, found, strict=True))
+    assert changed_options({"meta": {}}, {"model": model}) == []
