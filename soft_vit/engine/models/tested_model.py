@@ -1,17 +1,25 @@
 """A model made ready for a test: its weights, exactly, and the size of its images."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from torch import nn
 
 from soft_vit.engine.checkpoints.checkpoint_match import require_match
+from soft_vit.engine.checkpoints.trained_config import model_options
 from soft_vit.engine.errors import UserError, as_user_error, one_line
 from soft_vit.engine.models.timm_model import unwrapped
 from soft_vit.engine.optim.ema_hook import choose_weights
 from soft_vit.weights.loading import filter_weights
+from soft_vit.weights.reading import notes_of
 
-__all__ = ["TestedModelHook", "fit_image_size"]
+__all__ = ["TestedModelHook", "changed_options", "fit_image_size"]
+
+# Fixed by the weights, or free to choose.
+_OF_THE_TEST = {"num_classes", "in_chans", "img_size", "backend"}
 
 
 class TestedModelHook(Hook):
@@ -31,6 +39,8 @@ class TestedModelHook(Hook):
         self.same_classes = same_classes
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        for sentence in changed_options(checkpoint, runner.cfg):
+            runner.logger.warning(sentence)
         if self.ema is not None:
             choose_weights(checkpoint, self.ema)
         network = getattr(unwrapped(runner.model), "model", None)
@@ -52,6 +62,32 @@ class TestedModelHook(Hook):
                 f"The model tells {own} classes apart and the test images have {len(names)}; set model.num_classes, or "
                 "give images in folders that are named like classes of the model, as --data-root."
             )
+
+
+def changed_options(checkpoint: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
+    """A sentence for each option of the model that a config sets otherwise than the training of a checkpoint did.
+
+    Neither weights nor shapes show these. Empty for a checkpoint that does not note its options.
+    """
+    notes = notes_of(checkpoint)
+    if notes.model is None:
+        return []
+    own = model_options(config)
+    names = sorted(name for name in {*notes.options, *own} - _OF_THE_TEST if "drop" not in name)
+    both = [
+        tuple(f"{name}={_as_noted(options[name])!r}" if name in options else f"its default {name}" for name in names)
+        for options in (notes.options, own)
+    ]
+    return [
+        f"The checkpoint was trained with {trained}, and is tested with {tested}; set model.{name} as in training "
+        "unless this is meant."
+        for name, trained, tested in zip(names, *both, strict=True)
+        if trained != tested
+    ]
+
+
+def _as_noted(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
 
 
 def fit_image_size(network: nn.Module, img_size: int) -> None:
