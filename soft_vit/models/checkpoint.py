@@ -3,6 +3,7 @@
 import math
 import re
 import warnings
+from collections import OrderedDict
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -91,7 +92,7 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: "PyramidViT") -> 
     given = unwrap_state_dict(state_dict)
     weights = {rename_released(name): value for name, value in given.items()}
     found = check_same_model(weights, model)
-    check_notes(given.notes, found, model)
+    form_is_known = check_notes(given.notes, found, model)
     # timm passes on the image size that it noted beside a model it saved.
     noted = given.notes.img_size()
     if noted:
@@ -107,7 +108,12 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: "PyramidViT") -> 
                 f"{name} has shape {tuple(value.shape)} in the checkpoint and {tuple(own[name].shape)} in the model; "
                 f"create the model with the options that the weights were trained with{size}."
             )
-    return weights
+    fitted = OrderedDict(weights)
+    if form_is_known:
+        # As in a state dict of the model itself, for `fit_state_dict`.
+        options = {"reversible": _is_reversible(model), "img_size": model.img_size}
+        fitted._metadata = {"": {"options": options}}  # type: ignore[attr-defined]  # torch's name for it
+    return fitted
 
 
 def fit_state_dict(
@@ -116,12 +122,18 @@ def fit_state_dict(
     """A state dict for model's `load_state_dict`: released names as ours, weights of another image size resampled.
 
     options: of the model that the weights are from, if known. A UserWarning says if they are of the other form of
-    `reversible`, which computes something else.
+    `reversible`, which computes something else, or if nothing tells whether they fit a reversible model.
     Returns state_dict itself if neither is needed; torch reports other differences. Raises ValueError for released
     weights of other depths or widths, and for position embeddings of another map that is not square.
     """
     notes = Notes(options=options or {})
-    if "reversible" in notes.options and notes.options["reversible"] != _is_reversible(model):
+    if _is_reversible(model) and "reversible" not in notes.options:
+        warnings.warn(
+            "The weights have no record of their form, and the model has reversible=True; they are right only if they "
+            "were trained with it.",
+            stacklevel=4,
+        )
+    elif notes.options.get("reversible", False) != _is_reversible(model):
         warnings.warn(_other_form(model), stacklevel=4)
     if "pos_embed1" in state_dict:
         state_dict = {rename_released(name): value for name, value in state_dict.items()}
@@ -167,8 +179,11 @@ def check_same_model(state_dict: Mapping[str, Tensor], model: "PyramidViT") -> R
     return found
 
 
-def check_notes(notes: Notes, found: Recognised, model: "PyramidViT") -> None:
-    """ValueError, naming both, if weights were trained in another form of the model that has the same parameters."""
+def check_notes(notes: Notes, found: Recognised, model: "PyramidViT") -> bool:
+    """Whether it is known that the weights were trained in the model's form of `reversible`.
+
+    ValueError, naming both, if they were trained in another form of the model that has the same parameters.
+    """
     named, own = noted_attention(notes), model.attention[0]
     if named is not None and {named, own} == {"soft", "soft_norm"}:
         right = f"{named}_{found.size or '<size>'}"
@@ -180,6 +195,7 @@ def check_notes(notes: Notes, found: Recognised, model: "PyramidViT") -> None:
     trained = notes.options.get("reversible", None if notes.model is None else False)
     if trained is not None and trained != _is_reversible(model):
         raise ValueError(f"{_other_form(model)}.")
+    return trained is not None
 
 
 def check_grids(state_dict: Mapping[str, Tensor], model: "PyramidViT", img_size: tuple[int, int]) -> None:

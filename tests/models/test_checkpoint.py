@@ -427,7 +427,20 @@ class TestReversible:
         model = timm.create_model("soft_pico", num_classes=11, img_size=64, reversible=True)
         with pytest.raises(ValueError, match=self.MESSAGE):
             load_into(model, {"state_dict": dict(pico_weights), **content})
-        load_into(model, dict(pico_weights))
+
+    def test_weights_without_a_record(self, pico_weights, tmp_path):
+        """What timm's checkpoint_path makes of every file; only the reversible form is rare enough to ask."""
+        kwargs = dict(num_classes=11, img_size=64)
+        path = tmp_path / "plain.safetensors"
+        save_file(dict(pico_weights), path)
+        with pytest.warns(UserWarning, match="no record.*reversible=True"):
+            timm.create_model("soft_pico", reversible=True, checkpoint_path=str(path), **kwargs)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            timm.create_model("soft_pico", checkpoint_path=str(path), **kwargs)
+            model = timm.create_model("soft_pico", reversible=True, **kwargs)
+            model.load_state_dict(model.state_dict())
+            load_into(model, {"state_dict": model.state_dict()})
 
 
 class TestGrids:
