@@ -27,6 +27,11 @@ from soft_vit.weights.folders import hub_folder
 from soft_vit.weights.index import SUFFIXES, is_source
 from soft_vit.weights.reading import read_checkpoint_file
 
+try:
+    from numpy._core import multiarray
+except ImportError:  # numpy before 1.26
+    from numpy.core import multiarray
+
 __all__ = ["install", "load_checkpoint_file"]
 
 _METHODS = {
@@ -65,13 +70,12 @@ _bytes_of.__module__, _bytes_of.__name__, _bytes_of.__qualname__ = "_codecs", "e
 
 
 def _allowed() -> list:
-    numpy_core = np._core if hasattr(np, "_core") else np.core
     return [
         *_METHODS,
         _method,
         _bytes_of,
-        numpy_core.multiarray._reconstruct,
-        numpy_core.multiarray.scalar,
+        multiarray._reconstruct,
+        multiarray.scalar,
         np.ndarray,
         np.dtype,
         *{type(np.dtype(code)) for code in ("?", "b", "B", "h", "H", "i", "I", "l", "L", "q", "Q", "e", "f", "d")},
