@@ -17,7 +17,7 @@ def is_untouched(layer: nn.Module, kind: type[nn.Module]) -> bool:
 
     Adapters, quantisation, offloading and counters replace layers, weights or forward methods, or put hooks on them.
     """
-    if type(layer) is not kind or "forward" in vars(layer):
+    if type(layer) is not kind or "forward" in layer.__dict__:
         return False
     if any(getattr(layer, f"_{hooks}") or getattr(torch_module, f"_global_{hooks}") for hooks in _HOOKS):
         return False
