@@ -14,12 +14,8 @@ from typing import Any, Literal, get_args
 import torch
 from timm.layers import get_device_dtype, to_ntuple, trunc_normal_
 from timm.models._features import feature_take_indices
+from timm.models._input import update_model_input_size
 from torch import Tensor, nn
-
-try:
-    from timm.models._input import update_model_input_size
-except ImportError:
-    update_model_input_size = None  # type: ignore[assignment]  # before 1.0.31, timm keeps no record of sizes
 
 from soft_vit.layers import (
     Attention,
@@ -287,9 +283,8 @@ class PyramidViT(nn.Module):
         for stage, grid_size in zip(self.stages, stage_grids(img_size, len(self.stages)), strict=True):
             stage.set_grid_size(grid_size)
         self.img_size = img_size
-        if update_model_input_size is not None:
-            # timm writes this beside the weights it saves.
-            update_model_input_size(self, img_size, bottleneck_img_size=self.bottleneck_img_size)
+        # timm writes this beside the weights it saves.
+        update_model_input_size(self, img_size, bottleneck_img_size=self.bottleneck_img_size)
 
     def get_classifier(self) -> nn.Module:
         return self.head

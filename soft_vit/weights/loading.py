@@ -134,8 +134,7 @@ def fit_weights(
         value, expected = weights.get(name), own.get(name)
         if value is not None and expected is not None and value.shape[1] != expected.shape[1]:
             base = value.shape[1]
-            # Releases of timm before base_chans adapt weights for three channels alone.
-            weights[name] = adapt_input_conv(expected.shape[1], value, **({} if base == 3 else {"base_chans": base}))
+            weights[name] = adapt_input_conv(expected.shape[1], value, base)
             sentences.append(f"{name} for {base} input channels is adapted to {expected.shape[1]}.")
     head = set(parameter_names(model, "classifier", ".weight", ".bias"))
     for name in head - own.keys():

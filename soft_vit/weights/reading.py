@@ -93,7 +93,7 @@ def read_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> Any:
     try:
         if path.suffix == ".safetensors":
             return _read_safetensors(path)
-        with _plain_namespaces():
+        with torch.serialization.safe_globals([argparse.Namespace]):
             return torch.load(path, map_location=map_location, weights_only=True)
     except Exception as error:
         # Readers raise many types on bytes that are not theirs, and all of them mean the same to the caller.
@@ -179,14 +179,6 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
             with contextlib.suppress(ValueError, RecursionError):
                 noted[key] = json.loads(metadata[key])
     return {"state_dict": load_file(path), "meta": {NOTES_KEY: noted}}
-
-
-def _plain_namespaces() -> contextlib.AbstractContextManager:
-    """Let torch's safe reader build an argparse.Namespace, in which training programs keep their options."""
-    # torch has it from 2.5 on; before, a file with options is refused.
-    if hasattr(torch.serialization, "safe_globals"):
-        return torch.serialization.safe_globals([argparse.Namespace])
-    return contextlib.nullcontext()
 
 
 def _reason(error: Exception) -> str:
