@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import ClassVar, Literal, get_args
 
 import torch
@@ -205,8 +204,21 @@ class SoftAttention(Attention):
 
         residual: shaped as the values, added to the result.
         """
-        options = asdict(self.options)
-        return soft_attention(q, bottleneck, v, **options, residual=residual, backend=self.backend)
+        how = self.options
+        # One by one: torch.export of torch 2.5 captures no `asdict`.
+        return soft_attention(
+            q,
+            bottleneck,
+            v,
+            inverse=how.inverse,
+            normalize=how.normalize,
+            iters=how.iters,
+            ridge=how.ridge,
+            start=how.start,
+            gradient=how.gradient,
+            residual=residual,
+            backend=self.backend,
+        )
 
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
         B, N, C = x.shape
