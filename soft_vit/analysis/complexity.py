@@ -7,13 +7,11 @@ block of a pyramid computes all of its tokens, as the papers count them.
 """
 
 from dataclasses import dataclass, field
-from math import prod
-from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
+from soft_vit.ops.flops import flop_counter
 from soft_vit.text_tables import markdown_table
 
 
@@ -35,7 +33,7 @@ def count_complexity(model: nn.Module, input_shape: tuple[int, ...] = (1, 3, 224
     x = torch.empty(input_shape, device=parameter.device, dtype=parameter.dtype)
     if parameter.device.type != "meta":
         x.normal_()
-    counter = FlopCounterMode(display=False, custom_mapping=EXTRA_FLOPS)
+    counter = flop_counter()
     training = model.training
     try:
         with torch.no_grad(), counter:
@@ -69,31 +67,3 @@ def complexity_table(complexity: Complexity, depth: int = 2) -> str:
     ]
     rows.append(("**total**", f"**{complexity.params / 1e6:.3f}**", f"**{complexity.macs / 1e9:.4f}**"))
     return markdown_table(["module", "params (M)", "FLOPs (G)"], rows)
-
-
-def _cholesky_flop(shape: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
-    """Factorisations of `[..., M, M]`: M^3 / 6 multiply-adds each."""
-    return 2 * prod(shape) * shape[-1] // 6
-
-
-def _cholesky_solve_flop(right: Any, factor: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
-    """Two triangular solves of `[..., M, M]` with K columns: M^2 K multiply-adds each pair."""
-    return 2 * prod(factor) * right[-1]
-
-
-def _triangular_solve_flop(factor: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
-    """One triangular solve of `[..., M, M]` with K columns, or K rows from the right: M^2 K / 2 multiply-adds each."""
-    return prod(out_shape) * factor[-1]
-
-
-def _fused_attention_flop(q: Any, k: Any, v: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
-    return sdpa_flop_count(q, k, v)
-
-
-EXTRA_FLOPS = {
-    # Older torch releases do not count the CPU's fused kernel.
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _fused_attention_flop,
-    torch.ops.aten.linalg_cholesky_ex: _cholesky_flop,
-    torch.ops.aten.cholesky_solve: _cholesky_solve_flop,
-    torch.ops.aten.linalg_solve_triangular: _triangular_solve_flop,
-}

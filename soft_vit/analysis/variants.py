@@ -21,6 +21,7 @@ from torch.autograd.function import once_differentiable
 from soft_vit.layers.attention.soft import SoftAttention
 from soft_vit.models.folding import fold_batch_norm
 from soft_vit.models.names import require_known
+from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import BACKENDS
 from soft_vit.ops.soft.inverse import newton_step_size
 
@@ -98,15 +99,14 @@ class NaiveSoftAttention(nn.Module):
             raise ValueError(f"The released formulation has Newton's inverse; this attention has {inverse}.")
         self.attention = attention
 
-    def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
+    def forward(self, x: Tensor, feat_size: tuple[int, int], num_prefix_tokens: int = 0) -> Tensor:
         attention = self.attention
         B, N, C = x.shape
         heads, dim = attention.num_heads, attention.head_dim
         q, v = (linear(x).reshape(B, N, heads, dim).transpose(1, 2) for linear in (attention.q, attention.v))
         q, v = q.contiguous() / dim**0.25, v.contiguous()
-        bottleneck = attention.sample_bottleneck(q.transpose(2, 3).reshape(B * heads, dim, *feat_size))
+        bottleneck = attention.sample_bottleneck(q.transpose(2, 3).reshape(B, C, N), Layout(feat_size))
         how = attention.options
-        bottleneck = bottleneck.reshape(B, heads, -1, dim)
         x = naive_soft_attention(q, bottleneck, v, how.normalize, how.iters, how.ridge, how.start)
         if attention.local is not None:
             v_map = v.permute(0, 3, 1, 2).reshape(B * dim, heads, *feat_size)

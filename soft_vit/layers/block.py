@@ -51,8 +51,8 @@ class PostNormBlock(nn.Module):
         """The MLP of tokens `[B, N, C]`."""
         return apply_in_chunks(self.mlp, x, self.mlp_chunks)
 
-    def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        x = self.norm1(x + self.drop_path1(self.attn(x, feat_size)))
+    def forward(self, x: Tensor, feat_size: tuple[int, int], num_prefix_tokens: int = 0) -> Tensor:
+        x = self.norm1(x + self.drop_path1(self.attn(x, feat_size, num_prefix_tokens)))
         return self.norm2(x + self.drop_path2(self.feed_forward(x)))
 
 
@@ -88,6 +88,6 @@ class PreNormBlock(nn.Module):
         """The MLP of tokens `[B, N, C]`."""
         return apply_in_chunks(self.mlp, x, self.mlp_chunks)
 
-    def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        x = x + self.drop_path1(self.attn(self.norm1(x), feat_size))
+    def forward(self, x: Tensor, feat_size: tuple[int, int], num_prefix_tokens: int = 0) -> Tensor:
+        x = x + self.drop_path1(self.attn(self.norm1(x), feat_size, num_prefix_tokens))
         return x + self.drop_path2(self.feed_forward(self.norm2(x)))

@@ -19,9 +19,9 @@ from soft_vit.layers.shortcuts import keeps_autograd_graph
 Block = PostNormBlock | PreNormBlock
 
 
-def attention_half(block: Block, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
-    """F: the attention of a block on normalised tokens `[B, N, C]`."""
-    return block.drop_path1(block.attn(block.norm1(x), feat_size))
+def attention_half(block: Block, x: Tensor, feat_size: tuple[int, int], num_prefix_tokens: int) -> Tensor:
+    """F: the attention of a block on normalised tokens `[B, P + N, C]`, as in `Attention`."""
+    return block.drop_path1(block.attn(block.norm1(x), feat_size, num_prefix_tokens))
 
 
 def feed_forward_half(block: Block, x: Tensor) -> Tensor:
@@ -56,17 +56,23 @@ class _ReversibleBlocks(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, blocks: Sequence[Block], feat_size: tuple[int, int], *parameters: Tensor
+        ctx: Any,
+        x: Tensor,
+        blocks: Sequence[Block],
+        feat_size: tuple[int, int],
+        num_prefix_tokens: int,
+        *parameters: Tensor,
     ) -> tuple[Tensor, Tensor]:
         y1 = y2 = x
         surroundings = []
         for block in blocks:
             before_attention = Surroundings(x, block.training)
-            y1 = y1 + attention_half(block, y2, feat_size)
+            y1 = y1 + attention_half(block, y2, feat_size, num_prefix_tokens)
             surroundings.append((before_attention, Surroundings(x, block.training)))
             y2 = y2 + feed_forward_half(block, y1)
         ctx.save_for_backward(y1, y2)
-        ctx.blocks, ctx.feat_size, ctx.parameters, ctx.surroundings = blocks, feat_size, parameters, surroundings
+        ctx.blocks, ctx.parameters, ctx.surroundings = blocks, parameters, surroundings
+        ctx.layout = feat_size, num_prefix_tokens
         return y1, y2
 
     @staticmethod
@@ -90,22 +96,26 @@ class _ReversibleBlocks(torch.autograd.Function):
         for block, (before_attention, before_mlp) in zip(reversed(ctx.blocks), reversed(ctx.surroundings), strict=True):
             value, grad = half_backward(feed_forward_half, block, y1, grad_2, before_mlp)
             y2, grad_1 = y2 - value, grad_1 + grad
-            value, grad = half_backward(attention_half, block, y2, grad_1, before_attention, ctx.feat_size)
+            value, grad = half_backward(attention_half, block, y2, grad_1, before_attention, *ctx.layout)
             y1, grad_2 = y1 - value, grad_2 + grad
-        return grad_1 + grad_2, None, None, *(grads.get(parameter) for parameter in ctx.parameters)
+        return grad_1 + grad_2, None, None, None, *(grads.get(parameter) for parameter in ctx.parameters)
 
 
-def plain_streams(blocks: Sequence[Block], x: Tensor, feat_size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+def plain_streams(
+    blocks: Sequence[Block], x: Tensor, feat_size: tuple[int, int], num_prefix_tokens: int
+) -> tuple[Tensor, Tensor]:
     """The two streams behind all blocks, differentiated by autograd, which stores every activation."""
     y1 = y2 = x
     for block in blocks:
-        y1 = y1 + attention_half(block, y2, feat_size)
+        y1 = y1 + attention_half(block, y2, feat_size, num_prefix_tokens)
         y2 = y2 + feed_forward_half(block, y1)
     return y1, y2
 
 
-def reversible_blocks(blocks: Sequence[Block], x: Tensor, feat_size: tuple[int, int]) -> Tensor:
-    """Tokens `[B, N, C]` through blocks in reversible form: both streams start as x, and their mean is the result.
+def reversible_blocks(
+    blocks: Sequence[Block], x: Tensor, feat_size: tuple[int, int], num_prefix_tokens: int = 0
+) -> Tensor:
+    """Tokens `[B, P + N, C]` through blocks in reversible form: both streams start as x, and their mean is the result.
 
     blocks: `PostNormBlock` or `PreNormBlock`; in either, each half is preceded by its LayerNorm, as in Reformer.
     Activations are computed again in backward, under the same dropout and autocast; memory does not grow with the
@@ -116,7 +126,7 @@ def reversible_blocks(blocks: Sequence[Block], x: Tensor, feat_size: tuple[int, 
         return x
     if keeps_autograd_graph(x) and x.device.type != "meta":
         parameters = dict.fromkeys(p for block in blocks for p in block.parameters() if p.requires_grad)
-        y1, y2 = _ReversibleBlocks.apply(x, blocks, feat_size, *parameters)
+        y1, y2 = _ReversibleBlocks.apply(x, blocks, feat_size, num_prefix_tokens, *parameters)
     else:
-        y1, y2 = plain_streams(blocks, x, feat_size)
+        y1, y2 = plain_streams(blocks, x, feat_size, num_prefix_tokens)
     return 0.5 * (y1 + y2)

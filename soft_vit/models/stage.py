@@ -71,10 +71,11 @@ class PyramidStage(nn.Module):
         if self.cls_token is not None:
             x = torch.cat([self.cls_token.expand(B, -1, -1), x], dim=1)
         x = self.pos_drop(x + resample_pos_embed(self.pos_embed, self.grid_size, (H, W), self.num_prefix_tokens))
+        layout = (H, W), self.num_prefix_tokens
         if self.reversible:
-            return reversible_blocks(self.blocks, x, (H, W)), (H, W)
+            return reversible_blocks(self.blocks, x, *layout), (H, W)
         for block in self.blocks:
-            x = checkpoint(block, x, (H, W)) if self.grad_checkpointing else block(x, (H, W))
+            x = checkpoint(block, x, *layout) if self.grad_checkpointing else block(x, *layout)
         return x, (H, W)
 
     def to_map(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:

@@ -35,15 +35,22 @@ def gaussian_exponent(q: Tensor, k: Tensor) -> Tensor:
     return q @ k.mT - 0.5 * q.square().sum(-1)[..., :, None] - 0.5 * k.square().sum(-1)[..., None, :]
 
 
-def gaussian_attention(q: Tensor, v: Tensor, normalize: bool = False) -> Tensor:
+def gaussian_attention(q: Tensor, v: Tensor, normalize: bool = False, mask: Tensor | None = None) -> Tensor:
     """`S v` with `S = exp(-||q_i - q_j||^2 / 2)`; q `[..., N, D]`, v and the result `[..., N, Dv]`, in v's dtype.
 
-    normalize: `D S D v` with `D = diag(rowsum(S))^(-1/2)` (arXiv 2207.03341, Sec. 3).
+    normalize: `D S D v` with `D = diag(rowsum(S))^(-1/2)` (arXiv 2207.03341, Sec. 3). mask: bool, broadcast to
+    `[..., N, N]`, the keys that count.
     """
     with full_precision(q):
         dtype, v = v.dtype, at_least_float32(v)
         kernel = self_gaussian_kernel(q)
+        if mask is not None:
+            kernel = kernel * mask
+            # 0 * inf would be NaN.
+            v = v.masked_fill(~mask.mT, 0)
         if not normalize:
             return (kernel @ v).to(dtype)
         scale = kernel.sum(-1, keepdim=True).rsqrt()
+        if mask is not None:
+            scale = scale.masked_fill(~mask.mT, 0)
         return (scale * (kernel @ (scale * v))).to(dtype)

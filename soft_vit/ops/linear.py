@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least_float32, full_precision
 
 # Far below any sum of features of sensible inputs; it keeps 0 / 0 out of inputs whose features underflow.
@@ -38,8 +39,8 @@ def relu_features(x: Tensor) -> Tensor:
     return at_least_float32(x).relu()
 
 
-def linear_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Each token attends to all of them; time and memory are linear in N.
+def linear_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout | None = None) -> Tensor:
+    """Each token attends to all of them, or those that count; time and memory are linear in N.
 
     q, k: features `[B, H, N, M]`, not negative; v: `[B, H, N, D]`. The result `[B, H, N, D]` has v's dtype; everything
     inside is at least fp32.
@@ -47,6 +48,8 @@ def linear_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     with full_precision(q):
         dtype = v.dtype
         q, k, v = at_least_float32(q), at_least_float32(k), at_least_float32(v)
+        if layout is not None:
+            k, v = layout.keep(k), layout.keep(v)
         normalizer = q @ k.sum(2)[..., None]
         return (q @ (k.mT @ v) / normalizer.clamp(min=SMALLEST_NORMALIZER)).to(dtype)
 

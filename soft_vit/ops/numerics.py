@@ -97,3 +97,8 @@ def are_dispatched(*tensors: Tensor | None) -> bool:
 def _is_plain(x: Tensor) -> bool:
     """Whether x is a tensor of torch's own in memory; subclasses and wrappers define operations of their own."""
     return type(x) in (Tensor, Parameter) and has_memory(x) and not is_dual(x)
+
+
+def in_backward() -> bool:
+    """Whether this runs inside of a backward, as does what gradient checkpointing computes again."""
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1

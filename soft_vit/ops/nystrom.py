@@ -11,6 +11,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision
 from soft_vit.ops.softmax import dot_product_attention
 
@@ -45,21 +46,33 @@ def nystrom_attention(
     v: Tensor,
     q_landmarks: Tensor,
     k_landmarks: Tensor,
+    exist: Tensor | None = None,
+    layout: Layout | None = None,
     inverse: PseudoInverse = "iterative",
     iters: int = 6,
     fused: bool = True,
 ) -> Tensor:
     """Softmax attention through landmarks, linear in N; fused: both N x M matrices stay inside torch's kernels.
 
-    q, k, v: `[B, H, N, D]`; q_landmarks, k_landmarks: `[B, H, M, D]`. The result has v's shape and dtype; the M x M
-    matrix and its inverse are at least fp32. inverse: `iterative` (the paper's) or `exact` (`torch.linalg.pinv`, by
-    singular values: slow, for analysis).
+    q, k, v: `[B, H, N, D]`; q_landmarks, k_landmarks: `[B, H, M, D]`; exist: bool `[B, M]`, which of these exist,
+    None if all do; layout says which tokens count. The result has v's shape and dtype; the M x M matrix and its inverse
+    are at least fp32. inverse: `iterative` (the paper's) or `exact` (`torch.linalg.pinv`, by singular values: slow, for
+    analysis).
     """
     check_choice("inverse", inverse, _PSEUDO_INVERSES)
-    summary = dot_product_attention(q_landmarks.to(v.dtype), k, v, fused=fused)
+    key_mask = None if layout is None else layout.key_mask
+    landmark_mask = None if exist is None else exist[:, None, None]
+    summary = dot_product_attention(q_landmarks.to(v.dtype), k, v, key_mask, fused=fused)
     with full_precision(q):
         q_landmarks, k_landmarks = at_least_float32(q_landmarks), at_least_float32(k_landmarks)
-        a = torch.softmax(q_landmarks @ k_landmarks.mT * q.shape[-1] ** -0.5, dim=-1)
+        scores = q_landmarks @ k_landmarks.mT * q.shape[-1] ** -0.5
+        if landmark_mask is None:
+            a = torch.softmax(scores, dim=-1)
+        else:
+            # An identity for those that do not exist: neither the others' inverse nor its start depends on it.
+            eye = torch.eye(scores.shape[-1], dtype=scores.dtype, device=scores.device)
+            a = torch.softmax(scores.masked_fill(~landmark_mask, -torch.inf), dim=-1)
+            a = torch.where(landmark_mask.mT, a, eye)
         z = torch.linalg.pinv(a) if inverse == "exact" else iterative_pseudo_inverse(a, iters)
         summary = (z @ at_least_float32(summary)).to(v.dtype)
-    return dot_product_attention(q, k_landmarks.to(v.dtype), summary, fused=fused)
+    return dot_product_attention(q, k_landmarks.to(v.dtype), summary, landmark_mask, fused=fused)

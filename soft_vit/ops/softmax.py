@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from soft_vit.ops.layout import Layout
+
 
 def dot_product_attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, dropout_p: float = 0.0, fused: bool = True
@@ -22,3 +24,17 @@ def dot_product_attention(
     if dropout_p > 0:
         weights = F.dropout(weights, dropout_p)
     return weights @ v
+
+
+def softmax_attention(
+    q: Tensor, k: Tensor, v: Tensor, layout: Layout, dropout_p: float = 0.0, fused: bool = True, one: bool = False
+) -> Tensor:
+    """`dot_product_attention` to all tokens that count; q, k, v and the result `[B, H, P + N, D]`.
+
+    one: one more in the denominator, `exp(s_ij) / (1 + sum_j exp(s_ij))`: a key and a value of zero.
+    """
+    mask = layout.key_mask
+    if one:
+        k, v = (F.pad(x, (0, 0, 0, 1)) for x in (k, v))
+        mask = None if mask is None else F.pad(mask, (0, 1), value=True)
+    return dot_product_attention(q, k, v, mask, dropout_p, fused)

@@ -7,6 +7,7 @@ import torch
 from soft_vit.analysis.variants import create_variant, naive_formulation, naive_soft_attention
 from soft_vit.layers.attention.soft import SoftAttention
 from soft_vit.ops import soft_attention_reference
+from soft_vit.ops.layout import Layout
 
 
 @pytest.mark.parametrize("name", ["soft_pico", "resnet10t"])
@@ -34,8 +35,9 @@ def test_capped_attentions_have_as_many_bottleneck_tokens_at_any_size():
     counts = {}
     for name in ("soft_pico", "soft_pico+capped"):
         attention = next(module for module in create_variant(name).modules() if isinstance(module, SoftAttention))
-        maps = [torch.randn(1, attention.head_dim, side, side) for side in (56, 119)]
-        counts[name] = [attention.sample_bottleneck(q).shape[1] for q in maps]
+        sides, dim = (56, 119), attention.num_heads * attention.head_dim
+        bottlenecks = [attention.sample_bottleneck(torch.randn(1, dim, s * s), Layout((s, s))) for s in sides]
+        counts[name] = [bottleneck.shape[2] for bottleneck in bottlenecks]
     assert counts["soft_pico"][0] == 49 < counts["soft_pico"][1]
     assert counts["soft_pico+capped"] == [49, 49]
 

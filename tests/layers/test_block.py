@@ -9,7 +9,7 @@ from soft_vit.layers import PostNormBlock, PreNormBlock
 
 
 class Doubling(nn.Module):
-    def forward(self, x, feat_size):
+    def forward(self, x, feat_size, num_prefix_tokens):
         return 2 * x
 
 

@@ -34,7 +34,7 @@ def tokens(batch: int = 2) -> Tensor:
 
 
 def plain(blocks: nn.ModuleList, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
-    y1, y2 = plain_streams(blocks, x, feat_size)
+    y1, y2 = plain_streams(blocks, x, feat_size, 0)
     return 0.5 * (y1 + y2)
 
 

@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from soft_vit.ops.layout import Layout
 from soft_vit.ops.map import atrous_attention, local_attention, sparse_attention
 
 # Maps smaller than a tile, of several tiles, not a multiple of anything, and one-dimensional.
@@ -52,7 +53,7 @@ def assert_same_function(actual, expected, grid: tuple[int, int]) -> None:
 @pytest.mark.parametrize("grid", GRIDS)
 def test_local_is_softmax_over_the_neighbourhood(grid: tuple[int, int], kernel_size: int) -> None:
     assert_same_function(
-        lambda q, k, v: local_attention(q, k, v, grid, kernel_size),
+        lambda q, k, v: local_attention(q, k, v, Layout(grid), kernel_size),
         lambda q, k, v: masked_softmax_attention(q, k, v, near(grid, kernel_size)),
         grid,
     )
@@ -62,7 +63,7 @@ def test_local_is_softmax_over_the_neighbourhood(grid: tuple[int, int], kernel_s
 @pytest.mark.parametrize("grid", GRIDS)
 def test_atrous_is_softmax_over_the_phase(grid: tuple[int, int], dilation: int) -> None:
     assert_same_function(
-        lambda q, k, v: atrous_attention(q, k, v, grid, dilation),
+        lambda q, k, v: atrous_attention(q, k, v, Layout(grid), dilation),
         lambda q, k, v: masked_softmax_attention(q, k, v, in_phase(grid, dilation)),
         grid,
     )
@@ -72,7 +73,7 @@ def test_atrous_is_softmax_over_the_phase(grid: tuple[int, int], dilation: int) 
 @pytest.mark.parametrize("grid", GRIDS)
 def test_sparse_is_one_softmax_over_the_union(grid: tuple[int, int], kernel_size: int, dilation: int) -> None:
     assert_same_function(
-        lambda q, k, v: sparse_attention(q, k, v, grid, kernel_size, dilation),
+        lambda q, k, v: sparse_attention(q, k, v, Layout(grid), kernel_size, dilation),
         lambda q, k, v: masked_softmax_attention(q, k, v, near(grid, kernel_size) | in_phase(grid, dilation)),
         grid,
     )
@@ -83,7 +84,7 @@ def test_large_scores_do_not_overflow() -> None:
     q, k, v = (x.detach().float() for x in inputs(grid))
     q = 1e3 * q
     expected = masked_softmax_attention(q.double(), k.double(), v.double(), near(grid, 3) | in_phase(grid, 4))
-    actual = sparse_attention(q, k, v, grid, 3, 4)
+    actual = sparse_attention(q, k, v, Layout(grid), 3, 4)
     # Scores of about 1e4 carry an error of 1e4 * 2^-24 * a few, which the softmax passes on.
     assert (actual - expected).abs().max() < 1e-2
 
@@ -91,25 +92,25 @@ def test_large_scores_do_not_overflow() -> None:
 def test_averages_of_many_keys_stay_in_half_precision() -> None:
     """3136 equal keys with values of 30, whose sum fp16 does not hold."""
     q, v = torch.zeros(1, 1, 56 * 56, 8, dtype=torch.float16), torch.full((1, 1, 56 * 56, 8), 30.0).half()
-    torch.testing.assert_close(sparse_attention(q, q, v, (56, 56), 7, 1), v)
+    torch.testing.assert_close(sparse_attention(q, q, v, Layout((56, 56)), 7, 1), v)
 
 
 @pytest.mark.parametrize("attend", [local_attention, atrous_attention])
 def test_tokens_out_of_sight_do_not_matter(attend) -> None:
     grid = (15, 13)
     q, k, v = (x.detach() for x in inputs(grid))
-    before = attend(q, k, v, grid, 5)
+    before = attend(q, k, v, Layout(grid), 5)
     seen = near(grid, 5) if attend is local_attention else in_phase(grid, 5)
     k, v = (x.masked_fill(~seen[7][:, None], 1e6) for x in (k, v))
-    assert torch.equal(attend(q, k, v, grid, 5)[:, :, 7], before[:, :, 7])
+    assert torch.equal(attend(q, k, v, Layout(grid), 5)[:, :, 7], before[:, :, 7])
 
 
 @pytest.mark.parametrize(
     "attend",
     [
-        lambda *qkv: local_attention(*qkv, (15, 13), 5, 0.5),
-        lambda *qkv: atrous_attention(*qkv, (15, 13), 3, 0.5),
-        lambda *qkv: sparse_attention(*qkv, (15, 13), 5, 3, 0.5),
+        lambda *qkv: local_attention(*qkv, Layout((15, 13)), 5, 0.5),
+        lambda *qkv: atrous_attention(*qkv, Layout((15, 13)), 3, 0.5),
+        lambda *qkv: sparse_attention(*qkv, Layout((15, 13)), 5, 3, 0.5),
     ],
     ids=["local", "atrous", "sparse"],
 )

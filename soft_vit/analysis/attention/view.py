@@ -73,7 +73,7 @@ def attention_row(
     weights = rows[0][:, prefix:].reshape(-1, *_key_grid(attn, feat_size)).float().cpu().numpy()
     bottleneck = None
     if kernels and attn.sampling in ("conv", "avg"):
-        windows = reduced_grid(feat_size, attn.sr_ratio, attn.limit)
+        windows = reduced_grid(feat_size, attn.window, attn.limit)
         bottleneck = kernels[0].reshape(-1, *windows).float().cpu().numpy()
     return AttentionRow(model.attention[stage - 1], query, feat_size, weights, bottleneck)
 

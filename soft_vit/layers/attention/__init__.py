@@ -17,16 +17,18 @@ from soft_vit.layers.attention.linear import LinearAttention
 from soft_vit.layers.attention.linformer import LinformerAttention
 from soft_vit.layers.attention.local import LocalAttention
 from soft_vit.layers.attention.longformer import LongformerAttention
+from soft_vit.layers.attention.none import NoAttention
 from soft_vit.layers.attention.nystrom import NystromAttention
 from soft_vit.layers.attention.performer import PerformerAttention
 from soft_vit.layers.attention.reformer import ReformerAttention
 from soft_vit.layers.attention.sima import SimpleAttention
 from soft_vit.layers.attention.skyformer import SkyformerAttention
 from soft_vit.layers.attention.soft import SoftAttention, SoftNormAttention
-from soft_vit.layers.attention.softmax import SoftmaxAttention
+from soft_vit.layers.attention.softmax import SoftmaxAttention, SoftmaxOneAttention
 from soft_vit.layers.attention.sparse import SparseAttention
 from soft_vit.layers.attention.spatial_reduction import SpatialReductionAttention
 from soft_vit.layers.attention.synthesizer import SynthesizerAttention
+from soft_vit.layers.attention.vq import VQAttention
 
 __all__ = ["ATTENTIONS", "Attention", "attention_class", "attention_options"]
 
@@ -34,6 +36,7 @@ ATTENTIONS: dict[str, type[Attention]] = {
     "soft": SoftAttention,
     "soft_norm": SoftNormAttention,
     "softmax": SoftmaxAttention,
+    "softmax_one": SoftmaxOneAttention,
     "gaussian": GaussianAttention,
     "spatial_reduction": SpatialReductionAttention,
     "linformer": LinformerAttention,
@@ -55,6 +58,8 @@ ATTENTIONS: dict[str, type[Attention]] = {
     "focused": FocusedAttention,
     "agent": AgentAttention,
     "skyformer": SkyformerAttention,
+    "vq": VQAttention,
+    "none": NoAttention,
 }
 
 

@@ -1,14 +1,32 @@
 """Agent attention: softmax attention in two steps, through pooled queries (Han et al. 2023, arXiv 2312.08874)."""
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
-from soft_vit.layers.attention.base import SelfAttention, grid_limit, merge_heads, split_heads
-from soft_vit.layers.attention.landmarks import landmark_tokens
-from soft_vit.layers.attention.local_conv import depthwise_conv
+from soft_vit.layers.attention.base import SelfAttention, grid_limit
+from soft_vit.layers.attention.landmarks import NO_MASK_ON_A_MAP, landmark_tokens
+from soft_vit.layers.attention.local_conv import add_to_grid, depthwise_conv, grid_maps
+from soft_vit.ops.layout import FeatSize, Layout
 from soft_vit.ops.softmax import dot_product_attention
 
-# A leaf of symbolic tracing: it looks at sizes.
+
+def agent_attention(
+    q: Tensor, k: Tensor, v: Tensor, agents: Tensor, exist: Tensor | None, layout: Layout, fused: bool
+) -> Tensor:
+    """`softmax(Q A^T) softmax(A K^T) V`; q, k, v and the result `[B, H, P + N, D]`, agents A `[B, H, M, D]`.
+
+    exist: bool `[B, M]`, which of the agents exist; None if all do.
+    """
+    gathered = dot_product_attention(agents, k, v, layout.key_mask, fused=fused)
+    return dot_product_attention(q, agents, gathered, None if exist is None else exist[:, None, None], fused=fused)
+
+
+# Leaves of symbolic tracing: they look at sizes and masks.
+torch.fx.wrap("add_to_grid")
+torch.fx.wrap("agent_attention")
+torch.fx.wrap("grid_maps")
 torch.fx.wrap("landmark_tokens")
 
 
@@ -23,13 +41,14 @@ class AgentAttention(SelfAttention):
     """
 
     cost: str = "N"
+    prefix: ClassVar[str] = "as all tokens, save that no agent averages them and the convolution leaves them out"
 
     def __init__(
         self,
         dim: int,
         num_heads: int,
         *,
-        feat_size: tuple[int, int],
+        feat_size: FeatSize,
         sr_ratio: int = 1,
         qkv_bias: bool = True,
         max_agents: int | tuple[int, int] | None = 7,
@@ -38,20 +57,21 @@ class AgentAttention(SelfAttention):
         device=None,
         dtype=None,
     ) -> None:
-        super().__init__(dim, num_heads, qkv_bias=qkv_bias, proj_drop=proj_drop, device=device, dtype=dtype)
+        super().__init__(
+            dim, num_heads, feat_size=feat_size, qkv_bias=qkv_bias, proj_drop=proj_drop, device=device, dtype=dtype
+        )
         self.sr_ratio = sr_ratio
-        self.limit = grid_limit("max_agents", max_agents)
+        self.limit = grid_limit("max_agents", max_agents, self.sequence)
+        self.no_mask = "" if self.sequence else NO_MASK_ON_A_MAP
         if self.limit is None:
             self.cost = "N^2/r^2"
-        self.dwconv = depthwise_conv(dim, local_kernel, device=device, dtype=dtype)
+        self.dwconv = depthwise_conv(dim, local_kernel, self.sequence, device=device, dtype=dtype)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        agents = landmark_tokens(q, feat_size, self.sr_ratio, self.limit)
-        gathered = dot_product_attention(agents, k, v, fused=self.fused_attn)
-        return dot_product_attention(q, agents, gathered, fused=self.fused_attn)
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+        agents, exist = landmark_tokens(q, layout, self.sr_ratio, self.limit)
+        return agent_attention(q, k, v, agents, exist, layout, self.fused_attn)
 
-    def add_residual(self, x: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
+    def add_residual(self, x: Tensor, v: Tensor, layout: Layout) -> Tensor:
         if self.dwconv is None:
             return x
-        maps = self.dwconv(merge_heads(v).mT.unflatten(2, feat_size))
-        return x + split_heads(maps.flatten(2).mT, self.num_heads)
+        return add_to_grid(x, self.dwconv(grid_maps(v, layout)), layout, self.num_heads)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention
+from soft_vit.ops.layout import FeatSize, Layout
 from soft_vit.ops.softmax import dot_product_attention
 
 
@@ -123,13 +124,15 @@ class BigBirdAttention(SelfAttention):
 
     cost: str = "N"
     needs_grid: ClassVar[bool] = False
+    prefix: ClassVar[str] = "in the first block, which is global"
+    no_mask: str = "which blocks are drawn follows from the number of tokens, so without some it is another attention"
 
     def __init__(
         self,
         dim: int,
         num_heads: int,
         *,
-        feat_size: tuple[int, int],
+        feat_size: FeatSize,
         sr_ratio: int = 1,
         qkv_bias: bool = True,
         block_size: int = 32,
@@ -142,7 +145,9 @@ class BigBirdAttention(SelfAttention):
         device=None,
         dtype=None,
     ) -> None:
-        super().__init__(dim, num_heads, qkv_bias=qkv_bias, proj_drop=proj_drop, device=device, dtype=dtype)
+        super().__init__(
+            dim, num_heads, feat_size=feat_size, qkv_bias=qkv_bias, proj_drop=proj_drop, device=device, dtype=dtype
+        )
         self.attn_drop = attn_drop
         if window < 1 or window % 2 == 0:
             raise ValueError(f"window={window} has no centre; use an odd number of blocks, such as 3.")
@@ -157,6 +162,6 @@ class BigBirdAttention(SelfAttention):
         self.num_random = num_random
         self.seed = seed
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         pattern = (self.block_size, self.window, self.num_global, self.num_random, self.seed)
         return bigbird_attention(q, k, v, *pattern, self.dropout_p, self.fused_attn)

@@ -7,21 +7,27 @@ import torch
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention
+from soft_vit.ops.layout import Layout
 from soft_vit.ops.linear import linear_attention, relu_features
 from soft_vit.ops.numerics import full_precision
 
 
-def cosformer_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def cosformer_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
     """`sum_j s_ij v_j / sum_j s_ij` with `s_ij = relu(q_i) . relu(k_j) cos(pi / 2 (i - j) / N)`, linear in N.
 
-    q, k, v: `[B, H, N, D]`; the result has v's shape and dtype; everything inside is at least fp32.
+    q, k, v: `[B, H, N, D]`, N counting prefix tokens too; i and j are places among the N tokens that count. The result
+    has v's shape and dtype; everything inside is at least fp32.
     """
     with full_precision(q):
         q, k = relu_features(q), relu_features(k)
-        angle = torch.arange(q.shape[2], dtype=q.dtype, device=q.device)[:, None] * (0.5 * math.pi / q.shape[2])
+        if layout.mask is None:
+            place = torch.arange(q.shape[2], dtype=q.dtype, device=q.device)[:, None]
+        else:
+            place = (layout.mask.cumsum(1) - 1).clamp(min=0).to(q.dtype)[:, None, :, None]
+        angle = place * (0.5 * math.pi / layout.num_tokens(q))
         # The cosine of a difference is a sum of products; both factors lie in the first quadrant, so none is negative.
         q, k = (torch.cat([x * angle.cos(), x * angle.sin()], dim=-1) for x in (q, k))
-        return linear_attention(q, k, v)
+        return linear_attention(q, k, v, layout)
 
 
 # A leaf of symbolic tracing: it looks at sizes and dtypes.
@@ -36,6 +42,7 @@ class CosformerAttention(SelfAttention):
 
     cost: str = "N"
     needs_grid: ClassVar[bool] = False
+    no_mask: str = ""
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        return cosformer_attention(q, k, v)
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+        return cosformer_attention(q, k, v, layout)

@@ -1,10 +1,22 @@
 """Efficient attention: a softmax over features and one over tokens (Shen et al. 2018, arXiv 1812.01243)."""
 
+import math
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention
+from soft_vit.ops.layout import Layout
+
+
+def efficient_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+    """`softmax(Q) (softmax(K)^T V)` over the tokens that count; q, k, v and the result `[B, H, P + N, D]`."""
+    return q.softmax(-1) @ (layout.keep(k, -math.inf).softmax(-2).mT @ layout.keep(v))
+
+
+# A leaf of symbolic tracing: it looks at masks.
+torch.fx.wrap("efficient_attention")
 
 
 class EfficientAttention(SelfAttention):
@@ -12,6 +24,7 @@ class EfficientAttention(SelfAttention):
 
     cost: str = "N"
     needs_grid: ClassVar[bool] = False
+    no_mask: str = ""
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        return q.softmax(-1) @ (k.softmax(-2).mT @ v)
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+        return efficient_attention(q, k, v, layout)

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, check_heads
+from soft_vit.ops.layout import FeatSize, Layout
 from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision
 
 Form = Literal["quadratic", "linear"]
@@ -24,36 +25,52 @@ def squared_relu_attention(q: Tensor, k: Tensor, v: Tensor, count: Tensor | int,
     return weights @ v
 
 
-def quadratic_form(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0) -> Tensor:
+def quadratic_form(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, dropout_p: float = 0.0) -> Tensor:
     """Squared ReLU attention over all pairs of tokens; `[B, N, S]`, `[B, N, S]`, `[B, N, E]` to `[B, N, E]`.
 
-    Everything inside, and the result, is at least fp32.
+    mask: bool `[B, N]`, the tokens that count. Everything inside, and the result, is at least fp32.
     """
     with full_precision(q):
         q, k, v = map(at_least_float32, (q, k, v))
-        return squared_relu_attention(q, k, v, v.shape[1], dropout_p)
+        if mask is None:
+            return squared_relu_attention(q, k, v, v.shape[1], dropout_p)
+        k, v = (x.masked_fill(~mask[..., None], 0) for x in (k, v))
+        return squared_relu_attention(q, k, v, mask.sum(1)[:, None, None], dropout_p)
 
 
 def linear_form(
-    q: Tensor, k: Tensor, v: Tensor, q_linear: Tensor, k_linear: Tensor, chunk_size: int, dropout_p: float = 0.0
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q_linear: Tensor,
+    k_linear: Tensor,
+    chunk_size: int,
+    mask: Tensor | None = None,
+    dropout_p: float = 0.0,
 ) -> Tensor:
     """Squared ReLU attention within chunks of consecutive tokens plus `q (k^T v) / N` over all tokens.
 
     All queries and keys `[B, N, S]`, v and the result `[B, N, E]`. The last chunk may be shorter; it averages over the
-    tokens that it has. Everything inside, and the result, is at least fp32.
+    tokens that it has. mask: bool `[B, N]`, the tokens that count. Everything inside, and the result, is at least fp32.
     """
     with full_precision(q):
         q, k, v, q_linear, k_linear = map(at_least_float32, (q, k, v, q_linear, k_linear))
         N = v.shape[1]
         chunk_size = min(chunk_size, N)
         below = -N % chunk_size
+        if mask is not None:
+            k, v, k_linear = (x.masked_fill(~mask[..., None], 0) for x in (k, v, k_linear))
         # Keys of zero have no weight, so the tokens that fill up the last chunk need no mask.
         chunks = (F.pad(x, (0, 0, 0, below)).unflatten(1, (-1, chunk_size)) for x in (q, k, v))
         starts = torch.arange(0, N, chunk_size, device=v.device)
         count = (N - starts).clamp(max=chunk_size)[:, None, None]
+        total: Tensor | int = N
+        if mask is not None:
+            count = F.pad(mask, (0, below)).unflatten(1, (-1, chunk_size)).sum(2).clamp(min=1)[..., None, None]
+            total = mask.sum(1)[:, None, None]
         q_chunks, k_chunks, v_chunks = chunks
         x = squared_relu_attention(q_chunks, k_chunks, v_chunks, count, dropout_p).flatten(1, 2)[:, :N]
-        return x + q_linear @ (k_linear.mT @ v / N)
+        return x + q_linear @ (k_linear.mT @ v / total)
 
 
 def gated(x: Tensor, gate: Tensor) -> Tensor:
@@ -87,13 +104,15 @@ class GatedAttentionUnit(Attention):
 
     cost: str = "N"
     needs_grid: ClassVar[bool] = False
+    qk_norm: ClassVar[bool] = False
+    no_mask: str = ""
 
     def __init__(
         self,
         dim: int,
         num_heads: int,
         *,
-        feat_size: tuple[int, int],
+        feat_size: FeatSize,
         sr_ratio: int = 1,
         qkv_bias: bool = True,
         form: Form = "linear",
@@ -105,7 +124,7 @@ class GatedAttentionUnit(Attention):
         device=None,
         dtype=None,
     ) -> None:
-        super().__init__()
+        super().__init__(feat_size)
         dd = {"device": device, "dtype": dtype}
         head_dim = check_heads(dim, num_heads)
         qk_dim = 2 * head_dim if qk_dim is None else qk_dim
@@ -136,15 +155,24 @@ class GatedAttentionUnit(Attention):
         nn.init.zeros_(self.offset)
 
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, q_linear: Tensor | None = None, k_linear: Tensor | None = None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        layout: Layout,
+        q_linear: Tensor | None = None,
+        k_linear: Tensor | None = None,
     ) -> Tensor:
         """Queries and keys `[B, N, S]`, the linear form's own as well, and values `[B, N, E]` to the values' shape."""
         if q_linear is None or k_linear is None:
-            return quadratic_form(q, k, v, self.dropout_p)
-        return linear_form(q, k, v, q_linear, k_linear, self.chunk_size, self.dropout_p)
+            return quadratic_form(q, k, v, layout.mask, self.dropout_p)
+        return linear_form(q, k, v, q_linear, k_linear, self.chunk_size, layout.mask, self.dropout_p)
 
-    def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
+    def forward(
+        self, x: Tensor, feat_size: FeatSize, num_prefix_tokens: int = 0, key_padding_mask: Tensor | None = None
+    ) -> Tensor:
+        layout = self.layout(x, feat_size, num_prefix_tokens, key_padding_mask)
         u, v = F.silu(self.uv(x)).chunk(2, dim=-1)
         z = F.silu(self.z(x))
         copies = [z * self.scale[i] + self.offset[i] for i in range(2 if self.form == "quadratic" else 4)]
-        return self.proj_drop(self.proj(gated(self.attend(copies[0], copies[1], v, *copies[2:]), u)))
+        return self.proj_drop(self.proj(gated(self.attend(copies[0], copies[1], v, layout, *copies[2:]), u)))

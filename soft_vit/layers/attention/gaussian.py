@@ -7,8 +7,15 @@ from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, check_heads, merge_heads, split_heads
 from soft_vit.ops import gaussian_attention
+from soft_vit.ops.layout import FeatSize, Layout
 
-torch.fx.wrap("gaussian_attention")
+# A leaf of symbolic tracing: it looks at masks and dtypes.
+torch.fx.wrap("gaussian_to_all")
+
+
+def gaussian_to_all(q: Tensor, v: Tensor, normalize: bool, layout: Layout) -> Tensor:
+    """`gaussian_attention` of scaled queries and values `[B, H, P + N, D]` to all tokens that count."""
+    return gaussian_attention(q, v, normalize, layout.key_mask)
 
 
 class GaussianAttention(Attention):
@@ -19,13 +26,14 @@ class GaussianAttention(Attention):
 
     cost: str = "N^2"
     needs_grid: ClassVar[bool] = False
+    no_mask: str = ""
 
     def __init__(
         self,
         dim: int,
         num_heads: int,
         *,
-        feat_size: tuple[int, int],
+        feat_size: FeatSize,
         sr_ratio: int = 1,
         qkv_bias: bool = True,
         normalize: bool = False,
@@ -33,7 +41,7 @@ class GaussianAttention(Attention):
         device=None,
         dtype=None,
     ) -> None:
-        super().__init__()
+        super().__init__(feat_size)
         dd = {"device": device, "dtype": dtype}
         self.num_heads = num_heads
         self.head_dim = check_heads(dim, num_heads)
@@ -43,11 +51,14 @@ class GaussianAttention(Attention):
         self.proj = nn.Linear(dim, dim, **dd)
         self.proj_drop = nn.Dropout(proj_drop)
 
-    def attend(self, q: Tensor, v: Tensor) -> Tensor:
-        """Scaled queries and values `[B, heads, N, C / heads]` to the result of that shape."""
-        return gaussian_attention(q, v, self.normalize)
+    def attend(self, q: Tensor, v: Tensor, layout: Layout) -> Tensor:
+        """Scaled queries and values `[B, heads, P + N, C / heads]` to the result of that shape."""
+        return gaussian_to_all(q, v, self.normalize, layout)
 
-    def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        q = split_heads(self.q(x), self.num_heads) * self.head_dim**-0.25
-        x = self.attend(q, split_heads(self.v(x), self.num_heads))
+    def forward(
+        self, x: Tensor, feat_size: FeatSize, num_prefix_tokens: int = 0, key_padding_mask: Tensor | None = None
+    ) -> Tensor:
+        layout = self.layout(x, feat_size, num_prefix_tokens, key_padding_mask)
+        q = self.q_norm(split_heads(self.q(x), self.num_heads)) * self.head_dim**-0.25
+        x = self.attend(q, split_heads(self.v(x), self.num_heads), layout)
         return self.proj_drop(self.proj(merge_heads(x)))

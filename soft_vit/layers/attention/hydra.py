@@ -7,17 +7,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention, check_heads
+from soft_vit.ops.layout import FeatSize, Layout
 from soft_vit.ops.numerics import at_least_float32, full_precision
 
 
-def hydra_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """`q^ * sum_j k^_j * v_j`, channel by channel, with q and k of length one.
+def hydra_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+    """`q^ * sum_j k^_j * v_j`, channel by channel, with q and k of length one, over the tokens j that count.
 
-    q, k, v: `[B, C, N, 1]`; the result has v's shape and dtype; everything inside is at least fp32.
+    q, k, v: `[B, C, P + N, 1]`; the result has v's shape and dtype; everything inside is at least fp32.
     """
     with full_precision(q):
         q, k = (F.normalize(at_least_float32(x), dim=1) for x in (q, k))
-        return (q * (k * at_least_float32(v)).sum(2, keepdim=True)).to(v.dtype)
+        return (q * layout.keep(k * at_least_float32(v)).sum(2, keepdim=True)).to(v.dtype)
 
 
 # A leaf of symbolic tracing: it looks at dtypes.
@@ -32,13 +33,15 @@ class HydraAttention(SelfAttention):
 
     cost: str = "N"
     needs_grid: ClassVar[bool] = False
+    qk_norm: ClassVar[bool] = False
+    no_mask: str = ""
 
     def __init__(
         self,
         dim: int,
         num_heads: int,
         *,
-        feat_size: tuple[int, int],
+        feat_size: FeatSize,
         sr_ratio: int = 1,
         qkv_bias: bool = True,
         proj_drop: float = 0.0,
@@ -46,7 +49,9 @@ class HydraAttention(SelfAttention):
         dtype=None,
     ) -> None:
         check_heads(dim, num_heads)
-        super().__init__(dim, dim, qkv_bias=qkv_bias, proj_drop=proj_drop, device=device, dtype=dtype)
+        super().__init__(
+            dim, dim, feat_size=feat_size, qkv_bias=qkv_bias, proj_drop=proj_drop, device=device, dtype=dtype
+        )
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        return hydra_attention(q, k, v)
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+        return hydra_attention(q, k, v, layout)

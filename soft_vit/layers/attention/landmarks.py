@@ -8,8 +8,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from soft_vit.layers.shortcuts import smaller
+from soft_vit.ops.layout import Layout
+from soft_vit.ops.numerics import at_least_float32
 
 Landmarks = Literal["grid", "segment"]
+
+NO_MASK_ON_A_MAP = "its landmarks stand for windows of a full map; use a sequence, feat_size=(N,)"
 
 
 def window_averages(maps: Tensor, grid: tuple[int, int]) -> Tensor:
@@ -36,14 +40,49 @@ def window_weights(size: Sequence[int], grid: Sequence[int], like: Tensor) -> Te
     return weights.to(like.dtype)
 
 
+def run_averages(x: Tensor, mask: Tensor, length: int, limit: int | None) -> tuple[Tensor, Tensor]:
+    """Averages `[B, H, M, D]` over runs of those of the tokens `[B, H, N, D]` that count, and which of them exist.
+
+    mask: bool `[B, N]`. An image has as many averages as runs of `length` tokens that count, at least one and at most
+    limit; they are those that `adaptive_avg_pool1d` gives for these tokens alone. The others are zero, and False in the
+    second result, `[B, M]`.
+    """
+    size = max(1, x.shape[2] // length)
+    run = torch.arange(size if limit is None else min(size, limit), device=x.device)
+    tokens = mask.sum(1, keepdim=True)
+    count = (tokens // length).clamp(min=1, max=run.shape[0])
+    start, end = run * tokens // count, ((run + 1) * tokens + count - 1) // count
+    place, exists = (mask.cumsum(1) - 1)[:, None], run < count
+    inside = (place >= start[..., None]) & (place < end[..., None]) & mask[:, None] & exists[..., None]
+    weights = inside.to(x.dtype) / (end - start)[..., None]
+    return weights[:, None] @ x.masked_fill(~mask[:, None, :, None], 0), exists
+
+
+def far_apart(landmarks: Tensor, exists: Tensor) -> Tensor:
+    """Landmarks `[B, H, M, D]`, at least fp32, those that do not exist so far from all that a Gaussian kernel is zero.
+
+    exists: bool `[B, M]`. The kernel of the landmarks then has an identity in place of these, which no inverse mixes
+    with the rest.
+    """
+    landmarks = at_least_float32(landmarks)
+    far = torch.zeros_like(landmarks[:1, :1])
+    far[..., 0] = 1e3 * torch.arange(1, far.shape[2] + 1, device=far.device)
+    return torch.where(exists[:, None, :, None], landmarks, far)
+
+
 def landmark_tokens(
-    x: Tensor, feat_size: tuple[int, int], sr_ratio: int, limit: tuple[int, int] | None, landmarks: Landmarks = "grid"
-) -> Tensor:
-    """Averages `[B, H, M, D]` of tokens `[B, H, N, D]`: over a grid of windows of the map, or over runs of tokens.
+    x: Tensor, layout: Layout, sr_ratio: int, limit: tuple[int, int] | None, landmarks: Landmarks = "grid"
+) -> tuple[Tensor, Tensor | None]:
+    """Averages `[B, H, M, D]` of tokens `[B, H, P + N, D]`: over a grid of windows of the map, or over runs of tokens.
 
     There are as many as whole windows of side sr_ratio, at least one and at most `limit` on each side of the map.
-    Where they do not divide the tokens, neighbouring windows overlap by a token.
+    Where they do not divide the tokens, neighbouring windows overlap by a token. Prefix tokens have no part in them.
+    Second, bool `[B, M]`: which of them exist, where some tokens of a sequence do not count; otherwise None.
     """
+    x, feat_size = layout.grid(x), layout.feat_size
+    if layout.grid_mask is not None:
+        return run_averages(x, layout.grid_mask, sr_ratio, None if limit is None else limit[0])
+    # A sequence has one column.
     grid = (max(1, feat_size[0] // sr_ratio), max(1, feat_size[1] // sr_ratio))
     if limit is not None:
         grid = (smaller(grid[0], limit[0]), smaller(grid[1], limit[1]))
@@ -52,4 +91,4 @@ def landmark_tokens(
         tokens = F.adaptive_avg_pool1d(maps, grid[0] * grid[1])
     else:
         tokens = window_averages(maps.unflatten(2, feat_size), grid).flatten(2)
-    return tokens.mT.unflatten(0, x.shape[:2])
+    return tokens.mT.unflatten(0, x.shape[:2]), None

@@ -6,9 +6,10 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import SelfAttention
+from soft_vit.layers.attention.base import SelfAttention, as_map
 from soft_vit.layers.embed import interpolate_maps
 from soft_vit.layers.shortcuts import same_size
+from soft_vit.ops.layout import FeatSize, Layout
 from soft_vit.ops.numerics import at_least_float32, check_choice
 from soft_vit.ops.softmax import dot_product_attention
 
@@ -31,12 +32,14 @@ def resample_projection(weight: Tensor, feat_size: Sequence[int]) -> Tensor:
     return (resampled + missing / (new[0] * new[1])).to(weight.dtype)
 
 
-def project_tokens(x: Tensor, weight: Tensor, feat_size: tuple[int, int]) -> Tensor:
-    """Tokens `[B, heads, N, D]` by the projections `[G, K, H, W]`, resampled to feat_size: `[B, heads, K, D]`.
+def project_tokens(x: Tensor, weight: Tensor, layout: Layout) -> Tensor:
+    """Tokens `[B, heads, P + N, D]` by the projections `[G, K, H, W]`, resampled to their map: `[B, heads, P + K, D]`.
 
-    G is 1 or the number of heads.
+    G is 1 or the number of heads. Prefix tokens stay as they are.
     """
-    return resample_projection(weight, feat_size).flatten(2) @ x
+    projected = resample_projection(weight, layout.feat_size).flatten(2) @ layout.grid(x)
+    P = layout.num_prefix_tokens
+    return torch.cat([x[:, :, :P], projected], dim=2) if P else projected
 
 
 # Leaves of symbolic tracing: they look at sizes.
@@ -72,10 +75,10 @@ class LinformerProjection(nn.Module):
         for weight in self.parameters():
             nn.init.normal_(weight, std=(weight.shape[-2] * weight.shape[-1]) ** -0.5)
 
-    def forward(self, k: Tensor, v: Tensor, feat_size: tuple[int, int]) -> tuple[Tensor, Tensor]:
-        """Keys and values `[B, heads, N, D]` to `[B, heads, K, D]`."""
+    def forward(self, k: Tensor, v: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+        """Keys and values `[B, heads, P + N, D]` to `[B, heads, P + K, D]`."""
         weight_v = self.weight_k if self.weight_v is None else self.weight_v
-        return project_tokens(k, self.weight_k, feat_size), project_tokens(v, weight_v, feat_size)
+        return project_tokens(k, self.weight_k, layout), project_tokens(v, weight_v, layout)
 
     def resize(self, feat_size: tuple[int, int]) -> None:
         """Resample the matrices to another map, for good."""
@@ -97,13 +100,15 @@ class LinformerAttention(SelfAttention):
 
     cost: str = "N"
     fixed_feat_size: ClassVar[bool] = True
+    prefix: ClassVar[str] = "seen by all tokens beside the projected ones"
+    no_mask: str = "its learned projections belong to places"
 
     def __init__(
         self,
         dim: int,
         num_heads: int,
         *,
-        feat_size: tuple[int, int],
+        feat_size: FeatSize,
         sr_ratio: int = 1,
         qkv_bias: bool = True,
         proj_k: int = 49,
@@ -114,14 +119,14 @@ class LinformerAttention(SelfAttention):
         dtype=None,
     ) -> None:
         dd = {"device": device, "dtype": dtype}
-        super().__init__(dim, num_heads, qkv_bias=qkv_bias, proj_drop=proj_drop, **dd)
+        super().__init__(dim, num_heads, feat_size=feat_size, qkv_bias=qkv_bias, proj_drop=proj_drop, **dd)
         self.attn_drop = attn_drop
         check_choice("sharing", sharing, get_args(Sharing))
         groups = num_heads if sharing == "none" else 1
-        self.projection = LinformerProjection(feat_size, proj_k, groups, shared_kv=sharing == "kv", **dd)
+        self.projection = LinformerProjection(as_map(feat_size), proj_k, groups, shared_kv=sharing == "kv", **dd)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        k, v = self.projection(k, v, feat_size)
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+        k, v = self.projection(k, v, layout)
         return dot_product_attention(q, k, v, dropout_p=self.dropout_p, fused=self.fused_attn)
 
     def resize(self, feat_size: tuple[int, int]) -> None:

@@ -1,9 +1,12 @@
 """Softmax attention to a neighbourhood on the map."""
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention
+from soft_vit.ops.layout import FeatSize, Layout
 from soft_vit.ops.map import local_attention
 
 # A leaf of symbolic tracing: it looks at sizes.
@@ -24,13 +27,15 @@ class LocalAttention(SelfAttention):
     """
 
     cost: str = "N"
+    prefix: ClassVar[str] = "see all tokens, and all see them, by softmax attention"
+    no_mask: str = ""
 
     def __init__(
         self,
         dim: int,
         num_heads: int,
         *,
-        feat_size: tuple[int, int],
+        feat_size: FeatSize,
         sr_ratio: int = 1,
         qkv_bias: bool = True,
         kernel_size: int = 7,
@@ -39,9 +44,11 @@ class LocalAttention(SelfAttention):
         device=None,
         dtype=None,
     ) -> None:
-        super().__init__(dim, num_heads, qkv_bias=qkv_bias, proj_drop=proj_drop, device=device, dtype=dtype)
+        super().__init__(
+            dim, num_heads, feat_size=feat_size, qkv_bias=qkv_bias, proj_drop=proj_drop, device=device, dtype=dtype
+        )
         self.attn_drop = attn_drop
         self.kernel_size = check_kernel_size(kernel_size)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        return local_attention(q, k, v, feat_size, self.kernel_size, self.dropout_p, self.fused_attn)
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+        return local_attention(q, k, v, layout, self.kernel_size, self.dropout_p, self.fused_attn)

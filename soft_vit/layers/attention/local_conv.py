@@ -4,29 +4,48 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from soft_vit.layers.attention.base import merge_heads, split_heads, window
 from soft_vit.layers.shortcuts import is_untouched
+from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import in_function_transform
 
 
-def local_conv(num_heads: int, local_kernel: int | None, sr_ratio: int, device=None, dtype=None) -> nn.Conv2d | None:
+def local_conv(
+    num_heads: int, local_kernel: int | None, sr_ratio: int, sequence: bool, device=None, dtype=None
+) -> nn.Conv2d | None:
     """A `depthwise_conv` without bias of maps `[..., heads, H, W]`; local_kernel None for the next odd number above
     sr_ratio.
     """
     side = sr_ratio + 1 + sr_ratio % 2 if local_kernel is None else local_kernel
-    return depthwise_conv(num_heads, side, bias=False, device=device, dtype=dtype)
+    return depthwise_conv(num_heads, side, sequence, bias=False, device=device, dtype=dtype)
 
 
-def depthwise_conv(channels: int, local_kernel: int, bias: bool = True, device=None, dtype=None) -> nn.Conv2d | None:
+def depthwise_conv(
+    channels: int, local_kernel: int, sequence: bool, bias: bool = True, device=None, dtype=None
+) -> nn.Conv2d | None:
     """A convolution of maps `[..., channels, H, W]` that keeps their size, with a kernel for each channel.
 
-    local_kernel: its side, odd; None is returned for 0. ValueError for another number.
+    local_kernel: its side, odd; None is returned for 0. ValueError for another number. sequence: whether the maps have
+    one column, and the kernel too.
     """
     if local_kernel == 0:
         return None
     if local_kernel < 0 or local_kernel % 2 == 0:
         raise ValueError(f"local_kernel={local_kernel} has no centre; use an odd side, or 0 for no convolution.")
-    padding, dd = local_kernel // 2, {"device": device, "dtype": dtype}
-    return nn.Conv2d(channels, channels, local_kernel, padding=padding, groups=channels, bias=bias, **dd)
+    size, dd = window(local_kernel, sequence), {"device": device, "dtype": dtype}
+    padding = (size[0] // 2, size[1] // 2)
+    return nn.Conv2d(channels, channels, size, padding=padding, groups=channels, bias=bias, **dd)
+
+
+def add_to_grid(x: Tensor, maps: Tensor, layout: Layout, num_heads: int) -> Tensor:
+    """Tokens `[B, H, P + N, D]` plus maps `[B, H * D, Y, X]`; prefix tokens stay as they are."""
+    local = split_heads(maps.flatten(2).mT, num_heads)
+    return x + F.pad(local, (0, 0, layout.num_prefix_tokens, 0)) if layout.num_prefix_tokens else x + local
+
+
+def grid_maps(v: Tensor, layout: Layout) -> Tensor:
+    """Values `[B, H, P + N, D]` as maps `[B, H * D, Y, X]`, zero where a token does not count."""
+    return merge_heads(layout.grid(layout.keep(v))).mT.unflatten(2, layout.feat_size)
 
 
 def head_conv(v: Tensor, conv: nn.Conv2d, num_heads: int) -> Tensor:
@@ -40,4 +59,5 @@ def head_conv(v: Tensor, conv: nn.Conv2d, num_heads: int) -> Tensor:
         # oneDNN has a fast gradient of the kernel in this order alone; the other takes longer than the copy and it.
         v = v.contiguous(memory_format=torch.channels_last)
     weight = conv.weight.repeat_interleave(channels // num_heads, dim=0)
-    return F.conv2d(v, weight, padding=(weight.shape[-1] // 2,) * 2, groups=channels)
+    padding = (weight.shape[-2] // 2, weight.shape[-1] // 2)
+    return F.conv2d(v, weight, padding=padding, groups=channels)

@@ -4,6 +4,9 @@ Letters: B batch, H heads, N = Y * X tokens of a map of Y rows and X columns, ro
 tokens.
 """
 
+import math
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
 from timm.layers import to_2tuple
@@ -11,6 +14,7 @@ from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import SelfAttention, merge_heads, split_heads, split_parts
 from soft_vit.layers.attention.local import check_kernel_size
+from soft_vit.ops.layout import FeatSize, Layout
 from soft_vit.ops.map import merge_tiles, split_tiles, tile_mask
 from soft_vit.ops.softmax import dot_product_attention
 
@@ -24,16 +28,22 @@ def global_positions(feat_size: tuple[int, int], global_grid: tuple[int, int], d
     return (rows[:, None] * feat_size[1] + columns).flatten()
 
 
-def take_global_tokens(x: Tensor, feat_size: tuple[int, int], global_grid: tuple[int, int]) -> Tensor:
-    """The global ones of tokens `[B, N, C]`: `[B, G, C]`."""
-    return x[:, global_positions(feat_size, global_grid, x.device)]
+def global_tokens(layout: Layout, global_grid: tuple[int, int], device: torch.device) -> Tensor:
+    """All prefix tokens, and behind them the map's `global_positions`: `[G]`."""
+    P, places = layout.num_prefix_tokens, global_positions(layout.feat_size, global_grid, device)
+    return torch.cat([torch.arange(P, device=device), P + places]) if P else places
+
+
+def take_global_tokens(x: Tensor, layout: Layout, global_grid: tuple[int, int]) -> Tensor:
+    """The global ones of tokens `[B, P + N, C]`: `[B, G, C]`."""
+    return x[:, global_tokens(layout, global_grid, x.device)]
 
 
 def window_and_global_attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    feat_size: tuple[int, int],
+    layout: Layout,
     kernel_size: int,
     global_grid: tuple[int, int],
     dropout_p: float = 0.0,
@@ -41,12 +51,12 @@ def window_and_global_attention(
 ) -> Tensor:
     """Scaled dot-product attention of each token to the kernel_size x kernel_size tokens around it and the global ones.
 
-    q, k, v: `[B, H, N, D]`; the result has v's shape. One softmax over the union: a global token in a window counts
-    once.
+    q, k, v: `[B, H, P + N, D]`; the result is `[B, H, N, D]`. One softmax over the union: a global token in a window
+    counts once.
     """
-    reach, num_heads = kernel_size // 2, q.shape[1]
-    index = global_positions(feat_size, global_grid, q.device)
-    is_global = (torch.arange(q.shape[2], device=q.device)[:, None] == index).any(1)
+    feat_size, P, reach, num_heads = layout.feat_size, layout.num_prefix_tokens, kernel_size // 2, q.shape[1]
+    index = global_tokens(layout, global_grid, q.device)
+    is_global = (torch.arange(P, q.shape[2], device=q.device)[:, None] == index).any(1)
     in_window = tile_mask(feat_size, reach, q.device)
     in_window = in_window & ~split_tiles(is_global[None, None, :, None], feat_size, reach, with_neighbours=True).mT
     mask = F.pad(in_window, (0, index.shape[0]), value=True)
@@ -55,16 +65,18 @@ def window_and_global_attention(
             [tiles, x[:, :, index].flatten(0, 1)[:, None].expand(-1, tiles.shape[1], -1, -1)],
             dim=2,
         )
-        for x, tiles in ((x, split_tiles(x, feat_size, reach, with_neighbours=True)) for x in (k, v))
+        for x, tiles in ((x, split_tiles(layout.grid(x), feat_size, reach, with_neighbours=True)) for x in (k, v))
     )
-    q = split_tiles(q, feat_size, reach, with_neighbours=False)
+    q = split_tiles(layout.grid(q), feat_size, reach, with_neighbours=False)
     x = dot_product_attention(q, k, v, mask, dropout_p, fused)
     return merge_tiles(x, feat_size, reach, num_heads)
 
 
-def put_global_tokens(x: Tensor, global_x: Tensor, feat_size: tuple[int, int], global_grid: tuple[int, int]) -> Tensor:
-    """Tokens `[B, H, N, D]`, the global ones among them replaced by global_x `[B, H, G, D]`."""
-    return x.index_copy(2, global_positions(feat_size, global_grid, x.device), global_x.to(x.dtype))
+def put_global_tokens(x: Tensor, global_x: Tensor, layout: Layout, global_grid: tuple[int, int]) -> Tensor:
+    """Tokens of the map `[B, H, N, D]` behind prefix tokens; those and the global ones are global_x `[B, H, G, D]`."""
+    if layout.num_prefix_tokens:
+        x = F.pad(x, (0, 0, layout.num_prefix_tokens, 0))
+    return x.index_copy(2, global_tokens(layout, global_grid, x.device), global_x.to(x.dtype))
 
 
 # Leaves of symbolic tracing: they look at sizes.
@@ -85,13 +97,15 @@ class LongformerAttention(SelfAttention):
     """
 
     cost: str = "N"
+    prefix: ClassVar[str] = "global tokens"
+    no_mask: str = "its global tokens lie at fixed places of the whole"
 
     def __init__(
         self,
         dim: int,
         num_heads: int,
         *,
-        feat_size: tuple[int, int],
+        feat_size: FeatSize,
         sr_ratio: int = 1,
         qkv_bias: bool = True,
         kernel_size: int = 7,
@@ -102,7 +116,7 @@ class LongformerAttention(SelfAttention):
         dtype=None,
     ) -> None:
         dd = {"device": device, "dtype": dtype}
-        super().__init__(dim, num_heads, qkv_bias=qkv_bias, proj_drop=proj_drop, **dd)
+        super().__init__(dim, num_heads, feat_size=feat_size, qkv_bias=qkv_bias, proj_drop=proj_drop, **dd)
         self.attn_drop = attn_drop
         self.kernel_size = check_kernel_size(kernel_size)
         self.global_grid = tuple(to_2tuple(global_grid))
@@ -111,6 +125,8 @@ class LongformerAttention(SelfAttention):
                 f"global_grid={self.global_grid} has no global token; use two positive numbers, such as (2, 2), or the "
                 f"attention 'local', which has none."
             )
+        if self.sequence:
+            self.global_grid = (math.prod(self.global_grid), 1)
         self.q_global = nn.Linear(dim, dim, bias=qkv_bias, **dd)
         self.kv_global = nn.Linear(dim, 2 * dim, bias=qkv_bias, **dd)
 
@@ -122,20 +138,24 @@ class LongformerAttention(SelfAttention):
         q_global: Tensor,
         k_global: Tensor,
         v_global: Tensor,
-        feat_size: tuple[int, int],
+        layout: Layout,
     ) -> Tensor:
-        """All `[B, heads, N, C / heads]`, q_global `[B, heads, G, C / heads]`, to the result of v's shape.
+        """All `[B, heads, P + N, C / heads]`, q_global `[B, heads, G, C / heads]`, to the result of v's shape.
 
         The ones with `global` in their names are of the global tokens: what these look with, look at, and gather.
         """
-        pattern, how = (feat_size, self.kernel_size, self.global_grid), (self.dropout_p, self.fused_attn)
+        pattern, how = (layout, self.kernel_size, self.global_grid), (self.dropout_p, self.fused_attn)
         x = window_and_global_attention(q, k, v, *pattern, *how)
         global_x = dot_product_attention(q_global, k_global, v_global, None, *how)
-        return put_global_tokens(x, global_x, feat_size, self.global_grid)
+        return put_global_tokens(x, global_x, layout, self.global_grid)
 
-    def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
+    def forward(
+        self, x: Tensor, feat_size: FeatSize, num_prefix_tokens: int = 0, key_padding_mask: Tensor | None = None
+    ) -> Tensor:
+        layout = self.layout(x, feat_size, num_prefix_tokens, key_padding_mask)
         q, k, v = split_parts(self.qkv(x), 3, self.num_heads)
-        q_global = split_heads(self.q_global(take_global_tokens(x, feat_size, self.global_grid)), self.num_heads)
+        q_global = split_heads(self.q_global(take_global_tokens(x, layout, self.global_grid)), self.num_heads)
         k_global, v_global = split_parts(self.kv_global(x), 2, self.num_heads)
-        x = self.attend(q, k, v, q_global, k_global, v_global, feat_size)
+        q, q_global, k, k_global = self.q_norm(q), self.q_norm(q_global), self.k_norm(k), self.k_norm(k_global)
+        x = self.attend(q, k, v, q_global, k_global, v_global, layout)
         return self.proj_drop(self.proj(merge_heads(x)))

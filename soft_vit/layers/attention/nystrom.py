@@ -1,26 +1,26 @@
 """Nystroemformer: softmax attention through landmarks (Xiong et al. 2021, arXiv 2102.03902)."""
 
-from typing import get_args
+from typing import ClassVar, get_args
 
 import torch
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import SelfAttention, grid_limit
-from soft_vit.layers.attention.landmarks import Landmarks, landmark_tokens
-from soft_vit.layers.attention.local_conv import head_conv, local_conv
+from soft_vit.layers.attention.landmarks import NO_MASK_ON_A_MAP, Landmarks, landmark_tokens
+from soft_vit.layers.attention.local_conv import add_to_grid, grid_maps, head_conv, local_conv
+from soft_vit.ops.layout import FeatSize, Layout
 from soft_vit.ops.numerics import check_choice
 from soft_vit.ops.nystrom import PseudoInverse, nystrom_attention
 
 
-def local_residual(v: Tensor, conv: nn.Conv2d, feat_size: tuple[int, int]) -> Tensor:
-    """Depthwise convolution of values `[B, H, N, D]` on the map, by a convolution of maps `[..., H, H', W']`."""
-    B, H, N, D = v.shape
-    return head_conv(v.mT.reshape(B, H * D, *feat_size), conv, H).reshape(B, H, D, N).mT
+def add_local(x: Tensor, v: Tensor, conv: nn.Conv2d, layout: Layout) -> Tensor:
+    """Tokens x plus a depthwise convolution of the values v, both `[B, H, P + N, D]`, with one kernel a head."""
+    return add_to_grid(x, head_conv(grid_maps(v, layout), conv, x.shape[1]), layout, x.shape[1])
 
 
 # Leaves of symbolic tracing: they look at sizes.
 torch.fx.wrap("landmark_tokens")
-torch.fx.wrap("local_residual")
+torch.fx.wrap("add_local")
 torch.fx.wrap("nystrom_attention")
 
 
@@ -38,13 +38,14 @@ class NystromAttention(SelfAttention):
     """
 
     cost: str = "N"
+    prefix: ClassVar[str] = "as all tokens, save that no landmark averages them"
 
     def __init__(
         self,
         dim: int,
         num_heads: int,
         *,
-        feat_size: tuple[int, int],
+        feat_size: FeatSize,
         sr_ratio: int = 1,
         qkv_bias: bool = True,
         landmarks: Landmarks = "grid",
@@ -56,21 +57,24 @@ class NystromAttention(SelfAttention):
         device=None,
         dtype=None,
     ) -> None:
-        super().__init__(dim, num_heads, qkv_bias=qkv_bias, proj_drop=proj_drop, device=device, dtype=dtype)
+        super().__init__(
+            dim, num_heads, feat_size=feat_size, qkv_bias=qkv_bias, proj_drop=proj_drop, device=device, dtype=dtype
+        )
         self.sr_ratio = sr_ratio
         self.landmarks = check_choice("landmarks", landmarks, get_args(Landmarks))
-        self.limit = grid_limit("max_landmarks", max_landmarks)
+        self.limit = grid_limit("max_landmarks", max_landmarks, self.sequence)
+        self.no_mask = "" if self.sequence else NO_MASK_ON_A_MAP
         if self.limit is None:
             self.cost = "N^2/r^2 + N^3/r^6"
         self.inverse = check_choice("inverse", inverse, get_args(PseudoInverse))
         self.iters = iters
-        self.local = local_conv(num_heads, local_kernel, sr_ratio, device=device, dtype=dtype)
+        self.local = local_conv(num_heads, local_kernel, sr_ratio, self.sequence, device=device, dtype=dtype)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        q_landmarks, k_landmarks = (
-            landmark_tokens(tokens, feat_size, self.sr_ratio, self.limit, self.landmarks) for tokens in (q, k)
-        )
-        return nystrom_attention(q, k, v, q_landmarks, k_landmarks, self.inverse, self.iters, self.fused_attn)
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+        how = (layout, self.sr_ratio, self.limit, self.landmarks)
+        (q_landmarks, exist), (k_landmarks, _) = (landmark_tokens(q, *how), landmark_tokens(k, *how))
+        landmarks = (q_landmarks, k_landmarks, exist)
+        return nystrom_attention(q, k, v, *landmarks, layout, self.inverse, self.iters, self.fused_attn)
 
-    def add_residual(self, x: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        return x if self.local is None else x + local_residual(v, self.local, feat_size)
+    def add_residual(self, x: Tensor, v: Tensor, layout: Layout) -> Tensor:
+        return x if self.local is None else add_local(x, v, self.local, layout)

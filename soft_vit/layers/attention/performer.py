@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention
+from soft_vit.ops.layout import FeatSize, Layout
 from soft_vit.ops.linear import linear_attention
 from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision
 
@@ -30,7 +31,7 @@ def orthogonal_random_features(num_features: int, dim: int, generator: torch.Gen
     return basis.mT.flatten(0, 1)[:num_features] * lengths
 
 
-def softmax_features(q: Tensor, k: Tensor, projection: Tensor) -> tuple[Tensor, Tensor]:
+def softmax_features(q: Tensor, k: Tensor, projection: Tensor, layout: Layout | None = None) -> tuple[Tensor, Tensor]:
     """Positive features whose products estimate `exp(q . k / sqrt(D))`, up to a factor of each query.
 
     q, k: `[B, H, N, D]`, projection: `[M, D]`; the results are `[B, H, N, M]`, in [0, 1]. Such a factor cancels in the
@@ -40,27 +41,31 @@ def softmax_features(q: Tensor, k: Tensor, projection: Tensor) -> tuple[Tensor, 
     scale = q.shape[-1] ** -0.25
     q, k = q * scale, k * scale
     k_exponent = k @ projection.mT - 0.5 * k.square().sum(-1, keepdim=True)
+    if layout is not None:
+        k_exponent = layout.keep(k_exponent, -math.inf)
     largest_key = k_exponent.detach().amax(-2, keepdim=True)
     q_exponent = q @ projection.mT + largest_key
     q_exponent = q_exponent - q_exponent.detach().amax(-1, keepdim=True)
     return q_exponent.exp(), (k_exponent - largest_key).exp()
 
 
-def relu_features(q: Tensor, k: Tensor, projection: Tensor) -> tuple[Tensor, Tensor]:
+def relu_features(q: Tensor, k: Tensor, projection: Tensor, layout: Layout | None = None) -> tuple[Tensor, Tensor]:
     """The generalised form: features `relu(W x) + 0.001`, `[B, H, N, M]`, of q and k `[B, H, N, D]` over `D^(1/4)`."""
     scale = q.shape[-1] ** -0.25
     return (q * scale @ projection.mT).relu() + RELU_FLOOR, (k * scale @ projection.mT).relu() + RELU_FLOOR
 
 
-def favor_attention(q: Tensor, k: Tensor, v: Tensor, projection: Tensor, kernel: Kernel = "softmax") -> Tensor:
-    """Attention by random features, linear in N, at least fp32 inside.
+def favor_attention(
+    q: Tensor, k: Tensor, v: Tensor, projection: Tensor, kernel: Kernel = "softmax", layout: Layout | None = None
+) -> Tensor:
+    """Attention by random features to all tokens that count, linear in N, at least fp32 inside.
 
-    q, k, v: `[B, H, N, D]`, projection: `[M, D]`; the result has v's shape and dtype.
+    q, k, v: `[B, H, P + N, D]`, projection: `[M, D]`; the result has v's shape and dtype.
     """
     with full_precision(q):
         features = softmax_features if kernel == "softmax" else relu_features
-        q, k = features(at_least_float32(q), at_least_float32(k), projection.to(at_least_float32(q).dtype))
-        return linear_attention(q, k, v)
+        q, k = features(at_least_float32(q), at_least_float32(k), projection.to(at_least_float32(q).dtype), layout)
+        return linear_attention(q, k, v, layout)
 
 
 # A leaf of symbolic tracing: it looks at dtypes.
@@ -79,6 +84,7 @@ class PerformerAttention(SelfAttention):
 
     cost: str = "N"
     needs_grid: ClassVar[bool] = False
+    no_mask: str = ""
     projection: Tensor
 
     def __init__(
@@ -86,7 +92,7 @@ class PerformerAttention(SelfAttention):
         dim: int,
         num_heads: int,
         *,
-        feat_size: tuple[int, int],
+        feat_size: FeatSize,
         sr_ratio: int = 1,
         qkv_bias: bool = True,
         num_features: int | None = None,
@@ -95,7 +101,9 @@ class PerformerAttention(SelfAttention):
         device=None,
         dtype=None,
     ) -> None:
-        super().__init__(dim, num_heads, qkv_bias=qkv_bias, proj_drop=proj_drop, device=device, dtype=dtype)
+        super().__init__(
+            dim, num_heads, feat_size=feat_size, qkv_bias=qkv_bias, proj_drop=proj_drop, device=device, dtype=dtype
+        )
         self.kernel = check_choice("kernel", kernel, get_args(Kernel))
         if num_features is None:
             num_features = max(self.head_dim, int(self.head_dim * math.log(self.head_dim)))
@@ -113,5 +121,5 @@ class PerformerAttention(SelfAttention):
         num_features, dim = self.projection.shape
         self.projection.copy_(orthogonal_random_features(num_features, dim, generator))
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        return favor_attention(q, k, v, self.projection, self.kernel)
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+        return favor_attention(q, k, v, self.projection, self.kernel, layout)

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, check_heads, merge_heads, split_heads
+from soft_vit.ops.layout import FeatSize
 from soft_vit.ops.numerics import at_least_float32, full_precision
 
 # Low enough that exp gives zero beside any other score, finite so that a token without company attends to itself.
@@ -139,6 +140,7 @@ class ReformerAttention(Attention):
 
     cost: str = "N log N"
     needs_grid: ClassVar[bool] = False
+    no_mask: str = "its number of hash buckets follows from the number of tokens, so without some it is another one"
     rotations: Tensor
 
     def __init__(
@@ -146,7 +148,7 @@ class ReformerAttention(Attention):
         dim: int,
         num_heads: int,
         *,
-        feat_size: tuple[int, int],
+        feat_size: FeatSize,
         sr_ratio: int = 1,
         qkv_bias: bool = True,
         num_rounds: int = 2,
@@ -157,7 +159,7 @@ class ReformerAttention(Attention):
         device=None,
         dtype=None,
     ) -> None:
-        super().__init__()
+        super().__init__(feat_size)
         dd = {"device": device, "dtype": dtype}
         if num_rounds < 1 or chunk_size < 2:
             raise ValueError(
@@ -189,6 +191,10 @@ class ReformerAttention(Attention):
         """Shared queries and keys, and values, `[B, heads, N, C / heads]` to the result of that shape."""
         return lsh_attention(qk, v, self.rotations, self.chunk_size, self.dropout_p)
 
-    def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        x = self.attend(split_heads(self.qk(x), self.num_heads), split_heads(self.v(x), self.num_heads))
+    def forward(
+        self, x: Tensor, feat_size: FeatSize, num_prefix_tokens: int = 0, key_padding_mask: Tensor | None = None
+    ) -> Tensor:
+        self.layout(x, feat_size, num_prefix_tokens, key_padding_mask)
+        qk = self.q_norm(split_heads(self.qk(x), self.num_heads))
+        x = self.attend(qk, split_heads(self.v(x), self.num_heads))
         return self.proj_drop(self.proj(merge_heads(x)))

@@ -7,17 +7,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention
+from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least_float32, full_precision
 
 
-def sima_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """`Q^ (K^^T V)`, each feature of q and k divided by the sum of its magnitudes over tokens.
+def sima_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+    """`Q^ (K^^T V)`, each feature of q and k divided by the sum of its magnitudes over the tokens that count.
 
-    q, k, v: `[B, H, N, D]`; the result has v's shape and dtype; everything inside is at least fp32.
+    q, k, v: `[B, H, P + N, D]`; the result has v's shape and dtype; everything inside is at least fp32.
     """
     with full_precision(q):
-        q, k = (F.normalize(at_least_float32(x), p=1.0, dim=2) for x in (q, k))
-        return (q @ (k.mT @ at_least_float32(v))).to(v.dtype)
+        q, k = (F.normalize(layout.keep(at_least_float32(x)), p=1.0, dim=2) for x in (q, k))
+        return (q @ (k.mT @ layout.keep(at_least_float32(v)))).to(v.dtype)
 
 
 # A leaf of symbolic tracing: it looks at dtypes.
@@ -29,6 +30,7 @@ class SimpleAttention(SelfAttention):
 
     cost: str = "N"
     needs_grid: ClassVar[bool] = False
+    no_mask: str = ""
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        return sima_attention(q, k, v)
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+        return sima_attention(q, k, v, layout)

@@ -1,25 +1,32 @@
 """Skyformer: Gaussian attention of queries and keys through landmarks (Chen et al. 2021, arXiv 2111.00035)."""
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention, grid_limit
-from soft_vit.layers.attention.landmarks import landmark_tokens
+from soft_vit.layers.attention.landmarks import NO_MASK_ON_A_MAP, far_apart, landmark_tokens
 from soft_vit.ops import cholesky_solve, gaussian_kernel, self_gaussian_kernel
+from soft_vit.ops.layout import FeatSize, Layout
 from soft_vit.ops.numerics import at_least_float32, full_precision
 from soft_vit.ops.soft.inverse import check_ridge
 
 
-def skyformer_attention(q: Tensor, k: Tensor, v: Tensor, landmarks: Tensor, ridge: float) -> Tensor:
+def skyformer_attention(
+    q: Tensor, k: Tensor, v: Tensor, landmarks: Tensor, exist: Tensor | None, layout: Layout, ridge: float
+) -> Tensor:
     """`C(Q, S) (C(S, S) + ridge I)^-1 C(S, K) V` with `C = exp(-||a - b||^2 / (2 sqrt(D)))`, linear in N.
 
-    q, k, v: `[B, H, N, D]`, landmarks S: `[B, H, M, D]`; the result has v's shape and dtype; everything inside is at
-    least fp32. ridge must be positive.
+    q, k, v: `[B, H, P + N, D]`, landmarks S: `[B, H, M, D]`; exist: bool `[B, M / 2]`, which of each half exist,
+    None if all do. The result has v's shape and dtype; everything inside is at least fp32. ridge must be positive.
     """
     with full_precision(q):
         scale = q.shape[-1] ** -0.25
         q, k, landmarks = (at_least_float32(x) * scale for x in (q, k, landmarks))
-        summary = gaussian_kernel(landmarks, k) @ at_least_float32(v)
+        if exist is not None:
+            landmarks = far_apart(landmarks, exist.repeat(1, 2))
+        summary = gaussian_kernel(landmarks, layout.keep(k)) @ layout.keep(at_least_float32(v))
         summary = cholesky_solve(self_gaussian_kernel(landmarks), summary, ridge)
         return (gaussian_kernel(q, landmarks) @ summary).to(v.dtype)
 
@@ -42,13 +49,14 @@ class SkyformerAttention(SelfAttention):
     """
 
     cost: str = "N"
+    prefix: ClassVar[str] = "as all tokens, save that no landmark averages them"
 
     def __init__(
         self,
         dim: int,
         num_heads: int,
         *,
-        feat_size: tuple[int, int],
+        feat_size: FeatSize,
         sr_ratio: int = 1,
         qkv_bias: bool = True,
         max_landmarks: int | tuple[int, int] | None = 7,
@@ -57,14 +65,18 @@ class SkyformerAttention(SelfAttention):
         device=None,
         dtype=None,
     ) -> None:
-        super().__init__(dim, num_heads, qkv_bias=qkv_bias, proj_drop=proj_drop, device=device, dtype=dtype)
+        super().__init__(
+            dim, num_heads, feat_size=feat_size, qkv_bias=qkv_bias, proj_drop=proj_drop, device=device, dtype=dtype
+        )
         self.sr_ratio = sr_ratio
-        self.limit = grid_limit("max_landmarks", max_landmarks)
+        self.limit = grid_limit("max_landmarks", max_landmarks, self.sequence)
+        self.no_mask = "" if self.sequence else NO_MASK_ON_A_MAP
         if self.limit is None:
             self.cost = "N^2/r^2 + N^3/r^6"
         check_ridge(ridge)
         self.ridge = ridge
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        landmarks = [landmark_tokens(x, feat_size, self.sr_ratio, self.limit) for x in (q, k)]
-        return skyformer_attention(q, k, v, torch.cat(landmarks, dim=2), self.ridge)
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+        (of_queries, exist), (of_keys, _) = (landmark_tokens(x, layout, self.sr_ratio, self.limit) for x in (q, k))
+        landmarks = torch.cat([of_queries, of_keys], dim=2)
+        return skyformer_attention(q, k, v, landmarks, exist, layout, self.ridge)

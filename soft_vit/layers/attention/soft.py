@@ -8,11 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, check_heads, grid_limit
-from soft_vit.layers.attention.landmarks import window_averages
+from soft_vit.layers.attention.base import Attention, check_heads, grid_limit, merge_heads, split_heads, window
+from soft_vit.layers.attention.landmarks import NO_MASK_ON_A_MAP, far_apart, run_averages, window_averages
 from soft_vit.layers.attention.local_conv import head_conv, local_conv
 from soft_vit.layers.shortcuts import is_untouched, same_size, smaller
 from soft_vit.ops import soft_attention
+from soft_vit.ops.layout import FeatSize, Layout
 from soft_vit.ops.numerics import BACKENDS, Backend, check_choice
 from soft_vit.ops.soft.inverse import Inverse, InverseOptions, NewtonGradient, NewtonStart
 
@@ -57,43 +58,64 @@ def project_from_map(x: Tensor, linear: nn.Linear) -> Tensor:
     return torch.baddbmm(as_autocast(linear.bias), x.mT, expanded_weight(linear, x.shape[0]).mT)
 
 
-def reduced_grid(feat_size: Sequence[int], sr_ratio: int, limit: tuple[int, int] | None) -> tuple[int, int]:
-    """The grid of whole windows of side sr_ratio on a map, at most `limit`; a remainder of the map is dropped."""
-    if feat_size[0] < sr_ratio or feat_size[1] < sr_ratio:
+def reduced_grid(feat_size: Sequence[int], size: tuple[int, int], limit: tuple[int, int] | None) -> tuple[int, int]:
+    """The grid of whole windows of that size on a map, at most `limit`; a remainder of the map is dropped."""
+    if feat_size[0] < size[0] or feat_size[1] < size[1]:
         raise ValueError(
-            f"A map of {feat_size[0]} x {feat_size[1]} tokens has no window of {sr_ratio} x {sr_ratio} to sample a "
+            f"A map of {feat_size[0]} x {feat_size[1]} tokens has no window of {size[0]} x {size[1]} to sample a "
             f"bottleneck token from; use an image of at least 32 x 32 pixels, or a smaller sr_ratio."
         )
-    height, width = feat_size[0] // sr_ratio, feat_size[1] // sr_ratio
+    height, width = feat_size[0] // size[0], feat_size[1] // size[1]
     return (height, width) if limit is None else (smaller(height, limit[0]), smaller(width, limit[1]))
 
 
-def conv_tokens(q: Tensor, conv: nn.Module, sr_ratio: int, limit: tuple[int, int] | None) -> Tensor:
-    """Convolution of query maps `[P, D, H, W]` with kernel = stride, pooled to at most `limit`: tokens `[P, M, D]`."""
-    grid = reduced_grid(q.shape[-2:], sr_ratio, limit)
+def conv_tokens(
+    q: Tensor, conv: nn.Module, size: tuple[int, int], limit: tuple[int, int] | None, layout: Layout
+) -> tuple[Tensor, Tensor | None]:
+    """Convolution of query maps `[P, D, H, W]` with kernel = stride, pooled to at most `limit`: tokens `[P, M, D]`.
+
+    Second, bool `[B, M]`: which of them exist, where some tokens of a sequence do not count; otherwise None.
+    """
+    grid = reduced_grid(q.shape[-2:], size, limit)
     tokens = conv(q)
+    if layout.grid_mask is not None:
+        windows = whole_windows(layout.grid_mask, size[0])
+        return masked_averages(tokens, windows, 1, limit)
     if not same_size(tokens.shape[-2:], grid):
         tokens = window_averages(tokens, grid)
-    return tokens.flatten(2).mT
+    return tokens.flatten(2).mT, None
 
 
-def average_tokens(q: Tensor, sr_ratio: int, limit: tuple[int, int] | None) -> Tensor:
-    """Averages over equal windows of query maps `[P, D, H, W]`: tokens `[P, M, D]`."""
-    return window_averages(q, reduced_grid(q.shape[-2:], sr_ratio, limit)).flatten(2).mT
+def average_tokens(
+    q: Tensor, size: tuple[int, int], limit: tuple[int, int] | None, layout: Layout
+) -> tuple[Tensor, Tensor | None]:
+    """Averages over equal windows of query maps `[P, D, H, W]`: tokens `[P, M, D]`; second as in `conv_tokens`."""
+    grid = reduced_grid(q.shape[-2:], size, limit)
+    if layout.grid_mask is not None:
+        whole_windows(layout.grid_mask, size[0])
+        return masked_averages(q, layout.grid_mask, size[0], limit)
+    return window_averages(q, grid).flatten(2).mT, None
 
 
-def first_tokens(q: Tensor, sr_ratio: int, limit: tuple[int, int] | None) -> Tensor:
+def masked_averages(maps: Tensor, mask: Tensor, length: int, limit: tuple[int, int] | None) -> tuple[Tensor, Tensor]:
+    """`run_averages` of sequences as maps `[P, D, N, 1]` whose tokens count as mask `[B, N]` says: `[P, M, D]`."""
+    tokens = maps.flatten(2).mT.unflatten(0, (mask.shape[0], -1))
+    tokens, exist = run_averages(tokens, mask, length, None if limit is None else limit[0])
+    return tokens.flatten(0, 1), exist
+
+
+def first_tokens(q: Tensor, size: tuple[int, int], limit: tuple[int, int] | None) -> Tensor:
     """The first tokens of query maps `[P, D, H, W]` in raster order: `[P, M, D]`."""
-    height, width = reduced_grid(q.shape[-2:], sr_ratio, limit)
+    height, width = reduced_grid(q.shape[-2:], size, limit)
     return q.flatten(2)[..., : height * width].mT
 
 
-def random_tokens(q: Tensor, sr_ratio: int, limit: tuple[int, int] | None, redraw: bool) -> Tensor:
+def random_tokens(q: Tensor, size: tuple[int, int], limit: tuple[int, int] | None, redraw: bool) -> Tensor:
     """One token from each of M equal runs of query maps `[P, D, H, W]`: `[P, M, D]`, no token twice.
 
     redraw: draw the places within the runs; otherwise a fixed low-discrepancy sequence chooses them.
     """
-    height, width = reduced_grid(q.shape[-2:], sr_ratio, limit)
+    height, width = reduced_grid(q.shape[-2:], size, limit)
     count, num_tokens = height * width, q.shape[-2] * q.shape[-1]
     run = torch.arange(count, device=q.device, dtype=torch.float32)
     place = torch.rand(count, device=q.device) if redraw else (run * GOLDEN_RATIO) % 1
@@ -101,12 +123,53 @@ def random_tokens(q: Tensor, sr_ratio: int, limit: tuple[int, int] | None, redra
     return q.flatten(2)[..., index].mT
 
 
+def whole_windows(mask: Tensor, length: int) -> Tensor:
+    """Which windows of a sequence consist of tokens that count: `[B, N]` to `[B, N // length]`, bool.
+
+    ValueError where an image has none, as for a sequence that is too short.
+    """
+    count = mask.shape[1] // length
+    whole = mask[:, : count * length].unflatten(1, (count, length)).all(2)
+    if not torch.compiler.is_compiling() and not whole.any(1).all():
+        raise ValueError(
+            f"key_padding_mask leaves no {length} tokens in a row to sample a bottleneck token from; use longer "
+            f"sequences, or a smaller sr_ratio."
+        )
+    return whole
+
+
+def bottleneck_heads(tokens: Tensor, exist: Tensor | None, num_heads: int) -> Tensor:
+    """Tokens `[B * H, M, D]` as those of every head `[B, H, M, D]`; where some do not exist, these are far from all."""
+    tokens = tokens.unflatten(0, (tokens.shape[0] // num_heads, num_heads))
+    return tokens if exist is None else far_apart(tokens, exist)
+
+
+def query_maps(q: Tensor, layout: Layout, num_heads: int) -> Tensor:
+    """Tokens in memory as `[B, H * D, P + N]` as a map of each head, `[B * H, D, Y, X]`, without prefix tokens."""
+    grid = q[..., layout.num_prefix_tokens :] if layout.num_prefix_tokens else q
+    return grid.reshape(q.shape[0] * num_heads, q.shape[1] // num_heads, *layout.feat_size)
+
+
+def keep_values(v: Tensor, layout: Layout) -> Tensor:
+    """Values `[B, C, P + N]`, zero where a token does not count."""
+    return v if layout.mask is None else v.masked_fill(~layout.mask[:, None], 0)
+
+
+def local_tokens(v: Tensor, conv: nn.Conv2d, layout: Layout, num_heads: int) -> Tensor:
+    """Depthwise convolution of values `[B, C, P + N]` on their map: `[B, C, P + N]`, zero at prefix tokens."""
+    maps = head_conv(query_maps(v, layout, 1), conv, num_heads).flatten(2)
+    return F.pad(maps, (layout.num_prefix_tokens, 0)) if layout.num_prefix_tokens else maps
+
+
 # Leaves of symbolic tracing: they look at sizes.
 torch.fx.wrap("soft_attention")
 torch.fx.wrap("project_to_map")
 torch.fx.wrap("project_from_map")
 torch.fx.wrap("conv_tokens")
-torch.fx.wrap("head_conv")
+torch.fx.wrap("bottleneck_heads")
+torch.fx.wrap("keep_values")
+torch.fx.wrap("local_tokens")
+torch.fx.wrap("query_maps")
 torch.fx.wrap("average_tokens")
 torch.fx.wrap("first_tokens")
 torch.fx.wrap("random_tokens")
@@ -128,6 +191,7 @@ class SoftAttention(Attention):
     """
 
     cost: str = "N^2/r^2 + N^3/r^6"
+    prefix: ClassVar[str] = "as all tokens, save that no bottleneck token samples them"
     normalize: ClassVar[bool] = False
     default_start: ClassVar[NewtonStart] = "rowsum"
     default_ridge: ClassVar[float] = 0.01
@@ -137,7 +201,7 @@ class SoftAttention(Attention):
         dim: int,
         num_heads: int,
         *,
-        feat_size: tuple[int, int],
+        feat_size: FeatSize,
         sr_ratio: int = 1,
         qkv_bias: bool = True,
         sampling: Sampling = "conv",
@@ -154,7 +218,7 @@ class SoftAttention(Attention):
         device=None,
         dtype=None,
     ) -> None:
-        super().__init__()
+        super().__init__(feat_size)
         dd = {"device": device, "dtype": dtype}
         self.num_heads = num_heads
         self.head_dim = check_heads(dim, num_heads)
@@ -170,34 +234,42 @@ class SoftAttention(Attention):
         if newton_iters < 0:
             raise ValueError(f"newton_iters={newton_iters} must not be negative; the released models have 20.")
         self.options = InverseOptions(inverse, self.normalize, newton_iters, ridge, start, newton_gradient)
-        self.limit = grid_limit("max_bottleneck", max_bottleneck)
+        self.limit = grid_limit("max_bottleneck", max_bottleneck, self.sequence)
         self.sr_ratio = sr_ratio
         if num_bottleneck is not None:
-            side = bottleneck_side(num_bottleneck, feat_size)
-            self.limit = (side, side) if self.limit is None else (min(side, self.limit[0]), min(side, self.limit[1]))
-            self.sr_ratio = min(sr_ratio, min(feat_size) // side)
+            rows, columns = bottleneck_grid(num_bottleneck, feat_size)
+            largest = (rows, columns) if self.limit is None else self.limit
+            self.limit = min(rows, largest[0]), min(columns, largest[1])
+            self.sr_ratio = min(sr_ratio, min(feat_size) // rows)
         if self.limit is not None:
             self.cost = "N"
+        self.no_mask = "" if self.sequence else NO_MASK_ON_A_MAP
+        if sampling not in ("conv", "avg"):
+            self.no_mask = f"sampling={sampling!r} takes its tokens from a full sequence; use 'conv' or 'avg'"
 
         self.q = nn.Linear(dim, dim, bias=qkv_bias, **dd)
         self.v = nn.Linear(dim, dim, bias=qkv_bias, **dd)
+        self.window = window(self.sr_ratio, self.sequence)
         if sampling == "conv":
-            window = self.sr_ratio
-            self.sample = nn.Conv2d(self.head_dim, self.head_dim, window, stride=window, bias=False, **dd)
+            self.sample = nn.Conv2d(self.head_dim, self.head_dim, self.window, stride=self.window, bias=False, **dd)
             self.sample_norm = nn.LayerNorm(self.head_dim, eps=1e-5, **dd)
-        self.local = local_conv(num_heads, local_kernel, sr_ratio, **dd)
+        self.local = local_conv(num_heads, local_kernel, sr_ratio, self.sequence, **dd)
         self.proj = nn.Linear(dim, dim, **dd)
         self.proj_drop = nn.Dropout(proj_drop)
 
-    def sample_bottleneck(self, q: Tensor) -> Tensor:
-        """Bottleneck tokens `[P, M, D]` of the query maps `[P, D, H, W]` of P = B * heads problems."""
+    def sample_bottleneck(self, q: Tensor, layout: Layout) -> Tensor:
+        """Bottleneck tokens `[B, heads, M, D]` of queries `[B, heads * D, P + N]`."""
+        maps, exist = query_maps(q, layout, self.num_heads), None
         if self.sampling == "conv":
-            return F.gelu(self.sample_norm(conv_tokens(q, self.sample, self.sr_ratio, self.limit)))
-        if self.sampling == "avg":
-            return average_tokens(q, self.sr_ratio, self.limit)
-        if self.sampling == "first":
-            return first_tokens(q, self.sr_ratio, self.limit)
-        return random_tokens(q, self.sr_ratio, self.limit, self.training)
+            tokens, exist = conv_tokens(maps, self.sample, self.window, self.limit, layout)
+            tokens = F.gelu(self.sample_norm(tokens))
+        elif self.sampling == "avg":
+            tokens, exist = average_tokens(maps, self.window, self.limit, layout)
+        elif self.sampling == "first":
+            tokens = first_tokens(maps, self.window, self.limit)
+        else:
+            tokens = random_tokens(maps, self.window, self.limit, self.training)
+        return bottleneck_heads(tokens, exist, self.num_heads)
 
     def attend(self, q: Tensor, bottleneck: Tensor, v: Tensor, residual: Tensor | None = None) -> Tensor:
         """Queries and values `[B, heads, N, C / heads]` through bottleneck tokens `[B, heads, M, C / heads]`.
@@ -220,22 +292,26 @@ class SoftAttention(Attention):
             backend=self.backend,
         )
 
-    def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
+    def scaled_queries(self, x: Tensor) -> Tensor:
+        """Queries of tokens `[B, P + N, C]` over `D^(1/4)`, as a map in memory: `[B, C, P + N]`."""
+        scale = self.head_dim**-0.25
+        if isinstance(self.q_norm, nn.Identity):
+            return project_to_map(x, self.q, scale)
+        return scale * merge_heads(self.q_norm(split_heads(self.q(x), self.num_heads))).mT
+
+    def forward(
+        self, x: Tensor, feat_size: FeatSize, num_prefix_tokens: int = 0, key_padding_mask: Tensor | None = None
+    ) -> Tensor:
+        layout = self.layout(x, feat_size, num_prefix_tokens, key_padding_mask)
         B, N, C = x.shape
-        H, W = feat_size
-        q = project_to_map(x, self.q, self.head_dim**-0.25)
-        v = project_to_map(x, self.v)
-        bottleneck = self.sample_bottleneck(q.reshape(B * self.num_heads, self.head_dim, H, W))
         heads = (B, self.num_heads, self.head_dim, N)
+        q = self.scaled_queries(x)
+        v = keep_values(project_to_map(x, self.v), layout)
+        bottleneck = self.sample_bottleneck(q, layout)
         local = None
         if self.local is not None:
-            local = head_conv(v.reshape(B, C, H, W), self.local, self.num_heads).reshape(heads).transpose(2, 3)
-        x = self.attend(
-            q.reshape(heads).transpose(2, 3),
-            bottleneck.unflatten(0, (B, self.num_heads)),
-            v.reshape(heads).transpose(2, 3),
-            local,
-        )
+            local = local_tokens(v, self.local, layout, self.num_heads).reshape(heads).transpose(2, 3)
+        x = self.attend(q.reshape(heads).transpose(2, 3), bottleneck, v.reshape(heads).transpose(2, 3), local)
         x = x.transpose(2, 3).reshape(B, C, N)
         return self.proj_drop(project_from_map(x, self.proj))
 
@@ -253,12 +329,16 @@ class SoftNormAttention(SoftAttention):
     default_ridge: ClassVar[float] = 0.0
 
 
-def bottleneck_side(num_bottleneck: int, feat_size: tuple[int, int]) -> int:
-    """The side of a square grid of num_bottleneck tokens; ValueError unless it exists and fits on the map."""
+def bottleneck_grid(num_bottleneck: int, feat_size: FeatSize) -> tuple[int, int]:
+    """The square grid of num_bottleneck tokens on a map, or that many along a sequence; ValueError unless it fits."""
+    if len(feat_size) == 1:
+        if not 1 <= num_bottleneck <= feat_size[0]:
+            raise ValueError(f"num_bottleneck={num_bottleneck} does not fit a sequence; use 1 to {feat_size[0]}.")
+        return num_bottleneck, 1
     side = math.isqrt(max(num_bottleneck, 0))
     if side < 1 or side * side != num_bottleneck or side > min(feat_size):
         raise ValueError(
             f"num_bottleneck={num_bottleneck} is not a square grid on a map of {feat_size[0]} x {feat_size[1]} tokens; "
             f"use a square number from 1 to {min(feat_size) ** 2}, such as {min(7, *feat_size) ** 2}."
         )
-    return side
+    return side, side

@@ -2,10 +2,15 @@
 
 from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, check_heads, merge_heads, split_heads, split_parts
-from soft_vit.ops.softmax import dot_product_attention
+from soft_vit.layers.attention.base import Attention, SelfAttention, check_heads, merge_heads, split_heads, split_parts
+from soft_vit.ops.layout import FeatSize, Layout
+from soft_vit.ops.softmax import softmax_attention
+
+# A leaf of symbolic tracing: it looks at masks.
+torch.fx.wrap("softmax_attention")
 
 
 class SoftmaxAttention(Attention):
@@ -13,13 +18,14 @@ class SoftmaxAttention(Attention):
 
     cost: str = "N^2"
     needs_grid: ClassVar[bool] = False
+    no_mask: str = ""
 
     def __init__(
         self,
         dim: int,
         num_heads: int,
         *,
-        feat_size: tuple[int, int],
+        feat_size: FeatSize,
         sr_ratio: int = 1,
         qkv_bias: bool = True,
         attn_drop: float = 0.0,
@@ -27,7 +33,7 @@ class SoftmaxAttention(Attention):
         device=None,
         dtype=None,
     ) -> None:
-        super().__init__()
+        super().__init__(feat_size)
         dd = {"device": device, "dtype": dtype}
         self.num_heads = num_heads
         self.head_dim = check_heads(dim, num_heads)
@@ -37,11 +43,46 @@ class SoftmaxAttention(Attention):
         self.proj = nn.Linear(dim, dim, **dd)
         self.proj_drop = nn.Dropout(proj_drop)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Queries, keys and values `[B, heads, N, C / heads]` to the result of that shape."""
-        return dot_product_attention(q, k, v, dropout_p=self.dropout_p, fused=self.fused_attn)
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+        """Queries, keys and values `[B, heads, P + N, C / heads]` to the result of that shape."""
+        return softmax_attention(q, k, v, layout, self.dropout_p, self.fused_attn)
 
-    def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        q = split_heads(self.q(x), self.num_heads)
+    def forward(
+        self, x: Tensor, feat_size: FeatSize, num_prefix_tokens: int = 0, key_padding_mask: Tensor | None = None
+    ) -> Tensor:
+        layout = self.layout(x, feat_size, num_prefix_tokens, key_padding_mask)
+        q = self.q_norm(split_heads(self.q(x), self.num_heads))
         k, v = split_parts(self.kv(x), 2, self.num_heads)
-        return self.proj_drop(self.proj(merge_heads(self.attend(q, k, v))))
+        return self.proj_drop(self.proj(merge_heads(self.attend(q, self.k_norm(k), v, layout))))
+
+
+class SoftmaxOneAttention(SelfAttention):
+    """Softmax attention with one more in its denominator, so that a token may attend to nothing (Miller 2023).
+
+    "Attention Is Off By One", evanmiller.org/attention-is-off-by-one.html.
+    """
+
+    cost: str = "N^2"
+    needs_grid: ClassVar[bool] = False
+    no_mask: str = ""
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        feat_size: FeatSize,
+        sr_ratio: int = 1,
+        qkv_bias: bool = True,
+        attn_drop: float = 0.0,
+        proj_drop: float = 0.0,
+        device=None,
+        dtype=None,
+    ) -> None:
+        super().__init__(
+            dim, num_heads, feat_size=feat_size, qkv_bias=qkv_bias, proj_drop=proj_drop, device=device, dtype=dtype
+        )
+        self.attn_drop = attn_drop
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+        return softmax_attention(q, k, v, layout, self.dropout_p, self.fused_attn, one=True)

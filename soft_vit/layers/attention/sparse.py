@@ -1,11 +1,14 @@
 """Local and dilated attention in one (Sparse Transformer, Child et al. 2019, arXiv 1904.10509, here on a map)."""
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
 from soft_vit.layers.attention.atrous import check_dilation
 from soft_vit.layers.attention.base import SelfAttention
 from soft_vit.layers.attention.local import check_kernel_size
+from soft_vit.ops.layout import FeatSize, Layout
 from soft_vit.ops.map import sparse_attention
 
 # A leaf of symbolic tracing: it looks at sizes.
@@ -13,23 +16,27 @@ torch.fx.wrap("attend_sparsely")
 
 
 def default_dilation(feat_size: tuple[int, int]) -> int:
-    """`N^(1/4)`, rounded: with it `N / dilation^2` dilated keys and `dilation^2` near ones are both about `N^(1/2)`."""
+    """`N^(1/4)`, rounded: with it `N / dilation^2` dilated keys and `dilation^2` near ones are both about `N^(1/2)`.
+
+    In one row or column, `N^(1/2)` for the same reason.
+    """
     # Sizes are tensors in torch.jit.trace.
-    return max(1, round(int(feat_size[0] * feat_size[1]) ** 0.25))
+    power = 0.5 if 1 in feat_size else 0.25
+    return max(1, round(int(feat_size[0] * feat_size[1]) ** power))
 
 
 def attend_sparsely(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    feat_size: tuple[int, int],
+    layout: Layout,
     kernel_size: int | None,
     dilation: int | None,
     dropout_p: float,
 ) -> Tensor:
     """`sparse_attention` with the defaults of `SparseAttention` on this map."""
-    dilation = dilation or default_dilation(feat_size)
-    return sparse_attention(q, k, v, feat_size, kernel_size or max(3, dilation + 1 - dilation % 2), dilation, dropout_p)
+    dilation = dilation or default_dilation(layout.feat_size)
+    return sparse_attention(q, k, v, layout, kernel_size or max(3, dilation + 1 - dilation % 2), dilation, dropout_p)
 
 
 class SparseAttention(SelfAttention):
@@ -44,13 +51,14 @@ class SparseAttention(SelfAttention):
     """
 
     cost: str = "N^1.5"
+    prefix: ClassVar[str] = "see all tokens, and all see them, by softmax attention"
 
     def __init__(
         self,
         dim: int,
         num_heads: int,
         *,
-        feat_size: tuple[int, int],
+        feat_size: FeatSize,
         sr_ratio: int = 1,
         qkv_bias: bool = True,
         kernel_size: int | None = None,
@@ -60,12 +68,16 @@ class SparseAttention(SelfAttention):
         device=None,
         dtype=None,
     ) -> None:
-        super().__init__(dim, num_heads, qkv_bias=qkv_bias, proj_drop=proj_drop, device=device, dtype=dtype)
+        super().__init__(
+            dim, num_heads, feat_size=feat_size, qkv_bias=qkv_bias, proj_drop=proj_drop, device=device, dtype=dtype
+        )
         self.attn_drop = attn_drop
         self.kernel_size = None if kernel_size is None else check_kernel_size(kernel_size)
         self.dilation = None if dilation is None else check_dilation(dilation)
+        self.no_mask = "its dilation follows from the number of tokens; give dilation, such as 4"
         if dilation is not None:
+            self.no_mask = ""
             self.cost = "N^2/k^2"
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        return attend_sparsely(q, k, v, feat_size, self.kernel_size, self.dilation, self.dropout_p)
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+        return attend_sparsely(q, k, v, layout, self.kernel_size, self.dilation, self.dropout_p)

@@ -1,25 +1,28 @@
 """Spatial-reduction attention (PVT, arXiv 2102.12122) and its pooled linear form (PVTv2-Li, arXiv 2106.13797)."""
 
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, check_heads, merge_heads, split_heads, split_parts
+from soft_vit.layers.attention.base import Attention, check_heads, merge_heads, split_heads, split_parts, window
 from soft_vit.layers.attention.landmarks import window_averages
+from soft_vit.ops.layout import FeatSize, Layout
 from soft_vit.ops.softmax import dot_product_attention
 
 POOLED_SIDE = 7
 
 
-def reduce_by_conv(x: Tensor, conv: nn.Module, side: int, feat_size: tuple[int, int]) -> Tensor:
-    """Tokens `[B, N, C]` through a convolution whose kernel and stride are `side`, as tokens `[B, M, C]`.
+def reduce_by_conv(x: Tensor, conv: nn.Module, size: tuple[int, int], feat_size: tuple[int, int]) -> Tensor:
+    """Tokens `[B, N, C]` through a convolution whose kernel and stride are `size`, as tokens `[B, M, C]`.
 
     A remainder of the map that fills no window is dropped, as published; a map smaller than one window is padded with
     zeros to one.
     """
     x = x.mT.unflatten(2, feat_size)
-    if feat_size[0] < side or feat_size[1] < side:
-        x = F.pad(x, (0, max(0, side - feat_size[1]), 0, max(0, side - feat_size[0])))
+    if feat_size[0] < size[0] or feat_size[1] < size[1]:
+        x = F.pad(x, (0, max(0, size[1] - feat_size[1]), 0, max(0, size[0] - feat_size[0])))
     return conv(x).flatten(2).mT
 
 
@@ -31,9 +34,44 @@ def reduce_by_pooling(x: Tensor, conv: nn.Module, feat_size: tuple[int, int]) ->
     return conv(window_averages(x.mT.unflatten(2, feat_size), (POOLED_SIDE, POOLED_SIDE))).flatten(2).mT
 
 
-# Leaves of symbolic tracing: they look at sizes.
+def map_tokens(x: Tensor, layout: Layout) -> Tensor:
+    """Those of tokens `[B, P + N, C]` that lie on the map, zero where they do not count: `[B, N, C]`."""
+    x = x[:, layout.num_prefix_tokens :] if layout.num_prefix_tokens else x
+    return x if layout.grid_mask is None else x.masked_fill(~layout.grid_mask[..., None], 0)
+
+
+def behind_prefix(reduced: Tensor, x: Tensor, layout: Layout) -> Tensor:
+    """Reduced tokens `[B, M, C]` behind the prefix tokens among x `[B, P + N, C]`: `[B, P + M, C]`."""
+    P = layout.num_prefix_tokens
+    return torch.cat([x[:, :P], reduced], dim=1) if P else reduced
+
+
+def reduced_attention(
+    q: Tensor, k: Tensor, v: Tensor, layout: Layout, size: tuple[int, int], dropout_p: float, fused: bool
+) -> Tensor:
+    """Softmax attention of tokens `[B, H, P + N, D]` to prefix and reduced tokens `[B, H, P + M, D]`.
+
+    A window with a token that does not count is left out, save a first one that is padded anyway.
+    """
+    mask = layout.mask
+    if mask is not None and size != (1, 1):
+        P, windows = layout.num_prefix_tokens, mask[:, layout.num_prefix_tokens :].unflatten(1, layout.feat_size)
+        below, right = (-length % side for length, side in zip(layout.feat_size, size, strict=True))
+        windows = F.pad(windows, (0, right, 0, below), value=False)
+        whole = windows.unflatten(2, (-1, size[1])).unflatten(1, (-1, size[0])).all(4).all(2)
+        whole = whole[:, : max(1, layout.feat_size[0] // size[0]), : max(1, layout.feat_size[1] // size[1])].flatten(1)
+        first = torch.arange(whole.shape[1], device=whole.device) == 0
+        whole = whole | (first & ~whole.any(1, keepdim=True))
+        mask = torch.cat([mask[:, :P], whole], dim=1)
+    return dot_product_attention(q, k, v, None if mask is None else mask[:, None, None], dropout_p, fused)
+
+
+# Leaves of symbolic tracing: they look at sizes and masks.
+torch.fx.wrap("behind_prefix")
+torch.fx.wrap("map_tokens")
 torch.fx.wrap("reduce_by_conv")
 torch.fx.wrap("reduce_by_pooling")
+torch.fx.wrap("reduced_attention")
 
 
 class SpatialReductionAttention(Attention):
@@ -46,13 +84,15 @@ class SpatialReductionAttention(Attention):
     """
 
     cost: str = "N^2/r^2"
+    prefix: ClassVar[str] = "seen by all tokens beside the reduced ones"
+    no_mask: str = ""
 
     def __init__(
         self,
         dim: int,
         num_heads: int,
         *,
-        feat_size: tuple[int, int],
+        feat_size: FeatSize,
         sr_ratio: int = 1,
         qkv_bias: bool = True,
         linear: bool = False,
@@ -61,35 +101,42 @@ class SpatialReductionAttention(Attention):
         device=None,
         dtype=None,
     ) -> None:
-        super().__init__()
+        super().__init__(feat_size)
         dd = {"device": device, "dtype": dtype}
         self.num_heads = num_heads
         self.head_dim = check_heads(dim, num_heads)
         self.linear = linear
         if linear:
             self.cost = "N"
+            self.no_mask = "its 49 windows divide a full map"
         self.attn_drop = attn_drop
         self.q = nn.Linear(dim, dim, bias=qkv_bias, **dd)
         self.kv = nn.Linear(dim, 2 * dim, bias=qkv_bias, **dd)
-        self.side = 1 if linear else sr_ratio
-        self.sr = nn.Conv2d(dim, dim, self.side, stride=self.side, **dd) if linear or sr_ratio > 1 else None
+        self.window = window(1 if linear else sr_ratio, self.sequence)
+        self.sr = nn.Conv2d(dim, dim, self.window, stride=self.window, **dd) if linear or sr_ratio > 1 else None
         self.norm = None if self.sr is None else nn.LayerNorm(dim, eps=1e-5, **dd)
         self.proj = nn.Linear(dim, dim, **dd)
         self.proj_drop = nn.Dropout(proj_drop)
 
-    def reduce(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        """Tokens `[B, N, C]` to those that become keys and values, `[B, M, C]`."""
+    def reduce(self, x: Tensor, layout: Layout) -> Tensor:
+        """Tokens `[B, P + N, C]` to those that become keys and values, `[B, P + M, C]`."""
         if self.sr is None or self.norm is None:
             return x
+        grid = map_tokens(x, layout)
         if self.linear:
-            return F.gelu(self.norm(reduce_by_pooling(x, self.sr, feat_size)))
-        return self.norm(reduce_by_conv(x, self.sr, self.side, feat_size))
+            reduced = F.gelu(self.norm(reduce_by_pooling(grid, self.sr, layout.feat_size)))
+        else:
+            reduced = self.norm(reduce_by_conv(grid, self.sr, self.window, layout.feat_size))
+        return behind_prefix(reduced, x, layout)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Queries `[B, heads, N, C / heads]`, keys and values `[B, heads, M, C / heads]` to the queries' shape."""
-        return dot_product_attention(q, k, v, dropout_p=self.dropout_p, fused=self.fused_attn)
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+        """Queries `[B, heads, P + N, C / heads]`, keys and values `[B, heads, P + M, C / heads]` to the first shape."""
+        return reduced_attention(q, k, v, layout, self.window, self.dropout_p, self.fused_attn)
 
-    def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        q = split_heads(self.q(x), self.num_heads)
-        k, v = split_parts(self.kv(self.reduce(x, feat_size)), 2, self.num_heads)
-        return self.proj_drop(self.proj(merge_heads(self.attend(q, k, v))))
+    def forward(
+        self, x: Tensor, feat_size: FeatSize, num_prefix_tokens: int = 0, key_padding_mask: Tensor | None = None
+    ) -> Tensor:
+        layout = self.layout(x, feat_size, num_prefix_tokens, key_padding_mask)
+        q = self.q_norm(split_heads(self.q(x), self.num_heads))
+        k, v = split_parts(self.kv(self.reduce(x, layout)), 2, self.num_heads)
+        return self.proj_drop(self.proj(merge_heads(self.attend(q, self.k_norm(k), v, layout))))

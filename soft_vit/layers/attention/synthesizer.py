@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, check_heads, merge_heads, split_heads
+from soft_vit.layers.attention.base import Attention, as_map, check_heads, merge_heads, split_heads
 from soft_vit.layers.embed import interpolate_maps
+from soft_vit.ops.layout import FeatSize, Layout
 from soft_vit.ops.numerics import at_least_float32
 
 
@@ -76,7 +77,14 @@ def synthetic_attention(scores: Tensor, v: Tensor, dropout_p: float = 0.0) -> Te
     return weights.to(v.dtype) @ v
 
 
+def prefixed(scores: Tensor, layout: Layout) -> Tensor:
+    """Scores `[B or 1, H, N or P + N, N]` as `[B or 1, H, P + N, P + N]`, zero where there are none."""
+    (Y, X), P, _ = layout
+    return F.pad(scores, (P, 0, P + Y * X - scores.shape[2], 0)) if P else scores
+
+
 # Leaves of symbolic tracing: they look at sizes and dtypes.
+torch.fx.wrap("prefixed")
 torch.fx.wrap("dense_scores")
 torch.fx.wrap("factorized_dense_scores")
 torch.fx.wrap("random_scores")
@@ -202,6 +210,9 @@ class SynthesizerAttention(Attention):
 
     cost: str = "N^2"
     fixed_feat_size: ClassVar[bool] = True
+    prefix: ClassVar[str] = "scores of zero where no weight gives one"
+    qk_norm: ClassVar[bool] = False
+    no_mask: str = "its learned scores belong to places"
     scores: Mapping[str, Scores]
 
     def __init__(
@@ -209,7 +220,7 @@ class SynthesizerAttention(Attention):
         dim: int,
         num_heads: int,
         *,
-        feat_size: tuple[int, int],
+        feat_size: FeatSize,
         sr_ratio: int = 1,
         qkv_bias: bool = True,
         scores: str = "dense",
@@ -219,12 +230,12 @@ class SynthesizerAttention(Attention):
         device=None,
         dtype=None,
     ) -> None:
-        super().__init__()
+        super().__init__(feat_size)
         dd = {"device": device, "dtype": dtype}
         self.num_heads = num_heads
         self.head_dim = check_heads(dim, num_heads)
         self.attn_drop = attn_drop
-        self.feat_size = feat_size
+        self.feat_size = feat_size = as_map(feat_size)
         makers: dict[str, Callable[[], Scores]] = {
             "dense": lambda: DenseScores(dim, num_heads, feat_size, **dd),
             "random": lambda: RandomScores(num_heads, feat_size, **dd),
@@ -252,14 +263,18 @@ class SynthesizerAttention(Attention):
         """Scores `[B or 1, heads, N, N]` and values `[B, heads, N, C / heads]` to the result of the values' shape."""
         return synthetic_attention(scores, v, self.dropout_p)
 
-    def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
+    def forward(
+        self, x: Tensor, feat_size: FeatSize, num_prefix_tokens: int = 0, key_padding_mask: Tensor | None = None
+    ) -> Tensor:
+        layout = self.layout(x, feat_size, num_prefix_tokens, key_padding_mask)
         v = split_heads(self.v(x), self.num_heads)
-        parts = [scores(x, feat_size) for scores in self.scores.values()]
-        if self.mixture is None:
-            scores = parts[0]
-        else:
+        parts = [prefixed(scores(x, layout.feat_size), layout) for scores in self.scores.values()]
+        scores = parts[0]
+        if self.mixture is not None:
             shares = self.mixture.softmax(0)
-            scores = sum(shares[i] * part for i, part in enumerate(parts))
+            scores = shares[0] * scores
+            for i in range(1, len(parts)):
+                scores = scores + shares[i] * parts[i]
         return self.proj_drop(self.proj(merge_heads(self.attend(scores, v))))
 
     def resize(self, feat_size: tuple[int, int]) -> None:

@@ -11,6 +11,7 @@ from soft_vit.analysis.attention import matrix as module
 from soft_vit.analysis.attention.matrix import attention_matrix, watch_attention
 from soft_vit.layers import ATTENTIONS, Attention
 from soft_vit.layers.attention.longformer import global_positions
+from soft_vit.ops.layout import Layout
 
 DIM, HEADS, GRID = 24, 3, (7, 9)
 N = GRID[0] * GRID[1]
@@ -37,7 +38,8 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("gau", {"form": "quadratic"}),
     ("gau", {"chunk_size": 16}),
 ]
-CASES = [(name, {}) for name in ATTENTIONS] + VARIANTS
+# The control has no matrix but zero.
+CASES = [(name, {}) for name in ATTENTIONS if name != "none"] + VARIANTS
 
 
 def case_id(value: Any) -> str:
@@ -68,7 +70,7 @@ def values_of(attn: Attention, x: Tensor) -> Tensor:
     if hasattr(attn, "qkv"):
         return heads(attn.qkv(x).chunk(3, dim=-1)[2], attn.num_heads)
     if hasattr(attn, "kv"):
-        x = attn.reduce(x, GRID) if hasattr(attn, "reduce") else x
+        x = attn.reduce(x, Layout(GRID)) if hasattr(attn, "reduce") else x
         return heads(attn.kv(x).chunk(2, dim=-1)[1])
     if hasattr(attn, "uv"):
         return F.silu(attn.uv(x)).chunk(2, dim=-1)[1][:, None]
@@ -153,7 +155,7 @@ def gaussian(attn: Attention, x: Tensor) -> Tensor:
 
 def soft(attn: Attention, x: Tensor) -> Tensor:
     q = heads(attn.q(x)) / attn.head_dim**0.25
-    bottleneck = attn.sample_bottleneck(q.mT.flatten(0, 1).unflatten(2, GRID)).unflatten(0, (2, HEADS))
+    bottleneck = attn.sample_bottleneck(q.mT.flatten(1, 2), Layout(GRID))
     k1, a = kernel(q, bottleneck), kernel(bottleneck, bottleneck)
     scale = a.sum(-1).rsqrt() if attn.normalize else a.new_ones(a.shape[:-1])
     inverse = torch.linalg.inv(a + attn.options.ridge * torch.eye(a.shape[-1], dtype=a.dtype))

@@ -238,7 +238,7 @@ class LargestTensor(TorchDispatchMode):
 
 def largest_tensor(name: str, options: dict[str, Any], grid: tuple[int, int]) -> int:
     """Elements of the largest tensor in forward and backward of one image, one head of width 8."""
-    attn, x = make(name, options, grid, num_heads=1, dim=8), tokens(grid, batch=1, dim=8)
+    attn, x = make(name, options, grid, num_heads=1, dim=8), tokens(grid, batch=1, dim=8).requires_grad_()
     with LargestTensor() as record:
         attn(x, grid).square().sum().backward()
     return record.numel

@@ -1,0 +1,136 @@
+"""Transformer-VQ: keys replaced by their nearest code vector (Lingle 2023, arXiv 2309.16354).
+
+Letters: B batch, H heads, N tokens, D channels of a head, S codes of a head.
+"""
+
+from typing import ClassVar
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor
+
+from soft_vit.layers.attention.base import SelfAttention
+from soft_vit.ops.layout import FeatSize, Layout
+from soft_vit.ops.numerics import at_least_float32, full_precision, in_backward
+
+# A code with fewer keys than this in its moving average begins again, at a key of the batch.
+FEWEST_KEYS = 1e-2
+
+
+def nearest_codes(k: Tensor, codebook: Tensor, layout: Layout) -> Tensor:
+    """One-hot choice `[B, H, N, S]` of the code `[H, S, D]` nearest to each key `[B, H, N, D]`, in k's dtype.
+
+    Zero where a token does not count.
+    """
+    scores = k @ codebook.mT - 0.5 * codebook.square().sum(-1)[:, None]
+    return layout.keep(F.one_hot(scores.argmax(-1), codebook.shape[1]).to(k.dtype))
+
+
+def vq_attention(q: Tensor, k: Tensor, v: Tensor, codebook: Tensor, layout: Layout) -> Tensor:
+    """Softmax attention to keys that are replaced by their nearest codes, in `N S` products, at least fp32 inside.
+
+    q, k, v: `[B, H, N, D]`, codebook: `[H, S, D]`; the result has v's shape and dtype. Equal to dense attention to the
+    replaced keys: those of one code share a score, which counts as often as there are keys and acts on the mean of
+    their values. The gradient passes straight through a code to the mean of its keys.
+    """
+    with full_precision(q):
+        dtype = v.dtype
+        q, k, v, codebook = map(at_least_float32, (q, k, v, codebook))
+        chosen = nearest_codes(k.detach(), codebook, layout)
+        count = chosen.sum(2)[..., None]
+        share = (chosen / count.clamp(min=1).mT).mT
+        mean_key, mean_value = share @ layout.keep(k), share @ layout.keep(v)
+        codes = codebook + (mean_key - mean_key.detach())
+        scores = q @ codes.mT * q.shape[-1] ** -0.5 + count.mT.log()
+        return (scores.softmax(-1) @ mean_value).to(dtype)
+
+
+# Leaves of symbolic tracing: they look at masks and dtypes.
+torch.fx.wrap("vq_attention")
+
+
+class VQAttention(SelfAttention):
+    """Softmax attention to keys that are replaced by the nearest of num_codes code vectors, linear in N.
+
+    num_codes: S, the code vectors of each head.
+    decay: of the moving averages of keys, and of their numbers, that give the codes. A code without keys, as all are at
+        first, begins at a key of the batch.
+
+    A training step works with the codes that the steps before it gave. Codes are buffers, saved with the weights.
+    """
+
+    cost: str = "N"
+    needs_grid: ClassVar[bool] = False
+    no_mask: str = ""
+    codebook: Tensor
+    key_count: Tensor
+    key_sum: Tensor
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        feat_size: FeatSize,
+        sr_ratio: int = 1,
+        qkv_bias: bool = True,
+        num_codes: int = 64,
+        decay: float = 0.99,
+        proj_drop: float = 0.0,
+        device=None,
+        dtype=None,
+    ) -> None:
+        dd = {"device": device, "dtype": dtype}
+        super().__init__(dim, num_heads, feat_size=feat_size, qkv_bias=qkv_bias, proj_drop=proj_drop, **dd)
+        if num_codes < 1 or not 0 <= decay < 1:
+            raise ValueError(
+                f"num_codes={num_codes} and decay={decay} make no codes; use a positive number such as 64, and a decay "
+                f"from 0 to below 1, such as 0.99."
+            )
+        self.decay = decay
+        self.register_buffer("codebook", torch.empty(num_heads, num_codes, self.head_dim, **dd))
+        self.register_buffer("key_count", torch.empty(num_heads, num_codes, **dd))
+        self.register_buffer("key_sum", torch.empty(num_heads, num_codes, self.head_dim, **dd))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Random codes, and no keys seen."""
+        torch.nn.init.normal_(self.codebook)
+        torch.nn.init.zeros_(self.key_count)
+        torch.nn.init.zeros_(self.key_sum)
+
+    @torch.no_grad()
+    def observe(self, k: Tensor, layout: Layout) -> None:
+        """Add the keys k `[B, H, N, D]`, of all processes, to the averages for the codes that they are nearest to."""
+        k = k.to(self.codebook.dtype)
+        chosen = nearest_codes(k, self.codebook, layout)
+        count, total = chosen.sum((0, 2)), (chosen.mT @ layout.keep(k)).sum(0)
+        keys = k.transpose(1, 2).flatten(0, 1) if layout.mask is None else k.transpose(1, 2)[layout.mask]
+        fresh = keys[torch.randint(keys.shape[0], (total.shape[1],), device=k.device)].transpose(0, 1).contiguous()
+        if dist.is_available() and dist.is_initialized():
+            dist.all_reduce(count)
+            dist.all_reduce(total)
+            dist.broadcast(fresh, src=0)
+        self.key_count.lerp_(count, 1 - self.decay)
+        self.key_sum.lerp_(total, 1 - self.decay)
+        lost = self.key_count < FEWEST_KEYS
+        self.key_count.copy_(torch.where(lost, 1.0, self.key_count))
+        self.key_sum.copy_(torch.where(lost[..., None], fresh, self.key_sum))
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Make the averages of the keys observed so far the codes."""
+        mean = self.key_sum / self.key_count.clamp(min=FEWEST_KEYS)[..., None]
+        self.codebook.copy_(torch.where(self.key_count[..., None] > 0, mean, self.codebook))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+        # What gradient checkpointing computes again must find the codes of the first time, and count no key twice.
+        learns = self.training and k.shape[0] > 0 and not in_backward()
+        if learns:
+            self.refresh()
+        # A copy: backward needs the codes as they are now.
+        x = vq_attention(q, k, v, self.codebook.clone() if self.training else self.codebook, layout)
+        if learns:
+            self.observe(k, layout)
+        return x

@@ -1,0 +1,205 @@
+"""Another attention in a model that exists, with the weights that both have."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from timm.layers import Attention as TimmAttention
+from timm.layers import AttentionRope, get_device_dtype
+from timm.models.beit import Attention as BeitAttention
+from timm.models.eva import EvaAttention
+from torch import Tensor, nn
+
+from soft_vit.layers.vit_attention import VIT_ATTENTIONS, RotaryNorm, ViTAttention, check_options, follow_grid
+from soft_vit.ops.flops import flop_counter
+
+# What the layers of an attention project tokens to, one part after the other.
+LAYERS = {"qkv": "qkv", "kv": "kv", "qk": "q", "q": "q", "v": "v", "q_proj": "q", "k_proj": "k", "v_proj": "v"}
+
+KNOWN = (TimmAttention, AttentionRope, EvaAttention, BeitAttention, ViTAttention)
+
+
+@dataclass
+class SwapReport:
+    """What `swap_attention` did: names of parameters of the model, and its cost before and after."""
+
+    attention: str
+    blocks: list[int]
+    kept: list[str] = field(default_factory=list)
+    """Parameters with values of the attention that was there."""
+    fresh: list[str] = field(default_factory=list)
+    """Parameters that are new, at their random start."""
+    dropped: list[str] = field(default_factory=list)
+    """Parameters of the attention that was there which have no place in the other."""
+    params: tuple[int, int] = (0, 0)
+    """Number of parameters of the model, before and after."""
+    flops: tuple[int, int] = (0, 0)
+    """Multiply-adds of one image of the model's size, before and after."""
+
+    def __str__(self) -> str:
+        params, flops = ([f"{count / 1e6:.2f} M" for count in pair] for pair in (self.params, self.flops))
+        return (
+            f"{self.attention} in {len(self.blocks)} blocks: {len(self.kept)} parameters kept, {len(self.fresh)} new, "
+            f"{len(self.dropped)} dropped; {params[0]} -> {params[1]} parameters, {flops[0]} -> {flops[1]} FLOPs"
+        )
+
+
+def swap_attention(model: Any, kind: str, blocks: Iterable[int] | None = None, **options: Any) -> SwapReport:
+    """Replace the attention of a ViT of timm's by a kind of `soft_vit.layers.ATTENTIONS`, in place.
+
+    For models with `blocks` behind a `patch_embed`, whose attention is softmax of products of queries and keys: timm's
+    VisionTransformer (ViT, DeiT, DINO, SigLIP, with class token, registers or without), Eva with or without rotary
+    embedding, and BEiT without relative positions. The others' weights stay; queries, keys, values, the output layer
+    and norms of queries and keys are kept where the kind has them. Afterwards the attention follows the map of each
+    image, of any size that the model takes.
+
+    blocks: numbers of the blocks to change, negative ones from the end; by default all. options: of the kind, and
+    sr_ratio (default 2), the side of the window that one reduced token stands for.
+
+    Raises ValueError, and changes nothing, for an unknown kind or option, and for a model that it cannot change.
+    """
+    check_options(kind, options)
+    indices = _check_model(model, blocks)
+    report = SwapReport(kind, indices)
+    before = _cost(model)
+    replacements = {i: _replace(model, i, kind, options) for i in indices}
+    for i, (attn, kept, dropped) in replacements.items():
+        prefix = f"blocks.{i}.attn."
+        model.blocks[i].attn = attn
+        report.kept += [prefix + name for name in kept]
+        report.fresh += [prefix + name for name, _ in attn.named_parameters() if name not in kept]
+        report.dropped += [prefix + name for name in dropped]
+    follow_grid(model)
+    after = _cost(model)
+    report.params, report.flops = (before[0], after[0]), (before[1], after[1])
+    return report
+
+
+def _check_model(model: Any, blocks: Iterable[int] | None) -> list[int]:
+    """The numbers of the blocks to change; ValueError where one of them, or the model, is not of a known form."""
+    found = getattr(model, "blocks", None)
+    patch_embed = getattr(model, "patch_embed", None)
+    if found is None or not hasattr(patch_embed, "dynamic_feat_size") or not hasattr(model, "num_prefix_tokens"):
+        raise ValueError(
+            f"{type(model).__name__} is no ViT of timm's: swap_attention looks for its patch_embed, its "
+            f"num_prefix_tokens and its blocks, each with an attention `attn`."
+        )
+    count = len(found)
+    indices = list(range(count)) if blocks is None else list(blocks)
+    if any(not -count <= i < count for i in indices):
+        raise ValueError(f"blocks={indices} are not all in the model; give numbers from 0 to {count - 1}.")
+    indices = sorted({i % count for i in indices})
+    for i in indices:
+        attn = getattr(found[i], "attn", None)
+        if not isinstance(attn, KNOWN):
+            raise ValueError(
+                f"The attention of block {i} is {type(attn).__name__}; swap_attention knows "
+                f"{', '.join(cls.__name__ for cls in KNOWN)}, as `attn` of a block."
+            )
+        bias = getattr(attn, "relative_position_bias_table", None), getattr(model, "rel_pos_bias", None)
+        obstacles = {
+            "adds a bias of relative positions to its scores": any(part is not None for part in bias),
+            "gates its result": getattr(attn, "gate", None) is not None,
+            "normalises its result": not isinstance(getattr(attn, "norm", nn.Identity()), nn.Identity),
+            "has heads that are not as wide as the model": attn.proj.in_features != attn.proj.out_features
+            if hasattr(attn, "proj")
+            else False,
+        }
+        for what, applies in obstacles.items():
+            if applies:
+                raise ValueError(f"The attention of block {i} {what}, which no other attention can take over.")
+    return indices
+
+
+def _cost(model: Any) -> tuple[int, int]:
+    """Parameters, and multiply-adds of one image."""
+    x = torch.zeros(1, 3, *model.patch_embed.img_size, **get_device_dtype(model))
+    training, counter = model.training, flop_counter()
+    try:
+        with torch.no_grad(), counter:
+            model.eval()(x)
+    finally:
+        model.train(training)
+    return sum(parameter.numel() for parameter in model.parameters()), counter.get_total_flops() // 2
+
+
+def _replace(model: Any, i: int, kind: str, options: dict[str, Any]) -> tuple[ViTAttention, set[str], list[str]]:
+    """The attention for block i, the names of its parameters that have old values, and the old ones without a place."""
+    old = model.blocks[i].attn
+    source = _projections(old)
+    dim, num_heads = model.embed_dim, _num_heads(old, model)
+    bias = any(name.endswith(".bias") for name in source if name[:2] in ("q.", "k.", "v."))
+    attn = VIT_ATTENTIONS[kind](
+        dim,
+        num_heads,
+        qkv_bias=bias or not source,
+        proj_bias="proj.bias" in source or not source,
+        attn_drop=_rate(getattr(old, "attn_drop", 0.0)),
+        proj_drop=_rate(getattr(old, "proj_drop", 0.0)),
+        feat_size=tuple(model.patch_embed.grid_size),
+        **options,
+        **get_device_dtype(model),
+    )
+    norms = {name: getattr(old, name, nn.Identity()) for name in ("q_norm", "k_norm")}
+    if attn.qk_norm:
+        attn.q_norm, attn.k_norm = norms["q_norm"], norms["k_norm"]
+    kept = {f"{name}.{part}" for name, norm in norms.items() if attn.qk_norm for part, _ in norm.named_parameters()}
+    used = set(kept)
+    with torch.no_grad():
+        for name, parameter in attn.named_parameters():
+            parts = _sources_of(name, source)
+            if parts and (value := torch.cat([source[part] for part in parts])).shape == parameter.shape:
+                parameter.copy_(value)
+                kept.add(name)
+                used |= set(parts)
+    if getattr(model, "rope", None) is not None:
+        if not attn.qk_norm:
+            raise ValueError(f"{type(model).__name__} rotates queries and keys, and {kind!r} has none.")
+        half = bool(getattr(old, "rotate_half", False))
+        attn.q_norm, attn.k_norm = RotaryNorm(attn.q_norm, half), RotaryNorm(attn.k_norm, half)
+        kept = {name.replace("_norm.", "_norm.norm.") for name in kept}
+    old_names = {*source, *(f"{name}.{part}" for name, norm in norms.items() for part, _ in norm.named_parameters())}
+    return attn.train(old.training), kept, sorted(old_names - used)
+
+
+def _rate(dropout: Any) -> float:
+    return dropout.p if isinstance(dropout, nn.Dropout) else float(dropout)
+
+
+def _num_heads(attn: Any, model: Any) -> int:
+    # Hydra's heads are its channels.
+    heads = [block.attn.num_heads for block in model.blocks if hasattr(block.attn, "num_heads")]
+    return min(heads) if isinstance(attn, ViTAttention) else attn.num_heads
+
+
+def _projections(attn: nn.Module) -> dict[str, Tensor]:
+    """Weights and biases of an attention as q, k, v and proj, whichever it has: "q.weight", "q.bias", ..."""
+    own = dict(attn.named_parameters())
+    found: dict[str, Tensor] = {}
+    for layer, parts in {
+        "qkv": "qkv",
+        "kv": "kv",
+        "q": "q",
+        "v": "v",
+        "q_proj": "q",
+        "k_proj": "k",
+        "v_proj": "v",
+    }.items():
+        for kind in ("weight", "bias"):
+            if f"{layer}.{kind}" in own:
+                for part, value in zip(parts, own[f"{layer}.{kind}"].chunk(len(parts)), strict=True):
+                    found[f"{part}.{kind}"] = value
+    if "q_bias" in own:
+        found |= {"q.bias": own["q_bias"], "k.bias": torch.zeros_like(own["q_bias"]), "v.bias": own["v_bias"]}
+    elif any(name in found for name in ("q.bias", "v.bias")) and "k.weight" in found and "k.bias" not in found:
+        found["k.bias"] = torch.zeros_like(found["v.bias"])
+    return found | {name: own[name] for name in ("proj.weight", "proj.bias") if name in own}
+
+
+def _sources_of(name: str, source: dict[str, Tensor]) -> list[str]:
+    """The parts of source that the parameter of that name is made of; none where one of them is missing."""
+    layer, _, kind = name.partition(".")
+    parts = LAYERS.get(layer, "")
+    names = [name] if layer == "proj" else [f"{part}.{kind}" for part in parts]
+    return names if all(part in source for part in names) else []

@@ -1,0 +1,132 @@
+"""Isotropic vision transformers with any attention: `<kind>_vit_{tiny,small,base}_patch16` in timm.
+
+Dosovitskiy et al., "An Image is Worth 16x16 Words", arXiv 2010.11929; sizes of DeiT, Touvron et al., arXiv 2012.12877.
+Tokens are mixed by attention alone, so a comparison of these models compares attentions.
+"""
+
+from collections.abc import Callable
+from inspect import signature
+from typing import Any
+
+import timm.models.vision_transformer as timm_vit
+from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+from timm.models import generate_default_cfgs, register_model
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor, nn
+
+from soft_vit.layers import ATTENTIONS, attention_class, attention_options
+from soft_vit.layers.vit_attention import BLOCK_ARGUMENTS, ViTAttention, attn_layer, follow_grid
+from soft_vit.models.arguments import UnknownOptionError, check_image_size
+from soft_vit.weights.loading import build_model
+
+# `register_model` adds the entrypoints.
+__all__ = ["VIT_MODELS", "AttentionViT"]
+
+VIT_SIZES = {
+    "tiny": dict(embed_dim=192, depth=12, num_heads=3),
+    "small": dict(embed_dim=384, depth=12, num_heads=6),
+    "base": dict(embed_dim=768, depth=12, num_heads=12),
+}
+
+# Arguments of every named model.
+VIT_MODELS: dict[str, dict[str, Any]] = {
+    f"{kind}_vit_{size}_patch16": dict(arguments, attention=kind)
+    for kind in ATTENTIONS
+    for size, arguments in VIT_SIZES.items()
+}
+
+
+class AttentionViT(VisionTransformer):
+    """timm's VisionTransformer with an attention kind in every block; images `[B, 3, H, W]`.
+
+    attention: a name of `soft_vit.layers.ATTENTIONS`.
+    class_token, global_pool: by default a class token, and its output as features, where the attention treats it as any
+        other token, otherwise none and the mean of all tokens.
+    sr_ratio: side of the window of tokens that one reduced token stands for.
+
+    Other keyword arguments are those of timm's class, or options of the attention, such as num_features=64.
+    """
+
+    def __init__(
+        self,
+        img_size: int | tuple[int, int] = 224,
+        patch_size: int | tuple[int, int] = 16,
+        attention: str = "soft",
+        class_token: bool | None = None,
+        global_pool: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        img_size = check_image_size(img_size)
+        kind = attention_class(attention)
+        class_token = not kind.needs_grid if class_token is None else class_token
+        global_pool = ("token" if class_token else "avg") if global_pool is None else global_pool
+        known = {*attention_options(kind), "sr_ratio"} - BLOCK_ARGUMENTS
+        options = {name: kwargs.pop(name) for name in list(kwargs) if name in known}
+        unknown = kwargs.keys() - signature(VisionTransformer).parameters.keys()
+        if unknown:
+            raise UnknownOptionError(
+                f"{min(unknown)!r} is no option of this model or its attention {attention!r}, which has "
+                f"{', '.join(sorted(known))}."
+            )
+        patch = check_image_size(patch_size)
+        grid = (max(1, img_size[0] // patch[0]), max(1, img_size[1] // patch[1]))
+        super().__init__(
+            img_size=img_size,
+            patch_size=patch_size,
+            class_token=class_token,
+            global_pool=global_pool,
+            attn_layer=attn_layer(attention, feat_size=grid, **options),
+            **kwargs,
+        )
+        self.attention = attention
+        follow_grid(self)
+
+    def set_input_size(
+        self, img_size: tuple[int, int] | None = None, patch_size: tuple[int, int] | None = None
+    ) -> None:
+        super().set_input_size(img_size, patch_size)
+        for module in self.modules():
+            if isinstance(module, ViTAttention):
+                module.resize(self.patch_embed.grid_size)
+
+
+def checkpoint_filter_fn(state_dict: dict[str, Any], model: AttentionViT) -> dict[str, Tensor]:
+    """Weights of a ViT for model: by timm's filter, and those that attentions keep for one map resampled to model's."""
+    state_dict = timm_vit.checkpoint_filter_fn(state_dict, model)
+    for name, module in model.named_modules():
+        if isinstance(module, ViTAttention):
+            module.resample_state(f"{name}.", state_dict)
+    return state_dict
+
+
+def _cfg(name: str) -> dict[str, Any]:
+    return {
+        "num_classes": 1000,
+        "input_size": (3, 224, 224),
+        "pool_size": None,
+        "crop_pct": 0.9,
+        "interpolation": "bicubic",
+        "fixed_input_size": True,
+        "mean": IMAGENET_DEFAULT_MEAN,
+        "std": IMAGENET_DEFAULT_STD,
+        "first_conv": "patch_embed.proj",
+        "classifier": "head",
+        "license": "mit",
+    }
+
+
+default_cfgs = generate_default_cfgs({name: _cfg(name) for name in VIT_MODELS})
+
+
+def _make_entrypoint(name: str) -> Callable[..., nn.Module]:
+    def entrypoint(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+        feature_cfg = dict(out_indices=3, feature_cls="getter")
+        return build_model(AttentionViT, name, pretrained, feature_cfg=feature_cfg, **{**VIT_MODELS[name], **kwargs})
+
+    entrypoint.__name__ = entrypoint.__qualname__ = name
+    entrypoint.__doc__ = f"A ViT with {VIT_MODELS[name]['attention']} attention; keyword arguments of `AttentionViT`."
+    return register_model(entrypoint)
+
+
+for _name in VIT_MODELS:
+    globals()[_name] = _make_entrypoint(_name)

@@ -1,0 +1,40 @@
+"""What torch's counter of operations does not know: a multiply-add counts as two, as there."""
+
+from math import prod
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
+
+
+def _cholesky_flop(shape: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
+    """Factorisations of `[..., M, M]`: M^3 / 6 multiply-adds each."""
+    return 2 * prod(shape) * shape[-1] // 6
+
+
+def _cholesky_solve_flop(right: Any, factor: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
+    """Two triangular solves of `[..., M, M]` with K columns: M^2 K multiply-adds each pair."""
+    return 2 * prod(factor) * right[-1]
+
+
+def _triangular_solve_flop(factor: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
+    """One triangular solve of `[..., M, M]` with K columns, or K rows from the right: M^2 K / 2 multiply-adds each."""
+    return prod(out_shape) * factor[-1]
+
+
+def _fused_attention_flop(q: Any, k: Any, v: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
+    return sdpa_flop_count(q, k, v)
+
+
+EXTRA_FLOPS = {
+    # Older torch releases do not count the CPU's fused kernel.
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _fused_attention_flop,
+    torch.ops.aten.linalg_cholesky_ex: _cholesky_flop,
+    torch.ops.aten.cholesky_solve: _cholesky_solve_flop,
+    torch.ops.aten.linalg_solve_triangular: _triangular_solve_flop,
+}
+
+
+def flop_counter() -> FlopCounterMode:
+    """A context that counts the operations within it, factorisations and triangular solves among them."""
+    return FlopCounterMode(display=False, custom_mapping=EXTRA_FLOPS)
