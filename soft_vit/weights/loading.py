@@ -334,5 +334,6 @@ def _without_weights(model: str) -> str:
     alike = [name for name, entry in ENTRIES.items() if entry.model.endswith(f"_{size}")]
     return (
         f"No pretrained weights exist for {model}; choose {' or '.join(alike) or 'one of timm.list_pretrained()'}, or "
-        "give a file of your own with pretrained_cfg_overlay=dict(file=PATH), or use pretrained=False."
+        "give a file of your own (pretrained_cfg_overlay=dict(file=PATH), or --checkpoint), or take random weights "
+        "(pretrained=False, or --no-pretrained)."
     )
