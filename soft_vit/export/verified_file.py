@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from textwrap import shorten
 
 import torch
 
@@ -61,8 +62,8 @@ def export(
         worst = max(errors.values())
         if worst > max_error:
             raise UserError(
-                f"The file differs from the model by up to {worst:.1e} of the largest output, more than {max_error:.0e}, "
-                "so nothing was written; export in another format, or allow more with --max-error."
+                f"The file differs from the model by up to {worst:.1e} of the largest output, more than "
+                f"{max_error:.0e}, so nothing was written; export in another format, or allow more with --max-error."
             )
         if int8:
             report(f"[3/{steps}] Quantising to int8, calibrated on generated images.")
@@ -104,8 +105,8 @@ def compare(run: Run, source: ExportModel, sizes: Sequence[tuple[int, int]]) -> 
             except Exception as error:
                 # Every runtime has its own errors.
                 raise UserError(
-                    f"The file refuses a batch of {shape} ({one_line(error)}), so nothing was written; export for one "
-                    "size of images."
+                    f"The file refuses a batch of {shape} ({shorten(one_line(error), 120)}), so nothing was written; "
+                    "export for one size of images, with --img-size."
                 ) from error
             errors[shape] = relative_error(given, expected)
     return errors

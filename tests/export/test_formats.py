@@ -21,22 +21,13 @@ from soft_vit.weights.folders import RESOURCES
 # The folder of the code, which stands in traces of its nodes.
 PACKAGE = str(Path(soft_vit.__file__).parent).encode()
 
-# Whose graph is the same at every size; the others divide the map by their blocks and windows, or pad it to them.
-ANY_SIZE = {
-    "soft",
-    "soft_norm",
-    "softmax",
-    "gaussian",
-    "spatial_reduction",
-    "linformer",
-    "performer",
-    "nystrom",
-    "linear",
+
+# The tracer holds a size that it rounds as a tensor; ONNX has neither stable sorting nor a Cholesky factor.
+CANNOT = {
+    ("sparse", "torchscript"): "cannot be traced",
+    ("reformer", "onnx"): "No ONNX function found for .*aten.sort",
+    ("skyformer", "onnx"): "No ONNX function found for .*linalg_cholesky",
 }
-
-
-# It rounds a size, which the tracer holds as a tensor; and ONNX has no stable sorting.
-CANNOT = {("sparse", "torchscript"): "cannot be traced", ("reformer", "onnx"): "No ONNX function found for .*aten.sort"}
 
 # Two stages and few iterations: what there is to export, in few nodes.
 SMALL = dict(embed_dims=(32, 64), num_heads=(1, 2), depths=(1, 1), sr_ratios=(8, 4), newton_iters=2)
@@ -143,18 +134,6 @@ def test_every_attention(attention, format, tmp_path):
         assert str(refused.value).isprintable()
     else:
         export(source, path, format, report=silent)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("attention", [*sorted(ANY_SIZE), "bigbird", "synthesizer"])
-def test_attention_at_any_size(attention, tmp_path):
-    source, path = source_of(model_name(attention, "pico"), 80), tmp_path / "model.pt2"
-    if attention in ANY_SIZE:
-        export(source, path, "torch_export", any_size=True, report=silent)
-    else:
-        with pytest.raises(UserError, match="one size"):
-            export(source, path, "torch_export", any_size=True, report=silent)
-        assert not path.exists()
 
 
 @pytest.mark.slow
