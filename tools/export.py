@@ -32,7 +32,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         "--features", type=int, nargs="+", metavar="N", help="export the maps of these stages (from 0) without a head"
     )
     parser.add_argument("--opset", type=int, help="of ONNX (default: torch's)")
-    parser.add_argument("--max-error", type=float, default=1e-4, help="allowed difference (default: %(default)s)")
+    parser.add_argument(
+        "--max-error",
+        type=float,
+        default=1e-4,
+        metavar="SHARE",
+        help="allowed difference, as a share of the largest output (default: %(default)s)",
+    )
     parser.add_argument("--int8", action="store_true", help="quantise the ONNX file, calibrated on generated images")
     parser.add_argument(
         "--max-drop", type=float, default=2.0, help="points of accuracy that int8 may cost (default: %(default)s)"

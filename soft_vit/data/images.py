@@ -45,14 +45,16 @@ def named(entry: Entry) -> Iterator[None]:
 def decode_image(data: bytes) -> Image.Image:
     """The first frame of an encoded image, in RGB. Raises BadImage.
 
-    Transparency is dropped, CMYK and palettes are converted, 16 bits become the upper 8, and floats are refused. The
-    EXIF orientation is ignored, as by torchvision and timm. Pillow refuses more than 179 million pixels, against
-    decompression bombs.
+    Transparency is dropped, CMYK and palettes are converted, 16 bits become the upper 8, and floats and 32 bits are
+    refused. The EXIF orientation is ignored, as by torchvision and timm. Pillow refuses more than 179 million pixels,
+    against decompression bombs.
     """
     try:
         image = Image.open(io.BytesIO(data))
-        if image.mode == "F":
-            raise BadImage("its pixels are floating-point numbers of unknown range; save it with 8 or 16 bits")
+        # Of other formats, mode I holds 16 bits.
+        if image.mode == "F" or (image.mode == "I" and image.format == "TIFF"):
+            what = "floating-point numbers" if image.mode == "F" else "signed or 32-bit numbers"
+            raise BadImage(f"its pixels are {what} of unknown range; save it with 8 or 16 bits")
         if image.mode in ("I;16", "I;16B", "I;16L", "I"):
             # Pillow would clip at 255.
             image = image.convert("I").point(lambda value: value * (1 / 256)).convert("L")

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import soft_vit  # noqa: F401  its models have to be known to timm before one is looked up by name
 from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
-from soft_vit.engine.checkpoints.trained_config import trained_cfg
+from soft_vit.engine.checkpoints.trained_config import model_options, trained_cfg, trained_notes
 from soft_vit.engine.checks import match_classes
 from soft_vit.engine.config import apply_options
 from soft_vit.engine.config_values import count_classes, take_trained_classes, type_name
@@ -30,7 +30,7 @@ from soft_vit.engine.data.eval_data import (
     use_tta_pipeline,
     view_of_config,
 )
-from soft_vit.engine.errors import UserError, one_line
+from soft_vit.engine.errors import UserError, as_user_error, one_line
 from soft_vit.engine.logging.throughput_hook import ThroughputHook
 from soft_vit.engine.models.finetune import TIMM_PREFIX
 from soft_vit.engine.models.tested_model import TestedModelHook
@@ -38,6 +38,7 @@ from soft_vit.engine.prepare import prepare
 from soft_vit.engine.report import Report
 from soft_vit.engine.run import StartHook, config_errors, require_checkpoint
 from soft_vit.models.soft import MODELS
+from soft_vit.weights.reading import unwrap_state_dict
 
 __all__ = ["Images", "Target", "evaluate"]
 
@@ -268,13 +269,32 @@ def _use_timm_model(cfg: Config, name: str, weights: str | None, pretrained: boo
     if weights is not None:
         require_checkpoint(weights)
         cfg.load_from = weights
+        model |= _arguments_in(weights, name)
     elif pretrained:
         cfg.load_from = TIMM_PREFIX + name
     if cfg.load_from != TIMM_PREFIX + name and "num_classes" in own:
         # Published weights bring a head of their own size.
-        model["num_classes"] = own["num_classes"]
+        model.setdefault("num_classes", own["num_classes"])
     cfg.model = model
     apply_options(cfg, {key: value for key, value in (options or {}).items() if key.startswith("model.")})
+
+
+def _arguments_in(weights: str, name: str) -> dict[str, Any]:
+    """The options that a file notes of a timm model, and the number of classes of its head; empty for an address."""
+    if "://" in weights:
+        return {}
+    content = load_checkpoint_file(weights)
+    # The size is that of the images.
+    noted = {key: value for key, value in trained_notes(content, weights).options.items() if key != "img_size"}
+    found = model_options({"model": noted}) if _is_pyramid(name) else {}
+    head = _pretrained_cfg(name).get("classifier")
+    with as_user_error():
+        weight = unwrap_state_dict(content, weights).get(f"{head}.weight")
+    return found if weight is None else {**found, "num_classes": weight.shape[0]}
+
+
+def _is_pyramid(name: str) -> bool:
+    return name.split(".")[0] in MODELS
 
 
 def _view_and_classes(
@@ -287,7 +307,7 @@ def _view_and_classes(
     # The file knows what its images were like; the name only what its published weights' were.
     local = weights is not None and "://" not in weights
     told = trained_cfg(load_checkpoint_file(weights), weights) if local else {}
-    if name in MODELS and "input_size" in told:
+    if _is_pyramid(name) and "input_size" in told:
         # Resampled to another size and back, position embeddings would not be the file's.
         cfg.model.setdefault("img_size", told["input_size"][1:])
     by_name = _pretrained_cfg(name) if pretrained else {}

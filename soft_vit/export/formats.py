@@ -2,8 +2,10 @@
 
 import importlib
 import json
+import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -129,6 +131,17 @@ def first_cause(error: BaseException) -> str:
     return one_line(error).split(". ")[0]
 
 
+@contextmanager
+def without_logs() -> Iterator[None]:
+    """Keep logs silent: torch and onnxscript log a failed conversion with its traceback, and go on."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
 def write_onnx(source: ExportModel, path: Path, any_size: bool = False, opset: int | None = None) -> None:
     """Write an ONNX file with weights inside and the metadata as properties; opset None is torch's default.
 
@@ -138,22 +151,22 @@ def write_onnx(source: ExportModel, path: Path, any_size: bool = False, opset: i
     require_onnx()
     program = capture(source, any_size)
     try:
-        onnx_program = torch.onnx.export(
-            program,
-            dynamo=True,
-            opset_version=opset,
-            input_names=["images"],
-            output_names=list(source.outputs),
-            verbose=False,
-        )
+        with without_logs():
+            onnx_program = torch.onnx.export(
+                program,
+                dynamo=True,
+                opset_version=opset,
+                input_names=["images"],
+                output_names=list(source.outputs),
+                verbose=False,
+            )
     except Exception as error:
         raise UserError(
             f"{source.name} cannot be translated to ONNX ({first_cause(error)}); choose another opset or format."
         ) from error
     made = onnx_program.model.opset_imports[""]
     if opset not in (None, made):
-        # torch logs that it keeps its own version.
-        raise UserError(f"torch wrote opset {made} instead of {opset}; leave --opset out, or give a newer one.")
+        raise UserError(f"torch wrote opset {made} instead of {opset}; leave --opset out, or give {made}.")
     for node in onnx_program.model.graph.all_nodes():
         # Names files of this machine, and outweighs a small model.
         node.metadata_props.clear()
@@ -166,8 +179,8 @@ def open_onnx(path: Path) -> Run:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    # Hides the optimizer's warnings about constants.
-    options.log_severity_level = 3
+    # Only fatal errors: it also raises others, and its optimizer warns about constants.
+    options.log_severity_level = 4
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     name = session.get_inputs()[0].name
     return lambda images: [torch.from_numpy(output) for output in session.run(None, {name: images.numpy()})]

@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from textwrap import shorten
 
 import torch
 
@@ -33,9 +34,9 @@ def export(
     """Write a model to a file that takes any batch, and verify the file on random images.
 
     format: a key of `FORMATS`. any_size: for images of any size. opset: of ONNX, by default torch's. int8: quantise the
-    ONNX file, see `quantize`. max_error: largest absolute difference from the model. max_drop: largest loss of accuracy
-    by int8, in points. report: called with a sentence for each step. The file appears once it is verified. Raises
-    UserError for options that do not go together and for a file that differs from the model.
+    ONNX file, see `quantize`. max_error: largest difference from the model, see `relative_error`. max_drop: largest
+    loss of accuracy by int8, in points. report: called with a sentence for each step. The file appears once it is
+    verified. Raises UserError for options that do not go together and for a file that differs from the model.
     """
     out = Path(out)
     check_suffix(out, format)
@@ -57,12 +58,12 @@ def export(
         report(f"[2/{steps}] Comparing the file with the model on random images.")
         errors = compare(FORMATS[format].open(path), source, verified_sizes(source, any_size))
         for shape, error in errors.items():
-            report(f"  {shape}: max absolute error {error:.1e}")
+            report(f"  {shape}: relative error {error:.1e}")
         worst = max(errors.values())
         if worst > max_error:
             raise UserError(
-                f"The file differs from the model by up to {worst:.1e}, more than {max_error:.0e}, so nothing was "
-                "written; export in another format, or allow more with --max-error."
+                f"The file differs from the model by up to {worst:.1e} of the largest output, more than "
+                f"{max_error:.0e}, so nothing was written; export in another format, or allow more with --max-error."
             )
         if int8:
             report(f"[3/{steps}] Quantising to int8, calibrated on generated images.")
@@ -72,7 +73,7 @@ def export(
             report(f"  {check_drop(path, quantized, source, max_drop)}")
             path = quantized
         write_atomically(out, path.read_bytes())
-    report(f"[{steps}/{steps}] Written: {out} ({out.stat().st_size / 1e6:.1f} MB), max absolute error {worst:.1e}")
+    report(f"[{steps}/{steps}] Written: {out} ({out.stat().st_size / 1e6:.1f} MB), relative error {worst:.1e}")
     return out
 
 
@@ -86,10 +87,9 @@ def verified_sizes(source: ExportModel, any_size: bool) -> list[tuple[int, int]]
 
 
 def compare(run: Run, source: ExportModel, sizes: Sequence[tuple[int, int]]) -> dict[str, float]:
-    """The largest absolute difference from the model, for each shape of random images.
+    """The difference from the model, see `relative_error`, for each shape of random images.
 
-    sizes: (H, W) of the images, each tried in all `BATCHES`. The difference is infinite for an output that is missing,
-    not finite or of another shape. Raises UserError for a file that refuses a batch.
+    sizes: (H, W) of the images, each tried in all `BATCHES`. Raises UserError for a file that refuses a batch.
     """
     generator = torch.Generator().manual_seed(0)
     errors = {}
@@ -105,17 +105,21 @@ def compare(run: Run, source: ExportModel, sizes: Sequence[tuple[int, int]]) -> 
             except Exception as error:
                 # Every runtime has its own errors.
                 raise UserError(
-                    f"The file refuses a batch of {shape} ({one_line(error)}), so nothing was written; export for one "
-                    "size of images."
+                    f"The file refuses a batch of {shape} ({shorten(one_line(error), 120)}), so nothing was written; "
+                    "export for one size of images, with --img-size."
                 ) from error
-            errors[shape] = largest_difference(given, expected)
+            errors[shape] = relative_error(given, expected)
     return errors
 
 
-def largest_difference(given: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
-    """The largest absolute difference between outputs; infinite for other shapes and values that are not finite."""
+def relative_error(given: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
+    """The largest difference between outputs, each relative to the largest magnitude of the expected one.
+
+    Infinite for a missing output, other shapes and values that are not finite.
+    """
     if [output.shape for output in given] != [output.shape for output in expected]:
         return float("inf")
-    differences = [(a - b).abs().max() for a, b in zip(given, expected, strict=True)]
+    smallest = torch.finfo(torch.float32).tiny
+    errors = [(a - b).abs().max() / b.abs().max().clamp(min=smallest) for a, b in zip(given, expected, strict=True)]
     # NaN would pass any threshold.
-    return float(torch.stack(differences).nan_to_num(nan=float("inf")).max())
+    return float(torch.stack(errors).nan_to_num(nan=float("inf")).max())

@@ -81,7 +81,7 @@ def _with_weights(name: str, attention: str | None) -> str:
     if attention not in (None, "soft_norm"):
         raise WeightsError(
             f"The only pretrained weights of {name} are those of {normalised}, and attention={attention!r} is given; "
-            "leave attention out, or use pretrained=False."
+            "leave attention out, or take random weights (pretrained=False)."
         )
     _logger.warning("The released weights of %s are of the normalised attention: %s is built.", name, normalised)
     return normalised

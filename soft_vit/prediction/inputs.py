@@ -30,8 +30,11 @@ def find_inputs(given: Sequence[str | Path], out: Path) -> list[Input]:
     """The images of files, folders (at any depth) and patterns such as `photos/**/*.jpg`, each one once.
 
     A file may have any name; folders and patterns give the files with an image's ending. Files in `out`, the folder of
-    the results, are left out. Raises FileNotFoundError for a missing path, UserError for no image.
+    the results, are left out. Raises FileNotFoundError for a missing path, UserError for an empty one and for no image.
     """
+    if "" in given:
+        # Path("") is the working folder.
+        raise UserError("One of the images is an empty text; give files, folders or patterns, or . for this folder.")
     found: dict[str, Input] = {}
     for item in given:
         for image in _find(str(item)):

@@ -58,7 +58,8 @@ def build_model(
     """A model for timm, as by its `build_model_with_cfg`; recorded weights and files are verified and fitted here.
 
     variant: a name that is registered with timm. pretrained_cfg: for timm, a tag, a dict or a PretrainedCfg.
-    pretrained_strict: refuse weights that lack parameters of the model or have others. Raises WeightsError for recorded
+    pretrained_strict: refuse weights that lack parameters of the model or have others. Options that a file notes, such
+    as global_pool, are the model's unless kwargs give others. Raises WeightsError for recorded
     weights that cannot be had, FileNotFoundError for a missing file, and what `fit_weights` raises. A UserWarning says
     if the head of the weights is left out without being asked for.
     """
@@ -77,6 +78,9 @@ def build_model(
         weights, source = load_weights(cfg.file), str(cfg.file)
     elif pretrained and not cfg.has_weights:
         raise WeightsError(_without_weights(variant))
+    if weights is not None and entry is None:
+        # No name or shape tells options such as global_pool.
+        kwargs = {**_options_of_inference(weights.notes), **kwargs}
     if "img_size" in signature(model_cls).parameters:
         kwargs.setdefault("img_size", cfg.input_size[-2:])
     named_classes = "num_classes" in kwargs or bool(kwargs.get("features_only"))
@@ -293,6 +297,12 @@ def _filter_of(model_cls: type[nn.Module]) -> Callable[..., dict[str, Tensor]]:
     return lambda state_dict, model: dict(state_dict)
 
 
+def _options_of_inference(notes: Notes) -> dict[str, Any]:
+    """The options that a file notes, without those of training, of its head, channels and images."""
+    fitted = ("img_size", "num_classes", "in_chans")
+    return {name: value for name, value in notes.options.items() if name not in fitted and "drop" not in name}
+
+
 def _load_pretrained(model: nn.Module, weights: NotedWeights, source: str, strict: bool, named_classes: bool) -> None:
     """Load weights into a fresh model, in place; see `build_model`."""
     heads = parameter_names(model, "classifier", ".weight", ".bias")
@@ -334,5 +344,6 @@ def _without_weights(model: str) -> str:
     alike = [name for name, entry in ENTRIES.items() if entry.model.endswith(f"_{size}")]
     return (
         f"No pretrained weights exist for {model}; choose {' or '.join(alike) or 'one of timm.list_pretrained()'}, or "
-        "give a file of your own with pretrained_cfg_overlay=dict(file=PATH), or use pretrained=False."
+        "give a file of your own (pretrained_cfg_overlay=dict(file=PATH), or --checkpoint), or take random weights "
+        "(pretrained=False, or --no-pretrained)."
     )

@@ -207,10 +207,13 @@ GREY16 = np.array([[0, 256, 65535]], np.uint16)
     ("data", "pixels"),
     [
         (encode(GREY16), [0, 1, 255]),
+        (encode(GREY16, "TIFF"), [0, 1, 255]),
+        # Pillow gives these as 32 bits, scaled to 16.
+        (encode(GREY16.astype(np.int32), "PPM"), [0, 1, 255]),
         (encode(np.array([[3, 4, 5]], np.uint8)), [3, 4, 5]),
         (encode(np.array([[[9, 9], [8, 0], [7, 255]]], np.uint8)), [9, 8, 7]),
     ],
-    ids=["16 bits", "grey", "grey and alpha"],
+    ids=["16 bits", "16 bits in TIFF", "16 bits in PGM", "grey", "grey and alpha"],
 )
 def test_values_survive_the_conversion(data, pixels):
     image = decode_image(data)
@@ -224,9 +227,10 @@ def test_orientation_is_left_alone():
     assert decode_image(encode(np.zeros((4, 6, 3), np.uint8), "JPEG", exif=exif)).size == (6, 4)
 
 
-def test_floats_have_no_known_range():
-    with pytest.raises(BadImage, match="floating-point"):
-        decode_image(encode(np.linspace(0, 1, 12, dtype=np.float32).reshape(3, 4), "TIFF"))
+@pytest.mark.parametrize("dtype", [np.float32, np.int32])
+def test_floats_and_32_bits_have_no_known_range(dtype):
+    with pytest.raises(BadImage, match="unknown range"):
+        decode_image(encode(np.linspace(0, 255, 12).astype(dtype).reshape(3, 4), "TIFF"))
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff\xd8\xff", b"GIF89a", b"\x00" * 1000], ids=repr)

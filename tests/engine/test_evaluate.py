@@ -25,6 +25,7 @@ from mmengine.registry import MODELS, DefaultScope
 from soft_vit.data import CLASSES
 from soft_vit.engine import UserError
 from soft_vit.weights.folders import RESOURCES
+from soft_vit.weights.reading import NOTES_KEY, Notes
 
 
 def test_everything_that_is_reported(checkpoint, models, tmp_path):
@@ -191,7 +192,7 @@ def test_timm_model_sees_images_as_timm_prepares_them(folders, tmp_path, size):
         data_root=folders / "numbered",
         work_dir=tmp_path,
         # Otherwise it would adapt itself to any size.
-        options={**options, "model.num_classes": 1000, "model.dynamic_img_size": False},
+        options={**options, "model.dynamic_img_size": False},
     )
     images, names = tree(folders / "numbered", size or 160, 0.95, mean=0.5, std=0.5)
     model.set_input_size(size)
@@ -214,7 +215,7 @@ def test_weights_that_know_their_images_are_shown_such(folders, tmp_path, from_f
         weights=str(copied) if from_file else None,
         data_root=folders / "numbered",
         work_dir=tmp_path,
-        options={"test_dataloader.num_workers": 0, "model.num_classes": 10},
+        options={"test_dataloader.num_workers": 0},
     )
     model = timm.create_model("soft_pico.shapes", pretrained=True).eval()
     cfg = model.pretrained_cfg
@@ -223,6 +224,24 @@ def test_weights_that_know_their_images_are_shown_such(folders, tmp_path, from_f
     with torch.no_grad():
         expected = by_the_book(model(images)[:, there], [there.index(int(name)) for name in names])
     assert agrees(metrics, expected)
+
+
+def test_weights_that_know_their_options_are_tested_with_them(folders, tmp_path):
+    """No name or shape tells how tokens are pooled."""
+    model, there = network(num_classes=4, global_pool="avg"), ["0", "3", "4", "9"]
+    cfg = {"input_size": (3, 32, 32), "crop_pct": 1.0, "mean": (0.5,) * 3, "std": (0.25,) * 3, "label_names": there}
+    notes = Notes("soft_pico", {"depths": [1, 1, 1, 1], "global_pool": "avg"}, cfg)
+    torch.save({"state_dict": model.state_dict(), "meta": {NOTES_KEY: notes.to_dict()}}, tmp_path / "weights.pth")
+    metrics = measure(
+        RESOURCES / "configs" / "soft_tiny.py",
+        "soft_pico",
+        weights=str(tmp_path / "weights.pth"),
+        data_root=folders / "numbered",
+        work_dir=tmp_path,
+        options={"test_dataloader.num_workers": 0},
+    )
+    images, names = tree(folders / "numbered", 32, crop_pct=1.0, mean=0.5, std=0.25)
+    assert agrees(metrics, by_the_book(model(images), [there.index(name) for name in names]))
 
 
 @pytest.mark.parametrize(

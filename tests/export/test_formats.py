@@ -21,22 +21,13 @@ from soft_vit.weights.folders import RESOURCES
 # The folder of the code, which stands in traces of its nodes.
 PACKAGE = str(Path(soft_vit.__file__).parent).encode()
 
-# Whose graph is the same at every size; the others divide the map by their blocks and windows, or pad it to them.
-ANY_SIZE = {
-    "soft",
-    "soft_norm",
-    "softmax",
-    "gaussian",
-    "spatial_reduction",
-    "linformer",
-    "performer",
-    "nystrom",
-    "linear",
+
+# The tracer holds a size that it rounds as a tensor; ONNX has neither stable sorting nor a Cholesky factor.
+CANNOT = {
+    ("sparse", "torchscript"): "cannot be traced",
+    ("reformer", "onnx"): "No ONNX function found for .*aten.sort",
+    ("skyformer", "onnx"): "No ONNX function found for .*linalg_cholesky",
 }
-
-
-# It rounds a size, which the tracer holds as a tensor; and ONNX has no stable sorting.
-CANNOT = {("sparse", "torchscript"): "cannot be traced", ("reformer", "onnx"): "No ONNX function found for .*aten.sort"}
 
 # Two stages and few iterations: what there is to export, in few nodes.
 SMALL = dict(embed_dims=(32, 64), num_heads=(1, 2), depths=(1, 1), sr_ratios=(8, 4), newton_iters=2)
@@ -84,7 +75,7 @@ def test_torch_export_at_any_size(tmp_path):
     """A small model, because tests/models captures whole ones; here it is the file."""
     source, lines = source_of("soft_pico", **SMALL), []
     path = export(source, tmp_path / "model.pt2", "torch_export", any_size=True, report=lines.append)
-    shapes = {line.split(":")[0].strip() for line in lines if "max absolute error" in line}
+    shapes = {line.split(":")[0].strip() for line in lines if ": relative error" in line}
     assert {"1 x 64 x 64", "5 x 101 x 64", "1 x 64 x 197"} <= shapes
     files = {METADATA_FILE: ""}
     torch.export.load(path, extra_files=files)
@@ -127,7 +118,7 @@ def test_tiny(name, format, tmp_path):
     lines: list[str] = []
     path = tmp_path / f"tiny{FORMATS[format].suffix}"
     export(source_of(name, 224), path, format, max_error=1e-4, report=lines.append)
-    compared = [line.split(":")[0].strip() for line in lines if "x 224 x 224: max absolute error" in line]
+    compared = [line.split(":")[0].strip() for line in lines if "x 224 x 224: relative error" in line]
     assert compared == ["1 x 224 x 224", "5 x 224 x 224"]
 
 
@@ -143,18 +134,6 @@ def test_every_attention(attention, format, tmp_path):
         assert str(refused.value).isprintable()
     else:
         export(source, path, format, report=silent)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("attention", [*sorted(ANY_SIZE), "bigbird", "synthesizer"])
-def test_attention_at_any_size(attention, tmp_path):
-    source, path = source_of(model_name(attention, "pico"), 80), tmp_path / "model.pt2"
-    if attention in ANY_SIZE:
-        export(source, path, "torch_export", any_size=True, report=silent)
-    else:
-        with pytest.raises(UserError, match="one size"):
-            export(source, path, "torch_export", any_size=True, report=silent)
-        assert not path.exists()
 
 
 @pytest.mark.slow

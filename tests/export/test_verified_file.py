@@ -9,7 +9,7 @@ from torch import nn
 
 from soft_vit.engine.errors import UserError
 from soft_vit.export import FORMATS, ExportModel, export
-from soft_vit.export.verified_file import compare, largest_difference
+from soft_vit.export.verified_file import compare, relative_error
 
 
 class Scaled(nn.Module):
@@ -27,17 +27,19 @@ def source() -> ExportModel:
 
 
 @pytest.mark.parametrize(
-    ("given", "expected", "difference"),
+    ("given", "expected", "error"),
     [
-        ([torch.tensor([1.0, 2.0])], [torch.tensor([1.0, 2.5])], 0.5),
+        ([torch.tensor([1.0, 2.0])], [torch.tensor([1.0, 2.5])], 0.2),
+        ([torch.tensor([10.0, 2000.0]), torch.tensor([0.5])], [torch.tensor([-10.0, 2000.0]), torch.tensor([0.25])], 1),
+        ([torch.zeros(2)], [torch.zeros(2)], 0),
         ([torch.tensor([1.0, float("nan")])], [torch.tensor([1.0, 2.0])], float("inf")),
         ([torch.zeros(2)], [torch.zeros(3)], float("inf")),
         ([torch.zeros(2)], [torch.zeros(2), torch.zeros(2)], float("inf")),
     ],
-    ids=["number", "no number", "another shape", "an output fewer"],
+    ids=["number", "each output by its own size", "zeros", "no number", "another shape", "an output fewer"],
 )
-def test_largest_difference(given, expected, difference):
-    assert largest_difference(given, expected) == difference
+def test_relative_error(given, expected, error):
+    assert relative_error(given, expected) == pytest.approx(error)
 
 
 def test_refused_batch_is_one_sentence(source):
@@ -100,7 +102,7 @@ def test_missing_package_is_named(package, source, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_opset(source, tmp_path):
+def test_opset(source, tmp_path, capfd, caplog):
     onnx = pytest.importorskip("onnx")
     path = export(source, tmp_path / "model.onnx", "onnx", opset=18, report=lambda line: None)
     assert onnx.load(path).opset_import[0].version == 18
@@ -108,3 +110,5 @@ def test_opset(source, tmp_path):
     with pytest.raises(UserError, match="instead of 5"):
         export(source, tmp_path / "other.onnx", "onnx", opset=5, report=lambda line: None)
     assert not (tmp_path / "other.onnx").exists()
+    # Nor does it print the traceback of the conversion that failed.
+    assert "Traceback" not in capfd.readouterr().err + caplog.text

@@ -4,6 +4,7 @@ import logging
 import os
 import re
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,7 +22,7 @@ from soft_vit.data.shape_drawing import CLASSES
 from soft_vit.data.shapes import ShapeImages
 from soft_vit.weights import ENTRIES, Entry, WeightsError
 from soft_vit.weights.folders import INDEX_FILE
-from soft_vit.weights.reading import read_checkpoint_file
+from soft_vit.weights.reading import NOTES_KEY, Notes, read_checkpoint_file
 
 SHAPES = INDEX_FILE.parent / "soft_pico.shapes.safetensors"
 
@@ -50,6 +51,20 @@ def save_released(path: Path, depths: tuple[int, ...] = (1, 2, 3, 2), **content)
     """A file of a few kilobytes with the released names and shapes, and one number in each."""
     weights = {name: torch.zeros(()).expand(shape) for name, shape in released_shapes(depths).items()}
     torch.save({"state_dict": weights, **content}, path)
+
+
+def test_options_that_a_file_notes_are_those_of_the_model(tmp_path):
+    """No name or shape tells them; what the caller gives comes first."""
+    torch.manual_seed(0)
+    options = {"global_pool": "avg", "inverse": "cholesky"}
+    given = timm.create_model("soft_pico", img_size=64, **options).eval()
+    meta = {NOTES_KEY: Notes("soft_pico", {**options, "img_size": 64, "drop_path_rate": 0.1}).to_dict()}
+    torch.save({"state_dict": given.state_dict(), "meta": meta}, tmp_path / "own.pth")
+    overlay = {"file": str(tmp_path / "own.pth")}
+    create = partial(timm.create_model, "soft_pico", pretrained=True, pretrained_cfg_overlay=overlay, img_size=64)
+    images = torch.randn(2, 3, 64, 64)
+    assert torch.equal(create().eval()(images), given(images))
+    assert create(global_pool="token").global_pool == "token"
 
 
 class TestShapes:

@@ -73,6 +73,7 @@ def test_link_to_a_folder_above_gives_each_image_once(tree):
         (["photos/*.gif"], UserError, r"photos/\*.gif"),
         (["out/a.jpg"], UserError, "outside of out"),
         (["out"], UserError, "outside of out"),
+        (["photos/a.jpg", ""], UserError, "empty"),
     ],
 )
 def test_mistakes(tree, given, error, message):

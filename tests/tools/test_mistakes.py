@@ -101,7 +101,7 @@ CASES = {
         (("missing.png", "--model", "soft_pico"), "missing.png"),
         (("file", "--model", "soft_pico"), "file cannot be read"),
         (("photo.png", "--model", "soft_pico", "--stage", 5), "stage is 5"),
-        (("photo.png", "--model", "soft_norm_pico"), "No pretrained weights exist"),
+        (("photo.png", "--model", "soft_norm_pico"), "--no-pretrained"),
         (("photo.png", "--model", "soft_pico", "--device", "gpu"), "'gpu'"),
     ],
     "write_model_index": [(("--index", "nowhere.json"), "no index of weights")],

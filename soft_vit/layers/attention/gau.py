@@ -76,9 +76,10 @@ def linear_form(
 def gated(x: Tensor, gate: Tensor) -> Tensor:
     """`gate * x` `[B, N, E]` in the gate's dtype, kept so small that E of them have a finite sum.
 
-    The result grows with the sixth power of the tokens, beyond fp16 for weights of a few times their initial size.
+    The result grows with the sixth power of the tokens, beyond fp16 for weights of a few times their initial size. The
+    LayerNorm that follows squares it in fp32: hence the second limit, which leaves room for the projection.
     """
-    limit = torch.finfo(gate.dtype).max / gate.shape[-1]
+    limit = min(torch.finfo(gate.dtype).max, 1e16) / gate.shape[-1]
     return (gate * x).clamp(-limit, limit).to(gate.dtype)
 
 

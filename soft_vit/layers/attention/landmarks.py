@@ -88,7 +88,7 @@ def landmark_tokens(
         grid = (smaller(grid[0], limit[0]), smaller(grid[1], limit[1]))
     maps = x.flatten(0, 1).mT
     if landmarks == "segment":
-        tokens = F.adaptive_avg_pool1d(maps, grid[0] * grid[1])
+        tokens = window_averages(maps[:, :, None], (1, grid[0] * grid[1])).flatten(2)
     else:
         tokens = window_averages(maps.unflatten(2, feat_size), grid).flatten(2)
     return tokens.mT.unflatten(0, x.shape[:2]), None
