@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from captured_models import CASES, create, images
+from captured_models import CASES, TWO_STAGES, create, images
 
 # One of each part that makes sizes: both forms of the attention, pooled maps, and all options of the pyramid.
 FAST = ("soft", "soft stage 4, average sampling", "all")
@@ -27,10 +27,10 @@ def test_export_with_dynamic_batch(arguments):
 
 
 def test_onnx_equals_eager(tmp_path):
-    """The normalised model; of soft_pico, tests/export looks at the file."""
+    """The normalised model in two stages; of soft_pico, tests/export looks at the file."""
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    model = create({"model_name": "soft_norm_pico"})
+    model = create(CASES["soft_norm"], **TWO_STAGES)
     batch = torch.export.Dim("batch", min=1, max=64)
     path = tmp_path / "model.onnx"
     torch.onnx.export(model, (images(),), path, dynamo=True, dynamic_shapes={"x": {0: batch}}, verbose=False)
