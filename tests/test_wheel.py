@@ -56,6 +56,10 @@ except WeightsError as error:
 import mmpretrain, soft_vit.engine
 assert "soft_pico.shapes" in mmpretrain.list_models("soft_"), mmpretrain.list_models()
 assert soft_vit.engine.load_config("configs/demo/soft_pico_shapes.py").model.model_name == "soft_pico"
+import runpy
+resources = pathlib.Path({target!r}, "soft_vit", ".mim")
+tool = runpy.run_path(str(resources / "tools" / "check_checkpoint.py"))["main"]
+tool([str(resources / "checkpoints" / "soft_pico.shapes.safetensors")])
 """
 
 
@@ -68,11 +72,7 @@ def test_works_without_the_repository(wheel, tmp_path):
     environment.pop("SOFT_VIT_CHECKPOINTS", None)
     run = [sys.executable, "-c", USE.format(target=str(target))]
     done = subprocess.run(run, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
-    first, second = done.stdout.splitlines()
+    first, second, *check = done.stdout.splitlines()
     assert first == "torch.Size([1, 10]) circle"
     assert "hub/checkpoints/SOFT_Tiny.pth" in second
-    resources = target / "soft_vit" / ".mim"
-    check = [sys.executable, str(resources / "tools" / "check_checkpoint.py")]
-    check.append(str(resources / "checkpoints" / "soft_pico.shapes.safetensors"))
-    said = subprocess.run(check, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stdout
-    assert "pretrained=True reads it for soft_pico.shapes." in said
+    assert "pretrained=True reads it for soft_pico.shapes." in "\n".join(check)
