@@ -44,8 +44,8 @@ def test_tables(memory):
 
 
 def test_steps_expected_to_last_too_long_are_left_out():
-    costs = measure_resolutions("soft_pico", [(64, 64), (64, 96), (64, 128)], {"a": SHALLOW}, rounds=2, max_seconds=0)
-    assert [len(cost.seconds) for cost in costs] == [2, 0, 0]
+    costs = measure_resolutions("soft_pico", [(64, 64), (64, 96)], {"a": SHALLOW}, rounds=2, max_seconds=0)
+    assert [len(cost.seconds) for cost in costs] == [2, 0]
 
 
 @pytest.mark.parametrize(
