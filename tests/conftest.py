@@ -1,6 +1,7 @@
 """Settings and fixtures of all tests."""
 
 import os
+import sys
 
 # Read when torch is first imported. Tests run in as many processes as there are cores, with a thread each; and waiting
 # threads that spin make a busy machine many times slower.
@@ -9,6 +10,17 @@ os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
 import pytest
 import torch
+
+
+@pytest.fixture(autouse=True, scope="session")
+def quick_runs():
+    """Leave out the description of the machine and the layout of configs, which take longer than most runs here."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "mmengine" in sys.modules:
+            patch.setattr("mmengine.runner.runner.collect_env", dict)
+            lines = property(lambda config: "".join(f"{key} = {value!r}\n" for key, value in config.to_dict().items()))
+            patch.setattr("mmengine.config.Config.pretty_text", lines)
+        yield
 
 
 @pytest.fixture(autouse=True)

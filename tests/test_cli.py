@@ -5,8 +5,6 @@ import errno
 import json
 import os
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,27 +16,6 @@ from soft_vit.weights import WeightsError
 from soft_vit.weights.files import write_atomically
 
 ROOT = Path(__file__).parents[1]
-NEED_EXTRAS = {
-    "train": "--help",
-    "test": "--help",
-    "predict": "--help",
-    "export": "--help",
-    "convert_checkpoint": "--help",
-    "publish_checkpoint": "--help",
-    "train_attentions": "--help",
-    "benchmark_data": "--help",
-    "get_flops": "--config=configs/soft_tiny.py",
-}
-RUN_ALL = """
-import runpy, sys
-sys.modules["mmengine"] = None
-for name, argument in zip(sys.argv[1::2], sys.argv[2::2]):
-    sys.argv = [name, argument]
-    try:
-        runpy.run_path(f"tools/{name}.py", run_name="__main__")
-    except SystemExit as end:
-        print(name, end.code, sep=": ")
-"""
 
 
 def end_of(action) -> str:
@@ -118,13 +95,6 @@ def test_other_errors_keep_their_traceback(action, error):
 def test_every_tool_reports_mistakes_alike():
     for path in (ROOT / "tools").glob("*.py"):
         assert hasattr(runpy.run_path(str(path))["main"], "__wrapped__"), path.name
-
-
-def test_tools_name_the_extra():
-    words = [word for command in NEED_EXTRAS.items() for word in command]
-    ended = subprocess.run([sys.executable, "-c", RUN_ALL, *words], cwd=ROOT, capture_output=True, text=True)
-    said = "error: mmengine is missing; pip install 'soft_vit[train]' brings it."
-    assert ended.stdout.splitlines() == [f"{name}: {said}" for name in NEED_EXTRAS], ended.stderr
 
 
 def test_extras_bring_their_modules():

@@ -9,32 +9,28 @@ from soft_vit.analysis.compare import Row, compare_attentions, comparison_table
 from soft_vit.text_tables import rows_as_csv
 
 
-def test_rows_are_complete():
-    rows = compare_attentions(["soft", "softmax"], size="pico", img_size=(64, 96), batch_size=2, rounds=3)
-    assert [row.attention for row in rows] == ["soft", "softmax"]
-    for row in rows:
-        assert not row.error
-        assert min(row.params_m, row.flops_g, row.train_memory_mb) > 0
-        assert min(row.inference_images_per_s, row.training_images_per_s) > 0
+def test_rows_are_complete_and_a_failing_one_keeps_the_others(monkeypatch):
+    for function, place, name in (("_count", 1, "softmax_pyramid_pico"), ("try_steps", 0, "linear_pyramid_pico")):
+        work = getattr(comparison, function)
 
+        def fail(*args, work=work, place=place, name=name):
+            if args[place] == name:
+                raise MemoryError("no room\nat all")
+            work(*args)
 
-@pytest.mark.parametrize(("function", "place"), [("_count", 1), ("try_steps", 0)])
-def test_a_failing_row_keeps_the_others(function, place, monkeypatch):
-    work = getattr(comparison, function)
-
-    def fail_on_softmax(*args):
-        if args[place] == "softmax_pyramid_pico":
-            raise MemoryError("no room\nat all")
-        work(*args)
-
-    monkeypatch.setattr(comparison, function, fail_on_softmax)
-    rows = compare_attentions(["softmax", "soft"], size="pico", img_size=(64, 64), batch_size=1, rounds=3)
-    assert rows[0].error == "MemoryError: no room"
-    assert rows[1].training_images_per_s > 0
+        monkeypatch.setattr(comparison, function, fail)
+    names = ["softmax", "linear", "soft"]
+    rows = compare_attentions(names, size="pico", img_size=(64, 96), batch_size=1, rounds=3)
+    assert [row.attention for row in rows] == names
+    *failed, soft = rows
+    assert [row.error for row in failed] == ["MemoryError: no room"] * 2
+    assert not soft.error
+    assert min(soft.params_m, soft.flops_g, soft.train_memory_mb) > 0
+    assert min(soft.inference_images_per_s, soft.training_images_per_s) > 0
     table = comparison_table(rows)
     assert "| softmax | MemoryError: no room |" in table
     written = list(csv.DictReader(rows_as_csv(rows).splitlines()))
-    assert [row["attention"] for row in written] == ["softmax", "soft"]
+    assert [row["attention"] for row in written] == names
 
 
 @pytest.mark.parametrize(

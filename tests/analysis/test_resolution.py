@@ -6,7 +6,7 @@ import torch
 
 from soft_vit.analysis.resolution import FORMS, Cost, measure_resolutions, resolution_table, slopes_table
 
-SIZES = [(224, 224), (800, 1333)]
+SIZES = [(224, 224), (416, 672)]
 # A block per stage shows what the whole model does, and so does the inverse with fewer operations.
 SHALLOW = {"depths": (1, 1, 1, 1), "inverse": "cholesky"}
 
@@ -14,7 +14,7 @@ SHALLOW = {"depths": (1, 1, 1, 1), "inverse": "cholesky"}
 @pytest.fixture(scope="module")
 def memory():
     forms = {form: options | SHALLOW for form, options in FORMS.items()}
-    costs = measure_resolutions("soft_tiny", SIZES, forms, rounds=0)
+    costs = measure_resolutions("soft_pico", SIZES, forms, rounds=0)
     return {(cost.form, cost.size): cost for cost in costs}
 
 
@@ -22,9 +22,9 @@ def test_a_bound_keeps_memory_linear(memory):
     bounded, released = FORMS
     first, large = (memory[bounded, size] for size in SIZES)
     assert large.memory / large.tokens <= 1.3 * first.memory / first.tokens
-    # Without it, the first stage holds a kernel with 25 x 41 bottleneck tokens for each of 2 heads; the bounded peak
+    # Without it, the first stage holds a kernel with 13 x 21 bottleneck tokens; the bounded peak
     # lies in another stage.
-    kernels = 2 * 4 * large.tokens * 25 * 41
+    kernels = 4 * large.tokens * 13 * 21
     assert memory[released, large.size].memory > max(large.memory, kernels)
 
 
@@ -44,8 +44,8 @@ def test_tables(memory):
 
 
 def test_steps_expected_to_last_too_long_are_left_out():
-    costs = measure_resolutions("soft_pico", [(64, 64), (64, 96), (64, 128)], {"a": SHALLOW}, rounds=2, max_seconds=0)
-    assert [len(cost.seconds) for cost in costs] == [2, 0, 0]
+    costs = measure_resolutions("soft_pico", [(64, 64), (64, 96)], {"a": SHALLOW}, rounds=2, max_seconds=0)
+    assert [len(cost.seconds) for cost in costs] == [2, 0]
 
 
 @pytest.mark.parametrize(

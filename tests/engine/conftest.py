@@ -7,16 +7,6 @@ import torch
 from evaluated import network, write_checkpoint, write_folders
 
 
-@pytest.fixture(autouse=True, scope="session")
-def quick():
-    """Leave out the description of the machine and the layout of configs, which take longer than most runs here."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mmengine.runner.runner.collect_env", dict)
-        lines = property(lambda config: "".join(f"{name} = {value!r}\n" for name, value in config.to_dict().items()))
-        patch.setattr("mmengine.config.Config.pretty_text", lines)
-        yield
-
-
 @pytest.fixture(scope="module")
 def models() -> dict[str, torch.nn.Module]:
     return {"averaged": network(seed=0), "plain": network(seed=1)}

@@ -1,4 +1,4 @@
-"""Every format against the model, and what the files say of themselves."""
+"""Every format against the model, and what the files say of themselves; ONNX of a whole model in test_onnx.py."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ import soft_vit
 from soft_vit.data import CLASSES
 from soft_vit.engine.errors import UserError
 from soft_vit.export import FORMATS, ExportModel, export, load_export_model
-from soft_vit.export.formats import METADATA_FILE, open_onnx
+from soft_vit.export.formats import METADATA_FILE
 from soft_vit.layers import ATTENTIONS
 from soft_vit.models.names import model_name
 from soft_vit.weights.folders import RESOURCES
@@ -41,27 +41,6 @@ def source_of(name: str, img_size: int = 64, **options) -> ExportModel:
 
 def silent(line: str) -> None:
     pass
-
-
-def test_onnx_equals_eager(pico, pico_onnx):
-    run = open_onnx(pico_onnx)
-    for batch in (1, 5, 17):
-        images = torch.randn(batch, 3, 64, 64)
-        with torch.no_grad():
-            assert (run(images)[0] - pico.model(images)).abs().max() <= 1e-4
-
-
-def test_onnx_says_how_to_use_it(pico_onnx):
-    onnx = pytest.importorskip("onnx")
-    assert PACKAGE not in pico_onnx.read_bytes()
-    file = onnx.load(pico_onnx)
-    metadata = {entry.key: entry.value for entry in file.metadata_props}
-    assert metadata["model"] == "soft_pico.shapes"
-    assert json.loads(metadata["classes"]) == list(CLASSES)
-    assert json.loads(metadata["input_size"]) == [3, 64, 64]
-    assert json.loads(metadata["mean"]) == [0.5] * 3
-    assert json.loads(metadata["std"]) == pytest.approx([64 / 255] * 3)
-    assert [node.name for node in (*file.graph.input, *file.graph.output)] == ["images", "logits"]
 
 
 def test_torchscript_equals_eager(pico, tmp_path):

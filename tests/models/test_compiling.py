@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from captured_models import CASES, cases, create, images
+from captured_models import CASES, TWO_STAGES, cases, create, images
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ def test_compile_without_graph_breaks(case, autocast):
     torch._dynamo.reset()
     gradients = []
     for compiled in (False, True):
-        model = create(CASES[case]).train()
+        model = create(CASES[case], **TWO_STAGES).train()
         forward = torch.compile(model, fullgraph=True, backend="aot_eager") if compiled else model
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
             out = forward(images())

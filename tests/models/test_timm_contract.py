@@ -51,7 +51,6 @@ def test_every_model(name):
     "name", [name if name.endswith("_pico") else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
 )
 def test_shapes(name):
-    assert create(name, device="meta")(torch.empty(2, 3, 224, 192, device="meta")).shape == (2, 11)
     model = create(name, device="meta", features_only=True)
     features = model(torch.empty(1, 3, 96, 160, device="meta"))
     assert [f.shape[1] for f in features] == model.feature_info.channels()

@@ -5,6 +5,7 @@ import re
 
 import pytest
 import torch
+from crafted import Call
 from released import released_shapes
 from safetensors.torch import save_file
 
@@ -18,14 +19,6 @@ SHAPES = INDEX_FILE.parent / "soft_pico.shapes.safetensors"
 def weights() -> dict[str, torch.Tensor]:
     """Of the released names and shapes, with one number in each."""
     return {name: torch.zeros(()).expand(shape) for name, shape in released_shapes().items()}
-
-
-class RunsCode:
-    def __init__(self, sentinel) -> None:
-        self.sentinel = sentinel
-
-    def __reduce__(self):
-        return os.system, (f"touch {self.sentinel}",)
 
 
 def test_a_shipped_file(tool, capsys):
@@ -68,7 +61,7 @@ def test_refused(name, kind, said, weights, tool, tmp_path, capsys):
         "tiny": content,
         "normalised": {**content, "arch": "soft_norm_tiny"},
         "not finite": {"state_dict": {**weights, "norm.bias": torch.full((512,), float("inf"))}},
-        "attack": {**content, "extra": RunsCode(tmp_path / "executed")},
+        "attack": {**content, "extra": Call(os.system, f"touch {tmp_path / 'executed'}")},
         "foreign": {"conv1.weight": torch.ones(1)},
     }
     if kind == "safetensors":

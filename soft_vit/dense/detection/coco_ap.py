@@ -28,20 +28,17 @@ class CocoAP(BaseMetric):
     Reads the samples of `CocoImages` with `pred_instances`. The true objects come with the samples, so the figures are
     COCO's own on the images that were tested.
 
-    kinds: "bbox" for boxes, "segm" for masks. classwise: add `coco/bbox_mAP_<class>`. out: start of the paths
-    `<out>.bbox.json` and `<out>.segm.json`, which get the detections in COCO's result format.
+    kinds: "bbox" for boxes, "segm" for masks. out: start of the paths `<out>.bbox.json` and
+    `<out>.segm.json`, which get the detections in COCO's result format.
     """
 
     default_prefix = "coco"
 
-    def __init__(
-        self, kinds: Sequence[str] = ("bbox",), *, classwise: bool = False, out: str | None = None, **kwargs: Any
-    ) -> None:
+    def __init__(self, kinds: Sequence[str] = ("bbox",), *, out: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
         if not self.kinds or not set(self.kinds) <= set(KINDS):
             raise UserError(f"kinds is {kinds}; choose among {', '.join(KINDS)}.")
-        self.classwise = classwise
         self.out = out
 
     def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
@@ -110,16 +107,7 @@ class CocoAP(BaseMetric):
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()
-        metrics = dict(zip(NAMES, map(float, evaluation.stats), strict=False))
-        if self.classwise:
-            # [thresholds, recalls, classes, ranges of area, numbers of detections]
-            precision = evaluation.eval["precision"][:, :, :, 0, -1]
-            names = self.dataset_meta["classes"]
-            order = [coco.getCatIds().index(number) for number in self.dataset_meta["category_ids"]]
-            for name, place in zip(names, order, strict=True):
-                valid = precision[:, :, place][precision[:, :, place] > -1]
-                metrics[f"mAP_{name}"] = float(valid.mean()) if valid.size else -1.0
-        return metrics
+        return dict(zip(NAMES, map(float, evaluation.stats), strict=False))
 
 
 def _silent(*args: Any) -> None:

@@ -14,9 +14,11 @@ from mmengine.optim import OneCycleLR
 from mmengine.runner import CheckpointLoader, load_checkpoint
 from safetensors.torch import save_file
 
+from soft_vit.dense import SOFT
 from soft_vit.engine import Report, Target, UserError, evaluate, train
 from soft_vit.engine.checkpoints.checkpoint_hook import find_newest_checkpoint
 from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
+from soft_vit.prediction import load_predictor
 from soft_vit.publishing import convert
 
 DEMO = Path(__file__).parents[3] / "configs" / "demo" / "soft_pico_shapes.py"
@@ -77,6 +79,10 @@ READERS = {
     "overlay of timm": lambda file, folder: timm.create_model(
         "soft_pico", pretrained=True, pretrained_cfg_overlay={"file": file}
     ),
+    "backbone": lambda file, folder: SOFT(
+        "soft_pico", init_cfg={"type": "Pretrained", "checkpoint": file}
+    ).init_weights(),
+    "predict": lambda file, folder: load_predictor("test_vit", checkpoint=file),
     # These timm reads itself.
     "timm: file": lambda file, folder: timm.create_model("soft_pico", checkpoint_path=file),
     "timm: overlay": lambda file, folder: timm.create_model(

@@ -166,23 +166,6 @@ def test_teacher_that_cannot_be_used(teacher_file, tmp_path, options, message):
     assert "\n" not in str(caught.value)
 
 
-class Trap:
-    """Unpickled, it makes a file."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return (open, (str(self.path), "w"))
-
-
-def test_teacher_file_that_would_run_code(tmp_path):
-    torch.save({"state_dict": {"head.weight": torch.ones(1)}, "trap": Trap(tmp_path / "sprung")}, tmp_path / "bad.pth")
-    with pytest.raises(UserError, match="could run code"):
-        build_teacher(dict(model_name="soft_pico", checkpoint=str(tmp_path / "bad.pth")), 10, *NOT_NORMALISED)
-    assert not (tmp_path / "sprung").exists()
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -134,8 +134,9 @@ def test_maps_of_14_x_14_are_read_in_words(name):
 def test_sizes_of_one_compile(inverse):
     """Triton makes constants of arguments that are one."""
     ones = {"heads", "num_tokens", "num_bottleneck", "size", "tiles", "chunks", "iters"}
-    for _, kernel, dtypes, constants, units, options in kernels(1, 1, FP32, FP32, "heads", inverse, True):
-        compiled(kernel, dtypes, constants, units | ones, options)
+    for name, kernel, dtypes, constants, units, options in kernels(1, 1, FP32, FP32, "heads", inverse, True):
+        if inverse == "newton" or name in ("kernel_sums", "solve_forward", "solve_backward"):
+            compiled(kernel, dtypes, constants, units | ones, options)
 
 
 @pytest.mark.parametrize(

@@ -105,19 +105,17 @@ SMALL = [
     (dict(n=65, m=6, d=32, heads=2, dtype=BF16, layout="tokens"), dict(CHOLESKY, normalize=True)),
     (dict(n=65, m=9, d=32, dtype=FP16, residual=True), ROWSUM),
     (dict(n=65, m=9, d=16, dtype=FP16, bottleneck_dtype=FP32), CHOLESKY),
-    (dict(n=65, m=49, d=32, dtype=BF16, bottleneck_dtype=FP32, spread=0.05), CHOLESKY),
     (dict(n=65, m=9, d=64), dict(ROWSUM, normalize=True)),
     (dict(n=66, m=50, d=16), dict(GUARDED, normalize=True)),
     (dict(n=33, m=6, d=16, heads=3), dict(ROWSUM, iters=3)),
     (dict(n=33, m=6, d=16, batch=3), dict(ROWSUM, iters=0)),
-    (dict(n=33, m=16, d=16, batch=2, heads=3, layout="tokens"), dict(GUARDED, normalize=True)),
+    (dict(n=33, m=16, d=16, batch=2, heads=2, layout="tokens"), dict(GUARDED, normalize=True, iters=5)),
     (dict(n=66, m=70, d=16), dict(GUARDED, normalize=True)),
     (dict(n=66, m=70, d=16, dtype=BF16), dict(CHOLESKY, normalize=True)),
     (dict(n=520, m=4, d=16), ROWSUM),
     # Wide heads have narrower blocks of bottleneck tokens than the part between them.
     (dict(n=33, m=40, d=72, dv=16, dtype=BF16), dict(ROWSUM, normalize=True)),
     # A flat kernel with an exact inverse: the gradient of the bottleneck tokens is a difference of large sums.
-    (dict(n=65, m=25, d=32, dtype=BF16, bottleneck_dtype=FP32, spread=0.1), CHOLESKY),
     (dict(n=65, m=25, d=32, dtype=FP16, bottleneck_dtype=FP32, spread=0.03), CHOLESKY),
     # The inverse of tokens on a line amplifies the rounding of sums most.
     (dict(n=1, m=49, d=1, dtype=BF16, spread=0.3), CHOLESKY),
@@ -125,6 +123,10 @@ SMALL = [
     (dict(n=2, m=1, d=16, dtype=FP16, bottleneck_dtype=FP32, spread=0.01, offset=1.0), dict(GUARDED, normalize=True)),
 ]
 VARIANTS = (ROWSUM, dict(GUARDED, normalize=True), dict(CHOLESKY, normalize=True))
+FLAT = [
+    (dict(n=65, m=25, d=32, dtype=BF16, bottleneck_dtype=FP32, spread=0.1), CHOLESKY),
+    (dict(n=65, m=49, d=32, dtype=BF16, bottleneck_dtype=FP32, spread=0.05), CHOLESKY),
+]
 # Every size with every dtype and every variant, layouts and fp32 bottleneck tokens in turn.
 LARGE = [
     (
@@ -147,13 +149,13 @@ def name_of(value: object) -> str | None:
 
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize(
-    ("sizes", "variant"), [*SMALL, *(pytest.param(*case, marks=pytest.mark.slow) for case in LARGE)], ids=name_of
+    ("sizes", "variant"), [*SMALL, *(pytest.param(*case, marks=pytest.mark.slow) for case in FLAT + LARGE)], ids=name_of
 )
 def test_error(device, sizes, variant):
     check(inputs(device, **sizes), variant)
 
 
-@pytest.mark.parametrize("dtype", [FP32, pytest.param(BF16, marks=pytest.mark.slow), FP16])
+@pytest.mark.parametrize("dtype", [FP16, *(pytest.param(dtype, marks=pytest.mark.slow) for dtype in (FP32, BF16))])
 @pytest.mark.parametrize("variant", [ROWSUM, dict(GUARDED, normalize=True), CHOLESKY], ids=name_of)
 @pytest.mark.parametrize("value", [0.0, 1.0, 1e4], ids=["zeros", "equal tokens", "magnitude 1e4"])
 def test_hard_inputs_stay_finite(device, dtype, variant, value):
@@ -192,7 +194,7 @@ def test_a_kernel_without_a_factor_gives_nan(device, backend, m):
 @pytest.mark.parametrize("layout", ["maps", "tokens", "heads"])
 def test_results_are_laid_out_like_inputs(device, layout):
     tensors = inputs(device, n=33, m=5, d=16, batch=2, heads=2, layout=layout)
-    x = soft_attention(**tensors, backend="triton")
+    x = soft_attention(**tensors, iters=2, backend="triton")
     assert x.stride() == tensors["v"].stride()
     gradients = torch.autograd.grad(x.sum(), tuple(tensors.values()))
     for name, gradient in zip(tensors, gradients, strict=True):
@@ -200,7 +202,7 @@ def test_results_are_laid_out_like_inputs(device, layout):
 
 
 def test_image_does_not_depend_on_its_batch(device):
-    tensors, variant = inputs(device, n=520, m=5, d=16, batch=2, heads=2), dict(GUARDED, normalize=True)
+    tensors, variant = inputs(device, n=520, m=5, d=16, batch=2, heads=2), dict(GUARDED, normalize=True, iters=2)
     with torch.no_grad():
         # Other heads of an image move its step size, other images do not.
         tensors["bottleneck"][0] *= 0.1

@@ -1,16 +1,53 @@
-"""int8: what is quantised, what it costs, and when it is refused."""
+"""ONNX files of a trained model: equal to it, what they say of themselves, and in int8."""
 
+import json
 import re
+import runpy
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
+import soft_vit
+from soft_vit.data import CLASSES
 from soft_vit.engine.errors import UserError
 from soft_vit.export import quantization
+from soft_vit.export.formats import open_onnx
 from soft_vit.export.quantization import check_drop, quantize, shape_images
 
 onnx = pytest.importorskip("onnx")
+
+TOOL = Path(__file__).parents[2] / "tools" / "export.py"
+
+
+@pytest.fixture(scope="module")
+def pico_onnx(tmp_path_factory) -> Path:
+    """As the command line writes it, which compares it with the model."""
+    path = tmp_path_factory.mktemp("onnx") / "pico.onnx"
+    runpy.run_path(str(TOOL))["main"](["--model", "soft_pico.shapes", "--format", "onnx", "--out", str(path)])
+    return path
+
+
+def test_equals_eager(pico, pico_onnx):
+    run = open_onnx(pico_onnx)
+    for batch in (1, 5, 17):
+        images = torch.randn(batch, 3, 64, 64)
+        with torch.no_grad():
+            assert (run(images)[0] - pico.model(images)).abs().max() <= 1e-4
+
+
+def test_says_how_to_use_it(pico_onnx):
+    # The folder of the code, which stands in traces of its nodes.
+    assert str(Path(soft_vit.__file__).parent).encode() not in pico_onnx.read_bytes()
+    file = onnx.load(pico_onnx)
+    metadata = {entry.key: entry.value for entry in file.metadata_props}
+    assert metadata["model"] == "soft_pico.shapes"
+    assert json.loads(metadata["classes"]) == list(CLASSES)
+    assert json.loads(metadata["input_size"]) == [3, 64, 64]
+    assert json.loads(metadata["mean"]) == [0.5] * 3
+    assert json.loads(metadata["std"]) == pytest.approx([64 / 255] * 3)
+    assert [node.name for node in (*file.graph.input, *file.graph.output)] == ["images", "logits"]
 
 
 @pytest.fixture(scope="module")
