@@ -117,7 +117,8 @@ def _cost(model: Any) -> tuple[int, int]:
     x = torch.zeros(1, 3, *model.patch_embed.img_size, **get_device_dtype(model))
     training, counter = model.training, flop_counter()
     try:
-        with torch.no_grad(), counter:
+        # torch's counter of modules cannot take a parameter as an argument without gradients (pooling by a latent).
+        with torch.enable_grad(), counter:
             model.eval()(x)
     finally:
         model.train(training)
