@@ -277,7 +277,7 @@ class SoftAttention(Attention):
         residual: shaped as the values, added to the result.
         """
         how = self.options
-        # One by one: torch.export of torch 2.5 captures no `asdict`.
+        # One by one: torch.compile of torch 2.11 captures no `asdict`.
         return soft_attention(
             q,
             bottleneck,
