@@ -119,7 +119,7 @@ def check_mask(attn: Attention, feat_size: tuple[int, ...], mask: Tensor, shorte
     for image, size in enumerate(shorter):
         keep = mask[image]
         alone = x.detach()[image : image + 1, keep].requires_grad_()
-        expected = attn(alone, size, prefix)
+        expected = attn(alone, size, int(keep[:prefix].sum()))
         (expected_grad,) = torch.autograd.grad((expected * weight[image, keep]).sum(), alone)
         assert relative_error(y[image, keep], expected[0]) <= TOLERANCE
         assert relative_error(grad[image, keep], expected_grad[0]) <= TOLERANCE
@@ -130,8 +130,8 @@ def test_any_tokens_may_be_masked(name: str, options: dict[str, Any]) -> None:
     for prefix in (0, 2):
         mask = torch.ones(3, prefix + 23, dtype=torch.bool)
         mask[1, [prefix + 3, prefix + 9, prefix + 20]] = False
-        # The class token, and every third of the others.
         mask[2, prefix::3] = False
+        mask[2, : prefix // 2] = False
         check_mask(make(name, (23,), **options), (23,), mask, [(23,), (20,), (15,)])
 
 
@@ -141,6 +141,7 @@ def test_trailing_tokens_of_a_sequence_may_be_masked(name: str, options: dict[st
         mask = torch.ones(3, prefix + 23, dtype=torch.bool)
         mask[1, prefix + 16 :] = False
         mask[2, prefix + 5 :] = False
+        mask[2, : prefix // 2] = False
         check_mask(make(name, (23,), **options), (23,), mask, [(23,), (16,), (5,)])
 
 
@@ -149,7 +150,24 @@ def test_trailing_rows_of_a_map_may_be_masked(name: str, options: dict[str, Any]
     for prefix in (0, 2):
         mask = torch.ones(2, prefix + 7 * 5, dtype=torch.bool)
         mask[1, prefix + 4 * 5 :] = False
+        mask[1, : prefix // 2] = False
         check_mask(make(name, (7, 5), **options), (7, 5), mask, [(7, 5), (4, 5)])
+
+
+@pytest.mark.parametrize(("name", "options"), ANY_MASK + TRAILING_MASK, ids=case_id)
+def test_prefix_tokens_alone_may_count(name: str, options: dict[str, Any]) -> None:
+    attn, x = make(name, (9,), **options), tokens(2, 11).requires_grad_()
+    mask = torch.ones(2, 11, dtype=torch.bool)
+    mask[1, 2:] = False
+    if name in ("soft", "soft_norm"):
+        with pytest.raises(ValueError, match=r"no \d tokens in a row"):
+            attn(x, (9,), 2, mask)
+        return
+    y = attn(x, (9,), 2, mask)
+    assert y.isfinite().all()
+    (grad,) = torch.autograd.grad(y[mask].sum(), x)
+    assert grad.isfinite().all()
+    assert not grad[~mask].any()
 
 
 def test_every_kind_takes_a_mask_or_says_why_not() -> None:
