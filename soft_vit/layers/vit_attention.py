@@ -142,7 +142,7 @@ class ViTAttention(Attention):
             feat_size, num_prefix_tokens = self.token_grid.feat_size, self.token_grid.num_prefix_tokens
         else:
             layout = square_layout(x, self.fixed_grid, self.num_prefix_tokens)
-            feat_size, num_prefix_tokens = layout[0], layout[1]
+            feat_size, num_prefix_tokens = layout.feat_size, layout.num_prefix_tokens
         rotations = [norm for norm in (self.q_norm, self.k_norm) if isinstance(norm, RotaryNorm)]
         for norm in rotations:
             norm.rope = rope

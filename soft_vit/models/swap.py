@@ -107,7 +107,7 @@ def _check_model(model: Any, blocks: Iterable[int] | None) -> list[int]:
         if not isinstance(attn, KNOWN):
             raise ValueError(
                 f"The attention of block {i} is {type(attn).__name__}; swap_attention knows "
-                f"{', '.join(cls.__name__ for cls in KNOWN)}, as `attn` of a block."
+                f"{', '.join(f'{cls.__module__}.{cls.__name__}' for cls in KNOWN)}."
             )
         if isinstance(attn, ViTAttention):
             continue

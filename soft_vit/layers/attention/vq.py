@@ -112,8 +112,9 @@ class VQAttention(SelfAttention):
         places = torch.randint(keys.shape[0], (self.codebook.shape[1],), device=k.device)
         if repeated:
             return
-        chosen = nearest_codes(k, self.codebook, layout)
-        count, total = chosen.sum((0, 2)), (chosen.mT @ layout.keep(k)).sum(0)
+        with full_precision(k):
+            chosen = nearest_codes(k, self.codebook, layout)
+            count, total = chosen.sum((0, 2)), (chosen.mT @ layout.keep(k)).sum(0)
         fresh = keys[places].transpose(0, 1).contiguous()
         if dist.is_available() and dist.is_initialized():
             dist.all_reduce(count)
