@@ -46,6 +46,10 @@ class TokenGrid:
         self.num_prefix_tokens = num_prefix_tokens
         self.feat_size: tuple[int, int] | None = None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Copies begin without a map: one that was seen in tracing cannot be pickled.
+        return TokenGrid, (self.num_prefix_tokens,)
+
     def __call__(self, patch_embed: Any, args: tuple[Any, ...], output: Any) -> None:
         self.feat_size = tuple(patch_embed.dynamic_feat_size(args[0].shape[-2:]))
 
@@ -98,7 +102,7 @@ class ViTAttention(Attention):
         **options: Any,
     ) -> None:
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        kind = type(self).__mro__[2]
+        kind: Any = next(cls for cls in type(self).__mro__ if not issubclass(cls, ViTAttention))
         given = {"qkv_bias": qkv_bias, "attn_drop": attn_drop, "proj_drop": proj_drop, **options}
         accepted = attention_options(kind)
         given = {name: value for name, value in given.items() if name in accepted or name not in BLOCK_ARGUMENTS}

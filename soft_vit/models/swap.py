@@ -171,8 +171,10 @@ def _replace(model: Any, i: int, kind: str, options: dict[str, Any]) -> tuple[Vi
                 kept.add(name)
                 used |= set(parts)
     if getattr(model, "rope", None) is not None:
-        if not attn.qk_norm:
-            raise ValueError(f"{type(model).__name__} rotates queries and keys, and {kind!r} has none.")
+        if not (attn.qk_norm and attn.qk_of_each_token):
+            raise ValueError(
+                f"{type(model).__name__} rotates the query and key of each token, and {kind!r} has none or others."
+            )
         attn.q_norm, attn.k_norm = RotaryNorm(attn.q_norm, half), RotaryNorm(attn.k_norm, half)
         kept = {name.replace("_norm.", "_norm.norm.") for name in kept}
     old_names = {*source, *(f"{name}.{part}" for name, norm in norms.items() for part, _ in norm.named_parameters())}

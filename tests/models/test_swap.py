@@ -121,6 +121,20 @@ def test_any_kind_is_swapped_again(kind: str) -> None:
     assert not {*report.kept, *report.fresh} - attention_parameters(model).keys()
 
 
+@pytest.mark.parametrize("kind", ATTENTIONS)
+def test_a_rotary_embedding_reaches_queries_and_keys(kind: str) -> None:
+    model = create(*MODELS["EVA-02"])
+    if kind in ("gau", "hydra", "longformer", "none", "spatial_reduction", "synthesizer"):
+        with pytest.raises(ValueError, match="rotates the query and key of each token"):
+            soft_vit.swap_attention(model, kind)
+        return
+    soft_vit.swap_attention(model, kind)
+    logits = model(images(model))
+    model.rope = None
+    # A Gaussian kernel of wide heads is flat.
+    assert (model(images(model)) - logits).norm() > 1e-6 * logits.norm()
+
+
 def test_some_blocks() -> None:
     model = create("vit_tiny_patch16_224", {"depth": 4})
     untouched = model.blocks[1].attn
@@ -188,7 +202,7 @@ def test_a_refusal_changes_nothing(kind: str, swap: dict[str, Any], words: str) 
         ("beit_base_patch16_224", SMALL, "linear", "relative positions"),
         ("beit_base_patch16_224", {**SMALL, "use_shared_rel_pos_bias": True}, "linear", "relative positions"),
         ("vit_tiny_patch16_224", {**SMALL, "scale_attn_norm": True}, "linear", "normalises its result"),
-        ("eva02_tiny_patch14_224", {**SMALL, "img_size": 56}, "hydra", "rotates queries and keys"),
+        ("eva02_tiny_patch14_224", {**SMALL, "img_size": 56}, "hydra", "rotates the query"),
         ("vit_tiny_patch16_224", {**SMALL, "patch_drop_rate": 0.5}, "local", "patch_drop_rate=0"),
     ],
 )

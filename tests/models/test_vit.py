@@ -1,5 +1,6 @@
 """`<kind>_vit_*`: the contract of timm, and images of any size."""
 
+import pickle
 from typing import Any
 
 import pytest
@@ -121,7 +122,10 @@ def test_traced_for_features() -> None:
     for kind in ("local", "performer"):
         model = create(kind)
         traced = timm.models.create_feature_extractor(model, {"blocks.0": "first", "head": "logits"})
-        assert torch.equal(traced(images())["logits"], model(images()))
+        copied = pickle.loads(pickle.dumps(model))
+        expected = model(images())
+        assert torch.equal(traced(images())["logits"], expected)
+        assert torch.equal(copied(images()), expected)
 
 
 @pytest.mark.slow
