@@ -20,6 +20,7 @@ from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.logging.watch_hook import batch_grid, label_text, newton_residuals
 from soft_vit.layers.attention.soft import SoftAttention
 from soft_vit.ops import newton_step_size, self_gaussian_kernel
+from soft_vit.ops.layout import Layout
 from soft_vit.ops.soft.inverse import add_ridge
 
 DEMO = Path(__file__).parents[3] / "configs" / "demo" / "soft_pico_shapes.py"
@@ -155,11 +156,11 @@ def test_residual_is_that_of_the_blocks(name):
     expected = {}
     for stage, blocks in inputs.items():
         rows = []
-        for attn, x, (height, width) in blocks:
+        for attn, x, (height, width), *_ in blocks:
             q = nn.functional.linear(x, attn.q.weight, attn.q.bias) / attn.head_dim**0.25
             maps = q.unflatten(-1, (attn.num_heads, attn.head_dim)).permute(0, 2, 3, 1).flatten(0, 1)
-            tokens = attn.sample_bottleneck(maps.unflatten(-1, (height, width)))
-            a = self_gaussian_kernel(tokens.unflatten(0, (-1, attn.num_heads)))
+            tokens = attn.sample_bottleneck(maps.reshape(len(x), -1, height * width), Layout((height, width)))
+            a = self_gaussian_kernel(tokens)
             ridge = attn.options.ridge
             alpha = newton_step_size(a, ridge, attn.options.start)[..., 0]
             left = (1 - alpha * torch.linalg.eigvalsh(add_ridge(a, ridge)).square()) ** 2**4
@@ -169,6 +170,12 @@ def test_residual_is_that_of_the_blocks(name):
     result = newton_residuals(model, images)
     assert result == pytest.approx(expected, rel=1e-9)
     assert max(result.values()) > 1e-3
+
+
+def test_blocks_of_an_isotropic_model():
+    model = timm.create_model("soft_vit_tiny_patch16", img_size=64, depth=2, num_classes=0)
+    result = newton_residuals(model, torch.randn(2, 3, 64, 64))
+    assert sorted(result) == ["blocks.0.attn", "blocks.1.attn"]
 
 
 def test_measuring_leaves_the_model_as_it_was():
@@ -182,7 +189,7 @@ def test_measuring_leaves_the_model_as_it_was():
     assert {name: module.training for name, module in model.named_modules()} == modes
     assert torch.equal(torch.get_rng_state(), random)
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
-    assert not any(module._forward_pre_hooks for module in model.modules())
+    assert not any("attend" in vars(module) for module in model.modules())
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
@@ -193,7 +200,7 @@ def test_no_iteration_has_no_residual(name, options):
 
 
 def test_measuring_does_not_call_what_may_be_compiled():
-    """A compiled form knows nothing of the hooks, or has them compiled in for ever."""
+    """A compiled form knows nothing of what is watched, or has it compiled in for ever."""
 
     class Compiled(nn.Module):
         def __init__(self) -> None:
