@@ -20,7 +20,7 @@ from soft_vit.models.arguments import UnknownOptionError, check_image_size
 from soft_vit.weights.loading import build_model
 
 # `register_model` adds the entrypoints.
-__all__ = ["VIT_MODELS", "AttentionViT"]
+__all__ = ["VIT_MODELS", "AttentionViT", "vit_name"]
 
 VIT_SIZES = {
     "tiny": dict(embed_dim=192, depth=12, num_heads=3),
@@ -28,9 +28,21 @@ VIT_SIZES = {
     "base": dict(embed_dim=768, depth=12, num_heads=12),
 }
 
+
+def vit_name(attention: str, size: str) -> str:
+    """The timm name of the ViT with an attention, such as linear_vit_tiny_patch16.
+
+    Raises ValueError for an attention or a size without a model.
+    """
+    attention_class(attention)
+    if size not in VIT_SIZES:
+        raise ValueError(f"There is no model {attention}_vit_{size}_patch16; use size {', '.join(VIT_SIZES)}.")
+    return f"{attention}_vit_{size}_patch16"
+
+
 # Arguments of every named model.
 VIT_MODELS: dict[str, dict[str, Any]] = {
-    f"{kind}_vit_{size}_patch16": dict(arguments, attention=kind)
+    vit_name(kind, size): dict(arguments, attention=kind)
     for kind in ATTENTIONS
     for size, arguments in VIT_SIZES.items()
 }
