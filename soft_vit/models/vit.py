@@ -15,6 +15,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from soft_vit.layers import ATTENTIONS, attention_class, attention_options
+from soft_vit.layers.attention.none import NoAttention
 from soft_vit.layers.vit_attention import BLOCK_ARGUMENTS, ViTAttention, attn_layer, follow_grid
 from soft_vit.models.arguments import UnknownOptionError, check_image_size
 from soft_vit.weights.loading import build_model
@@ -53,7 +54,7 @@ class AttentionViT(VisionTransformer):
 
     attention: a name of `soft_vit.layers.ATTENTIONS`.
     class_token, global_pool: by default a class token, and its output as features, where the attention treats it as any
-        other token, otherwise none and the mean of all tokens.
+        other token, otherwise the mean of all tokens; the mean also for `none`, whose class token would see nothing.
     sr_ratio: side of the window of tokens that one reduced token stands for.
 
     Other keyword arguments are those of timm's class, or options of the attention, such as num_features=64.
@@ -70,7 +71,8 @@ class AttentionViT(VisionTransformer):
     ) -> None:
         img_size = check_image_size(img_size)
         kind = attention_class(attention)
-        class_token = not kind.needs_grid if class_token is None else class_token
+        if class_token is None:
+            class_token = not kind.needs_grid and kind is not NoAttention
         global_pool = ("token" if class_token else "avg") if global_pool is None else global_pool
         known = {*attention_options(kind), "sr_ratio"} - BLOCK_ARGUMENTS
         options = {name: kwargs.pop(name) for name in list(kwargs) if name in known}
