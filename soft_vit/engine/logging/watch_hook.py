@@ -4,7 +4,8 @@ import contextlib
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -114,37 +115,30 @@ def newton_residuals(network: nn.Module, images: Tensor) -> dict[str, float]:
     `[B, C, H, W]`. Keys are `stage1` and so on, or the name of the attention module in a model without stages.
     """
     found: dict[str, list[Tensor]] = defaultdict(list)
-    attentions = {
-        name: module
-        for name, module in network.named_modules()
-        if isinstance(module, SoftAttention) and module.options.inverse == "newton"
-    }
-    if not attentions:
-        return {}
-
-    def measured(attn: SoftAttention, key: str) -> Callable[..., Tensor]:
-        attend = attn.attend
-
-        def watched(q: Tensor, bottleneck: Tensor, *values: Tensor | None) -> Tensor:
-            how = attn.options
-            residual = newton_residual(self_gaussian_kernel(bottleneck), how.iters, how.ridge, how.start)
-            found[key].append(residual.mean())
-            return attend(q, bottleneck, *values)
-
-        return watched
-
+    watched: list[SoftAttention] = []
     try:
-        for name, attn in attentions.items():
-            stage = re.search(r"stages\.(\d+)\.", name)
-            # An attribute of the module hides the method of its class.
-            attn.attend = measured(attn, f"stage{int(stage[1]) + 1}" if stage else name)
+        for name, module in network.named_modules():
+            if isinstance(module, SoftAttention) and module.options.inverse == "newton":
+                stage = re.search(r"stages\.(\d+)\.", name)
+                # An attribute of the module hides the method of its class.
+                module.attend = partial(_measured, module, found[f"stage{int(stage[1]) + 1}" if stage else name])
+                watched.append(module)
+        if not watched:
+            return {}
         with _eval_mode(network):
-            # Calling the module would run its compiled form, which skips these.
+            # Calling the module would run its compiled form, which skips these methods.
             network.forward(images.to(next(network.parameters()).dtype))
     finally:
-        for attn in attentions.values():
-            attn.__dict__.pop("attend", None)
+        for module in watched:
+            del module.attend
     return {key: torch.stack(values).mean().item() for key, values in sorted(found.items())}
+
+
+def _measured(attn: SoftAttention, found: list[Tensor], q: Tensor, bottleneck: Tensor, *rest: Tensor | None) -> Tensor:
+    """`SoftAttention.attend`, which adds the mean residual for bottleneck tokens `[B, heads, M, D]` to found."""
+    how = attn.options
+    found.append(newton_residual(self_gaussian_kernel(bottleneck), how.iters, how.ridge, how.start).mean())
+    return SoftAttention.attend(attn, q, bottleneck, *rest)
 
 
 @contextlib.contextmanager
