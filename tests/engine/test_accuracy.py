@@ -44,8 +44,8 @@ def test_runs_have_their_own_process_and_one_that_dies_leaves_the_others(tmp_pat
 
 
 def test_run_that_fails_leaves_the_others(tmp_path, monkeypatch):
-    def run(config, model, *arguments):
-        if model.startswith("softmax"):
+    def run(config, options, *arguments):
+        if options["model.model_name"].startswith("softmax"):
             raise BrokenProcessPool("it died")
         return 50.0, 7, 0.1
 
