@@ -43,14 +43,16 @@ def compare_accuracy(
     work_dir: str | Path = "work_dirs/attentions",
     jobs: int = 1,
     options: dict | None = None,
+    resume: bool = False,
     on_row: Callable[[list[AccuracyRow]], None] | None = None,
     progress: bool = True,
 ) -> list[AccuracyRow]:
     """Train `config` with the pyramid of each attention as its model, `jobs` runs at a time.
 
     Every run has its own process and its own folder `work_dir/<model>`, where console.log holds what it prints. A run
-    that fails, or whose process dies, leaves its error in its row; the others go on. on_row: called with all rows, in
-    the order of attentions, whenever a run ends. Raises UserError (a ValueError) for an attention or a size without
+    that fails, or whose process dies, leaves its error in its row; the others go on. resume: continue each from its
+    newest checkpoint; a finished one is only validated. on_row: called with all rows, in the order of attentions,
+    whenever a run ends. Raises UserError (a ValueError) for an attention or a size without
     a model, or jobs below 1, and FileNotFoundError for a config that is missing.
     """
     if jobs < 1:
@@ -62,7 +64,9 @@ def compare_accuracy(
     pool = ThreadPoolExecutor(jobs)
     try:
         runs: dict[Future, AccuracyRow] = {
-            pool.submit(_in_own_process, str(config), row.model, Path(work_dir) / row.model, options, threads): row
+            pool.submit(
+                _in_own_process, str(config), row.model, Path(work_dir) / row.model, options, resume, threads
+            ): row
             for row in rows
         }
         for run in tqdm(as_completed(runs), total=len(runs), disable=not progress, desc="training"):
@@ -90,13 +94,14 @@ def _in_own_process(*arguments: Any) -> tuple[float | None, int, float]:
 
 
 def _train_one(
-    config: str, model: str, work_dir: Path, options: dict | None, threads: int
+    config: str, model: str, work_dir: Path, options: dict | None, resume: bool, threads: int
 ) -> tuple[float | None, int, float]:
     torch.set_num_threads(threads)
     work_dir.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
     with open(work_dir / LOG_NAME, "w") as log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
-        result = train(config, work_dir=work_dir, options={**(options or {}), "model.model_name": model})
+        changes = {**(options or {}), "model.model_name": model}
+        result = train(config, work_dir=work_dir, resume="auto" if resume else None, options=changes)
     return result.top1, result.images, (time.perf_counter() - start) / 60
 
 
