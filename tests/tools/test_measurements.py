@@ -131,8 +131,8 @@ def test_train_attentions_writes_after_every_run(tool, demo, tmp_path, monkeypat
         return rows
 
     monkeypatch.setattr("soft_vit.engine.accuracy.compare_accuracy", compare)
-    arguments = ["--jobs", "2", "--work-dir", str(tmp_path), "--out", str(out), "--cfg-options", "a.b=1"]
+    arguments = ["--resume", "--jobs", "2", "--work-dir", str(tmp_path), "--out", str(out), "--cfg-options", "a.b=1"]
     tool("train_attentions")([demo, "local", "softmax", *arguments])
-    expected = dict(size="pico", work_dir=tmp_path, jobs=2, options={"a.b": 1})
+    expected = dict(size="pico", work_dir=tmp_path, jobs=2, resume=True, options={"a.b": 1})
     assert given == {"attentions": ["local", "softmax"], "config": demo, **expected}
     assert (tmp_path / "folder" / "two.v1.md").read_text() in capsys.readouterr().out

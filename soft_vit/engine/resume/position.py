@@ -222,10 +222,11 @@ def _overruled(runner: Runner, checkpoint: dict) -> list[str]:
     # Several optimizers have a dictionary each.
     if not hasattr(wrapper, "param_groups") or not isinstance(schedulers, list):
         return []
-    saved = [*(checkpoint.get("optimizer") or {}).get("param_groups", []), *(checkpoint.get("param_schedulers") or [])]
-    now = [*wrapper.param_groups, *(scheduler.state_dict() for scheduler in schedulers)]
+    # A wrapper may list settings of its own after the groups of its optimizer.
+    groups = zip((checkpoint.get("optimizer") or {}).get("param_groups", []), wrapper.param_groups, strict=False)
+    states = (scheduler.state_dict() for scheduler in schedulers)
     found: dict[str, list[str]] = {}
-    for old, new in zip(saved, now, strict=False):
+    for old, new in (*groups, *zip(checkpoint.get("param_schedulers") or [], states, strict=False)):
         for name, value in old.items():
             if name.startswith("_") or name in _MOVING or name not in new:
                 continue
