@@ -54,7 +54,8 @@ def compare_accuracy(
 
     Every run has its own folder `work_dir/<model>`, see `train_each`. A run that fails, or whose process dies, leaves
     its error in its row; the others go on. resume: continue each from its newest checkpoint; a finished one is only
-    validated. on_row: called with all rows, in the order of attentions, whenever a run ends. Raises UserError (a ValueError) for an attention or a size without a model, and what `train_each` raises.
+    validated. on_row: called with all rows, in the order of attentions, whenever a run ends. Raises UserError (a
+    ValueError) for an attention or a size without a model, and what `train_each` raises.
     """
     with as_user_error():
         all_rows = [AccuracyRow(attention, model_name(attention, size)) for attention in attentions]
