@@ -3,7 +3,7 @@
 import contextlib
 import multiprocessing
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +18,12 @@ from soft_vit.engine.run import train
 from soft_vit.models.names import model_name
 from soft_vit.text_tables import markdown_table
 
-__all__ = ["AccuracyRow", "accuracy_table", "compare_accuracy"]
+__all__ = ["AccuracyRow", "accuracy_table", "compare_accuracy", "train_each"]
 
 LOG_NAME = "console.log"
+
+# Top-1 of the last validation in percent, number of its images, minutes.
+Outcome = tuple[float | None, int, float]
 
 
 @dataclass
@@ -43,44 +46,71 @@ def compare_accuracy(
     work_dir: str | Path = "work_dirs/attentions",
     jobs: int = 1,
     options: dict | None = None,
+    resume: bool = False,
     on_row: Callable[[list[AccuracyRow]], None] | None = None,
     progress: bool = True,
 ) -> list[AccuracyRow]:
     """Train `config` with the pyramid of each attention as its model, `jobs` runs at a time.
 
-    Every run has its own process and its own folder `work_dir/<model>`, where console.log holds what it prints. A run
-    that fails, or whose process dies, leaves its error in its row; the others go on. on_row: called with all rows, in
-    the order of attentions, whenever a run ends. Raises UserError (a ValueError) for an attention or a size without
-    a model, or jobs below 1, and FileNotFoundError for a config that is missing.
+    Every run has its own folder `work_dir/<model>`, see `train_each`. A run that fails, or whose process dies, leaves
+    its error in its row; the others go on. resume: continue each from its newest checkpoint; a finished one is only
+    validated. on_row: called with all rows, in the order of attentions, whenever a run ends. Raises UserError (a
+    ValueError) for an attention or a size without a model, and what `train_each` raises.
+    """
+    with as_user_error():
+        all_rows = [AccuracyRow(attention, model_name(attention, size)) for attention in attentions]
+    rows = {row.model: row for row in all_rows}
+    runs = {name: {**(options or {}), "model.model_name": name} for name in rows}
+    for name, outcome in train_each(
+        config, runs, work_dir=work_dir, jobs=jobs, resume="auto" if resume else None, progress=progress
+    ):
+        if isinstance(outcome, Exception):
+            # A failing attention is a result of the comparison, not its end.
+            rows[name].error = f"{type(outcome).__name__}: {one_line(outcome)}"
+        else:
+            rows[name].top1, rows[name].images, rows[name].minutes = outcome
+        if on_row is not None:
+            on_row(all_rows)
+    return all_rows
+
+
+def train_each(
+    config: str | Path,
+    runs: Mapping[str, Mapping[str, Any]],
+    *,
+    work_dir: str | Path,
+    jobs: int = 1,
+    resume: str | None = None,
+    progress: bool = True,
+) -> Iterator[tuple[str, Outcome | Exception]]:
+    """Train a config once for each entry of runs, a folder in work_dir with options of the config, `jobs` at a time.
+
+    Every run has its own process, and console.log in its folder holds what it prints. Yields each folder with top-1,
+    number of images and minutes, or with the error, as the runs end. resume: as in `train`. Raises UserError (a
+    ValueError) for jobs below 1, and FileNotFoundError for a config that is missing.
     """
     if jobs < 1:
         raise UserError(f"jobs is {jobs}; run at least 1 process at a time.")
-    with as_user_error():
-        rows = [AccuracyRow(attention, model_name(attention, size)) for attention in attentions]
     find_config(config)
     threads = max(1, torch.get_num_threads() // jobs)
     pool = ThreadPoolExecutor(jobs)
     try:
-        runs: dict[Future, AccuracyRow] = {
-            pool.submit(_in_own_process, str(config), row.model, Path(work_dir) / row.model, options, threads): row
-            for row in rows
+        futures: dict[Future, str] = {
+            pool.submit(_in_own_process, str(config), dict(options), Path(work_dir) / name, resume, threads): name
+            for name, options in runs.items()
         }
-        for run in tqdm(as_completed(runs), total=len(runs), disable=not progress, desc="training"):
-            row = runs[run]
+        for future in tqdm(as_completed(futures), total=len(futures), disable=not progress, desc="training"):
             try:
-                row.top1, row.images, row.minutes = run.result()
+                outcome = future.result()
             except Exception as error:
-                # A failing attention is a result of the comparison, not its end.
-                row.error = f"{type(error).__name__}: {one_line(error)}"
-            if on_row is not None:
-                on_row(rows)
+                outcome = error
+            yield futures[future], outcome
     finally:
         # After an interrupt, runs that have not begun are cancelled.
         pool.shutdown(cancel_futures=True)
-    return rows
 
 
-def _in_own_process(*arguments: Any) -> tuple[float | None, int, float]:
+def _in_own_process(*arguments: Any) -> Outcome:
     """Run `_train_one` in a fresh process, with the random state, registries and memory of a first run.
 
     A shared pool would be lost to all runs when one process dies.
@@ -89,14 +119,12 @@ def _in_own_process(*arguments: Any) -> tuple[float | None, int, float]:
         return process.submit(_train_one, *arguments).result()
 
 
-def _train_one(
-    config: str, model: str, work_dir: Path, options: dict | None, threads: int
-) -> tuple[float | None, int, float]:
+def _train_one(config: str, options: dict, work_dir: Path, resume: str | None, threads: int) -> Outcome:
     torch.set_num_threads(threads)
     work_dir.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
-    with open(work_dir / LOG_NAME, "w") as log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
-        result = train(config, work_dir=work_dir, options={**(options or {}), "model.model_name": model})
+    with open(work_dir / LOG_NAME, "a") as log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
+        result = train(config, work_dir=work_dir, options=options, resume=resume)
     return result.top1, result.images, (time.perf_counter() - start) / 60
 
 

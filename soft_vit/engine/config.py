@@ -249,4 +249,5 @@ def timm_model_of(path: str | Path) -> tuple[str, dict]:
         raise UserError(f"The config {path} names no timm model; give one whose model has a model_name.")
     ours = ("type", "pretrained", "data_preprocessor", "train_cfg", "loss", "init_cfg", "with_cp")
     ours += ("frozen_stages", "compile_model", "channels_last", "teacher", "distillation", "alpha", "tau")
+    ours += ("phase1_epochs", "swap")
     return name, {key: value for key, value in arguments.items() if key not in ours}

@@ -30,6 +30,7 @@ from soft_vit.engine.models.tested_model import fit_image_size
 from soft_vit.engine.models.timm_model import create_timm_model
 from soft_vit.engine.run import StartHook, config_errors
 from soft_vit.models.pyramid import PyramidViT
+from soft_vit.models.vit import AttentionViT
 from soft_vit.prediction.results import RankedClasses, Result, ranked_classes, result_of
 from soft_vit.weights.loading import describe_mismatch
 from soft_vit.weights.reading import Notes, unwrap_state_dict
@@ -93,7 +94,7 @@ def _create(name: str, pretrained: bool, notes: Notes) -> nn.Module:
     model = create_timm_model(name, pretrained)
     # The size is that of the images.
     options = model_options({"model": {key: value for key, value in notes.options.items() if key != "img_size"}})
-    if not options or not isinstance(model, PyramidViT):
+    if not options or not isinstance(model, PyramidViT | AttentionViT):
         return model
     try:
         return timm.create_model(name, **options)

@@ -11,6 +11,7 @@ import torch
 from mmengine.config import Config
 from mmengine.logging import print_log
 from mmengine.runner import Runner
+from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
 from soft_vit.engine.data.eval_data import view_of_config
@@ -117,8 +118,9 @@ def cfg_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def model_options(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The pyramid's own options, such as the inverse, that a training config sets for its model."""
-    own = set(signature(PyramidViT.__init__).parameters) - {"self", "device", "dtype", "attn_options"}
+    """Options of the pyramid or the ViT, such as the inverse, that a training config sets for its model."""
+    own = {name for cls in (PyramidViT, VisionTransformer) for name in signature(cls.__init__).parameters}
+    own -= {"self", "device", "dtype", "attn_options"}
     for cls in ATTENTIONS.values():
         own |= attention_options(cls).keys()
     return {key: value for key, value in _mapping(config, "model").items() if key in own}

@@ -17,6 +17,7 @@ from soft_vit.engine.errors import UserError, one_line
 from soft_vit.engine.models.classifier import TimmProgressClassifier
 from soft_vit.engine.models.finetune import fit_weights
 from soft_vit.registry import MODELS, register
+from soft_vit.weights.reading import notes_of
 
 __all__ = ["DistillClassifier", "Teacher", "build_teacher", "teacher_loss"]
 
@@ -102,8 +103,12 @@ def build_teacher(options: dict[str, Any], num_classes: int, mean: Tensor, std: 
         ) from error
     fits = model.num_classes == num_classes
     if checkpoint is not None and fits:
-        weights, _ = fit_weights(load_checkpoint_file(checkpoint), model)
+        content = load_checkpoint_file(checkpoint)
+        weights, _ = fit_weights(content, model)
         fits = not model.load_state_dict(weights, strict=False).missing_keys
+        noted, given = notes_of(content).cfg, options.get("pretrained_cfg_overlay") or {}
+        told = {name: noted[name] for name in ("mean", "std") if name in noted and name not in given}
+        model.pretrained_cfg = {**model.pretrained_cfg, **told}
     if not fits:
         raise UserError(
             f"The teacher {options['model_name']} does not have the student's {num_classes} classes; choose one "
@@ -118,7 +123,8 @@ class DistillClassifier(TimmProgressClassifier):
     """A student that learns from labels and from a teacher: (1 - alpha) * loss + alpha * `teacher_loss`.
 
     teacher: arguments of timm.create_model, with pretrained=True or checkpoint=PATH. Its pretrained_cfg says what mean,
-        deviation and size its images have (`pretrained_cfg_overlay` changes them). Its weights are in no checkpoint.
+        deviation and size its images have (`pretrained_cfg_overlay` changes them), and notes of a checkpoint what mean
+        and deviation. Its weights are in no checkpoint.
     distillation: `hard` or `soft`. tau: the temperature of `soft`.
 
     The teacher sees the batch after mixup, and takes it for RGB. The student has no distillation token: its one head

@@ -1,0 +1,136 @@
+"""Train a teacher once, give it each attention, and compare what is left of its accuracy."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from soft_vit.engine.accuracy import train_each
+from soft_vit.engine.checkpoints.checkpoint_hook import find_newest_checkpoint
+from soft_vit.engine.config import load_config
+from soft_vit.engine.errors import UserError, as_user_error, one_line
+from soft_vit.layers import attention_class
+from soft_vit.text_tables import markdown_table
+
+__all__ = ["LinearisedRow", "compare_linearised", "linearised_table"]
+
+TOP1 = "accuracy/top1"
+# Percent of the teacher's accuracy.
+AIM = 95
+
+
+@dataclass
+class LinearisedRow:
+    """One run of a linearising config: top-1 in percent after each part, or its error.
+
+    share: of the teacher's top-1, in percent. agreement, kl: with the teacher at the end, see `TeacherAgreement`.
+    cpu_minutes: see `LineariseHook`.
+    """
+
+    attention: str
+    seed: int
+    teacher: float | None = None
+    swap: float | None = None
+    phase1: float | None = None
+    phase2: float | None = None
+    share: float | None = None
+    agreement: float | None = None
+    kl: float | None = None
+    cpu_minutes: float | None = None
+    error: str = ""
+
+
+def compare_linearised(
+    kinds: Sequence[str],
+    config: str | Path,
+    teacher_config: str | Path,
+    *,
+    seeds: Sequence[int] = (0,),
+    work_dir: str | Path = "work_dirs",
+    jobs: int = 1,
+    options: dict[str, Any] | None = None,
+    on_row: Callable[[list[LinearisedRow]], None] | None = None,
+    progress: bool = True,
+) -> list[LinearisedRow]:
+    """Train teacher_config, then `config` with each kind in its model's name and each seed.
+
+    Runs have the folders `work_dir/<name of teacher_config>` and `work_dir/<model>_seed<n>`. One that was stopped goes
+    on, and one that has ended is read from its log. A run that fails leaves its error in its row. options: of `config`,
+    by dotted name. on_row: called with all rows, in order, whenever a run ends. Raises UserError (a ValueError) for an
+    unknown kind, a teacher that cannot be trained or a config that names no `<kind>_vit_*`, and what `train_each`
+    raises.
+    """
+    with as_user_error():
+        for kind in kinds:
+            attention_class(kind)
+    cfg = load_config(config, options)
+    _, vit, size = str(cfg.model.get("model_name")).partition("_vit_")
+    if not vit or "phase1_epochs" not in cfg.model:
+        raise UserError(f"{config} linearises no <kind>_vit_*; give a config such as those in configs/linearise/.")
+    work_dir = Path(work_dir)
+    teacher = _train_teacher(teacher_config, work_dir, progress)
+    checkpoint = str(find_newest_checkpoint(work_dir / Path(teacher_config).stem))
+    rows, runs = {}, {}
+    for seed in seeds:
+        for kind in kinds:
+            name = f"{kind}_vit_{size}"
+            folder = f"{name}_seed{seed}"
+            rows[folder] = LinearisedRow(kind, seed, teacher)
+            own = {"model.model_name": name, "model.teacher.checkpoint": checkpoint, "randomness.seed": seed}
+            if not _read(rows[folder], work_dir / folder, cfg):
+                runs[folder] = {**(options or {}), **own}
+    for folder, outcome in train_each(config, runs, work_dir=work_dir, jobs=jobs, resume="auto", progress=progress):
+        if isinstance(outcome, Exception):
+            rows[folder].error = f"{type(outcome).__name__}: {one_line(outcome)}"
+        _read(rows[folder], work_dir / folder, cfg)
+        if on_row is not None:
+            on_row(list(rows.values()))
+    return list(rows.values())
+
+
+def _train_teacher(config: str | Path, work_dir: Path, progress: bool) -> float:
+    """Top-1 of the teacher, which is trained unless that has been done."""
+    folder = Path(config).stem
+    last = load_config(config).train_cfg.max_epochs
+    if last not in _validations(work_dir / folder):
+        for _, outcome in train_each(config, {folder: {}}, work_dir=work_dir, resume="auto", progress=progress):
+            if isinstance(outcome, Exception):
+                raise UserError(f"The teacher of {config} cannot be trained: {one_line(outcome)}.") from outcome
+    return _validations(work_dir / folder)[last][TOP1]
+
+
+def _validations(folder: Path) -> dict[int, dict[str, float]]:
+    """The metrics of a run's validations by epoch; a resumed run has a log of each part."""
+    lines = [line for log in sorted(folder.glob("*/vis_data/scalars.json")) for line in log.read_text().splitlines()]
+    entries = [json.loads(line) for line in lines]
+    return {entry["step"]: entry for entry in entries if entry["mode"] == "val"}
+
+
+def _read(row: LinearisedRow, folder: Path, cfg: Any) -> bool:
+    """Fill a row from the log of its run; returns whether the run has ended."""
+    found = _validations(folder)
+    epochs = {"swap": 0, "phase1": cfg.model.phase1_epochs, "phase2": cfg.train_cfg.max_epochs}
+    for name, epoch in epochs.items():
+        setattr(row, name, found.get(epoch, {}).get(TOP1))
+    last = found.get(epochs["phase2"])
+    if last is None:
+        return False
+    row.share = 100 * last[TOP1] / row.teacher if row.teacher else None
+    row.agreement, row.kl, row.cpu_minutes = last["teacher/agreement"], last["teacher/kl"], last["cpu_minutes"]
+    return True
+
+
+def linearised_table(rows: Sequence[LinearisedRow]) -> str:
+    """A Markdown table; the cells of unfinished runs are empty."""
+
+    def cells(row: LinearisedRow) -> list[str]:
+        figures = [row.swap, row.phase1, row.phase2, row.share, row.agreement, row.cpu_minutes]
+        reached = "" if row.share is None else "yes" if row.share >= AIM else "no"
+        kl = "" if row.kl is None else f"{row.kl:.3f}"
+        shown = ["" if figure is None else f"{figure:.1f}" for figure in figures]
+        return [row.attention, str(row.seed), *shown[:4], reached, shown[4], kl, row.error or shown[5]]
+
+    header = ["attention", "seed", "after swap (%)", "after phase 1 (%)", "after phase 2 (%)", "of the teacher (%)"]
+    header += [f">= {AIM} %", "agreement (%)", "KL", "CPU minutes"]
+    return markdown_table(header, [cells(row) for row in rows])

@@ -1,0 +1,216 @@
+"""A pretrained ViT with another attention: each attention learns its old result, then the model its old logits.
+
+After the layer-wise transfer of Kasai et al., arXiv 2103.13076, and Mercat et al., arXiv 2405.06640. Letters: B batch,
+K classes, N tokens, C channels, H x W the image.
+"""
+
+import copy
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from mmengine.hooks import Hook
+from mmengine.logging import MessageHub
+from mmengine.runner import Runner
+from mmpretrain.structures import DataSample
+from torch import Tensor, nn
+
+from soft_vit.engine.errors import UserError, as_user_error
+from soft_vit.engine.logging.metrics import ClassificationMetric
+from soft_vit.engine.models.distillation import DistillClassifier, Teacher
+from soft_vit.layers import attention_class, attention_options
+from soft_vit.layers.vit_attention import BLOCK_ARGUMENTS, ViTAttention
+from soft_vit.models.swap import swap_attention
+from soft_vit.models.vit import AttentionViT
+from soft_vit.registry import HOOKS, MODELS, register
+from soft_vit.weights.loading import describe_mismatch
+
+__all__ = ["LineariseClassifier", "LineariseHook", "TeacherAgreement", "attention_loss", "take_over"]
+
+
+def attention_loss(student: nn.Module, teacher: Teacher, x: Tensor) -> Tensor:
+    """How far each attention of a student is from its teacher's, both on what the teacher's attention sees.
+
+    x: a batch `[B, C, H, W]` of the student. Returns, for each block whose attention has been swapped, the mean squared
+    error by the variance of the teacher's result over images and tokens: 1 is the error of the best constant.
+    """
+    pairs = [
+        (new.attn, old.attn)
+        for new, old in zip(student.blocks, teacher.model.blocks, strict=True)
+        if isinstance(new.attn, ViTAttention)
+    ]
+    seen: dict[nn.Module, tuple[tuple, dict, Tensor]] = {}
+
+    def keep(module: nn.Module, args: tuple, kwargs: dict, result: Tensor) -> None:
+        seen[module] = args, kwargs, result
+
+    handles = [old.register_forward_hook(keep, with_kwargs=True) for _, old in pairs]
+    try:
+        teacher(x)
+    finally:
+        for handle in handles:
+            handle.remove()
+    with torch.no_grad():
+        # Its hook tells the attentions the map of these images.
+        student.patch_embed(x)
+    losses = []
+    for new, old in pairs:
+        args, kwargs, result = seen.pop(old)
+        result = result.float()
+        variance = (result - result.mean((0, 1))).square().mean()
+        losses.append((new(*args, **kwargs).float() - result).square().mean() / variance)
+    return torch.stack(losses)
+
+
+def take_over(student: nn.Module, teacher: nn.Module, kind: str, **options: Any) -> None:
+    """Give a ViT the weights of another that differs from it in the attention, as `swap_attention` does.
+
+    Raises UserError (a ValueError) for a teacher whose attention cannot be swapped, or whose other parts are not the
+    student's.
+    """
+    source = copy.deepcopy(teacher)
+    with as_user_error():
+        swap_attention(source, kind, **options)
+    weights = source.state_dict()
+    if mismatch := describe_mismatch(student.state_dict(), weights):
+        raise UserError(
+            f"The student is not its teacher with another attention: {mismatch}; give both the same size and parts, "
+            "such as patch_size, embed_dim, depth, num_heads, class_token, reg_tokens and global_pool."
+        )
+    student.load_state_dict(weights)
+
+
+@register(MODELS)
+class LineariseClassifier(DistillClassifier):
+    """A ViT that takes the weights of its teacher, has another attention, and learns to be like it in two phases.
+
+    In the first, each attention learns to give what its teacher's gives for the same tokens (`attention_loss`); nothing
+    else has a gradient, so nothing else changes. In the second the whole model learns (1 - alpha) * loss +
+    alpha * `teacher_loss`, as in `DistillClassifier`.
+
+    model_name: `<kind>_vit_*`, with arguments that make it the size of its teacher; or, with `swap`, any ViT that
+        `swap_attention` changes. A model of the first form is rebuilt by its name wherever its weights go.
+    teacher: the pretrained model, see `DistillClassifier`. Images are normalised for the teacher and have its size.
+    swap: arguments of `swap_attention`, such as dict(kind="linear", blocks=[8, 9, 10, 11]).
+    phase1_epochs: number of epochs of the first phase; the epoch of the run decides, so a resumed run goes on in the
+        phase that it was stopped in.
+
+    With several processes set find_unused_parameters in model_wrapper_cfg. Raises UserError (a ValueError) for a model
+    without such an attention and for a teacher that does not fit it.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        phase1_epochs: int,
+        swap: dict[str, Any] | None = None,
+        distillation: str = "soft",
+        alpha: float = 1.0,
+        **kwargs: Any,
+    ) -> None:
+        if phase1_epochs < 0:
+            raise UserError(f"phase1_epochs is {phase1_epochs}; choose 0 or more.")
+        super().__init__(*args, distillation=distillation, alpha=alpha, **kwargs)
+        self.phase1_epochs = phase1_epochs
+        if swap is not None:
+            self.swap = dict(swap)
+            with as_user_error():
+                swap_attention(self.model, **self.swap)
+            # The name alone would rebuild it with the attention that it had.
+            self.model.pretrained_cfg = {**self.model.pretrained_cfg, "architecture": None}
+        elif isinstance(self.model, AttentionViT):
+            known = {*attention_options(attention_class(self.model.attention)), "sr_ratio"} - BLOCK_ARGUMENTS
+            options = {name: value for name, value in kwargs.items() if name in known}
+            self.swap = dict(kind=self.model.attention, **options)
+        else:
+            raise UserError(
+                f"{type(self.model).__name__} has the attention it was published with; name a model such as "
+                "linear_vit_tiny_patch16, or set model.swap=dict(kind='linear')."
+            )
+
+    @property
+    def first_phase(self) -> bool:
+        """Whether the run is in an epoch of the first phase."""
+        return MessageHub.get_current_instance().get_info("epoch", 0) < self.phase1_epochs
+
+    def init_weights(self) -> None:
+        super().init_weights()
+        teacher = self.teacher
+        scale, shift = teacher.scale.cpu(), teacher.shift.cpu()
+        if not (torch.allclose(scale, torch.ones(1)) and torch.allclose(shift, torch.zeros(1), atol=1e-3)):
+            mean, std = ([round(255 * v, 3) for v in teacher.model.pretrained_cfg[name]] for name in ("mean", "std"))
+            raise UserError(
+                "The weights come from a teacher whose images are normalised in another way; set data_preprocessor's "
+                f"mean={mean} and std={std}."
+            )
+        take_over(self.model, teacher.model, **self.swap)
+
+    def loss(self, inputs: Tensor, data_samples: list[DataSample], **kwargs: Any) -> dict[str, Tensor]:
+        if self.first_phase:
+            return {"loss_attention": attention_loss(self.model, self.teacher, inputs).mean()}
+        return super().loss(inputs, data_samples, **kwargs)
+
+    def predict(self, inputs: Tensor, data_samples: list[DataSample] | None = None, **kwargs: Any) -> list[DataSample]:
+        samples = super().predict(inputs, data_samples, **kwargs)
+        # In the validations of a training; a test has no teacher.
+        if self._teacher is not None:
+            for sample, score in zip(samples, self.teacher(inputs).softmax(dim=1), strict=True):
+                sample.set_field(score, "teacher_score")
+        return samples
+
+
+class TeacherAgreement(ClassificationMetric):
+    """Means over images: `teacher/agreement`, the percentage with the teacher's decision, and `teacher/kl`.
+
+    The latter is KL(teacher || student) in nats, of probabilities in fp32.
+    """
+
+    default_prefix = "teacher"
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(topk=(1,), **kwargs)
+
+    def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
+        student, teacher = (
+            torch.stack([sample[name] for sample in data_samples]).float().cpu()
+            for name in ("pred_score", "teacher_score")
+        )
+        log_student, log_teacher = (s.clamp(min=torch.finfo(s.dtype).tiny).log() for s in (student, teacher))
+        kl = (teacher * (log_teacher - log_student)).sum(dim=1)
+        decisions = teacher.argmax(dim=1), student.argmax(dim=1)
+        same = decisions[0] == decisions[1]
+        self.results.append(torch.stack([column.double() for column in (*decisions, kl, same)], dim=1))
+
+    def compute_metrics(self, results: list[float]) -> dict[str, float]:
+        images, kl, same = results
+        return {f"{self.prefix}/agreement": 100 * same / images, f"{self.prefix}/kl": kl / images}
+
+
+@register(HOOKS)
+class LineariseHook(Hook):
+    """Validates before the first step, which shows what the swap alone does, and adds to each validation's metrics.
+
+    These are `TeacherAgreement` and cpu_minutes: what the process has computed so far, all its threads together; a
+    resumed run counts on.
+    """
+
+    # After RuntimeInfoHook, before the hooks that log and save.
+    priority = "ABOVE_NORMAL"
+
+    def before_train(self, runner: Runner) -> None:
+        self._begin = time.process_time() - runner.message_hub.get_info("cpu_seconds", 0.0)
+        if runner.val_loop is not None:
+            runner.val_loop.evaluator.metrics.append(TeacherAgreement())
+
+    def before_train_epoch(self, runner: Runner) -> None:
+        if runner.iter == 0 and runner.val_loop is not None:
+            runner.val_loop.run()
+
+    def after_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
+        runner.message_hub.update_info("cpu_seconds", time.process_time() - self._begin)
+
+    def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+        minutes = (time.process_time() - self._begin) / 60
+        metrics["cpu_minutes"] = minutes
+        runner.message_hub.update_scalar("val/cpu_minutes", minutes)

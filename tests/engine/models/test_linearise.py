@@ -1,0 +1,178 @@
+"""What each phase changes, the loss against its formula, and runs that stop and go on."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from mmengine.logging import MessageHub
+from mmengine.optim import OptimWrapper
+from mmpretrain.structures import DataSample
+from timm.layers import Attention as TimmAttention
+
+from soft_vit.engine import LineariseClassifier, UserError, train
+from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
+from soft_vit.engine.models.linearise import TeacherAgreement, attention_loss
+from soft_vit.prediction.predictors import load_predictor
+
+CONFIG = Path(__file__).parents[3] / "configs" / "linearise" / "linear_vit_shapes.py"
+SMALL = dict(img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2)
+GAP = dict(class_token=False, global_pool="avg")
+PIXELS = dict(mean=[127.5] * 3, std=[64.0] * 3)
+NAME = "vit_tiny_patch16_224"
+RUNS = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def teacher_file(tmp_path_factory):
+    """A random ViT of 10 classes, with the notes of a training on images that are normalised like PIXELS."""
+    torch.manual_seed(5)
+    model = timm.create_model(NAME, num_classes=10, weight_init="jax", **SMALL, **GAP)
+    torch.nn.init.normal_(model.head.weight, std=0.5)
+    for block in model.blocks:
+        # Attention far from uniform, which other kinds do not give at once.
+        torch.nn.init.normal_(block.attn.qkv.weight, std=0.5)
+    path = tmp_path_factory.mktemp("teacher") / "teacher.pth"
+    cfg = {name: [value / 255 for value in PIXELS[name]] for name in PIXELS}
+    torch.save({"state_dict": model.state_dict(), "meta": {"timm_model": {"model": NAME, "cfg": cfg}}}, path)
+    return path
+
+
+def student(teacher_file, model_name="linear_vit_tiny_patch16", **options) -> LineariseClassifier:
+    teacher = dict(model_name=NAME, checkpoint=str(teacher_file), **SMALL, **GAP)
+    options = dict(data_preprocessor=PIXELS, num_classes=10, phase1_epochs=1, **SMALL) | GAP | options
+    model = LineariseClassifier(model_name=model_name, teacher=teacher, **options)
+    model.init_weights()
+    return model
+
+
+def at_epoch(number: int) -> None:
+    # The hub of the run that began last is the current one.
+    MessageHub.get_instance(f"linearise_{next(RUNS)}").update_info("epoch", number)
+
+
+def steps(model: LineariseClassifier, count: int) -> list[float]:
+    torch.manual_seed(0)
+    wrapper = OptimWrapper(torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.1))
+    images = list(torch.rand(8, 3, 32, 32) * 255)
+    samples = [DataSample().set_gt_label(i) for i in range(8)]
+    model.train()
+    batch = {"inputs": images, "data_samples": samples}
+    return [float(model.train_step(batch, wrapper)["loss"].detach()) for _ in range(count)]
+
+
+SWAPS = {
+    "by name": ("linear_vit_tiny_patch16", {}, {0, 1}),
+    "some blocks": (NAME, dict(swap=dict(kind="linear", blocks=[-1])), {1}),
+}
+
+
+@pytest.mark.parametrize("how", SWAPS)
+def test_each_phase_trains_its_part(teacher_file, how):
+    name, options, blocks = SWAPS[how]
+    model = student(teacher_file, name, **options)
+    kept = {block for block in range(2) if isinstance(model.model.blocks[block].attn, TimmAttention)}
+    assert kept == {0, 1} - blocks
+    teacher = model.teacher.model.state_dict()
+    own = model.model.state_dict()
+    same = {key for key in own if key in teacher and own[key].equal(teacher[key])}
+    # Linear attention has queries, keys and values of its own, and takes all of them over.
+    assert teacher.keys() == same
+
+    def changed(before: dict) -> set[str]:
+        return {key for key, value in model.model.state_dict().items() if not value.equal(before[key])}
+
+    before = {key: value.clone() for key, value in own.items()}
+    at_epoch(0)
+    losses = steps(model, 20)
+    assert losses[-1] < 0.9 * losses[0]
+    attentions = tuple(f"blocks.{block}.attn." for block in blocks)
+    assert changed(before) == {key for key, _ in model.model.named_parameters() if key.startswith(attentions)}
+
+    before = {key: value.clone() for key, value in model.model.state_dict().items()}
+    at_epoch(1)
+    losses = steps(model, 20)
+    assert losses[-1] < 0.9 * losses[0]
+    assert changed(before) == {key for key, _ in model.model.named_parameters()}
+
+
+def test_loss_is_the_error_by_the_variance(teacher_file):
+    model = student(teacher_file).double()
+    model.teacher.double()
+    x = torch.randn(3, 3, 32, 32, dtype=torch.float64)
+    tokens = model.teacher.model._pos_embed(model.teacher.model.patch_embed(model.teacher.view(x)))
+    expected = []
+    for new, old in zip(model.model.blocks, model.teacher.model.blocks, strict=True):
+        seen = old.norm1(tokens)
+        result, ours = old.attn(seen), new.attn(seen)
+        expected.append((ours - result).square().mean() / result.flatten(0, 1).var(dim=0, correction=0).mean())
+        tokens = old(tokens)
+    # The loss is in float32, from results of order one.
+    torch.testing.assert_close(
+        attention_loss(model.model, model.teacher, x).double(), torch.stack(expected), rtol=1e-5, atol=0
+    )
+
+
+def test_none_is_as_far_off_as_the_mean_is(teacher_file):
+    model = student(teacher_file, "none_vit_tiny_patch16")
+    # Zeros miss the variance and the square of the mean.
+    assert (attention_loss(model.model, model.teacher, torch.randn(2, 3, 32, 32)) >= 1).all()
+
+
+def test_agreement_of_decisions_and_probabilities():
+    student, teacher = (
+        torch.tensor([[0.5, 0.5, 0.0], [0.1, 0.2, 0.7]]),
+        torch.tensor([[0.25, 0.75, 0.0], [0.1, 0.2, 0.7]]),
+    )
+    metric = TeacherAgreement()
+    metric.process({}, [dict(pred_score=s, teacher_score=t) for s, t in zip(student, teacher, strict=True)])
+    found = metric.evaluate(2)
+    assert found["teacher/agreement"] == 50
+    expected = (0.25 * torch.tensor(0.5).log() + 0.75 * torch.tensor(1.5).log()) / 2
+    assert found["teacher/kl"] == pytest.approx(float(expected), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("linear_vit_tiny_patch16", dict(phase1_epochs=-1), "choose 0 or more"),
+        (NAME, {}, r"model\.swap"),
+        (NAME, dict(swap=dict(kind="lineal")), "'lineal' is not known"),
+        ("linear_vit_tiny_patch16", dict(depth=3), "the same size and parts"),
+        ("linear_vit_tiny_patch16", dict(class_token=True, global_pool="token"), "the same size and parts"),
+        ("linear_vit_tiny_patch16", dict(data_preprocessor=dict(mean=[0.0] * 3, std=[255.0] * 3)), "mean="),
+    ],
+)
+def test_what_does_not_fit(teacher_file, name, options, message):
+    with pytest.raises(UserError, match=message) as caught:
+        student(teacher_file, name, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_run_that_stops_in_either_phase_resumes_exactly(teacher_file, tmp_path):
+    size = {f"model.{key}": value for key, value in SMALL.items() if key != "img_size"}
+    options = {
+        **size,
+        "image_size": 32,
+        "model.model_name": "nystrom_vit_tiny_patch16",
+        "model.teacher": dict(model_name=NAME, checkpoint=str(teacher_file), **SMALL, **GAP),
+        "train_dataloader.dataset": dict(length=12, size=32),
+        "train_dataloader.batch_size": 4,
+        "val_dataloader.dataset": dict(length=4, size=32),
+        "default_hooks.checkpoint": dict(by_epoch=False, interval=1, max_keep_ckpts=9),
+    }
+    whole = train(CONFIG, work_dir=tmp_path / "whole", options=options)
+    assert {"accuracy/top1", "teacher/agreement", "teacher/kl", "cpu_minutes"} <= whole.metrics.keys()
+    expected = load_checkpoint_file(whole.checkpoint)
+    assert not any("teacher" in name for name in expected["state_dict"])
+    for step in (2, 5):
+        again = train(
+            CONFIG, work_dir=tmp_path / f"from_{step}", options=options, resume=str(tmp_path / f"whole/iter_{step}.pth")
+        )
+        found = load_checkpoint_file(again.checkpoint)["state_dict"]
+        assert all(value.equal(found[name]) for name, value in expected["state_dict"].items())
+    # The name and the notes in the file rebuild it, without the config and the teacher.
+    predictor = load_predictor("nystrom_vit_tiny_patch16", checkpoint=whole.checkpoint)
+    weights = predictor.model.state_dict()
+    assert all(value.equal(weights[name]) for name, value in expected["state_dict"].items())
