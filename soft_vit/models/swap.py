@@ -30,20 +30,21 @@ class SwapReport:
     blocks: list[int]
     kept: list[str] = field(default_factory=list)
     """Parameters with values of the attention that was there."""
-    fresh: list[str] = field(default_factory=list)
+    new: list[str] = field(default_factory=list)
     """Parameters that are new, at their random start."""
     dropped: list[str] = field(default_factory=list)
     """Parameters of the attention that was there which have no place in the other."""
-    params: tuple[int, int] = (0, 0)
-    """Number of parameters of the model, before and after."""
-    flops: tuple[int, int] = (0, 0)
-    """Multiply-adds of one image of the model's size, before and after."""
+    params_before: int = 0
+    params_after: int = 0
+    flops_before: int = 0
+    """Multiply-adds of one image of the model's size."""
+    flops_after: int = 0
 
     def __str__(self) -> str:
-        params, flops = ([f"{count / 1e6:.2f} M" for count in pair] for pair in (self.params, self.flops))
         return (
-            f"{self.attention} in {len(self.blocks)} blocks: {len(self.kept)} parameters kept, {len(self.fresh)} new, "
-            f"{len(self.dropped)} dropped; {params[0]} -> {params[1]} parameters, {flops[0]} -> {flops[1]} FLOPs"
+            f"{self.attention} in {len(self.blocks)} blocks: {len(self.kept)} parameters kept, {len(self.new)} new, "
+            f"{len(self.dropped)} dropped; {self.params_before / 1e6:.2f} M -> {self.params_after / 1e6:.2f} M "
+            f"parameters, {self.flops_before / 1e6:.2f} M -> {self.flops_after / 1e6:.2f} M FLOPs"
         )
 
 
@@ -71,7 +72,7 @@ def swap_attention(model: Any, kind: str, blocks: Iterable[int] | None = None, *
         prefix = f"blocks.{i}.attn."
         model.blocks[i].attn = attn
         report.kept += [prefix + name for name, _ in attn.named_parameters() if name in kept]
-        report.fresh += [prefix + name for name, _ in attn.named_parameters() if name not in kept]
+        report.new += [prefix + name for name, _ in attn.named_parameters() if name not in kept]
         report.dropped += [prefix + name for name in dropped]
     hook = None
     try:
@@ -84,7 +85,8 @@ def swap_attention(model: Any, kind: str, blocks: Iterable[int] | None = None, *
         if hook is not None:
             hook.remove()
         raise
-    report.params, report.flops = (before[0], after[0]), (before[1], after[1])
+    report.params_before, report.flops_before = before
+    report.params_after, report.flops_after = after
     return report
 
 

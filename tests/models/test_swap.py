@@ -61,7 +61,7 @@ def test_softmax_keeps_the_logits(name: str, options: dict[str, Any]) -> None:
     expected = model(images(model))
     for kind in ("softmax", "linear", "softmax"):
         report = soft_vit.swap_attention(model, kind)
-        assert (report.fresh, report.dropped) == ([], [])
+        assert (report.new, report.dropped) == ([], [])
         logits = model(images(model))
         assert ((logits - expected).norm() <= 1e-12 * expected.norm()) == (kind == "softmax")
     copied = copy.deepcopy(model)
@@ -78,7 +78,7 @@ def test_report(kind: str) -> None:
     assert isinstance(report, SwapReport)
     assert all(isinstance(block.attn, ATTENTIONS[kind]) for block in model.blocks)
     assert (report.attention, report.blocks) == (kind, [0, 1])
-    assert sorted(report.kept + report.fresh) == sorted(attention_parameters(model))
+    assert sorted(report.kept + report.new) == sorted(attention_parameters(model))
     old = torch.cat([value.flatten() for value in attention_parameters(plain).values()])
     for name in report.kept:
         # Each value is one that was there.
@@ -89,21 +89,23 @@ def test_report(kind: str) -> None:
     for i, form in enumerate((plain, model)):
         form = form.float()
         cost = count_complexity(form, (1, 3, 64, 64))
-        assert report.params[i] == sum(parameter.numel() for parameter in form.parameters())
-        assert report.flops[i] == cost.macs
+        assert (report.params_before, report.params_after)[i] == sum(
+            parameter.numel() for parameter in form.parameters()
+        )
+        assert (report.flops_before, report.flops_after)[i] == cost.macs
     assert f"{len(report.kept)} parameters kept" in str(report)
 
 
-def test_what_is_dropped_and_fresh() -> None:
+def test_what_is_dropped_and_new() -> None:
     report = soft_vit.swap_attention(vit(), "soft", blocks=[-1])
     attn = "blocks.1.attn."
     assert report.dropped == [attn + "k.bias", attn + "k.weight"]
     assert set(report.kept) == {
         attn + name for name in ("q.weight", "q.bias", "v.weight", "v.bias", "proj.weight", "proj.bias")
     }
-    assert {attn + "sample.weight", attn + "local.weight"} <= set(report.fresh)
+    assert {attn + "sample.weight", attn + "local.weight"} <= set(report.new)
     # Global projections begin as the others, as published.
-    assert not soft_vit.swap_attention(vit(), "longformer").fresh
+    assert not soft_vit.swap_attention(vit(), "longformer").new
 
 
 @pytest.mark.parametrize("kind", ATTENTIONS)
@@ -113,12 +115,12 @@ def test_any_kind_is_swapped_again(kind: str) -> None:
     soft_vit.swap_attention(model, kind)
     expected = dict(attention_parameters(model))
     again = soft_vit.swap_attention(model, kind)
-    assert (again.fresh, again.dropped) == ([], [])
+    assert (again.new, again.dropped) == ([], [])
     for name, parameter in attention_parameters(model).items():
         assert torch.equal(parameter, expected[name]), name
     report = soft_vit.swap_attention(model, "softmax")
     assert (model.blocks[0].attn.num_heads, model.blocks[0].attn.head_dim) == (3, 32)
-    assert not {*report.kept, *report.fresh} - attention_parameters(model).keys()
+    assert not {*report.kept, *report.new} - attention_parameters(model).keys()
 
 
 @pytest.mark.parametrize("kind", ATTENTIONS)

@@ -160,7 +160,7 @@ def test_prefix_tokens_alone_may_count(name: str, options: dict[str, Any]) -> No
     mask = torch.ones(2, 11, dtype=torch.bool)
     mask[1, 2:] = False
     if name in ("soft", "soft_norm"):
-        with pytest.raises(ValueError, match=r"no \d tokens in a row"):
+        with pytest.raises(ValueError, match="without a window"):
             attn(x, (9,), 2, mask)
         return
     y = attn(x, (9,), 2, mask)
@@ -440,7 +440,7 @@ def test_more_bottleneck_tokens_than_tokens_are_refused() -> None:
 
 
 def test_a_mask_without_a_window_is_refused() -> None:
-    with pytest.raises(ValueError, match="no 2 tokens in a row"):
+    with pytest.raises(ValueError, match="without a window of 2 tokens"):
         make("soft", (20,))(tokens(1, 20), (20,), 0, torch.arange(20)[None] % 2 == 0)
 
 
