@@ -36,7 +36,10 @@ from soft_vit.models.names import SIZES
 from soft_vit.weights import load_index
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-READ_ONLY = [ROOT / folder / "README.md" for folder in ("checkpoints", "configs", "configs/baselines", "tools")]
+READ_ONLY = [
+    ROOT / folder / "README.md"
+    for folder in ("checkpoints", "configs", "configs/baselines", "configs/linearise", "tools")
+]
 TEXT = "\n".join(page.read_text() for page in PAGES)
 COMMANDS = commands(TEXT)
 
@@ -67,6 +70,9 @@ CASES = {
     "python tools/predict.py shape.png": Case(),
     DEMO: Case(f"{FEW_SHAPES} train_dataloader.dataset.length=64 train_cfg.val_interval=5"),
     "python tools/train.py configs/finetune": training(),
+    "python tools/train.py configs/linearise": training(),
+    # tests/engine/test_linearised.py runs it on few images.
+    "python tools/linearise.py": Case("", (), "soft_vit.engine.linearised.compare_linearised", []),
     "python tools/test.py configs/demo/soft_pico_shapes.py": Case(FEW_SHAPES, (DEMO,)),
     # tests/tools/test_tutorial.py runs it whole, and reads what it prints.
     "python tools/tutorial.py": Case("--help"),

@@ -9,9 +9,6 @@ optim_wrapper = dict(
     optimizer=dict(type="AdamW", lr=1e-3, weight_decay=0.02),
     clip_grad=dict(max_norm=1.0),
 )
-param_scheduler = [
-    dict(type="LinearLR", start_factor=0.05, by_epoch=True, begin=0, end=1, convert_to_iter_based=True),
-    dict(type="CosineAnnealingLR", eta_min=1e-5, by_epoch=True, begin=1, convert_to_iter_based=True),
-]
+param_scheduler = [dict(type="CosineAnnealingLR", eta_min=1e-5, by_epoch=True, convert_to_iter_based=True)]
 # In the first phase most parameters have no gradient.
 model_wrapper_cfg = dict(type="MMDistributedDataParallel", find_unused_parameters=True)

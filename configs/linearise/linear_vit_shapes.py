@@ -9,3 +9,4 @@ model = dict(
     teacher=dict(model_name="softmax_vit_tiny_patch16", checkpoint=_checkpoint, **_size),
     **_size,
 )
+train_dataloader = dict(dataset=dict(length=5000))
