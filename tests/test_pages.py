@@ -37,10 +37,7 @@ from soft_vit.weights import load_index
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 FOLDERS = ("checkpoints", "configs", "configs/baselines", "configs/linearise", "tools")
-READ_ONLY = [
-    ROOT / folder / "README.md"
-    for folder in ("checkpoints", "configs", "configs/baselines", "configs/linearise", "tools")
-]
+READ_ONLY = [ROOT / folder / "README.md" for folder in FOLDERS]
 TEXT = "\n".join(page.read_text() for page in PAGES)
 COMMANDS = commands(TEXT)
 

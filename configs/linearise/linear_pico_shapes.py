@@ -7,4 +7,4 @@ model = dict(
     model_name="linear_pyramid_pico",
     teacher=dict(model_name="softmax_pyramid_pico", checkpoint=_checkpoint, img_size=64),
 )
-train_dataloader = dict(dataset=dict(length=3000))
+train_dataloader = dict(dataset=dict(length=2400))

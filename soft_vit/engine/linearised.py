@@ -57,11 +57,11 @@ def compare_linearised(
 ) -> list[LinearisedRow]:
     """Train teacher_config, then `config` with each kind in its model's name and each seed.
 
-    Runs have the folders `work_dir/<name of teacher_config>` and `work_dir/<name of config>/<model>_seed<n>`. One that was stopped goes
-    on, and one that has ended is read from its log. A run that fails leaves its error in its row. options: of `config`,
-    by dotted name. on_row: called with all rows, in order, whenever a run ends. Raises UserError (a ValueError) for an
-    unknown kind, a teacher that cannot be trained or a config whose model is not named after a kind, and what `train_each`
-    raises.
+    Runs have the folders `work_dir/<name of teacher_config>` and `work_dir/<name of config>/<model>_seed<n>`. One that
+    was stopped goes on, and one that has ended is read from its log. A run that fails leaves its error in its row.
+    options: of `config`, by dotted name. on_row: called with all rows, in order, whenever a run ends. Raises UserError
+    (a ValueError) for an unknown kind, a teacher that cannot be trained or a config whose model is not named after a
+    kind, and what `train_each` raises.
     """
     with as_user_error():
         for kind in kinds:

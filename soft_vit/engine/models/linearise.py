@@ -104,7 +104,7 @@ class LineariseClassifier(DistillClassifier):
     teacher: the pretrained model, see `DistillClassifier`. Images are normalised for the teacher and have its size.
     swap: arguments of `swap_attention`, such as dict(kind="linear", blocks=[8, 9, 10, 11]).
     phase1_epochs: number of epochs of the first phase; the epoch of the run decides, so a resumed run goes on in the
-        phase that it was stopped in.
+        phase that it was stopped in. Attentions without parameters (`none`) begin with the second.
 
     With several processes set find_unused_parameters in model_wrapper_cfg. Raises UserError (a ValueError) for a model
     without such an attention and for a teacher that does not fit it.
@@ -136,8 +136,11 @@ class LineariseClassifier(DistillClassifier):
 
     @property
     def first_phase(self) -> bool:
-        """Whether the run is in an epoch of the first phase."""
-        return MessageHub.get_current_instance().get_info("epoch", 0) < self.phase1_epochs
+        """Whether the run is in an epoch of the first phase, and an attention has something to learn in it."""
+        if MessageHub.get_current_instance().get_info("epoch", 0) >= self.phase1_epochs:
+            return False
+        pairs = attention_pairs(self.model, self.teacher.model)
+        return any(parameter.requires_grad for _, new, _ in pairs for parameter in new.parameters())
 
     def init_weights(self) -> None:
         super().init_weights()
