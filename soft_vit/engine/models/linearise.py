@@ -1,7 +1,7 @@
 """A pretrained ViT with another attention: each attention learns its old result, then the model its old logits.
 
-After the layer-wise transfer of Kasai et al., arXiv 2103.13076, and Mercat et al., arXiv 2405.06640. Letters: B batch,
-K classes, N tokens, C channels, H x W the image.
+The first phase is the attention transfer of Zhang et al., "LoLCATs", arXiv 2410.10254; the second distils the
+whole model, which they fine-tune. Letters: B batch, C channels, H x W the image.
 """
 
 import time
