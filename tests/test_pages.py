@@ -26,6 +26,7 @@ from documents import ROOT, blocks, commands, inline_code, missing_paths, run_to
 from PIL import Image
 from released import released_state_dict
 
+from soft_vit.analysis.kinds import kinds_table
 from soft_vit.analysis.lengths import Curve
 from soft_vit.data import draw_shape
 from soft_vit.data.shape_trees import make_tree
@@ -71,6 +72,8 @@ CASES = {
     "python tools/train.py configs/linearise": training(),
     # tests/engine/test_linearised.py runs it on few images.
     "python tools/linearise.py": Case("", (), "soft_vit.engine.linearised.compare_linearised", []),
+    # tests/engine/models/test_feature_redraw.py trains so.
+    f"{DEMO} --cfg-options": training(),
     "python tools/test.py configs/demo/soft_pico_shapes.py": Case(FEW_SHAPES, (DEMO,)),
     # tests/tools/test_tutorial.py runs it whole, and reads what it prints.
     "python tools/tutorial.py": Case("--help"),
@@ -91,6 +94,8 @@ CASES = {
     PUBLISH: Case("", (DEMO,)),
     "python tools/publish_checkpoint.py FILE": Case("--model soft_pico --mean 0.5 0.5 0.5 --std 0.25 0.25 0.25"),
     "python tools/compare_attention.py soft": Case("", (), "soft_vit.analysis.compare.compare_attentions", []),
+    "python tools/compare_attention.py --vit": Case("", (), "soft_vit.analysis.compare.compare_attentions", []),
+    "python tools/compare_attention.py --kinds": Case(),
     # tests/analysis measures.
     "python tools/compare_attention.py --lengths": Case(
         "", (), "soft_vit.analysis.lengths.measure_all", ([Curve("soft", [784, 1568], [1, 2], [])], {})
@@ -334,6 +339,10 @@ def test_options_of_the_models_exist():
     table = (ROOT / "docs" / "models.md").read_text().split("| option | values |\n|---|---|\n")[1].split("\n\n")[0]
     named = {code for row in table.splitlines() for code in inline_code(row.split("|")[1])}
     assert named <= {*signature(PyramidViT.__init__).parameters, *attention_options(ATTENTIONS["soft"])}
+
+
+def test_table_of_kinds_is_what_the_tool_writes():
+    assert kinds_table() in (ROOT / "docs" / "anywhere.md").read_text()
 
 
 def test_groups_of_attentions_are_complete():

@@ -1,4 +1,8 @@
-"""Compare attentions in one pyramid: python tools/compare_attention.py soft softmax linformer --size tiny"""
+"""Compare attentions in one model: python tools/compare_attention.py soft softmax linformer --size tiny
+
+--vit compares them in isotropic models, where nothing but attention mixes tokens. --lengths grows the number of tokens.
+--kinds says what each attention takes: sequences, prefix tokens, masks.
+"""
 
 import argparse
 from collections.abc import Sequence
@@ -8,6 +12,7 @@ import torch
 
 from soft_vit.analysis.compare import compare_attentions, comparison_table
 from soft_vit.analysis.harness import machine_description
+from soft_vit.analysis.kinds import kinds_table
 from soft_vit.analysis.lengths import lengths_table, measure_all, plot_lengths
 from soft_vit.analysis.memory import memory_source
 from soft_vit.cli import add_device_option, add_img_size_option, command_line
@@ -32,7 +37,10 @@ def compare_lengths(args: argparse.Namespace) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("attentions", nargs="*", default=sorted(ATTENTIONS), metavar="ATTENTION", help="(default: all)")
-    parser.add_argument("--size", choices=["pico", "tiny", "small"], default="tiny", help="(default: %(default)s)")
+    parser.add_argument(
+        "--size", choices=["pico", "tiny", "small", "base"], default="tiny", help="(default: %(default)s)"
+    )
+    parser.add_argument("--vit", action="store_true", help="in isotropic models such as soft_vit_tiny_patch16")
     add_img_size_option(parser, default=(224, 224))
     parser.add_argument("--batch-size", type=int, default=8, help="(default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="(default: %(default)s)")
@@ -42,8 +50,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         "--out", type=Path, metavar="PREFIX", help="write PREFIX.md and PREFIX.csv (with --lengths: .md, .png and .svg)"
     )
     parser.add_argument("--lengths", action="store_true", help="memory and time against the number of tokens instead")
+    parser.add_argument("--kinds", action="store_true", help="what each attention takes, instead")
     parser.add_argument("--no-time", action="store_true", help="with --lengths: memory alone, without computing")
     args = parser.parse_args(argv)
+    if args.kinds:
+        print(kinds_table(args.attentions))
+        return
     if args.lengths:
         compare_lengths(args)
         return
@@ -53,13 +65,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     rows = compare_attentions(
         args.attentions,
         size=args.size,
+        vit=args.vit,
         img_size=(height, width),
         batch_size=args.batch_size,
         rounds=args.rounds,
         device=args.device,
         dtype=getattr(torch, args.dtype),
     )
-    case = f"{args.size}, batch {args.batch_size}, {height} x {width}, {args.dtype}"
+    case = f"{'ViT ' * args.vit}{args.size}, batch {args.batch_size}, {height} x {width}, {args.dtype}"
     text = f"{machine_description(args.device)}; {case}.\nA multiply-add is one FLOP; memory of a training step beyond "
     text += f"the weights: {memory_source(args.device)}.\n\n{comparison_table(rows)}\n"
     print(text)

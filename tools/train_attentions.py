@@ -24,6 +24,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("config", metavar="CONFIG", help="path of the config; its model_name is replaced")
     parser.add_argument("attentions", nargs="*", default=list(ATTENTIONS), metavar="ATTENTION", help="(default: all)")
     parser.add_argument("--size", choices=["pico", "tiny", "small"], default="pico", help="(default: %(default)s)")
+    parser.add_argument("--resume", action="store_true", help="continue each run from its newest checkpoint")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, sharing the CPU's threads (default: 1)")
     parser.add_argument(
         "--work-dir",
@@ -53,6 +54,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         work_dir=args.work_dir,
         jobs=args.jobs,
         options=args.cfg_options,
+        resume=args.resume,
         on_row=write,
     )
     print(write(rows))

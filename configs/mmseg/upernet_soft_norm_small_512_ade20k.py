@@ -122,7 +122,7 @@ test_evaluator = val_evaluator
 
 # UPerNet's schedule on pyramids (arXiv 2103.14030, Appendix A2.3): 160,000 steps in batches of 16, 1,500 of warm-up,
 # then a linear decay; no weight decay of norms and embeddings.
-train_cfg = dict(type="IterBasedTrainLoop", max_iters=160000, val_interval=16000)
+train_cfg = dict(by_epoch=False, max_iters=160000, val_interval=16000)
 val_cfg = dict(type="ValLoop")
 test_cfg = dict(type="TestLoop")
 

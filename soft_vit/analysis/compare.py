@@ -1,4 +1,4 @@
-"""Attentions side by side in one pyramid: parameters, FLOPs, memory of a training step, images per second.
+"""Attentions side by side in one pyramid or ViT: parameters, FLOPs, memory of a training step, images per second.
 
 As in the table of SOFT (arXiv 2110.11945, Sec. 4, "Attention variants"), for any attentions, resolution and device.
 """
@@ -16,6 +16,7 @@ from soft_vit.analysis.harness import check_batch, check_rounds, require_device
 from soft_vit.analysis.memory import training_memory
 from soft_vit.analysis.throughput import measure_throughput, try_steps
 from soft_vit.models.names import model_name
+from soft_vit.models.vit import vit_name
 from soft_vit.text_tables import error_cell, markdown_table
 
 # Published for the Tiny pyramid at 224 (arXiv 2110.11945, Table 2): top-1 in percent, GFLOPs, GB at batch 1024.
@@ -46,6 +47,7 @@ def compare_attentions(
     attentions: Sequence[str],
     *,
     size: str = "tiny",
+    vit: bool = False,
     img_size: tuple[int, int] = (224, 224),
     batch_size: int = 8,
     rounds: int = 5,
@@ -54,14 +56,16 @@ def compare_attentions(
 ) -> list[Row]:
     """One row per attention; a row that fails holds its error and does not affect the others.
 
+    vit: compare in the isotropic models, such as soft_vit_tiny_patch16, instead of the pyramids.
     The remaining rows' throughput is measured in turn, in one process. Raises ValueError for an attention or a size
     without a model, an unavailable device, an empty batch, or fewer than 3 rounds.
     """
     check_rounds(rounds)
     check_batch(batch_size)
     require_device(device)
-    published = PUBLISHED_TINY if size == "tiny" else {}
-    rows = {model_name(name, size): Row(name, published=published.get(name, "")) for name in attentions}
+    published = PUBLISHED_TINY if size == "tiny" and not vit else {}
+    named = vit_name if vit else model_name
+    rows = {named(name, size): Row(name, published=published.get(name, "")) for name in attentions}
     for name, row in tqdm(rows.items(), desc="complexity and memory", leave=False):
         try:
             _count(row, name, img_size, batch_size, device, dtype)

@@ -63,8 +63,12 @@ def training_memory(
     paths, including its fused attention. autocast: arguments of torch.autocast; without any, it is off.
     """
     device = torch.device(device)
-    with nullcontext() if device.type == "cuda" else FakeTensorMode():
-        model = build(device=device).train()
+    on_gpu = device.type == "cuda"
+    # timm's constructors read numbers, which fake tensors do not have.
+    model = build(device=device if on_gpu else "meta").train()
+    with nullcontext() if on_gpu else FakeTensorMode(allow_non_fake_inputs=True):
+        if not on_gpu:
+            model.to_empty(device=device)
         x = torch.empty(input_shape, device=device).normal_()
 
         def step() -> None:

@@ -43,14 +43,18 @@ def _check_size(name: str, size: int) -> None:
         raise ValueError(f"{name} has {size} bytes, more than the {MAX_FILE_BYTES} that an image may have")
 
 
+def _raise(error: OSError) -> None:
+    raise error
+
+
 class FolderStorage:
-    """Files of a folder at any depth; links are followed."""
+    """Files of a folder at any depth; links are followed. Listing raises PermissionError for a closed folder."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def _walk(self) -> Iterator[tuple[str, list[str], list[str]]]:
-        for folder, folders, files in os.walk(self.path, followlinks=True):
+        for folder, folders, files in os.walk(self.path, onerror=_raise, followlinks=True):
             folders[:] = sorted(name for name in folders if not name.startswith("."))
             relative = Path(folder).relative_to(self.path).as_posix()
             yield "" if relative == "." else relative + "/", folders, files

@@ -50,13 +50,16 @@ def make_tree(
 def _complete_folder(path: Path) -> Iterator[Path]:
     """A temporary folder that becomes `path` at the end, or is removed if writing fails."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.mkdir(parents=True)
     try:
+        temporary.mkdir(parents=True)
         yield temporary
         # Replaces an empty folder.
         temporary.replace(path)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
+        if isinstance(error, OSError):
+            # A user does not know the temporary name.
+            error.filename, error.filename2 = str(path), None
         raise
 
 

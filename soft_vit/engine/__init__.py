@@ -30,6 +30,7 @@ from soft_vit.engine.logging.progress import JsonLinesBackend, ProgressLogProces
 from soft_vit.engine.logging.watch_hook import WatchHook
 from soft_vit.engine.models.classifier import TimmProgressClassifier
 from soft_vit.engine.models.distillation import DistillClassifier
+from soft_vit.engine.models.feature_redraw import FeatureRedrawHook
 from soft_vit.engine.models.finetune import StartWeightsHook
 from soft_vit.engine.models.linearise import LineariseClassifier, LineariseHook
 from soft_vit.engine.models.model_index import register_models
@@ -50,6 +51,7 @@ __all__ = [
     "ClassificationMetric",
     "DistillClassifier",
     "EMAEvalHook",
+    "FeatureRedrawHook",
     "ImageTree",
     "Images",
     "JsonLinesBackend",

@@ -46,20 +46,24 @@ def compare_accuracy(
     work_dir: str | Path = "work_dirs/attentions",
     jobs: int = 1,
     options: dict | None = None,
+    resume: bool = False,
     on_row: Callable[[list[AccuracyRow]], None] | None = None,
     progress: bool = True,
 ) -> list[AccuracyRow]:
     """Train `config` with the pyramid of each attention as its model, `jobs` runs at a time.
 
     Every run has its own folder `work_dir/<model>`, see `train_each`. A run that fails, or whose process dies, leaves
-    its error in its row; the others go on. on_row: called with all rows, in the order of attentions, whenever a run
-    ends. Raises UserError (a ValueError) for an attention or a size without a model, and what `train_each` raises.
+    its error in its row; the others go on. resume: continue each from its newest checkpoint; a finished one is only
+    validated. on_row: called with all rows, in the order of attentions, whenever a run ends. Raises UserError (a
+    ValueError) for an attention or a size without a model, and what `train_each` raises.
     """
     with as_user_error():
         all_rows = [AccuracyRow(attention, model_name(attention, size)) for attention in attentions]
     rows = {row.model: row for row in all_rows}
     runs = {name: {**(options or {}), "model.model_name": name} for name in rows}
-    for name, outcome in train_each(config, runs, work_dir=work_dir, jobs=jobs, progress=progress):
+    for name, outcome in train_each(
+        config, runs, work_dir=work_dir, jobs=jobs, resume="auto" if resume else None, progress=progress
+    ):
         if isinstance(outcome, Exception):
             # A failing attention is a result of the comparison, not its end.
             rows[name].error = f"{type(outcome).__name__}: {one_line(outcome)}"

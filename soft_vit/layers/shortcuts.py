@@ -38,22 +38,15 @@ def keeps_autograd_graph(x: Tensor) -> bool:
 def same_size(a: Sequence[int], b: Sequence[int]) -> bool:
     """Whether two sizes are equal; in a graph that torch.export captures, False where only some images make them so.
 
-    An ordinary comparison would tie such a graph to its answer.
+    An ordinary comparison would tie such a graph to its answer. torch.compile captures another for another answer.
     """
-    if not _is_exporting():
+    if not torch.compiler.is_exporting():
         return tuple(a) == tuple(b)
     return all(statically_known_true(x == y) for x, y in zip(a, b, strict=True))
 
 
 def smaller(a: int, b: int) -> int:
     """The smaller of two sides, left open in a graph that torch.export captures for images of any size."""
-    if not _is_exporting():
+    if not torch.compiler.is_exporting():
         return min(a, b)
     return torch.sym_min(a, b)  # type: ignore[return-value]  # a SymInt is an int to all that take sizes
-
-
-def _is_exporting() -> bool:
-    # Not for torch.compile, which captures another graph where the answer differs. Before torch 2.7 the two cannot be
-    # told apart, and exported graphs have one size.
-    is_exporting = getattr(torch.compiler, "is_exporting", None)
-    return is_exporting is not None and is_exporting()

@@ -7,6 +7,7 @@ from typing import Any, cast
 import torch
 from timm.layers import apply_rot_embed_cat
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from soft_vit.layers.attention import ATTENTIONS, attention_class, attention_options
 from soft_vit.layers.attention.base import Attention
@@ -20,8 +21,10 @@ torch.fx.wrap("square_layout")
 torch.fx.wrap("padding_mask")
 
 
-def padding_mask(attn_mask: Tensor | None, x: Tensor) -> Tensor | None:
-    """The attn_mask of timm's blocks for tokens `[B, N, C]` as a key_padding_mask; ValueError if it masks pairs."""
+def padding_mask(attn_mask: Tensor | None, is_causal: bool, x: Tensor) -> Tensor | None:
+    """What timm's blocks mask of tokens `[B, N, C]` as a key_padding_mask; ValueError if it is pairs of tokens."""
+    if is_causal:
+        raise ValueError("is_causal masks pairs of tokens, which not every attention has; use is_causal=False.")
     if attn_mask is None:
         return None
     B, N = x.shape[:2]
@@ -42,6 +45,10 @@ class TokenGrid:
     def __init__(self, num_prefix_tokens: int) -> None:
         self.num_prefix_tokens = num_prefix_tokens
         self.feat_size: tuple[int, int] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Copies begin without a map: one that was seen in tracing cannot be pickled.
+        return TokenGrid, (self.num_prefix_tokens,)
 
     def __call__(self, patch_embed: Any, args: tuple[Any, ...], output: Any) -> None:
         self.feat_size = tuple(patch_embed.dynamic_feat_size(args[0].shape[-2:]))
@@ -95,12 +102,14 @@ class ViTAttention(Attention):
         **options: Any,
     ) -> None:
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        kind = type(self).__mro__[2]
+        kind: Any = next(cls for cls in type(self).__mro__ if not issubclass(cls, ViTAttention))
         given = {"qkv_bias": qkv_bias, "attn_drop": attn_drop, "proj_drop": proj_drop, **options}
         accepted = attention_options(kind)
         given = {name: value for name, value in given.items() if name in accepted or name not in BLOCK_ARGUMENTS}
         init: Any = super().__init__
         init(dim, num_heads, feat_size=feat_size or (14, 14), sr_ratio=sr_ratio, **given, **dd)
+        # Those of the block; a kind may have others, or none.
+        self.block_heads = num_heads
         self.fixed_grid = feat_size
         self.num_prefix_tokens = num_prefix_tokens
         self.token_grid: TokenGrid | None = None
@@ -128,21 +137,24 @@ class ViTAttention(Attention):
         rotary embedding, for models whose attention has been prepared for it (`swap_attention`). ValueError for
         is_causal, a bias of scores, and masks of pairs.
         """
-        if is_causal or shared_rel_pos_bias is not None:
-            what = "is_causal" if is_causal else "a relative position bias"
-            raise ValueError(f"{type(self).__name__} has no scores of all pairs of tokens to take {what}.")
-        for norm in (self.q_norm, self.k_norm):
-            if isinstance(norm, RotaryNorm):
-                norm.rope = rope
-        mask = padding_mask(attn_mask, x)
-        if self.token_grid is not None and self.token_grid.feat_size is not None:
-            feat_size, num_prefix_tokens = self.token_grid.feat_size, self.token_grid.num_prefix_tokens
-        elif not self.needs_grid:
+        if shared_rel_pos_bias is not None:
+            raise ValueError(f"{type(self).__name__} has no scores of all pairs of tokens to add a bias to.")
+        mask = padding_mask(attn_mask, is_causal, x)
+        if not self.needs_grid:
             feat_size, num_prefix_tokens = (x.shape[1], 1), 0
+        elif self.token_grid is not None and self.token_grid.feat_size is not None:
+            feat_size, num_prefix_tokens = self.token_grid.feat_size, self.token_grid.num_prefix_tokens
         else:
             layout = square_layout(x, self.fixed_grid, self.num_prefix_tokens)
-            feat_size, num_prefix_tokens = layout[0], layout[1]
-        return super().forward(x, feat_size, num_prefix_tokens, mask)
+            feat_size, num_prefix_tokens = layout.feat_size, layout.num_prefix_tokens
+        rotations = [norm for norm in (self.q_norm, self.k_norm) if isinstance(norm, RotaryNorm)]
+        for norm in rotations:
+            norm.rope = rope
+        x = super().forward(x, feat_size, num_prefix_tokens, mask)
+        for norm in rotations:
+            # It may be part of a graph, which nothing copies.
+            norm.rope = None
+        return x
 
 
 # Named in this module, so that a model which holds them can be pickled.
@@ -183,9 +195,9 @@ def attn_layer(
     >>> attention = attn_layer("performer", num_features=64)
     >>> model = timm.create_model("vit_tiny_patch16_224", attn_layer=attention)
 
-    A block of timm's gives its attention no map. It is taken to be a square behind at most five prefix tokens, unless
-    feat_size (H, W) says otherwise. Models by name (`performer_vit_tiny_patch16`) and those of `swap_attention` follow
-    the map of each image.
+    A block of timm's gives its attention no map. It is taken to be the largest square behind at most five prefix
+    tokens, unless feat_size (H, W) and num_prefix_tokens say otherwise. Models by name (`performer_vit_tiny_patch16`)
+    and those of `swap_attention` follow the map of each image.
 
     options: of the kind, and sr_ratio (default 2), the side of the window that one reduced token stands for. ValueError
     for an unknown kind or option.
@@ -198,12 +210,21 @@ def attn_layer(
     return cast(type[nn.Module], layer)
 
 
-def follow_grid(model: Any) -> None:
-    """Let the attention kinds in a ViT of timm's work on the map of each image, of any size that the model takes."""
-    attentions = [module for module in model.modules() if isinstance(module, ViTAttention)]
+def follow_grid(model: Any) -> RemovableHandle | None:
+    """Let the attention kinds in a ViT of timm's work on the map of each image, of any size that the model takes.
+
+    Returns the handle of the hook by which they do, unless the model had one or needs none. ValueError for a model that
+    drops patches, of which no map is left, and a kind that needs one.
+    """
+    attentions = [module for module in model.modules() if isinstance(module, ViTAttention) and module.needs_grid]
+    if not attentions:
+        return None
+    if getattr(getattr(model, "patch_drop", None), "prob", 0) > 0:
+        raise ValueError(f"{type(attentions[0]).__name__} works on whole maps; use patch_drop_rate=0.")
     grids = [attention.token_grid for attention in attentions if attention.token_grid is not None]
+    grid, handle = grids[0] if grids else TokenGrid(model.num_prefix_tokens), None
     if not grids:
-        grids.append(TokenGrid(model.num_prefix_tokens))
-        model.patch_embed.register_forward_hook(grids[0])
+        handle = model.patch_embed.register_forward_hook(grid)
     for attention in attentions:
-        attention.token_grid = grids[0]
+        attention.token_grid = grid
+    return handle

@@ -15,7 +15,9 @@ from soft_vit.layers.vit_attention import VIT_ATTENTIONS, RotaryNorm, ViTAttenti
 from soft_vit.ops.flops import flop_counter
 
 # What the layers of an attention project tokens to, one part after the other.
-LAYERS = {"qkv": "qkv", "kv": "kv", "qk": "q", "q": "q", "v": "v", "q_proj": "q", "k_proj": "k", "v_proj": "v"}
+OLD_LAYERS = {"qkv": "qkv", "kv": "kv", "q": "q", "v": "v", "q_proj": "q", "k_proj": "k", "v_proj": "v"}
+# Reformer's keys are its queries; Longformer's global projections start as the others, as published.
+NEW_LAYERS = {"qkv": "qkv", "kv": "kv", "qk": "q", "q": "q", "v": "v", "q_global": "q", "kv_global": "kv"}
 
 KNOWN = (TimmAttention, AttentionRope, EvaAttention, BeitAttention, ViTAttention)
 
@@ -28,20 +30,21 @@ class SwapReport:
     blocks: list[int]
     kept: list[str] = field(default_factory=list)
     """Parameters with values of the attention that was there."""
-    fresh: list[str] = field(default_factory=list)
+    new: list[str] = field(default_factory=list)
     """Parameters that are new, at their random start."""
     dropped: list[str] = field(default_factory=list)
     """Parameters of the attention that was there which have no place in the other."""
-    params: tuple[int, int] = (0, 0)
-    """Number of parameters of the model, before and after."""
-    flops: tuple[int, int] = (0, 0)
-    """Multiply-adds of one image of the model's size, before and after."""
+    params_before: int = 0
+    params_after: int = 0
+    flops_before: int = 0
+    """Multiply-adds of one image of the model's size."""
+    flops_after: int = 0
 
     def __str__(self) -> str:
-        params, flops = ([f"{count / 1e6:.2f} M" for count in pair] for pair in (self.params, self.flops))
         return (
-            f"{self.attention} in {len(self.blocks)} blocks: {len(self.kept)} parameters kept, {len(self.fresh)} new, "
-            f"{len(self.dropped)} dropped; {params[0]} -> {params[1]} parameters, {flops[0]} -> {flops[1]} FLOPs"
+            f"{self.attention} in {len(self.blocks)} blocks: {len(self.kept)} parameters kept, {len(self.new)} new, "
+            f"{len(self.dropped)} dropped; {self.params_before / 1e6:.2f} M -> {self.params_after / 1e6:.2f} M "
+            f"parameters, {self.flops_before / 1e6:.2f} M -> {self.flops_after / 1e6:.2f} M FLOPs"
         )
 
 
@@ -64,15 +67,26 @@ def swap_attention(model: Any, kind: str, blocks: Iterable[int] | None = None, *
     report = SwapReport(kind, indices)
     before = _cost(model)
     replacements = {i: _replace(model, i, kind, options) for i in indices}
+    previous = {i: model.blocks[i].attn for i in indices}
     for i, (attn, kept, dropped) in replacements.items():
         prefix = f"blocks.{i}.attn."
         model.blocks[i].attn = attn
-        report.kept += [prefix + name for name in kept]
-        report.fresh += [prefix + name for name, _ in attn.named_parameters() if name not in kept]
+        report.kept += [prefix + name for name, _ in attn.named_parameters() if name in kept]
+        report.new += [prefix + name for name, _ in attn.named_parameters() if name not in kept]
         report.dropped += [prefix + name for name in dropped]
-    follow_grid(model)
-    after = _cost(model)
-    report.params, report.flops = (before[0], after[0]), (before[1], after[1])
+    hook = None
+    try:
+        hook = follow_grid(model)
+        # Some kinds only say when they run that a map is too small for them.
+        after = _cost(model)
+    except Exception:
+        for i, attn in previous.items():
+            model.blocks[i].attn = attn
+        if hook is not None:
+            hook.remove()
+        raise
+    report.params_before, report.flops_before = before
+    report.params_after, report.flops_after = after
     return report
 
 
@@ -95,16 +109,16 @@ def _check_model(model: Any, blocks: Iterable[int] | None) -> list[int]:
         if not isinstance(attn, KNOWN):
             raise ValueError(
                 f"The attention of block {i} is {type(attn).__name__}; swap_attention knows "
-                f"{', '.join(cls.__name__ for cls in KNOWN)}, as `attn` of a block."
+                f"{', '.join(f'{cls.__module__}.{cls.__name__}' for cls in KNOWN)}."
             )
+        if isinstance(attn, ViTAttention):
+            continue
         bias = getattr(attn, "relative_position_bias_table", None), getattr(model, "rel_pos_bias", None)
         obstacles = {
             "adds a bias of relative positions to its scores": any(part is not None for part in bias),
             "gates its result": getattr(attn, "gate", None) is not None,
             "normalises its result": not isinstance(getattr(attn, "norm", nn.Identity()), nn.Identity),
-            "has heads that are not as wide as the model": attn.proj.in_features != attn.proj.out_features
-            if hasattr(attn, "proj")
-            else False,
+            "has heads that are not as wide as the model": attn.proj.in_features != attn.proj.out_features,
         }
         for what, applies in obstacles.items():
             if applies:
@@ -114,10 +128,11 @@ def _check_model(model: Any, blocks: Iterable[int] | None) -> list[int]:
 
 def _cost(model: Any) -> tuple[int, int]:
     """Parameters, and multiply-adds of one image."""
-    x = torch.zeros(1, 3, *model.patch_embed.img_size, **get_device_dtype(model))
+    x = torch.zeros(1, model.in_chans, *model.patch_embed.img_size, **get_device_dtype(model))
     training, counter = model.training, flop_counter()
     try:
-        with torch.no_grad(), counter:
+        # torch's counter of modules cannot take a parameter as an argument without gradients (pooling by a latent).
+        with torch.enable_grad(), counter:
             model.eval()(x)
     finally:
         model.train(training)
@@ -128,12 +143,12 @@ def _replace(model: Any, i: int, kind: str, options: dict[str, Any]) -> tuple[Vi
     """The attention for block i, the names of its parameters that have old values, and the old ones without a place."""
     old = model.blocks[i].attn
     source = _projections(old)
-    dim, num_heads = model.embed_dim, _num_heads(old, model)
-    bias = any(name.endswith(".bias") for name in source if name[:2] in ("q.", "k.", "v."))
+    num_heads = old.block_heads if isinstance(old, ViTAttention) else old.num_heads
+    projections = [name for name in source if name[:2] in ("q.", "k.", "v.")]
     attn = VIT_ATTENTIONS[kind](
-        dim,
+        model.embed_dim,
         num_heads,
-        qkv_bias=bias or not source,
+        qkv_bias=not projections or any(name.endswith(".bias") for name in projections),
         proj_bias="proj.bias" in source or not source,
         attn_drop=_rate(getattr(old, "attn_drop", 0.0)),
         proj_drop=_rate(getattr(old, "proj_drop", 0.0)),
@@ -142,6 +157,10 @@ def _replace(model: Any, i: int, kind: str, options: dict[str, Any]) -> tuple[Vi
         **get_device_dtype(model),
     )
     norms = {name: getattr(old, name, nn.Identity()) for name in ("q_norm", "k_norm")}
+    half = bool(getattr(old, "rotate_half", False))
+    for name, norm in norms.items():
+        if isinstance(norm, RotaryNorm):
+            norms[name], half = norm.norm, norm.rotate_half
     if attn.qk_norm:
         attn.q_norm, attn.k_norm = norms["q_norm"], norms["k_norm"]
     kept = {f"{name}.{part}" for name, norm in norms.items() if attn.qk_norm for part, _ in norm.named_parameters()}
@@ -149,9 +168,10 @@ def _replace(model: Any, i: int, kind: str, options: dict[str, Any]) -> tuple[Vi
     used |= kept
     kept |= projected
     if getattr(model, "rope", None) is not None:
-        if not attn.qk_norm:
-            raise ValueError(f"{type(model).__name__} rotates queries and keys, and {kind!r} has none.")
-        half = bool(getattr(old, "rotate_half", False))
+        if not (attn.qk_norm and attn.qk_of_each_token):
+            raise ValueError(
+                f"{type(model).__name__} rotates the query and key of each token, and {kind!r} has none or others."
+            )
         attn.q_norm, attn.k_norm = RotaryNorm(attn.q_norm, half), RotaryNorm(attn.k_norm, half)
         kept = {name.replace("_norm.", "_norm.norm.") for name in kept}
     old_names = {*source, *(f"{name}.{part}" for name, norm in norms.items() for part, _ in norm.named_parameters())}
@@ -180,25 +200,11 @@ def _rate(dropout: Any) -> float:
     return dropout.p if isinstance(dropout, nn.Dropout) else float(dropout)
 
 
-def _num_heads(attn: Any, model: Any) -> int:
-    # Hydra's heads are its channels.
-    heads = [block.attn.num_heads for block in model.blocks if hasattr(block.attn, "num_heads")]
-    return min(heads) if isinstance(attn, ViTAttention) else attn.num_heads
-
-
 def _projections(attn: nn.Module) -> dict[str, Tensor]:
-    """Weights and biases of an attention as q, k, v and proj, whichever it has: "q.weight", "q.bias", ..."""
+    """Parameters of an attention; what it projects tokens by as q, k and v, whichever it has: "q.weight", "q.bias"."""
     own = dict(attn.named_parameters())
     found: dict[str, Tensor] = {}
-    for layer, parts in {
-        "qkv": "qkv",
-        "kv": "kv",
-        "q": "q",
-        "v": "v",
-        "q_proj": "q",
-        "k_proj": "k",
-        "v_proj": "v",
-    }.items():
+    for layer, parts in OLD_LAYERS.items():
         for kind in ("weight", "bias"):
             if f"{layer}.{kind}" in own:
                 for part, value in zip(parts, own[f"{layer}.{kind}"].chunk(len(parts)), strict=True):
@@ -207,12 +213,14 @@ def _projections(attn: nn.Module) -> dict[str, Tensor]:
         found |= {"q.bias": own["q_bias"], "k.bias": torch.zeros_like(own["q_bias"]), "v.bias": own["v_bias"]}
     elif any(name in found for name in ("q.bias", "v.bias")) and "k.weight" in found and "k.bias" not in found:
         found["k.bias"] = torch.zeros_like(found["v.bias"])
-    return found | {name: own[name] for name in ("proj.weight", "proj.bias") if name in own}
+    taken = {*OLD_LAYERS, "q_bias", "v_bias", "q_norm", "k_norm"}
+    return found | {name: value for name, value in own.items() if name.partition(".")[0] not in taken}
 
 
 def _sources_of(name: str, source: dict[str, Tensor]) -> list[str]:
     """The parts of source that the parameter of that name is made of; none where one of them is missing."""
+    if name in source:
+        return [name]
     layer, _, kind = name.partition(".")
-    parts = LAYERS.get(layer, "")
-    names = [name] if layer == "proj" else [f"{part}.{kind}" for part in parts]
+    names = [f"{part}.{kind}" for part in NEW_LAYERS.get(layer, "")]
     return names if all(part in source for part in names) else []

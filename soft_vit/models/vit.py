@@ -15,12 +15,13 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from soft_vit.layers import ATTENTIONS, attention_class, attention_options
+from soft_vit.layers.attention.none import NoAttention
 from soft_vit.layers.vit_attention import BLOCK_ARGUMENTS, ViTAttention, attn_layer, follow_grid
 from soft_vit.models.arguments import UnknownOptionError, check_image_size
 from soft_vit.weights.loading import build_model
 
 # `register_model` adds the entrypoints.
-__all__ = ["VIT_MODELS", "AttentionViT"]
+__all__ = ["VIT_MODELS", "AttentionViT", "vit_name"]
 
 VIT_SIZES = {
     "tiny": dict(embed_dim=192, depth=12, num_heads=3),
@@ -28,9 +29,21 @@ VIT_SIZES = {
     "base": dict(embed_dim=768, depth=12, num_heads=12),
 }
 
+
+def vit_name(attention: str, size: str) -> str:
+    """The timm name of the ViT with an attention, such as linear_vit_tiny_patch16.
+
+    Raises ValueError for an attention or a size without a model.
+    """
+    attention_class(attention)
+    if size not in VIT_SIZES:
+        raise ValueError(f"There is no model {attention}_vit_{size}_patch16; use size {', '.join(VIT_SIZES)}.")
+    return f"{attention}_vit_{size}_patch16"
+
+
 # Arguments of every named model.
 VIT_MODELS: dict[str, dict[str, Any]] = {
-    f"{kind}_vit_{size}_patch16": dict(arguments, attention=kind)
+    vit_name(kind, size): dict(arguments, attention=kind)
     for kind in ATTENTIONS
     for size, arguments in VIT_SIZES.items()
 }
@@ -41,7 +54,7 @@ class AttentionViT(VisionTransformer):
 
     attention: a name of `soft_vit.layers.ATTENTIONS`.
     class_token, global_pool: by default a class token, and its output as features, where the attention treats it as any
-        other token, otherwise none and the mean of all tokens.
+        other token, otherwise the mean of all tokens; the mean also for `none`, whose class token would see nothing.
     sr_ratio: side of the window of tokens that one reduced token stands for.
 
     Other keyword arguments are those of timm's class, or options of the attention, such as num_features=64.
@@ -58,7 +71,8 @@ class AttentionViT(VisionTransformer):
     ) -> None:
         img_size = check_image_size(img_size)
         kind = attention_class(attention)
-        class_token = not kind.needs_grid if class_token is None else class_token
+        if class_token is None:
+            class_token = not kind.needs_grid and kind is not NoAttention
         global_pool = ("token" if class_token else "avg") if global_pool is None else global_pool
         known = {*attention_options(kind), "sr_ratio"} - BLOCK_ARGUMENTS
         options = {name: kwargs.pop(name) for name in list(kwargs) if name in known}

@@ -27,7 +27,7 @@ def _fused_attention_flop(q: Any, k: Any, v: Any, *args: Any, out_shape: Any = N
 
 
 EXTRA_FLOPS = {
-    # Older torch releases do not count the CPU's fused kernel.
+    # torch 2.11 does not count the CPU's fused kernel.
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _fused_attention_flop,
     torch.ops.aten.linalg_cholesky_ex: _cholesky_flop,
     torch.ops.aten.cholesky_solve: _cholesky_solve_flop,

@@ -16,8 +16,6 @@ from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision
 from soft_vit.ops.softmax import dot_product_attention
 
 PseudoInverse = Literal["iterative", "exact"]
-# Before torch 2.6, torch.compile cannot call get_args.
-_PSEUDO_INVERSES = get_args(PseudoInverse)
 
 
 def iterative_pseudo_inverse(a: Tensor, iters: int = 6) -> Tensor:
@@ -59,7 +57,7 @@ def nystrom_attention(
     are at least fp32. inverse: `iterative` (the paper's) or `exact` (`torch.linalg.pinv`, by singular values: slow, for
     analysis).
     """
-    check_choice("inverse", inverse, _PSEUDO_INVERSES)
+    check_choice("inverse", inverse, get_args(PseudoInverse))
     key_mask = None if layout is None else layout.key_mask
     landmark_mask = None if exist is None else exist[:, None, None]
     summary = dot_product_attention(q_landmarks.to(v.dtype), k, v, key_mask, fused=fused)

@@ -84,12 +84,14 @@ def load_weights(path: str | Path) -> NotedWeights:
 def read_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> Any:
     """The content of a file by torch.save, or dict(state_dict=..., meta=...) of a safetensors file.
 
-    Nothing in the file is executed. FileNotFoundError for a missing file; ValueError, in one sentence, for one that is
-    not a checkpoint or would run code.
+    Nothing in the file is executed. FileNotFoundError for a missing file; PermissionError for one that may not be read;
+    ValueError, in one sentence, for one that is not a checkpoint or would run code.
     """
     path = Path(path).expanduser()
     if not path.is_file():
         raise FileNotFoundError(f"There is no checkpoint {path}; give the path of a file that exists.")
+    # The readers' own errors do not tell that the file may not be read.
+    path.open("rb").close()
     try:
         if path.suffix == ".safetensors":
             return _read_safetensors(path)

@@ -40,6 +40,7 @@ def test_rows_are_complete_and_a_failing_one_keeps_the_others(monkeypatch):
         ({"batch_size": 0}, "batch of 0"),
         ({"device": "gpu"}, "no device 'gpu'"),
         ({"size": "x"}, "no model"),
+        ({"size": "pico", "vit": True}, "no model soft_vit_pico"),
     ],
 )
 def test_mistakes_are_seen_before_anything_is_counted(monkeypatch, change, message):

@@ -253,6 +253,22 @@ def test_a_file_too_large_and_one_that_would_block(tmp_path, monkeypatch):
         images.load(images.samples[0][0])
 
 
+def test_a_folder_that_may_not_be_listed(tmp_path, monkeypatch):
+    """Without its images a data set would be a smaller one."""
+    (tmp_path / "train" / "cat" / "closed").mkdir(parents=True)
+    (tmp_path / "train" / "cat" / "1.png").touch()
+    scandir = os.scandir
+
+    def refuse(path):
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(PermissionError, match="closed"):
+        find_images(tmp_path, "train")
+
+
 def test_reading_one_file(tmp_path):
     (tmp_path / "photo.png").write_bytes(picture(7))
     (tmp_path / "notes.png").write_text("no image")

@@ -99,8 +99,9 @@ def test_a_failure_leaves_nothing_behind(task, tmp_path, monkeypatch):
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Image.Image, "save", save)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(OSError, match="No space") as caught:
         make_tree(tmp_path / "tree", task, train=3, val=3, size=32)
+    assert caught.value.filename == str(tmp_path / "tree")
     assert not list(tmp_path.iterdir())
 
 

@@ -41,6 +41,10 @@ def test_runs_have_their_own_process_and_one_that_dies_leaves_the_others(tmp_pat
     assert "linear_pyramid_pico" in (tmp_path / "linear_pyramid_pico" / LOG_NAME).read_text()
     assert len(seen) == 2
     assert seen[-1] == [True, True]
+    resumed = compare_accuracy(["linear", "softmax"], config, work_dir=tmp_path, options=SHORT, resume=True)
+    assert resumed[0].top1 == trained.top1
+    assert "resumed epoch: 1" in (tmp_path / "linear_pyramid_pico" / LOG_NAME).read_text()
+    assert resumed[1].images == 7
 
 
 def test_run_that_fails_leaves_the_others(tmp_path, monkeypatch):

@@ -4,8 +4,11 @@ import itertools
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from mmcv.transforms import BaseTransform
+from mmpretrain.registry import TRANSFORMS
 
 from soft_vit.engine import TimmProgressClassifier, train
 from soft_vit.engine.checkpoints.checkpoint_hook import find_newest_checkpoint
@@ -109,3 +112,40 @@ def test_schedule_moves_with_every_batch(tmp_path):
     # After 5 of 5 batches of the linear warm-up: the peak.
     assert checkpoint["optimizer"]["param_groups"][0]["lr"] == pytest.approx(1e-3)
     assert {int(state["step"]) for state in checkpoint["optimizer"]["state"].values()} == {3}
+
+
+@TRANSFORMS.register_module()
+class Blacken(BaseTransform):
+    def transform(self, results: dict) -> dict:
+        return {**results, "img": np.zeros_like(np.asarray(results["img"]))}
+
+
+BLACK = [{"type": "Blacken"}, {"type": "PackInputs"}]
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [
+        {"type": "SwitchRecipeHook", "schedule": [{"action_epoch": 2, "train_pipeline": BLACK}]},
+        {"type": "mmdet.PipelineSwitchHook", "switch_epoch": 1, "switch_pipeline": BLACK},
+    ],
+    ids=["mmpretrain", "mmdet"],
+)
+def test_hooks_of_mmpretrain_and_mmdet_switch_the_pipeline(tmp_path, monkeypatch, hook):
+    if hook["type"].startswith("mmdet"):
+        pytest.importorskip("soft_vit.dense.mmcv_ext")
+        pytest.importorskip("mmdet", exc_type=ModuleNotFoundError)
+    black, loss = [], TimmProgressClassifier.loss
+
+    def watched(self, inputs, samples):
+        black.append(bool(inputs.min() == inputs.max()))
+        return loss(self, inputs, samples)
+
+    monkeypatch.setattr(TimmProgressClassifier, "loss", watched)
+    options = {**OPTIONS, "custom_hooks": [hook]}
+    # Workers that live on from epoch to epoch have a data set of their own.
+    loading = {"train_dataloader.num_workers": 1, "train_dataloader.persistent_workers": True}
+    train(DEMO, work_dir=tmp_path, options=options | loading, validate=False)
+    assert black == [False] * 5 + [True] * 5
+    train(DEMO, work_dir=tmp_path, options=options | {"train_cfg.max_epochs": 3}, resume="auto", validate=False)
+    assert black[10:] == [True] * 5

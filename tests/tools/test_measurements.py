@@ -64,16 +64,17 @@ def test_benchmark_resolution(tool, tmp_path, monkeypatch, capsys):
 
 def test_compare_attention(tool, tmp_path, monkeypatch, capsys):
     def measure(attentions, **options):
-        expected = dict(size="pico", img_size=(32, 64), batch_size=1, rounds=3, device="cpu", dtype=torch.float32)
+        expected = dict(size="tiny", vit=True, img_size=(32, 64), batch_size=1, rounds=3, device="cpu")
+        expected["dtype"] = torch.float32
         assert options == expected
         return [compare.Row(name, 1, 2, 3, 4, 5) for name in attentions]
 
     monkeypatch.setattr(compare, "compare_attentions", measure)
     out = tmp_path / "folder" / "two.v1"
-    tiny = f"--device cpu --size pico --img-size 32 64 --batch-size 1 --rounds 3 --out {out}"
+    tiny = f"--device cpu --vit --size tiny --img-size 32 64 --batch-size 1 --rounds 3 --out {out}"
     tool("compare_attention")(["local", "softmax", *tiny.split()])
     printed = capsys.readouterr().out
-    assert "; pico, batch 1, 32 x 64, float32." in printed
+    assert "; ViT tiny, batch 1, 32 x 64, float32." in printed
     assert (tmp_path / "folder" / "two.v1.md").read_text() in printed
     rows = list(csv.DictReader((tmp_path / "folder" / "two.v1.csv").open()))
     assert [row["attention"] for row in rows] == ["local", "softmax"]
@@ -130,8 +131,8 @@ def test_train_attentions_writes_after_every_run(tool, demo, tmp_path, monkeypat
         return rows
 
     monkeypatch.setattr("soft_vit.engine.accuracy.compare_accuracy", compare)
-    arguments = ["--jobs", "2", "--work-dir", str(tmp_path), "--out", str(out), "--cfg-options", "a.b=1"]
+    arguments = ["--resume", "--jobs", "2", "--work-dir", str(tmp_path), "--out", str(out), "--cfg-options", "a.b=1"]
     tool("train_attentions")([demo, "local", "softmax", *arguments])
-    expected = dict(size="pico", work_dir=tmp_path, jobs=2, options={"a.b": 1})
+    expected = dict(size="pico", work_dir=tmp_path, jobs=2, resume=True, options={"a.b": 1})
     assert given == {"attentions": ["local", "softmax"], "config": demo, **expected}
     assert (tmp_path / "folder" / "two.v1.md").read_text() in capsys.readouterr().out

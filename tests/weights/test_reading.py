@@ -1,9 +1,11 @@
 """What a file notes of its model: values of a wrong type or range are left out."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
-from soft_vit.weights.reading import NOTES_KEY, Notes, notes_of, unwrap_state_dict
+from soft_vit.weights.reading import NOTES_KEY, Notes, notes_of, read_checkpoint_file, unwrap_state_dict
 
 FULL = Notes(
     "soft_pico",
@@ -65,3 +67,14 @@ def test_options_are_plain_values():
     assert noted(options={"a": [1, ["b", None]], "c": {"d": 1}, "e": torch.zeros(1)}).options == {"a": [1, ["b", None]]}
     assert noted(options=[1], training={"epochs": 5}) == Notes("soft_pico")
     assert notes_of({"meta": {NOTES_KEY: {"model": 3}}}) == Notes()
+
+
+@pytest.mark.parametrize("name", ["a.pth", "a.safetensors"])
+def test_a_file_that_may_not_be_read_is_not_called_damaged(tmp_path, monkeypatch, name):
+    def refuse(path, *args):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    (tmp_path / name).touch()
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(PermissionError):
+        read_checkpoint_file(tmp_path / name)

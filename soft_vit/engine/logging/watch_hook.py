@@ -5,6 +5,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from PIL import Image, ImageDraw
 from torch import Tensor, nn
 
 from soft_vit.engine.models.timm_model import unwrapped
-from soft_vit.layers.attention.soft import SoftAttention, project_to_map
+from soft_vit.layers.attention.soft import SoftAttention
 from soft_vit.ops import self_gaussian_kernel
 from soft_vit.ops.soft.inverse import newton_residual
 from soft_vit.registry import HOOKS, register
@@ -114,34 +115,30 @@ def newton_residuals(network: nn.Module, images: Tensor) -> dict[str, float]:
     `[B, C, H, W]`. Keys are `stage1` and so on, or the name of the attention module in a model without stages.
     """
     found: dict[str, list[Tensor]] = defaultdict(list)
-    handles = []
-    for name, module in network.named_modules():
-        if isinstance(module, SoftAttention) and module.options.inverse == "newton":
-            stage = re.search(r"stages\.(\d+)\.", name)
-            key = f"stage{int(stage[1]) + 1}" if stage else name
-
-            def measure(attn: SoftAttention, inputs: tuple, key: str = key) -> None:
-                found[key].append(_residual(attn, *inputs).mean())
-
-            handles.append(module.register_forward_pre_hook(measure))
-    if not handles:
-        return {}
+    watched: list[SoftAttention] = []
     try:
+        for name, module in network.named_modules():
+            if isinstance(module, SoftAttention) and module.options.inverse == "newton":
+                stage = re.search(r"stages\.(\d+)\.", name)
+                # An attribute of the module hides the method of its class.
+                module.attend = partial(_measured, module, found[f"stage{int(stage[1]) + 1}" if stage else name])
+                watched.append(module)
+        if not watched:
+            return {}
         with _eval_mode(network):
-            # Calling the module would run its compiled form, which skips these hooks.
+            # Calling the module would run its compiled form, which skips these methods.
             network.forward(images.to(next(network.parameters()).dtype))
     finally:
-        for handle in handles:
-            handle.remove()
+        for module in watched:
+            del module.attend
     return {key: torch.stack(values).mean().item() for key, values in sorted(found.items())}
 
 
-def _residual(attn: SoftAttention, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
-    """For tokens `[B, N, C]`, the residual of each image and head, `[B, heads]`."""
-    q = project_to_map(x, attn.q, attn.head_dim**-0.25)
-    tokens = attn.sample_bottleneck(q.reshape(x.shape[0] * attn.num_heads, attn.head_dim, *feat_size))
-    a = self_gaussian_kernel(tokens.unflatten(0, (x.shape[0], attn.num_heads)))
-    return newton_residual(a, attn.options.iters, attn.options.ridge, attn.options.start)
+def _measured(attn: SoftAttention, found: list[Tensor], q: Tensor, bottleneck: Tensor, *rest: Tensor | None) -> Tensor:
+    """`SoftAttention.attend`, which adds the mean residual for bottleneck tokens `[B, heads, M, D]` to found."""
+    how = attn.options
+    found.append(newton_residual(self_gaussian_kernel(bottleneck), how.iters, how.ridge, how.start).mean())
+    return SoftAttention.attend(attn, q, bottleneck, *rest)
 
 
 @contextlib.contextmanager

@@ -33,10 +33,11 @@ __all__ = [
     "seed_sample",
     "seed_step",
     "seed_worker",
+    "seeded_generator",
 ]
 
 # The first word of a key, so that a step and a sample of the same numbers draw differently.
-_STEP, _SAMPLE, _WORKER = 1, 2, 3
+_STEP, _SAMPLE, _WORKER, _SHARED = 1, 2, 3, 4
 
 
 def _seed_generators(*key: int) -> int:
@@ -65,6 +66,12 @@ def seed_sample(seed: int, epoch: int, position: int) -> None:
 def seed_worker(rank: int) -> None:
     """Seed the global generators of a data worker, which torch seeds alike on every rank."""
     torch.default_generator.manual_seed(_seed_generators(_WORKER, torch.initial_seed(), rank))
+
+
+def seeded_generator(seed: int, iteration: int) -> torch.Generator:
+    """A generator of the CPU for what all ranks draw alike before an iteration, counted from 0."""
+    (word,) = np.random.SeedSequence((_SHARED, seed, iteration)).generate_state(1, np.uint64)
+    return torch.Generator().manual_seed(int(word))
 
 
 def run_seed(runner: Runner) -> int:
@@ -215,10 +222,11 @@ def _overruled(runner: Runner, checkpoint: dict) -> list[str]:
     # Several optimizers have a dictionary each.
     if not hasattr(wrapper, "param_groups") or not isinstance(schedulers, list):
         return []
-    saved = [*(checkpoint.get("optimizer") or {}).get("param_groups", []), *(checkpoint.get("param_schedulers") or [])]
-    now = [*wrapper.param_groups, *(scheduler.state_dict() for scheduler in schedulers)]
+    # A wrapper may list settings of its own after the groups of its optimizer.
+    groups = zip((checkpoint.get("optimizer") or {}).get("param_groups", []), wrapper.param_groups, strict=False)
+    states = (scheduler.state_dict() for scheduler in schedulers)
     found: dict[str, list[str]] = {}
-    for old, new in zip(saved, now, strict=False):
+    for old, new in (*groups, *zip(checkpoint.get("param_schedulers") or [], states, strict=False)):
         for name, value in old.items():
             if name.startswith("_") or name in _MOVING or name not in new:
                 continue

@@ -94,6 +94,9 @@ class Attention(nn.Module):
     qk_norm: ClassVar[bool] = True
     """Whether there are queries or keys that a norm could be put on, see `q_norm`."""
 
+    qk_of_each_token: ClassVar[bool] = True
+    """Whether these are of each token, as a rotation by place (a rotary embedding) needs."""
+
     no_mask: str = "this kind defines none"
     """Why a key_padding_mask is refused, as the end of a sentence; empty where masks are taken."""
 

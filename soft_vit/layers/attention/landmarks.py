@@ -54,7 +54,8 @@ def run_averages(x: Tensor, mask: Tensor, length: int, limit: int | None) -> tup
     start, end = run * tokens // count, ((run + 1) * tokens + count - 1) // count
     place, exists = (mask.cumsum(1) - 1)[:, None], run < count
     inside = (place >= start[..., None]) & (place < end[..., None]) & mask[:, None] & exists[..., None]
-    weights = inside.to(x.dtype) / (end - start)[..., None]
+    # Where none counts, the one average is of nothing: zero.
+    weights = inside.to(x.dtype) / (end - start).clamp(min=1)[..., None]
     return weights[:, None] @ x.masked_fill(~mask[:, None, :, None], 0), exists
 
 

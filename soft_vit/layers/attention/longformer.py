@@ -97,6 +97,7 @@ class LongformerAttention(SelfAttention):
     """
 
     cost: str = "N"
+    qk_of_each_token: ClassVar[bool] = False
     prefix: ClassVar[str] = "global tokens"
     no_mask: str = "its global tokens lie at fixed places of the whole"
 

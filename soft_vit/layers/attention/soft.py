@@ -80,6 +80,7 @@ def conv_tokens(
     tokens = conv(q)
     if layout.grid_mask is not None:
         windows = whole_windows(layout.grid_mask, size[0])
+        require_window(windows.any(1), size[0])
         return masked_averages(tokens, windows, 1, limit)
     if not same_size(tokens.shape[-2:], grid):
         tokens = window_averages(tokens, grid)
@@ -92,7 +93,7 @@ def average_tokens(
     """Averages over equal windows of query maps `[P, D, H, W]`: tokens `[P, M, D]`; second as in `conv_tokens`."""
     grid = reduced_grid(q.shape[-2:], size, limit)
     if layout.grid_mask is not None:
-        whole_windows(layout.grid_mask, size[0])
+        require_window(layout.grid_mask.sum(1) >= size[0], size[0])
         return masked_averages(q, layout.grid_mask, size[0], limit)
     return window_averages(q, grid).flatten(2).mT, None
 
@@ -124,18 +125,18 @@ def random_tokens(q: Tensor, size: tuple[int, int], limit: tuple[int, int] | Non
 
 
 def whole_windows(mask: Tensor, length: int) -> Tensor:
-    """Which windows of a sequence consist of tokens that count: `[B, N]` to `[B, N // length]`, bool.
-
-    ValueError where an image has none, as for a sequence that is too short.
-    """
+    """Which windows of a sequence consist of tokens that count: `[B, N]` to `[B, N // length]`, bool."""
     count = mask.shape[1] // length
-    whole = mask[:, : count * length].unflatten(1, (count, length)).all(2)
-    if not torch.compiler.is_compiling() and not whole.any(1).all():
+    return mask[:, : count * length].unflatten(1, (count, length)).all(2)
+
+
+def require_window(found: Tensor, length: int) -> None:
+    """ValueError unless found `[B]` is true for every image: that its tokens which count fill a window."""
+    if not torch.compiler.is_compiling() and not found.all():
         raise ValueError(
-            f"key_padding_mask leaves no {length} tokens in a row to sample a bottleneck token from; use longer "
-            f"sequences, or a smaller sr_ratio."
+            f"key_padding_mask leaves an image without a window of {length} tokens to sample a bottleneck token from; "
+            f"use longer sequences, or a smaller sr_ratio."
         )
-    return whole
 
 
 def bottleneck_heads(tokens: Tensor, exist: Tensor | None, num_heads: int) -> Tensor:
@@ -277,7 +278,7 @@ class SoftAttention(Attention):
         residual: shaped as the values, added to the result.
         """
         how = self.options
-        # One by one: torch.export of torch 2.5 captures no `asdict`.
+        # One by one: torch.compile of torch 2.11 captures no `asdict`.
         return soft_attention(
             q,
             bottleneck,

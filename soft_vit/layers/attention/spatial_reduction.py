@@ -84,6 +84,7 @@ class SpatialReductionAttention(Attention):
     """
 
     cost: str = "N^2/r^2"
+    qk_of_each_token: ClassVar[bool] = False
     prefix: ClassVar[str] = "seen by all tokens beside the reduced ones"
     no_mask: str = ""
 

@@ -101,13 +101,21 @@ class VQAttention(SelfAttention):
         torch.nn.init.zeros_(self.key_sum)
 
     @torch.no_grad()
-    def observe(self, k: Tensor, layout: Layout) -> None:
-        """Add the keys k `[B, H, N, D]`, of all processes, to the averages for the codes that they are nearest to."""
+    def observe(self, k: Tensor, layout: Layout, repeated: bool = False) -> None:
+        """Add the keys k `[B, H, N, D]`, of all processes, to the averages for the codes that they are nearest to.
+
+        repeated: they have been added before; draw random numbers all the same, so that a dropout behind this draws
+        what it drew then.
+        """
         k = k.to(self.codebook.dtype)
-        chosen = nearest_codes(k, self.codebook, layout)
-        count, total = chosen.sum((0, 2)), (chosen.mT @ layout.keep(k)).sum(0)
         keys = k.transpose(1, 2).flatten(0, 1) if layout.mask is None else k.transpose(1, 2)[layout.mask]
-        fresh = keys[torch.randint(keys.shape[0], (total.shape[1],), device=k.device)].transpose(0, 1).contiguous()
+        places = torch.randint(keys.shape[0], (self.codebook.shape[1],), device=k.device)
+        if repeated:
+            return
+        with full_precision(k):
+            chosen = nearest_codes(k, self.codebook, layout)
+            count, total = chosen.sum((0, 2)), (chosen.mT @ layout.keep(k)).sum(0)
+        fresh = keys[places].transpose(0, 1).contiguous()
         if dist.is_available() and dist.is_initialized():
             dist.all_reduce(count)
             dist.all_reduce(total)
@@ -126,11 +134,11 @@ class VQAttention(SelfAttention):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         # What gradient checkpointing computes again must find the codes of the first time, and count no key twice.
-        learns = self.training and k.shape[0] > 0 and not in_backward()
-        if learns:
+        learns, repeated = self.training and k.shape[0] > 0, in_backward()
+        if learns and not repeated:
             self.refresh()
         # A copy: backward needs the codes as they are now.
         x = vq_attention(q, k, v, self.codebook.clone() if self.training else self.codebook, layout)
         if learns:
-            self.observe(k, layout)
+            self.observe(k, layout, repeated)
         return x

@@ -70,8 +70,7 @@ class BlockedAttention(torch.autograd.Function):
 
     @staticmethod
     def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        # torch.compile of torch 2.4 mixes up saved tensors unless they are first used in the order of saving.
-        q, bottleneck, v, y, w, *rest = (tensor.view_as(tensor) for tensor in ctx.saved_tensors)
+        q, bottleneck, v, y, w, *rest = ctx.saved_tensors
         z, scale = rest or (None, None)
         heads = q.shape[:2]
         q, bottleneck, v = (x.flatten(0, 1) for x in (q, bottleneck, v))

@@ -31,8 +31,6 @@ from soft_vit.ops.soft.triton.support import unsupported_inverse
 Inverse = Literal["newton", "cholesky", "eigh"]
 NewtonStart = Literal["rowsum", "guarded_image", "guarded_batch"]
 NewtonGradient = Literal["closed_form", "unrolled"]
-# Before torch 2.6, torch.compile cannot call get_args.
-_INVERSES, _STARTS, _GRADIENTS = get_args(Inverse), get_args(NewtonStart), get_args(NewtonGradient)
 
 # Of the released normalised models.
 MAX_HALVINGS = 10
@@ -56,9 +54,9 @@ class InverseOptions:
     gradient: NewtonGradient = "closed_form"
 
     def __post_init__(self) -> None:
-        check_choice("inverse", self.inverse, _INVERSES)
-        check_choice("start", self.start, _STARTS)
-        check_choice("gradient", self.gradient, _GRADIENTS)
+        check_choice("inverse", self.inverse, get_args(Inverse))
+        check_choice("start", self.start, get_args(NewtonStart))
+        check_choice("gradient", self.gradient, get_args(NewtonGradient))
         if self.inverse == "cholesky":
             check_ridge(self.ridge)
         for name, released in (("iters", 20), ("ridge", 0.01)):
@@ -188,8 +186,8 @@ def newton_inverse(
     backend: `triton` is one kernel for all steps of matrices up to 64 x 64, `eager` batched products; None takes
     `triton` on a GPU where it has the case. ValueError where `triton` is asked for and does not have it.
     """
-    check_choice("start", start, _STARTS)
-    check_choice("gradient", gradient, _GRADIENTS)
+    check_choice("start", start, get_args(NewtonStart))
+    check_choice("gradient", gradient, get_args(NewtonGradient))
     unrolled = gradient == "unrolled" and torch.is_grad_enabled() and a.requires_grad
     fused = takes_triton(backend, a.device.type, unsupported_inverse(a, unrolled))
     with full_precision(a):

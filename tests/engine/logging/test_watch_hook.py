@@ -20,6 +20,7 @@ from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.logging.watch_hook import batch_grid, label_text, newton_residuals
 from soft_vit.layers.attention.soft import SoftAttention
 from soft_vit.ops import newton_step_size, self_gaussian_kernel
+from soft_vit.ops.layout import Layout
 from soft_vit.ops.soft.inverse import add_ridge
 
 DEMO = Path(__file__).parents[3] / "configs" / "demo" / "soft_pico_shapes.py"
@@ -155,11 +156,9 @@ def test_residual_is_that_of_the_blocks(name):
     expected = {}
     for stage, blocks in inputs.items():
         rows = []
-        for attn, x, (height, width) in blocks:
+        for attn, x, feat_size, _ in blocks:
             q = nn.functional.linear(x, attn.q.weight, attn.q.bias) / attn.head_dim**0.25
-            maps = q.unflatten(-1, (attn.num_heads, attn.head_dim)).permute(0, 2, 3, 1).flatten(0, 1)
-            tokens = attn.sample_bottleneck(maps.unflatten(-1, (height, width)))
-            a = self_gaussian_kernel(tokens.unflatten(0, (-1, attn.num_heads)))
+            a = self_gaussian_kernel(attn.sample_bottleneck(q.mT, Layout(feat_size)))
             ridge = attn.options.ridge
             alpha = newton_step_size(a, ridge, attn.options.start)[..., 0]
             left = (1 - alpha * torch.linalg.eigvalsh(add_ridge(a, ridge)).square()) ** 2**4

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from mmengine.dataset import DefaultSampler
+from mmengine.optim import LinearLR, OptimWrapper, PolyLR
 from mmengine.registry import DATASETS
 from torch.utils.data import BatchSampler, DataLoader
 
@@ -256,6 +257,23 @@ def test_a_setting_that_many_groups_change_is_named_once():
     run.optim_wrapper, run.param_schedulers = SimpleNamespace(param_groups=now), []
     BatchPositionHook().after_load_checkpoint(run, {"optimizer": {"param_groups": before}})
     assert run.logger.said == ["The checkpoint overrules the config: initial_lr 1 instead of 8, and 2 more."]
+
+
+def test_an_unchanged_run_overrules_nothing():
+    """MMEngine's wrapper lists settings of its own beside the optimizer's groups, and does not save them there."""
+    parameter = torch.nn.Parameter(torch.ones(1))
+    wrapper = OptimWrapper(torch.optim.SGD([parameter], lr=1.0))
+    wrapper.base_param_settings = {"params": torch.zeros(1), "lr": 1.0}
+    run = a_run(1, 1, 1)
+    run.optim_wrapper = wrapper
+    run.param_schedulers = [LinearLR(wrapper, end=20), PolyLR(wrapper, begin=20, end=500)]
+    saved = {"optimizer": wrapper.state_dict(), "param_schedulers": [s.state_dict() for s in run.param_schedulers]}
+    BatchPositionHook().after_load_checkpoint(run, saved)
+    assert run.logger.said == []
+    run.param_schedulers = [LinearLR(wrapper, end=20), PolyLR(wrapper, begin=20, end=600)]
+    BatchPositionHook().after_load_checkpoint(run, saved)
+    assert len(run.logger.said) == 1
+    assert "end 500 instead of 600" in run.logger.said[0]
 
 
 def test_checkpoint_without_a_note():

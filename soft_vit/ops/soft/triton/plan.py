@@ -6,7 +6,6 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
-import triton
 from torch import Tensor
 
 from soft_vit.ops.soft.inverse import InverseOptions
@@ -28,8 +27,6 @@ from soft_vit.ops.soft.triton.tiling import (
 
 # Cases of which the launches are kept; a model at one size has about ten.
 MOST_CASES = 1024
-# Earlier releases call a compiled kernel with other arguments.
-_CAN_BE_CALLED = tuple(int(number) for number in triton.__version__.split(".")[:2]) >= (3, 6)
 
 
 class Launch:
@@ -57,7 +54,7 @@ class Launch:
             return
         compiled = self.kernel[self.grid](*tensors, *self.numbers, **self.options)
         # The interpreter compiles nothing.
-        if compiled is not None and _CAN_BE_CALLED:
+        if compiled is not None:
             names = [parameter.name for parameter in self.kernel.params[len(tensors) + len(self.numbers) :]]
             self._compiled[alignment] = compiled, (*self.numbers, *[self.options[name] for name in names])
 

@@ -1,0 +1,150 @@
+"""Transformer-VQ against dense attention to its quantised keys, and how its codes follow the keys."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from soft_vit.layers.attention import VQAttention
+from soft_vit.ops.layout import Layout
+
+DIM, HEADS, CODES, GRID = 12, 3, 5, (5, 7)
+CODE_STATE = ("codebook", "key_count", "key_sum")
+
+
+def make(**options: float) -> VQAttention:
+    torch.manual_seed(0)
+    options = {"num_codes": CODES, **options}
+    return VQAttention(DIM, HEADS, feat_size=GRID, **options, dtype=torch.float64)
+
+
+def tokens(seed: int = 1) -> Tensor:
+    return torch.randn(2, 35, DIM, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def keys(attn: VQAttention, x: Tensor) -> Tensor:
+    """`[B, H, N, D]`."""
+    return attn.qkv(x).chunk(3, dim=-1)[1].unflatten(2, (HEADS, -1)).transpose(1, 2)
+
+
+def nearest(k: Tensor, codebook: Tensor) -> Tensor:
+    """The number of the code `[H, S, D]` nearest to each key `[B, H, N, D]`: `[B, H, N]`."""
+    return (k[..., None, :] - codebook[:, None]).square().sum(-1).argmin(-1)
+
+
+def code_state(attn: VQAttention) -> list[Tensor]:
+    return [getattr(attn, name).clone() for name in CODE_STATE]
+
+
+def test_equals_dense_attention_to_quantised_keys() -> None:
+    """The gradient of a quantised key is that of the mean of the keys of its code."""
+    attn, x = make().eval(), tokens().requires_grad_()
+    q, k, v = (part.unflatten(2, (HEADS, -1)).transpose(1, 2) for part in attn.qkv(x).chunk(3, dim=-1))
+    code = nearest(k, attn.codebook)
+    assert code.unique().numel() > 1
+    chosen = F.one_hot(code, CODES).to(x.dtype)
+    mean = (chosen / chosen.sum(2, keepdim=True).clamp(min=1)).mT @ k
+    quantised = chosen @ (attn.codebook + mean - mean.detach())
+    mixed = (q @ quantised.mT * attn.head_dim**-0.5).softmax(-1) @ v
+    results = [
+        [y, *torch.autograd.grad(y.square().sum(), [x, attn.qkv.weight], retain_graph=True)]
+        for y in (attn(x, GRID), attn.proj(mixed.transpose(1, 2).flatten(2)))
+    ]
+    for found, expected in zip(*results, strict=True):
+        assert (found - expected).norm() <= 1e-10 * expected.norm()
+
+
+def test_a_step_makes_averages_of_keys_the_codes_of_the_next() -> None:
+    attn, x = make(decay=0.5).train(), tokens()
+    attn(x, GRID)
+    _, count, total = code_state(attn)
+    attn(x, GRID)
+    codebook, k = attn.codebook, keys(attn, x)
+    # Codes without keys began again at a key.
+    torch.testing.assert_close(codebook, total / count[..., None])
+    chosen = F.one_hot(nearest(k, codebook), CODES).to(x.dtype)
+    count, total = 0.5 * count + 0.5 * chosen.sum((0, 2)), 0.5 * total + 0.5 * (chosen.mT @ k).sum(0)
+    torch.testing.assert_close(attn.key_count, count)
+    torch.testing.assert_close(attn.key_sum, total)
+
+
+def test_codes_approach_the_keys_in_training_alone() -> None:
+    attn, x = make(decay=0.5), tokens()
+
+    def distance() -> Tensor:
+        k = keys(attn, x)
+        return (k[..., None, :] - attn.codebook[:, None]).square().sum(-1).amin(-1).mean()
+
+    attn.eval()
+    at_first, state = distance(), code_state(attn)
+    attn(x, GRID)
+    assert all(map(torch.equal, code_state(attn), state))
+    attn.train()
+    for _ in range(10):
+        attn(x, GRID)
+    assert distance() < 0.5 * at_first
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_gradient_checkpointing_changes_nothing(reentrant: bool) -> None:
+    """Neither codes, nor how often a key counts, nor what a dropout behind the attention draws."""
+    results = []
+
+    def plain(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        return function(x)
+
+    def again(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        return checkpoint(function, x, use_reentrant=reentrant)
+
+    for run in (plain, again):
+        attn = make(proj_drop=0.5).train()
+        for step in range(2):
+            x = tokens(step).requires_grad_()
+            run(lambda x, attn=attn: attn(x, GRID), x).square().sum().backward()
+        results.append([x.grad, attn.qkv.weight.grad, *code_state(attn)])
+    assert all(map(torch.equal, *results))
+
+
+def test_masked_keys_do_not_count() -> None:
+    attn, mask = make(decay=0.0).train(), torch.arange(35) < torch.tensor([[35], [20]])
+    attn(tokens(), GRID, 0, mask)
+    codebook = attn.codebook
+    code = nearest(keys(attn, tokens()), codebook).transpose(1, 2)[mask]
+    # A code without keys counts one, with which it begins again.
+    expected = torch.stack([row.bincount(minlength=CODES) for row in code.T]).clamp(min=1)
+    assert torch.equal(attn.key_count, expected.to(attn.key_count.dtype))
+
+
+def test_autocast_leaves_the_averages_in_full_precision() -> None:
+    states = []
+    for autocast in (False, True):
+        attn, k = make().float().train(), torch.randn(2, HEADS, 35, 4, generator=torch.Generator().manual_seed(1))
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            attn.observe(k, Layout(GRID))
+            states.append(code_state(attn))
+            # A step of training, too.
+            assert attn(tokens().float(), GRID).isfinite().all()
+    assert all(map(torch.equal, *states))
+
+
+def test_one_process_of_a_group_observes_as_it_does_alone() -> None:
+    alone, in_group = make().train(), make().train()
+    torch.manual_seed(0)
+    alone(tokens(), GRID)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        torch.manual_seed(0)
+        in_group(tokens(), GRID)
+    finally:
+        dist.destroy_process_group()
+    assert all(map(torch.equal, code_state(alone), code_state(in_group)))
+
+
+@pytest.mark.parametrize("options", [{"num_codes": 0}, {"decay": 1.0}, {"decay": -0.1}])
+def test_no_codes_are_refused(options: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(options))}={next(iter(options.values()))}"):
+        make(**options)

@@ -1,0 +1,158 @@
+"""`attn_layer`: every attention in the blocks of timm's vision transformers."""
+
+import copy
+import doctest
+import pickle
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import timm
+import torch
+from timm.models import VisionTransformer
+from torch import Tensor
+
+from soft_vit.layers import ATTENTIONS, vit_attention
+from soft_vit.layers.vit_attention import attn_layer
+
+DIM, HEADS = 24, 3
+
+every_kind = pytest.mark.parametrize("kind", ATTENTIONS)
+# A map with and without windows, random features, weights of one map, and codes that training changes.
+SOME = ("soft", "local", "performer", "linformer", "vq")
+some_kinds = pytest.mark.parametrize(
+    "kind", [kind if kind in SOME else pytest.param(kind, marks=pytest.mark.slow) for kind in ATTENTIONS]
+)
+
+
+def create(attention: Any, **options: Any) -> VisionTransformer:
+    torch.manual_seed(0)
+    options = {"img_size": 64, **options}
+    small = {"embed_dim": DIM, "num_heads": HEADS, "depth": 2, "num_classes": 5}
+    return timm.create_model("vit_tiny_patch16_224", attn_layer=attention, **small, **options).eval()
+
+
+def images(height: int = 64, width: int = 64, batch: int = 2) -> Tensor:
+    return torch.randn(batch, 3, height, width, generator=torch.Generator().manual_seed(1))
+
+
+@every_kind
+def test_in_a_plain_vit(kind: str) -> None:
+    """With registers, norms of queries and keys where there are such, and images of any square size."""
+    model = create(attn_layer(kind), reg_tokens=4, qk_norm=ATTENTIONS[kind].qk_norm, dynamic_img_size=True)
+    assert all(isinstance(block.attn, ATTENTIONS[kind]) for block in model.blocks)
+    expected = model(images())
+    for form in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert torch.equal(form(images()), expected)
+    assert model(images(96, 96)).shape == (2, 5)
+    model.train()(images()).sum().backward()
+    unused = {name for name, parameter in model.named_parameters() if parameter.grad is None}
+    # Hydra's and Longformer's aside, keys have no norm where the query is the key.
+    assert unused <= {f"blocks.{i}.attn.k_norm.{part}" for i in (0, 1) for part in ("weight", "bias")}
+    if unused:
+        assert kind in ("soft", "soft_norm", "gaussian", "reformer")
+
+
+@every_kind
+def test_without_class_token(kind: str) -> None:
+    model = create(attn_layer(kind), class_token=False, global_pool="avg")
+    assert model(images()).isfinite().all()
+    model.set_input_size(img_size=(96, 96))
+    assert model(images(96, 96)).isfinite().all()
+
+
+@some_kinds
+def test_gradient_checkpointing(kind: str) -> None:
+    gradients = []
+    for checkpointing in (False, True):
+        model = create(attn_layer(kind), proj_drop_rate=0.5).train()
+        model.set_grad_checkpointing(checkpointing)
+        model(images()).square().sum().backward()
+        gradients.append([*(parameter.grad for parameter in model.parameters()), *model.buffers()])
+    assert all(map(torch.equal, *gradients))
+
+
+def test_features_only() -> None:
+    model = create(attn_layer("local"), features_only=True, out_indices=(0, 1))
+    assert [feature.shape for feature in model(images())] == [(2, DIM, 4, 4)] * 2
+
+
+@pytest.mark.parametrize("kind", ["performer", pytest.param("soft", marks=pytest.mark.slow)])
+def test_exported_with_any_batch(kind: str) -> None:
+    model = create(attn_layer(kind, feat_size=(4, 4)))
+    program = torch.export.export(model, (images(),), dynamic_shapes=({0: torch.export.Dim("batch", min=1, max=64)},))
+    torch.testing.assert_close(program.module()(images(batch=5)), model(images(batch=5)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", SOME)
+def test_compiled(kind: str) -> None:
+    torch._dynamo.reset()
+    model = create(attn_layer(kind), reg_tokens=4)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(images()), model(images()))
+
+
+def test_attn_mask_tells_which_tokens_count() -> None:
+    attn, plain = (
+        attn_layer("performer")(DIM, HEADS, qkv_bias=True),
+        ATTENTIONS["performer"](DIM, HEADS, feat_size=(9,)),
+    )
+    plain.load_state_dict(attn.state_dict())
+    x, mask = torch.randn(2, 9, DIM), torch.arange(9) < torch.tensor([[9], [5]])
+    expected = plain(x, (9,), 0, mask)
+    for form in (mask, mask[:, None, None]):
+        torch.testing.assert_close(attn(x, attn_mask=form), expected)
+    for form in (mask.float(), mask[:, None, None].expand(2, 1, 9, 9), mask[:1]):
+        with pytest.raises(ValueError, match="masks pairs"):
+            attn(x, attn_mask=form)
+    with pytest.raises(ValueError, match="is_causal"):
+        attn(x, is_causal=True)
+
+
+def test_a_grid_that_is_no_square_is_given() -> None:
+    """As a model by name finds it for itself."""
+    model = create(attn_layer("local", (4, 7), kernel_size=3), img_size=(64, 112))
+    named = timm.create_model(
+        "local_vit_tiny_patch16",
+        **{"class_token": True, "global_pool": "token", "img_size": (64, 112), "kernel_size": 3},
+        **{"embed_dim": DIM, "num_heads": HEADS, "depth": 2, "num_classes": 5},
+    ).eval()
+    named.load_state_dict(model.state_dict())
+    torch.testing.assert_close(model(images(64, 112)), named(images(64, 112)))
+    # 25 tokens would be a square without a class token.
+    assert create(attn_layer("local", num_prefix_tokens=1))(images()).shape == (2, 5)
+    for given in ({}, {"num_prefix_tokens": 1}, {"feat_size": (5, 5)}):
+        with pytest.raises(ValueError, match="give attn_layer the feat_size"):
+            create(attn_layer("local", **given), img_size=(64, 176))(images(64, 176))
+    # A kind without a grid needs none.
+    assert create(attn_layer("linear"), img_size=(64, 176))(images(64, 176)).shape == (2, 5)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: attn_layer("linnear"), "'linnear' is not known"),
+        (lambda: attn_layer("linear", kernel_size=3), "'kernel_size' is no option"),
+        (lambda: create(attn_layer("linear"), scale_attn_norm=True), "scale_attn_norm=False"),
+        (lambda: create(attn_layer("gau"), qk_norm=True), "qk_norm=False"),
+        (lambda: attn_layer("linear")(DIM, 5), "5 heads do not divide"),
+        (lambda: attn_layer("soft", num_bottleneck=7)(DIM, HEADS), "num_bottleneck=7"),
+    ],
+    ids=["kind", "option", "scale_norm", "qk_norm", "heads", "bottleneck"],
+)
+def test_what_does_not_fit_is_named(make: Callable[[], Any], words: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(words)):
+        make()
+
+
+def test_biases_are_those_of_the_block() -> None:
+    model = create(attn_layer("linear"), qkv_bias=False, proj_bias=False)
+    assert not [name for name, _ in model.blocks.named_parameters() if ".attn." in name and name.endswith(".bias")]
+
+
+def test_docstring_example_runs() -> None:
+    names = {**vars(vit_attention), "timm": timm}
+    (example,) = doctest.DocTestFinder(recurse=False).find(attn_layer, globs=names)
+    assert doctest.DocTestRunner().run(example) == (0, 2)

@@ -1,0 +1,230 @@
+"""`swap_attention`: softmax attention that is swapped in keeps a model's logits, and what the report says is so."""
+
+import copy
+from typing import Any
+
+import pytest
+import timm
+import torch
+from torch import Tensor, nn
+
+import soft_vit
+from soft_vit.analysis.complexity import count_complexity
+from soft_vit.layers import ATTENTIONS
+from soft_vit.models.swap import SwapReport
+
+SMALL: dict[str, Any] = {"depth": 2, "num_classes": 5, "img_size": 64, "embed_dim": 96, "num_heads": 3}
+
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "ViT": ("vit_tiny_patch16_224", {}),
+    "norms of queries and keys": ("vit_tiny_patch16_224", {"qk_norm": True}),
+    "no biases": ("vit_tiny_patch16_224", {"qkv_bias": False, "proj_bias": False}),
+    "one channel": ("vit_tiny_patch16_224", {"in_chans": 1}),
+    "DeiT": ("deit_tiny_distilled_patch16_224", {}),
+    "DeiT III": ("deit3_small_patch16_224", {}),
+    "DINOv2 with registers": ("vit_small_patch14_reg4_dinov2", {"img_size": 56}),
+    "SigLIP": ("vit_base_patch16_siglip_224", {}),
+    "BEiT": ("beit_base_patch16_224", {"use_rel_pos_bias": False, "use_abs_pos_emb": True}),
+    "EVA-02": ("eva02_tiny_patch14_224", {"img_size": 56}),
+    "DINOv3": ("vit_small_patch16_dinov3", {}),
+    "mixed rotary embedding": ("vit_small_patch16_rope_mixed_224", {}),
+}
+
+
+def create(name: str, options: dict[str, Any]) -> Any:
+    """A model in float64, its parameters far from the start, where much is zero."""
+    torch.manual_seed(0)
+    model = timm.create_model(name, **{**SMALL, **options}).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model
+
+
+def vit(**options: Any) -> Any:
+    return create("vit_tiny_patch16_224", options)
+
+
+def images(model: Any, batch: int = 2) -> Tensor:
+    size = (batch, model.in_chans, *model.patch_embed.img_size)
+    return torch.randn(size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def attention_parameters(model: Any) -> dict[str, nn.Parameter]:
+    return {name: value for name, value in model.named_parameters() if ".attn." in name}
+
+
+@pytest.mark.parametrize(("name", "options"), MODELS.values(), ids=MODELS)
+def test_softmax_keeps_the_logits(name: str, options: dict[str, Any]) -> None:
+    """Also on the way back from another kind, which has the same projections."""
+    model = create(name, options)
+    expected = model(images(model))
+    for kind in ("softmax", "linear", "softmax"):
+        report = soft_vit.swap_attention(model, kind)
+        assert (report.new, report.dropped) == ([], [])
+        logits = model(images(model))
+        assert ((logits - expected).norm() <= 1e-12 * expected.norm()) == (kind == "softmax")
+    copied = copy.deepcopy(model)
+    assert torch.equal(copied(images(model)), logits)
+    model.train()(images(model)).sum().backward()
+    assert all(parameter.grad is not None for parameter in attention_parameters(model).values())
+
+
+@pytest.mark.parametrize("kind", ATTENTIONS)
+def test_report(kind: str) -> None:
+    model = vit(qk_norm=True)
+    plain = copy.deepcopy(model)
+    report = soft_vit.swap_attention(model, kind)
+    assert isinstance(report, SwapReport)
+    assert all(isinstance(block.attn, ATTENTIONS[kind]) for block in model.blocks)
+    assert (report.attention, report.blocks) == (kind, [0, 1])
+    assert sorted(report.kept + report.new) == sorted(attention_parameters(model))
+    old = torch.cat([value.flatten() for value in attention_parameters(plain).values()])
+    for name in report.kept:
+        # Each value is one that was there.
+        assert torch.isin(model.get_parameter(name), old).all(), name
+    for name, parameter in model.named_parameters():
+        if ".attn." not in name:
+            assert torch.equal(parameter, plain.get_parameter(name)), name
+    for i, form in enumerate((plain, model)):
+        form = form.float()
+        cost = count_complexity(form, (1, 3, 64, 64))
+        assert (report.params_before, report.params_after)[i] == sum(
+            parameter.numel() for parameter in form.parameters()
+        )
+        assert (report.flops_before, report.flops_after)[i] == cost.macs
+    assert f"{len(report.kept)} parameters kept" in str(report)
+
+
+def test_what_is_dropped_and_new() -> None:
+    report = soft_vit.swap_attention(vit(), "soft", blocks=[-1])
+    attn = "blocks.1.attn."
+    assert report.dropped == [attn + "k.bias", attn + "k.weight"]
+    assert set(report.kept) == {
+        attn + name for name in ("q.weight", "q.bias", "v.weight", "v.bias", "proj.weight", "proj.bias")
+    }
+    assert {attn + "sample.weight", attn + "local.weight"} <= set(report.new)
+    # Global projections begin as the others, as published.
+    assert not soft_vit.swap_attention(vit(), "longformer").new
+
+
+@pytest.mark.parametrize("kind", ATTENTIONS)
+def test_any_kind_is_swapped_again(kind: str) -> None:
+    """What is of another kind alone is dropped; heads stay those of the model."""
+    model = vit()
+    soft_vit.swap_attention(model, kind)
+    expected = dict(attention_parameters(model))
+    again = soft_vit.swap_attention(model, kind)
+    assert (again.new, again.dropped) == ([], [])
+    for name, parameter in attention_parameters(model).items():
+        assert torch.equal(parameter, expected[name]), name
+    report = soft_vit.swap_attention(model, "softmax")
+    assert (model.blocks[0].attn.num_heads, model.blocks[0].attn.head_dim) == (3, 32)
+    assert not {*report.kept, *report.new} - attention_parameters(model).keys()
+
+
+@pytest.mark.parametrize("kind", ATTENTIONS)
+def test_a_rotary_embedding_reaches_queries_and_keys(kind: str) -> None:
+    model = create(*MODELS["EVA-02"])
+    if kind in ("gau", "hydra", "longformer", "none", "spatial_reduction", "synthesizer"):
+        with pytest.raises(ValueError, match="rotates the query and key of each token"):
+            soft_vit.swap_attention(model, kind)
+        return
+    soft_vit.swap_attention(model, kind)
+    logits = model(images(model))
+    model.rope = None
+    # A Gaussian kernel of wide heads is flat.
+    assert (model(images(model)) - logits).norm() > 1e-6 * logits.norm()
+
+
+def test_some_blocks() -> None:
+    model = create("vit_tiny_patch16_224", {"depth": 4})
+    untouched = model.blocks[1].attn
+    report = soft_vit.swap_attention(model, "local", blocks=[-1, 0, 3], kernel_size=3)
+    assert report.blocks == [0, 3]
+    assert model.blocks[1].attn is untouched
+    assert [type(block.attn).__name__ for block in model.blocks][::3] == ["ViTLocalAttention"] * 2
+    assert model.blocks[3].attn.kernel_size == 3
+
+
+def test_mode_dtype_and_rates_stay() -> None:
+    model = vit(attn_drop_rate=0.1, proj_drop_rate=0.2).train().bfloat16()
+    soft_vit.swap_attention(model, "softmax")
+    attn = model.blocks[0].attn
+    assert attn.training
+    assert model.training
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
+    assert (attn.attn_drop, attn.proj_drop.p) == (0.1, 0.2)
+
+
+@pytest.mark.parametrize("kind", ["local", "soft", "linformer"])
+def test_swapped_models_follow_the_map_of_each_image(kind: str) -> None:
+    model = vit(dynamic_img_size=True, reg_tokens=4)
+    soft_vit.swap_attention(model, kind)
+    built = vit(img_size=(64, 112), reg_tokens=4)
+    soft_vit.swap_attention(built, kind)
+    state = timm.models.vision_transformer.checkpoint_filter_fn(model.state_dict(), built)
+    for name, module in built.named_modules():
+        if isinstance(module, ATTENTIONS[kind]):
+            module.resample_state(f"{name}.", state)
+    built.load_state_dict(state)
+    x = images(built)
+    torch.testing.assert_close(model(x), built(x))
+
+
+@pytest.mark.parametrize(
+    ("kind", "swap", "words"),
+    [
+        ("linnear", {}, "'linnear' is not known"),
+        ("linear", {"kernel_size": 3}, "'kernel_size' is no option"),
+        ("linear", {"blocks": [0, 2]}, "0 to 1"),
+        ("local", {"kernel_size": 2}, "kernel_size=2"),
+        # What it says only when it runs.
+        ("soft", {"sr_ratio": 20}, "no window of 20 x 20"),
+    ],
+    ids=["kind", "option", "blocks", "value", "map"],
+)
+def test_a_refusal_changes_nothing(kind: str, swap: dict[str, Any], words: str) -> None:
+    model = vit().train()
+    attentions, state = [block.attn for block in model.blocks], copy.deepcopy(model.state_dict())
+    with pytest.raises(ValueError, match=words):
+        soft_vit.swap_attention(model, kind, **swap)
+    assert [block.attn for block in model.blocks] == attentions
+    assert model.training
+    assert not model.patch_embed._forward_hooks
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "kind", "words"),
+    [
+        ("resnet18", {}, "linear", "looks for its patch_embed"),
+        ("soft_pico", {}, "linear", "looks for its patch_embed"),
+        ("swin_tiny_patch4_window7_224", {}, "linear", "looks for its patch_embed"),
+        ("beit_base_patch16_224", SMALL, "linear", "relative positions"),
+        ("beit_base_patch16_224", {**SMALL, "use_shared_rel_pos_bias": True}, "linear", "relative positions"),
+        ("vit_tiny_patch16_224", {**SMALL, "scale_attn_norm": True}, "linear", "normalises its result"),
+        ("eva02_tiny_patch14_224", {**SMALL, "img_size": 56}, "hydra", "rotates the query"),
+        ("vit_tiny_patch16_224", {**SMALL, "patch_drop_rate": 0.5}, "local", "patch_drop_rate=0"),
+    ],
+)
+def test_models_that_cannot_be_changed_are_named(name: str, options: dict[str, Any], kind: str, words: str) -> None:
+    model = timm.create_model(name, **options)
+    modules = list(model.modules())
+    with pytest.raises(ValueError, match=words):
+        soft_vit.swap_attention(model, kind)
+    assert list(model.modules()) == modules
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["EVA-02", "ViT"])
+def test_compiled_and_exported(name: str) -> None:
+    torch._dynamo.reset()
+    model = create(MODELS[name][0], MODELS[name][1])
+    soft_vit.swap_attention(model, "local")
+    x = images(model)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), model(x))
+    program = torch.export.export(model, (x,), dynamic_shapes=({0: torch.export.Dim("batch", min=1, max=64)},))
+    x = images(model, batch=5)
+    torch.testing.assert_close(program.module()(x), model(x))

@@ -1,0 +1,149 @@
+"""`<kind>_vit_*`: the contract of timm, and images of any size."""
+
+import pickle
+from typing import Any
+
+import pytest
+import timm
+import torch
+from timm.models import group_parameters
+from torch import Tensor
+
+from soft_vit.layers import ATTENTIONS, attention_options
+from soft_vit.layers.vit_attention import BLOCK_ARGUMENTS
+from soft_vit.models.arguments import UnknownOptionError
+from soft_vit.models.vit import VIT_MODELS, AttentionViT, checkpoint_filter_fn
+
+every_kind = pytest.mark.parametrize("kind", ATTENTIONS)
+
+
+def create(kind: str, **options: Any) -> AttentionViT:
+    torch.manual_seed(0)
+    small = {"img_size": 64, "embed_dim": 24, "num_heads": 3, "depth": 2, "num_classes": 5}
+    return timm.create_model(f"{kind}_vit_tiny_patch16", **{**small, **options}).eval()
+
+
+def images(height: int = 64, width: int = 64) -> Tensor:
+    return torch.randn(2, 3, height, width, generator=torch.Generator().manual_seed(1))
+
+
+def test_names() -> None:
+    names = timm.list_models("*_vit_*_patch16", module="vit")
+    assert set(names) == VIT_MODELS.keys()
+    assert {name.partition("_vit_")[0] for name in names} == ATTENTIONS.keys()
+    for size, width in {"tiny": 192, "small": 384, "base": 768}.items():
+        model = timm.create_model(f"softmax_vit_{size}_patch16", device="meta")
+        assert (model.embed_dim, len(model.blocks), model.blocks[0].attn.head_dim) == (width, 12, 64)
+
+
+@every_kind
+def test_contract_of_timm(kind: str) -> None:
+    model = create(kind, device="meta")
+    cfg, parameters = model.pretrained_cfg, dict(model.named_parameters())
+    assert cfg["architecture"] == f"{kind}_vit_tiny_patch16"
+    assert model.get_parameter(cfg["first_conv"] + ".weight").shape[1] == 3
+    assert model.get_submodule(cfg["classifier"]) is model.get_classifier()
+    assert model.no_weight_decay() & parameters.keys() >= {"pos_embed"}
+    for coarse in (False, True):
+        groups = group_parameters(model, model.group_matcher(coarse=coarse))
+        assert {name for names in groups.values() for name in names} == parameters.keys()
+    # A class token where the attention mixes it with the others as any token.
+    assert model.has_class_token == (not ATTENTIONS[kind].needs_grid and kind != "none")
+    assert model.global_pool == ("token" if model.has_class_token else "avg")
+    model.reset_classifier(7)
+    x = torch.empty(2, 3, 64, 64, device="meta")
+    assert model(x).shape == (2, 7)
+    final, features = model.forward_intermediates(x, norm=True)
+    assert final.shape == (2, 16 + model.num_prefix_tokens, 24)
+    assert [feature.shape for feature in features] == [(2, 24, 4, 4)] * 2
+    extractor = create(kind, features_only=True, out_indices=(0, 1), device="meta")
+    assert [feature.shape for feature in extractor(x)] == [(2, 24, 4, 4)] * 2
+
+
+@every_kind
+def test_options_of_the_attention_reach_it(kind: str) -> None:
+    options = attention_options(ATTENTIONS[kind])
+    create(kind, device="meta", **{name: options[name] for name in options.keys() - BLOCK_ARGUMENTS})
+    with pytest.raises(UnknownOptionError, match="'nonsense' is no option"):
+        create(kind, nonsense=1)
+
+
+@every_kind
+def test_images_of_any_size_equal_a_model_that_was_built_for_them(kind: str) -> None:
+    """By following images, by `set_input_size`, and by weights of another size."""
+    model = create(kind, dynamic_img_size=True)
+    with torch.no_grad():
+        # Classes that depend on what the attention does.
+        for block in model.blocks:
+            for parameter in block.attn.parameters():
+                parameter.add_(0.1 * torch.randn_like(parameter))
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    built = create(kind, img_size=(64, 112))
+    built.load_state_dict(checkpoint_filter_fn(dict(state), built))
+    expected = built(images(64, 112))
+    assert (expected[0] - expected[1]).norm() > 1e-3 * expected.norm()
+    torch.testing.assert_close(model(images(64, 112)), expected)
+    assert model(images()).isfinite().all()
+    resized = create(kind)
+    resized.load_state_dict(state)
+    resized.set_input_size((64, 112))
+    torch.testing.assert_close(resized(images(64, 112)), expected)
+    for name, value in built.state_dict().items():
+        torch.testing.assert_close(resized.state_dict()[name], value, msg=name)
+
+
+@pytest.mark.parametrize("kind", ["linformer", "soft"])
+def test_weights_of_another_image_size_load_by_name(kind: str, tmp_path) -> None:
+    model = create(kind)
+    file = tmp_path / "weights.pth"
+    torch.save(model.state_dict(), file)
+    loaded = create(kind, img_size=(64, 112), pretrained=True, pretrained_cfg_overlay={"file": str(file)})
+    expected = checkpoint_filter_fn(model.state_dict(), loaded)
+    assert all(torch.equal(value, expected[name]) for name, value in loaded.state_dict().items())
+
+
+def test_patches_are_dropped_where_no_grid_is_needed() -> None:
+    model = create("linear", patch_drop_rate=0.5).train()
+    assert model(images()).isfinite().all()
+    with pytest.raises(ValueError, match="patch_drop_rate=0"):
+        create("local", patch_drop_rate=0.5)
+
+
+def test_any_pooling_and_prefix_tokens_may_be_asked_for() -> None:
+    model = create("local", class_token=True, reg_tokens=4)
+    assert (model.global_pool, model.num_prefix_tokens) == ("token", 5)
+    assert model(images()).shape == (2, 5)
+    assert create("linear", class_token=False).global_pool == "avg"
+    assert create("soft", global_pool="map")(images()).shape == (2, 5)
+
+
+def test_traced_for_features() -> None:
+    """By torch.fx, as timm's extractors of features do."""
+    for kind in ("local", "performer"):
+        model = create(kind)
+        traced = timm.models.create_feature_extractor(model, {"blocks.0": "first", "head": "logits"})
+        copied = pickle.loads(pickle.dumps(model))
+        expected = model(images())
+        assert torch.equal(traced(images())["logits"], expected)
+        assert torch.equal(copied(images()), expected)
+
+
+@pytest.mark.slow
+@every_kind
+def test_compiled_for_any_size(kind: str) -> None:
+    torch._dynamo.reset()
+    model = create(kind, dynamic_img_size=True)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    for size in ((64, 64), (64, 112)):
+        torch.testing.assert_close(compiled(images(*size)), model(images(*size)))
+
+
+@pytest.mark.parametrize(
+    "kind", [kind if kind == "local" else pytest.param(kind, marks=pytest.mark.slow) for kind in ATTENTIONS]
+)
+def test_exported_with_any_batch(kind: str) -> None:
+    model = create(kind)
+    batch = torch.export.Dim("batch", min=1, max=64)
+    program = torch.export.export(model, (images(),), dynamic_shapes=({0: batch},))
+    x = torch.cat([images(), images()])
+    torch.testing.assert_close(program.module()(x), model(x))
