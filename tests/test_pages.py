@@ -37,7 +37,8 @@ from soft_vit.models.names import SIZES
 from soft_vit.weights import load_index
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-READ_ONLY = [ROOT / folder / "README.md" for folder in ("checkpoints", "configs", "configs/baselines", "tools")]
+FOLDERS = ("checkpoints", "configs", "configs/baselines", "configs/linearise", "tools")
+READ_ONLY = [ROOT / folder / "README.md" for folder in FOLDERS]
 TEXT = "\n".join(page.read_text() for page in PAGES)
 COMMANDS = commands(TEXT)
 
@@ -68,6 +69,9 @@ CASES = {
     "python tools/predict.py shape.png": Case(),
     DEMO: Case(f"{FEW_SHAPES} train_dataloader.dataset.length=64 train_cfg.val_interval=5"),
     "python tools/train.py configs/finetune": training(),
+    "python tools/train.py configs/linearise": training(),
+    # tests/engine/test_linearised.py runs it on few images.
+    "python tools/linearise.py": Case("", (), "soft_vit.engine.linearised.compare_linearised", []),
     # tests/engine/models/test_feature_redraw.py trains so.
     f"{DEMO} --cfg-options": training(),
     "python tools/test.py configs/demo/soft_pico_shapes.py": Case(FEW_SHAPES, (DEMO,)),

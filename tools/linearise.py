@@ -1,6 +1,6 @@
 """Give a trained ViT each attention in turn, and tell what is left of its accuracy.
 
-python tools/linearise.py configs/linearise/linear_vit_shapes.py linear performer none
+python tools/linearise.py configs/linearise/linear_pico_shapes.py linear performer none
 
 Trains the teacher, then the config once for each attention. A command that was stopped goes on where it was.
 """
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("attentions", nargs="*", default=list(ATTENTIONS), metavar="ATTENTION", help="(default: all)")
     parser.add_argument(
         "--teacher",
-        default="configs/linearise/softmax_vit_shapes.py",
+        default="configs/linearise/softmax_pico_shapes.py",
         metavar="CONFIG",
         help="of the teacher (default: %(default)s)",
     )

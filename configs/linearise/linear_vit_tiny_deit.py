@@ -16,5 +16,9 @@ model = dict(
 train_cfg = dict(max_epochs=35)
 optim_wrapper = dict(
     constructor="TimmOptimWrapperConstructor",
-    optimizer=dict(lr=5e-4, weight_decay=0.05),
+    optimizer=dict(weight_decay=0.05),
 )
+param_scheduler = [
+    dict(type="MultiStepLR", milestones=[5], gamma=0.2, by_epoch=True),
+    dict(type="CosineAnnealingLR", eta_min=1e-6, by_epoch=True, begin=5, convert_to_iter_based=True),
+]

@@ -1,6 +1,7 @@
 """Train a teacher once, give it each attention, and compare what is left of its accuracy."""
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from soft_vit.engine.checkpoints.checkpoint_hook import find_newest_checkpoint
 from soft_vit.engine.config import load_config
 from soft_vit.engine.errors import UserError, as_user_error, one_line
 from soft_vit.layers import attention_class
+from soft_vit.models.names import model_name
 from soft_vit.text_tables import markdown_table
 
 __all__ = ["LinearisedRow", "compare_linearised", "linearised_table"]
@@ -55,27 +57,31 @@ def compare_linearised(
 ) -> list[LinearisedRow]:
     """Train teacher_config, then `config` with each kind in its model's name and each seed.
 
-    Runs have the folders `work_dir/<name of teacher_config>` and `work_dir/<model>_seed<n>`. One that was stopped goes
-    on, and one that has ended is read from its log. A run that fails leaves its error in its row. options: of `config`,
-    by dotted name. on_row: called with all rows, in order, whenever a run ends. Raises UserError (a ValueError) for an
-    unknown kind, a teacher that cannot be trained or a config that names no `<kind>_vit_*`, and what `train_each`
-    raises.
+    Runs have the folders `work_dir/<name of teacher_config>` and `work_dir/<name of config>/<model>_seed<n>`. One that
+    was stopped goes on, and one that has ended is read from its log. A run that fails leaves its error in its row.
+    options: of `config`, by dotted name. on_row: called with all rows, in order, whenever a run ends. Raises UserError
+    (a ValueError) for an unknown kind, a teacher that cannot be trained or a config whose model is not named after a
+    kind, and what `train_each` raises.
     """
     with as_user_error():
         for kind in kinds:
             attention_class(kind)
     cfg = load_config(config, options)
-    _, vit, size = str(cfg.model.get("model_name")).partition("_vit_")
-    if not vit or "phase1_epochs" not in cfg.model:
-        raise UserError(f"{config} linearises no <kind>_vit_*; give a config such as those in configs/linearise/.")
+    found = re.fullmatch(r"[a-z_]+_(vit|pyramid)_(\w+)", cfg.model.get("model_name", ""))
+    if found is None or "phase1_epochs" not in cfg.model:
+        raise UserError(f"{config} linearises no model named after a kind; give one of configs/linearise/.")
+    with as_user_error():
+        names = {
+            kind: model_name(kind, found[2]) if found[1] == "pyramid" else f"{kind}_vit_{found[2]}" for kind in kinds
+        }
     work_dir = Path(work_dir)
     teacher = _train_teacher(teacher_config, work_dir, progress)
     checkpoint = str(find_newest_checkpoint(work_dir / Path(teacher_config).stem))
     rows, runs = {}, {}
     for seed in seeds:
         for kind in kinds:
-            name = f"{kind}_vit_{size}"
-            folder = f"{name}_seed{seed}"
+            name = names[kind]
+            folder = f"{Path(config).stem}/{name}_seed{seed}"
             rows[folder] = LinearisedRow(kind, seed, teacher)
             own = {"model.model_name": name, "model.teacher.checkpoint": checkpoint, "randomness.seed": seed}
             if not _read(rows[folder], work_dir / folder, cfg):

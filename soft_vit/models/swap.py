@@ -164,14 +164,9 @@ def _replace(model: Any, i: int, kind: str, options: dict[str, Any]) -> tuple[Vi
     if attn.qk_norm:
         attn.q_norm, attn.k_norm = norms["q_norm"], norms["k_norm"]
     kept = {f"{name}.{part}" for name, norm in norms.items() if attn.qk_norm for part, _ in norm.named_parameters()}
-    used = set(kept)
-    with torch.no_grad():
-        for name, parameter in attn.named_parameters():
-            parts = _sources_of(name, source)
-            if parts and (value := torch.cat([source[part] for part in parts])).shape == parameter.shape:
-                parameter.copy_(value)
-                kept.add(name)
-                used |= set(parts)
+    projected, used = _keep_projections(attn, source)
+    used |= kept
+    kept |= projected
     if getattr(model, "rope", None) is not None:
         if not (attn.qk_norm and attn.qk_of_each_token):
             raise ValueError(
@@ -181,6 +176,24 @@ def _replace(model: Any, i: int, kind: str, options: dict[str, Any]) -> tuple[Vi
         kept = {name.replace("_norm.", "_norm.norm.") for name in kept}
     old_names = {*source, *(f"{name}.{part}" for name, norm in norms.items() for part, _ in norm.named_parameters())}
     return attn.train(old.training), kept, sorted(old_names - used)
+
+
+def keep_weights(attn: nn.Module, old: nn.Module) -> set[str]:
+    """Give an attention, in place, the projections of another where shapes allow; returns their names in it."""
+    return _keep_projections(attn, _projections(old))[0]
+
+
+def _keep_projections(attn: nn.Module, source: dict[str, Tensor]) -> tuple[set[str], set[str]]:
+    """The names of attn's parameters that now have values of source, and those of source."""
+    kept, used = set(), set()
+    with torch.no_grad():
+        for name, parameter in attn.named_parameters():
+            parts = _sources_of(name, source)
+            if parts and (value := torch.cat([source[part] for part in parts])).shape == parameter.shape:
+                parameter.copy_(value)
+                kept.add(name)
+                used |= set(parts)
+    return kept, used
 
 
 def _rate(dropout: Any) -> float:

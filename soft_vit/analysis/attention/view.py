@@ -1,5 +1,6 @@
 """Where a token looks: its row of the attention matrix, drawn over the image."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,16 @@ def plot_attention_row(row: AttentionRow, image: np.ndarray, path: Path, title: 
     for axes, (name, values) in zip(grid, panels, strict=False):
         _draw_panel(axes, name, values, row, image, windows=values is not None and name.startswith("kernel"))
     figure.savefig(path, dpi=130)
+
+
+def plot_attention_rows(rows: Mapping[str, AttentionRow], image: np.ndarray, path: Path) -> None:
+    """Draw rows of several models, by their titles, over one image, uint8 `[H, W, 3]`: their means over the heads."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(2.6 * len(rows) + 0.6, 2.9), layout="constrained")
+    for axes, (title, row) in zip(figure.subplots(1, len(rows), squeeze=False)[0], rows.items(), strict=True):
+        _draw_panel(axes, title, row.weights.mean(0), row, image, windows=False)
+    figure.savefig(path, dpi=110)
 
 
 def _draw_panel(

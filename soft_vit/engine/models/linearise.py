@@ -1,13 +1,12 @@
 """A pretrained ViT with another attention: each attention learns its old result, then the model its old logits.
 
-After the layer-wise transfer of Kasai et al., arXiv 2103.13076, and Mercat et al., arXiv 2405.06640. Letters: B batch,
-K classes, N tokens, C channels, H x W the image.
+The first phase is the attention transfer of Zhang et al., "LoLCATs", arXiv 2410.10254; the second distils the
+whole model, which they fine-tune. Letters: B batch, C channels, H x W the image.
 """
 
-import copy
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from mmengine.hooks import Hook
@@ -19,27 +18,33 @@ from torch import Tensor, nn
 from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.engine.logging.metrics import ClassificationMetric
 from soft_vit.engine.models.distillation import DistillClassifier, Teacher
-from soft_vit.layers import attention_class, attention_options
-from soft_vit.layers.vit_attention import BLOCK_ARGUMENTS, ViTAttention
-from soft_vit.models.swap import swap_attention
-from soft_vit.models.vit import AttentionViT
+from soft_vit.layers import Attention
+from soft_vit.layers.vit_attention import ViTAttention
+from soft_vit.models.swap import keep_weights, swap_attention
 from soft_vit.registry import HOOKS, MODELS, register
 from soft_vit.weights.loading import describe_mismatch
 
-__all__ = ["LineariseClassifier", "LineariseHook", "TeacherAgreement", "attention_loss", "take_over"]
+__all__ = ["LineariseClassifier", "LineariseHook", "TeacherAgreement", "attention_loss", "attention_pairs", "take_over"]
+
+
+def attention_pairs(student: nn.Module, teacher: nn.Module) -> list[tuple[str, Attention, nn.Module]]:
+    """Each attention of a student that is not its teacher's: its name, and both modules."""
+    pairs = [
+        (name, module, teacher.get_submodule(name))
+        for name, module in student.named_modules()
+        if isinstance(module, Attention)
+    ]
+    # Softmax for softmax is the control of a comparison.
+    return [pair for pair in pairs if type(pair[1]) is not type(pair[2])] or pairs
 
 
 def attention_loss(student: nn.Module, teacher: Teacher, x: Tensor) -> Tensor:
     """How far each attention of a student is from its teacher's, both on what the teacher's attention sees.
 
-    x: a batch `[B, C, H, W]` of the student. Returns, for each block whose attention has been swapped, the mean squared
-    error by the variance of the teacher's result over images and tokens: 1 is the error of the best constant.
+    x: a batch `[B, C, H, W]` of the student. Returns, for each of `attention_pairs`, the mean squared error divided by
+    the variance of the teacher's result over images and tokens: 1 is the error of the best constant.
     """
-    pairs = [
-        (new.attn, old.attn)
-        for new, old in zip(student.blocks, teacher.model.blocks, strict=True)
-        if isinstance(new.attn, ViTAttention)
-    ]
+    pairs = [(new, old) for _, new, old in attention_pairs(student, teacher.model)]
     seen: dict[nn.Module, tuple[tuple, dict, Tensor]] = {}
 
     def keep(module: nn.Module, args: tuple, kwargs: dict, result: Tensor) -> None:
@@ -51,9 +56,10 @@ def attention_loss(student: nn.Module, teacher: Teacher, x: Tensor) -> Tensor:
     finally:
         for handle in handles:
             handle.remove()
-    with torch.no_grad():
-        # Its hook tells the attentions the map of these images.
-        student.patch_embed(x)
+    if isinstance(pairs[0][0], ViTAttention):
+        with torch.no_grad():
+            # Its hook tells the attentions the map of these images.
+            cast(Any, student).patch_embed(x)
     losses = []
     for new, old in pairs:
         args, kwargs, result = seen.pop(old)
@@ -63,22 +69,26 @@ def attention_loss(student: nn.Module, teacher: Teacher, x: Tensor) -> Tensor:
     return torch.stack(losses)
 
 
-def take_over(student: nn.Module, teacher: nn.Module, kind: str, **options: Any) -> None:
-    """Give a ViT the weights of another that differs from it in the attention, as `swap_attention` does.
+def take_over(student: nn.Module, teacher: nn.Module) -> None:
+    """Give a student, in place, the weights of a teacher that differs from it in attention.
 
-    Raises UserError (a ValueError) for a teacher whose attention cannot be swapped, or whose other parts are not the
-    student's.
+    Of an attention it takes the projections that have the shape of the student's, see `swap_attention`. Raises
+    UserError (a ValueError) for a teacher whose other parts are not the student's.
     """
-    source = copy.deepcopy(teacher)
-    with as_user_error():
-        swap_attention(source, kind, **options)
-    weights = source.state_dict()
-    if mismatch := describe_mismatch(student.state_dict(), weights):
+    own, given = student.state_dict(), teacher.state_dict()
+    attentions = tuple(f"{name}." for name, module in student.named_modules() if isinstance(module, Attention))
+    others = [{name: v for name, v in state.items() if not name.startswith(attentions)} for state in (own, given)]
+    if mismatch := describe_mismatch(*others):
         raise UserError(
             f"The student is not its teacher with another attention: {mismatch}; give both the same size and parts, "
             "such as patch_size, embed_dim, depth, num_heads, class_token, reg_tokens and global_pool."
         )
-    student.load_state_dict(weights)
+    # Where queries are rotated, their norm stands inside of what rotates them.
+    given |= {name.replace("_norm.", "_norm.norm."): v for name, v in given.items() if name.startswith(attentions)}
+    same = {name: v for name, v in given.items() if name in own and v.shape == own[name].shape}
+    student.load_state_dict(same, strict=False)
+    for _, new, old in attention_pairs(student, teacher):
+        keep_weights(new, old)
 
 
 @register(MODELS)
@@ -89,12 +99,12 @@ class LineariseClassifier(DistillClassifier):
     else has a gradient, so nothing else changes. In the second the whole model learns (1 - alpha) * loss +
     alpha * `teacher_loss`, as in `DistillClassifier`.
 
-    model_name: `<kind>_vit_*`, with arguments that make it the size of its teacher; or, with `swap`, any ViT that
-        `swap_attention` changes. A model of the first form is rebuilt by its name wherever its weights go.
+    model_name: a model of this package, such as `<kind>_vit_*`, with arguments that make it the size of its teacher;
+        or, with `swap`, any ViT that `swap_attention` changes. Only the first is rebuilt by its name elsewhere.
     teacher: the pretrained model, see `DistillClassifier`. Images are normalised for the teacher and have its size.
     swap: arguments of `swap_attention`, such as dict(kind="linear", blocks=[8, 9, 10, 11]).
     phase1_epochs: number of epochs of the first phase; the epoch of the run decides, so a resumed run goes on in the
-        phase that it was stopped in.
+        phase that it was stopped in. Attentions without parameters (`none`) begin with the second.
 
     With several processes set find_unused_parameters in model_wrapper_cfg. Raises UserError (a ValueError) for a model
     without such an attention and for a teacher that does not fit it.
@@ -114,16 +124,11 @@ class LineariseClassifier(DistillClassifier):
         super().__init__(*args, distillation=distillation, alpha=alpha, **kwargs)
         self.phase1_epochs = phase1_epochs
         if swap is not None:
-            self.swap = dict(swap)
             with as_user_error():
-                swap_attention(self.model, **self.swap)
+                swap_attention(self.model, **swap)
             # The name alone would rebuild it with the attention that it had.
             self.model.pretrained_cfg = {**self.model.pretrained_cfg, "architecture": None}
-        elif isinstance(self.model, AttentionViT):
-            known = {*attention_options(attention_class(self.model.attention)), "sr_ratio"} - BLOCK_ARGUMENTS
-            options = {name: value for name, value in kwargs.items() if name in known}
-            self.swap = dict(kind=self.model.attention, **options)
-        else:
+        elif not any(isinstance(module, Attention) for module in self.model.modules()):
             raise UserError(
                 f"{type(self.model).__name__} has the attention it was published with; name a model such as "
                 "linear_vit_tiny_patch16, or set model.swap=dict(kind='linear')."
@@ -131,8 +136,11 @@ class LineariseClassifier(DistillClassifier):
 
     @property
     def first_phase(self) -> bool:
-        """Whether the run is in an epoch of the first phase."""
-        return MessageHub.get_current_instance().get_info("epoch", 0) < self.phase1_epochs
+        """Whether the run is in an epoch of the first phase, and an attention has something to learn in it."""
+        if MessageHub.get_current_instance().get_info("epoch", 0) >= self.phase1_epochs:
+            return False
+        pairs = attention_pairs(self.model, self.teacher.model)
+        return any(parameter.requires_grad for _, new, _ in pairs for parameter in new.parameters())
 
     def init_weights(self) -> None:
         super().init_weights()
@@ -144,7 +152,7 @@ class LineariseClassifier(DistillClassifier):
                 "The weights come from a teacher whose images are normalised in another way; set data_preprocessor's "
                 f"mean={mean} and std={std}."
             )
-        take_over(self.model, teacher.model, **self.swap)
+        take_over(self.model, teacher.model)
 
     def loss(self, inputs: Tensor, data_samples: list[DataSample], **kwargs: Any) -> dict[str, Tensor]:
         if self.first_phase:

@@ -6,7 +6,7 @@ import timm
 import torch
 
 from soft_vit.analysis.attention.matrix import watch_attention
-from soft_vit.analysis.attention.view import attention_row, plot_attention_row
+from soft_vit.analysis.attention.view import attention_row, plot_attention_row, plot_attention_rows
 from soft_vit.ops.gaussian import gaussian_kernel
 
 SIZE = (72, 104)
@@ -74,4 +74,5 @@ def test_picture(attention, tmp_path):
     row = attention_row(model_of(attention), IMAGE, 2)
     pixels = (255 * IMAGE.permute(1, 2, 0)).byte().numpy()
     plot_attention_row(row, pixels, tmp_path / "row.png", attention)
+    plot_attention_rows({"before": row, "after": row}, pixels, tmp_path / "rows.png")
     assert (tmp_path / "row.png").read_bytes().startswith(b"\x89PNG")

@@ -16,7 +16,7 @@ from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.models.linearise import TeacherAgreement, attention_loss
 from soft_vit.prediction.predictors import load_predictor
 
-CONFIG = Path(__file__).parents[3] / "configs" / "linearise" / "linear_vit_shapes.py"
+CONFIG = Path(__file__).parents[3] / "configs" / "linearise" / "linear_pico_shapes.py"
 SMALL = dict(img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2)
 GAP = dict(class_token=False, global_pool="avg")
 PIXELS = dict(mean=[127.5] * 3, std=[64.0] * 3)
@@ -154,6 +154,8 @@ def test_run_that_stops_in_either_phase_resumes_exactly(teacher_file, tmp_path):
     size = {f"model.{key}": value for key, value in SMALL.items() if key != "img_size"}
     options = {
         **size,
+        "model.class_token": False,
+        "model.global_pool": "avg",
         "image_size": 32,
         "model.model_name": "nystrom_vit_tiny_patch16",
         "model.teacher": dict(model_name=NAME, checkpoint=str(teacher_file), **SMALL, **GAP),

@@ -1,23 +1,15 @@
-# python tools/train.py configs/linearise/softmax_vit_shapes.py
-# The teacher of the demo: a small ViT with softmax attention on generated shapes of 64 pixels, 8 x 8 patches.
+# python tools/train.py configs/linearise/softmax_pico_shapes.py
+# The teacher of the demo: the pyramid of soft_pico with softmax attention, three passes over 10,000 generated images.
 _base_ = ["../_base_/default_runtime.py", "../_base_/shapes.py"]
 
 model = dict(
     type="TimmProgressClassifier",
-    model_name="softmax_vit_tiny_patch16",
+    model_name="softmax_pyramid_pico",
     num_classes=_base_.num_classes,
     img_size=_base_.image_size,
-    patch_size=8,
-    embed_dim=96,
-    depth=4,
-    num_heads=3,
-    class_token=False,
-    global_pool="avg",
-    # timm's default is too small a start for so narrow a model.
-    weight_init="jax",
 )
 
-train_cfg = dict(by_epoch=True, max_epochs=6, val_interval=1)
+train_cfg = dict(by_epoch=True, max_epochs=3, val_interval=1)
 optim_wrapper = dict(
     type="SafeOptimWrapper",
     optimizer=dict(type="AdamW", lr=1e-3, weight_decay=0.02),
