@@ -93,6 +93,8 @@ class AttentionViT(VisionTransformer):
             **kwargs,
         )
         self.attention = attention
+        if not any(isinstance(module, ViTAttention) for module in self.blocks.modules()):
+            raise ValueError("These blocks of timm's take no attn_layer; leave block_fn out.")
         follow_grid(self)
 
     def set_input_size(
