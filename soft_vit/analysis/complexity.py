@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from soft_vit.ops.flops import flop_counter
+from soft_vit.ops.flops import eval_mode, flop_counter
 from soft_vit.text_tables import markdown_table
 
 
@@ -33,13 +33,8 @@ def count_complexity(model: nn.Module, input_shape: tuple[int, ...] = (1, 3, 224
     x = torch.empty(input_shape, device=parameter.device, dtype=parameter.dtype)
     if parameter.device.type != "meta":
         x.normal_()
-    counter = flop_counter()
-    training = model.training
-    try:
-        with torch.no_grad(), counter:
-            model.eval()(x)
-    finally:
-        model.train(training)
+    with eval_mode(model), torch.no_grad(), flop_counter() as counter:
+        model(x)
     # The counter's names begin with the class of the model, and it counts a multiply-add as two.
     root = type(model).__name__
     macs = {name: sum(ops.values()) // 2 for name, ops in counter.get_flop_counts().items()}

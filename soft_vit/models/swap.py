@@ -12,7 +12,7 @@ from timm.models.eva import EvaAttention
 from torch import Tensor, nn
 
 from soft_vit.layers.vit_attention import VIT_ATTENTIONS, RotaryNorm, ViTAttention, check_options, follow_grid
-from soft_vit.ops.flops import flop_counter
+from soft_vit.ops.flops import eval_mode, flop_counter
 
 # What the layers of an attention project tokens to, one part after the other.
 OLD_LAYERS = {"qkv": "qkv", "kv": "kv", "q": "q", "v": "v", "q_proj": "q", "k_proj": "k", "v_proj": "v"}
@@ -129,13 +129,9 @@ def _check_model(model: Any, blocks: Iterable[int] | None) -> list[int]:
 def _cost(model: Any) -> tuple[int, int]:
     """Parameters, and multiply-adds of one image."""
     x = torch.zeros(1, model.in_chans, *model.patch_embed.img_size, **get_device_dtype(model))
-    training, counter = model.training, flop_counter()
-    try:
-        # torch's counter of modules cannot take a parameter as an argument without gradients (pooling by a latent).
-        with torch.enable_grad(), counter:
-            model.eval()(x)
-    finally:
-        model.train(training)
+    # torch's counter of modules cannot take a parameter as an argument without gradients (pooling by a latent).
+    with eval_mode(model), torch.enable_grad(), flop_counter() as counter:
+        model(x)
     return sum(parameter.numel() for parameter in model.parameters()), counter.get_total_flops() // 2
 
 

@@ -228,3 +228,11 @@ def test_compiled_and_exported(name: str) -> None:
     program = torch.export.export(model, (x,), dynamic_shapes=({0: torch.export.Dim("batch", min=1, max=64)},))
     x = images(model, batch=5)
     torch.testing.assert_close(program.module()(x), model(x))
+
+
+def test_frozen_blocks_stay_in_evaluation() -> None:
+    model = vit().train()
+    model.blocks[0].eval()
+    soft_vit.swap_attention(model, "linear", blocks=[1])
+    assert [block.training for block in model.blocks[:2]] == [False, True]
+    assert not model.blocks[0].attn.training

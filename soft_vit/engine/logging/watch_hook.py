@@ -1,6 +1,5 @@
 """Beside the loss curve: pictures of training batches, and how well the inverses converge."""
 
-import contextlib
 import math
 import re
 from collections import defaultdict
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 from soft_vit.engine.models.timm_model import unwrapped
 from soft_vit.layers.attention.soft import SoftAttention
 from soft_vit.ops import self_gaussian_kernel
+from soft_vit.ops.flops import eval_mode
 from soft_vit.ops.soft.inverse import newton_residual
 from soft_vit.registry import HOOKS, register
 
@@ -125,7 +125,7 @@ def newton_residuals(network: nn.Module, images: Tensor) -> dict[str, float]:
                 watched.append(module)
         if not watched:
             return {}
-        with _eval_mode(network):
+        with eval_mode(network):
             # Calling the module would run its compiled form, which skips these methods.
             network.forward(images.to(next(network.parameters()).dtype))
     finally:
@@ -139,18 +139,6 @@ def _measured(attn: SoftAttention, found: list[Tensor], q: Tensor, bottleneck: T
     how = attn.options
     found.append(newton_residual(self_gaussian_kernel(bottleneck), how.iters, how.ridge, how.start).mean())
     return SoftAttention.attend(attn, q, bottleneck, *rest)
-
-
-@contextlib.contextmanager
-def _eval_mode(network: nn.Module):
-    """Eval mode for all modules; then each gets its mode back, since frozen ones stay in eval while others train."""
-    training = [module for module in network.modules() if module.training]
-    network.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 # Pixels for the label below an image, and the smallest side that leaves room for it.
