@@ -152,3 +152,20 @@ def _raised_in(error: Exception, folders: set[Path]) -> bool:
 
 def _package(error: ModuleNotFoundError) -> str:
     return (error.name or "").split(".")[0]
+
+
+def add_run_options(parser: argparse.ArgumentParser, attentions: Sequence[str], work_dir: str, table: str) -> None:
+    """The options of tools that train once for each attention: which, how many at a time, and where results go."""
+    parser.add_argument("attentions", nargs="*", default=list(attentions), metavar="ATTENTION", help="(default: all)")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, sharing the CPU's threads (default: 1)")
+    parser.add_argument(
+        "--work-dir",
+        type=Path,
+        default=Path(work_dir),
+        metavar="FOLDER",
+        help="for a folder per run (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="PREFIX", help=f"write PREFIX.md and PREFIX.csv (default: WORK_DIR/{table})"
+    )
+    add_config_options(parser)

@@ -3,13 +3,12 @@
 import argparse
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 # Read when torch is first imported; tools/train.py says why.
 os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
 
-from soft_vit.cli import add_config_options, command_line
+from soft_vit.cli import add_run_options, command_line
 
 
 @command_line
@@ -22,21 +21,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config", metavar="CONFIG", help="path of the config; its model_name is replaced")
-    parser.add_argument("attentions", nargs="*", default=list(ATTENTIONS), metavar="ATTENTION", help="(default: all)")
     parser.add_argument("--size", choices=["pico", "tiny", "small"], default="pico", help="(default: %(default)s)")
     parser.add_argument("--resume", action="store_true", help="continue each run from its newest checkpoint")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, sharing the CPU's threads (default: 1)")
-    parser.add_argument(
-        "--work-dir",
-        type=Path,
-        default=Path("work_dirs/attentions"),
-        metavar="FOLDER",
-        help="for a folder per run (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--out", type=Path, metavar="PREFIX", help="write PREFIX.md and PREFIX.csv (default: WORK_DIR/accuracy)"
-    )
-    add_config_options(parser)
+    add_run_options(parser, list(ATTENTIONS), work_dir="work_dirs/attentions", table="accuracy")
     args = parser.parse_args(argv)
     out = args.out or args.work_dir / "accuracy"
 

@@ -13,6 +13,11 @@ FeatSize = tuple[int] | tuple[int, int]
 """The map (Y, X) that tokens fill, row by row, or the length (N,) of a sequence."""
 
 
+def as_map(feat_size: FeatSize) -> tuple[int, int]:
+    """A map as it is, a sequence as a map of one column."""
+    return feat_size[0], 1 if len(feat_size) == 1 else feat_size[1]
+
+
 class Layout(NamedTuple):
     """P prefix tokens, such as a class token, and behind them those of a map; a sequence is a map of one column."""
 
@@ -57,7 +62,7 @@ def token_layout(
         raise ValueError(f"feat_size={tuple(feat_size)} is {given}, and this attention was built for {built}.")
     if mask is not None and no_mask:
         raise ValueError(f"This attention takes no key_padding_mask: {no_mask}.")
-    layout = Layout((feat_size[0], 1 if sequence else feat_size[-1]), num_prefix_tokens, mask)
+    layout = Layout(as_map(feat_size), num_prefix_tokens, mask)
     if not (torch.compiler.is_compiling() or torch.jit.is_tracing()):
         check_layout(x, layout)
     return layout

@@ -34,11 +34,6 @@ def grid_limit(name: str, value: int | tuple[int, ...] | None, sequence: bool = 
     return (math.prod(limit), 1) if sequence else limit
 
 
-def as_map(feat_size: FeatSize) -> tuple[int, int]:
-    """A map as it is, a sequence as a map of one column."""
-    return feat_size[0], 1 if len(feat_size) == 1 else feat_size[1]
-
-
 def window(side: int, sequence: bool) -> tuple[int, int]:
     """A window of that side on a map, or of that length along a sequence."""
     return side, 1 if sequence else side

@@ -5,7 +5,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, SelfAttention, check_heads, merge_heads, split_heads, split_parts
+from soft_vit.layers.attention.base import Attention, check_heads, merge_heads, split_heads, split_parts
 from soft_vit.ops.layout import FeatSize, Layout
 from soft_vit.ops.softmax import softmax_attention
 
@@ -56,33 +56,11 @@ class SoftmaxAttention(Attention):
         return self.proj_drop(self.proj(merge_heads(self.attend(q, self.k_norm(k), v, layout))))
 
 
-class SoftmaxOneAttention(SelfAttention):
+class SoftmaxOneAttention(SoftmaxAttention):
     """Softmax attention with one more in its denominator, so that a token may attend to nothing (Miller 2023).
 
     "Attention Is Off By One", evanmiller.org/attention-is-off-by-one.html.
     """
-
-    cost: str = "N^2"
-    needs_grid: ClassVar[bool] = False
-    no_mask: str = ""
-
-    def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        feat_size: FeatSize,
-        sr_ratio: int = 1,
-        qkv_bias: bool = True,
-        attn_drop: float = 0.0,
-        proj_drop: float = 0.0,
-        device=None,
-        dtype=None,
-    ) -> None:
-        super().__init__(
-            dim, num_heads, feat_size=feat_size, qkv_bias=qkv_bias, proj_drop=proj_drop, device=device, dtype=dtype
-        )
-        self.attn_drop = attn_drop
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         return softmax_attention(q, k, v, layout, self.dropout_p, self.fused_attn, one=True)

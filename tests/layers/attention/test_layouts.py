@@ -196,7 +196,7 @@ def test_prefix_tokens_and_the_map_see_each_other(kind: str) -> None:
 
 def test_softmax_one_has_one_more_in_its_denominator() -> None:
     attn, x = make("softmax_one", (5, 7)), tokens(2, 35)
-    q, k, v = qkv(attn, x)
+    q, (k, v) = heads(attn.q(x)), (heads(part) for part in attn.kv(x).chunk(2, dim=-1))
     weights = scores(q, k).exp()
     mixed = weights @ v / (1 + weights.sum(-1, keepdim=True))
     torch.testing.assert_close(attn(x, (5, 7)), attn.proj(mixed.transpose(1, 2).flatten(2)), rtol=1e-12, atol=1e-12)
