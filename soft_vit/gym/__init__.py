@@ -1,0 +1,18 @@
+"""The gym: generated tasks that tell what an attention can do, and a small isotropic model to try it in."""
+
+from soft_vit.gym.pictures import Digits, FarPair, Pathfinder
+from soft_vit.gym.symbols import ListOps, Maze, Mirror, Rank, Recall
+from soft_vit.gym.task import NOT_ASKED, Batch, Task
+
+__all__ = ["NOT_ASKED", "TASKS", "Batch", "Task"]
+
+TASKS: dict[str, type[Task]] = {
+    "recall": Recall,
+    "far_pair": FarPair,
+    "pathfinder": Pathfinder,
+    "mirror": Mirror,
+    "rank": Rank,
+    "maze": Maze,
+    "listops": ListOps,
+    "digits": Digits,
+}
