@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+from copy import copy
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,7 +35,7 @@ class FarPair(Task):
     PATCH = 8
     num_features = PATCH * PATCH
 
-    def __init__(self, num_tokens: int = 144, difficulty: int = 8) -> None:
+    def __init__(self, num_tokens: int = 64, difficulty: int = 8) -> None:
         side = round(num_tokens**0.5)
         if side * side != num_tokens or side < 3 or difficulty < 2:
             raise ValueError(
@@ -68,13 +69,13 @@ class FarPair(Task):
 
 
 class Pathfinder(Task):
-    """Dashed curves on an image; two of their ends are dots.
+    """Dashed curves on an image, each with a dot at one end or at both; one dot of all is bright.
 
-    difficulty: number of curves. The question stands at the patch of the brighter dot, which lies on the first curve;
-        the other is the far end of the same curve or of another one.
+    difficulty: number of curves. Asked are patches that one curve alone crosses, as many on the curve of the bright dot
+        as on others; the published task asks once an image, which takes far longer to learn.
     """
 
-    asks: ClassVar[str] = "Does my dashed curve lead to the other dot?"
+    asks: ClassVar[str] = "Does my dashed curve lead to the bright dot?"
     measures: ClassVar[str] = "long chains"
     source: ClassVar[str] = "arXiv 1805.08315; long-range arena, arXiv 2011.04006"
 
@@ -92,20 +93,39 @@ class Pathfinder(Task):
         self.num_curves = difficulty
 
     def sample(self, rng: np.random.Generator, count: int) -> Batch:
-        size = self.feat_size[0] * self.PATCH
-        images, labels = np.zeros((count, size, size), np.float32), np.full((count, self.num_tokens), NOT_ASKED)
+        side = self.feat_size[0]
+        images = np.zeros((count, side * self.PATCH, side * self.PATCH), np.float32)
+        labels = np.full((count, side, side), NOT_ASKED)
         for image, label in zip(images, labels, strict=True):
-            curves = self._draw_curves(rng, size)
-            for curve in curves:
+            curves = self._draw_curves(rng, len(image))
+            # The order in which they were drawn tells their lengths.
+            bright = int(rng.integers(len(curves)))
+            crossed = np.zeros((len(curves), side, side), bool)
+            for curve, patch in zip(curves, crossed, strict=True):
                 for i, (y, x) in enumerate(curve):
                     # Dashes of four pixels and gaps of two.
-                    image[y, x] = max(image[y, x], 0.4 if i % 6 < 4 else 0)
-            same = int(rng.integers(2))
-            start, end = curves[0][0], (curves[0] if same else curves[1])[-1]
-            for (y, x), brightness in ((start, 1.0), (end, 0.8)):
-                image[max(0, y - 1) : y + 2, max(0, x - 1) : x + 2] = brightness
-            label[start[0] // self.PATCH * self.feat_size[1] + start[1] // self.PATCH] = same
-        return Batch(patches(images, self.PATCH), labels)
+                    if i % 6 < 4:
+                        image[y, x] = 0.4
+                        patch[y // self.PATCH, x // self.PATCH] = True
+                self._draw_dot(image, curve[-1], 0.7)
+            y, x = curves[bright][0]
+            self._draw_dot(image, (y, x), 1.0)
+            alone = crossed.sum(0) == 1
+            # Patches that show a part of the bright dot know the answer.
+            near = (
+                slice((y - 1) // self.PATCH, (y + 1) // self.PATCH + 1),
+                slice((x - 1) // self.PATCH, (x + 1) // self.PATCH + 1),
+            )
+            alone[near] = False
+            yes, no = (np.flatnonzero(alone & (crossed[bright] == on_it)) for on_it in (True, False))
+            asked = min(len(yes), len(no))
+            label.flat[rng.permutation(yes)[:asked]], label.flat[rng.permutation(no)[:asked]] = 1, 0
+        return Batch(patches(images, self.PATCH), labels.reshape(count, -1))
+
+    @staticmethod
+    def _draw_dot(image: np.ndarray, place: tuple[int, int], brightness: float) -> None:
+        y, x = place
+        image[y - 1 : y + 2, x - 1 : x + 2] = brightness
 
     def _draw_curves(self, rng: np.random.Generator, size: int) -> list[list[tuple[int, int]]]:
         """Curves as lists of pixels, one next to the other, which keep two pixels apart."""
@@ -174,12 +194,17 @@ class Digits(Task):
                 f"num_tokens={num_tokens}, difficulty={difficulty}: digits have 49 tokens, in order (0) or not (1)."
             )
         self.feat_size = (7, 7)
-        order = np.random.default_rng(0).permutation(49)
-        self.order = order if difficulty else np.arange(49)
+        self.order = np.random.default_rng(0).permutation(49) if difficulty else np.arange(49)
+        self.is_held_out = False
 
-    def sample(self, rng: np.random.Generator, count: int, held_out: bool = False) -> Batch:
+    def held_out(self) -> "Digits":
+        task = copy(self)
+        task.is_held_out = True
+        return task
+
+    def sample(self, rng: np.random.Generator, count: int) -> Batch:
         images, digits = mnist_subset()
-        chosen = np.flatnonzero((np.arange(len(digits)) % 5 == 0) == held_out)
+        chosen = np.flatnonzero((np.arange(len(digits)) % 5 == 0) == self.is_held_out)
         index = rng.choice(chosen, size=count)
         tokens = patches(images[index], self.PATCH)[:, self.order]
         asks = np.zeros((count, 49, 1), np.float32)

@@ -1,5 +1,6 @@
 """Tasks on tokens that carry symbols: recall, mirror, rank, maze, nested lists."""
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
@@ -10,7 +11,7 @@ from soft_vit.gym.task import NOT_ASKED, Batch, Task, one_hot, shuffled
 def _side(num_tokens: int) -> int:
     side = round(num_tokens**0.5)
     if side * side != num_tokens or side < 2:
-        raise ValueError(f"num_tokens={num_tokens} fills no square map; use a square number such as 144.")
+        raise ValueError(f"num_tokens={num_tokens} fills no square map; use a square number such as 64.")
     return side
 
 
@@ -26,7 +27,7 @@ class Recall(Task):
 
     num_classes = 8
 
-    def __init__(self, num_tokens: int = 144, difficulty: int = 16) -> None:
+    def __init__(self, num_tokens: int = 64, difficulty: int = 12) -> None:
         side = _side(num_tokens)
         if not 1 <= difficulty <= num_tokens // 2:
             raise ValueError(f"difficulty={difficulty} pairs do not fit; use 1 to {num_tokens // 2}.")
@@ -60,7 +61,7 @@ class Mirror(Task):
 
     num_classes = 2
 
-    def __init__(self, num_tokens: int = 144, difficulty: int = 4) -> None:
+    def __init__(self, num_tokens: int = 64, difficulty: int = 4) -> None:
         side = _side(num_tokens)
         if side % 2 or difficulty < 2:
             raise ValueError(f"num_tokens={num_tokens}, difficulty={difficulty}: use an even side, 2 symbols or more.")
@@ -92,7 +93,7 @@ class Rank(Task):
     num_classes = 4
     num_features = 1
 
-    def __init__(self, num_tokens: int = 144, difficulty: float = 2.0) -> None:
+    def __init__(self, num_tokens: int = 64, difficulty: float = 2.0) -> None:
         side = _side(num_tokens)
         if difficulty <= 0:
             raise ValueError(f"difficulty={difficulty} must be positive, such as 2.")
@@ -131,7 +132,7 @@ class Maze(Task):
     num_classes = 2
     num_features = 3
 
-    def __init__(self, num_tokens: int = 144, difficulty: float = 0.42) -> None:
+    def __init__(self, num_tokens: int = 64, difficulty: float = 0.42) -> None:
         side = _side(num_tokens)
         if not 0.2 <= difficulty <= 0.6:
             raise ValueError(f"difficulty={difficulty} leaves mazes without both answers; use 0.2 to 0.6.")
@@ -189,7 +190,7 @@ class ListOps(Task):
     measures: ClassVar[str] = "hierarchy, length"
     source: ClassVar[str] = "long-range arena, arXiv 2011.04006; ListOps, arXiv 1804.06028"
 
-    OPERATIONS = {
+    OPERATIONS: ClassVar[dict[str, Callable[[list[int]], int]]] = {
         "max": max,
         "min": min,
         "med": lambda values: sorted(values)[len(values) // 2],
@@ -224,16 +225,14 @@ class ListOps(Task):
         """Symbols, at most room of them, and the value of a list of at most that depth."""
         name = str(rng.choice(list(self.OPERATIONS)))
         words, values = [f"[{name}"], []
-        for left in range(int(rng.integers(2, 6)), 0, -1):
+        for left in range(min(int(rng.integers(2, 6)), room - 2), 0, -1):
             # Each argument that follows needs a symbol, and so does the bracket.
             space = room - len(words) - left
             if depth > 1 and space >= 4 and rng.random() < 0.6:
                 inner, value = self._draw_list(rng, depth - 1, space)
                 words += inner
-            elif space >= 0:
+            else:
                 value = int(rng.integers(10))
                 words.append(str(value))
-            else:
-                break
             values.append(value)
         return [*words, "]"], self.OPERATIONS[name](values)

@@ -45,6 +45,10 @@ class Task:
         """The best accuracy, in expectation, of a model whose tokens exchange nothing."""
         return 1 / self.num_classes
 
+    def held_out(self) -> "Task":
+        """The same task on examples that `sample` never draws, where those are drawn from a fixed stock."""
+        return self
+
     def sample(self, rng: np.random.Generator, count: int) -> Batch:
         """Draw count examples."""
         raise NotImplementedError

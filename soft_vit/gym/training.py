@@ -57,6 +57,16 @@ class Result:
         return next((step for step, value in zip(self.steps, self.accuracy, strict=True) if value >= accuracy), None)
 
 
+def sincos_positions(feat_size: tuple[int, ...], dim: int) -> Tensor:
+    """Sines and cosines of the coordinates of tokens on a map or along a sequence: `[1, N, dim]`."""
+    axes = torch.meshgrid(*(torch.arange(size, dtype=torch.float32) for size in feat_size), indexing="ij")
+    count = dim // (2 * len(axes))
+    # Long waves for long axes.
+    frequency = (4.0 * max(feat_size)) ** -(torch.arange(count) / count)
+    angles = [axis.flatten()[:, None] * frequency for axis in axes]
+    return torch.cat([f(angle) for angle in angles for f in (torch.sin, torch.cos)], dim=1)[None]
+
+
 class GymModel(nn.Module):
     """Tokens `[B, N, F]` through pre-norm blocks of one width to logits `[B, N, K]`; attention alone mixes tokens."""
 
@@ -64,7 +74,7 @@ class GymModel(nn.Module):
         super().__init__()
         self.feat_size = task.feat_size
         self.embed = nn.Linear(task.num_features, run.dim)
-        self.pos_embed = nn.Parameter(0.02 * torch.randn(1, task.num_tokens, run.dim))
+        self.pos_embed = nn.Parameter(0.3 * sincos_positions(task.feat_size, run.dim))
         attention: Any = attention_class(run.attention)
         self.blocks = nn.ModuleList(
             PreNormBlock(

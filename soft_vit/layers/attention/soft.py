@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -189,6 +189,12 @@ class SoftAttention(Attention):
     local_kernel: side of the depthwise convolution, odd, one kernel for each head; 0 for none; by default the next odd
         number above sr_ratio.
     inverse, newton_iters, newton_start, newton_gradient, ridge, backend: see `soft_vit.ops.soft_attention`.
+
+    What follows departs from the released models; `SoftPlusAttention` says why.
+
+    scale_bottleneck: divide convolved bottleneck tokens by `D^(1/4)`, as queries are; `avg` tokens are queries already.
+    learned_bandwidth: multiply queries and bottleneck tokens by a learned positive number for each head, 1 at first.
+    normalize_rows: divide each token's result by the row sum `K1 A^+ (K1^T 1)`, which makes it an average of values.
     """
 
     cost: str = "N^2/r^2 + N^3/r^6"
@@ -215,6 +221,9 @@ class SoftAttention(Attention):
         newton_gradient: NewtonGradient = "closed_form",
         ridge: float | None = None,
         backend: Backend | None = None,
+        scale_bottleneck: bool = False,
+        learned_bandwidth: bool = False,
+        normalize_rows: bool = False,
         proj_drop: float = 0.0,
         device=None,
         dtype=None,
@@ -254,6 +263,9 @@ class SoftAttention(Attention):
         if sampling == "conv":
             self.sample = nn.Conv2d(self.head_dim, self.head_dim, self.window, stride=self.window, bias=False, **dd)
             self.sample_norm = nn.LayerNorm(self.head_dim, eps=1e-5, **dd)
+        self.scale_bottleneck = scale_bottleneck
+        self.normalize_rows = normalize_rows
+        self.log_bandwidth = nn.Parameter(torch.zeros(num_heads, **dd)) if learned_bandwidth else None
         self.local = local_conv(num_heads, local_kernel, sr_ratio, self.sequence, **dd)
         self.proj = nn.Linear(dim, dim, **dd)
         self.proj_drop = nn.Dropout(proj_drop)
@@ -264,6 +276,8 @@ class SoftAttention(Attention):
         if self.sampling == "conv":
             tokens, exist = conv_tokens(maps, self.sample, self.window, self.limit, layout)
             tokens = F.gelu(self.sample_norm(tokens))
+            if self.scale_bottleneck:
+                tokens = tokens * self.head_dim**-0.25
         elif self.sampling == "avg":
             tokens, exist = average_tokens(maps, self.window, self.limit, layout)
         elif self.sampling == "first":
@@ -293,6 +307,15 @@ class SoftAttention(Attention):
             backend=self.backend,
         )
 
+    def attend_normalized(self, q: Tensor, bottleneck: Tensor, v: Tensor, layout: Layout) -> Tensor:
+        """`attend`, each row divided by the sum of its weights."""
+        counts = v.new_ones(v.shape[0], 1, v.shape[2], 1)
+        if layout.mask is not None:
+            counts = counts * layout.mask[:, None, :, None]
+        x = self.attend(q, bottleneck, torch.cat([v, counts.expand(-1, v.shape[1], -1, -1)], dim=-1))
+        values, sums = x[..., :-1], x[..., -1:]
+        return values / sums.clamp(min=torch.finfo(torch.float16).tiny)
+
     def scaled_queries(self, x: Tensor) -> Tensor:
         """Queries of tokens `[B, P + N, C]` over `D^(1/4)`, as a map in memory: `[B, C, P + N]`."""
         scale = self.head_dim**-0.25
@@ -312,7 +335,15 @@ class SoftAttention(Attention):
         local = None
         if self.local is not None:
             local = local_tokens(v, self.local, layout, self.num_heads).reshape(heads).transpose(2, 3)
-        x = self.attend(q.reshape(heads).transpose(2, 3), bottleneck, v.reshape(heads).transpose(2, 3), local)
+        q, v = q.reshape(heads).transpose(2, 3), v.reshape(heads).transpose(2, 3)
+        if self.log_bandwidth is not None:
+            bandwidth = self.log_bandwidth.exp()[:, None, None]
+            q, bottleneck = bandwidth * q, bandwidth * bottleneck
+        if self.normalize_rows:
+            x = self.attend_normalized(q, bottleneck, v, layout)
+            x = x if local is None else x + local
+        else:
+            x = self.attend(q, bottleneck, v, local)
         x = x.transpose(2, 3).reshape(B, C, N)
         return self.proj_drop(project_from_map(x, self.proj))
 
@@ -328,6 +359,29 @@ class SoftNormAttention(SoftAttention):
     normalize: ClassVar[bool] = True
     default_start: ClassVar[NewtonStart] = "guarded_image"
     default_ridge: ClassVar[float] = 0.0
+
+
+class SoftPlusAttention(SoftAttention):
+    """SOFT for training from scratch."""
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        scale_bottleneck: bool = True,
+        learned_bandwidth: bool = True,
+        normalize_rows: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            dim,
+            num_heads,
+            scale_bottleneck=scale_bottleneck,
+            learned_bandwidth=learned_bandwidth,
+            normalize_rows=normalize_rows,
+            **kwargs,
+        )
 
 
 def bottleneck_grid(num_bottleneck: int, feat_size: FeatSize) -> tuple[int, int]:
