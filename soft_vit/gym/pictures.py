@@ -81,7 +81,7 @@ class Pathfinder(Task):
 
     num_classes = 2
     PATCH = 4
-    num_features = PATCH * PATCH
+    num_features = (PATCH + 4) ** 2
 
     def __init__(self, num_tokens: int = 64, difficulty: int = 3) -> None:
         side = round(num_tokens**0.5)
@@ -120,7 +120,14 @@ class Pathfinder(Task):
             yes, no = (np.flatnonzero(alone & (crossed[bright] == on_it)) for on_it in (True, False))
             asked = min(len(yes), len(no))
             label.flat[rng.permutation(yes)[:asked]], label.flat[rng.permutation(no)[:asked]] = 1, 0
-        return Batch(patches(images, self.PATCH), labels.reshape(count, -1))
+        return Batch(self._tokens(images), labels.reshape(count, -1))
+
+    def _tokens(self, images: np.ndarray) -> np.ndarray:
+        """Each patch with a border of two pixels, so that a token sees where its curve goes on: `[B, N, 64]`."""
+        B, side = len(images), self.feat_size[0]
+        padded = np.pad(images, ((0, 0), (2, 2), (2, 2)))
+        windows = np.lib.stride_tricks.sliding_window_view(padded, (8, 8), axis=(1, 2))[:, :: self.PATCH, :: self.PATCH]
+        return np.ascontiguousarray(windows).reshape(B, side * side, 64)
 
     @staticmethod
     def _draw_dot(image: np.ndarray, place: tuple[int, int], brightness: float) -> None:

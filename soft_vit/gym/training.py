@@ -18,7 +18,6 @@ from soft_vit.layers import PreNormBlock, attention_class
 from soft_vit.models.pyramid import PyramidViT
 from soft_vit.weights.files import write_atomically
 
-BATCH_SIZE = 32
 TEST_EXAMPLES = 512
 # Far from the small numbers that are seeds of training.
 TEST_SEED = 10**6
@@ -35,6 +34,7 @@ class Run:
     seed: int
     lr: float
     steps: int
+    batch_size: int = 32
     model: ModelName = "isotropic"
     task_options: dict[str, Any] = field(default_factory=dict)
     attention_options: dict[str, Any] = field(default_factory=dict)
@@ -158,7 +158,7 @@ def train(run: Run, evaluations: int = 6) -> Result:
     rng = np.random.default_rng(run.seed)
     result = Result(run, task.ceiling, task.num_tokens)
     for step in range(1, run.steps + 1):
-        inputs, labels = map(torch.from_numpy, task.sample(rng, BATCH_SIZE))
+        inputs, labels = map(torch.from_numpy, task.sample(rng, run.batch_size))
         loss = F.cross_entropy(model.train()(inputs).flatten(0, 1), labels.flatten(), ignore_index=NOT_ASKED)
         optimizer.zero_grad()
         loss.backward()
