@@ -111,12 +111,9 @@ class Pathfinder(Task):
             y, x = curves[bright][0]
             self._draw_dot(image, (y, x), 1.0)
             alone = crossed.sum(0) == 1
-            # Patches that show a part of the bright dot know the answer.
-            near = (
-                slice((y - 1) // self.PATCH, (y + 1) // self.PATCH + 1),
-                slice((x - 1) // self.PATCH, (x + 1) // self.PATCH + 1),
-            )
-            alone[near] = False
+            # Tokens that see a part of the bright dot know the answer.
+            rows, columns = (slice(max(0, (at - 3) // self.PATCH), (at + 3) // self.PATCH + 1) for at in (y, x))
+            alone[rows, columns] = False
             yes, no = (np.flatnonzero(alone & (crossed[bright] == on_it)) for on_it in (True, False))
             asked = min(len(yes), len(no))
             label.flat[rng.permutation(yes)[:asked]], label.flat[rng.permutation(no)[:asked]] = 1, 0
