@@ -23,8 +23,8 @@ def patches(images: np.ndarray, side: int) -> np.ndarray:
 class FarPair(Task):
     """Small drawings fill a map; the two that are framed lie in its first and its last column.
 
-    difficulty: number of different drawings, each four random strokes on 6 x 6 pixels. The question stands at the left
-        one of the two. The other drawings repeat both at random, so that neighbours tell nothing.
+    difficulty: number of different drawings, each 6 x 6 random pixels. Both framed ones are asked. The other drawings
+        repeat both at random, so that neighbours tell nothing.
     """
 
     asks: ClassVar[str] = "Is the framed drawing at the other end the same as mine?"
@@ -64,7 +64,7 @@ class FarPair(Task):
             frame[:, [0, -1], :], frame[:, :, [0, -1]] = 1, 1
             cells[rows, place, column] = frame
         labels = np.full((count, side, side), NOT_ASKED)
-        labels[rows, left, 0] = same
+        labels[rows, left, 0] = labels[rows, right, -1] = same
         return Batch(cells.reshape(count, side * side, -1), labels.reshape(count, -1))
 
 

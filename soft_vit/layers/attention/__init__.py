@@ -23,7 +23,7 @@ from soft_vit.layers.attention.performer import PerformerAttention
 from soft_vit.layers.attention.reformer import ReformerAttention
 from soft_vit.layers.attention.sima import SimpleAttention
 from soft_vit.layers.attention.skyformer import SkyformerAttention
-from soft_vit.layers.attention.soft import SoftAttention, SoftNormAttention
+from soft_vit.layers.attention.soft import SoftAttention, SoftNormAttention, SoftPlusAttention
 from soft_vit.layers.attention.softmax import SoftmaxAttention, SoftmaxOneAttention
 from soft_vit.layers.attention.sparse import SparseAttention
 from soft_vit.layers.attention.spatial_reduction import SpatialReductionAttention
@@ -35,6 +35,7 @@ __all__ = ["ATTENTIONS", "Attention", "attention_class", "attention_options"]
 ATTENTIONS: dict[str, type[Attention]] = {
     "soft": SoftAttention,
     "soft_norm": SoftNormAttention,
+    "soft_plus": SoftPlusAttention,
     "softmax": SoftmaxAttention,
     "softmax_one": SoftmaxOneAttention,
     "gaussian": GaussianAttention,

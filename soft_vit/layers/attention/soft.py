@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -14,11 +14,13 @@ from soft_vit.layers.attention.local_conv import head_conv, local_conv
 from soft_vit.layers.shortcuts import is_untouched, same_size, smaller
 from soft_vit.ops import soft_attention
 from soft_vit.ops.layout import FeatSize, Layout
-from soft_vit.ops.numerics import BACKENDS, Backend, check_choice
+from soft_vit.ops.numerics import BACKENDS, Backend, at_least_float32, check_choice
 from soft_vit.ops.soft.inverse import Inverse, InverseOptions, NewtonGradient, NewtonStart
 
 Sampling = Literal["conv", "avg", "random", "first"]
 
+# Exact row sums are at least 1, a token's kernel with itself; approximated ones can be anything.
+LEAST_ROW_SUM = 0.01
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 
 
@@ -190,7 +192,7 @@ class SoftAttention(Attention):
         number above sr_ratio.
     inverse, newton_iters, newton_start, newton_gradient, ridge, backend: see `soft_vit.ops.soft_attention`.
 
-    What follows departs from the released models; `SoftPlusAttention` says why.
+    Departures from the released models, off by default:
 
     scale_bottleneck: divide convolved bottleneck tokens by `D^(1/4)`, as queries are; `avg` tokens are queries already.
     learned_bandwidth: multiply queries and bottleneck tokens by a learned positive number for each head, 1 at first.
@@ -200,6 +202,7 @@ class SoftAttention(Attention):
     cost: str = "N^2/r^2 + N^3/r^6"
     prefix: ClassVar[str] = "as all tokens, save that no bottleneck token samples them"
     normalize: ClassVar[bool] = False
+    plus: ClassVar[bool] = False
     default_start: ClassVar[NewtonStart] = "rowsum"
     default_ridge: ClassVar[float] = 0.01
 
@@ -221,9 +224,9 @@ class SoftAttention(Attention):
         newton_gradient: NewtonGradient = "closed_form",
         ridge: float | None = None,
         backend: Backend | None = None,
-        scale_bottleneck: bool = False,
-        learned_bandwidth: bool = False,
-        normalize_rows: bool = False,
+        scale_bottleneck: bool | None = None,
+        learned_bandwidth: bool | None = None,
+        normalize_rows: bool | None = None,
         proj_drop: float = 0.0,
         device=None,
         dtype=None,
@@ -263,8 +266,9 @@ class SoftAttention(Attention):
         if sampling == "conv":
             self.sample = nn.Conv2d(self.head_dim, self.head_dim, self.window, stride=self.window, bias=False, **dd)
             self.sample_norm = nn.LayerNorm(self.head_dim, eps=1e-5, **dd)
-        self.scale_bottleneck = scale_bottleneck
-        self.normalize_rows = normalize_rows
+        self.scale_bottleneck = self.plus if scale_bottleneck is None else scale_bottleneck
+        self.normalize_rows = self.plus if normalize_rows is None else normalize_rows
+        learned_bandwidth = self.plus if learned_bandwidth is None else learned_bandwidth
         self.log_bandwidth = nn.Parameter(torch.zeros(num_heads, **dd)) if learned_bandwidth else None
         self.local = local_conv(num_heads, local_kernel, sr_ratio, self.sequence, **dd)
         self.proj = nn.Linear(dim, dim, **dd)
@@ -312,9 +316,12 @@ class SoftAttention(Attention):
         counts = v.new_ones(v.shape[0], 1, v.shape[2], 1)
         if layout.mask is not None:
             counts = counts * layout.mask[:, None, :, None]
-        x = self.attend(q, bottleneck, torch.cat([v, counts.expand(-1, v.shape[1], -1, -1)], dim=-1))
-        values, sums = x[..., :-1], x[..., -1:]
-        return values / sums.clamp(min=torch.finfo(torch.float16).tiny)
+        # Sums over N tokens that are all alike would leave the range of fp16.
+        scale = v.shape[2] ** -0.5
+        x = self.attend(q, bottleneck, scale * torch.cat([v, counts.expand(-1, v.shape[1], -1, -1)], dim=-1))
+        sums = at_least_float32(x[..., -1:])
+        # 1 / sum where it is large; 0 for a token that is far from all bottleneck tokens.
+        return x[..., :-1] * (sums / (sums.square() + (scale * LEAST_ROW_SUM) ** 2)).to(x.dtype)
 
     def scaled_queries(self, x: Tensor) -> Tensor:
         """Queries of tokens `[B, P + N, C]` over `D^(1/4)`, as a map in memory: `[B, C, P + N]`."""
@@ -362,26 +369,9 @@ class SoftNormAttention(SoftAttention):
 
 
 class SoftPlusAttention(SoftAttention):
-    """SOFT for training from scratch."""
+    """SOFT for training from scratch: with scale_bottleneck, learned_bandwidth and normalize_rows by default."""
 
-    def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        scale_bottleneck: bool = True,
-        learned_bandwidth: bool = True,
-        normalize_rows: bool = True,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(
-            dim,
-            num_heads,
-            scale_bottleneck=scale_bottleneck,
-            learned_bandwidth=learned_bandwidth,
-            normalize_rows=normalize_rows,
-            **kwargs,
-        )
+    plus: ClassVar[bool] = True
 
 
 def bottleneck_grid(num_bottleneck: int, feat_size: FeatSize) -> tuple[int, int]:
