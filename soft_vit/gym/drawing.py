@@ -40,7 +40,7 @@ def draw_tasks(path: Path) -> None:
     axes = figure.subplots(len(TASKS) // 2, 2 * EXAMPLES)
     for i, (name, cls) in enumerate(TASKS.items()):
         task = cls()
-        inputs, labels = task.sample(np.random.default_rng(2), EXAMPLES)
+        inputs, labels = task.sample(np.random.default_rng(4), EXAMPLES)
         for j in range(EXAMPLES):
             panel = axes[i // 2, EXAMPLES * (i % 2) + j]
             DRAWERS[name](panel, task, inputs[j], labels[j])

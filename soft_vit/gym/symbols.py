@@ -57,7 +57,7 @@ class Mirror(Task):
 
     asks: ClassVar[str] = "Is the token at my mirrored place equal to me?"
     measures: ClassVar[str] = "position-based look-up"
-    source: ClassVar[str] = "symmetry perception, as in arXiv 1805.08315's family of synthetic visual tasks"
+    source: ClassVar[str] = "mirrored arrangements, SVRT, Fleuret et al., PNAS 2011"
 
     num_classes = 2
 

@@ -42,7 +42,7 @@ def far_pair(task, tokens):
         left, right = right, left
     assert (left % task.feat_size[1], right % task.feat_size[1]) == (0, task.feat_size[1] - 1)
     answers = np.full(len(tokens), NOT_ASKED)
-    answers[left] = (cells[left] == cells[right]).all()
+    answers[[left, right]] = (cells[left] == cells[right]).all()
     return answers
 
 
