@@ -1,6 +1,6 @@
 """Imports go one way: ops, layers, models, engine, {publishing, dense, prediction, export}, analysis, tools.
 
-weights goes into models and what follows, data into engine and what follows.
+weights goes into models and what follows, data into engine and what follows, gym into analysis.
 """
 
 import ast
@@ -18,12 +18,14 @@ MAY_IMPORT = {
     "weights": {"weights"},
     "models": {"ops", "layers", "weights", "models"},
     "data": {"data"},
+    "gym": {"ops", "layers", "weights", "models", "gym"},
     "engine": {"ops", "layers", "weights", "models", "data", "engine"},
     "dense": {"ops", "layers", "weights", "models", "data", "engine", "dense"},
     "prediction": {"ops", "layers", "weights", "models", "data", "engine", "dense", "prediction"},
     "publishing": {"ops", "layers", "weights", "models", "data", "engine", "publishing"},
     "export": {"ops", "layers", "weights", "models", "data", "engine", "dense", "prediction", "export"},
-    "analysis": {"ops", "layers", "weights", "models", "data", "engine", "dense", "prediction", "export", "analysis"},
+    "analysis": {"ops", "layers", "weights", "models", "data", "engine", "dense", "prediction", "export", "analysis"}
+    | {"gym"},
 }
 # The registry stands at the top because MMEngine looks for it there.
 LAYER_OF_FILE = {"registry.py": "engine"}

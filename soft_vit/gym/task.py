@@ -3,6 +3,7 @@
 Letters: B examples, N tokens, F features of a token, K classes.
 """
 
+from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -52,6 +53,20 @@ class Task:
     def sample(self, rng: np.random.Generator, count: int) -> Batch:
         """Draw count examples."""
         raise NotImplementedError
+
+
+def accuracy_alone(task: Task, seen: Callable[[Batch], np.ndarray], examples: int) -> float:
+    """Accuracy of the likeliest answer to what a token sees, learned from half of the examples, tested on the others.
+
+    seen: a batch to that part of each token which hints at answers, as integers `[B, N]`, not negative.
+    """
+    batch = task.sample(np.random.default_rng(0), examples)
+    is_asked = batch.labels != NOT_ASKED
+    hints, answers = seen(batch)[is_asked], batch.labels[is_asked]
+    counts = np.zeros((hints.max() + 1, task.num_classes))
+    learned = len(answers) // 2
+    np.add.at(counts, (hints[:learned], answers[:learned]), 1)
+    return float((counts.argmax(1)[hints[learned:]] == answers[learned:]).mean())
 
 
 def one_hot(values: np.ndarray, count: int) -> np.ndarray:
