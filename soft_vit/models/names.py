@@ -30,7 +30,7 @@ def _timm_name(attention: str, size: str) -> str:
 
 def _arguments(attention: str, size: str) -> dict[str, Any]:
     # The released models have softmax in their last stage; for training from scratch, no stage needs it.
-    last = dict(stage4="soft_plus") if attention == "soft_plus" else {}
+    last = dict(stage4="soft_plus", class_token=False, global_pool="avg") if attention == "soft_plus" else {}
     return dict(SIZES[size], attention=attention, **last)
 
 

@@ -4,7 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from functools import partial, wraps
 from inspect import signature
 from typing import Any
 
@@ -55,6 +55,8 @@ def _replaced(attn: Attention, attend: Callable[..., Tensor]) -> Iterator[None]:
 def _nothing(attend: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """An `attend` with the result zero, plus its residual where it has one."""
 
+    # With attend's signature, for a context within this one.
+    @wraps(attend)
     def nothing(*args: Any, **kwargs: Any) -> Tensor:
         call = signature(attend).bind(*args, **kwargs)
         residual = call.arguments.pop("residual", None)
@@ -127,4 +129,4 @@ def stage_means(values: Mapping[str, float]) -> dict[str, float]:
 def _forward(model: nn.Module, images: Tensor) -> None:
     with eval_mode(model):
         # Calling the module would run its compiled form, which skips what is watched.
-        model.forward(images.to(next(model.parameters()).dtype))
+        model.forward(images.to(next(model.parameters(), images).dtype))

@@ -10,7 +10,7 @@ from torch.nn.utils import prune
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from soft_vit.layers.attention.gaussian import GaussianAttention
-from soft_vit.layers.attention.soft import SoftAttention, SoftNormAttention
+from soft_vit.layers.attention.soft import SoftAttention, SoftNormAttention, SoftPlusAttention
 from soft_vit.ops.layout import Layout
 
 
@@ -35,6 +35,7 @@ def released_inverse(a: Tensor, normalize: bool) -> Tensor:
 def naive(layer: SoftAttention, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
     """The definition, head by head and image by image."""
     (height, width), d, r = feat_size, layer.head_dim, layer.sr_ratio
+    bandwidth = layer.log_bandwidth.exp() if isinstance(layer, SoftPlusAttention) else torch.ones(layer.num_heads)
     images = []
     for q, v in zip(layer.q(x) / d**0.25, layer.v(x), strict=True):
         kernels, own_kernels, values, local = [], [], [], []
@@ -44,6 +45,9 @@ def naive(layer: SoftAttention, x: Tensor, feat_size: tuple[int, int]) -> Tensor
             q_map = q_h.T.reshape(1, d, height, width)
             tokens = F.conv2d(q_map, layer.sample.weight, stride=r)[0].flatten(1).T
             tokens = F.gelu(F.layer_norm(tokens, (d,), layer.sample_norm.weight, layer.sample_norm.bias, 1e-5))
+            if isinstance(layer, SoftPlusAttention):
+                tokens = tokens / d**0.25
+            q_h, tokens = bandwidth[head] * q_h, bandwidth[head] * tokens
             kernels.append(torch.exp(-torch.cdist(q_h, tokens).square() / 2))
             own_kernels.append(torch.exp(-(tokens[:, None] - tokens[None]).square().sum(-1) / 2))
             values.append(v_h)
@@ -52,18 +56,54 @@ def naive(layer: SoftAttention, x: Tensor, feat_size: tuple[int, int]) -> Tensor
             local.append(F.conv2d(v_map, kernel, padding=kernel.shape[-1] // 2).reshape(d, -1).T)
         k1, values, local = map(torch.stack, (kernels, values, local))
         inverse = released_inverse(torch.stack(own_kernels), layer.normalize)
-        images.append((k1 @ inverse @ (k1.mT @ values) + local).transpose(0, 1).flatten(1))
+        matrix = k1 @ inverse @ k1.mT
+        if isinstance(layer, SoftPlusAttention):
+            matrix = matrix / matrix.sum(2, keepdim=True)
+        images.append((matrix @ values + local).transpose(0, 1).flatten(1))
     return layer.proj(torch.stack(images))
 
 
-@pytest.mark.parametrize("cls", [SoftAttention, SoftNormAttention])
+@pytest.mark.parametrize("cls", [SoftAttention, SoftNormAttention, SoftPlusAttention])
 @pytest.mark.parametrize(("sr_ratio", "feat_size"), [(8, (17, 26)), (4, (15, 13)), (2, (7, 9))])
 def test_definition(cls, sr_ratio, feat_size):
     layer = cls(24, 3, feat_size=feat_size, sr_ratio=sr_ratio, dtype=torch.float64)
+    if layer.log_bandwidth is not None:
+        torch.nn.init.normal_(layer.log_bandwidth, 0, 0.3)
     torch.nn.init.normal_(layer.sample_norm.weight, 1, 0.2)
     torch.nn.init.normal_(layer.sample_norm.bias, 0, 0.2)
     x = torch.randn(2, feat_size[0] * feat_size[1], 24, dtype=torch.float64)
-    torch.testing.assert_close(layer(x, feat_size), naive(layer, x, feat_size), rtol=1e-8, atol=1e-9)
+    # Row sums are divided by with the square of 0.01 added to theirs.
+    rtol = 1e-3 if layer.normalize_rows else 1e-8
+    torch.testing.assert_close(layer(x, feat_size), naive(layer, x, feat_size), rtol=rtol, atol=rtol / 10)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("inverse", ["newton", "cholesky"])
+@pytest.mark.parametrize("spread", [0.0, 1.0, 100.0])
+def test_normalised_rows_are_averages(dtype, inverse, spread):
+    """Between the smallest and the largest value, or near zero far from all bottleneck tokens, in any dtype."""
+    layer = SoftPlusAttention(32, 1, feat_size=(64, 80), sr_ratio=8, local_kernel=0, inverse=inverse)
+    nn.init.eye_(layer.proj.weight)
+    x = 1 + spread * torch.randn(1, 64 * 80, 32)
+    wide = layer(x, (64, 80))
+    narrow = layer.to(dtype)(x.to(dtype), (64, 80))
+    assert narrow.isfinite().all()
+    assert wide.abs().max() <= 4 * layer.float().v(x).abs().max()
+    if spread <= 1:
+        # An average of values of size 1 in a dtype with 8 bits or more.
+        torch.testing.assert_close(narrow.float(), wide, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("options", [{"scale_bottleneck": True}, {"learned_bandwidth": True}, {"normalize_rows": True}])
+def test_departures_are_off_by_default(options):
+    torch.manual_seed(0)
+    layers = [SoftAttention(32, 2, feat_size=(8, 8), sr_ratio=2, **given) for given in ({}, options)]
+    layers[1].load_state_dict(layers[0].state_dict(), strict=False)
+    x = torch.randn(1, 64, 32)
+    released, departed = (layer(x, (8, 8)) for layer in layers)
+    # A bandwidth of 1 changes nothing before it is learned.
+    assert torch.equal(released, departed) == ("learned_bandwidth" in options)
+    assert all(getattr(layers[0], name, None) in (None, False) for name in options)
 
 
 @pytest.mark.parametrize(("sr_ratio", "kernel"), [(8, 9), (4, 5), (2, 3), (1, 3), (7, 9)])
