@@ -4,7 +4,6 @@ python tools/tutorial.py --out tutorial
 """
 
 import argparse
-import copy
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -28,6 +27,7 @@ from soft_vit.analysis.complexity import count_complexity
 from soft_vit.cli import command_line
 from soft_vit.data import CLASSES, ShapeImages, normalised_batch
 from soft_vit.models import fold_batch_norm
+from soft_vit.models.watching import switched_off
 from soft_vit.ops import cholesky_solve, eigh_inverse, newton_inverse, self_gaussian_kernel
 from soft_vit.ops.soft.inverse import newton_residual
 from soft_vit.prediction.drawing import draw_classes
@@ -94,47 +94,49 @@ def predict(model: nn.Module, out: Path) -> None:
 
 
 def attention_matrices(model: nn.Module, image: Tensor) -> list[Tensor]:
-    """`[heads, N, N]` of the first layer of each softmax-free stage, which only an analysis ever computes."""
+    """`[heads, N, N]` of the first layer of each stage, which only an analysis ever computes."""
     matrices = []
     with ExitStack() as stack, torch.inference_mode():
-        for stage in model.stages[:3]:
+        for stage in model.stages:
             stack.enter_context(watch_attention(stage.blocks[0].attn, matrices.append))
         model(image)
     return [matrix[0] for matrix in matrices]
 
 
 def look_at_attention(model: nn.Module, out: Path) -> None:
-    """How strong attention is, and where it looks.
+    """How strong attention is, what it is worth, and where it looks.
 
-    The rank of a matrix is at most the number of bottleneck tokens, 4 in each stage at 64 pixels. Without softmax, its
-    rows are no distributions: their sums may be large or almost zero. Released models make bottleneck tokens by
-    convolution, LayerNorm and GELU; before training these lie far from the queries, where the Gaussian kernel is small.
-    The averages of sampling="avg" lie among the queries.
+    The rank of a matrix is at most the number of bottleneck tokens, 4 in each stage at 64 pixels. Without softmax, the
+    rows of SOFT are no distributions. Released models make bottleneck tokens by convolution, LayerNorm and GELU; before
+    training these lie far from the queries, where the Gaussian kernel is small, and a short training leaves them there.
+    soft_plus brings both closer and divides each row by its sum. soft_plus_pico.tiles has learned a question that no
+    part of an image answers: the right colour of the tile whose left colour is that of the tile with a white half.
     """
-    samples = ShapeImages(200, split="test")
-    images, labels = batch_of(samples, model), torch.tensor([sample.label for sample in samples])
-    averaging = timm.create_model("soft_pico", img_size=64, sampling="avg").eval()
-    print("stage  matrix     rank of head 1  mean sum of a row  the same, untrained, sampling='avg'")
-    pairs = zip(attention_matrices(model, images[:1]), attention_matrices(averaging, images[:1]), strict=True)
-    for number, (matrix, other) in enumerate(pairs, 1):
-        size = f"{matrix.shape[1]:>3} x {matrix.shape[2]:<3}"
-        rank = torch.linalg.matrix_rank(matrix[0], rtol=1e-5).item()
-        print(f"{number:<5}  {size}  {rank:>14}  {matrix.sum(2).mean():>17.1e}  {other.sum(2).mean():>35.1e}")
-    without = copy.deepcopy(model)
-    for block in (block for stage in without.stages[:3] for block in stage.blocks):
-        block.attn.attend = lambda q, bottleneck, v, local: local
-    top1 = [accuracy(each, images, labels) for each in (model, without)]
-    print(
-        f"Top-1 of soft_pico.shapes {top1[0]:.1f} %, without these attentions {top1[1]:.1f} %: in a short training on"
-    )
-    print("small images, the convolutions and the softmax of stage 4 do the work.")
-    row = attention_row(model, images[0], stage=1)
+    alive = timm.create_model("soft_plus_pico.tiles", pretrained=True).eval()
+    print("                                         mean sum of a row in stage    top-1 %")
+    print("model              scene  rank, stage 1      1        2        3    whole  attentions off  stages 1-3 off")
+    for net, scene in ((model, "shape"), (alive, "tiles")):
+        samples = ShapeImages(200, split="test", scene=scene)
+        images, labels = batch_of(samples, net), torch.tensor([sample.label for sample in samples])
+        matrices = attention_matrices(net, images[:1])
+        rank = torch.linalg.matrix_rank(matrices[0][0], rtol=1e-5).item()
+        sums = "  ".join(f"{matrix.sum(2).mean():7.1e}" for matrix in matrices[:3])
+        off = [block.attn for stage in net.stages for block in stage.blocks]
+        figures = [accuracy(net, images, labels)]
+        for layers in (off, off[:-1]):
+            with switched_off(*layers):
+                figures.append(accuracy(net, images, labels))
+        name = f"{net.default_cfg['architecture']}.{net.default_cfg['tag']}"
+        print(f"{name:<21}{scene:<6}{rank:>13}  {sums}  {figures[0]:>6.1f}  {figures[1]:>14.1f}  {figures[2]:>14.1f}")
+    print("On shapes, convolutions and the softmax of stage 4 do the work; on tiles, the attentions do.")
+    left, top, right, bottom = samples[0].box
+    row = attention_row(alive, images[0], stage=2, query=(int(top + bottom) // 16, int(left + right) // 16))
     try:
-        plot_attention_row(row, samples[0].image, out / "attention.png", "soft_pico.shapes, stage 1, centre")
+        plot_attention_row(row, samples[0].image, out / "attention.png", "soft_plus_pico.tiles, stage 2")
     except ModuleNotFoundError:
-        print("A picture of where the centre looks needs matplotlib; pip install 'soft_vit[analysis]' brings it.")
+        print("A picture of where the tile looks needs matplotlib; pip install 'soft_vit[analysis]' brings it.")
     else:
-        print(f"Written: {out / 'attention.png'}")
+        print(f"Written: {out / 'attention.png'}, where the tile that is meant looks")
 
 
 def compare_inverses() -> None:

@@ -1,11 +1,10 @@
-"""Generated images of coloured, textured shapes on clutter: a data set without files or downloads.
+"""Generated images on clutter, one shape or several tiles: data sets without files or downloads.
 
-An image shows one shape, or several and a cue that says which of them is meant: a question that no part of the image
-answers by itself. It depends on (seed, index, size) only, so it is the same in every process and run and on every
-machine; see `soft_vit.data.shape_drawing`.
+An image depends on (seed, index, size) only, so it is the same in every process and run and on every machine; see
+`soft_vit.data.shape_drawing`. A shape is told by its own pixels; which tile is meant, only by another one far away.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +16,6 @@ from soft_vit.data.shape_drawing import (
     blank_canvas,
     cross_with_lines,
     finish,
-    paint_disc,
     paint_shape,
     tight_box,
 )
@@ -28,20 +26,29 @@ SPLIT_LENGTH = 1 << 32
 
 MIN_SIZE = 16
 
-# Of cued scenes: colours far from one another and from the dull ones of the clutter, and places in 3 x 3 cells.
-CUE_COLORS = ((1, 0.1, 0.1), (0.1, 0.9, 0.1), (0.15, 0.2, 1), (1, 0.95, 0.05), (0.05, 0.95, 0.95), (1, 0.1, 0.95))
-CUED_SHAPES = 4
-CELLS = 3
+# Of tiles: far from one another and from the dull colours of the clutter.
+COLORS = {
+    "red": (1, 0.1, 0.1),
+    "green": (0.1, 0.9, 0.1),
+    "blue": (0.15, 0.2, 1),
+    "yellow": (1, 0.95, 0.05),
+    "cyan": (0.05, 0.95, 0.95),
+    "magenta": (1, 0.1, 0.95),
+}
+NUM_TILES = 3
+# Cells of an image along each side.
+CELLS = 4
 # Random numbers of their own, see `Stream`.
-CUED_FAMILY = 7
+TILES_FAMILY = 7
 
 
 @dataclass(frozen=True)
 class ShapeSample:
     """One drawn image.
 
-    image: uint8 `[H, W, 3]`, RGB. label: index into CLASSES. mask: bool `[H, W]`, the visible pixels of the shape. box:
-    float32 `[4]`, the tight box of the mask as (x0, y0, x1, y1) in pixels, x1 and y1 exclusive.
+    image: uint8 `[H, W, 3]`, RGB. label: index into the scene's classes. mask: bool `[H, W]`, the visible pixels of the
+    shape, or the tile that is meant. box: float32 `[4]`, the tight box of the mask as (x0, y0, x1, y1) in pixels, x1
+    and y1 exclusive.
     """
 
     image: np.ndarray
@@ -79,43 +86,50 @@ def draw_shape(seed: int, index: int, size: int | tuple[int, int] = 64) -> Shape
     return ShapeSample(image=finish(stream, canvas), label=label, box=box, mask=mask)
 
 
-def draw_cued_shapes(seed: int, index: int, size: int | tuple[int, int] = 64) -> ShapeSample:
-    """Draw one image: one to four shapes of different classes and colours, and a cue, a white disc around a colour.
+def draw_tiles(seed: int, index: int, size: int | tuple[int, int] = 64) -> ShapeSample:
+    """Draw one image: tiles with a left and a right colour, and among them a cue, whose right half is white.
 
-    The label is the class of the shape in the cue's colour, and so are box and mask. Arguments and errors as in
-    `draw_shape`.
+    The label is the right colour, an index into COLORS, of the tile with the cue's left colour; it is `index % 6`. All
+    left colours differ, and so do all right ones. Arguments and errors as in `draw_shape`.
     """
     height, width = checked_size(size)
-    label = index % len(CLASSES)
-    stream = Stream(seed, index, CUED_FAMILY)
+    stream = Stream(seed, index, TILES_FAMILY)
 
     def choose(count: int, numbers: list[int]) -> list[int]:
         return [numbers.pop(stream.integer(0, len(numbers) - 1)) for _ in range(count)]
 
+    label = index % len(COLORS)
+    places = choose(NUM_TILES + 1, list(range(CELLS * CELLS)))
+    left = choose(NUM_TILES, list(range(len(COLORS))))
+    right = [label, *choose(NUM_TILES - 1, [color for color in range(len(COLORS)) if color != label])]
+    palette = np.array([*COLORS.values(), (1, 1, 1)], dtype=np.float32)
     canvas = blank_canvas(stream, height, width)
-    count = stream.integer(1, CUED_SHAPES)
-    places = choose(count + 1, list(range(CELLS * CELLS)))
-    colors = choose(count, list(range(len(CUE_COLORS))))
-    others = choose(count - 1, [other for other in range(len(CLASSES)) if other != label])
-    cell = height / CELLS, width / CELLS
-    radius = 0.5 * min(cell)
-    centres = [((place % CELLS + 0.5) * cell[1], (place // CELLS + 0.5) * cell[0]) for place in places]
-    masks = []
-    for shape, color, (cx, cy) in zip([label, *others], colors, centres, strict=False):
-        mask, _ = paint_shape(stream, canvas, shape, stream.uniform(0.8, 1.0) * radius, cx, cy, CUE_COLORS[color])
-        masks.append(mask)
-    cue = np.array(CUE_COLORS[colors[0]], dtype=np.float32)
-    paint_disc(canvas, *centres[-1], 0.75 * radius, np.ones(3, dtype=np.float32))
-    paint_disc(canvas, *centres[-1], 0.5 * radius, cue)
-    box = np.array(tight_box(masks[0]), dtype=np.float32)
-    return ShapeSample(image=finish(stream, canvas), label=label, box=box, mask=masks[0])
+    mask = np.zeros((height, width), dtype=bool)
+    for number, place in enumerate(places):
+        row, column = divmod(place, CELLS)
+        rows = slice(row * height // CELLS, (row + 1) * height // CELLS)
+        start, stop = column * width // CELLS, (column + 1) * width // CELLS
+        is_cue = number == NUM_TILES
+        canvas.pixels[rows, start : (start + stop) // 2] = palette[left[0 if is_cue else number]]
+        canvas.pixels[rows, (start + stop) // 2 : stop] = palette[-1 if is_cue else right[number]]
+        if number == 0:
+            mask[rows, start:stop] = True
+    box = np.array(tight_box(mask), dtype=np.float32)
+    return ShapeSample(image=finish(stream, canvas), label=label, box=box, mask=mask)
+
+
+SCENES: dict[str, tuple[Callable[..., ShapeSample], tuple[str, ...]]] = {
+    "shape": (draw_shape, CLASSES),
+    "tiles": (draw_tiles, tuple(COLORS)),
+}
+"""What an image shows: the function that draws it, and the names of its classes."""
 
 
 class ShapeImages(Sequence):
     """A split of the data set as a sequence of ShapeSample.
 
     length: number of images, 1 to 2**32. split: a key of SPLITS; splits share no image. seed: of the data set. size:
-    pixels, one number or (H, W). cued: draw several shapes and a cue, see `draw_cued_shapes`. Raises ValueError for
+    pixels, one number or (H, W). scene: `shape` or `tiles`, see `draw_shape` and `draw_tiles`. Raises ValueError for
     other values.
     """
 
@@ -125,15 +139,17 @@ class ShapeImages(Sequence):
         split: str = "train",
         seed: int = 0,
         size: int | tuple[int, int] = 64,
-        cued: bool = False,
+        scene: str = "shape",
     ) -> None:
+        if scene not in SCENES:
+            raise ValueError(f"scene is {scene!r}; choose one of {', '.join(SCENES)}.")
         if split not in SPLITS:
             raise ValueError(f"split is {split!r}; choose one of {', '.join(SPLITS)}.")
         if not 0 < length <= SPLIT_LENGTH:
             raise ValueError(f"length is {length}; a split holds 1 to 2**32 images, so choose a length in that range.")
         checked_size(size)
         self.length, self.split, self.seed, self.size = length, split, seed, size
-        self.draw = draw_cued_shapes if cued else draw_shape
+        self.draw, self.classes = SCENES[scene]
 
     def __len__(self) -> int:
         return self.length
@@ -145,7 +161,7 @@ class ShapeImages(Sequence):
 
     def label(self, position: int) -> int:
         """The class of an image without drawing it."""
-        return (SPLITS[self.split] + position % self.length) % len(CLASSES)
+        return (SPLITS[self.split] + position % self.length) % len(self.classes)
 
 
 def normalised_batch(

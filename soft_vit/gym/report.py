@@ -51,18 +51,23 @@ def scores(study: Study) -> dict[tuple[str, str], Score]:
 
 def results_csv(study: Study) -> str:
     """A row for each run that is there."""
-    header = ["task", "kind", "model", "num_tokens", "difficulty", "seed", "lr", "steps", "accuracy"]
+    header = ["task", "kind", "model", "num_tokens", "difficulty", "seed", "lr", "steps", "accuracy", "accuracy_off"]
     rows = []
     for cell, result in _results(study):
         run = result.run
         rows.append(
             [
                 *(run.task, cell.kind, run.model, result.num_tokens, run.task_options.get("difficulty"), run.seed),
-                *(run.lr, run.steps, f"{result.accuracy[-1]:.4f}", result.steps_to(REACHED)),
+                *(run.lr, run.steps, _figure(result.accuracy[-1]), _figure(result.accuracy_off)),
+                *(_figure(result.share[-1] if result.share else None), result.steps_to(REACHED)),
                 f"{result.cpu_seconds:.1f}",
             ]
         )
-    return csv_table([*header, "steps_to_90", "cpu_seconds"], rows)
+    return csv_table([*header, "share", "steps_to_90", "cpu_seconds"], rows)
+
+
+def _figure(value: float | None) -> str | None:
+    return None if value is None else f"{value:.4g}"
 
 
 def _results(study: Study) -> Iterator[tuple[Cell, Result]]:

@@ -23,11 +23,11 @@ PILOT_SEED = 10**7
 SCHEDULES = {
     "recall": (300, 16),
     "far_pair": (400, 32),
-    "pathfinder": (1000, 16),
+    "pathfinder": (1500, 16),
     "mirror": (500, 16),
     "rank": (150, 16),
     "maze": (240, 16),
-    "listops": (600, 32),
+    "listops": (600, 16),
     "digits": (500, 16),
 }
 

@@ -16,6 +16,7 @@ from soft_vit.gym import TASKS
 from soft_vit.gym.task import NOT_ASKED, Task
 from soft_vit.layers import PreNormBlock, attention_class
 from soft_vit.models.pyramid import PyramidViT
+from soft_vit.models.watching import attention_shares, attentions, switched_off
 from soft_vit.weights.files import write_atomically
 
 TEST_EXAMPLES = 512
@@ -42,13 +43,19 @@ class Run:
 
 @dataclass
 class Result:
-    """How a run went: accuracy at the tokens that are asked, in [0, 1], after each of the steps."""
+    """How a run went: after each of the steps, accuracy at the tokens that are asked, in [0, 1], cross-entropy, and the
+    mean share of attentions in their layers' output, see `soft_vit.models.watching`.
+
+    accuracy_off: at the end, with all attentions off; None where not measured.
+    """
 
     run: Run
     num_tokens: int
     steps: list[int] = field(default_factory=list)
     accuracy: list[float] = field(default_factory=list)
     loss: list[float] = field(default_factory=list)
+    share: list[float] = field(default_factory=list)
+    accuracy_off: float | None = None
     cpu_seconds: float = 0.0
 
     def steps_to(self, accuracy: float) -> int | None:
@@ -169,6 +176,10 @@ def train(run: Run, evaluations: int = 6) -> Result:
             result.steps.append(step)
             result.accuracy.append(accuracy)
             result.loss.append(test_loss)
+            shares = attention_shares(model, next(test_batches(task))[0][:16])
+            result.share.append(sum(shares.values()) / len(shares))
+    with switched_off(*attentions(model).values()):
+        result.accuracy_off, _ = test(model, task)
     result.cpu_seconds = time.process_time() - began
     return result
 

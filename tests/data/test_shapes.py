@@ -5,7 +5,8 @@ import zlib
 import numpy as np
 import pytest
 
-from soft_vit.data import SPLITS, ShapeImages, draw_shape
+from soft_vit.data import SPLITS, ShapeImages, draw_shape, draw_tiles
+from soft_vit.data.shapes import CELLS, COLORS, NUM_TILES
 
 LAST = 2**64 - 1
 # Checksums of image and mask: another machine, process or NumPy has to draw the same bytes.
@@ -93,3 +94,41 @@ def test_sequence():
 def test_bad_arguments(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("size", [16, 33, 64, (61, 100)])
+def test_tiles_answer_the_question(size):
+    """Read off the pixels: the tile with the cue's left colour has the label's right colour."""
+    height, width = (size, size) if isinstance(size, int) else size
+    palette = 255 * np.array([*COLORS.values(), (1, 1, 1)])
+    for index in range(24):
+        sample = draw_tiles(2, index, size)
+        assert sample.image.shape == (height, width, 3)
+        tiles = {}
+        for row, column in np.ndindex(CELLS, CELLS):
+            y, x = row * height // CELLS, column * width // CELLS
+            stop = (column + 1) * width // CELLS
+            halves = [
+                sample.image[y : (row + 1) * height // CELLS, a:b].reshape(-1, 3)
+                for a, b in ((x, (x + stop) // 2), ((x + stop) // 2, stop))
+            ]
+            distances = [np.abs(half.mean(0) - palette).max(1) for half in halves]
+            # Noise and clipping change a mean by a few per cent; the clutter is duller than that.
+            if all(distance.min() < 16 for distance in distances):
+                tiles[row, column] = [int(distance.argmin()) for distance in distances]
+        assert len(tiles) == NUM_TILES + 1
+        (cue,) = (left for left, right in tiles.values() if right == len(COLORS))
+        ((place, answer),) = ((place, right) for place, (left, right) in tiles.items() if left == cue and right < 6)
+        assert sample.label == answer == index % len(COLORS)
+        assert sample.mask[place[0] * height // CELLS, place[1] * width // CELLS]
+        assert sample.mask.sum() == (sample.box[2] - sample.box[0]) * (sample.box[3] - sample.box[1])
+
+
+def test_tiles_are_pinned():
+    assert zlib.crc32(draw_tiles(3, 11, 64).image.tobytes()) == 2312577002
+
+
+def test_scenes():
+    assert ShapeImages(9, scene="tiles").label(8) == 2
+    with pytest.raises(ValueError, match=r"scene.*shape, tiles"):
+        ShapeImages(9, scene="nothing")

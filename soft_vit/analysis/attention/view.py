@@ -111,11 +111,16 @@ def plot_attention_row(row: AttentionRow, image: np.ndarray, path: Path, title: 
 
 
 def plot_attention_rows(rows: Mapping[str, AttentionRow], image: np.ndarray, path: Path) -> None:
-    """Draw rows of several models, by their titles, over one image, uint8 `[H, W, 3]`: their means over the heads."""
+    """Draw an image, uint8 `[H, W, 3]`, and over it rows of several layers or models, by their titles.
+
+    Of each row, the mean over the heads.
+    """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(2.6 * len(rows) + 0.6, 2.9), layout="constrained")
-    for axes, (title, row) in zip(figure.subplots(1, len(rows), squeeze=False)[0], rows.items(), strict=True):
+    figure = Figure(figsize=(2.6 * (len(rows) + 1) + 0.6, 2.9), layout="constrained")
+    first, *panels = figure.subplots(1, len(rows) + 1)
+    _draw_panel(first, "image", None, next(iter(rows.values())), image, windows=False)
+    for axes, (title, row) in zip(panels, rows.items(), strict=True):
         _draw_panel(axes, title, row.weights.mean(0), row, image, windows=False)
     figure.savefig(path, dpi=110)
 

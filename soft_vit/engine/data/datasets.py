@@ -76,8 +76,8 @@ class ShapesDataset(BaseDataset):
     """`soft_vit.data.ShapeImages` with a pipeline.
 
     length: images in the split. split: "train", "val" or "test". seed: of the data set. size: pixels, one number or
-    (H, W). cued: several shapes, and a cue that says which is meant. Drawn images stay in memory (H * W * 3 bytes each,
-    in each worker), so only the first epoch draws.
+    (H, W). scene: `shape` or `tiles`, see `soft_vit.data.shapes`. Drawn images stay in memory (H * W * 3 bytes each, in
+    each worker), so only the first epoch draws.
     A sample enters the pipeline as `img` (uint8 [H, W, 3], RGB, so `to_rgb=False`), `img_shape`, `ori_shape`,
     `gt_label`, `sample_idx`. Raises ValueError for a bad length, split or size.
     """
@@ -90,13 +90,14 @@ class ShapesDataset(BaseDataset):
         split: str = "train",
         seed: int = 0,
         size: int | tuple[int, int] = 64,
-        cued: bool = False,
+        scene: str = "shape",
         pipeline: list = (),
         **kwargs: Any,
     ) -> None:
-        self.images = ShapeImages(length, split, seed, tuple(size) if isinstance(size, list) else size, cued)
+        self.images = ShapeImages(length, split, seed, tuple(size) if isinstance(size, list) else size, scene)
         self._drawn: dict[int, np.ndarray] = {}
         # Labels are a few integers, which serialised storage would not make smaller.
+        kwargs.setdefault("metainfo", {"classes": self.images.classes})
         super().__init__(pipeline=pipeline, serialize_data=False, **kwargs)
 
     def load_data_list(self) -> list[dict]:
