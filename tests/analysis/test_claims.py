@@ -30,7 +30,6 @@ def test_finding_comes_out_again(number):
 
 def test_training_checks_end(monkeypatch):
     """With models that are not trained, after which no verdict means anything."""
-    monkeypatch.setattr(learning, "SEEDS", (0,))
     monkeypatch.setattr(learning, "fit", lambda model, task, run: 0.5)
     learning.trained.cache_clear()
     checked = [claim.check() for claim in CLAIMS.values() if claim.check.__module__ == learning.__name__]

@@ -54,7 +54,7 @@ def megaflops(kind: str, side: int, **options: Any) -> float:
 
 @claim(
     10,
-    "Linear kinds cut FLOPs and memory at equal parameters (today also against fused softmax attention?)",
+    "Linear kinds cut FLOPs and memory at equal parameters, today against fused softmax attention too.",
     f"{SOFT}, Table 2",
 )
 def linear_kinds_cost_less() -> Finding:
@@ -89,14 +89,14 @@ def speed() -> Finding:
     inference = seconds({kind: infer(module) for kind, module in modules.items()})
     training = seconds({kind: train(module) for kind, module in modules.items()})
     others = [kind for kind in modules if kind != "soft"]
-    found = "Milliseconds of inference and of a training step, four images of N = 3,136 on a CPU: "
+    found = "CPU milliseconds of inference and of a training step, four images of N = 3,136: "
     found += ", ".join(f"{kind} {1e3 * inference[kind]:.0f} and {1e3 * training[kind]:.0f}" for kind in modules) + "."
     fast = inference["soft"] < 1.2 * max(inference[kind] for kind in others)
     trains = training["soft"] < 1.5 * max(training[kind] for kind in others)
     return Finding("holds" if fast and trains else "holds in part" if fast or trains else "does not hold here", found)
 
 
-@claim(13, "SOFT's memory grows linearly with the sequence (as released, at test resolution, too?)", f"{SOFT}, figure")
+@claim(13, "SOFT's memory grows linearly with the sequence, as released and at test resolution too.", f"{SOFT}, figure")
 def memory_growth() -> Finding:
     """From 56 x 56 tokens, stage 1 at 224 pixels, to 224 x 224."""
     sides = (56, 112, 224)

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -86,14 +86,20 @@ def _row(claim: Claim, entry: Entry) -> list[str]:
 
 
 def seconds(work: Mapping[str, Callable[[], object]], rounds: int = 5) -> dict[str, float]:
-    """Median seconds of each piece of work, which take turns, after a first call."""
+    """Median CPU seconds of each piece of work, which take turns, after a first call; other load counts little."""
     times: dict[str, list[float]] = {name: [] for name in work}
     for _ in range(rounds + 1):
         for name, call in work.items():
-            began = time.perf_counter()
+            began = time.process_time()
             call()
-            times[name].append(time.perf_counter() - began)
+            times[name].append(time.process_time() - began)
     return {name: median(values[1:]) for name, values in times.items()}
+
+
+def share(flags: Iterable[bool]) -> Verdict:
+    """The verdict on a claim of which each flag is a part."""
+    flags = list(flags)
+    return "holds" if all(flags) else "holds in part" if any(flags) else "does not hold here"
 
 
 def mean_and_spread(values: Sequence[float]) -> str:
