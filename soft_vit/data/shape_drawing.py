@@ -234,9 +234,15 @@ def blank_canvas(stream: Stream, height: int, width: int) -> Canvas:
 
 
 def paint_shape(
-    stream: Stream, canvas: Canvas, label: int, radius: float, cx: float, cy: float
+    stream: Stream,
+    canvas: Canvas,
+    label: int,
+    radius: float,
+    cx: float,
+    cy: float,
+    rgb: tuple[float, float, float] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Paint a shape of a class, randomly turned, in a contrasting color; centre and radius are in pixels.
+    """Paint a shape of a class, randomly turned, in a color or else a contrasting one; centre and radius are in pixels.
 
     Returns its pixels, bool `[H, W]`, and its edges, float64 `[E, 4]` as (x0, y0, x1, y1) in pixels.
     """
@@ -248,7 +254,8 @@ def paint_shape(
 
     # The candidate farthest from the background.
     behind = canvas.pixels[int(cy), int(cx)]
-    color = max((stream.vivid_color() for _ in range(4)), key=lambda candidate: float(np.abs(candidate - behind).sum()))
+    candidates = [stream.vivid_color() for _ in range(4)] if rgb is None else [np.array(rgb, dtype=np.float32)]
+    color = max(candidates, key=lambda candidate: float(np.abs(candidate - behind).sum()))
     other = np.float32(0.65) * color + np.float32(0.35) * stream.dull_color()
 
     dx = canvas.x[:, left:right] * canvas.side - np.float32(cx)
@@ -267,6 +274,13 @@ def paint_shape(
     mask = np.zeros((height, width), dtype=bool)
     mask[top:bottom, left:right] = alpha >= 0.5
     return mask, edges + np.array([left, top, left, top])
+
+
+def paint_disc(canvas: Canvas, cx: float, cy: float, radius: float, color: np.ndarray) -> None:
+    """Paint a disc; centre and radius are in pixels."""
+    dx, dy = canvas.x * canvas.side - np.float32(cx), canvas.y * canvas.side - np.float32(cy)
+    alpha = np.clip(np.float32(radius) - np.sqrt(dx * dx + dy * dy) + np.float32(0.5), 0, 1)
+    _paint(canvas.pixels, alpha, color)
 
 
 def cross_with_lines(stream: Stream, canvas: Canvas) -> np.ndarray:

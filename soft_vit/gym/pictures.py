@@ -81,7 +81,7 @@ class Pathfinder(Task):
 
     num_classes = 2
     PATCH = 4
-    num_features = PATCH * PATCH
+    num_features = (PATCH + 4) ** 2
     # Pixels from one curve that no other enters. Two pixels of one curve, across a gap, are three apart.
     APART = 3
     # Walks for one image, most of which are too short, before it is drawn anew.
@@ -119,21 +119,33 @@ class Pathfinder(Task):
                     if i % 6 < 4:
                         image[y, x] = 0.4
                         patch[y // self.PATCH, x // self.PATCH] = True
-                patch[self._draw_dot(image, curve[-1], 0.7)] = True
-            # Patches that show a part of the bright dot know the answer.
-            known = self._draw_dot(image, curves[bright][0], 1.0)
+                patch[self._tokens_near(curve[-1], 1)] = True
+                self._draw_dot(image, curve[-1], 0.7)
+            self._draw_dot(image, curves[bright][0], 1.0)
             alone = crossed.sum(0) == 1
-            alone[known] = False
+            # Tokens that see a part of the bright dot know the answer.
+            alone[self._tokens_near(curves[bright][0], 3)] = False
             yes, no = (np.flatnonzero(alone & (crossed[bright] == on_it)) for on_it in (True, False))
             asked = min(len(yes), len(no))
             label.flat[rng.permutation(yes)[:asked]], label.flat[rng.permutation(no)[:asked]] = 1, 0
-        return Batch(patches(images, self.PATCH), labels.reshape(count, -1))
+        return Batch(self._tokens(images), labels.reshape(count, -1))
 
-    def _draw_dot(self, image: np.ndarray, place: tuple[int, int], brightness: float) -> tuple[slice, slice]:
-        """Draw 3 x 3 pixels; returns the patches that show some of them."""
+    def _tokens(self, images: np.ndarray) -> np.ndarray:
+        """Each patch with a border of two pixels, so that a token sees where its curve goes on: `[B, N, 64]`."""
+        B, side = len(images), self.feat_size[0]
+        padded = np.pad(images, ((0, 0), (2, 2), (2, 2)))
+        windows = np.lib.stride_tricks.sliding_window_view(padded, (8, 8), axis=(1, 2))[:, :: self.PATCH, :: self.PATCH]
+        return np.ascontiguousarray(windows).reshape(B, side * side, 64)
+
+    @staticmethod
+    def _draw_dot(image: np.ndarray, place: tuple[int, int], brightness: float) -> None:
+        """Draw 3 x 3 pixels."""
         y, x = place
         image[y - 1 : y + 2, x - 1 : x + 2] = brightness
-        rows, columns = (slice((i - 1) // self.PATCH, (i + 1) // self.PATCH + 1) for i in place)
+
+    def _tokens_near(self, place: tuple[int, int], reach: int) -> tuple[slice, slice]:
+        """Rows and columns of the patches with a pixel within reach of a place."""
+        rows, columns = (slice(max(0, (i - reach) // self.PATCH), (i + reach) // self.PATCH + 1) for i in place)
         return rows, columns
 
     def _draw_curves(self, rng: np.random.Generator, size: int) -> list[list[tuple[int, int]]]:

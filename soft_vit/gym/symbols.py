@@ -61,7 +61,7 @@ class Mirror(Task):
 
     num_classes = 2
 
-    def __init__(self, num_tokens: int = 64, difficulty: int = 4) -> None:
+    def __init__(self, num_tokens: int = 36, difficulty: int = 4) -> None:
         side = _side(num_tokens)
         if side % 2 or difficulty < 2:
             raise ValueError(f"num_tokens={num_tokens}, difficulty={difficulty}: use an even side, 2 symbols or more.")
@@ -189,8 +189,8 @@ class ListOps(Task):
 
     difficulty: deepest level of nesting; with 4, 6, 8 a list takes on average half of 128, 512, 2,048 tokens.
 
-    The question stands at the first token, an operation, whose name alone makes some answers likelier. `med` is the
-    middle value, the greater of two.
+    Asked is every operation, also of the lists within; its name alone makes some answers likelier. `med` is the middle
+    value, the greater of two.
     """
 
     asks: ClassVar[str] = "What is the value of the list that I open?"
@@ -222,22 +222,28 @@ class ListOps(Task):
     def sample(self, rng: np.random.Generator, count: int) -> Batch:
         symbol, labels = (np.full((count, self.num_tokens), NOT_ASKED) for _ in range(2))
         for row in range(count):
-            words, value = self._draw_list(rng, self.depth, self.num_tokens)
-            symbol[row, : len(words)], labels[row, 0] = [self.SYMBOLS.index(word) for word in words], value
+            words, values, _ = self._draw_list(rng, self.depth, self.num_tokens)
+            symbol[row, : len(words)], labels[row, : len(words)] = [self.SYMBOLS.index(word) for word in words], values
         return Batch(one_hot(symbol, self.num_features), labels)
 
-    def _draw_list(self, rng: np.random.Generator, depth: int, room: int) -> tuple[list[str], int]:
-        """Symbols, at most room of them, and the value of a list of at most that depth."""
+    def _draw_list(self, rng: np.random.Generator, depth: int, room: int) -> tuple[list[str], list[int], int]:
+        """Symbols, at most room of them, the value of the list that each opens, and the value of all.
+
+        The list is at most depth levels deep.
+        """
         name = str(rng.choice(list(self.OPERATIONS)))
-        words, values = [f"[{name}"], []
+        words, opened, arguments = [f"[{name}"], [NOT_ASKED], []
         for left in range(min(int(rng.integers(2, 6)), room - 2), 0, -1):
             # Each argument that follows needs a symbol, and so does the bracket.
             space = room - len(words) - left
             if depth > 1 and space >= 4 and rng.random() < 0.6:
-                inner, value = self._draw_list(rng, depth - 1, space)
+                inner, inner_values, value = self._draw_list(rng, depth - 1, space)
                 words += inner
+                opened += inner_values
             else:
                 value = int(rng.integers(10))
                 words.append(str(value))
-            values.append(value)
-        return [*words, "]"], self.OPERATIONS[name](values)
+                opened.append(NOT_ASKED)
+            arguments.append(value)
+        opened[0] = self.OPERATIONS[name](arguments)
+        return [*words, "]"], [*opened, NOT_ASKED], opened[0]

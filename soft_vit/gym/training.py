@@ -18,7 +18,6 @@ from soft_vit.layers import PreNormBlock, attention_class
 from soft_vit.models.pyramid import PyramidViT
 from soft_vit.weights.files import write_atomically
 
-BATCH_SIZE = 32
 TEST_EXAMPLES = 512
 # Far from the small numbers that are seeds of training.
 TEST_SEED = 10**6
@@ -35,6 +34,7 @@ class Run:
     seed: int
     lr: float
     steps: int
+    batch_size: int = 32
     model: ModelName = "isotropic"
     task_options: dict[str, Any] = field(default_factory=dict)
     attention_options: dict[str, Any] = field(default_factory=dict)
@@ -45,7 +45,6 @@ class Result:
     """How a run went: accuracy at the tokens that are asked, in [0, 1], after each of the steps."""
 
     run: Run
-    ceiling: float
     num_tokens: int
     steps: list[int] = field(default_factory=list)
     accuracy: list[float] = field(default_factory=list)
@@ -156,9 +155,9 @@ def train(run: Run, evaluations: int = 6) -> Result:
     optimizer = torch.optim.AdamW(model.parameters(), lr=run.lr, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, run.lr, total_steps=run.steps, pct_start=0.1)
     rng = np.random.default_rng(run.seed)
-    result = Result(run, task.ceiling, task.num_tokens)
+    result = Result(run, task.num_tokens)
     for step in range(1, run.steps + 1):
-        inputs, labels = map(torch.from_numpy, task.sample(rng, BATCH_SIZE))
+        inputs, labels = map(torch.from_numpy, task.sample(rng, run.batch_size))
         loss = F.cross_entropy(model.train()(inputs).flatten(0, 1), labels.flatten(), ignore_index=NOT_ASKED)
         optimizer.zero_grad()
         loss.backward()

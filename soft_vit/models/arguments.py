@@ -8,7 +8,7 @@ from timm.layers import to_2tuple
 from soft_vit.layers import attention_class, attention_options
 from soft_vit.ops.numerics import check_choice
 
-STAGE4_KINDS = ("softmax", "soft")
+STAGE4_KINDS = {"softmax": "softmax", "soft": "gaussian", "soft_plus": "soft_plus"}
 
 
 class UnknownOptionError(TypeError, ValueError):
@@ -48,8 +48,8 @@ def rising_rates(rate: float, depths: Sequence[int]) -> list[list[float]]:
 def stage_attentions(attention: str | Sequence[str], stage4: str | None, num_stages: int) -> tuple[str, ...]:
     """The attention's name in every stage."""
     if isinstance(attention, str):
-        stage4 = check_choice("stage4", stage4 or "softmax", STAGE4_KINDS)
-        return (attention,) * (num_stages - 1) + ("gaussian" if stage4 == "soft" else "softmax",)
+        stage4 = check_choice("stage4", stage4 or "softmax", tuple(STAGE4_KINDS))
+        return (attention,) * (num_stages - 1) + (STAGE4_KINDS[stage4],)
     if len(attention) != num_stages or stage4 is not None:
         raise ValueError(
             f"attention={tuple(attention)!r} with stage4={stage4!r} is ambiguous; give one name and a stage4, or "

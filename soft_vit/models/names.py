@@ -21,17 +21,24 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 # Other attentions have the sizes that comparisons need.
 BASELINE_SIZES = ("pico", "tiny", "small")
+SOFT = ("soft", "soft_norm", "soft_plus")
 
 
 def _timm_name(attention: str, size: str) -> str:
-    return f"{attention}_{size}" if attention in ("soft", "soft_norm") else f"{attention}_pyramid_{size}"
+    return f"{attention}_{size}" if attention in SOFT else f"{attention}_pyramid_{size}"
+
+
+def _arguments(attention: str, size: str) -> dict[str, Any]:
+    # The released models have softmax in their last stage; for training from scratch, no stage needs it.
+    last = dict(stage4="soft_plus") if attention == "soft_plus" else {}
+    return dict(SIZES[size], attention=attention, **last)
 
 
 # Arguments of every named model.
 MODELS: dict[str, dict[str, Any]] = {
-    _timm_name(attention, size): dict(SIZES[size], attention=attention)
+    _timm_name(attention, size): _arguments(attention, size)
     for attention in ATTENTIONS
-    for size in (SIZES if attention in ("soft", "soft_norm") else BASELINE_SIZES)
+    for size in (SIZES if attention in SOFT else BASELINE_SIZES)
 }
 
 

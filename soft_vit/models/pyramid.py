@@ -79,7 +79,8 @@ class PyramidViT(nn.Module):
         see `AttentionPool`) or the empty string (all tokens, class token first).
     fuse_stages: fuse the pooled features of all stages before the head, see `StageFusion`.
     attention: a name of `soft_vit.layers.ATTENTIONS` for the first three stages, or a sequence of four names.
-    stage4: attention of the last stage where `attention` is one name: `softmax` (released) or `soft` (exact Gaussian).
+    stage4: attention of the last stage where `attention` is one name: `softmax` (released), `soft` (exact Gaussian) or
+        `soft_plus`.
     class_token: by default present where the last stage's attention has a place for it.
     drop_path_mode: `stochastic_depth`, or `dropout` for the element-wise dropout that the released code applies at
         drop_path_rate in the first three stages.

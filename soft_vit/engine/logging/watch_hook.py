@@ -1,10 +1,7 @@
-"""Beside the loss curve: pictures of training batches, and how well the inverses converge."""
+"""Beside the loss curve: pictures of training batches, shares of attentions, and how well the inverses converge."""
 
 import math
-import re
-from collections import defaultdict
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,22 +13,20 @@ from PIL import Image, ImageDraw
 from torch import Tensor, nn
 
 from soft_vit.engine.models.timm_model import unwrapped
-from soft_vit.layers.attention.soft import SoftAttention
-from soft_vit.ops import self_gaussian_kernel
-from soft_vit.ops.flops import eval_mode
-from soft_vit.ops.soft.inverse import newton_residual
+from soft_vit.models.watching import LEAST_SHARE, attention_shares, newton_residuals, stage_means
 from soft_vit.registry import HOOKS, register
 
-__all__ = ["WatchHook", "batch_grid", "label_text", "newton_residuals"]
+__all__ = ["WatchHook", "batch_grid", "label_text"]
 
 
 @register(HOOKS)
 class WatchHook(Hook):
-    """Logs pictures of training batches, the Newton residual of each stage, and the range of learning rates.
+    """Logs pictures of training batches, the state of attentions, and the range of learning rates.
 
     batch_interval: epochs between two pictures, which show the first batch of an epoch after augmentation and mixup,
-    with labels; 0 for none. num_images: images in a picture. newton_interval: iterations between two measurements of
-    the residual, see `newton_residuals`; 0 for none. newton_images: images of the batch to measure it on.
+    with labels; 0 for none. num_images: images in a picture. newton_interval: iterations between two measurements, for
+    each stage, of Newton residuals and of the share of attentions in the output, with a warning below 1e-3, see
+    `soft_vit.models.watching`; 0 for none. newton_images: images of the batch to measure on.
 
     Everything goes to the visualizer's backends: TensorBoard, `vis_data/vis_image`, `scalars.json`. Each step logs the
     range of learning rates if parameter groups differ. The run stays the same: measuring draws no random number and
@@ -98,53 +93,34 @@ class WatchHook(Hook):
 
     def _measure(self, runner: Runner, inputs: Tensor) -> None:
         network = getattr(unwrapped(runner.model), "model", None)
-        residuals = newton_residuals(network, inputs[: self.newton_images]) if network is not None else {}
-        if residuals:
-            scalars = {f"newton_residual/{stage}": value for stage, value in residuals.items()}
-            place = {"epoch": runner.epoch + 1, "iter": runner.iter + 1}
-            runner.visualizer.add_scalars({**scalars, **place}, step=runner.iter + 1)
-            shown = "  ".join(f"{stage}: {value:.2e}" for stage, value in residuals.items())
-            runner.logger.info(f"Newton residual of iteration {runner.iter + 1}  {shown}")
+        if network is None:
+            return
+        images = inputs[: self.newton_images]
+        shares = attention_shares(network, images)
+        self._log(runner, "newton_residual", stage_means(newton_residuals(network, images)))
+        self._log(runner, "attention_share", stage_means(shares))
+        dead = [name for name, share in shares.items() if share < LEAST_SHARE]
+        if dead:
+            runner.logger.warning(
+                f"Attentions with a share of less than {LEAST_SHARE:g} in their layer's output, which might as well be "
+                f"absent: {', '.join(dead)}. tools/attention_health.py tells more."
+            )
 
-
-@torch.no_grad()
-def newton_residuals(network: nn.Module, images: Tensor) -> dict[str, float]:
-    """The mean of `newton_residual` over images, heads and blocks, for each stage that inverts by Newton's iteration.
-
-    network: a model with softmax-free attention; runs in eval mode and is left as it was. images: normalised,
-    `[B, C, H, W]`. Keys are `stage1` and so on, or the name of the attention module in a model without stages.
-    """
-    found: dict[str, list[Tensor]] = defaultdict(list)
-    watched: list[SoftAttention] = []
-    try:
-        for name, module in network.named_modules():
-            if isinstance(module, SoftAttention) and module.options.inverse == "newton":
-                stage = re.search(r"stages\.(\d+)\.", name)
-                # An attribute of the module hides the method of its class.
-                module.attend = partial(_measured, module, found[f"stage{int(stage[1]) + 1}" if stage else name])
-                watched.append(module)
-        if not watched:
-            return {}
-        with eval_mode(network):
-            # Calling the module would run its compiled form, which skips these methods.
-            network.forward(images.to(next(network.parameters()).dtype))
-    finally:
-        for module in watched:
-            del module.attend
-    return {key: torch.stack(values).mean().item() for key, values in sorted(found.items())}
-
-
-def _measured(attn: SoftAttention, found: list[Tensor], q: Tensor, bottleneck: Tensor, *rest: Tensor | None) -> Tensor:
-    """`SoftAttention.attend`, which adds the mean residual for bottleneck tokens `[B, heads, M, D]` to found."""
-    how = attn.options
-    found.append(newton_residual(self_gaussian_kernel(bottleneck), how.iters, how.ridge, how.start).mean())
-    return SoftAttention.attend(attn, q, bottleneck, *rest)
+    def _log(self, runner: Runner, key: str, values: Mapping[str, float]) -> None:
+        if not values:
+            return
+        place = {"epoch": runner.epoch + 1, "iter": runner.iter + 1}
+        runner.visualizer.add_scalars(
+            {**{f"{key}/{name}": value for name, value in values.items()}, **place}, step=runner.iter + 1
+        )
+        shown = "  ".join(f"{name}: {value:.2e}" for name, value in values.items())
+        runner.logger.info(f"{key.replace('_', ' ').capitalize()} of iteration {runner.iter + 1}  {shown}")
 
 
 # Pixels for the label below an image, and the smallest side that leaves room for it.
 CAPTION, LEAST_SIDE = 14, 112
 # Smaller shares of a mixed target come from label smoothing.
-LEAST_SHARE = 0.05
+LEAST_MIX = 0.05
 
 
 def label_text(sample: Any, names: Sequence[str] | None) -> str:
@@ -152,7 +128,7 @@ def label_text(sample: Any, names: Sequence[str] | None) -> str:
     if "gt_score" not in sample:
         return _name(int(sample.gt_label), names)
     share, index = sample.gt_score.float().cpu().topk(min(2, len(sample.gt_score)))
-    pairs = [(_name(i, names), s) for i, s in zip(index.tolist(), share.tolist(), strict=True) if s >= LEAST_SHARE]
+    pairs = [(_name(i, names), s) for i, s in zip(index.tolist(), share.tolist(), strict=True) if s >= LEAST_MIX]
     if len(pairs) == 1:
         return pairs[0][0]
     return " + ".join(f"{name} {s:.2f}" for name, s in pairs)

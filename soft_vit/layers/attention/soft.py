@@ -290,11 +290,26 @@ class SoftAttention(Attention):
             tokens = random_tokens(maps, self.window, self.limit, self.training)
         return bottleneck_heads(tokens, exist, self.num_heads)
 
-    def attend(self, q: Tensor, bottleneck: Tensor, v: Tensor, residual: Tensor | None = None) -> Tensor:
+    def attend(
+        self, q: Tensor, bottleneck: Tensor, v: Tensor, residual: Tensor | None = None, mask: Tensor | None = None
+    ) -> Tensor:
         """Queries and values `[B, heads, N, C / heads]` through bottleneck tokens `[B, heads, M, C / heads]`.
 
-        residual: shaped as the values, added to the result.
+        residual: shaped as the values, added to the result. mask: `[B, N]`, the tokens that count in a row sum; values
+        of others are zero.
         """
+        if not self.normalize_rows:
+            return self._product(q, bottleneck, v, residual)
+        counts = torch.ones_like(v[..., :1]) if mask is None else mask[:, None, :, None].to(v.dtype)
+        # Sums over many tokens that are alike would leave the range of fp16.
+        scale = v.shape[2] ** -0.5
+        x = self._product(q, bottleneck, scale * torch.cat([v, counts.expand(*v.shape[:-1], 1)], dim=-1))
+        sums = at_least_float32(x[..., -1:])
+        # 1 / sum where it is large; 0 for a token that is far from all bottleneck tokens.
+        x = x[..., :-1] * (sums / (sums.square() + (scale * LEAST_ROW_SUM) ** 2)).to(x.dtype)
+        return x if residual is None else x + residual
+
+    def _product(self, q: Tensor, bottleneck: Tensor, v: Tensor, residual: Tensor | None = None) -> Tensor:
         how = self.options
         # One by one: torch.compile of torch 2.11 captures no `asdict`.
         return soft_attention(
@@ -310,18 +325,6 @@ class SoftAttention(Attention):
             residual=residual,
             backend=self.backend,
         )
-
-    def attend_normalized(self, q: Tensor, bottleneck: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        """`attend`, each row divided by the sum of its weights."""
-        counts = v.new_ones(v.shape[0], 1, v.shape[2], 1)
-        if layout.mask is not None:
-            counts = counts * layout.mask[:, None, :, None]
-        # Sums over N tokens that are all alike would leave the range of fp16.
-        scale = v.shape[2] ** -0.5
-        x = self.attend(q, bottleneck, scale * torch.cat([v, counts.expand(-1, v.shape[1], -1, -1)], dim=-1))
-        sums = at_least_float32(x[..., -1:])
-        # 1 / sum where it is large; 0 for a token that is far from all bottleneck tokens.
-        return x[..., :-1] * (sums / (sums.square() + (scale * LEAST_ROW_SUM) ** 2)).to(x.dtype)
 
     def scaled_queries(self, x: Tensor) -> Tensor:
         """Queries of tokens `[B, P + N, C]` over `D^(1/4)`, as a map in memory: `[B, C, P + N]`."""
@@ -346,11 +349,7 @@ class SoftAttention(Attention):
         if self.log_bandwidth is not None:
             bandwidth = self.log_bandwidth.exp()[:, None, None]
             q, bottleneck = bandwidth * q, bandwidth * bottleneck
-        if self.normalize_rows:
-            x = self.attend_normalized(q, bottleneck, v, layout)
-            x = x if local is None else x + local
-        else:
-            x = self.attend(q, bottleneck, v, local)
+        x = self.attend(q, bottleneck, v, local, layout.mask)
         x = x.transpose(2, 3).reshape(B, C, N)
         return self.proj_drop(project_from_map(x, self.proj))
 

@@ -1,0 +1,140 @@
+"""Whether the attentions of a model do anything: their share of the output, row sums, rank, accuracy without them."""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from statistics import fmean
+
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from soft_vit.analysis.attention.matrix import watch_attention
+from soft_vit.layers import ATTENTIONS
+from soft_vit.models.watching import LEAST_SHARE, attention_shares, attentions, newton_residuals, switched_off
+from soft_vit.ops.flops import eval_mode
+from soft_vit.ops.numerics import at_least_float32
+from soft_vit.text_tables import markdown_table
+
+Batches = Iterable[tuple[Tensor, Tensor]]
+
+
+@dataclass
+class LayerHealth:
+    """One attention; means over images and heads.
+
+    share: see `attention_shares`. row_sum, rank: of its matrix; the rank is the effective one, e to the entropy of the
+    singular values as shares of their sum (Roy and Vetterli, EUSIPCO 2007). newton_residual: of a kind that inverts by
+    Newton's iteration, otherwise None. accuracy_off: in [0, 1], with this attention off; None where not measured.
+    """
+
+    layer: str
+    attention: str
+    num_tokens: int
+    share: float
+    row_sum: float
+    rank: float
+    newton_residual: float | None
+    accuracy_off: float | None = None
+
+    @property
+    def is_dead(self) -> bool:
+        return self.share < LEAST_SHARE
+
+
+def effective_rank(matrix: Tensor) -> Tensor:
+    """E to the entropy of the singular values of matrices `[..., N, M]`: `[...]`, from 1 to min(N, M); 0 for zeros."""
+    values = torch.linalg.svdvals(at_least_float32(matrix))
+    share = values / values.sum(-1, keepdim=True).clamp(min=torch.finfo(values.dtype).tiny)
+    return torch.where(values[..., 0] > 0, torch.special.entr(share).sum(-1).exp(), 0.0)
+
+
+def measure_health(model: nn.Module, images: Sequence[Tensor]) -> list[LayerHealth]:
+    """The health of every attention of a model but for its accuracy.
+
+    images: `[C, H, W]` each, normalised, on the model's device. A head's matrix of N tokens has N^2 entries. Raises
+    ValueError for a model without attentions of this package.
+    """
+    layers = attentions(model)
+    if not layers:
+        raise ValueError(
+            "The model has no attention of this package; give one such as soft_tiny or linear_vit_tiny_patch16."
+        )
+    kinds = {kind: name for name, kind in ATTENTIONS.items()}
+    found: dict[str, dict[str, list[float]]] = {
+        name: {"share": [], "row_sum": [], "rank": [], "newton_residual": []} for name in layers
+    }
+    num_tokens: dict[str, int] = {}
+
+    def visitor(name: str) -> Callable[[Tensor], None]:
+        def visit(matrix: Tensor) -> None:
+            num_tokens[name] = matrix.shape[-2]
+            found[name]["row_sum"].append(matrix.sum(-1).mean().item())
+            found[name]["rank"].append(effective_rank(matrix).mean().item())
+
+        return visit
+
+    for image in tqdm(images, desc="attention matrices", leave=False):
+        for key, values in (
+            ("share", attention_shares(model, image[None])),
+            ("newton_residual", newton_residuals(model, image[None])),
+        ):
+            for name, value in values.items():
+                found[name][key].append(value)
+        with ExitStack() as stack, torch.inference_mode():
+            for name, attn in layers.items():
+                stack.enter_context(watch_attention(attn, visitor(name)))
+            stack.enter_context(eval_mode(model))
+            model.forward(image[None])
+    health = []
+    for name, attn in layers.items():
+        means = {key: fmean(values) if values else None for key, values in found[name].items()}
+        health.append(LayerHealth(name, kinds.get(type(attn), type(attn).__name__), num_tokens[name], **means))
+    return health
+
+
+@torch.inference_mode()
+def accuracy(model: nn.Module, batches: Batches) -> float:
+    """Top-1 accuracy, in [0, 1], of images `[B, C, H, W]` and labels `[B]`."""
+    right = count = 0
+    with eval_mode(model):
+        for images, labels in batches:
+            right += int((model.forward(images).argmax(-1) == labels).sum())
+            count += len(labels)
+    return right / count
+
+
+def measure_accuracies(
+    model: nn.Module, batches: Sequence[tuple[Tensor, Tensor]], health: Sequence[LayerHealth]
+) -> tuple[float, float]:
+    """Set accuracy_off of each layer; returns the accuracy of the model as it is, and with all attentions off."""
+    layers = attentions(model)
+    for layer in tqdm(health, desc="accuracy without a layer", leave=False):
+        with switched_off(layers[layer.layer]):
+            layer.accuracy_off = accuracy(model, batches)
+    with switched_off(*layers.values()):
+        without = accuracy(model, batches)
+    return accuracy(model, batches), without
+
+
+def health_table(health: Sequence[LayerHealth]) -> str:
+    """Markdown, a row for each attention; a dash for what does not apply."""
+    header = ["layer", "attention", "tokens", "share of output", "row sum", "effective rank", "Newton residual"]
+    measured = any(layer.accuracy_off is not None for layer in health)
+    rows = []
+    for layer in health:
+        residual = "–" if layer.newton_residual is None else f"{layer.newton_residual:.1e}"
+        share = f"{100 * layer.share:.3g} %" + " (dead)" * layer.is_dead
+        row = [
+            layer.layer,
+            layer.attention,
+            layer.num_tokens,
+            share,
+            f"{layer.row_sum:.3g}",
+            f"{layer.rank:.1f}",
+            residual,
+        ]
+        if measured:
+            row.append("–" if layer.accuracy_off is None else f"{100 * layer.accuracy_off:.1f}")
+        rows.append(row)
+    return markdown_table([*header, *(["top-1 without it (%)"] if measured else [])], rows)

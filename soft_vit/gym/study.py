@@ -1,0 +1,131 @@
+"""All runs of a comparison: pilots that choose learning rates, seeds, and where results lie; resumable."""
+
+import ast
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from soft_vit.gym.training import ModelName, Result, Run, train
+from soft_vit.layers import attention_class, attention_options
+
+LEARNING_RATES = (1e-3, 3e-3, 1e-2)
+# Seeds of tests are small numbers.
+PILOT_SEED = 10**7
+
+# Steps, and examples of each, after which softmax attention has learned a task; an example of recall asks twelve
+# questions, one of far_pair two.
+SCHEDULES = {
+    "recall": (300, 16),
+    "far_pair": (400, 32),
+    "pathfinder": (1000, 16),
+    "mirror": (500, 16),
+    "rank": (150, 16),
+    "maze": (240, 16),
+    "listops": (600, 32),
+    "digits": (500, 16),
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One entry of the table: a task and an attention, each with options, in a model."""
+
+    task: str
+    attention: str
+    model: ModelName = "isotropic"
+    steps: int | None = None
+    task_options: dict[str, Any] = field(default_factory=dict)
+    attention_options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        """The attention as `parse_kind` reads it, such as soft:sampling=avg."""
+        options = ",".join(f"{name}={value}" for name, value in sorted(self.attention_options.items()))
+        return f"{self.attention}:{options}" if options else self.attention
+
+    def run(self, seed: int, lr: float, share: int = 1) -> Run:
+        steps, batch_size = SCHEDULES[self.task]
+        steps = (self.steps or steps) // share
+        options = self.task_options, self.attention_options
+        return Run(self.task, self.attention, seed, lr, steps, batch_size, self.model, *options)
+
+
+@dataclass
+class Study:
+    """Cells, each with as many seeds; results lie in `<out>/runs`, a file each."""
+
+    out: Path
+    cells: Sequence[Cell]
+    seeds: int = 3
+
+    def path(self, cell: Cell, name: str) -> Path:
+        task = "-".join([cell.task, *(str(value) for value in cell.task_options.values())])
+        return self.out / "runs" / cell.model / task / cell.kind.replace(":", "@") / f"{name}.json"
+
+    def pilots(self, cell: Cell) -> dict[Path, Run]:
+        """A run of each learning rate, a third as long."""
+        return {self.path(cell, f"pilot-{lr:g}"): cell.run(PILOT_SEED, lr, share=3) for lr in LEARNING_RATES}
+
+    def runs(self, cell: Cell) -> dict[Path, Run]:
+        """The runs of all seeds; they need the results of the pilots."""
+        pilots = [Result.load(path) for path in self.pilots(cell)]
+        best = min(pilots, key=lambda result: result.loss[-1])
+        return {self.path(cell, f"seed{seed}"): cell.run(seed, best.run.lr) for seed in range(self.seeds)}
+
+    def results(self, cell: Cell) -> list[Result]:
+        """Those of its seeds that are there."""
+        paths = (self.path(cell, f"seed{seed}") for seed in range(self.seeds))
+        return [Result.load(path) for path in paths if path.exists()]
+
+    def train(self, jobs: int = 1, progress: bool = True) -> Iterator[Cell]:
+        """Train what is missing, a cell at a time in each of `jobs` processes of one thread; yields complete cells.
+
+        Raises ValueError where a result in the folder belongs to another run.
+        """
+        with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            cells = {pool.submit(self.train_cell, cell): cell for cell in self.cells}
+            try:
+                for future in tqdm(as_completed(cells), total=len(cells), unit="cell", disable=not progress):
+                    future.result()
+                    yield cells[future]
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+
+    def train_cell(self, cell: Cell) -> None:
+        """Train the pilots and seeds of a cell whose results are missing."""
+        for runs, evaluations in ((self.pilots, 1), (self.runs, 6)):
+            for path, run in runs(cell).items():
+                if not path.exists():
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    train(run, evaluations).save(path)
+                elif Result.load(path).run != run:
+                    raise ValueError(f"{path} is of a run with other settings; use another --out, or those settings.")
+
+
+def parse_kind(text: str) -> tuple[str, dict[str, Any]]:
+    """An attention and its options from text such as `soft:sampling=avg,ridge=0.1`.
+
+    Raises ValueError for an attention, or an option of it, that is not known.
+    """
+    name, _, options = text.partition(":")
+    known = attention_options(attention_class(name))
+    given = dict(option.partition("=")[::2] for option in options.split(",") if option)
+    for option in given:
+        if option not in known:
+            raise ValueError(f"{text!r}: {option!r} is no option of {name}; use one of {', '.join(sorted(known))}.")
+    return name, {option: _value(value) for option, value in given.items()}
+
+
+def _value(text: str) -> Any:
+    """A Python literal, or else a word."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text

@@ -1,0 +1,130 @@
+"""What the attentions of a model do in a forward: their share of the output, their inverses, a forward without them."""
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from soft_vit.layers import Attention
+from soft_vit.layers.attention.soft import SoftAttention
+from soft_vit.ops import self_gaussian_kernel
+from soft_vit.ops.flops import eval_mode
+from soft_vit.ops.soft.inverse import newton_residual
+
+__all__ = ["LEAST_SHARE", "attention_shares", "attentions", "newton_residuals", "stage_means", "switched_off"]
+
+LEAST_SHARE = 1e-3
+"""Below this share of its layer's output, accuracy does not notice an attention."""
+
+
+def attentions(model: nn.Module) -> dict[str, Attention]:
+    """The attentions of a model by their names, in order."""
+    return {name: module for name, module in model.named_modules() if isinstance(module, Attention)}
+
+
+@contextmanager
+def switched_off(*layers: Attention) -> Iterator[None]:
+    """Within this context the attentions mix nothing; what a layer adds beside, such as a convolution, is left."""
+    with ExitStack() as stack:
+        for attn in layers:
+            stack.enter_context(_replaced(attn, _nothing(attn.attend)))
+        yield
+
+
+@contextmanager
+def _replaced(attn: Attention, attend: Callable[..., Tensor]) -> Iterator[None]:
+    """Within this context attn mixes by attend; contexts may lie within one another."""
+    hidden = vars(attn).get("attend")
+    # An attribute of the module hides the method of its class.
+    attn.attend = attend
+    try:
+        yield
+    finally:
+        if hidden is None:
+            del attn.attend
+        else:
+            attn.attend = hidden
+
+
+def _nothing(attend: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """An `attend` with the result zero, plus its residual where it has one."""
+
+    def nothing(*args: Any, **kwargs: Any) -> Tensor:
+        call = signature(attend).bind(*args, **kwargs)
+        residual = call.arguments.pop("residual", None)
+        x = torch.zeros_like(attend(*call.args, **call.kwargs))
+        return x if residual is None else x + residual
+
+    return nothing
+
+
+@torch.no_grad()
+def attention_shares(model: nn.Module, images: Tensor) -> dict[str, float]:
+    """The share of each attention in its layer's output, by its name: `||y - y'|| / ||y||` over the batch.
+
+    y' is the output with the attention off: a local branch, biases. model runs in eval mode and is left as it was.
+    images: normalised, `[B, C, H, W]`.
+    """
+    found: dict[str, float] = {}
+
+    def compare(attn: Attention, args: tuple, kwargs: dict[str, Any], output: Tensor, name: str) -> None:
+        with switched_off(attn):
+            without = attn.forward(*args, **kwargs)
+        norms = (output - without).float().norm(), output.float().norm()
+        found[name] = float(norms[0] / norms[1]) if norms[1] > 0 else 0.0
+
+    with ExitStack() as stack:
+        for name, attn in attentions(model).items():
+            hook = attn.register_forward_hook(partial(compare, name=name), with_kwargs=True)
+            stack.callback(hook.remove)
+        _forward(model, images)
+    return found
+
+
+@torch.no_grad()
+def newton_residuals(model: nn.Module, images: Tensor) -> dict[str, float]:
+    """The mean of `newton_residual` over images and heads, for each attention that inverts by Newton's iteration.
+
+    model runs in eval mode and is left as it was. images: normalised, `[B, C, H, W]`.
+    """
+    found: dict[str, Tensor] = {}
+
+    def measured(attn: SoftAttention, name: str, q: Tensor, bottleneck: Tensor, *rest: Tensor | None) -> Tensor:
+        how = attn.options
+        residual = newton_residual(self_gaussian_kernel(bottleneck), how.iters, how.ridge, how.start)
+        found[name] = residual.mean()
+        return type(attn).attend(attn, q, bottleneck, *rest)
+
+    watched = {
+        name: attn
+        for name, attn in attentions(model).items()
+        if isinstance(attn, SoftAttention) and attn.options.inverse == "newton"
+    }
+    if not watched:
+        return {}
+    with ExitStack() as stack:
+        for name, attn in watched.items():
+            stack.enter_context(_replaced(attn, partial(measured, attn, name)))
+        _forward(model, images)
+    return {name: value.item() for name, value in found.items()}
+
+
+def stage_means(values: Mapping[str, float]) -> dict[str, float]:
+    """Means over the attentions of a stage, as `stage1` and so on; an attention outside of stages keeps its name."""
+    stages: dict[str, list[float]] = defaultdict(list)
+    for name, value in values.items():
+        stage = re.search(r"stages\.(\d+)\.", name)
+        stages[f"stage{int(stage[1]) + 1}" if stage else name].append(value)
+    return {key: sum(found) / len(found) for key, found in sorted(stages.items())}
+
+
+def _forward(model: nn.Module, images: Tensor) -> None:
+    with eval_mode(model):
+        # Calling the module would run its compiled form, which skips what is watched.
+        model.forward(images.to(next(model.parameters()).dtype))

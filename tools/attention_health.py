@@ -1,0 +1,86 @@
+"""Tell whether the attentions of a model do anything.
+
+python tools/attention_health.py --model soft_pico
+python tools/attention_health.py --model soft_tiny --checkpoint FILE --data imagenet/val
+
+For each layer: the share of the attention in the output, the mean row sum and the effective rank of its matrix, the
+residual of Newton's iteration; with labelled images, the accuracy with this attention off.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import timm
+import torch
+from timm.data import create_dataset, create_transform, resolve_data_config
+from torch import Tensor, nn
+
+from soft_vit.analysis.attention.health import health_table, measure_accuracies, measure_health
+from soft_vit.analysis.harness import require_device
+from soft_vit.cli import add_device_option, add_img_size_option, add_model_options, command_line
+from soft_vit.data import ShapeImages, normalised_batch
+from soft_vit.models.names import require_known
+from soft_vit.models.watching import LEAST_SHARE
+from soft_vit.weights.files import require_place, write_atomically
+
+
+def read_folder(folder: Path, count: int, model: nn.Module, img_size: tuple[int, int] | None) -> tuple[Tensor, Tensor]:
+    """The images of a tree with a folder for each class, evenly spread over it: `[count, 3, H, W]`, and their labels."""
+    size = {"input_size": (3, *img_size)} if img_size else {}
+    transform = create_transform(**resolve_data_config(size, model=model))
+    samples = create_dataset("", root=folder, split="", transform=transform)
+    chosen = [samples[i * len(samples) // count] for i in range(min(count, len(samples)))]
+    return torch.stack([image for image, _ in chosen]), torch.tensor([label for _, label in chosen])
+
+
+def draw_shapes(count: int, model: nn.Module, img_size: tuple[int, int] | None) -> tuple[Tensor, Tensor]:
+    """Generated test images and their labels, normalised as the model's own."""
+    config = resolve_data_config({}, model=model)
+    samples = list(ShapeImages(count, split="test", size=img_size or config["input_size"][1:]))
+    return normalised_batch(samples, config["mean"], config["std"]), torch.tensor([sample.label for sample in samples])
+
+
+@command_line
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_model_options(parser)
+    add_img_size_option(parser)
+    add_device_option(parser)
+    parser.add_argument(
+        "--data", type=Path, metavar="FOLDER", help="a folder for each class (default: generated shapes)"
+    )
+    parser.add_argument("--num-images", type=int, default=500, help="for accuracies (default: %(default)s)")
+    parser.add_argument("--num-matrices", type=int, default=4, help="images for all else (default: %(default)s)")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the table to this Markdown file as well")
+    args = parser.parse_args(argv)
+    require_known(args.model)
+    require_device(args.device)
+    if args.out:
+        require_place(args.out)
+    pretrained = not args.no_pretrained and args.checkpoint is None
+    size = {} if args.img_size is None else {"img_size": args.img_size}
+    model = timm.create_model(args.model, pretrained=pretrained, checkpoint_path=args.checkpoint or "", **size).to(
+        args.device
+    )
+    read = draw_shapes if args.data is None else lambda *given: read_folder(args.data, *given)
+    images, labels = read(max(args.num_images, args.num_matrices), model, args.img_size)
+    images, labels = images.to(args.device), labels.to(args.device)
+    health = measure_health(model, list(images[: args.num_matrices]))
+    text = ""
+    # Shapes have labels for the models that were trained on them.
+    if args.data is not None or model.num_classes == 10:
+        batches = list(zip(images.split(50), labels.split(50), strict=True))
+        whole, without = measure_accuracies(model, batches, health)
+        text = f"\n\nTop-1 {100 * whole:.1f} %, with all attentions off {100 * without:.1f} %, on {len(labels)} images."
+    text = f"{args.model}, {images.shape[2]} x {images.shape[3]}\n\n{health_table(health)}{text}\n"
+    dead = [layer.layer for layer in health if layer.is_dead]
+    if dead:
+        text += f"\nShares below {LEAST_SHARE:g}, attentions that might as well be absent: {', '.join(dead)}.\n"
+    print(text)
+    if args.out:
+        write_atomically(args.out, text.encode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""Compare attentions on the gym's tasks: python tools/gym.py --tasks all --kinds all --seeds 3 --jobs 2 --out gym
+
+A study that was stopped goes on where it was. OUT gets results.csv, results.md and pictures, OUT/runs a file for each
+run; --no-train makes them of the runs that are there.
+"""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+from typing import get_args
+
+from soft_vit.analysis.harness import machine_description
+from soft_vit.cli import command_line
+from soft_vit.gym import TASKS
+from soft_vit.gym.report import (
+    plot_against,
+    plot_scores,
+    plot_training,
+    report,
+    results_csv,
+    scores,
+    single_token_ceilings,
+)
+from soft_vit.gym.study import Cell, Study, parse_kind
+from soft_vit.gym.training import ModelName
+from soft_vit.layers import ATTENTIONS
+from soft_vit.weights.files import write_atomically
+
+
+@command_line
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--tasks", nargs="+", default=["all"], choices=["all", *TASKS], metavar="TASK", help=", ".join(TASKS)
+    )
+    parser.add_argument(
+        "--kinds", nargs="+", default=["all"], metavar="KIND", help="attentions, such as soft:sampling=avg"
+    )
+    parser.add_argument("--model", choices=get_args(ModelName), default="isotropic", help="(default: %(default)s)")
+    parser.add_argument("--seeds", type=int, default=3, help="runs of each task and kind (default: %(default)s)")
+    parser.add_argument("--num-tokens", type=int, nargs="+", metavar="N", help="(default: the task's own)")
+    parser.add_argument("--difficulty", type=float, nargs="+", help="(default: the task's own)")
+    parser.add_argument("--steps", type=int, help="steps of training (default: the task's own)")
+    parser.add_argument("--no-train", action="store_true", help="report the runs that are there")
+    parser.add_argument("--jobs", type=int, default=1, help="processes, each of one thread (default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=Path("gym"), help="(default: %(default)s)")
+    args = parser.parse_args(argv)
+    tasks = list(TASKS) if "all" in args.tasks else args.tasks
+    kinds = [parse_kind(kind) for kind in (ATTENTIONS if "all" in args.kinds else args.kinds)]
+    sizes = [{"num_tokens": size} for size in args.num_tokens or ()] or [{}]
+    levels = [{"difficulty": level} for level in args.difficulty or ()] or [{}]
+    cells = [
+        Cell(task, kind, args.model, args.steps, size | level, options)
+        for task in tasks
+        for size in sizes
+        for level in levels
+        for kind, options in kinds
+    ]
+    study = Study(args.out, cells, args.seeds)
+    if not args.no_train:
+        for _ in study.train(args.jobs):
+            write_report(study, command_text(argv))
+    write_report(study, command_text(argv))
+    print(f"Written: {args.out}/results.md, results.csv and pictures.")
+
+
+def command_text(argv: Sequence[str] | None) -> str:
+    given = sys.argv[1:] if argv is None else argv
+    return shlex.join(["python", "tools/gym.py", *given])
+
+
+def write_report(study: Study, command: str) -> None:
+    """results.csv, results.md and pictures of the runs that are there."""
+    found = scores(study)
+    head = f"{machine_description()}; {date.today()}; `{command}`."
+    write_atomically(study.out / "results.csv", results_csv(study).encode())
+    write_atomically(study.out / "results.md", report(study, head).encode())
+    if found:
+        plot_scores(found, single_token_ceilings(study), study.out / "scores.png")
+        plot_training(study, study.out / "training.png")
+    for option in ("num_tokens", "difficulty"):
+        if len({cell.task_options.get(option) for cell in study.cells}) > 1:
+            plot_against(study, option, study.out / f"{option}.png")
+
+
+if __name__ == "__main__":
+    main()
