@@ -11,8 +11,8 @@ from soft_vit.gym import TASKS
 from soft_vit.gym.training import GymModel, Run
 
 ENTRIES = load_entries(ROOT / "docs" / "claims.json")
-# What is neither timed nor trained.
-MATHEMATICS = [1, 2, 5, 8, 10, 13, 16, 17, 19, 22, 24, 25, 29, 31, 32, 33, 34]
+# What is neither timed nor trained, nor takes seconds.
+MATHEMATICS = [1, 2, 5, 8, 10, 16, 17, 19, 22, 24, 25, 29, 31, 32, 33, 34]
 
 
 def test_page_shows_all_claims():

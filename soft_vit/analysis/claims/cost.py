@@ -123,26 +123,30 @@ def memory_growth() -> Finding:
     "Reformer, arXiv 2001.04451",
 )
 def reversible() -> Finding:
-    def run(depth: int, reverse: bool, chunks: int, dtype: torch.dtype) -> tuple[list[Tensor], float]:
+    def run(depth: int, reverse: bool, chunks: int, side: int, dtype: torch.dtype) -> tuple[list[Tensor], float]:
         """Gradients of the input and of all weights, and megabytes."""
         torch.manual_seed(0)
         blocks = [
-            PreNormBlock(32, ATTENTIONS["softmax"](32, 2, feat_size=(40, 40)), mlp_chunks=chunks) for _ in range(depth)
+            PreNormBlock(32, ATTENTIONS["softmax"](32, 2, feat_size=(side, side)), mlp_chunks=chunks)
+            for _ in range(depth)
         ]
         modules = nn.ModuleList(blocks).to(dtype)
-        x = torch.randn(1, 1600, 32, dtype=dtype, requires_grad=True)
+        x = torch.randn(1, side**2, 32, dtype=dtype, requires_grad=True)
         with LiveTensors() as watch:
-            y = reversible_blocks(blocks, x, (40, 40)) if reverse else sum(plain_streams(blocks, x, (40, 40), 0)) / 2
+            if reverse:
+                y = reversible_blocks(blocks, x, (side, side))
+            else:
+                y = 0.5 * torch.stack(plain_streams(blocks, x, (side, side), 0)).sum(0)
             y.square().sum().backward()
         return [x.grad, *(parameter.grad for parameter in modules.parameters())], watch.peak / 2**20
 
-    exact, _ = run(4, False, 1, torch.float64)
-    found, _ = run(4, True, 4, torch.float64)
+    exact, _ = run(4, False, 1, 9, torch.float64)
+    found, _ = run(4, True, 4, 9, torch.float64)
     error = max(float((a - b).norm() / b.norm().clamp(min=1e-12)) for a, b in zip(found, exact, strict=True))
     memory = {
-        (depth, reverse): run(depth, reverse, 1, torch.float32)[1] for depth in (4, 16) for reverse in (False, True)
+        (depth, reverse): run(depth, reverse, 1, 40, torch.float32)[1] for depth in (4, 16) for reverse in (False, True)
     }
-    chunked = run(16, True, 8, torch.float32)[1]
+    chunked = run(16, True, 8, 40, torch.float32)[1]
     text = (
         f"Gradients agree to {error:.0e} in float64. Memory of a step with 4 and 16 blocks: plain "
         f"{memory[4, False]:.1f} and {memory[16, False]:.1f} MB, reversible {memory[4, True]:.1f} and "
