@@ -174,7 +174,7 @@ def low_rank_of_softmax() -> Finding:
     verdict = (
         "holds" if all(low) and all(deeper) else "holds in part" if any(low) or any(deeper) else "does not hold here"
     )
-    return Finding(verdict, f"{text}. It depends on what the task asks.")
+    return Finding(verdict, f"{text}.")
 
 
 @claim(23, "Nystroemformer is deterministic and as good as Performer.", "arXiv 2102.03902")
