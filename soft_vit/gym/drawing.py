@@ -100,8 +100,8 @@ def _draw_image(panel: Any, task: FarPair | Pathfinder | Digits, tokens: np.ndar
     if isinstance(task, Pathfinder):
         # Without the border that tokens share.
         tokens = tokens.reshape(-1, 8, 8)[:, 2:-2, 2:-2].reshape(len(tokens), -1)
-    image = tokens[:, : task.PATCH**2].reshape(rows, columns, task.PATCH, task.PATCH).swapaxes(1, 2)
-    image = image.reshape(rows * task.PATCH, columns * task.PATCH)
+    cells = tokens[:, : task.PATCH**2].reshape(rows, columns, task.PATCH, task.PATCH)
+    image = cells.swapaxes(1, 2).reshape(rows * task.PATCH, columns * task.PATCH)
     panel.imshow(image, cmap="Greys", extent=(-0.5, columns - 0.5, rows - 0.5, -0.5))
     _colours(panel, task, labels)
     if not isinstance(task, Pathfinder):

@@ -20,7 +20,7 @@ def test_page_shows_all_claims():
     page = (ROOT / "docs" / "claims.md").read_text()
     assert ledger_table(ENTRIES) in page
     for verdict, count in Counter(entry.verdict for entry in ENTRIES.values()).items():
-        assert f"{count} {verdict}" in page
+        assert f"{verdict}: {count}" in page
 
 
 @pytest.mark.parametrize("number", MATHEMATICS)

@@ -131,7 +131,7 @@ def most_accurate() -> Finding:
     text = "Mean over seeds on recall and rank: "
     text += ", ".join(f"{kind} {'/'.join(f'{100 * value:.0f}' for value in values)}" for kind, values in found.items())
     best = mean(found["soft"]) >= max(mean(found[kind]) for kind in OTHERS)
-    return Finding("holds" if best else "does not hold here", f"{text}. Of the gym; the table's numbers need ImageNet.")
+    return Finding("holds" if best else "does not hold here", f"{text}. The paper's table needs ImageNet.")
 
 
 @claim(15, "On long-range tasks (LRA) SOFT is ahead of other linear kinds.", SOFT_NORM)
