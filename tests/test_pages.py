@@ -108,6 +108,10 @@ CASES = {
     "python tools/benchmark.py pvt_v2_b1": Case("", (), "soft_vit.analysis.throughput.measure_throughput", []),
     "python tools/benchmark.py --op naive": Case("", (), "soft_vit.analysis.operator.measure_operator", []),
     "python tools/benchmark_resolution.py": Case("", (), "soft_vit.analysis.resolution.measure_resolutions", []),
+    # tests/analysis/test_claims.py checks most.
+    "python tools/check_claims.py": Case("--only 17"),
+    "python tools/check_claims.py --only 8 24": Case(),
+    "python tools/check_claims.py --table": Case(),
     # tests/gym draws.
     "python tools/draw_gym_tasks.py": Case("", (), "soft_vit.gym.drawing.draw_tasks"),
     "python docs/make_diagram.py": Case("--out ."),

@@ -97,8 +97,11 @@ def _draw_map(panel: Any, task: Task, tokens: np.ndarray, labels: np.ndarray) ->
 def _draw_image(panel: Any, task: FarPair | Pathfinder | Digits, tokens: np.ndarray, labels: np.ndarray) -> None:
     """The patches as an image; of digits, which stand in the shuffled order, the answer is written below."""
     rows, columns = task.feat_size
-    image = tokens[:, : task.PATCH**2].reshape(rows, columns, task.PATCH, task.PATCH).swapaxes(1, 2)
-    image = image.reshape(rows * task.PATCH, columns * task.PATCH)
+    if isinstance(task, Pathfinder):
+        # Without the border that tokens share.
+        tokens = tokens.reshape(-1, 8, 8)[:, 2:-2, 2:-2].reshape(len(tokens), -1)
+    cells = tokens[:, : task.PATCH**2].reshape(rows, columns, task.PATCH, task.PATCH)
+    image = cells.swapaxes(1, 2).reshape(rows * task.PATCH, columns * task.PATCH)
     panel.imshow(image, cmap="Greys", extent=(-0.5, columns - 0.5, rows - 0.5, -0.5))
     _colours(panel, task, labels)
     if not isinstance(task, Pathfinder):
@@ -107,9 +110,10 @@ def _draw_image(panel: Any, task: FarPair | Pathfinder | Digits, tokens: np.ndar
 
 
 def _draw_list(panel: Any, task: ListOps, tokens: np.ndarray, labels: np.ndarray) -> None:
+    """Each operation with the value that is asked, an equals sign between."""
     words = [task.SYMBOLS[token.argmax()] for token in tokens if token.any()]
+    words = [word if label == NOT_ASKED else f"{word}={label}" for word, label in zip(words, labels, strict=False)]
     panel.text(0.03, 0.97, "\n".join(wrap(" ".join(words), 30)), va="top", fontsize=9, family="monospace")
-    panel.set_xlabel(f"= {labels[0]}", fontsize=9)
 
 
 DRAWERS: dict[str, Callable[..., None]] = {

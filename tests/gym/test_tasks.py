@@ -48,7 +48,9 @@ def far_pair(task, tokens):
 
 def pathfinder(task, tokens):
     """From the bright dot by steps of at most three pixels, as wide as a gap between dashes."""
-    image = image_of(task, tokens).round(1)
+    # Each token is a patch with a border of two pixels.
+    patches = tokens.reshape(-1, 8, 8)[:, 2:-2, 2:-2].reshape(len(tokens), -1)
+    image = image_of(task, patches).round(1)
     grey = np.float32(0.7)
     places = {tuple(place) for place in np.argwhere(image == np.float32(0.4))}
     # Of dots the centres count, for their borders are nearer to other curves.
@@ -88,20 +90,22 @@ def maze(task, tokens):
 
 
 def listops(task, tokens):
-    """A stack of open lists."""
-    stack, answers = [[]], np.full(len(tokens), NOT_ASKED)
-    for token in tokens[tokens.any(1)]:
+    """A stack of open lists, each with the place where it opens."""
+    stack, answers = [], np.full(len(tokens), NOT_ASKED)
+    for i, token in enumerate(tokens[tokens.any(1)]):
         word = ListOps.SYMBOLS[token.argmax()]
         if word.startswith("["):
-            stack.append([word])
-        elif word == "]":
-            name, *values = stack.pop()
+            stack.append((i, word, []))
+            continue
+        value = word
+        if word == "]":
+            opened, name, values = stack.pop()
             values.sort()
             by_name = {"[max": values[-1], "[min": values[0], "[sm": sum(values) % 10}
-            stack[-1].append(by_name.get(name, values[len(values) // 2]))
-        else:
-            stack[-1].append(int(word))
-    ((answers[0],),) = stack
+            value = answers[opened] = by_name.get(name, values[len(values) // 2])
+        if stack:
+            stack[-1][2].append(int(value))
+    assert not stack
     return answers
 
 

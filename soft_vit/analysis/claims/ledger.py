@@ -1,0 +1,108 @@
+"""The ledger of claims: what each says, how it is checked, and what came out."""
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Literal
+
+from soft_vit.text_tables import markdown_table
+
+Verdict = Literal["holds", "holds in part", "does not hold here", "not tested"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What came out of a check: a verdict, and the figures behind it in a few sentences."""
+
+    verdict: Verdict
+    found: str
+
+
+@dataclass(frozen=True)
+class Claim:
+    number: int
+    text: str
+    source: str
+    check: Callable[[], Finding]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A finding with where and when it was made."""
+
+    verdict: Verdict
+    found: str
+    cpu_seconds: float
+    date: str
+    machine: str
+
+
+CLAIMS: dict[int, Claim] = {}
+
+
+def claim(number: int, text: str, source: str) -> Callable[[Callable[[], Finding]], Callable[[], Finding]]:
+    """Enter the decorated check into the ledger."""
+
+    def enter(check: Callable[[], Finding]) -> Callable[[], Finding]:
+        CLAIMS[number] = Claim(number, text, source, check)
+        return check
+
+    return enter
+
+
+def untested(number: int, text: str, source: str, needs: str) -> None:
+    """Enter a claim that no check of at most 30 minutes decides, with what it needs."""
+    claim(number, text, source)(lambda: Finding("not tested", needs))
+
+
+def check(number: int, date: str, machine: str) -> Entry:
+    began = time.process_time()
+    finding = CLAIMS[number].check()
+    return Entry(finding.verdict, finding.found, round(time.process_time() - began, 1), date, machine)
+
+
+def load_entries(path: Path) -> dict[int, Entry]:
+    """The entries of a file; none where it is missing."""
+    if not path.exists():
+        return {}
+    return {int(number): Entry(**entry) for number, entry in json.loads(path.read_text()).items()}
+
+
+def entries_as_json(entries: Mapping[int, Entry]) -> str:
+    return json.dumps({number: asdict(entries[number]) for number in sorted(entries)}, indent=1) + "\n"
+
+
+def ledger_table(entries: Mapping[int, Entry]) -> str:
+    """A Markdown table with a row for each claim that has an entry."""
+    header = ["#", "claim", "source", "what came out", "verdict", "CPU s"]
+    return markdown_table(header, [_row(CLAIMS[number], entries[number]) for number in sorted(entries)])
+
+
+def _row(claim: Claim, entry: Entry) -> list[str]:
+    return [str(claim.number), claim.text, claim.source, entry.found, f"**{entry.verdict}**", f"{entry.cpu_seconds:g}"]
+
+
+def seconds(work: Mapping[str, Callable[[], object]], rounds: int = 5) -> dict[str, float]:
+    """Median CPU seconds of each piece of work, which take turns, after a first call; other load counts little."""
+    times: dict[str, list[float]] = {name: [] for name in work}
+    for _ in range(rounds + 1):
+        for name, call in work.items():
+            began = time.process_time()
+            call()
+            times[name].append(time.process_time() - began)
+    return {name: median(values[1:]) for name, values in times.items()}
+
+
+def share(flags: Iterable[bool]) -> Verdict:
+    """The verdict on a claim of which each flag is a part."""
+    flags = list(flags)
+    return "holds" if all(flags) else "holds in part" if any(flags) else "does not hold here"
+
+
+def mean_and_spread(values: Sequence[float]) -> str:
+    """Percentages as "mean (lowest to highest)"."""
+    mean, low, high = (100 * value for value in (sum(values) / len(values), min(values), max(values)))
+    return f"{mean:.0f} ({low:.0f} to {high:.0f})"
