@@ -13,6 +13,7 @@ from soft_vit.layers.attention.focused import FocusedAttention
 from soft_vit.layers.attention.gau import GatedAttentionUnit
 from soft_vit.layers.attention.gaussian import GaussianAttention
 from soft_vit.layers.attention.hydra import HydraAttention
+from soft_vit.layers.attention.inline import InLineAttention
 from soft_vit.layers.attention.linear import LinearAttention
 from soft_vit.layers.attention.linformer import LinformerAttention
 from soft_vit.layers.attention.local import LocalAttention
@@ -56,6 +57,7 @@ ATTENTIONS: dict[str, type[Attention]] = {
     "sima": SimpleAttention,
     "cosformer": CosformerAttention,
     "focused": FocusedAttention,
+    "inline": InLineAttention,
     "agent": AgentAttention,
     "skyformer": SkyformerAttention,
     "vq": VQAttention,

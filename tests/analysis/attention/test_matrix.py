@@ -88,6 +88,11 @@ def output_by(matrix: Tensor, attn: Attention, x: Tensor) -> Tensor:
         maps = v.permute(0, 3, 1, 2).reshape(-1, HEADS, *GRID)
         maps = F.conv2d(maps, attn.local.weight, padding=attn.local.weight.shape[-1] // 2, groups=HEADS)
         mixed = mixed + maps.reshape(2, -1, HEADS, N).permute(0, 2, 3, 1)
+    if hasattr(attn, "residual"):
+        kernels = attn.residual(x.mean(1)[..., None]).reshape(2, DIM, 1, 3, 3)
+        maps = v.transpose(1, 2).flatten(2).mT.unflatten(2, GRID)
+        local = [F.conv2d(m, kernel, padding=1, groups=DIM) for m, kernel in zip(maps, kernels, strict=True)]
+        mixed = mixed + heads(torch.stack(local).flatten(2).mT)
     if hasattr(attn, "dwconv"):
         kernels = attn.dwconv.weight.repeat(DIM // attn.dwconv.out_channels, 1, 1, 1)
         bias = attn.dwconv.bias.repeat(DIM // attn.dwconv.out_channels)
@@ -198,6 +203,11 @@ def focused(attn: Attention, x: Tensor) -> Tensor:
     return F.normalize(q @ k.mT, p=1, dim=-1)
 
 
+def inline(attn: Attention, x: Tensor) -> Tensor:
+    raw = scores(*queries_and_keys(attn, x)) / N
+    return raw - raw.mean(-1, keepdim=True) + 1 / N
+
+
 def efficient(attn: Attention, x: Tensor) -> Tensor:
     q, k = queries_and_keys(attn, x)
     return q.softmax(-1) @ k.softmax(-2).mT
@@ -259,6 +269,7 @@ FORMULAS = [
     (linear_relu, "linear", {"features": "relu"}),
     (cosformer, "cosformer", {}),
     (focused, "focused", {}),
+    (inline, "inline", {}),
     (efficient, "efficient", {}),
     (sima, "sima", {}),
     (hydra, "hydra", {}),

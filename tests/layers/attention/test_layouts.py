@@ -54,6 +54,7 @@ TRAILING_MASK: list[Case] = [
     ("nystrom", {}),
     ("agent", {}),
     ("focused", {}),
+    ("inline", {}),
     ("gau", {"chunk_size": 8}),
     ("local", {}),
     ("atrous", {"dilation": 3}),
@@ -65,6 +66,7 @@ MAP_MASK: list[Case] = [
     ("atrous", {"dilation": 2}),
     ("sparse", {"dilation": 3}),
     ("focused", {}),
+    ("inline", {}),
     ("spatial_reduction", {}),
 ]
 
@@ -363,6 +365,19 @@ def focused(attn: Attention, x: Tensor, prefix: int, feat_size: tuple[int, int])
     return F.normalize(q @ k.mT, p=1, dim=-1) @ v + behind(v, attn.dwconv, prefix, feat_size)
 
 
+def inline(attn: Attention, x: Tensor, prefix: int, feat_size: tuple[int, int]) -> Tensor:
+    q, k, v = qkv(attn, x)
+    raw = scores(q, k) / x.shape[1]
+    mixed = (raw - raw.mean(-1, keepdim=True) + 1 / x.shape[1]) @ v
+    first, _, last = attn.residual
+    m = F.gelu(F.conv1d(x.mean(1)[..., None], first.weight, first.bias, groups=HEADS))
+    kernels = F.conv1d(m, last.weight, last.bias, groups=HEADS).reshape(*x.shape[::2], 1, 3, -1)
+    maps = v[:, :, prefix:].transpose(1, 2).flatten(2).mT.unflatten(2, feat_size)
+    padding = (1, kernels.shape[-1] // 2)
+    local = torch.stack([F.conv2d(a, b, padding=padding, groups=DIM) for a, b in zip(maps, kernels, strict=True)])
+    return mixed + F.pad(heads(local.flatten(2).mT), (0, 0, prefix, 0))
+
+
 FORMULAS: list[tuple[str, dict[str, Any], Callable[..., Tensor]]] = [
     ("local", {"kernel_size": 3}, pattern_formula(lambda y, x: (y.abs() <= 1) & (x.abs() <= 1))),
     ("atrous", {}, pattern_formula(lambda y, x: (y % 2 == 0) & (x % 2 == 0))),
@@ -384,6 +399,7 @@ FORMULAS: list[tuple[str, dict[str, Any], Callable[..., Tensor]]] = [
     ("agent", {}, agent),
     ("skyformer", {}, skyformer),
     ("focused", {}, focused),
+    ("inline", {}, inline),
 ]
 
 
