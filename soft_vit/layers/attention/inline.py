@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import SelfAttention, merge_heads, split_heads, split_parts, window
+from soft_vit.layers.attention.base import SelfAttention, merge_heads, split_parts, window
 from soft_vit.layers.attention.local_conv import add_to_grid, grid_maps
 from soft_vit.ops.layout import FeatSize, Layout
 from soft_vit.ops.numerics import are_dispatched, at_least_float32, full_precision
@@ -42,7 +42,7 @@ def bounded(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def mean_token(x: Tensor, mask: Tensor | None) -> Tensor:
-    """The mean `[B, C]` of the tokens `[B, P + N, C]` that count: those where mask `[B, P + N]` is True, by default all."""
+    """The mean `[B, C]` of the tokens `[B, P + N, C]` that count, those where mask `[B, P + N]` is True or all."""
     if mask is None:
         return x.mean(1)
     return x.masked_fill(~mask[..., None], 0).sum(1) / mask.sum(1, keepdim=True).to(x.dtype)
