@@ -3,13 +3,14 @@
 `MODELS` has the arguments of every named model and `SIZES` those of every size; `model_name` names one of the table.
 """
 
-from soft_vit.models import inline, soft, vit
+from soft_vit.models import inline, mila, soft, vit
 from soft_vit.models.checkpoint import checkpoint_filter_fn
 from soft_vit.models.folding import fold_batch_norm
-from soft_vit.models.inline import *  # noqa: F403 - as below
+from soft_vit.models.inline import *  # noqa: F403 - the entrypoints, which register_model lists in __all__
+from soft_vit.models.mila import *  # noqa: F403 - as above
 from soft_vit.models.names import MODELS, SIZES, model_name
 from soft_vit.models.pyramid import PyramidViT
-from soft_vit.models.soft import *  # noqa: F403 - the entrypoints, which register_model lists in __all__
+from soft_vit.models.soft import *  # noqa: F403 - as above
 from soft_vit.models.swap import SwapReport, swap_attention
 from soft_vit.models.vit import *  # noqa: F403 - as above
 from soft_vit.weights.reading import load_weights
@@ -25,6 +26,7 @@ __all__ = [
     "model_name",
     "swap_attention",
     *inline.__all__,
+    *mila.__all__,
     *soft.__all__,
     *vit.__all__,
 ]

@@ -18,6 +18,7 @@ from soft_vit.layers.attention.linear import LinearAttention
 from soft_vit.layers.attention.linformer import LinformerAttention
 from soft_vit.layers.attention.local import LocalAttention
 from soft_vit.layers.attention.longformer import LongformerAttention
+from soft_vit.layers.attention.mila import MilaAttention
 from soft_vit.layers.attention.none import NoAttention
 from soft_vit.layers.attention.nystrom import NystromAttention
 from soft_vit.layers.attention.performer import PerformerAttention
@@ -61,6 +62,7 @@ ATTENTIONS: dict[str, type[Attention]] = {
     "agent": AgentAttention,
     "skyformer": SkyformerAttention,
     "vq": VQAttention,
+    "mila": MilaAttention,
     "none": NoAttention,
 }
 

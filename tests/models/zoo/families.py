@@ -19,6 +19,8 @@ class Family:
     factor: by name, multiplied in float32. skipped: what names of buffers end in that a model computes.
     unbiased: of the standard deviations in the golden files. tolerance: of logits and stages, relative.
     slow: stems of golden files whose test is marked slow.
+    folder: of the golden files, where several rows share one. at_size: whether these are of models built for the size
+        of their images. staged: whether the model is a `StagedModel`, and its contract that of test_contract.py.
     """
 
     models: tuple[str, ...]
@@ -30,9 +32,65 @@ class Family:
     unbiased: bool = False
     tolerance: float = 1e-5
     slow: tuple[str, ...] = ()
+    folder: str = ""
+    at_size: bool = False
+    staged: bool = True
 
 
-FAMILIES: dict[str, Family] = {}
+def quiet_cpe(name: str) -> float:
+    """Weights of position encodings by convolution, small enough that the stream does not grow at every block."""
+    return 0.1 if ".cpe" in name and name.endswith("weight") else 1.0
+
+
+def mila_factor(name: str) -> float:
+    return 3.0 if name.endswith("attn.qk.weight") else quiet_cpe(name)
+
+
+# One block in each stage.
+SHALLOW = {"depths": (1, 1, 1, 1)}
+
+def sizes(prefix: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"{prefix}_{name}" for name in names)
+
+
+SMALL_PVT = dict(SHALLOW, embed_dims=(16, 24, 32, 48), num_heads=(1, 3, 2, 4), mlp_ratios=(2, 2, 2, 2))
+SMALL_SWIN = dict(embed_dims=(12, 24, 48, 96), num_heads=(1, 2, 4, 4), depths=(1, 1, 2, 1))
+SWIN_BUFFERS = ("relative_position_index", "attn_mask")
+
+FAMILIES: dict[str, Family] = {
+    "inline_pvt": Family(
+        models=sizes("inline_pvt", "tiny", "small", "medium", "large"),
+        tiny="inline_pvt_tiny",
+        small=SMALL_PVT,
+        slow=("inline_pvt_small_b1_224x224_seed2", "inline_pvt_tiny_b2_224x224_seed0"),
+        folder="inline",
+    ),
+    "inline_swin": Family(
+        models=sizes("inline_swin", "tiny", "small", "base", "base_384"),
+        tiny="inline_swin_tiny",
+        small=dict(SMALL_SWIN, linear_blocks=(1, 1, 0, 0)),
+        skipped=SWIN_BUFFERS,
+        folder="inline",
+        at_size=True,
+    ),
+    "inline_deit": Family(
+        models=sizes("inline_deit", "tiny", "small", "base"),
+        tiny="inline_deit_tiny",
+        small=dict(embed_dim=24, num_heads=3, depth=2),
+        folder="inline",
+        at_size=True,
+        staged=False,
+    ),
+    "mila": Family(
+        models=("mlla_tiny", "mlla_small", "mlla_base"),
+        tiny="mlla_tiny",
+        small=dict(SHALLOW, embed_dims=(16, 24, 32, 48), num_heads=(1, 3, 2, 3)),
+        factor=mila_factor,
+        skipped=("rope.rotations",),
+        unbiased=True,
+        slow=("mlla_small_b1_224x224_seed1",),
+    ),
+}
 
 # The tiny variant of each, and those that contract tests run: name of the model and options that make it small.
 SMALL = {name: (family.tiny, family.small) for name, family in FAMILIES.items()}
