@@ -10,7 +10,13 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from timm.layers import LayerNorm2d
-from timm.models.swin_transformer import PatchMerging, WindowAttention, window_partition, window_reverse
+from timm.models.swin_transformer import (
+    PatchMerging,
+    WindowAttention,
+    get_relative_position_index,
+    window_partition,
+    window_reverse,
+)
 from torch import Tensor, nn
 
 from soft_vit.layers import Attention, PreNormBlock
@@ -104,8 +110,9 @@ class SoftmaxWindows(WindowAttention):
         """Resample the biases to windows of another size, for good."""
         table = self.relative_position_bias_table
         resampled = resample_offsets(table.detach(), feat_size[0]).clone()
-        self.set_window_size(feat_size)
         self.relative_position_bias_table = nn.Parameter(resampled, requires_grad=table.requires_grad)
+        self.window_size, self.window_area = feat_size, feat_size[0] * feat_size[1]
+        self.relative_position_index = get_relative_position_index(*feat_size, device=table.device)
 
     def resample_state(self, prefix: str, state_dict: MutableMapping[str, Tensor]) -> None:
         """Resample, in state_dict, the biases of other windows to this module's own."""
