@@ -83,6 +83,16 @@ def window_mask(x: Tensor, feat_size: Size, size: Size, shift: int, always: bool
     return torch.where(region[:, :, None] == region[:, None], 0.0, FAR).to(x.dtype)
 
 
+def know_sides(x: Tensor) -> Tensor:
+    """Return a map `[B, C, H, W]`; torch.compile then takes its sides for constants.
+
+    With symbols for them, sizes of padded and merged windows become expressions that it simplifies for minutes.
+    """
+    for side in x.shape[2:]:
+        range(side)
+    return x
+
+
 def resample_offsets(table: Tensor, window: int) -> Tensor:
     """Biases of the offsets within a square window `[(2 S - 1)^2, H]` for those within another, bicubically."""
     side, own = math.isqrt(table.shape[0]), 2 * window - 1
@@ -97,6 +107,7 @@ def resample_offsets(table: Tensor, window: int) -> Tensor:
 torch.fx.wrap("check_image")
 torch.fx.wrap("cut")
 torch.fx.wrap("join")
+torch.fx.wrap("know_sides")
 torch.fx.wrap("linear_window")
 torch.fx.wrap("pad_to_multiple")
 torch.fx.wrap("window_mask")
@@ -273,7 +284,7 @@ class Swin(StagedModel):
                 block.resize(grid)
 
     def embed(self, x: Tensor) -> Tensor:
-        return self.patch_embed(pad_to_multiple(check_image(x, self.in_chans), 4))
+        return self.patch_embed(pad_to_multiple(know_sides(check_image(x, self.in_chans)), 4))
 
     def convert_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Released weights without their buffers; what belongs to windows of another size is resampled."""

@@ -74,7 +74,7 @@ def values_of(attn: Attention, x: Tensor) -> Tensor:
         return heads(attn.kv(x).chunk(2, dim=-1)[1])
     if hasattr(attn, "uv"):
         return F.silu(attn.uv(x)).chunk(2, dim=-1)[1][:, None]
-    return heads(attn.v(x))
+    return heads(attn.v(x) if hasattr(attn, "v") else x)
 
 
 def output_by(matrix: Tensor, attn: Attention, x: Tensor) -> Tensor:
@@ -99,10 +99,12 @@ def output_by(matrix: Tensor, attn: Attention, x: Tensor) -> Tensor:
         maps = v.transpose(1, 2).flatten(2).mT.unflatten(2, GRID)
         maps = F.conv2d(maps, kernels, bias, padding=attn.dwconv.padding, groups=DIM)
         mixed = mixed + heads(maps.flatten(2).mT)
+    if hasattr(attn, "lepe"):
+        mixed = mixed + heads(attn.lepe(v.transpose(1, 2).flatten(2).mT.unflatten(2, GRID)).flatten(2).mT)
     x_mixed = mixed.transpose(1, 2).flatten(2)
     if hasattr(attn, "uv"):
         x_mixed = x_mixed * F.silu(attn.uv(x)).chunk(2, dim=-1)[0]
-    return attn.proj(x_mixed)
+    return attn.proj(x_mixed) if hasattr(attn, "proj") else x_mixed
 
 
 def relative_error(found: Tensor, expected: Tensor) -> float:

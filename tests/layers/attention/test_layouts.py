@@ -55,6 +55,7 @@ TRAILING_MASK: list[Case] = [
     ("agent", {}),
     ("focused", {}),
     ("inline", {}),
+    ("mila", {}),
     ("gau", {"chunk_size": 8}),
     ("local", {}),
     ("atrous", {"dilation": 3}),
@@ -67,6 +68,7 @@ MAP_MASK: list[Case] = [
     ("sparse", {"dilation": 3}),
     ("focused", {}),
     ("inline", {}),
+    ("mila", {}),
     ("spatial_reduction", {}),
 ]
 
@@ -378,6 +380,21 @@ def inline(attn: Attention, x: Tensor, prefix: int, feat_size: tuple[int, int]) 
     return mixed + F.pad(heads(local.flatten(2).mT), (0, 0, prefix, 0))
 
 
+def mila(attn: Attention, x: Tensor, prefix: int, feat_size: tuple[int, int]) -> Tensor:
+    """Rotations as products of complex numbers; a prefix token is not turned."""
+    q, k = (F.elu(part) + 1 for part in attn.qk(x).chunk(2, dim=-1))
+    place, steps = torch.arange(feat_size[0] * feat_size[1]), torch.arange(DIM // 4, dtype=x.dtype)
+    theta = 10000 ** (-steps / len(steps))
+    angles = torch.cat([side[:, None] * theta for side in (place // feat_size[1], place % feat_size[1])], dim=1)
+    turns = torch.polar(torch.ones_like(angles), angles)
+    turns = torch.cat([turns.new_ones(prefix, DIM // 2), turns])
+    turned = (torch.view_as_complex(part.unflatten(2, (-1, 2))) * turns for part in (q, k))
+    q_turned, k_turned = (torch.view_as_real(part).flatten(2) for part in turned)
+    normalizer = heads(q) @ heads(k).mean(2, keepdim=True).mT + 1e-6
+    weights = heads(q_turned) @ heads(k_turned).mT / x.shape[1] / normalizer
+    return weights @ heads(x) + behind(heads(x), attn.lepe, prefix, feat_size)
+
+
 FORMULAS: list[tuple[str, dict[str, Any], Callable[..., Tensor]]] = [
     ("local", {"kernel_size": 3}, pattern_formula(lambda y, x: (y.abs() <= 1) & (x.abs() <= 1))),
     ("atrous", {}, pattern_formula(lambda y, x: (y % 2 == 0) & (x % 2 == 0))),
@@ -400,6 +417,7 @@ FORMULAS: list[tuple[str, dict[str, Any], Callable[..., Tensor]]] = [
     ("skyformer", {}, skyformer),
     ("focused", {}, focused),
     ("inline", {}, inline),
+    ("mila", {}, mila),
 ]
 
 
@@ -411,7 +429,8 @@ def test_equals_the_dense_formula(
     grid = (feat_size[0], 1) if len(feat_size) == 1 else feat_size
     attn, results = make(name, feat_size, **options), []
     x = tokens(2, prefix + grid[0] * grid[1]).requires_grad_()
-    for y in (attn(x, feat_size, prefix), attn.proj(formula(attn, x, prefix, grid).transpose(1, 2).flatten(2))):
+    project = getattr(attn, "proj", nn.Identity())
+    for y in (attn(x, feat_size, prefix), project(formula(attn, x, prefix, grid).transpose(1, 2).flatten(2))):
         results.append([y, *torch.autograd.grad(y.square().sum(), [x, *attn.parameters()])])
     for found, expected in zip(*results, strict=True):
         # Some gradients are zero, such as that of a bias that no softmax depends on.

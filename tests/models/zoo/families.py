@@ -49,6 +49,7 @@ def mila_factor(name: str) -> float:
 # One block in each stage.
 SHALLOW = {"depths": (1, 1, 1, 1)}
 
+
 def sizes(prefix: str, *names: str) -> tuple[str, ...]:
     return tuple(f"{prefix}_{name}" for name in names)
 
