@@ -23,6 +23,11 @@ COLLECTIONS = {
         "https://arxiv.org/abs/2405.16605",
         "Demystify Mamba in Vision: A Linear Attention Perspective",
     ),
+    "inline_": (
+        "InLine",
+        "https://arxiv.org/abs/2412.06590",
+        "Bridging the Divide: Reconsidering Softmax and Linear Attention",
+    ),
 }
 
 
