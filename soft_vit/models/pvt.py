@@ -4,7 +4,6 @@ families that differ in their attention.
 Letters: B batch, C channels, H x W the map of a stage, N = H * W.
 """
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -17,6 +16,7 @@ from timm.models.pvt_v2 import MlpWithDepthwiseConv
 from torch import Tensor, nn
 
 from soft_vit.layers import Attention, PreNormBlock, resample_pos_embed
+from soft_vit.layers.embed import resample_square
 from soft_vit.models.arguments import rising_rates
 from soft_vit.models.staged import GlobalPool, Stage, StagedModel, checkpoint_filter_fn  # noqa: F401  timm's filter
 from soft_vit.ops.numerics import in_function_transform
@@ -167,17 +167,6 @@ def restacked(weights: Mapping[str, Tensor], given: Sequence[str], wanted: Seque
     return result
 
 
-def resample_square(weight: Tensor, own: Sequence[int], grid_size: tuple[int, int]) -> Tensor:
-    """A position embedding `[1, n * n, C]` of a square map on the map grid_size, of the shape `own`.
-
-    Any other shape is returned as it is.
-    """
-    side = math.isqrt(weight.shape[1]) if weight.ndim == 3 else 0
-    if weight.shape == own or weight.shape[2:] != own[2:] or side * side != weight.shape[1]:
-        return weight
-    return resample_pos_embed(weight, (side, side), grid_size)
-
-
 class PVT(StagedModel):
     """Four stages of an attention on all tokens of their maps; images `[B, in_chans, H, W]` from 32 x 32 up.
 
@@ -191,10 +180,10 @@ class PVT(StagedModel):
     attention: ClassVar[type[Attention]]
 
     released_layers: ClassVar[tuple[str, ...]] = ("q", "kv")
-    """The layers that released files have for `projection`; a letter is one projection of the tokens."""
+    """The attention's layers in released files; a letter is one projection of the tokens."""
 
-    projection: ClassVar[str] = "qkv"
-    """The attention's layer for all of them."""
+    layers_here: ClassVar[tuple[str, ...]] = ("qkv",)
+    """The attention's layers for them."""
 
     def __init__(
         self,
@@ -258,7 +247,7 @@ class PVT(StagedModel):
         Leaves out the norm behind the last stage that some families' files have and their forward never applies.
         """
         weights = {from_released(name): value for name, value in super().convert_state_dict(state_dict).items()}
-        weights = restacked(weights, self.released_layers, (self.projection,))
+        weights = restacked(weights, self.released_layers, self.layers_here)
         if isinstance(self.norm, nn.Identity):
             weights = {name: value for name, value in weights.items() if not name.startswith("norm.")}
         for i, stage in enumerate(self.stages):
@@ -271,5 +260,5 @@ class PVT(StagedModel):
 
     def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Weights under the released names, the inverse of `convert_state_dict` at the model's own size."""
-        weights = restacked(state_dict, (self.projection,), self.released_layers)
+        weights = restacked(state_dict, self.layers_here, self.released_layers)
         return {to_released(name): value for name, value in weights.items()}

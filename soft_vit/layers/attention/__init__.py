@@ -22,6 +22,7 @@ from soft_vit.layers.attention.mila import MilaAttention
 from soft_vit.layers.attention.none import NoAttention
 from soft_vit.layers.attention.nystrom import NystromAttention
 from soft_vit.layers.attention.performer import PerformerAttention
+from soft_vit.layers.attention.polaformer import PolaFormerAttention
 from soft_vit.layers.attention.reformer import ReformerAttention
 from soft_vit.layers.attention.sima import SimpleAttention
 from soft_vit.layers.attention.skyformer import SkyformerAttention
@@ -59,6 +60,7 @@ ATTENTIONS: dict[str, type[Attention]] = {
     "cosformer": CosformerAttention,
     "focused": FocusedAttention,
     "inline": InLineAttention,
+    "polaformer": PolaFormerAttention,
     "agent": AgentAttention,
     "skyformer": SkyformerAttention,
     "vq": VQAttention,

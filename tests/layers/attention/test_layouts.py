@@ -75,6 +75,7 @@ MAP_MASK: list[Case] = [
 NO_MASK: list[tuple[str, dict[str, Any], tuple[int, ...], str]] = [
     ("linformer", {}, (20,), "places"),
     ("synthesizer", {}, (20,), "places"),
+    ("polaformer", {}, (20,), "places"),
     ("longformer", {}, (20,), "fixed places"),
     ("bigbird", {}, (20,), "number of tokens"),
     ("reformer", {}, (20,), "number of tokens"),
@@ -100,6 +101,9 @@ def make(name: str, feat_size: tuple[int, ...], **options: Any) -> Attention:
         if isinstance(module, nn.Linear):
             nn.init.normal_(module.weight, std=DIM**-0.5)
             nn.init.normal_(module.bias, std=0.3)
+    for name, parameter in attn.named_parameters():
+        if name in ("positional_encoding", "power", "scale"):
+            nn.init.normal_(parameter, std=0.3)
     return attn.eval()
 
 
@@ -395,6 +399,21 @@ def mila(attn: Attention, x: Tensor, prefix: int, feat_size: tuple[int, int]) ->
     return weights @ heads(x) + behind(heads(x), attn.lepe, prefix, feat_size)
 
 
+def polaformer(attn: Attention, x: Tensor, prefix: int, feat_size: tuple[int, int]) -> Tensor:
+    q, k, v = attn.qkv(x).chunk(3, dim=-1)
+    q, k, v = (heads(part) for part in (q, k + F.pad(attn.positional_encoding, (0, 0, prefix, 0)), v))
+    q, k = (part / heads(attn.scale.exp().log1p()) for part in (q, k))
+    exponent = 1 + 4 / (1 + (-attn.power).exp())
+    q_plus, q_minus, k_plus, k_minus = (part.relu() ** exponent for part in (q, -q, k, -k))
+    matrices = (q_plus @ k_plus.mT + q_minus @ k_minus.mT, q_plus @ k_minus.mT + q_minus @ k_plus.mT)
+    mixed = [
+        matrix @ half / (matrix.sum(-1, keepdim=True) + 1e-6 * x.shape[1])
+        for matrix, half in zip(matrices, v.split([2, 2], dim=-1), strict=True)
+    ]
+    mixed = torch.cat(mixed, dim=-1) + behind(v, attn.dwc, prefix, feat_size)
+    return mixed * heads(attn.g(x))
+
+
 FORMULAS: list[tuple[str, dict[str, Any], Callable[..., Tensor]]] = [
     ("local", {"kernel_size": 3}, pattern_formula(lambda y, x: (y.abs() <= 1) & (x.abs() <= 1))),
     ("atrous", {}, pattern_formula(lambda y, x: (y % 2 == 0) & (x % 2 == 0))),
@@ -417,6 +436,7 @@ FORMULAS: list[tuple[str, dict[str, Any], Callable[..., Tensor]]] = [
     ("skyformer", {}, skyformer),
     ("focused", {}, focused),
     ("inline", {}, inline),
+    ("polaformer", {}, polaformer),
     ("mila", {}, mila),
 ]
 
