@@ -28,6 +28,16 @@ COLLECTIONS = {
         "https://arxiv.org/abs/2412.06590",
         "Bridging the Divide: Reconsidering Softmax and Linear Attention",
     ),
+    "pola_": (
+        "PolaFormer",
+        "https://arxiv.org/abs/2501.15061",
+        "PolaFormer: Polarity-aware Linear Attention for Vision Transformers",
+    ),
+    "flatten_": (
+        "FLatten",
+        "https://arxiv.org/abs/2308.00442",
+        "FLatten Transformer: Vision Transformer using Focused Linear Attention",
+    ),
 }
 
 
