@@ -17,9 +17,11 @@ from soft_vit.layers.attention.linear import LinearAttention
 from soft_vit.layers.attention.linformer import LinformerAttention
 from soft_vit.layers.attention.local import LocalAttention
 from soft_vit.layers.attention.longformer import LongformerAttention
+from soft_vit.layers.attention.mala import MALAttention
 from soft_vit.layers.attention.none import NoAttention
 from soft_vit.layers.attention.nystrom import NystromAttention
 from soft_vit.layers.attention.performer import PerformerAttention
+from soft_vit.layers.attention.rala import RALAttention
 from soft_vit.layers.attention.reformer import ReformerAttention
 from soft_vit.layers.attention.sima import SimpleAttention
 from soft_vit.layers.attention.skyformer import SkyformerAttention
@@ -59,6 +61,8 @@ ATTENTIONS: dict[str, type[Attention]] = {
     "agent": AgentAttention,
     "skyformer": SkyformerAttention,
     "vq": VQAttention,
+    "rala": RALAttention,
+    "mala": MALAttention,
     "none": NoAttention,
 }
 

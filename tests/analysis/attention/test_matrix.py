@@ -69,6 +69,8 @@ def values_of(attn: Attention, x: Tensor) -> Tensor:
     """The values `[B, H, M, D]` by the layer that makes them, by its usual names."""
     if hasattr(attn, "qkv"):
         return heads(attn.qkv(x).chunk(3, dim=-1)[2], attn.num_heads)
+    if hasattr(attn, "qkvo"):
+        return heads(attn.qkvo(x).chunk(4, dim=-1)[2])
     if hasattr(attn, "kv"):
         x = attn.reduce(x, Layout(GRID)) if hasattr(attn, "reduce") else x
         return heads(attn.kv(x).chunk(2, dim=-1)[1])
@@ -88,15 +90,18 @@ def output_by(matrix: Tensor, attn: Attention, x: Tensor) -> Tensor:
         maps = v.permute(0, 3, 1, 2).reshape(-1, HEADS, *GRID)
         maps = F.conv2d(maps, attn.local.weight, padding=attn.local.weight.shape[-1] // 2, groups=HEADS)
         mixed = mixed + maps.reshape(2, -1, HEADS, N).permute(0, 2, 3, 1)
-    if hasattr(attn, "dwconv"):
-        kernels = attn.dwconv.weight.repeat(DIM // attn.dwconv.out_channels, 1, 1, 1)
-        bias = attn.dwconv.bias.repeat(DIM // attn.dwconv.out_channels)
+    conv = getattr(attn, "dwconv", None) or getattr(attn, "lepe", None)
+    if conv is not None:
+        kernels = conv.weight.repeat(DIM // conv.out_channels, 1, 1, 1)
+        bias = conv.bias.repeat(DIM // conv.out_channels)
         maps = v.transpose(1, 2).flatten(2).mT.unflatten(2, GRID)
-        maps = F.conv2d(maps, kernels, bias, padding=attn.dwconv.padding, groups=DIM)
+        maps = F.conv2d(maps, kernels, bias, padding=conv.padding, groups=DIM)
         mixed = mixed + heads(maps.flatten(2).mT)
     x_mixed = mixed.transpose(1, 2).flatten(2)
     if hasattr(attn, "uv"):
         x_mixed = x_mixed * F.silu(attn.uv(x)).chunk(2, dim=-1)[0]
+    if hasattr(attn, "qkvo"):
+        x_mixed = x_mixed * attn.qkvo(x).chunk(4, dim=-1)[3]
     return attn.proj(x_mixed)
 
 
@@ -245,7 +250,7 @@ def sparse(attn: Attention, x: Tensor) -> Tensor:
     return masked_softmax(attn, x, near | (rows % 4 == 0) & (columns % 4 == 0))
 
 
-# The formulas of other kinds are in their tests, in tests/layers/attention.
+# The formulas of other kinds are in their tests, in tests/layers/attention; those of rala and mala in test_layouts.py.
 FORMULAS = [
     (soft, "soft", {"inverse": "cholesky"}),
     (soft, "soft_norm", {"inverse": "cholesky"}),

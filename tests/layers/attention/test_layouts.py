@@ -54,6 +54,8 @@ TRAILING_MASK: list[Case] = [
     ("nystrom", {}),
     ("agent", {}),
     ("focused", {}),
+    ("rala", {}),
+    ("mala", {}),
     ("gau", {"chunk_size": 8}),
     ("local", {}),
     ("atrous", {"dilation": 3}),
@@ -65,6 +67,8 @@ MAP_MASK: list[Case] = [
     ("atrous", {"dilation": 2}),
     ("sparse", {"dilation": 3}),
     ("focused", {}),
+    ("rala", {}),
+    ("mala", {}),
     ("spatial_reduction", {}),
 ]
 
@@ -363,6 +367,36 @@ def focused(attn: Attention, x: Tensor, prefix: int, feat_size: tuple[int, int])
     return F.normalize(q @ k.mT, p=1, dim=-1) @ v + behind(v, attn.dwconv, prefix, feat_size)
 
 
+def turned(x: Tensor, prefix: int, feat_size: tuple[int, int]) -> Tensor:
+    """Heads `[B, H, P + N, D]` with the pairs of channels behind the prefix tokens turned as complex numbers."""
+    D = x.shape[-1]
+    place = torch.arange(feat_size[0] * feat_size[1], dtype=x.dtype)[:, None]
+    theta = 10000.0 ** (-torch.arange(D // 4, dtype=x.dtype) / max(1, D // 4 - 1))
+    angles = torch.cat([(place // feat_size[1]) * theta, (place % feat_size[1]) * theta], 1)
+    angles = F.pad(angles, (0, 0, prefix, 0))
+    pairs = torch.view_as_complex(x[..., : D // 4 * 4].unflatten(-1, (-1, 2)).contiguous())
+    rotated = torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles)).flatten(-2)
+    return torch.cat([rotated, x[..., D // 4 * 4 :]], -1)
+
+
+def rala(attn: Attention, x: Tensor, prefix: int, feat_size: tuple[int, int]) -> Tensor:
+    q, k, v, gate = (heads(part) for part in attn.qkvo(x).chunk(4, dim=-1))
+    q, k = F.elu(q) + 1, F.elu(k) + 1
+    weight = q.shape[2] * scores(q.mean(2, keepdim=True), k).softmax(-1)
+    matrix = (turned(q, prefix, feat_size) @ turned(k, prefix, feat_size).mT) * weight
+    matrix = matrix / ((q @ k.mT * weight).sum(-1, keepdim=True) + 1e-6 * q.shape[2])
+    return (matrix @ v + behind(v, attn.lepe, prefix, feat_size)) * gate
+
+
+def mala(attn: Attention, x: Tensor, prefix: int, feat_size: tuple[int, int]) -> Tensor:
+    q, k, v, gate = (heads(part) for part in attn.qkvo(x).chunk(4, dim=-1))
+    q, k = F.elu(q) + 1, F.elu(k) + 1
+    z = scores(q, k).mean(-1, keepdim=True)
+    beta, gamma = 1 + 1 / (z + 1e-6), z / q.shape[2]
+    matrix = beta * scores(turned(q, prefix, feat_size), turned(k, prefix, feat_size)) / q.shape[2] - gamma
+    return (matrix @ v + behind(v, attn.lepe, prefix, feat_size)) * gate
+
+
 FORMULAS: list[tuple[str, dict[str, Any], Callable[..., Tensor]]] = [
     ("local", {"kernel_size": 3}, pattern_formula(lambda y, x: (y.abs() <= 1) & (x.abs() <= 1))),
     ("atrous", {}, pattern_formula(lambda y, x: (y % 2 == 0) & (x % 2 == 0))),
@@ -384,6 +418,8 @@ FORMULAS: list[tuple[str, dict[str, Any], Callable[..., Tensor]]] = [
     ("agent", {}, agent),
     ("skyformer", {}, skyformer),
     ("focused", {}, focused),
+    ("rala", {}, rala),
+    ("mala", {"local_kernel": 3}, mala),
 ]
 
 
