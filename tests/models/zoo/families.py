@@ -1,0 +1,38 @@
+"""The families of the zoo, a row each: what differs between them in the tests that all of them pass."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Draw = Callable[[str, np.ndarray], np.ndarray | None]
+
+
+@dataclass(frozen=True)
+class Family:
+    """A row.
+
+    models: all names. tiny: the one that contract tests shrink by `small`, to run it.
+
+    draw: values of a parameter from its name and standard normal numbers, None for those of the common scheme.
+    factor: by name, multiplied in float32. skipped: what names of buffers end in that a model computes.
+    unbiased: of the standard deviations in the golden files. tolerance: of logits and stages, relative.
+    slow: stems of golden files whose test is marked slow.
+    """
+
+    models: tuple[str, ...]
+    tiny: str
+    small: dict[str, Any]
+    draw: Draw = lambda name, z: None
+    factor: Callable[[str], float] = lambda name: 1.0
+    skipped: tuple[str, ...] = ()
+    unbiased: bool = False
+    tolerance: float = 1e-5
+    slow: tuple[str, ...] = ()
+
+
+FAMILIES: dict[str, Family] = {}
+
+# The tiny variant of each, and those that contract tests run: name of the model and options that make it small.
+SMALL = {name: (family.tiny, family.small) for name, family in FAMILIES.items()}
