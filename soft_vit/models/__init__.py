@@ -3,11 +3,13 @@
 `MODELS` has the arguments of every named model and `SIZES` those of every size; `model_name` names one of the table.
 """
 
-from soft_vit.models import soft, vit
+from soft_vit.models import mavit, ravlt, soft, vit
 from soft_vit.models.checkpoint import checkpoint_filter_fn
 from soft_vit.models.folding import fold_batch_norm
+from soft_vit.models.mavit import *  # noqa: F403 - as for soft below
 from soft_vit.models.names import MODELS, SIZES, model_name
 from soft_vit.models.pyramid import PyramidViT
+from soft_vit.models.ravlt import *  # noqa: F403 - as for soft below
 from soft_vit.models.soft import *  # noqa: F403 - the entrypoints, which register_model lists in __all__
 from soft_vit.models.swap import SwapReport, swap_attention
 from soft_vit.models.vit import *  # noqa: F403 - as above
@@ -25,4 +27,6 @@ __all__ = [
     "swap_attention",
     *soft.__all__,
     *vit.__all__,
+    *mavit.__all__,
+    *ravlt.__all__,
 ]

@@ -32,7 +32,27 @@ class Family:
     slow: tuple[str, ...] = ()
 
 
-FAMILIES: dict[str, Family] = {}
+def draw_rotary(name: str, z: np.ndarray) -> np.ndarray | None:
+    return 1 + 0.1 * np.tanh(z) if name.endswith(("gamma_1", "gamma_2")) else None
+
+
+def rotary_factor(name: str) -> float:
+    if name.endswith((".pos.weight", ".lepe.weight")):
+        return 0.25
+    return 1.5 if name.endswith(".qkvo.weight") else 1.0
+
+
+ROTARY: dict[str, Any] = dict(
+    small=dict(embed_dims=(16, 32, 32, 64), depths=(1, 1, 1, 1), num_heads=(1, 2, 2, 4), proj_width=96),
+    draw=draw_rotary,
+    factor=rotary_factor,
+    skipped=(".RoPE.angle",),
+)
+
+FAMILIES: dict[str, Family] = {
+    "ravlt": Family(("ravlt_t", "ravlt_s", "ravlt_b", "ravlt_l"), "ravlt_t", **ROTARY),
+    "mavit": Family(("mavit_t", "mavit_s", "mavit_b", "mavit_l"), "mavit_t", **ROTARY),
+}
 
 # The tiny variant of each, and those that contract tests run: name of the model and options that make it small.
 SMALL = {name: (family.tiny, family.small) for name, family in FAMILIES.items()}

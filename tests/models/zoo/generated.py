@@ -12,6 +12,8 @@ import torch
 from models.zoo.families import FAMILIES, Family
 from torch import Tensor
 
+import soft_vit  # noqa: F401  registers its models with timm
+
 GOLDEN = Path(__file__).parents[2] / "data" / "golden_zoo"
 
 
