@@ -1,6 +1,7 @@
 """Patch and position embedding: from maps to tokens, at any size."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -10,15 +11,41 @@ from soft_vit.layers.shortcuts import same_size
 from soft_vit.ops.numerics import at_least_float32, in_function_transform
 
 
-class ConvNormAct(nn.Module):
-    """3x3 convolution with bias, BatchNorm, ReLU: `[B, C, H, W]` to `[B, C', ceil(H / stride), ceil(W / stride)]`."""
+def map_to_tokens(x: Tensor) -> Tensor:
+    """A map `[B, C, H, W]` as tokens `[B, H * W, C]`, row by row; a view of a channels-last map."""
+    return x.flatten(2).transpose(1, 2)
 
-    def __init__(self, in_chans: int, out_chans: int, stride: int, device=None, dtype=None) -> None:
+
+def tokens_to_map(x: Tensor, feat_size: tuple[int, int]) -> Tensor:
+    """The inverse of `map_to_tokens`; a view, channels last in memory."""
+    return x.transpose(1, 2).unflatten(2, feat_size)
+
+
+class ConvNormAct(nn.Module):
+    """Convolution, BatchNorm, ReLU: `[B, C, H, W]` to `[B, C', ceil(H / stride), ceil(W / stride)]`.
+
+    kernel_size: odd. groups: of the convolution. bias, norm, act: whether there are these.
+    """
+
+    def __init__(
+        self,
+        in_chans: int,
+        out_chans: int,
+        stride: int = 1,
+        kernel_size: int = 3,
+        groups: int = 1,
+        bias: bool = True,
+        norm: bool = True,
+        act: bool = True,
+        device=None,
+        dtype=None,
+    ) -> None:
         super().__init__()
         dd = {"device": device, "dtype": dtype}
-        self.conv = nn.Conv2d(in_chans, out_chans, kernel_size=3, stride=stride, padding=1, **dd)
-        self.norm = nn.BatchNorm2d(out_chans, **dd)
-        self.act = nn.ReLU(inplace=True)
+        shape: dict[str, Any] = dict(stride=stride, padding=kernel_size // 2, groups=groups, bias=bias)
+        self.conv = nn.Conv2d(in_chans, out_chans, kernel_size, **shape, **dd)
+        self.norm = nn.BatchNorm2d(out_chans, **dd) if norm else nn.Identity()
+        self.act = nn.ReLU(inplace=True) if act else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         return self.act(self.norm(self.conv(x)))

@@ -3,14 +3,15 @@
 `MODELS` has the arguments of every named model and `SIZES` those of every size; `model_name` names one of the table.
 """
 
-from soft_vit.models import mavit, ravlt, soft, vit
+from soft_vit.models import mavit, mila, ravlt, soft, vit
 from soft_vit.models.checkpoint import checkpoint_filter_fn
 from soft_vit.models.folding import fold_batch_norm
-from soft_vit.models.mavit import *  # noqa: F403 - as for soft below
+from soft_vit.models.mavit import *  # noqa: F403 - the entrypoints, which register_model lists in __all__
+from soft_vit.models.mila import *  # noqa: F403 - as above
 from soft_vit.models.names import MODELS, SIZES, model_name
 from soft_vit.models.pyramid import PyramidViT
-from soft_vit.models.ravlt import *  # noqa: F403 - as for soft below
-from soft_vit.models.soft import *  # noqa: F403 - the entrypoints, which register_model lists in __all__
+from soft_vit.models.ravlt import *  # noqa: F403 - as above
+from soft_vit.models.soft import *  # noqa: F403 - as above
 from soft_vit.models.swap import SwapReport, swap_attention
 from soft_vit.models.vit import *  # noqa: F403 - as above
 from soft_vit.weights.reading import load_weights
@@ -25,8 +26,9 @@ __all__ = [
     "load_weights",
     "model_name",
     "swap_attention",
+    *mavit.__all__,
+    *mila.__all__,
+    *ravlt.__all__,
     *soft.__all__,
     *vit.__all__,
-    *mavit.__all__,
-    *ravlt.__all__,
 ]

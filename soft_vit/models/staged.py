@@ -282,7 +282,7 @@ class StagedModel(nn.Module):
         return self.finish(x)
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        """Features of `forward_features` to logits, of each place without a pool, or to pooled features if pre_logits."""
+        """Features of `forward_features` to logits, of each place without a pool, or pooled if pre_logits."""
         x = self.head_drop(self.pool(x) if self.global_pool else x)
         if pre_logits or isinstance(self.head, nn.Identity):
             return x

@@ -8,7 +8,6 @@ Letters: B batch, H heads, N tokens, M features, D channels of a value; G chunks
 
 from typing import NamedTuple
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 

@@ -18,6 +18,7 @@ from soft_vit.layers.attention.linformer import LinformerAttention
 from soft_vit.layers.attention.local import LocalAttention
 from soft_vit.layers.attention.longformer import LongformerAttention
 from soft_vit.layers.attention.mala import MALAttention
+from soft_vit.layers.attention.mila import MilaAttention
 from soft_vit.layers.attention.none import NoAttention
 from soft_vit.layers.attention.nystrom import NystromAttention
 from soft_vit.layers.attention.performer import PerformerAttention
@@ -63,6 +64,7 @@ ATTENTIONS: dict[str, type[Attention]] = {
     "vq": VQAttention,
     "rala": RALAttention,
     "mala": MALAttention,
+    "mila": MilaAttention,
     "none": NoAttention,
 }
 

@@ -12,7 +12,7 @@ from soft_vit.layers.attention.base import Attention, check_heads, merge_heads, 
 from soft_vit.layers.attention.local_conv import add_to_grid, depthwise_conv, grid_maps
 from soft_vit.ops.layout import FeatSize, Layout
 from soft_vit.ops.numerics import at_least_float32
-from soft_vit.ops.rotary import place_rotation, rotate
+from soft_vit.ops.rotary import rotate_by_place
 from soft_vit.ops.softmax import softmax_attention
 
 
@@ -30,8 +30,7 @@ def rotary_softmax_attention(
     q: Tensor, k: Tensor, v: Tensor, layout: Layout, dropout_p: float = 0.0, fused: bool = True
 ) -> Tensor:
     """Softmax attention of q and k turned by their places; q, k, v and the result `[B, H, P + N, D]`."""
-    rotation = place_rotation(at_least_float32(q), layout)
-    q, k = (rotate(part, rotation).to(v.dtype) for part in (q, k))
+    q, k = (part.to(v.dtype) for part in rotate_by_place(layout, q, k, end_point=True))
     return softmax_attention(q, k, v, layout, dropout_p, fused)
 
 

@@ -7,7 +7,7 @@ from soft_vit.layers.attention.gated_rotary import GatedRotaryAttention
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.linear import elu_features
 from soft_vit.ops.numerics import at_least_float32, full_precision
-from soft_vit.ops.rotary import place_rotation, rotate
+from soft_vit.ops.rotary import rotate_by_place
 
 
 def mala_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
@@ -22,8 +22,8 @@ def mala_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         q, k, v = elu_features(q), layout.keep(elu_features(k)), layout.keep(at_least_float32(v))
         count = layout.num_tokens(q)
         z = q @ (k.sum(2, keepdim=True) / count).mT * scale
-        rotation = place_rotation(q, layout)
-        product = rotate(q, rotation) @ (rotate(k, rotation).mT @ v * (scale / count))
+        q, k = rotate_by_place(layout, q, k, end_point=True)
+        product = q @ (k.mT @ v * (scale / count))
         return (product * (1 + 1 / (z + 1e-6)) - z * (v.sum(2, keepdim=True) / count)).to(dtype)
 
 

@@ -9,7 +9,7 @@ from soft_vit.layers.attention.gated_rotary import GatedRotaryAttention
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.linear import elu_features
 from soft_vit.ops.numerics import at_least_float32, full_precision
-from soft_vit.ops.rotary import place_rotation, rotate
+from soft_vit.ops.rotary import rotate_by_place
 
 
 def rala_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
@@ -30,8 +30,8 @@ def rala_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
             scores = scores.masked_fill(~layout.key_mask, -math.inf)
         k = k * (scores.softmax(-1) * count).mT
         normalizer = q @ (k.sum(2, keepdim=True) / count).mT + 1e-6
-        rotation = place_rotation(q, layout)
-        return (rotate(q, rotation) @ (rotate(k, rotation).mT @ v / count) / normalizer).to(dtype)
+        q, k = rotate_by_place(layout, q, k, end_point=True)
+        return (q @ (k.mT @ v / count) / normalizer).to(dtype)
 
 
 # A leaf of symbolic tracing: it looks at sizes and masks.

@@ -76,7 +76,7 @@ def values_of(attn: Attention, x: Tensor) -> Tensor:
         return heads(attn.kv(x).chunk(2, dim=-1)[1])
     if hasattr(attn, "uv"):
         return F.silu(attn.uv(x)).chunk(2, dim=-1)[1][:, None]
-    return heads(attn.v(x))
+    return heads(attn.v(x) if hasattr(attn, "v") else x)
 
 
 def output_by(matrix: Tensor, attn: Attention, x: Tensor) -> Tensor:
@@ -102,7 +102,7 @@ def output_by(matrix: Tensor, attn: Attention, x: Tensor) -> Tensor:
         x_mixed = x_mixed * F.silu(attn.uv(x)).chunk(2, dim=-1)[0]
     if hasattr(attn, "qkvo"):
         x_mixed = x_mixed * attn.qkvo(x).chunk(4, dim=-1)[3]
-    return attn.proj(x_mixed)
+    return attn.proj(x_mixed) if hasattr(attn, "proj") else x_mixed
 
 
 def relative_error(found: Tensor, expected: Tensor) -> float:

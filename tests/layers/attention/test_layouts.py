@@ -56,6 +56,7 @@ TRAILING_MASK: list[Case] = [
     ("focused", {}),
     ("rala", {}),
     ("mala", {}),
+    ("mila", {}),
     ("gau", {"chunk_size": 8}),
     ("local", {}),
     ("atrous", {"dilation": 3}),
@@ -69,6 +70,7 @@ MAP_MASK: list[Case] = [
     ("focused", {}),
     ("rala", {}),
     ("mala", {}),
+    ("mila", {}),
     ("spatial_reduction", {}),
 ]
 
@@ -397,6 +399,21 @@ def mala(attn: Attention, x: Tensor, prefix: int, feat_size: tuple[int, int]) ->
     return (matrix @ v + behind(v, attn.lepe, prefix, feat_size)) * gate
 
 
+def mila(attn: Attention, x: Tensor, prefix: int, feat_size: tuple[int, int]) -> Tensor:
+    """Rotations as products of complex numbers; a prefix token is not turned."""
+    q, k = (F.elu(part) + 1 for part in attn.qk(x).chunk(2, dim=-1))
+    place, steps = torch.arange(feat_size[0] * feat_size[1]), torch.arange(DIM // 4, dtype=x.dtype)
+    theta = 10000 ** (-steps / len(steps))
+    angles = torch.cat([side[:, None] * theta for side in (place // feat_size[1], place % feat_size[1])], dim=1)
+    turns = torch.polar(torch.ones_like(angles), angles)
+    turns = torch.cat([turns.new_ones(prefix, DIM // 2), turns])
+    turned = (torch.view_as_complex(part.unflatten(2, (-1, 2))) * turns for part in (q, k))
+    q_turned, k_turned = (torch.view_as_real(part).flatten(2) for part in turned)
+    normalizer = heads(q) @ heads(k).mean(2, keepdim=True).mT + 1e-6
+    weights = heads(q_turned) @ heads(k_turned).mT / x.shape[1] / normalizer
+    return weights @ heads(x) + behind(heads(x), attn.lepe, prefix, feat_size)
+
+
 FORMULAS: list[tuple[str, dict[str, Any], Callable[..., Tensor]]] = [
     ("local", {"kernel_size": 3}, pattern_formula(lambda y, x: (y.abs() <= 1) & (x.abs() <= 1))),
     ("atrous", {}, pattern_formula(lambda y, x: (y % 2 == 0) & (x % 2 == 0))),
@@ -420,6 +437,7 @@ FORMULAS: list[tuple[str, dict[str, Any], Callable[..., Tensor]]] = [
     ("focused", {}, focused),
     ("rala", {}, rala),
     ("mala", {"local_kernel": 3}, mala),
+    ("mila", {}, mila),
 ]
 
 
@@ -431,7 +449,8 @@ def test_equals_the_dense_formula(
     grid = (feat_size[0], 1) if len(feat_size) == 1 else feat_size
     attn, results = make(name, feat_size, **options), []
     x = tokens(2, prefix + grid[0] * grid[1]).requires_grad_()
-    for y in (attn(x, feat_size, prefix), attn.proj(formula(attn, x, prefix, grid).transpose(1, 2).flatten(2))):
+    project = getattr(attn, "proj", nn.Identity())
+    for y in (attn(x, feat_size, prefix), project(formula(attn, x, prefix, grid).transpose(1, 2).flatten(2))):
         results.append([y, *torch.autograd.grad(y.square().sum(), [x, *attn.parameters()])])
     for found, expected in zip(*results, strict=True):
         # Some gradients are zero, such as that of a bias that no softmax depends on.

@@ -47,9 +47,32 @@ ROTARY: dict[str, Any] = dict(
     draw=draw_rotary,
     factor=rotary_factor,
     skipped=(".RoPE.angle",),
+    slow=("ravlt_s_b1_224x224_seed2", "mavit_s_b1_224x224_seed2"),
 )
 
+
+def quiet_cpe(name: str) -> float:
+    """Weights of position encodings by convolution, small enough that the stream does not grow at every block."""
+    return 0.1 if ".cpe" in name and name.endswith("weight") else 1.0
+
+
+def mila_factor(name: str) -> float:
+    return 3.0 if name.endswith("attn.qk.weight") else quiet_cpe(name)
+
+
+# One block in each stage.
+SHALLOW = {"depths": (1, 1, 1, 1)}
+
 FAMILIES: dict[str, Family] = {
+    "mila": Family(
+        models=("mlla_tiny", "mlla_small", "mlla_base"),
+        tiny="mlla_tiny",
+        small=dict(SHALLOW, embed_dims=(16, 24, 32, 48), num_heads=(1, 3, 2, 3)),
+        factor=mila_factor,
+        skipped=("rope.rotations",),
+        unbiased=True,
+        slow=("mlla_small_b1_224x224_seed1",),
+    ),
     "ravlt": Family(("ravlt_t", "ravlt_s", "ravlt_b", "ravlt_l"), "ravlt_t", **ROTARY),
     "mavit": Family(("mavit_t", "mavit_s", "mavit_b", "mavit_l"), "mavit_t", **ROTARY),
 }
