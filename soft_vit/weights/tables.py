@@ -10,9 +10,19 @@ from soft_vit.weights.index import Entry
 
 __all__ = ["metafile", "readme_table"]
 
-PAPERS = {
-    "SOFT": ("https://arxiv.org/abs/2110.11945", "SOFT: Softmax-free Transformer with Linear Complexity"),
-    "SOFT-norm": ("https://arxiv.org/abs/2207.03341", "Softmax-free Linear Transformers"),
+# Collections by how the names of their models begin, the first that fits: name, paper, title.
+COLLECTIONS = {
+    "soft_norm_": ("SOFT-norm", "https://arxiv.org/abs/2207.03341", "Softmax-free Linear Transformers"),
+    "soft_": (
+        "SOFT",
+        "https://arxiv.org/abs/2110.11945",
+        "SOFT: Softmax-free Transformer with Linear Complexity",
+    ),
+    "mlla_": (
+        "MILA",
+        "https://arxiv.org/abs/2405.16605",
+        "Demystify Mamba in Vision: A Linear Attention Perspective",
+    ),
 }
 
 
@@ -26,8 +36,8 @@ def readme_table(entries: Sequence[Entry]) -> str:
             if metric is not None:
                 said = f"published, {metric.source}" if metric.origin == "published" else "measured here"
                 figures = [f"{metric.value:g}", metric.dataset, said]
-            rows.append([_names(entry, entries), *figures, where])
-    return markdown_table(["weights", "top-1 %", "on", "said by", "file"], rows) + "\n"
+            rows.append([_names(entry, entries), *figures, entry.license or "not stated", where])
+    return markdown_table(["weights", "top-1 %", "on", "said by", "licence", "file"], rows) + "\n"
 
 
 def _names(entry: Entry, entries: Sequence[Entry]) -> str:
@@ -45,7 +55,7 @@ def metafile(entries: Sequence[Entry]) -> str:
                 "Metadata": {"Architecture": ["Softmax-free attention"]},
                 "Paper": dict(URL=url, Title=title),
             }
-            for name, (url, title) in PAPERS.items()
+            for name, url, title in COLLECTIONS.values()
         ],
         "Models": [_model(entry) for entry in entries if entry.config is not None],
     }
@@ -65,7 +75,7 @@ def _model(entry: Entry) -> dict[str, Any]:
     ]
     return {
         "Name": entry.name,
-        "In Collection": "SOFT-norm" if entry.model.startswith("soft_norm_") else "SOFT",
+        "In Collection": next(found[0] for start, found in COLLECTIONS.items() if entry.model.startswith(start)),
         "Config": entry.config,
         "Weights": f"timm://{entry.name}",
         "Results": results,
