@@ -23,6 +23,16 @@ COLLECTIONS = {
         "https://arxiv.org/abs/2405.16605",
         "Demystify Mamba in Vision: A Linear Attention Perspective",
     ),
+    "ravlt_": (
+        "RAVLT",
+        "https://arxiv.org/abs/2411.07635",
+        "Breaking the Low-Rank Dilemma of Linear Attention",
+    ),
+    "mavit_": (
+        "MAViT",
+        "https://arxiv.org/abs/2507.00698",
+        "Rectifying Magnitude Neglect in Linear Attention",
+    ),
 }
 
 

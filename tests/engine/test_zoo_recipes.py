@@ -21,11 +21,15 @@ def test_recipe(path):
     batch = 8 * config.train_dataloader.batch_size
     assert config.auto_scale_lr.base_batch_size == batch
     assert config.optim_wrapper.optimizer.lr == pytest.approx(5e-4 * batch / 512)
+    of_ravlt = path.stem.startswith(("ravlt", "mavit"))
     warm_up, cosine = config.param_scheduler
-    assert (warm_up.end, warm_up.start_factor, cosine.eta_min_ratio) == (20, 1e-3, 0.01)
+    lowest = cosine.eta_min if of_ravlt else cosine.eta_min_ratio * config.optim_wrapper.optimizer.lr
+    assert (warm_up.end, warm_up.start_factor) == (5 if of_ravlt else 20, 1e-3)
+    assert lowest == pytest.approx(1e-5 * batch / 1024)
+    decay = 0.99996 ** (batch / 512) if of_ravlt else 0.9996 ** (batch / 4096)
     for hook in config.get("custom_hooks", []):
         if hook.type == "EMAEvalHook":
-            assert hook.momentum == pytest.approx(1 - 0.9996 ** (batch / 4096), rel=1e-3)
+            assert hook.momentum == pytest.approx(1 - decay, rel=1e-3)
     timm.create_model(path.stem, drop_path_rate=config.model.drop_path_rate, device="meta")
 
 
