@@ -102,7 +102,7 @@ class MILABlock(nn.Module):
 
 
 class MILA(StagedModel):
-    """Images `[B, in_chans, H, W]` of any size from 32 x 32 up; sides are padded with zeros, right and below.
+    """Images `[B, in_chans, H, W]` of any size from 32 x 32 up, padded with zeros on the right and below.
 
     embed_dims, depths, num_heads: of each stage. mlp_ratio: hidden channels of an MLP to those of a token.
     kwargs: of `StagedModel`, such as img_size, num_classes and global_pool.
