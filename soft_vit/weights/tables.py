@@ -23,6 +23,8 @@ COLLECTIONS = {
         "https://arxiv.org/abs/2405.16605",
         "Demystify Mamba in Vision: A Linear Attention Perspective",
     ),
+    "vittt_": ("ViT3", "https://arxiv.org/abs/2512.01643", "ViT3: Unlocking Test-Time Training in Vision"),
+    "h_vittt_": ("H-ViT3", "https://arxiv.org/abs/2512.01643", "ViT3: Unlocking Test-Time Training in Vision"),
 }
 
 
