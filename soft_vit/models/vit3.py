@@ -6,7 +6,7 @@ follow the released code, github.com/LeapLabTHU/ViTTT.
 Letters: B batch, C channels, H x W a map, N = H * W.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -19,7 +19,7 @@ from soft_vit.layers import ConvNormAct, map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.ttt import TTTAttention
 from soft_vit.layers.mlp import Mlp
 from soft_vit.models.arguments import check_stages, rising_rates
-from soft_vit.models.mila import ConvDownsample
+from soft_vit.models.mila import ConvDownsample, add_rotations
 from soft_vit.models.staged import Stage, StagedModel, pad_to_multiple
 from soft_vit.models.zoo import family_cfgs, register_family
 
@@ -190,6 +190,9 @@ class HViTTT(StagedModel):
         # Not a LayerNorm: statistics of the training set.
         self.norm = nn.BatchNorm2d(embed_dims[-1], **dd)
         self.init_weights(needs_reset=False)
+
+    def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return add_rotations(state_dict, self, "rope.rotations")
 
 
 PLAIN: dict[str, dict[str, Any]] = {

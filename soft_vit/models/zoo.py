@@ -17,10 +17,19 @@ from soft_vit.weights.reading import NotedWeights, unwrap_state_dict
 if TYPE_CHECKING:
     from soft_vit.models.staged import StagedModel
 
-__all__ = ["ZOO", "belongs_to", "checkpoint_filter_fn", "family_cfgs", "refuse_other_models", "register_family"]
+__all__ = [
+    "ZOO",
+    "belongs_to",
+    "checkpoint_filter_fn",
+    "family_cfgs",
+    "model_on_meta",
+    "recognise_zoo",
+    "refuse_other_models",
+    "register_family",
+]
 
-# Every named model, and the arguments it is built with.
-ZOO: dict[str, dict[str, Any]] = {}
+# Every named model, and its class.
+ZOO: dict[str, type["StagedModel"]] = {}
 
 
 def family_cfgs(names: Mapping[str, Any], **kwargs: Any) -> dict[str, dict[str, Any] | PretrainedCfg]:
@@ -59,7 +68,7 @@ def register_family(
     models: the arguments of `cls` for every name.
     """
     for name, arguments in models.items():
-        ZOO[name] = arguments
+        ZOO[name] = cls
         entrypoint = _make_entrypoint(module, name, cls, arguments, out_indices)
         setattr(sys.modules[module], name, register_model(entrypoint))
 
@@ -100,16 +109,35 @@ def refuse_other_models(given: Mapping[str, Tensor], converted: Mapping[str, Ten
     raise ValueError(f"The checkpoint is of {right} and not of {name or 'this model'}; create {right} for it.")
 
 
+def recognise_zoo(given: Mapping[str, Tensor], otherwise: Exception) -> tuple[str, dict[str, Tensor]]:
+    """The name of the model of the zoo that weights belong to, and they as it takes them.
+
+    Raises `otherwise` for weights of none.
+    """
+    name = next(belongs_to(given), None)
+    if name is None:
+        raise otherwise
+    return name, model_on_meta(name).convert_state_dict(given)
+
+
 def belongs_to(weights: Mapping[str, Tensor]) -> Iterator[str]:
     """The models of the zoo that weights fit by names and shapes, heads for any classes and images of any channels."""
-    for name in ZOO:
-        model = _on_meta(name)
-        if not _mismatch(model.convert_state_dict(weights), model):
+    unlike = set()
+    for name, cls in ZOO.items():
+        if cls in unlike:
+            continue
+        model = model_on_meta(name)
+        converted, own = model.convert_state_dict(weights), model.state_dict().keys()
+        # The first of a class is its smallest, and its names are in all others.
+        if 2 * len(own & converted.keys()) < len(own):
+            unlike.add(cls)
+        elif not _mismatch(converted, model):
             yield name
 
 
 @cache
-def _on_meta(name: str) -> "StagedModel":
+def model_on_meta(name: str) -> "StagedModel":
+    """A model of the zoo without memory for its weights; nobody may change it."""
     return cast("StagedModel", timm.create_model(name, device="meta"))
 
 
