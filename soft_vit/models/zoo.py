@@ -10,6 +10,7 @@ from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.models import PretrainedCfg, register_model
 from torch import Tensor, nn
 
+from soft_vit.models.checkpoint import recognise, rename_released
 from soft_vit.weights import ENTRIES
 from soft_vit.weights.loading import build_model, describe_mismatch
 from soft_vit.weights.reading import NotedWeights, unwrap_state_dict
@@ -99,11 +100,14 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: "StagedModel") ->
 
 
 def refuse_other_models(given: Mapping[str, Tensor], converted: Mapping[str, Tensor], model: "StagedModel") -> None:
-    """ValueError that names the model of the zoo that weights belong to, if they fit it and not this one.
+    """ValueError that names the model of this package that weights belong to, if they fit it and not this one.
 
     given: the weights as they are in a file; converted: as the model takes them.
     """
-    if not _mismatch(converted, model) or not (right := next(belongs_to(given), None)):
+    if not _mismatch(converted, model):
+        return
+    right = next(belongs_to(given), None) or _pyramid_of(given)
+    if right is None:
         return
     name = getattr(model, "pretrained_cfg", {}).get("architecture")
     raise ValueError(f"The checkpoint is of {right} and not of {name or 'this model'}; create {right} for it.")
@@ -133,6 +137,15 @@ def belongs_to(weights: Mapping[str, Tensor]) -> Iterator[str]:
             unlike.add(cls)
         elif not _mismatch(converted, model):
             yield name
+
+
+def _pyramid_of(weights: Mapping[str, Tensor]) -> str | None:
+    """The names of the pyramids that weights may belong to."""
+    try:
+        size = recognise({rename_released(name): value for name, value in weights.items()}).size
+    except ValueError:
+        return None
+    return f"soft_{size} or soft_norm_{size}" if size else "a soft_vit pyramid"
 
 
 @cache

@@ -35,9 +35,7 @@ def test_retinanet(family):
 
 @pytest.mark.parametrize("family", PYRAMIDS)
 def test_upernet(family):
-    model = TimmSegmentor(
-        backbone(family), dict(kind="upernet", channels=8), num_classes=5, auxiliary=dict(channels=8)
-    )
+    model = TimmSegmentor(backbone(family), dict(kind="upernet", channels=8), num_classes=5, auxiliary=dict(channels=8))
     sample = BaseDataElement()
     sample.gt_sem_seg = PixelData(data=torch.randint(0, 5, (1, 72, 104), dtype=torch.uint8))
     losses = model(torch.randn(2, 3, 72, 104), [sample, sample], mode="loss")
