@@ -3,7 +3,7 @@
 `MODELS` has the arguments of every named model and `SIZES` those of every size; `model_name` names one of the table.
 """
 
-from soft_vit.models import mavit, mila, ravlt, soft, vit
+from soft_vit.models import mavit, mila, ravlt, soft, vit, vit3
 from soft_vit.models.checkpoint import checkpoint_filter_fn
 from soft_vit.models.folding import fold_batch_norm
 from soft_vit.models.mavit import *  # noqa: F403 - the entrypoints, which register_model lists in __all__
@@ -14,6 +14,7 @@ from soft_vit.models.ravlt import *  # noqa: F403 - as above
 from soft_vit.models.soft import *  # noqa: F403 - as above
 from soft_vit.models.swap import SwapReport, swap_attention
 from soft_vit.models.vit import *  # noqa: F403 - as above
+from soft_vit.models.vit3 import *  # noqa: F403 - as above
 from soft_vit.weights.reading import load_weights
 
 __all__ = [
@@ -31,4 +32,5 @@ __all__ = [
     *ravlt.__all__,
     *soft.__all__,
     *vit.__all__,
+    *vit3.__all__,
 ]

@@ -20,6 +20,7 @@ from soft_vit.models.arguments import check_stages, rising_rates
 from soft_vit.models.stage import stage_grids
 from soft_vit.models.staged import GlobalPool, Stage, StagedModel, checkpoint_filter_fn  # noqa: F401  timm's name
 from soft_vit.models.zoo import family_cfgs, register_family
+from soft_vit.ops.rotary import place_angles
 
 # `register_family` adds the entrypoints.
 __all__ = ["RAVLT"]
@@ -207,6 +208,18 @@ class RAVLT(StagedModel):
             name: value.flatten(1) if name in linear and value.shape[2:] == (1, 1) else value
             for name, value in super().convert_state_dict(state_dict).items()
         }
+
+    def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        linear = {f"{name}.weight" for name, module in self.named_modules() if isinstance(module, nn.Linear)}
+        released = {
+            name: value[:, :, None, None] if name in linear else value
+            for name, value in super().released_state_dict(state_dict).items()
+        }
+        for i, stage in enumerate(self.layers):
+            head_dim = stage.blocks[0].attn.head_dim
+            angles = place_angles((1, 2), head_dim, torch.empty(0), end_point=True)[1, head_dim // 4 :]
+            released[f"layers.{i}.RoPE.angle"] = angles.repeat_interleave(2)
+        return released
 
 
 MODELS: dict[str, dict[str, Any]] = {

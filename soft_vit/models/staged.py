@@ -206,6 +206,13 @@ class StagedModel(nn.Module):
             name: value for name, value in state_dict.items() if not (self.computed and name.endswith(self.computed))
         }
 
+    def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Weights of this model as released: the inverse of `convert_state_dict`, with what the released code computes.
+
+        A family with other names, or whose released code asks for buffers, extends this.
+        """
+        return dict(state_dict)
+
     def _load_from_state_dict(
         self, state_dict: MutableMapping[str, Any], prefix: str, local_metadata: dict[str, Any], *args: Any
     ) -> None:

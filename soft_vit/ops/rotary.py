@@ -28,20 +28,31 @@ def rotate_by_place(layout: Layout, *tokens: Tensor, end_point: bool = False) ->
         return tuple(_rotate(x, cos, sin) for x in tokens)
 
 
+def place_angles(feat_size: tuple[int, int], channels: int, like: Tensor, end_point: bool = False) -> Tensor:
+    """The angles `[N, 2 * K]` of the pairs of channels at each place, in like's dtype and on its device."""
+    return _of_places(*_side_angles(feat_size, channels, like, end_point))
+
+
+def _side_angles(feat_size: tuple[int, int], channels: int, like: Tensor, end_point: bool) -> tuple[Tensor, Tensor]:
+    """The angles of rows `[Y, K]` and of columns `[X, K]`."""
+    K, dd = channels // 4, {"device": like.device, "dtype": like.dtype}
+    theta = BASE ** -(torch.linspace(0, 1, K, **dd) if end_point else torch.arange(K, **dd) / K)
+    rows, columns = (torch.arange(side, **dd)[:, None] * theta for side in feat_size)
+    return rows, columns
+
+
+def _of_places(rows: Tensor, columns: Tensor) -> Tensor:
+    """What rows `[Y, K]` and columns `[X, K]` have, at each place: `[N, 2 * K]`."""
+    shape = len(rows), len(columns), -1
+    return torch.cat([rows[:, None].expand(*shape), columns.expand(*shape)], dim=-1).flatten(0, 1)
+
+
 def _tables(layout: Layout, like: Tensor, end_point: bool) -> tuple[Tensor, Tensor]:
     """Cosines and sines `[P + N, 2 * K]` of the angles of the pairs of tokens like these."""
-    (Y, X), K = layout.feat_size, like.shape[-1] // 4
-    dd = {"device": like.device, "dtype": like.dtype}
-    theta = BASE ** -(torch.linspace(0, 1, K, **dd) if end_point else torch.arange(K, **dd) / K)
-    rows, columns = (torch.arange(side, **dd)[:, None] * theta for side in (Y, X))
-
-    def table(of_rows: Tensor, of_columns: Tensor, of_prefix: float) -> Tensor:
-        places = torch.cat([of_rows[:, None].expand(Y, X, K), of_columns.expand(Y, X, K)], dim=-1).flatten(0, 1)
-        P = layout.num_prefix_tokens
-        return F.pad(places, (0, 0, P, 0), value=of_prefix) if P else places
-
     # Of the sides, which are far shorter than all places.
-    return table(rows.cos(), columns.cos(), 1.0), table(rows.sin(), columns.sin(), 0.0)
+    rows, columns = _side_angles(layout.feat_size, like.shape[-1], like, end_point)
+    cos, sin, P = _of_places(rows.cos(), columns.cos()), _of_places(rows.sin(), columns.sin()), layout.num_prefix_tokens
+    return (F.pad(cos, (0, 0, P, 0), value=1.0), F.pad(sin, (0, 0, P, 0))) if P else (cos, sin)
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -31,6 +31,7 @@ from soft_vit.layers.attention.softmax import SoftmaxAttention, SoftmaxOneAttent
 from soft_vit.layers.attention.sparse import SparseAttention
 from soft_vit.layers.attention.spatial_reduction import SpatialReductionAttention
 from soft_vit.layers.attention.synthesizer import SynthesizerAttention
+from soft_vit.layers.attention.ttt import TTTAttention
 from soft_vit.layers.attention.vq import VQAttention
 
 __all__ = ["ATTENTIONS", "Attention", "attention_class", "attention_options"]
@@ -65,6 +66,7 @@ ATTENTIONS: dict[str, type[Attention]] = {
     "rala": RALAttention,
     "mala": MALAttention,
     "mila": MilaAttention,
+    "ttt": TTTAttention,
     "none": NoAttention,
 }
 

@@ -35,6 +35,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("reformer", {"chunk_size": 16}),
     ("spatial_reduction", {"linear": True}),
     ("synthesizer", {"scores": "random"}),
+    ("ttt", {"rope": True}),
     ("synthesizer", {"scores": "dense+factorized_dense+factorized_random"}),
 ]
 CASES = [(name, {}) for name in ATTENTIONS] + VARIANTS

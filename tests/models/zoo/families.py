@@ -18,7 +18,7 @@ class Family:
     draw: values of a parameter from its name and standard normal numbers, None for those of the common scheme.
     factor: by name, multiplied in float32. skipped: what names of buffers end in that a model computes.
     unbiased: of the standard deviations in the golden files. tolerance: of logits and stages, relative.
-    slow: stems of golden files whose test is marked slow.
+    slow: stems of golden files whose test is marked slow. folder: of the golden files, by default the family's name.
     """
 
     models: tuple[str, ...]
@@ -30,6 +30,7 @@ class Family:
     unbiased: bool = False
     tolerance: float = 1e-5
     slow: tuple[str, ...] = ()
+    folder: str = ""
 
 
 def draw_rotary(name: str, z: np.ndarray) -> np.ndarray | None:
@@ -60,6 +61,10 @@ def mila_factor(name: str) -> float:
     return 3.0 if name.endswith("attn.qk.weight") else quiet_cpe(name)
 
 
+def vit3_draw(name: str, z: np.ndarray) -> np.ndarray | None:
+    return z / np.sqrt(z.shape[2]) if name.endswith(("attn.w1", "attn.w2")) else None
+
+
 # One block in each stage.
 SHALLOW = {"depths": (1, 1, 1, 1)}
 
@@ -72,6 +77,26 @@ FAMILIES: dict[str, Family] = {
         skipped=("rope.rotations",),
         unbiased=True,
         slow=("mlla_small_b1_224x224_seed1",),
+    ),
+    "vit3": Family(
+        models=("vittt_tiny", "vittt_small", "vittt_base"),
+        tiny="vittt_tiny",
+        small=dict(embed_dim=24, depth=3, num_heads=3),
+        draw=vit3_draw,
+        factor=quiet_cpe,
+        unbiased=True,
+        slow=("vittt_small_b1_224x224_seed1",),
+    ),
+    "h_vit3": Family(
+        folder="vit3",
+        models=("h_vittt_tiny", "h_vittt_small", "h_vittt_base"),
+        tiny="h_vittt_tiny",
+        small=dict(SHALLOW, embed_dims=(16, 24, 32, 48), num_heads=(1, 3, 2, 3)),
+        draw=vit3_draw,
+        factor=quiet_cpe,
+        skipped=("rope.rotations",),
+        unbiased=True,
+        slow=("h_vittt_small_b1_224x224_seed2",),
     ),
     "ravlt": Family(("ravlt_t", "ravlt_s", "ravlt_b", "ravlt_l"), "ravlt_t", **ROTARY),
     "mavit": Family(("mavit_t", "mavit_s", "mavit_b", "mavit_l"), "mavit_t", **ROTARY),

@@ -19,7 +19,7 @@ GOLDEN = Path(__file__).parents[2] / "data" / "golden_zoo"
 
 def shapes(family: str, model: str) -> dict[str, tuple[int, ...]]:
     """Names and shapes in the released file of a model."""
-    with gzip.open(GOLDEN / family / "state_dict_shapes.json.gz") as file:
+    with gzip.open(GOLDEN / (FAMILIES[family].folder or family) / "state_dict_shapes.json.gz") as file:
         return {name: tuple(shape) for name, shape in json.load(file)[model].items()}
 
 
@@ -61,7 +61,7 @@ class GoldenFile:
 
     @property
     def family(self) -> str:
-        return self.path.parent.name
+        return next(name for name, row in FAMILIES.items() if self.model in row.models)
 
     def _parts(self) -> tuple[str, ...]:
         match = re.fullmatch(r"(\w+?)_b(\d+)_(\d+)x(\d+)_seed(\d+)", self.path.stem)

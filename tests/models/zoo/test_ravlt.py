@@ -8,6 +8,7 @@ from models.zoo.generated import images, released_state_dict
 from torch import nn
 
 from soft_vit.models.ravlt import RAVLT
+from soft_vit.models.zoo import model_on_meta
 
 TWINS = {"ravlt_t": "mavit_t", "mavit_t": "ravlt_t"}
 
@@ -20,6 +21,21 @@ def test_a_twin_is_refused_where_no_head_tells_them_apart(name: str) -> None:
         overlay = {"state_dict": {"model": other, "epoch": 3}}
         with pytest.raises(ValueError, match=f"of {TWINS[name]} and not of {name}"):
             timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay, **options)
+
+
+def test_released_weights_go_there_and_back() -> None:
+    """Layers of tokens are convolutions of one pixel there, and the frequencies of each stage are saved."""
+    released = released_state_dict("ravlt", "ravlt_b")
+    model = model_on_meta("ravlt_b")
+    again = model.released_state_dict(model.convert_state_dict(released))
+    assert again.keys() == released.keys()
+    for name, value in released.items():
+        if name.endswith("RoPE.angle"):
+            count = len(value) // 2
+            expected = [10000 ** (-t / (count - 1)) for t in range(count) for _ in range(2)]
+            assert again[name].tolist() == pytest.approx(expected)
+        else:
+            assert torch.equal(again[name], value), name
 
 
 def small(name: str = "ravlt_t", **options) -> RAVLT:
