@@ -172,7 +172,18 @@ def rename_released(name: str) -> str:
 
 def check_same_model(state_dict: Mapping[str, Tensor], model: "PyramidViT") -> Recognised:
     """What the weights are of; ValueError, naming both, if they have other depths or widths than model."""
-    found, own = recognise(state_dict), Recognised(tuple(model.depths), tuple(model.embed_dims))
+    # The zoo recognises pyramids too.
+    from soft_vit.models.zoo import belongs_to
+
+    try:
+        found = recognise(state_dict)
+    except ValueError:
+        right = next(belongs_to(state_dict), None)
+        if right is None:
+            raise
+        message = f"The checkpoint is of {right} and the model {_name(model)}is a pyramid; create {right} for it."
+        raise ValueError(message) from None
+    own = Recognised(tuple(model.depths), tuple(model.embed_dims))
     kept = len(model.stages)
     if (found.depths[:kept], found.widths[:kept]) != (own.depths[:kept], own.widths[:kept]):
         raise ValueError(f"The checkpoint is of {found} and the model {_name(model)}is {own}; {_advice(found)}.")

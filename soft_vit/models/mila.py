@@ -6,7 +6,7 @@ its parameter names follow the released code, github.com/LeapLabTHU/MLLA.
 Letters: B batch, C channels, H x W the token map of a stage, N = H * W.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -21,6 +21,7 @@ from soft_vit.layers.mlp import Mlp
 from soft_vit.models.arguments import check_stages, rising_rates
 from soft_vit.models.staged import Stage, StagedModel, pad_to_multiple
 from soft_vit.models.zoo import family_cfgs, register_family
+from soft_vit.ops.rotary import place_angles
 
 # `register_model` adds the entrypoints.
 __all__ = ["MILA"]
@@ -102,7 +103,7 @@ class MILABlock(nn.Module):
 
 
 class MILA(StagedModel):
-    """Images `[B, in_chans, H, W]` of any size from 32 x 32 up; sides are padded with zeros, right and below.
+    """Images `[B, in_chans, H, W]` of any size from 32 x 32 up, padded with zeros on the right and below.
 
     embed_dims, depths, num_heads: of each stage. mlp_ratio: hidden channels of an MLP to those of a token.
     kwargs: of `StagedModel`, such as img_size, num_classes and global_pool.
@@ -141,6 +142,24 @@ class MILA(StagedModel):
         )
         self.norm = LayerNorm2d(embed_dims[-1], eps=1e-5, **dd)
         self.init_weights(needs_reset=False)
+
+    def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return add_rotations(state_dict, self, "attn.rope.rotations")
+
+
+def add_rotations(state_dict: Mapping[str, Tensor], model: StagedModel, name: str) -> dict[str, Tensor]:
+    """A state dict with the tables `[H, W, C / 2, 2]` of cosines and sines at 224 that the released code saves.
+
+    name: of the table in its block.
+    """
+    tables = {}
+    for i, info in enumerate(model.feature_info):
+        side = 224 // info["reduction"]
+        angles = place_angles((side, side), info["num_chs"], torch.empty(0)).unflatten(0, (side, side))
+        table = torch.stack([angles.cos(), angles.sin()], dim=-1)
+        blocks: Any = model.stages[i].blocks
+        tables.update({f"layers.{i}.blocks.{j}.{name}": table for j in range(len(blocks))})
+    return {**state_dict, **tables}
 
 
 MODELS: dict[str, dict[str, Any]] = {

@@ -206,6 +206,13 @@ class StagedModel(nn.Module):
             name: value for name, value in state_dict.items() if not (self.computed and name.endswith(self.computed))
         }
 
+    def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Weights of this model as released: the inverse of `convert_state_dict`, with what the released code computes.
+
+        A family with other names, or whose released code asks for buffers, extends this.
+        """
+        return dict(state_dict)
+
     def _load_from_state_dict(
         self, state_dict: MutableMapping[str, Any], prefix: str, local_metadata: dict[str, Any], *args: Any
     ) -> None:
@@ -236,6 +243,10 @@ class StagedModel(nn.Module):
         """The last stage's features as `forward_features` returns them."""
         return self.norm(x)
 
+    def norm_features(self, x: Tensor) -> Tensor:
+        """The last stage's features under the final norm, for `forward_intermediates`."""
+        return self.norm(x)
+
     def pool(self, x: Tensor) -> Tensor:
         """Final features `[B, C, H, W]` to those of the image, `[B, C]`."""
         return x.mean((2, 3))
@@ -262,7 +273,7 @@ class StagedModel(nn.Module):
         for i in range(max_index + 1 if stop_early else len(self.stages)):
             x = self.forward_stage(i, x)
             if i in take_indices:
-                feature = self.norm(x) if norm and i == last else x
+                feature = self.norm_features(x) if norm and i == last else x
                 intermediates.append((feature if output_fmt == "NCHW" else feature.permute(0, 2, 3, 1)).contiguous())
         if intermediates_only:
             return intermediates

@@ -10,6 +10,7 @@ from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.models import PretrainedCfg, register_model
 from torch import Tensor, nn
 
+from soft_vit.models.checkpoint import recognise, rename_released
 from soft_vit.weights import ENTRIES
 from soft_vit.weights.loading import build_model, describe_mismatch
 from soft_vit.weights.reading import NotedWeights, unwrap_state_dict
@@ -17,10 +18,19 @@ from soft_vit.weights.reading import NotedWeights, unwrap_state_dict
 if TYPE_CHECKING:
     from soft_vit.models.staged import StagedModel
 
-__all__ = ["ZOO", "belongs_to", "checkpoint_filter_fn", "family_cfgs", "refuse_other_models", "register_family"]
+__all__ = [
+    "ZOO",
+    "belongs_to",
+    "checkpoint_filter_fn",
+    "family_cfgs",
+    "model_on_meta",
+    "recognise_zoo",
+    "refuse_other_models",
+    "register_family",
+]
 
-# Every named model, and the arguments it is built with.
-ZOO: dict[str, dict[str, Any]] = {}
+# Every named model, and its class.
+ZOO: dict[str, type["StagedModel"]] = {}
 
 
 def family_cfgs(names: Mapping[str, Any], **kwargs: Any) -> dict[str, dict[str, Any] | PretrainedCfg]:
@@ -59,7 +69,7 @@ def register_family(
     models: the arguments of `cls` for every name.
     """
     for name, arguments in models.items():
-        ZOO[name] = arguments
+        ZOO[name] = cls
         entrypoint = _make_entrypoint(module, name, cls, arguments, out_indices)
         setattr(sys.modules[module], name, register_model(entrypoint))
 
@@ -90,26 +100,57 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: "StagedModel") ->
 
 
 def refuse_other_models(given: Mapping[str, Tensor], converted: Mapping[str, Tensor], model: "StagedModel") -> None:
-    """ValueError that names the model of the zoo that weights belong to, if they fit it and not this one.
+    """ValueError that names the model of this package that weights belong to, if they fit it and not this one.
 
     given: the weights as they are in a file; converted: as the model takes them.
     """
-    if not _mismatch(converted, model) or not (right := next(belongs_to(given), None)):
+    if not _mismatch(converted, model):
+        return
+    right = next(belongs_to(given), None) or _pyramid_of(given)
+    if right is None:
         return
     name = getattr(model, "pretrained_cfg", {}).get("architecture")
     raise ValueError(f"The checkpoint is of {right} and not of {name or 'this model'}; create {right} for it.")
 
 
+def recognise_zoo(given: Mapping[str, Tensor], otherwise: Exception) -> tuple[str, dict[str, Tensor]]:
+    """The name of the model of the zoo that weights belong to, and they as it takes them.
+
+    Raises `otherwise` for weights of none.
+    """
+    name = next(belongs_to(given), None)
+    if name is None:
+        raise otherwise
+    return name, model_on_meta(name).convert_state_dict(given)
+
+
 def belongs_to(weights: Mapping[str, Tensor]) -> Iterator[str]:
     """The models of the zoo that weights fit by names and shapes, heads for any classes and images of any channels."""
-    for name in ZOO:
-        model = _on_meta(name)
-        if not _mismatch(model.convert_state_dict(weights), model):
+    unlike = set()
+    for name, cls in ZOO.items():
+        if cls in unlike:
+            continue
+        model = model_on_meta(name)
+        converted, own = model.convert_state_dict(weights), model.state_dict().keys()
+        # The first of a class is its smallest, and its names are in all others.
+        if 2 * len(own & converted.keys()) < len(own):
+            unlike.add(cls)
+        elif not _mismatch(converted, model):
             yield name
 
 
+def _pyramid_of(weights: Mapping[str, Tensor]) -> str | None:
+    """The names of the pyramids that weights may belong to."""
+    try:
+        size = recognise({rename_released(name): value for name, value in weights.items()}).size
+    except ValueError:
+        return None
+    return f"soft_{size} or soft_norm_{size}" if size else "a soft_vit pyramid"
+
+
 @cache
-def _on_meta(name: str) -> "StagedModel":
+def model_on_meta(name: str) -> "StagedModel":
+    """A model of the zoo without memory for its weights; nobody may change it."""
     return cast("StagedModel", timm.create_model(name, device="meta"))
 
 

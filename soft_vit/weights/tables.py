@@ -8,7 +8,7 @@ import yaml
 from soft_vit.text_tables import markdown_table
 from soft_vit.weights.index import Entry
 
-__all__ = ["metafile", "readme_table"]
+__all__ = ["collection_of", "metafile", "readme_table"]
 
 # Collections by how the names of their models begin, the first that fits: name, paper, title.
 COLLECTIONS = {
@@ -38,7 +38,24 @@ COLLECTIONS = {
         "https://arxiv.org/abs/2308.00442",
         "FLatten Transformer: Vision Transformer using Focused Linear Attention",
     ),
+    "vittt_": ("ViT3", "https://arxiv.org/abs/2512.01643", "ViT3: Unlocking Test-Time Training in Vision"),
+    "h_vittt_": ("H-ViT3", "https://arxiv.org/abs/2512.01643", "ViT3: Unlocking Test-Time Training in Vision"),
+    "ravlt_": (
+        "RAVLT",
+        "https://arxiv.org/abs/2411.07635",
+        "Breaking the Low-Rank Dilemma of Linear Attention",
+    ),
+    "mavit_": (
+        "MAViT",
+        "https://arxiv.org/abs/2507.00698",
+        "Rectifying Magnitude Neglect in Linear Attention",
+    ),
 }
+
+
+def collection_of(model: str) -> tuple[str, str, str]:
+    """Name, paper and title of the collection that a model belongs to."""
+    return next(found for start, found in COLLECTIONS.items() if model.startswith(start))
 
 
 def readme_table(entries: Sequence[Entry]) -> str:
@@ -90,7 +107,7 @@ def _model(entry: Entry) -> dict[str, Any]:
     ]
     return {
         "Name": entry.name,
-        "In Collection": next(found[0] for start, found in COLLECTIONS.items() if entry.model.startswith(start)),
+        "In Collection": collection_of(entry.model)[0],
         "Config": entry.config,
         "Weights": f"timm://{entry.name}",
         "Results": results,

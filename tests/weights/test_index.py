@@ -115,8 +115,8 @@ class TestShippedIndex:
             assert entry.model in MODELS or entry.model in ZOO
             assert entry.name in timm.list_pretrained()
             assert (ROOT / entry.config).is_file()
-            # The zoo's authors state none for their weights.
-            assert (entry.license is None) == (entry.model in ZOO)
+            # Most of the zoo's authors state none for their weights.
+            assert entry.license or entry.model in ZOO
             # No figure is published for a network of these depths.
             assert entry.metrics or entry.model == "soft_norm_base"
 

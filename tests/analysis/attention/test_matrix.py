@@ -38,8 +38,8 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("gau", {"form": "quadratic"}),
     ("gau", {"chunk_size": 16}),
 ]
-# The control has no matrix but zero.
-CASES = [(name, {}) for name in ATTENTIONS if name != "none"] + VARIANTS
+# The control has no matrix but zero, and what is not linear in its values has none.
+CASES = [(name, {}) for name, cls in ATTENTIONS.items() if name != "none" and hasattr(cls, "attend")] + VARIANTS
 
 
 def case_id(value: Any) -> str:
@@ -72,6 +72,8 @@ def values_of(attn: Attention, x: Tensor) -> Tensor:
     """The values `[B, H, M, D]` by the layer that makes them, by its usual names."""
     if hasattr(attn, "qkv"):
         return heads(attn.qkv(x).chunk(3, dim=-1)[2], attn.num_heads)
+    if hasattr(attn, "qkvo"):
+        return heads(attn.qkvo(x).chunk(4, dim=-1)[2])
     if hasattr(attn, "kv"):
         x = attn.reduce(x, Layout(GRID)) if hasattr(attn, "reduce") else x
         return heads(attn.kv(x).chunk(2, dim=-1)[1])
@@ -102,20 +104,20 @@ def output_by(matrix: Tensor, attn: Attention, x: Tensor) -> Tensor:
         maps = v.transpose(1, 2).flatten(2).mT.unflatten(2, GRID)
         local = [F.conv2d(m, kernel, padding=1, groups=DIM) for m, kernel in zip(maps, kernels, strict=True)]
         mixed = mixed + heads(torch.stack(local).flatten(2).mT)
-    conv = getattr(attn, "dwconv", getattr(attn, "dwc", None))
+    conv = next((getattr(attn, name) for name in ("dwconv", "dwc", "lepe") if hasattr(attn, name)), None)
     if conv is not None:
         kernels = conv.weight.repeat(DIM // conv.out_channels, 1, 1, 1)
         bias = conv.bias.repeat(DIM // conv.out_channels)
         maps = v.transpose(1, 2).flatten(2).mT.unflatten(2, GRID)
         maps = F.conv2d(maps, kernels, bias, padding=conv.padding, groups=DIM)
         mixed = mixed + heads(maps.flatten(2).mT)
-    if hasattr(attn, "lepe"):
-        mixed = mixed + heads(attn.lepe(v.transpose(1, 2).flatten(2).mT.unflatten(2, GRID)).flatten(2).mT)
     x_mixed = mixed.transpose(1, 2).flatten(2)
     if hasattr(attn, "g"):
         x_mixed = x_mixed * attn.g(x)
     if hasattr(attn, "uv"):
         x_mixed = x_mixed * F.silu(attn.uv(x)).chunk(2, dim=-1)[0]
+    if hasattr(attn, "qkvo"):
+        x_mixed = x_mixed * attn.qkvo(x).chunk(4, dim=-1)[3]
     return attn.proj(x_mixed) if hasattr(attn, "proj") else x_mixed
 
 
@@ -280,7 +282,7 @@ def sparse(attn: Attention, x: Tensor) -> Tensor:
     return masked_softmax(attn, x, near | (rows % 4 == 0) & (columns % 4 == 0))
 
 
-# The formulas of other kinds are in their tests, in tests/layers/attention.
+# The formulas of other kinds are in their tests, in tests/layers/attention; those of rala and mala in test_layouts.py.
 FORMULAS = [
     (soft, "soft", {"inverse": "cholesky"}),
     (soft, "soft_norm", {"inverse": "cholesky"}),

@@ -13,6 +13,8 @@ from models.zoo.generated import images, relative_error, shapes
 from timm.models import group_parameters
 from torch import Tensor
 
+from soft_vit.models import checkpoint_filter_fn
+
 STAGED = {family: row for family, row in FAMILIES.items() if row.staged}
 MODELS = {name: family for family, row in STAGED.items() for name in row.models}
 every_family = pytest.mark.parametrize("family", STAGED)
@@ -165,6 +167,11 @@ def test_weights_of_another_model_are_refused_by_name(family: str, tmp_path) -> 
     content = {key: torch.zeros(shape) for key, shape in shapes(MODELS[other], other).items()}
     with pytest.raises(ValueError, match=rf"\b{other}\b"):
         timm.create_model(mine, device="meta").load_state_dict(content)
+    pyramid = timm.create_model("soft_pico", device="meta")
+    with pytest.raises(ValueError, match="soft_pico or soft_norm_pico"):
+        timm.create_model(mine, device="meta").load_state_dict(pyramid.state_dict())
+    with pytest.raises(ValueError, match=rf"of {other} and the model soft_pico is a pyramid"):
+        checkpoint_filter_fn(content, pyramid)
     path = tmp_path / "other.pth"
     torch.save(content, path)
     with pytest.raises(ValueError, match=rf"\b{other}\b"):
