@@ -20,6 +20,7 @@ class FLattenPVT(PVT):
     """Focused attention in the bodies of PVT and PVTv2; arguments of `PVT`."""
 
     attention = FlattenAttention
+    unused_norm = True
 
 
 class FLattenSwin(Swin):

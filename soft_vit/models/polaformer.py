@@ -24,6 +24,7 @@ class PolaFormerPVT(PVT):
     """Polarity-aware attention in the body of PVT; arguments of `PVT`."""
 
     attention = PolaFormerAttention
+    unused_norm = True
     released_layers = ("qg", "kv")
     layers_here = _LAYERS
 

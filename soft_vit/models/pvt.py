@@ -182,6 +182,9 @@ class PVT(StagedModel):
     released_layers: ClassVar[tuple[str, ...]] = ("q", "kv")
     """The attention's layers in released files; a letter is one projection of the tokens."""
 
+    unused_norm: ClassVar[bool] = False
+    """Whether released files of PVT hold a norm behind the last stage that no forward applies."""
+
     layers_here: ClassVar[tuple[str, ...]] = ("qkv",)
     """The attention's layers for them."""
 
@@ -260,5 +263,8 @@ class PVT(StagedModel):
 
     def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Weights under the released names, the inverse of `convert_state_dict` at the model's own size."""
-        weights = restacked(state_dict, self.layers_here, self.released_layers)
-        return {to_released(name): value for name, value in weights.items()}
+        weights = restacked(super().released_state_dict(state_dict), self.layers_here, self.released_layers)
+        weights = {to_released(name): value for name, value in weights.items()}
+        if self.unused_norm and not self.overlap:
+            weights.update({"norm.weight": torch.ones(self.num_features), "norm.bias": torch.zeros(self.num_features)})
+        return weights

@@ -5,7 +5,7 @@ Letters: B batch, C channels, H x W the map of a stage, N = H * W, G windows of 
 
 import math
 from collections.abc import Mapping, MutableMapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -280,6 +280,7 @@ class Swin(StagedModel):
 
     def resize(self, img_size: Size) -> None:
         for stage, grid in zip(self.layers, self.grids(img_size), strict=False):
+            stage.grid_size = grid  # type: ignore[assignment]
             for block in stage.blocks:  # type: ignore[union-attr]
                 block.resize(grid)
 
@@ -295,5 +296,16 @@ class Swin(StagedModel):
         return weights
 
     def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Weights under the released names, which are the model's own."""
-        return dict(state_dict)
+        """Weights under the released names, which are the model's own, with the buffers for the model's size."""
+        weights = super().released_state_dict(state_dict)
+        for i, stage in enumerate(self.layers):
+            for j, block in enumerate(stage.blocks):  # type: ignore[union-attr, arg-type]
+                if isinstance(block, SoftmaxBlock):
+                    name, size = f"layers.{i}.blocks.{j}.", block.attn.window_size
+                    grid_size: Any = stage.grid_size
+                    weights[f"{name}attn.relative_position_index"] = get_relative_position_index(*size)
+                    shift = window_shift(grid_size, size, block.shifted)
+                    if shift:
+                        mask = window_mask(torch.zeros(()), grid_size, size, shift, always=True)
+                        weights[f"{name}attn_mask"] = cast(Tensor, mask)
+        return weights
