@@ -5,7 +5,7 @@ attention computes stands in `soft_vit/layers/attention/inline.py`.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from timm.layers import resample_abs_pos_embed
 from timm.models import generate_default_cfgs
@@ -38,7 +38,7 @@ class InLineDeiT(AttentionViT):
     def convert_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Released weights, whose names are the model's own; position embeddings of another square are resampled."""
         weights = dict(state_dict)
-        given, own = weights.get("pos_embed"), self.pos_embed
+        given, own = weights.get("pos_embed"), cast(Tensor, self.pos_embed)
         if given is not None and given.ndim == 3 and given.shape[2] == own.shape[2] and given.shape != own.shape:
             weights["pos_embed"] = resample_abs_pos_embed(given, self.patch_embed.grid_size)
         return weights
@@ -87,4 +87,4 @@ default_cfgs = generate_default_cfgs(
 
 register_family(__name__, InLinePVT, _PVT_MODELS)
 register_family(__name__, InLineSwin, _SWIN_MODELS)
-register_family(__name__, InLineDeiT, _DEIT_MODELS, out_indices=3)
+register_family(__name__, cast(Any, InLineDeiT), _DEIT_MODELS, out_indices=3)

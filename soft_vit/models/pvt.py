@@ -56,6 +56,8 @@ class TokenStage(Stage):
     grid_size: the map that the position embedding is built for; it is resampled bilinearly to others.
     """
 
+    blocks: Sequence[Any]  # type: ignore[assignment]  # a ModuleList knows no type of its modules
+
     def __init__(
         self,
         blocks: Sequence[nn.Module],
@@ -103,7 +105,7 @@ class ConvMlpBlock(PreNormBlock):
     ) -> None:
         dd = {"device": device, "dtype": dtype}
         super().__init__(dim, attn, mlp_ratio=mlp_ratio, proj_drop=proj_drop, **kwargs, **dd)
-        self.mlp = MlpWithDepthwiseConv(dim, int(dim * mlp_ratio), drop=proj_drop, **dd)
+        self.mlp = MlpWithDepthwiseConv(dim, int(dim * mlp_ratio), drop=proj_drop, **dd)  # type: ignore[assignment]
 
     def forward(self, x: Tensor, feat_size: tuple[int, int], num_prefix_tokens: int = 0) -> Tensor:
         x = x + self.drop_path1(self.attn(self.norm1(x), feat_size, num_prefix_tokens))
@@ -177,7 +179,10 @@ class PVT(StagedModel):
         stage; otherwise those of PVT, and no norm behind the last stage.
     """
 
-    attention: ClassVar[type[Attention]]
+    attention: ClassVar[Any]
+    """The class of the attention, such as `InLineAttention`."""
+
+    layers: Sequence[TokenStage]  # type: ignore[assignment]  # a ModuleList knows no type of its modules
 
     released_layers: ClassVar[tuple[str, ...]] = ("q", "kv")
     """The attention's layers in released files; a letter is one projection of the tokens."""
@@ -221,7 +226,7 @@ class PVT(StagedModel):
         stages = []
         for i, (dim, rates) in enumerate(zip(embed_dims, rising_rates(drop_path_rate, depths), strict=True)):
             grid = self.grids(self.img_size)[i]
-            make_attention = partial(self.attention, dim, num_heads[i], feat_size=grid, **dd)  # type: ignore[call-arg]
+            make_attention = partial(self.attention, dim, num_heads[i], feat_size=grid, **dd)
             blocks = [
                 block_class(
                     dim, make_attention(), mlp_ratio=mlp_ratios[i], proj_drop=proj_drop_rate, drop_path=rate, **dd
@@ -231,7 +236,7 @@ class PVT(StagedModel):
             following = embed_dims[i + 1 : i + 2]
             downsample = PatchEmbed(dim, following[0], 2, overlap, pre_norm=overlap, **dd) if following else None
             stages.append(TokenStage(blocks, downsample, grid, pos_dim=None if overlap else dim, **dd))
-        self.layers = nn.ModuleList(stages)
+        self.layers = nn.ModuleList(stages)  # type: ignore[assignment]
         self.norm = LayerNorm2d(embed_dims[-1], eps=1e-6, **dd) if overlap else nn.Identity()
         self.init_weights(needs_reset=False)
 
@@ -241,7 +246,7 @@ class PVT(StagedModel):
         return list(zip(*sides, strict=True))
 
     def resize(self, img_size: tuple[int, int]) -> None:
-        for stage, grid in zip(self.stages, self.grids(img_size), strict=False):
+        for stage, grid in zip(self.layers, self.grids(img_size), strict=False):
             stage.resize(grid)
 
     def convert_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -253,12 +258,12 @@ class PVT(StagedModel):
         weights = restacked(weights, self.released_layers, self.layers_here)
         if isinstance(self.norm, nn.Identity):
             weights = {name: value for name, value in weights.items() if not name.startswith("norm.")}
-        for i, stage in enumerate(self.stages):
+        for i, stage in enumerate(self.layers):
             name = f"layers.{i}.pos_embed"
             if name in weights and stage.pos_embed is not None:
                 weights[name] = resample_square(weights[name], stage.pos_embed.shape, stage.grid_size)
             for j, block in enumerate(stage.blocks):
-                block.attn.resample_state(f"layers.{i}.blocks.{j}.attn.", weights)  # type: ignore[operator, union-attr]
+                block.attn.resample_state(f"layers.{i}.blocks.{j}.attn.", weights)
         return weights
 
     def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:

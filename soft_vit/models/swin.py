@@ -19,7 +19,7 @@ from timm.models.swin_transformer import (
 )
 from torch import Tensor, nn
 
-from soft_vit.layers import Attention, PreNormBlock
+from soft_vit.layers import PreNormBlock
 from soft_vit.models.arguments import rising_rates
 from soft_vit.models.pvt import PatchEmbed, TokenStage
 from soft_vit.models.staged import GlobalPool, StagedModel, check_image, pad_to_multiple
@@ -221,7 +221,10 @@ class Swin(StagedModel):
     window_size: side of the windows without softmax, at most; those with softmax have an eighth, at least 7.
     """
 
-    attention: ClassVar[type[Attention]]
+    attention: ClassVar[Any]
+    """The class of the attention, such as `InLineAttention`."""
+
+    layers: Sequence[TokenStage]  # type: ignore[assignment]  # a ModuleList knows no type of its modules
     computed: ClassVar[tuple[str, ...]] = ("relative_position_index", "attn_mask")
     no_decay: ClassVar[tuple[str, ...]] = ("relative_position_bias_table",)
 
@@ -259,9 +262,10 @@ class Swin(StagedModel):
             blocks: list[nn.Module] = []
             for j, rate in enumerate(rates):
                 attn: nn.Module
+                block_class: type[WindowBlock]
                 if j < linear_blocks[i]:
                     block_class, window = LinearBlock, window_size
-                    attn = self.attention(dim, heads, feat_size=linear_window(grid, window), **dd)  # type: ignore[call-arg]
+                    attn = self.attention(dim, heads, feat_size=linear_window(grid, window), **dd)
                 else:
                     block_class, window = SoftmaxBlock, max(7, window_size // 8)
                     attn = SoftmaxWindows(dim, heads, window_size=min(window, *grid), proj_drop=proj_drop_rate, **dd)
@@ -270,7 +274,7 @@ class Swin(StagedModel):
             following = embed_dims[i + 1 : i + 2]
             downsample = MergePatches(dim, following[0], **dd) if following else None
             stages.append(TokenStage(blocks, downsample, grid, **dd))
-        self.layers = nn.ModuleList(stages)
+        self.layers = nn.ModuleList(stages)  # type: ignore[assignment]
         self.norm = LayerNorm2d(embed_dims[-1], eps=1e-5, **dd)
         self.init_weights(needs_reset=False)
 
@@ -280,8 +284,8 @@ class Swin(StagedModel):
 
     def resize(self, img_size: Size) -> None:
         for stage, grid in zip(self.layers, self.grids(img_size), strict=False):
-            stage.grid_size = grid  # type: ignore[assignment]
-            for block in stage.blocks:  # type: ignore[union-attr]
+            stage.grid_size = grid
+            for block in stage.blocks:
                 block.resize(grid)
 
     def embed(self, x: Tensor) -> Tensor:
@@ -299,10 +303,10 @@ class Swin(StagedModel):
         """Weights under the released names, which are the model's own, with the buffers for the model's size."""
         weights = super().released_state_dict(state_dict)
         for i, stage in enumerate(self.layers):
-            for j, block in enumerate(stage.blocks):  # type: ignore[union-attr, arg-type]
+            for j, block in enumerate(stage.blocks):
                 if isinstance(block, SoftmaxBlock):
                     name, size = f"layers.{i}.blocks.{j}.", block.attn.window_size
-                    grid_size: Any = stage.grid_size
+                    grid_size = stage.grid_size
                     weights[f"{name}attn.relative_position_index"] = get_relative_position_index(*size)
                     shift = window_shift(grid_size, size, block.shifted)
                     if shift:

@@ -1,7 +1,7 @@
 """What FLatten and PolaFormer share: places in the keys, a learned scale, and a convolution of the values."""
 
 from collections.abc import MutableMapping
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -75,7 +75,7 @@ class PlacedAttention(SelfAttention):
         self.feat_size = Y, X = as_map(feat_size)
         self.positional_encoding = nn.Parameter(torch.empty(1, Y * X, dim, **dd))
         self.scale = nn.Parameter(torch.empty(1, 1, dim, **dd))
-        self.dwc = depthwise_conv(self.head_dim, KERNEL, self.sequence, **dd)
+        self.dwc = cast(nn.Conv2d, depthwise_conv(self.head_dim, KERNEL, self.sequence, **dd))
         self.reset_places()
 
     def reset_places(self) -> None:
