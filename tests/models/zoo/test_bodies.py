@@ -27,6 +27,9 @@ def test_softmax_block_equals_timms(shifted: bool) -> None:
     for parameter in block.parameters():
         nn.init.normal_(parameter, std=0.5)
     theirs.load_state_dict(block.state_dict())
+    if shifted:
+        mask = window_mask(torch.zeros((), dtype=torch.float64), (9, 12), (3, 3), 1, always=False)
+        torch.testing.assert_close(mask, theirs.attn_mask, rtol=0, atol=0)
     x = torch.randn(2, 9, 12, 12, dtype=torch.float64)
     expected = theirs(x).flatten(1, 2)
     torch.testing.assert_close(block(x.flatten(1, 2), (9, 12)), expected, rtol=1e-12, atol=1e-12)
