@@ -126,17 +126,18 @@ def recognise_zoo(given: Mapping[str, Tensor], otherwise: Exception) -> tuple[st
 
 def belongs_to(weights: Mapping[str, Tensor]) -> Iterator[str]:
     """The models of the zoo that weights fit by names and shapes, heads for any classes and images of any channels."""
-    unlike = set()
+    seen, unlike = set(), set()
     for name, cls in ZOO.items():
         if cls in unlike:
             continue
         model = model_on_meta(name)
         converted, own = model.convert_state_dict(weights), model.state_dict().keys()
         # The first of a class is its smallest, and its names are in all others.
-        if 2 * len(own & converted.keys()) < len(own):
+        if cls not in seen and 2 * len(own & converted.keys()) < len(own):
             unlike.add(cls)
         elif not _mismatch(converted, model):
             yield name
+        seen.add(cls)
 
 
 def _pyramid_of(weights: Mapping[str, Tensor]) -> str | None:
