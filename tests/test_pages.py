@@ -101,6 +101,8 @@ CASES = {
         "", (), "soft_vit.analysis.lengths.measure_all", ([Curve("soft", [784, 1568], [1, 2], [])], {})
     ),
     "python tools/get_flops.py": Case(),
+    # tests/analysis/test_softmax_ledger.py measures.
+    "python tools/softmax_ledger.py": Case("--out ledger.md", (), "soft_vit.analysis.softmax_ledger.ledgers", ([], {})),
     "python tools/get_memory.py": Case("", (), "soft_vit.analysis.memory.training_memory_by_saving", {"plain": 1}),
     "python tools/attention_spectrum.py": Case("--img-size 64 --shapes 1"),
     "python tools/visualize_attention.py": Case("--img-size 64"),

@@ -33,6 +33,7 @@ from soft_vit.engine.models.distillation import DistillClassifier
 from soft_vit.engine.models.feature_redraw import FeatureRedrawHook
 from soft_vit.engine.models.finetune import StartWeightsHook
 from soft_vit.engine.models.linearise import LineariseClassifier, LineariseHook
+from soft_vit.engine.models.mesa import MesaClassifier, MesaHook
 from soft_vit.engine.models.model_index import register_models
 from soft_vit.engine.optim.ema_hook import EMAEvalHook
 from soft_vit.engine.optim.optim_constructor import TimmOptimWrapperConstructor
@@ -58,6 +59,8 @@ __all__ = [
     "LineariseClassifier",
     "LineariseHook",
     "LoadedImage",
+    "MesaClassifier",
+    "MesaHook",
     "ProgressLogProcessor",
     "RecipeDataPreprocessor",
     "Report",

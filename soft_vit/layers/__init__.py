@@ -3,7 +3,7 @@
 from soft_vit.layers.attention import ATTENTIONS, Attention, attention_class, attention_options
 from soft_vit.layers.attn_pool import AttentionPool, StageFusion
 from soft_vit.layers.block import DropPathMode, PostNormBlock, PreNormBlock
-from soft_vit.layers.embed import ConvNormAct, ConvPatchEmbed, resample_pos_embed
+from soft_vit.layers.embed import ConvNormAct, ConvPatchEmbed, map_to_tokens, resample_pos_embed, tokens_to_map
 from soft_vit.layers.reversible import reversible_blocks
 
 __all__ = [
@@ -18,6 +18,8 @@ __all__ = [
     "StageFusion",
     "attention_class",
     "attention_options",
+    "map_to_tokens",
     "resample_pos_embed",
     "reversible_blocks",
+    "tokens_to_map",
 ]

@@ -1,6 +1,8 @@
 """Patch and position embedding: from maps to tokens, at any size."""
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -10,15 +12,41 @@ from soft_vit.layers.shortcuts import same_size
 from soft_vit.ops.numerics import at_least_float32, in_function_transform
 
 
-class ConvNormAct(nn.Module):
-    """3x3 convolution with bias, BatchNorm, ReLU: `[B, C, H, W]` to `[B, C', ceil(H / stride), ceil(W / stride)]`."""
+def map_to_tokens(x: Tensor) -> Tensor:
+    """A map `[B, C, H, W]` as tokens `[B, H * W, C]`, row by row; a view of a channels-last map."""
+    return x.flatten(2).transpose(1, 2)
 
-    def __init__(self, in_chans: int, out_chans: int, stride: int, device=None, dtype=None) -> None:
+
+def tokens_to_map(x: Tensor, feat_size: tuple[int, int]) -> Tensor:
+    """The inverse of `map_to_tokens`; a view, channels last in memory."""
+    return x.transpose(1, 2).unflatten(2, feat_size)
+
+
+class ConvNormAct(nn.Module):
+    """Convolution, BatchNorm, ReLU: `[B, C, H, W]` to `[B, C', ceil(H / stride), ceil(W / stride)]`.
+
+    kernel_size: odd. groups: of the convolution. bias, norm, act: whether there are these.
+    """
+
+    def __init__(
+        self,
+        in_chans: int,
+        out_chans: int,
+        stride: int = 1,
+        kernel_size: int = 3,
+        groups: int = 1,
+        bias: bool = True,
+        norm: bool = True,
+        act: bool = True,
+        device=None,
+        dtype=None,
+    ) -> None:
         super().__init__()
         dd = {"device": device, "dtype": dtype}
-        self.conv = nn.Conv2d(in_chans, out_chans, kernel_size=3, stride=stride, padding=1, **dd)
-        self.norm = nn.BatchNorm2d(out_chans, **dd)
-        self.act = nn.ReLU(inplace=True)
+        shape: dict[str, Any] = dict(stride=stride, padding=kernel_size // 2, groups=groups, bias=bias)
+        self.conv = nn.Conv2d(in_chans, out_chans, kernel_size, **shape, **dd)
+        self.norm = nn.BatchNorm2d(out_chans, **dd) if norm else nn.Identity()
+        self.act = nn.ReLU(inplace=True) if act else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         return self.act(self.norm(self.conv(x)))
@@ -46,15 +74,19 @@ class ConvPatchEmbed(nn.Sequential):
         return x
 
 
-def interpolate_maps(maps: Tensor, size: Sequence[int]) -> Tensor:
-    """Maps `[B, C, Y, X]` bilinearly (align_corners=False) to `[B, C, *size]`, in their dtype, at least fp32 inside."""
-    return F.interpolate(at_least_float32(maps), size=tuple(size), mode="bilinear", align_corners=False).to(maps.dtype)
+def interpolate_maps(maps: Tensor, size: Sequence[int], mode: str = "bilinear") -> Tensor:
+    """Maps `[B, C, Y, X]` to `[B, C, *size]` (align_corners=False), in their dtype, at least fp32 inside."""
+    return F.interpolate(at_least_float32(maps), size=tuple(size), mode=mode, align_corners=False).to(maps.dtype)
 
 
 def resample_pos_embed(
-    pos_embed: Tensor, grid_size: tuple[int, int], feat_size: tuple[int, int], num_prefix_tokens: int = 0
+    pos_embed: Tensor,
+    grid_size: tuple[int, int],
+    feat_size: tuple[int, int],
+    num_prefix_tokens: int = 0,
+    mode: str = "bilinear",
 ) -> Tensor:
-    """A position embedding `[1, P + h*w, C]` of the grid (h, w), bilinearly resampled to `[1, P + H*W, C]`.
+    """A position embedding `[1, P + h*w, C]` of the grid (h, w), resampled to `[1, P + H*W, C]`.
 
     The slots of the P prefix tokens come first and stay as they are. On its own grid the embedding is returned
     unchanged. Half-pixel centres (align_corners=False), as in the released SOFT models.
@@ -62,5 +94,18 @@ def resample_pos_embed(
     if same_size(grid_size, feat_size):
         return pos_embed
     prefix, grid = pos_embed[:, :num_prefix_tokens], pos_embed[:, num_prefix_tokens:]
-    grid = interpolate_maps(grid.mT.unflatten(2, tuple(grid_size)), feat_size)
+    grid = interpolate_maps(grid.mT.unflatten(2, tuple(grid_size)), feat_size, mode)
     return torch.cat([prefix, grid.flatten(2).mT], dim=1)
+
+
+def resample_square(
+    pos_embed: Tensor, own: Sequence[int], feat_size: tuple[int, int], mode: str = "bilinear"
+) -> Tensor:
+    """A position embedding `[1, n * n, C]` of a square map, resampled to the map feat_size.
+
+    own: the shape of an embedding of that map. What has this shape, or is of no square, is returned as it is.
+    """
+    side = math.isqrt(pos_embed.shape[1]) if pos_embed.ndim == 3 else 0
+    if pos_embed.shape == own or pos_embed.shape[2:] != own[2:] or side * side != pos_embed.shape[1]:
+        return pos_embed
+    return resample_pos_embed(pos_embed, (side, side), feat_size, mode=mode)

@@ -1,8 +1,10 @@
 """What a file of weights is; `tools/check_checkpoint.py` prints it."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from soft_vit.models.checkpoint import noted_attention, recognise, rename_released
+from soft_vit.models.zoo import recognise_zoo
 from soft_vit.weights import ENTRIES
 from soft_vit.weights.files import sha256_of
 from soft_vit.weights.folders import lookup_folders
@@ -25,7 +27,14 @@ def describe_file(path: str | Path) -> list[str]:
         require_digest(entry, path)
     require_finite(weights, str(path))
     state_dict = {rename_released(name): value for name, value in weights.items()}
-    found = recognise(state_dict)
+    try:
+        pyramid = recognise(state_dict)
+    except ValueError as error:
+        found, state_dict = recognise_zoo(weights, error)
+        models = [found]
+    else:
+        found = str(pyramid)
+        models = [entry.model for entry in ENTRIES.values() if entry.model.endswith(f"_{pyramid.size}")]
     if entries:
         require_recorded_model(entries[0], weights, str(path))
     count = sum(value.numel() for value in state_dict.values())
@@ -35,11 +44,12 @@ def describe_file(path: str | Path) -> list[str]:
     head = state_dict.get("head.weight")
     lines.append("It has no head." if head is None else f"Its head tells {head.shape[0]} classes apart.")
     lines.append(f"Its sha256 is {sha256_of(path)}.")
-    return [*lines, _how_it_is_found(path, found.size)]
+    return [*lines, _how_it_is_found(path, models)]
 
 
-def _how_it_is_found(path: Path, size: str | None) -> str:
-    fitting = [entry for entry in ENTRIES.values() if entry.model.endswith(f"_{size}")]
+def _how_it_is_found(path: Path, models: Sequence[str]) -> str:
+    """models: whose recorded weights the file may be."""
+    fitting = [entry for entry in ENTRIES.values() if entry.model in models]
     here = [entry.name for entry in fitting if entry.file == path.name]
     if not here:
         known = dict.fromkeys(entry.file for entry in fitting if entry.sources)

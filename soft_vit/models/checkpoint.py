@@ -91,7 +91,7 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: "PyramidViT") -> 
     """
     given = unwrap_state_dict(state_dict)
     weights = {rename_released(name): value for name, value in given.items()}
-    found = check_same_model(weights, model)
+    found = check_same_model(weights, model, given)
     form_is_known = check_notes(given.notes, found, model)
     # timm passes on the image size that it noted beside a model it saved.
     noted = given.notes.img_size()
@@ -136,14 +136,14 @@ def fit_state_dict(
     elif notes.options.get("reversible", False) != _is_reversible(model):
         warnings.warn(_other_form(model), stacklevel=4)
     if "pos_embed1" in state_dict:
-        state_dict = {rename_released(name): value for name, value in state_dict.items()}
-        check_same_model(state_dict, model)
+        given, state_dict = state_dict, {rename_released(name): value for name, value in state_dict.items()}
+        check_same_model(state_dict, model, given)
     for i, stage in enumerate(model.stages):
-        given: tuple[int, ...] = getattr(state_dict.get(f"stages.{i}.pos_embed"), "shape", ())
+        shape: tuple[int, ...] = getattr(state_dict.get(f"stages.{i}.pos_embed"), "shape", ())
         own, size = stage.pos_embed.shape, notes.img_size()
         other_grid = size is not None and stage_grids(size, i + 1)[i] != stage.grid_size
         # Of the same width, a position embedding of another length is that of another map.
-        if len(given) == 3 and (given != own or other_grid) and given[2] == own[2]:
+        if len(shape) == 3 and (shape != own or other_grid) and shape[2] == own[2]:
             state_dict = dict(state_dict)
             resample_to_model(state_dict, model, size)
             break
@@ -170,9 +170,23 @@ def rename_released(name: str) -> str:
     return name
 
 
-def check_same_model(state_dict: Mapping[str, Tensor], model: "PyramidViT") -> Recognised:
-    """What the weights are of; ValueError, naming both, if they have other depths or widths than model."""
-    found, own = recognise(state_dict), Recognised(tuple(model.depths), tuple(model.embed_dims))
+def check_same_model(state_dict: Mapping[str, Tensor], model: "PyramidViT", given: Mapping[str, Tensor]) -> Recognised:
+    """What the weights are of; ValueError, naming both, if they have other depths or widths than model.
+
+    given: the weights under the names of their file, some of which other released models have too.
+    """
+    # The zoo recognises pyramids too.
+    from soft_vit.models.zoo import belongs_to
+
+    try:
+        found = recognise(state_dict)
+    except ValueError:
+        right = next(belongs_to(given), None)
+        if right is None:
+            raise
+        message = f"The checkpoint is of {right} and the model {_name(model)}is a pyramid; create {right} for it."
+        raise ValueError(message) from None
+    own = Recognised(tuple(model.depths), tuple(model.embed_dims))
     kept = len(model.stages)
     if (found.depths[:kept], found.widths[:kept]) != (own.depths[:kept], own.widths[:kept]):
         raise ValueError(f"The checkpoint is of {found} and the model {_name(model)}is {own}; {_advice(found)}.")

@@ -1,6 +1,7 @@
 """A model prepared for inference alone."""
 
 import copy
+from typing import Any
 
 from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
@@ -21,7 +22,7 @@ def fold_batch_norm(model: nn.Module) -> nn.Module:
         raise ValueError(f"{type(model).__name__} has no convolution followed by BatchNorm to fold; use it as it is.")
     for unit in units:
         # Synchronised and frozen ones are other classes with the same statistics.
-        if getattr(unit.norm, "running_mean", None) is not None:
-            unit.conv = fuse_conv_bn_eval(unit.conv, unit.norm)
-            unit.norm = nn.Identity()  # type: ignore[assignment]  # what is left of a folded norm
+        norm: Any = unit.norm
+        if getattr(norm, "running_mean", None) is not None:
+            unit.conv, unit.norm = fuse_conv_bn_eval(unit.conv, norm), nn.Identity()
     return model.requires_grad_(False)

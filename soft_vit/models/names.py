@@ -40,6 +40,12 @@ MODELS: dict[str, dict[str, Any]] = {
     for attention in ATTENTIONS
     for size in (SIZES if attention in SOFT else BASELINE_SIZES)
 }
+# Without softmax in the last stage too.
+MODELS |= {
+    f"{_timm_name(attention, size)}_pure": dict(SIZES[size], attention=attention, stage4="soft")
+    for attention in ("soft", "soft_norm")
+    for size in SIZES
+}
 
 
 def model_name(attention: str, size: str) -> str:

@@ -15,9 +15,18 @@ from soft_vit.layers.vit_attention import VIT_ATTENTIONS, RotaryNorm, ViTAttenti
 from soft_vit.ops.flops import eval_mode, flop_counter
 
 # What the layers of an attention project tokens to, one part after the other.
-OLD_LAYERS = {"qkv": "qkv", "kv": "kv", "q": "q", "v": "v", "q_proj": "q", "k_proj": "k", "v_proj": "v"}
+OLD_LAYERS = {"qkv": "qkv", "kv": "kv", "q": "q", "v": "v", "q_proj": "q", "k_proj": "k", "v_proj": "v", "qkvo": "qkvo"}
 # Reformer's keys are its queries; Longformer's global projections start as the others, as published.
-NEW_LAYERS = {"qkv": "qkv", "kv": "kv", "qk": "q", "q": "q", "v": "v", "q_global": "q", "kv_global": "kv"}
+NEW_LAYERS = {
+    "qkv": "qkv",
+    "qkvo": "qkv",
+    "kv": "kv",
+    "qk": "q",
+    "q": "q",
+    "v": "v",
+    "q_global": "q",
+    "kv_global": "kv",
+}
 
 KNOWN = (TimmAttention, AttentionRope, EvaAttention, BeitAttention, ViTAttention)
 
@@ -29,7 +38,7 @@ class SwapReport:
     attention: str
     blocks: list[int]
     kept: list[str] = field(default_factory=list)
-    """Parameters with values of the attention that was there."""
+    """Parameters with values of the attention that was there; a gate beside them is open where there was none."""
     new: list[str] = field(default_factory=list)
     """Parameters that are new, at their random start."""
     dropped: list[str] = field(default_factory=list)
@@ -185,11 +194,20 @@ def _keep_projections(attn: nn.Module, source: dict[str, Tensor]) -> tuple[set[s
     with torch.no_grad():
         for name, parameter in attn.named_parameters():
             parts = _sources_of(name, source)
-            if parts and (value := torch.cat([source[part] for part in parts])).shape == parameter.shape:
+            values = [source[part] for part in parts]
+            if name.startswith("qkvo.") and len(parts) == 3:
+                values.append(_open_gate(name, parameter, source))
+            if parts and (value := torch.cat(values)).shape == parameter.shape:
                 parameter.copy_(value)
                 kept.add(name)
                 used |= set(parts)
     return kept, used
+
+
+def _open_gate(name: str, qkvo: Tensor, source: dict[str, Tensor]) -> Tensor:
+    """The gate's quarter of the weight or bias of a layer qkvo, so that all passes; as it is where there is no bias."""
+    has_bias = any(part in source for part in ("q.bias", "k.bias", "v.bias"))
+    return torch.full_like(qkvo.chunk(4)[3], float(name == "qkvo.bias")) if has_bias else qkvo.chunk(4)[3]
 
 
 def _rate(dropout: Any) -> float:
@@ -219,4 +237,6 @@ def _sources_of(name: str, source: dict[str, Tensor]) -> list[str]:
         return [name]
     layer, _, kind = name.partition(".")
     names = [f"{part}.{kind}" for part in NEW_LAYERS.get(layer, "")]
+    if layer == "qkvo" and f"o.{kind}" in source:
+        names.append(f"o.{kind}")
     return names if all(part in source for part in names) else []

@@ -52,6 +52,10 @@ def require_model(file: TrainedFile, model: str | None, *, needed: bool = True) 
 
     UserError where the two differ, the name is unknown, of another size, or needed and nowhere said.
     """
+    if isinstance(file.recognised, str):
+        if model not in (None, file.model):
+            raise UserError(f"The weights are of {file.model}, by their names and shapes, and not of {model}.")
+        return file.model
     if model is None:
         if file.model is None and needed:
             size = file.recognised.size
@@ -62,7 +66,9 @@ def require_model(file: TrainedFile, model: str | None, *, needed: bool = True) 
             )
         return file.model
     if model not in MODELS:
-        raise UserError(f"{model} is no model of this package; give a name such as soft_tiny.")
+        raise UserError(
+            f"{model} is no pyramid of this package, and the weights are of one; give a name such as soft_tiny."
+        )
     if file.model not in (None, model):
         raise UserError(f"The weights are of {file.model}, by what is noted in the file, and not of {model}.")
     arguments = MODELS[model]

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.models.checkpoint import RELEASED_MODULES, rename_released
+from soft_vit.models.zoo import model_on_meta
 from soft_vit.publishing.trained_file import TrainedFile
 from soft_vit.version import __version__
 from soft_vit.weights.reading import NOTES_KEY, Notes
@@ -68,7 +69,9 @@ def written(file: TrainedFile, layout: str, model: str | None = None) -> bytes:
     if layout == "safetensors":
         return safetensors_bytes(file.weights, notes)
     content: Mapping[str, Any] = file.weights
-    if layout == "released":
+    if layout == "released" and isinstance(file.recognised, str):
+        content = {"model": model_on_meta(file.recognised).released_state_dict(file.weights)}
+    elif layout == "released" and not isinstance(file.recognised, str):
         if len(file.recognised.depths) != 4:
             raise UserError("The released implementation has four stages, and these weights are of another number.")
         with as_user_error():

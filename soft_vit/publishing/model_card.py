@@ -8,6 +8,7 @@ import yaml
 
 from soft_vit.text_tables import markdown_table
 from soft_vit.weights import Entry
+from soft_vit.weights.tables import collection_of
 
 __all__ = ["model_card"]
 
@@ -79,13 +80,17 @@ def model_card(
             "",
             "## Citation",
             "",
-            "```bibtex",
-            SOFT,
-            *([SOFT_NORM] if entry.model.startswith("soft_norm_") else []),
-            "```",
+            *_citation(entry),
             "",
         ]
     )
+
+
+def _citation(entry: Entry) -> list[str]:
+    if not entry.model.startswith("soft_"):
+        _, url, title = collection_of(entry.model)
+        return [f"[{title}]({url})"]
+    return ["```bibtex", SOFT, *([SOFT_NORM] if entry.model.startswith("soft_norm_") else []), "```"]
 
 
 def _header(entry: Entry) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def publish(
     if config is not None and "mean" not in file.notes.cfg:
         file = with_config(file, config)
     name = require_model(file, model)
-    cfg = pretrained_values(file, normalisation(mean, std))
+    cfg = pretrained_values(file, name, normalisation(mean, std))
     arguments = model_arguments(file, cfg)
     network = fitted(file, name, cfg, arguments)
     options = {key: value for key, value in arguments.items() if key not in ("num_classes", "in_chans")}
@@ -113,22 +113,25 @@ def publish(
     return sentences
 
 
-def pretrained_values(file: TrainedFile, given: Mapping[str, Any]) -> dict[str, Any]:
+def pretrained_values(file: TrainedFile, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """What timm has to know of the weights: classes, size of the images and how they are normalised.
 
-    given: mean and std in the place of the file's. UserError where nothing says them for each channel.
+    name: of the model. given: mean and std in the place of the file's. UserError where nothing says them for each
+    channel.
     """
     if "head.weight" not in file.weights:
         raise UserError("The weights have no head; convert a backbone with tools/convert_checkpoint.py instead.")
     classes = file.weights["head.weight"].shape[0]
-    channels = file.weights["stages.0.patch_embed.0.conv.weight"].shape[1]
-    size = file.notes.img_size() or file.notes.cfg.get("input_size", (0,))[1:] or _square_size(file)
+    usual = timm.get_pretrained_cfg(name)
+    stride = usual.input_size[1] // usual.pool_size[0]
+    channels = file.weights[f"{usual.first_conv}.weight"].shape[1]
+    size = file.notes.img_size() or file.notes.cfg.get("input_size", (0,))[1:] or _square_size(file, usual.input_size)
     cfg = {
         **file.notes.cfg,
         **given,
         "num_classes": classes,
         "input_size": (channels, *size),
-        "pool_size": tuple(-(-side // 32) for side in size),
+        "pool_size": tuple(-(-side // stride) for side in size),
     }
     for key in ("mean", "std"):
         if len(cfg.get(key, ())) != channels:
@@ -141,8 +144,10 @@ def pretrained_values(file: TrainedFile, given: Mapping[str, Any]) -> dict[str, 
     return cfg
 
 
-def _square_size(file: TrainedFile) -> tuple[int, int]:
-    """The size of the square images that the first position embedding, of stride 4, is made for."""
+def _square_size(file: TrainedFile, usual: tuple[int, int, int]) -> tuple[int, int]:
+    """The size of the square images that the first position embedding, of stride 4, is made for, or timm's."""
+    if "stages.0.pos_embed" not in file.weights:
+        return usual[1:]
     side = 4 * round(file.weights["stages.0.pos_embed"].shape[1] ** 0.5)
     return side, side
 

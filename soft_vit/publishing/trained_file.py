@@ -13,6 +13,7 @@ from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.engine.optim.ema_hook import choose_weights
 from soft_vit.models.checkpoint import Recognised, recognise, rename_released
 from soft_vit.models.soft import MODELS
+from soft_vit.models.zoo import recognise_zoo
 from soft_vit.ops.numerics import check_choice
 from soft_vit.weights.reading import AVERAGED_KEYS, PLAIN_KEYS, Notes, require_finite, unwrap_state_dict
 
@@ -23,14 +24,14 @@ WeightsChoice = Literal["ema", "plain"]
 
 @dataclass(frozen=True)
 class TrainedFile:
-    """weights: under this package's names, in the order of the file. layout: a key of `LAYOUTS`. notes: what is known
-    of the model, see `trained_notes`. chosen: which of two sets of weights these are; None if there is one. dropped:
-    what else the file holds.
+    """weights: under this package's names, in the order of the file. layout: a key of `LAYOUTS`. recognised: the sizes
+    of a pyramid, or the name of a model of the zoo. notes: what is known of the model, see `trained_notes`.
+    chosen: which of two sets of weights these are; None if there is one. dropped: what else the file holds.
     """
 
     weights: dict[str, Tensor]
     layout: str
-    recognised: Recognised
+    recognised: Recognised | str
     notes: Notes
     chosen: WeightsChoice | None = None
     dropped: tuple[str, ...] = ()
@@ -42,7 +43,9 @@ class TrainedFile:
 
     @property
     def model(self) -> str | None:
-        """The timm name of the model, if the file notes it."""
+        """The timm name of the model, if the file notes it or no other has such weights."""
+        if isinstance(self.recognised, str):
+            return self.recognised
         return self.notes.model if self.notes.model in MODELS else None
 
 
@@ -50,8 +53,8 @@ def read_trained_file(path: str | Path, weights: WeightsChoice | None = None) ->
     """Take a file apart; nothing in it is executed.
 
     weights: averaged (`ema`) or `plain`, by default the averaged ones if there are some. Raises FileNotFoundError, or
-    UserError (a ValueError) for a file that is not a checkpoint, belongs to no pyramid, is not finite, or lacks the
-    weights asked for.
+    UserError (a ValueError) for a file that is not a checkpoint, belongs to no model here, is not finite, or lacks
+    the weights asked for.
     """
     if weights is not None:
         with as_user_error():
@@ -62,9 +65,13 @@ def read_trained_file(path: str | Path, weights: WeightsChoice | None = None) ->
     with as_user_error():
         given, chosen = _choose(content, of_mmengine, weights, path)
         state_dict = {rename_released(name): value for name, value in given.items()}
-        recognised = recognise(state_dict)
+        recognised: Recognised | str
+        try:
+            recognised = recognise(state_dict)
+        except ValueError as error:
+            recognised, state_dict = recognise_zoo(given, error)
         require_finite(state_dict, str(path))
-    released = any(rename_released(name) != name for name in given)
+    released = any(state_dict.get(name) is not value for name, value in given.items())
     layout = "released" if released else "safetensors" if safetensors else "mmengine" if of_mmengine else "timm"
     # A safetensors file, and a bare state dict, hold nothing else.
     bare = safetensors or all(isinstance(value, Tensor) for value in content.values())

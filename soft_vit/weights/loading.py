@@ -68,6 +68,10 @@ def build_model(
     entry = _recorded_entry(variant, cfg) if pretrained else None
     if entry is not None:
         weights, source = recorded_weights(entry, cache_dir), entry.name
+        if entry.license is None:
+            _logger.warning(
+                "The authors of %s state no licence for these weights; ask them before you use them.", source
+            )
         kwargs = {**entry.options, **kwargs}
         # A saved model takes its configuration along, in which no path belongs.
         cfg = replace(cfg, file=None)

@@ -5,6 +5,7 @@ import contextlib
 import json
 import math
 import re
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -35,6 +36,9 @@ AVERAGED_KEYS = ("state_dict_ema", "model_ema")
 PLAIN_KEYS = ("state_dict", "model")
 # Where notes stand in the `meta` of a checkpoint.
 NOTES_KEY = "timm_model"
+
+# Training scripts of Swin's kind keep their options, plain values, in a dictionary of a class of yacs.
+STAND_IN_FOR_YACS = (OrderedDict, "yacs.config.CfgNode")
 
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "box", "hamming", "lanczos")
 CROP_MODES = ("center", "squash", "border")
@@ -95,7 +99,7 @@ def read_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> Any:
     try:
         if path.suffix == ".safetensors":
             return _read_safetensors(path)
-        with torch.serialization.safe_globals([argparse.Namespace]):
+        with torch.serialization.safe_globals([argparse.Namespace, STAND_IN_FOR_YACS]):
             return torch.load(path, map_location=map_location, weights_only=True)
     except Exception as error:
         # Readers raise many types on bytes that are not theirs, and all of them mean the same to the caller.

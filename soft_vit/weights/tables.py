@@ -8,12 +8,54 @@ import yaml
 from soft_vit.text_tables import markdown_table
 from soft_vit.weights.index import Entry
 
-__all__ = ["metafile", "readme_table"]
+__all__ = ["collection_of", "metafile", "readme_table"]
 
-PAPERS = {
-    "SOFT": ("https://arxiv.org/abs/2110.11945", "SOFT: Softmax-free Transformer with Linear Complexity"),
-    "SOFT-norm": ("https://arxiv.org/abs/2207.03341", "Softmax-free Linear Transformers"),
+# Collections by how the names of their models begin, the first that fits: name, paper, title.
+COLLECTIONS = {
+    "soft_norm_": ("SOFT-norm", "https://arxiv.org/abs/2207.03341", "Softmax-free Linear Transformers"),
+    "soft_": (
+        "SOFT",
+        "https://arxiv.org/abs/2110.11945",
+        "SOFT: Softmax-free Transformer with Linear Complexity",
+    ),
+    "mlla_": (
+        "MILA",
+        "https://arxiv.org/abs/2405.16605",
+        "Demystify Mamba in Vision: A Linear Attention Perspective",
+    ),
+    "inline_": (
+        "InLine",
+        "https://arxiv.org/abs/2412.06590",
+        "Bridging the Divide: Reconsidering Softmax and Linear Attention",
+    ),
+    "pola_": (
+        "PolaFormer",
+        "https://arxiv.org/abs/2501.15061",
+        "PolaFormer: Polarity-aware Linear Attention for Vision Transformers",
+    ),
+    "flatten_": (
+        "FLatten",
+        "https://arxiv.org/abs/2308.00442",
+        "FLatten Transformer: Vision Transformer using Focused Linear Attention",
+    ),
+    "vittt_": ("ViT3", "https://arxiv.org/abs/2512.01643", "ViT3: Unlocking Test-Time Training in Vision"),
+    "h_vittt_": ("H-ViT3", "https://arxiv.org/abs/2512.01643", "ViT3: Unlocking Test-Time Training in Vision"),
+    "ravlt_": (
+        "RAVLT",
+        "https://arxiv.org/abs/2411.07635",
+        "Breaking the Low-Rank Dilemma of Linear Attention",
+    ),
+    "mavit_": (
+        "MAViT",
+        "https://arxiv.org/abs/2507.00698",
+        "Rectifying Magnitude Neglect in Linear Attention",
+    ),
 }
+
+
+def collection_of(model: str) -> tuple[str, str, str]:
+    """Name, paper and title of the collection that a model belongs to."""
+    return next(found for start, found in COLLECTIONS.items() if model.startswith(start))
 
 
 def readme_table(entries: Sequence[Entry]) -> str:
@@ -26,8 +68,8 @@ def readme_table(entries: Sequence[Entry]) -> str:
             if metric is not None:
                 said = f"published, {metric.source}" if metric.origin == "published" else "measured here"
                 figures = [f"{metric.value:g}", metric.dataset, said]
-            rows.append([_names(entry, entries), *figures, where])
-    return markdown_table(["weights", "top-1 %", "on", "said by", "file"], rows) + "\n"
+            rows.append([_names(entry, entries), *figures, entry.license or "not stated", where])
+    return markdown_table(["weights", "top-1 %", "on", "said by", "licence", "file"], rows) + "\n"
 
 
 def _names(entry: Entry, entries: Sequence[Entry]) -> str:
@@ -45,7 +87,7 @@ def metafile(entries: Sequence[Entry]) -> str:
                 "Metadata": {"Architecture": ["Softmax-free attention"]},
                 "Paper": dict(URL=url, Title=title),
             }
-            for name, (url, title) in PAPERS.items()
+            for name, url, title in COLLECTIONS.values()
         ],
         "Models": [_model(entry) for entry in entries if entry.config is not None],
     }
@@ -65,7 +107,7 @@ def _model(entry: Entry) -> dict[str, Any]:
     ]
     return {
         "Name": entry.name,
-        "In Collection": "SOFT-norm" if entry.model.startswith("soft_norm_") else "SOFT",
+        "In Collection": collection_of(entry.model)[0],
         "Config": entry.config,
         "Weights": f"timm://{entry.name}",
         "Results": results,

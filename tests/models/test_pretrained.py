@@ -43,6 +43,7 @@ def offline(monkeypatch) -> None:
         raise ConnectionError("out of reach")
 
     monkeypatch.setitem(sys.modules, "gdown", SimpleNamespace(download=download))
+    monkeypatch.setattr("torch.hub.download_url_to_file", lambda *args, **kwargs: download())
 
 
 def save_released(path: Path, depths: tuple[int, ...] = (1, 2, 3, 2), **content) -> None:
@@ -234,7 +235,7 @@ class TestReleased:
                 timm.create_model(entry.name, pretrained=True)
             message, place = str(refused.value), folders["named"] / entry.file
             assert len(message.splitlines()) == 1
-            assert f"/file/d/{entry.sources[0].removeprefix('gdrive:')}/view" in message
+            assert f"download {entry.page} elsewhere" in message
             assert f"save it as {place}, and check it with `python " in message
             assert f"check_checkpoint.py {place}`" in message
 

@@ -3,6 +3,7 @@
 import pytest
 import timm
 import torch
+from models.zoo.generated import shapes
 from released import released_shapes
 from safetensors.torch import load_file
 
@@ -85,7 +86,7 @@ def test_options_are_kept_or_named(layout, checkpoint, tmp_path):
         ({"layout": "relased"}, "layout='relased' is not known; use one of 'released'"),
         ({"weights": "averaged"}, "weights='averaged' is not known; use one of 'ema', 'plain'"),
         ({"model": "soft_tiny"}, "by what is noted in the file"),
-        ({"model": "resnet50"}, "no model of this package"),
+        ({"model": "resnet50"}, "no pyramid of this package"),
         ({"source": "bare.pth", "model": "soft_tiny"}, "soft_tiny is of another size"),
         ({"source": "bare.pth", "weights": "ema"}, "holds no averaged weights"),
         ({"source": "averaged.pth", "weights": "plain"}, "averaged weights .EMA. alone"),
@@ -122,3 +123,23 @@ def test_attention_that_the_released_code_has_not(tmp_path):
     with pytest.raises(UserError, match=r"no parameter for stages\.0\.blocks\.0\.attn"):
         convert(tmp_path / "a.pth", tmp_path / "b.pth", "released")
     convert(tmp_path / "a.pth", tmp_path / "b.safetensors", "safetensors", model="linformer_pyramid_pico")
+
+
+@pytest.mark.parametrize(("family", "name"), [("mila", "mlla_tiny"), ("h_vit3", "h_vittt_tiny")])
+def test_released_files_of_the_zoo_survive_every_layout(family, name, tmp_path, monkeypatch):
+    """The tables that the released code saves are left out, and computed when its layout is written."""
+    monkeypatch.chdir(tmp_path)
+    weights = {key: torch.zeros(()).expand(shape) for key, shape in shapes(family, name).items()}
+    torch.save({"model": weights, "optimizer": {}}, "released.pth")
+    source = "released.pth"
+    for i, layout in enumerate(["safetensors", "mmengine", "timm", "released"]):
+        target = f"{i}{SUFFIX[layout]}"
+        sentences = convert(source, target, layout)
+        assert name in sentences[0]
+        source = target
+    found = torch.load(source, weights_only=True)["model"]
+    assert {key: value.shape for key, value in found.items()} == {key: value.shape for key, value in weights.items()}
+    table = next(value for key, value in found.items() if key.endswith("rope.rotations"))
+    torch.testing.assert_close(table.square().sum(-1), torch.ones(table.shape[:-1]))
+    with pytest.raises(UserError, match=f"of {name}, by their names and shapes, and not of soft_tiny"):
+        convert(source, "other.pth", "timm", model="soft_tiny")

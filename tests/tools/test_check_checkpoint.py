@@ -9,6 +9,7 @@ from crafted import Call
 from released import released_shapes
 from safetensors.torch import save_file
 
+from soft_vit.models.zoo import model_on_meta
 from soft_vit.weights import ENTRIES
 from soft_vit.weights.folders import INDEX_FILE
 
@@ -28,6 +29,20 @@ def test_a_shipped_file(tool, capsys):
     assert "10 classes" in said
     assert ENTRIES["soft_pico.shapes"].sha256 in said
     assert "pretrained=True reads it for soft_pico.shapes." in said
+
+
+def test_a_file_of_the_zoo(tool, tmp_path, capsys):
+    shapes = model_on_meta("mlla_tiny").state_dict()
+    content = {name: torch.zeros(()).expand(value.shape) for name, value in shapes.items()}
+    torch.save({"model": content}, tmp_path / "MLLA_T.pth")
+    tool("check_checkpoint")([str(tmp_path / "MLLA_T.pth")])
+    said = capsys.readouterr().out
+    assert "It holds weights of mlla_tiny: 24." in said
+    assert "For pretrained=True of mlla_tiny.leaplab_in1k, put it into " in said
+    (tmp_path / "MLLA_T.pth").rename(tmp_path / "MLLA_S.pth")
+    with pytest.raises(SystemExit):
+        tool("check_checkpoint")([str(tmp_path / "MLLA_S.pth")])
+    assert re.search(r"recorded for mlla_small.* of mlla_tiny", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,15 @@
 """What a file notes of its model: values of a wrong type or range are left out."""
 
+import sys
+import types
+from collections import OrderedDict
 from pathlib import Path
 
 import pytest
 import torch
+from crafted import Call
 
-from soft_vit.weights.reading import NOTES_KEY, Notes, notes_of, read_checkpoint_file, unwrap_state_dict
+from soft_vit.weights.reading import NOTES_KEY, Notes, load_weights, notes_of, read_checkpoint_file, unwrap_state_dict
 
 FULL = Notes(
     "soft_pico",
@@ -78,3 +82,30 @@ def test_a_file_that_may_not_be_read_is_not_called_damaged(tmp_path, monkeypatch
     monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(PermissionError):
         read_checkpoint_file(tmp_path / name)
+
+
+def test_a_config_of_yacs_is_read_as_plain_values_without_its_code(tmp_path, monkeypatch):
+    """As the training scripts of Swin's kind save theirs, beside the weights."""
+    module = types.ModuleType("yacs.config")
+
+    class CfgNode(dict):
+        def __init__(self, values):
+            super().__init__(values)
+            self.__dict__["__immutable__"] = True
+
+        def __setstate__(self, state):
+            raise AssertionError("executed")
+
+    CfgNode.__module__, CfgNode.__qualname__ = module.__name__, "CfgNode"
+    module.CfgNode = CfgNode
+    monkeypatch.setitem(sys.modules, "yacs", types.ModuleType("yacs"))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    config = CfgNode({"MODEL": CfgNode({"NAME": "mlla_tiny", "DEPTHS": [2, 4]})})
+    torch.save({"model": {"weight": torch.ones(2)}, "config": config, "epoch": 3}, tmp_path / "a.pth")
+    assert load_weights(tmp_path / "a.pth").keys() == {"weight"}
+    content = read_checkpoint_file(tmp_path / "a.pth")["config"]
+    assert content == {"MODEL": {"NAME": "mlla_tiny", "DEPTHS": [2, 4]}}
+    assert type(content) is OrderedDict
+    torch.save({"weight": torch.ones(2), "config": Call(print, 1)}, tmp_path / "b.pth")
+    with pytest.raises(ValueError, match="could run code"):
+        load_weights(tmp_path / "b.pth")

@@ -13,13 +13,18 @@ from soft_vit.layers.attention.focused import FocusedAttention
 from soft_vit.layers.attention.gau import GatedAttentionUnit
 from soft_vit.layers.attention.gaussian import GaussianAttention
 from soft_vit.layers.attention.hydra import HydraAttention
+from soft_vit.layers.attention.inline import InLineAttention
 from soft_vit.layers.attention.linear import LinearAttention
 from soft_vit.layers.attention.linformer import LinformerAttention
 from soft_vit.layers.attention.local import LocalAttention
 from soft_vit.layers.attention.longformer import LongformerAttention
+from soft_vit.layers.attention.mala import MALAttention
+from soft_vit.layers.attention.mila import MilaAttention
 from soft_vit.layers.attention.none import NoAttention
 from soft_vit.layers.attention.nystrom import NystromAttention
 from soft_vit.layers.attention.performer import PerformerAttention
+from soft_vit.layers.attention.polaformer import PolaFormerAttention
+from soft_vit.layers.attention.rala import RALAttention
 from soft_vit.layers.attention.reformer import ReformerAttention
 from soft_vit.layers.attention.sima import SimpleAttention
 from soft_vit.layers.attention.skyformer import SkyformerAttention
@@ -28,6 +33,7 @@ from soft_vit.layers.attention.softmax import SoftmaxAttention, SoftmaxOneAttent
 from soft_vit.layers.attention.sparse import SparseAttention
 from soft_vit.layers.attention.spatial_reduction import SpatialReductionAttention
 from soft_vit.layers.attention.synthesizer import SynthesizerAttention
+from soft_vit.layers.attention.ttt import TTTAttention
 from soft_vit.layers.attention.vq import VQAttention
 
 __all__ = ["ATTENTIONS", "Attention", "attention_class", "attention_options"]
@@ -57,9 +63,15 @@ ATTENTIONS: dict[str, type[Attention]] = {
     "sima": SimpleAttention,
     "cosformer": CosformerAttention,
     "focused": FocusedAttention,
+    "inline": InLineAttention,
+    "polaformer": PolaFormerAttention,
     "agent": AgentAttention,
     "skyformer": SkyformerAttention,
     "vq": VQAttention,
+    "rala": RALAttention,
+    "mala": MALAttention,
+    "mila": MilaAttention,
+    "ttt": TTTAttention,
     "none": NoAttention,
 }
 

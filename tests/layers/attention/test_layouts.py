@@ -54,6 +54,11 @@ TRAILING_MASK: list[Case] = [
     ("nystrom", {}),
     ("agent", {}),
     ("focused", {}),
+    ("inline", {}),
+    ("rala", {}),
+    ("mala", {}),
+    ("mila", {}),
+    ("ttt", {"rope": True}),
     ("gau", {"chunk_size": 8}),
     ("local", {}),
     ("atrous", {"dilation": 3}),
@@ -65,12 +70,18 @@ MAP_MASK: list[Case] = [
     ("atrous", {"dilation": 2}),
     ("sparse", {"dilation": 3}),
     ("focused", {}),
+    ("inline", {}),
+    ("rala", {}),
+    ("mala", {}),
+    ("mila", {}),
+    ("ttt", {}),
     ("spatial_reduction", {}),
 ]
 
 NO_MASK: list[tuple[str, dict[str, Any], tuple[int, ...], str]] = [
     ("linformer", {}, (20,), "places"),
     ("synthesizer", {}, (20,), "places"),
+    ("polaformer", {}, (20,), "places"),
     ("longformer", {}, (20,), "fixed places"),
     ("bigbird", {}, (20,), "number of tokens"),
     ("reformer", {}, (20,), "number of tokens"),
@@ -96,6 +107,9 @@ def make(name: str, feat_size: tuple[int, ...], **options: Any) -> Attention:
         if isinstance(module, nn.Linear):
             nn.init.normal_(module.weight, std=DIM**-0.5)
             nn.init.normal_(module.bias, std=0.3)
+    for name, parameter in attn.named_parameters():
+        if name in ("positional_encoding", "power", "scale"):
+            nn.init.normal_(parameter, std=0.3)
     return attn.eval()
 
 
@@ -363,6 +377,98 @@ def focused(attn: Attention, x: Tensor, prefix: int, feat_size: tuple[int, int])
     return F.normalize(q @ k.mT, p=1, dim=-1) @ v + behind(v, attn.dwconv, prefix, feat_size)
 
 
+def inline(attn: Attention, x: Tensor, prefix: int, feat_size: tuple[int, int]) -> Tensor:
+    q, k, v = qkv(attn, x)
+    raw = scores(q, k) / x.shape[1]
+    mixed = (raw - raw.mean(-1, keepdim=True) + 1 / x.shape[1]) @ v
+    first, _, last = attn.residual
+    m = F.gelu(F.conv1d(x.mean(1)[..., None], first.weight, first.bias, groups=HEADS))
+    kernels = F.conv1d(m, last.weight, last.bias, groups=HEADS).reshape(*x.shape[::2], 1, 3, -1)
+    maps = v[:, :, prefix:].transpose(1, 2).flatten(2).mT.unflatten(2, feat_size)
+    padding = (1, kernels.shape[-1] // 2)
+    local = torch.stack([F.conv2d(a, b, padding=padding, groups=DIM) for a, b in zip(maps, kernels, strict=True)])
+    return mixed + F.pad(heads(local.flatten(2).mT), (0, 0, prefix, 0))
+
+
+def turned(x: Tensor, prefix: int, feat_size: tuple[int, int], end_point: int = 0) -> Tensor:
+    """Tokens `[..., P + N, C]` rotated by place, as products of complex numbers; a prefix token is not turned."""
+    place, steps = torch.arange(feat_size[0] * feat_size[1]), torch.arange(x.shape[-1] // 4, dtype=x.dtype)
+    theta = 10000 ** (-steps / max(1, len(steps) - end_point))
+    angles = torch.cat([side[:, None] * theta for side in (place // feat_size[1], place % feat_size[1])], dim=1)
+    angles = F.pad(angles, (0, 0, prefix, 0))
+    turns = torch.polar(torch.ones_like(angles), angles)
+    return torch.view_as_real(torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous()) * turns).flatten(-2)
+
+
+def rala(attn: Attention, x: Tensor, prefix: int, feat_size: tuple[int, int]) -> Tensor:
+    q, k, v, gate = (heads(part) for part in attn.qkvo(x).chunk(4, dim=-1))
+    q, k = F.elu(q) + 1, F.elu(k) + 1
+    weight = q.shape[2] * scores(q.mean(2, keepdim=True), k).softmax(-1)
+    matrix = (turned(q, prefix, feat_size, 1) @ turned(k, prefix, feat_size, 1).mT) * weight
+    matrix = matrix / ((q @ k.mT * weight).sum(-1, keepdim=True) + 1e-6 * q.shape[2])
+    return (matrix @ v + behind(v, attn.lepe, prefix, feat_size)) * gate
+
+
+def mala(attn: Attention, x: Tensor, prefix: int, feat_size: tuple[int, int]) -> Tensor:
+    q, k, v, gate = (heads(part) for part in attn.qkvo(x).chunk(4, dim=-1))
+    q, k = F.elu(q) + 1, F.elu(k) + 1
+    z = scores(q, k).mean(-1, keepdim=True)
+    beta, gamma = 1 + 1 / (z + 1e-6), z / q.shape[2]
+    matrix = beta * scores(*(turned(part, prefix, feat_size, 1) for part in (q, k))) / q.shape[2] - gamma
+    return (matrix @ v + behind(v, attn.lepe, prefix, feat_size)) * gate
+
+
+def mila(attn: Attention, x: Tensor, prefix: int, feat_size: tuple[int, int]) -> Tensor:
+    q, k = (F.elu(part) + 1 for part in attn.qk(x).chunk(2, dim=-1))
+    q_turned, k_turned = (turned(part, prefix, feat_size) for part in (q, k))
+    normalizer = heads(q) @ heads(k).mean(2, keepdim=True).mT + 1e-6
+    weights = heads(q_turned) @ heads(k_turned).mT / x.shape[1] / normalizer
+    return weights @ heads(x) + behind(heads(x), attn.lepe, prefix, feat_size)
+
+
+def polaformer(attn: Attention, x: Tensor, prefix: int, feat_size: tuple[int, int]) -> Tensor:
+    q, k, v = attn.qkv(x).chunk(3, dim=-1)
+    q, k, v = (heads(part) for part in (q, k + F.pad(attn.positional_encoding, (0, 0, prefix, 0)), v))
+    q, k = (part / heads(attn.scale.exp().log1p()) for part in (q, k))
+    exponent = 1 + 4 / (1 + (-attn.power).exp())
+    q_plus, q_minus, k_plus, k_minus = (part.relu() ** exponent for part in (q, -q, k, -k))
+    matrices = (q_plus @ k_plus.mT + q_minus @ k_minus.mT, q_plus @ k_minus.mT + q_minus @ k_plus.mT)
+    mixed = [
+        matrix @ half / (matrix.sum(-1, keepdim=True) + 1e-6 * x.shape[1])
+        for matrix, half in zip(matrices, v.split([2, 2], dim=-1), strict=True)
+    ]
+    mixed = torch.cat(mixed, dim=-1) + behind(v, attn.dwc, prefix, feat_size)
+    return mixed * heads(attn.g(x))
+
+
+def ttt(attn: Attention, x: Tensor, prefix: int, feat_size: tuple[int, int]) -> Tensor:
+    """The inner models trained by autograd, each image's on its own, with losses as the paper states them."""
+
+    def unit(x: Tensor, w1: Tensor, w2: Tensor) -> Tensor:
+        return (x @ w1) * F.silu(x @ w2)
+
+    def convolution(x: Tensor, w3: Tensor) -> Tensor:
+        return F.conv2d(x, w3, padding=(1, w3.shape[3] // 2), groups=len(w3))
+
+    results = []
+    for tokens_of_image in attn.qkv(x).split(1):
+        q, k, v = (part.contiguous() for part in tokens_of_image[..., : 3 * DIM].chunk(3, dim=-1))
+        if attn.rope:
+            q, k = turned(q, prefix, feat_size), turned(k, prefix, feat_size)
+        q, k, v = heads(q), heads(k), heads(v)
+        inner_loss = -(unit(k, attn.w1, attn.w2) * v).sum(-1).mean(-1).sum() / 3
+        steps = torch.autograd.grad(inner_loss, (attn.w1, attn.w2), create_graph=True)
+        inner = (w - g / (g.norm(dim=-2, keepdim=True) + 1) for w, g in zip((attn.w1, attn.w2), steps, strict=True))
+        gated = unit(q, *inner)
+        maps = tokens_of_image[:, prefix:, 3 * DIM :].mT.unflatten(2, feat_size).chunk(3, dim=1)
+        inner_loss = -(convolution(maps[1], attn.w3) * maps[2]).sum() / 3 / (feat_size[0] * feat_size[1])
+        (g,) = torch.autograd.grad(inner_loss, attn.w3, create_graph=True)
+        y = convolution(maps[0], attn.w3 - g / (g.norm(dim=(2, 3), keepdim=True) + 1))
+        y = F.pad(y.flatten(2).mT, (0, 0, prefix, 0))
+        results.append(torch.cat([gated.transpose(1, 2).flatten(2), y], dim=-1))
+    return torch.cat(results)[:, None]
+
+
 FORMULAS: list[tuple[str, dict[str, Any], Callable[..., Tensor]]] = [
     ("local", {"kernel_size": 3}, pattern_formula(lambda y, x: (y.abs() <= 1) & (x.abs() <= 1))),
     ("atrous", {}, pattern_formula(lambda y, x: (y % 2 == 0) & (x % 2 == 0))),
@@ -384,6 +490,13 @@ FORMULAS: list[tuple[str, dict[str, Any], Callable[..., Tensor]]] = [
     ("agent", {}, agent),
     ("skyformer", {}, skyformer),
     ("focused", {}, focused),
+    ("inline", {}, inline),
+    ("polaformer", {}, polaformer),
+    ("rala", {}, rala),
+    ("mala", {"local_kernel": 3}, mala),
+    ("mila", {}, mila),
+    ("ttt", {}, ttt),
+    ("ttt", {"rope": True}, ttt),
 ]
 
 
@@ -395,7 +508,8 @@ def test_equals_the_dense_formula(
     grid = (feat_size[0], 1) if len(feat_size) == 1 else feat_size
     attn, results = make(name, feat_size, **options), []
     x = tokens(2, prefix + grid[0] * grid[1]).requires_grad_()
-    for y in (attn(x, feat_size, prefix), attn.proj(formula(attn, x, prefix, grid).transpose(1, 2).flatten(2))):
+    project = getattr(attn, "proj", nn.Identity())
+    for y in (attn(x, feat_size, prefix), project(formula(attn, x, prefix, grid).transpose(1, 2).flatten(2))):
         results.append([y, *torch.autograd.grad(y.square().sum(), [x, *attn.parameters()])])
     for found, expected in zip(*results, strict=True):
         # Some gradients are zero, such as that of a bias that no softmax depends on.

@@ -29,11 +29,13 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("linear", {"features": "relu"}),
     ("linformer", {"sharing": "none"}),
     ("linformer", {"sharing": "kv"}),
+    ("mala", {"local_kernel": 0}),
     ("nystrom", {"landmarks": "segment", "max_landmarks": None, "local_kernel": 0}),
     ("performer", {"kernel": "relu"}),
     ("reformer", {"chunk_size": 16}),
     ("spatial_reduction", {"linear": True}),
     ("synthesizer", {"scores": "random"}),
+    ("ttt", {"rope": True}),
     ("synthesizer", {"scores": "dense+factorized_dense+factorized_random"}),
 ]
 CASES = [(name, {}) for name in ATTENTIONS] + VARIANTS
@@ -310,6 +312,7 @@ def test_no_tensor_has_n_squared_elements(name: str, options: dict[str, Any]) ->
         ("linear", "features", "gelu"),
         ("linformer", "proj_k", 0),
         ("longformer", "global_grid", (0, 0)),
+        ("mala", "local_kernel", 4),
         ("nystrom", "inverse", "lu"),
         ("nystrom", "local_kernel", 4),
         ("nystrom", "max_landmarks", 0),

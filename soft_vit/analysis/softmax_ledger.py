@@ -1,0 +1,282 @@
+"""Where softmax is in a model, stage by stage, and how its attention's cost grows with the number of tokens N.
+
+Both are measured: softmax is looked for in the model's exported graph, at two image sizes, so that what grows with the
+image shows what is normalised; the growth of cost is that of counted products. Nothing is computed: the models are on
+the meta device.
+"""
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import timm
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from soft_vit.analysis.harness import log_log_slope
+from soft_vit.layers import ATTENTIONS
+from soft_vit.models import SIZES, model_name
+from soft_vit.models.vit import vit_name
+from soft_vit.models.zoo import ZOO
+from soft_vit.ops.flops import eval_mode, flop_counter
+from soft_vit.text_tables import error_cell, markdown_table
+from soft_vit.weights import ENTRIES
+
+__all__ = ["Ledger", "StageLine", "ledger_page", "ledgers", "model_groups", "softmax_ledger"]
+
+# Pixels to a side of the images whose cost is shown, and of a second graph that shows what grows with the image.
+SHOWN = (224, 896)
+GRAPHS = (224, 448)
+
+# Products by a weight of the model; all other products are between tokens, or sums over tokens.
+WEIGHT_PRODUCTS = {torch.ops.aten.convolution, torch.ops.aten.addmm, torch.ops.aten.mm}
+
+# What a softmax normalises, the strongest first.
+FULL, WINDOWS, FIXED, ROWS = "full", "windows", "rows of fixed length", "one row"
+
+OUTSIDE = "outside"
+
+
+class Rows(NamedTuple):
+    """A softmax in a graph: how many sets of rows there are, how many rows in each, and how long they are."""
+
+    sets: int
+    rows: int
+    length: int
+
+
+@dataclass(frozen=True)
+class StageLine:
+    """softmax: kinds of softmax in a stage, the strongest first; slope: products between tokens grow as N^slope."""
+
+    softmax: tuple[str, ...]
+    slope: float | None
+
+    def __str__(self) -> str:
+        growth = "" if self.slope is None else f", N^{self.slope:.2f}"
+        return " + ".join(self.softmax or ("none",)) + growth
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """A model's stages, the softmax outside of them, parameters, multiply-adds at each size of `SHOWN`, and accuracy.
+
+    top1: published, in percent, of recorded weights.
+    """
+
+    model: str
+    stages: tuple[StageLine, ...]
+    outside: tuple[str, ...]
+    params: int
+    macs: tuple[int, ...]
+    top1: float | None = None
+
+    @property
+    def has_softmax(self) -> bool:
+        return bool(self.outside) or any(stage.softmax for stage in self.stages)
+
+
+def model_groups() -> dict[str, tuple[list[str], dict[str, Any]]]:
+    """Models of this package, and options, by what they are shown under; of a kind with several sizes, tiny."""
+    soft = [f"{kind}_{size}" for kind in ("soft", "soft_norm") for size in SIZES]
+    pure = [f"{name}_pure" for name in soft]
+    kinds = [kind for kind in ATTENTIONS if kind not in ("soft", "soft_norm")]
+    return {
+        "SOFT": (soft, {}),
+        "SOFT without softmax": (pure, {}),
+        "SOFT with at most 49 bottleneck tokens, `max_bottleneck=(7, 7)`": (
+            [name for name in soft + pure if "tiny" in name],
+            {"max_bottleneck": (7, 7)},
+        ),
+        "Other families": (list(ZOO), {}),
+        "Each attention in the tiny pyramid": ([model_name(kind, "tiny") for kind in kinds], {}),
+        "Each attention in the tiny ViT": ([vit_name(kind, "tiny") for kind in ATTENTIONS], {}),
+    }
+
+
+def softmax_ledger(name: str, **options: Any) -> Ledger:
+    """The ledger of a timm model with stages, by name and options; ValueError for one without `feature_info`."""
+    model = _build(name, SHOWN[0], options)
+    stages = stage_modules(model)
+    found = [_softmax_rows(name, GRAPHS[0], options, stages)]
+    if found[0]:
+        found.append(_softmax_rows(name, GRAPHS[1], options, stages))
+    kinds = {stage: _kinds(*(rows[stage] for rows in found)) for stage in found[0]}
+    costs = [_costs(name, size, options, stages) for size in SHOWN]
+    lines = []
+    for stage in stages:
+        products = [by_stage.get(stage, 0) for _, by_stage in costs]
+        slope = log_log_slope([size**2 for size in SHOWN], products) if all(products) else None
+        lines.append(StageLine(kinds.get(stage, ()), slope))
+    return Ledger(
+        name,
+        tuple(lines),
+        kinds.get(OUTSIDE, ()),
+        sum(parameter.numel() for parameter in model.parameters()),
+        tuple(macs for macs, _ in costs),
+        _published_top1(name),
+    )
+
+
+def stage_modules(model: nn.Module) -> dict[str, tuple[str, ...]]:
+    """The modules of each stage, by the stage's name; modules of one resolution are one stage."""
+    info = getattr(model, "feature_info", None)
+    if not info:
+        raise ValueError(f"{type(model).__name__} does not say what its stages are; give a model with feature_info.")
+    by_reduction: dict[int, list[str]] = defaultdict(list)
+    for stage in info:
+        by_reduction[stage["reduction"]].append(stage["module"])
+    return {modules[0]: tuple(modules) for modules in by_reduction.values()}
+
+
+def _build(name: str, size: int, options: dict[str, Any]) -> nn.Module:
+    return timm.create_model(name, device="meta", **{"img_size": size, **options}).eval()
+
+
+def _stage_of(path: str, stages: dict[str, tuple[str, ...]]) -> str:
+    for stage, modules in stages.items():
+        if any(path == module or path.startswith(f"{module}.") for module in modules):
+            return stage
+    return OUTSIDE
+
+
+def _softmax_rows(
+    name: str, size: int, options: dict[str, Any], stages: dict[str, tuple[str, ...]]
+) -> dict[str, list[Rows]]:
+    """Every softmax in the graph of a model for one image, by stage.
+
+    RuntimeError for an operation in the graph that is not torch's own: it may hide a softmax.
+    """
+    graph = torch.export.export(_build(name, size, options), (torch.empty(1, 3, size, size, device="meta"),)).graph
+    found: dict[str, list[Rows]] = defaultdict(list)
+    for node in graph.nodes:
+        if node.op != "call_function":
+            continue
+        target = str(node.target)
+        if not re.match(r"aten\.|<built-in|_operator|sym_", target):
+            raise RuntimeError(f"The graph of {name} has the operation {target}, into which nobody can look.")
+        if "softmax" in target or "dot_product_attention" in target:
+            modules = list(node.meta["nn_module_stack"].values())
+            path = re.sub(r"^L\['self'\]\.?", "", modules[-1][0])
+            found[_stage_of(path, stages)].append(_rows(node))
+    return dict(found)
+
+
+def _rows(node: torch.fx.Node) -> Rows:
+    shapes = [tuple(arg.meta["val"].shape) for arg in node.args if isinstance(arg, torch.fx.Node)]
+    if "softmax" not in str(node.target):
+        query, key = shapes[:2]
+        return Rows(math.prod(query[:-2]), query[-2], key[-2])
+    shape = list(shapes[0])
+    length = shape.pop(node.args[1])
+    return Rows(math.prod(shape[:-1]), shape[-1] if shape else 1, length)
+
+
+def _kinds(small: Sequence[Rows], large: Sequence[Rows]) -> tuple[str, ...]:
+    """What softmax of a graph and of that of larger images, one by one, normalise."""
+    found = {kind_of_softmax(*pair) for pair in zip(small, large, strict=True)}
+    few = [kind for kind in found if kind.endswith(" rows")]
+    return tuple(kind for kind in (FULL, WINDOWS, FIXED, *sorted(few), ROWS) if kind in found)
+
+
+def kind_of_softmax(small: Rows, large: Rows) -> str:
+    """What a softmax normalises, from its rows for one image and for a larger one."""
+    if large.length == small.length:
+        return FIXED if large.sets == small.sets else WINDOWS
+    if large.rows == small.rows:
+        return ROWS if small.rows == 1 else f"{small.rows} rows"
+    return FULL
+
+
+def _costs(
+    name: str, size: int, options: dict[str, Any], stages: dict[str, tuple[str, ...]]
+) -> tuple[int, dict[str, int]]:
+    """Multiply-adds for one image, and those of products between tokens by stage."""
+    model = _build(name, size, options)
+    with eval_mode(model), torch.no_grad(), flop_counter() as counter:
+        model(torch.empty(1, 3, size, size, device="meta"))
+    counts, root = counter.get_flop_counts(), type(model).__name__
+
+    def between_tokens(path: str) -> int:
+        if f"{root}.{path}" in counts:
+            ops = counts[f"{root}.{path}"]
+            return sum(count for op, count in ops.items() if op not in WEIGHT_PRODUCTS) // 2
+        # A ModuleList is never called itself.
+        children = model.get_submodule(path).named_children()
+        return sum(between_tokens(f"{path}.{child}") for child, _ in children)
+
+    by_stage = {stage: sum(map(between_tokens, modules)) for stage, modules in stages.items()}
+    return sum(counts.get("Global", {}).values()) // 2, by_stage
+
+
+def _published_top1(name: str) -> float | None:
+    for entry in ENTRIES.values():
+        for metric in entry.metrics:
+            if entry.model == name and metric.origin == "published" and metric.name == "top-1":
+                return metric.value
+    return None
+
+
+def ledgers(names: Iterable[str], **options: Any) -> tuple[list[Ledger], dict[str, str]]:
+    """Ledgers of the models, with options, that could be measured, and the errors of the others."""
+    found, errors = [], {}
+    for name in tqdm(list(names), desc="models", leave=False):
+        try:
+            found.append(softmax_ledger(name, **options))
+        except Exception as error:
+            # A model that fails is a result and does not end the others.
+            errors[name] = error_cell(error)
+    return found, errors
+
+
+def ledger_table(rows: Sequence[Ledger], errors: dict[str, str]) -> str:
+    """A Markdown table: softmax and growth of each stage, size, cost and accuracy."""
+    columns = max((len(row.stages) for row in rows), default=0)
+    stages = [f"stage {i + 1}" for i in range(columns)] if columns > 1 else ["attention"] * columns
+    cost = [f"FLOPs at {size} (G)" for size in SHOWN]
+    lines = []
+    for row in rows:
+        cells = [str(stage) for stage in row.stages] + [""] * (columns - len(row.stages))
+        name = f"**{row.model}**" if not row.has_softmax else row.model
+        if row.outside:
+            name += f" (outside of stages: {', '.join(row.outside)})"
+        macs = (f"{count / 1e9:.2f}" for count in row.macs)
+        lines.append([name, *cells, f"{row.params / 1e6:.1f}", *macs, "" if row.top1 is None else f"{row.top1:g}"])
+    width = columns + len(cost) + 2
+    lines += [[name, error, *[""] * (width - 1)] for name, error in errors.items()]
+    return markdown_table(["model", *stages, "params (M)", *cost, "top-1 %"], lines)
+
+
+def ledger_page(tables: dict[str, tuple[list[Ledger], dict[str, str]]], versions: str) -> str:
+    """The page of the ledger, from the ledgers and errors under each heading."""
+    sections = "\n\n".join(f"## {title}\n{ledger_table(*found)}" for title, found in tables.items())
+    return f"""# The ledger of softmax
+Where softmax is in each model, and how its attention grows with the number of tokens N. Written by
+
+```bash
+python tools/softmax_ledger.py
+```
+
+{versions}. Models in bold have no softmax at all.
+
+| in a stage | what a softmax normalises |
+|---|---|
+| none | nothing: the graph holds none |
+| {ROWS} | one row of weights of all tokens in each head, or as many rows as said, whatever N is |
+| {WINDOWS} | scores of the tokens of one window, of a size that does not grow |
+| {FIXED} | channels, or scores of a number of keys that does not grow |
+| {FULL} | scores that grow with N for tokens whose number grows with N |
+
+Softmax is looked for in the graph of `torch.export`, at {GRAPHS[0]} and {GRAPHS[1]} pixels: an operation `softmax`, or
+fused attention. What grows from one to the other tells the kinds apart. `N^x` is the growth of the multiply-adds of
+products between tokens, from {SHOWN[0]} to {SHOWN[1]} pixels; layers that treat tokens one by one, and convolutions,
+always grow as N. `performer`, which estimates softmax by random features, has no such operation. A model is built for
+each size. One multiply-add is one FLOP. Accuracy is what the authors of
+recorded weights publish, on ImageNet-1k; none was measured here.
+
+{sections}
+"""

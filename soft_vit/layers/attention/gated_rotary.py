@@ -1,0 +1,102 @@
+"""What the attentions of RAVLT and MAViT share: queries and keys turned by place, a gate, and a convolution of values.
+
+Fan et al., arXiv 2411.07635 and 2507.00698.
+"""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from soft_vit.layers.attention.base import Attention, check_heads, merge_heads, split_heads
+from soft_vit.layers.attention.local_conv import add_to_grid, depthwise_conv, grid_maps
+from soft_vit.ops.layout import FeatSize, Layout
+from soft_vit.ops.numerics import at_least_float32
+from soft_vit.ops.rotary import rotate_by_place
+from soft_vit.ops.softmax import softmax_attention
+
+
+def gated(x: Tensor, gate: Tensor) -> Tensor:
+    """`x * gate` `[B, N, C]` in the gate's dtype.
+
+    Tokens enter four times, so it is kept so small that a LayerNorm which follows may square it in fp32; trained nets
+    stay far below.
+    """
+    limit = min(torch.finfo(gate.dtype).max, 1e16 / gate.shape[-1])
+    return (at_least_float32(x) * gate).clamp(-limit, limit).to(gate.dtype)
+
+
+def rotary_softmax_attention(
+    q: Tensor, k: Tensor, v: Tensor, layout: Layout, dropout_p: float = 0.0, fused: bool = True
+) -> Tensor:
+    """Softmax attention of q and k turned by their places; q, k, v and the result `[B, H, P + N, D]`."""
+    q, k = (part.to(v.dtype) for part in rotate_by_place(layout, q, k, end_point=True))
+    return softmax_attention(q, k, v, layout, dropout_p, fused)
+
+
+# Leaves of symbolic tracing: they look at sizes and dtypes.
+torch.fx.wrap("add_to_grid")
+torch.fx.wrap("gated")
+torch.fx.wrap("grid_maps")
+torch.fx.wrap("rotary_softmax_attention")
+
+
+class GatedRotaryAttention(Attention):
+    """`proj((attend(q, k, v) + conv(v)) * o)`: one layer projects tokens to q, k, v and the gate o.
+
+    local_kernel: side of the depthwise convolution of v, odd; 0 for none.
+    """
+
+    prefix: ClassVar[str] = "as all tokens, save that they have no place to turn by and the convolution leaves them out"
+    no_mask: str = ""
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        feat_size: FeatSize,
+        sr_ratio: int = 1,
+        qkv_bias: bool = True,
+        local_kernel: int = 5,
+        proj_drop: float = 0.0,
+        device=None,
+        dtype=None,
+    ) -> None:
+        super().__init__(feat_size)
+        dd = {"device": device, "dtype": dtype}
+        self.num_heads = num_heads
+        self.head_dim = check_heads(dim, num_heads)
+        self.qkvo = nn.Linear(dim, 4 * dim, bias=qkv_bias, **dd)
+        self.lepe = depthwise_conv(dim, local_kernel, self.sequence, **dd)
+        self.proj = nn.Linear(dim, dim, **dd)
+        self.proj_drop = nn.Dropout(proj_drop)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+        """Queries, keys and values `[B, heads, P + N, C / heads]` to the result of that shape."""
+        raise NotImplementedError
+
+    def add_residual(self, x: Tensor, v: Tensor, layout: Layout) -> Tensor:
+        """The result x of `attend` plus the convolution of the values v on the map."""
+        if self.lepe is None:
+            return x
+        return add_to_grid(x, self.lepe(grid_maps(v, layout)), layout, self.num_heads)
+
+    def forward(
+        self, x: Tensor, feat_size: FeatSize, num_prefix_tokens: int = 0, key_padding_mask: Tensor | None = None
+    ) -> Tensor:
+        layout = self.layout(x, feat_size, num_prefix_tokens, key_padding_mask)
+        q, k, v, gate = self.qkvo(x).chunk(4, dim=-1)
+        q, k, v = (split_heads(part, self.num_heads) for part in (q, k, v))
+        q, k = self.q_norm(q), self.k_norm(k)
+        x = self.add_residual(self.attend(q, k, v, layout), v, layout)
+        return self.proj_drop(self.proj(gated(merge_heads(x), gate)))
+
+
+class GatedRotarySoftmaxAttention(GatedRotaryAttention):
+    """Softmax attention of the last two stages of RAVLT and MAViT."""
+
+    cost: str = "N^2"
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+        return rotary_softmax_attention(q, k, v, layout, fused=self.fused_attn)

@@ -1,0 +1,151 @@
+"""Vision test-time training: an inner model that one step trains on the tokens (Han et al. 2025, arXiv 2512.01643).
+
+Letters: B batch, H heads, P prefix tokens, N tokens of a map of Y rows and X columns, C channels, D channels of a head.
+"""
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from timm.layers import trunc_normal_
+from torch import Tensor, nn
+
+from soft_vit.layers.attention.base import Attention, check_heads, merge_heads, split_heads, split_parts, window
+from soft_vit.ops.layout import FeatSize, Layout
+from soft_vit.ops.numerics import at_least_float32, full_precision
+from soft_vit.ops.rotary import rotate_by_place
+
+# Of both inner losses, for every head dimension.
+SCALE = 1 / 3
+
+
+def damped_step(w: Tensor, gradient: Tensor, dim: int | tuple[int, ...]) -> Tensor:
+    """W after a step along the gradient, each slice along dim shortened by its length plus one."""
+    return w - gradient / (torch.linalg.vector_norm(gradient, dim=dim, keepdim=True) + 1)
+
+
+def gated_branch(q: Tensor, k: Tensor, v: Tensor, w1: Tensor, w2: Tensor, layout: Layout) -> Tensor:
+    """`F(q)` for the gated unit `F(x) = (x w1) * silu(x w2)` of every head, trained on all pairs (k, v) at once.
+
+    The inner loss of a head is `-SCALE` times the mean of `F(k) . v` over the tokens that count; its gradient is
+    written out, so that training differentiates through the step. q, k, v and the result: `[B, H, P + N, D]`, w1 and
+    w2 `[1, H, D, D]`. The result has v's dtype; everything inside is at least fp32.
+    """
+    with full_precision(v):
+        dtype = v.dtype
+        q, k, v, w1, w2 = map(at_least_float32, (q, k, v, w1, w2))
+        # The gradient of the loss for F(k).
+        error = layout.keep(v) * -SCALE / layout.num_tokens(v)
+        k = layout.keep(k)
+        value, gate = k @ w1, k @ w2
+        open_gate = gate.sigmoid()
+        w1 = damped_step(w1, k.mT @ (error * gate * open_gate), dim=-2)
+        w2 = damped_step(w2, k.mT @ (error * value * open_gate * (1 + gate * (1 - open_gate))), dim=-2)
+        return (q @ w1 * F.silu(q @ w2)).to(dtype)
+
+
+def shifted(maps: Tensor, size: tuple[int, int]) -> Iterator[Tensor]:
+    """The views of zero-padded maps `[B, D, Y, X]` that the entries of a kernel of that size multiply, row by row."""
+    Y, X = maps.shape[2:]
+    below, right = size[0] // 2, size[1] // 2
+    padded = F.pad(maps, (right, right, below, below))
+    for i in range(size[0]):
+        for j in range(size[1]):
+            yield padded[:, :, i : i + Y, j : j + X]
+
+
+def conv_branch(q: Tensor, k: Tensor, v: Tensor, w3: Tensor, layout: Layout) -> Tensor:
+    """The depthwise convolution of the map of q by w3, trained on all pairs (k, v) at once; see `gated_branch`.
+
+    q, k, v and the result: `[B, P + N, D]`, zero at prefix tokens; w3 `[D, 1, 3, 3]`, or `[D, 1, 3, 1]` for a sequence.
+    """
+    with full_precision(v):
+        dtype = v.dtype
+        # Each image's kernel differs: products of shifted maps take any batch, where a grouped convolution fixes it.
+        q, k, v = (_as_map(at_least_float32(x), layout) for x in (q, k, v))
+        w3 = at_least_float32(w3)
+        size = w3.shape[2], w3.shape[3]
+        count: Tensor | int = v.shape[2] * v.shape[3]
+        if layout.grid_mask is not None:
+            count = layout.grid_mask.sum(1).clamp(min=1)[:, None, None, None]
+        error = v * -SCALE / count
+        gradient = torch.stack([(view * error).sum((2, 3)) for view in shifted(k, size)], dim=-1)
+        kernels = damped_step(w3.flatten(1), gradient, dim=-1)
+        terms = [kernels[:, :, i, None, None] * view for i, view in enumerate(shifted(q, size))]
+        tokens = sum(terms[1:], terms[0]).flatten(2).mT.to(dtype)
+    return F.pad(tokens, (0, 0, layout.num_prefix_tokens, 0)) if layout.num_prefix_tokens else tokens
+
+
+def _as_map(x: Tensor, layout: Layout) -> Tensor:
+    """Tokens `[B, P + N, D]` as a map `[B, D, Y, X]`, zero where a token does not count."""
+    return layout.grid(layout.keep(x[:, None])).squeeze(1).mT.unflatten(2, layout.feat_size)
+
+
+# Leaves of symbolic tracing: they look at sizes and dtypes.
+torch.fx.wrap("conv_branch")
+torch.fx.wrap("gated_branch")
+torch.fx.wrap("rotate_by_place")
+
+
+class TTTAttention(Attention):
+    """Queries through an inner model, which one gradient step has trained to give the values for the keys.
+
+    Two inner models side by side: a gated unit of every head, and a 3x3 depthwise convolution with one head's width of
+    channels. Time and memory are linear in N. There is no matrix, as the result is not linear in the values.
+
+    rope: rotate queries and keys of the gated unit by place, over all channels before they are split into heads; dim
+        is a multiple of 4 then.
+    """
+
+    cost: str = "N"
+    prefix: ClassVar[str] = "as all tokens, save that the convolution leaves them out"
+    no_mask: str = ""
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        feat_size: FeatSize | None = None,
+        sr_ratio: int = 1,
+        qkv_bias: bool = True,
+        rope: bool = False,
+        proj_drop: float = 0.0,
+        device=None,
+        dtype=None,
+    ) -> None:
+        super().__init__(feat_size)
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.num_heads = num_heads
+        self.head_dim = d = check_heads(dim, num_heads)
+        if rope and dim % 4:
+            raise ValueError(f"A width of {dim} has no pairs of channels for rows and columns; use a multiple of 4.")
+        self.rope = rope
+        self.qkv = nn.Linear(dim, 3 * dim + 3 * d, bias=qkv_bias, **dd)
+        self.w1 = nn.Parameter(torch.empty(1, num_heads, d, d, **dd))
+        self.w2 = nn.Parameter(torch.empty(1, num_heads, d, d, **dd))
+        self.w3 = nn.Parameter(torch.empty(d, 1, *window(3, self.sequence), **dd))
+        self.proj = nn.Linear(dim + d, dim, **dd)
+        self.proj_drop = nn.Dropout(proj_drop)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Truncated normal weights (0.02) for the inner models, in place."""
+        for w in (self.w1, self.w2, self.w3):
+            trunc_normal_(w, std=0.02)
+
+    def forward(
+        self, x: Tensor, feat_size: FeatSize, num_prefix_tokens: int = 0, key_padding_mask: Tensor | None = None
+    ) -> Tensor:
+        layout = self.layout(x, feat_size, num_prefix_tokens, key_padding_mask)
+        width = self.num_heads * self.head_dim
+        x = self.qkv(x)
+        q, k, v = split_parts(x[..., : 3 * width], 3, self.num_heads)
+        q, k = self.q_norm(q), self.k_norm(k)
+        if self.rope:
+            q, k = rotate_by_place(layout, merge_heads(q), merge_heads(k))
+            q, k = split_heads(q, self.num_heads), split_heads(k, self.num_heads)
+        gated = merge_heads(gated_branch(q, k, v, self.w1, self.w2, layout))
+        q, k, v = x[..., 3 * width :].chunk(3, dim=-1)
+        return self.proj_drop(self.proj(torch.cat([gated, conv_branch(q, k, v, self.w3, layout)], dim=-1)))

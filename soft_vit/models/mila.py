@@ -1,0 +1,175 @@
+"""MILA, released as MLLA: a pyramid of gated blocks with linear attention, in timm.
+
+Han et al., "Demystify Mamba in Vision: A Linear Attention Perspective", NeurIPS 2024, arXiv 2405.16605. The network and
+its parameter names follow the released code, github.com/LeapLabTHU/MLLA.
+
+Letters: B batch, C channels, H x W the token map of a stage, N = H * W.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from timm.layers import DropPath, LayerNorm2d
+from timm.models import generate_default_cfgs
+from torch import Tensor, nn
+
+from soft_vit.layers import ConvNormAct, map_to_tokens, tokens_to_map
+from soft_vit.layers.attention.mila import MilaAttention
+from soft_vit.layers.mlp import Mlp
+from soft_vit.models.arguments import check_stages, rising_rates
+from soft_vit.models.staged import Stage, StagedModel, pad_to_multiple
+from soft_vit.models.zoo import family_cfgs, register_family
+from soft_vit.ops.rotary import place_angles
+
+# `register_model` adds the entrypoints.
+__all__ = ["MILA"]
+
+# A leaf of symbolic tracing: it looks at sizes.
+torch.fx.wrap("pad_to_multiple")
+
+
+class Stem(nn.Module):
+    """Images `[B, in_chans, H, W]` to a map `[B, dim, H / 4, W / 4]` by convolutions, two of them beside a shortcut."""
+
+    def __init__(self, in_chans: int, dim: int, device=None, dtype=None) -> None:
+        super().__init__()
+        half = dim // 2
+        unit: dict[str, Any] = dict(bias=False, device=device, dtype=dtype)
+        self.conv1 = ConvNormAct(in_chans, half, stride=2, **unit)
+        self.conv2 = nn.Sequential(ConvNormAct(half, half, **unit), ConvNormAct(half, half, act=False, **unit))
+        self.conv3 = nn.Sequential(
+            ConvNormAct(half, 4 * dim, stride=2, **unit),
+            ConvNormAct(4 * dim, dim, kernel_size=1, act=False, **unit),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv1(pad_to_multiple(x, 4))
+        return self.conv3(self.conv2(x) + x)
+
+
+class ConvDownsample(nn.Module):
+    """A map `[B, dim, H, W]` to `[B, out_dim, ceil(H / 2), ceil(W / 2)]` by an inverted bottleneck."""
+
+    def __init__(self, dim: int, out_dim: int, device=None, dtype=None) -> None:
+        super().__init__()
+        hidden = 4 * out_dim
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.conv = nn.Sequential(
+            ConvNormAct(dim, hidden, kernel_size=1, norm=False, **dd),
+            ConvNormAct(hidden, hidden, stride=2, groups=hidden, norm=False, **dd),
+            ConvNormAct(hidden, out_dim, kernel_size=1, act=False, **dd),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        # Padded here, as released for dense prediction: the first convolution makes of zeros what its bias says.
+        return self.conv(pad_to_multiple(x, 2))
+
+
+class MILABlock(nn.Module):
+    """Attention within a gate, and an MLP, each behind a depthwise convolution; from map to map `[B, C, H, W]`."""
+
+    def __init__(
+        self, dim: int, num_heads: int, mlp_ratio: float, proj_drop: float, drop_path: float, device=None, dtype=None
+    ) -> None:
+        super().__init__()
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.cpe1 = nn.Conv2d(dim, dim, 3, padding=1, groups=dim, **dd)
+        self.norm1 = nn.LayerNorm(dim, **dd)
+        self.in_proj = nn.Linear(dim, dim, **dd)
+        self.act_proj = nn.Linear(dim, dim, **dd)
+        self.dwc = nn.Conv2d(dim, dim, 3, padding=1, groups=dim, **dd)
+        self.attn = MilaAttention(dim, num_heads, **dd)
+        self.out_proj = nn.Linear(dim, dim, **dd)
+        self.drop_path1 = DropPath(drop_path)
+        self.cpe2 = nn.Conv2d(dim, dim, 3, padding=1, groups=dim, **dd)
+        self.norm2 = nn.LayerNorm(dim, **dd)
+        self.mlp = Mlp(dim, int(dim * mlp_ratio), drop=proj_drop, **dd)
+        self.drop_path2 = DropPath(drop_path)
+
+    def mix(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
+        """What tokens `[B, N, C]` learn of each other."""
+        gate = F.silu(self.act_proj(x))
+        x = map_to_tokens(F.silu(self.dwc(tokens_to_map(self.in_proj(x), feat_size))))
+        return self.out_proj(self.attn(x, feat_size) * gate)
+
+    def forward(self, x: Tensor) -> Tensor:
+        feat_size = x.shape[2], x.shape[3]
+        x = map_to_tokens(x + self.cpe1(x))
+        x = tokens_to_map(x + self.drop_path1(self.mix(self.norm1(x), feat_size)), feat_size)
+        x = map_to_tokens(x + self.cpe2(x))
+        return tokens_to_map(x + self.drop_path2(self.mlp(self.norm2(x))), feat_size)
+
+
+class MILA(StagedModel):
+    """Images `[B, in_chans, H, W]` of any size from 32 x 32 up, padded with zeros on the right and below.
+
+    embed_dims, depths, num_heads: of each stage. mlp_ratio: hidden channels of an MLP to those of a token.
+    kwargs: of `StagedModel`, such as img_size, num_classes and global_pool.
+    """
+
+    computed: ClassVar[tuple[str, ...]] = ("rope.rotations",)
+
+    def __init__(
+        self,
+        embed_dims: Sequence[int] = (64, 128, 256, 512),
+        depths: Sequence[int] = (2, 4, 8, 4),
+        num_heads: Sequence[int] = (2, 4, 8, 16),
+        mlp_ratio: float = 4.0,
+        proj_drop_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+        device=None,
+        dtype=None,
+        **kwargs: Any,
+    ) -> None:
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        check_stages(depths, embed_dims=embed_dims, num_heads=num_heads)
+        super().__init__(embed_dims, **kwargs, **dd)
+        self.patch_embed = Stem(self.in_chans, embed_dims[0], **dd)
+        self.layers = nn.ModuleList(
+            Stage(
+                [MILABlock(dim, heads, mlp_ratio, proj_drop_rate, rate, **dd) for rate in rates],
+                ConvDownsample(dim, next_dim, **dd) if next_dim else None,
+            )
+            for dim, next_dim, heads, rates in zip(
+                embed_dims,
+                [*embed_dims[1:], 0],
+                num_heads,
+                rising_rates(drop_path_rate, depths),
+                strict=True,
+            )
+        )
+        self.norm = LayerNorm2d(embed_dims[-1], eps=1e-5, **dd)
+        self.init_weights(needs_reset=False)
+
+    def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return add_rotations(state_dict, self, "attn.rope.rotations")
+
+
+def add_rotations(state_dict: Mapping[str, Tensor], model: StagedModel, name: str) -> dict[str, Tensor]:
+    """A state dict with the tables `[H, W, C / 2, 2]` of cosines and sines at 224 that the released code saves.
+
+    name: of the table in its block.
+    """
+    tables = {}
+    for i, info in enumerate(model.feature_info):
+        side = 224 // info["reduction"]
+        angles = place_angles((side, side), info["num_chs"], torch.empty(0)).unflatten(0, (side, side))
+        table = torch.stack([angles.cos(), angles.sin()], dim=-1)
+        blocks: Any = model.stages[i].blocks
+        tables.update({f"layers.{i}.blocks.{j}.{name}": table for j in range(len(blocks))})
+    return {**state_dict, **tables}
+
+
+MODELS: dict[str, dict[str, Any]] = {
+    "mlla_tiny": dict(embed_dims=(64, 128, 256, 512), depths=(2, 4, 8, 4), num_heads=(2, 4, 8, 16)),
+    "mlla_small": dict(embed_dims=(64, 128, 256, 512), depths=(3, 6, 21, 6), num_heads=(2, 4, 8, 16)),
+    "mlla_base": dict(embed_dims=(96, 192, 384, 768), depths=(3, 6, 21, 6), num_heads=(3, 6, 12, 24)),
+}
+
+default_cfgs = generate_default_cfgs(
+    family_cfgs(MODELS, first_conv="patch_embed.conv1.conv", paper_ids="arXiv:2405.16605")
+)
+
+register_family(__name__, MILA, MODELS)

@@ -1,0 +1,238 @@
+"""RAVLT: rank-augmented linear attention in two stages, softmax attention in two (`ravlt_{t,s,b,l}`).
+
+Fan et al., "Breaking the Low-Rank Dilemma of Linear Attention", CVPR 2025, arXiv 2411.07635. MAViT (`mavit.py`) is the
+same net with another linear attention.
+
+Letters: B batch, C channels, H x W a map, N = H * W.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from timm.layers import DropPath, trunc_normal_
+from timm.models import generate_default_cfgs
+from torch import Tensor, nn
+
+from soft_vit.layers.attention.gated_rotary import GatedRotaryAttention, GatedRotarySoftmaxAttention
+from soft_vit.layers.attention.rala import RALAttention
+from soft_vit.models.arguments import check_stages, rising_rates
+from soft_vit.models.stage import stage_grids
+from soft_vit.models.staged import GlobalPool, Stage, StagedModel, checkpoint_filter_fn  # noqa: F401  timm's name
+from soft_vit.models.zoo import family_cfgs, register_family
+from soft_vit.ops.rotary import place_angles
+
+# `register_family` adds the entrypoints.
+__all__ = ["RAVLT"]
+
+
+class ConvStem(nn.Module):
+    """Images `[B, C_in, H, W]` to a map of a quarter of their sides, by four convolutions of which two halve it."""
+
+    def __init__(self, in_chans: int, embed_dim: int, device=None, dtype=None) -> None:
+        super().__init__()
+        dd = {"device": device, "dtype": dtype}
+        widths, layers = (in_chans, embed_dim // 2, embed_dim // 2, embed_dim // 2, embed_dim), []
+        for i, stride in enumerate((2, 1, 1, 2)):
+            layers += [nn.Conv2d(widths[i], widths[i + 1], 3, stride, padding=1, **dd)]
+            layers += [nn.BatchNorm2d(widths[i + 1], **dd), nn.GELU()]
+        self.proj = nn.Sequential(*layers[:-1])
+
+    def forward(self, x: Tensor) -> Tensor:
+        # Tokens of a map that lies channels last are there without a copy.
+        return self.proj(x).contiguous(memory_format=torch.channels_last)
+
+
+class Downsample(nn.Module):
+    """Maps `[B, C, H, W]` to maps `[B, C_out, H / 2, W / 2]`, rounded up."""
+
+    def __init__(self, dim: int, out_dim: int, device=None, dtype=None) -> None:
+        super().__init__()
+        self.reduction = nn.Conv2d(dim, out_dim, 3, 2, padding=1, device=device, dtype=dtype)
+        self.norm = nn.BatchNorm2d(out_dim, device=device, dtype=dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.reduction(x))
+
+
+class TokenNorm(nn.Module):
+    """A map `[B, C, H, W]` to tokens `[B, N, C]` under a LayerNorm."""
+
+    def __init__(self, dim: int, device=None, dtype=None) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(dim, eps=1e-6, device=device, dtype=dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(x.flatten(2).mT)
+
+
+class ConvMlp(nn.Module):
+    """An MLP of tokens `[B, N, C]` with a depthwise convolution of its hidden map, added to it."""
+
+    def __init__(self, dim: int, hidden_dim: int, device=None, dtype=None) -> None:
+        super().__init__()
+        dd = {"device": device, "dtype": dtype}
+        self.fc1 = nn.Linear(dim, hidden_dim, **dd)
+        self.act = nn.GELU()
+        self.dwconv = nn.Conv2d(hidden_dim, hidden_dim, 3, padding=1, groups=hidden_dim, **dd)
+        self.fc2 = nn.Linear(hidden_dim, dim, **dd)
+
+    def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
+        x = self.act(self.fc1(x)).mT.unflatten(2, feat_size)
+        return self.fc2((x + self.dwconv(x)).flatten(2).mT)
+
+
+class Block(nn.Module):
+    """Positions by a convolution, attention and an MLP on maps `[B, C, H, W]`, each added to what it is given."""
+
+    def __init__(
+        self,
+        dim: int,
+        attn: GatedRotaryAttention,
+        mlp_ratio: float,
+        layer_scale: float,
+        drop_path: float,
+        device=None,
+        dtype=None,
+    ) -> None:
+        super().__init__()
+        dd = {"device": device, "dtype": dtype}
+        self.layer_scale = layer_scale
+        self.pos = nn.Conv2d(dim, dim, 3, padding=1, groups=dim, **dd)
+        self.norm1 = TokenNorm(dim, **dd)
+        self.attn = attn
+        self.norm2 = TokenNorm(dim, **dd)
+        self.ffn = ConvMlp(dim, int(mlp_ratio * dim), **dd)
+        self.gamma_1 = nn.Parameter(torch.empty(1, dim, 1, 1, **dd))
+        self.gamma_2 = nn.Parameter(torch.empty(1, dim, 1, 1, **dd))
+        self.drop_path = DropPath(drop_path) if drop_path > 0 else nn.Identity()
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for gamma in (self.gamma_1, self.gamma_2):
+            nn.init.constant_(gamma, self.layer_scale)
+
+    def forward(self, x: Tensor) -> Tensor:
+        feat_size = (x.shape[2], x.shape[3])
+        x = x + self.pos(x)
+        x = x + self.drop_path(self.gamma_1 * self.attn(self.norm1(x), feat_size).mT.unflatten(2, feat_size))
+        return x + self.drop_path(self.gamma_2 * self.ffn(self.norm2(x), feat_size).mT.unflatten(2, feat_size))
+
+
+class RAVLT(StagedModel):
+    """Four stages: rank-augmented linear attention in the first two, softmax attention of all tokens in the last two.
+
+    Images `[B, in_chans, H, W]` of any size from 32 x 32 up; each stride of 2 rounds the map up. The cost of the last
+    two stages grows with the square of the number of tokens.
+
+    proj_width: channels of the layer before the head.
+    layer_scale: of every stage, what the branches of its blocks are multiplied by at first.
+    """
+
+    finish_names = ("proj", "norm", "act")
+    computed = (".RoPE.angle",)
+
+    linear_attention: ClassVar[type[GatedRotaryAttention]] = RALAttention
+
+    def __init__(
+        self,
+        img_size: int | tuple[int, int] = 224,
+        in_chans: int = 3,
+        num_classes: int = 1000,
+        global_pool: GlobalPool = "avg",
+        embed_dims: Sequence[int] = (64, 128, 256, 512),
+        depths: Sequence[int] = (2, 2, 6, 2),
+        num_heads: Sequence[int] = (1, 2, 4, 8),
+        mlp_ratio: float = 3.5,
+        proj_width: int = 1024,
+        layer_scale: Sequence[float] = (1.0, 1.0, 1.0, 1.0),
+        drop_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+        device=None,
+        dtype=None,
+    ) -> None:
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        check_stages(depths, embed_dims=embed_dims, num_heads=num_heads, layer_scale=layer_scale)
+        super().__init__(
+            embed_dims,
+            img_size=img_size,
+            in_chans=in_chans,
+            num_classes=num_classes,
+            num_features=proj_width,
+            global_pool=global_pool,
+            drop_rate=drop_rate,
+            **dd,
+        )
+        self.patch_embed = ConvStem(in_chans, embed_dims[0], **dd)
+        grids, rates, stages = stage_grids(self.img_size), rising_rates(drop_path_rate, depths), []
+        for i, dim in enumerate(embed_dims):
+            kind = self.linear_attention if i < 2 else GatedRotarySoftmaxAttention
+            blocks = [
+                Block(dim, kind(dim, num_heads[i], feat_size=grids[i], **dd), mlp_ratio, layer_scale[i], rate, **dd)
+                for rate in rates[i]
+            ]
+            stages.append(Stage(blocks, Downsample(dim, embed_dims[i + 1], **dd) if i + 1 < len(embed_dims) else None))
+        self.layers = nn.ModuleList(stages)
+        self.proj = nn.Conv2d(embed_dims[-1], proj_width, 1, **dd)
+        self.norm = nn.BatchNorm2d(proj_width, **dd)
+        self.act = nn.SiLU()
+        self.init_weights(needs_reset=False)
+
+    def init_weights(self, needs_reset: bool = True) -> None:
+        super().init_weights(needs_reset)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                trunc_normal_(module.weight, std=0.02)
+                nn.init.zeros_(module.bias)
+
+    def finish(self, x: Tensor) -> Tensor:
+        return self.act(self.norm(self.proj(x)))
+
+    def norm_features(self, x: Tensor) -> Tensor:
+        """The last stage's features as they are: the net's last norm is of other channels."""
+        return x
+
+    def prune_intermediate_layers(
+        self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
+    ) -> list[int]:
+        # Without the layers before it, the head has nothing to work on.
+        taken = super().prune_intermediate_layers(indices, prune_norm, prune_head or prune_norm)
+        if isinstance(self.proj, nn.Identity):
+            self.num_features = self.head_hidden_size = self.feature_info[len(self.layers) - 1]["num_chs"]
+        return taken
+
+    def convert_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Released weights, whose layers of tokens are convolutions of one pixel, as this model's linear layers."""
+        linear = {f"{name}.weight" for name, module in self.named_modules() if isinstance(module, nn.Linear)}
+        return {
+            name: value.flatten(1) if name in linear and value.shape[2:] == (1, 1) else value
+            for name, value in super().convert_state_dict(state_dict).items()
+        }
+
+    def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        linear = {f"{name}.weight" for name, module in self.named_modules() if isinstance(module, nn.Linear)}
+        released = {
+            name: value[:, :, None, None] if name in linear else value
+            for name, value in super().released_state_dict(state_dict).items()
+        }
+        for i, stage in enumerate(self.layers):
+            head_dim = stage.blocks[0].attn.head_dim
+            angles = place_angles((1, 2), head_dim, torch.empty(0), end_point=True)[1, head_dim // 4 :]
+            released[f"layers.{i}.RoPE.angle"] = angles.repeat_interleave(2)
+        return released
+
+
+MODELS: dict[str, dict[str, Any]] = {
+    "ravlt_t": dict(embed_dims=(64, 128, 256, 512), depths=(2, 2, 6, 2), num_heads=(1, 2, 4, 8)),
+    "ravlt_s": dict(embed_dims=(64, 128, 320, 512), depths=(3, 5, 9, 3), num_heads=(1, 2, 5, 8)),
+    "ravlt_b": dict(
+        embed_dims=(96, 192, 384, 512), depths=(4, 6, 12, 6), num_heads=(1, 2, 6, 8), layer_scale=(1, 1, 1e-6, 1e-6)
+    ),
+    "ravlt_l": dict(
+        embed_dims=(96, 192, 448, 640), depths=(4, 7, 19, 8), num_heads=(1, 2, 7, 10), layer_scale=(1e-6,) * 4
+    ),
+}
+
+default_cfgs = generate_default_cfgs(family_cfgs(MODELS, first_conv="patch_embed.proj.0", paper_ids="arXiv:2411.07635"))
+
+register_family(__name__, RAVLT, MODELS)

@@ -1,0 +1,218 @@
+"""ViT3: vision transformers whose attention is trained on each image, plain (`vittt`) and as a pyramid (`h_vittt`).
+
+Han et al., "ViT3: Unlocking Test-Time Training in Vision", arXiv 2512.01643. The networks and their parameter names
+follow the released code, github.com/LeapLabTHU/ViTTT.
+
+Letters: B batch, C channels, H x W a map, N = H * W.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from timm.layers import DropPath, LayerNorm2d
+from timm.models import checkpoint, generate_default_cfgs
+from torch import Tensor, nn
+
+from soft_vit.layers import ConvNormAct, map_to_tokens, tokens_to_map
+from soft_vit.layers.attention.ttt import TTTAttention
+from soft_vit.layers.mlp import Mlp
+from soft_vit.models.arguments import check_stages, rising_rates
+from soft_vit.models.mila import ConvDownsample, add_rotations
+from soft_vit.models.staged import Stage, StagedModel, pad_to_multiple
+from soft_vit.models.zoo import family_cfgs, register_family
+
+# `register_model` adds the entrypoints.
+__all__ = ["HViTTT", "ViTTT"]
+
+# A leaf of symbolic tracing: it looks at sizes.
+torch.fx.wrap("pad_to_multiple")
+
+
+class PatchEmbed(nn.Module):
+    """Images `[B, in_chans, H, W]` to a map of patches, the last ones filled up with zeros."""
+
+    def __init__(self, in_chans: int, dim: int, patch_size: int, device=None, dtype=None) -> None:
+        super().__init__()
+        self.patch_size = patch_size
+        self.proj = nn.Conv2d(in_chans, dim, patch_size, patch_size, device=device, dtype=dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.proj(pad_to_multiple(x, self.patch_size))
+
+
+class ConvStem(nn.Module):
+    """Images `[B, in_chans, H, W]` to a map `[B, dim, H / 4, W / 4]` by five convolutions."""
+
+    def __init__(self, in_chans: int, dim: int, device=None, dtype=None) -> None:
+        super().__init__()
+        half = dim // 2
+        unit: dict[str, Any] = dict(bias=False, device=device, dtype=dtype)
+        self.conv = nn.Sequential(
+            ConvNormAct(in_chans, half, stride=2, **unit),
+            ConvNormAct(half, half, **unit),
+            ConvNormAct(half, half, **unit),
+            ConvNormAct(half, 4 * dim, stride=2, **unit),
+            ConvNormAct(4 * dim, dim, kernel_size=1, act=False, **unit),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(pad_to_multiple(x, 4))
+
+
+class ConvMlp(nn.Module):
+    """`fc2(gelu(u + dwc(u)))` with `u = gelu(fc1(x))` on tokens `[B, N, C]`; dwc is a depthwise convolution."""
+
+    def __init__(self, dim: int, hidden_dim: int, drop: float = 0.0, device=None, dtype=None) -> None:
+        super().__init__()
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.fc1 = nn.Linear(dim, hidden_dim, **dd)
+        self.dwc = nn.Conv2d(hidden_dim, hidden_dim, 3, padding=1, groups=hidden_dim, **dd)
+        self.fc2 = nn.Linear(hidden_dim, dim, **dd)
+        self.drop = nn.Dropout(drop)
+
+    def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
+        x = tokens_to_map(F.gelu(self.fc1(x)), feat_size)
+        return self.drop(self.fc2(map_to_tokens(F.gelu(x + self.dwc(x)))))
+
+
+class ViTTTBlock(nn.Module):
+    """A depthwise convolution, attention and an MLP, each with a shortcut; from map to map `[B, C, H, W]`.
+
+    conv: an MLP with a convolution, and rotary embedding of places in the attention.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        mlp_ratio: float,
+        conv: bool,
+        eps: float,
+        proj_drop: float,
+        drop_path: float,
+        device=None,
+        dtype=None,
+    ) -> None:
+        super().__init__()
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.conv = conv
+        # For a block that is a stage of its own; a `Stage` sees to its blocks.
+        self.grad_checkpointing = False
+        self.cpe = nn.Conv2d(dim, dim, 3, padding=1, groups=dim, **dd)
+        self.norm1 = nn.LayerNorm(dim, eps=eps, **dd)
+        self.attn = TTTAttention(dim, num_heads, rope=conv, proj_drop=proj_drop, **dd)
+        self.drop_path1 = DropPath(drop_path)
+        self.norm2 = nn.LayerNorm(dim, eps=eps, **dd)
+        self.mlp = (ConvMlp if conv else Mlp)(dim, int(dim * mlp_ratio), drop=proj_drop, **dd)
+        self.drop_path2 = DropPath(drop_path)
+
+    def mix(self, x: Tensor) -> Tensor:
+        feat_size = x.shape[2], x.shape[3]
+        x = map_to_tokens(x + self.cpe(x))
+        x = x + self.drop_path1(self.attn(self.norm1(x), feat_size))
+        hidden = self.norm2(x)
+        hidden = self.mlp(hidden, feat_size) if self.conv else self.mlp(hidden)
+        return tokens_to_map(x + self.drop_path2(hidden), feat_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(self.mix, x) if self.grad_checkpointing else self.mix(x)
+
+
+class ViTTT(StagedModel):
+    """The plain form: images `[B, in_chans, H, W]` of any size from 32 x 32 up, in patches of patch_size.
+
+    Every block counts as a stage of features. mlp_ratio: hidden channels of an MLP to those of a token. kwargs: of
+    `StagedModel`, such as img_size, num_classes and global_pool.
+    """
+
+    stages_name: ClassVar[str] = "blocks"
+
+    def __init__(
+        self,
+        patch_size: int = 16,
+        embed_dim: int = 192,
+        depth: int = 12,
+        num_heads: int = 6,
+        mlp_ratio: float = 4.0,
+        proj_drop_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+        device=None,
+        dtype=None,
+        **kwargs: Any,
+    ) -> None:
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        super().__init__([embed_dim] * depth, [patch_size] * depth, **kwargs, **dd)
+        self.patch_embed = PatchEmbed(self.in_chans, embed_dim, patch_size, **dd)
+        (rates,) = rising_rates(drop_path_rate, [depth])
+        self.blocks = nn.ModuleList(
+            ViTTTBlock(embed_dim, num_heads, mlp_ratio, False, 1e-6, proj_drop_rate, rate, **dd) for rate in rates
+        )
+        self.norm = LayerNorm2d(embed_dim, eps=1e-6, **dd)
+        self.init_weights(needs_reset=False)
+
+
+class HViTTT(StagedModel):
+    """The pyramid: images `[B, in_chans, H, W]` of any size from 32 x 32 up, padded with zeros on the right and below.
+
+    embed_dims, depths, num_heads: of each stage. mlp_ratio: hidden channels of an MLP to those of a token. kwargs: of
+    `StagedModel`, such as img_size, num_classes and global_pool.
+    """
+
+    computed: ClassVar[tuple[str, ...]] = ("rope.rotations",)
+
+    def __init__(
+        self,
+        embed_dims: Sequence[int] = (64, 128, 320, 512),
+        depths: Sequence[int] = (1, 3, 9, 4),
+        num_heads: Sequence[int] = (2, 4, 10, 16),
+        mlp_ratio: float = 4.0,
+        proj_drop_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+        device=None,
+        dtype=None,
+        **kwargs: Any,
+    ) -> None:
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        check_stages(depths, embed_dims=embed_dims, num_heads=num_heads)
+        super().__init__(embed_dims, **kwargs, **dd)
+        self.patch_embed = ConvStem(self.in_chans, embed_dims[0], **dd)
+        self.layers = nn.ModuleList(
+            Stage(
+                [ViTTTBlock(dim, heads, mlp_ratio, True, 1e-5, proj_drop_rate, rate, **dd) for rate in rates],
+                ConvDownsample(dim, next_dim, **dd) if next_dim else None,
+            )
+            for dim, next_dim, heads, rates in zip(
+                embed_dims, [*embed_dims[1:], 0], num_heads, rising_rates(drop_path_rate, depths), strict=True
+            )
+        )
+        # Not a LayerNorm: statistics of the training set.
+        self.norm = nn.BatchNorm2d(embed_dims[-1], **dd)
+        self.init_weights(needs_reset=False)
+
+    def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return add_rotations(state_dict, self, "rope.rotations")
+
+
+PLAIN: dict[str, dict[str, Any]] = {
+    "vittt_tiny": dict(embed_dim=192, depth=12, num_heads=6),
+    "vittt_small": dict(embed_dim=384, depth=12, num_heads=6),
+    "vittt_base": dict(embed_dim=768, depth=12, num_heads=12),
+}
+PYRAMIDS: dict[str, dict[str, Any]] = {
+    "h_vittt_tiny": dict(embed_dims=(64, 128, 320, 512), depths=(1, 3, 9, 4), num_heads=(2, 4, 10, 16)),
+    "h_vittt_small": dict(embed_dims=(64, 128, 320, 512), depths=(2, 6, 18, 8), num_heads=(2, 4, 10, 16)),
+    "h_vittt_base": dict(embed_dims=(96, 192, 448, 640), depths=(2, 6, 18, 8), num_heads=(3, 6, 14, 20)),
+}
+
+default_cfgs = generate_default_cfgs(
+    {
+        **family_cfgs(PLAIN, pool_size=(14, 14), paper_ids="arXiv:2512.01643"),
+        **family_cfgs(PYRAMIDS, first_conv="patch_embed.conv.0.conv", paper_ids="arXiv:2512.01643"),
+    }
+)
+
+# Of the plain form, the last three blocks.
+register_family(__name__, ViTTT, PLAIN, out_indices=3)
+register_family(__name__, HViTTT, PYRAMIDS)

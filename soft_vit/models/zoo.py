@@ -1,0 +1,167 @@
+"""Families with released weights: their names in timm, and which of them weights belong to."""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any, cast
+
+import timm
+from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+from timm.models import PretrainedCfg, register_model
+from torch import Tensor, nn
+
+from soft_vit.models.checkpoint import recognise, rename_released
+from soft_vit.weights import ENTRIES
+from soft_vit.weights.loading import build_model, describe_mismatch
+from soft_vit.weights.reading import NotedWeights, unwrap_state_dict
+
+if TYPE_CHECKING:
+    from soft_vit.models.staged import StagedModel
+
+__all__ = [
+    "ZOO",
+    "belongs_to",
+    "checkpoint_filter_fn",
+    "family_cfgs",
+    "model_on_meta",
+    "recognise_zoo",
+    "refuse_other_models",
+    "register_family",
+]
+
+# Every named model, and its class.
+ZOO: dict[str, type["StagedModel"]] = {}
+
+
+def family_cfgs(names: Mapping[str, Any], **kwargs: Any) -> dict[str, dict[str, Any] | PretrainedCfg]:
+    """Configurations for timm's `generate_default_cfgs`: a tag for recorded weights, none for a model without.
+
+    kwargs: what differs from ImageNet at 224, such as first_conv, or a function of the model's name that gives it.
+    """
+
+    def cfg(name: str, **recorded: Any) -> dict[str, Any]:
+        given = {key: value(name) if callable(value) else value for key, value in kwargs.items()}
+        return {
+            "num_classes": 1000,
+            "input_size": (3, 224, 224),
+            "pool_size": (7, 7),
+            "crop_pct": 0.875,
+            "interpolation": "bicubic",
+            "fixed_input_size": False,
+            "mean": IMAGENET_DEFAULT_MEAN,
+            "std": IMAGENET_DEFAULT_STD,
+            "first_conv": "patch_embed.proj",
+            "classifier": "head",
+            **given,
+            **recorded,
+        }
+
+    recorded = {tag: cfg(entry.model, **entry.timm_cfg()) for tag, entry in ENTRIES.items() if entry.model in names}
+    with_weights = {tag.split(".")[0] for tag in recorded}
+    return {**recorded, **{name: cfg(name) for name in names if name not in with_weights}}
+
+
+def register_family(
+    module: str, cls: type["StagedModel"], models: Mapping[str, dict[str, Any]], out_indices: Any = (0, 1, 2, 3)
+) -> None:
+    """Register entrypoints of a family with timm, and as functions of its module, which has `default_cfgs`.
+
+    models: the arguments of `cls` for every name.
+    """
+    for name, arguments in models.items():
+        ZOO[name] = cls
+        entrypoint = _make_entrypoint(module, name, cls, arguments, out_indices)
+        setattr(sys.modules[module], name, register_model(entrypoint))
+
+
+def _make_entrypoint(
+    module: str, name: str, cls: type["StagedModel"], arguments: dict[str, Any], out_indices: Any
+) -> Callable[..., nn.Module]:
+    def entrypoint(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+        feature_cfg = dict(out_indices=out_indices, feature_cls="getter")
+        return build_model(cls, name, pretrained, feature_cfg=feature_cfg, **{**arguments, **kwargs})
+
+    entrypoint.__name__ = entrypoint.__qualname__ = name
+    entrypoint.__module__ = module
+    entrypoint.__doc__ = f"`{cls.__name__}` of this size; keyword arguments of the class."
+    return entrypoint
+
+
+def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: "StagedModel") -> dict[str, Tensor]:
+    """Released or converted weights as a state dict of model; converted weights pass unchanged.
+
+    Raises ValueError for weights of another model of the zoo. timm adapts a head for other classes and a first
+    convolution for other channels.
+    """
+    given = unwrap_state_dict(state_dict)
+    weights = model.convert_state_dict(given)
+    refuse_other_models(given, weights, model)
+    return NotedWeights(weights, given.notes)
+
+
+def refuse_other_models(given: Mapping[str, Tensor], converted: Mapping[str, Tensor], model: "StagedModel") -> None:
+    """ValueError that names the model of this package that weights belong to, if they fit it and not this one.
+
+    given: the weights as they are in a file; converted: as the model takes them.
+    """
+    if not _mismatch(converted, model):
+        return
+    right = next(belongs_to(given), None) or _pyramid_of(given)
+    if right is None:
+        return
+    name = getattr(model, "pretrained_cfg", {}).get("architecture")
+    raise ValueError(f"The checkpoint is of {right} and not of {name or 'this model'}; create {right} for it.")
+
+
+def recognise_zoo(given: Mapping[str, Tensor], otherwise: Exception) -> tuple[str, dict[str, Tensor]]:
+    """The name of the model of the zoo that weights belong to, and they as it takes them.
+
+    Raises `otherwise` for weights of none.
+    """
+    name = next(belongs_to(given), None)
+    if name is None:
+        raise otherwise
+    return name, model_on_meta(name).convert_state_dict(given)
+
+
+def belongs_to(weights: Mapping[str, Tensor]) -> Iterator[str]:
+    """The models of the zoo that weights fit by names and shapes, heads for any classes and images of any channels."""
+    seen, unlike = set(), set()
+    for name, cls in ZOO.items():
+        if cls in unlike:
+            continue
+        model = model_on_meta(name)
+        converted, own = model.convert_state_dict(weights), model.state_dict().keys()
+        # The first of a class is its smallest, and its names are in all others.
+        if cls not in seen and 2 * len(own & converted.keys()) < len(own):
+            unlike.add(cls)
+        elif not _mismatch(converted, model):
+            yield name
+        seen.add(cls)
+
+
+def _pyramid_of(weights: Mapping[str, Tensor]) -> str | None:
+    """The names of the pyramids that weights may belong to."""
+    try:
+        size = recognise({rename_released(name): value for name, value in weights.items()}).size
+    except ValueError:
+        return None
+    return f"soft_{size} or soft_norm_{size}" if size else "a soft_vit pyramid"
+
+
+@cache
+def model_on_meta(name: str) -> "StagedModel":
+    """A model of the zoo without memory for its weights; nobody may change it."""
+    return cast("StagedModel", timm.create_model(name, device="meta"))
+
+
+def _mismatch(weights: Mapping[str, Tensor], model: "StagedModel") -> str:
+    """Names and shapes in which weights differ from a model, but for its head and the channels of its images."""
+    cfg = getattr(model, "pretrained_cfg", {})
+    head = f"{cfg.get('classifier', 'head')}."
+    first = f"{cfg.get('first_conv')}.weight"
+    expected = {name: value for name, value in model.state_dict().items() if not name.startswith(head)}
+    compared = {name: value for name, value in weights.items() if not name.startswith(head)}
+    if first in expected and first in compared and compared[first].shape[2:] == expected[first].shape[2:]:
+        expected[first], compared[first] = expected[first][:, :1], compared[first][:, :1]
+    return describe_mismatch(expected, compared)

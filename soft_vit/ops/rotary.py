@@ -1,0 +1,62 @@
+"""Rotary embedding of places on a map: pairs of channels turned by angles that grow with the row or the column.
+
+Su et al., arXiv 2104.09864, for two dimensions.
+
+Letters: P prefix tokens, N = Y * X tokens of a map of Y rows and X columns, C channels, K = C // 4 frequencies.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from soft_vit.ops.layout import Layout
+from soft_vit.ops.numerics import at_least_float32, full_precision
+
+BASE = 10000.0
+
+
+def rotate_by_place(layout: Layout, *tokens: Tensor, end_point: bool = False) -> tuple[Tensor, ...]:
+    """Tokens `[..., P + N, C]`, all of one C, with pairs of neighbouring channels turned by their place, at least fp32.
+
+    The first K pairs turn by `row * theta_t`, the next K by `column * theta_t`, `theta_t = BASE^(-t / K)`, or
+    `BASE^(-t / (K - 1))` with end_point; rows and columns count from 0. Prefix tokens, which have no place, and the
+    last C % 4 channels stay as they are.
+    """
+    with full_precision(tokens[0]):
+        tokens = tuple(at_least_float32(x) for x in tokens)
+        cos, sin = _tables(layout, tokens[0], end_point)
+        return tuple(_rotate(x, cos, sin) for x in tokens)
+
+
+def place_angles(feat_size: tuple[int, int], channels: int, like: Tensor, end_point: bool = False) -> Tensor:
+    """The angles `[N, 2 * K]` of the pairs of channels at each place, in like's dtype and on its device."""
+    return _of_places(*_side_angles(feat_size, channels, like, end_point))
+
+
+def _side_angles(feat_size: tuple[int, int], channels: int, like: Tensor, end_point: bool) -> tuple[Tensor, Tensor]:
+    """The angles of rows `[Y, K]` and of columns `[X, K]`."""
+    K, dd = channels // 4, {"device": like.device, "dtype": like.dtype}
+    theta = BASE ** -(torch.linspace(0, 1, K, **dd) if end_point else torch.arange(K, **dd) / K)
+    rows, columns = (torch.arange(side, **dd)[:, None] * theta for side in feat_size)
+    return rows, columns
+
+
+def _of_places(rows: Tensor, columns: Tensor) -> Tensor:
+    """What rows `[Y, K]` and columns `[X, K]` have, at each place: `[N, 2 * K]`."""
+    shape = len(rows), len(columns), -1
+    return torch.cat([rows[:, None].expand(*shape), columns.expand(*shape)], dim=-1).flatten(0, 1)
+
+
+def _tables(layout: Layout, like: Tensor, end_point: bool) -> tuple[Tensor, Tensor]:
+    """Cosines and sines `[P + N, 2 * K]` of the angles of the pairs of tokens like these."""
+    # Of the sides, which are far shorter than all places.
+    rows, columns = _side_angles(layout.feat_size, like.shape[-1], like, end_point)
+    cos, sin, P = _of_places(rows.cos(), columns.cos()), _of_places(rows.sin(), columns.sin()), layout.num_prefix_tokens
+    return (F.pad(cos, (0, 0, P, 0), value=1.0), F.pad(sin, (0, 0, P, 0))) if P else (cos, sin)
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    channels = 2 * cos.shape[-1]
+    a, b = x[..., :channels].unflatten(-1, (channels // 2, 2)).unbind(-1)
+    turned = torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1).flatten(-2)
+    return torch.cat([turned, x[..., channels:]], dim=-1) if channels < x.shape[-1] else turned

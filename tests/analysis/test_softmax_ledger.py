@@ -1,0 +1,62 @@
+"""The ledger says where softmax is, what it normalises, and how attention grows: models whose answer is known."""
+
+import pytest
+import timm
+
+from soft_vit.analysis.softmax_ledger import Rows, kind_of_softmax, ledgers, model_groups, softmax_ledger
+
+
+@pytest.mark.parametrize(
+    ("small", "large", "kind"),
+    [
+        (Rows(3, 196, 196), Rows(3, 784, 784), "full"),
+        # Keys reduced by windows grow too.
+        (Rows(3, 784, 49), Rows(3, 3136, 196), "full"),
+        (Rows(12, 49, 49), Rows(48, 49, 49), "windows"),
+        (Rows(3, 784, 49), Rows(3, 3136, 49), "rows of fixed length"),
+        (Rows(3, 49, 784), Rows(3, 49, 3136), "49 rows"),
+        (Rows(3, 1, 784), Rows(3, 1, 3136), "one row"),
+    ],
+)
+def test_what_grows_tells_the_kind(small: Rows, large: Rows, kind: str) -> None:
+    assert kind_of_softmax(small, large) == kind
+
+
+# Softmax of every stage, and the growth of its products between tokens; N^2 has the linear part of stage 4 beside it.
+KNOWN = {
+    "soft_pico": ([(), (), (), ("full",)], [None, None, None, 2]),
+    "soft_norm_pico_pure": ([(), (), (), ()], [None, None, None, 2]),
+    "rala_pyramid_pico": ([("one row",)] * 3 + [("full",)], [1, 1, 1, 2]),
+    "local_pyramid_pico": ([("windows",)] * 3 + [("full",)], [1, None, 1, 2]),
+    "efficient_vit_tiny_patch16": ([("rows of fixed length", "64 rows")], [1]),
+    "softmax_vit_tiny_patch16": ([("full",)], [2]),
+}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_known_models(name: str) -> None:
+    ledger = softmax_ledger(name, **({"depth": 1} if "vit" in name else {}))
+    softmax, slopes = KNOWN[name]
+    assert [stage.softmax for stage in ledger.stages] == softmax
+    for stage, slope in zip(ledger.stages, slopes, strict=True):
+        assert slope is None or stage.slope == pytest.approx(slope, abs=0.02)
+    assert not ledger.outside
+    assert ledger.has_softmax == any(softmax)
+
+
+def test_pooling_by_softmax_is_outside_of_stages() -> None:
+    assert softmax_ledger("soft_pico_pure", global_pool="attn").outside == ("one row",)
+
+
+def test_a_failure_does_not_end_the_others() -> None:
+    found, errors = ledgers(["soft_pico_pure", "vgg11_no"], max_bottleneck=(7, 7))
+    assert [ledger.model for ledger in found] == ["soft_pico_pure"]
+    assert errors.keys() == {"vgg11_no"}
+    # With as many bottleneck tokens at any size, cost is linear.
+    assert [round(stage.slope) for stage in found[0].stages[:2]] == [1, 1]
+
+
+def test_every_group_names_models() -> None:
+    for names, _ in model_groups().values():
+        assert names
+        assert all(map(timm.is_model, names))

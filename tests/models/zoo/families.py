@@ -1,0 +1,184 @@
+"""The families of the zoo, a row each: what differs between them in the tests that all of them pass."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Draw = Callable[[str, np.ndarray], np.ndarray | None]
+
+
+@dataclass(frozen=True)
+class Family:
+    """A row.
+
+    models: all names. tiny: the one that contract tests shrink by `small`, to run it.
+
+    draw: values of a parameter from its name and standard normal numbers, None for those of the common scheme.
+    factor: by name, multiplied in float32. skipped: what names of buffers end in that a model computes.
+    unbiased: of the standard deviations in the golden files. tolerance: of logits and stages, relative.
+    slow: stems of golden files whose test is marked slow.
+    folder: of the golden files, where several rows share one. at_size: whether these are of models built for the size
+        of their images. staged: whether the model is a `StagedModel`, and its contract that of test_contract.py.
+    """
+
+    models: tuple[str, ...]
+    tiny: str
+    small: dict[str, Any]
+    draw: Draw = lambda name, z: None
+    factor: Callable[[str], float] = lambda name: 1.0
+    skipped: tuple[str, ...] = ()
+    unbiased: bool = False
+    tolerance: float = 1e-5
+    slow: tuple[str, ...] = ()
+    folder: str = ""
+    at_size: bool = False
+    staged: bool = True
+
+
+def draw_rotary(name: str, z: np.ndarray) -> np.ndarray | None:
+    return 1 + 0.1 * np.tanh(z) if name.endswith(("gamma_1", "gamma_2")) else None
+
+
+def rotary_factor(name: str) -> float:
+    if name.endswith((".pos.weight", ".lepe.weight")):
+        return 0.25
+    return 1.5 if name.endswith(".qkvo.weight") else 1.0
+
+
+ROTARY: dict[str, Any] = dict(
+    small=dict(embed_dims=(16, 32, 32, 64), depths=(1, 1, 1, 1), num_heads=(1, 2, 2, 4), proj_width=96),
+    draw=draw_rotary,
+    factor=rotary_factor,
+    skipped=(".RoPE.angle",),
+    slow=("ravlt_s_b1_224x224_seed2", "mavit_s_b1_224x224_seed2"),
+)
+
+
+def quiet_cpe(name: str) -> float:
+    """Weights of position encodings by convolution, small enough that the stream does not grow at every block."""
+    return 0.1 if ".cpe" in name and name.endswith("weight") else 1.0
+
+
+def mila_factor(name: str) -> float:
+    return 3.0 if name.endswith("attn.qk.weight") else quiet_cpe(name)
+
+
+def vit3_draw(name: str, z: np.ndarray) -> np.ndarray | None:
+    return z / np.sqrt(z.shape[2]) if name.endswith(("attn.w1", "attn.w2")) else None
+
+
+# One block in each stage.
+SHALLOW = {"depths": (1, 1, 1, 1)}
+
+
+def sizes(prefix: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"{prefix}_{name}" for name in names)
+
+
+SMALL_PVT = dict(SHALLOW, embed_dims=(16, 24, 32, 48), num_heads=(1, 3, 2, 4), mlp_ratios=(2, 2, 2, 2))
+SMALL_SWIN = dict(embed_dims=(12, 24, 48, 96), num_heads=(1, 2, 4, 4), depths=(1, 1, 2, 1))
+SWIN_BUFFERS = ("relative_position_index", "attn_mask")
+
+FAMILIES: dict[str, Family] = {
+    "inline_pvt": Family(
+        models=sizes("inline_pvt", "tiny", "small", "medium", "large"),
+        tiny="inline_pvt_tiny",
+        small=SMALL_PVT,
+        slow=("inline_pvt_small_b1_224x224_seed2", "inline_pvt_tiny_b2_224x224_seed0"),
+        folder="inline",
+    ),
+    "inline_swin": Family(
+        models=sizes("inline_swin", "tiny", "small", "base", "base_384"),
+        tiny="inline_swin_tiny",
+        small=dict(SMALL_SWIN, linear_blocks=(1, 1, 0, 0)),
+        skipped=SWIN_BUFFERS,
+        folder="inline",
+        at_size=True,
+    ),
+    "inline_deit": Family(
+        models=sizes("inline_deit", "tiny", "small", "base"),
+        tiny="inline_deit_tiny",
+        small=dict(embed_dim=24, num_heads=3, depth=2),
+        folder="inline",
+        at_size=True,
+        staged=False,
+    ),
+    "pola_pvt": Family(
+        models=sizes("pola_pvt", "tiny", "small", "medium", "large"),
+        tiny="pola_pvt_tiny",
+        small=SMALL_PVT,
+        tolerance=2e-5,
+        slow=("pola_pvt_small_b1_224x224_seed2", "pola_pvt_tiny_b2_224x224_seed0"),
+        folder="polaformer",
+        at_size=True,
+    ),
+    "pola_swin": Family(
+        models=sizes("pola_swin", "tiny", "small", "base", "base_384"),
+        tiny="pola_swin_tiny",
+        small=dict(SMALL_SWIN, linear_blocks=(1, 1, 0, 0)),
+        skipped=SWIN_BUFFERS,
+        slow=("pola_swin_tiny_b1_224x224_seed0",),
+        folder="polaformer",
+        at_size=True,
+    ),
+    "flatten_pvt": Family(
+        models=sizes("flatten_pvt", "tiny", "small", "medium", "large"),
+        tiny="flatten_pvt_tiny",
+        small=SMALL_PVT,
+        slow=("flatten_pvt_small_b1_224x224_seed2", "flatten_pvt_tiny_b2_224x224_seed0"),
+        folder="flatten",
+        at_size=True,
+    ),
+    "flatten_pvt_v2": Family(
+        models=sizes("flatten_pvt_v2", "b0", "b1", "b2", "b3", "b4", "b5"),
+        tiny="flatten_pvt_v2_b0",
+        small=SMALL_PVT,
+        folder="flatten",
+        at_size=True,
+    ),
+    "flatten_swin": Family(
+        models=sizes("flatten_swin", "tiny", "small", "base", "base_384"),
+        tiny="flatten_swin_tiny",
+        small=dict(SMALL_SWIN, linear_blocks=(1, 1, 0, 0)),
+        skipped=SWIN_BUFFERS,
+        slow=("flatten_swin_tiny_b1_224x224_seed0",),
+        folder="flatten",
+        at_size=True,
+    ),
+    "mila": Family(
+        models=("mlla_tiny", "mlla_small", "mlla_base"),
+        tiny="mlla_tiny",
+        small=dict(SHALLOW, embed_dims=(16, 24, 32, 48), num_heads=(1, 3, 2, 3)),
+        factor=mila_factor,
+        skipped=("rope.rotations",),
+        unbiased=True,
+        slow=("mlla_small_b1_224x224_seed1",),
+    ),
+    "vit3": Family(
+        models=("vittt_tiny", "vittt_small", "vittt_base"),
+        tiny="vittt_tiny",
+        small=dict(embed_dim=24, depth=3, num_heads=3),
+        draw=vit3_draw,
+        factor=quiet_cpe,
+        unbiased=True,
+        slow=("vittt_small_b1_224x224_seed1",),
+    ),
+    "h_vit3": Family(
+        folder="vit3",
+        models=("h_vittt_tiny", "h_vittt_small", "h_vittt_base"),
+        tiny="h_vittt_tiny",
+        small=dict(SHALLOW, embed_dims=(16, 24, 32, 48), num_heads=(1, 3, 2, 3)),
+        draw=vit3_draw,
+        factor=quiet_cpe,
+        skipped=("rope.rotations",),
+        unbiased=True,
+        slow=("h_vittt_small_b1_224x224_seed2",),
+    ),
+    "ravlt": Family(("ravlt_t", "ravlt_s", "ravlt_b", "ravlt_l"), "ravlt_t", **ROTARY),
+    "mavit": Family(("mavit_t", "mavit_s", "mavit_b", "mavit_l"), "mavit_t", **ROTARY),
+}
+
+# The tiny variant of each, and those that contract tests run: name of the model and options that make it small.
+SMALL = {name: (family.tiny, family.small) for name, family in FAMILIES.items()}

@@ -1,0 +1,178 @@
+"""What timm expects of its models, for every model of the zoo, and what this package promises beside it.
+
+All variants are built on the meta device; a small one of each family computes.
+"""
+
+import copy
+
+import pytest
+import timm
+import torch
+from models.zoo.families import FAMILIES, SMALL
+from models.zoo.generated import images, relative_error, shapes
+from timm.models import group_parameters
+from torch import Tensor
+
+from soft_vit.models import checkpoint_filter_fn
+
+STAGED = {family: row for family, row in FAMILIES.items() if row.staged}
+MODELS = {name: family for family, row in STAGED.items() for name in row.models}
+every_family = pytest.mark.parametrize("family", STAGED)
+
+
+def create(family: str, **options) -> torch.nn.Module:
+    """The small model of a family, in evaluation, whose features differ from image to image."""
+    torch.manual_seed(0)
+    name, small = SMALL[family]
+    model = timm.create_model(name, **{"num_classes": 7, "img_size": 64, **small, **options}).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.device.type != "meta":
+                parameter.add_(0.1 * torch.randn_like(parameter))
+    return model
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model(name: str) -> None:
+    """Registered, with the names and shapes of the released file, and timm's description fits."""
+    family = MODELS[name]
+    model = timm.create_model(name, device="meta")
+    cfg, own = model.pretrained_cfg, model.state_dict()
+    released = {key: torch.empty(shape, device="meta") for key, shape in shapes(family, name).items()}
+    fitted = model.convert_state_dict(released)
+    assert {k: v.shape for k, v in fitted.items()} == {k: v.shape for k, v in own.items()}
+    assert cfg["architecture"] == name
+    assert own[cfg["first_conv"] + ".weight"].shape[1] == model.in_chans == 3
+    assert model.get_submodule(cfg["classifier"]) is model.get_classifier()
+    parameters = {n for n, _ in model.named_parameters()}
+    for coarse in (False, True):
+        groups = group_parameters(model, model.group_matcher(coarse=coarse))
+        assert {n for names in groups.values() for n in names} == parameters
+        assert len(groups) > len(model.stages)
+    assert set(model.no_weight_decay()) <= parameters
+
+
+@every_family
+def test_features_and_pruning(family: str) -> None:
+    """`features_only`, `forward_intermediates` in its forms, and what is left after pruning, all say the same."""
+    model, x = create(family), images(2, 64, 96)
+    with torch.no_grad():
+        final, maps = model.forward_intermediates(x)
+        torch.testing.assert_close(model.forward_features(x), final, rtol=0, atol=0)
+        for feature, info in zip(maps, model.feature_info, strict=True):
+            assert feature.shape[1:] == (info["num_chs"], 64 // info["reduction"], 96 // info["reduction"])
+            assert feature.is_contiguous()
+        extractor = create(family, features_only=True)
+        extractor.load_state_dict({f"model.{k}": v for k, v in model.state_dict().items()}, strict=False)
+        wanted = [maps[i] for i in extractor.feature_info.out_indices]
+        torch.testing.assert_close(extractor(x), wanted)
+        nhwc = model.forward_intermediates(x, output_fmt="NHWC", intermediates_only=True)
+        torch.testing.assert_close(nhwc, [feature.permute(0, 2, 3, 1) for feature in maps])
+        for index in range(len(maps)):
+            early = model.forward_intermediates(x, [index], stop_early=True, intermediates_only=True)
+            torch.testing.assert_close(early, [maps[index]])
+            pruned = copy.deepcopy(model)
+            assert pruned.prune_intermediate_layers([index], prune_norm=True) == [index]
+            torch.testing.assert_close(pruned.forward_intermediates(x, [index])[1], [maps[index]])
+            assert pruned.num_features == maps[index].shape[1]
+
+
+@every_family
+def test_heads_and_gradients(family: str) -> None:
+    """Classifiers may be taken off and put on; every parameter gets a gradient, the same with checkpointing."""
+    model, x = create(family), images(2, 64, 64)
+    logits = model(x)
+    assert logits.shape == (2, 7)
+    gradients = []
+    for enable in (False, True):
+        model.zero_grad()
+        model.set_grad_checkpointing(enable)
+        model(x).square().sum().backward()
+        gradients.append({name: parameter.grad.clone() for name, parameter in model.named_parameters()})
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], gradient, msg=name)
+    features = model.forward_features(x)
+    pooled = model.forward_head(features, pre_logits=True)
+    assert pooled.shape == (2, model.head_hidden_size)
+    model.reset_classifier(0)
+    assert torch.equal(model(x), pooled)
+    model.reset_classifier(5)
+    assert model(x).shape == (2, 5)
+    model.reset_classifier(0, "")
+    assert torch.equal(model(x), features)
+    with pytest.raises(ValueError, match="global_pool"):
+        model.reset_classifier(5, "max")
+
+
+@every_family
+def test_any_size_and_any_neighbours(family: str) -> None:
+    """An image's logits do not depend on its batch; the size may be set before or given at once."""
+    model = create(family).double()
+    x = images(3, 72, 100).double()
+    x[1] *= 0.01
+    model.set_input_size((72, 100))
+    with torch.no_grad():
+        together = model(x)
+        alone = torch.cat([model(image[None]) for image in x])
+    assert (together[0] - together[1]).norm() > 1e-4 * together.norm()
+    torch.testing.assert_close(together, alone, rtol=1e-10, atol=1e-10)
+    built = create(family, img_size=(72, 100)).double()
+    built.load_state_dict(model.state_dict())
+    torch.testing.assert_close(built(x), together)
+    with pytest.raises(ValueError, match="too small"):
+        model(x[:, :, :16])
+
+
+def logits_and_gradients(model: torch.nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    x = x.clone().requires_grad_()
+    logits = model(x)
+    return logits.detach(), torch.autograd.grad(logits.square().sum(), x)[0]
+
+
+@every_family
+def test_captured(family: str) -> None:
+    """By fx bit for bit, also for sizes it was not traced with; by torch.export for any batch."""
+    model, x = create(family), images(2, 64, 64)
+    traced = torch.fx.symbolic_trace(model)
+    for size in ((64, 64), (64, 96)):
+        given = images(3, *size)
+        if model.pretrained_cfg["fixed_input_size"] and size != (64, 64):
+            continue
+        for actual, expected in zip(*(logits_and_gradients(net, given) for net in (traced, model)), strict=True):
+            torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+    batch = torch.export.Dim("batch", min=1, max=64)
+    program = torch.export.export(model, (x,), dynamic_shapes=({0: batch},)).module()
+    given = images(5, 64, 64)
+    assert relative_error(program(given), model(given)) < 1e-5
+
+
+@pytest.mark.slow
+@every_family
+def test_compiled(family: str) -> None:
+    torch._dynamo.reset()
+    model = create(family)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    for size in ((64, 64), (64, 96)):
+        given = images(2, *size)
+        with torch.no_grad():
+            assert relative_error(compiled(given), model(given)) < 1e-5
+
+
+@every_family
+def test_weights_of_another_model_are_refused_by_name(family: str, tmp_path) -> None:
+    """By `file=`, `checkpoint_path=` and load_state_dict, for every model of every family by the next one's file."""
+    names = list(MODELS)
+    mine = FAMILIES[family].tiny
+    other = names[(names.index(mine) + 1) % len(names)]
+    content = {key: torch.zeros(shape) for key, shape in shapes(MODELS[other], other).items()}
+    with pytest.raises(ValueError, match=rf"\b{other}\b"):
+        timm.create_model(mine, device="meta").load_state_dict(content)
+    pyramid = timm.create_model("soft_pico", device="meta")
+    with pytest.raises(ValueError, match="soft_pico or soft_norm_pico"):
+        timm.create_model(mine, device="meta").load_state_dict(pyramid.state_dict())
+    with pytest.raises(ValueError, match=rf"of {other} and the model soft_pico is a pyramid"):
+        checkpoint_filter_fn(content, pyramid)
+    path = tmp_path / "other.pth"
+    torch.save(content, path)
+    with pytest.raises(ValueError, match=rf"\b{other}\b"):
+        timm.create_model(mine, pretrained=True, pretrained_cfg_overlay={"file": str(path)})
