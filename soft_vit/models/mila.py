@@ -21,7 +21,8 @@ from soft_vit.layers.mlp import Mlp
 from soft_vit.models.arguments import check_stages, rising_rates
 from soft_vit.models.staged import Stage, StagedModel, pad_to_multiple
 from soft_vit.models.zoo import family_cfgs, register_family
-from soft_vit.ops.rotary import place_angles
+from soft_vit.ops.layout import Layout
+from soft_vit.ops.rotary import rotate_by_place
 
 # `register_model` adds the entrypoints.
 __all__ = ["MILA"]
@@ -154,9 +155,10 @@ def add_rotations(state_dict: Mapping[str, Tensor], model: StagedModel, name: st
     """
     tables = {}
     for i, info in enumerate(model.feature_info):
-        side = 224 // info["reduction"]
-        angles = place_angles((side, side), info["num_chs"], torch.empty(0)).unflatten(0, (side, side))
-        table = torch.stack([angles.cos(), angles.sin()], dim=-1)
+        side, pairs = 224 // info["reduction"], info["num_chs"] // 2
+        # A pair (1, 0) turns to the cosine and the sine of its angle.
+        (turned,) = rotate_by_place(Layout((side, side)), torch.tensor([1.0, 0.0]).repeat(1, side**2, pairs))
+        table = turned.reshape(side, side, pairs, 2)
         blocks: Any = model.stages[i].blocks
         tables.update({f"layers.{i}.blocks.{j}.{name}": table for j in range(len(blocks))})
     return {**state_dict, **tables}
