@@ -65,7 +65,14 @@ class ConvDownsample(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         # Padded here, as released for dense prediction: the first convolution makes of zeros what its bias says.
-        return self.conv(pad_to_multiple(x, 2))
+        if not torch.compiler.is_compiling():
+            return self.conv(pad_to_multiple(x, 2))
+        # In a graph for any size, each side is padded by one, and the strip that an even side does not need is not
+        # reached: sizes are then as simple as those of a convolution alone.
+        widen, reduce, project = self.conv
+        x = F.pad(widen(F.pad(x, (0, 1, 0, 1))), (1, 0, 1, 0))
+        x = F.conv2d(x, reduce.conv.weight, reduce.conv.bias, stride=2, groups=reduce.conv.groups)
+        return project(reduce.act(x))
 
 
 class MILABlock(nn.Module):
