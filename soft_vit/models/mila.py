@@ -69,7 +69,8 @@ class ConvDownsample(nn.Module):
             return self.conv(pad_to_multiple(x, 2))
         # In a graph for any size, each side is padded by one, and the strip that an even side does not need is not
         # reached: sizes are then as simple as those of a convolution alone.
-        widen, reduce, project = self.conv
+        units: Any = self.conv
+        widen, reduce, project = units
         x = F.pad(widen(F.pad(x, (0, 1, 0, 1))), (1, 0, 1, 0))
         x = F.conv2d(x, reduce.conv.weight, reduce.conv.bias, stride=2, groups=reduce.conv.groups)
         return project(reduce.act(x))
