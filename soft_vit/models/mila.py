@@ -21,7 +21,8 @@ from soft_vit.layers.mlp import Mlp
 from soft_vit.models.arguments import check_stages, rising_rates
 from soft_vit.models.staged import Stage, StagedModel, pad_to_multiple
 from soft_vit.models.zoo import family_cfgs, register_family
-from soft_vit.ops.rotary import place_angles
+from soft_vit.ops.layout import Layout
+from soft_vit.ops.rotary import rotate_by_place
 
 # `register_model` adds the entrypoints.
 __all__ = ["MILA"]
@@ -64,7 +65,15 @@ class ConvDownsample(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         # Padded here, as released for dense prediction: the first convolution makes of zeros what its bias says.
-        return self.conv(pad_to_multiple(x, 2))
+        if not torch.compiler.is_compiling():
+            return self.conv(pad_to_multiple(x, 2))
+        # In a graph for any size, each side is padded by one, and the strip that an even side does not need is not
+        # reached: sizes are then as simple as those of a convolution alone.
+        units: Any = self.conv
+        widen, reduce, project = units
+        x = F.pad(widen(F.pad(x, (0, 1, 0, 1))), (1, 0, 1, 0))
+        x = F.conv2d(x, reduce.conv.weight, reduce.conv.bias, stride=2, groups=reduce.conv.groups)
+        return project(reduce.act(x))
 
 
 class MILABlock(nn.Module):
@@ -154,9 +163,10 @@ def add_rotations(state_dict: Mapping[str, Tensor], model: StagedModel, name: st
     """
     tables = {}
     for i, info in enumerate(model.feature_info):
-        side = 224 // info["reduction"]
-        angles = place_angles((side, side), info["num_chs"], torch.empty(0)).unflatten(0, (side, side))
-        table = torch.stack([angles.cos(), angles.sin()], dim=-1)
+        side, pairs = 224 // info["reduction"], info["num_chs"] // 2
+        # A pair (1, 0) turns to the cosine and the sine of its angle.
+        (turned,) = rotate_by_place(Layout((side, side)), torch.tensor([1.0, 0.0]).repeat(1, side**2, pairs))
+        table = turned.reshape(side, side, pairs, 2)
         blocks: Any = model.stages[i].blocks
         tables.update({f"layers.{i}.blocks.{j}.{name}": table for j in range(len(blocks))})
     return {**state_dict, **tables}
