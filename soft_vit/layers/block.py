@@ -60,6 +60,7 @@ class PreNormBlock(nn.Module):
     """`x = x + drop(attn(LN(x)))`, `x = x + drop(mlp(LN(x)))` on tokens `[B, N, C]`: the block of the last stage.
 
     mlp_chunks: number of parts of the tokens that the MLP processes one after the other.
+    norm_eps: of the LayerNorms.
     """
 
     def __init__(
@@ -71,16 +72,17 @@ class PreNormBlock(nn.Module):
         proj_drop: float = 0.0,
         drop_path: float = 0.0,
         mlp_chunks: int = 1,
+        norm_eps: float = 1e-6,
         device=None,
         dtype=None,
     ) -> None:
         super().__init__()
         dd = {"device": device, "dtype": dtype}
         self.mlp_chunks = check_chunks(mlp_chunks)
-        self.norm1 = nn.LayerNorm(dim, eps=1e-6, **dd)
+        self.norm1 = nn.LayerNorm(dim, eps=norm_eps, **dd)
         self.attn = attn
         self.drop_path1 = make_drop_path(drop_path, "stochastic_depth")
-        self.norm2 = nn.LayerNorm(dim, eps=1e-6, **dd)
+        self.norm2 = nn.LayerNorm(dim, eps=norm_eps, **dd)
         self.mlp = Mlp(dim, int(dim * mlp_ratio), drop=proj_drop, **dd)
         self.drop_path2 = make_drop_path(drop_path, "stochastic_depth")
 

@@ -1,5 +1,6 @@
 """Patch and position embedding: from maps to tokens, at any size."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -73,15 +74,19 @@ class ConvPatchEmbed(nn.Sequential):
         return x
 
 
-def interpolate_maps(maps: Tensor, size: Sequence[int]) -> Tensor:
-    """Maps `[B, C, Y, X]` bilinearly (align_corners=False) to `[B, C, *size]`, in their dtype, at least fp32 inside."""
-    return F.interpolate(at_least_float32(maps), size=tuple(size), mode="bilinear", align_corners=False).to(maps.dtype)
+def interpolate_maps(maps: Tensor, size: Sequence[int], mode: str = "bilinear") -> Tensor:
+    """Maps `[B, C, Y, X]` to `[B, C, *size]` (align_corners=False), in their dtype, at least fp32 inside."""
+    return F.interpolate(at_least_float32(maps), size=tuple(size), mode=mode, align_corners=False).to(maps.dtype)
 
 
 def resample_pos_embed(
-    pos_embed: Tensor, grid_size: tuple[int, int], feat_size: tuple[int, int], num_prefix_tokens: int = 0
+    pos_embed: Tensor,
+    grid_size: tuple[int, int],
+    feat_size: tuple[int, int],
+    num_prefix_tokens: int = 0,
+    mode: str = "bilinear",
 ) -> Tensor:
-    """A position embedding `[1, P + h*w, C]` of the grid (h, w), bilinearly resampled to `[1, P + H*W, C]`.
+    """A position embedding `[1, P + h*w, C]` of the grid (h, w), resampled to `[1, P + H*W, C]`.
 
     The slots of the P prefix tokens come first and stay as they are. On its own grid the embedding is returned
     unchanged. Half-pixel centres (align_corners=False), as in the released SOFT models.
@@ -89,5 +94,18 @@ def resample_pos_embed(
     if same_size(grid_size, feat_size):
         return pos_embed
     prefix, grid = pos_embed[:, :num_prefix_tokens], pos_embed[:, num_prefix_tokens:]
-    grid = interpolate_maps(grid.mT.unflatten(2, tuple(grid_size)), feat_size)
+    grid = interpolate_maps(grid.mT.unflatten(2, tuple(grid_size)), feat_size, mode)
     return torch.cat([prefix, grid.flatten(2).mT], dim=1)
+
+
+def resample_square(
+    pos_embed: Tensor, own: Sequence[int], feat_size: tuple[int, int], mode: str = "bilinear"
+) -> Tensor:
+    """A position embedding `[1, n * n, C]` of a square map, resampled to the map feat_size.
+
+    own: the shape of an embedding of that map. What has this shape, or is of no square, is returned as it is.
+    """
+    side = math.isqrt(pos_embed.shape[1]) if pos_embed.ndim == 3 else 0
+    if pos_embed.shape == own or pos_embed.shape[2:] != own[2:] or side * side != pos_embed.shape[1]:
+        return pos_embed
+    return resample_pos_embed(pos_embed, (side, side), feat_size, mode=mode)

@@ -3,12 +3,15 @@
 `MODELS` has the arguments of every named model and `SIZES` those of every size; `model_name` names one of the table.
 """
 
-from soft_vit.models import mavit, mila, ravlt, soft, vit, vit3
+from soft_vit.models import flatten, inline, mavit, mila, polaformer, ravlt, soft, vit, vit3
 from soft_vit.models.checkpoint import checkpoint_filter_fn
+from soft_vit.models.flatten import *  # noqa: F403 - the entrypoints, which register_model lists in __all__
 from soft_vit.models.folding import fold_batch_norm
-from soft_vit.models.mavit import *  # noqa: F403 - the entrypoints, which register_model lists in __all__
+from soft_vit.models.inline import *  # noqa: F403 - as above
+from soft_vit.models.mavit import *  # noqa: F403 - as above
 from soft_vit.models.mila import *  # noqa: F403 - as above
 from soft_vit.models.names import MODELS, SIZES, model_name
+from soft_vit.models.polaformer import *  # noqa: F403 - as above
 from soft_vit.models.pyramid import PyramidViT
 from soft_vit.models.ravlt import *  # noqa: F403 - as above
 from soft_vit.models.soft import *  # noqa: F403 - as above
@@ -27,8 +30,11 @@ __all__ = [
     "load_weights",
     "model_name",
     "swap_attention",
+    *flatten.__all__,
+    *inline.__all__,
     *mavit.__all__,
     *mila.__all__,
+    *polaformer.__all__,
     *ravlt.__all__,
     *soft.__all__,
     *vit.__all__,

@@ -39,8 +39,10 @@ def relu_features(x: Tensor) -> Tensor:
     return at_least_float32(x).relu()
 
 
-def linear_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout | None = None) -> Tensor:
+def linear_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout | None = None, eps: float = 0.0) -> Tensor:
     """Each token attends to all of them, or those that count; time and memory are linear in N.
+
+    eps: added to the weight of each token where a row's weights are divided by their sum.
 
     q, k: features `[B, H, N, M]`, not negative; v: `[B, H, N, D]`. The result `[B, H, N, D]` has v's dtype; everything
     inside is at least fp32.
@@ -51,6 +53,8 @@ def linear_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout | None = No
         if layout is not None:
             k, v = layout.keep(k), layout.keep(v)
         normalizer = q @ k.sum(2)[..., None]
+        if eps:
+            normalizer = normalizer + eps * (k.shape[2] if layout is None else layout.num_tokens(k))
         return (q @ (k.mT @ v) / normalizer.clamp(min=SMALLEST_NORMALIZER)).to(dtype)
 
 

@@ -23,6 +23,21 @@ COLLECTIONS = {
         "https://arxiv.org/abs/2405.16605",
         "Demystify Mamba in Vision: A Linear Attention Perspective",
     ),
+    "inline_": (
+        "InLine",
+        "https://arxiv.org/abs/2412.06590",
+        "Bridging the Divide: Reconsidering Softmax and Linear Attention",
+    ),
+    "pola_": (
+        "PolaFormer",
+        "https://arxiv.org/abs/2501.15061",
+        "PolaFormer: Polarity-aware Linear Attention for Vision Transformers",
+    ),
+    "flatten_": (
+        "FLatten",
+        "https://arxiv.org/abs/2308.00442",
+        "FLatten Transformer: Vision Transformer using Focused Linear Attention",
+    ),
     "vittt_": ("ViT3", "https://arxiv.org/abs/2512.01643", "ViT3: Unlocking Test-Time Training in Vision"),
     "h_vittt_": ("H-ViT3", "https://arxiv.org/abs/2512.01643", "ViT3: Unlocking Test-Time Training in Vision"),
     "ravlt_": (

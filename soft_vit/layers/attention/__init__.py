@@ -13,6 +13,7 @@ from soft_vit.layers.attention.focused import FocusedAttention
 from soft_vit.layers.attention.gau import GatedAttentionUnit
 from soft_vit.layers.attention.gaussian import GaussianAttention
 from soft_vit.layers.attention.hydra import HydraAttention
+from soft_vit.layers.attention.inline import InLineAttention
 from soft_vit.layers.attention.linear import LinearAttention
 from soft_vit.layers.attention.linformer import LinformerAttention
 from soft_vit.layers.attention.local import LocalAttention
@@ -22,6 +23,7 @@ from soft_vit.layers.attention.mila import MilaAttention
 from soft_vit.layers.attention.none import NoAttention
 from soft_vit.layers.attention.nystrom import NystromAttention
 from soft_vit.layers.attention.performer import PerformerAttention
+from soft_vit.layers.attention.polaformer import PolaFormerAttention
 from soft_vit.layers.attention.rala import RALAttention
 from soft_vit.layers.attention.reformer import ReformerAttention
 from soft_vit.layers.attention.sima import SimpleAttention
@@ -60,6 +62,8 @@ ATTENTIONS: dict[str, type[Attention]] = {
     "sima": SimpleAttention,
     "cosformer": CosformerAttention,
     "focused": FocusedAttention,
+    "inline": InLineAttention,
+    "polaformer": PolaFormerAttention,
     "agent": AgentAttention,
     "skyformer": SkyformerAttention,
     "vq": VQAttention,

@@ -3,11 +3,11 @@
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention
 from soft_vit.layers.attention.local_conv import depthwise_conv
+from soft_vit.layers.attention.placed import PlacedAttention, add_value_maps, unscaled, value_maps
 from soft_vit.ops.layout import FeatSize, Layout
 from soft_vit.ops.linear import linear_attention
 from soft_vit.ops.numerics import at_least_float32, full_precision
@@ -16,15 +16,31 @@ from soft_vit.ops.numerics import at_least_float32, full_precision
 FLOOR = 1e-6
 
 
-def focused_features(x: Tensor, power: float) -> Tensor:
-    """`f^p` at the length of f, for `f = relu(x)`: its direction moves towards its largest features.
-
-    x and the result: `[..., D]`, the result at least fp32.
-    """
-    x = at_least_float32(x).relu() + FLOOR
+def focused(x: Tensor, power: float) -> Tensor:
+    """`x^p` at the length of x: its direction moves towards its largest features; x `[..., D]`, positive."""
     # The length of what is raised cancels; so scaled, its power neither overflows nor vanishes.
     raised = (x / x.detach().amax(-1, keepdim=True)) ** power
     return raised * (x.norm(dim=-1, keepdim=True) / raised.norm(dim=-1, keepdim=True))
+
+
+def focused_features(x: Tensor, power: float) -> Tensor:
+    """`relu(x)`, focused; x and the result `[..., D]`, the result at least fp32."""
+    return focused(at_least_float32(x).relu() + FLOOR, power)
+
+
+def scaled_features(x: Tensor, scale: Tensor) -> Tensor:
+    """`relu(x) / softplus(scale)`, focused over all channels, at least fp32; x and the result `[B, N, C]`."""
+    with full_precision(x):
+        return focused(unscaled(at_least_float32(x).relu() + FLOOR, scale), 3.0)
+
+
+def flatten_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+    """Linear attention with features q, k `[B, H, N, D]`; rows are divided by their sum plus 1e-6 for each token.
+
+    v and the result: `[B, H, N, D]` of one dtype.
+    """
+    with full_precision(q):
+        return linear_attention(q, k, v, layout, eps=1e-6)
 
 
 def focused_attention(q: Tensor, k: Tensor, v: Tensor, power: float, layout: Layout) -> Tensor:
@@ -33,20 +49,11 @@ def focused_attention(q: Tensor, k: Tensor, v: Tensor, power: float, layout: Lay
         return linear_attention(focused_features(q, power), focused_features(k, power), v, layout)
 
 
-def value_maps(v: Tensor, layout: Layout) -> Tensor:
-    """Values `[B, H, P + N, D]` as a map of each head, `[B * H, D, Y, X]`, zero where a token does not count."""
-    return layout.grid(layout.keep(v)).flatten(0, 1).mT.unflatten(2, layout.feat_size)
-
-
-def add_value_maps(x: Tensor, maps: Tensor, layout: Layout) -> Tensor:
-    """Tokens `[B, H, P + N, D]` plus maps `[B * H, D, Y, X]`; prefix tokens stay as they are."""
-    local = maps.flatten(2).mT.unflatten(0, x.shape[:2])
-    return x + F.pad(local, (0, 0, layout.num_prefix_tokens, 0)) if layout.num_prefix_tokens else x + local
-
-
 # Leaves of symbolic tracing: they look at sizes and dtypes.
 torch.fx.wrap("add_value_maps")
+torch.fx.wrap("flatten_attention")
 torch.fx.wrap("focused_attention")
+torch.fx.wrap("scaled_features")
 torch.fx.wrap("value_maps")
 
 
@@ -57,8 +64,8 @@ class FocusedAttention(SelfAttention):
     local_kernel: side of the convolution, odd, with one kernel for each channel of a head, which heads share; 0 for
         none.
 
-    The released code also divides by a learned scale and adds a table of positions to the keys; the formulas of the
-    paper, and this, have neither.
+    The released code also divides by a learned scale and adds a table of positions to the keys, see
+    `FlattenAttention`; the formulas of the paper, and this, have neither.
     """
 
     cost: str = "N"
@@ -94,3 +101,16 @@ class FocusedAttention(SelfAttention):
         if self.dwconv is None:
             return x
         return add_value_maps(x, self.dwconv(value_maps(v, layout)), layout)
+
+
+class FlattenAttention(PlacedAttention):
+    """The focused attention of the released models: features are focused over all channels, before they are heads'.
+
+    Keys have a learned encoding of their place, queries and keys a learned scale for each channel.
+    """
+
+    def features(self, x: Tensor) -> Tensor:
+        return scaled_features(x, self.scale)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+        return flatten_attention(q, k, v, layout)

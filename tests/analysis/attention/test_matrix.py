@@ -53,6 +53,9 @@ def make(name: str, **options: Any) -> Attention:
         if isinstance(layer, nn.Linear):
             nn.init.normal_(layer.weight, std=DIM**-0.5)
             nn.init.normal_(layer.bias, std=0.3)
+    for parameter_name, parameter in attn.named_parameters():
+        if parameter_name in ("positional_encoding", "power", "scale"):
+            nn.init.normal_(parameter, std=0.3)
     return attn.eval()
 
 
@@ -79,10 +82,16 @@ def values_of(attn: Attention, x: Tensor) -> Tensor:
     return heads(attn.v(x) if hasattr(attn, "v") else x)
 
 
+def by_halves(matrix: Tensor, v: Tensor) -> Tensor:
+    """The result where both halves of a head have a matrix, one after the other."""
+    halves = v.unflatten(3, (2, -1)).transpose(2, 3).flatten(1, 2)
+    return (matrix @ halves).unflatten(1, (-1, 2)).transpose(2, 3).flatten(3)
+
+
 def output_by(matrix: Tensor, attn: Attention, x: Tensor) -> Tensor:
     """What attn returns for x if its attention is this matrix."""
     v = values_of(attn, x)
-    mixed = matrix @ v
+    mixed = matrix @ v if matrix.shape[1] <= HEADS or v.shape[1] > HEADS else by_halves(matrix, v)
     if hasattr(attn, "kv_global"):
         index = global_positions(GRID, attn.global_grid, x.device)
         mixed[:, :, index] = matrix[:, :, index] @ heads(attn.kv_global(x).chunk(2, dim=-1)[1])
@@ -90,7 +99,12 @@ def output_by(matrix: Tensor, attn: Attention, x: Tensor) -> Tensor:
         maps = v.permute(0, 3, 1, 2).reshape(-1, HEADS, *GRID)
         maps = F.conv2d(maps, attn.local.weight, padding=attn.local.weight.shape[-1] // 2, groups=HEADS)
         mixed = mixed + maps.reshape(2, -1, HEADS, N).permute(0, 2, 3, 1)
-    conv = getattr(attn, "dwconv", None) or getattr(attn, "lepe", None)
+    if hasattr(attn, "residual"):
+        kernels = attn.residual(x.mean(1)[..., None]).reshape(2, DIM, 1, 3, 3)
+        maps = v.transpose(1, 2).flatten(2).mT.unflatten(2, GRID)
+        local = [F.conv2d(m, kernel, padding=1, groups=DIM) for m, kernel in zip(maps, kernels, strict=True)]
+        mixed = mixed + heads(torch.stack(local).flatten(2).mT)
+    conv = next((getattr(attn, name) for name in ("dwconv", "dwc", "lepe") if hasattr(attn, name)), None)
     if conv is not None:
         kernels = conv.weight.repeat(DIM // conv.out_channels, 1, 1, 1)
         bias = conv.bias.repeat(DIM // conv.out_channels)
@@ -98,6 +112,8 @@ def output_by(matrix: Tensor, attn: Attention, x: Tensor) -> Tensor:
         maps = F.conv2d(maps, kernels, bias, padding=conv.padding, groups=DIM)
         mixed = mixed + heads(maps.flatten(2).mT)
     x_mixed = mixed.transpose(1, 2).flatten(2)
+    if hasattr(attn, "g"):
+        x_mixed = x_mixed * attn.g(x)
     if hasattr(attn, "uv"):
         x_mixed = x_mixed * F.silu(attn.uv(x)).chunk(2, dim=-1)[0]
     if hasattr(attn, "qkvo"):
@@ -120,7 +136,7 @@ def test_matrix_reproduces_the_output(name: str, options: dict[str, Any], monkey
     assert torch.equal(watched, expected)
     assert watched.requires_grad
     (matrix,) = matrices
-    assert matrix.shape[:3] == (2, {"gau": 1, "hydra": DIM}.get(name, HEADS), N)
+    assert matrix.shape[:3] == (2, {"gau": 1, "hydra": DIM, "polaformer": 2 * HEADS}.get(name, HEADS), N)
     with torch.no_grad():
         assert relative_error(output_by(matrix, attn, x), expected) <= TOLERANCE
 
@@ -203,6 +219,22 @@ def focused(attn: Attention, x: Tensor) -> Tensor:
     return F.normalize(q @ k.mT, p=1, dim=-1)
 
 
+def inline(attn: Attention, x: Tensor) -> Tensor:
+    raw = scores(*queries_and_keys(attn, x)) / N
+    return raw - raw.mean(-1, keepdim=True) + 1 / N
+
+
+def polaformer(attn: Attention, x: Tensor) -> Tensor:
+    """A matrix for pairs of like signs and one for pairs of unlike signs, for each head."""
+    q, k, _ = attn.qkv(x).chunk(3, dim=-1)
+    q, k = (heads(part / F.softplus(attn.scale)) for part in (q, k + attn.positional_encoding))
+    exponent = 1 + 4 * attn.power.sigmoid()
+    q_plus, q_minus, k_plus, k_minus = (part.relu() ** exponent for part in (q, -q, k, -k))
+    like, unlike = q_plus @ k_plus.mT + q_minus @ k_minus.mT, q_plus @ k_minus.mT + q_minus @ k_plus.mT
+    both = torch.stack([like, unlike], dim=2).flatten(1, 2)
+    return both / (both.sum(-1, keepdim=True) + 1e-6 * N)
+
+
 def efficient(attn: Attention, x: Tensor) -> Tensor:
     q, k = queries_and_keys(attn, x)
     return q.softmax(-1) @ k.softmax(-2).mT
@@ -264,6 +296,8 @@ FORMULAS = [
     (linear_relu, "linear", {"features": "relu"}),
     (cosformer, "cosformer", {}),
     (focused, "focused", {}),
+    (inline, "inline", {}),
+    (polaformer, "polaformer", {}),
     (efficient, "efficient", {}),
     (sima, "sima", {}),
     (hydra, "hydra", {}),

@@ -54,6 +54,7 @@ TRAILING_MASK: list[Case] = [
     ("nystrom", {}),
     ("agent", {}),
     ("focused", {}),
+    ("inline", {}),
     ("rala", {}),
     ("mala", {}),
     ("mila", {}),
@@ -69,6 +70,7 @@ MAP_MASK: list[Case] = [
     ("atrous", {"dilation": 2}),
     ("sparse", {"dilation": 3}),
     ("focused", {}),
+    ("inline", {}),
     ("rala", {}),
     ("mala", {}),
     ("mila", {}),
@@ -79,6 +81,7 @@ MAP_MASK: list[Case] = [
 NO_MASK: list[tuple[str, dict[str, Any], tuple[int, ...], str]] = [
     ("linformer", {}, (20,), "places"),
     ("synthesizer", {}, (20,), "places"),
+    ("polaformer", {}, (20,), "places"),
     ("longformer", {}, (20,), "fixed places"),
     ("bigbird", {}, (20,), "number of tokens"),
     ("reformer", {}, (20,), "number of tokens"),
@@ -104,6 +107,9 @@ def make(name: str, feat_size: tuple[int, ...], **options: Any) -> Attention:
         if isinstance(module, nn.Linear):
             nn.init.normal_(module.weight, std=DIM**-0.5)
             nn.init.normal_(module.bias, std=0.3)
+    for name, parameter in attn.named_parameters():
+        if name in ("positional_encoding", "power", "scale"):
+            nn.init.normal_(parameter, std=0.3)
     return attn.eval()
 
 
@@ -371,6 +377,19 @@ def focused(attn: Attention, x: Tensor, prefix: int, feat_size: tuple[int, int])
     return F.normalize(q @ k.mT, p=1, dim=-1) @ v + behind(v, attn.dwconv, prefix, feat_size)
 
 
+def inline(attn: Attention, x: Tensor, prefix: int, feat_size: tuple[int, int]) -> Tensor:
+    q, k, v = qkv(attn, x)
+    raw = scores(q, k) / x.shape[1]
+    mixed = (raw - raw.mean(-1, keepdim=True) + 1 / x.shape[1]) @ v
+    first, _, last = attn.residual
+    m = F.gelu(F.conv1d(x.mean(1)[..., None], first.weight, first.bias, groups=HEADS))
+    kernels = F.conv1d(m, last.weight, last.bias, groups=HEADS).reshape(*x.shape[::2], 1, 3, -1)
+    maps = v[:, :, prefix:].transpose(1, 2).flatten(2).mT.unflatten(2, feat_size)
+    padding = (1, kernels.shape[-1] // 2)
+    local = torch.stack([F.conv2d(a, b, padding=padding, groups=DIM) for a, b in zip(maps, kernels, strict=True)])
+    return mixed + F.pad(heads(local.flatten(2).mT), (0, 0, prefix, 0))
+
+
 def turned(x: Tensor, prefix: int, feat_size: tuple[int, int], end_point: int = 0) -> Tensor:
     """Tokens `[..., P + N, C]` rotated by place, as products of complex numbers; a prefix token is not turned."""
     place, steps = torch.arange(feat_size[0] * feat_size[1]), torch.arange(x.shape[-1] // 4, dtype=x.dtype)
@@ -405,6 +424,21 @@ def mila(attn: Attention, x: Tensor, prefix: int, feat_size: tuple[int, int]) ->
     normalizer = heads(q) @ heads(k).mean(2, keepdim=True).mT + 1e-6
     weights = heads(q_turned) @ heads(k_turned).mT / x.shape[1] / normalizer
     return weights @ heads(x) + behind(heads(x), attn.lepe, prefix, feat_size)
+
+
+def polaformer(attn: Attention, x: Tensor, prefix: int, feat_size: tuple[int, int]) -> Tensor:
+    q, k, v = attn.qkv(x).chunk(3, dim=-1)
+    q, k, v = (heads(part) for part in (q, k + F.pad(attn.positional_encoding, (0, 0, prefix, 0)), v))
+    q, k = (part / heads(attn.scale.exp().log1p()) for part in (q, k))
+    exponent = 1 + 4 / (1 + (-attn.power).exp())
+    q_plus, q_minus, k_plus, k_minus = (part.relu() ** exponent for part in (q, -q, k, -k))
+    matrices = (q_plus @ k_plus.mT + q_minus @ k_minus.mT, q_plus @ k_minus.mT + q_minus @ k_plus.mT)
+    mixed = [
+        matrix @ half / (matrix.sum(-1, keepdim=True) + 1e-6 * x.shape[1])
+        for matrix, half in zip(matrices, v.split([2, 2], dim=-1), strict=True)
+    ]
+    mixed = torch.cat(mixed, dim=-1) + behind(v, attn.dwc, prefix, feat_size)
+    return mixed * heads(attn.g(x))
 
 
 def ttt(attn: Attention, x: Tensor, prefix: int, feat_size: tuple[int, int]) -> Tensor:
@@ -456,6 +490,8 @@ FORMULAS: list[tuple[str, dict[str, Any], Callable[..., Tensor]]] = [
     ("agent", {}, agent),
     ("skyformer", {}, skyformer),
     ("focused", {}, focused),
+    ("inline", {}, inline),
+    ("polaformer", {}, polaformer),
     ("rala", {}, rala),
     ("mala", {"local_kernel": 3}, mala),
     ("mila", {}, mila),

@@ -18,7 +18,9 @@ class Family:
     draw: values of a parameter from its name and standard normal numbers, None for those of the common scheme.
     factor: by name, multiplied in float32. skipped: what names of buffers end in that a model computes.
     unbiased: of the standard deviations in the golden files. tolerance: of logits and stages, relative.
-    slow: stems of golden files whose test is marked slow. folder: of the golden files, by default the family's name.
+    slow: stems of golden files whose test is marked slow.
+    folder: of the golden files, where several rows share one. at_size: whether these are of models built for the size
+        of their images. staged: whether the model is a `StagedModel`, and its contract that of test_contract.py.
     """
 
     models: tuple[str, ...]
@@ -31,6 +33,8 @@ class Family:
     tolerance: float = 1e-5
     slow: tuple[str, ...] = ()
     folder: str = ""
+    at_size: bool = False
+    staged: bool = True
 
 
 def draw_rotary(name: str, z: np.ndarray) -> np.ndarray | None:
@@ -68,7 +72,81 @@ def vit3_draw(name: str, z: np.ndarray) -> np.ndarray | None:
 # One block in each stage.
 SHALLOW = {"depths": (1, 1, 1, 1)}
 
+
+def sizes(prefix: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"{prefix}_{name}" for name in names)
+
+
+SMALL_PVT = dict(SHALLOW, embed_dims=(16, 24, 32, 48), num_heads=(1, 3, 2, 4), mlp_ratios=(2, 2, 2, 2))
+SMALL_SWIN = dict(embed_dims=(12, 24, 48, 96), num_heads=(1, 2, 4, 4), depths=(1, 1, 2, 1))
+SWIN_BUFFERS = ("relative_position_index", "attn_mask")
+
 FAMILIES: dict[str, Family] = {
+    "inline_pvt": Family(
+        models=sizes("inline_pvt", "tiny", "small", "medium", "large"),
+        tiny="inline_pvt_tiny",
+        small=SMALL_PVT,
+        slow=("inline_pvt_small_b1_224x224_seed2", "inline_pvt_tiny_b2_224x224_seed0"),
+        folder="inline",
+    ),
+    "inline_swin": Family(
+        models=sizes("inline_swin", "tiny", "small", "base", "base_384"),
+        tiny="inline_swin_tiny",
+        small=dict(SMALL_SWIN, linear_blocks=(1, 1, 0, 0)),
+        skipped=SWIN_BUFFERS,
+        folder="inline",
+        at_size=True,
+    ),
+    "inline_deit": Family(
+        models=sizes("inline_deit", "tiny", "small", "base"),
+        tiny="inline_deit_tiny",
+        small=dict(embed_dim=24, num_heads=3, depth=2),
+        folder="inline",
+        at_size=True,
+        staged=False,
+    ),
+    "pola_pvt": Family(
+        models=sizes("pola_pvt", "tiny", "small", "medium", "large"),
+        tiny="pola_pvt_tiny",
+        small=SMALL_PVT,
+        tolerance=2e-5,
+        slow=("pola_pvt_small_b1_224x224_seed2", "pola_pvt_tiny_b2_224x224_seed0"),
+        folder="polaformer",
+        at_size=True,
+    ),
+    "pola_swin": Family(
+        models=sizes("pola_swin", "tiny", "small", "base", "base_384"),
+        tiny="pola_swin_tiny",
+        small=dict(SMALL_SWIN, linear_blocks=(1, 1, 0, 0)),
+        skipped=SWIN_BUFFERS,
+        slow=("pola_swin_tiny_b1_224x224_seed0",),
+        folder="polaformer",
+        at_size=True,
+    ),
+    "flatten_pvt": Family(
+        models=sizes("flatten_pvt", "tiny", "small", "medium", "large"),
+        tiny="flatten_pvt_tiny",
+        small=SMALL_PVT,
+        slow=("flatten_pvt_small_b1_224x224_seed2", "flatten_pvt_tiny_b2_224x224_seed0"),
+        folder="flatten",
+        at_size=True,
+    ),
+    "flatten_pvt_v2": Family(
+        models=sizes("flatten_pvt_v2", "b0", "b1", "b2", "b3", "b4", "b5"),
+        tiny="flatten_pvt_v2_b0",
+        small=SMALL_PVT,
+        folder="flatten",
+        at_size=True,
+    ),
+    "flatten_swin": Family(
+        models=sizes("flatten_swin", "tiny", "small", "base", "base_384"),
+        tiny="flatten_swin_tiny",
+        small=dict(SMALL_SWIN, linear_blocks=(1, 1, 0, 0)),
+        skipped=SWIN_BUFFERS,
+        slow=("flatten_swin_tiny_b1_224x224_seed0",),
+        folder="flatten",
+        at_size=True,
+    ),
     "mila": Family(
         models=("mlla_tiny", "mlla_small", "mlla_base"),
         tiny="mlla_tiny",

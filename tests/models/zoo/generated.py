@@ -18,9 +18,10 @@ GOLDEN = Path(__file__).parents[2] / "data" / "golden_zoo"
 
 
 def shapes(family: str, model: str) -> dict[str, tuple[int, ...]]:
-    """Names and shapes in the released file of a model."""
+    """Names and shapes in the released file of a model, or of one built for another size, as in `NAME@256`."""
     with gzip.open(GOLDEN / (FAMILIES[family].folder or family) / "state_dict_shapes.json.gz") as file:
-        return {name: tuple(shape) for name, shape in json.load(file)[model].items()}
+        content = json.load(file)
+    return {name: tuple(shape) for name, shape in content.get(model, content[model.split("@")[0]]).items()}
 
 
 def released_state_dict(family: str, model: str) -> dict[str, Tensor]:
@@ -61,7 +62,7 @@ class GoldenFile:
 
     @property
     def family(self) -> str:
-        return next(name for name, row in FAMILIES.items() if self.model in row.models)
+        return next(family for family, row in FAMILIES.items() if self.model in row.models)
 
     def _parts(self) -> tuple[str, ...]:
         match = re.fullmatch(r"(\w+?)_b(\d+)_(\d+)x(\d+)_seed(\d+)", self.path.stem)

@@ -17,8 +17,9 @@ from models.zoo.generated import FILES, GoldenFile, relative_error, released_sta
 def test_outputs(file: GoldenFile, tmp_path) -> None:
     """Logits and stages; weights by timm's `file=`, at the size of the images, where the golden file has one."""
     golden, row, path = file.arrays(), FAMILIES[file.family], tmp_path / "released.pth"
-    torch.save({"model": released_state_dict(file.family, file.model)}, path)
-    model = timm.create_model(file.model, pretrained=True, pretrained_cfg_overlay={"file": str(path)}).eval()
+    torch.save({"model": released_state_dict(file.family, f"{file.model}@{file.img_size[0]}")}, path)
+    options = {"img_size": file.img_size} if row.at_size else {}
+    model = timm.create_model(file.model, pretrained=True, pretrained_cfg_overlay={"file": str(path)}, **options).eval()
     if model.pretrained_cfg["fixed_input_size"]:
         model.set_input_size(file.img_size)
     with torch.no_grad():

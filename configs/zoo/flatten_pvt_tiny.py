@@ -1,0 +1,7 @@
+# tools/dist_train.sh configs/zoo/flatten_pvt_tiny.py 8
+# 12 M parameters; published top-1 77.8 %.
+_base_ = "../_base_/zoo_pvt.py"
+
+model = dict(model_name="flatten_pvt_tiny", drop_path_rate=0.1)
+
+optim_wrapper = dict(clip_grad=None)

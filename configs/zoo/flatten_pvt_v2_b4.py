@@ -1,0 +1,10 @@
+# tools/dist_train.sh configs/zoo/flatten_pvt_v2_b4.py 8
+# 52 M parameters; the authors publish no figure.
+_base_ = "../_base_/zoo_pvt.py"
+
+model = dict(model_name="flatten_pvt_v2_b4", drop_path_rate=0.3)
+
+# 8 processes of 64.
+train_dataloader = dict(batch_size=64)
+optim_wrapper = dict(optimizer=dict(lr=0.0005))
+auto_scale_lr = dict(base_batch_size=512)

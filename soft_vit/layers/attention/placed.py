@@ -1,0 +1,127 @@
+"""What FLatten and PolaFormer share: places in the keys, a learned scale, and a convolution of the values."""
+
+from collections.abc import MutableMapping
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from soft_vit.layers.attention.base import SelfAttention, merge_heads, split_heads
+from soft_vit.layers.attention.local_conv import depthwise_conv
+from soft_vit.layers.embed import resample_pos_embed, resample_square
+from soft_vit.ops.layout import FeatSize, Layout, as_map
+from soft_vit.ops.numerics import at_least_float32, full_precision
+
+# Side of the depthwise convolution of the values.
+KERNEL = 5
+
+
+def value_maps(v: Tensor, layout: Layout) -> Tensor:
+    """Values `[B, H, P + N, D]` as a map of each head, `[B * H, D, Y, X]`, zero where a token does not count."""
+    return layout.grid(layout.keep(v)).flatten(0, 1).mT.unflatten(2, layout.feat_size)
+
+
+def add_value_maps(x: Tensor, maps: Tensor, layout: Layout) -> Tensor:
+    """Tokens `[B, H, P + N, D]` plus maps `[B * H, D, Y, X]`; prefix tokens stay as they are."""
+    local = maps.flatten(2).mT.unflatten(0, x.shape[:2])
+    return x + F.pad(local, (0, 0, layout.num_prefix_tokens, 0)) if layout.num_prefix_tokens else x + local
+
+
+def add_places(k: Tensor, places: Tensor, grid_size: tuple[int, int], layout: Layout) -> Tensor:
+    """Keys `[B, P + N, C]` plus an encoding `[1, n, C]` of the places of a map, resampled to theirs."""
+    places = resample_pos_embed(places, grid_size, layout.feat_size, mode="bicubic")
+    return k + F.pad(places, (0, 0, layout.num_prefix_tokens, 0)) if layout.num_prefix_tokens else k + places
+
+
+def unscaled(x: Tensor, scale: Tensor) -> Tensor:
+    """`x / softplus(scale)`, at least fp32."""
+    with full_precision(x):
+        return at_least_float32(x) / F.softplus(at_least_float32(scale))
+
+
+# Leaves of symbolic tracing: they look at sizes and dtypes.
+torch.fx.wrap("add_places")
+torch.fx.wrap("add_value_maps")
+torch.fx.wrap("unscaled")
+torch.fx.wrap("value_maps")
+
+
+class PlacedAttention(SelfAttention):
+    """An attention whose keys have a learned encoding of their place, which belongs to the map feat_size.
+
+    On another map the encoding is resampled, bicubically. A subclass implements `attend`, and may replace `features`.
+    """
+
+    cost: str = "N"
+    fixed_feat_size: ClassVar[bool] = True
+    prefix: ClassVar[str] = "as all tokens, save that they have no place and the convolution leaves them out"
+    no_mask: str = "its encoding of keys belongs to places"
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        feat_size: FeatSize,
+        sr_ratio: int = 1,
+        qkv_bias: bool = True,
+        proj_drop: float = 0.0,
+        device=None,
+        dtype=None,
+    ) -> None:
+        dd = {"device": device, "dtype": dtype}
+        super().__init__(dim, num_heads, feat_size=feat_size, qkv_bias=qkv_bias, proj_drop=proj_drop, **dd)
+        self.feat_size = Y, X = as_map(feat_size)
+        self.positional_encoding = nn.Parameter(torch.empty(1, Y * X, dim, **dd))
+        self.scale = nn.Parameter(torch.empty(1, 1, dim, **dd))
+        self.dwc = depthwise_conv(self.head_dim, KERNEL, self.sequence, **dd)
+        self.reset_places()
+
+    def reset_places(self) -> None:
+        nn.init.zeros_(self.positional_encoding)
+        nn.init.zeros_(self.scale)
+
+    def reset_parameters(self) -> None:
+        """No places, and the scale ln 2."""
+        self.reset_places()
+
+    def features(self, x: Tensor) -> Tensor:
+        """Queries or keys `[B, P + N, C]` before they are split into heads."""
+        return unscaled(x, self.scale)
+
+    def values(self, v: Tensor) -> Tensor:
+        """The values `[B, H, P + N, D]` as `attend` takes them."""
+        return v
+
+    def joined(self, x: Tensor) -> Tensor:
+        """The result of `attend` as `[B, H, P + N, D]`."""
+        return x
+
+    def gated(self, mixed: Tensor, x: Tensor) -> Tensor:
+        """What the attention makes `[B, P + N, C]` of tokens x of that shape, on its way to the projection."""
+        return mixed
+
+    def forward(
+        self, x: Tensor, feat_size: FeatSize, num_prefix_tokens: int = 0, key_padding_mask: Tensor | None = None
+    ) -> Tensor:
+        layout = self.layout(x, feat_size, num_prefix_tokens, key_padding_mask)
+        q, k, v = self.qkv(x).chunk(3, dim=-1)
+        k = add_places(k, self.positional_encoding, self.feat_size, layout)
+        q, k, v = (split_heads(part, self.num_heads) for part in (self.features(q), self.features(k), v))
+        mixed = self.joined(self.attend(self.q_norm(q), self.k_norm(k), self.values(v), layout))
+        mixed = add_value_maps(mixed, self.dwc(value_maps(v, layout)), layout)
+        return self.proj_drop(self.proj(self.gated(merge_heads(mixed), x)))
+
+    def resize(self, feat_size: tuple[int, int]) -> None:
+        places = self.positional_encoding
+        with torch.no_grad():
+            resampled = resample_pos_embed(places, self.feat_size, feat_size, mode="bicubic").clone()
+        self.positional_encoding = nn.Parameter(resampled, requires_grad=places.requires_grad)
+        self.feat_size = feat_size
+
+    def resample_state(self, prefix: str, state_dict: MutableMapping[str, Tensor]) -> None:
+        name = f"{prefix}positional_encoding"
+        if name in state_dict:
+            own = self.positional_encoding.shape
+            state_dict[name] = resample_square(state_dict[name], own, self.feat_size, mode="bicubic")

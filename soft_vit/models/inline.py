@@ -1,0 +1,90 @@
+"""InLine: injective linear attention in the bodies of PVT, Swin and DeiT.
+
+Han et al., "Bridging the Divide: Reconsidering Softmax and Linear Attention", NeurIPS 2024, arXiv 2412.06590. What the
+attention computes stands in `soft_vit/layers/attention/inline.py`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from timm.layers import resample_abs_pos_embed
+from timm.models import generate_default_cfgs
+from torch import Tensor
+
+from soft_vit.layers.attention.inline import InLineAttention
+from soft_vit.models.pvt import PVT
+from soft_vit.models.swin import Swin
+from soft_vit.models.vit import AttentionViT
+from soft_vit.models.zoo import checkpoint_filter_fn, family_cfgs, register_family  # noqa: F401  timm's name
+
+__all__: list[str] = ["InLineDeiT", "InLinePVT", "InLineSwin"]
+
+
+class InLinePVT(PVT):
+    """InLine attention in the body of PVT; arguments of `PVT`."""
+
+    attention = InLineAttention
+
+
+class InLineSwin(Swin):
+    """InLine attention in the body of Swin; arguments of `Swin`."""
+
+    attention = InLineAttention
+
+
+class InLineDeiT(AttentionViT):
+    """InLine attention in the body of DeiT; arguments of `AttentionViT`. Sides of images are multiples of 16."""
+
+    def convert_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Released weights, whose names are the model's own; position embeddings of another square are resampled."""
+        weights = dict(state_dict)
+        given, own = weights.get("pos_embed"), self.pos_embed
+        if given is not None and given.ndim == 3 and given.shape[2] == own.shape[2] and given.shape != own.shape:
+            weights["pos_embed"] = resample_abs_pos_embed(given, self.patch_embed.grid_size)
+        return weights
+
+    def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Weights under the released names, which are the model's own."""
+        return dict(state_dict)
+
+
+_PVT = dict(embed_dims=(64, 128, 320, 512), num_heads=(2, 4, 10, 16), mlp_ratios=(8, 8, 4, 4))
+_PVT_MODELS: dict[str, dict[str, Any]] = {
+    "inline_pvt_tiny": dict(_PVT, depths=(2, 2, 2, 2)),
+    "inline_pvt_small": dict(_PVT, depths=(3, 4, 6, 3)),
+    "inline_pvt_medium": dict(_PVT, depths=(3, 4, 18, 3)),
+    "inline_pvt_large": dict(_PVT, depths=(3, 8, 27, 3)),
+}
+
+_SWIN = dict(embed_dims=(96, 192, 384, 768), num_heads=(3, 6, 12, 24))
+_SWIN_BASE = dict(embed_dims=(128, 256, 512, 1024), num_heads=(4, 8, 16, 32), depths=(2, 2, 18, 2))
+_SWIN_MODELS: dict[str, dict[str, Any]] = {
+    "inline_swin_tiny": dict(_SWIN, depths=(2, 2, 6, 2), linear_blocks=(2, 2, 6, 0)),
+    "inline_swin_small": dict(_SWIN, depths=(2, 2, 18, 2), linear_blocks=(2, 2, 0, 0)),
+    "inline_swin_base": dict(_SWIN_BASE, linear_blocks=(2, 2, 2, 0)),
+    "inline_swin_base_384": dict(_SWIN_BASE, linear_blocks=(2, 2, 2, 0), window_size=96),
+}
+
+# The released names stand for narrower models than DeiT's.
+_DEIT = dict(attention="inline", class_token=True, dynamic_img_size=True, depth=12)
+_DEIT_MODELS: dict[str, dict[str, Any]] = {
+    "inline_deit_tiny": dict(_DEIT, embed_dim=192, num_heads=6),
+    "inline_deit_small": dict(_DEIT, embed_dim=320, num_heads=10),
+    "inline_deit_base": dict(_DEIT, embed_dim=384, num_heads=12),
+}
+
+_SIDES = {"inline_swin_base_384": 384, "inline_deit_small": 288, "inline_deit_base": 448}
+
+default_cfgs = generate_default_cfgs(
+    family_cfgs(
+        {**_PVT_MODELS, **_SWIN_MODELS, **_DEIT_MODELS},
+        input_size=lambda name: (3, _SIDES.get(name, 224), _SIDES.get(name, 224)),
+        pool_size=lambda name: None if name in _DEIT_MODELS else (_SIDES.get(name, 224) // 32,) * 2,
+        crop_pct=lambda name: 1.0 if name.endswith("_384") else 0.875,
+        crop_mode="squash",
+    )
+)
+
+register_family(__name__, InLinePVT, _PVT_MODELS)
+register_family(__name__, InLineSwin, _SWIN_MODELS)
+register_family(__name__, InLineDeiT, _DEIT_MODELS, out_indices=3)

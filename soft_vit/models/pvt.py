@@ -1,0 +1,264 @@
+"""The body of PVT (Wang et al. 2021, arXiv 2102.12122) and PVTv2 (arXiv 2106.13797), without spatial reduction, for
+families that differ in their attention.
+
+Letters: B batch, C channels, H x W the map of a stage, N = H * W.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from timm.layers import LayerNorm2d, trunc_normal_
+from timm.models import checkpoint
+from timm.models.pvt_v2 import MlpWithDepthwiseConv
+from torch import Tensor, nn
+
+from soft_vit.layers import Attention, PreNormBlock, resample_pos_embed
+from soft_vit.layers.embed import resample_square
+from soft_vit.models.arguments import rising_rates
+from soft_vit.models.staged import GlobalPool, Stage, StagedModel, checkpoint_filter_fn  # noqa: F401  timm's filter
+from soft_vit.ops.numerics import in_function_transform
+
+# A leaf of symbolic tracing: it looks at sizes.
+torch.fx.wrap("resample_pos_embed")
+
+
+class PatchEmbed(nn.Module):
+    """A strided convolution with bias and a LayerNorm: maps `[B, C, H, W]` to `[B, C', H', W']`.
+
+    overlap: of PVTv2, with padding, which rounds H / stride up; otherwise what is left of a patch is dropped.
+    pre_norm: a LayerNorm before the convolution too.
+    """
+
+    def __init__(
+        self, in_chans: int, dim: int, stride: int, overlap: bool, pre_norm: bool, device=None, dtype=None
+    ) -> None:
+        super().__init__()
+        dd = {"device": device, "dtype": dtype}
+        kernel, padding = (2 * stride - 1, stride - 1) if overlap else (stride, 0)
+        self.pre_norm = LayerNorm2d(in_chans, eps=1e-6, **dd) if pre_norm else nn.Identity()
+        self.proj = nn.Conv2d(in_chans, dim, kernel, stride, padding, **dd)
+        self.norm = LayerNorm2d(dim, eps=1e-5, **dd)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # Channels-last maps and [B, N, C] tokens are the same memory, so nothing is copied between them.
+        # torch.func.vmap cannot ask for that layout.
+        if not in_function_transform():
+            x = x.contiguous(memory_format=torch.channels_last)
+        return self.norm(self.proj(self.pre_norm(x)))
+
+
+class TokenStage(Stage):
+    """A stage whose blocks work on tokens `[B, N, C]`, with a position embedding before them or without.
+
+    grid_size: the map that the position embedding is built for; it is resampled bilinearly to others.
+    """
+
+    def __init__(
+        self,
+        blocks: Sequence[nn.Module],
+        downsample: nn.Module | None,
+        grid_size: tuple[int, int],
+        pos_dim: int | None = None,
+        device=None,
+        dtype=None,
+    ) -> None:
+        super().__init__(blocks, downsample)
+        self.grid_size = grid_size
+        shape = (1, grid_size[0] * grid_size[1], pos_dim or 0)
+        self.pos_embed = nn.Parameter(torch.empty(shape, device=device, dtype=dtype)) if pos_dim else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        if self.pos_embed is not None:
+            trunc_normal_(self.pos_embed, std=0.02)
+
+    def forward(self, x: Tensor) -> Tensor:
+        B, C, H, W = x.shape
+        x = x.flatten(2).transpose(1, 2)
+        if self.pos_embed is not None:
+            x = x + resample_pos_embed(self.pos_embed, self.grid_size, (H, W))
+        for block in self.blocks:
+            x = checkpoint(block, x, (H, W)) if self.grad_checkpointing else block(x, (H, W))
+        return x.transpose(1, 2).reshape(B, C, H, W)
+
+    def resize(self, grid_size: tuple[int, int]) -> None:
+        """Resample the weights that belong to one map to another, for good."""
+        if self.pos_embed is not None:
+            with torch.no_grad():
+                pos_embed = resample_pos_embed(self.pos_embed, self.grid_size, grid_size)
+            self.pos_embed = nn.Parameter(pos_embed.clone(), requires_grad=self.pos_embed.requires_grad)
+        self.grid_size = grid_size
+        for block in self.blocks:
+            block.attn.resize(grid_size)  # type: ignore[operator, union-attr]  # a ModuleList knows no type of its modules
+
+
+class ConvMlpBlock(PreNormBlock):
+    """The block of PVTv2: its MLP convolves the hidden map, depthwise, 3 x 3."""
+
+    def __init__(
+        self, dim: int, attn: Attention, *, mlp_ratio: float, proj_drop: float, device=None, dtype=None, **kwargs: Any
+    ) -> None:
+        dd = {"device": device, "dtype": dtype}
+        super().__init__(dim, attn, mlp_ratio=mlp_ratio, proj_drop=proj_drop, **kwargs, **dd)
+        self.mlp = MlpWithDepthwiseConv(dim, int(dim * mlp_ratio), drop=proj_drop, **dd)
+
+    def forward(self, x: Tensor, feat_size: tuple[int, int], num_prefix_tokens: int = 0) -> Tensor:
+        x = x + self.drop_path1(self.attn(self.norm1(x), feat_size, num_prefix_tokens))
+        return x + self.drop_path2(self.mlp(self.norm2(x), feat_size))
+
+
+# Names in released files, whose stages count from 1, and ours.
+RELEASED_NAMES = [
+    (r"patch_embed1\.", lambda stage: "patch_embed."),
+    (r"patch_embed([2-9])\.", lambda stage: f"layers.{stage - 2}.downsample."),
+    (r"pos_embed(\d)", lambda stage: f"layers.{stage - 1}.pos_embed"),
+    (r"block(\d)\.", lambda stage: f"layers.{stage - 1}.blocks."),
+    (r"norm([1-3])\.", lambda stage: f"layers.{stage - 1}.downsample.pre_norm."),
+    (r"norm4\.", lambda stage: "norm."),
+]
+
+
+def from_released(name: str) -> str:
+    """Our name for a parameter of a released PVT; any other name is returned as it is."""
+    for pattern, ours in RELEASED_NAMES:
+        if match := re.match(pattern, name):
+            name = ours(int(match[1]) if match.groups() else 0) + name[match.end() :]
+            break
+    return name.replace(".mlp.dwconv.dwconv.", ".mlp.dwconv.")
+
+
+def to_released(name: str) -> str:
+    """The inverse of `from_released`."""
+    name = name.replace(".mlp.dwconv.", ".mlp.dwconv.dwconv.")
+    for pattern, theirs in (
+        (r"patch_embed\.", "patch_embed1."),
+        (r"layers\.(\d)\.downsample\.pre_norm\.", "norm{1}."),
+        (r"layers\.(\d)\.downsample\.", "patch_embed{2}."),
+        (r"layers\.(\d)\.pos_embed", "pos_embed{1}"),
+        (r"layers\.(\d)\.blocks\.", "block{1}."),
+        (r"norm\.", "norm4."),
+    ):
+        if match := re.match(pattern, name):
+            stage = int(match[1]) if match.groups() else 0
+            return theirs.format(stage, stage + 1, stage + 2) + name[match.end() :]
+    return name
+
+
+def restacked(weights: Mapping[str, Tensor], given: Sequence[str], wanted: Sequence[str]) -> dict[str, Tensor]:
+    """Weights in which the layers `wanted` of each attention have the rows of the layers `given`.
+
+    A layer's name has a letter for each of its projections, which are of equal width.
+    """
+    result = dict(weights)
+    for name in weights:
+        prefix, _, rest = name.rpartition("attn.")
+        layer, _, kind = rest.partition(".")
+        if layer != given[0] or not all(f"{prefix}attn.{other}.{kind}" in weights for other in given):
+            continue
+        rows = {
+            letter: part
+            for layer in given
+            for letter, part in zip(layer, result.pop(f"{prefix}attn.{layer}.{kind}").chunk(len(layer)), strict=False)
+        }
+        result.update({f"{prefix}attn.{name}.{kind}": torch.cat([rows[x] for x in name]) for name in wanted})
+    return result
+
+
+class PVT(StagedModel):
+    """Four stages of an attention on all tokens of their maps; images `[B, in_chans, H, W]` from 32 x 32 up.
+
+    A subclass says which attention. A stride-2 embedding rounds its map down, with overlap up. What belongs to the maps
+    of img_size, such as position embeddings, is resampled where an image is of another.
+
+    overlap: the embeddings of PVTv2 and its MLPs with a convolution, no position embeddings, and a norm behind every
+        stage; otherwise those of PVT, and no norm behind the last stage.
+    """
+
+    attention: ClassVar[type[Attention]]
+
+    released_layers: ClassVar[tuple[str, ...]] = ("q", "kv")
+    """The attention's layers in released files; a letter is one projection of the tokens."""
+
+    layers_here: ClassVar[tuple[str, ...]] = ("qkv",)
+    """The attention's layers for them."""
+
+    def __init__(
+        self,
+        img_size: int | tuple[int, int] = 224,
+        in_chans: int = 3,
+        num_classes: int = 1000,
+        global_pool: GlobalPool = "avg",
+        embed_dims: Sequence[int] = (64, 128, 320, 512),
+        num_heads: Sequence[int] = (1, 2, 5, 8),
+        depths: Sequence[int] = (2, 2, 2, 2),
+        mlp_ratios: Sequence[float] = (8, 8, 4, 4),
+        overlap: bool = False,
+        drop_rate: float = 0.0,
+        proj_drop_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+        device=None,
+        dtype=None,
+    ) -> None:
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        super().__init__(
+            embed_dims,
+            img_size=img_size,
+            in_chans=in_chans,
+            num_classes=num_classes,
+            global_pool=global_pool,
+            drop_rate=drop_rate,
+            **dd,
+        )
+        self.overlap = overlap
+        self.patch_embed = PatchEmbed(in_chans, embed_dims[0], 4, overlap, pre_norm=False, **dd)
+        block_class = ConvMlpBlock if overlap else PreNormBlock
+        stages = []
+        for i, (dim, rates) in enumerate(zip(embed_dims, rising_rates(drop_path_rate, depths), strict=True)):
+            grid = self.grids(self.img_size)[i]
+            make_attention = partial(self.attention, dim, num_heads[i], feat_size=grid, **dd)  # type: ignore[call-arg]
+            blocks = [
+                block_class(
+                    dim, make_attention(), mlp_ratio=mlp_ratios[i], proj_drop=proj_drop_rate, drop_path=rate, **dd
+                )
+                for rate in rates
+            ]
+            following = embed_dims[i + 1 : i + 2]
+            downsample = PatchEmbed(dim, following[0], 2, overlap, pre_norm=overlap, **dd) if following else None
+            stages.append(TokenStage(blocks, downsample, grid, pos_dim=None if overlap else dim, **dd))
+        self.layers = nn.ModuleList(stages)
+        self.norm = LayerNorm2d(embed_dims[-1], eps=1e-6, **dd) if overlap else nn.Identity()
+        self.init_weights(needs_reset=False)
+
+    def grids(self, img_size: tuple[int, int]) -> list[tuple[int, int]]:
+        """The maps of the stages for a size of images."""
+        sides = [[-(-side // r) if self.overlap else side // r for r in (4, 8, 16, 32)] for side in img_size]
+        return list(zip(*sides, strict=True))
+
+    def resize(self, img_size: tuple[int, int]) -> None:
+        for stage, grid in zip(self.stages, self.grids(img_size), strict=False):
+            stage.resize(grid)
+
+    def convert_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Released weights under this model's names; weights of another size of square images are resampled.
+
+        Leaves out the norm behind the last stage that some families' files have and their forward never applies.
+        """
+        weights = {from_released(name): value for name, value in super().convert_state_dict(state_dict).items()}
+        weights = restacked(weights, self.released_layers, self.layers_here)
+        if isinstance(self.norm, nn.Identity):
+            weights = {name: value for name, value in weights.items() if not name.startswith("norm.")}
+        for i, stage in enumerate(self.stages):
+            name = f"layers.{i}.pos_embed"
+            if name in weights and stage.pos_embed is not None:
+                weights[name] = resample_square(weights[name], stage.pos_embed.shape, stage.grid_size)
+            for j, block in enumerate(stage.blocks):
+                block.attn.resample_state(f"layers.{i}.blocks.{j}.attn.", weights)  # type: ignore[operator, union-attr]
+        return weights
+
+    def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Weights under the released names, the inverse of `convert_state_dict` at the model's own size."""
+        weights = restacked(state_dict, self.layers_here, self.released_layers)
+        return {to_released(name): value for name, value in weights.items()}
