@@ -1,8 +1,7 @@
 """Where softmax is in a model, stage by stage, and how its attention's cost grows with the number of tokens N.
 
-Both are measured: softmax is looked for in the model's exported graph, at two image sizes, so that what grows with the
-image shows what is normalised; the growth of cost is that of counted products. Nothing is computed: the models are on
-the meta device.
+Both are measured: softmax is looked for in the model's exported graph, and what it normalises shows in what grows with
+the image; the growth of cost is that of counted products. Nothing is computed: the models are on the meta device.
 """
 
 import math
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 import timm
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from tqdm import tqdm
 
 from soft_vit.analysis.harness import log_log_slope
@@ -28,9 +28,8 @@ from soft_vit.weights import ENTRIES
 
 __all__ = ["Ledger", "StageLine", "ledger_page", "ledgers", "model_groups", "softmax_ledger"]
 
-# Pixels to a side of the images whose cost is shown, and of a second graph that shows what grows with the image.
+# Pixels to a side of the images whose cost is shown; the graph is of the smaller.
 SHOWN = (224, 896)
-GRAPHS = (224, 448)
 
 # Products by a weight of the model; all other products are between tokens, or sums over tokens.
 WEIGHT_PRODUCTS = {torch.ops.aten.convolution, torch.ops.aten.addmm, torch.ops.aten.mm}
@@ -102,22 +101,21 @@ def softmax_ledger(name: str, **options: Any) -> Ledger:
     """The ledger of a timm model with stages, by name and options; ValueError for one without `feature_info`."""
     model = _build(name, SHOWN[0], options)
     stages = stage_modules(model)
-    found = [_softmax_rows(name, GRAPHS[0], options, stages)]
-    if found[0]:
-        found.append(_softmax_rows(name, GRAPHS[1], options, stages))
-    kinds = {stage: _kinds(*(rows[stage] for rows in found)) for stage in found[0]}
-    costs = [_costs(name, size, options, stages) for size in SHOWN]
+    costs, kinds = [_costs(name, size, options, stages) for size in SHOWN], defaultdict(set)
+    # Calls are in the order of the graph.
+    for (stage, small), large in zip(_softmax_of_graph(name, options, stages), costs[1].softmax, strict=True):
+        kinds[stage].add(kind_of_softmax(small, large))
     lines = []
     for stage in stages:
-        products = [by_stage.get(stage, 0) for _, by_stage in costs]
+        products = [cost.products[stage] for cost in costs]
         slope = log_log_slope([size**2 for size in SHOWN], products) if all(products) else None
-        lines.append(StageLine(kinds.get(stage, ()), slope))
+        lines.append(StageLine(_strongest_first(kinds[stage]), slope))
     return Ledger(
         name,
         tuple(lines),
-        kinds.get(OUTSIDE, ()),
+        _strongest_first(kinds[OUTSIDE]),
         sum(parameter.numel() for parameter in model.parameters()),
-        tuple(macs for macs, _ in costs),
+        tuple(cost.macs for cost in costs),
         _published_top1(name),
     )
 
@@ -144,15 +142,14 @@ def _stage_of(path: str, stages: dict[str, tuple[str, ...]]) -> str:
     return OUTSIDE
 
 
-def _softmax_rows(
-    name: str, size: int, options: dict[str, Any], stages: dict[str, tuple[str, ...]]
-) -> dict[str, list[Rows]]:
-    """Every softmax in the graph of a model for one image, by stage.
+def _softmax_of_graph(name: str, options: dict[str, Any], stages: dict[str, tuple[str, ...]]) -> list[tuple[str, Rows]]:
+    """Every softmax in the graph of a model for one image, and its stage.
 
     RuntimeError for an operation in the graph that is not torch's own: it may hide a softmax.
     """
+    size = SHOWN[0]
     graph = torch.export.export(_build(name, size, options), (torch.empty(1, 3, size, size, device="meta"),)).graph
-    found: dict[str, list[Rows]] = defaultdict(list)
+    found = []
     for node in graph.nodes:
         if node.op != "call_function":
             continue
@@ -162,25 +159,39 @@ def _softmax_rows(
         if "softmax" in target or "dot_product_attention" in target:
             modules = list(node.meta["nn_module_stack"].values())
             path = re.sub(r"^L\['self'\]\.?", "", modules[-1][0])
-            found[_stage_of(path, stages)].append(_rows(node))
-    return dict(found)
+            args = [arg.meta["val"] if isinstance(arg, torch.fx.Node) else arg for arg in node.args]
+            found.append((_stage_of(path, stages), _rows(target, *args)))
+    return found
 
 
-def _rows(node: torch.fx.Node) -> Rows:
-    shapes = [tuple(arg.meta["val"].shape) for arg in node.args if isinstance(arg, torch.fx.Node)]
-    if "softmax" not in str(node.target):
-        query, key = shapes[:2]
-        return Rows(math.prod(query[:-2]), query[-2], key[-2])
-    shape = list(shapes[0])
-    length = shape.pop(node.args[1])
+def _rows(function: str, *args: Any) -> Rows:
+    """The rows of a call of softmax, of a tensor and an axis, or of fused attention, of queries and keys."""
+    shape = list(args[0].shape)
+    if "softmax" not in function:
+        return Rows(math.prod(shape[:-2]), shape[-2], args[1].shape[-2])
+    length = shape.pop(args[1])
     return Rows(math.prod(shape[:-1]), shape[-1] if shape else 1, length)
 
 
-def _kinds(small: Sequence[Rows], large: Sequence[Rows]) -> tuple[str, ...]:
-    """What softmax of a graph and of that of larger images, one by one, normalise."""
-    found = {kind_of_softmax(*pair) for pair in zip(small, large, strict=True)}
-    few = [kind for kind in found if kind.endswith(" rows")]
-    return tuple(kind for kind in (FULL, WINDOWS, FIXED, *sorted(few), ROWS) if kind in found)
+class SoftmaxCalls(TorchFunctionMode):
+    """Records every softmax that is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[Rows] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name, kwargs = getattr(func, "__name__", ""), kwargs or {}
+        if name in ("softmax", "log_softmax"):
+            self.found.append(_rows(name, args[0], kwargs.get("dim", args[-1])))
+        elif name == "scaled_dot_product_attention":
+            self.found.append(_rows(name, *args[:2]))
+        return func(*args, **kwargs)
+
+
+def _strongest_first(kinds: set[str]) -> tuple[str, ...]:
+    few = sorted(kind for kind in kinds if kind.endswith(" rows"))
+    return tuple(kind for kind in (FULL, WINDOWS, FIXED, *few, ROWS) if kind in kinds)
 
 
 def kind_of_softmax(small: Rows, large: Rows) -> str:
@@ -192,12 +203,17 @@ def kind_of_softmax(small: Rows, large: Rows) -> str:
     return FULL
 
 
-def _costs(
-    name: str, size: int, options: dict[str, Any], stages: dict[str, tuple[str, ...]]
-) -> tuple[int, dict[str, int]]:
-    """Multiply-adds for one image, and those of products between tokens by stage."""
+class Cost(NamedTuple):
+    """Multiply-adds for one image, those of products between tokens by stage, and softmax in the order of calls."""
+
+    macs: int
+    products: dict[str, int]
+    softmax: list[Rows]
+
+
+def _costs(name: str, size: int, options: dict[str, Any], stages: dict[str, tuple[str, ...]]) -> Cost:
     model = _build(name, size, options)
-    with eval_mode(model), torch.no_grad(), flop_counter() as counter:
+    with eval_mode(model), torch.no_grad(), flop_counter() as counter, SoftmaxCalls() as calls:
         model(torch.empty(1, 3, size, size, device="meta"))
     counts, root = counter.get_flop_counts(), type(model).__name__
 
@@ -209,8 +225,8 @@ def _costs(
         children = model.get_submodule(path).named_children()
         return sum(between_tokens(f"{path}.{child}") for child, _ in children)
 
-    by_stage = {stage: sum(map(between_tokens, modules)) for stage, modules in stages.items()}
-    return sum(counts.get("Global", {}).values()) // 2, by_stage
+    products = {stage: sum(map(between_tokens, modules)) for stage, modules in stages.items()}
+    return Cost(sum(counts.get("Global", {}).values()) // 2, products, calls.found)
 
 
 def _published_top1(name: str) -> float | None:
@@ -271,12 +287,11 @@ python tools/softmax_ledger.py
 | {FIXED} | channels, or scores of a number of keys that does not grow |
 | {FULL} | scores that grow with N for tokens whose number grows with N |
 
-Softmax is looked for in the graph of `torch.export`, at {GRAPHS[0]} and {GRAPHS[1]} pixels: an operation `softmax`, or
-fused attention. What grows from one to the other tells the kinds apart. `N^x` is the growth of the multiply-adds of
-products between tokens, from {SHOWN[0]} to {SHOWN[1]} pixels; layers that treat tokens one by one, and convolutions,
-always grow as N. `performer`, which estimates softmax by random features, has no such operation. A model is built for
-each size. One multiply-add is one FLOP. Accuracy is what the authors of
-recorded weights publish, on ImageNet-1k; none was measured here.
+Softmax is looked for in the graph of `torch.export`: an operation `softmax`, or fused attention. `performer`, which
+estimates softmax by random features, has none. What grows from {SHOWN[0]} to {SHOWN[1]} pixels tells the kinds apart.
+`N^x` is the growth of the multiply-adds of products between tokens; layers that treat tokens one by one, and
+convolutions, always grow as N. A model is built for each size. One multiply-add is one FLOP. Accuracy is what the
+authors of recorded weights publish, on ImageNet-1k; none was measured here.
 
 {sections}
 """

@@ -35,7 +35,7 @@ KNOWN = {
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_known_models(name: str) -> None:
-    ledger = softmax_ledger(name, **({"depth": 1} if "vit" in name else {}))
+    ledger = softmax_ledger(name, **({"depth": 1} if "vit" in name else {"depths": (1, 1, 1, 1)}))
     softmax, slopes = KNOWN[name]
     assert [stage.softmax for stage in ledger.stages] == softmax
     for stage, slope in zip(ledger.stages, slopes, strict=True):
@@ -45,7 +45,9 @@ def test_known_models(name: str) -> None:
 
 
 def test_pooling_by_softmax_is_outside_of_stages() -> None:
-    assert softmax_ledger("soft_pico_pure", global_pool="attn").outside == ("one row",)
+    assert softmax_ledger("rala_pyramid_pico", attention="mala", global_pool="attn", depths=(1,) * 4).outside == (
+        "one row",
+    )
 
 
 def test_a_failure_does_not_end_the_others() -> None:
