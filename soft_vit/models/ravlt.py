@@ -14,6 +14,7 @@ from timm.layers import DropPath, trunc_normal_
 from timm.models import generate_default_cfgs
 from torch import Tensor, nn
 
+from soft_vit.layers.attention.base import Attention
 from soft_vit.layers.attention.gated_rotary import GatedRotaryAttention, GatedRotarySoftmaxAttention
 from soft_vit.layers.attention.rala import RALAttention
 from soft_vit.models.arguments import check_stages, rising_rates
@@ -32,7 +33,8 @@ class ConvStem(nn.Module):
     def __init__(self, in_chans: int, embed_dim: int, device=None, dtype=None) -> None:
         super().__init__()
         dd = {"device": device, "dtype": dtype}
-        widths, layers = (in_chans, embed_dim // 2, embed_dim // 2, embed_dim // 2, embed_dim), []
+        widths = (in_chans, embed_dim // 2, embed_dim // 2, embed_dim // 2, embed_dim)
+        layers: list[nn.Module] = []
         for i, stride in enumerate((2, 1, 1, 2)):
             layers += [nn.Conv2d(widths[i], widths[i + 1], 3, stride, padding=1, **dd)]
             layers += [nn.BatchNorm2d(widths[i + 1], **dd), nn.GELU()]
@@ -183,7 +185,8 @@ class RAVLT(StagedModel):
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 trunc_normal_(module.weight, std=0.02)
-                nn.init.zeros_(module.bias)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
 
     def finish(self, x: Tensor) -> Tensor:
         return self.act(self.norm(self.proj(x)))
@@ -216,7 +219,7 @@ class RAVLT(StagedModel):
             for name, value in super().released_state_dict(state_dict).items()
         }
         for i, stage in enumerate(self.layers):
-            head_dim = stage.blocks[0].attn.head_dim
+            head_dim = next(module.head_dim for module in stage.modules() if isinstance(module, Attention))
             angles = place_angles((1, 2), head_dim, torch.empty(0), end_point=True)[1, head_dim // 4 :]
             released[f"layers.{i}.RoPE.angle"] = angles.repeat_interleave(2)
         return released

@@ -33,7 +33,8 @@ def switched_off(*layers: Attention) -> Iterator[None]:
     """Within this context the attentions mix nothing; what a layer adds beside, such as a convolution, is left."""
     with ExitStack() as stack:
         for attn in layers:
-            stack.enter_context(_replaced(attn, _nothing(attn.attend)))
+            attend: Any = attn.attend
+            stack.enter_context(_replaced(attn, _nothing(attend)))
         yield
 
 
@@ -42,14 +43,14 @@ def _replaced(attn: Attention, attend: Callable[..., Tensor]) -> Iterator[None]:
     """Within this context attn mixes by attend; contexts may lie within one another."""
     hidden = vars(attn).get("attend")
     # An attribute of the module hides the method of its class.
-    attn.attend = attend
+    vars(attn)["attend"] = attend
     try:
         yield
     finally:
         if hidden is None:
-            del attn.attend
+            del vars(attn)["attend"]
         else:
-            attn.attend = hidden
+            vars(attn)["attend"] = hidden
 
 
 def _nothing(attend: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -97,7 +98,7 @@ def newton_residuals(model: nn.Module, images: Tensor) -> dict[str, float]:
     """
     found: dict[str, Tensor] = {}
 
-    def measured(attn: SoftAttention, name: str, q: Tensor, bottleneck: Tensor, *rest: Tensor | None) -> Tensor:
+    def measured(attn: SoftAttention, name: str, q: Tensor, bottleneck: Tensor, *rest: Any) -> Tensor:
         how = attn.options
         residual = newton_residual(self_gaussian_kernel(bottleneck), how.iters, how.ridge, how.start)
         found[name] = residual.mean()

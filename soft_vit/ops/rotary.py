@@ -5,6 +5,8 @@ Su et al., arXiv 2104.09864, for two dimensions.
 Letters: P prefix tokens, N = Y * X tokens of a map of Y rows and X columns, C channels, K = C // 4 frequencies.
 """
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -35,7 +37,8 @@ def place_angles(feat_size: tuple[int, int], channels: int, like: Tensor, end_po
 
 def _side_angles(feat_size: tuple[int, int], channels: int, like: Tensor, end_point: bool) -> tuple[Tensor, Tensor]:
     """The angles of rows `[Y, K]` and of columns `[X, K]`."""
-    K, dd = channels // 4, {"device": like.device, "dtype": like.dtype}
+    K = channels // 4
+    dd: dict[str, Any] = {"device": like.device, "dtype": like.dtype}
     theta = BASE ** -(torch.linspace(0, 1, K, **dd) if end_point else torch.arange(K, **dd) / K)
     rows, columns = (torch.arange(side, **dd)[:, None] * theta for side in feat_size)
     return rows, columns
