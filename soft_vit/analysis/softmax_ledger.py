@@ -36,6 +36,8 @@ WEIGHT_PRODUCTS = {torch.ops.aten.convolution, torch.ops.aten.addmm, torch.ops.a
 
 # What a softmax normalises, the strongest first.
 FULL, WINDOWS, FIXED, ROWS = "full", "windows", "rows of fixed length", "one row"
+# Exponentials less their maximum, by which softmax is written out in steps.
+WRITTEN_OUT = "written out"
 
 OUTSIDE = "outside"
 
@@ -102,9 +104,12 @@ def softmax_ledger(name: str, **options: Any) -> Ledger:
     model = _build(name, SHOWN[0], options)
     stages = stage_modules(model)
     costs, kinds = [_costs(name, size, options, stages) for size in SHOWN], defaultdict(set)
+    found, written_out = _softmax_of_graph(name, options, stages)
     # Calls are in the order of the graph.
-    for (stage, small), large in zip(_softmax_of_graph(name, options, stages), costs[1].softmax, strict=True):
+    for (stage, small), large in zip(found, costs[1].softmax, strict=True):
         kinds[stage].add(kind_of_softmax(small, large))
+    for stage in written_out:
+        kinds[stage].add(WRITTEN_OUT)
     lines = []
     for stage in stages:
         products = [cost.products[stage] for cost in costs]
@@ -142,26 +147,44 @@ def _stage_of(path: str, stages: dict[str, tuple[str, ...]]) -> str:
     return OUTSIDE
 
 
-def _softmax_of_graph(name: str, options: dict[str, Any], stages: dict[str, tuple[str, ...]]) -> list[tuple[str, Rows]]:
-    """Every softmax in the graph of a model for one image, and its stage.
+def _softmax_of_graph(
+    name: str, options: dict[str, Any], stages: dict[str, tuple[str, ...]]
+) -> tuple[list[tuple[str, Rows]], set[str]]:
+    """Every softmax in the graph of a model for one image, and its stage; and the stages that write one out.
 
     RuntimeError for an operation in the graph that is not torch's own: it may hide a softmax.
     """
     size = SHOWN[0]
     graph = torch.export.export(_build(name, size, options), (torch.empty(1, 3, size, size, device="meta"),)).graph
-    found = []
+    found, written_out = [], set()
     for node in graph.nodes:
         if node.op != "call_function":
             continue
         target = str(node.target)
         if not re.match(r"aten\.|<built-in|_operator|sym_", target):
             raise RuntimeError(f"The graph of {name} has the operation {target}, into which nobody can look.")
+        modules = list(node.meta.get("nn_module_stack", {"": ("",)}).values())
+        stage = _stage_of(re.sub(r"^L\['self'\]\.?", "", modules[-1][0]), stages)
         if "softmax" in target or "dot_product_attention" in target:
-            modules = list(node.meta["nn_module_stack"].values())
-            path = re.sub(r"^L\['self'\]\.?", "", modules[-1][0])
             args = [arg.meta["val"] if isinstance(arg, torch.fx.Node) else arg for arg in node.args]
-            found.append((_stage_of(path, stages), _rows(target, *args)))
-    return found
+            found.append((stage, _rows(target, *args)))
+        elif target.startswith("aten.exp.") and _is_less_a_maximum(node.args[0]):
+            written_out.add(stage)
+    return found, written_out
+
+
+def _is_less_a_maximum(node: torch.fx.Node) -> bool:
+    """Whether a node is a difference, and what is subtracted comes from a maximum or a sum of exponentials."""
+    if not str(node.target).startswith("aten.sub"):
+        return False
+    # Between them are changes of shape; a few steps do.
+    nodes = [node.args[1]]
+    for step in nodes:
+        if re.match(r"aten\.(a?max|maximum|logsumexp)\b", str(getattr(step, "target", ""))):
+            return True
+        if isinstance(step, torch.fx.Node) and len(nodes) < 30:
+            nodes += step.all_input_nodes
+    return False
 
 
 def _rows(function: str, *args: Any) -> Rows:
@@ -191,7 +214,7 @@ class SoftmaxCalls(TorchFunctionMode):
 
 def _strongest_first(kinds: set[str]) -> tuple[str, ...]:
     few = sorted(kind for kind in kinds if kind.endswith(" rows"))
-    return tuple(kind for kind in (FULL, WINDOWS, FIXED, *few, ROWS) if kind in kinds)
+    return tuple(kind for kind in (FULL, WINDOWS, WRITTEN_OUT, FIXED, *few, ROWS) if kind in kinds)
 
 
 def kind_of_softmax(small: Rows, large: Rows) -> str:
@@ -286,9 +309,11 @@ python tools/softmax_ledger.py
 | {WINDOWS} | scores of the tokens of one window, of a size that does not grow |
 | {FIXED} | channels, or scores of a number of keys that does not grow |
 | {FULL} | scores that grow with N for tokens whose number grows with N |
+| {WRITTEN_OUT} | what is not told: exponentials less their maximum, as in softmax in several steps |
 
-Softmax is looked for in the graph of `torch.export`: an operation `softmax`, or fused attention. `performer`, which
-estimates softmax by random features, has none. What grows from {SHOWN[0]} to {SHOWN[1]} pixels tells the kinds apart.
+Softmax is looked for in the graph of `torch.export`: an operation `softmax`, fused attention, or exponentials less
+their maximum, which `performer` has too, as it estimates softmax by random features. What grows from {SHOWN[0]} to
+{SHOWN[1]} pixels tells the kinds apart.
 `N^x` is the growth of the multiply-adds of products between tokens; layers that treat tokens one by one, and
 convolutions, always grow as N. A model is built for each size. One multiply-add is one FLOP. Accuracy is what the
 authors of recorded weights publish, on ImageNet-1k; none was measured here.

@@ -28,6 +28,7 @@ KNOWN = {
     "soft_norm_pico_pure": ([(), (), (), ()], [None, None, None, 2]),
     "rala_pyramid_pico": ([("one row",)] * 3 + [("full",)], [1, 1, 1, 2]),
     "local_pyramid_pico": ([("windows",)] * 3 + [("full",)], [1, None, 1, 2]),
+    "sparse_pyramid_pico": ([("written out",)] * 3 + [("full",)], [None, None, None, 2]),
     "efficient_vit_tiny_patch16": ([("rows of fixed length", "64 rows")], [1]),
     "softmax_vit_tiny_patch16": ([("full",)], [2]),
 }
