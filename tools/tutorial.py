@@ -109,8 +109,9 @@ def look_at_attention(model: nn.Module, out: Path) -> None:
     The rank of a matrix is at most the number of bottleneck tokens, 4 in each stage at 64 pixels. Without softmax, the
     rows of SOFT are no distributions. Released models make bottleneck tokens by convolution, LayerNorm and GELU; before
     training these lie far from the queries, where the Gaussian kernel is small, and a short training leaves them there.
-    soft_plus brings both closer and divides each row by its sum. soft_plus_pico.tiles has learned a question that no
-    part of an image answers: the right colour of the tile whose left colour is that of the tile with a white half.
+    soft_plus brings both closer and divides each row by its sum, unless that is close to zero: a token may attend to
+    nothing. soft_plus_pico.tiles has learned a question that no part of an image answers: the right colour of the tile
+    whose left colour is that of the tile with a white half.
     """
     alive = timm.create_model("soft_plus_pico.tiles", pretrained=True).eval()
     print("                                         mean sum of a row in stage    top-1 %")
