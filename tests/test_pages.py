@@ -68,6 +68,9 @@ FEW_SHAPES = "--cfg-options val_dataloader.dataset.length=20 test_dataloader.dat
 CASES = {
     "python tools/predict.py shape.png": Case(),
     DEMO: Case(f"{FEW_SHAPES} train_dataloader.dataset.length=64 train_cfg.val_interval=5"),
+    "python tools/train.py configs/demo/soft_plus_pico_tiles.py": Case(
+        f"{FEW_SHAPES} train_dataloader.dataset.length=64 train_cfg.max_epochs=1"
+    ),
     "python tools/train.py configs/finetune": training(),
     "python tools/train.py configs/linearise": training(),
     # tests/engine/test_linearised.py runs it on few images.
@@ -114,7 +117,9 @@ CASES = {
     "python tools/check_claims.py": Case("--only 17"),
     "python tools/check_claims.py --only 8 24": Case(),
     "python tools/check_claims.py --table": Case(),
-    # tests/gym draws.
+    "python tools/attention_health.py": Case("--num-images 10 --num-matrices 1"),
+    # tests/gym trains and draws.
+    "python tools/gym.py": Case("--no-train"),
     "python tools/draw_gym_tasks.py": Case("", (), "soft_vit.gym.drawing.draw_tasks"),
     "python docs/make_diagram.py": Case("--out ."),
     "python tools/write_model_index.py": Case("--out model-index.yml"),
@@ -356,4 +361,4 @@ def test_table_of_kinds_is_what_the_tool_writes():
 def test_groups_of_attentions_are_complete():
     table = (ROOT / "docs" / "attentions.md").read_text().split("| group | names |\n|---|---|\n")[1].split("\n\n")[0]
     named = {code for row in table.splitlines() for code in inline_code(row.split("|")[2])} - {"elu + 1", "relu"}
-    assert named == ATTENTIONS.keys() - {"soft", "soft_norm"}
+    assert named == ATTENTIONS.keys() - {"soft", "soft_norm", "soft_plus"}

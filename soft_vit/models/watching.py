@@ -33,9 +33,18 @@ def switched_off(*layers: Attention) -> Iterator[None]:
     """Within this context the attentions mix nothing; what a layer adds beside, such as a convolution, is left."""
     with ExitStack() as stack:
         for attn in layers:
-            attend: Any = attn.attend
-            stack.enter_context(_replaced(attn, _nothing(attend)))
+            attend: Any = getattr(attn, "attend", None)
+            if attend is not None:
+                stack.enter_context(_replaced(attn, _nothing(attend)))
+            else:
+                # A kind that is not linear in its values; all that it mixes goes through its projection.
+                projection: Any = attn.proj
+                stack.callback(projection.register_forward_pre_hook(_zeros).remove)
         yield
+
+
+def _zeros(projection: nn.Module, args: tuple[Tensor]) -> Tensor:
+    return torch.zeros_like(args[0])
 
 
 @contextmanager

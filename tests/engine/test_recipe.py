@@ -182,7 +182,7 @@ SIZES = {
     "huge": (2.7e-4, 32),
 }
 RATES = {f"soft_{size}": figures for size, figures in SIZES.items()}
-RATES |= {f"soft_norm_{size}": figures for size, figures in SIZES.items()}
+RATES |= {f"soft_{form}_{size}": figures for form in ("norm", "plus") for size, figures in SIZES.items()}
 RATES["soft_norm_medium"] = (4e-4, 32)
 
 

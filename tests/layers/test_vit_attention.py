@@ -51,7 +51,7 @@ def test_in_a_plain_vit(kind: str) -> None:
     # Hydra's and Longformer's aside, keys have no norm where the query is the key.
     assert unused <= {f"blocks.{i}.attn.k_norm.{part}" for i in (0, 1) for part in ("weight", "bias")}
     if unused:
-        assert kind in ("soft", "soft_norm", "gaussian", "reformer")
+        assert kind in ("soft", "soft_norm", "soft_plus", "gaussian", "reformer")
 
 
 @every_kind

@@ -27,7 +27,7 @@ def test_every_model(name):
     assert timm.is_model(name)
     model = create(name, device="meta", num_classes=1000)
     assert isinstance(model, PyramidViT)
-    assert (model.num_classes, model.in_chans, model.global_pool) == (1000, 3, "token")
+    assert (model.num_classes, model.in_chans, model.global_pool) == (1000, 3, "avg" if "plus" in name else "token")
     assert model.num_features == model.head_hidden_size == model.embed_dims[-1]
 
     cfg = model.pretrained_cfg
@@ -44,7 +44,8 @@ def test_every_model(name):
         # Stem, one group for each stage or block, and the rest (norm and head) on its own or in one.
         expected = 4 if coarse else sum(model.depths)
         assert expected + 1 <= len(groups) <= expected + 3
-    assert {"stages.3.cls_token"} <= model.no_weight_decay() <= parameters
+    tokens = {"stages.3.cls_token"} if model.has_class_token else {"stages.3.pos_embed"}
+    assert tokens <= model.no_weight_decay() <= parameters
 
 
 @pytest.mark.parametrize(

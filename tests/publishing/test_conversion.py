@@ -125,7 +125,9 @@ def test_attention_that_the_released_code_has_not(tmp_path):
     convert(tmp_path / "a.pth", tmp_path / "b.safetensors", "safetensors", model="linformer_pyramid_pico")
 
 
-@pytest.mark.parametrize(("family", "name"), [("mila", "mlla_tiny"), ("h_vit3", "h_vittt_tiny")])
+@pytest.mark.parametrize(
+    ("family", "name"), [("mila", "mlla_tiny"), pytest.param("h_vit3", "h_vittt_tiny", marks=pytest.mark.slow)]
+)
 def test_released_files_of_the_zoo_survive_every_layout(family, name, tmp_path, monkeypatch):
     """The tables that the released code saves are left out, and computed when its layout is written."""
     monkeypatch.chdir(tmp_path)

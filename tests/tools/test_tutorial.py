@@ -39,13 +39,19 @@ def test_bottleneck_tokens_are_fewer_numbers(tour):
 
 
 def test_attention_of_the_trained_weights_is_small(tour):
-    trained, without = figures(tour[0], "Top-1 of soft_pico.shapes")
-    assert trained > 90
-    # One image of 200 is half a point.
-    assert without == pytest.approx(trained, abs=1)
-    rank, trained_sum, averaging_sum = figures(tour[0], "1      256 x 256")
+    rank, *sums, whole, off, pyramid_off = figures(tour[0], "soft_pico.shapes     shape")
     assert rank <= 4
-    assert trained_sum < 0.01 < averaging_sum
+    assert max(sums) < 0.01
+    assert whole > 90 > off
+    # One image of 200 is half a point.
+    assert pyramid_off == pytest.approx(whole, abs=1)
+
+
+def test_attention_of_tiles_is_alive(tour):
+    _, *sums, whole, off, pyramid_off = figures(tour[0], "soft_plus_pico.tiles tiles")
+    assert min(sums) > 0.1
+    assert whole > 95
+    assert max(off, pyramid_off) < 40
 
 
 def test_newton_is_far_from_the_inverse_of_a_flat_kernel(tour):

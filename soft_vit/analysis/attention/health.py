@@ -21,19 +21,19 @@ Batches = Iterable[tuple[Tensor, Tensor]]
 
 @dataclass
 class LayerHealth:
-    """One attention; means over images and heads.
+    """One attention; means over images and heads, None for what it does not have.
 
     share: see `attention_shares`. row_sum, rank: of its matrix; the rank is the effective one, e to the entropy of the
     singular values as shares of their sum (Roy and Vetterli, EUSIPCO 2007). newton_residual: of a kind that inverts by
-    Newton's iteration, otherwise None. accuracy_off: in [0, 1], with this attention off; None where not measured.
+    Newton's iteration. accuracy_off: in [0, 1], with this attention off, where it was measured.
     """
 
     layer: str
     attention: str
-    num_tokens: int
+    num_tokens: int | None
     share: float
-    row_sum: float
-    rank: float
+    row_sum: float | None
+    rank: float | None
     newton_residual: float | None
     accuracy_off: float | None = None
 
@@ -83,13 +83,16 @@ def measure_health(model: nn.Module, images: Sequence[Tensor]) -> list[LayerHeal
                 found[name][key].append(value)
         with ExitStack() as stack, torch.inference_mode():
             for name, attn in layers.items():
-                stack.enter_context(watch_attention(attn, visitor(name)))
+                if hasattr(attn, "attend"):
+                    stack.enter_context(watch_attention(attn, visitor(name)))
             stack.enter_context(eval_mode(model))
             model.forward(image[None])
     health = []
     for name, attn in layers.items():
         means = {key: fmean(values) if values else None for key, values in found[name].items()}
-        health.append(LayerHealth(name, kinds.get(type(attn), type(attn).__name__), num_tokens[name], **means))
+        # timm's ViTs hold subclasses.
+        kind = next((kinds[cls] for cls in type(attn).__mro__ if cls in kinds), type(attn).__name__)
+        health.append(LayerHealth(name, kind, num_tokens.get(name), **means))
     return health
 
 
@@ -123,18 +126,20 @@ def health_table(health: Sequence[LayerHealth]) -> str:
     measured = any(layer.accuracy_off is not None for layer in health)
     rows = []
     for layer in health:
-        residual = "–" if layer.newton_residual is None else f"{layer.newton_residual:.1e}"
-        share = f"{100 * layer.share:.3g} %" + " (dead)" * layer.is_dead
         row = [
             layer.layer,
             layer.attention,
-            layer.num_tokens,
-            share,
-            f"{layer.row_sum:.3g}",
-            f"{layer.rank:.1f}",
-            residual,
+            _cell(layer.num_tokens, "d"),
+            f"{100 * layer.share:.3g} %" + " (dead)" * layer.is_dead,
+            _cell(layer.row_sum, ".3g"),
+            _cell(layer.rank, ".1f"),
+            _cell(layer.newton_residual, ".1e"),
         ]
         if measured:
-            row.append("–" if layer.accuracy_off is None else f"{100 * layer.accuracy_off:.1f}")
+            row.append(_cell(None if layer.accuracy_off is None else 100 * layer.accuracy_off, ".1f"))
         rows.append(row)
     return markdown_table([*header, *(["top-1 without it (%)"] if measured else [])], rows)
+
+
+def _cell(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)

@@ -164,11 +164,25 @@ def local_tokens(v: Tensor, conv: nn.Conv2d, layout: Layout, num_heads: int) -> 
     return F.pad(maps, (layout.num_prefix_tokens, 0)) if layout.num_prefix_tokens else maps
 
 
+def row_counts(v: Tensor, mask: Tensor | None) -> Tensor:
+    """1 for each token of values `[B, H, N, D]` that counts, as mask `[B, N]` says, otherwise 0: `[B, H, N, 1]`."""
+    ones = torch.ones_like(v[..., :1])
+    return ones if mask is None else ones * mask[:, None, :, None]
+
+
+def divide_by_sums(x: Tensor, least: float) -> Tensor:
+    """`[..., D + 1]`, of which the last are sums, to the others over these: `[..., D]`, near 0 for sums below least."""
+    sums = at_least_float32(x[..., -1:])
+    return x[..., :-1] * (sums / (sums.square() + least**2)).to(x.dtype)
+
+
 # Leaves of symbolic tracing: they look at sizes.
 torch.fx.wrap("soft_attention")
 torch.fx.wrap("project_to_map")
 torch.fx.wrap("project_from_map")
 torch.fx.wrap("conv_tokens")
+torch.fx.wrap("divide_by_sums")
+torch.fx.wrap("row_counts")
 torch.fx.wrap("bottleneck_heads")
 torch.fx.wrap("keep_values")
 torch.fx.wrap("local_tokens")
@@ -274,6 +288,11 @@ class SoftAttention(Attention):
         self.proj = nn.Linear(dim, dim, **dd)
         self.proj_drop = nn.Dropout(proj_drop)
 
+    def reset_parameters(self) -> None:
+        """A bandwidth of 1, in place."""
+        if self.log_bandwidth is not None:
+            nn.init.zeros_(self.log_bandwidth)
+
     def sample_bottleneck(self, q: Tensor, layout: Layout) -> Tensor:
         """Bottleneck tokens `[B, heads, M, D]` of queries `[B, heads * D, P + N]`."""
         maps, exist = query_maps(q, layout, self.num_heads), None
@@ -300,13 +319,10 @@ class SoftAttention(Attention):
         """
         if not self.normalize_rows:
             return self._product(q, bottleneck, v, residual)
-        counts = torch.ones_like(v[..., :1]) if mask is None else mask[:, None, :, None].to(v.dtype)
+        counts = row_counts(v, mask)
         # Sums over many tokens that are alike would leave the range of fp16.
         scale = v.shape[2] ** -0.5
-        x = self._product(q, bottleneck, scale * torch.cat([v, counts.expand(*v.shape[:-1], 1)], dim=-1))
-        sums = at_least_float32(x[..., -1:])
-        # 1 / sum where it is large; 0 for a token that is far from all bottleneck tokens.
-        x = x[..., :-1] * (sums / (sums.square() + (scale * LEAST_ROW_SUM) ** 2)).to(x.dtype)
+        x = divide_by_sums(self._product(q, bottleneck, scale * torch.cat([v, counts], dim=-1)), scale * LEAST_ROW_SUM)
         return x if residual is None else x + residual
 
     def _product(self, q: Tensor, bottleneck: Tensor, v: Tensor, residual: Tensor | None = None) -> Tensor:

@@ -4,9 +4,11 @@ import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import timm
 import torch
 from mmpretrain.structures import DataSample
 from PIL import Image
@@ -80,10 +82,17 @@ def test_progress_line(runs):
     assert re.search(r"Newton residual of iteration 5  stage1: \S+  stage2: \S+  stage3: \S+\n", text)
 
 
-def test_dead_attentions_are_named(runs):
+@pytest.mark.parametrize(("attention", "dead"), [("soft", True), ("soft_plus", False)])
+def test_dead_attentions_are_named(attention, dead):
     """At 64 pixels, random SOFT weights give stage 3 less than a thousandth of its layers' output."""
-    text = next(runs["watched"].glob("*/*.log")).read_text()
-    assert re.search(r"WARNING.*stages\.2\.blocks\.0\.attn.*attention_health", text)
+    torch.manual_seed(0)
+    net = timm.create_model("soft_pico", img_size=64, depths=(1, 1, 1, 1), attention=attention)
+    logger, visualizer = Mock(), Mock()
+    runner = SimpleNamespace(model=SimpleNamespace(model=net), epoch=0, iter=0, logger=logger, visualizer=visualizer)
+    WatchHook()._measure(runner, torch.randn(2, 3, 64, 64))
+    assert logger.warning.called == dead
+    if dead:
+        assert "stages.2.blocks.0.attn" in logger.warning.call_args.args[0]
 
 
 def test_pictures(runs):

@@ -42,6 +42,7 @@ ANY_MASK: list[Case] = [
     ("agent", {"local_kernel": 0, "max_agents": (4,)}),
     ("soft", {"local_kernel": 0, "sampling": "avg"}),
     ("soft_norm", {"local_kernel": 0, "sampling": "avg", "num_bottleneck": 5}),
+    ("soft_plus", {"local_kernel": 0, "sampling": "avg"}),
     ("none", {}),
 ]
 
@@ -50,6 +51,7 @@ TRAILING_MASK: list[Case] = [
     ("soft", {}),
     ("soft", {"num_bottleneck": 5}),
     ("soft_norm", {"sampling": "avg"}),
+    ("soft_plus", {}),
     ("spatial_reduction", {}),
     ("nystrom", {}),
     ("agent", {}),
@@ -173,7 +175,7 @@ def test_prefix_tokens_alone_may_count(name: str, options: dict[str, Any]) -> No
     attn, x = make(name, (9,), **options), tokens(2, 11).requires_grad_()
     mask = torch.ones(2, 11, dtype=torch.bool)
     mask[1, 2:] = False
-    if name in ("soft", "soft_norm"):
+    if name in ("soft", "soft_norm", "soft_plus"):
         with pytest.raises(ValueError, match="without a window"):
             attn(x, (9,), 2, mask)
         return
@@ -341,10 +343,18 @@ def soft(attn: Attention, x: Tensor, prefix: int, feat_size: tuple[int, int]) ->
     else:
         maps = q[:, :, prefix:].flatten(0, 1).mT.unflatten(2, feat_size)
         bottleneck = F.gelu(attn.sample_norm(convolve(maps, attn.sample, 1).flatten(2).mT)).unflatten(0, q.shape[:2])
+    if attn.scale_bottleneck and attn.sampling == "conv":
+        bottleneck = bottleneck / attn.head_dim**0.25
+    if attn.log_bandwidth is not None:
+        q, bottleneck = (attn.log_bandwidth.exp()[:, None, None] * tokens for tokens in (q, bottleneck))
     k1, a = kernel(q, bottleneck), kernel(bottleneck, bottleneck)
     scale = a.sum(-1).rsqrt()[..., None] if attn.normalize else 1.0
     inverse = torch.linalg.inv(a + attn.options.ridge * torch.eye(a.shape[-1], dtype=a.dtype))
-    return k1 @ (scale * (inverse @ (scale * (k1.mT @ v)))) + behind(v, attn.local, prefix, feat_size)
+    matrix = k1 @ (scale * inverse * scale.mT if attn.normalize else inverse) @ k1.mT
+    if attn.normalize_rows:
+        # Row sums of 1 and more: the least one is beside them a ten-thousandth.
+        matrix = matrix / (matrix.sum(-1, keepdim=True) + 1e-4 / matrix.sum(-1, keepdim=True))
+    return matrix @ v + behind(v, attn.local, prefix, feat_size)
 
 
 def nystrom(attn: Attention, x: Tensor, prefix: int, feat_size: tuple[int, int]) -> Tensor:
@@ -486,6 +496,8 @@ FORMULAS: list[tuple[str, dict[str, Any], Callable[..., Tensor]]] = [
     ("soft", {"inverse": "cholesky"}, soft),
     ("soft", {"inverse": "cholesky", "sampling": "avg"}, soft),
     ("soft_norm", {"inverse": "cholesky", "ridge": 0.01}, soft),
+    ("soft_plus", {"inverse": "cholesky"}, soft),
+    ("soft_plus", {"inverse": "cholesky", "sampling": "avg"}, soft),
     ("nystrom", {"inverse": "exact", "max_landmarks": (2, 1)}, nystrom),
     ("agent", {}, agent),
     ("skyformer", {}, skyformer),

@@ -20,6 +20,13 @@ MODELS = {name: family for family, row in STAGED.items() for name in row.models}
 every_family = pytest.mark.parametrize("family", STAGED)
 
 
+def slow_but(*fast: str) -> pytest.MarkDecorator:
+    """Every family, those with bodies and parts of their own at once and the others on request."""
+    return pytest.mark.parametrize(
+        "family", [pytest.param(family, marks=[] if family in fast else [pytest.mark.slow]) for family in STAGED]
+    )
+
+
 def create(family: str, **options) -> torch.nn.Module:
     """The small model of a family, in evaluation, whose features differ from image to image."""
     torch.manual_seed(0)
@@ -130,7 +137,7 @@ def logits_and_gradients(model: torch.nn.Module, x: Tensor) -> tuple[Tensor, Ten
     return logits.detach(), torch.autograd.grad(logits.square().sum(), x)[0]
 
 
-@every_family
+@slow_but("mila", "inline_swin")
 def test_captured(family: str) -> None:
     """By fx bit for bit, also for sizes it was not traced with; by torch.export for any batch."""
     model, x = create(family), images(2, 64, 64)
@@ -159,7 +166,7 @@ def test_compiled(family: str) -> None:
             assert relative_error(compiled(given), model(given)) < 1e-5
 
 
-@every_family
+@slow_but("ravlt", "pola_pvt")
 def test_weights_of_another_model_are_refused_by_name(family: str, tmp_path) -> None:
     """By `file=`, `checkpoint_path=` and load_state_dict, for every model of every family by the next one's file."""
     names = list(MODELS)

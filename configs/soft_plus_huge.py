@@ -1,0 +1,10 @@
+# tools/dist_train.sh configs/soft_plus_huge.py 8
+# 87 M parameters; not trained yet; the recipe is that of soft_huge.
+_base_ = ["_base_/default_runtime.py", "_base_/imagenet.py", "_base_/recipe.py"]
+
+model = dict(model_name="soft_plus_huge")
+
+# 8 processes of 32.
+train_dataloader = dict(batch_size=32)
+optim_wrapper = dict(optimizer=dict(lr=2.7e-4))
+auto_scale_lr = dict(base_batch_size=256)
