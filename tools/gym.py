@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def command_text(argv: Sequence[str] | None) -> str:
     given = sys.argv[1:] if argv is None else argv
-    return shlex.join(["python", "tools/gym.py", *given])
+    return shlex.join(["python", "tools/gym.py", *(argument for argument in given if argument != "--no-train")])
 
 
 def write_report(study: Study, command: str) -> None:

@@ -204,7 +204,10 @@ def plot_training(study: Study, path: Path) -> None:
     columns = min(3, len(tasks))
     rows = -(-len(tasks) // columns)
     figure = Figure(figsize=(4.2 * columns, 3.0 * rows + 0.5), layout="constrained")
-    panels = dict(zip(tasks, figure.subplots(rows, columns, squeeze=False).flat, strict=False))
+    grid = figure.subplots(rows, columns, squeeze=False).flatten()
+    for axes in grid[len(tasks) :]:
+        axes.set_visible(False)
+    panels = dict(zip(tasks, grid, strict=False))
     handles = {}
     for cell in sorted(study.cells, key=lambda cell: cell.kind in SHOWN):
         results = study.results(cell)
