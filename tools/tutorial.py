@@ -117,7 +117,7 @@ def look_at_attention(model: nn.Module, out: Path) -> None:
     print("                                         mean sum of a row in stage    top-1 %")
     print("model              scene  rank, stage 1      1        2        3    whole  attentions off  stages 1-3 off")
     for net, scene in ((model, "shape"), (alive, "tiles")):
-        samples = ShapeImages(200, split="test", scene=scene)
+        samples = ShapeImages(100, split="test", scene=scene)
         images, labels = batch_of(samples, net), torch.tensor([sample.label for sample in samples])
         matrices = attention_matrices(net, images[:1])
         rank = torch.linalg.matrix_rank(matrices[0][0], rtol=1e-5).item()

@@ -72,10 +72,7 @@ def assert_equal_at_other_sizes(source, format, path):
 
 @pytest.mark.parametrize(
     "case",
-    [
-        case if case[0] in ("agent", "spatial_reduction") else pytest.param(case, marks=pytest.mark.slow)
-        for case in AVERAGES
-    ],
+    [case if case[0] == "spatial_reduction" else pytest.param(case, marks=pytest.mark.slow) for case in AVERAGES],
     ids=lambda case: "-".join((case[0], *case[1])),
 )
 def test_averages_at_other_sizes(case, tmp_path):
