@@ -13,7 +13,7 @@ from torch import Tensor
 
 from soft_vit.layers.attention.inline import InLineAttention
 from soft_vit.models.pvt import PVT
-from soft_vit.models.swin import Swin
+from soft_vit.models.swin import SIZES, Swin
 from soft_vit.models.vit import AttentionViT
 from soft_vit.models.zoo import checkpoint_filter_fn, family_cfgs, register_family  # noqa: F401  timm's name
 
@@ -56,13 +56,11 @@ _PVT_MODELS: dict[str, dict[str, Any]] = {
     "inline_pvt_large": dict(_PVT, depths=(3, 8, 27, 3)),
 }
 
-_SWIN = dict(embed_dims=(96, 192, 384, 768), num_heads=(3, 6, 12, 24))
-_SWIN_BASE = dict(embed_dims=(128, 256, 512, 1024), num_heads=(4, 8, 16, 32), depths=(2, 2, 18, 2))
 _SWIN_MODELS: dict[str, dict[str, Any]] = {
-    "inline_swin_tiny": dict(_SWIN, depths=(2, 2, 6, 2), linear_blocks=(2, 2, 6, 0)),
-    "inline_swin_small": dict(_SWIN, depths=(2, 2, 18, 2), linear_blocks=(2, 2, 0, 0)),
-    "inline_swin_base": dict(_SWIN_BASE, linear_blocks=(2, 2, 2, 0)),
-    "inline_swin_base_384": dict(_SWIN_BASE, linear_blocks=(2, 2, 2, 0), window_size=96),
+    "inline_swin_tiny": dict(SIZES["tiny"], linear_blocks=(2, 2, 6, 0)),
+    "inline_swin_small": SIZES["small"],
+    "inline_swin_base": dict(SIZES["base"], linear_blocks=(2, 2, 2, 0)),
+    "inline_swin_base_384": dict(SIZES["base_384"], linear_blocks=(2, 2, 2, 0)),
 }
 
 # The released names stand for narrower models than DeiT's.

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from soft_vit.layers.attention.polaformer import PolaFormerAttention
 from soft_vit.models.pvt import PVT, restacked
-from soft_vit.models.swin import Swin
+from soft_vit.models.swin import CFG_OF_NAME, SIZES, Swin
 from soft_vit.models.zoo import checkpoint_filter_fn, family_cfgs, register_family  # noqa: F401  timm's name
 
 __all__: list[str] = ["PolaFormerPVT", "PolaFormerSwin"]
@@ -49,24 +49,9 @@ _PVT_MODELS: dict[str, dict[str, Any]] = {
     "pola_pvt_large": dict(_PVT, depths=(3, 8, 27, 3)),
 }
 
-_SWIN = dict(embed_dims=(96, 192, 384, 768), num_heads=(3, 6, 12, 24), linear_blocks=(2, 2, 0, 0))
-_SWIN_BASE = dict(_SWIN, embed_dims=(128, 256, 512, 1024), num_heads=(4, 8, 16, 32), depths=(2, 2, 18, 2))
-_SWIN_MODELS: dict[str, dict[str, Any]] = {
-    "pola_swin_tiny": dict(_SWIN, depths=(2, 2, 6, 2)),
-    "pola_swin_small": dict(_SWIN, depths=(2, 2, 18, 2)),
-    "pola_swin_base": _SWIN_BASE,
-    "pola_swin_base_384": dict(_SWIN_BASE, window_size=96),
-}
+_SWIN_MODELS = {f"pola_swin_{size}": arguments for size, arguments in SIZES.items()}
 
-default_cfgs = generate_default_cfgs(
-    family_cfgs(
-        {**_PVT_MODELS, **_SWIN_MODELS},
-        input_size=lambda name: (3, 384, 384) if name.endswith("_384") else (3, 224, 224),
-        pool_size=lambda name: (12, 12) if name.endswith("_384") else (7, 7),
-        crop_pct=lambda name: 1.0 if name.endswith("_384") else 0.875,
-        crop_mode="squash",
-    )
-)
+default_cfgs = generate_default_cfgs(family_cfgs({**_PVT_MODELS, **_SWIN_MODELS}, **CFG_OF_NAME))
 
 register_family(__name__, PolaFormerPVT, _PVT_MODELS)
 register_family(__name__, PolaFormerSwin, _SWIN_MODELS)

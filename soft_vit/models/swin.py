@@ -32,6 +32,24 @@ Size = tuple[int, int]
 FAR = -100.0
 
 
+_TINY = dict(embed_dims=(96, 192, 384, 768), num_heads=(3, 6, 12, 24), linear_blocks=(2, 2, 0, 0))
+_BASE = dict(_TINY, embed_dims=(128, 256, 512, 1024), num_heads=(4, 8, 16, 32), depths=(2, 2, 18, 2))
+# Arguments of the families' sizes, save what a family has of its own.
+SIZES: dict[str, dict[str, Any]] = {
+    "tiny": dict(_TINY, depths=(2, 2, 6, 2)),
+    "small": dict(_TINY, depths=(2, 2, 18, 2)),
+    "base": _BASE,
+    "base_384": dict(_BASE, window_size=96),
+}
+# For `family_cfgs`: what the end of a name tells.
+CFG_OF_NAME: dict[str, Any] = dict(
+    input_size=lambda name: (3, 384, 384) if name.endswith("_384") else (3, 224, 224),
+    pool_size=lambda name: (12, 12) if name.endswith("_384") else (7, 7),
+    crop_pct=lambda name: 1.0 if name.endswith("_384") else 0.875,
+    crop_mode="squash",
+)
+
+
 def linear_window(feat_size: Size, window: int) -> Size:
     """The window of an attention whose cost is linear: square where such windows cut the map evenly, else the map."""
     side = min(window, *feat_size)

@@ -23,9 +23,9 @@ Batches = Iterable[tuple[Tensor, Tensor]]
 class LayerHealth:
     """One attention; means over images and heads, None for what it does not have.
 
-    share: see `attention_shares`. row_sum, rank: of its matrix; the rank is the effective one, e to the entropy of the
-    singular values as shares of their sum (Roy and Vetterli, EUSIPCO 2007). newton_residual: of a kind that inverts by
-    Newton's iteration. accuracy_off: in [0, 1], with this attention off, where it was measured.
+    share: see `attention_shares`. row_sum, rank: of its matrix; the rank is the effective one, the exponential of the
+    entropy of the singular values as shares of their sum (Roy and Vetterli, EUSIPCO 2007). newton_residual: of a kind
+    that inverts by Newton's iteration. accuracy_off: in [0, 1], with this attention off, where it was measured.
     """
 
     layer: str
@@ -43,7 +43,7 @@ class LayerHealth:
 
 
 def effective_rank(matrix: Tensor) -> Tensor:
-    """E to the entropy of the singular values of matrices `[..., N, M]`: `[...]`, from 1 to min(N, M); 0 for zeros."""
+    """The effective rank of matrices `[..., N, M]`: `[...]`, from 1 to min(N, M), 0 for a matrix of zeros."""
     values = torch.linalg.svdvals(at_least_float32(matrix))
     share = values / values.sum(-1, keepdim=True).clamp(min=torch.finfo(values.dtype).tiny)
     return torch.where(values[..., 0] > 0, torch.special.entr(share).sum(-1).exp(), 0.0)

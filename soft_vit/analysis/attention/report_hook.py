@@ -22,7 +22,7 @@ class AttentionReportHook(Hook):
     """Validates once more with all attentions off, and draws where a token of each stage looks.
 
     num_images: pictures of the first validation images, `attention_<i>.png` in the run's folder; the token lies in the
-    middle of the shape that the data set asks for. For pyramids trained on `ShapesDataset`.
+    middle of the shape or tile that is meant. For pyramids trained on `ShapesDataset`.
     """
 
     def __init__(self, num_images: int = 4) -> None:
@@ -38,21 +38,20 @@ class AttentionReportHook(Hook):
         folder = Path(runner.work_dir)
         for number in range(self.num_images):
             self._draw(model, runner.val_dataloader.dataset, number, folder / f"attention_{number}.png")
-        runner.logger.info(f"Drawn: {folder}/attention_*.png, where the shape that is meant looks.")
+        runner.logger.info(f"Drawn: {folder}/attention_*.png, where the shape or tile that is meant looks.")
 
     @torch.no_grad()
     def _draw(self, model: Any, data: Any, number: int, path: Path) -> None:
         sample = data.images[number]
         preprocessor = model.data_preprocessor
         pixels = torch.from_numpy(sample.image).permute(2, 0, 1).float().to(preprocessor.device)
-        image = (pixels - preprocessor.mean[..., 0, 0, None, None]) / preprocessor.std[..., 0, 0, None, None]
+        image = (pixels - preprocessor.mean) / preprocessor.std
         left, top, right, bottom = sample.box
         rows = {}
-        network = model.model
         for stage, (height, width) in enumerate(stage_grids(sample.image.shape[:2]), start=1):
             query = (
                 int((top + bottom) / 2 * height / sample.image.shape[0]),
                 int((left + right) / 2 * width / sample.image.shape[1]),
             )
-            rows[f"stage {stage}"] = attention_row(network, image, stage, query)
+            rows[f"stage {stage}"] = attention_row(model.model, image, stage, query)
         plot_attention_rows(rows, sample.image, path)
