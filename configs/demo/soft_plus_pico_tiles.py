@@ -1,6 +1,7 @@
 # python tools/train.py configs/demo/soft_plus_pico_tiles.py
 # A first training run: 1.4 M parameters, five passes over 10,000 generated images of 64 pixels, whose question no part
-# of an image answers by itself. Ends with the accuracy, that without attentions, and pictures of where they look.
+# of an image answers by itself. Ends with the accuracy, that without attentions, and pictures of where they look;
+# about 5 minutes on two cores.
 _base_ = ["./soft_pico_shapes.py"]
 custom_imports = dict(imports=["soft_vit.engine", "soft_vit.analysis.attention.report_hook"])
 
