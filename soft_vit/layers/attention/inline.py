@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import SelfAttention, merge_heads, split_parts, window
 from soft_vit.layers.attention.local_conv import add_to_grid, grid_maps
+from soft_vit.ops.by_heads import by_heads
 from soft_vit.ops.layout import FeatSize, Layout
 from soft_vit.ops.numerics import are_dispatched, at_least_float32, full_precision
 
@@ -19,6 +20,7 @@ from soft_vit.ops.numerics import are_dispatched, at_least_float32, full_precisi
 KERNEL = 3
 
 
+@by_heads
 def inline_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
     """`sum_j W_ij v_j` over the n tokens that count, `W_ij = (q_i . k_j - q_i . mean(k)) / (n sqrt(D)) + 1 / n`.
 
