@@ -26,7 +26,7 @@ def by_heads(attend: Callable[P, Tensor]) -> Callable[P, Tensor]:
     Memory is then that of the arguments and the result, beside what attend makes of a few heads; a training step takes
     a forward more of attend, part of which the cache gives back. On a GPU, small pieces are slow: nothing changes.
 
-    attend treats all heads alike and draws no random numbers. Its positional arguments of four dimensions,
+    attend treats all heads alike; random numbers are those of forward in backward too. Its positional arguments of four dimensions,
     `[B or 1, H, ...]`, are those that heads differ in and that may need a gradient, first of all q `[B, H, N, D]`;
     instead of H there may be a multiple, as in the result.
     """
@@ -66,6 +66,7 @@ class _ByHeads(torch.autograd.Function):
         ctx.save_for_backward(q, *others)
         ctx.attend = attend
         ctx.autocast = {"enabled": torch.is_autocast_enabled("cpu"), "dtype": torch.get_autocast_dtype("cpu")}
+        ctx.random_state = torch.get_rng_state()
         x, first = q, 0
         for parts in _parts(q, (q, *others)):
             part = attend(*parts)
@@ -80,23 +81,31 @@ class _ByHeads(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         tensors, needed = ctx.saved_tensors, ctx.needs_input_grad[1:]
-        # What is differentiated again, and batches of gradients, which have no memory to write to.
-        if torch.is_grad_enabled() or not has_memory(grad):
-            return None, *_gradients(ctx, tensors, grad)
-        q, grads = tensors[0], [torch.empty_like(x) if need else None for x, need in zip(tensors, needed, strict=True)]
-        written = _parts(q, [x for x in grads if x is not None])
-        for (part, *parts), out in zip(_parts(q, (grad, *tensors)), written, strict=True):
-            inputs = [x.detach().requires_grad_(need) for x, need in zip(parts, needed, strict=True)]
-            for x, gradient in zip(out, filter(torch.is_tensor, _gradients(ctx, inputs, part)), strict=True):
-                x.copy_(gradient)
-        return None, *grads
+        with torch.random.fork_rng(devices=()):
+            torch.set_rng_state(ctx.random_state)
+            # What is differentiated again, and batches of gradients, which have no memory to write to.
+            if torch.is_grad_enabled() or not has_memory(grad):
+                return None, *_gradients(ctx, tensors, grad)
+            q, grads = (
+                tensors[0],
+                [torch.empty_like(x) if need else None for x, need in zip(tensors, needed, strict=True)],
+            )
+            written = _parts(q, [x for x in grads if x is not None])
+            for (part, *parts), out in zip(_parts(q, (grad, *tensors)), written, strict=True):
+                found = _gradients(
+                    ctx, [x.detach().requires_grad_(need) for x, need in zip(parts, needed, strict=True)], part
+                )
+                for x, gradient in zip(out, filter(torch.is_tensor, found), strict=True):
+                    x.copy_(gradient)
+            return None, *grads
 
 
 def _gradients(ctx: Any, inputs: Sequence[Tensor], grad: Tensor) -> list[Tensor | None]:
-    """Those of the inputs that need one; with grad mode on, they can be differentiated again."""
+    """The gradients of those inputs that need one; with grad mode on, they can be differentiated again."""
     create_graph, needed = torch.is_grad_enabled(), ctx.needs_input_grad[1:]
     with torch.enable_grad(), torch.autocast("cpu", **ctx.autocast):
         inputs = [x.view_as(x) for x in inputs]
+        x = torch.cat([ctx.attend(*parts) for parts in _parts(inputs[0], inputs)], dim=1)
         wanted = [x for x, need in zip(inputs, needed, strict=True) if need]
-        found = iter(torch.autograd.grad(ctx.attend(*inputs), wanted, grad, create_graph=create_graph))
+        found = iter(torch.autograd.grad(x, wanted, grad, create_graph=create_graph))
         return [next(found) if need else None for need in needed]
