@@ -5,14 +5,14 @@ Letters: B batch, H heads, N tokens, D channels of a head.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import wraps
-from typing import Any, ParamSpec
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from soft_vit.ops.numerics import forbids_autograd_function, has_memory
 
-P = ParamSpec("P")
+Attend = TypeVar("Attend", bound=Callable[..., Tensor])
 
 # Below it, what is saved is small, and computing it twice takes a larger part of the time.
 LEAST_TOKENS = 2048
@@ -20,19 +20,19 @@ LEAST_TOKENS = 2048
 GROUP_BYTES = 512 << 10
 
 
-def by_heads(attend: Callable[P, Tensor]) -> Callable[P, Tensor]:
+def by_heads(attend: Attend) -> Attend:
     """Make attend work on few heads at a time where N is large, on a CPU, and save no more than its arguments.
 
     Memory is then that of the arguments and the result, beside what attend makes of a few heads; a training step takes
     a forward more of attend, part of which the cache gives back. On a GPU, small pieces are slow: nothing changes.
 
-    attend treats all heads alike; random numbers are those of forward in backward too. Its positional arguments of four dimensions,
-    `[B or 1, H, ...]`, are those that heads differ in and that may need a gradient, first of all q `[B, H, N, D]`;
-    instead of H there may be a multiple, as in the result.
+    attend treats all heads alike. Its positional arguments of four dimensions, `[B or 1, H, ...]`, are those that heads
+    differ in and that may need a gradient, first of all q `[B, H, N, D]`; instead of H there may be a multiple, as in
+    the result. In backward it draws the random numbers of forward.
     """
 
     @wraps(attend)
-    def attend_by_heads(*args: P.args, **kwargs: P.kwargs) -> Tensor:
+    def attend_by_heads(*args: Any, **kwargs: Any) -> Tensor:
         tensors = [x for x in args if _has_heads(x)]
         if torch.compiler.is_compiling() or forbids_autograd_function(*tensors):
             return attend(*args, **kwargs)
@@ -46,7 +46,7 @@ def by_heads(attend: Callable[P, Tensor]) -> Callable[P, Tensor]:
 
         return _ByHeads.apply(attend_parts, *tensors)
 
-    return attend_by_heads
+    return cast(Attend, attend_by_heads)
 
 
 def _has_heads(x: Any) -> bool:
@@ -86,16 +86,13 @@ class _ByHeads(torch.autograd.Function):
             # What is differentiated again, and batches of gradients, which have no memory to write to.
             if torch.is_grad_enabled() or not has_memory(grad):
                 return None, *_gradients(ctx, tensors, grad)
-            q, grads = (
-                tensors[0],
-                [torch.empty_like(x) if need else None for x, need in zip(tensors, needed, strict=True)],
-            )
+            q = tensors[0]
+            grads = [torch.empty_like(x) if need else None for x, need in zip(tensors, needed, strict=True)]
             written = _parts(q, [x for x in grads if x is not None])
             for (part, *parts), out in zip(_parts(q, (grad, *tensors)), written, strict=True):
-                found = _gradients(
-                    ctx, [x.detach().requires_grad_(need) for x, need in zip(parts, needed, strict=True)], part
-                )
-                for x, gradient in zip(out, filter(torch.is_tensor, found), strict=True):
+                inputs = [x.detach().requires_grad_(need) for x, need in zip(parts, needed, strict=True)]
+                found = (x for x in _gradients(ctx, inputs, part) if x is not None)
+                for x, gradient in zip(out, found, strict=True):
                     x.copy_(gradient)
             return None, *grads
 
