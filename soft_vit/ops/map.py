@@ -6,11 +6,13 @@ of L queries and S keys each.
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from soft_vit.ops.by_heads import by_heads
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least_float32
 from soft_vit.ops.softmax import dot_product_attention
@@ -109,6 +111,7 @@ def phase_mask(feat_size: tuple[int, int], dilation: int, device: torch.device) 
     return mask | ~mask.any(-1, keepdim=True)
 
 
+@by_heads
 def pattern_attention(
     q: Tensor,
     k: Tensor,
@@ -117,14 +120,15 @@ def pattern_attention(
     split_queries: Callable[[Tensor], Tensor],
     split_keys: Callable[[Tensor], Tensor],
     pattern: Tensor | None,
-    merge: Callable[[Tensor], Tensor],
+    merge: Callable[..., Tensor],
     dropout_p: float,
     fused: bool,
 ) -> Tensor:
     """Softmax attention of the tokens of a map to groups of them and to all prefix tokens, and of those to all tokens.
 
     q, k, v and the result: `[B, H, P + N, D]`. split_queries, split_keys: `[B, H, N, D]` to groups `[B * H, G, L, D]`
-    and `[B * H, G, S, D]`; merge: the inverse of the first. pattern: bool `[1, G, L or 1, S]`, None if all count.
+    and `[B * H, G, S, D]`; merge: the inverse of the first, for num_heads. pattern: bool
+    `[1, G, L or 1, S]`, None if all count.
     """
     P, num_heads = layout.num_prefix_tokens, q.shape[1]
     queries, keys, values = split_queries(layout.grid(q)), split_keys(layout.grid(k)), split_keys(layout.grid(v))
@@ -140,7 +144,7 @@ def pattern_attention(
         mask = counts if mask is None else mask & counts
         # What a token that does not count gets is cut off later; until then it must not be 0 / 0.
         mask = mask | ~mask.any(-1, keepdim=True)
-    x = merge(dot_product_attention(queries, keys, values, mask, dropout_p, fused))
+    x = merge(dot_product_attention(queries, keys, values, mask, dropout_p, fused), num_heads=num_heads)
     if P:
         prefix = dot_product_attention(q[:, :, :P], k, v, layout.key_mask, dropout_p, fused)
         x = torch.cat([prefix, x], dim=2)
@@ -170,10 +174,10 @@ def local_attention(
         layout,
         lambda x: split_tiles(x, feat_size, reach, with_neighbours=False),
         lambda x: split_tiles(x, feat_size, reach, with_neighbours=True),
-        tile_mask(feat_size, reach, q.device),
-        lambda x: merge_tiles(x, feat_size, reach, q.shape[1]),
-        dropout_p,
-        fused,
+        pattern=tile_mask(feat_size, reach, q.device),
+        merge=partial(merge_tiles, feat_size=feat_size, reach=reach),
+        dropout_p=dropout_p,
+        fused=fused,
     )
 
 
@@ -200,10 +204,10 @@ def atrous_attention(
         layout,
         lambda x: split_phases(x, feat_size, dilation),
         lambda x: split_phases(x, feat_size, dilation),
-        phase_mask(feat_size, dilation, q.device),
-        lambda x: merge_phases(x, feat_size, dilation, q.shape[1]),
-        dropout_p,
-        fused,
+        pattern=phase_mask(feat_size, dilation, q.device),
+        merge=partial(merge_phases, feat_size=feat_size, dilation=dilation),
+        dropout_p=dropout_p,
+        fused=fused,
     )
 
 

@@ -356,12 +356,12 @@ def quantised_keys() -> Finding:
     for side in (16, 32):
         q, k, v = torch.randn(3, 1, 2, side**2, 32, dtype=torch.float64)
         layout = Layout((side, side))
-        found = vq_attention(q, k, v, codebook, layout)
+        found = vq_attention(q, k, v, codebook[None], layout)
         replaced = nearest_codes(k, codebook, layout) @ codebook
         error = max(error, relative_error(found, F.scaled_dot_product_attention(q, replaced, v)))
         lost = max(lost, relative_error(found, F.scaled_dot_product_attention(q, k, v)))
         with flop_counter() as counter:
-            vq_attention(q, k, v, codebook, layout)
+            vq_attention(q, k, v, codebook[None], layout)
         counts.append(counter.get_total_flops())
     slope = log_log_slope((256, 1024), counts)
     text = (

@@ -8,26 +8,25 @@ from torch import Tensor
 from soft_vit.layers.attention.base import SelfAttention, grid_limit
 from soft_vit.layers.attention.landmarks import NO_MASK_ON_A_MAP, landmark_tokens
 from soft_vit.layers.attention.local_conv import add_to_grid, depthwise_conv, grid_maps
+from soft_vit.ops.by_heads import by_heads
 from soft_vit.ops.layout import FeatSize, Layout
 from soft_vit.ops.softmax import dot_product_attention
 
 
+@by_heads
 def agent_attention(
-    q: Tensor, k: Tensor, v: Tensor, agents: Tensor, exist: Tensor | None, layout: Layout, fused: bool
+    q: Tensor, k: Tensor, v: Tensor, layout: Layout, sr_ratio: int, limit: tuple[int, int] | None, fused: bool
 ) -> Tensor:
-    """`softmax(Q A^T) softmax(A K^T) V`; q, k, v and the result `[B, H, P + N, D]`, agents A `[B, H, M, D]`.
-
-    exist: bool `[B, M]`, which of the agents exist; None if all do.
-    """
+    """`softmax(Q A^T) softmax(A K^T) V` through `landmark_tokens` A of q; q, k, v and the result `[B, H, P + N, D]`."""
+    agents, exist = landmark_tokens(q, layout, sr_ratio, limit)
     gathered = dot_product_attention(agents, k, v, layout.key_mask, fused=fused)
     return dot_product_attention(q, agents, gathered, None if exist is None else exist[:, None, None], fused=fused)
 
 
-# Leaves of symbolic tracing: they look at sizes and masks.
+# Leaves of symbolic tracing: they look at sizes.
 torch.fx.wrap("add_to_grid")
 torch.fx.wrap("agent_attention")
 torch.fx.wrap("grid_maps")
-torch.fx.wrap("landmark_tokens")
 
 
 class AgentAttention(SelfAttention):
@@ -68,8 +67,7 @@ class AgentAttention(SelfAttention):
         self.dwconv = depthwise_conv(dim, local_kernel, self.sequence, device=device, dtype=dtype)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        agents, exist = landmark_tokens(q, layout, self.sr_ratio, self.limit)
-        return agent_attention(q, k, v, agents, exist, layout, self.fused_attn)
+        return agent_attention(q, k, v, layout, self.sr_ratio, self.limit, self.fused_attn)
 
     def add_residual(self, x: Tensor, v: Tensor, layout: Layout) -> Tensor:
         if self.dwconv is None:

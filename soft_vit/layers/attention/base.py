@@ -46,7 +46,9 @@ def split_heads(x: Tensor, num_heads: int) -> Tensor:
 
 def split_parts(x: Tensor, parts: int, num_heads: int) -> tuple[Tensor, ...]:
     """What one layer projects tokens to, such as keys and values, `[B, N, parts * C]`: each `[B, H, N, C / H]`."""
-    return x.unflatten(2, (parts, num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+    # Not unbind of one permuted tensor, whose gradient is copied twice. By index, as symbolic tracing cannot iterate.
+    chunks = x.chunk(parts, dim=-1)
+    return tuple(split_heads(chunks[i], num_heads) for i in range(parts))
 
 
 def merge_heads(x: Tensor) -> Tensor:

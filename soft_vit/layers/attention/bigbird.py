@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention
+from soft_vit.ops.by_heads import by_heads
 from soft_vit.ops.layout import FeatSize, Layout
 from soft_vit.ops.softmax import dot_product_attention
 
@@ -65,6 +66,40 @@ def visible_blocks(
     return index, exists
 
 
+@by_heads
+def attention_to_blocks(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    index: Tensor,
+    mask: Tensor,
+    block_size: int,
+    num_global: int,
+    dropout_p: float,
+    fused: bool,
+) -> Tensor:
+    """Attention of the first num_global blocks to all tokens, and of each other to the blocks index `[1, H, K, M]`.
+
+    q, k, v and the result: `[B, H, N, D]`; mask: bool `[1, H, K, M * L]`, which tokens of these blocks count.
+    """
+    N, num_blocks, split = q.shape[2], num_global + index.shape[2], num_global * block_size
+    global_x = dot_product_attention(q[:, :, :split], k, v, None, dropout_p, fused)
+
+    below = num_blocks * block_size - N
+    # Not F.pad, which keeps the order in memory of what has all its tokens; a graph of symbolic sizes expects another.
+    q, k, v = (torch.cat([x, x.new_zeros(*x.shape[:2], below, x.shape[3])], dim=2) for x in (q, k, v))
+    q, k, v = (x.unflatten(2, (num_blocks, block_size)) for x in (q, k, v))
+    H = index.shape[1]
+    place = torch.arange(H, device=q.device)[:, None, None] * num_blocks + index[0]
+    # Heads and blocks as one dimension: fused kernels take four, and one index selects faster than two.
+    q = q[:, :, num_global:].flatten(1, 2)
+    seen = (H * (num_blocks - num_global), index.shape[3] * block_size)
+    k, v = (x.flatten(1, 2).index_select(1, place.flatten()).flatten(1, 2).unflatten(1, seen) for x in (k, v))
+    x = dot_product_attention(q, k, v, mask.flatten(1, 2)[:, :, None], dropout_p, fused)
+    x = x.unflatten(1, (H, -1)).flatten(2, 3)[:, :, : N - split]
+    return torch.cat([global_x, x], dim=2)
+
+
 def bigbird_attention(
     q: Tensor,
     k: Tensor,
@@ -85,25 +120,11 @@ def bigbird_attention(
     num_blocks = -(-N // block_size)
     if num_blocks <= num_global:
         return dot_product_attention(q, k, v, None, dropout_p, fused)
-    split = num_global * block_size
-    global_x = dot_product_attention(q[:, :, :split], k, v, None, dropout_p, fused)
-
-    below = num_blocks * block_size - N
-    # Not F.pad, which keeps the order in memory of what has all its tokens; a graph of symbolic sizes expects another.
-    q, k, v = (torch.cat([x, x.new_zeros(*x.shape[:2], below, x.shape[3])], dim=2) for x in (q, k, v))
-    q, k, v = (x.unflatten(2, (num_blocks, block_size)) for x in (q, k, v))
     index, exists = visible_blocks(num_blocks, H, window, num_global, num_random, seed, q.device)
     index, exists = index[:, num_global:], exists[:, num_global:]
     is_token = (torch.arange(num_blocks * block_size, device=q.device) < N).unflatten(0, (num_blocks, block_size))
-    mask = (exists[..., None] & is_token[index]).flatten(2).flatten(0, 1)[None, :, None]
-    place = torch.arange(H, device=q.device)[:, None, None] * num_blocks + index
-    # Heads and blocks as one dimension: fused kernels take four, and one index selects faster than two.
-    q = q[:, :, num_global:].flatten(1, 2)
-    seen = (H * (num_blocks - num_global), index.shape[2] * block_size)
-    k, v = (x.flatten(1, 2).index_select(1, place.flatten()).flatten(1, 2).unflatten(1, seen) for x in (k, v))
-    x = dot_product_attention(q, k, v, mask, dropout_p, fused)
-    x = x.unflatten(1, (H, -1)).flatten(2, 3)[:, :, : N - split]
-    return torch.cat([global_x, x], dim=2)
+    mask = (exists[..., None] & is_token[index]).flatten(2)
+    return attention_to_blocks(q, k, v, index[None], mask[None], block_size, num_global, dropout_p, fused)
 
 
 # A leaf of symbolic tracing: it looks at sizes.

@@ -7,11 +7,13 @@ import torch
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention
+from soft_vit.ops.by_heads import by_heads
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.linear import linear_attention, relu_features
 from soft_vit.ops.numerics import full_precision
 
 
+@by_heads
 def cosformer_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
     """`sum_j s_ij v_j / sum_j s_ij` with `s_ij = relu(q_i) . relu(k_j) cos(pi / 2 (i - j) / N)`, linear in N.
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from soft_vit.layers.attention.base import SelfAttention
 from soft_vit.layers.attention.local_conv import depthwise_conv
 from soft_vit.layers.attention.placed import PlacedAttention, add_value_maps, unscaled, value_maps
+from soft_vit.ops.by_heads import by_heads
 from soft_vit.ops.layout import FeatSize, Layout
 from soft_vit.ops.linear import linear_attention
 from soft_vit.ops.numerics import at_least_float32, full_precision
@@ -34,6 +35,7 @@ def scaled_features(x: Tensor, scale: Tensor) -> Tensor:
         return focused(unscaled(at_least_float32(x).relu() + FLOOR, scale), 3.0)
 
 
+@by_heads
 def flatten_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
     """Linear attention with features q, k `[B, H, N, D]`; rows are divided by their sum plus 1e-6 for each token.
 
@@ -43,6 +45,7 @@ def flatten_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor
         return linear_attention(q, k, v, layout, eps=1e-6)
 
 
+@by_heads
 def focused_attention(q: Tensor, k: Tensor, v: Tensor, power: float, layout: Layout) -> Tensor:
     """Linear attention with focused features of q, k `[B, H, N, D]`; v and the result `[B, H, N, D]` of one dtype."""
     with full_precision(q):

@@ -8,21 +8,23 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, check_heads, merge_heads, split_heads
+from soft_vit.layers.attention.base import Attention, check_heads, merge_heads, split_parts
 from soft_vit.layers.attention.local_conv import add_to_grid, depthwise_conv, grid_maps
+from soft_vit.ops.by_heads import by_heads
 from soft_vit.ops.layout import FeatSize, Layout
 from soft_vit.ops.numerics import at_least_float32
 from soft_vit.ops.rotary import rotate_by_place
 from soft_vit.ops.softmax import softmax_attention
 
 
-def gated(x: Tensor, gate: Tensor) -> Tensor:
-    """`x * gate` `[B, N, C]` in the gate's dtype.
+@by_heads
+def gated(x: Tensor, gate: Tensor, width: int) -> Tensor:
+    """`x * gate` `[B, H, N, D]` in the gate's dtype, for tokens of that width.
 
     Tokens enter four times, so it is kept so small that a LayerNorm which follows may square it in fp32; trained nets
     stay far below.
     """
-    limit = min(torch.finfo(gate.dtype).max, 1e16 / gate.shape[-1])
+    limit = min(torch.finfo(gate.dtype).max, 1e16 / width)
     return (at_least_float32(x) * gate).clamp(-limit, limit).to(gate.dtype)
 
 
@@ -86,11 +88,10 @@ class GatedRotaryAttention(Attention):
         self, x: Tensor, feat_size: FeatSize, num_prefix_tokens: int = 0, key_padding_mask: Tensor | None = None
     ) -> Tensor:
         layout = self.layout(x, feat_size, num_prefix_tokens, key_padding_mask)
-        q, k, v, gate = self.qkvo(x).chunk(4, dim=-1)
-        q, k, v = (split_heads(part, self.num_heads) for part in (q, k, v))
+        q, k, v, gate = split_parts(self.qkvo(x), 4, self.num_heads)
         q, k = self.q_norm(q), self.k_norm(k)
-        x = self.add_residual(self.attend(q, k, v, layout), v, layout)
-        return self.proj_drop(self.proj(gated(merge_heads(x), gate)))
+        mixed = self.add_residual(self.attend(q, k, v, layout), v, layout)
+        return self.proj_drop(self.proj(merge_heads(gated(mixed, gate, x.shape[2]))))
 
 
 class GatedRotarySoftmaxAttention(GatedRotaryAttention):

@@ -6,16 +6,23 @@ import torch
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention
+from soft_vit.ops.by_heads import by_heads
 from soft_vit.ops.layout import FeatSize, Layout
 from soft_vit.ops.linear import elu_features, linear_attention, relu_features
 from soft_vit.ops.numerics import check_choice
 
 Features = Literal["elu", "relu"]
 
-# Leaves of symbolic tracing: they look at dtypes.
-torch.fx.wrap("elu_features")
-torch.fx.wrap("linear_attention")
-torch.fx.wrap("relu_features")
+
+@by_heads
+def attention_by_features(q: Tensor, k: Tensor, v: Tensor, features: Features, layout: Layout) -> Tensor:
+    """`linear_attention` of the features of q and k; q, k, v and the result `[B, H, P + N, D]`."""
+    phi = elu_features if features == "elu" else relu_features
+    return linear_attention(phi(q), phi(k), v, layout)
+
+
+# A leaf of symbolic tracing: it looks at dtypes.
+torch.fx.wrap("attention_by_features")
 
 
 class LinearAttention(SelfAttention):
@@ -49,5 +56,4 @@ class LinearAttention(SelfAttention):
         self.features = check_choice("features", features, get_args(Features))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        phi = elu_features if self.features == "elu" else relu_features
-        return linear_attention(phi(q), phi(k), v, layout)
+        return attention_by_features(q, k, v, self.features, layout)

@@ -4,12 +4,14 @@ import torch
 from torch import Tensor
 
 from soft_vit.layers.attention.gated_rotary import GatedRotaryAttention
+from soft_vit.ops.by_heads import by_heads
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.linear import elu_features
 from soft_vit.ops.numerics import at_least_float32, full_precision
 from soft_vit.ops.rotary import rotate_by_place
 
 
+@by_heads
 def mala_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
     """Linear attention that a longer query makes sharper: a factor and a shift in place of a denominator.
 

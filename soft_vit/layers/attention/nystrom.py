@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from soft_vit.layers.attention.base import SelfAttention, grid_limit
 from soft_vit.layers.attention.landmarks import NO_MASK_ON_A_MAP, Landmarks, landmark_tokens
 from soft_vit.layers.attention.local_conv import add_to_grid, grid_maps, head_conv, local_conv
+from soft_vit.ops.by_heads import by_heads
 from soft_vit.ops.layout import FeatSize, Layout
 from soft_vit.ops.numerics import check_choice
 from soft_vit.ops.nystrom import PseudoInverse, nystrom_attention
@@ -18,10 +19,27 @@ def add_local(x: Tensor, v: Tensor, conv: nn.Conv2d, layout: Layout) -> Tensor:
     return add_to_grid(x, head_conv(grid_maps(v, layout), conv, x.shape[1]), layout, x.shape[1])
 
 
+@by_heads
+def attention_by_landmarks(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layout: Layout,
+    sr_ratio: int,
+    limit: tuple[int, int] | None,
+    landmarks: Landmarks,
+    inverse: PseudoInverse,
+    iters: int,
+    fused: bool,
+) -> Tensor:
+    """`nystrom_attention` through the `landmark_tokens` of q and k; q, k, v and the result `[B, H, P + N, D]`."""
+    (of_queries, exist), (of_keys, _) = (landmark_tokens(x, layout, sr_ratio, limit, landmarks) for x in (q, k))
+    return nystrom_attention(q, k, v, of_queries, of_keys, exist, layout, inverse, iters, fused)
+
+
 # Leaves of symbolic tracing: they look at sizes.
-torch.fx.wrap("landmark_tokens")
 torch.fx.wrap("add_local")
-torch.fx.wrap("nystrom_attention")
+torch.fx.wrap("attention_by_landmarks")
 
 
 class NystromAttention(SelfAttention):
@@ -71,10 +89,8 @@ class NystromAttention(SelfAttention):
         self.local = local_conv(num_heads, local_kernel, sr_ratio, self.sequence, device=device, dtype=dtype)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        how = (layout, self.sr_ratio, self.limit, self.landmarks)
-        (q_landmarks, exist), (k_landmarks, _) = (landmark_tokens(q, *how), landmark_tokens(k, *how))
-        landmarks = (q_landmarks, k_landmarks, exist)
-        return nystrom_attention(q, k, v, *landmarks, layout, self.inverse, self.iters, self.fused_attn)
+        how = (self.sr_ratio, self.limit, self.landmarks, self.inverse, self.iters, self.fused_attn)
+        return attention_by_landmarks(q, k, v, layout, *how)
 
     def add_residual(self, x: Tensor, v: Tensor, layout: Layout) -> Tensor:
         return x if self.local is None else add_local(x, v, self.local, layout)

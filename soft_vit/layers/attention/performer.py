@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention
+from soft_vit.ops.by_heads import by_heads
 from soft_vit.ops.layout import FeatSize, Layout
 from soft_vit.ops.linear import linear_attention
 from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision
@@ -55,6 +56,7 @@ def relu_features(q: Tensor, k: Tensor, projection: Tensor, layout: Layout | Non
     return (q * scale @ projection.mT).relu() + RELU_FLOOR, (k * scale @ projection.mT).relu() + RELU_FLOOR
 
 
+@by_heads
 def favor_attention(
     q: Tensor, k: Tensor, v: Tensor, projection: Tensor, kernel: Kernel = "softmax", layout: Layout | None = None
 ) -> Tensor:

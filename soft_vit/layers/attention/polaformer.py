@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.placed import PlacedAttention
+from soft_vit.ops.by_heads import by_heads
 from soft_vit.ops.layout import FeatSize, Layout
 from soft_vit.ops.numerics import at_least_float32, full_precision
 
@@ -31,6 +32,7 @@ def largest(x: Tensor, dim: int | tuple[int, ...]) -> Tensor:
     return torch.where(x > 0, x, 1.0)
 
 
+@by_heads
 def polar_attention(q: Tensor, k: Tensor, v: Tensor, power: Tensor, layout: Layout) -> Tensor:
     """Pairs of like signs mix the first half of the values, pairs of unlike signs the second.
 

@@ -6,12 +6,14 @@ import torch
 from torch import Tensor
 
 from soft_vit.layers.attention.gated_rotary import GatedRotaryAttention
+from soft_vit.ops.by_heads import by_heads
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.linear import elu_features
 from soft_vit.ops.numerics import at_least_float32, full_precision
 from soft_vit.ops.rotary import rotate_by_place
 
 
+@by_heads
 def rala_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
     """Linear attention whose keys are weighted by a softmax of their products with the mean query.
 

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, check_heads, merge_heads, split_heads
+from soft_vit.ops.by_heads import by_heads
 from soft_vit.ops.layout import FeatSize
 from soft_vit.ops.numerics import at_least_float32, full_precision
 
@@ -83,6 +84,7 @@ def times_seen(buckets: Tensor, chunks: Tensor, order: Tensor, chunk_size: int) 
     return count
 
 
+@by_heads
 def lsh_attention(qk: Tensor, v: Tensor, rotations: Tensor, chunk_size: int, dropout_p: float = 0.0) -> Tensor:
     """Attention of each token to those that share its bucket and its chunk, or the one before, in any round.
 

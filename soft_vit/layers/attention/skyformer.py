@@ -8,11 +8,13 @@ from torch import Tensor
 from soft_vit.layers.attention.base import SelfAttention, grid_limit
 from soft_vit.layers.attention.landmarks import NO_MASK_ON_A_MAP, far_apart, landmark_tokens
 from soft_vit.ops import cholesky_solve, gaussian_kernel, self_gaussian_kernel
+from soft_vit.ops.by_heads import by_heads
 from soft_vit.ops.layout import FeatSize, Layout
 from soft_vit.ops.numerics import at_least_float32, full_precision
 from soft_vit.ops.soft.inverse import check_ridge
 
 
+@by_heads
 def skyformer_attention(
     q: Tensor, k: Tensor, v: Tensor, landmarks: Tensor, exist: Tensor | None, layout: Layout, ridge: float
 ) -> Tensor:

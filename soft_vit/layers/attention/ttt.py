@@ -12,6 +12,7 @@ from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, check_heads, merge_heads, split_heads, split_parts, window
+from soft_vit.ops.by_heads import by_heads
 from soft_vit.ops.layout import FeatSize, Layout
 from soft_vit.ops.numerics import at_least_float32, full_precision
 from soft_vit.ops.rotary import rotate_by_place
@@ -25,6 +26,7 @@ def damped_step(w: Tensor, gradient: Tensor, dim: int | tuple[int, ...]) -> Tens
     return w - gradient / (torch.linalg.vector_norm(gradient, dim=dim, keepdim=True) + 1)
 
 
+@by_heads
 def gated_branch(q: Tensor, k: Tensor, v: Tensor, w1: Tensor, w2: Tensor, layout: Layout) -> Tensor:
     """`F(q)` for the gated unit `F(x) = (x w1) * silu(x w2)` of every head, trained on all pairs (k, v) at once.
 

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention
+from soft_vit.ops.by_heads import by_heads
 from soft_vit.ops.layout import FeatSize, Layout
 from soft_vit.ops.numerics import at_least_float32, full_precision, in_backward
 
@@ -19,19 +20,20 @@ FEWEST_KEYS = 1e-2
 
 
 def nearest_codes(k: Tensor, codebook: Tensor, layout: Layout) -> Tensor:
-    """One-hot choice `[B, H, N, S]` of the code `[H, S, D]` nearest to each key `[B, H, N, D]`, in k's dtype.
+    """One-hot choice `[B, H, N, S]` of the code `[..., H, S, D]` nearest to each key `[B, H, N, D]`, in k's dtype.
 
     Zero where a token does not count.
     """
-    scores = k @ codebook.mT - 0.5 * codebook.square().sum(-1)[:, None]
-    return layout.keep(F.one_hot(scores.argmax(-1), codebook.shape[1]).to(k.dtype))
+    scores = k @ codebook.mT - 0.5 * codebook.square().sum(-1)[..., None, :]
+    return layout.keep(F.one_hot(scores.argmax(-1), codebook.shape[-2]).to(k.dtype))
 
 
+@by_heads
 def vq_attention(q: Tensor, k: Tensor, v: Tensor, codebook: Tensor, layout: Layout) -> Tensor:
     """Softmax attention to keys that are replaced by their nearest codes, in `N S` products, at least fp32 inside.
 
-    q, k, v: `[B, H, N, D]`, codebook: `[H, S, D]`; the result has v's shape and dtype. Equal to dense attention to the
-    replaced keys: those of one code share a score, which counts as often as there are keys and acts on the mean of
+    q, k, v: `[B, H, N, D]`, codebook: `[1, H, S, D]`; the result has v's shape and dtype. Equal to dense attention to
+    the replaced keys: those of one code share a score, which counts as often as there are keys and acts on the mean of
     their values. The gradient passes straight through a code to the mean of its keys.
     """
     with full_precision(q):
@@ -138,7 +140,8 @@ class VQAttention(SelfAttention):
         if learns and not repeated:
             self.refresh()
         # A copy: backward needs the codes as they are now.
-        x = vq_attention(q, k, v, self.codebook.clone() if self.training else self.codebook, layout)
+        codebook = self.codebook.clone() if self.training else self.codebook
+        x = vq_attention(q, k, v, codebook[None], layout)
         if learns:
             self.observe(k, layout, repeated)
         return x
