@@ -6,6 +6,8 @@ import contextlib
 import errno
 import functools
 import re
+import shlex
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -55,6 +57,11 @@ def command_line(main: Callable[[Sequence[str] | None], None]) -> Callable[..., 
 def extra_of(error: ModuleNotFoundError) -> str | None:
     """The extra that brings the missing module; None if no extra does."""
     return EXTRAS.get(_package(error))
+
+
+def command_text(tool: str, argv: Sequence[str] | None) -> str:
+    """The command that a tool such as tools/gym.py was given, for the head of what it measures."""
+    return shlex.join(["python", tool, *(sys.argv[1:] if argv is None else argv)])
 
 
 def add_model_options(parser: argparse.ArgumentParser, *, config: bool = False) -> None:
