@@ -64,6 +64,14 @@ def command_text(tool: str, argv: Sequence[str] | None) -> str:
     return shlex.join(["python", tool, *(sys.argv[1:] if argv is None else argv)])
 
 
+def image_size(text: str) -> tuple[int, int]:
+    """Height and width from `224` or `800x1333`."""
+    sides = [int(side) for side in text.split("x")]
+    if len(sides) > 2 or min(sides) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no size; give a side such as 224, or 800x1333.")
+    return sides[0], sides[-1]
+
+
 def add_model_options(parser: argparse.ArgumentParser, *, config: bool = False) -> None:
     """Add `--model`, `--checkpoint` and `--no-pretrained`, and `--config` on request."""
     parser.add_argument("--model", metavar="NAME", required=not config, help="name of a timm model")

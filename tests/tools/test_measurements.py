@@ -6,7 +6,7 @@ import re
 import pytest
 import torch
 
-from soft_vit.analysis import compare, lengths, memory, operator, resolution
+from soft_vit.analysis import compare, memory, operator, resolution
 from soft_vit.analysis.resolution import Cost
 from soft_vit.engine.accuracy import AccuracyRow
 from soft_vit.weights.folders import RESOURCES
@@ -78,17 +78,6 @@ def test_compare_attention(tool, tmp_path, monkeypatch, capsys):
     assert (tmp_path / "folder" / "two.v1.md").read_text() in printed
     rows = list(csv.DictReader((tmp_path / "folder" / "two.v1.csv").open()))
     assert [row["attention"] for row in rows] == ["local", "softmax"]
-
-
-def test_compare_attention_by_length(tool, tmp_path, monkeypatch, capsys):
-    def measure(name, device, timed, rounds):
-        assert not timed
-        return lengths.Curve(name, [784, 1568], [1, 2], [])
-
-    monkeypatch.setattr(lengths, "measure_lengths", measure)
-    tool("compare_attention")(f"soft --lengths --no-time --device cpu --out {tmp_path}/a.b".split())
-    assert "| soft | " in capsys.readouterr().out
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.b.md", "a.b.png", "a.b.svg"]
 
 
 # A convolutional model takes no img_size.

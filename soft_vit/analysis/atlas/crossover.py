@@ -16,8 +16,10 @@ Place = float | Literal["always", "never"]
 def interpolate(points: Sequence[tuple[float, float]], x: float) -> float:
     """The value at x of the power laws between neighbouring points (x, y), which lie in ascending order.
 
-    Beyond the ends the nearest law goes on. All numbers are positive; there are two points or more.
+    Beyond the ends the nearest law goes on, and a single point is a constant. All numbers are positive.
     """
+    if len(points) == 1:
+        return points[0][1]
     index = sum(x >= known for known, _ in points[1:-1])
     (x0, y0), (x1, y1) = points[index : index + 2]
     share = math.log(x / x0) / math.log(x1 / x0)

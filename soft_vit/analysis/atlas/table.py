@@ -55,9 +55,9 @@ class InferRow:
     infer_samples_per_sec: float | None
     infer_step_time: float | None
     infer_batch_size: int
-    param_count: float
-    infer_gmacs: float
-    infer_macts: float
+    param_count: float | None
+    infer_gmacs: float | None
+    infer_macts: float | None
     form: str
     lower: float | None
     upper: float | None
@@ -73,7 +73,7 @@ class TrainRow:
     train_step_time: float | None
     train_batch_size: int
     train_img_size: str
-    param_count: float
+    param_count: float | None
     form: str
     lower: float | None
     upper: float | None
@@ -146,7 +146,7 @@ def _parse(text: str, row_type: type[RowT]) -> tuple[dict[str, str], list[RowT],
     if head.get("date") and not _is_date(head["date"]):
         mistakes.append(f"The date is {head['date']}; write it as 2026-01-31.")
     columns = [field.name for field in fields(row_type)]  # type: ignore[arg-type]
-    found, *body = list(csv.reader(line for line in lines if not line.startswith("#"))) or [[]]
+    found, *body = list(csv.reader(line for line in lines if line and not line.startswith("#"))) or [[]]
     if found != columns:
         return head, [], [*mistakes, f"The columns are {','.join(found)}; they have to be {','.join(columns)}."]
     if not body:
