@@ -55,7 +55,7 @@ CASES = {
         (("--head-dims", 24), "head_dim=24"),
         (("--device", "gpu"), "no device 'gpu'"),
         (("--out", "file/atlas"), "atlas.csv cannot be written"),
-        (("--check", "none.csv"), "none.csv"),
+        (("--check", "atlas-fp32-pt2110-cpu-none.csv"), "cpu-none.csv cannot be used"),
         (("--models", "soft_pic", "--device", "cpu"), "did you mean"),
         (("--models", "--sizes", "2x2x2"), "2x2x2 is no size"),
         (("--models", "--kinds", "soft"), "not allowed"),

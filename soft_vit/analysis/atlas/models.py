@@ -47,7 +47,10 @@ def measure_models(
     """Measure what the rows lack, all models of a case in turn; yields all rows after each case.
 
     A batch "auto" is the fastest of 8, 16 ... up to max_batch_size. A model that fails at a size has rows that say so.
+    Raises ValueError for an unknown model or variant.
     """
+    for name in names:
+        create_variant(name, device="meta")
     infer, train = list(infer), list(train)
     yield infer, train
     with tqdm(list(product(sizes, forms, batches)), desc="models", unit="case") as bar:

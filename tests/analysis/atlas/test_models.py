@@ -38,6 +38,11 @@ def test_every_model_of_the_default_list_exists():
         assert timm.is_model(name.partition("+")[0])
 
 
+def test_unknown_models_are_refused_at_once():
+    with pytest.raises(ValueError, match="did you mean"):
+        next(measure_models(["soft_pic"], [], []))
+
+
 def test_models_beside_each_other_and_those_that_fail(monkeypatch):
     asked = []
 
