@@ -14,7 +14,7 @@ from pathlib import Path
 
 from soft_vit.analysis.atlas.crossover import QUANTITIES
 from soft_vit.analysis.atlas.measure import HEAD_DIMS, TOKENS, Plan, measure
-from soft_vit.analysis.atlas.models import BATCHES, FORMS, MODELS, SIZES, measure_models
+from soft_vit.analysis.atlas.models import BATCHES, FORMS, MODELS, SIZES, check_models, measure_models
 from soft_vit.analysis.atlas.pictures import plot_crossovers, plot_groups
 from soft_vit.analysis.atlas.report import report
 from soft_vit.analysis.atlas.table import MODES, InferRow, Row, RowT, Table, TrainRow, mistakes_in, read_table
@@ -82,6 +82,7 @@ def atlas_of_kinds(args: argparse.Namespace, command: str) -> None:
         *(args.kinds, args.tokens, args.head_dims, args.modes, args.seconds, args.max_seconds, args.max_megabytes),
         device=args.device,
     )
+    plan.check()
     path = args.out / "atlas.csv"
     table = open_table(path, Row, args.device, command)
     for rows in measure(plan, table.rows):
@@ -92,6 +93,7 @@ def atlas_of_kinds(args: argparse.Namespace, command: str) -> None:
 
 def atlas_of_models(args: argparse.Namespace, command: str) -> None:
     """Measure models, and write after each case."""
+    check_models(args.models)
     paths = [args.out / name for name in ("models_infer.csv", "models_train.csv")]
     infer, train = (
         open_table(path, row_type, args.device, command)

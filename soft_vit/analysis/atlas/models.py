@@ -33,6 +33,12 @@ aten = torch.ops.aten
 PRODUCTS = {aten.convolution, aten.mm, aten.addmm, aten.bmm, aten.baddbmm}
 
 
+def check_models(names: Sequence[str]) -> None:
+    """ValueError for an unknown model or variant."""
+    for name in names:
+        create_variant(name, device="meta")
+
+
 def measure_models(
     names: Sequence[str],
     infer: Sequence[InferRow],
@@ -47,10 +53,7 @@ def measure_models(
     """Measure what the rows lack, all models of a case in turn; yields all rows after each case.
 
     A batch "auto" is the fastest of 8, 16 ... up to max_batch_size. A model that fails at a size has rows that say so.
-    Raises ValueError for an unknown model or variant.
     """
-    for name in names:
-        create_variant(name, device="meta")
     infer, train = list(infer), list(train)
     yield infer, train
     with tqdm(list(product(sizes, forms, batches)), desc="models", unit="case") as bar:
