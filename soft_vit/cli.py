@@ -6,6 +6,8 @@ import contextlib
 import errno
 import functools
 import re
+import shlex
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -55,6 +57,19 @@ def command_line(main: Callable[[Sequence[str] | None], None]) -> Callable[..., 
 def extra_of(error: ModuleNotFoundError) -> str | None:
     """The extra that brings the missing module; None if no extra does."""
     return EXTRAS.get(_package(error))
+
+
+def command_text(tool: str, argv: Sequence[str] | None) -> str:
+    """The command that a tool such as tools/gym.py was given, for the head of what it measures."""
+    return shlex.join(["python", tool, *(sys.argv[1:] if argv is None else argv)])
+
+
+def image_size(text: str) -> tuple[int, int]:
+    """Height and width from `224` or `800x1333`."""
+    sides = [int(side) for side in text.split("x")]
+    if len(sides) > 2 or min(sides) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no size; give a side such as 224, or 800x1333.")
+    return sides[0], sides[-1]
 
 
 def add_model_options(parser: argparse.ArgumentParser, *, config: bool = False) -> None:

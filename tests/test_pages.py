@@ -27,7 +27,6 @@ from PIL import Image
 from released import released_state_dict
 
 from soft_vit.analysis.kinds import kinds_table
-from soft_vit.analysis.lengths import Curve
 from soft_vit.data import draw_shape
 from soft_vit.data.shape_trees import make_tree
 from soft_vit.engine.config import load_config
@@ -100,9 +99,11 @@ CASES = {
     "python tools/compare_attention.py --vit": Case("", (), "soft_vit.analysis.compare.compare_attentions", []),
     "python tools/compare_attention.py --kinds": Case(),
     # tests/analysis measures.
-    "python tools/compare_attention.py --lengths": Case(
-        "", (), "soft_vit.analysis.lengths.measure_all", ([Curve("soft", [784, 1568], [1, 2], [])], {})
+    "python tools/atlas.py --out": Case("", (), "soft_vit.analysis.atlas.measure.measure", [[]]),
+    "python tools/atlas.py --out atlas --models": Case(
+        "", (), "soft_vit.analysis.atlas.models.measure_models", [([], [])]
     ),
+    "python tools/atlas.py --check": Case("", (), "soft_vit.analysis.atlas.table.mistakes_in", []),
     "python tools/get_flops.py": Case(),
     # tests/analysis/test_softmax_ledger.py measures.
     "python tools/softmax_ledger.py": Case("--out ledger.md", (), "soft_vit.analysis.softmax_ledger.ledgers", ([], {})),
@@ -135,6 +136,8 @@ BY_CI |= {"mypy soft_vit/ops soft_vit/layers soft_vit/models soft_vit/weights"}
 BY_CI |= {"python -m venv .venv", "source .venv/bin/activate"}
 # What is added to commands in full that take an hour and more.
 IN_FULL = {"python tools/train_attentions.py": "soft softmax", "python tests/distributed/kill_trials.py": "--trials 1"}
+IN_FULL |= {"python tools/atlas.py --out atlas --models": "soft_pico --sizes 64 --forms eager"}
+IN_FULL |= {"python tools/atlas.py --out atlas": "--kinds soft --tokens 196 --seconds 1"}
 
 
 def key_of(command: str) -> str | None:

@@ -9,18 +9,10 @@ from pathlib import Path
 
 from soft_vit.analysis.harness import machine_description, require_pyramid, use_threads
 from soft_vit.analysis.resolution import FORMS, measure_resolutions, resolution_table, slopes_table
-from soft_vit.cli import add_device_option, command_line
+from soft_vit.cli import add_device_option, command_line, image_size
 from soft_vit.weights.files import require_place, write_atomically
 
 SIZES = ((224, 224), (448, 448), (800, 1333), (896, 896), (1344, 1344), (1792, 1792))
-
-
-def size(text: str) -> tuple[int, int]:
-    """Height and width from `224` or `800x1333`."""
-    sides = [int(side) for side in text.split("x")]
-    if len(sides) > 2 or min(sides) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is no size; give a side such as 224, or 800x1333.")
-    return sides[0], sides[-1]
 
 
 @command_line
@@ -28,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", metavar="MODEL", help="a softmax-free pyramid, such as soft_tiny")
     parser.add_argument(
-        "--img-size", nargs="+", type=size, default=SIZES, metavar="SIZE", help="sizes: 224, or 800x1333 (HxW)"
+        "--img-size", nargs="+", type=image_size, default=SIZES, metavar="SIZE", help="sizes: 224, or 800x1333 (HxW)"
     )
     parser.add_argument(
         "--rounds", type=int, default=5, help="(default: %(default)s); 0 for memory alone, which a CPU only counts"

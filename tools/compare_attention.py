@@ -1,7 +1,7 @@
 """Compare attentions in one model: python tools/compare_attention.py soft softmax linformer --size tiny
 
---vit compares them in isotropic models, where nothing but attention mixes tokens. --lengths grows the number of tokens.
---kinds says what each attention takes: sequences, prefix tokens, masks.
+--vit compares them in isotropic models, where nothing but attention mixes tokens. --kinds says what each takes:
+sequences, prefix tokens, masks.
 """
 
 import argparse
@@ -13,24 +13,11 @@ import torch
 from soft_vit.analysis.compare import compare_attentions, comparison_table
 from soft_vit.analysis.harness import machine_description
 from soft_vit.analysis.kinds import kinds_table
-from soft_vit.analysis.lengths import lengths_table, measure_all, plot_lengths
 from soft_vit.analysis.memory import memory_source
 from soft_vit.cli import add_device_option, add_img_size_option, command_line
 from soft_vit.layers import ATTENTIONS
 from soft_vit.text_tables import rows_as_csv
 from soft_vit.weights.files import require_place, write_atomically
-
-
-def compare_lengths(args: argparse.Namespace) -> None:
-    out = args.out or Path("lengths")
-    require_place(f"{out}.md")
-    curves, errors = measure_all(args.attentions, device=args.device, timed=not args.no_time, rounds=args.rounds)
-    text = f"{machine_description(args.device)}; 12 layers, d 384, 12 heads, one image, N = 784 to 6272; "
-    text += f"{memory_source(args.device)}.\n\n{lengths_table(curves, errors)}\n"
-    print(text)
-    write_atomically(f"{out}.md", text.encode())
-    for path in plot_lengths(curves, out):
-        print(f"Drawn: {path}")
 
 
 @command_line
@@ -46,18 +33,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=5, help="(default: %(default)s)")
     add_device_option(parser)
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="float32")
-    parser.add_argument(
-        "--out", type=Path, metavar="PREFIX", help="write PREFIX.md and PREFIX.csv (with --lengths: .md, .png and .svg)"
-    )
-    parser.add_argument("--lengths", action="store_true", help="memory and time against the number of tokens instead")
+    parser.add_argument("--out", type=Path, metavar="PREFIX", help="write PREFIX.md and PREFIX.csv")
     parser.add_argument("--kinds", action="store_true", help="what each attention takes, instead")
-    parser.add_argument("--no-time", action="store_true", help="with --lengths: memory alone, without computing")
     args = parser.parse_args(argv)
     if args.kinds:
         print(kinds_table(args.attentions))
-        return
-    if args.lengths:
-        compare_lengths(args)
         return
     height, width = args.img_size
     if args.out:

@@ -5,15 +5,13 @@ run; --no-train makes them of the runs that are there.
 """
 
 import argparse
-import shlex
-import sys
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 from typing import get_args
 
 from soft_vit.analysis.harness import machine_description
-from soft_vit.cli import command_line
+from soft_vit.cli import command_line, command_text
 from soft_vit.gym import TASKS
 from soft_vit.gym.report import (
     plot_against,
@@ -60,16 +58,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         for kind, options in kinds
     ]
     study = Study(args.out, cells, args.seeds)
+    # --no-train reports what a command without it has measured.
+    command = command_text("tools/gym.py", argv).replace(" --no-train", "")
     if not args.no_train:
         for _ in study.train(args.jobs):
-            write_report(study, command_text(argv))
-    write_report(study, command_text(argv))
+            write_report(study, command)
+    write_report(study, command)
     print(f"Written: {args.out}/results.md, results.csv and pictures.")
-
-
-def command_text(argv: Sequence[str] | None) -> str:
-    given = sys.argv[1:] if argv is None else argv
-    return shlex.join(["python", "tools/gym.py", *(argument for argument in given if argument != "--no-train")])
 
 
 def write_report(study: Study, command: str) -> None:

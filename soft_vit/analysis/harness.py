@@ -131,31 +131,48 @@ def numbered(names: Sequence[str]) -> dict[str, str]:
 
 
 def time_in_turn(
-    steps: Mapping[Key, Callable[[], Any]], rounds: int, device: str | torch.device, bar: tqdm | None = None
+    steps: Mapping[Key, Callable[[], Any]],
+    rounds: int | Callable[[float], int],
+    device: str | torch.device,
+    bar: tqdm | None = None,
+    least_seconds: float = 0.0,
 ) -> dict[Key, list[float]]:
     """Seconds of each step, one value per round, after a warm-up round.
 
     Each round runs every step once, in an order of its own, so that no step always finds the caches and allocators as
     the same other step left them. On a GPU, each step first runs once untimed, so that the allocator serves it again,
-    and a short step is timed over several calls in a row, which overlap launching with computing as in real use.
+    and a short step is timed over several calls in a row, which overlap launching with computing as in real use. On a
+    CPU, a step shorter than least_seconds is timed over as many calls as fill them.
+
+    rounds: their number, or a function that gives it from the seconds of one round.
     """
-    seconds: dict[Key, list[float]] = {key: [] for key in steps}
+    if isinstance(rounds, int):
+        check_rounds(rounds)
     repeats = dict.fromkeys(steps, 1)
     on_gpu = torch.device(device).type == "cuda"
     order = random.Random(0)
-    for round_index in range(check_rounds(rounds) + 1):
+
+    def one_round(warm_up: bool = False) -> dict[Key, float]:
+        elapsed = {}
         for key in order.sample(list(steps), len(steps)):
             if on_gpu:
                 # The first call compiles kernels as well.
                 steps[key]()
-            elapsed = seconds_of(steps[key], device, repeats[key])
-            if round_index:
-                seconds[key].append(elapsed)
-            elif on_gpu:
-                repeats[key] = min(MOST_REPEATS, 1 + int(LEAST_SECONDS / elapsed))
+            elapsed[key] = seconds_of(steps[key], device, repeats[key])
+            if warm_up and elapsed[key] < 10 * least_seconds:
+                # Much of a short first call is what no later call does.
+                elapsed[key] = seconds_of(steps[key], device)
             if bar is not None:
                 bar.update()
-    return seconds
+        return elapsed
+
+    least = LEAST_SECONDS if on_gpu else least_seconds
+    first = one_round(warm_up=True)
+    if least:
+        repeats = {key: min(MOST_REPEATS, 1 + int(least / elapsed)) for key, elapsed in first.items()}
+    number = rounds if isinstance(rounds, int) else rounds(sum(first[key] * repeats[key] for key in steps))
+    timed = [one_round() for _ in range(number)]
+    return {key: [elapsed[key] for elapsed in timed] for key in steps}
 
 
 def spread(values: Sequence[float]) -> tuple[float, float, float]:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import timm
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -59,25 +59,40 @@ def training_memory(
 ) -> int:
     """Peak bytes of one training step of the model `build(device=...)` on `device`, weights excluded.
 
+    Counted as by `step_memory`. autocast: arguments of torch.autocast; without any, it is off.
+    """
+    device = torch.device(device)
+
+    def step(model: nn.Module, x: Tensor) -> None:
+        model.train()
+        with torch.autocast(device.type, **autocast) if autocast else nullcontext():
+            loss = model(x).float().sum()
+        loss.backward()
+        model.zero_grad(set_to_none=True)
+
+    return step_memory(build, input_shape, device, step)
+
+
+def step_memory(
+    build: Callable[..., nn.Module],
+    input_shape: tuple[int, ...],
+    device: str | torch.device,
+    step: Callable[[nn.Module, Tensor], None],
+) -> int:
+    """Peak bytes of `step(model, x)` beyond weights and input; the model is `build(device=...)`.
+
     On a GPU the step runs. On other devices nothing is computed: the tensors are fake, but take the device's code
-    paths, including its fused attention. autocast: arguments of torch.autocast; without any, it is off.
+    paths, including its fused attention.
     """
     device = torch.device(device)
     on_gpu = device.type == "cuda"
     # timm's constructors read numbers, which fake tensors do not have.
-    model = build(device=device if on_gpu else "meta").train()
+    model = build(device=device if on_gpu else "meta")
     with nullcontext() if on_gpu else FakeTensorMode(allow_non_fake_inputs=True):
         if not on_gpu:
             model.to_empty(device=device)
         x = torch.empty(input_shape, device=device).normal_()
-
-        def step() -> None:
-            with torch.autocast(device.type, **autocast) if autocast else nullcontext():
-                loss = model(x).float().sum()
-            loss.backward()
-            model.zero_grad(set_to_none=True)
-
-        return peak_memory(step, device)
+        return peak_memory(partial(step, model, x), device)
 
 
 def peak_memory(work: Callable[[], Any], device: str | torch.device) -> int:

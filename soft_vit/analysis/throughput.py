@@ -117,11 +117,16 @@ def measure_throughput(
 
 
 def try_steps(
-    name: str, batch_size: int, img_size: tuple[int, int], device: str | torch.device, dtype: torch.dtype
+    name: str,
+    batch_size: int,
+    img_size: tuple[int, int],
+    device: str | torch.device,
+    dtype: torch.dtype,
+    modes: Sequence[str] = MODES,
 ) -> None:
-    """Run one step of a model in each of `MODES`, to raise here what `measure_throughput` would raise."""
+    """Run one step of a model in each mode, to raise here what `measure_throughput` would raise."""
     model = create_variant(name, img_size).to(device)
-    for mode in MODES:
+    for mode in modes:
         _step(mode, name, model, *_data(batch_size, img_size, device), dtype)
 
 

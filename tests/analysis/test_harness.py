@@ -10,8 +10,8 @@ import torch
 from matplotlib import pyplot
 
 from soft_vit.analysis import harness
+from soft_vit.analysis.curves import plot_curves
 from soft_vit.analysis.harness import load_pyramid, numbered, seconds_of, time_in_turn
-from soft_vit.analysis.lengths import Curve, plot_lengths
 from soft_vit.weights import WeightsError
 
 
@@ -28,6 +28,16 @@ def test_contenders_take_turns_and_the_first_round_does_not_count():
     assert {name: len(times) for name, times in seconds.items()} == {"a": 20, "b": 20, "c": 20}
     # Everyone comes after everyone.
     assert {first + second for first, second in pairwise(calls)} >= {"ab", "ac", "ba", "bc", "ca", "cb"}
+
+
+def test_rounds_that_fit_a_time_and_short_steps_that_are_repeated(monkeypatch):
+    calls, given = [], []
+    monkeypatch.setattr(harness, "seconds_of", lambda step, device, repeats=1: calls.append(repeats) or 0.5)
+    seconds = time_in_turn(dict.fromkeys("ab", print), lambda s: given.append(s) or 4, "cpu", least_seconds=1.2)
+    assert seconds == {"a": [0.5] * 4, "b": [0.5] * 4}
+    # Each of both runs twice in the warm-up round, then three times in a row.
+    assert calls == [1] * 4 + [3] * 8
+    assert given == [3.0]
 
 
 def test_a_short_step_on_a_gpu(monkeypatch):
@@ -91,7 +101,7 @@ def test_no_backend_is_chosen_and_no_figure_kept(tmp_path):
     before = matplotlib.get_backend()
     try:
         matplotlib.use("svg")
-        plot_lengths([Curve("soft", [784, 1568], [10, 20], [])], tmp_path / "figure")
+        plot_curves({"run": {"loss": ("epoch", [1, 2], [3.0, 2.0])}}, tmp_path / "figure.png")
         assert matplotlib.get_backend() == "svg"
         assert not pyplot.get_fignums()
     finally:

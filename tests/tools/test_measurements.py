@@ -6,7 +6,9 @@ import re
 import pytest
 import torch
 
-from soft_vit.analysis import compare, lengths, memory, operator, resolution
+from soft_vit.analysis import compare, memory, operator, resolution
+from soft_vit.analysis.atlas import measure, models, table
+from soft_vit.analysis.atlas.table import Row
 from soft_vit.analysis.resolution import Cost
 from soft_vit.engine.accuracy import AccuracyRow
 from soft_vit.weights.folders import RESOURCES
@@ -80,15 +82,57 @@ def test_compare_attention(tool, tmp_path, monkeypatch, capsys):
     assert [row["attention"] for row in rows] == ["local", "softmax"]
 
 
-def test_compare_attention_by_length(tool, tmp_path, monkeypatch, capsys):
-    def measure(name, device, timed, rounds):
-        assert not timed
-        return lengths.Curve(name, [784, 1568], [1, 2], [])
+def test_atlas(tool, tmp_path, monkeypatch, capsys):
+    def measure_again(plan, rows):
+        assert (plan.kinds, plan.tokens, plan.head_dims) == (["soft"], [196, 784], (32, 64))
+        for tokens in plan.tokens:
+            for kind, ratio in (("softmax", 1.0), ("soft", 400 / tokens)):
+                figures = (ratio, ratio, ratio, ratio, ratio, ratio)
+                rows = [*rows, Row(kind, "N", "training", 32, tokens, 5, *figures, 1.0)]
+            yield rows
 
-    monkeypatch.setattr(lengths, "measure_lengths", measure)
-    tool("compare_attention")(f"soft --lengths --no-time --device cpu --out {tmp_path}/a.b".split())
-    assert "| soft | " in capsys.readouterr().out
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.b.md", "a.b.png", "a.b.svg"]
+    monkeypatch.setattr(measure, "measure", measure_again)
+    arguments = f"--kinds soft --tokens 196 784 --device cpu --out {tmp_path}".split()
+    tool("atlas")(arguments)
+    names = {f"{name}_32.png" for name in ("inference", "training", "memory", "crossovers")}
+    assert {path.name for path in tmp_path.iterdir()} == {"atlas.csv", "README.md", *names}
+    assert "| `soft` | N | not measured | 400 | never (1.00 at 784) |" in (tmp_path / "README.md").read_text()
+    # A second run goes on with the rows, and its command joins the first.
+    tool("atlas")([*arguments, "--modes", "training"])
+    found = table.read_table(tmp_path / "atlas.csv", Row)
+    assert len(found.rows) == 8
+    assert found.command.count(" && python tools/atlas.py") == 1
+    capsys.readouterr()
+    named = tmp_path / table.EXAMPLE
+    (tmp_path / "atlas.csv").rename(named)
+    tool("atlas")(["--check", str(named)])
+    assert capsys.readouterr().out == f"{named} can be submitted.\n"
+    named.write_text(named.read_text().replace("# machine: ", "# machine: another "))
+    named.rename(tmp_path / "atlas.csv")
+    with pytest.raises(SystemExit, match="is of another machine"):
+        tool("atlas")(arguments)
+    with pytest.raises(SystemExit) as ended:
+        tool("atlas")(["--check", str(tmp_path / "atlas.csv")])
+    assert ended.value.code == 1
+    assert capsys.readouterr().out.startswith("The file is called atlas.csv")
+
+
+def test_atlas_of_models(tool, tmp_path, monkeypatch):
+    def measure_again(names, infer, train, *, sizes, forms, batches, max_batch_size, device):
+        assert (names, sizes, forms, batches) == (["soft_pico"], [(64, 64), (64, 96)], ["eager"], [1, "auto"])
+        figures = ("eager", 1.0, 2.0)
+        yield [], []
+        yield (
+            [table.InferRow("soft_pico", "64", 1.5, 2.5, 1, 3.0, 4.0, 5.0, *figures)],
+            [table.TrainRow("soft_pico", 1.5, 2.5, 1, "64", 3.0, *figures)],
+        )
+
+    monkeypatch.setattr(models, "measure_models", measure_again)
+    sizes = "--sizes 64 64x96 --forms eager --batches 1 auto"
+    tool("atlas")(f"--models soft_pico {sizes} --device cpu --out {tmp_path}".split())
+    infer, train = (tmp_path / f"models_{name}.csv" for name in ("infer", "train"))
+    assert infer.read_text().splitlines()[-1] == "soft_pico,64,1.5,2.5,1,3,4,5,eager,1,2,"
+    assert train.read_text().splitlines()[-1] == "soft_pico,1.5,2.5,1,64,3,eager,1,2,"
 
 
 # A convolutional model takes no img_size.

@@ -1,0 +1,1 @@
+"""The atlas: from how many tokens on each attention is faster, or smaller, than fused softmax attention."""

@@ -1,0 +1,151 @@
+"""Models in the columns of timm's benchmark results: step times in milliseconds, images per second, and sizes."""
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import product
+from typing import Any, Literal
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from tqdm import tqdm
+
+from soft_vit.analysis.atlas.table import STEADY, UNSTABLE, InferRow, TrainRow
+from soft_vit.analysis.complexity import count_complexity
+from soft_vit.analysis.throughput import MODES, Timing, measure_throughput, try_steps
+from soft_vit.analysis.variants import create_variant
+from soft_vit.ops.flops import eval_mode
+from soft_vit.text_tables import error_cell
+
+# The smallest model of each family, after models with softmax attention of about their size.
+MODELS = (
+    *("deit_small_patch16_224", "swin_tiny_patch4_window7_224", "pvt_v2_b1"),
+    *("soft_tiny+capped", "soft_norm_tiny+capped", "soft_plus_tiny+capped", "flatten_pvt_tiny", "pola_pvt_tiny"),
+    *("inline_deit_tiny", "inline_pvt_tiny", "ravlt_t", "mavit_t", "mlla_tiny", "vittt_tiny", "h_vittt_tiny"),
+)
+SIZES = ((224, 224), (512, 512), (800, 1333))
+FORMS = ("eager", "compiled")
+Batch = Literal[1, "auto"]
+BATCHES: tuple[Batch, ...] = (1, "auto")
+ROUNDS = 7
+
+aten = torch.ops.aten
+PRODUCTS = {aten.convolution, aten.mm, aten.addmm, aten.bmm, aten.baddbmm}
+
+
+def check_models(names: Sequence[str]) -> None:
+    """ValueError for an unknown model or variant."""
+    for name in names:
+        create_variant(name, device="meta")
+
+
+def measure_models(
+    names: Sequence[str],
+    infer: Sequence[InferRow],
+    train: Sequence[TrainRow],
+    *,
+    sizes: Sequence[tuple[int, int]] = SIZES,
+    forms: Sequence[str] = FORMS,
+    batches: Sequence[Batch] = BATCHES,
+    max_batch_size: int | None = None,
+    device: str = "cpu",
+) -> Iterator[tuple[list[InferRow], list[TrainRow]]]:
+    """Measure what the rows lack, all models of a case in turn; yields all rows after each case.
+
+    A batch "auto" is the fastest of 8, 16 ... up to max_batch_size. A model that fails at a size has rows that say so.
+    """
+    infer, train = list(infer), list(train)
+    yield infer, train
+    with tqdm(list(product(sizes, forms, batches)), desc="models", unit="case") as bar:
+        for size, form, batch in bar:
+            shown = f"{size[0]}x{size[1]}" if size[0] != size[1] else f"{size[0]}"
+            bar.set_postfix_str(f"{shown}, {form}, batch {batch}")
+            have = {
+                row.model
+                for row in infer
+                if (row.infer_img_size, row.form) == (shown, form) and (row.infer_batch_size == 1) == (batch == 1)
+            }
+            missing = [name for name in names if name not in have]
+            failed = {name: reason for name in missing if (reason := _failure(name, size, device))}
+            able = {f"{name}+compiled" if form == "compiled" else name: name for name in missing if name not in failed}
+            timings = (
+                measure_throughput(
+                    list(able),
+                    batch_size=batch,
+                    max_batch_size=max_batch_size if batch == "auto" else None,
+                    img_size=size,
+                    rounds=ROUNDS,
+                    device=device,
+                )
+                if able
+                else []
+            )
+            timings += [Timing(name, mode, 1, None, None, None) for name in failed for mode in MODES]
+            for timing in timings:
+                name = able.get(timing.model, timing.model)
+                figures = _figures(timing)
+                note = failed.get(name) or _note(timing)
+                params, macs, activations = sizes_of(name, size) if name not in failed else (None, None, None)
+                if timing.mode == "inference":
+                    row = (shown, *figures[:2], timing.batch_size, params, macs, activations)
+                    infer.append(InferRow(name, *row, form, *figures[2:], note))
+                else:
+                    train.append(
+                        TrainRow(name, *figures[:2], timing.batch_size, shown, params, form, *figures[2:], note)
+                    )
+            yield infer, train
+
+
+def _failure(name: str, size: tuple[int, int], device: str) -> str:
+    """Why a model cannot take images of a size, or ""."""
+    try:
+        try_steps(name, 1, size, device, torch.float32, modes=("inference",))
+    except Exception as error:
+        # A failure of one model is a result and does not end the others.
+        return error_cell(error)
+    return ""
+
+
+def _figures(timing: Timing) -> tuple[float | None, float | None, float | None, float | None]:
+    """Images per second, milliseconds of a step, and quartiles of the first."""
+    if timing.median is None:
+        return None, None, None, None
+    return timing.median, 1e3 * timing.batch_size / timing.median, timing.lower, timing.upper
+
+
+def _note(timing: Timing) -> str:
+    if timing.median is None or timing.lower is None or timing.upper is None:
+        return "out of memory"
+    return UNSTABLE if timing.upper - timing.lower > STEADY * timing.median else ""
+
+
+@cache
+def sizes_of(name: str, size: tuple[int, int]) -> tuple[float, float, float]:
+    """Millions of parameters, billions of multiply-adds, and millions of activations of one image.
+
+    Activations are counted as by fvcore, whose figures timm shows: the outputs of convolutions, linear layers and
+    products of matrices; fused attention counts as its two products.
+    """
+    # The published counts are of the model as it is, without the compiler.
+    model = create_variant(name, size, device="meta")
+    complexity = count_complexity(model, (1, 3, *size))
+    with Activations() as activations, eval_mode(model), torch.no_grad():
+        model(torch.empty(1, 3, *size, device="meta"))
+    return complexity.params / 1e6, complexity.macs / 1e9, activations.count / 1e6
+
+
+class Activations(TorchDispatchMode):
+    """Counts the outputs of convolutions and of products of matrices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        out = function(*args, **(kwargs or {}))
+        if function.overloadpacket in PRODUCTS:
+            self.count += out.numel()
+        elif "scaled_dot_product" in function.__name__:
+            q, k, v = args[:3]
+            self.count += math.prod(q.shape[:-1]) * (k.shape[-2] + v.shape[-1])
+        return out
