@@ -7,7 +7,6 @@ tools/gpu_report.sh work_dirs/gpu_dry --dry
 import argparse
 import datetime
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 
 import torch
@@ -36,7 +35,9 @@ def machine(dry: bool) -> str:
     """What the report is of. ValueError without a GPU."""
     if not dry and not torch.cuda.is_available():
         raise ValueError("torch sees no NVIDIA GPU here; run this on a machine with one, or try it with --dry.")
-    words = f"{machine_description('cpu' if dry else 'cuda')}, triton {version('triton')}, CUDA {torch.version.cuda}"
+    import triton
+
+    words = f"{machine_description('cpu' if dry else 'cuda')}, triton {triton.__version__}, CUDA {torch.version.cuda}"
     return f"{words}; dry run, whose numbers say nothing" if dry else f"{torch.cuda.device_count()} x {words}"
 
 

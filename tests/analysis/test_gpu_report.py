@@ -20,7 +20,7 @@ def eager_as_fused(monkeypatch):
     monkeypatch.setitem(FORMS, "soft fused", FORMS["soft eager"])
 
 
-@pytest.mark.parametrize("part", [part.name for part in plan(dry=True) if not part.together])
+@pytest.mark.parametrize("part", [part.name for part in plan(dry=True) if not part.of_tests])
 @pytest.mark.usefixtures("eager_as_fused")
 def test_parts_of_the_dry_run(part):
     figures = measure(part, DRY)
@@ -39,13 +39,15 @@ def test_parts_of_the_dry_run(part):
 def test_every_part_can_be_measured(monkeypatch):
     """Each name reaches its function, with models and lengths of the plan."""
     reached = []
-    for name in ("measure_operator", "measure_graph", "measure_models"):
-        monkeypatch.setattr(of_parts, name, lambda what, sizes, name=name: reached.append((name, what)) or [])
+    monkeypatch.setattr(of_parts, "batch_of", lambda sizes: 256)
+    for name in ("measure_operator", "measure_graph", "measure_models", "try_steps"):
+        monkeypatch.setattr(of_parts, name, lambda what, *others, name=name: reached.append((name, what)) or [])
     for part in plan(dry=False):
-        if not part.together:
+        if not part.of_tests:
             measure(part.name, FULL)
     lengths = [3136, 32768, 12544, 8192, 1024]
     assert reached == [
+        *(("try_steps", name) for name in ("soft_tiny", "soft_tiny+channels_last")),
         *(("measure_operator", n) for n in lengths),
         *(("measure_graph", n) for n in lengths),
         ("measure_models", FULL.models),
@@ -92,19 +94,19 @@ def run(out, *parts, machine="a machine", seconds=60.0):
 
 def test_one_failing_part_does_not_end_the_others(tmp_path):
     parts = [
-        script("tests", "import os; print('3 passed'); print(os.environ['WORD'])", together=True),
+        script("tests: some", "import os; print('3 passed'); print(os.environ['WORD'])", together=True),
         script("fails", "print('before'); raise RuntimeError('the reason')"),
         script("hangs", "import time; print('asleep', flush=True); time.sleep(600)", seconds=1),
         script("measures", WRITES.format(dict(FIGURE.__dict__))),
     ]
     outcomes = run(tmp_path / "out", *parts)
     assert [(name, outcome.state) for name, outcome in outcomes.items()] == [
-        ("tests", DONE),
+        ("tests: some", DONE),
         ("fails", FAILED),
         ("hangs", OUT_OF_TIME),
         ("measures", DONE),
     ]
-    assert outcomes["tests"].last == "here"
+    assert outcomes["tests: some"].last == "here"
     assert outcomes["fails"].tail.splitlines()[0] == "before"
     assert outcomes["fails"].last == "RuntimeError: the reason"
     assert outcomes["hangs"].tail == "asleep"
@@ -114,7 +116,7 @@ def test_one_failing_part_does_not_end_the_others(tmp_path):
     text = page("head", "command", parts, outcomes, FULL)
     assert "| fails | failed |" in text
     assert "RuntimeError: the reason\n~~~" in text
-    assert "| tests | done |" in text
+    assert "| tests: some | done |" in text
 
 
 def test_goes_on_where_it_ended(tmp_path):

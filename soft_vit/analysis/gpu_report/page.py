@@ -73,7 +73,7 @@ def parts_table(parts: Sequence[Part], outcomes: Mapping[str, Outcome]) -> str:
     for part in parts:
         outcome = outcomes.get(part.name)
         # The last line of tests counts them.
-        last = outcome.last.strip("= ") if outcome and (part.together or outcome.state != DONE) else ""
+        last = outcome.last.strip("= ") if outcome and (part.of_tests or outcome.state != DONE) else ""
         cells = ["not begun", ""] if outcome is None else [outcome.state, f"{outcome.seconds:.0f}"]
         rows.append([part.name, *cells, last.replace("|", "/")])
     return markdown_table(["part", "state", "seconds", "last line"], rows)

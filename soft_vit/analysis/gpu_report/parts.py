@@ -14,7 +14,7 @@ from torch import Tensor
 
 from soft_vit.analysis.harness import spread, time_in_turn
 from soft_vit.analysis.operator import copy_bandwidth, time_forms
-from soft_vit.analysis.throughput import measure_throughput
+from soft_vit.analysis.throughput import measure_throughput, try_steps
 from soft_vit.analysis.variants import naive_soft_attention
 from soft_vit.ops import soft_attention
 from soft_vit.ops.linear import elu_features, linear_attention
@@ -34,6 +34,8 @@ GRAPH = "soft fused, CUDA graph"
 """The fused form, forward only, without the time that Python takes to launch it."""
 
 KERNELS = "tests/ops/soft/triton"
+TESTS, OPERATOR, COMPILED, WARM_UP, GRAPHS, MODELS = "tests: ", "operator: ", "compiled: ", "warm-up", "graph", "models"
+"""How names of parts begin, or whole names."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +62,16 @@ class Figure:
 
 @dataclass(frozen=True)
 class Part:
-    """A name, arguments of Python, and the seconds that it may take. together: tests, which share the GPU."""
+    """A name, arguments of Python, and the seconds that it may take; together: with others, as nothing is timed."""
 
     name: str
     arguments: tuple[str, ...]
     seconds: int
     together: bool = False
+
+    @property
+    def of_tests(self) -> bool:
+        return self.name.startswith(TESTS)
 
 
 @dataclass(frozen=True)
@@ -118,7 +124,7 @@ DRY = Sizes(
 def tests(name: str, seconds: int, marks: str, *arguments: str) -> Part:
     """A part that runs tests, without the options of pyproject.toml, which need pytest-xdist."""
     options = ("-q", "-o", "addopts=", "--strict-markers", "--import-mode=importlib", "-p", "no:cacheprovider")
-    return Part(f"tests: {name}", ("-m", "pytest", *options, "-m", marks, *arguments), seconds, together=True)
+    return Part(TESTS + name, ("-m", "pytest", *options, "-m", marks, *arguments), seconds, together=True)
 
 
 def plan(dry: bool) -> list[Part]:
@@ -126,6 +132,7 @@ def plan(dry: bool) -> list[Part]:
     sizes = DRY if dry else FULL
     if dry:
         parts = [tests("Newton's inverse", 900, "not slow", f"{KERNELS}/test_newton_inverse.py", "-k", "any_strides")]
+        seconds = {OPERATOR + f"{tokens} tokens": 900 for tokens in sizes.tokens} | {MODELS: 900}
     else:
         parts = [
             tests("kernels", 200, "gpu and not slow", f"{KERNELS}/test_kernels.py"),
@@ -133,20 +140,25 @@ def plan(dry: bool) -> list[Part]:
             tests("operators", 200, "gpu", KERNELS, f"--ignore={KERNELS}/test_kernels.py"),
             tests("training", 200, "gpu", "tests/gpu"),
         ]
-    names = [*(f"operator: {tokens} tokens" for tokens in sizes.tokens), *["graph"] * (not dry), "models"]
-    measured = [(name, 900 if dry else 60) for name in names] + [(f"compiled: {name}", 120) for name in sizes.compiled]
+        seconds = {WARM_UP: 200}
+        seconds |= {OPERATOR + f"{tokens} tokens": 60 for tokens in sizes.tokens} | {GRAPHS: 60, MODELS: 150}
+        seconds |= {COMPILED + name: 120 for name in sizes.compiled}
     module = ("-m", "soft_vit.analysis.gpu_report.parts")
-    return [*parts, *(Part(name, (*module, name), seconds) for name, seconds in measured)]
+    return [*parts, *(Part(name, (*module, name), most, name == WARM_UP) for name, most in seconds.items())]
 
 
 def measure(name: str, sizes: Sizes) -> list[Figure]:
     """The figures of the part of that name."""
-    kind, _, of = name.partition(": ")
-    if kind == "operator":
-        return measure_operator(int(of.split()[0]), sizes)
-    if kind == "graph":
+    if name.startswith(OPERATOR):
+        return measure_operator(int(name.removeprefix(OPERATOR).split()[0]), sizes)
+    if name == GRAPHS:
         return [figure for tokens in sizes.tokens for figure in measure_graph(tokens, sizes)]
-    return measure_models((of,) if kind == "compiled" else sizes.models, sizes)
+    if name == WARM_UP:
+        # Compiles the kernels of the first models, which takes longer than to time them; Triton keeps them on disk.
+        for model in sizes.models[:2]:
+            try_steps(model, batch_of(sizes), (sizes.img_size,) * 2, sizes.device, torch.bfloat16)
+        return []
+    return measure_models((name.removeprefix(COMPILED),) if name != MODELS else sizes.models, sizes)
 
 
 def compulsory_bytes(form: str, direction: str, v: Tensor) -> int:
@@ -200,14 +212,18 @@ def measure_graph(tokens: int, sizes: Sizes) -> list[Figure]:
     return [operator_figure(GRAPH, "forward", inputs[-1], bandwidth, *milliseconds, None)]
 
 
+def batch_of(sizes: Sizes) -> int:
+    """The images of a batch for the memory of the GPU."""
+    gib = torch.cuda.get_device_properties(0).total_memory / 2**30 if sizes.device == "cuda" else 0
+    return max(batch for least, batch in sizes.batches.items() if gib >= least)
+
+
 def measure_models(names: Sequence[str], sizes: Sizes) -> list[Figure]:
     """Images per second under bf16 autocast, the models called in turn."""
-    gib = torch.cuda.get_device_properties(0).total_memory / 2**30 if sizes.device == "cuda" else 0
-    batch_size = max(batch for least, batch in sizes.batches.items() if gib >= least)
     # As timm's benchmark has it; sizes do not change.
     torch.backends.cudnn.benchmark = True
     options = dict(img_size=sizes.img_size, rounds=sizes.rounds, device=sizes.device, memory=True)
-    timings = measure_throughput(names, batch_size=batch_size, dtype=torch.bfloat16, **options)
+    timings = measure_throughput(names, batch_size=batch_of(sizes), dtype=torch.bfloat16, **options)
     return [
         Figure("model", t.model, t.mode, t.batch_size, "bfloat16", "images/s", t.median, t.lower, t.upper, t.memory_mb)
         for t in timings

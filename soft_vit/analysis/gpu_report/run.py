@@ -59,7 +59,7 @@ class Running:
         self.part, self.seconds = part, seconds
         self.folder = tempfile.TemporaryDirectory()
         self.figures, self.output = Path(self.folder.name, "figures.json"), Path(self.folder.name, "output")
-        arguments = part.arguments if part.together else (*part.arguments, str(self.figures), *options)
+        arguments = part.arguments if part.of_tests else (*part.arguments, str(self.figures), *options)
         self.began = time.monotonic()
         with self.output.open("wb") as output:
             self.process = subprocess.Popen(
@@ -105,9 +105,9 @@ def run_parts(
 ) -> dict[str, Outcome]:
     """Run the parts that are not done, for at most that many seconds together, and return how each ended.
 
-    Tests run together, half as many as there are cores, and after them the measurements one by one. out keeps the
-    outcomes after each part, so that another call goes on where this one ended, and report is called; a part that could
-    not begin has none. root: a clone of the repository. options follow the arguments of measurements.
+    Parts that may run together do, half as many as there are cores, and after them the others one by one. After each
+    part out keeps the outcomes, so that another call goes on where this one ended, and report is called; a part that
+    could not begin has none. root: a clone of the repository. options follow the arguments of measurements.
     """
     outcomes = load_outcomes(out, machine)
     deadline = time.monotonic() + seconds
