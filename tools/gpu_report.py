@@ -6,6 +6,8 @@ tools/gpu_report.sh work_dirs/gpu_dry --dry
 
 import argparse
 import datetime
+import signal
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -48,6 +50,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     require_place(out / "report.md")
     root, options, seconds = Path(__file__).parents[1], ["--dry"] * args.dry, DRY_SECONDS if args.dry else SECONDS
     environment = INTERPRETED if args.dry else {}
+    # As Ctrl-C does, so that no part outlives this.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     today, command = datetime.date.today().isoformat(), " ".join(["tools/gpu_report.sh", "OUT", *options])
 
     def report(outcomes: Mapping[str, Outcome]) -> None:

@@ -34,6 +34,7 @@ GRAPH = "soft fused, CUDA graph"
 """The fused form, forward only, without the time that Python takes to launch it."""
 
 KERNELS = "tests/ops/soft/triton"
+SHARDS = ("1/3", "2/3", "3/3")
 TESTS, OPERATOR, COMPILED, WARM_UP, GRAPHS, MODELS = "tests: ", "operator: ", "compiled: ", "warm-up", "graph", "models"
 """How names of parts begin, or whole names."""
 
@@ -134,10 +135,12 @@ def plan(dry: bool) -> list[Part]:
         parts = [tests("Newton's inverse", 900, "not slow", f"{KERNELS}/test_newton_inverse.py", "-k", "any_strides")]
         seconds = {OPERATOR + f"{tokens} tokens": 900 for tokens in sizes.tokens} | {MODELS: 900}
     else:
+        of_kernels = f"{KERNELS}/test_kernels.py"
         parts = [
-            tests("kernels", 200, "gpu and not slow", f"{KERNELS}/test_kernels.py"),
-            tests("kernels at size", 200, "gpu and slow", f"{KERNELS}/test_kernels.py"),
-            tests("operators", 200, "gpu", KERNELS, f"--ignore={KERNELS}/test_kernels.py"),
+            # Most of their time goes into compiling.
+            *(tests(f"kernels {i}", 200, "gpu and not slow", of_kernels, f"--shard={i}") for i in SHARDS),
+            *(tests(f"kernels at size {i}", 200, "gpu and slow", of_kernels, f"--shard={i}") for i in SHARDS),
+            tests("operators", 200, "gpu", KERNELS, f"--ignore={of_kernels}"),
             tests("training", 200, "gpu", "tests/gpu"),
         ]
         seconds = {WARM_UP: 200}
