@@ -23,6 +23,25 @@ def quick_runs():
         yield
 
 
+def pytest_addoption(parser):
+    parser.addoption("--shard", metavar="I/N", help="every N-th test from the I-th on: several processes without xdist")
+
+
+# Last, so that shards are parts of what -m and -k leave.
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config, items):
+    """Keep one shard, and skip what needs a GPU where there is none."""
+    if shard := config.getoption("--shard"):
+        index, count = map(int, shard.split("/"))
+        kept = items[index - 1 :: count]
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = kept
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
+
+
 @pytest.fixture(autouse=True)
 def fixed_seed():
     torch.manual_seed(0)

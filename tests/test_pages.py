@@ -134,6 +134,8 @@ DISTRIBUTED |= {"tools/dist_test.sh": "soft_vit.engine.evaluate.evaluate"}
 BY_CI = {"pytest", "pytest -m slow", "ruff check .", "ruff format --check ."}
 BY_CI |= {"mypy soft_vit/ops soft_vit/layers soft_vit/models soft_vit/weights"}
 BY_CI |= {"python -m venv .venv", "source .venv/bin/activate"}
+# tests/tools/test_gpu_report.py runs the dry one, among the slow tests; the others need a GPU.
+ON_A_GPU = {"tools/gpu_report.sh work_dirs/gpu", "tools/gpu_report.sh work_dirs/gpu_dry --dry"}
 # What is added to commands in full that take an hour and more.
 IN_FULL = {"python tools/train_attentions.py": "soft softmax", "python tests/distributed/kill_trials.py": "--trials 1"}
 IN_FULL |= {"python tools/atlas.py --out atlas --models": "soft_pico --sizes 64 --forms eager"}
@@ -215,7 +217,7 @@ def desk(request, monkeypatch) -> Desk:
 
 
 def test_every_command_is_in_a_table():
-    assert sorted(COMMANDS) == sorted([*LOCAL, *OF_SEVERAL, *INSTALLATIONS, *BY_CI])
+    assert sorted(COMMANDS) == sorted([*LOCAL, *OF_SEVERAL, *INSTALLATIONS, *BY_CI, *ON_A_GPU])
     unused = CASES.keys() - {key_of(command) for command in COMMANDS}
     assert not unused, "take out what no page shows"
 

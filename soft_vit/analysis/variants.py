@@ -158,6 +158,8 @@ VARIANTS: dict[str, Callable[[nn.Module], nn.Module]] = {
     # As max_bottleneck=(7, 7): the cost is linear in the image, and at 224 pixels nothing changes.
     "capped": partial(with_attributes, limit=(7, 7)),
     "folded": fold_batch_norm,
+    # Convolutions take over the layout of their weights.
+    "channels_last": partial(nn.Module.to, memory_format=torch.channels_last),
     # By default, torch would compile the second batch size for any size.
     "compiled": partial(torch.compile, dynamic=False),
     "checkpointed": checkpointed,

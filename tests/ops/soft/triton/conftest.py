@@ -1,4 +1,4 @@
-"""Where the kernels can run: on a GPU, or on a CPU in a process that Triton's interpreter was switched on for.
+"""Where the kernels run: on a GPU, or on a CPU in a process that Triton's interpreter was switched on for.
 
 Triton reads the variable when it is imported, and PyTorch may import Triton, so the interpreter has a process of its
 own; `test_in_interpreter.py` starts it.
@@ -11,17 +11,15 @@ import pytest
 import torch
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-# Under the interpreter only the kernels' tests are of interest, elsewhere only what can run there.
+# Under the interpreter only the kernels' tests are of interest.
 collect_ignore_glob = []
 if INTERPRETED:
     collect_ignore_glob += ["test_ahead_of_time.py", "test_choice.py", "test_in_interpreter.py", "test_precision.py"]
-elif not torch.cuda.is_available():
-    collect_ignore_glob += ["test_kernels.py", "test_newton_inverse.py", "test_operator.py"]
 
 
-@pytest.fixture
-def device() -> str:
-    return "cpu" if INTERPRETED else "cuda"
+@pytest.fixture(params=["cpu" if INTERPRETED else pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request) -> str:
+    return request.param
 
 
 @pytest.fixture
