@@ -16,6 +16,7 @@ from typing import Any
 EXTRAS = {
     "albumentations": "train",
     "faster_coco_eval": "detection",
+    "gradio": "app",
     "matplotlib": "analysis",
     "mmcv": "train",
     "mmdet": "mmdet",

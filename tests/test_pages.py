@@ -66,6 +66,8 @@ FEW_SHAPES = "--cfg-options val_dataloader.dataset.length=20 test_dataloader.dat
 # By how the command begins; the longest beginning counts.
 CASES = {
     "python tools/predict.py shape.png": Case(),
+    # tests/tools/test_app_browser.py drives the page.
+    "python tools/app.py": Case("--help"),
     DEMO: Case(f"{FEW_SHAPES} train_dataloader.dataset.length=64 train_cfg.val_interval=5"),
     "python tools/train.py configs/demo/soft_plus_pico_tiles.py": Case(
         f"{FEW_SHAPES} train_dataloader.dataset.length=64 train_cfg.max_epochs=1"
@@ -140,6 +142,8 @@ ON_A_GPU = {"tools/gpu_report.sh work_dirs/gpu", "tools/gpu_report.sh work_dirs/
 IN_FULL = {"python tools/train_attentions.py": "soft softmax", "python tests/distributed/kill_trials.py": "--trials 1"}
 IN_FULL |= {"python tools/atlas.py --out atlas --models": "soft_pico --sizes 64 --forms eager"}
 IN_FULL |= {"python tools/atlas.py --out atlas": "--kinds soft --tokens 196 --seconds 1"}
+# A page serves until it is stopped.
+IN_FULL |= {"python tools/app.py": "--help"}
 
 
 def key_of(command: str) -> str | None:

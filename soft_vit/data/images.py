@@ -42,8 +42,10 @@ def named(entry: Entry) -> Iterator[None]:
         raise BadImage(f"{entry.name}: {error}") from error
 
 
-def decode_image(data: bytes) -> Image.Image:
+def decode_image(data: bytes, most_pixels: int | None = None) -> Image.Image:
     """The first frame of an encoded image, in RGB. Raises BadImage.
+
+    most_pixels: refuse larger images before their pixels are decoded.
 
     Transparency is dropped, CMYK and palettes are converted, 16 bits become the upper 8, and floats and 32 bits are
     refused. The EXIF orientation is ignored, as by torchvision and timm. Pillow refuses more than 179 million pixels,
@@ -51,6 +53,8 @@ def decode_image(data: bytes) -> Image.Image:
     """
     try:
         image = Image.open(io.BytesIO(data))
+        if most_pixels is not None and image.width * image.height > most_pixels:
+            raise BadImage(f"it has {image.width} x {image.height} pixels, more than {most_pixels / 1e6:.0f} million")
         # Of other formats, mode I holds 16 bits.
         if image.mode == "F" or (image.mode == "I" and image.format == "TIFF"):
             what = "floating-point numbers" if image.mode == "F" else "signed or 32-bit numbers"

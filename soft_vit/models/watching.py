@@ -11,13 +11,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from soft_vit.layers import Attention
+from soft_vit.layers import ATTENTIONS, Attention
 from soft_vit.layers.attention.soft import SoftAttention
 from soft_vit.ops import self_gaussian_kernel
 from soft_vit.ops.flops import eval_mode
 from soft_vit.ops.soft.inverse import newton_residual
 
-__all__ = ["LEAST_SHARE", "attention_shares", "attentions", "newton_residuals", "stage_means", "switched_off"]
+__all__ = [
+    "LEAST_SHARE",
+    "attention_shares",
+    "attentions",
+    "kind_name",
+    "newton_residuals",
+    "output_shares",
+    "stage_means",
+    "switched_off",
+]
 
 LEAST_SHARE = 1e-3
 """Below this share of its layer's output, accuracy does not notice an attention."""
@@ -26,6 +35,13 @@ LEAST_SHARE = 1e-3
 def attentions(model: nn.Module) -> dict[str, Attention]:
     """The attentions of a model by their names, in order."""
     return {name: module for name, module in model.named_modules() if isinstance(module, Attention)}
+
+
+def kind_name(attn: Attention) -> str:
+    """The name of an attention in `soft_vit.layers.ATTENTIONS`, or else that of its class."""
+    kinds = {kind: name for name, kind in ATTENTIONS.items()}
+    # timm's ViTs hold subclasses.
+    return next((kinds[cls] for cls in type(attn).__mro__ if cls in kinds), type(attn).__name__)
 
 
 @contextmanager
@@ -78,18 +94,26 @@ def _nothing(attend: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 @torch.no_grad()
 def attention_shares(model: nn.Module, images: Tensor) -> dict[str, float]:
-    """The share of each attention in its layer's output, by its name: `||y - y'|| / ||y||` over the batch.
+    """The share of each attention in its layer's output, by its name: the first of `output_shares`."""
+    return {name: share for name, (share, _) in output_shares(model, images).items()}
 
-    y' is the output with the attention off: a local branch, biases. model runs in eval mode and is left as it was.
-    images: normalised, `[B, C, H, W]`.
+
+@torch.no_grad()
+def output_shares(model: nn.Module, images: Tensor) -> dict[str, tuple[float, float]]:
+    """The shares of each attention and of what is beside it in its layer's output, by its name, over the batch.
+
+    `||y - y'|| / ||y||` and `||y'|| / ||y||`, where y' is the output with the attention off: a local branch, biases.
+    Where both point against one another, the shares add up to more than 1. model runs in eval mode and is left as it
+    was. images: normalised, `[B, C, H, W]`.
     """
-    found: dict[str, float] = {}
+    found: dict[str, tuple[float, float]] = {}
 
     def compare(attn: Attention, args: tuple, kwargs: dict[str, Any], output: Tensor, name: str) -> None:
         with switched_off(attn):
             without = attn.forward(*args, **kwargs)
-        norms = (output - without).float().norm(), output.float().norm()
-        found[name] = float(norms[0] / norms[1]) if norms[1] > 0 else 0.0
+        whole = output.float().norm()
+        norms = (output - without).float().norm(), without.float().norm()
+        found[name] = (float(norms[0] / whole), float(norms[1] / whole)) if whole > 0 else (0.0, 0.0)
 
     with ExitStack() as stack:
         for name, attn in attentions(model).items():
@@ -131,7 +155,7 @@ def stage_means(values: Mapping[str, float]) -> dict[str, float]:
     """Means over the attentions of a stage, as `stage1` and so on; an attention outside of stages keeps its name."""
     stages: dict[str, list[float]] = defaultdict(list)
     for name, value in values.items():
-        stage = re.search(r"stages\.(\d+)\.", name)
+        stage = re.search(r"(?:stages|layers)\.(\d+)\.", name)
         stages[f"stage{int(stage[1]) + 1}" if stage else name].append(value)
     return {key: sum(found) / len(found) for key, found in sorted(stages.items())}
 

@@ -241,6 +241,14 @@ def test_what_is_no_image(data):
     assert "0x" not in str(caught.value)
 
 
+def test_an_image_of_too_many_pixels():
+    data = encode(np.zeros((4, 6, 3), np.uint8), "PNG")
+    assert decode_image(data, most_pixels=24).size == (6, 4)
+    with pytest.raises(BadImage, match="6 x 4 pixels, more than"):
+        # Before its pixels are decoded: they are missing.
+        decode_image(data[:45], most_pixels=23)
+
+
 def test_a_file_too_large_and_one_that_would_block(tmp_path, monkeypatch):
     root = make_tree(tmp_path)
     os.mkfifo(root / "train" / "a" / "pipe.png")

@@ -7,7 +7,14 @@ from torch import nn
 
 from soft_vit.layers import ATTENTIONS, attention_class
 from soft_vit.layers.attention.soft import SoftAttention
-from soft_vit.models.watching import attention_shares, attentions, newton_residuals, stage_means, switched_off
+from soft_vit.models.watching import (
+    attention_shares,
+    attentions,
+    newton_residuals,
+    output_shares,
+    stage_means,
+    switched_off,
+)
 from soft_vit.ops import newton_step_size, self_gaussian_kernel
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.soft.inverse import add_ridge
@@ -67,6 +74,7 @@ def test_share_beside_a_local_branch():
     assert attention_shares(Alone(attn), x)["attn"] == pytest.approx(
         float((whole - local).norm() / whole.norm()), rel=1e-6
     )
+    assert output_shares(Alone(attn), x)["attn"][1] == pytest.approx(float(local.norm() / whole.norm()), rel=1e-6)
 
 
 @pytest.mark.parametrize(("kind", "low", "high"), [("none", 0, 0), ("softmax", 0.5, 2), ("soft_plus", 1e-3, 2)])
@@ -79,10 +87,11 @@ def test_attentions_of_models():
     assert list(attentions(timm.create_model("soft_pico", img_size=64, depths=(1, 1, 1, 1)))) == [
         f"stages.{i}.blocks.0.attn" for i in range(4)
     ]
-    assert stage_means({"stages.0.blocks.0.attn": 1.0, "stages.0.blocks.1.attn": 3.0, "attn": 4.0}) == {
-        "attn": 4.0,
-        "stage1": 2.0,
-    }
+    for stages in ("stages", "layers"):
+        assert stage_means({f"{stages}.0.blocks.0.attn": 1.0, f"{stages}.0.blocks.1.attn": 3.0, "attn": 4.0}) == {
+            "attn": 4.0,
+            "stage1": 2.0,
+        }
 
 
 @pytest.mark.parametrize("name", ["soft_pico", "soft_norm_pico"])

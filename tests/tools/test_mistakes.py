@@ -7,6 +7,12 @@ PUBLISH = ("out", "--tag", "mine", "--licence", "mit")
 SHAPES_DATA = ("--generate", 4, "--batch-size", 2)
 
 CASES = {
+    "app": [
+        (("--model", "soft_tiny"), "--checkpoint together"),
+        (("--model", "soft_tini", "--checkpoint", "file"), "did you mean"),
+        (("--model", "soft_tiny", "--checkpoint", "missing.pth"), "missing.pth"),
+        (("--port", "many"), "--port"),
+    ],
     "attention_spectrum": [
         (("--model", "no_such_model"), "no_such_model is not a pyramid"),
         (("--model", "soft_pico", "--img-size", 20), "20 x 20 pixels is too small"),

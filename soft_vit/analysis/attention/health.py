@@ -10,8 +10,14 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from soft_vit.analysis.attention.matrix import watch_attention
-from soft_vit.layers import ATTENTIONS
-from soft_vit.models.watching import LEAST_SHARE, attention_shares, attentions, newton_residuals, switched_off
+from soft_vit.models.watching import (
+    LEAST_SHARE,
+    attention_shares,
+    attentions,
+    kind_name,
+    newton_residuals,
+    switched_off,
+)
 from soft_vit.ops.flops import eval_mode
 from soft_vit.ops.numerics import at_least_float32
 from soft_vit.text_tables import markdown_table
@@ -60,7 +66,6 @@ def measure_health(model: nn.Module, images: Sequence[Tensor]) -> list[LayerHeal
         raise ValueError(
             "The model has no attention of this package; give one such as soft_tiny or linear_vit_tiny_patch16."
         )
-    kinds = {kind: name for name, kind in ATTENTIONS.items()}
     found: dict[str, dict[str, list[float]]] = {
         name: {"share": [], "row_sum": [], "rank": [], "newton_residual": []} for name in layers
     }
@@ -90,9 +95,7 @@ def measure_health(model: nn.Module, images: Sequence[Tensor]) -> list[LayerHeal
     health = []
     for name, attn in layers.items():
         means = {key: fmean(values) if values else None for key, values in found[name].items()}
-        # timm's ViTs hold subclasses.
-        kind = next((kinds[cls] for cls in type(attn).__mro__ if cls in kinds), type(attn).__name__)
-        health.append(LayerHealth(name, kind, num_tokens.get(name), **means))
+        health.append(LayerHealth(name, kind_name(attn), num_tokens.get(name), **means))
     return health
 
 

@@ -19,6 +19,8 @@ from soft_vit.ops.gaussian import gaussian_kernel
 
 # Negative weights this small relative to the largest are rounding and need no signed scale.
 NEGLIGIBLE = 1e-3
+# Of weights over their image.
+OPACITY = 0.65
 
 
 @dataclass
@@ -71,7 +73,7 @@ def attention_row(
             # watch_attention removes this at its end.
             attn.attend = keep_kernel
         model.forward_features(image[None])
-    weights = rows[0][:, prefix:].reshape(-1, *_key_grid(attn, feat_size)).float().cpu().numpy()
+    weights = rows[0][:, prefix:].reshape(-1, *key_grid(attn, feat_size)).float().cpu().numpy()
     bottleneck = None
     if kernels and attn.sampling in ("conv", "avg"):
         windows = reduced_grid(feat_size, attn.window, attn.limit)
@@ -79,7 +81,8 @@ def attention_row(
     return AttentionRow(model.attention[stage - 1], query, feat_size, weights, bottleneck)
 
 
-def _key_grid(attn: Attention, feat_size: tuple[int, int]) -> tuple[int, int]:
+def key_grid(attn: Attention, feat_size: tuple[int, int]) -> tuple[int, int]:
+    """The grid of an attention's keys for a map (H, W): the map itself, unless the keys are reduced."""
     if isinstance(attn, SpatialReductionAttention) and attn.sr is not None:
         if attn.linear:
             return POOLED_SIDE, POOLED_SIDE
@@ -125,6 +128,13 @@ def plot_attention_rows(rows: Mapping[str, AttentionRow], image: np.ndarray, pat
     figure.savefig(path, dpi=110)
 
 
+def colour_scale(values: np.ndarray) -> tuple[str, float, float]:
+    """The colour map for weights, and the values at its ends: around 0 if some are negative, or from 0."""
+    largest = max(np.abs(values).max(), np.finfo(np.float32).tiny)
+    signed = values.min() < -NEGLIGIBLE * largest
+    return "RdBu_r" if signed else "inferno", -largest if signed else 0, largest
+
+
 def _draw_panel(
     axes: Any, name: str, values: np.ndarray | None, row: AttentionRow, image: np.ndarray, windows: bool
 ) -> None:
@@ -136,14 +146,13 @@ def _draw_panel(
         axes.imshow(image, extent=extent)
     else:
         axes.imshow(image.mean(2), cmap="gray", extent=extent, vmin=0, vmax=255)
-        largest = max(np.abs(values).max(), np.finfo(np.float32).tiny)
-        signed = values.min() < -NEGLIGIBLE * largest
+        colours, lowest, largest = colour_scale(values)
         shown = axes.imshow(
             values,
-            cmap="RdBu_r" if signed else "inferno",
-            vmin=-largest if signed else 0,
+            cmap=colours,
+            vmin=lowest,
             vmax=largest,
-            alpha=0.65,
+            alpha=OPACITY,
             extent=extent,
             interpolation="nearest",
         )

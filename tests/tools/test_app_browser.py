@@ -1,0 +1,173 @@
+"""tools/app.py in Chromium: an image goes in, a click changes the pictures, and nothing leaves the machine or stays.
+
+With `--basetemp FOLDER`, FOLDER/test_from_an_image_to_where_a_0/app.png is the picture of docs/app.md.
+"""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from soft_vit.data import ShapeImages
+from soft_vit.data.shapes import COLORS
+
+pytest.importorskip("gradio")
+playwright = pytest.importorskip("playwright.sync_api")
+
+pytestmark = [pytest.mark.slow, pytest.mark.browser]
+
+ROOT = Path(__file__).parents[2]
+PICTURE, MAP = "#picture .square img", "#side{} .maps img"
+
+
+def free_port() -> int:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return server.getsockname()[1]
+
+
+def connects(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=2).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """The address of the page, and the folder in which its process keeps temporary files."""
+    folder, port = tmp_path_factory.mktemp("temporary"), free_port()
+    command = [sys.executable, "tools/app.py", "--port", str(port)]
+    environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": str(ROOT), "GRADIO_SHARE": "True"}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        line = process.stdout.readline()
+        assert f"http://127.0.0.1:{port}/" in line
+        yield f"http://127.0.0.1:{port}/", folder
+        process.terminate()
+    assert not list(folder.iterdir())
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as driver:
+        # A system's Chromium, otherwise the one that Playwright installs.
+        browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def tab(browser, served):
+    """The page with all its pictures; it asked for nothing from elsewhere, and reported no error."""
+    tab = browser.new_page(viewport={"width": 1280, "height": 800})
+    asked, errors = [], []
+    tab.on("request", lambda request: asked.append(request.url))
+    tab.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    tab.on("pageerror", lambda error: errors.append(str(error)))
+    tab.goto(served[0])
+    tab.wait_for_selector("#side0 .spectra svg", timeout=120_000)
+    tab.wait_for_selector("#side1 .spectra svg", timeout=120_000)
+    yield tab
+    tab.close()
+    assert not errors
+    assert not [url for url in asked if not url.startswith((served[0], "data:", "blob:"))]
+
+
+def source(tab, selector: str) -> str:
+    return tab.locator(selector).first.get_attribute("src")
+
+
+def wait_for_change(tab, selector: str, before: str) -> None:
+    tab.wait_for_function(
+        "([selector, before]) => document.querySelector(selector)?.src !== before",
+        arg=[selector, before],
+        timeout=60_000,
+    )
+
+
+def give(tab, path: Path) -> None:
+    tab.locator("#picture input[type=file]").set_input_files(path)
+
+
+def choose(tab, side: int, title: str) -> None:
+    box = tab.locator(f"#side{side} input").first
+    box.click()
+    box.fill(title)
+    tab.get_by_role("option", name=title, exact=True).click()
+
+
+def test_from_an_image_to_where_a_token_looks(tab, served, tmp_path):
+    sample = ShapeImages(3, split="test", scene="tiles")[2]
+    Image.fromarray(sample.image).save(tmp_path / "tiles.png")
+    before = source(tab, PICTURE), source(tab, MAP.format(0))
+    give(tab, tmp_path / "tiles.png")
+    wait_for_change(tab, PICTURE, before[0])
+    wait_for_change(tab, MAP.format(0), before[1])
+    assert tab.locator("#side0 .summary th").first.inner_text() == tuple(COLORS)[sample.label]
+
+    # A click on the tile that is meant, then one on a map.
+    maps = [source(tab, MAP.format(side)) for side in (0, 1)]
+    side = tab.locator(PICTURE).bounding_box()["width"]
+    x, y = (float(sample.box[axis] + sample.box[axis + 2]) / 2 / 64 * side for axis in (0, 1))
+    tab.locator(PICTURE).click(position={"x": x, "y": y})
+    for number, image in enumerate(maps):
+        wait_for_change(tab, MAP.format(number), image)
+    tab.wait_for_timeout(500)
+    tab.screenshot(path=tmp_path / "app.png")
+    shown = source(tab, MAP.format(1))
+    tab.locator(MAP.format(0)).first.click(position={"x": 5, "y": 5})
+    wait_for_change(tab, MAP.format(1), shown)
+
+    # Another attention beside it, and other layers.
+    choose(tab, 1, "linear_pyramid_pico, random weights")
+    tab.wait_for_selector("#side1 .maps h3:has-text('linear')", timeout=60_000)
+    assert "Random weights" in tab.locator("#side1 .summary").first.inner_text()
+    tab.get_by_label("first", exact=True).check()
+    tab.wait_for_selector("#side0 .maps h3:has-text('Stage 3, layer 1')", timeout=60_000)
+    assert not [path for path in served[1].rglob("*") if path.is_file()]
+
+
+def test_generated_images(tab):
+    for scene in ("shape", "tiles"):
+        before = source(tab, PICTURE)
+        tab.get_by_role("button", name=f"Draw {scene}").click()
+        wait_for_change(tab, PICTURE, before)
+        assert "Generated" in tab.locator("#said").inner_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("text.png", "no image of a known format"),
+        ("cut.png", "truncated"),
+        ("large.png", "more than 64 million"),
+        ("heavy.png", "more than 30 MB"),
+    ],
+)
+def test_other_files_end_in_a_sentence(tab, served, tmp_path, name, said):
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(tmp_path / "cut.png")
+    os.truncate(tmp_path / "cut.png", 5000)
+    (tmp_path / "text.png").write_text("hello")
+    Image.new("1", (10_000, 10_000)).save(tmp_path / "large.png")
+    (tmp_path / "heavy.png").touch()
+    os.truncate(tmp_path / "heavy.png", 31 << 20)
+    before = source(tab, PICTURE)
+    give(tab, tmp_path / name)
+    tab.wait_for_selector(f"#said [role=alert]:has-text('{said}')", timeout=60_000)
+    assert source(tab, PICTURE) == before
+    assert not [path for path in served[1].rglob("*") if path.is_file()]
+
+
+def test_only_this_machine_is_served(served):
+    port = int(served[0].rsplit(":", 1)[1].strip("/"))
+    assert connects("127.0.0.1", port)
+    # On Linux, an address of this machine too, which a server for all addresses would answer.
+    assert not connects("127.0.0.2", port)
