@@ -35,7 +35,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(_served(path, config))
         if path.suffix == ".md":
             linked = ((path.parent / target).resolve() for target in LINK.findall(path.read_text()))
-            found += [other for other in linked if other.is_file() and ROOT in other.parents and other not in found]
+            found += dict.fromkeys(
+                other for other in linked if other.is_file() and ROOT in other.parents and other not in found
+            )
     for package, text in api_pages().items():
         files.append(File.generated(config, f"api/{package}.md", content=text))
     return files
