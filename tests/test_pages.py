@@ -134,6 +134,8 @@ DISTRIBUTED |= {"tools/dist_test.sh": "soft_vit.engine.evaluate.evaluate"}
 # What CI itself runs.
 BY_CI = {"pytest", "pytest -m slow", "ruff check .", "ruff format --check ."}
 BY_CI |= {"mypy soft_vit/ops soft_vit/layers soft_vit/models soft_vit/weights"}
+# CI builds the site, strictly; tests/docs opens it.
+BY_CI |= {"mkdocs serve"}
 BY_CI |= {"python -m venv .venv", "source .venv/bin/activate"}
 # What is added to commands in full that take an hour and more.
 IN_FULL = {"python tools/train_attentions.py": "soft softmax", "python tests/distributed/kill_trials.py": "--trials 1"}

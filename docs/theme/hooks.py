@@ -28,7 +28,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     of_docs = [file for file in files if file.src_dir == config.docs_dir]
     for file in of_docs:
         files.remove(file)
-    found = [ROOT / "docs" / file.src_uri for file in of_docs]
+    found = [ROOT / "docs" / file.src_uri for file in of_docs if file.inclusion.is_included()]
     found += [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
     # The list grows while it is read: what a page outside of docs/ links to is a page too.
     for path in found:

@@ -23,7 +23,6 @@ function sortBy(table, column, ascending) {
 
 function makeSortable(table) {
   [...table.tHead.rows[0].cells].forEach((cell, column) => {
-    if (cell.textContent.trim() === "") return;
     const button = document.createElement("button");
     button.className = "sort";
     button.append(...cell.childNodes);
@@ -53,7 +52,8 @@ function makeFilterable(table) {
 }
 
 for (const table of document.querySelectorAll(".md-typeset table:not([class])")) {
-  const count = table.tHead ? table.tBodies[0].rows.length : 0;
-  if (count > 2) makeSortable(table);
+  const count = table.tBodies[0].rows.length;
+  // A table without names of columns tells facts of one thing.
+  if ([...table.tHead.rows[0].cells].every((cell) => cell.textContent.trim())) makeSortable(table);
   if (count >= LONG) makeFilterable(table);
 }

@@ -1,5 +1,4 @@
 import re
-from dataclasses import replace
 
 from documents import ROOT
 
@@ -20,12 +19,6 @@ def test_counts_are_those_of_the_models():
     assert COUNTS.keys() == {entry.model for entry in ENTRIES.values()}
     for name in ("soft_pico.shapes", "soft_plus_pico.tiles"):
         assert count_model(ENTRIES[name]) == COUNTS[ENTRIES[name].model]
-
-
-def test_stages_are_numbered_from_one():
-    """The family has convolutions of its own in front, and its stages are lists of blocks."""
-    entry = replace(ENTRIES["soft_pico.shapes"], model="softmax_pyramid_pico")
-    assert count_model(entry).softmax == "stages 1, 2, 3, 4"
 
 
 def test_softmax_is_where_the_ledger_finds_it():
