@@ -1,4 +1,4 @@
-"""Draw the README's two pictures as SVG: the factors of softmax-free attention, and its cost against resolution.
+"""Draw three pictures as SVG: the factors of softmax-free attention, the pyramid, and its cost against resolution.
 
     python docs/make_diagram.py
 
@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from soft_vit.models import SIZES
 from soft_vit.ops import eigh_inverse, gaussian_kernel, self_gaussian_kernel
 
 ROOT = Path(__file__).parents[1]
@@ -22,6 +23,7 @@ IMAGES = ROOT / "docs" / "images"
 STYLE = """
 text{font:13px system-ui,sans-serif;fill:#1f2328} .s{font-size:11.5px;fill:#59636e} .b{font-size:15px;font-weight:600}
 .card{fill:#fff;stroke:#d1d9e0} .line{fill:none;stroke:#59636e;stroke-width:1.2} .thin{fill:none;stroke:#d1d9e0}
+.grid{stroke:#fff;stroke-width:.8;opacity:.8}
 .q{fill:#0969da} .l{fill:#bc4c00} .v{fill:#8250df} .q0{stroke:#0969da} .l0{stroke:#bc4c00}
 @media(prefers-color-scheme:dark){text{fill:#f0f6fc} .s{fill:#9198a1} .card{fill:#0d1117;stroke:#3d444d}
 .line{stroke:#9198a1} .thin{stroke:#3d444d} .q{fill:#4493f8} .l{fill:#f0883e} .v{fill:#ab7df8}
@@ -118,6 +120,46 @@ def attention_diagram() -> str:
     return page(744, 472, "Softmax attention and softmax-free attention as products of matrices", parts)
 
 
+def pyramid_diagram() -> str:
+    """The maps of soft_tiny's four stages, each deeper by its channels, and the windows of the bottleneck tokens."""
+    size, side, windows = SIZES["tiny"], 224, 7
+    x, floor = 40, 190
+    parts = [text(x, 34, "The pyramid of soft_tiny", "b", "start")]
+    parts += [f'<rect class="v" opacity=".35" x="{x}" y="{floor - 84}" width="84" height="84"/>']
+    parts += [text(x + 42, floor + 34, "image"), text(x + 42, floor + 54, f"{side} × {side} × 3", "s")]
+    places, edges = (172, 334, 472, 598), (108, 84, 64, 48)
+    for stage, (place, edge) in enumerate(zip(places, edges, strict=True)):
+        channels, ratio = size["embed_dims"][stage], 2 ** (3 - stage)
+        side = 56 >> stage
+        last = stage == 3
+        kind = "q" if not last else "l"
+        layers = round(channels**0.5 / 3)
+        for layer in range(layers, -1, -1):
+            x, y = place + 3 * layer, floor - edge - 3 * layer
+            shade = 0.85 if layer == 0 else 0.3
+            parts.append(f'<rect class="card" x="{x}" y="{y}" width="{edge}" height="{edge}"/>')
+            parts.append(f'<rect class="{kind}" opacity="{shade}" x="{x}" y="{y}" width="{edge}" height="{edge}"/>')
+        if not last:
+            lines = [place + edge * i / windows for i in range(1, windows)]
+            parts += [path([(x, floor - edge), (x, floor)], "grid") for x in lines]
+            parts += [path([(place, floor - x + place), (place + edge, floor - x + place)], "grid") for x in lines]
+        center = place + edge / 2
+        depth = size["depths"][stage]
+        parts += [
+            path([(place - 34, floor - 24), (place - 10, floor - 24)], "line"),
+            path([(place - 15, floor - 29), (place - 9, floor - 24), (place - 15, floor - 19)], "line"),
+            text(place - 22, floor - 34, f"÷ {2 if stage else 4}", "s"),
+            text(center, floor + 34, f"stage {stage + 1}"),
+            text(center, floor + 54, f"{side} × {side} tokens", "s"),
+            text(center, floor + 74, f"{channels} channels", "s"),
+            text(center, floor + 94, f"{depth} block{'s' * (depth > 1)}", "s"),
+            text(center, floor + 118, "softmax" if last else "SOFT", "b"),
+            text(center, floor + 138, "all tokens" if last else f"windows of {ratio} × {ratio}", "s"),
+        ]
+    words = "Each window of a map gives one bottleneck token, so that there are 7 × 7 of them at 224 pixels."
+    return page(720, 352, "The pyramid of soft_tiny", [*parts, text(40, 60, words, "s", "start")])
+
+
 def measured() -> dict[str, list[tuple[int, float, float | None]]]:
     """Tokens, MB and seconds of each image size, by the form of the model."""
     forms: dict[str, list[tuple[int, float, float | None]]] = {}
@@ -169,10 +211,14 @@ def cost_curves() -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Draw the README's two pictures.")
+    parser = argparse.ArgumentParser(description="Draw the pictures of attention, pyramid and cost.")
     parser.add_argument("--out", type=Path, default=IMAGES, metavar="FOLDER", help="(default: %(default)s)")
     args = parser.parse_args()
-    for name, svg in (("attention.svg", attention_diagram()), ("resolution.svg", cost_curves())):
+    for name, svg in (
+        ("attention.svg", attention_diagram()),
+        ("pyramid.svg", pyramid_diagram()),
+        ("resolution.svg", cost_curves()),
+    ):
         (args.out / name).write_text(svg, encoding="utf-8")
         print(f"Written: {args.out / name}")
 

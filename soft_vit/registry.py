@@ -30,14 +30,23 @@ def _child_of(parent: Registry) -> Registry:
 
 
 MODELS = _child_of(root.MODELS)
+"""Registry of models."""
 DATASETS = _child_of(root.DATASETS)
+"""Registry of data sets."""
 TRANSFORMS = _child_of(root.TRANSFORMS)
+"""Registry of transforms of images."""
 HOOKS = _child_of(root.HOOKS)
+"""Registry of hooks."""
 METRICS = _child_of(root.METRICS)
+"""Registry of metrics."""
 LOG_PROCESSORS = _child_of(root.LOG_PROCESSORS)
+"""Registry of log processors."""
 VISBACKENDS = _child_of(root.VISBACKENDS)
+"""Registry of visualization backends."""
 OPTIM_WRAPPERS = _child_of(root.OPTIM_WRAPPERS)
+"""Registry of optimizer wrappers."""
 OPTIM_WRAPPER_CONSTRUCTORS = _child_of(root.OPTIM_WRAPPER_CONSTRUCTORS)
+"""Registry of constructors of optimizer wrappers."""
 
 T = TypeVar("T", bound=type)
 

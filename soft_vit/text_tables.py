@@ -1,7 +1,8 @@
-"""Tables as text: Markdown for people, CSV for programs."""
+"""Tables as text: Markdown for people, CSV for programs; docstrings as Markdown."""
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -31,3 +32,12 @@ def error_cell(error: BaseException) -> str:
     """What a table shows instead of figures: an error's class and the first line of its message."""
     reason = str(error).partition("\n")[0]
     return f"{type(error).__name__}: {reason}"
+
+
+_ENTRY = re.compile(r"^([a-z_]\w*(?:, [a-z_]\w*)*): ", re.MULTILINE)
+
+
+def docstring_markdown(docstring: str) -> str:
+    """A docstring as Markdown: paragraphs of entries, `name: what it is` and deeper lines below, become lists."""
+    paragraphs = docstring.split("\n\n")
+    return "\n\n".join(_ENTRY.sub(r"- `\1`: ", text) if _ENTRY.match(text) else text for text in paragraphs)

@@ -125,6 +125,8 @@ CASES = {
     "python tools/gym.py": Case("--no-train"),
     "python tools/draw_gym_tasks.py": Case("", (), "soft_vit.gym.drawing.draw_tasks"),
     "python docs/make_diagram.py": Case("--out ."),
+    # tests/analysis/test_kind_pages.py writes the page.
+    "python tools/write_docs.py": Case("--out .", (), "soft_vit.analysis.kind_pages.kinds_page", "# Kinds"),
     "python tools/write_model_index.py": Case("--out model-index.yml"),
     # tests/distributed/test_resume.py runs it in full, among the slow tests.
     "python tests/distributed/kill_trials.py": Case("--help"),
@@ -135,6 +137,8 @@ DISTRIBUTED |= {"tools/dist_test.sh": "soft_vit.engine.evaluate.evaluate"}
 # What CI itself runs.
 BY_CI = {"pytest", "pytest -m slow", "ruff check .", "ruff format --check ."}
 BY_CI |= {"mypy soft_vit/ops soft_vit/layers soft_vit/models soft_vit/weights"}
+# CI builds the site, strictly; tests/docs opens it.
+BY_CI |= {"mkdocs serve"}
 BY_CI |= {"python -m venv .venv", "source .venv/bin/activate"}
 # tests/tools/test_gpu_report.py runs the dry one, among the slow tests; the others need a GPU.
 ON_A_GPU = {"tools/gpu_report.sh work_dirs/gpu", "tools/gpu_report.sh work_dirs/gpu_dry --dry"}

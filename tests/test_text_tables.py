@@ -1,9 +1,9 @@
-"""Figures as Markdown and as CSV."""
+"""Figures as Markdown and as CSV; docstrings as Markdown."""
 
 import csv
 from dataclasses import dataclass
 
-from soft_vit.text_tables import markdown_table, rows_as_csv
+from soft_vit.text_tables import docstring_markdown, markdown_table, rows_as_csv
 
 
 def test_markdown():
@@ -26,3 +26,12 @@ def test_csv_repeats_what_is_the_same():
 
 def test_csv_of_nothing():
     assert rows_as_csv([]) == ""
+
+
+def test_entries_of_a_docstring_become_a_list():
+    docstring = "Mixes tokens.\n\nsize, side: of a window:\n    both odd.\nlimit: none.\n\nNote: this is no entry."
+    assert docstring_markdown(docstring).split("\n\n") == [
+        "Mixes tokens.",
+        "- `size, side`: of a window:\n    both odd.\n- `limit`: none.",
+        "Note: this is no entry.",
+    ]

@@ -23,10 +23,11 @@ CAUSAL = {"linear": "as functions of `soft_vit.ops.linear`"}
 def kinds_table(kinds: Sequence[str] = tuple(ATTENTIONS)) -> str:
     """A Markdown table with a row for each kind; what it says of masks is measured."""
     header = ["kind", "1-D", "2-D", "prefix tokens", "key_padding_mask", "causal", "any size"]
-    return markdown_table(header, [_row(kind) for kind in kinds])
+    return markdown_table(header, [kind_row(kind) for kind in kinds])
 
 
-def _row(kind: str) -> list[str]:
+def kind_row(kind: str) -> list[str]:
+    """The cells of a kind: its name, 1-D, 2-D, prefix tokens, key_padding_mask, causal, any size."""
     cls = attention_class(kind)
     built = [_build(kind, feat_size) for feat_size in ((LENGTH,), MAP)]
     places = [attn if isinstance(attn, str) else "yes" for attn in built]

@@ -18,8 +18,8 @@ from soft_vit.data.images import SUFFIXES, BadImage, decode_image, is_image, nam
 
 __all__ = ["IGNORED", "LabelMaps", "decode_label_map", "find_label_maps"]
 
-# The label of a pixel without a class, on disk and in memory.
 IGNORED = 255
+"""The label of a pixel without a class, on disk and in memory."""
 _MAP_SUFFIX = ".png"
 # Bad label maps that an error names.
 _EXAMPLES = 3

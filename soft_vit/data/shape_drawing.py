@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 CLASSES = ("circle", "triangle", "square", "star", "ring", "cross", "bar", "crescent", "heart", "arrow")
+"""The shapes that are drawn."""
 
 # Sub-scanlines per pixel row; horizontally the coverage is exact.
 _SCANLINES = 4

@@ -18,8 +18,8 @@ from soft_vit.data.shapes import SPLITS, ShapeImages
 
 __all__ = ["CATEGORY_IDS", "TASKS", "make_tree"]
 
-# With gaps, as in COCO.
 CATEGORY_IDS = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89)
+"""Numbers of the classes in annotations, with gaps, as in COCO."""
 
 Size = int | tuple[int, int]
 
@@ -151,3 +151,4 @@ TASKS: dict[str, Callable[[Path, dict[str, int], Size, int, tqdm], dict[str, int
     "ade": _write_ade,
     "imagefolder": _write_imagefolder,
 }
+"""What writes the data of each task."""

@@ -20,8 +20,8 @@ from soft_vit.data.shape_drawing import (
     tight_box,
 )
 
-# The first index of each split.
 SPLITS = {"train": 0, "val": 1 << 32, "test": 2 << 32}
+"""The first index of each split."""
 SPLIT_LENGTH = 1 << 32
 
 MIN_SIZE = 16

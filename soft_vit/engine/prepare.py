@@ -16,6 +16,7 @@ from soft_vit.engine.loops import ExactEpochLoop, ExactIterLoop
 __all__ = ["LAUNCHERS", "REWRITES", "prepare"]
 
 LAUNCHERS = ("none", "pytorch", "slurm", "mpi")
+"""What can start the processes of a run, as MMEngine names it."""
 _HOOKS_OF_MMENGINE = ("runtime_info", "timer", "sampler_seed", "logger", "param_scheduler", "checkpoint")
 _SPLITS = ("train", "val", "test")
 _runs_in_this_process = itertools.count()
@@ -142,3 +143,4 @@ REWRITES = (
     name_run,
     distribute,
 )
+"""What `prepare` does to a config, in this order."""

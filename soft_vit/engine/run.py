@@ -194,6 +194,7 @@ def _resume(cfg: Config, resume: str) -> None:
 
 
 def require_checkpoint(path: str) -> None:
+    """FileNotFoundError unless path is a file or an address."""
     if "://" not in path and not Path(path).expanduser().is_file():
         raise FileNotFoundError(f"There is no checkpoint {path}; give the path of a file that exists.")
 

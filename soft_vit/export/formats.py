@@ -23,8 +23,8 @@ Run = Callable[[Tensor], list[Tensor]]
 
 MAX_BATCH = 4096
 MAX_SIDE = 4096
-# A map of one token takes another path; at stride 32 this size has two on each side.
 MIN_SIDE = 64
+"""The least side of an image of any size: a map of one token takes another path, and here the last map has four."""
 METADATA_FILE = "metadata.json"
 
 
@@ -200,3 +200,4 @@ FORMATS = {
     "torch_export": Format(".pt2", write_torch_export, open_torch_export, any_size=True),
     "torchscript": Format(".pt", write_torchscript, open_torchscript, any_size=False),
 }
+"""The formats of exported models by name: suffix, writer, reader, and whether images of any size are possible."""

@@ -15,8 +15,8 @@ from soft_vit.weights.files import require_place, write_atomically
 
 __all__ = ["BATCHES", "compare", "export"]
 
-# A single image, and a batch size that differs from the captured one.
 BATCHES = (1, 5)
+"""Batches that a file is checked with: a single image, and a size that differs from the captured one."""
 
 
 def export(

@@ -16,3 +16,4 @@ TASKS: dict[str, type[Task]] = {
     "listops": ListOps,
     "digits": Digits,
 }
+"""The tasks by name."""

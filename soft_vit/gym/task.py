@@ -9,6 +9,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 NOT_ASKED = -1
+"""The label of a token that is not asked for an answer."""
 
 
 class Batch(NamedTuple):

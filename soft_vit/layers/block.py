@@ -9,6 +9,7 @@ from soft_vit.layers.attention.base import Attention
 from soft_vit.layers.mlp import Mlp, apply_in_chunks, check_chunks
 
 DropPathMode = Literal["stochastic_depth", "dropout"]
+"""Whether stochastic depth drops a block's branch for a whole image, or dropout drops single values."""
 
 
 def make_drop_path(rate: float, mode: DropPathMode) -> nn.Module:

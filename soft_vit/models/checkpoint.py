@@ -28,7 +28,6 @@ __all__ = [
     "rename_released",
 ]
 
-# Names of the released SOFT implementation (first match of each kind), and ours.
 RELEASED_MODULES = {
     "att.mha.W_q.": "attn.q.",
     "att.mha.W_v.": "attn.v.",
@@ -39,6 +38,7 @@ RELEASED_MODULES = {
     "att.norm": "norm",
     "att.ff": "mlp.fc",
 }
+"""Names of the released SOFT implementation (first match of each kind), and ours."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from soft_vit.layers import ATTENTIONS, attention_class
 
 __all__ = ["MODELS", "SIZES", "model_name", "require_known", "size_name"]
 
-# The released code calls our base `soft_small`.
 SIZES: dict[str, dict[str, Any]] = {
     "pico": dict(embed_dims=(32, 64, 128, 160), num_heads=(1, 2, 4, 5), depths=(1, 1, 2, 1), stem_width=16),
     "tiny": dict(embed_dims=(64, 128, 320, 512), num_heads=(2, 4, 10, 16), depths=(1, 2, 3, 2)),
@@ -19,6 +18,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "large": dict(embed_dims=(64, 128, 320, 512), num_heads=(2, 4, 10, 16), depths=(1, 3, 40, 5)),
     "huge": dict(embed_dims=(64, 128, 352, 512), num_heads=(2, 4, 11, 16), depths=(1, 5, 49, 5)),
 }
+"""Arguments of each size; the released code calls our base `soft_small`."""
 # Other attentions have the sizes that comparisons need.
 BASELINE_SIZES = ("pico", "tiny", "small")
 SOFT = ("soft", "soft_norm", "soft_plus")
@@ -34,12 +34,12 @@ def _arguments(attention: str, size: str) -> dict[str, Any]:
     return dict(SIZES[size], attention=attention, **last)
 
 
-# Arguments of every named model.
 MODELS: dict[str, dict[str, Any]] = {
     _timm_name(attention, size): _arguments(attention, size)
     for attention in ATTENTIONS
     for size in (SIZES if attention in SOFT else BASELINE_SIZES)
 }
+"""Arguments of every named model of the pyramid."""
 # Without softmax in the last stage too.
 MODELS |= {
     f"{_timm_name(attention, size)}_pure": dict(SIZES[size], attention=attention, stage4="soft")

@@ -41,12 +41,12 @@ def vit_name(attention: str, size: str) -> str:
     return f"{attention}_vit_{size}_patch16"
 
 
-# Arguments of every named model.
 VIT_MODELS: dict[str, dict[str, Any]] = {
     vit_name(kind, size): dict(arguments, attention=kind)
     for kind in ATTENTIONS
     for size, arguments in VIT_SIZES.items()
 }
+"""Arguments of every named model."""
 
 
 class AttentionViT(VisionTransformer):

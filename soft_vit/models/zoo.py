@@ -29,8 +29,8 @@ __all__ = [
     "register_family",
 ]
 
-# Every named model, and its class.
 ZOO: dict[str, type["StagedModel"]] = {}
+"""Every named model of the families, and its class."""
 
 
 def family_cfgs(names: Mapping[str, Any], **kwargs: Any) -> dict[str, dict[str, Any] | PretrainedCfg]:

@@ -23,8 +23,9 @@ from soft_vit.weights.files import write_atomically
 
 __all__ = ["RESULTS", "Report", "predict_files"]
 
-# The file in the folder of results that holds all of them, and the seconds between two of its versions.
 RESULTS = "predictions.json"
+"""The file in the folder of results that holds all of them."""
+# Seconds between two versions of the file of results.
 WRITE_EVERY = 20
 
 

@@ -295,6 +295,7 @@ def _preparation(cfg: Config) -> Callable[[Image.Image], dict[str, Any]]:
 
 
 Predictor = TimmPredictor | ConfigPredictor
+"""What predicts for an image: a model by its name, or one of a config."""
 
 
 def load_predictor(

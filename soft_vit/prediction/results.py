@@ -110,6 +110,7 @@ class ClassMap:
 
 
 Result = RankedClasses | Instances | ClassMap
+"""A prediction for one image: classes, boxes with masks, or a label map."""
 
 
 def ranked_classes(scores: Tensor, names: Sequence[str], topk: int) -> RankedClasses:

@@ -21,6 +21,7 @@ from soft_vit.weights.reading import NOTES_KEY, Notes
 __all__ = ["LAYOUTS", "released_name", "safetensors_bytes", "suffixes_of", "written"]
 
 LAYOUTS = ("released", "mmengine", "timm", "safetensors")
+"""The layouts of files of weights."""
 
 # Of the last stage, whose blocks are those of a standard transformer, named alike in both.
 _STANDARD_MODULES = {name: name for name in ("norm", "attn.q.", "attn.kv.", "attn.proj.", "mlp.fc")}

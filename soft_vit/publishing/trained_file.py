@@ -20,6 +20,7 @@ from soft_vit.weights.reading import AVERAGED_KEYS, PLAIN_KEYS, Notes, require_f
 __all__ = ["TrainedFile", "WeightsChoice", "read_trained_file"]
 
 WeightsChoice = Literal["ema", "plain"]
+"""Averaged or plain weights of a training checkpoint."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ __all__ = [
 ]
 
 WEIGHTS_VARIABLE = "SOFT_VIT_CHECKPOINTS"
+"""The environment variable that names a folder in which files of weights are looked up first."""
 
 
 class WeightsError(ValueError, RuntimeError):
@@ -27,10 +28,10 @@ class WeightsError(ValueError, RuntimeError):
 
 _PACKAGE = Path(__file__).parents[1]
 
-# Configs, checkpoints/ and the metafile: in the repository they lie beside the package, and a wheel carries them in the
-# folder where OpenMMLab's installer looks for them.
 RESOURCES = _PACKAGE / ".mim" if (_PACKAGE / ".mim").is_dir() else _PACKAGE.parent
+"""Where configs, checkpoints/ and the metafile lie: beside the package, in a wheel where OpenMMLab looks for them."""
 INDEX_FILE = RESOURCES / "checkpoints" / "index.json"
+"""What records the weights."""
 
 
 def hub_folder(cache_dir: str | Path | None = None) -> Path:

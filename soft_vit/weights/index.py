@@ -46,6 +46,7 @@ CFG_KEYS = (
     "label_names",
 )
 SUFFIXES = (".pth", ".pth.tar", ".pt", ".bin", ".safetensors")
+"""Endings of files of weights."""
 
 DRIVE = "https://drive.google.com"
 # Plain HTTP serves files of this machine alone.
@@ -203,5 +204,5 @@ def _require(condition: bool, name: str, value: Any, allowed: str) -> None:
         raise ValueError(f"{name} is {value!r}; give {allowed}.")
 
 
-# A package that is copied without its files has no recorded weights.
 ENTRIES: dict[str, Entry] = {entry.name: entry for entry in load_index()} if INDEX_FILE.is_file() else {}
+"""The recorded weights by `model.tag`; none in a package that was copied without its files."""

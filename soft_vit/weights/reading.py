@@ -31,11 +31,12 @@ __all__ = [
     "unwrap_state_dict",
 ]
 
-# Where training programs keep averaged and plain weights inside a checkpoint.
 AVERAGED_KEYS = ("state_dict_ema", "model_ema")
+"""Where training programs keep averaged weights inside a checkpoint."""
 PLAIN_KEYS = ("state_dict", "model")
-# Where notes stand in the `meta` of a checkpoint.
+"""Where they keep plain ones."""
 NOTES_KEY = "timm_model"
+"""Where notes stand in the `meta` of a checkpoint."""
 
 # Training scripts of Swin's kind keep their options, plain values, in a dictionary of a class of yacs.
 STAND_IN_FOR_YACS = (OrderedDict, "yacs.config.CfgNode")

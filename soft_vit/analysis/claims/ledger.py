@@ -41,6 +41,7 @@ class Entry:
 
 
 CLAIMS: dict[int, Claim] = {}
+"""The claims by number, as `claim` enters them."""
 
 
 def claim(number: int, text: str, source: str) -> Callable[[Callable[[], Finding]], Callable[[], Finding]]:
@@ -59,6 +60,7 @@ def untested(number: int, text: str, source: str, needs: str) -> None:
 
 
 def check(number: int, date: str, machine: str) -> Entry:
+    """Run the check of a claim; date and machine go into its entry."""
     began = time.process_time()
     finding = CLAIMS[number].check()
     return Entry(finding.verdict, finding.found, round(time.process_time() - began, 1), date, machine)
@@ -72,6 +74,7 @@ def load_entries(path: Path) -> dict[int, Entry]:
 
 
 def entries_as_json(entries: Mapping[int, Entry]) -> str:
+    """The file that `load_entries` reads."""
     return json.dumps({number: asdict(entries[number]) for number in sorted(entries)}, indent=1) + "\n"
 
 

@@ -78,6 +78,7 @@ class SemanticFPN(nn.Module):
 
 
 DECODERS: dict[str, type[nn.Module]] = {"upernet": UPerNet, "fpn": SemanticFPN}
+"""Decoders by name."""
 
 
 def build_decoder(

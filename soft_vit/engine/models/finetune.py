@@ -37,8 +37,8 @@ def load_from_timm(filename: str, map_location: Any = None) -> dict:
 CheckpointLoader.register_scheme(prefixes=TIMM_PREFIX, loader=load_from_timm, force=True)
 
 
-# As there, but with UserError for weights that do not fit.
 fit_weights = as_user_error()(loading.fit_weights)
+"""`soft_vit.weights.loading.fit_weights`, with UserError for weights that do not fit."""
 
 
 @register(HOOKS)

@@ -21,8 +21,8 @@ from soft_vit.engine.resume.position import seed_worker
 
 __all__ = ["EXIT_STOPPED", "RunStopped", "StopHook", "shield_worker"]
 
-# EX_TEMPFAIL of sysexits.h: try again later.
 EXIT_STOPPED = 75
+"""Exit code of a run that was asked to stop: EX_TEMPFAIL of sysexits.h, try again later."""
 # Seconds within which a second SIGINT is the same one, forwarded by a launcher.
 _SECOND_CTRL_C = 0.5
 _SIGNALS = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGHUP")

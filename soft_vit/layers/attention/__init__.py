@@ -74,6 +74,7 @@ ATTENTIONS: dict[str, type[Attention]] = {
     "ttt": TTTAttention,
     "none": NoAttention,
 }
+"""The kinds of attention: name and class."""
 
 
 def attention_class(name: str) -> type[Attention]:

@@ -21,7 +21,9 @@ def check_dilation(dilation: int) -> int:
 
 
 class AtrousAttention(SelfAttention):
-    """Each token attends to the tokens of its phase: those at multiples of a dilation k from it, in y and in x.
+    """`sum_j softmax_j(q_i . k_j / sqrt(d)) v_j` over the tokens j of the phase of i.
+
+    These lie at multiples of a dilation k from i, in y and in x.
 
     dilation: the k; by default sr_ratio, which gives each token 49 keys in every stage at 224.
     """

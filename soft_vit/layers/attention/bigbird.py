@@ -132,7 +132,9 @@ torch.fx.wrap("bigbird_attention")
 
 
 class BigBirdAttention(SelfAttention):
-    """Blocks of consecutive tokens attend to the blocks near them, to the first ones, and to some at random.
+    """`sum_j softmax_j(q_i . k_j / sqrt(d)) v_j` over the tokens j of the blocks that the block of i sees.
+
+    A block of consecutive tokens sees the blocks near it, the first ones, and some at random.
 
     The first blocks are global: they attend to all tokens and all to them (the paper's internal construction). The last
     block may be shorter than the others.

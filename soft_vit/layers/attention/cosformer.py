@@ -37,7 +37,7 @@ torch.fx.wrap("cosformer_attention")
 
 
 class CosformerAttention(SelfAttention):
-    """Linear attention with features `relu` in which near tokens weigh more.
+    """`sum_j s_ij v_j / sum_j s_ij`, `s_ij = relu(q_i) . relu(k_j) cos(pi / 2 (i - j) / N)`: near tokens weigh more.
 
     They are near in the order of the map's rows, one after the other; the published form is for text.
     """

@@ -61,7 +61,9 @@ torch.fx.wrap("value_maps")
 
 
 class FocusedAttention(SelfAttention):
-    """Linear attention with focused features, plus a depthwise convolution of V that gives its matrix full rank.
+    """`phi(Q) (phi(K)^T V) / (phi(Q) (phi(K)^T 1)) + conv(V)` with focused features phi.
+
+    `phi(x) = |relu(x)| relu(x)^p / |relu(x)^p|`. The depthwise convolution of V gives the matrix full rank.
 
     power: the focusing factor p; 1 leaves the features as `relu` gives them.
     local_kernel: side of the convolution, odd, with one kernel for each channel of a head, which heads share; 0 for

@@ -26,7 +26,7 @@ torch.fx.wrap("hydra_attention")
 
 
 class HydraAttention(SelfAttention):
-    """Each channel is a head with the attention `q^_i k^_j`, where queries and keys have length one over all channels.
+    """`q^_i * sum_j k^_j * v_j`, channel by channel: each is a head; q^ and k^ have length one over all channels.
 
     num_heads is checked and otherwise without effect.
     """

@@ -81,7 +81,7 @@ torch.fx.wrap("mean_token")
 
 
 class InLineAttention(SelfAttention):
-    """Linear attention whose rows sum to one by subtraction, plus a convolution of V with kernels made for each image.
+    """`sum_j ((q_i . k_j - q_i . mean(k)) / (N sqrt(d)) + 1 / N) v_j`, plus a convolution of V made for each image.
 
     Division by a sum maps queries of one direction to one row; subtraction of the mean score does not. Rows sum to one
     and may have negative entries. The kernels, one for each channel, are what a small network makes of the mean of all

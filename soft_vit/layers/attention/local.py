@@ -21,7 +21,7 @@ def check_kernel_size(kernel_size: int) -> int:
 
 
 class LocalAttention(SelfAttention):
-    """Each token attends to the kernel_size x kernel_size tokens around it; at the edges of the map, to fewer.
+    """`sum_j softmax_j(q_i . k_j / sqrt(d)) v_j` over the kernel_size x kernel_size tokens j around i; fewer at edges.
 
     kernel_size: side of the neighbourhood, odd.
     """

@@ -89,7 +89,7 @@ torch.fx.wrap("put_global_tokens")
 
 
 class LongformerAttention(SelfAttention):
-    """Each token attends to the kernel_size x kernel_size tokens around it and to the global ones, which attend to all.
+    """`sum_j softmax_j(q_i . k_j / sqrt(d)) v_j` over the tokens j around i and global ones, which attend to all.
 
     The global tokens are tokens of the map: those at the centres of a coarse grid. Thus no token is added, and what
     they gather reaches every other token in the next block, as from the paper's task tokens. As there, they have

@@ -34,7 +34,11 @@ torch.fx.wrap("mala_attention")
 
 
 class MALAttention(GatedRotaryAttention):
-    """Linear attention that knows the length of its queries, a gate, a convolution of values, a rotation by place."""
+    """`(1 + 1 / z_i) / sqrt(d) R(q_i) . mean_j(R(k_j) v_j^T) - z_i mean_j(v_j)`, a convolution of values, and a gate.
+
+    Queries and keys are features `elu + 1`, R rotates by place, and `z_i = q_i . mean_j(k_j) / sqrt(d)` lets a longer
+    query be sharper.
+    """
 
     cost: str = "N"
 

@@ -41,11 +41,12 @@ torch.fx.wrap("rotated_linear_attention")
 
 
 class MilaAttention(Attention):
-    """Linear attention with `elu + 1`, rotated by place in the numerator alone, plus a 3x3 depthwise convolution of V.
+    """`R(q_i) . sum_j R(k_j) v_j^T / (q_i . sum_j k_j)`, plus a 3x3 depthwise convolution of V.
 
-    The values are the tokens themselves, and nothing projects the result: in the family's block
-    (`soft_vit.models.mila`) other layers do. The rotation is over all channels before they are split into heads, so
-    heads differ in frequencies, and the first half of them sees rows alone, the second columns. dim is a multiple of 4.
+    Queries and keys are features `elu + 1`; R rotates them by place, in the numerator alone. The values are the tokens
+    themselves, and nothing projects the result: in the family's block (`soft_vit.models.mila`) other layers do. The
+    rotation is over all channels before they are split into heads, so heads differ in frequencies, and the first half
+    of them sees rows alone, the second columns. dim is a multiple of 4.
     """
 
     cost: str = "N"

@@ -9,7 +9,7 @@ from soft_vit.ops.layout import FeatSize
 
 
 class NoAttention(Attention):
-    """Zeros in place of an attention: tokens exchange nothing here, and only what else a model has mixes them."""
+    """`0` in place of an attention: tokens exchange nothing here, and only what else a model has mixes them."""
 
     cost: str = "0"
     needs_grid: ClassVar[bool] = False

@@ -75,7 +75,10 @@ torch.fx.wrap("favor_attention")
 
 
 class PerformerAttention(SelfAttention):
-    """Softmax attention estimated without bias in numerator and denominator, linear in N.
+    """`phi(Q) (phi(K)^T V) / (phi(Q) (phi(K)^T 1))` with random features phi that estimate softmax attention.
+
+    `phi(x)_m = exp(w_m . x - |x|^2 / 2) / sqrt(M)` for x over `d^(1/4)`: numerator and denominator have no bias. The
+    cost is linear in N.
 
     num_features: number M of random features; by default `d ln d` for heads of d channels, and at least d. The error
         falls as `1 / sqrt(M)`.

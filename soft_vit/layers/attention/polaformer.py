@@ -78,9 +78,10 @@ torch.fx.wrap("unhalved")
 
 
 class PolaFormerAttention(PlacedAttention):
-    """Linear attention that keeps the signs of queries and keys apart, beside a convolution of V, behind a gate.
+    """`[(Q+ K+^T + Q- K-^T) V1, (Q+ K-^T + Q- K+^T) V2]` over row sums, beside a convolution of V, behind a gate.
 
-    The features are powers of the positive and of the negative parts; the exponents are learned, one for each channel.
+    Q+ and Q- are powers of the positive and negative parts, with learned exponents, one for each channel; V1 and V2 are
+    the halves of each head.
     Keys have a learned encoding of their place, queries and keys a learned scale for each channel.
     """
 

@@ -41,9 +41,10 @@ torch.fx.wrap("rala_attention")
 
 
 class RALAttention(GatedRotaryAttention):
-    """Linear attention with weighted keys, a gate, a convolution of values, and a rotation by place.
+    """`R(q_i) . sum_j R(a_j k_j) v_j^T / (q_i . sum_j a_j k_j)`, a convolution of values, and a gate.
 
-    The weights of the keys are a softmax over the tokens: one row for each head, not one for each token.
+    Queries and keys are features `elu + 1`, and R rotates by place. The weights `a` of the keys are a softmax over the
+    tokens: one row for each head, not one for each token.
     """
 
     cost: str = "N"

@@ -129,7 +129,7 @@ torch.fx.wrap("lsh_attention")
 
 
 class ReformerAttention(Attention):
-    """Locality-sensitive hashing attention with shared queries and keys; linear-logarithmic in N.
+    """`sum_j softmax_j(q_i . q_j / |q_j|) v_j` over tokens j that hash like i; linear-logarithmic in N.
 
     Tokens are sorted by the angular hash of their query, cut into chunks, and attend within their bucket, chunk and the
     chunk before; in a map of at most chunk_size tokens all attend to all.

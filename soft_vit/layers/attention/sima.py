@@ -26,7 +26,7 @@ torch.fx.wrap("sima_attention")
 
 
 class SimpleAttention(SelfAttention):
-    """Products of queries and keys whose features have an l1 norm of one over all tokens; no softmax, no row sums."""
+    """`Q^ (K^^T V)`, each feature of Q^ and K^ having an l1 norm of one over all tokens; no softmax, no row sums."""
 
     cost: str = "N"
     needs_grid: ClassVar[bool] = False

@@ -39,7 +39,7 @@ torch.fx.wrap("skyformer_attention")
 
 
 class SkyformerAttention(SelfAttention):
-    """Attention by a Gaussian kernel of queries and keys, which differ, in the Nystroem form of the kernel of both.
+    """`C(Q, S) (C(S, S) + ridge I)^-1 C(S, K) V` with a Gaussian kernel C, through landmarks S of queries and keys.
 
     Landmarks are averages of queries and of keys over windows of the map, as many of each; the paper samples them, and
     iterates towards the inverse that is solved for here. SOFT has one projection for queries and keys, and with it a

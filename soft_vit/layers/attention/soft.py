@@ -195,6 +195,8 @@ torch.fx.wrap("random_tokens")
 class SoftAttention(Attention):
     """`K1 A^+ (K1^T V)` through bottleneck tokens sampled from the query map, plus a depthwise convolution of V.
 
+    K1 is the kernel `exp(-||q - l||^2 / 2)` of queries q over `D^(1/4)` and bottleneck tokens l, A that of the l.
+
     sr_ratio: side of the window that one bottleneck token stands for.
     sampling: `conv` (a convolution with kernel = stride = sr_ratio shared by the heads, LayerNorm, GELU: the released
         models), `avg` (window averages: the paper's default), `random` (redrawn at each training step) or `first`.
@@ -371,7 +373,7 @@ class SoftAttention(Attention):
 
 
 class SoftNormAttention(SoftAttention):
-    """The normalised form `D A^+ D` with `D = diag(rowsum(A))^(-1/2)`; by default without a ridge.
+    """`K1 D A^+ D (K1^T V)`: the normalised form, `D = diag(rowsum(A))^(-1/2)`; by default without a ridge.
 
     newton_start: `guarded_image` computes each image as the released models compute it alone; with `guarded_batch`, as
         in their code, an image's output depends on the others of its batch.
@@ -384,7 +386,10 @@ class SoftNormAttention(SoftAttention):
 
 
 class SoftPlusAttention(SoftAttention):
-    """SOFT for training from scratch: with scale_bottleneck, learned_bandwidth and normalize_rows by default."""
+    """`K1 A^+ (K1^T V) / K1 A^+ (K1^T 1)`: SOFT for training from scratch.
+
+    By default with scale_bottleneck, learned_bandwidth and normalize_rows.
+    """
 
     plus: ClassVar[bool] = True
 

@@ -14,7 +14,7 @@ torch.fx.wrap("softmax_attention")
 
 
 class SoftmaxAttention(Attention):
-    """Softmax attention between all tokens; the last stage of every SOFT model."""
+    """`softmax(Q K^T / sqrt(d)) V` over all tokens; the last stage of every SOFT model."""
 
     cost: str = "N^2"
     needs_grid: ClassVar[bool] = False
@@ -57,9 +57,9 @@ class SoftmaxAttention(Attention):
 
 
 class SoftmaxOneAttention(SoftmaxAttention):
-    """Softmax attention with one more in its denominator, so that a token may attend to nothing (Miller 2023).
+    """`sum_j exp(s_ij) v_j / (1 + sum_j exp(s_ij))`, `s = Q K^T / sqrt(d)`: a token may attend to nothing.
 
-    "Attention Is Off By One", evanmiller.org/attention-is-off-by-one.html.
+    Miller 2023, "Attention Is Off By One", evanmiller.org/attention-is-off-by-one.html.
     """
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:

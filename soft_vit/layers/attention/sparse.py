@@ -40,7 +40,7 @@ def attend_sparsely(
 
 
 class SparseAttention(SelfAttention):
-    """Each token attends to its neighbourhood and to the tokens at multiples of a dilation, in one softmax.
+    """`sum_j softmax_j(q_i . k_j / sqrt(d)) v_j` over the neighbours j of i and those at multiples of a dilation.
 
     The published "factorised" patterns belong to different heads or layers; here every head has their union, which the
     publication calls merged heads, and a token in both patterns counts once.

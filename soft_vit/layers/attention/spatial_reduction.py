@@ -75,7 +75,7 @@ torch.fx.wrap("reduced_attention")
 
 
 class SpatialReductionAttention(Attention):
-    """Softmax attention whose keys and values come from a smaller map.
+    """`softmax(Q K_r^T / sqrt(d)) V_r` with keys K_r and values V_r of a smaller map.
 
     sr_ratio: side of the window that a strided convolution, followed by LayerNorm, makes one key and value of; with 1
         the map is used as it is. The cost is `N^2 / sr_ratio^2`.

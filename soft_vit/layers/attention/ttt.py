@@ -91,10 +91,11 @@ torch.fx.wrap("rotate_by_place")
 
 
 class TTTAttention(Attention):
-    """Queries through an inner model, which one gradient step has trained to give the values for the keys.
+    """`F(Q; W - g / (|g| + 1))`: an inner model F, which a step along g has trained to give the values for the keys.
 
-    Two inner models side by side: a gated unit of every head, and a 3x3 depthwise convolution with one head's width of
-    channels. Time and memory are linear in N. There is no matrix, as the result is not linear in the values.
+    g is the gradient of an inner loss of `F(K; W)` and V for the weights W, which are learned. Two inner models side by
+    side: a gated unit of every head, and a 3x3 depthwise convolution with one head's width of channels. Time and memory
+    are linear in N. There is no matrix, as the result is not linear in the values.
 
     rope: rotate queries and keys of the gated unit by place, over all channels before they are split into heads; dim
         is a multiple of 4 then.

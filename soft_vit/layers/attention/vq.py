@@ -53,7 +53,7 @@ torch.fx.wrap("vq_attention")
 
 
 class VQAttention(SelfAttention):
-    """Softmax attention to keys that are replaced by the nearest of num_codes code vectors, linear in N.
+    """`softmax(Q K^^T / sqrt(d)) V` where K^ has, for each key, the nearest of num_codes code vectors; linear in N.
 
     num_codes: S, the code vectors of each head.
     decay: of the moving averages of keys, and of their numbers, that give the codes. A code without keys, as all are at

@@ -1,0 +1,15 @@
+"""Shows the entries of docstrings, `name: what it is`, as lists."""
+
+from typing import Any
+
+import griffe
+
+from soft_vit.text_tables import docstring_markdown
+
+
+class Entries(griffe.Extension):
+    """For every docstring that mkdocstrings shows."""
+
+    def on_instance(self, *, obj: griffe.Object, **kwargs: Any) -> None:
+        if obj.docstring:
+            obj.docstring.value = docstring_markdown(obj.docstring.value)

@@ -1,0 +1,107 @@
+"""Where the site's pages come from: the repository's own files, so that links hold here as they do there, and the API.
+
+Every file is known to MkDocs by its path in the repository. Pages of docs/ are served at the site's root; what they
+link to outside of docs/ is served under repository/, programs as plain text. The API has a page for each package, with
+every name of an `__all__`; a name without a docstring, or one that is not on its page, fails a strict build.
+"""
+
+import logging
+import re
+from pathlib import Path
+
+import griffe
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[2]
+LINK = re.compile(r"\]\(([^)#\s]+)")
+# Strict builds fail on what it warns of.
+log = logging.getLogger("mkdocs.hooks.api")
+
+# The names on each page of the API, by its path.
+names_of: dict[str, list[str]] = {}
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Put the repository's files in place of those of docs/, and add the API."""
+    of_docs = [file for file in files if file.src_dir == config.docs_dir]
+    for file in of_docs:
+        files.remove(file)
+    found = [ROOT / "docs" / file.src_uri for file in of_docs if file.inclusion.is_included()]
+    found += [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+    # The list grows while it is read: what a page outside of docs/ links to is a page too.
+    for path in found:
+        files.append(_served(path, config))
+        if path.suffix == ".md":
+            linked = ((path.parent / target).resolve() for target in LINK.findall(path.read_text()))
+            found += dict.fromkeys(
+                other for other in linked if other.is_file() and ROOT in other.parents and other not in found
+            )
+    for package, text in api_pages().items():
+        files.append(File.generated(config, f"api/{package}.md", content=text))
+    return files
+
+
+def _served(path: Path, config: MkDocsConfig) -> File:
+    """A file of the repository, and the place in the site that it gets."""
+    name = path.relative_to(ROOT).as_posix()
+    place = name.removeprefix("docs/") if name.startswith("docs/") else f"repository/{name}"
+    if path.suffix == ".py":
+        place += ".txt"
+    target = File(place, str(ROOT), config.site_dir, config.use_directory_urls).dest_uri
+    return File(name, str(ROOT), config.site_dir, config.use_directory_urls, dest_uri=target)
+
+
+def api_pages() -> dict[str, str]:
+    """Markdown for each package that `soft_vit` holds: its public names, then those of its modules."""
+    top = griffe.load("soft_vit", search_paths=[str(ROOT)])
+    shown: set[str] = set()
+    pages = {"soft_vit": _api_page(top, [top], shown)}
+    rooms = _modules_of(top)
+    for package in [module for module in rooms if module.is_subpackage]:
+        pages[package.name] = _api_page(package, _all_modules(package), shown)
+    alone = [module for module in rooms if not module.is_subpackage]
+    pages["soft_vit"] += _sections(alone, shown, names_of["api/soft_vit.md"])
+    return pages
+
+
+def _modules_of(package: griffe.Module) -> list[griffe.Module]:
+    """The modules that lie in a package, without those that it imports."""
+    own = [module for module in package.modules.values() if not module.is_alias]
+    return sorted(own, key=lambda module: module.name)
+
+
+def _all_modules(package: griffe.Module) -> list[griffe.Module]:
+    """A package and every module below it, packages before what they hold."""
+    return [package, *(deeper for module in _modules_of(package) for deeper in _all_modules(module))]
+
+
+def _api_page(package: griffe.Module, modules: list[griffe.Module], shown: set[str]) -> str:
+    names = names_of[f"api/{package.name}.md"] = []
+    return f"# {package.path}\n{package.docstring.value}\n\n{_sections(modules, shown, names)}"
+
+
+def _sections(modules: list[griffe.Module], shown: set[str], names: list[str]) -> str:
+    """A heading for each module with names that are not shown yet; those are added to shown and to names."""
+    sections = []
+    for module in modules:
+        objects = [module[name] for name in module.exports or [] if isinstance(name, str)]
+        objects = [member.final_target if member.is_alias else member for member in objects]
+        new = [member for member in dict.fromkeys(objects) if member.path not in shown and not member.is_module]
+        for member in new:
+            if not member.has_docstring:
+                log.warning(f"{member.path} is public, as an __all__ names it, and has no docstring.")
+        if new:
+            paths = [member.path for member in new]
+            shown.update(paths)
+            names += paths
+            sections += [f"## {module.path}", *(f"::: {path}" for path in paths)]
+    return "\n\n".join(sections) + "\n"
+
+
+def on_page_content(html: str, page: Page, **_: object) -> None:
+    """Warn of public names that a page of the API should hold and does not."""
+    for name in names_of.get(page.file.src_uri, []):
+        if f'id="{name}"' not in html:
+            log.warning(f"{name} is public, as an __all__ names it, and missing from {page.file.src_uri}.")

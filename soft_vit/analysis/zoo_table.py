@@ -1,0 +1,111 @@
+"""One table of all recorded weights: what is published of them, and what was counted and measured of their models."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path
+
+import timm
+
+from soft_vit.analysis.complexity import count_complexity
+from soft_vit.analysis.softmax_ledger import SoftmaxCalls, stage_modules
+from soft_vit.text_tables import markdown_table
+from soft_vit.weights import Entry
+from soft_vit.weights.tables import collection_of
+
+__all__ = ["Counted", "count_model", "cpu_rates", "read_counts", "zoo_page"]
+
+HEAD = """# Every model with weights
+On the site, a click on a column sorts, and the box above the table filters: `softmax-free`, `mit`, `384`. Written by
+
+```bash
+python tools/write_docs.py
+```
+
+from the [index of weights](../checkpoints/README.md), which says where each accuracy is published. Parameters,
+multiply-adds at the model's own resolution, and [where softmax is](softmax.md) are counted; nothing was trained on
+ImageNet here. Images per second: inference at 224 x 224 in batches of 8 on [two cores of a
+CPU](../tools/benchmark_results/cpu_2_cores.md), where it was measured. [The families](zoo.md) have papers and commands.
+"""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What is counted of a model: pixels to a side, parameters, multiply-adds, and the stages that call softmax."""
+
+    model: str
+    img_size: int
+    params: int
+    macs: int
+    softmax: str
+
+
+def count_model(entry: Entry) -> Counted:
+    """The counts of the model of recorded weights, from one forward on the meta device, where nothing is computed."""
+    size = timm.get_pretrained_cfg(entry.name).input_size
+    model = timm.create_model(entry.model, device="meta", img_size=size[-1])
+    stages, calls, seen = set(), SoftmaxCalls(), 0
+
+    def note(stage: int, *_: object) -> None:
+        nonlocal seen
+        if len(calls.found) > seen:
+            stages.add(stage)
+        seen = len(calls.found)
+
+    for number, paths in enumerate(stage_modules(model).values(), 1):
+        # A stage that is a list of blocks is never called itself, so each module in it notes what it called.
+        for module in (module for path in paths for module in model.get_submodule(path).modules()):
+            module.register_forward_hook(partial(note, number))
+    with calls:
+        counted = count_complexity(model, (1, *size))
+    softmax = f"stage{'s' * (len(stages) > 1)} {', '.join(map(str, sorted(stages)))}" if calls.found else "softmax-free"
+    return Counted(entry.model, size[-1], counted.params, counted.macs, softmax)
+
+
+def read_counts(path: Path) -> dict[str, Counted]:
+    """Counts by name, from a CSV file with the columns of `Counted`; none if there is no file."""
+    if not path.is_file():
+        return {}
+    with path.open(newline="") as file:
+        rows = csv.DictReader(file)
+        types = {field.name: field.type for field in fields(Counted)}
+        counts = [Counted(**{name: types[name](value) for name, value in row.items()}) for row in rows]  # type: ignore
+    return {row.model: row for row in counts}
+
+
+def cpu_rates(path: Path) -> dict[str, float]:
+    """Images per second in fp32 inference at 224 x 224, by model, from a table that tools/benchmark.py wrote."""
+    with path.open(newline="") as file:
+        return {
+            row["model"]: float(row["median"])
+            for row in csv.DictReader(file)
+            if (row["case"], row["dtype"], row["mode"]) == ("224 x 224", "float32", "inference")
+        }
+
+
+def zoo_page(entries: Sequence[Entry], counts: Mapping[str, Counted], rates: Mapping[str, float]) -> str:
+    """Markdown with a row for each entry."""
+    header = ["weights", "family", "top-1 %", "on", "params (M)", "FLOPs (G)", "pixels", "softmax", "images / s"]
+    rows = []
+    for entry in entries:
+        counted, rate = counts[entry.model], rates.get(entry.model)
+        metric = next((metric for metric in entry.metrics if metric.name == "top-1"), None)
+        family, paper, _ = collection_of(entry.model)
+        where = f"[{entry.file}]({entry.page})" if entry.sources else "in the repository"
+        rows.append(
+            [
+                f"`{entry.name}`",
+                f"[{family}]({paper})",
+                "" if metric is None else f"{metric.value:g}",
+                "" if metric is None else f"{metric.dataset.partition(',')[0]}, {metric.origin}",
+                f"{counted.params / 1e6:.1f}",
+                f"{counted.macs / 1e9:.2f}",
+                counted.img_size,
+                counted.softmax,
+                "" if rate is None else f"{rate:.1f}",
+                entry.license or "not stated",
+                where,
+            ]
+        )
+    return f"{HEAD}\n{markdown_table([*header, 'licence', 'file'], rows)}\n"

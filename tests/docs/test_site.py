@@ -1,0 +1,104 @@
+"""The site in a browser: each page opens without an error, tables sort and filter, a phone needs no scrolling sideways.
+
+Needs the extra `docs`, playwright, and a Chromium: the system's, or playwright's own.
+"""
+
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from documents import ROOT
+
+pytestmark = [pytest.mark.slow, pytest.mark.browser]
+
+PHONE, DESK = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    subprocess.run([sys.executable, "-m", "mkdocs", "build", "-q", "-d", str(folder)], cwd=ROOT, check=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def address(site) -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as program:
+        # A container's root has no sandbox.
+        browser = program.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+def pages_of(site: Path) -> list[str]:
+    return sorted(str(path.parent.relative_to(site)) for path in site.rglob("index.html"))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_open_without_errors_and_without_the_network(site, address, browser, scheme):
+    page = browser.new_page(viewport=PHONE, color_scheme=scheme)
+    errors, elsewhere = [], []
+    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("request", lambda request: None if request.url.startswith(address) else elsewhere.append(request.url))
+    wide = []
+    for name in pages_of(site):
+        assert page.goto(f"{address}/{name}/").ok, name
+        if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+            wide.append(name)
+    page.close()
+    assert (errors, elsewhere, wide) == ([], [], [])
+
+
+def test_zoo_sorts_and_filters(address, browser):
+    page = browser.new_page(viewport=DESK)
+    page.goto(f"{address}/zoo_table/")
+    rows = page.locator("table tbody tr:visible")
+
+    def column(name: str) -> list[str]:
+        names = [head.inner_text().strip(" ↕↑↓") for head in page.locator("table th").all()]
+        return [row.locator("td").nth(names.index(name)).inner_text() for row in rows.all()]
+
+    everything = column("weights")
+    page.get_by_role("button", name="params (M)").click()
+    sizes = [float(size) for size in column("params (M)")]
+    assert sizes == sorted(sizes)
+    page.get_by_role("button", name="top-1 %").click()
+    page.get_by_role("button", name="top-1 %").click()
+    top1 = [float(cell) for cell in column("top-1 %") if cell]
+    assert top1 == sorted(top1, reverse=True)
+    assert column("top-1 %")[len(top1) :] == [""] * (len(everything) - len(top1))
+    page.get_by_role("searchbox", name=f"Filter {len(everything)} rows").fill("softmax-free mlla")
+    assert set(column("family")) == {"MILA"}
+    assert set(column("softmax")) == {"softmax-free"}
+    page.get_by_role("searchbox", name=f"Filter {len(everything)} rows").fill("")
+    assert sorted(column("weights")) == sorted(everything)
+    page.close()
+
+
+def test_search_finds_a_page(address, browser):
+    page = browser.new_page(viewport=DESK)
+    page.goto(address)
+    page.locator("input.md-search__input").fill("max_bottleneck")
+    page.locator(".md-search-result__link").first.wait_for()
+    page.close()

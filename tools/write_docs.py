@@ -1,0 +1,47 @@
+"""Write the pages that come from classes and measured tables: docs/kinds.md, docs/zoo_table.md and its docs/zoo.csv
+
+python tools/write_docs.py
+
+Models that docs/zoo.csv lacks are counted, which takes some seconds each.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from tqdm import tqdm
+
+from soft_vit.analysis.kind_pages import kinds_page
+from soft_vit.analysis.zoo_table import count_model, cpu_rates, read_counts, zoo_page
+from soft_vit.cli import command_line
+from soft_vit.text_tables import rows_as_csv
+from soft_vit.weights import load_index
+from soft_vit.weights.files import write_atomically
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+
+
+@command_line
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=DOCS, metavar="FOLDER", help="(default: docs)")
+    args = parser.parse_args(argv)
+    entries = load_index()
+    counts = read_counts(DOCS / "zoo.csv")
+    missing = {entry.model: entry for entry in entries if entry.model not in counts}
+    for model, entry in tqdm(missing.items(), desc="models", disable=not missing):
+        counts[model] = count_model(entry)
+        write_atomically(args.out / "zoo.csv", rows_as_csv(list(counts.values())).encode())
+    rates = cpu_rates(ROOT / "tools" / "benchmark_results" / "cpu_2_cores.csv")
+    pages = {
+        "kinds.md": kinds_page(DOCS / "gym" / "results.csv"),
+        "zoo_table.md": zoo_page(entries, counts, rates),
+    }
+    for name, page in pages.items():
+        write_atomically(args.out / name, page.encode())
+        print(f"Written: {args.out / name}")
+
+
+if __name__ == "__main__":
+    main()
