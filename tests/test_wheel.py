@@ -11,7 +11,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ("soft_vit", "configs", "checkpoints", "tools", "requirements", "setup.py", "pyproject.toml", "MANIFEST.in")
-SOURCES += ("README.md", "LICENSE", "model-index.yml")
+SOURCES += ("README.md", "CHANGELOG.md", "CITATION.cff", "LICENSE", "model-index.yml")
+WEIGHTS = ("checkpoints/soft_pico.shapes.safetensors", "checkpoints/soft_plus_pico.tiles.safetensors")
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,7 @@ def test_carries_what_lies_beside_the_package(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     configs = [path.relative_to(ROOT) for path in (ROOT / "configs").rglob("*.py")]
     tools = [path.relative_to(ROOT) for path in (ROOT / "tools").glob("*.*") if path.suffix in (".py", ".sh")]
-    shipped = ["checkpoints/index.json", "checkpoints/README.md", "checkpoints/soft_pico.shapes.safetensors"]
+    shipped = ["checkpoints/index.json", "checkpoints/README.md", *WEIGHTS]
     expected = {f"soft_vit/.mim/{path}" for path in [*configs, *tools, *shipped, "model-index.yml"]}
     assert {name for name in names if ".mim" in name} == expected
     modules = {str(path.relative_to(ROOT)) for path in (ROOT / "soft_vit").rglob("*.py")}

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 
 # Read when torch is first imported; tools/train.py says why.
-os.environ.setdefault("GOMP_SPINCOUNT", "3000")
+os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 
 
 from soft_vit.cli import add_config_options, add_device_option, add_model_options, command_line

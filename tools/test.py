@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 # Read when torch is first imported; tools/train.py says why.
-os.environ.setdefault("GOMP_SPINCOUNT", "3000")
+os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 
 from soft_vit.cli import add_config_options, command_line
 

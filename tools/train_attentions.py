@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 
 # Read when torch is first imported; tools/train.py says why.
-os.environ.setdefault("GOMP_SPINCOUNT", "3000")
+os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 
 
 from soft_vit.cli import add_run_options, command_line

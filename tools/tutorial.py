@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 # Read when torch is first imported; tools/train.py says why.
-os.environ.setdefault("GOMP_SPINCOUNT", "3000")
+os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 
 import timm
 import torch

@@ -1,7 +1,7 @@
 # python tools/train.py configs/demo/soft_plus_pico_tiles.py
-# A first training run: 1.4 M parameters, five passes over 10,000 generated images of 64 pixels, whose question no part
-# of an image answers by itself. Ends with the accuracy, that without attentions, and pictures of where they look;
-# about 5 minutes on two cores.
+# A first training run: 1.4 M parameters, three passes over 10,000 generated images of 64 pixels, whose question no part
+# of an image answers by itself. Ends with the accuracy on 1,000 held-out images, that without attentions (99.9 and
+# 17.0 % where guessing gives 17), and pictures of where they look; about 2.5 minutes on two free cores.
 _base_ = ["./soft_pico_shapes.py"]
 custom_imports = dict(imports=["soft_vit.engine", "soft_vit.analysis.attention.report_hook"])
 
@@ -15,4 +15,5 @@ train_dataloader = dict(dataset=dict(scene="tiles", pipeline=train_pipeline))
 val_dataloader = dict(dataset=dict(scene="tiles"))
 test_dataloader = val_dataloader
 
+train_cfg = dict(max_epochs=3)
 custom_hooks = [dict(type="AttentionReportHook")]
