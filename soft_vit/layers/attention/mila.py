@@ -7,7 +7,6 @@ from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, check_heads, merge_heads, split_heads, split_parts, window
 from soft_vit.layers.attention.local_conv import add_to_grid, grid_maps
-from soft_vit.ops.by_heads import by_heads
 from soft_vit.ops.layout import FeatSize, Layout
 from soft_vit.ops.linear import elu_features
 from soft_vit.ops.numerics import at_least_float32, full_precision
@@ -17,7 +16,6 @@ from soft_vit.ops.rotary import rotate_by_place
 FLOOR = 1e-6
 
 
-@by_heads
 def rotated_linear_attention(
     q: Tensor, k: Tensor, q_rotated: Tensor, k_rotated: Tensor, v: Tensor, layout: Layout
 ) -> Tensor:
