@@ -23,6 +23,7 @@ class Aim(NamedTuple):
 
 
 def times_faster(form: str, than: str, direction: str) -> Callable[[Times, int], float]:
+    """How many times as fast a form is as another, as `Aim.number`."""
     return lambda times, n: times[than, direction, n].median / times[form, direction, n].median
 
 

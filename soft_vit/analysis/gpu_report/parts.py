@@ -72,6 +72,7 @@ class Part:
 
     @property
     def of_tests(self) -> bool:
+        """Whether it runs pytest, and gives no figures."""
         return self.name.startswith(TESTS)
 
 

@@ -46,6 +46,7 @@ def load_outcomes(out: Path, machine: str) -> dict[str, Outcome]:
 
 
 def save_outcomes(out: Path, machine: str, outcomes: Mapping[str, Outcome]) -> None:
+    """Write what `load_outcomes` reads."""
     state = {"machine": machine, "parts": {name: asdict(outcome) for name, outcome in outcomes.items()}}
     write_atomically(out / STATE, json.dumps(state, indent=1).encode())
 
@@ -73,6 +74,7 @@ class Running:
             )
 
     def is_over(self) -> bool:
+        """Whether the process has ended or its time is up."""
         return self.process.poll() is not None or time.monotonic() - self.began > self.seconds
 
     def end(self) -> Outcome:
