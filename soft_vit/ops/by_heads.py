@@ -53,11 +53,15 @@ def _has_heads(x: Any) -> bool:
     return isinstance(x, Tensor) and x.ndim == 4
 
 
+def _group_size(q: Tensor) -> int:
+    """How many heads are computed together."""
+    B, _, N, D = q.shape
+    return max(1, GROUP_BYTES // (B * N * D * q.element_size()))
+
+
 def _parts(q: Tensor, tensors: Iterable[Tensor]) -> Iterator[tuple[Tensor, ...]]:
     """The tensors of a few heads after the others, as views."""
-    B, H, N, D = q.shape
-    size = max(1, GROUP_BYTES // (B * N * D * q.element_size()))
-    return zip(*(x.split(size * (x.shape[1] // H), dim=1) for x in tensors), strict=True)
+    return zip(*(x.split(_group_size(q) * (x.shape[1] // q.shape[1]), dim=1) for x in tensors), strict=True)
 
 
 class _ByHeads(torch.autograd.Function):
@@ -67,6 +71,8 @@ class _ByHeads(torch.autograd.Function):
         ctx.attend = attend
         ctx.autocast = {"enabled": torch.is_autocast_enabled("cpu"), "dtype": torch.get_autocast_dtype("cpu")}
         ctx.random_state = torch.get_rng_state()
+        if _group_size(q) >= q.shape[1]:
+            return attend(q, *others)
         x, first = q, 0
         for parts in _parts(q, (q, *others)):
             part = attend(*parts)
@@ -83,10 +89,10 @@ class _ByHeads(torch.autograd.Function):
         tensors, needed = ctx.saved_tensors, ctx.needs_input_grad[1:]
         with torch.random.fork_rng(devices=()):
             torch.set_rng_state(ctx.random_state)
-            # What is differentiated again, and batches of gradients, which have no memory to write to.
-            if torch.is_grad_enabled() or not has_memory(grad):
-                return None, *_gradients(ctx, tensors, grad)
             q = tensors[0]
+            # All at once: few heads, what is differentiated again, and batches of gradients, which have no memory.
+            if _group_size(q) >= q.shape[1] or torch.is_grad_enabled() or not has_memory(grad):
+                return None, *_gradients(ctx, tensors, grad)
             grads = [torch.empty_like(x) if need else None for x, need in zip(tensors, needed, strict=True)]
             written = _parts(q, [x for x in grads if x is not None])
             for (part, *parts), out in zip(_parts(q, (grad, *tensors)), written, strict=True):
@@ -102,7 +108,8 @@ def _gradients(ctx: Any, inputs: Sequence[Tensor], grad: Tensor) -> list[Tensor 
     create_graph, needed = torch.is_grad_enabled(), ctx.needs_input_grad[1:]
     with torch.enable_grad(), torch.autocast("cpu", **ctx.autocast):
         inputs = [x.view_as(x) for x in inputs]
-        x = torch.cat([ctx.attend(*parts) for parts in _parts(inputs[0], inputs)], dim=1)
+        results = [ctx.attend(*parts) for parts in _parts(inputs[0], inputs)]
+        x = results[0] if len(results) == 1 else torch.cat(results, dim=1)
         wanted = [x for x, need in zip(inputs, needed, strict=True) if need]
         found = iter(torch.autograd.grad(x, wanted, grad, create_graph=create_graph))
         return [next(found) if need else None for need in needed]

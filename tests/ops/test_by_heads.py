@@ -77,8 +77,12 @@ def inputs() -> tuple[Tensor, ...]:
     return *tensors, torch.rand(5, 2, generator=g, dtype=torch.float64)
 
 
-def test_gradients_once_twice_and_many_at_a_time(inputs: tuple[Tensor, ...], head_after_head) -> None:
+@pytest.mark.parametrize("group_bytes", [1, 1 << 20])
+def test_gradients_once_twice_and_many_at_a_time(
+    inputs: tuple[Tensor, ...], group_bytes: int, head_after_head, monkeypatch
+) -> None:
     head_after_head(True)
+    monkeypatch.setattr(module, "GROUP_BYTES", group_bytes)
     attend = by_heads(weighted)
     assert torch.autograd.gradcheck(attend, inputs, check_batched_grad=True)
     assert torch.autograd.gradgradcheck(attend, inputs)
