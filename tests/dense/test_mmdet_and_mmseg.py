@@ -158,7 +158,7 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("library", RUNS)
+@pytest.mark.parametrize("library", ["mmdet", pytest.param("mmseg", marks=pytest.mark.slow)])
 def test_train_resume_test_and_predict(library, tmp_path):
     options_of, key, (first, last), metrics, predict = RUNS[library]
     config_file, folder, work_dir = SMALL[library], tmp_path / "data", tmp_path / "run"

@@ -15,6 +15,8 @@ from soft_vit.models import PyramidViT, model_name
 from soft_vit.models.soft import default_cfgs
 
 MODELS = sorted(default_cfgs)
+# Sizes differ in numbers alone, of which test_names.py has a table: pico of every kind, and tiny of SOFT.
+SLOW = [name for name in MODELS if not ("pico" in name or (name.startswith("soft_") and "tiny" in name))]
 
 
 def create(name: str, **kwargs) -> PyramidViT:
@@ -22,7 +24,9 @@ def create(name: str, **kwargs) -> PyramidViT:
     return timm.create_model(name, **{"num_classes": 11, **kwargs})
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in MODELS]
+)
 def test_every_model(name):
     assert timm.is_model(name)
     model = create(name, device="meta", num_classes=1000)

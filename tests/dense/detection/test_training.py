@@ -61,7 +61,8 @@ def options_of(kind, root):
     }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+# Losses and gradients of both stand in test_detectors.py; this is one run from end to end.
+@pytest.mark.parametrize("kind", [pytest.param("retinanet", marks=pytest.mark.slow), "mask_rcnn"])
 def test_four_images_are_learned_and_a_resumed_run_ends_alike(kind, four_images, tmp_path):
     config = CONFIGS / f"{kind}_soft_pico_shapes.py"
     options = options_of(kind, four_images)

@@ -171,7 +171,11 @@ def test_a_graph_for_any_map_also_holds_for_one_that_needs_no_padding(name: str,
         torch.testing.assert_close(compiled(tokens(grid), grid), attn(tokens(grid), grid))
 
 
-@every_case
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [pytest.param(*case, marks=pytest.mark.slow) if case[1] else case for case in CASES],
+    ids=case_id,
+)
 def test_exported_with_any_batch(name: str, options: dict[str, Any]) -> None:
     attn, grid = make(name, options), (7, 9)
     batch = torch.export.Dim("batch", min=1, max=64)
