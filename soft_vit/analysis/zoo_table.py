@@ -24,11 +24,11 @@ On the site, a click on a column sorts, and the box above the table filters: `so
 python tools/write_docs.py
 ```
 
-from the [index of weights](../checkpoints/README.md), which says where each accuracy on ImageNet is published; those on
-generated images are measured. Parameters, multiply-adds at the model's own resolution, and [where softmax is](softmax.md) are counted; nothing was trained on
-ImageNet here. Images per second: inference at 224 x 224 on two cores of a CPU, where a table of
-`tools/benchmark_results/` has it, such as [this one](../tools/benchmark_results/cpu_2_cores.md). [The families](zoo.md)
-have papers and commands.
+from the [index of weights](../checkpoints/README.md), which says where each accuracy on ImageNet is published; those
+on generated images are measured. Parameters, multiply-adds at the model's own resolution, and [where softmax
+is](softmax.md) are counted; nothing was trained on ImageNet here. Images per second: inference at 224 x 224 on two
+cores of a CPU, where a table of `tools/benchmark_results/` has it, such as [this
+one](../tools/benchmark_results/cpu_2_cores.md). [The families](zoo.md) have papers and commands.
 """
 
 
