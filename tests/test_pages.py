@@ -125,7 +125,7 @@ CASES = {
     "python tools/gym.py": Case("--no-train"),
     "python tools/draw_gym_tasks.py": Case("", (), "soft_vit.gym.drawing.draw_tasks"),
     "python docs/make_diagram.py": Case("--out ."),
-    # tests/analysis/test_kind_pages.py writes the page.
+    # tests/tools/test_write_docs.py writes them.
     "python tools/write_docs.py": Case("--out .", (), "soft_vit.analysis.kind_pages.kinds_page", "# Kinds"),
     "python tools/write_model_index.py": Case("--out model-index.yml"),
     # tests/distributed/test_resume.py runs it in full, among the slow tests.

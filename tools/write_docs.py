@@ -11,15 +11,17 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from soft_vit.analysis import atlas
+from soft_vit.analysis.atlas.table import InferRow, Row, read_table
 from soft_vit.analysis.kind_pages import kinds_page
-from soft_vit.analysis.zoo_table import count_model, cpu_rates, read_counts, zoo_page
+from soft_vit.analysis.zoo_table import atlas_rates, count_model, cpu_rates, read_counts, zoo_page
 from soft_vit.cli import command_line
 from soft_vit.text_tables import rows_as_csv
 from soft_vit.weights import load_index
 from soft_vit.weights.files import write_atomically
 
 ROOT = Path(__file__).parents[1]
-DOCS = ROOT / "docs"
+DOCS, RESULTS = ROOT / "docs", ROOT / "tools" / "benchmark_results"
 
 
 @command_line
@@ -33,9 +35,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     for model, entry in tqdm(missing.items(), desc="models", disable=not missing):
         counts[model] = count_model(entry)
         write_atomically(args.out / "zoo.csv", rows_as_csv(list(counts.values())).encode())
-    rates = cpu_rates(ROOT / "tools" / "benchmark_results" / "cpu_2_cores.csv")
+    rates = cpu_rates(RESULTS / "cpu_2_cores.csv")
+    for path in RESULTS.glob("models_infer-*-cpu-epyc.csv"):
+        rates |= atlas_rates(read_table(path, InferRow))
+    shipped = sorted(Path(atlas.__file__).parent.glob("atlas-*-cpu-*.csv"))
     pages = {
-        "kinds.md": kinds_page(DOCS / "gym" / "results.csv"),
+        "kinds.md": kinds_page(DOCS / "gym" / "results.csv", read_table(shipped[0], Row) if shipped else None),
         "zoo_table.md": zoo_page(entries, counts, rates),
     }
     for name, page in pages.items():

@@ -8,6 +8,9 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from soft_vit.analysis.atlas.crossover import QUANTITIES, Crossing, crossings
+from soft_vit.analysis.atlas.report import crossing_cell
+from soft_vit.analysis.atlas.table import Row, Table
 from soft_vit.analysis.kinds import kind_row
 from soft_vit.layers import ATTENTIONS, attention_options
 from soft_vit.text_tables import docstring_markdown, markdown_table
@@ -24,6 +27,10 @@ python tools/write_docs.py
 from the classes, [the gym's runs](gym/results.csv) and the page of [what each kind takes](anywhere.md). Scores are
 accuracies in percent, means and standard deviations over seeds; what a kind has to beat is `none`.
 """
+
+WINS = """`N, ...` is the number of tokens from which on a kind takes less than fused softmax attention, in time or in
+memory of training, for heads of 32, by [the atlas](atlas.md). """
+HEAD_DIM = 32
 
 
 def gym_scores(path: Path) -> dict[str, dict[str, tuple[float, ...]]]:
@@ -48,23 +55,26 @@ def _size(row: Mapping[str, str]) -> tuple[str, ...]:
     return row["model"], row["num_tokens"], row["difficulty"]
 
 
-def kinds_page(gym: Path) -> str:
-    """Markdown for all kinds, from the runs of the gym in a CSV file."""
+def kinds_page(gym: Path, atlas: Table[Row] | None = None) -> str:
+    """Markdown for all kinds, from the runs of the gym in a CSV file, and from a table of the atlas if there is one."""
     scores = gym_scores(gym)
+    found = crossings(atlas.rows, HEAD_DIM) if atlas else {}
     tasks = list(dict.fromkeys(task for of_kind in scores.values() for task in of_kind))
     rows = []
     for kind, cls in ATTENTIONS.items():
         means = [_mean(scores[kind].get(task, ())) for task in tasks]
-        rows.append([f"[`{kind}`](#{kind})", f"`{cls.cost}`", *means])
-    overview = markdown_table(["kind", "cost", *tasks], rows)
-    return "\n".join([HEAD, overview, "", *(_section(kind, scores[kind]) for kind in ATTENTIONS)])
+        wins = [crossing_cell(found[kind, what]) if (kind, what) in found else "" for what in QUANTITIES if found]
+        rows.append([f"[`{kind}`](#{kind})", f"`{cls.cost}`", *means, *wins])
+    overview = markdown_table(["kind", "cost", *tasks, *(f"N, {what}" for what in QUANTITIES if found)], rows)
+    head = [HEAD, f"{WINS}{atlas.date}; {atlas.machine}.\n"] if atlas else [HEAD]
+    return "\n".join([*head, overview, "", *(_section(kind, scores[kind], found) for kind in ATTENTIONS)])
 
 
 def _mean(accuracies: Sequence[float]) -> str:
     return f"{statistics.mean(accuracies):.1f}" if accuracies else ""
 
 
-def _section(kind: str, scores: Mapping[str, Sequence[float]]) -> str:
+def _section(kind: str, scores: Mapping[str, Sequence[float]], found: Mapping[tuple[str, str], Crossing]) -> str:
     cls = ATTENTIONS[kind]
     module = inspect.getmodule(cls)
     assert module is not None
@@ -81,6 +91,9 @@ def _section(kind: str, scores: Mapping[str, Sequence[float]]) -> str:
         "options": options,
         "gym": ", ".join(_score(task, accuracies) for task, accuracies in scores.items()) or "not measured",
     }
+    wins = [f"{what} {crossing_cell(found[kind, what])}" for what in QUANTITIES if (kind, what) in found]
+    if wins:
+        facts["ahead of softmax from N ="] = ", ".join(wins)
     # A bar within code would end a cell.
     table = markdown_table([f"`{kind}`", ""], ([name, fact.replace("|", "\\|")] for name, fact in facts.items()))
     about = linked(docstring_markdown(inspect.cleandoc(cls.__dict__["__doc__"])))

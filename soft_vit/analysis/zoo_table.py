@@ -8,13 +8,14 @@ from pathlib import Path
 
 import timm
 
+from soft_vit.analysis.atlas.table import InferRow, Table
 from soft_vit.analysis.complexity import count_complexity
 from soft_vit.analysis.softmax_ledger import SoftmaxCalls, stage_modules
 from soft_vit.text_tables import markdown_table
 from soft_vit.weights import Entry
 from soft_vit.weights.tables import collection_of
 
-__all__ = ["Counted", "count_model", "cpu_rates", "read_counts", "zoo_page"]
+__all__ = ["Counted", "atlas_rates", "count_model", "cpu_rates", "read_counts", "zoo_page"]
 
 HEAD = """# Every model with weights
 On the site, a click on a column sorts, and the box above the table filters: `softmax-free`, `mit`, `384`. Written by
@@ -23,10 +24,11 @@ On the site, a click on a column sorts, and the box above the table filters: `so
 python tools/write_docs.py
 ```
 
-from the [index of weights](../checkpoints/README.md), which says where each accuracy is published. Parameters,
-multiply-adds at the model's own resolution, and [where softmax is](softmax.md) are counted; nothing was trained on
-ImageNet here. Images per second: inference at 224 x 224 in batches of 8 on [two cores of a
-CPU](../tools/benchmark_results/cpu_2_cores.md), where it was measured. [The families](zoo.md) have papers and commands.
+from the [index of weights](../checkpoints/README.md), which says where each accuracy on ImageNet is published; those
+on generated images are measured. Parameters, multiply-adds at the model's own resolution, and [where softmax
+is](softmax.md) are counted; nothing was trained on ImageNet here. Images per second: inference at 224 x 224 on two
+cores of a CPU, where a table of `tools/benchmark_results/` has it, such as [this
+one](../tools/benchmark_results/cpu_2_cores.md). [The families](zoo.md) have papers and commands.
 """
 
 
@@ -84,6 +86,15 @@ def cpu_rates(path: Path) -> dict[str, float]:
         }
 
 
+def atlas_rates(table: Table[InferRow]) -> dict[str, float]:
+    """The most images per second of eager inference at 224 x 224, by model, from a table of tools/atlas.py."""
+    rates: dict[str, float] = {}
+    for row in table.rows:
+        if (row.infer_img_size, row.form) == ("224", "eager") and row.infer_samples_per_sec:
+            rates[row.model] = max(rates.get(row.model, 0.0), row.infer_samples_per_sec)
+    return rates
+
+
 def zoo_page(entries: Sequence[Entry], counts: Mapping[str, Counted], rates: Mapping[str, float]) -> str:
     """Markdown with a row for each entry."""
     header = ["weights", "family", "top-1 %", "on", "params (M)", "FLOPs (G)", "pixels", "softmax", "images / s"]
@@ -98,7 +109,7 @@ def zoo_page(entries: Sequence[Entry], counts: Mapping[str, Counted], rates: Map
                 f"`{entry.name}`",
                 f"[{family}]({paper})",
                 "" if metric is None else f"{metric.value:g}",
-                "" if metric is None else f"{metric.dataset.partition(',')[0]}, {metric.origin}",
+                "" if metric is None else metric.dataset.partition(",")[0],
                 f"{counted.params / 1e6:.1f}",
                 f"{counted.macs / 1e9:.2f}",
                 counted.img_size,
