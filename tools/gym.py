@@ -1,7 +1,7 @@
 """Compare attentions on the gym's tasks: python tools/gym.py --tasks all --kinds all --seeds 3 --jobs 2 --out gym
 
-A study that was stopped goes on where it was. OUT gets results.csv, results.md and pictures, OUT/runs a file for each
-run; --no-train makes them of the runs that are there.
+A study that was stopped goes on where it was, and may lie in one folder with others. OUT/runs gets a file for each run,
+OUT at the end results.csv, results.md and pictures; --no-train makes them of the runs that are there.
 """
 
 import argparse
@@ -61,8 +61,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     ]
     study = Study(args.out, cells, args.seeds)
     if not args.no_train:
-        for _ in study.train(args.jobs):
-            write_report(study, command_text(argv))
+        study.train(args.jobs)
     write_report(study, command_text(argv))
     print(f"Written: {args.out}/results.md, results.csv and pictures.")
 

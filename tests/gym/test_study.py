@@ -16,7 +16,7 @@ from soft_vit.gym.report import (
     results_csv,
     scores_table,
 )
-from soft_vit.gym.study import LEARNING_RATES, Cell, Study, parse_kind
+from soft_vit.gym.study import LEARNING_RATES, PILOT_TASKS, Cell, Study, parse_kind
 from soft_vit.gym.training import Result, Run, make_model, sincos_positions, train
 
 TINY = {"num_tokens": 16, "difficulty": 2}
@@ -54,7 +54,7 @@ def test_a_run_is_the_same_again():
 
 def test_a_task_is_learned():
     result = train(tiny_run(task="rank", task_options={"num_tokens": 16}, steps=60, batch_size=16), evaluations=1)
-    assert result.accuracy[-1] > TASKS["rank"](16).ceiling + 0.1
+    assert result.accuracy[-1] > TASKS["rank"](16).ceiling() + 0.1
 
 
 @pytest.mark.parametrize("attention", ["softmax", "soft_plus", "none"])
@@ -108,14 +108,13 @@ def test_study(tmp_path, monkeypatch):
     # The other process knows nothing of it.
     monkeypatch.undo()
     study = tiny_study(tmp_path)
-    assert {cell.kind for cell in study.train(progress=False)} == {"none", "softmax", "linear"}
+    study.train(progress=False)
     files = sorted(tmp_path.rglob("*.json"))
-    assert len(files) == 3 * (len(LEARNING_RATES) + 2)
+    assert len(files) == 3 * (len(PILOT_TASKS) * len(LEARNING_RATES) + 2)
     changed, lost = files[0], files[-1]
     kept = {path: path.read_bytes() for path in files}
     lost.unlink()
-    for cell in study.cells:
-        study.train_cell(cell)
+    study.train(progress=False)
     again = Result.load(lost)
     before = json.loads(kept[lost])
     assert (again.accuracy, again.loss) == (before["accuracy"], before["loss"])
@@ -127,7 +126,7 @@ def test_study(tmp_path, monkeypatch):
     assert results_csv(study).count("\n") == 1 + 6
     changed.write_text(changed.read_text().replace('"steps": 1', '"steps": 2'))
     with pytest.raises(ValueError, match="other settings"):
-        study.train_cell(study.cells[[cell.kind for cell in study.cells].index(changed.parent.name)])
+        study.train(progress=False)
 
 
 def test_bold_where_the_lead_is_significant():

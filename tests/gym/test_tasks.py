@@ -208,7 +208,7 @@ def accuracy_by_table(task: Task, batch: Batch, hint) -> tuple[float, float]:
 def test_ceiling_is_what_a_table_reaches(name, options, hint, is_reached):
     task = TASKS[name](**options)
     accuracy, error = accuracy_by_table(task, task.sample(np.random.default_rng(5), 1000), hint)
-    ceiling = task.ceiling
+    ceiling = task.ceiling()
     assert accuracy < ceiling + 6 * error
     assert not is_reached or accuracy > ceiling - 6 * error
 
@@ -228,7 +228,7 @@ def test_ceiling_of_rank_is_the_integral():
     density = torch.softmax(-number[:, 0].square() / (2 * (1 + spread**2)), 0)
     exact = float(density @ quarter.amax(1))
     # Half of 4,000 examples of nine tokens each, which are not independent.
-    assert TASKS["rank"](N, spread).ceiling == pytest.approx(exact, abs=6 * 0.5 / 2000**0.5)
+    assert TASKS["rank"](N, spread).ceiling() == pytest.approx(exact, abs=6 * 0.5 / 2000**0.5)
 
 
 def test_ceiling_of_flat_lists_is_the_enumeration():
@@ -239,7 +239,7 @@ def test_ceiling_of_flat_lists_is_the_enumeration():
             for values in product(range(10), repeat=count):
                 chance[operation(list(values))] += 1 / 4 / 10**count
         exact += chance.max() / 4
-    assert ListOps(8, 1).ceiling == pytest.approx(exact, abs=6 * 0.5 / 2000**0.5)
+    assert ListOps(8, 1).ceiling() == pytest.approx(exact, abs=6 * 0.5 / 2000**0.5)
 
 
 @needs_digits

@@ -18,7 +18,7 @@ from soft_vit.analysis.attention.spectrum import cumulative_singular_values
 from soft_vit.analysis.claims.ledger import Finding, claim, mean_and_spread, share, untested
 from soft_vit.analysis.claims.matrices import SOFT, SOFT_NORM
 from soft_vit.gym import NOT_ASKED, TASKS, Task
-from soft_vit.gym.training import GymModel, Run, test
+from soft_vit.gym.training import GymModel, Run, test, tests
 from soft_vit.layers import ATTENTIONS
 
 SEEDS = (0, 1)
@@ -41,7 +41,7 @@ def fit(model: nn.Module, task: Task, run: Run) -> float:
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-    return test(model, task)[0]
+    return test(model, tests(task))[0]
 
 
 @cache
