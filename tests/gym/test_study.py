@@ -16,7 +16,7 @@ from soft_vit.gym.report import (
     results_csv,
     scores_table,
 )
-from soft_vit.gym.study import LEARNING_RATES, PILOT_TASKS, Cell, Study, parse_kind
+from soft_vit.gym.study import LEARNING_RATES, Cell, Study, parse_kind
 from soft_vit.gym.training import Result, Run, make_model, sincos_positions, train
 
 TINY = {"num_tokens": 16, "difficulty": 2}
@@ -110,7 +110,7 @@ def test_study(tmp_path, monkeypatch):
     study = tiny_study(tmp_path)
     study.train(progress=False)
     files = sorted(tmp_path.rglob("*.json"))
-    assert len(files) == 3 * (len(PILOT_TASKS) * len(LEARNING_RATES) + 2)
+    assert len(files) == 3 * (len(LEARNING_RATES) + 2)
     changed, lost = files[0], files[-1]
     kept = {path: path.read_bytes() for path in files}
     lost.unlink()
