@@ -73,12 +73,12 @@ def command_text(argv: Sequence[str] | None) -> str:
 
 def write_report(study: Study, command: str) -> None:
     """results.csv, results.md and pictures of the runs that are there."""
-    found = scores(study)
+    found, ceilings = scores(study), single_token_ceilings(study)
     head = f"{machine_description()}; {date.today()}; `{command}`."
     write_atomically(study.out / "results.csv", results_csv(study).encode())
-    write_atomically(study.out / "results.md", report(study, head).encode())
+    write_atomically(study.out / "results.md", report(study, ceilings, head).encode())
     if found:
-        plot_scores(found, single_token_ceilings(study), study.out / "scores.png")
+        plot_scores(found, ceilings, study.out / "scores.png")
         plot_training(study, study.out / "training.png")
     for option in ("num_tokens", "difficulty"):
         if len({cell.task_options.get(option) for cell in study.cells}) > 1:

@@ -52,11 +52,12 @@ class Task:
 
         It gives the likeliest answer to each hint, as learned from examples that are no tests.
         """
-        learned = self.sample(np.random.default_rng(RULE_SEED), RULE_EXAMPLES)
         tests = tests or self.sample(np.random.default_rng(RULE_SEED + 1), RULE_EXAMPLES)
-        hints, test_hints = self.hints(learned), self.hints(tests)
-        if hints is None or test_hints is None:
+        test_hints = self.hints(tests)
+        if test_hints is None:
             return 1 / self.num_classes
+        learned = self.sample(np.random.default_rng(RULE_SEED), RULE_EXAMPLES)
+        hints = self.hints(learned)
         counts = np.zeros((max(hints.max(), test_hints.max()) + 1, self.num_classes))
         is_asked, is_tested = learned.labels != NOT_ASKED, tests.labels != NOT_ASKED
         np.add.at(counts, (hints[is_asked], learned.labels[is_asked]), 1)

@@ -213,6 +213,19 @@ def test_ceiling_is_what_a_table_reaches(name, options, hint, is_reached):
     assert not is_reached or accuracy > ceiling - 6 * error
 
 
+@pytest.mark.parametrize("name", ["recall", "rank"])
+def test_ceiling_of_given_tests(name):
+    """Whatever they are: here, tests whose answers are all the same."""
+    task = TASKS[name](16, 2)
+    batch = task.sample(np.random.default_rng(0), 64)
+    same = Batch(batch.inputs, np.where(batch.labels == NOT_ASKED, NOT_ASKED, 0))
+    if task.hints(batch) is None:
+        assert task.ceiling(same) == task.ceiling() == 1 / 8
+    else:
+        low = Batch(np.full_like(batch.inputs, -2.5), same.labels)
+        assert (task.ceiling(low), task.ceiling(Batch(-low.inputs, low.labels))) == (1, 0)
+
+
 def test_ceiling_of_rank_is_the_integral():
     """Over the number of a token and the mean of its example, which leave the others independent."""
     N, spread = 9, 1.5
@@ -227,7 +240,7 @@ def test_ceiling_of_rank_is_the_integral():
         quarter[:, smaller * 4 // N] += chance @ weight
     density = torch.softmax(-number[:, 0].square() / (2 * (1 + spread**2)), 0)
     exact = float(density @ quarter.amax(1))
-    # Half of 4,000 examples of nine tokens each, which are not independent.
+    # Of 2,000 examples of nine tokens each, which are not independent.
     assert TASKS["rank"](N, spread).ceiling() == pytest.approx(exact, abs=6 * 0.5 / 2000**0.5)
 
 

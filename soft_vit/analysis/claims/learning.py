@@ -24,7 +24,11 @@ from soft_vit.layers import ATTENTIONS
 SEEDS = (0, 1)
 # Steps and learning rate with which softmax attention learns each task, small enough for a minute a run.
 SCHEDULES = {"recall": (200, 5e-3), "rank": (100, 5e-3), "listops": (600, 3e-3)}
-TASK_OPTIONS = {"recall": dict(num_tokens=36, difficulty=6), "rank": dict(num_tokens=36), "listops": {}}
+TASK_OPTIONS = {
+    "recall": dict(num_tokens=36, difficulty=6),
+    "rank": dict(num_tokens=36),
+    "listops": dict(num_tokens=128, difficulty=3),
+}
 OTHERS = ("nystrom", "linformer", "performer", "linear")
 
 
