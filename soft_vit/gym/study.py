@@ -29,7 +29,7 @@ SCHEDULES = {
     "mirror": (180, 32),
     "rank": (60, 32),
     "maze": (120, 32),
-    "listops": (250, 32),
+    "listops": (300, 32),
     "digits": (100, 32),
 }
 

@@ -205,7 +205,7 @@ class ListOps(Task):
     num_classes = 10
     num_features = len(SYMBOLS)
 
-    def __init__(self, num_tokens: int = 128, difficulty: int = 3) -> None:
+    def __init__(self, num_tokens: int = 64, difficulty: int = 2) -> None:
         if num_tokens < 8 or difficulty < 1:
             raise ValueError(f"num_tokens={num_tokens}, difficulty={difficulty}: use 8 tokens and 1 level or more.")
         self.feat_size = (num_tokens,)
