@@ -172,7 +172,7 @@ class Pathfinder(Task):
         place, angle = rng.uniform(2, size - 2, size=2), rng.uniform(0, 2 * np.pi)
         curve: list[tuple[int, int]] = []
         own, A = np.zeros_like(taken), self.APART
-        for _ in range(size + size // 2):
+        for _ in range(5 * size // 8):
             y, x = int(place[0]), int(place[1])
             if not (1 <= y < size - 1 and 1 <= x < size - 1) or taken[y + A, x + A] or own[y + A, x + A]:
                 break

@@ -25,10 +25,10 @@ PILOT_SEED = 10**7
 SCHEDULES = {
     "recall": (120, 32),
     "far_pair": (300, 32),
-    "pathfinder": (500, 32),
+    "pathfinder": (400, 32),
     "mirror": (180, 32),
     "rank": (60, 32),
-    "maze": (120, 32),
+    "maze": (170, 32),
     "listops": (300, 32),
     "digits": (100, 32),
 }
