@@ -69,7 +69,7 @@ class FarPair(Task):
 
 
 class Pathfinder(Task):
-    """Dashed curves on an image, each with a dot at one end or at both; one dot of all is bright.
+    """Dashed curves on an image, half as long as its side, each with a dot at one end or at both; one dot is bright.
 
     difficulty: number of curves. Asked are patches that one curve alone crosses, as many on the curve of the bright dot
         as on others; the published task asks once an image, which takes far longer to learn.
@@ -168,7 +168,7 @@ class Pathfinder(Task):
                     return curves
 
     def _walk(self, rng: np.random.Generator, size: int, taken: np.ndarray) -> list[tuple[int, int]]:
-        """Pixels of a smooth random walk that ends before it leaves the image, or nears itself or what is taken."""
+        """Pixels of a short smooth walk that ends before it leaves the image, or nears itself or what is taken."""
         place, angle = rng.uniform(2, size - 2, size=2), rng.uniform(0, 2 * np.pi)
         curve: list[tuple[int, int]] = []
         own, A = np.zeros_like(taken), self.APART

@@ -15,8 +15,17 @@ from soft_vit.gym.training import Result, tests
 from soft_vit.text_tables import csv_table, markdown_table
 
 REACHED = 0.9
-# Drawn in colour; all others are grey.
-SHOWN = ("none", "softmax", "soft", "soft_plus", "linear", "nystrom", "performer", "linformer")
+# All others are grey.
+COLOURS = {
+    "none": "black",
+    "softmax": "C0",
+    "soft": "C1",
+    "soft_plus": "C3",
+    "linear": "C2",
+    "nystrom": "C4",
+    "performer": "C6",
+    "linformer": "C9",
+}
 
 
 class Score(NamedTuple):
@@ -250,10 +259,12 @@ def _plot(curves: Curves, xlabel: str, path: Path) -> None:
         axes.set_visible(False)
     handles = {}
     for (task, lines), axes in zip(curves.items(), grid, strict=False):
-        for kind, (xs, ys) in sorted(lines.items(), key=lambda line: line[0] in SHOWN):
-            shown = kind in SHOWN
-            style = {"color": f"C{SHOWN.index(kind)}", "lw": 1.8} if shown else {"color": "0.85", "lw": 1}
-            (handles[kind if shown else "others"],) = axes.plot(xs, [100 * y for y in ys], ".-", **style)
+        # Grey lines lie below.
+        for kind, (xs, ys) in sorted(lines.items(), key=lambda line: line[0] in COLOURS):
+            colour, width = (COLOURS[kind], 1.8) if kind in COLOURS else ("0.85", 1)
+            (line,) = axes.plot(xs, [100 * y for y in ys], ".-", color=colour, lw=width)
+            handles[kind if kind in COLOURS else "others"] = line
         axes.set(title=task, xlabel=xlabel, ylabel="accuracy (%)", ylim=(0, 102))
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=5, frameon=False)
+    labels = [name for name in (*COLOURS, "others") if name in handles]
+    figure.legend([handles[name] for name in labels], labels, loc="outside lower center", ncols=5, frameon=False)
     figure.savefig(path, dpi=150)
