@@ -69,10 +69,10 @@ class FarPair(Task):
 
 
 class Pathfinder(Task):
-    """Dashed curves on an image, half as long as its side, each with a dot at one end or at both; one dot is bright.
+    """Dashed curves on an image, half as long as its side; each ends in a dot, and one of them starts at a bright one.
 
-    difficulty: number of curves. Asked are patches that one curve alone crosses, as many on the curve of the bright dot
-        as on others; the published task asks once an image, which takes far longer to learn.
+    difficulty: number of curves. Asked are patches that one curve alone crosses, not near its start, as many on the
+        curve of the bright dot as on others; the published task asks once an image, which takes far longer to learn.
     """
 
     asks: ClassVar[str] = "Does my dashed curve lead to the bright dot?"
@@ -99,10 +99,6 @@ class Pathfinder(Task):
         self.feat_size = (side, side)
         self.num_curves = difficulty
 
-    def hints(self, batch: Batch) -> np.ndarray:
-        """The brightness of the patch: the curve of the bright dot alone ends in two dots."""
-        return (10 * batch.inputs.sum(-1)).round().astype(int)
-
     def sample(self, rng: np.random.Generator, count: int) -> Batch:
         side = self.feat_size[0]
         images = np.zeros((count, side * self.PATCH, side * self.PATCH), np.float32)
@@ -122,8 +118,9 @@ class Pathfinder(Task):
                 self._draw_dot(image, curve[-1], 0.7)
             self._draw_dot(image, curves[bright][0], 1.0)
             alone = crossed.sum(0) == 1
-            # Tokens that see a part of the bright dot know the answer.
-            alone[self._tokens_near(curves[bright][0], 3)] = False
+            # Tokens that see the bright dot know the answer, and so do those that see an end without a dot.
+            for curve in curves:
+                alone[self._tokens_near(curve[0], 3)] = False
             yes, no = (np.flatnonzero(alone & (crossed[bright] == on_it)) for on_it in (True, False))
             asked = min(len(yes), len(no))
             label.flat[rng.permutation(yes)[:asked]], label.flat[rng.permutation(no)[:asked]] = 1, 0

@@ -139,6 +139,19 @@ def steps_table(study: Study) -> str:
     return markdown_table(["attention", *tasks], rows)
 
 
+def off_table(study: Study) -> str:
+    """Points of accuracy that are lost when the attentions of a trained model are switched off, means over seeds."""
+    tasks, kinds = names(scores(study))
+    lost = {}
+    for cell in study.cells:
+        values = [r.accuracy[-1] - r.accuracy_off for r in study.results(cell) if r.accuracy_off is not None]
+        if len(values) == study.seeds:
+            lost[task_name(cell), cell.kind] = str(round(100 * statistics.mean(values)))
+    return markdown_table(
+        ["attention", *tasks], [[kind, *(lost.get((task, kind), "") for task in tasks)] for kind in kinds]
+    )
+
+
 def validity_table(study: Study, ceilings: Mapping[str, Score]) -> str:
     """For each task: what single tokens can reach, `none`, softmax, and how well seeds agree on the order of kinds."""
     found = scores(study)
@@ -152,7 +165,7 @@ def validity_table(study: Study, ceilings: Mapping[str, Score]) -> str:
             off = abs(none.mean - ceiling.mean) / max(error, 1e-9)
             none_cell = f"{100 * none.mean:.1f} ± {100 * none.deviation:.1f} ({off:.1f} standard errors off)"
         if softmax is not None:
-            softmax_cell = f"{100 * softmax.mean:.1f} (+{100 * (softmax.mean - ceiling.mean):.0f})"
+            softmax_cell = f"{100 * softmax.mean:.1f} (+{100 * (softmax.mean - ceiling.mean):.1f})"
         rows.append([task, f"{100 * ceiling.mean:.1f}", none_cell, softmax_cell, _agreement(study, task)])
     return markdown_table(["task", "ceiling of single tokens", "none", "softmax", "rank correlation of seeds"], rows)
 
@@ -188,7 +201,7 @@ def _ceiling(task: Task) -> Score:
 
 
 def report(study: Study, ceilings: Mapping[str, Score], head: str) -> str:
-    """The page: head, scores, steps, validity."""
+    """The page: head, scores, steps, what attentions contribute, validity."""
     found = scores(study)
     sections = [
         head,
@@ -197,6 +210,8 @@ def report(study: Study, ceilings: Mapping[str, Score], head: str) -> str:
         f"have.\n\n{scores_table(found)}",
         f"Steps until {REACHED:.0%} accuracy, the median of seeds; a dash where a seed does not get there.\n\n"
         f"{steps_table(study)}",
+        "Points that are lost when the attentions of the trained model are switched off; what is left is the work of "
+        f"single tokens and of convolutions beside the attention.\n\n{off_table(study)}",
         "Validity: a model whose tokens exchange nothing (`none`) reaches the ceiling of single tokens in these tests, "
         "softmax is far above it, and seeds agree on the order of kinds. The standard error is that of the seeds, and "
         f"where nothing hints at answers also that of guesses at the tests.\n\n{validity_table(study, ceilings)}",
