@@ -1,7 +1,7 @@
 """Compare attentions on the gym's tasks: python tools/gym.py --tasks all --kinds all --seeds 3 --jobs 2 --out gym
 
-A study that was stopped goes on where it was. OUT gets results.csv, results.md and pictures, OUT/runs a file for each
-run; --no-train makes them of the runs that are there.
+A study that was stopped goes on where it was, and may lie in one folder with others. OUT/runs gets a file for each run,
+OUT at the end results.csv, results.md and pictures; --no-train makes them of the runs that are there.
 """
 
 import argparse
@@ -61,20 +61,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     # --no-train reports what a command without it has measured.
     command = command_text("tools/gym.py", argv).replace(" --no-train", "")
     if not args.no_train:
-        for _ in study.train(args.jobs):
-            write_report(study, command)
+        study.train(args.jobs)
     write_report(study, command)
     print(f"Written: {args.out}/results.md, results.csv and pictures.")
 
 
 def write_report(study: Study, command: str) -> None:
     """results.csv, results.md and pictures of the runs that are there."""
-    found = scores(study)
+    found, ceilings = scores(study), single_token_ceilings(study)
     head = f"{machine_description()}; {date.today()}; `{command}`."
     write_atomically(study.out / "results.csv", results_csv(study).encode())
-    write_atomically(study.out / "results.md", report(study, head).encode())
+    write_atomically(study.out / "results.md", report(study, ceilings, head).encode())
     if found:
-        plot_scores(found, single_token_ceilings(study), study.out / "scores.png")
+        plot_scores(found, ceilings, study.out / "scores.png")
         plot_training(study, study.out / "training.png")
     for option in ("num_tokens", "difficulty"):
         if len({cell.task_options.get(option) for cell in study.cells}) > 1:

@@ -27,7 +27,7 @@ def _row(name: str, task: Task) -> list[str]:
     knob = " ".join((getdoc(type(task)) or "").partition("difficulty: ")[2].split())
     # A docstring goes on to explain; the first clause says what the number is.
     knob = min((knob.partition(end)[0] for end in (". ", "; ", ", each", ", in")), key=len).rstrip(".")
-    chance, ceiling = (f"{100 * share:.1f} %" for share in (1 / task.num_classes, task.ceiling))
+    chance, ceiling = (f"{100 * share:.1f} %" for share in (1 / task.num_classes, task.ceiling()))
     difficulty = f"{options['difficulty'].default}: {knob}"
     return [f"`{name}`", task.asks, task.measures, str(task.num_tokens), difficulty, chance, ceiling, task.source]
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from soft_vit.gym.task import NOT_ASKED, Batch, Task, accuracy_alone
+from soft_vit.gym.task import NOT_ASKED, Batch, Task
 
 
 def patches(images: np.ndarray, side: int) -> np.ndarray:
@@ -35,7 +35,7 @@ class FarPair(Task):
     PATCH = 8
     num_features = PATCH * PATCH
 
-    def __init__(self, num_tokens: int = 64, difficulty: int = 8) -> None:
+    def __init__(self, num_tokens: int = 64, difficulty: int = 4) -> None:
         side = round(num_tokens**0.5)
         if side * side != num_tokens or side < 3 or difficulty < 2:
             raise ValueError(
@@ -69,10 +69,10 @@ class FarPair(Task):
 
 
 class Pathfinder(Task):
-    """Dashed curves on an image, each with a dot at one end or at both; one dot of all is bright.
+    """Dashed curves on an image, half as long as its side; each ends in a dot, and one of them starts at a bright one.
 
-    difficulty: number of curves. Asked are patches that one curve alone crosses, as many on the curve of the bright dot
-        as on others; the published task asks once an image, which takes far longer to learn.
+    difficulty: number of curves. Asked are patches that one curve alone crosses, not near its start, as many on the
+        curve of the bright dot as on others; the published task asks once an image, which takes far longer to learn.
     """
 
     asks: ClassVar[str] = "Does my dashed curve lead to the bright dot?"
@@ -87,7 +87,7 @@ class Pathfinder(Task):
     # Walks for one image, most of which are too short, before it is drawn anew.
     MOST_WALKS = 200
 
-    def __init__(self, num_tokens: int = 64, difficulty: int = 3) -> None:
+    def __init__(self, num_tokens: int = 64, difficulty: int = 2) -> None:
         side = round(num_tokens**0.5)
         # More hardly ever fit.
         most = 2 * side.bit_length() - 4
@@ -98,11 +98,6 @@ class Pathfinder(Task):
             )
         self.feat_size = (side, side)
         self.num_curves = difficulty
-
-    @property
-    def ceiling(self) -> float:
-        """By the likelier answer to the brightness of a patch: the curve of the bright dot alone ends in two dots."""
-        return accuracy_alone(self, lambda batch: (10 * batch.inputs.sum(-1)).round().astype(int), 1000)
 
     def sample(self, rng: np.random.Generator, count: int) -> Batch:
         side = self.feat_size[0]
@@ -123,8 +118,9 @@ class Pathfinder(Task):
                 self._draw_dot(image, curve[-1], 0.7)
             self._draw_dot(image, curves[bright][0], 1.0)
             alone = crossed.sum(0) == 1
-            # Tokens that see a part of the bright dot know the answer.
-            alone[self._tokens_near(curves[bright][0], 3)] = False
+            # Tokens that see the bright dot know the answer, and so do those that see an end without a dot.
+            for curve in curves:
+                alone[self._tokens_near(curve[0], 3)] = False
             yes, no = (np.flatnonzero(alone & (crossed[bright] == on_it)) for on_it in (True, False))
             asked = min(len(yes), len(no))
             label.flat[rng.permutation(yes)[:asked]], label.flat[rng.permutation(no)[:asked]] = 1, 0
@@ -169,11 +165,11 @@ class Pathfinder(Task):
                     return curves
 
     def _walk(self, rng: np.random.Generator, size: int, taken: np.ndarray) -> list[tuple[int, int]]:
-        """Pixels of a smooth random walk that ends before it leaves the image, or nears itself or what is taken."""
+        """Pixels of a short smooth walk that ends before it leaves the image, or nears itself or what is taken."""
         place, angle = rng.uniform(2, size - 2, size=2), rng.uniform(0, 2 * np.pi)
         curve: list[tuple[int, int]] = []
         own, A = np.zeros_like(taken), self.APART
-        for _ in range(size + size // 2):
+        for _ in range(5 * size // 8):
             y, x = int(place[0]), int(place[1])
             if not (1 <= y < size - 1 and 1 <= x < size - 1) or taken[y + A, x + A] or own[y + A, x + A]:
                 break

@@ -1,25 +1,35 @@
 """What a study says: tables, checks of its validity, pictures."""
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from soft_vit.gym import TASKS
+from soft_vit.gym import NOT_ASKED, TASKS, Batch, Task
 from soft_vit.gym.study import Cell, Study
-from soft_vit.gym.training import Result
+from soft_vit.gym.training import Result, tests
 from soft_vit.text_tables import csv_table, markdown_table
 
 REACHED = 0.9
-# Drawn in colour; all others are grey.
-SHOWN = ("none", "softmax", "soft", "soft_plus", "linear", "nystrom", "performer", "linformer")
+# All others are grey.
+COLOURS = {
+    "none": "black",
+    "softmax": "C0",
+    "soft": "C1",
+    "soft_plus": "C3",
+    "linear": "C2",
+    "nystrom": "C4",
+    "performer": "C6",
+    "linformer": "C9",
+}
 
 
 class Score(NamedTuple):
-    """Accuracy of a cell over its seeds, in [0, 1]."""
+    """An accuracy in [0, 1], with the standard deviation of what it is the mean of."""
 
     mean: float
     deviation: float
@@ -31,6 +41,8 @@ class Score(NamedTuple):
 
 
 Scores = Mapping[tuple[str, str], Score]
+# By task and kind: where, and how accurate.
+Curves = dict[str, dict[str, tuple[list[float], list[float]]]]
 
 
 def task_name(cell: Cell) -> str:
@@ -77,11 +89,16 @@ def _results(study: Study) -> Iterator[tuple[Cell, Result]]:
 
 
 def names(found: Scores) -> tuple[list[str], list[str]]:
-    """Tasks, and kinds from the best mean above chance to the worst; kinds that lack tasks come last."""
+    """Tasks, and kinds from the best mean of the tasks that all kinds have to the worst."""
     tasks = list(dict.fromkeys(task for task, _ in found))
-    kinds = list(dict.fromkeys(kind for _, kind in found))
-    means = {kind: [found[task, kind].mean for task in tasks if (task, kind) in found] for kind in kinds}
-    return tasks, sorted(kinds, key=lambda kind: (-len(means[kind]), -statistics.mean(means[kind])))
+    return tasks, sorted(dict.fromkeys(kind for _, kind in found), key=lambda kind: -_mean(found, kind))
+
+
+def _mean(found: Scores, kind: str) -> float:
+    """Of the tasks that all kinds have, or of this kind's own where there are none."""
+    have = Counter(task for task, _ in found)
+    own = {task: score.mean for (task, other), score in found.items() if other == kind}
+    return statistics.mean([own[task] for task in own if have[task] == max(have.values())] or own.values())
 
 
 def scores_table(found: Scores) -> str:
@@ -104,11 +121,7 @@ def scores_table(found: Scores) -> str:
         text = f"{100 * found[key].mean:.1f} ± {100 * found[key].deviation:.1f}"
         return f"**{text}**" if key in bold else text
 
-    def mean(kind: str) -> str:
-        have = [found[task, kind].mean for task in tasks if (task, kind) in found]
-        return f"{100 * statistics.mean(have):.1f}" if len(have) == len(tasks) else ""
-
-    rows = [[kind, *(cell((task, kind)) for task in tasks), mean(kind)] for kind in kinds]
+    rows = [[kind, *(cell((task, kind)) for task in tasks), f"{100 * _mean(found, kind):.1f}"] for kind in kinds]
     return markdown_table(["attention", *tasks, "mean"], rows)
 
 
@@ -126,24 +139,38 @@ def steps_table(study: Study) -> str:
     return markdown_table(["attention", *tasks], rows)
 
 
-def validity_table(study: Study) -> str:
+def off_table(study: Study) -> str:
+    """Points of accuracy that are lost when the attentions of a trained model are switched off, means over seeds."""
+    tasks, kinds = names(scores(study))
+    lost = {}
+    for cell in study.cells:
+        values = [r.accuracy[-1] - r.accuracy_off for r in study.results(cell) if r.accuracy_off is not None]
+        if len(values) == study.seeds:
+            lost[task_name(cell), cell.kind] = str(round(100 * statistics.mean(values)))
+    return markdown_table(
+        ["attention", *tasks], [[kind, *(lost.get((task, kind), "") for task in tasks)] for kind in kinds]
+    )
+
+
+def validity_table(study: Study, ceilings: Mapping[str, Score]) -> str:
     """For each task: what single tokens can reach, `none`, softmax, and how well seeds agree on the order of kinds."""
-    found, ceilings = scores(study), single_token_ceilings(study)
-    tasks, kinds = names(found)
+    found = scores(study)
+    tasks, _ = names(found)
     rows = []
     for task in tasks:
-        none, softmax = found.get((task, "none")), found.get((task, "softmax"))
+        none, softmax, ceiling = found.get((task, "none")), found.get((task, "softmax")), ceilings[task]
         none_cell = softmax_cell = ""
         if none is not None:
-            off = abs(none.mean - ceilings[task]) / max(none.squared_error**0.5, 1e-9)
+            error = (none.squared_error + ceiling.squared_error) ** 0.5
+            off = abs(none.mean - ceiling.mean) / max(error, 1e-9)
             none_cell = f"{100 * none.mean:.1f} ± {100 * none.deviation:.1f} ({off:.1f} standard errors off)"
         if softmax is not None:
-            softmax_cell = f"{100 * softmax.mean:.1f} (+{100 * (softmax.mean - ceilings[task]):.0f})"
-        rows.append([task, f"{100 * ceilings[task]:.1f}", none_cell, softmax_cell, _agreement(study, task, kinds)])
+            softmax_cell = f"{100 * softmax.mean:.1f} (+{100 * (softmax.mean - ceiling.mean):.1f})"
+        rows.append([task, f"{100 * ceiling.mean:.1f}", none_cell, softmax_cell, _agreement(study, task)])
     return markdown_table(["task", "ceiling of single tokens", "none", "softmax", "rank correlation of seeds"], rows)
 
 
-def _agreement(study: Study, task: str, kinds: Sequence[str]) -> str:
+def _agreement(study: Study, task: str) -> str:
     """Spearman's rank correlation of kinds, the mean over pairs of seeds."""
     last = [[result.accuracy[-1] for result in study.results(cell)] for cell in study.cells if task_name(cell) == task]
     last = [values for values in last if len(values) == study.seeds]
@@ -159,29 +186,47 @@ def _ranks(values: np.ndarray) -> np.ndarray:
     return below + ((values[None] == values[:, None]).sum(1) - 1) / 2
 
 
-def report(study: Study, head: str) -> str:
-    """The page: head, scores, steps, validity."""
+def single_token_ceilings(study: Study) -> dict[str, Score]:
+    """What single tokens can reach in the tests of tasks; with the error of guesses where nothing hints at answers."""
+    cells = {task_name(cell): cell for cell in study.cells if study.results(cell)}
+    return {name: _ceiling(TASKS[cell.task](**cell.task_options)) for name, cell in cells.items()}
+
+
+def _ceiling(task: Task) -> Score:
+    batch = Batch(*map(np.concatenate, zip(*tests(task), strict=True)))
+    ceiling, asked = task.ceiling(batch), int((batch.labels != NOT_ASKED).sum())
+    # Whoever knows the best answer gives it in each test; guesses differ, and so does how many are right.
+    deviation = (ceiling * (1 - ceiling)) ** 0.5 if task.hints(batch) is None else 0.0
+    return Score(ceiling, deviation, asked)
+
+
+def report(study: Study, ceilings: Mapping[str, Score], head: str) -> str:
+    """The page: head, scores, steps, what attentions contribute, validity."""
     found = scores(study)
     sections = [
         head,
         f"Accuracy in percent, mean ± standard deviation of {study.seeds} seeds; bold: the best of a task, where its "
-        f"lead over the next exceeds twice the standard error of their difference.\n\n{scores_table(found)}",
+        "lead over the next exceeds twice the standard error of their difference; mean: of the tasks that all kinds "
+        f"have.\n\n{scores_table(found)}",
         f"Steps until {REACHED:.0%} accuracy, the median of seeds; a dash where a seed does not get there.\n\n"
         f"{steps_table(study)}",
-        "Validity: a model whose tokens exchange nothing (`none`) reaches the ceiling of single tokens, softmax is far "
-        f"above it, and seeds agree on the order of kinds.\n\n{validity_table(study)}",
+        "Points that are lost when the attentions of the trained model are switched off; what is left is the work of "
+        f"single tokens and of convolutions beside the attention.\n\n{off_table(study)}",
+        "Validity: a model whose tokens exchange nothing (`none`) reaches the ceiling of single tokens in these tests, "
+        "softmax is far above it, and seeds agree on the order of kinds. The standard error is that of the seeds, and "
+        f"where nothing hints at answers also that of guesses at the tests.\n\n{validity_table(study, ceilings)}",
     ]
     return "\n\n".join(sections) + "\n"
 
 
-def plot_scores(found: Scores, ceilings: Mapping[str, float], path: Path) -> None:
+def plot_scores(found: Scores, ceilings: Mapping[str, Score], path: Path) -> None:
     """A heat map of kinds and tasks: 0 is the ceiling of single tokens, 1 perfect; numbers are percent of accuracy."""
     from matplotlib.figure import Figure
 
     tasks, kinds = names(found)
     share = np.full((len(kinds), len(tasks)), np.nan)
     for (task, kind), score in found.items():
-        gained = (score.mean - ceilings[task]) / (1 - ceilings[task])
+        gained = (score.mean - ceilings[task].mean) / (1 - ceilings[task].mean)
         share[kinds.index(kind), tasks.index(task)] = min(max(gained, 0.0), 1.0)
     figure = Figure(figsize=(2.6 + 0.9 * len(tasks), 1.2 + 0.27 * len(kinds)), layout="constrained")
     axes = figure.subplots()
@@ -197,53 +242,44 @@ def plot_scores(found: Scores, ceilings: Mapping[str, float], path: Path) -> Non
 
 
 def plot_training(study: Study, path: Path) -> None:
-    """Accuracy against steps, a panel for each task: means over seeds, some kinds in colour and all others grey."""
-    from matplotlib.figure import Figure
-
-    tasks = list(dict.fromkeys(task_name(cell) for cell in study.cells if study.results(cell)))
-    columns = min(3, len(tasks))
-    rows = -(-len(tasks) // columns)
-    figure = Figure(figsize=(4.2 * columns, 3.0 * rows + 0.5), layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False).flatten()
-    for axes in grid[len(tasks) :]:
-        axes.set_visible(False)
-    panels = dict(zip(tasks, grid, strict=False))
-    handles = {}
-    for cell in sorted(study.cells, key=lambda cell: cell.kind in SHOWN):
-        results = study.results(cell)
-        if not results:
-            continue
-        shown = cell.kind in SHOWN
-        style = {"color": f"C{SHOWN.index(cell.kind)}", "lw": 1.8} if shown else {"color": "0.85", "lw": 1}
-        mean = 100 * np.mean([result.accuracy for result in results], axis=0)
-        (line,) = panels[task_name(cell)].plot(results[0].steps, mean, **style)
-        handles[cell.kind if shown else "others"] = line
-    for task, axes in panels.items():
-        axes.set(title=task, xlabel="step", ylabel="accuracy (%)", ylim=(0, 102))
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=5, frameon=False)
-    figure.savefig(path, dpi=150)
+    """Accuracy against steps, a panel for each task: means over seeds."""
+    curves: Curves = {}
+    for cell in study.cells:
+        if results := study.results(cell):
+            mean = np.mean([result.accuracy for result in results], axis=0)
+            curves.setdefault(task_name(cell), {})[cell.kind] = results[0].steps, mean.tolist()
+    _plot(curves, "step", path)
 
 
 def plot_against(study: Study, option: str, path: Path) -> None:
-    """Accuracy against the number of tokens or the difficulty, a panel for each task, a line for each kind."""
+    """Accuracy against the number of tokens or the difficulty, a panel for each task."""
+    curves: Curves = {}
+    for cell in sorted(study.cells, key=lambda cell: cell.task_options[option]):
+        if results := study.results(cell):
+            xs, ys = curves.setdefault(cell.task, {}).setdefault(cell.kind, ([], []))
+            xs.append(cell.task_options[option])
+            ys.append(statistics.mean(result.accuracy[-1] for result in results))
+    _plot(curves, option.replace("_", " "), path)
+
+
+def _plot(curves: Curves, xlabel: str, path: Path) -> None:
+    """A panel for each task, a line for each kind: some in colour, all others grey."""
     from matplotlib.figure import Figure
 
-    tasks = list(dict.fromkeys(cell.task for cell in study.cells))
-    figure = Figure(figsize=(4.2 * len(tasks), 3.5), layout="constrained")
-    for axes, task in zip(figure.subplots(1, len(tasks), squeeze=False).flat, tasks, strict=True):
-        for kind in dict.fromkeys(cell.kind for cell in study.cells):
-            cells = [cell for cell in study.cells if (cell.task, cell.kind) == (task, kind) and study.results(cell)]
-            points = sorted(
-                ((cell.task_options[option], study.results(cell)) for cell in cells), key=lambda point: point[0]
-            )
-            means = [100 * statistics.mean(result.accuracy[-1] for result in results) for _, results in points]
-            axes.plot([value for value, _ in points], means, "o-", label=kind)
-        axes.set(title=task, xlabel=option.replace("_", " "), ylabel="accuracy (%)", ylim=(0, 102))
-    axes.legend(frameon=False, fontsize=8)
+    columns = min(3, len(curves))
+    rows = -(-len(curves) // columns)
+    figure = Figure(figsize=(4.2 * columns, 3.0 * rows + 0.5), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False).flatten()
+    for axes in grid[len(curves) :]:
+        axes.set_visible(False)
+    handles = {}
+    for (task, lines), axes in zip(curves.items(), grid, strict=False):
+        # Grey lines lie below.
+        for kind, (xs, ys) in sorted(lines.items(), key=lambda line: line[0] in COLOURS):
+            colour, width = (COLOURS[kind], 1.8) if kind in COLOURS else ("0.85", 1)
+            (line,) = axes.plot(xs, [100 * y for y in ys], ".-", color=colour, lw=width)
+            handles[kind if kind in COLOURS else "others"] = line
+        axes.set(title=task, xlabel=xlabel, ylabel="accuracy (%)", ylim=(0, 102))
+    labels = [name for name in (*COLOURS, "others") if name in handles]
+    figure.legend([handles[name] for name in labels], labels, loc="outside lower center", ncols=5, frameon=False)
     figure.savefig(path, dpi=150)
-
-
-def single_token_ceilings(study: Study) -> dict[str, float]:
-    """What single tokens can reach, by task."""
-    cells = {task_name(cell): cell for cell in study.cells}
-    return {name: TASKS[cell.task](**cell.task_options).ceiling for name, cell in cells.items()}

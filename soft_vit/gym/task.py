@@ -3,13 +3,15 @@
 Letters: B examples, N tokens, F features of a token, K classes.
 """
 
-from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 NOT_ASKED = -1
 """The label of a token that is not asked for an answer."""
+# For the rule of a ceiling, far from the seeds of training and tests.
+RULE_EXAMPLES = 2000
+RULE_SEED = 10**8
 
 
 class Batch(NamedTuple):
@@ -42,10 +44,25 @@ class Task:
     def num_tokens(self) -> int:
         return int(np.prod(self.feat_size))
 
-    @property
-    def ceiling(self) -> float:
-        """The best accuracy, in expectation, of a model whose tokens exchange nothing."""
-        return 1 / self.num_classes
+    def hints(self, batch: Batch) -> np.ndarray | None:
+        """What each token sees that makes some answers likelier, as integers from 0 on `[B, N]`; None for nothing."""
+        return None
+
+    def ceiling(self, tests: Batch | None = None) -> float:
+        """The best accuracy of a model whose tokens exchange nothing, in expectation or on these tests.
+
+        It gives the likeliest answer to each hint, as learned from examples that are no tests.
+        """
+        tests = tests or self.sample(np.random.default_rng(RULE_SEED + 1), RULE_EXAMPLES)
+        test_hints = self.hints(tests)
+        if test_hints is None:
+            return 1 / self.num_classes
+        learned = self.sample(np.random.default_rng(RULE_SEED), RULE_EXAMPLES)
+        hints = self.hints(learned)
+        counts = np.zeros((max(hints.max(), test_hints.max()) + 1, self.num_classes))
+        is_asked, is_tested = learned.labels != NOT_ASKED, tests.labels != NOT_ASKED
+        np.add.at(counts, (hints[is_asked], learned.labels[is_asked]), 1)
+        return float((counts.argmax(1)[test_hints[is_tested]] == tests.labels[is_tested]).mean())
 
     def held_out(self) -> "Task":
         """The same task on examples that `sample` never draws, where those are drawn from a fixed stock."""
@@ -54,20 +71,6 @@ class Task:
     def sample(self, rng: np.random.Generator, count: int) -> Batch:
         """Draw count examples."""
         raise NotImplementedError
-
-
-def accuracy_alone(task: Task, seen: Callable[[Batch], np.ndarray], examples: int) -> float:
-    """Accuracy of the likeliest answer to what a token sees, learned from half of the examples, tested on the others.
-
-    seen: a batch to that part of each token which hints at answers, as integers `[B, N]`, not negative.
-    """
-    batch = task.sample(np.random.default_rng(0), examples)
-    is_asked = batch.labels != NOT_ASKED
-    hints, answers = seen(batch)[is_asked], batch.labels[is_asked]
-    counts = np.zeros((hints.max() + 1, task.num_classes))
-    learned = len(answers) // 2
-    np.add.at(counts, (hints[:learned], answers[:learned]), 1)
-    return float((counts.argmax(1)[hints[learned:]] == answers[learned:]).mean())
 
 
 def one_hot(values: np.ndarray, count: int) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -13,13 +13,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from soft_vit.gym import TASKS
-from soft_vit.gym.task import NOT_ASKED, Task
+from soft_vit.gym.task import NOT_ASKED, Batch, Task
 from soft_vit.layers import PreNormBlock, attention_class
 from soft_vit.models.pyramid import PyramidViT
 from soft_vit.models.watching import attention_shares, attentions, switched_off
 from soft_vit.weights.files import write_atomically
 
 TEST_EXAMPLES = 512
+# The course of training is measured so often, on two batches of them; its last point on all.
+EVALUATIONS = 8
 # Far from the small numbers that are seeds of training.
 TEST_SEED = 10**6
 
@@ -44,7 +46,7 @@ class Run:
 @dataclass
 class Result:
     """How a run went: after each of the steps, accuracy at the tokens that are asked, in [0, 1], cross-entropy, and the
-    mean share of attentions in their layers' output, see `soft_vit.models.watching`.
+    mean share of attentions in their layers' output, see `soft_vit.models.watching`. The last are of all tests.
 
     accuracy_off: at the end, with all attentions off; None where not measured.
     """
@@ -151,7 +153,7 @@ def make_model(task: Task, run: Run) -> nn.Module:
     return {"isotropic": GymModel, "pyramid": GymPyramid}[run.model](task, run)
 
 
-def train(run: Run, evaluations: int = 6) -> Result:
+def train(run: Run, evaluations: int = EVALUATIONS) -> Result:
     """Train by one-cycle AdamW and test; on one machine, the same run gives the same result.
 
     Raises ValueError for arguments that the task or the attention refuses.
@@ -159,9 +161,10 @@ def train(run: Run, evaluations: int = 6) -> Result:
     began = time.process_time()
     task = TASKS[run.task](**run.task_options)
     model = make_model(task, run)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=run.lr, weight_decay=0.01)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=run.lr, weight_decay=0.01, fused=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, run.lr, total_steps=run.steps, pct_start=0.1)
     rng = np.random.default_rng(run.seed)
+    batches = tests(task)
     result = Result(run, task.num_tokens)
     for step in range(1, run.steps + 1):
         inputs, labels = map(torch.from_numpy, task.sample(rng, run.batch_size))
@@ -171,25 +174,26 @@ def train(run: Run, evaluations: int = 6) -> Result:
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-        if step % max(1, run.steps // evaluations) == 0 or step == run.steps:
-            accuracy, test_loss = test(model, task)
+        if step * evaluations // run.steps > (step - 1) * evaluations // run.steps:
+            accuracy, test_loss = test(model, batches if step == run.steps else batches[:2])
             result.steps.append(step)
             result.accuracy.append(accuracy)
             result.loss.append(test_loss)
-            shares = attention_shares(model, next(test_batches(task))[0][:16])
+            shares = attention_shares(model, torch.from_numpy(batches[0].inputs[:16]))
             result.share.append(sum(shares.values()) / len(shares))
     with switched_off(*attentions(model).values()):
-        result.accuracy_off, _ = test(model, task)
+        result.accuracy_off, _ = test(model, batches)
     result.cpu_seconds = time.process_time() - began
     return result
 
 
 @torch.no_grad()
-def test(model: nn.Module, task: Task) -> tuple[float, float]:
-    """Accuracy, in [0, 1], and mean cross-entropy on examples that no training sees."""
+def test(model: nn.Module, batches: Iterable[Batch]) -> tuple[float, float]:
+    """Accuracy, in [0, 1], and mean cross-entropy."""
     right, loss, asked = 0, 0.0, 0
     model.eval()
-    for inputs, labels in test_batches(task):
+    for batch in batches:
+        inputs, labels = map(torch.from_numpy, batch)
         is_asked = labels != NOT_ASKED
         logits = model(inputs)[is_asked]
         right += int((logits.argmax(-1) == labels[is_asked]).sum())
@@ -198,9 +202,7 @@ def test(model: nn.Module, task: Task) -> tuple[float, float]:
     return right / asked, loss / asked
 
 
-def test_batches(task: Task) -> Iterator[tuple[Tensor, Tensor]]:
-    """Inputs `[B, N, F]` and labels `[B, N]` of `TEST_EXAMPLES` examples, always the same."""
+def tests(task: Task) -> list[Batch]:
+    """`TEST_EXAMPLES` examples that no training sees, always the same."""
     rng, held_out = np.random.default_rng(TEST_SEED), task.held_out()
-    for _ in range(TEST_EXAMPLES // 64):
-        inputs, labels = held_out.sample(rng, 64)
-        yield torch.from_numpy(inputs), torch.from_numpy(labels)
+    return [held_out.sample(rng, 64) for _ in range(TEST_EXAMPLES // 64)]
