@@ -8,6 +8,9 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from soft_vit.analysis.atlas.choice import HEAD_DIM, shipped_table
+from soft_vit.analysis.atlas.crossover import BASE, QUANTITIES, Crossing, crossings
+from soft_vit.analysis.atlas.report import crossing_cell
 from soft_vit.analysis.kinds import kind_row
 from soft_vit.layers import ATTENTIONS, attention_options
 from soft_vit.text_tables import docstring_markdown, markdown_table
@@ -21,8 +24,9 @@ What each attention computes, costs and takes, and what was measured of it. Writ
 python tools/write_docs.py
 ```
 
-from the classes, [the gym's runs](gym/results.csv) and the page of [what each kind takes](anywhere.md). Scores are
-accuracies in percent, means and standard deviations over seeds; what a kind has to beat is `none`.
+from the classes, [the gym's runs](gym/results.csv), [the atlas](atlas.md) and the page of [what each kind
+takes](anywhere.md). Scores are accuracies in percent, means and standard deviations over seeds; what a kind has to beat
+is `none`. N is the number of tokens from which on a training step is faster than with fused softmax attention.
 """
 
 
@@ -53,18 +57,20 @@ def kinds_page(gym: Path) -> str:
     scores = gym_scores(gym)
     tasks = list(dict.fromkeys(task for of_kind in scores.values() for task in of_kind))
     rows = []
+    crossed = crossings(shipped_table().rows, HEAD_DIM)
     for kind, cls in ATTENTIONS.items():
         means = [_mean(scores[kind].get(task, ())) for task in tasks]
-        rows.append([f"[`{kind}`](#{kind})", f"`{cls.cost}`", *means])
-    overview = markdown_table(["kind", "cost", *tasks], rows)
-    return "\n".join([HEAD, overview, "", *(_section(kind, scores[kind]) for kind in ATTENTIONS)])
+        faster = "" if kind == BASE else crossing_cell(crossed.get((kind, "training")))
+        rows.append([f"[`{kind}`](#{kind})", f"`{cls.cost}`", faster, *means])
+    overview = markdown_table(["kind", "cost", "N", *tasks], rows)
+    return "\n".join([HEAD, overview, "", *(_section(kind, scores[kind], crossed) for kind in ATTENTIONS)])
 
 
 def _mean(accuracies: Sequence[float]) -> str:
     return f"{statistics.mean(accuracies):.1f}" if accuracies else ""
 
 
-def _section(kind: str, scores: Mapping[str, Sequence[float]]) -> str:
+def _section(kind: str, scores: Mapping[str, Sequence[float]], crossed: Mapping[tuple[str, str], Crossing]) -> str:
     cls = ATTENTIONS[kind]
     module = inspect.getmodule(cls)
     assert module is not None
@@ -81,6 +87,10 @@ def _section(kind: str, scores: Mapping[str, Sequence[float]]) -> str:
         "options": options,
         "gym": ", ".join(_score(task, accuracies) for task, accuracies in scores.items()) or "not measured",
     }
+    if kind != BASE:
+        facts["less than softmax from N"] = ", ".join(
+            f"{what}: {crossing_cell(crossed.get((kind, what)))}" for what in QUANTITIES
+        )
     # A bar within code would end a cell.
     table = markdown_table([f"`{kind}`", ""], ([name, fact.replace("|", "\\|")] for name, fact in facts.items()))
     about = linked(docstring_markdown(inspect.cleandoc(cls.__dict__["__doc__"])))

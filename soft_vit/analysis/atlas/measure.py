@@ -51,8 +51,8 @@ class Plan:
     tokens: Sequence[int] = TOKENS
     head_dims: Sequence[int] = HEAD_DIMS
     modes: Sequence[str] = MODES
-    seconds: float = 45.0
-    max_seconds: float = 10.0
+    seconds: float = 60.0
+    max_seconds: float = 6.0
     max_megabytes: float = 8000.0
     device: str = "cpu"
 
