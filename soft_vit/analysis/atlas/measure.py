@@ -36,14 +36,14 @@ FIXED_TOKENS: dict[str, dict[str, Any]] = {
 
 # Shorter calls are repeated and averaged.
 LEAST_SECONDS = 0.02
-LEAST_ROUNDS, MOST_ROUNDS = 5, 20
+LEAST_ROUNDS, MOST_ROUNDS = 3, 20
 
 
 @dataclass(frozen=True)
 class Plan:
     """What to measure: every kind at every number of tokens, width of heads and mode.
 
-    seconds: the aim for the rounds of one case, of which there are 5 to 20. A kind is skipped where a call is expected
+    seconds: the aim for the rounds of one case, of which there are 3 to 20. A kind is skipped where a call is expected
     to take longer than max_seconds, or where max_megabytes do not hold it; softmax never is.
     """
 
@@ -51,8 +51,8 @@ class Plan:
     tokens: Sequence[int] = TOKENS
     head_dims: Sequence[int] = HEAD_DIMS
     modes: Sequence[str] = MODES
-    seconds: float = 45.0
-    max_seconds: float = 10.0
+    seconds: float = 20.0
+    max_seconds: float = 6.0
     max_megabytes: float = 8000.0
     device: str = "cpu"
 

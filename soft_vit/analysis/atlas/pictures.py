@@ -8,7 +8,7 @@ from soft_vit.analysis.atlas.crossover import BASE, QUANTITIES, Crossing, Place,
 from soft_vit.analysis.atlas.groups import GROUPS
 from soft_vit.analysis.atlas.table import Row
 
-DPI = 130
+DPI = 100
 Y_LABELS = {
     "inference": "inference: µs per token",
     "training": "forward and backward: µs per token",
@@ -131,7 +131,7 @@ def plot_crossovers(rows: Sequence[Row], head_dim: int, path: Path) -> None:
             )
             if crossing.place == "never":
                 axes.plot(crossing.last, height, "x", color="C3", ms=5)
-                ratio = f"{crossing.last_ratio:.2g}x "
+                ratio = f"{crossing.last_ratio:.{1 if crossing.last_ratio < 10 else 0}f}x "
                 axes.text(crossing.last / 1.2, height, ratio, color="C3", fontsize=7, ha="right", va="center")
             else:
                 axes.plot([place, tokens[-1] * 1.6], [height, height], color="C2", lw=5, alpha=0.25)

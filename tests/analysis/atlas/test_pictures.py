@@ -1,11 +1,14 @@
 """Pictures and the page of a small table."""
 
+import re
+
 import pytest
 
+from soft_vit.analysis.atlas.choice import SHIPPED
 from soft_vit.analysis.atlas.crossover import QUANTITIES
 from soft_vit.analysis.atlas.pictures import apart, plot_crossovers, plot_groups
 from soft_vit.analysis.atlas.report import report
-from soft_vit.analysis.atlas.table import Row, Table
+from soft_vit.analysis.atlas.table import Row, Table, read_table
 
 TOKENS = (196, 784, 3136)
 
@@ -53,3 +56,10 @@ def test_page_says_what_was_measured_and_what_was_not():
     assert "| `linear` | N | not measured | never (2.00 at 784) | never (28.70 at 3136) |" in page
     assert "| `soft` | 2 ms (5.10), 1e+03 MB (5.10), *unstable* |" in page
     assert "9e+04 MB (28.70), *skipped: 90000 MB counted, more than 8000* |" in page
+
+
+def test_committed_page_is_of_the_shipped_table():
+    """Figures in the file have four digits."""
+    page = (SHIPPED.parents[3] / "docs" / "atlas" / "README.md").read_text()
+    assert page == report(read_table(SHIPPED, Row))
+    assert not re.search(r"\bnan\b|None", page)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from soft_vit.analysis.atlas.choice import SHIPPED
 from soft_vit.analysis.atlas.table import EXAMPLE, InferRow, Row, Table, TrainRow, mistakes_in, read_table
 
 ROW = Row("soft", "N", "training", 32, 784, 9, 0.5, 0.25, 0.75, 2.0, 1.5, 2.5, 3.0)
@@ -70,3 +71,10 @@ def test_a_file_of_another_name_or_without_rows(tmp_path):
     assert len(mistakes_in(tmp_path / EXAMPLE, ["soft"])) == 4
     with pytest.raises(ValueError, match="The head names no machine"):
         read_table(tmp_path / EXAMPLE, Row)
+
+
+def test_shipped_table_could_be_submitted():
+    from soft_vit.layers import ATTENTIONS
+
+    assert mistakes_in(SHIPPED, list(ATTENTIONS)) == []
+    assert {row.kind for row in read_table(SHIPPED, Row).rows} == ATTENTIONS.keys()
