@@ -28,8 +28,10 @@ from soft_vit.weights import ENTRIES
 
 __all__ = ["Ledger", "StageLine", "ledger_page", "ledgers", "model_groups", "softmax_ledger"]
 
-# Pixels to a side of the images whose cost is shown; the graph is of the smaller.
+# Pixels to a side of the images whose cost is shown.
 SHOWN = (224, 896)
+# The graph is of a model's own size, at least the smaller of these; growth is from there to sides so much longer.
+GROWTH = 4
 
 # Products by a weight of the model; all other products are between tokens, or sums over tokens.
 WEIGHT_PRODUCTS = {torch.ops.aten.convolution, torch.ops.aten.addmm, torch.ops.aten.mm}
@@ -101,26 +103,31 @@ def model_groups() -> dict[str, tuple[list[str], dict[str, Any]]]:
 
 def softmax_ledger(name: str, **options: Any) -> Ledger:
     """The ledger of a timm model with stages, by name and options; ValueError for one without `feature_info`."""
-    model = _build(name, SHOWN[0], options)
-    stages = stage_modules(model)
-    costs, kinds = [_costs(name, size, options, stages) for size in SHOWN], defaultdict(set)
-    found, written_out = _softmax_of_graph(name, options, stages)
+    own = max(SHOWN[0], timm.get_pretrained_cfg(name).input_size[-1]) if timm.is_model(name) else SHOWN[0]
+    models = {
+        size: timm.create_model(name, device="meta", **{"img_size": size, **options}).eval()
+        for size in {*SHOWN, own, GROWTH * own}
+    }
+    stages, kinds = stage_modules(models[own]), defaultdict(set)
+    costs = {size: _costs(model, size, stages) for size, model in models.items()}
+    grown = costs[own], costs[GROWTH * own]
+    found, written_out = _softmax_of_graph(models[own], own, stages)
     # Calls are in the order of the graph.
-    for (stage, small), large in zip(found, costs[1].softmax, strict=True):
+    for (stage, small), large in zip(found, grown[1].softmax, strict=True):
         kinds[stage].add(kind_of_softmax(small, large))
     for stage in written_out:
         kinds[stage].add(WRITTEN_OUT)
     lines = []
     for stage in stages:
-        products = [cost.products[stage] for cost in costs]
-        slope = log_log_slope([size**2 for size in SHOWN], products) if all(products) else None
+        products = [cost.products[stage] for cost in grown]
+        slope = log_log_slope([1, GROWTH**2], products) if all(products) else None
         lines.append(StageLine(_strongest_first(kinds[stage]), slope))
     return Ledger(
         name,
         tuple(lines),
         _strongest_first(kinds[OUTSIDE]),
-        sum(parameter.numel() for parameter in model.parameters()),
-        tuple(cost.macs for cost in costs),
+        sum(parameter.numel() for parameter in models[own].parameters()),
+        tuple(costs[size].macs for size in SHOWN),
         _published_top1(name),
     )
 
@@ -136,10 +143,6 @@ def stage_modules(model: nn.Module) -> dict[str, tuple[str, ...]]:
     return {modules[0]: tuple(modules) for modules in by_reduction.values()}
 
 
-def _build(name: str, size: int, options: dict[str, Any]) -> nn.Module:
-    return timm.create_model(name, device="meta", **{"img_size": size, **options}).eval()
-
-
 def _stage_of(path: str, stages: dict[str, tuple[str, ...]]) -> str:
     for stage, modules in stages.items():
         if any(path == module or path.startswith(f"{module}.") for module in modules):
@@ -148,21 +151,20 @@ def _stage_of(path: str, stages: dict[str, tuple[str, ...]]) -> str:
 
 
 def _softmax_of_graph(
-    name: str, options: dict[str, Any], stages: dict[str, tuple[str, ...]]
+    model: nn.Module, size: int, stages: dict[str, tuple[str, ...]]
 ) -> tuple[list[tuple[str, Rows]], set[str]]:
-    """Every softmax in the graph of a model for one image, and its stage; and the stages that write one out.
+    """Every softmax in the graph of a model for one image of a size, and its stage; and the stages that write one out.
 
     RuntimeError for an operation in the graph that is not torch's own: it may hide a softmax.
     """
-    size = SHOWN[0]
-    graph = torch.export.export(_build(name, size, options), (torch.empty(1, 3, size, size, device="meta"),)).graph
+    graph = torch.export.export(model, (torch.empty(1, 3, size, size, device="meta"),)).graph
     found, written_out = [], set()
     for node in graph.nodes:
         if node.op != "call_function":
             continue
         target = str(node.target)
         if not re.match(r"aten\.|<built-in|_operator|sym_", target):
-            raise RuntimeError(f"The graph of {name} has the operation {target}, into which nobody can look.")
+            raise RuntimeError(f"The graph has the operation {target}, into which nobody can look.")
         modules = list(node.meta.get("nn_module_stack", {"": ("",)}).values())
         stage = _stage_of(re.sub(r"^L\['self'\]\.?", "", modules[-1][0]), stages)
         if "softmax" in target or "dot_product_attention" in target:
@@ -234,8 +236,7 @@ class Cost(NamedTuple):
     softmax: list[Rows]
 
 
-def _costs(name: str, size: int, options: dict[str, Any], stages: dict[str, tuple[str, ...]]) -> Cost:
-    model = _build(name, size, options)
+def _costs(model: nn.Module, size: int, stages: dict[str, tuple[str, ...]]) -> Cost:
     with eval_mode(model), torch.no_grad(), flop_counter() as counter, SoftmaxCalls() as calls:
         model(torch.empty(1, 3, size, size, device="meta"))
     counts, root = counter.get_flop_counts(), type(model).__name__
@@ -312,11 +313,12 @@ python tools/softmax_ledger.py
 | {WRITTEN_OUT} | what is not told: exponentials less their maximum, as in softmax in several steps |
 
 Softmax is looked for in the graph of `torch.export`: an operation `softmax`, fused attention, or exponentials less
-their maximum, which `performer` has too, as it estimates softmax by random features. What grows from {SHOWN[0]} to
-{SHOWN[1]} pixels tells the kinds apart.
+their maximum, which `performer` has too, as it estimates softmax by random features. What grows from a model's own
+size, {SHOWN[0]} pixels for most, to sides {GROWTH} times as long tells the kinds apart.
 `N^x` is the growth of the multiply-adds of products between tokens; layers that treat tokens one by one, and
-convolutions, always grow as N. A model is built for each size. One multiply-add is one FLOP. Accuracy is what the
-authors of recorded weights publish, on ImageNet-1k; none was measured here.
+convolutions, always grow as N. A model is built for each size. One multiply-add is one FLOP. Accuracy is the published
+one of recorded weights, on ImageNet-1k, whose source stands in [checkpoints/README.md](../checkpoints/README.md); none
+was measured here.
 
 {sections}
 """

@@ -7,7 +7,7 @@ Letters: B batch, C channels, H x W the map of a stage, N = H * W.
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from timm.layers import LayerNorm2d, trunc_normal_
@@ -239,6 +239,15 @@ class PVT(StagedModel):
         self.layers = nn.ModuleList(stages)  # type: ignore[assignment]
         self.norm = LayerNorm2d(embed_dims[-1], eps=1e-6, **dd) if overlap else nn.Identity()
         self.init_weights(needs_reset=False)
+
+    def init_weights(self, needs_reset: bool = True) -> None:
+        """As `StagedModel` does; convolutions of PVTv2 normal, of variance 2 / fan-out."""
+        super().init_weights(needs_reset)
+        for module in self.modules():
+            if self.overlap and isinstance(module, nn.Conv2d):
+                fan_out = module.weight[0, 0].numel() * module.out_channels // module.groups
+                nn.init.normal_(module.weight, std=(2 / fan_out) ** 0.5)
+                nn.init.zeros_(cast(Tensor, module.bias))
 
     def grids(self, img_size: tuple[int, int]) -> list[tuple[int, int]]:
         """The maps of the stages for a size of images."""

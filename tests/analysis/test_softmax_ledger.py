@@ -49,6 +49,13 @@ def test_known_models(name: str) -> None:
     assert ledger.has_softmax == any(softmax)
 
 
+def test_growth_is_from_the_own_size() -> None:
+    """Windows of 12 x 12 do not fit the maps of smaller images."""
+    ledger = softmax_ledger("inline_swin_base_384", depths=(1, 1, 1, 1), linear_blocks=(1, 1, 0, 0))
+    assert [stage.softmax for stage in ledger.stages] == [(), (), ("windows",), ("windows",)]
+    assert [stage.slope for stage in ledger.stages] == pytest.approx([1] * 4, abs=0.02)
+
+
 def test_pooling_by_softmax_is_outside_of_stages() -> None:
     assert softmax_ledger("rala_pyramid_pico", attention="mala", global_pool="attn", depths=(1,) * 4).outside == (
         "one row",

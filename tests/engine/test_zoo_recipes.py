@@ -1,10 +1,18 @@
-"""The recipes of the zoo: learning rate, average and names follow from the published rules."""
+"""The recipes of the zoo: learning rate, average and names follow from the published rules, and runs resume exactly."""
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
 import timm
+import torch
+from models.zoo.families import FAMILIES
+from PIL import Image
 
+from soft_vit.data import ShapeImages
+from soft_vit.engine import train
+from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.config import check_keys, load_config
 from soft_vit.engine.config_values import fill_values
 from soft_vit.models.zoo import ZOO
@@ -43,3 +51,66 @@ def test_recipe(path):
 def test_every_recorded_file_of_the_zoo_names_its_recipe():
     recorded = {entry.config for entry in ENTRIES.values() if entry.model in ZOO}
     assert recorded <= {str(path.relative_to(ROOT)) for path in CONFIGS}
+
+
+def test_a_demo_for_every_family():
+    families = set()
+    for path in (ROOT / "configs" / "demo" / "zoo").glob("*.py"):
+        config = load_config(path)
+        check_keys(config)
+        families.add(ZOO[config.model.model_name].__module__)
+    assert families == {cls.__module__ for cls in ZOO.values()}
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory) -> Path:
+    """Twelve images of two classes for training, and two for validation."""
+    root = tmp_path_factory.mktemp("images")
+    for split, count in (("train", 12), ("val", 2)):
+        drawn = ShapeImages(count, split, size=32)
+        for i in range(count):
+            folder = root / split / str(i % 2)
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(drawn[i].image).save(folder / f"{i}.png")
+    return root
+
+
+# With and without MESA, repeated augmentation, and BatchNorm.
+@pytest.mark.parametrize(
+    "family",
+    ["mila", *(pytest.param(family, marks=pytest.mark.slow) for family in ("h_vit3", "inline_pvt", "ravlt"))],
+)
+def test_a_recipe_resumes_exactly(family, images, tmp_path):
+    """Two epochs of three steps; stopped within the second, in which the loss has the average's term."""
+    row = FAMILIES[family]
+    recipe = ROOT / "configs" / "zoo" / f"{row.tiny}.py"
+    options = {
+        "data_root": str(images),
+        "image_size": 32,
+        "num_classes": 2,
+        **{f"model.{name}": value for name, value in row.small.items()},
+        "train_cfg.max_epochs": 2,
+        "train_dataloader.batch_size": 4,
+        "train_dataloader.num_workers": 0,
+        "train_dataloader.persistent_workers": False,
+        "val_dataloader.num_workers": 0,
+        "val_dataloader.persistent_workers": False,
+        "default_hooks.logger.interval": 1,
+        "default_hooks.checkpoint.by_epoch": False,
+        "default_hooks.checkpoint.max_keep_ckpts": 3,
+    }
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    straight = train(recipe, work_dir=whole, options=options)
+    log = next(whole.glob("*/vis_data/scalars.json"))
+    steps = [entry for entry in map(json.loads, log.read_text().splitlines()) if "loss" in entry]
+    hooks = {hook["type"] for hook in load_config(recipe).get("custom_hooks", [])}
+    assert ["loss_mesa" in entry for entry in steps] == [False] * 3 + ["MesaHook" in hooks] * 3
+    parts.mkdir()
+    shutil.copy(whole / "iter_4.pth", parts)
+    (parts / "last_checkpoint").write_text(str(parts / "iter_4.pth"))
+    resumed = train(recipe, work_dir=parts, options=options, resume="auto")
+    expected, found = (load_checkpoint_file(result.checkpoint) for result in (straight, resumed))
+    for key in ["state_dict", *["ema_state_dict"] * ("EMAEvalHook" in hooks)]:
+        assert expected[key].keys() == found[key].keys()
+        for name, value in expected[key].items():
+            assert torch.equal(found[key][name], value), name

@@ -6,7 +6,7 @@ from torch import nn
 
 from soft_vit.engine.errors import UserError
 from soft_vit.export import ExportModel, export
-from soft_vit.export.formats import FORMATS
+from soft_vit.export.formats import FORMATS, capture
 from soft_vit.layers import ATTENTIONS
 from soft_vit.layers.attention.landmarks import window_weights
 
@@ -80,6 +80,14 @@ def test_averages_at_other_sizes(case, tmp_path):
     source, path = source_of([case]), tmp_path / "layers.onnx"
     FORMATS["onnx"].write(source, path, any_size=True)
     assert_equal_at_other_sizes(source, "onnx", path)
+
+
+def test_rotations_and_inner_models_fix_no_size():
+    source = source_of([("ttt", {"rope": True})])
+    program = capture(source, any_size=True).module()
+    images = torch.randn(3, 3, 101, 95)
+    for given, expected in zip(program(images), source.model(images), strict=True):
+        torch.testing.assert_close(given, expected)
 
 
 @pytest.mark.slow

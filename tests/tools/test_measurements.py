@@ -4,13 +4,15 @@ import csv
 import re
 
 import pytest
+import timm
 import torch
 
-from soft_vit.analysis import compare, memory, operator, resolution
+from soft_vit.analysis import compare, memory, operator, resolution, throughput
 from soft_vit.analysis.atlas import measure, models, table
 from soft_vit.analysis.atlas.table import Row
 from soft_vit.analysis.resolution import Cost
 from soft_vit.engine.accuracy import AccuracyRow
+from soft_vit.models.zoo import ZOO
 from soft_vit.weights.folders import RESOURCES
 
 MODELS = "soft_pico soft_pico+naive --img-size 32 --batch-size 2 --rounds 3 --device cpu"
@@ -39,6 +41,24 @@ def test_benchmark(tool, arguments, rows, tmp_path, capsys, monkeypatch):
         assert "% of bandwidth | extra memory" in table[0]
         assert all(float(row["bandwidth_gb_per_s"]) > 0 < float(row["gb_per_s"]) for row in found)
         assert all(float(row["extra_memory"]) >= 0 for row in found)
+
+
+def test_benchmark_zoo(tool, tmp_path, monkeypatch, capsys):
+    def measure(names, *, batch_size, rounds, device):
+        assert (batch_size, rounds, device) == (2, 3, "cpu")
+        assert all(map(timm.is_model, names))
+        return [throughput.Timing(name, "inference", 2, 10.0 + i, 9.0, 20.0) for i, name in enumerate(names)]
+
+    monkeypatch.setattr(throughput, "measure_throughput", measure)
+    tool("benchmark_zoo")(f"--batch-size 2 --rounds 3 --device cpu --out {tmp_path / 'new' / 'zoo.md'}".split())
+    text = (tmp_path / "new" / "zoo.md").read_text()
+    assert text in capsys.readouterr().out
+    rows = list(csv.DictReader((tmp_path / "new" / "zoo.csv").open()))
+    assert text.count("| inference |") == len(rows)
+    measured = {row["model"] for row in rows}
+    assert measured - ZOO.keys() == {row["beside"] for row in rows}
+    # Every family and body.
+    assert {ZOO[name] for name in measured & ZOO.keys()} == {*ZOO.values()}
 
 
 def test_benchmark_data(tool, capsys):

@@ -66,6 +66,11 @@ CASES = {
         (("--models", "--sizes", "2x2x2"), "2x2x2 is no size"),
         (("--models", "--kinds", "soft"), "not allowed"),
     ],
+    "benchmark_zoo": [
+        (("--rounds", 2), "rounds=2"),
+        (("--batch-size", 0), "batch of 0"),
+        (("--out", "file/table.md"), "table.md cannot be written"),
+    ],
     "compare_attention": [
         (("sofd",), "'sofd'"),
         (("soft", "--batch-size", 0), "batch of 0"),

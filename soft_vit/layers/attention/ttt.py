@@ -81,7 +81,7 @@ def conv_branch(q: Tensor, k: Tensor, v: Tensor, w3: Tensor, layout: Layout) -> 
 
 def _as_map(x: Tensor, layout: Layout) -> Tensor:
     """Tokens `[B, P + N, D]` as a map `[B, D, Y, X]`, zero where a token does not count."""
-    return layout.grid(layout.keep(x[:, None])).squeeze(1).mT.unflatten(2, layout.feat_size)
+    return layout.grid(layout.keep(x[:, None])).squeeze(1).mT.contiguous().unflatten(2, layout.feat_size)
 
 
 # Leaves of symbolic tracing: they look at sizes and dtypes.

@@ -18,7 +18,7 @@ class Family:
     draw: values of a parameter from its name and standard normal numbers, None for those of the common scheme.
     factor: by name, multiplied in float32. skipped: what names of buffers end in that a model computes.
     unbiased: of the standard deviations in the golden files. tolerance: of logits and stages, relative.
-    slow: stems of golden files whose test is marked slow.
+    slow: stems of golden files whose test is marked slow; one of the smallest model is always run.
     folder: of the golden files, where several rows share one. at_size: whether these are of models built for the size
         of their images. staged: whether the model is a `StagedModel`, and its contract that of test_contract.py.
     """
@@ -52,7 +52,12 @@ ROTARY: dict[str, Any] = dict(
     draw=draw_rotary,
     factor=rotary_factor,
     skipped=(".RoPE.angle",),
-    slow=("ravlt_s_b1_224x224_seed2", "mavit_s_b1_224x224_seed2"),
+    slow=(
+        "ravlt_s_b1_224x224_seed2",
+        "ravlt_t_b2_224x224_seed0",
+        "mavit_s_b1_224x224_seed2",
+        "mavit_t_b2_224x224_seed0",
+    ),
 )
 
 
@@ -143,7 +148,7 @@ FAMILIES: dict[str, Family] = {
         tiny="flatten_swin_tiny",
         small=dict(SMALL_SWIN, linear_blocks=(1, 1, 0, 0)),
         skipped=SWIN_BUFFERS,
-        slow=("flatten_swin_tiny_b1_224x224_seed0",),
+        slow=("flatten_swin_tiny_b1_224x448_seed3",),
         folder="flatten",
         at_size=True,
     ),
@@ -154,7 +159,7 @@ FAMILIES: dict[str, Family] = {
         factor=mila_factor,
         skipped=("rope.rotations",),
         unbiased=True,
-        slow=("mlla_small_b1_224x224_seed1",),
+        slow=("mlla_small_b1_224x224_seed1", "mlla_tiny_b2_224x224_seed0"),
     ),
     "vit3": Family(
         models=("vittt_tiny", "vittt_small", "vittt_base"),
@@ -174,7 +179,7 @@ FAMILIES: dict[str, Family] = {
         factor=quiet_cpe,
         skipped=("rope.rotations",),
         unbiased=True,
-        slow=("h_vittt_small_b1_224x224_seed2",),
+        slow=("h_vittt_small_b1_224x224_seed2", "h_vittt_tiny_b2_224x224_seed0"),
     ),
     "ravlt": Family(("ravlt_t", "ravlt_s", "ravlt_b", "ravlt_l"), "ravlt_t", **ROTARY),
     "mavit": Family(("mavit_t", "mavit_s", "mavit_b", "mavit_l"), "mavit_t", **ROTARY),

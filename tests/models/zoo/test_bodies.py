@@ -92,6 +92,17 @@ def test_windows_join_to_the_map() -> None:
     assert not window_mask(x, (6, 6), (3, 3), 0, always=True).any()
 
 
+def test_convolutions_of_pvt_v2_begin_with_a_variance_of_two_over_fan_out() -> None:
+    torch.manual_seed(0)
+    model = timm.create_model("flatten_pvt_v2_b0", depths=(1, 1, 1, 1))
+    for name, conv in model.named_modules():
+        if isinstance(conv, nn.Conv2d):
+            expected = (2 / (conv.kernel_size[0] ** 2 * conv.out_channels / conv.groups)) ** 0.5
+            # Five standard errors.
+            assert conv.weight.std().item() == pytest.approx(expected, rel=5 / (2 * conv.weight.numel()) ** 0.5), name
+            assert not conv.bias.any()
+
+
 @pytest.mark.parametrize("family", BODIES)
 def test_released_names_and_back(family: str) -> None:
     """Names and shapes of the released file, and bit for bit."""

@@ -137,25 +137,19 @@ def logits_and_gradients(model: torch.nn.Module, x: Tensor) -> tuple[Tensor, Ten
     return logits.detach(), torch.autograd.grad(logits.square().sum(), x)[0]
 
 
-@slow_but("mila", "inline_swin")
-def test_captured(family: str) -> None:
-    """By fx bit for bit, also for sizes it was not traced with; by torch.export for any batch."""
-    model, x = create(family), images(2, 64, 64)
+@every_family
+def test_traced(family: str) -> None:
+    """By fx, bit for bit; exports are in tests/export/test_zoo.py."""
+    model = create(family)
     traced = torch.fx.symbolic_trace(model)
     for size in ((64, 64), (64, 96)):
         given = images(3, *size)
-        if model.pretrained_cfg["fixed_input_size"] and size != (64, 64):
-            continue
         for actual, expected in zip(*(logits_and_gradients(net, given) for net in (traced, model)), strict=True):
             torch.testing.assert_close(actual, expected, rtol=0, atol=0)
-    batch = torch.export.Dim("batch", min=1, max=64)
-    program = torch.export.export(model, (x,), dynamic_shapes=({0: batch},)).module()
-    given = images(5, 64, 64)
-    assert relative_error(program(given), model(given)) < 1e-5
 
 
 @pytest.mark.slow
-@every_family
+@pytest.mark.parametrize("family", FAMILIES)
 def test_compiled(family: str) -> None:
     torch._dynamo.reset()
     model = create(family)

@@ -20,8 +20,6 @@ def test_outputs(file: GoldenFile, tmp_path) -> None:
     torch.save({"model": released_state_dict(file.family, f"{file.model}@{file.img_size[0]}")}, path)
     options = {"img_size": file.img_size} if row.at_size else {}
     model = timm.create_model(file.model, pretrained=True, pretrained_cfg_overlay={"file": str(path)}, **options).eval()
-    if model.pretrained_cfg["fixed_input_size"]:
-        model.set_input_size(file.img_size)
     with torch.no_grad():
         final, stages = model.forward_intermediates(file.images())
         logits = model.forward_head(final)
