@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         counts[model] = count_model(entry)
         write_atomically(args.out / "zoo.csv", rows_as_csv(list(counts.values())).encode())
     rates = cpu_rates(RESULTS / "cpu_2_cores.csv")
-    for path in RESULTS.glob("models_infer-*-cpu-epyc.csv"):
+    for path in RESULTS.glob("models_infer-*-cpu-xeon.csv"):
         rates |= atlas_rates(read_table(path, InferRow))
     shipped = sorted(Path(atlas.__file__).parent.glob("atlas-*-cpu-*.csv"))
     pages = {
