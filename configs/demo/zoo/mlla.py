@@ -6,7 +6,7 @@ model = dict(
     type="MesaClassifier",
     model_name="mlla_tiny",
     embed_dims=(16, 32, 64, 128),
-    depths=(1, 1, 2, 1),
+    depths=(1, 1, 1, 1),
     num_heads=(1, 2, 4, 4),
     mesa_ratio=1.0,
 )

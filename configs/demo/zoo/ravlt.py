@@ -4,8 +4,9 @@ _base_ = "../soft_pico_shapes.py"
 
 model = dict(
     model_name="ravlt_t",
-    embed_dims=(32, 64, 96, 128),
-    depths=(1, 1, 1, 1),
-    num_heads=(1, 2, 3, 4),
+    embed_dims=(16, 32, 64, 128),
+    depths=(1, 1, 2, 1),
+    num_heads=(1, 2, 2, 4),
     proj_width=256,
 )
+train_cfg = dict(max_epochs=6)
