@@ -1,5 +1,5 @@
 # python tools/train.py configs/demo/zoo/mlla.py
-# PLACEHOLDER
+# A reduced mlla_tiny of 0.44 M parameters, with MESA: top-1 97.7 %, and 97.8 % of the averaged weights.
 _base_ = "../soft_pico_shapes.py"
 
 model = dict(

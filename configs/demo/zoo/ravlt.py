@@ -1,5 +1,5 @@
 # python tools/train.py configs/demo/zoo/ravlt.py
-# PLACEHOLDER
+# A reduced ravlt_t of 0.47 M parameters. Not run to its end yet.
 _base_ = "../soft_pico_shapes.py"
 
 model = dict(
