@@ -72,6 +72,7 @@ CASES = {
     "python tools/train.py configs/demo/soft_plus_pico_tiles.py": Case(
         f"{FEW_SHAPES} train_dataloader.dataset.length=64 train_cfg.max_epochs=1"
     ),
+    "python tools/train.py configs/demo/zoo/mlla.py": training(),
     "python tools/train.py configs/finetune": training(),
     "python tools/train.py configs/linearise": training(),
     # tests/engine/test_linearised.py runs it on few images.
@@ -115,6 +116,7 @@ CASES = {
     "python tools/train_attentions.py": Case("", (), "soft_vit.engine.accuracy.compare_accuracy", []),
     "python tools/benchmark.py pvt_v2_b1": Case("", (), "soft_vit.analysis.throughput.measure_throughput", []),
     "python tools/benchmark.py --op naive": Case("", (), "soft_vit.analysis.operator.measure_operator", []),
+    "python tools/benchmark_zoo.py": Case("", (), "soft_vit.analysis.throughput.measure_throughput", []),
     "python tools/benchmark_resolution.py": Case("", (), "soft_vit.analysis.resolution.measure_resolutions", []),
     # tests/analysis/test_claims.py checks most.
     "python tools/check_claims.py": Case("--only 17"),
