@@ -75,9 +75,9 @@ def write_report(study: Study, command: str) -> None:
     if found:
         plot_scores(found, ceilings, study.out / "scores.png")
         plot_training(study, study.out / "training.png")
-    for option in ("num_tokens", "difficulty"):
-        if len({cell.task_options.get(option) for cell in study.cells}) > 1:
-            plot_against(study, option, study.out / f"{option}.png")
+        for option in ("num_tokens", "difficulty"):
+            if len({cell.task_options.get(option) for cell in study.cells}) > 1:
+                plot_against(study, option, study.out / f"{option}.png")
 
 
 if __name__ == "__main__":
