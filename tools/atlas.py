@@ -14,7 +14,7 @@ from pathlib import Path
 
 from soft_vit.analysis.atlas.crossover import QUANTITIES
 from soft_vit.analysis.atlas.measure import HEAD_DIMS, TOKENS, Plan, measure
-from soft_vit.analysis.atlas.models import BATCHES, FORMS, MODELS, SIZES, check_models, measure_models
+from soft_vit.analysis.atlas.models import BATCHES, FORMS, MODELS, ROUNDS, SIZES, check_models, measure_models
 from soft_vit.analysis.atlas.pictures import plot_crossovers, plot_groups
 from soft_vit.analysis.atlas.report import report
 from soft_vit.analysis.atlas.table import MODES, InferRow, Row, RowT, Table, TrainRow, mistakes_in, read_table
@@ -57,6 +57,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--batches", type=batch, nargs="+", choices=BATCHES, default=BATCHES, help="auto: the fastest (default: both)"
     )
     models.add_argument("--max-batch-size", type=int, metavar="B", help="last batch that auto tries")
+    models.add_argument("--rounds", type=int, default=ROUNDS, help="(default: %(default)s)")
     return parser
 
 
@@ -100,7 +101,8 @@ def atlas_of_models(args: argparse.Namespace, command: str) -> None:
         for path, row_type in zip(paths, (InferRow, TrainRow), strict=True)
     )
     cases = dict(sizes=args.sizes, forms=args.forms, batches=args.batches, max_batch_size=args.max_batch_size)
-    for both in measure_models(args.models or MODELS, infer.rows, train.rows, device=args.device, **cases):
+    how = dict(rounds=args.rounds, device=args.device)
+    for both in measure_models(args.models or MODELS, infer.rows, train.rows, **cases, **how):
         infer, train = (save(*given) for given in zip(paths, (infer, train), both, strict=True))
     print(f"Written: models_infer.csv and models_train.csv in {args.out}.")
 

@@ -138,7 +138,7 @@ def test_atlas(tool, tmp_path, monkeypatch, capsys):
 
 
 def test_atlas_of_models(tool, tmp_path, monkeypatch):
-    def measure_again(names, infer, train, *, sizes, forms, batches, max_batch_size, device):
+    def measure_again(names, infer, train, *, sizes, forms, batches, max_batch_size, rounds, device):
         assert (names, sizes, forms, batches) == (["soft_pico"], [(64, 64), (64, 96)], ["eager"], [1, "auto"])
         figures = ("eager", 1.0, 2.0)
         yield [], []

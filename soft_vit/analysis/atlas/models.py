@@ -48,6 +48,7 @@ def measure_models(
     forms: Sequence[str] = FORMS,
     batches: Sequence[Batch] = BATCHES,
     max_batch_size: int | None = None,
+    rounds: int = ROUNDS,
     device: str = "cpu",
 ) -> Iterator[tuple[list[InferRow], list[TrainRow]]]:
     """Measure what the rows lack, all models of a case in turn; yields all rows after each case.
@@ -74,7 +75,7 @@ def measure_models(
                     batch_size=batch,
                     max_batch_size=max_batch_size if batch == "auto" else None,
                     img_size=size,
-                    rounds=ROUNDS,
+                    rounds=rounds,
                     device=device,
                 )
                 if able
