@@ -80,11 +80,8 @@ def crossings(rows: Sequence[Row], head_dim: int) -> dict[tuple[str, str], Cross
             found = ratios(row, quantity, rows)
             if row.head_dim == head_dim and row.kind != BASE and found:
                 curves.setdefault((row.kind, quantity), []).append((row.tokens, found))
-    return {
-        key: Crossing(
-            *(crossover([(tokens, found[i]) for tokens, found in curve]) for i in range(3)),
-            last=curve[-1][0],
-            last_ratio=curve[-1][1][0],
-        )
-        for key, curve in curves.items()
-    }
+    crossed = {}
+    for key, curve in curves.items():
+        median, lower, upper = (crossover([(tokens, found[i]) for tokens, found in curve]) for i in range(3))
+        crossed[key] = Crossing(median, lower, upper, last=curve[-1][0], last_ratio=curve[-1][1][0])
+    return crossed

@@ -80,10 +80,10 @@ class TrainRow:
     note: str = ""
 
 
-ROWS: dict[str, type] = {"atlas": Row, "models_infer": InferRow, "models_train": TrainRow}
+ROWS: dict[str, Any] = {"atlas": Row, "models_infer": InferRow, "models_train": TrainRow}
 """What the rows of a file hold, by the beginning of its name."""
 
-RowT = TypeVar("RowT")
+RowT = TypeVar("RowT", Row, InferRow, TrainRow)
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def read_table(path: Path, row_type: type[RowT]) -> Table[RowT]:
     head, rows, mistakes = _parse(path.read_text(encoding="utf-8"), row_type)
     if mistakes:
         raise ValueError(f"{path}: {mistakes[0]}")
-    return Table(*(head[name] for name in HEAD), rows)
+    return Table(head["machine"], head["date"], head["command"], rows)
 
 
 def mistakes_in(path: Path, known: Sequence[str]) -> list[str]:
@@ -142,10 +142,12 @@ def _parse(text: str, row_type: type[RowT]) -> tuple[dict[str, str], list[RowT],
         if line.startswith("#")
         for name, _, value in [line[1:].strip().partition(": ")]
     }
-    mistakes = [f"The head names no {name}; add a line '# {name}: ...'." for name in HEAD if not head.get(name)]
+    mistakes: list[str] = [
+        f"The head names no {name}; add a line '# {name}: ...'." for name in HEAD if not head.get(name)
+    ]
     if head.get("date") and not _is_date(head["date"]):
         mistakes.append(f"The date is {head['date']}; write it as 2026-01-31.")
-    columns = [field.name for field in fields(row_type)]  # type: ignore[arg-type]
+    columns = [field.name for field in fields(row_type)]
     found, *body = list(csv.reader(line for line in lines if line and not line.startswith("#"))) or [[]]
     if found != columns:
         return head, [], [*mistakes, f"The columns are {','.join(found)}; they have to be {','.join(columns)}."]
