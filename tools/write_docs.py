@@ -14,7 +14,7 @@ from tqdm import tqdm
 from soft_vit.analysis import atlas
 from soft_vit.analysis.atlas.table import InferRow, Row, read_table
 from soft_vit.analysis.kind_pages import kinds_page
-from soft_vit.analysis.zoo_table import atlas_rates, count_model, cpu_rates, read_counts, zoo_page
+from soft_vit.analysis.zoo_table import atlas_rates, count_model, read_counts, zoo_page
 from soft_vit.cli import command_line
 from soft_vit.text_tables import rows_as_csv
 from soft_vit.weights import load_index
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for model, entry in tqdm(missing.items(), desc="models", disable=not missing):
         counts[model] = count_model(entry)
         write_atomically(args.out / "zoo.csv", rows_as_csv(list(counts.values())).encode())
-    rates = cpu_rates(RESULTS / "cpu_2_cores.csv")
+    rates: dict[str, float] = {}
     for path in RESULTS.glob("models_infer-*-cpu-xeon.csv"):
         rates |= atlas_rates(read_table(path, InferRow))
     shipped = sorted(Path(atlas.__file__).parent.glob("atlas-*-cpu-*.csv"))

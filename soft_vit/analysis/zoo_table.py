@@ -15,7 +15,7 @@ from soft_vit.text_tables import markdown_table
 from soft_vit.weights import Entry
 from soft_vit.weights.tables import collection_of
 
-__all__ = ["Counted", "atlas_rates", "count_model", "cpu_rates", "read_counts", "zoo_page"]
+__all__ = ["Counted", "atlas_rates", "count_model", "read_counts", "zoo_page"]
 
 HEAD = """# Every model with weights
 On the site, a click on a column sorts, and the box above the table filters: `softmax-free`, `mit`, `384`. Written by
@@ -26,9 +26,9 @@ python tools/write_docs.py
 
 from the [index of weights](../checkpoints/README.md), which says where each accuracy on ImageNet is published; those
 on generated images are measured. Parameters, multiply-adds at the model's own resolution, and [where softmax
-is](softmax.md) are counted; nothing was trained on ImageNet here. Images per second: inference at 224 x 224 on two
-cores of a CPU, where a table of `tools/benchmark_results/` has it, such as [this
-one](../tools/benchmark_results/cpu_2_cores.md). [The families](zoo.md) have papers and commands.
+is](softmax.md) are counted; nothing was trained on ImageNet here. Images per second: inference at 224 x 224, one image
+at a time on one thread of a CPU, from [the atlas](atlas.md), which has one model of each family. [The families](zoo.md)
+have papers and commands.
 """
 
 
@@ -76,22 +76,16 @@ def read_counts(path: Path) -> dict[str, Counted]:
     return {row.model: row for row in counts}
 
 
-def cpu_rates(path: Path) -> dict[str, float]:
-    """Images per second in fp32 inference at 224 x 224, by model, from a table that tools/benchmark.py wrote."""
-    with path.open(newline="") as file:
-        return {
-            row["model"]: float(row["median"])
-            for row in csv.DictReader(file)
-            if (row["case"], row["dtype"], row["mode"]) == ("224 x 224", "float32", "inference")
-        }
-
-
 def atlas_rates(table: Table[InferRow]) -> dict[str, float]:
-    """The most images per second of eager inference at 224 x 224, by model, from a table of tools/atlas.py."""
+    """The most images per second of eager inference at 224 x 224, by model, from a table of tools/atlas.py.
+
+    At this size, `+capped` changes nothing.
+    """
     rates: dict[str, float] = {}
     for row in table.rows:
         if (row.infer_img_size, row.form) == ("224", "eager") and row.infer_samples_per_sec:
-            rates[row.model] = max(rates.get(row.model, 0.0), row.infer_samples_per_sec)
+            model = row.model.removesuffix("+capped")
+            rates[model] = max(rates.get(model, 0.0), row.infer_samples_per_sec)
     return rates
 
 
