@@ -1,5 +1,6 @@
 """At the end of training: what the attentions of the model are worth, and where they look."""
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,13 @@ class AttentionReportHook(Hook):
 
     def after_train(self, runner: Runner) -> None:
         model = unwrapped(runner.model)
+        scalars = runner.message_hub.log_scalars
+        trained = deepcopy(dict(scalars))
         with switched_off(*attentions(model.model).values()):
             metrics = runner.val_loop.run()
+        # What the run reports is the model as it was trained.
+        scalars.clear()
+        scalars.update(trained)
         if not is_main_process():
             return
         runner.logger.info(f"With all attentions off: {metrics}")
