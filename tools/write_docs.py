@@ -11,8 +11,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from soft_vit.analysis import atlas
-from soft_vit.analysis.atlas.table import InferRow, Row, read_table
+from soft_vit.analysis.atlas.choice import shipped_table
+from soft_vit.analysis.atlas.table import InferRow, read_table
 from soft_vit.analysis.kind_pages import kinds_page
 from soft_vit.analysis.zoo_table import atlas_rates, count_model, read_counts, zoo_page
 from soft_vit.cli import command_line
@@ -38,9 +38,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     rates: dict[str, float] = {}
     for path in RESULTS.glob("models_infer-*-cpu-xeon.csv"):
         rates |= atlas_rates(read_table(path, InferRow))
-    shipped = sorted(Path(atlas.__file__).parent.glob("atlas-*-cpu-*.csv"))
     pages = {
-        "kinds.md": kinds_page(DOCS / "gym" / "results.csv", read_table(shipped[0], Row) if shipped else None),
+        "kinds.md": kinds_page(DOCS / "gym" / "results.csv", shipped_table()),
         "zoo_table.md": zoo_page(entries, counts, rates),
     }
     for name, page in pages.items():
