@@ -34,10 +34,7 @@ def by_heads(attend: Attend) -> Attend:
     @wraps(attend)
     def attend_by_heads(*args: Any, **kwargs: Any) -> Tensor:
         tensors = [x for x in args if _has_heads(x)]
-        if torch.compiler.is_compiling() or forbids_autograd_function(*tensors):
-            return attend(*args, **kwargs)
-        q = tensors[0]
-        if q.device.type != "cpu" or q.shape[2] < LEAST_TOKENS or not q.shape[0]:
+        if not computes_parts(*tensors):
             return attend(*args, **kwargs)
 
         def attend_parts(*parts: Tensor) -> Tensor:
@@ -47,6 +44,13 @@ def by_heads(attend: Attend) -> Attend:
         return _ByHeads.apply(attend_parts, *tensors)
 
     return cast(Attend, attend_by_heads)
+
+
+def computes_parts(q: Tensor, *others: Tensor) -> bool:
+    """Whether an attention of tokens q `[B, H, N, D]`, and what else may need a gradient, is computed in parts."""
+    if torch.compiler.is_compiling() or forbids_autograd_function(q, *others):
+        return False
+    return q.device.type == "cpu" and q.shape[2] >= LEAST_TOKENS and q.shape[0] > 0
 
 
 def _has_heads(x: Any) -> bool:

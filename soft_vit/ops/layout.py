@@ -18,6 +18,11 @@ def as_map(feat_size: FeatSize) -> tuple[int, int]:
     return feat_size[0], 1 if len(feat_size) == 1 else feat_size[1]
 
 
+def kept(x: Tensor, token_mask: Tensor | None, fill: float = 0.0) -> Tensor:
+    """Tokens `[B, H, N, D]`, with fill in place of those where the mask `[B, 1, N, 1]` is False."""
+    return x if token_mask is None else x.masked_fill(~token_mask, fill)
+
+
 class Layout(NamedTuple):
     """P prefix tokens, such as a class token, and behind them those of a map; a sequence is a map of one column."""
 
@@ -32,6 +37,11 @@ class Layout(NamedTuple):
         return None if self.mask is None else self.mask[:, None, None]
 
     @property
+    def token_mask(self) -> Tensor | None:
+        """The mask for tokens `[B, H, P + N, D]`."""
+        return None if self.mask is None else self.mask[:, None, :, None]
+
+    @property
     def grid_mask(self) -> Tensor | None:
         """The part `[B, N]` of the mask behind the prefix tokens."""
         return None if self.mask is None else self.mask[:, self.num_prefix_tokens :]
@@ -42,7 +52,7 @@ class Layout(NamedTuple):
 
     def keep(self, x: Tensor, fill: float = 0.0) -> Tensor:
         """Tokens `[B, H, P + N, D]`, with fill in place of those that do not count."""
-        return x if self.mask is None else x.masked_fill(~self.mask[:, None, :, None], fill)
+        return kept(x, self.token_mask, fill)
 
     def num_tokens(self, x: Tensor) -> Tensor | int:
         """How many of the tokens `[B, H, P + N, D]` count: a number, or `[B, 1, 1, 1]` in x's dtype."""

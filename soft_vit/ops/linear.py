@@ -6,12 +6,14 @@ sums over all j, or over j <= i where causal. The functions take features, `phi(
 Letters: B batch, H heads, N tokens, M features, D channels of a value; G chunks of L tokens.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from soft_vit.ops.layout import Layout
+from soft_vit.ops.by_tokens import map_tokens, sum_over_tokens
+from soft_vit.ops.layout import Layout, kept
 from soft_vit.ops.numerics import at_least_float32, full_precision
 
 # Far below any sum of features of sensible inputs; it keeps 0 / 0 out of inputs whose features underflow.
@@ -39,23 +41,40 @@ def relu_features(x: Tensor) -> Tensor:
     return at_least_float32(x).relu()
 
 
-def linear_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout | None = None, eps: float = 0.0) -> Tensor:
+def linear_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layout: Layout | None = None,
+    eps: float = 0.0,
+    phi: Callable[..., Tensor] = at_least_float32,
+    phi_q: Callable[..., Tensor] | None = None,
+    places: Tensor | None = None,
+) -> Tensor:
     """Each token attends to all of them, or those that count; time and memory are linear in N.
 
     eps: added to the weight of each token where a row's weights are divided by their sum.
+    phi: makes features of q and of k, for a few tokens at a time; of `(x, places)` where these are given, `[1 or B, 1,
+        N, ...]`. No gradient reaches what else it is made of.
+    phi_q: another for q.
 
-    q, k: features `[B, H, N, M]`, not negative; v: `[B, H, N, D]`. The result `[B, H, N, D]` has v's dtype; everything
-    inside is at least fp32.
+    q, k: `[B, H, N, M]`, of which phi is not negative; v: `[B, H, N, D]`. The result `[B, H, N, D]` has v's dtype;
+    everything inside is at least fp32.
     """
-    with full_precision(q):
-        dtype = v.dtype
-        q, k, v = at_least_float32(q), at_least_float32(k), at_least_float32(v)
-        if layout is not None:
-            k, v = layout.keep(k), layout.keep(v)
-        normalizer = q @ k.sum(2)[..., None]
-        if eps:
-            normalizer = normalizer + eps * (k.shape[2] if layout is None else layout.num_tokens(k))
-        return (q @ (k.mT @ v) / normalizer.clamp(min=SMALLEST_NORMALIZER)).to(dtype)
+    dtype, mask = v.dtype, None if layout is None else layout.token_mask
+    at = () if places is None else (places,)
+    extra = eps and eps * (k.shape[2] if layout is None else layout.num_tokens(at_least_float32(k)))
+
+    def state(k: Tensor, v: Tensor, mask: Tensor | None, *at: Tensor) -> tuple[Tensor, Tensor]:
+        k = kept(phi(k, *at), mask)
+        return k.mT @ kept(at_least_float32(v), mask), k.sum(2)[..., None]
+
+    def read(q: Tensor, *rest: Tensor) -> Tensor:
+        *at, kv, k_sum = rest
+        q = (phi_q or phi)(q, *at)
+        return (q @ kv / (q @ k_sum + extra).clamp(min=SMALLEST_NORMALIZER)).to(dtype)
+
+    return map_tokens(read, (q, *at), sum_over_tokens(state, (k, v, mask, *at)))
 
 
 def causal_linear_attention(q: Tensor, k: Tensor, v: Tensor, chunk_size: int = 64) -> Tensor:

@@ -26,8 +26,8 @@ def rotate_by_place(layout: Layout, *tokens: Tensor, end_point: bool = False) ->
     """
     with full_precision(tokens[0]):
         tokens = tuple(at_least_float32(x) for x in tokens)
-        cos, sin = _tables(layout, tokens[0], end_point)
-        return tuple(_rotate(x, cos, sin) for x in tokens)
+        cos, sin = place_tables(layout, tokens[0], end_point=end_point)
+        return tuple(rotate(x, cos, sin) for x in tokens)
 
 
 def place_angles(feat_size: tuple[int, int], channels: int, like: Tensor, end_point: bool = False) -> Tensor:
@@ -50,15 +50,21 @@ def _of_places(rows: Tensor, columns: Tensor) -> Tensor:
     return torch.cat([rows[:, None].expand(*shape), columns.expand(*shape)], dim=-1).flatten(0, 1)
 
 
-def _tables(layout: Layout, like: Tensor, end_point: bool) -> tuple[Tensor, Tensor]:
-    """Cosines and sines `[P + N, 2 * K]` of the angles of the pairs of tokens like these."""
+def place_tables(
+    layout: Layout, like: Tensor, channels: int | None = None, end_point: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Cosines and sines `[P + N, 2 * K]` of the angles of the pairs of tokens like these `[..., C]`.
+
+    channels: C, where these have others.
+    """
     # Of the sides, which are far shorter than all places.
-    rows, columns = _side_angles(layout.feat_size, like.shape[-1], like, end_point)
+    rows, columns = _side_angles(layout.feat_size, channels or like.shape[-1], like, end_point)
     cos, sin, P = _of_places(rows.cos(), columns.cos()), _of_places(rows.sin(), columns.sin()), layout.num_prefix_tokens
     return (F.pad(cos, (0, 0, P, 0), value=1.0), F.pad(sin, (0, 0, P, 0))) if P else (cos, sin)
 
 
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Tokens `[..., N, C]` turned as these tables `[..., N, 2 * K]` say; see `rotate_by_place`."""
     channels = 2 * cos.shape[-1]
     a, b = x[..., :channels].unflatten(-1, (channels // 2, 2)).unbind(-1)
     turned = torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1).flatten(-2)

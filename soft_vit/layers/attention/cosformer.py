@@ -7,29 +7,33 @@ import torch
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention
-from soft_vit.ops.by_heads import by_heads
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.linear import linear_attention, relu_features
-from soft_vit.ops.numerics import full_precision
+from soft_vit.ops.numerics import at_least_float32
 
 
-@by_heads
+def turned_features(x: Tensor, angle: Tensor) -> Tensor:
+    """`[relu(x) cos(angle), relu(x) sin(angle)]`, `[B, H, N, D]` to `[B, H, N, 2 D]`.
+
+    The cosine of a difference is a sum of such products; where angles lie in the first quadrant, none is negative.
+    """
+    x = relu_features(x)
+    return torch.cat([x * angle.cos(), x * angle.sin()], dim=-1)
+
+
 def cosformer_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
     """`sum_j s_ij v_j / sum_j s_ij` with `s_ij = relu(q_i) . relu(k_j) cos(pi / 2 (i - j) / N)`, linear in N.
 
     q, k, v: `[B, H, N, D]`, N counting prefix tokens too; i and j are places among the N tokens that count. The result
     has v's shape and dtype; everything inside is at least fp32.
     """
-    with full_precision(q):
-        q, k = relu_features(q), relu_features(k)
-        if layout.mask is None:
-            place = torch.arange(q.shape[2], dtype=q.dtype, device=q.device)[:, None]
-        else:
-            place = (layout.mask.cumsum(1) - 1).clamp(min=0).to(q.dtype)[:, None, :, None]
-        angle = place * (0.5 * math.pi / layout.num_tokens(q))
-        # The cosine of a difference is a sum of products; both factors lie in the first quadrant, so none is negative.
-        q, k = (torch.cat([x * angle.cos(), x * angle.sin()], dim=-1) for x in (q, k))
-        return linear_attention(q, k, v, layout)
+    like = at_least_float32(q)
+    if layout.mask is None:
+        place = torch.arange(q.shape[2], dtype=like.dtype, device=q.device)[None, None, :, None]
+    else:
+        place = (layout.mask.cumsum(1) - 1).clamp(min=0).to(like.dtype)[:, None, :, None]
+    angle = place * (0.5 * math.pi / layout.num_tokens(like))
+    return linear_attention(q, k, v, layout, phi=turned_features, places=angle)
 
 
 # A leaf of symbolic tracing: it looks at sizes and dtypes.

@@ -1,5 +1,6 @@
 """Focused linear attention of FLatten transformers (Han et al. 2023, arXiv 2308.00442)."""
 
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -8,7 +9,6 @@ from torch import Tensor
 from soft_vit.layers.attention.base import SelfAttention
 from soft_vit.layers.attention.local_conv import depthwise_conv
 from soft_vit.layers.attention.placed import PlacedAttention, add_value_maps, unscaled, value_maps
-from soft_vit.ops.by_heads import by_heads
 from soft_vit.ops.layout import FeatSize, Layout
 from soft_vit.ops.linear import linear_attention
 from soft_vit.ops.numerics import at_least_float32, full_precision
@@ -35,21 +35,17 @@ def scaled_features(x: Tensor, scale: Tensor) -> Tensor:
         return focused(unscaled(at_least_float32(x).relu() + FLOOR, scale), 3.0)
 
 
-@by_heads
 def flatten_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
     """Linear attention with features q, k `[B, H, N, D]`; rows are divided by their sum plus 1e-6 for each token.
 
     v and the result: `[B, H, N, D]` of one dtype.
     """
-    with full_precision(q):
-        return linear_attention(q, k, v, layout, eps=1e-6)
+    return linear_attention(q, k, v, layout, eps=1e-6)
 
 
-@by_heads
 def focused_attention(q: Tensor, k: Tensor, v: Tensor, power: float, layout: Layout) -> Tensor:
     """Linear attention with focused features of q, k `[B, H, N, D]`; v and the result `[B, H, N, D]` of one dtype."""
-    with full_precision(q):
-        return linear_attention(focused_features(q, power), focused_features(k, power), v, layout)
+    return linear_attention(q, k, v, layout, phi=partial(focused_features, power=power))
 
 
 # Leaves of symbolic tracing: they look at sizes and dtypes.

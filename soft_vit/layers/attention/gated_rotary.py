@@ -10,14 +10,13 @@ from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, check_heads, merge_heads, split_parts
 from soft_vit.layers.attention.local_conv import add_to_grid, depthwise_conv, grid_maps
-from soft_vit.ops.by_heads import by_heads
+from soft_vit.ops.by_tokens import map_tokens
 from soft_vit.ops.layout import FeatSize, Layout
 from soft_vit.ops.numerics import at_least_float32
 from soft_vit.ops.rotary import rotate_by_place
 from soft_vit.ops.softmax import softmax_attention
 
 
-@by_heads
 def gated(x: Tensor, gate: Tensor, width: int) -> Tensor:
     """`x * gate` `[B, H, N, D]` in the gate's dtype, for tokens of that width.
 
@@ -25,7 +24,11 @@ def gated(x: Tensor, gate: Tensor, width: int) -> Tensor:
     stay far below.
     """
     limit = min(torch.finfo(gate.dtype).max, 1e16 / width)
-    return (at_least_float32(x) * gate).clamp(-limit, limit).to(gate.dtype)
+
+    def product(x: Tensor, gate: Tensor) -> Tensor:
+        return (at_least_float32(x) * gate).clamp(-limit, limit).to(gate.dtype)
+
+    return map_tokens(product, (x, gate))
 
 
 def rotary_softmax_attention(

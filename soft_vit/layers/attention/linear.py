@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention
-from soft_vit.ops.by_heads import by_heads
 from soft_vit.ops.layout import FeatSize, Layout
 from soft_vit.ops.linear import elu_features, linear_attention, relu_features
 from soft_vit.ops.numerics import check_choice
@@ -14,11 +13,10 @@ from soft_vit.ops.numerics import check_choice
 Features = Literal["elu", "relu"]
 
 
-@by_heads
 def attention_by_features(q: Tensor, k: Tensor, v: Tensor, features: Features, layout: Layout) -> Tensor:
     """`linear_attention` of the features of q and k; q, k, v and the result `[B, H, P + N, D]`."""
     phi = elu_features if features == "elu" else relu_features
-    return linear_attention(phi(q), phi(k), v, layout)
+    return linear_attention(q, k, v, layout, phi=phi)
 
 
 # A leaf of symbolic tracing: it looks at dtypes.

@@ -4,14 +4,13 @@ import torch
 from torch import Tensor
 
 from soft_vit.layers.attention.gated_rotary import GatedRotaryAttention
-from soft_vit.ops.by_heads import by_heads
-from soft_vit.ops.layout import Layout
+from soft_vit.ops.by_tokens import map_tokens, sum_over_tokens
+from soft_vit.ops.layout import Layout, kept
 from soft_vit.ops.linear import elu_features
-from soft_vit.ops.numerics import at_least_float32, full_precision
-from soft_vit.ops.rotary import rotate_by_place
+from soft_vit.ops.numerics import at_least_float32
+from soft_vit.ops.rotary import place_tables, rotate
 
 
-@by_heads
 def mala_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
     """Linear attention that a longer query makes sharper: a factor and a shift in place of a denominator.
 
@@ -19,14 +18,20 @@ def mala_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
     `z_i = q_i^T mean_j(k_j) / sqrt(D)`, and R the rotation by place, which z is without. Means are over the tokens that
     count. q, k, v and the result `[B, H, P + N, D]`, the result in v's dtype; everything inside is at least fp32.
     """
-    with full_precision(q):
-        dtype, scale = v.dtype, q.shape[-1] ** -0.5
-        q, k, v = elu_features(q), layout.keep(elu_features(k)), layout.keep(at_least_float32(v))
-        count = layout.num_tokens(q)
-        z = q @ (k.sum(2, keepdim=True) / count).mT * scale
-        q, k = rotate_by_place(layout, q, k, end_point=True)
-        product = q @ (k.mT @ v * (scale / count))
-        return (product * (1 + 1 / (z + 1e-6)) - z * (v.sum(2, keepdim=True) / count)).to(dtype)
+    dtype, scale = v.dtype, q.shape[-1] ** -0.5
+    cos, sin = (x[None, None] for x in place_tables(layout, at_least_float32(q), end_point=True))
+    count = layout.num_tokens(at_least_float32(q))
+
+    def state(k: Tensor, v: Tensor, mask: Tensor | None, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
+        k, v = kept(elu_features(k), mask), kept(at_least_float32(v), mask)
+        return rotate(k, cos, sin).mT @ v * (scale / count), k.sum(2)[..., None] * (scale / count), v.sum(2)[:, :, None]
+
+    def read(q: Tensor, cos: Tensor, sin: Tensor, kv: Tensor, k_mean: Tensor, v_sum: Tensor) -> Tensor:
+        q = elu_features(q)
+        z = q @ k_mean
+        return (rotate(q, cos, sin) @ kv * (1 + 1 / (z + 1e-6)) - z * (v_sum / count)).to(dtype)
+
+    return map_tokens(read, (q, cos, sin), sum_over_tokens(state, (k, v, layout.token_mask, cos, sin)))
 
 
 # A leaf of symbolic tracing: it looks at sizes and masks.

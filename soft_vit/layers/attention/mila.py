@@ -7,34 +7,43 @@ from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, check_heads, merge_heads, split_heads, split_parts, window
 from soft_vit.layers.attention.local_conv import add_to_grid, grid_maps
-from soft_vit.ops.layout import FeatSize, Layout
+from soft_vit.ops.by_tokens import map_tokens, sum_over_tokens
+from soft_vit.ops.layout import FeatSize, Layout, kept
 from soft_vit.ops.linear import elu_features
-from soft_vit.ops.numerics import at_least_float32, full_precision
-from soft_vit.ops.rotary import rotate_by_place
+from soft_vit.ops.numerics import at_least_float32
+from soft_vit.ops.rotary import place_tables, rotate
 
 # Added to the normaliser.
 FLOOR = 1e-6
 
 
-def rotated_linear_attention(
-    q: Tensor, k: Tensor, q_rotated: Tensor, k_rotated: Tensor, v: Tensor, layout: Layout
-) -> Tensor:
-    """`q~_i sum_j k~_j v_j^T / (q_i sum_j k_j)` with rotated q~ and k~; rows do not sum to 1 and may be negative.
+def rotated_linear_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+    """`R(q_i) sum_j R(k_j) v_j^T / (q_i sum_j k_j)`, q and k being features `elu + 1`; rows do not sum to 1.
 
-    Features `[B, H, N, M]`, at least fp32, and v `[B, H, N, D]`. The result has v's shape and dtype.
+    R rotates by place, over all heads' channels. q, k, v and the result `[B, H, P + N, D]`, the result in v's dtype;
+    everything inside is at least fp32.
     """
-    with full_precision(q):
-        dtype, v = v.dtype, layout.keep(at_least_float32(v))
-        k, k_rotated, count = layout.keep(k), layout.keep(k_rotated), layout.num_tokens(k)
-        normalizer = q @ (k.sum(2, keepdim=True) / count).mT + FLOOR
-        return (q_rotated @ (k_rotated.mT @ (v / count)) / normalizer).to(dtype)
+    dtype, like = v.dtype, at_least_float32(q)
+    tables = tuple(x[None, None] for x in place_tables(layout, like, channels=q.shape[1] * q.shape[3]))
+    count = layout.num_tokens(like)
+
+    def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        return split_heads(rotate(merge_heads(x), cos[:, 0], sin[:, 0]), x.shape[1])
+
+    def state(k: Tensor, v: Tensor, mask: Tensor | None, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        k, v = kept(elu_features(k), mask), kept(at_least_float32(v), mask)
+        return turned(k, cos, sin).mT @ (v / count), k.sum(2)[..., None] / count
+
+    def read(q: Tensor, cos: Tensor, sin: Tensor, kv: Tensor, k_mean: Tensor) -> Tensor:
+        q = elu_features(q)
+        return (turned(q, cos, sin) @ kv / (q @ k_mean + FLOOR)).to(dtype)
+
+    return map_tokens(read, (q, *tables), sum_over_tokens(state, (k, v, layout.token_mask, *tables)))
 
 
 # Leaves of symbolic tracing: they look at sizes and dtypes.
 torch.fx.wrap("add_to_grid")
-torch.fx.wrap("elu_features")
 torch.fx.wrap("grid_maps")
-torch.fx.wrap("rotate_by_place")
 torch.fx.wrap("rotated_linear_attention")
 
 
@@ -74,18 +83,15 @@ class MilaAttention(Attention):
         self.lepe = nn.Conv2d(dim, dim, size, padding=(1, size[1] // 2), groups=dim, **dd)
         self.proj_drop = nn.Dropout(proj_drop)
 
-    def attend(self, q: Tensor, k: Tensor, q_rotated: Tensor, k_rotated: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        """Features and values `[B, heads, P + N, C / heads]` to the values' shape; see `rotated_linear_attention`."""
-        return rotated_linear_attention(q, k, q_rotated, k_rotated, v, layout)
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+        """Queries, keys and values `[B, heads, P + N, C / heads]` to the result of that shape."""
+        return rotated_linear_attention(q, k, v, layout)
 
     def forward(
         self, x: Tensor, feat_size: FeatSize, num_prefix_tokens: int = 0, key_padding_mask: Tensor | None = None
     ) -> Tensor:
         layout = self.layout(x, feat_size, num_prefix_tokens, key_padding_mask)
         q, k = split_parts(self.qk(x), 2, self.num_heads)
-        q, k = elu_features(self.q_norm(q)), elu_features(self.k_norm(k))
-        q_rotated, k_rotated = rotate_by_place(layout, merge_heads(q), merge_heads(k))
-        q_rotated, k_rotated = split_heads(q_rotated, self.num_heads), split_heads(k_rotated, self.num_heads)
         v = split_heads(x, self.num_heads)
-        y = self.attend(q, k, q_rotated, k_rotated, v, layout)
+        y = self.attend(self.q_norm(q), self.k_norm(k), v, layout)
         return self.proj_drop(merge_heads(add_to_grid(y, self.lepe(grid_maps(v, layout)), layout, self.num_heads)))

@@ -1,16 +1,17 @@
 """Performer: softmax attention by positive random features, FAVOR+ (Choromanski et al. 2020, arXiv 2009.14794)."""
 
 import math
+from functools import partial
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention
-from soft_vit.ops.by_heads import by_heads
-from soft_vit.ops.layout import FeatSize, Layout
+from soft_vit.ops.by_tokens import max_over_tokens
+from soft_vit.ops.layout import FeatSize, Layout, kept
 from soft_vit.ops.linear import linear_attention
-from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision
+from soft_vit.ops.numerics import at_least_float32, check_choice
 
 Kernel = Literal["softmax", "relu"]
 
@@ -32,42 +33,51 @@ def orthogonal_random_features(num_features: int, dim: int, generator: torch.Gen
     return basis.mT.flatten(0, 1)[:num_features] * lengths
 
 
-def softmax_features(q: Tensor, k: Tensor, projection: Tensor, layout: Layout | None = None) -> tuple[Tensor, Tensor]:
-    """Positive features whose products estimate `exp(q . k / sqrt(D))`, up to a factor of each query.
+def key_exponents(k: Tensor, projection: Tensor) -> Tensor:
+    """`W k - |k|^2 / 2` for keys `[B, H, N, D]` over `D^(1/4)` and W, projection `[M, D]`: `[B, H, N, M]`."""
+    k = at_least_float32(k) * k.shape[-1] ** -0.25
+    return k @ projection.mT - 0.5 * k.square().sum(-1, keepdim=True)
 
-    q, k: `[B, H, N, D]`, projection: `[M, D]`; the results are `[B, H, N, M]`, in [0, 1]. Such a factor cancels in the
-    attention, so the largest exponents are taken out: of every feature over the keys, returned to the query's feature,
-    then of every query. The normaliser of the attention is then at least one, whatever the inputs.
+
+def key_features(k: Tensor, projection: Tensor, largest: Tensor) -> Tensor:
+    """`exp(W k - |k|^2 / 2 - largest)`, in [0, 1]; see `query_features`."""
+    # Tokens that do not count may have larger ones. A bound of 0 would stop the gradient of the largest.
+    return (key_exponents(k, projection) - largest).clamp(max=1).exp()
+
+
+def query_features(q: Tensor, projection: Tensor, largest: Tensor) -> Tensor:
+    """`exp(W q + largest)` over its largest entry, in [0, 1]; q `[B, H, N, D]`, projection W `[M, D]`.
+
+    Products with `key_features` estimate `exp(q . k / sqrt(D))`, up to a factor of each query, which cancels in the
+    attention. So the largest exponents are taken out: of every feature over the keys, `largest` `[B, H, 1, M]`, which
+    is returned to the query's feature, then of every query. The normaliser is then at least one, whatever the inputs.
     """
-    scale = q.shape[-1] ** -0.25
-    q, k = q * scale, k * scale
-    k_exponent = k @ projection.mT - 0.5 * k.square().sum(-1, keepdim=True)
-    if layout is not None:
-        k_exponent = layout.keep(k_exponent, -math.inf)
-    largest_key = k_exponent.detach().amax(-2, keepdim=True)
-    q_exponent = q @ projection.mT + largest_key
-    q_exponent = q_exponent - q_exponent.detach().amax(-1, keepdim=True)
-    return q_exponent.exp(), (k_exponent - largest_key).exp()
+    exponent = at_least_float32(q) * q.shape[-1] ** -0.25 @ projection.mT + largest
+    return (exponent - exponent.detach().amax(-1, keepdim=True)).exp()
 
 
-def relu_features(q: Tensor, k: Tensor, projection: Tensor, layout: Layout | None = None) -> tuple[Tensor, Tensor]:
-    """The generalised form: features `relu(W x) + 0.001`, `[B, H, N, M]`, of q and k `[B, H, N, D]` over `D^(1/4)`."""
-    scale = q.shape[-1] ** -0.25
-    return (q * scale @ projection.mT).relu() + RELU_FLOOR, (k * scale @ projection.mT).relu() + RELU_FLOOR
+def relu_features(x: Tensor, projection: Tensor) -> Tensor:
+    """The generalised form: `relu(W x) + 0.001`, `[B, H, N, M]`, of x `[B, H, N, D]` over `D^(1/4)`."""
+    return (at_least_float32(x) * x.shape[-1] ** -0.25 @ projection.mT).relu() + RELU_FLOOR
 
 
-@by_heads
 def favor_attention(
     q: Tensor, k: Tensor, v: Tensor, projection: Tensor, kernel: Kernel = "softmax", layout: Layout | None = None
 ) -> Tensor:
     """Attention by random features to all tokens that count, linear in N, at least fp32 inside.
 
-    q, k, v: `[B, H, P + N, D]`, projection: `[M, D]`; the result has v's shape and dtype.
+    q, k, v: `[B, H, P + N, D]`, projection: `[M, D]`, which gets no gradient; the result has v's shape and dtype.
     """
-    with full_precision(q):
-        features = softmax_features if kernel == "softmax" else relu_features
-        q, k = features(at_least_float32(q), at_least_float32(k), projection.to(at_least_float32(q).dtype), layout)
-        return linear_attention(q, k, v, layout)
+    projection = projection.to(at_least_float32(q).dtype)
+    if kernel == "relu":
+        return linear_attention(q, k, v, layout, phi=partial(relu_features, projection=projection))
+
+    def exponents(k: Tensor, mask: Tensor | None) -> Tensor:
+        return kept(key_exponents(k, projection), mask, -math.inf)
+
+    largest = max_over_tokens(exponents, (k, layout and layout.token_mask))
+    phi, phi_q = (partial(f, projection=projection, largest=largest) for f in (key_features, query_features))
+    return linear_attention(q, k, v, layout, phi=phi, phi_q=phi_q)
 
 
 # A leaf of symbolic tracing: it looks at dtypes.

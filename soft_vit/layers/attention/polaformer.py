@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.placed import PlacedAttention
-from soft_vit.ops.by_heads import by_heads
-from soft_vit.ops.layout import FeatSize, Layout
-from soft_vit.ops.numerics import at_least_float32, full_precision
+from soft_vit.ops.by_tokens import map_tokens, max_over_tokens, sum_over_tokens
+from soft_vit.ops.layout import FeatSize, Layout, kept
+from soft_vit.ops.numerics import at_least_float32
 
 # Exponents lie between 1 and 1 + ALPHA.
 ALPHA = 4.0
@@ -18,21 +18,22 @@ ALPHA = 4.0
 EPS = 1e-6
 
 
+def raised(x: Tensor, power: Tensor) -> Tensor:
+    """`|x|^p` for `p = 1 + 4 sigmoid(power)`, at least fp32."""
+    return at_least_float32(x).abs() ** (1 + ALPHA * power.sigmoid())
+
+
 def polar_features(x: Tensor, power: Tensor) -> Tensor:
-    """`[relu(x)^p, relu(-x)^p]` of `[B, H, P + N, D]`, `[B, H, P + N, 2 D]`, for `p = 1 + 4 sigmoid(power)`."""
-    raised = x.abs() ** (1 + ALPHA * power.sigmoid())
-    positive = x > 0
-    zero = torch.zeros((), dtype=x.dtype, device=x.device)
-    return torch.cat([torch.where(positive, raised, zero), torch.where(positive, zero, raised)], dim=-1)
+    """`[relu(x)^p, relu(-x)^p]` of `[B, H, P + N, D]`, `[B, H, P + N, 2 D]`, at least fp32; see `raised`."""
+    size, zero = raised(x, power), torch.zeros((), dtype=at_least_float32(x).dtype, device=x.device)
+    return torch.cat([torch.where(x > 0, size, zero), torch.where(x > 0, zero, size)], dim=-1)
 
 
-def largest(x: Tensor, dim: int | tuple[int, ...]) -> Tensor:
-    """The largest of features, 1 where all are zero; a factor that a quotient does not depend on."""
-    x = x.detach().amax(dim, keepdim=True)
+def positive(x: Tensor) -> Tensor:
+    """X, 1 where it is zero; a factor that a quotient does not depend on."""
     return torch.where(x > 0, x, 1.0)
 
 
-@by_heads
 def polar_attention(q: Tensor, k: Tensor, v: Tensor, power: Tensor, layout: Layout) -> Tensor:
     """Pairs of like signs mix the first half of the values, pairs of unlike signs the second.
 
@@ -40,23 +41,33 @@ def polar_attention(q: Tensor, k: Tensor, v: Tensor, power: Tensor, layout: Layo
     The result has v's shape and dtype; everything inside is at least fp32. Rows are divided by their sum plus 1e-6 for
     each token.
     """
-    with full_precision(q):
-        dtype, power = v.dtype, at_least_float32(power)
-        q, k = (polar_features(at_least_float32(x), power) for x in (q, k))
-        k = layout.keep(k)
-        v = layout.keep(at_least_float32(v)).unflatten(1, (q.shape[1], 2))
-        # So scaled, products of fifth powers do not overflow.
-        q_size, k_size = largest(q, -1), largest(k, (-2, -1))
-        q, k, count = q / q_size, k / k_size, layout.num_tokens(k)
+    dtype, count = v.dtype, layout.num_tokens(at_least_float32(k))
+
+    def size(k: Tensor, mask: Tensor | None, power: Tensor) -> Tensor:
+        return kept(raised(k, power), mask)
+
+    power = at_least_float32(power)
+    k_size = positive(max_over_tokens(size, (k, layout.token_mask), (power,)).amax(3, keepdim=True))
+
+    # So scaled, products of fifth powers do not overflow.
+    def state(k: Tensor, v: Tensor, mask: Tensor | None, power: Tensor) -> tuple[Tensor, Tensor]:
+        k = kept(polar_features(k, power) / k_size, mask)
+        v = kept(at_least_float32(v), mask).unflatten(1, (k.shape[1], 2)).transpose(2, 3).flatten(3)
+        return k.mT @ v / count, k.sum(2)[..., None] / count
+
+    def read(q: Tensor, power: Tensor, kv: Tensor, mean: Tensor) -> Tensor:
+        q = polar_features(q, power)
+        q_size = positive(q.detach().amax(-1, keepdim=True))
+        q = q / q_size
         # Unlike signs are like ones after the halves of either side are swapped: those of the state, which is small.
-        halves = v.shape[-1]
-        state = k.mT @ v.transpose(2, 3).flatten(3) / count
-        like, unlike = state.split(halves, dim=-1)
-        mean = k.sum(2)[..., None] / count
-        swapped = q.shape[-1] // 2
+        halves, swapped = kv.shape[3] // 2, q.shape[3] // 2
+        like, unlike = kv.split(halves, dim=-1)
         weighted = (q @ torch.cat([like, unlike.roll(swapped, 2)], dim=-1)).unflatten(3, (2, halves))
         total = q @ torch.cat([mean, mean.roll(swapped, 2)], dim=-1) + EPS / (q_size * k_size)
         return (weighted / total[..., None]).transpose(2, 3).flatten(1, 2).to(dtype)
+
+    kv, mean = sum_over_tokens(state, (k, v, layout.token_mask), (power,))
+    return map_tokens(read, (q,), (power, kv, mean))
 
 
 def halved(v: Tensor) -> Tensor:

@@ -6,14 +6,13 @@ import torch
 from torch import Tensor
 
 from soft_vit.layers.attention.gated_rotary import GatedRotaryAttention
-from soft_vit.ops.by_heads import by_heads
-from soft_vit.ops.layout import Layout
+from soft_vit.ops.by_tokens import map_tokens, sum_over_tokens
+from soft_vit.ops.layout import Layout, kept
 from soft_vit.ops.linear import elu_features
-from soft_vit.ops.numerics import at_least_float32, full_precision
-from soft_vit.ops.rotary import rotate_by_place
+from soft_vit.ops.numerics import at_least_float32
+from soft_vit.ops.rotary import place_tables, rotate
 
 
-@by_heads
 def rala_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
     """Linear attention whose keys are weighted by a softmax of their products with the mean query.
 
@@ -22,18 +21,30 @@ def rala_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
     so weights of tokens need not sum to 1. Means are over the tokens that count. q, k, v and the result
     `[B, H, P + N, D]`, the result in v's dtype; everything inside is at least fp32.
     """
-    with full_precision(q):
-        dtype = v.dtype
-        q, k, v = elu_features(q), layout.keep(elu_features(k)), layout.keep(at_least_float32(v))
-        count = layout.num_tokens(q)
-        query = layout.keep(q).sum(2, keepdim=True) / count * q.shape[-1] ** -0.5
-        scores = query @ k.mT
-        if layout.key_mask is not None:
-            scores = scores.masked_fill(~layout.key_mask, -math.inf)
-        k = k * (scores.softmax(-1) * count).mT
-        normalizer = q @ (k.sum(2, keepdim=True) / count).mT + 1e-6
-        q, k = rotate_by_place(layout, q, k, end_point=True)
-        return (q @ (k.mT @ v / count) / normalizer).to(dtype)
+    dtype, mask = v.dtype, layout.token_mask
+    cos, sin = (x[None, None] for x in place_tables(layout, at_least_float32(q), end_point=True))
+    count = layout.num_tokens(at_least_float32(q))
+
+    def features(q: Tensor, mask: Tensor | None) -> tuple[Tensor]:
+        return (kept(elu_features(q), mask).sum(2)[..., None],)
+
+    def scores(k: Tensor, query: Tensor) -> Tensor:
+        return elu_features(k) @ query
+
+    def state(
+        k: Tensor, v: Tensor, mask: Tensor | None, weight: Tensor, cos: Tensor, sin: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        k = kept(elu_features(k), mask) * weight
+        return rotate(k, cos, sin).mT @ kept(at_least_float32(v), mask), k.sum(2)[..., None]
+
+    def read(q: Tensor, cos: Tensor, sin: Tensor, kv: Tensor, k_mean: Tensor) -> Tensor:
+        q = elu_features(q)
+        return (rotate(q, cos, sin) @ kv / (q @ k_mean + 1e-6)).to(dtype)
+
+    (total,) = sum_over_tokens(features, (q, mask))
+    query = total / count * q.shape[-1] ** -0.5
+    weight = kept(map_tokens(scores, (k,), (query,)), mask, -math.inf).mT.softmax(-1).mT
+    return map_tokens(read, (q, cos, sin), sum_over_tokens(state, (k, v, mask, weight, cos, sin)))
 
 
 # A leaf of symbolic tracing: it looks at sizes and masks.

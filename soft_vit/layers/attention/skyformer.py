@@ -8,13 +8,12 @@ from torch import Tensor
 from soft_vit.layers.attention.base import SelfAttention, grid_limit
 from soft_vit.layers.attention.landmarks import NO_MASK_ON_A_MAP, far_apart, landmark_tokens
 from soft_vit.ops import cholesky_solve, gaussian_kernel, self_gaussian_kernel
-from soft_vit.ops.by_heads import by_heads
-from soft_vit.ops.layout import FeatSize, Layout
+from soft_vit.ops.by_tokens import map_tokens, sum_over_tokens
+from soft_vit.ops.layout import FeatSize, Layout, kept
 from soft_vit.ops.numerics import at_least_float32, full_precision
 from soft_vit.ops.soft.inverse import check_ridge
 
 
-@by_heads
 def skyformer_attention(
     q: Tensor, k: Tensor, v: Tensor, landmarks: Tensor, exist: Tensor | None, layout: Layout, ridge: float
 ) -> Tensor:
@@ -23,14 +22,22 @@ def skyformer_attention(
     q, k, v: `[B, H, P + N, D]`, landmarks S: `[B, H, M, D]`; exist: bool `[B, M / 2]`, which of each half exist,
     None if all do. The result has v's shape and dtype; everything inside is at least fp32. ridge must be positive.
     """
+    dtype, scale = v.dtype, q.shape[-1] ** -0.25
+    landmarks = at_least_float32(landmarks) * scale
+    if exist is not None:
+        landmarks = far_apart(landmarks, exist.repeat(1, 2))
+
+    def gathered(k: Tensor, v: Tensor, mask: Tensor | None, landmarks: Tensor) -> tuple[Tensor]:
+        k, v = kept(at_least_float32(k) * scale, mask), kept(at_least_float32(v), mask)
+        return (gaussian_kernel(landmarks, k) @ v,)
+
+    def read(q: Tensor, landmarks: Tensor, summary: Tensor) -> Tensor:
+        return (gaussian_kernel(at_least_float32(q) * scale, landmarks) @ summary).to(dtype)
+
     with full_precision(q):
-        scale = q.shape[-1] ** -0.25
-        q, k, landmarks = (at_least_float32(x) * scale for x in (q, k, landmarks))
-        if exist is not None:
-            landmarks = far_apart(landmarks, exist.repeat(1, 2))
-        summary = gaussian_kernel(landmarks, layout.keep(k)) @ layout.keep(at_least_float32(v))
+        (summary,) = sum_over_tokens(gathered, (k, v, layout.token_mask), (landmarks,))
         summary = cholesky_solve(self_gaussian_kernel(landmarks), summary, ridge)
-        return (gaussian_kernel(q, landmarks) @ summary).to(v.dtype)
+        return map_tokens(read, (q,), (landmarks, summary))
 
 
 # Leaves of symbolic tracing: they look at sizes and dtypes.

@@ -12,8 +12,8 @@ from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, check_heads, merge_heads, split_heads, split_parts, window
-from soft_vit.ops.by_heads import by_heads
-from soft_vit.ops.layout import FeatSize, Layout
+from soft_vit.ops.by_tokens import map_tokens, sum_over_tokens
+from soft_vit.ops.layout import FeatSize, Layout, kept
 from soft_vit.ops.numerics import at_least_float32, full_precision
 from soft_vit.ops.rotary import rotate_by_place
 
@@ -26,7 +26,6 @@ def damped_step(w: Tensor, gradient: Tensor, dim: int | tuple[int, ...]) -> Tens
     return w - gradient / (torch.linalg.vector_norm(gradient, dim=dim, keepdim=True) + 1)
 
 
-@by_heads
 def gated_branch(q: Tensor, k: Tensor, v: Tensor, w1: Tensor, w2: Tensor, layout: Layout) -> Tensor:
     """`F(q)` for the gated unit `F(x) = (x w1) * silu(x w2)` of every head, trained on all pairs (k, v) at once.
 
@@ -34,17 +33,27 @@ def gated_branch(q: Tensor, k: Tensor, v: Tensor, w1: Tensor, w2: Tensor, layout
     written out, so that training differentiates through the step. q, k, v and the result: `[B, H, P + N, D]`, w1 and
     w2 `[1, H, D, D]`. The result has v's dtype; everything inside is at least fp32.
     """
-    with full_precision(v):
-        dtype = v.dtype
-        q, k, v, w1, w2 = map(at_least_float32, (q, k, v, w1, w2))
+    dtype = v.dtype
+    w1, w2 = at_least_float32(w1), at_least_float32(w2)
+    step_size = -SCALE / layout.num_tokens(at_least_float32(v))
+
+    def gradients(k: Tensor, v: Tensor, mask: Tensor | None, w1: Tensor, w2: Tensor) -> tuple[Tensor, Tensor]:
         # The gradient of the loss for F(k).
-        error = layout.keep(v) * -SCALE / layout.num_tokens(v)
-        k = layout.keep(k)
+        error = kept(at_least_float32(v), mask) * step_size
+        k = kept(at_least_float32(k), mask)
         value, gate = k @ w1, k @ w2
         open_gate = gate.sigmoid()
-        w1 = damped_step(w1, k.mT @ (error * gate * open_gate), dim=-2)
-        w2 = damped_step(w2, k.mT @ (error * value * open_gate * (1 + gate * (1 - open_gate))), dim=-2)
+        of_value, of_gate = gate * open_gate, value * open_gate * (1 + gate * (1 - open_gate))
+        return k.mT @ (error * of_value), k.mT @ (error * of_gate)
+
+    def trained(q: Tensor, w1: Tensor, w2: Tensor) -> Tensor:
+        q = at_least_float32(q)
         return (q @ w1 * F.silu(q @ w2)).to(dtype)
+
+    with full_precision(v):
+        found = sum_over_tokens(gradients, (k, v, layout.token_mask), (w1, w2))
+        w1, w2 = (damped_step(w, gradient, dim=-2) for w, gradient in zip((w1, w2), found, strict=True))
+        return map_tokens(trained, (q,), (w1, w2))
 
 
 def shifted(maps: Tensor, size: tuple[int, int]) -> Iterator[Tensor]:
@@ -74,8 +83,11 @@ def conv_branch(q: Tensor, k: Tensor, v: Tensor, w3: Tensor, layout: Layout) -> 
         error = v * -SCALE / count
         gradient = torch.stack([(view * error).sum((2, 3)) for view in shifted(k, size)], dim=-1)
         kernels = damped_step(w3.flatten(1), gradient, dim=-1)
-        terms = [kernels[:, :, i, None, None] * view for i, view in enumerate(shifted(q, size))]
-        tokens = sum(terms[1:], terms[0]).flatten(2).mT.to(dtype)
+        # One product after the other: together they would take nine times the map.
+        maps = torch.zeros((), dtype=q.dtype, device=q.device)
+        for i, view in enumerate(shifted(q, size)):
+            maps = maps + kernels[:, :, i, None, None] * view
+        tokens = maps.flatten(2).mT.to(dtype)
     return F.pad(tokens, (0, 0, layout.num_prefix_tokens, 0)) if layout.num_prefix_tokens else tokens
 
 

@@ -8,8 +8,10 @@ from torch import Tensor
 from soft_vit.layers.attention.performer import (
     PerformerAttention,
     favor_attention,
+    key_exponents,
+    key_features,
     orthogonal_random_features,
-    softmax_features,
+    query_features,
 )
 
 
@@ -21,6 +23,11 @@ def inputs(scale: float = 1.0, num_tokens: int = 63, dim: int = 16) -> tuple[Ten
 
 def draw(num_features: int, dim: int, seed: int) -> Tensor:
     return orthogonal_random_features(num_features, dim, torch.Generator().manual_seed(seed)).double()
+
+
+def softmax_features(q: Tensor, k: Tensor, projection: Tensor) -> tuple[Tensor, Tensor]:
+    largest = key_exponents(k, projection).amax(2, keepdim=True)
+    return query_features(q, projection, largest), key_features(k, projection, largest)
 
 
 def test_features_are_orthogonal_in_blocks_and_as_long_as_normal_vectors() -> None:
@@ -43,7 +50,7 @@ def test_products_of_features_estimate_the_softmax_kernel() -> None:
     for seed in range(400):
         projection = draw(64, 16, seed)
         phi_q, phi_k = softmax_features(q, k, projection)
-        # The factors that softmax_features takes out of each feature and query, put back.
+        # The factors that are taken out of each feature and query, put back.
         scaled_q, scaled_k = q / 2, k / 2
         largest_key = (scaled_k @ projection.mT - scaled_k.square().sum(-1, keepdim=True) / 2).amax(-2, keepdim=True)
         exponent = scaled_q @ projection.mT + largest_key
