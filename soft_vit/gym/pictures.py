@@ -21,10 +21,12 @@ def patches(images: np.ndarray, side: int) -> np.ndarray:
 
 
 class FarPair(Task):
-    """Small drawings fill a map; the two that are framed lie in its first and its last column.
+    """Small drawings fill a map; one in its first column and one in its last are framed.
 
-    difficulty: number of different drawings, each 6 x 6 random pixels. Both framed ones are asked. The other drawings
-        repeat both at random, so that neighbours tell nothing.
+    Each drawing of either column is asked. Half of a column is the framed drawing of the other, the rest is one other
+    drawing, so a column by itself does not tell which is which.
+
+    difficulty: number of different drawings, each 6 x 6 random pixels.
     """
 
     asks: ClassVar[str] = "Is the framed drawing at the other end the same as mine?"
@@ -35,7 +37,7 @@ class FarPair(Task):
     PATCH = 8
     num_features = PATCH * PATCH
 
-    def __init__(self, num_tokens: int = 64, difficulty: int = 4) -> None:
+    def __init__(self, num_tokens: int = 36, difficulty: int = 4) -> None:
         side = round(num_tokens**0.5)
         if side * side != num_tokens or side < 3 or difficulty < 2:
             raise ValueError(
@@ -48,23 +50,19 @@ class FarPair(Task):
     def sample(self, rng: np.random.Generator, count: int) -> Batch:
         side, kinds, rows = self.feat_size[0], len(self.drawings), np.arange(count)
         kind = rng.integers(kinds, size=(count, side, side))
-        left, right = rng.integers(side, size=(2, count))
+        labels = np.full(kind.shape, NOT_ASKED)
+        frame = np.zeros(kind.shape, dtype=bool)
         same = rng.integers(2, size=count)
         first = rng.integers(kinds, size=count)
-        second = np.where(same, first, (first + rng.integers(1, kinds, size=count)) % kinds)
-        kind[rows, left, 0], kind[rows, right, -1] = first, second
-        # About a third of the clutter repeats one of the two.
-        repeat = rng.random(kind.shape)
-        repeat[rows, left, 0], repeat[rows, right, -1] = 1, 1
-        kind = np.where(repeat < 1 / 6, first[:, None, None], np.where(repeat < 1 / 3, second[:, None, None], kind))
-        cells = np.zeros((count, side, side, self.PATCH, self.PATCH), dtype=np.float32)
+        others = (first + rng.integers(1, kinds, size=(3, count))) % kinds
+        second = np.where(same, first, others[0])
+        for column, here, there, other in ((0, first, second, others[1]), (side - 1, second, first, others[2])):
+            place, answers = rng.integers(side, size=count), rng.integers(2, size=(count, side))
+            answers[rows, place] = same
+            labels[:, :, column], frame[rows, place, column] = answers, True
+            kind[:, :, column] = np.where(answers, there[:, None], np.where(same, other, here)[:, None])
+        cells = np.ones((count, side, side, self.PATCH, self.PATCH), dtype=np.float32) * frame[..., None, None]
         cells[..., 1:-1, 1:-1] = self.drawings[kind]
-        for place, column in ((left, 0), (right, side - 1)):
-            frame = cells[rows, place, column]
-            frame[:, [0, -1], :], frame[:, :, [0, -1]] = 1, 1
-            cells[rows, place, column] = frame
-        labels = np.full((count, side, side), NOT_ASKED)
-        labels[rows, left, 0] = labels[rows, right, -1] = same
         return Batch(cells.reshape(count, side * side, -1), labels.reshape(count, -1))
 
 

@@ -21,14 +21,14 @@ PILOT_TASK = "rank"
 PILOT_SEED = 10**7
 
 # Steps, and examples of each, after which softmax attention has learned a task; an example of recall asks eight
-# questions, one of far_pair two.
+# questions, one of far_pair twelve.
 SCHEDULES = {
     "recall": (120, 32),
-    "far_pair": (300, 32),
-    "pathfinder": (400, 32),
-    "mirror": (180, 32),
+    "far_pair": (400, 32),
+    "pathfinder": (600, 32),
+    "mirror": (360, 32),
     "rank": (60, 32),
-    "maze": (170, 32),
+    "maze": (300, 32),
     "listops": (300, 32),
     "digits": (100, 32),
 }

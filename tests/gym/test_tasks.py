@@ -38,11 +38,14 @@ def image_of(task, tokens):
 def far_pair(task, tokens):
     cells = tokens.reshape(len(tokens), task.PATCH, task.PATCH)
     left, right = np.flatnonzero([cell[0].all() and cell[:, -1].all() for cell in cells])
-    if left % task.feat_size[1]:
+    width = task.feat_size[1]
+    if left % width:
         left, right = right, left
-    assert (left % task.feat_size[1], right % task.feat_size[1]) == (0, task.feat_size[1] - 1)
+    assert (left % width, right % width) == (0, width - 1)
     answers = np.full(len(tokens), NOT_ASKED)
-    answers[[left, right]] = (cells[left] == cells[right]).all()
+    for framed, column in ((right, slice(0, None, width)), (left, slice(width - 1, None, width))):
+        drawings = cells[column, 1:-1, 1:-1]
+        answers[column] = (drawings == cells[framed, 1:-1, 1:-1]).all((1, 2))
     return answers
 
 
@@ -211,6 +214,15 @@ def test_ceiling_is_what_a_table_reaches(name, options, hint, is_reached):
     ceiling = task.ceiling()
     assert accuracy < ceiling + 6 * error
     assert not is_reached or accuracy > ceiling - 6 * error
+
+
+def test_a_column_of_far_pair_tells_nothing():
+    """Nor does all of it, beside the place of a token; the other column decides."""
+    task = TASKS["far_pair"](9, 2)
+    inputs, labels = task.sample(np.random.default_rng(5), 4000)
+    columns = Batch(inputs.reshape(-1, 3, 3, 64)[:, :, 0].reshape(-1, 1, 192).repeat(3, 1), labels[:, ::3])
+    accuracy, error = accuracy_by_table(task, columns, lambda column, place: (column.tobytes(), place))
+    assert abs(accuracy - 0.5) < 6 * error
 
 
 @pytest.mark.parametrize("name", ["recall", "rank"])
