@@ -8,7 +8,7 @@ from soft_vit.analysis.atlas.crossover import interpolate
 from soft_vit.analysis.atlas.groups import MIXES_ALL
 from soft_vit.analysis.atlas.table import Row, Table, read_table
 
-SHIPPED = Path(__file__).with_name("atlas-fp32-pt2150-cpu-xeon.csv")
+SHIPPED = Path(__file__).with_name("atlas-fp32-pt2150-cpu-epyc.csv")
 HEAD_DIM = 32
 
 
