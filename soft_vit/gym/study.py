@@ -24,7 +24,7 @@ PILOT_SEED = 10**7
 # questions, one of far_pair twelve.
 SCHEDULES = {
     "recall": (120, 32),
-    "far_pair": (400, 32),
+    "far_pair": (800, 32),
     "pathfinder": (600, 32),
     "mirror": (360, 32),
     "rank": (60, 32),
