@@ -42,7 +42,8 @@ def squared_row_sums(a, size, ridge):
 @triton.jit
 def keep_modes(alpha, a, size, ridge):
     """The factor of the start `guarded_image` for one matrix, from that of its image."""
-    bounded = tl.minimum(alpha, MODE_BOUND / tl.max(squared_row_sums(a, size, ridge), 0))
+    # The tensor first: Triton's interpreter takes what a constant divides for a constant.
+    bounded = tl.minimum(alpha, 1.0 / tl.max(squared_row_sums(a, size, ridge), 0) * MODE_BOUND)
     return tl.where(size == 1, 1.0 / ((1.0 + ridge) * (1.0 + ridge)), bounded)
 
 
