@@ -24,8 +24,8 @@ GlobalPool = Literal["avg", ""]
 
 def pad_to_multiple(x: Tensor, multiple: int) -> Tensor:
     """A map `[B, C, H, W]` with zeros on its right and below, to sides that are multiples of a number."""
-    # Such that the padded sides are multiples also as symbols.
-    below, right = (-(-side // multiple) * multiple - side for side in x.shape[2:])
+    # Such that the padded sides are multiples also as symbols. Of positive numbers, as ONNX rounds division to zero.
+    below, right = ((side + multiple - 1) // multiple * multiple - side for side in x.shape[2:])
     # A graph for any size must not depend on whether this one fits.
     if torch.compiler.is_compiling() or below or right:
         x = F.pad(x, (0, right, 0, below))

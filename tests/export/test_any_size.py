@@ -9,6 +9,7 @@ from soft_vit.export import ExportModel, export
 from soft_vit.export.formats import FORMATS, capture
 from soft_vit.layers import ATTENTIONS
 from soft_vit.layers.attention.landmarks import window_weights
+from soft_vit.models.staged import pad_to_multiple
 
 # Averages over windows, whose size the graph must not fix.
 AVERAGES = [
@@ -78,6 +79,21 @@ def assert_equal_at_other_sizes(source, format, path):
 def test_averages_at_other_sizes(case, tmp_path):
     pytest.importorskip("onnxruntime")
     source, path = source_of([case]), tmp_path / "layers.onnx"
+    FORMATS["onnx"].write(source, path, any_size=True)
+    assert_equal_at_other_sizes(source, "onnx", path)
+
+
+class Padded(nn.Module):
+    """Images filled up to patches of 16 pixels."""
+
+    def forward(self, x):
+        return (pad_to_multiple(x, 16),)
+
+
+def test_padding_follows_the_size(tmp_path):
+    pytest.importorskip("onnxruntime")
+    source = ExportModel("padded", Padded(), (3, 64, 64), mean=(0.5,) * 3, std=(0.5,) * 3, outputs=("padded",))
+    path = tmp_path / "padded.onnx"
     FORMATS["onnx"].write(source, path, any_size=True)
     assert_equal_at_other_sizes(source, "onnx", path)
 
