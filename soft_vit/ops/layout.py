@@ -9,6 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from soft_vit.ops.numerics import wide_dtype
+
 FeatSize = tuple[int] | tuple[int, int]
 """The map (Y, X) that tokens fill, row by row, or the length (N,) of a sequence."""
 
@@ -55,8 +57,8 @@ class Layout(NamedTuple):
         return kept(x, self.token_mask, fill)
 
     def num_tokens(self, x: Tensor) -> Tensor | int:
-        """How many of the tokens `[B, H, P + N, D]` count: a number, or `[B, 1, 1, 1]` in x's dtype."""
-        return x.shape[2] if self.mask is None else self.mask.sum(1).to(x.dtype)[:, None, None, None]
+        """How many of the tokens `[B, H, P + N, D]` count: a number, or `[B, 1, 1, 1]` in x's dtype, at least fp32."""
+        return x.shape[2] if self.mask is None else self.mask.sum(1).to(wide_dtype(x))[:, None, None, None]
 
 
 def token_layout(

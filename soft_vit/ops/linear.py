@@ -63,7 +63,7 @@ def linear_attention(
     """
     dtype, mask = v.dtype, None if layout is None else layout.token_mask
     at = () if places is None else (places,)
-    extra = eps and eps * (k.shape[2] if layout is None else layout.num_tokens(at_least_float32(k)))
+    extra = eps and eps * (k.shape[2] if layout is None else layout.num_tokens(k))
 
     def state(k: Tensor, v: Tensor, mask: Tensor | None, *at: Tensor) -> tuple[Tensor, Tensor]:
         k = kept(phi(k, *at), mask)

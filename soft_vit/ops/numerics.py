@@ -14,6 +14,11 @@ Choice = TypeVar("Choice", bound=str)
 BACKENDS = get_args(Backend)
 
 
+def wide_dtype(x: Tensor) -> torch.dtype:
+    """The dtype of x, fp32 where it is bf16 or fp16."""
+    return torch.float32 if x.dtype in (torch.bfloat16, torch.float16) else x.dtype
+
+
 def at_least_float32(x: Tensor) -> Tensor:
     """X in fp32 where it is bf16 or fp16, unchanged where it is fp32 or float64."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x

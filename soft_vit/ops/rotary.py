@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from soft_vit.ops.layout import Layout
-from soft_vit.ops.numerics import at_least_float32, full_precision
+from soft_vit.ops.numerics import at_least_float32, full_precision, wide_dtype
 
 BASE = 10000.0
 
@@ -27,18 +27,18 @@ def rotate_by_place(layout: Layout, *tokens: Tensor, end_point: bool = False) ->
     with full_precision(tokens[0]):
         tokens = tuple(at_least_float32(x) for x in tokens)
         cos, sin = place_tables(layout, tokens[0], end_point=end_point)
-        return tuple(rotate(x, cos, sin) for x in tokens)
+        return tuple(rotate(x, cos[0, 0], sin[0, 0]) for x in tokens)
 
 
 def place_angles(feat_size: tuple[int, int], channels: int, like: Tensor, end_point: bool = False) -> Tensor:
-    """The angles `[N, 2 * K]` of the pairs of channels at each place, in like's dtype and on its device."""
+    """The angles `[N, 2 * K]` of the pairs of channels at each place, at least fp32, on like's device."""
     return _of_places(*_side_angles(feat_size, channels, like, end_point))
 
 
 def _side_angles(feat_size: tuple[int, int], channels: int, like: Tensor, end_point: bool) -> tuple[Tensor, Tensor]:
     """The angles of rows `[Y, K]` and of columns `[X, K]`."""
     K = channels // 4
-    dd: dict[str, Any] = {"device": like.device, "dtype": like.dtype}
+    dd: dict[str, Any] = {"device": like.device, "dtype": wide_dtype(like)}
     theta = BASE ** -(torch.linspace(0, 1, K, **dd) if end_point else torch.arange(K, **dd) / K)
     rows, columns = (torch.arange(side, **dd)[:, None] * theta for side in feat_size)
     return rows, columns
@@ -53,14 +53,17 @@ def _of_places(rows: Tensor, columns: Tensor) -> Tensor:
 def place_tables(
     layout: Layout, like: Tensor, channels: int | None = None, end_point: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Cosines and sines `[P + N, 2 * K]` of the angles of the pairs of tokens like these `[..., C]`.
+    """Cosines and sines `[1, 1, P + N, 2 * K]` of the angles of the pairs of tokens like these `[..., C]`.
 
-    channels: C, where these have others.
+    They are at least fp32. channels: C, where these have others.
     """
     # Of the sides, which are far shorter than all places.
     rows, columns = _side_angles(layout.feat_size, channels or like.shape[-1], like, end_point)
-    cos, sin, P = _of_places(rows.cos(), columns.cos()), _of_places(rows.sin(), columns.sin()), layout.num_prefix_tokens
-    return (F.pad(cos, (0, 0, P, 0), value=1.0), F.pad(sin, (0, 0, P, 0))) if P else (cos, sin)
+    cos, sin = _of_places(rows.cos(), columns.cos()), _of_places(rows.sin(), columns.sin())
+    if layout.num_prefix_tokens:
+        before = (0, 0, layout.num_prefix_tokens, 0)
+        cos, sin = F.pad(cos, before, value=1.0), F.pad(sin, before)
+    return cos[None, None], sin[None, None]
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

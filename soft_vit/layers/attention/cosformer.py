@@ -9,7 +9,7 @@ from torch import Tensor
 from soft_vit.layers.attention.base import SelfAttention
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.linear import linear_attention, relu_features
-from soft_vit.ops.numerics import at_least_float32
+from soft_vit.ops.numerics import wide_dtype
 
 
 def turned_features(x: Tensor, angle: Tensor) -> Tensor:
@@ -27,12 +27,11 @@ def cosformer_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tens
     q, k, v: `[B, H, N, D]`, N counting prefix tokens too; i and j are places among the N tokens that count. The result
     has v's shape and dtype; everything inside is at least fp32.
     """
-    like = at_least_float32(q)
     if layout.mask is None:
-        place = torch.arange(q.shape[2], dtype=like.dtype, device=q.device)[None, None, :, None]
+        place = torch.arange(q.shape[2], dtype=wide_dtype(q), device=q.device)[None, None, :, None]
     else:
-        place = (layout.mask.cumsum(1) - 1).clamp(min=0).to(like.dtype)[:, None, :, None]
-    angle = place * (0.5 * math.pi / layout.num_tokens(like))
+        place = (layout.mask.cumsum(1) - 1).clamp(min=0).to(wide_dtype(q))[:, None, :, None]
+    angle = place * (0.5 * math.pi / layout.num_tokens(q))
     return linear_attention(q, k, v, layout, phi=turned_features, places=angle)
 
 

@@ -19,8 +19,8 @@ def mala_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
     count. q, k, v and the result `[B, H, P + N, D]`, the result in v's dtype; everything inside is at least fp32.
     """
     dtype, scale = v.dtype, q.shape[-1] ** -0.5
-    cos, sin = (x[None, None] for x in place_tables(layout, at_least_float32(q), end_point=True))
-    count = layout.num_tokens(at_least_float32(q))
+    cos, sin = place_tables(layout, q, end_point=True)
+    count = layout.num_tokens(q)
 
     def state(k: Tensor, v: Tensor, mask: Tensor | None, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
         k, v = kept(elu_features(k), mask), kept(at_least_float32(v), mask)

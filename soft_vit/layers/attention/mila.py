@@ -23,9 +23,8 @@ def rotated_linear_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) ->
     R rotates by place, over all heads' channels. q, k, v and the result `[B, H, P + N, D]`, the result in v's dtype;
     everything inside is at least fp32.
     """
-    dtype, like = v.dtype, at_least_float32(q)
-    tables = tuple(x[None, None] for x in place_tables(layout, like, channels=q.shape[1] * q.shape[3]))
-    count = layout.num_tokens(like)
+    dtype, count = v.dtype, layout.num_tokens(q)
+    tables = place_tables(layout, q, channels=q.shape[1] * q.shape[3])
 
     def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         return split_heads(rotate(merge_heads(x), cos[:, 0], sin[:, 0]), x.shape[1])

@@ -11,7 +11,7 @@ from soft_vit.layers.attention.base import SelfAttention
 from soft_vit.ops.by_tokens import max_over_tokens
 from soft_vit.ops.layout import FeatSize, Layout, kept
 from soft_vit.ops.linear import linear_attention
-from soft_vit.ops.numerics import at_least_float32, check_choice
+from soft_vit.ops.numerics import at_least_float32, check_choice, wide_dtype
 
 Kernel = Literal["softmax", "relu"]
 
@@ -68,7 +68,7 @@ def favor_attention(
 
     q, k, v: `[B, H, P + N, D]`, projection: `[M, D]`, which gets no gradient; the result has v's shape and dtype.
     """
-    projection = projection.to(at_least_float32(q).dtype)
+    projection = projection.to(wide_dtype(q))
     if kernel == "relu":
         return linear_attention(q, k, v, layout, phi=partial(relu_features, projection=projection))
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from soft_vit.layers.attention.placed import PlacedAttention
 from soft_vit.ops.by_tokens import map_tokens, max_over_tokens, sum_over_tokens
-from soft_vit.ops.layout import FeatSize, Layout, kept
+from soft_vit.ops.layout import FeatSize, Layout
 from soft_vit.ops.numerics import at_least_float32
 
 # Exponents lie between 1 and 1 + ALPHA.
@@ -34,25 +34,20 @@ def positive(x: Tensor) -> Tensor:
     return torch.where(x > 0, x, 1.0)
 
 
-def polar_attention(q: Tensor, k: Tensor, v: Tensor, power: Tensor, layout: Layout) -> Tensor:
+def polar_attention(q: Tensor, k: Tensor, v: Tensor, power: Tensor) -> Tensor:
     """Pairs of like signs mix the first half of the values, pairs of unlike signs the second.
 
     q, k: `[B, H, P + N, D]`. v: `[B, 2 H, P + N, W]`, both halves of a head one after the other. power: `[1, H, 1, D]`.
     The result has v's shape and dtype; everything inside is at least fp32. Rows are divided by their sum plus 1e-6 for
     each token.
     """
-    dtype, count = v.dtype, layout.num_tokens(at_least_float32(k))
-
-    def size(k: Tensor, mask: Tensor | None, power: Tensor) -> Tensor:
-        return kept(raised(k, power), mask)
-
-    power = at_least_float32(power)
-    k_size = positive(max_over_tokens(size, (k, layout.token_mask), (power,)).amax(3, keepdim=True))
-
+    dtype, count, power = v.dtype, k.shape[2], at_least_float32(power)
     # So scaled, products of fifth powers do not overflow.
-    def state(k: Tensor, v: Tensor, mask: Tensor | None, power: Tensor) -> tuple[Tensor, Tensor]:
-        k = kept(polar_features(k, power) / k_size, mask)
-        v = kept(at_least_float32(v), mask).unflatten(1, (k.shape[1], 2)).transpose(2, 3).flatten(3)
+    k_size = positive(max_over_tokens(raised, (k,), (power,)).amax(3, keepdim=True))
+
+    def state(k: Tensor, v: Tensor, power: Tensor) -> tuple[Tensor, Tensor]:
+        k = polar_features(k, power) / k_size
+        v = at_least_float32(v).unflatten(1, (k.shape[1], 2)).transpose(2, 3).flatten(3)
         return k.mT @ v / count, k.sum(2)[..., None] / count
 
     def read(q: Tensor, power: Tensor, kv: Tensor, mean: Tensor) -> Tensor:
@@ -66,7 +61,7 @@ def polar_attention(q: Tensor, k: Tensor, v: Tensor, power: Tensor, layout: Layo
         total = q @ torch.cat([mean, mean.roll(swapped, 2)], dim=-1) + EPS / (q_size * k_size)
         return (weighted / total[..., None]).transpose(2, 3).flatten(1, 2).to(dtype)
 
-    kv, mean = sum_over_tokens(state, (k, v, layout.token_mask), (power,))
+    kv, mean = sum_over_tokens(state, (k, v), (power,))
     return map_tokens(read, (q,), (power, kv, mean))
 
 
@@ -119,7 +114,7 @@ class PolaFormerAttention(PlacedAttention):
         nn.init.zeros_(self.power)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        return polar_attention(q, k, v, self.power, layout)
+        return polar_attention(q, k, v, self.power)
 
     def values(self, v: Tensor) -> Tensor:
         return halved(v)

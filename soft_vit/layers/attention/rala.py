@@ -22,8 +22,8 @@ def rala_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
     `[B, H, P + N, D]`, the result in v's dtype; everything inside is at least fp32.
     """
     dtype, mask = v.dtype, layout.token_mask
-    cos, sin = (x[None, None] for x in place_tables(layout, at_least_float32(q), end_point=True))
-    count = layout.num_tokens(at_least_float32(q))
+    cos, sin = place_tables(layout, q, end_point=True)
+    count = layout.num_tokens(q)
 
     def features(q: Tensor, mask: Tensor | None) -> tuple[Tensor]:
         return (kept(elu_features(q), mask).sum(2)[..., None],)

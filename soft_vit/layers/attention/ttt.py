@@ -35,7 +35,7 @@ def gated_branch(q: Tensor, k: Tensor, v: Tensor, w1: Tensor, w2: Tensor, layout
     """
     dtype = v.dtype
     w1, w2 = at_least_float32(w1), at_least_float32(w2)
-    step_size = -SCALE / layout.num_tokens(at_least_float32(v))
+    step_size = -SCALE / layout.num_tokens(v)
 
     def gradients(k: Tensor, v: Tensor, mask: Tensor | None, w1: Tensor, w2: Tensor) -> tuple[Tensor, Tensor]:
         # The gradient of the loss for F(k).
