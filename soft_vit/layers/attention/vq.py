@@ -3,7 +3,7 @@
 Letters: B batch, H heads, N tokens, D channels of a head, S codes of a head.
 """
 
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -48,8 +48,65 @@ def vq_attention(q: Tensor, k: Tensor, v: Tensor, codebook: Tensor, layout: Layo
         return (scores.softmax(-1) @ mean_value).to(dtype)
 
 
-# Leaves of symbolic tracing: they look at masks and dtypes.
+class Codes(NamedTuple):
+    """Code vectors, and the moving averages over keys that give them; training changes all three in place."""
+
+    codebook: Tensor
+    """`[H, S, D]`."""
+    key_count: Tensor
+    """How many keys each code is nearest to, `[H, S]`."""
+    key_sum: Tensor
+    """The sum of those keys, `[H, S, D]`."""
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Make the averages of the keys observed so far the codes."""
+        mean = self.key_sum / self.key_count.clamp(min=FEWEST_KEYS)[..., None]
+        self.codebook.copy_(torch.where(self.key_count[..., None] > 0, mean, self.codebook))
+
+    @torch.no_grad()
+    def observe(self, k: Tensor, layout: Layout, decay: float, repeated: bool = False) -> None:
+        """Add the keys k `[B, H, N, D]`, of all processes, to the averages for the codes that they are nearest to.
+
+        decay: of the averages. repeated: they have been added before; draw random numbers all the same, so that a
+        dropout behind this draws what it drew then.
+        """
+        k = k.to(self.codebook.dtype)
+        keys = k.transpose(1, 2).flatten(0, 1) if layout.mask is None else k.transpose(1, 2)[layout.mask]
+        places = torch.randint(keys.shape[0], (self.codebook.shape[1],), device=k.device)
+        if repeated:
+            return
+        with full_precision(k):
+            chosen = nearest_codes(k, self.codebook, layout)
+            count, total = chosen.sum((0, 2)), (chosen.mT @ layout.keep(k)).sum(0)
+        fresh = keys[places].transpose(0, 1).contiguous()
+        if dist.is_available() and dist.is_initialized():
+            dist.all_reduce(count)
+            dist.all_reduce(total)
+            dist.broadcast(fresh, src=0)
+        self.key_count.lerp_(count, 1 - decay)
+        self.key_sum.lerp_(total, 1 - decay)
+        lost = self.key_count < FEWEST_KEYS
+        self.key_count.copy_(torch.where(lost, 1.0, self.key_count))
+        self.key_sum.copy_(torch.where(lost[..., None], fresh, self.key_sum))
+
+
+def learning_vq_attention(q: Tensor, k: Tensor, v: Tensor, codes: Codes, layout: Layout, decay: float) -> Tensor:
+    """`vq_attention` to the codes that earlier calls gave, which then learn from these keys."""
+    # What gradient checkpointing computes again must find the codes of the first time, and count no key twice.
+    learns, repeated = k.shape[0] > 0, in_backward()
+    if learns and not repeated:
+        codes.refresh()
+    # A copy: backward needs the codes as they are now.
+    x = vq_attention(q, k, v, codes.codebook.clone()[None], layout)
+    if learns:
+        codes.observe(k, layout, decay, repeated)
+    return x
+
+
+# Leaves of symbolic tracing: they look at masks, sizes and dtypes.
 torch.fx.wrap("vq_attention")
+torch.fx.wrap("learning_vq_attention")
 
 
 class VQAttention(SelfAttention):
@@ -102,46 +159,12 @@ class VQAttention(SelfAttention):
         torch.nn.init.zeros_(self.key_count)
         torch.nn.init.zeros_(self.key_sum)
 
-    @torch.no_grad()
-    def observe(self, k: Tensor, layout: Layout, repeated: bool = False) -> None:
-        """Add the keys k `[B, H, N, D]`, of all processes, to the averages for the codes that they are nearest to.
-
-        repeated: they have been added before; draw random numbers all the same, so that a dropout behind this draws
-        what it drew then.
-        """
-        k = k.to(self.codebook.dtype)
-        keys = k.transpose(1, 2).flatten(0, 1) if layout.mask is None else k.transpose(1, 2)[layout.mask]
-        places = torch.randint(keys.shape[0], (self.codebook.shape[1],), device=k.device)
-        if repeated:
-            return
-        with full_precision(k):
-            chosen = nearest_codes(k, self.codebook, layout)
-            count, total = chosen.sum((0, 2)), (chosen.mT @ layout.keep(k)).sum(0)
-        fresh = keys[places].transpose(0, 1).contiguous()
-        if dist.is_available() and dist.is_initialized():
-            dist.all_reduce(count)
-            dist.all_reduce(total)
-            dist.broadcast(fresh, src=0)
-        self.key_count.lerp_(count, 1 - self.decay)
-        self.key_sum.lerp_(total, 1 - self.decay)
-        lost = self.key_count < FEWEST_KEYS
-        self.key_count.copy_(torch.where(lost, 1.0, self.key_count))
-        self.key_sum.copy_(torch.where(lost[..., None], fresh, self.key_sum))
-
-    @torch.no_grad()
-    def refresh(self) -> None:
-        """Make the averages of the keys observed so far the codes."""
-        mean = self.key_sum / self.key_count.clamp(min=FEWEST_KEYS)[..., None]
-        self.codebook.copy_(torch.where(self.key_count[..., None] > 0, mean, self.codebook))
+    @property
+    def codes(self) -> Codes:
+        """The buffers."""
+        return Codes(self.codebook, self.key_count, self.key_sum)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        # What gradient checkpointing computes again must find the codes of the first time, and count no key twice.
-        learns, repeated = self.training and k.shape[0] > 0, in_backward()
-        if learns and not repeated:
-            self.refresh()
-        # A copy: backward needs the codes as they are now.
-        codebook = self.codebook.clone() if self.training else self.codebook
-        x = vq_attention(q, k, v, codebook[None], layout)
-        if learns:
-            self.observe(k, layout, repeated)
-        return x
+        if self.training:
+            return learning_vq_attention(q, k, v, self.codes, layout, self.decay)
+        return vq_attention(q, k, v, self.codebook[None], layout)
