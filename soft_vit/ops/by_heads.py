@@ -3,20 +3,17 @@
 Letters: B batch, H heads, N tokens, D channels of a head.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import wraps
+from collections.abc import Callable
+from functools import partial, wraps
 from typing import Any, TypeVar, cast
 
-import torch
 from torch import Tensor
 
-from soft_vit.ops.numerics import forbids_autograd_function, has_memory
+from soft_vit.ops.in_parts import Arguments, Part, computes_parts, in_parts
 
 Attend = TypeVar("Attend", bound=Callable[..., Tensor])
 
-# Below it, what is saved is small, and computing it twice takes a larger part of the time.
-LEAST_TOKENS = 2048
-# Of q, for the heads that are computed together: what is made of it then stays in a core's cache of 1 to 2 MiB.
+# Bytes of q, for the heads that are computed together: what is made of it then stays in a core's cache of 1 to 2 MiB.
 GROUP_BYTES = 512 << 10
 
 
@@ -37,20 +34,19 @@ def by_heads(attend: Attend) -> Attend:
         if not computes_parts(*tensors):
             return attend(*args, **kwargs)
 
-        def attend_parts(*parts: Tensor) -> Tensor:
-            rest = iter(parts)
-            return attend(*(next(rest) if _has_heads(x) else x for x in args), **kwargs)
+        # Without the tensors, which would stay in memory as long as this function.
+        cut = [_has_heads(x) for x in args]
+        others = [None if _has_heads(x) else x for x in args]
 
-        return _ByHeads.apply(attend_parts, *tensors)
+        def compute(*part: Tensor) -> tuple[Tensor]:
+            tensors = iter(part)
+            return (attend(*(next(tensors) if is_cut else x for is_cut, x in zip(cut, others, strict=True)), **kwargs),)
+
+        size, num_heads = _group_size(tensors[0]), tensors[0].shape[1]
+        parts = [Part(partial(_cut, first, size, num_heads), compute) for first in range(0, num_heads, size)]
+        return in_parts(parts, 1, *tensors)[0]
 
     return cast(Attend, attend_by_heads)
-
-
-def computes_parts(q: Tensor, *others: Tensor) -> bool:
-    """Whether an attention of tokens q `[B, H, N, D]`, and what else may need a gradient, is computed in parts."""
-    if torch.compiler.is_compiling() or forbids_autograd_function(q, *others):
-        return False
-    return q.device.type == "cpu" and q.shape[2] >= LEAST_TOKENS and q.shape[0] > 0
 
 
 def _has_heads(x: Any) -> bool:
@@ -63,57 +59,6 @@ def _group_size(q: Tensor) -> int:
     return max(1, GROUP_BYTES // (B * N * D * q.element_size()))
 
 
-def _parts(q: Tensor, tensors: Iterable[Tensor]) -> Iterator[tuple[Tensor, ...]]:
-    """The tensors of a few heads after the others, as views."""
-    return zip(*(x.split(_group_size(q) * (x.shape[1] // q.shape[1]), dim=1) for x in tensors), strict=True)
-
-
-class _ByHeads(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, attend: Callable[..., Tensor], q: Tensor, *others: Tensor) -> Tensor:
-        ctx.save_for_backward(q, *others)
-        ctx.attend = attend
-        ctx.autocast = {"enabled": torch.is_autocast_enabled("cpu"), "dtype": torch.get_autocast_dtype("cpu")}
-        ctx.random_state = torch.get_rng_state()
-        if _group_size(q) >= q.shape[1]:
-            return attend(q, *others)
-        x, first = q, 0
-        for parts in _parts(q, (q, *others)):
-            part = attend(*parts)
-            B, heads, N, channels = part.shape
-            if first == 0:
-                # In memory as `[B, N, H * D]`, which the projection takes.
-                x = part.new_empty(B, N, heads * q.shape[1] // parts[0].shape[1], channels).transpose(1, 2)
-            x[:, first : first + heads] = part
-            first += heads
-        return x
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        tensors, needed = ctx.saved_tensors, ctx.needs_input_grad[1:]
-        with torch.random.fork_rng(devices=()):
-            torch.set_rng_state(ctx.random_state)
-            q = tensors[0]
-            # All at once: few heads, what is differentiated again, and batches of gradients, which have no memory.
-            if _group_size(q) >= q.shape[1] or torch.is_grad_enabled() or not has_memory(grad):
-                return None, *_gradients(ctx, tensors, grad)
-            grads = [torch.empty_like(x) if need else None for x, need in zip(tensors, needed, strict=True)]
-            written = _parts(q, [x for x in grads if x is not None])
-            for (part, *parts), out in zip(_parts(q, (grad, *tensors)), written, strict=True):
-                inputs = [x.detach().requires_grad_(need) for x, need in zip(parts, needed, strict=True)]
-                found = (x for x in _gradients(ctx, inputs, part) if x is not None)
-                for x, gradient in zip(out, found, strict=True):
-                    x.copy_(gradient)
-            return None, *grads
-
-
-def _gradients(ctx: Any, inputs: Sequence[Tensor], grad: Tensor) -> list[Tensor | None]:
-    """The gradients of those inputs that need one; with grad mode on, they can be differentiated again."""
-    create_graph, needed = torch.is_grad_enabled(), ctx.needs_input_grad[1:]
-    with torch.enable_grad(), torch.autocast("cpu", **ctx.autocast):
-        inputs = [x.view_as(x) for x in inputs]
-        results = [ctx.attend(*parts) for parts in _parts(inputs[0], inputs)]
-        x = results[0] if len(results) == 1 else torch.cat(results, dim=1)
-        wanted = [x for x, need in zip(inputs, needed, strict=True) if need]
-        found = iter(torch.autograd.grad(x, wanted, grad, create_graph=create_graph))
-        return [next(found) if need else None for need in needed]
+def _cut(first: int, size: int, num_heads: int, args: Arguments) -> Arguments:
+    """These heads of the arguments, which may have a multiple of num_heads."""
+    return [x if x is None else x.split(size * (x.shape[1] // num_heads), dim=1)[first // size] for x in args]

@@ -1,11 +1,11 @@
-"""Softmax attention restricted to a pattern on the token map: a neighbourhood, a dilated grid, or both.
+"""Softmax attention restricted to a dilated grid on the token map, or to it and a neighbourhood.
 
 Letters: B batch, H heads, N = Y * X tokens of a map of Y rows and X columns, row by row, D channels of a head; G groups
 of L queries and S keys each.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -15,68 +15,11 @@ from torch import Tensor
 from soft_vit.ops.by_heads import by_heads
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least_float32
-from soft_vit.ops.softmax import dot_product_attention
-
-# 64 queries are one block of a fused kernel, and their keys overlap enough that few are read twice.
-TILE_SIDE = 8
+from soft_vit.ops.softmax import attention_in_groups, attention_with_prefix, dot_product_attention
+from soft_vit.ops.windows import merge_tiles, split_tiles, tile_mask
 
 # Weights are divided by their sum behind the product with values: fp16 holds sums of many of these, and small ones.
 LARGEST_WEIGHT = 1 / 64
-
-
-def axis_tiles(length: int, reach: int) -> tuple[int, int, int]:
-    """Tiles of one side of a map: their number, their length, and how many tokens of the neighbours each one needs."""
-    if length <= TILE_SIDE + 2 * reach:
-        # One tile has no more keys than a tile with its neighbours would have.
-        return 1, length, 0
-    return -(-length // TILE_SIDE), TILE_SIDE, reach
-
-
-def split_tiles(x: Tensor, feat_size: tuple[int, int], reach: int, with_neighbours: bool) -> Tensor:
-    """`[B, H, N, D]` to the tiles of the map `[B * H, G, L, D]`, or each with its neighbours, `[B * H, G, S, D]`."""
-    (ny, ty, hy), (nx, tx, hx) = (axis_tiles(length, reach) for length in feat_size)
-    x = x.unflatten(2, feat_size)
-    below, right = ny * ty - feat_size[0], nx * tx - feat_size[1]
-    if with_neighbours:
-        x = F.pad(x, (0, 0, hx, hx + right, hy, hy + below)).unfold(2, ty + 2 * hy, ty).unfold(3, tx + 2 * hx, tx)
-    else:
-        x = F.pad(x, (0, 0, 0, right, 0, below)).unfold(2, ty, ty).unfold(3, tx, tx)
-    # Where nothing is padded, F.pad keeps the order of x in memory. A graph for any size knows nothing of that: it
-    # would take for views what are none, and leave out `contiguous`.
-    x = x.permute(0, 1, 2, 3, 5, 6, 4).clone(memory_format=torch.contiguous_format)
-    return x.flatten(4, 5).flatten(2, 3).flatten(0, 1)
-
-
-def merge_tiles(x: Tensor, feat_size: tuple[int, int], reach: int, num_heads: int) -> Tensor:
-    """The inverse of `split_tiles` without neighbours: `[B * H, G, L, D]` to `[B, H, N, D]`."""
-    (ny, ty, _), (nx, tx, _) = (axis_tiles(length, reach) for length in feat_size)
-    x = x.unflatten(2, (ty, tx)).unflatten(1, (ny, nx)).unflatten(0, (-1, num_heads))
-    x = x.permute(0, 1, 2, 4, 3, 5, 6).flatten(4, 5).flatten(2, 3)
-    return x[:, :, : feat_size[0], : feat_size[1]].flatten(2, 3)
-
-
-def axis_pairs(length: int, reach: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """For the queries and keys of each tile of one side, `[tiles, L, S]`: do they see each other; their distance."""
-    count, tile, halo = axis_tiles(length, reach)
-    start = tile * torch.arange(count, device=device)[:, None, None]
-    # A query beyond the map sees what the last one sees: one that sees nothing would be 0 / 0.
-    query = (start + torch.arange(tile, device=device)[:, None]).clamp(max=length - 1)
-    key = start + torch.arange(-halo, tile + halo, device=device)
-    distance = query - key
-    return (distance.abs() <= reach) & (key >= 0) & (key < length), distance
-
-
-def tile_mask(feat_size: tuple[int, int], reach: int, device: torch.device, without_phase: int = 0) -> Tensor:
-    """Which keys of a tile and its neighbours are within reach of each query, on the map: bool `[1, G, L, S]`.
-
-    without_phase: leave out the pairs whose distances in y and x are both multiples of this number.
-    """
-    (see_y, y), (see_x, x) = (axis_pairs(length, reach, device) for length in feat_size)
-    y_axes, x_axes = (slice(None), None, slice(None), None, slice(None), None), (None, slice(None)) * 3
-    mask = see_y[y_axes] & see_x[x_axes]
-    if without_phase:
-        mask = mask & ~((y % without_phase == 0)[y_axes] & (x % without_phase == 0)[x_axes])
-    return mask.flatten(4, 5).flatten(2, 3).flatten(0, 1)[None]
 
 
 def phase_steps(feat_size: tuple[int, int], dilation: int) -> tuple[int, int]:
@@ -111,74 +54,30 @@ def phase_mask(feat_size: tuple[int, int], dilation: int, device: torch.device) 
     return mask | ~mask.any(-1, keepdim=True)
 
 
-@by_heads
-def pattern_attention(
+def phase_attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    layout: Layout,
-    split_queries: Callable[[Tensor], Tensor],
-    split_keys: Callable[[Tensor], Tensor],
-    pattern: Tensor | None,
-    merge: Callable[..., Tensor],
-    dropout_p: float,
-    fused: bool,
-) -> Tensor:
-    """Softmax attention of the tokens of a map to groups of them and to all prefix tokens, and of those to all tokens.
-
-    q, k, v and the result: `[B, H, P + N, D]`. split_queries, split_keys: `[B, H, N, D]` to groups `[B * H, G, L, D]`
-    and `[B * H, G, S, D]`; merge: the inverse of the first, for num_heads. pattern: bool
-    `[1, G, L or 1, S]`, None if all count.
-    """
-    P, num_heads = layout.num_prefix_tokens, q.shape[1]
-    queries, keys, values = split_queries(layout.grid(q)), split_keys(layout.grid(k)), split_keys(layout.grid(v))
-    mask = pattern
-    if P:
-        extra = (x[:, :, :P].flatten(0, 1)[:, None].expand(-1, keys.shape[1], -1, -1) for x in (k, v))
-        keys, values = (torch.cat(pair, dim=2) for pair in zip(extra, (keys, values), strict=True))
-        mask = None if mask is None else F.pad(mask, (P, 0), value=True)
-    if layout.mask is not None:
-        counts = split_keys(layout.mask[:, P:][:, None, :, None]).mT
-        counts = torch.cat([layout.mask[:, None, None, :P].expand(-1, counts.shape[1], -1, -1), counts], dim=-1)
-        counts = counts.repeat_interleave(num_heads, dim=0)
-        mask = counts if mask is None else mask & counts
-        # What a token that does not count gets is cut off later; until then it must not be 0 / 0.
-        mask = mask | ~mask.any(-1, keepdim=True)
-    x = merge(dot_product_attention(queries, keys, values, mask, dropout_p, fused), num_heads=num_heads)
-    if P:
-        prefix = dot_product_attention(q[:, :, :P], k, v, layout.key_mask, dropout_p, fused)
-        x = torch.cat([prefix, x], dim=2)
-    return x
-
-
-def local_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    layout: Layout,
-    kernel_size: int,
+    feat_size: tuple[int, int],
+    dilation: int,
+    others: Sequence[Tensor] = (),
+    seen: Tensor | None = None,
     dropout_p: float = 0.0,
     fused: bool = True,
 ) -> Tensor:
-    """Scaled dot-product attention of each token to the kernel_size x kernel_size tokens around it, cut at the edges.
+    """Scaled dot-product attention of each token to those of its phase, and to all others; see `window_attention`."""
 
-    q, k, v: `[B, H, P + N, D]`; the result has v's shape. kernel_size is odd. Prefix tokens see all tokens, and all see
-    them. Works on tiles of the map with their neighbours, at most `(8 + kernel_size - 1)^2` keys for each query. fused:
-    see `dot_product_attention`.
-    """
-    feat_size, reach = layout.feat_size, kernel_size // 2
-    return pattern_attention(
-        q,
-        k,
-        v,
-        layout,
-        lambda x: split_tiles(x, feat_size, reach, with_neighbours=False),
-        lambda x: split_tiles(x, feat_size, reach, with_neighbours=True),
-        pattern=tile_mask(feat_size, reach, q.device),
-        merge=partial(merge_tiles, feat_size=feat_size, reach=reach),
-        dropout_p=dropout_p,
-        fused=fused,
-    )
+    @by_heads
+    def attend(q: Tensor, k: Tensor, v: Tensor, *others: Tensor) -> Tensor:
+        queries, keys, values = (split_phases(x, feat_size, dilation) for x in (q, k, v))
+        mask, num_others, counts = phase_mask(feat_size, dilation, q.device), others[0].shape[2] if others else 0, None
+        if seen is not None:
+            counts = split_phases(seen[:, None, num_others:, None], feat_size, dilation).mT
+            counts = torch.cat([seen[:, None, None, :num_others].expand(-1, counts.shape[1], -1, -1), counts], dim=-1)
+        x = attention_in_groups(queries, keys, values, mask, others, counts, dropout_p, fused)
+        return merge_phases(x, feat_size, dilation, q.shape[1])
+
+    return attend(q, k, v, *others)
 
 
 def atrous_attention(
@@ -196,19 +95,8 @@ def atrous_attention(
     phase (y mod dilation, x mod dilation) see only each other, so there are `N^2 / dilation^2` products. fused: see
     `dot_product_attention`.
     """
-    feat_size = layout.feat_size
-    return pattern_attention(
-        q,
-        k,
-        v,
-        layout,
-        lambda x: split_phases(x, feat_size, dilation),
-        lambda x: split_phases(x, feat_size, dilation),
-        pattern=phase_mask(feat_size, dilation, q.device),
-        merge=partial(merge_phases, feat_size=feat_size, dilation=dilation),
-        dropout_p=dropout_p,
-        fused=fused,
-    )
+    attend = partial(phase_attention, feat_size=layout.feat_size, dilation=dilation)
+    return attention_with_prefix(attend, q, k, v, layout, dropout_p, fused)
 
 
 def sparse_attention(

@@ -1,5 +1,7 @@
 """Multi-head scaled dot-product attention (Vaswani et al. 2017, arXiv 1706.03762)."""
 
+from collections.abc import Callable, Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -38,3 +40,56 @@ def softmax_attention(
         k, v = (F.pad(x, (0, 0, 0, 1)) for x in (k, v))
         mask = None if mask is None else F.pad(mask, (0, 1), value=True)
     return dot_product_attention(q, k, v, mask, dropout_p, fused)
+
+
+def attention_in_groups(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor | None,
+    others: Sequence[Tensor],
+    seen: Tensor | None,
+    dropout_p: float = 0.0,
+    fused: bool = True,
+) -> Tensor:
+    """`dot_product_attention` of queries `[B * H, G, L, D]` to others and to the keys and values of their group.
+
+    keys, values: `[B * H, G, S, D]`. mask: bool `[1, G, L or 1, S]`, the keys that a query sees; None if all. others:
+    none, or keys and values `[B, H, P, D]` that all groups see before their own. seen: bool `[B or 1, G, 1, P + S]`,
+    the keys that count; None if all.
+    """
+    if others:
+        extra = (x.flatten(0, 1)[:, None].expand(-1, keys.shape[1], -1, -1) for x in others)
+        keys, values = (torch.cat(pair, dim=2) for pair in zip(extra, (keys, values), strict=True))
+        mask = None if mask is None else F.pad(mask, (others[0].shape[2], 0), value=True)
+    if seen is not None:
+        if seen.shape[0] > 1:
+            seen = seen.repeat_interleave(queries.shape[0] // seen.shape[0], dim=0)
+        mask = seen if mask is None else mask & seen
+        # What a token that does not count gets is cut off later; until then it must not be 0 / 0.
+        mask = mask | ~mask.any(-1, keepdim=True)
+    return dot_product_attention(queries, keys, values, mask, dropout_p, fused)
+
+
+def attention_with_prefix(
+    attend: Callable[..., Tensor],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layout: Layout,
+    dropout_p: float = 0.0,
+    fused: bool = True,
+) -> Tensor:
+    """The tokens of a map attend by `attend` to some of them and to all prefix tokens, and those to all tokens.
+
+    q, k, v and the result: `[B, H, P + N, D]`. attend takes those of the map; others, the keys and values of the prefix
+    `[B, H, P, D]`, or none; seen, bool `[B, P + N]`, the keys that count, None if all; dropout_p; and fused.
+    """
+    P = layout.num_prefix_tokens
+    others = (k[:, :, :P], v[:, :, :P]) if P else ()
+    of_map = map(layout.grid, (q, k, v))
+    x = attend(*of_map, others=others, seen=layout.mask, dropout_p=dropout_p, fused=fused)
+    if P:
+        prefix = dot_product_attention(q[:, :, :P], k, v, layout.key_mask, dropout_p, fused)
+        x = torch.cat([prefix, x], dim=2)
+    return x

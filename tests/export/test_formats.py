@@ -22,9 +22,8 @@ from soft_vit.weights.folders import RESOURCES
 PACKAGE = str(Path(soft_vit.__file__).parent).encode()
 
 
-# The tracer holds a size that it rounds as a tensor; ONNX has neither stable sorting nor a Cholesky factor.
+# ONNX has neither stable sorting nor a Cholesky factor.
 CANNOT = {
-    ("sparse", "torchscript"): "cannot be traced",
     ("reformer", "onnx"): "No ONNX function found for .*aten.sort",
     ("skyformer", "onnx"): "No ONNX function found for .*linalg_cholesky",
 }

@@ -1,23 +1,14 @@
-"""Attentions by heads: the same results and gradients, and less memory."""
+"""Functions of heads, a few at a time: the same results and gradients."""
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from soft_vit.analysis.memory import training_memory
-from soft_vit.layers import ATTENTIONS
 from soft_vit.ops import by_heads as module
+from soft_vit.ops import in_parts
 from soft_vit.ops.by_heads import by_heads
-
-GRID = (7, 9)
-# All whose attention is computed by heads.
-KINDS = ["inline", "vq", "nystrom", "agent", "local", "atrous", "longformer", "bigbird", "reformer"]
-# Those whose fused kernels have no second gradient.
-ONCE = {"nystrom", "agent", "local", "atrous", "longformer", "bigbird"}
 
 
 @pytest.fixture
@@ -25,30 +16,10 @@ def head_after_head(monkeypatch) -> Callable[[bool], None]:
     """Switches it on for any length, a head at a time, or off."""
 
     def switch(on: bool) -> None:
-        monkeypatch.setattr(module, "LEAST_TOKENS", 1 if on else 1 << 40)
+        monkeypatch.setattr(in_parts, "LEAST_TOKENS", 1 if on else 1 << 40)
         monkeypatch.setattr(module, "GROUP_BYTES", 1)
 
     return switch
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_results_and_gradients_are_those_of_all_heads_at_once(kind: str, head_after_head) -> None:
-    torch.manual_seed(0)
-    attn = ATTENTIONS[kind](24, 3, feat_size=GRID, sr_ratio=2).double().eval()
-    for parameter in attn.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
-    x = torch.randn(2, 63, 24, dtype=torch.float64, requires_grad=True)
-    found = []
-    for on in (True, False):
-        head_after_head(on)
-        y = attn(x, GRID)
-        grads = torch.autograd.grad(y.square().sum(), [x, *attn.parameters()], create_graph=kind not in ONCE)
-        twice = () if kind in ONCE else torch.autograd.grad(grads[0].square().sum(), x)
-        found.append([y, *grads, *twice])
-        if kind not in ONCE:
-            found[-1] += torch.autograd.grad(attn(x, GRID).square().sum(), [x, *attn.parameters()])
-    for one, all_at_once in zip(*found, strict=True):
-        assert (one - all_at_once).norm() <= 1e-12 * all_at_once.norm()
 
 
 def weighted(q: Tensor, v: Tensor, weight: Tensor, shared: Tensor) -> Tensor:
@@ -102,23 +73,3 @@ def test_random_numbers_and_autocast_are_those_of_forward(head_after_head) -> No
     # The gradient of a token is that of its channels which were kept.
     assert torch.equal(q.grad, 2 * (x != 0).float().sum(-1, keepdim=True).expand_as(q))
     assert torch.equal(torch.get_rng_state(), state)
-
-
-@pytest.mark.parametrize("kind", ["nystrom", "local"])
-def test_training_keeps_what_softmax_attention_keeps(kind: str) -> None:
-    def stack(name: str, **kwargs: Any) -> torch.nn.Module:
-        class Stack(torch.nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                layers = (ATTENTIONS[name](96, 6, feat_size=(56, 56), sr_ratio=4, **kwargs) for _ in range(4))
-                self.layers = torch.nn.ModuleList(layers)
-
-            def forward(self, x: Tensor) -> Tensor:
-                for layer in self.layers:
-                    x = layer(x, (56, 56))
-                return x
-
-        return Stack()
-
-    softmax, other = (training_memory(partial(stack, name), (1, 56 * 56, 96), "cpu") for name in ("softmax", kind))
-    assert other <= 1.5 * softmax

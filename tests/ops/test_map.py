@@ -3,7 +3,8 @@ import torch
 from torch import Tensor
 
 from soft_vit.ops.layout import Layout
-from soft_vit.ops.map import atrous_attention, local_attention, sparse_attention
+from soft_vit.ops.map import atrous_attention, sparse_attention
+from soft_vit.ops.windows import local_attention
 
 # Maps smaller than a tile, of several tiles, not a multiple of anything, and one-dimensional.
 GRIDS = [(7, 9), (15, 13), (1, 1), (20, 33), (1, 40), (23, 3)]

@@ -3,15 +3,19 @@
 Letters: B batch, H heads, N tokens, D channels of a head, K blocks of L consecutive tokens, M blocks that one sees.
 """
 
+from functools import partial
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention
-from soft_vit.ops.by_heads import by_heads
+from soft_vit.ops.in_parts import Arguments, Part, all_at_once, computes_parts, in_parts
 from soft_vit.ops.layout import FeatSize, Layout
 from soft_vit.ops.softmax import dot_product_attention
+
+# Fewer parts take more memory, and more take more time, as each makes gradients of all keys and values.
+NUM_PARTS = 16
 
 
 def scramble(x: Tensor) -> Tensor:
@@ -66,38 +70,24 @@ def visible_blocks(
     return index, exists
 
 
-@by_heads
-def attention_to_blocks(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    index: Tensor,
-    mask: Tensor,
-    block_size: int,
-    num_global: int,
-    dropout_p: float,
-    fused: bool,
+def block_attention(
+    q: Tensor, k: Tensor, v: Tensor, index: Tensor, mask: Tensor, dropout_p: float = 0.0, fused: bool = True
 ) -> Tensor:
-    """Attention of the first num_global blocks to all tokens, and of each other to the blocks index `[1, H, K, M]`.
+    """Scaled dot-product attention of each of n blocks of queries to M of the K blocks of keys and values.
 
-    q, k, v and the result: `[B, H, N, D]`; mask: bool `[1, H, K, M * L]`, which tokens of these blocks count.
+    q and the result: `[B, H, n * L, D]`. k, v: `[B, H, K * L, D]`. index: `[H, n, M]`; mask: bool `[H, n, M, L]`, which
+    tokens of these blocks count.
     """
-    N, num_blocks, split = q.shape[2], num_global + index.shape[2], num_global * block_size
-    global_x = dot_product_attention(q[:, :, :split], k, v, None, dropout_p, fused)
-
-    below = num_blocks * block_size - N
-    # Not F.pad, which keeps the order in memory of what has all its tokens; a graph of symbolic sizes expects another.
-    q, k, v = (torch.cat([x, x.new_zeros(*x.shape[:2], below, x.shape[3])], dim=2) for x in (q, k, v))
-    q, k, v = (x.unflatten(2, (num_blocks, block_size)) for x in (q, k, v))
-    H = index.shape[1]
-    place = torch.arange(H, device=q.device)[:, None, None] * num_blocks + index[0]
+    H, n, M, L = mask.shape
+    place = torch.arange(H, device=q.device)[:, None, None] * (k.shape[2] // L) + index
     # Heads and blocks as one dimension: fused kernels take four, and one index selects faster than two.
-    q = q[:, :, num_global:].flatten(1, 2)
-    seen = (H * (num_blocks - num_global), index.shape[3] * block_size)
-    k, v = (x.flatten(1, 2).index_select(1, place.flatten()).flatten(1, 2).unflatten(1, seen) for x in (k, v))
-    x = dot_product_attention(q, k, v, mask.flatten(1, 2)[:, :, None], dropout_p, fused)
-    x = x.unflatten(1, (H, -1)).flatten(2, 3)[:, :, : N - split]
-    return torch.cat([global_x, x], dim=2)
+    queries = q.unflatten(2, (n, L)).flatten(1, 2)
+    keys, values = (
+        x.unflatten(2, (-1, L)).flatten(1, 2).index_select(1, place.flatten()).unflatten(1, (H * n, M)).flatten(2, 3)
+        for x in (k, v)
+    )
+    x = dot_product_attention(queries, keys, values, mask.flatten(2).flatten(0, 1)[None, :, None], dropout_p, fused)
+    return x.unflatten(1, (H, n)).flatten(2, 3)
 
 
 def bigbird_attention(
@@ -114,17 +104,38 @@ def bigbird_attention(
 ) -> Tensor:
     """Scaled dot-product attention of each block of tokens to the blocks near it, the global and some random ones.
 
-    q, k, v: `[B, H, N, D]`; the result has v's shape. The first num_global blocks attend to all tokens.
+    q, k, v: `[B, H, N, D]`; the result has v's shape. The first num_global blocks attend to all tokens. Where N is
+    large, on a CPU, it takes a few blocks after the others, see `in_parts`.
     """
-    H, N = q.shape[1:3]
+    B, H, N, D = q.shape
     num_blocks = -(-N // block_size)
     if num_blocks <= num_global:
         return dot_product_attention(q, k, v, None, dropout_p, fused)
     index, exists = visible_blocks(num_blocks, H, window, num_global, num_random, seed, q.device)
-    index, exists = index[:, num_global:], exists[:, num_global:]
     is_token = (torch.arange(num_blocks * block_size, device=q.device) < N).unflatten(0, (num_blocks, block_size))
-    mask = (exists[..., None] & is_token[index]).flatten(2)
-    return attention_to_blocks(q, k, v, index[None], mask[None], block_size, num_global, dropout_p, fused)
+    mask = exists[..., None] & is_token[index]
+
+    def attend_to_all(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor]:
+        return (dot_product_attention(q, k[:, :, :N], v[:, :, :N], None, dropout_p, fused),)
+
+    def attend_to_some(blocks: slice, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor]:
+        return (block_attention(q, k, v, index[:, blocks], mask[:, blocks], dropout_p, fused),)
+
+    def cut(blocks: slice, args: Arguments) -> Arguments:
+        q, *others = args
+        return [q if q is None else q[:, :, blocks.start * block_size : blocks.stop * block_size], *others]
+
+    in_turn = computes_parts(q, k, v)
+    # Whole blocks. Not F.pad, which keeps the order in memory of what has all its tokens; a graph of symbolic sizes
+    # expects another.
+    q, k, v = (torch.cat([x, x.new_zeros(B, H, num_blocks * block_size - N, D)], dim=2) for x in (q, k, v))
+    step = -(-num_blocks // NUM_PARTS) if in_turn else num_blocks
+    spans = [slice(first, min(first + step, num_blocks)) for first in range(num_global, num_blocks, step)]
+    parts = [Part(partial(cut, span), partial(attend_to_some, span)) for span in spans]
+    if num_global:
+        parts.insert(0, Part(partial(cut, slice(0, num_global)), attend_to_all))
+    compute = in_parts if in_turn else all_at_once
+    return compute(parts, 2, q, k, v)[0][:, :, :N]
 
 
 # A leaf of symbolic tracing: it looks at sizes.

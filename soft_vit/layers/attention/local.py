@@ -7,7 +7,7 @@ from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention
 from soft_vit.ops.layout import FeatSize, Layout
-from soft_vit.ops.map import local_attention
+from soft_vit.ops.windows import local_attention
 
 # A leaf of symbolic tracing: it looks at sizes.
 torch.fx.wrap("local_attention")

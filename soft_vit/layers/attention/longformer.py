@@ -14,10 +14,9 @@ from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import SelfAttention, merge_heads, split_heads, split_parts
 from soft_vit.layers.attention.local import check_kernel_size
-from soft_vit.ops.by_heads import by_heads
 from soft_vit.ops.layout import FeatSize, Layout
-from soft_vit.ops.map import merge_tiles, split_tiles, tile_mask
 from soft_vit.ops.softmax import dot_product_attention
+from soft_vit.ops.windows import window_attention
 
 
 def global_positions(feat_size: tuple[int, int], global_grid: tuple[int, int], device: torch.device) -> Tensor:
@@ -55,24 +54,12 @@ def window_and_global_attention(
     q, k, v: `[B, H, P + N, D]`; the result is `[B, H, N, D]`. One softmax over the union: a global token in a window
     counts once.
     """
-    feat_size, P, reach = layout.feat_size, layout.num_prefix_tokens, kernel_size // 2
     index = global_tokens(layout, global_grid, q.device)
-    is_global = (torch.arange(P, q.shape[2], device=q.device)[:, None] == index).any(1)
-    in_window = tile_mask(feat_size, reach, q.device)
-    in_window = in_window & ~split_tiles(is_global[None, None, :, None], feat_size, reach, with_neighbours=True).mT
-    mask = F.pad(in_window, (0, index.shape[0]), value=True)
-
-    @by_heads
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        keys, values = (
-            torch.cat([tiles, x[:, :, index].flatten(0, 1)[:, None].expand(-1, tiles.shape[1], -1, -1)], dim=2)
-            for x, tiles in ((x, split_tiles(layout.grid(x), feat_size, reach, with_neighbours=True)) for x in (k, v))
-        )
-        queries = split_tiles(layout.grid(q), feat_size, reach, with_neighbours=False)
-        x = dot_product_attention(queries, keys, values, mask, dropout_p, fused)
-        return merge_tiles(x, feat_size, reach, q.shape[1])
-
-    return attend(q, k, v)
+    is_global = (torch.arange(q.shape[2], device=q.device)[:, None] == index).any(1)[layout.num_prefix_tokens :]
+    seen = torch.cat([torch.ones_like(index, dtype=torch.bool), ~is_global])[None]
+    others = (k[:, :, index], v[:, :, index])
+    q, k, v = map(layout.grid, (q, k, v))
+    return window_attention(q, k, v, layout.feat_size, kernel_size // 2, others, seen, dropout_p, fused)
 
 
 def put_global_tokens(x: Tensor, global_x: Tensor, layout: Layout, global_grid: tuple[int, int]) -> Tensor:

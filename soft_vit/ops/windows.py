@@ -1,0 +1,170 @@
+"""Softmax attention of the tokens of a map to those around them, in tiles of the map with their neighbours.
+
+Letters: B batch, H heads, P prefix tokens, N = Y * X tokens of a map of Y rows and X columns, row by row, D channels of
+a head; G tiles of L queries and S keys each.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from soft_vit.ops.in_parts import Arguments, Part, computes_parts, in_parts
+from soft_vit.ops.layout import Layout
+from soft_vit.ops.softmax import attention_in_groups, attention_with_prefix
+
+# 64 queries are one block of a fused kernel, and their keys overlap enough that few are read twice.
+TILE_SIDE = 8
+
+# Bytes of the queries, for the rows of tiles that are computed together: what is made of them then stays in a core's
+# cache.
+CHUNK_BYTES = 128 << 10
+
+Rows = tuple[int, int]
+"""The first row of tiles, and the one behind the last."""
+
+
+def axis_tiles(length: int, reach: int) -> tuple[int, int, int]:
+    """Tiles of one side of a map: their number, their length, and how many tokens of the neighbours each one needs."""
+    if length <= TILE_SIDE + 2 * reach:
+        # One tile has no more keys than a tile with its neighbours would have.
+        return 1, length, 0
+    return -(-length // TILE_SIDE), TILE_SIDE, reach
+
+
+def token_rows(feat_size: tuple[int, int], reach: int, rows: Rows, with_neighbours: bool) -> tuple[int, int]:
+    """The first row of tokens that these rows of tiles read, and the one behind the last; both may lie off the map."""
+    _, tile, halo = axis_tiles(feat_size[0], reach)
+    halo = halo if with_neighbours else 0
+    return rows[0] * tile - halo, rows[1] * tile + halo
+
+
+def split_tiles(
+    x: Tensor, feat_size: tuple[int, int], reach: int, with_neighbours: bool, rows: Rows | None = None
+) -> Tensor:
+    """`[B, H, N, D]` to the tiles of the map `[B * H, G, L, D]`, or each with its neighbours, `[B * H, G, S, D]`.
+
+    rows: take these rows of tiles alone; x has the tokens that `token_rows` gives.
+    """
+    (ny, ty, hy), (nx, tx, hx) = (axis_tiles(length, reach) for length in feat_size)
+    first, end = token_rows(feat_size, reach, rows or (0, ny), with_neighbours)
+    above, below, right = max(-first, 0), max(end - feat_size[0], 0), nx * tx - feat_size[1]
+    if not with_neighbours:
+        hy = hx = 0
+    # A map's own height where it is whole: graphs for any size need not simplify what else would equal it.
+    height = feat_size[0] if rows is None else end - first - above - below
+    x = x.unflatten(2, (height, feat_size[1]))
+    x = F.pad(x, (0, 0, hx, hx + right, above, below)).unfold(2, ty + 2 * hy, ty).unfold(3, tx + 2 * hx, tx)
+    # Where nothing is padded, F.pad keeps the order of x in memory. A graph for any size knows nothing of that: it
+    # would take for views what are none, and leave out `contiguous`.
+    x = x.permute(0, 1, 2, 3, 5, 6, 4).clone(memory_format=torch.contiguous_format)
+    return x.flatten(4, 5).flatten(2, 3).flatten(0, 1)
+
+
+def merge_tiles(x: Tensor, feat_size: tuple[int, int], reach: int, num_heads: int, rows: Rows | None = None) -> Tensor:
+    """The inverse of `split_tiles` without neighbours: `[B * H, G, L, D]` to `[B, H, N, D]`."""
+    (ny, ty, _), (nx, tx, _) = (axis_tiles(length, reach) for length in feat_size)
+    first, end = rows or (0, ny)
+    x = x.unflatten(2, (ty, tx)).unflatten(1, (end - first, nx)).unflatten(0, (-1, num_heads))
+    x = x.permute(0, 1, 2, 4, 3, 5, 6).flatten(4, 5).flatten(2, 3)
+    return x[:, :, : feat_size[0] - first * ty, : feat_size[1]].flatten(2, 3)
+
+
+def axis_pairs(length: int, reach: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """For the queries and keys of each tile of one side, `[tiles, L, S]`: do they see each other; their distance."""
+    count, tile, halo = axis_tiles(length, reach)
+    start = tile * torch.arange(count, device=device)[:, None, None]
+    # A query beyond the map sees what the last one sees: one that sees nothing would be 0 / 0.
+    query = (start + torch.arange(tile, device=device)[:, None]).clamp(max=length - 1)
+    key = start + torch.arange(-halo, tile + halo, device=device)
+    distance = query - key
+    return (distance.abs() <= reach) & (key >= 0) & (key < length), distance
+
+
+def tile_mask(
+    feat_size: tuple[int, int], reach: int, device: torch.device, without_phase: int = 0, rows: Rows | None = None
+) -> Tensor:
+    """Which keys of a tile and its neighbours are within reach of each query, on the map: bool `[1, G, L, S]`.
+
+    without_phase: leave out the pairs whose distances in y and x are both multiples of this number. rows: of these
+    rows of tiles alone.
+    """
+    (see_y, y), (see_x, x) = (axis_pairs(length, reach, device) for length in feat_size)
+    if rows is not None:
+        see_y, y = see_y[slice(*rows)], y[slice(*rows)]
+    y_axes, x_axes = (slice(None), None, slice(None), None, slice(None), None), (None, slice(None)) * 3
+    mask = see_y[y_axes] & see_x[x_axes]
+    if without_phase:
+        mask = mask & ~((y % without_phase == 0)[y_axes] & (x % without_phase == 0)[x_axes])
+    return mask.flatten(4, 5).flatten(2, 3).flatten(0, 1)[None]
+
+
+def window_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    feat_size: tuple[int, int],
+    reach: int,
+    others: Sequence[Tensor] = (),
+    seen: Tensor | None = None,
+    dropout_p: float = 0.0,
+    fused: bool = True,
+) -> Tensor:
+    """Scaled dot-product attention of each token to those at most reach from it in y and in x, and to all others.
+
+    q, k, v and the result: `[B, H, N, D]`. others: none, or keys and values `[B, H, P, D]`, which stand before those of
+    the map in seen, bool `[B or 1, P + N]`: the keys that count, None if all. fused: see `dot_product_attention`. Where
+    N is large, on a CPU, it takes some rows of tiles after the others, see `in_parts`.
+    """
+    num_others = others[0].shape[2] if others else 0
+    seen_others, seen_map = (None, None) if seen is None else (seen[:, :num_others], seen[:, None, num_others:, None])
+    args: tuple[Any, ...] = (q, k, v, seen_map, *others)
+
+    def attend(
+        rows: Rows | None, q: Tensor, k: Tensor, v: Tensor, seen_map: Tensor | None, *others: Tensor
+    ) -> tuple[Tensor]:
+        split = partial(split_tiles, feat_size=feat_size, reach=reach, rows=rows)
+        seen = None
+        if seen_map is not None and seen_others is not None:
+            seen = split(seen_map, with_neighbours=True).mT
+            seen = torch.cat([seen_others[:, None, None].expand(-1, seen.shape[1], -1, -1), seen], dim=-1)
+        queries = split(q, with_neighbours=False)
+        keys, values = (split(x, with_neighbours=True) for x in (k, v))
+        mask = tile_mask(feat_size, reach, q.device, rows=rows)
+        x = attention_in_groups(queries, keys, values, mask, others, seen, dropout_p, fused)
+        return (merge_tiles(x, feat_size, reach, q.shape[1], rows=rows),)
+
+    def cut(rows: Rows, args: Arguments) -> Arguments:
+        spans = (token_rows(feat_size, reach, rows, with_neighbours) for with_neighbours in (False, True, True, True))
+        tokens = (slice(max(first, 0) * feat_size[1], end * feat_size[1]) for first, end in spans)
+        return [*(x if x is None else x[:, :, span] for x, span in zip(args[:4], tokens, strict=True)), *args[4:]]
+
+    if not computes_parts(q, k, v, *others):
+        return attend(None, *args)[0]
+    count, tile, _ = axis_tiles(feat_size[0], reach)
+    row_bytes = tile * feat_size[1] * q.shape[0] * q.shape[1] * q.shape[3] * q.element_size()
+    step = max(1, CHUNK_BYTES // row_bytes)
+    spans = [(first, min(first + step, count)) for first in range(0, count, step)]
+    return in_parts([Part(partial(cut, rows), partial(attend, rows)) for rows in spans], 2, *args)[0]
+
+
+def local_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layout: Layout,
+    kernel_size: int,
+    dropout_p: float = 0.0,
+    fused: bool = True,
+) -> Tensor:
+    """Scaled dot-product attention of each token to the kernel_size x kernel_size tokens around it, cut at the edges.
+
+    q, k, v: `[B, H, P + N, D]`; the result has v's shape. kernel_size is odd. Prefix tokens see all tokens, and all see
+    them. Works on tiles of the map with their neighbours, at most `(8 + kernel_size - 1)^2` keys for each query. fused:
+    see `dot_product_attention`.
+    """
+    attend = partial(window_attention, feat_size=layout.feat_size, reach=kernel_size // 2)
+    return attention_with_prefix(attend, q, k, v, layout, dropout_p, fused)
