@@ -33,12 +33,12 @@ def sum_over_tokens(function: Callable[..., Results], tokens: Tokens, shared: Sh
     return _apply(function, None, tokens, shared)
 
 
-def map_tokens(function: Callable[..., Tensor], tokens: Tokens, shared: Shared = ()) -> Tensor:
+def map_tokens(function: Callable[..., Tensor], tokens: Tokens, shared: Shared = (), chunk_size: int = 1) -> Tensor:
     """`function(*tokens, *shared)`, `[B, H, N, ...]`, where each token of the result is made of this token of tokens.
 
-    Computed as by `sum_over_tokens`.
+    chunk_size: consecutive tokens that are made together; no chunk is split. Computed as by `sum_over_tokens`.
     """
-    return _apply(lambda *args: (function(*args),), 2, tokens, shared)[0]
+    return _apply(lambda *args: (function(*args),), 2, tokens, shared, chunk_size)[0]
 
 
 @torch.no_grad()
@@ -52,14 +52,16 @@ def max_over_tokens(function: Callable[..., Tensor], tokens: Tokens, shared: Sha
         return torch.cat([function(*part).amax(2, keepdim=True) for part in cuts], dim=2).amax(2, keepdim=True)
 
 
-def _apply(function: Callable[..., Results], dim: int | None, tokens: Tokens, shared: Shared) -> Results:
+def _apply(
+    function: Callable[..., Results], dim: int | None, tokens: Tokens, shared: Shared, chunk_size: int = 1
+) -> Results:
     def compute(*args: Tensor | None) -> Results:
         with full_precision(_first(args)):
             return function(*args)
 
     if not computes_parts(_first(tokens), *(x for x in (*tokens, *shared) if x is not None)):
         return compute(*tokens, *shared)
-    parts = [Part(partial(_cut, len(tokens), span), compute) for span in _spans(_first(tokens))]
+    parts = [Part(partial(_cut, len(tokens), span), compute) for span in _spans(_first(tokens), chunk_size)]
     return in_parts(parts, dim, *tokens, *shared)
 
 
@@ -68,10 +70,10 @@ def _first(tokens: Tokens) -> Tensor:
     return tokens[0]
 
 
-def _spans(x: Tensor) -> Iterator[slice]:
-    """A few of the tokens `[B, H, N, D]` after the others."""
+def _spans(x: Tensor, chunk_size: int = 1) -> Iterator[slice]:
+    """A few of the tokens `[B, H, N, D]` after the others, in whole chunks."""
     B, H, N, D = x.shape
-    length = max(1, CHUNK_BYTES // (B * H * D * x.element_size()))
+    length = chunk_size * max(1, CHUNK_BYTES // (chunk_size * B * H * D * x.element_size()))
     return (slice(start, start + length) for start in range(0, N, length))
 
 

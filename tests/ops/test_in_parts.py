@@ -14,7 +14,7 @@ from soft_vit.ops import by_heads, by_tokens, in_parts, windows
 
 # Three rows of tiles, and seven blocks of tokens.
 GRID = (23, 9)
-BY_TOKENS = ["linear", "cosformer", "performer", "focused", "polaformer", "rala", "mala", "mila", "skyformer"]
+BY_TOKENS = ["linear", "cosformer", "performer", "focused", "polaformer", "rala", "mala", "mila", "skyformer", "gau"]
 BY_HEADS = ["inline", "vq", "nystrom", "agent", "atrous", "reformer"]
 KINDS = [*BY_TOKENS, *BY_HEADS, "ttt", "local", "longformer", "bigbird"]
 # Those whose fused kernels have no second gradient.

@@ -1,7 +1,6 @@
 """Gated attention unit (FLASH; Hua et al. 2022, arXiv 2202.10447).
 
-Letters: B batch, N tokens, C channels, S channels of the shared query and key, E expanded channels, L tokens of a
-chunk, K chunks.
+Letters: B batch, N tokens, S channels of the shared query and key, E expanded channels.
 """
 
 from typing import ClassVar, Literal, get_args
@@ -11,10 +10,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, check_heads
-from soft_vit.ops.layout import FeatSize, Layout
+from soft_vit.ops.by_tokens import map_tokens, sum_over_tokens
+from soft_vit.ops.layout import FeatSize, kept
 from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision
 
 Form = Literal["quadratic", "linear"]
+
+
+def query_or_key(z: Tensor, scale: Tensor, offset: Tensor, index: int) -> Tensor:
+    """The copy of this index `[..., N, S]` of z before its activation; 0 and 2 are queries, 1 and 3 keys."""
+    return F.silu(at_least_float32(z)) * scale[index] + offset[index]
 
 
 def squared_relu_attention(q: Tensor, k: Tensor, v: Tensor, count: Tensor | int, dropout_p: float = 0.0) -> Tensor:
@@ -25,68 +30,88 @@ def squared_relu_attention(q: Tensor, k: Tensor, v: Tensor, count: Tensor | int,
     return weights @ v
 
 
-def quadratic_form(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, dropout_p: float = 0.0) -> Tensor:
-    """Squared ReLU attention over all pairs of tokens; `[B, N, S]`, `[B, N, S]`, `[B, N, E]` to `[B, N, E]`.
-
-    mask: bool `[B, N]`, the tokens that count. Everything inside, and the result, is at least fp32.
-    """
-    with full_precision(q):
-        q, k, v = map(at_least_float32, (q, k, v))
-        if mask is None:
-            return squared_relu_attention(q, k, v, v.shape[1], dropout_p)
-        k, v = (x.masked_fill(~mask[..., None], 0) for x in (k, v))
-        return squared_relu_attention(q, k, v, mask.sum(1)[:, None, None], dropout_p)
-
-
-def linear_form(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    q_linear: Tensor,
-    k_linear: Tensor,
-    chunk_size: int,
-    mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-) -> Tensor:
-    """Squared ReLU attention within chunks of consecutive tokens plus `q (k^T v) / N` over all tokens.
-
-    All queries and keys `[B, N, S]`, v and the result `[B, N, E]`. The last chunk may be shorter; it averages over the
-    tokens that it has. mask: bool `[B, N]`, the tokens that count. Everything inside, and the result, is at least fp32.
-    """
-    with full_precision(q):
-        q, k, v, q_linear, k_linear = map(at_least_float32, (q, k, v, q_linear, k_linear))
-        N = v.shape[1]
-        chunk_size = min(chunk_size, N)
-        below = -N % chunk_size
-        if mask is not None:
-            k, v, k_linear = (x.masked_fill(~mask[..., None], 0) for x in (k, v, k_linear))
-        # Keys of zero have no weight, so the tokens that fill up the last chunk need no mask.
-        chunks = (F.pad(x, (0, 0, 0, below)).unflatten(1, (-1, chunk_size)) for x in (q, k, v))
-        starts = torch.arange(0, N, chunk_size, device=v.device)
-        count = (N - starts).clamp(max=chunk_size)[:, None, None]
-        total: Tensor | int = N
-        if mask is not None:
-            count = F.pad(mask, (0, below)).unflatten(1, (-1, chunk_size)).sum(2).clamp(min=1)[..., None, None]
-            total = mask.sum(1)[:, None, None]
-        q_chunks, k_chunks, v_chunks = chunks
-        x = squared_relu_attention(q_chunks, k_chunks, v_chunks, count, dropout_p).flatten(1, 2)[:, :N]
-        return x + q_linear @ (k_linear.mT @ v / total)
-
-
 def gated(x: Tensor, gate: Tensor) -> Tensor:
-    """`gate * x` `[B, N, E]` in the gate's dtype, kept so small that E of them have a finite sum.
+    """`silu(gate) * x` `[..., N, E]` in the gate's dtype, kept so small that E of them have a finite sum.
 
     The result grows with the sixth power of the tokens, beyond fp16 for weights of a few times their initial size. The
     LayerNorm that follows squares it in fp32: hence the second limit, which leaves room for the projection.
     """
     limit = min(torch.finfo(gate.dtype).max, 1e16) / gate.shape[-1]
-    return (gate * x).clamp(-limit, limit).to(gate.dtype)
+    return (F.silu(at_least_float32(gate)) * x).clamp(-limit, limit).to(gate.dtype)
+
+
+def quadratic_form(
+    gate: Tensor,
+    v: Tensor,
+    z: Tensor,
+    scale: Tensor,
+    offset: Tensor,
+    mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+) -> Tensor:
+    """Gated squared ReLU attention over all pairs of tokens.
+
+    gate, v and z before their activations, `[B, N, E]`, `[B, N, E]` and `[B, N, S]`; the result is as v. scale, offset:
+    `[2, S]`, of the query and the key. mask: bool `[B, N]`, the tokens that count. Everything inside is at least fp32.
+    """
+    with full_precision(v):
+        q, k = (query_or_key(z, scale, offset, i) for i in range(2))
+        values = F.silu(at_least_float32(v))
+        count: Tensor | int = v.shape[1]
+        if mask is not None:
+            k, values = (x.masked_fill(~mask[..., None], 0) for x in (k, values))
+            count = mask.sum(1)[:, None, None]
+        return gated(squared_relu_attention(q, k, values, count, dropout_p), gate)
+
+
+def linear_form(
+    gate: Tensor,
+    v: Tensor,
+    z: Tensor,
+    scale: Tensor,
+    offset: Tensor,
+    chunk_size: int,
+    mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+) -> Tensor:
+    """Gated squared ReLU attention within chunks of consecutive tokens plus `q (k^T v) / N` over all tokens.
+
+    As `quadratic_form`, with scale and offset `[4, S]`: of query and key within chunks, and of those over all tokens.
+    The last chunk may be shorter; it averages over the tokens that it has. Where N is large, on a CPU, it takes a few
+    chunks after the others, see `map_tokens`.
+    """
+    # As one head.
+    gate, v, z = gate[:, None], v[:, None], z[:, None]
+    token_mask = None if mask is None else mask[:, None, :, None]
+
+    def state(z: Tensor, v: Tensor, mask: Tensor | None, scale: Tensor, offset: Tensor) -> tuple[Tensor]:
+        k, values = kept(query_or_key(z, scale, offset, 3), mask), kept(F.silu(at_least_float32(v)), mask)
+        return (k.mT @ values,)
+
+    def read(
+        gate: Tensor, v: Tensor, z: Tensor, mask: Tensor | None, scale: Tensor, offset: Tensor, average: Tensor
+    ) -> Tensor:
+        N = v.shape[2]
+        length = min(chunk_size, N)
+        q, k, q_linear = (query_or_key(z, scale, offset, i) for i in range(3))
+        k, values = kept(k, mask), kept(F.silu(at_least_float32(v)), mask)
+        # Keys of zero have no weight, so the tokens that fill up the last chunk need no mask.
+        q, k, values = (F.pad(x, (0, 0, 0, -N % length)).unflatten(2, (-1, length)) for x in (q, k, values))
+        if mask is None:
+            count = (N - torch.arange(0, N, length, device=v.device)).clamp(max=length)[:, None, None]
+        else:
+            count = F.pad(mask, (0, 0, 0, -N % length)).unflatten(2, (-1, length)).sum(3, keepdim=True).clamp(min=1)
+        x = squared_relu_attention(q, k, values, count, dropout_p).flatten(2, 3)[:, :, :N]
+        return gated(x + q_linear @ average, gate)
+
+    total = v.shape[2] if mask is None else mask.sum(1)[:, None, None, None]
+    average = sum_over_tokens(state, (z, v, token_mask), (scale, offset))[0] / total
+    return map_tokens(read, (gate, v, z, token_mask), (scale, offset, average), chunk_size=chunk_size).squeeze(1)
 
 
 # Leaves of symbolic tracing: they look at sizes.
 torch.fx.wrap("quadratic_form")
 torch.fx.wrap("linear_form")
-torch.fx.wrap("gated")
 
 
 class GatedAttentionUnit(Attention):
@@ -155,25 +180,14 @@ class GatedAttentionUnit(Attention):
         nn.init.ones_(self.scale)
         nn.init.zeros_(self.offset)
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        layout: Layout,
-        q_linear: Tensor | None = None,
-        k_linear: Tensor | None = None,
-    ) -> Tensor:
-        """Queries and keys `[B, N, S]`, the linear form's own as well, and values `[B, N, E]` to the values' shape."""
-        if q_linear is None or k_linear is None:
-            return quadratic_form(q, k, v, layout.mask, self.dropout_p)
-        return linear_form(q, k, v, q_linear, k_linear, self.chunk_size, layout.mask, self.dropout_p)
-
     def forward(
         self, x: Tensor, feat_size: FeatSize, num_prefix_tokens: int = 0, key_padding_mask: Tensor | None = None
     ) -> Tensor:
         layout = self.layout(x, feat_size, num_prefix_tokens, key_padding_mask)
-        u, v = F.silu(self.uv(x)).chunk(2, dim=-1)
-        z = F.silu(self.z(x))
-        copies = [z * self.scale[i] + self.offset[i] for i in range(2 if self.form == "quadratic" else 4)]
-        return self.proj_drop(self.proj(gated(self.attend(copies[0], copies[1], v, layout, *copies[2:]), u)))
+        gate, v = self.uv(x).chunk(2, dim=-1)
+        args = (gate, v, self.z(x), self.scale, self.offset)
+        if self.form == "quadratic":
+            x = quadratic_form(*args, layout.mask, self.dropout_p)
+        else:
+            x = linear_form(*args, self.chunk_size, layout.mask, self.dropout_p)
+        return self.proj_drop(self.proj(x))

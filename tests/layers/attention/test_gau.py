@@ -69,5 +69,17 @@ def test_equal_tokens_give_the_same_on_any_map() -> None:
 def test_an_average_that_half_precision_holds_needs_no_sum_that_it_does_not() -> None:
     """All tokens alike: the average of their products is 64, and the sum beyond the 65504 of fp16."""
     token = torch.full((1, 1, 8), 8.0, dtype=torch.float16).expand(1, 2000, 8)
-    x = linear_form(0 * token, 0 * token, token, token, token, chunk_size=64)
-    torch.testing.assert_close(x, torch.full_like(token, 8 * 8 * 64, dtype=torch.float32))
+    linear_alone, none = torch.tensor([0.0, 0.0, 1.0, 1.0]).repeat(8, 1).mT, torch.zeros(4, 8)
+    x = linear_form(torch.ones_like(token), token, token, linear_alone, none, chunk_size=64)
+    one, eight = F.silu(torch.tensor([1.0, 8.0]))
+    torch.testing.assert_close(x, (one * 8 * eight**3).to(x.dtype).expand_as(x))
+
+
+@pytest.mark.parametrize("form", ["quadratic", "linear"])
+def test_padding_of_any_value_is_left_out(form: str) -> None:
+    attn = make(form=form, chunk_size=16)
+    x = torch.randn(2, 63, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    mask = torch.arange(63) < torch.tensor([[63], [41]])
+    y = attn(x, (7, 9), key_padding_mask=mask)
+    padded = attn(x.masked_fill(~mask[..., None], float("nan")), (7, 9), key_padding_mask=mask)
+    torch.testing.assert_close(padded[mask], y[mask], rtol=TOLERANCE, atol=TOLERANCE)
