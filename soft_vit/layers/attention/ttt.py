@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, check_heads, merge_heads, split_heads, split_parts, window
+from soft_vit.layers.attention.base import Attention, check_heads, merge_heads, split_heads, window
+from soft_vit.ops.by_heads import by_heads
 from soft_vit.ops.by_tokens import map_tokens, sum_over_tokens
 from soft_vit.ops.layout import FeatSize, Layout, kept
 from soft_vit.ops.numerics import at_least_float32, full_precision
@@ -66,10 +67,12 @@ def shifted(maps: Tensor, size: tuple[int, int]) -> Iterator[Tensor]:
             yield padded[:, :, i : i + Y, j : j + X]
 
 
+@by_heads
 def conv_branch(q: Tensor, k: Tensor, v: Tensor, w3: Tensor, layout: Layout) -> Tensor:
     """The depthwise convolution of the map of q by w3, trained on all pairs (k, v) at once; see `gated_branch`.
 
-    q, k, v and the result: `[B, P + N, D]`, zero at prefix tokens; w3 `[D, 1, 3, 3]`, or `[D, 1, 3, 1]` for a sequence.
+    Each channel by itself, as a head: q, k, v and the result, which is zero at prefix tokens, are `[B, D, P + N, 1]`,
+    and w3 is `[1, D, 3, 3]`, or `[1, D, 3, 1]` for a sequence.
     """
     with full_precision(v):
         dtype = v.dtype
@@ -82,18 +85,18 @@ def conv_branch(q: Tensor, k: Tensor, v: Tensor, w3: Tensor, layout: Layout) -> 
             count = layout.grid_mask.sum(1).clamp(min=1)[:, None, None, None]
         error = v * -SCALE / count
         gradient = torch.stack([(view * error).sum((2, 3)) for view in shifted(k, size)], dim=-1)
-        kernels = damped_step(w3.flatten(1), gradient, dim=-1)
+        kernels = damped_step(w3.flatten(2), gradient, dim=-1)
         # One product after the other: together they would take nine times the map.
         maps = torch.zeros((), dtype=q.dtype, device=q.device)
         for i, view in enumerate(shifted(q, size)):
             maps = maps + kernels[:, :, i, None, None] * view
-        tokens = maps.flatten(2).mT.to(dtype)
+        tokens = maps.flatten(2)[..., None].to(dtype)
     return F.pad(tokens, (0, 0, layout.num_prefix_tokens, 0)) if layout.num_prefix_tokens else tokens
 
 
 def _as_map(x: Tensor, layout: Layout) -> Tensor:
-    """Tokens `[B, P + N, D]` as a map `[B, D, Y, X]`, zero where a token does not count."""
-    return layout.grid(layout.keep(x[:, None])).squeeze(1).mT.contiguous().unflatten(2, layout.feat_size)
+    """Tokens `[B, D, P + N, 1]` as a map `[B, D, Y, X]`, zero where a token does not count."""
+    return layout.grid(layout.keep(x)).squeeze(-1).contiguous().unflatten(2, layout.feat_size)
 
 
 # Leaves of symbolic tracing: they look at sizes and dtypes.
@@ -154,13 +157,15 @@ class TTTAttention(Attention):
         self, x: Tensor, feat_size: FeatSize, num_prefix_tokens: int = 0, key_padding_mask: Tensor | None = None
     ) -> Tensor:
         layout = self.layout(x, feat_size, num_prefix_tokens, key_padding_mask)
-        width = self.num_heads * self.head_dim
-        x = self.qkv(x)
-        q, k, v = split_parts(x[..., : 3 * width], 3, self.num_heads)
+        width, d = self.num_heads * self.head_dim, self.head_dim
+        # Not slices, whose gradients are each as large as x.
+        parts = self.qkv(x).split([width] * 3 + [d] * 3, dim=-1)
+        q, k, v = (split_heads(parts[i], self.num_heads) for i in range(3))
         q, k = self.q_norm(q), self.k_norm(k)
         if self.rope:
             q, k = rotate_by_place(layout, merge_heads(q), merge_heads(k))
             q, k = split_heads(q, self.num_heads), split_heads(k, self.num_heads)
         gated = merge_heads(gated_branch(q, k, v, self.w1, self.w2, layout))
-        q, k, v = x[..., 3 * width :].chunk(3, dim=-1)
-        return self.proj_drop(self.proj(torch.cat([gated, conv_branch(q, k, v, self.w3, layout)], dim=-1)))
+        q, k, v = (split_heads(parts[i], d) for i in range(3, 6))
+        convolved = merge_heads(conv_branch(q, k, v, self.w3.transpose(0, 1), layout))
+        return self.proj_drop(self.proj(torch.cat([gated, convolved], dim=-1)))
