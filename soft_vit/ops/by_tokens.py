@@ -41,9 +41,10 @@ def map_tokens(function: Callable[..., Tensor], tokens: Tokens, shared: Shared =
     return _apply(lambda *args: (function(*args),), 2, tokens, shared, chunk_size)[0]
 
 
-@torch.no_grad()
 def max_over_tokens(function: Callable[..., Tensor], tokens: Tokens, shared: Shared = ()) -> Tensor:
     """The largest of `function(*tokens, *shared)` `[B, H, N, ...]` over the tokens, `[B, H, 1, ...]`; no gradient."""
+    # Detached tensors instead of a mode without gradients, which an exported graph would hide in a graph of its own.
+    tokens, shared = tuple(x if x is None else x.detach() for x in tokens), tuple(x.detach() for x in shared)
     first = _first(tokens)
     with full_precision(first):
         if not computes_parts(first):
