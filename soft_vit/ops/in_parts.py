@@ -94,8 +94,9 @@ class _InParts(torch.autograd.Function):
                     length = _length(views, dim) * _length(grads, dim) // _length(args, dim)
                     weights = (grads[0].narrow(dim, place, length),)
                     place += length
-                own = _gradients(ctx, part.compute, views, weights)
-                for x, gradient in zip(part.cut(found), own, strict=True):
+                # Without a name, which would keep them in memory while the next part is computed.
+                pairs = zip(part.cut(found), _gradients(ctx, part.compute, views, weights), strict=True)
+                for x, gradient in pairs:
                     if x is not None and gradient is not None:
                         x += gradient
             return None, None, *found
