@@ -63,7 +63,8 @@ def _matrix(attn: Attention, attend: Callable[..., Tensor], call: BoundArguments
     """The matrix of a call of attn's method attend; changes the call's arguments."""
     values = [name for name in call.arguments if name == "v" or name.startswith("v_")]
     v, training, columns = call.arguments["v"], attn.training, []
-    call.arguments.pop("residual", None)
+    for added in ("residual", "gate"):
+        call.arguments.pop(added, None)
     # Dropout of the attention reads this flag.
     attn.training = False
     try:

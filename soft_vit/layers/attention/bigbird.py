@@ -107,7 +107,7 @@ def bigbird_attention(
     q, k, v: `[B, H, N, D]`; the result has v's shape. The first num_global blocks attend to all tokens. Where N is
     large, on a CPU, it takes a few blocks after the others, see `in_parts`.
     """
-    B, H, N, D = q.shape
+    B, H, N, _ = q.shape
     num_blocks = -(-N // block_size)
     if num_blocks <= num_global:
         return dot_product_attention(q, k, v, None, dropout_p, fused)
@@ -128,7 +128,7 @@ def bigbird_attention(
     in_turn = computes_parts(q, k, v)
     # Whole blocks. Not F.pad, which keeps the order in memory of what has all its tokens; a graph of symbolic sizes
     # expects another.
-    q, k, v = (torch.cat([x, x.new_zeros(B, H, num_blocks * block_size - N, D)], dim=2) for x in (q, k, v))
+    q, k, v = (torch.cat([x, x.new_zeros(B, H, num_blocks * block_size - N, x.shape[3])], dim=2) for x in (q, k, v))
     step = -(-num_blocks // NUM_PARTS) if in_turn else num_blocks
     spans = [slice(first, min(first + step, num_blocks)) for first in range(num_global, num_blocks, step)]
     parts = [Part(partial(cut, span), partial(attend_to_some, span)) for span in spans]

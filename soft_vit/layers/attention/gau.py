@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, check_heads
 from soft_vit.ops.by_tokens import map_tokens, sum_over_tokens
-from soft_vit.ops.layout import FeatSize, kept
+from soft_vit.ops.layout import FeatSize, Layout, kept
 from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision
 
 Form = Literal["quadratic", "linear"]
@@ -30,33 +30,43 @@ def squared_relu_attention(q: Tensor, k: Tensor, v: Tensor, count: Tensor | int,
     return weights @ v
 
 
-def gated(x: Tensor, gate: Tensor) -> Tensor:
+def activated(v: Tensor, has_gate: bool) -> Tensor:
+    """The values of v, in at least fp32; where there is a gate, v is before its activation."""
+    v = at_least_float32(v)
+    return F.silu(v) if has_gate else v
+
+
+def gated(x: Tensor, gate: Tensor | None) -> Tensor:
     """`silu(gate) * x` `[..., N, E]` in the gate's dtype, kept so small that E of them have a finite sum.
 
     The result grows with the sixth power of the tokens, beyond fp16 for weights of a few times their initial size. The
     LayerNorm that follows squares it in fp32: hence the second limit, which leaves room for the projection.
     """
+    if gate is None:
+        return x
     limit = min(torch.finfo(gate.dtype).max, 1e16) / gate.shape[-1]
     return (F.silu(at_least_float32(gate)) * x).clamp(-limit, limit).to(gate.dtype)
 
 
 def quadratic_form(
-    gate: Tensor,
     v: Tensor,
     z: Tensor,
     scale: Tensor,
     offset: Tensor,
+    gate: Tensor | None = None,
     mask: Tensor | None = None,
     dropout_p: float = 0.0,
 ) -> Tensor:
-    """Gated squared ReLU attention over all pairs of tokens.
+    """Squared ReLU attention over all pairs of tokens.
 
-    gate, v and z before their activations, `[B, N, E]`, `[B, N, E]` and `[B, N, S]`; the result is as v. scale, offset:
-    `[2, S]`, of the query and the key. mask: bool `[B, N]`, the tokens that count. Everything inside is at least fp32.
+    z: queries and keys before their copies and activation, `[B, N, S]`; scale, offset: `[2, S]`, of the two copies.
+    Without a gate, v are values `[B, N, E]`, as is the result, at least fp32. With one, v and gate `[B, N, E]` are both
+    before their activation, and the gated result has their dtype. mask: bool `[B, N]`, the tokens that count.
+    Everything inside is at least fp32.
     """
     with full_precision(v):
         q, k = (query_or_key(z, scale, offset, i) for i in range(2))
-        values = F.silu(at_least_float32(v))
+        values = activated(v, gate is not None)
         count: Tensor | int = v.shape[1]
         if mask is not None:
             k, values = (x.masked_fill(~mask[..., None], 0) for x in (k, values))
@@ -65,36 +75,40 @@ def quadratic_form(
 
 
 def linear_form(
-    gate: Tensor,
     v: Tensor,
     z: Tensor,
     scale: Tensor,
     offset: Tensor,
     chunk_size: int,
+    gate: Tensor | None = None,
     mask: Tensor | None = None,
     dropout_p: float = 0.0,
 ) -> Tensor:
-    """Gated squared ReLU attention within chunks of consecutive tokens plus `q (k^T v) / N` over all tokens.
+    """Squared ReLU attention within chunks of consecutive tokens plus `q (k^T v) / N` over all tokens.
 
     As `quadratic_form`, with scale and offset `[4, S]`: of query and key within chunks, and of those over all tokens.
     The last chunk may be shorter; it averages over the tokens that it has. Where N is large, on a CPU, it takes a few
     chunks after the others, see `map_tokens`.
     """
-    # As one head.
-    gate, v, z = gate[:, None], v[:, None], z[:, None]
-    token_mask = None if mask is None else mask[:, None, :, None]
+    has_gate = gate is not None
 
     def state(z: Tensor, v: Tensor, mask: Tensor | None, scale: Tensor, offset: Tensor) -> tuple[Tensor]:
-        k, values = kept(query_or_key(z, scale, offset, 3), mask), kept(F.silu(at_least_float32(v)), mask)
+        k, values = kept(query_or_key(z, scale, offset, 3), mask), kept(activated(v, has_gate), mask)
         return (k.mT @ values,)
 
     def read(
-        gate: Tensor, v: Tensor, z: Tensor, mask: Tensor | None, scale: Tensor, offset: Tensor, average: Tensor
+        v: Tensor,
+        z: Tensor,
+        gate: Tensor | None,
+        mask: Tensor | None,
+        scale: Tensor,
+        offset: Tensor,
+        average: Tensor,
     ) -> Tensor:
         N = v.shape[2]
         length = min(chunk_size, N)
         q, k, q_linear = (query_or_key(z, scale, offset, i) for i in range(3))
-        k, values = kept(k, mask), kept(F.silu(at_least_float32(v)), mask)
+        k, values = kept(k, mask), kept(activated(v, has_gate), mask)
         # Keys of zero have no weight, so the tokens that fill up the last chunk need no mask.
         q, k, values = (F.pad(x, (0, 0, 0, -N % length)).unflatten(2, (-1, length)) for x in (q, k, values))
         if mask is None:
@@ -104,9 +118,12 @@ def linear_form(
         x = squared_relu_attention(q, k, values, count, dropout_p).flatten(2, 3)[:, :, :N]
         return gated(x + q_linear @ average, gate)
 
-    total = v.shape[2] if mask is None else mask.sum(1)[:, None, None, None]
+    total = v.shape[1] if mask is None else mask.sum(1)[:, None, None, None]
+    token_mask = None if mask is None else mask[:, None, :, None]
+    # As one head.
+    v, z, gate = v[:, None], z[:, None], None if gate is None else gate[:, None]
     average = sum_over_tokens(state, (z, v, token_mask), (scale, offset))[0] / total
-    return map_tokens(read, (gate, v, z, token_mask), (scale, offset, average), chunk_size=chunk_size).squeeze(1)
+    return map_tokens(read, (v, z, gate, token_mask), (scale, offset, average), chunk_size=chunk_size).squeeze(1)
 
 
 # Leaves of symbolic tracing: they look at sizes.
@@ -180,14 +197,15 @@ class GatedAttentionUnit(Attention):
         nn.init.ones_(self.scale)
         nn.init.zeros_(self.offset)
 
+    def attend(self, v: Tensor, z: Tensor, layout: Layout, gate: Tensor | None = None) -> Tensor:
+        """Values v `[B, N, E]`, before their activation with a gate `[B, N, E]`, and z `[B, N, S]` to v's shape."""
+        if self.form == "quadratic":
+            return quadratic_form(v, z, self.scale, self.offset, gate, layout.mask, self.dropout_p)
+        return linear_form(v, z, self.scale, self.offset, self.chunk_size, gate, layout.mask, self.dropout_p)
+
     def forward(
         self, x: Tensor, feat_size: FeatSize, num_prefix_tokens: int = 0, key_padding_mask: Tensor | None = None
     ) -> Tensor:
         layout = self.layout(x, feat_size, num_prefix_tokens, key_padding_mask)
         gate, v = self.uv(x).chunk(2, dim=-1)
-        args = (gate, v, self.z(x), self.scale, self.offset)
-        if self.form == "quadratic":
-            x = quadratic_form(*args, layout.mask, self.dropout_p)
-        else:
-            x = linear_form(*args, self.chunk_size, layout.mask, self.dropout_p)
-        return self.proj_drop(self.proj(x))
+        return self.proj_drop(self.proj(self.attend(v, self.z(x), layout, gate)))

@@ -70,7 +70,7 @@ def test_an_average_that_half_precision_holds_needs_no_sum_that_it_does_not() ->
     """All tokens alike: the average of their products is 64, and the sum beyond the 65504 of fp16."""
     token = torch.full((1, 1, 8), 8.0, dtype=torch.float16).expand(1, 2000, 8)
     linear_alone, none = torch.tensor([0.0, 0.0, 1.0, 1.0]).repeat(8, 1).mT, torch.zeros(4, 8)
-    x = linear_form(torch.ones_like(token), token, token, linear_alone, none, chunk_size=64)
+    x = linear_form(token, token, linear_alone, none, chunk_size=64, gate=torch.ones_like(token))
     one, eight = F.silu(torch.tensor([1.0, 8.0]))
     torch.testing.assert_close(x, (one * 8 * eight**3).to(x.dtype).expand_as(x))
 
