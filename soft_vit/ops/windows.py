@@ -23,8 +23,9 @@ TILE_SIDE = 8
 # cache.
 CHUNK_BYTES = 128 << 10
 
-Rows = tuple[int, int]
-"""The first row of tiles, and the one behind the last."""
+# Not written out where it annotates an inner function, as torch.compile cannot trace `|`.
+Rows = tuple[int, int] | None
+"""The first row of tiles and the one behind the last; None for all."""
 
 
 def axis_tiles(length: int, reach: int) -> tuple[int, int, int]:
@@ -35,16 +36,14 @@ def axis_tiles(length: int, reach: int) -> tuple[int, int, int]:
     return -(-length // TILE_SIDE), TILE_SIDE, reach
 
 
-def token_rows(feat_size: tuple[int, int], reach: int, rows: Rows, with_neighbours: bool) -> tuple[int, int]:
+def token_rows(feat_size: tuple[int, int], reach: int, rows: tuple[int, int], with_neighbours: bool) -> tuple[int, int]:
     """The first row of tokens that these rows of tiles read, and the one behind the last; both may lie off the map."""
     _, tile, halo = axis_tiles(feat_size[0], reach)
     halo = halo if with_neighbours else 0
     return rows[0] * tile - halo, rows[1] * tile + halo
 
 
-def split_tiles(
-    x: Tensor, feat_size: tuple[int, int], reach: int, with_neighbours: bool, rows: Rows | None = None
-) -> Tensor:
+def split_tiles(x: Tensor, feat_size: tuple[int, int], reach: int, with_neighbours: bool, rows: Rows = None) -> Tensor:
     """`[B, H, N, D]` to the tiles of the map `[B * H, G, L, D]`, or each with its neighbours, `[B * H, G, S, D]`.
 
     rows: take these rows of tiles alone; x has the tokens that `token_rows` gives.
@@ -64,7 +63,7 @@ def split_tiles(
     return x.flatten(4, 5).flatten(2, 3).flatten(0, 1)
 
 
-def merge_tiles(x: Tensor, feat_size: tuple[int, int], reach: int, num_heads: int, rows: Rows | None = None) -> Tensor:
+def merge_tiles(x: Tensor, feat_size: tuple[int, int], reach: int, num_heads: int, rows: Rows = None) -> Tensor:
     """The inverse of `split_tiles` without neighbours: `[B * H, G, L, D]` to `[B, H, N, D]`."""
     (ny, ty, _), (nx, tx, _) = (axis_tiles(length, reach) for length in feat_size)
     first, end = rows or (0, ny)
@@ -85,7 +84,7 @@ def axis_pairs(length: int, reach: int, device: torch.device) -> tuple[Tensor, T
 
 
 def tile_mask(
-    feat_size: tuple[int, int], reach: int, device: torch.device, without_phase: int = 0, rows: Rows | None = None
+    feat_size: tuple[int, int], reach: int, device: torch.device, without_phase: int = 0, rows: Rows = None
 ) -> Tensor:
     """Which keys of a tile and its neighbours are within reach of each query, on the map: bool `[1, G, L, S]`.
 
@@ -123,9 +122,7 @@ def window_attention(
     seen_others, seen_map = (None, None) if seen is None else (seen[:, :num_others], seen[:, None, num_others:, None])
     args: tuple[Any, ...] = (q, k, v, seen_map, *others)
 
-    def attend(
-        rows: Rows | None, q: Tensor, k: Tensor, v: Tensor, seen_map: Tensor | None, *others: Tensor
-    ) -> tuple[Tensor]:
+    def attend(rows: Rows, q: Tensor, k: Tensor, v: Tensor, seen_map: Tensor | None, *others: Tensor) -> tuple[Tensor]:
         split = partial(split_tiles, feat_size=feat_size, reach=reach, rows=rows)
         seen = None
         if seen_map is not None and seen_others is not None:
@@ -137,7 +134,7 @@ def window_attention(
         x = attention_in_groups(queries, keys, values, mask, others, seen, dropout_p, fused)
         return (merge_tiles(x, feat_size, reach, q.shape[1], rows=rows),)
 
-    def cut(rows: Rows, args: Arguments) -> Arguments:
+    def cut(rows: tuple[int, int], args: Arguments) -> Arguments:
         spans = (token_rows(feat_size, reach, rows, with_neighbours) for with_neighbours in (False, True, True, True))
         tokens = (slice(max(first, 0) * feat_size[1], end * feat_size[1]) for first, end in spans)
         return [*(x if x is None else x[:, :, span] for x, span in zip(args[:4], tokens, strict=True)), *args[4:]]

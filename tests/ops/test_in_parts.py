@@ -68,6 +68,17 @@ def test_results_and_gradients_are_those_of_all_at_once(
         assert (in_turn - at_once).norm() <= 1e-10 * at_once.norm()
 
 
+@pytest.mark.parametrize("kind", ["linear", "ttt", "gau", "local", "longformer", "bigbird"])
+def test_a_compiler_sees_one_graph_without_parts(kind: str, part_after_part: Callable[[bool], None]) -> None:
+    part_after_part(True)
+    attn = ATTENTIONS[kind](24, 3, feat_size=GRID, sr_ratio=2).double().eval()
+    x = torch.randn(2, GRID[0] * GRID[1], 24, dtype=torch.float64)
+    torch._dynamo.reset()
+    compiled = torch.compile(attn, backend="eager", fullgraph=True)(x, GRID)
+    # In parts, sums have another order.
+    torch.testing.assert_close(compiled, attn(x, GRID), rtol=1e-10, atol=1e-10)
+
+
 @cache
 def training_bytes(kind: str, side: int = 84, width: int = 64) -> int:
     step = partial(training_step, feat_size=(side, side))
