@@ -48,24 +48,26 @@ def attention_in_groups(
     values: Tensor,
     mask: Tensor | None,
     others: Sequence[Tensor],
-    seen: Tensor | None,
+    seen: tuple[Tensor, Tensor] | None,
     dropout_p: float = 0.0,
     fused: bool = True,
 ) -> Tensor:
     """`dot_product_attention` of queries `[B * H, G, L, D]` to others and to the keys and values of their group.
 
     keys, values: `[B * H, G, S, D]`. mask: bool `[1, G, L or 1, S]`, the keys that a query sees; None if all. others:
-    none, or keys and values `[B, H, P, D]` that all groups see before their own. seen: bool `[B or 1, G, 1, P + S]`,
-    the keys that count; None if all.
+    none, or keys and values `[B, H, P, D]` that all groups see before their own. seen: the keys that count, of the
+    others, bool `[B or 1, P]`, and of the groups, bool `[B or 1, G, 1, S]`; None if all.
     """
     if others:
         extra = (x.flatten(0, 1)[:, None].expand(-1, keys.shape[1], -1, -1) for x in others)
         keys, values = (torch.cat(pair, dim=2) for pair in zip(extra, (keys, values), strict=True))
         mask = None if mask is None else F.pad(mask, (others[0].shape[2], 0), value=True)
     if seen is not None:
-        if seen.shape[0] > 1:
-            seen = seen.repeat_interleave(queries.shape[0] // seen.shape[0], dim=0)
-        mask = seen if mask is None else mask & seen
+        of_others, of_groups = seen
+        counts = torch.cat([of_others[:, None, None].expand(-1, keys.shape[1], -1, -1), of_groups], dim=-1)
+        if counts.shape[0] > 1:
+            counts = counts.repeat_interleave(queries.shape[0] // counts.shape[0], dim=0)
+        mask = counts if mask is None else mask & counts
         # What a token that does not count gets is cut off later; until then it must not be 0 / 0.
         mask = mask | ~mask.any(-1, keepdim=True)
     return dot_product_attention(queries, keys, values, mask, dropout_p, fused)

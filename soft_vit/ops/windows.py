@@ -119,19 +119,17 @@ def window_attention(
     N is large, on a CPU, it takes some rows of tiles after the others, see `in_parts`.
     """
     num_others = others[0].shape[2] if others else 0
-    seen_others, seen_map = (None, None) if seen is None else (seen[:, :num_others], seen[:, None, num_others:, None])
-    args: tuple[Any, ...] = (q, k, v, seen_map, *others)
+    args: tuple[Any, ...] = (q, k, v, None if seen is None else seen[:, None, num_others:, None], *others)
 
     def attend(rows: Rows, q: Tensor, k: Tensor, v: Tensor, seen_map: Tensor | None, *others: Tensor) -> tuple[Tensor]:
         split = partial(split_tiles, feat_size=feat_size, reach=reach, rows=rows)
-        seen = None
-        if seen_map is not None and seen_others is not None:
-            seen = split(seen_map, with_neighbours=True).mT
-            seen = torch.cat([seen_others[:, None, None].expand(-1, seen.shape[1], -1, -1), seen], dim=-1)
+        keys_seen = None
+        if seen is not None and seen_map is not None:
+            keys_seen = seen[:, :num_others], split(seen_map, with_neighbours=True).mT
         queries = split(q, with_neighbours=False)
         keys, values = (split(x, with_neighbours=True) for x in (k, v))
         mask = tile_mask(feat_size, reach, q.device, rows=rows)
-        x = attention_in_groups(queries, keys, values, mask, others, seen, dropout_p, fused)
+        x = attention_in_groups(queries, keys, values, mask, others, keys_seen, dropout_p, fused)
         return (merge_tiles(x, feat_size, reach, q.shape[1], rows=rows),)
 
     def cut(rows: tuple[int, int], args: Arguments) -> Arguments:

@@ -3,6 +3,7 @@
 Letters: B batch, N tokens, S channels of the shared query and key, E expanded channels.
 """
 
+from collections.abc import Sequence
 from typing import ClassVar, Literal, get_args
 
 import torch
@@ -17,9 +18,10 @@ from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision
 Form = Literal["quadratic", "linear"]
 
 
-def query_or_key(z: Tensor, scale: Tensor, offset: Tensor, index: int) -> Tensor:
-    """The copy of this index `[..., N, S]` of z before its activation; 0 and 2 are queries, 1 and 3 keys."""
-    return F.silu(at_least_float32(z)) * scale[index] + offset[index]
+def queries_and_keys(z: Tensor, scale: Tensor, offset: Tensor, indices: Sequence[int]) -> list[Tensor]:
+    """The copies of these indices, `[..., N, S]`, of z before its activation; 0 and 2 are queries, 1 and 3 keys."""
+    z = F.silu(at_least_float32(z))
+    return [z * scale[i] + offset[i] for i in indices]
 
 
 def squared_relu_attention(q: Tensor, k: Tensor, v: Tensor, count: Tensor | int, dropout_p: float = 0.0) -> Tensor:
@@ -65,7 +67,7 @@ def quadratic_form(
     Everything inside is at least fp32.
     """
     with full_precision(v):
-        q, k = (query_or_key(z, scale, offset, i) for i in range(2))
+        q, k = queries_and_keys(z, scale, offset, (0, 1))
         values = activated(v, gate is not None)
         count: Tensor | int = v.shape[1]
         if mask is not None:
@@ -93,8 +95,8 @@ def linear_form(
     has_gate = gate is not None
 
     def state(z: Tensor, v: Tensor, mask: Tensor | None, scale: Tensor, offset: Tensor) -> tuple[Tensor]:
-        k, values = kept(query_or_key(z, scale, offset, 3), mask), kept(activated(v, has_gate), mask)
-        return (k.mT @ values,)
+        (k,) = queries_and_keys(z, scale, offset, (3,))
+        return (kept(k, mask).mT @ kept(activated(v, has_gate), mask),)
 
     def read(
         v: Tensor,
@@ -107,7 +109,7 @@ def linear_form(
     ) -> Tensor:
         N = v.shape[2]
         length = min(chunk_size, N)
-        q, k, q_linear = (query_or_key(z, scale, offset, i) for i in range(3))
+        q, k, q_linear = queries_and_keys(z, scale, offset, (0, 1, 2))
         k, values = kept(k, mask), kept(activated(v, has_gate), mask)
         # Keys of zero have no weight, so the tokens that fill up the last chunk need no mask.
         q, k, values = (F.pad(x, (0, 0, 0, -N % length)).unflatten(2, (-1, length)) for x in (q, k, values))
