@@ -65,7 +65,7 @@ def test_results_and_gradients_are_those_of_all_at_once(
             found[-1] += run(create_graph=True)
     for in_turn, at_once in zip(*found, strict=True):
         # The order of sums differs: a few units in the last place for each of 209 tokens, twice differentiated.
-        assert (in_turn - at_once).norm() <= 1e-10 * at_once.norm()
+        assert (in_turn - at_once).norm() <= 1e-11 * at_once.norm()
 
 
 @pytest.mark.parametrize("kind", ["linear", "ttt", "gau", "local", "longformer", "bigbird"])
@@ -88,4 +88,4 @@ def training_bytes(kind: str, side: int = 84, width: int = 64) -> int:
 @pytest.mark.parametrize("kind", LINEAR)
 def test_training_needs_little_more_memory_than_softmax_attention(kind: str) -> None:
     # Besides what the parts take turns in, gau keeps a gate and values of twice the width.
-    assert training_bytes(kind) <= (1.7 if kind == "gau" else 1.55) * training_bytes("softmax")
+    assert training_bytes(kind) <= (1.7 if kind == "gau" else 1.5) * training_bytes("softmax")
