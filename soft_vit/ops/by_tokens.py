@@ -33,12 +33,20 @@ def sum_over_tokens(function: Callable[..., Results], tokens: Tokens, shared: Sh
     return _apply(function, None, tokens, shared)
 
 
-def map_tokens(function: Callable[..., Tensor], tokens: Tokens, shared: Shared = (), chunk_size: int = 1) -> Tensor:
+def map_tokens(
+    function: Callable[..., Tensor],
+    tokens: Tokens,
+    shared: Shared = (),
+    chunk_size: int = 1,
+    sums: Callable[..., Results] | None = None,
+) -> Tensor:
     """`function(*tokens, *shared)`, `[B, H, N, ...]`, where each token of the result is made of this token of tokens.
 
     chunk_size: consecutive tokens that are made together; no chunk is split. Computed as by `sum_over_tokens`.
+    sums: function takes `sum_over_tokens(sums, tokens, shared)` as well, behind shared. Tokens that both read then have
+        one gradient in memory instead of two.
     """
-    return _apply(lambda *args: (function(*args),), 2, tokens, shared, chunk_size)[0]
+    return _apply(lambda *args: (function(*args),), 2, tokens, shared, chunk_size, sums)[0]
 
 
 def max_over_tokens(function: Callable[..., Tensor], tokens: Tokens, shared: Shared = ()) -> Tensor:
@@ -54,16 +62,30 @@ def max_over_tokens(function: Callable[..., Tensor], tokens: Tokens, shared: Sha
 
 
 def _apply(
-    function: Callable[..., Results], dim: int | None, tokens: Tokens, shared: Shared, chunk_size: int = 1
+    function: Callable[..., Results],
+    dim: int | None,
+    tokens: Tokens,
+    shared: Shared,
+    chunk_size: int = 1,
+    sums: Callable[..., Results] | None = None,
 ) -> Results:
+    functions = [_in_full_precision(f) for f in (sums, function) if f is not None]
+    if not computes_parts(_first(tokens), *(x for x in (*tokens, *shared) if x is not None)):
+        results: Results = ()
+        for compute in functions:
+            results = compute(*tokens, *shared, *results)
+        return results
+    cuts = [partial(_cut, len(tokens), span) for span in _spans(_first(tokens), chunk_size)]
+    *before, parts = ([Part(cut, compute) for cut in cuts] for compute in functions)
+    return in_parts(parts, dim, *tokens, *shared, before=before[0] if before else ())
+
+
+def _in_full_precision(function: Callable[..., Results]) -> Callable[..., Results]:
     def compute(*args: Tensor | None) -> Results:
         with full_precision(_first(args)):
             return function(*args)
 
-    if not computes_parts(_first(tokens), *(x for x in (*tokens, *shared) if x is not None)):
-        return compute(*tokens, *shared)
-    parts = [Part(partial(_cut, len(tokens), span), compute) for span in _spans(_first(tokens), chunk_size)]
-    return in_parts(parts, dim, *tokens, *shared)
+    return compute
 
 
 def _first(tokens: Tokens) -> Tensor:

@@ -39,24 +39,41 @@ def attend(q: Tensor, v: Tensor, weight: Tensor) -> Tensor:
     return map_tokens(lambda q, table, state, total: (q + table).sin() @ state * total, (q, table), (state, total))
 
 
+def attend_in_one(q: Tensor, v: Tensor, weight: Tensor) -> Tensor:
+    """Both in one call: v is read by either, q by one, and the mask by none."""
+    return map_tokens(
+        lambda q, v, mask, weight, state, total: (q @ weight).sin() @ state * v + total,
+        (q, v, None),
+        (weight,),
+        sums=lambda q, v, mask, weight: (v.mT @ v.cos() * weight.mean(), v.sum(2, keepdim=True)),
+    )
+
+
+both = pytest.mark.parametrize("function", [attend, attend_in_one])
+
+
+@both
 @pytest.mark.parametrize("chunk_bytes", [1, 2 * 2 * 3 * 4 * 8, 1 << 20])
 def test_gradients_once_twice_and_many_at_a_time(
-    inputs: tuple[Tensor, ...], chunk_bytes: int, token_after_token, monkeypatch
+    function: Callable[..., Tensor], chunk_bytes: int, inputs: tuple[Tensor, ...], token_after_token, monkeypatch
 ) -> None:
     token_after_token(True)
     monkeypatch.setattr(by_tokens, "CHUNK_BYTES", chunk_bytes)
-    assert torch.autograd.gradcheck(attend, inputs, check_batched_grad=True)
-    assert torch.autograd.gradgradcheck(attend, inputs)
+    assert torch.autograd.gradcheck(function, inputs, check_batched_grad=True)
+    assert torch.autograd.gradgradcheck(function, inputs)
 
 
-def test_some_inputs_need_no_gradient(inputs: tuple[Tensor, ...], token_after_token) -> None:
+@both
+def test_some_inputs_need_no_gradient(
+    function: Callable[..., Tensor], inputs: tuple[Tensor, ...], token_after_token
+) -> None:
     q, v, weight = inputs
     found = []
     for on in (True, False):
         token_after_token(on)
-        found.append(torch.autograd.grad(attend(q, v.detach(), weight.detach()).sum(), q)[0])
+        found.append(torch.autograd.grad(function(q, v.detach(), weight.detach()).sum(), q)[0])
         with torch.no_grad():
-            found.append(attend(*inputs))
+            found.append(function(*inputs))
     torch.testing.assert_close(found[:2], found[2:])
 
 

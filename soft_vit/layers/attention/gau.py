@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, check_heads
-from soft_vit.ops.by_tokens import map_tokens, sum_over_tokens
+from soft_vit.ops.by_tokens import map_tokens
 from soft_vit.ops.layout import FeatSize, Layout, kept
 from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision
 
@@ -93,10 +93,13 @@ def linear_form(
     chunks after the others, see `map_tokens`.
     """
     has_gate = gate is not None
+    total = v.shape[1] if mask is None else mask.sum(1)[:, None, None, None]
 
-    def state(z: Tensor, v: Tensor, mask: Tensor | None, scale: Tensor, offset: Tensor) -> tuple[Tensor]:
+    def average(
+        v: Tensor, z: Tensor, gate: Tensor | None, mask: Tensor | None, scale: Tensor, offset: Tensor
+    ) -> tuple[Tensor]:
         (k,) = queries_and_keys(z, scale, offset, (3,))
-        return (kept(k, mask).mT @ kept(activated(v, has_gate), mask),)
+        return (kept(k, mask).mT @ kept(activated(v, has_gate), mask) / total,)
 
     def read(
         v: Tensor,
@@ -120,12 +123,10 @@ def linear_form(
         x = squared_relu_attention(q, k, values, count, dropout_p).flatten(2, 3)[:, :, :N]
         return gated(x + q_linear @ average, gate)
 
-    total = v.shape[1] if mask is None else mask.sum(1)[:, None, None, None]
     token_mask = None if mask is None else mask[:, None, :, None]
     # As one head.
-    v, z, gate = v[:, None], z[:, None], None if gate is None else gate[:, None]
-    average = sum_over_tokens(state, (z, v, token_mask), (scale, offset))[0] / total
-    return map_tokens(read, (v, z, gate, token_mask), (scale, offset, average), chunk_size=chunk_size).squeeze(1)
+    tokens = (v[:, None], z[:, None], None if gate is None else gate[:, None], token_mask)
+    return map_tokens(read, tokens, (scale, offset), chunk_size, sums=average).squeeze(1)
 
 
 # Leaves of symbolic tracing: they look at sizes.
