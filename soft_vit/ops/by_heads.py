@@ -8,6 +8,7 @@ from functools import partial, wraps
 from typing import Any, TypeVar, cast
 
 from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from soft_vit.ops.in_parts import Arguments, Part, computes_parts, in_parts
 
@@ -23,24 +24,30 @@ def by_heads(attend: Attend) -> Attend:
     Memory is then that of the arguments and the result, beside what attend makes of a few heads; a training step takes
     a forward more of attend, part of which the cache gives back. On a GPU, small pieces are slow: nothing changes.
 
-    attend treats all heads alike. Its positional arguments of four dimensions, `[B or 1, H, ...]`, are those that heads
-    differ in and that may need a gradient, first of all q `[B, H, N, D]`; instead of H there may be a multiple, as in
-    the result. In backward it draws the random numbers of forward.
+    attend treats all heads alike. Its arguments of four dimensions, `[B or 1, H, ...]`, are those that heads differ in,
+    first of all q `[B, H, N, D]`; instead of H there may be a multiple, as in the result. In backward it draws the
+    random numbers of forward.
     """
 
     @wraps(attend)
     def attend_by_heads(*args: Any, **kwargs: Any) -> Tensor:
-        tensors = [x for x in args if _has_heads(x)]
-        if not computes_parts(*tensors):
+        of_heads = [x for x in (*args, *kwargs.values()) if _has_heads(x)]
+        if not computes_parts(*of_heads):
             return attend(*args, **kwargs)
 
+        leaves, structure = tree_flatten((args, kwargs))
+        # Those of heads first, as q tells how many there are.
+        places = sorted((i for i, x in enumerate(leaves) if isinstance(x, Tensor)), key=lambda i: leaves[i].ndim != 4)
+        tensors = [leaves[i] for i in places]
         # Without the tensors, which would stay in memory as long as this function.
-        cut = [_has_heads(x) for x in args]
-        others = [None if _has_heads(x) else x for x in args]
+        others = [None if isinstance(x, Tensor) else x for x in leaves]
 
         def compute(*part: Tensor) -> tuple[Tensor]:
-            tensors = iter(part)
-            return (attend(*(next(tensors) if is_cut else x for is_cut, x in zip(cut, others, strict=True)), **kwargs),)
+            given = list(others)
+            for i, x in zip(places, part, strict=True):
+                given[i] = x
+            args, kwargs = tree_unflatten(given, structure)
+            return (attend(*args, **kwargs),)
 
         size, num_heads = _group_size(tensors[0]), tensors[0].shape[1]
         parts = [Part(partial(_cut, first, size, num_heads), compute) for first in range(0, num_heads, size)]
@@ -60,5 +67,11 @@ def _group_size(q: Tensor) -> int:
 
 
 def _cut(first: int, size: int, num_heads: int, args: Arguments) -> Arguments:
-    """These heads of the arguments, which may have a multiple of num_heads."""
-    return [x if x is None else x.split(size * (x.shape[1] // num_heads), dim=1)[first // size] for x in args]
+    """These heads of the arguments, which may have a multiple of num_heads, and all of what has none."""
+
+    def cut(x: Tensor | None) -> Tensor | None:
+        if x is None or not _has_heads(x):
+            return x
+        return x.split(size * (x.shape[1] // num_heads), dim=1)[first // size]
+
+    return list(map(cut, args))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from soft_vit.ops.numerics import forbids_autograd_function, full_precision_backward, has_memory
+from soft_vit.ops.numerics import forbids_autograd_function, full_precision_backward, has_memory, wide_dtype
 
 # Below it, what is saved is small, and computing it twice takes a larger part of the time.
 LEAST_TOKENS = 2048
@@ -94,10 +94,16 @@ class _InParts(torch.autograd.Function):
                 compute = partial(all_at_once, ctx.parts, ctx.dim, before=ctx.before)
                 return None, None, None, *_gradients(ctx, compute, args[: ctx.num_args], needed, grads)
             needed = (*needed, *[True] * (len(args) - ctx.num_args))
-            found = [torch.zeros_like(x) if need else None for x, need in zip(args, needed, strict=True)]
+            found: list[Tensor | None] = [None] * len(args)
+            for i, view in enumerate(ctx.parts[0].cut(args)):
+                if needed[i]:
+                    # What all parts read has a gradient of many summands.
+                    dtype = wide_dtype(view) if view is args[i] else args[i].dtype
+                    found[i] = torch.zeros_like(args[i], dtype=dtype)
             _add_gradients(ctx, ctx.parts, ctx.dim, args, found, grads)
             found, sums = found[: ctx.num_args], found[ctx.num_args :]
             _add_gradients(ctx, ctx.before, None, args[: ctx.num_args], found, sums)
+            found = [x if x is None else x.to(args[i].dtype) for i, x in enumerate(found)]
             return None, None, None, *found
 
 

@@ -6,13 +6,15 @@ sums over all j, or over j <= i where causal. The functions take features, `phi(
 Letters: B batch, H heads, N tokens, M features, D channels of a value; G chunks of L tokens.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from soft_vit.ops.by_tokens import map_tokens, sum_over_tokens
+from soft_vit.ops.in_parts import computes_parts
 from soft_vit.ops.layout import Layout, kept
 from soft_vit.ops.numerics import at_least_float32, full_precision
 
@@ -50,12 +52,14 @@ def linear_attention(
     phi: Callable[..., Tensor] = at_least_float32,
     phi_q: Callable[..., Tensor] | None = None,
     places: Tensor | None = None,
+    weights: Sequence[Tensor] = (),
 ) -> Tensor:
     """Each token attends to all of them, or those that count; time and memory are linear in N.
 
     eps: added to the weight of each token where a row's weights are divided by their sum.
-    phi: makes features of q and of k, for a few tokens at a time; of `(x, places)` where these are given, `[1 or B, 1,
-        N, ...]`. No gradient reaches what else it is made of.
+    phi: makes features of q and of k, for a few tokens at a time, `phi(x, *weights)`; or `phi(x, places, *weights)`
+        where places are given, `[1 or B, 1, N, ...]`. One that closes over what needs a gradient, as a module's does,
+        sees all tokens at once, which takes more memory than with weights.
     phi_q: another for q.
 
     q, k: `[B, H, N, M]`, of which phi is not negative; v: `[B, H, N, D]`. The result `[B, H, N, D]` has v's dtype;
@@ -64,17 +68,29 @@ def linear_attention(
     dtype, mask = v.dtype, None if layout is None else layout.token_mask
     at = () if places is None else (places,)
     extra = eps and eps * (k.shape[2] if layout is None else layout.num_tokens(k))
+    phi_q = phi_q or phi
 
-    def state(k: Tensor, v: Tensor, mask: Tensor | None, *at: Tensor) -> tuple[Tensor, Tensor]:
-        k = kept(phi(k, *at), mask)
+    def state(k: Tensor, v: Tensor, mask: Tensor | None, *rest: Tensor) -> tuple[Tensor, Tensor]:
+        k = kept(phi(k, *rest), mask)
         return k.mT @ kept(at_least_float32(v), mask), k.sum(2)[..., None]
 
     def read(q: Tensor, *rest: Tensor) -> Tensor:
-        *at, kv, k_sum = rest
-        q = (phi_q or phi)(q, *at)
+        *given, kv, k_sum = rest
+        q = phi_q(q, *given)
         return (q @ kv / (q @ k_sum + extra).clamp(min=SMALLEST_NORMALIZER)).to(dtype)
 
-    return map_tokens(read, (q, *at), sum_over_tokens(state, (k, v, mask, *at)))
+    if computes_parts(q, k, v) and any(_is_learned(f, (x, *at), weights) for f, x in ((phi, k), (phi_q, q))):
+        with full_precision(v):
+            return read(q, *at, *weights, *state(k, v, mask, *at, *weights))
+    sums = sum_over_tokens(state, (k, v, mask, *at), tuple(weights))
+    return map_tokens(read, (q, *at), (*weights, *sums))
+
+
+def _is_learned(phi: Callable[..., Tensor], tokens: Sequence[Tensor], weights: Sequence[Tensor]) -> bool:
+    """Whether phi, here of a single token, needs a gradient for more than its arguments."""
+    if not torch.is_grad_enabled():
+        return False
+    return phi(*(x[:, :, :1].detach() for x in tokens), *(x.detach() for x in weights)).requires_grad
 
 
 def causal_linear_attention(q: Tensor, k: Tensor, v: Tensor, chunk_size: int = 64) -> Tensor:

@@ -57,6 +57,25 @@ def test_some_inputs_need_no_gradient(inputs: tuple[Tensor, ...], head_after_hea
         torch.testing.assert_close(attend(*inputs), weighted(*inputs))
 
 
+def test_arguments_may_have_names(inputs: tuple[Tensor, ...], head_after_head) -> None:
+    head_after_head(True)
+    q, v, weight, shared = inputs
+    for x in (
+        by_heads(weighted)(q, shared=shared, weight=weight, v=v),
+        by_heads(weighted)(q, v, weight, shared=shared),
+    ):
+        torch.testing.assert_close(x, weighted(*inputs))
+
+
+def test_backward_refuses_what_changed_since_forward(inputs: tuple[Tensor, ...], head_after_head) -> None:
+    head_after_head(True)
+    q, v, weight, shared = inputs
+    x = by_heads(weighted)(q, v, weight, shared).sum()
+    shared.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        x.backward()
+
+
 def test_random_numbers_and_autocast_are_those_of_forward(head_after_head) -> None:
     head_after_head(True)
     q = torch.ones(1, 4, 8, 8, requires_grad=True)

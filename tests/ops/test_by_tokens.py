@@ -77,6 +77,16 @@ def test_some_inputs_need_no_gradient(
     torch.testing.assert_close(found[:2], found[2:])
 
 
+def test_shared_tensors_have_exact_gradients_in_half_precision(token_after_token, monkeypatch) -> None:
+    token_after_token(True)
+    monkeypatch.setattr(by_tokens, "CHUNK_BYTES", 1)
+    tokens = torch.ones(2, 3, 500, 4, dtype=torch.bfloat16)
+    weight = torch.ones(1, 3, 1, 4, dtype=torch.bfloat16, requires_grad=True)
+    map_tokens(torch.mul, (tokens,), (weight,)).sum().backward()
+    # Twos added to one another in bf16 end at 512.
+    assert torch.equal(weight.grad, torch.full_like(weight, 1000))
+
+
 def test_the_largest_over_tokens(inputs: tuple[Tensor, ...], token_after_token) -> None:
     token_after_token(True)
     q, _, weight = inputs

@@ -79,6 +79,16 @@ def test_a_compiler_sees_one_graph_without_parts(kind: str, part_after_part: Cal
     torch.testing.assert_close(compiled, attn(x, GRID), rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("kind", ["performer", "reformer"])
+def test_backward_refuses_directions_that_were_redrawn(kind: str, part_after_part: Callable[[bool], None]) -> None:
+    part_after_part(True)
+    attn = ATTENTIONS[kind](24, 3, feat_size=GRID, sr_ratio=2)
+    loss = attn(torch.randn(2, GRID[0] * GRID[1], 24), GRID).sum()
+    attn.redraw()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
 @cache
 def training_bytes(kind: str, side: int = 84, width: int = 64) -> int:
     step = partial(training_step, feat_size=(side, side))

@@ -1,8 +1,9 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
+from soft_vit.ops import in_parts
 from soft_vit.ops.linear import (
     causal_linear_attention,
     elu_features,
@@ -51,6 +52,20 @@ def test_features_are_elu_plus_one_and_positive_where_that_rounds_to_zero() -> N
 def test_equals_the_dense_form(num_tokens: int) -> None:
     q, k, v = inputs(num_tokens, torch.float64)
     torch.testing.assert_close(linear_attention(q, k, v), dense(q, k, v, causal=False), rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("least", [1, 1 << 40])
+def test_a_learned_feature_map_has_a_gradient_in_parts_and_at_once(least: int, monkeypatch) -> None:
+    monkeypatch.setattr(in_parts, "LEAST_TOKENS", least)
+    q, k, v = inputs(63, torch.float64)
+    learned = nn.Linear(12, 7, dtype=torch.float64)
+    (closed_over,) = torch.autograd.grad(linear_attention(q, k, v, phi=lambda x: learned(x).exp()).sum(), learned.bias)
+    x = linear_attention(q, k, v, phi=lambda x, w, b: F.linear(x, w, b).exp(), weights=tuple(learned.parameters()))
+    (given,) = torch.autograd.grad(x.sum(), learned.bias)
+    expected = dense(learned(q).exp(), learned(k).exp(), v, causal=False)
+    (wanted,) = torch.autograd.grad(expected.sum(), learned.bias)
+    for gradient in (closed_over, given):
+        torch.testing.assert_close(gradient, wanted, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("num_tokens", LENGTHS)

@@ -1,7 +1,6 @@
 """Performer: softmax attention by positive random features, FAVOR+ (Choromanski et al. 2020, arXiv 2009.14794)."""
 
 import math
-from functools import partial
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
@@ -70,14 +69,13 @@ def favor_attention(
     """
     projection = projection.to(wide_dtype(q))
     if kernel == "relu":
-        return linear_attention(q, k, v, layout, phi=partial(relu_features, projection=projection))
+        return linear_attention(q, k, v, layout, phi=relu_features, weights=(projection,))
 
     def exponents(k: Tensor, mask: Tensor | None) -> Tensor:
         return kept(key_exponents(k, projection), mask, -math.inf)
 
     largest = max_over_tokens(exponents, (k, layout and layout.token_mask))
-    phi, phi_q = (partial(f, projection=projection, largest=largest) for f in (key_features, query_features))
-    return linear_attention(q, k, v, layout, phi=phi, phi_q=phi_q)
+    return linear_attention(q, k, v, layout, phi=key_features, phi_q=query_features, weights=(projection, largest))
 
 
 # A leaf of symbolic tracing: it looks at dtypes.
