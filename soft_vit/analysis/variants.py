@@ -15,10 +15,12 @@ from functools import partial
 
 import timm
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from soft_vit.layers.attention.soft import SoftAttention
+from soft_vit.layers.attention.soft import LEAST_ROW_SUM, SoftAttention
+from soft_vit.layers.vit_attention import ViTAttention
 from soft_vit.models.folding import fold_batch_norm
 from soft_vit.models.names import require_known
 from soft_vit.ops.layout import Layout
@@ -90,34 +92,51 @@ def naive_soft_attention(
 
 
 class NaiveSoftAttention(nn.Module):
-    """The naive form of a `SoftAttention`, with its weights; tokens `[B, N, C]` of a map (H, W)."""
+    """The naive form of a `SoftAttention`, with its weights; tokens `[B, P + N, C]`, N of them of a map (H, W).
+
+    Raises ValueError for an attention of a ViT, with another inverse than Newton's, or with a norm of the queries.
+    """
 
     def __init__(self, attention: SoftAttention) -> None:
         super().__init__()
+        if isinstance(attention, ViTAttention):
+            raise ValueError("The naive form of a ViT's softmax-free attention does not exist; give a SOFT pyramid.")
         inverse = attention.options.inverse
         if inverse != "newton":
-            raise ValueError(f"The released formulation has Newton's inverse; this attention has {inverse}.")
+            raise ValueError(f"The naive form has Newton's inverse, not {inverse!r}; use inverse='newton'.")
+        if not isinstance(attention.q_norm, nn.Identity):
+            norm = type(attention.q_norm).__name__
+            raise ValueError(f"The naive form has no norm of the queries, here {norm}; use a model without it.")
         self.attention = attention
 
     def forward(self, x: Tensor, feat_size: tuple[int, int], num_prefix_tokens: int = 0) -> Tensor:
-        attention = self.attention
+        attention, P = self.attention, num_prefix_tokens
         B, N, C = x.shape
         heads, dim = attention.num_heads, attention.head_dim
         q, v = (linear(x).reshape(B, N, heads, dim).transpose(1, 2) for linear in (attention.q, attention.v))
         q, v = q.contiguous() / dim**0.25, v.contiguous()
-        bottleneck = attention.sample_bottleneck(q.transpose(2, 3).reshape(B, C, N), Layout(feat_size))
+        bottleneck = attention.sample_bottleneck(q.transpose(2, 3).reshape(B, C, N), Layout(feat_size, P))
+        if attention.log_bandwidth is not None:
+            bandwidth = attention.log_bandwidth.exp()[:, None, None]
+            q, bottleneck = bandwidth * q, bandwidth * bottleneck
         how = attention.options
-        x = naive_soft_attention(q, bottleneck, v, how.normalize, how.iters, how.ridge, how.start)
+        values = torch.cat([v, torch.ones_like(v[..., :1])], dim=-1) if attention.normalize_rows else v
+        x = naive_soft_attention(q, bottleneck, values, how.normalize, how.iters, how.ridge, how.start)
+        if attention.normalize_rows:
+            x, sums = x[..., :-1], x[..., -1:]
+            x = x * sums / (sums**2 + LEAST_ROW_SUM**2)
         if attention.local is not None:
-            v_map = v.permute(0, 3, 1, 2).reshape(B * dim, heads, *feat_size)
-            x = x + attention.local(v_map).reshape(B, dim, heads, N).permute(0, 2, 3, 1)
+            v_map = v[:, :, P:].permute(0, 3, 1, 2).reshape(B * dim, heads, *feat_size)
+            local = attention.local(v_map).reshape(B, dim, heads, N - P).permute(0, 2, 3, 1)
+            x = x + F.pad(local, (0, 0, P, 0))
         return attention.proj_drop(attention.proj(x.transpose(1, 2).reshape(B, N, C)))
 
 
 def naive_formulation(model: nn.Module) -> nn.Module:
     """Replace every softmax-free attention and tanh-approximated GELU of a SOFT pyramid by its naive form.
 
-    Returns the model, which keeps its weights. Raises ValueError for a model without softmax-free attention.
+    Returns the model, which keeps its weights. Raises ValueError for a model without softmax-free attention, and for
+    one that `NaiveSoftAttention` refuses.
     """
     if not any(isinstance(module, SoftAttention) for module in model.modules()):
         raise ValueError(f"{type(model).__name__} has no softmax-free attention to compute naively; give a SOFT model.")

@@ -3,9 +3,10 @@
 import pytest
 import timm
 import torch
+from torch import nn
 
-from soft_vit.analysis.variants import create_variant, naive_formulation, naive_soft_attention
-from soft_vit.layers.attention.soft import SoftAttention
+from soft_vit.analysis.variants import NaiveSoftAttention, create_variant, naive_formulation, naive_soft_attention
+from soft_vit.layers.attention.soft import SoftAttention, SoftPlusAttention
 from soft_vit.ops import soft_attention_reference
 from soft_vit.ops.layout import Layout
 
@@ -50,6 +51,7 @@ def test_capped_attentions_have_as_many_bottleneck_tokens_at_any_size():
         ("softmax_pyramid_pico+naive", "no softmax-free attention"),
         ("resnet10t+eager", "no softmax-free attention to give backend='eager'; use"),
         ("soft_pico+naive+triton", "is naive and triton at once"),
+        ("soft_vit_base_patch16+naive", "a ViT's .* give a SOFT pyramid"),
     ],
 )
 def test_bad_names(name, message):
@@ -73,12 +75,36 @@ def test_operator(normalize, start, ridge):
         torch.testing.assert_close(actual, wanted)
 
 
-@pytest.mark.parametrize("name", ["soft_pico", "soft_norm_pico"])
+@pytest.mark.parametrize("name", ["soft_pico", "soft_norm_pico", "soft_plus_pico"])
 def test_model(name):
     torch.manual_seed(0)
     model = timm.create_model(name, num_classes=5).double().eval()
+    for weight_name, weight in model.named_parameters():
+        if weight_name.endswith("log_bandwidth"):
+            nn.init.uniform_(weight, -0.5, 0.5)
     x = torch.randn(2, 3, 65, 97, dtype=torch.float64)
     logits = model(x)
     naive = naive_formulation(model)
     assert naive is model
     torch.testing.assert_close(naive(x), logits)
+
+
+def test_prefix_tokens():
+    torch.manual_seed(0)
+    attention = SoftPlusAttention(16, 2, feat_size=(6, 8), sr_ratio=2, dtype=torch.float64)
+    x = torch.randn(2, 3 + 48, 16, dtype=torch.float64)
+    torch.testing.assert_close(NaiveSoftAttention(attention)(x, (6, 8), 3), attention(x, (6, 8), 3))
+
+
+@pytest.mark.parametrize(
+    ("options", "q_norm", "message"),
+    [
+        ({"inverse": "cholesky"}, nn.Identity(), "not 'cholesky'; use inverse='newton'"),
+        ({}, nn.LayerNorm(8), "no norm of the queries, here LayerNorm; use"),
+    ],
+)
+def test_what_the_naive_form_lacks(options, q_norm, message):
+    attention = SoftAttention(16, 2, feat_size=(6, 8), sr_ratio=2, **options)
+    attention.q_norm = q_norm
+    with pytest.raises(ValueError, match=message):
+        NaiveSoftAttention(attention)
