@@ -67,9 +67,9 @@ def command_text(tool: str, argv: Sequence[str] | None) -> str:
 
 def image_size(text: str) -> tuple[int, int]:
     """Height and width from `224` or `800x1333`."""
-    sides = [int(side) for side in text.split("x")]
-    if len(sides) > 2 or min(sides) < 1:
+    if not re.fullmatch("[1-9][0-9]*(x[1-9][0-9]*)?", text):
         raise argparse.ArgumentTypeError(f"{text} is no size; give a side such as 224, or 800x1333.")
+    sides = [int(side) for side in text.split("x")]
     return sides[0], sides[-1]
 
 

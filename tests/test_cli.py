@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from soft_vit.cli import EXTRAS, add_config_options, add_img_size_option, add_model_options, command_line
+from soft_vit.cli import (
+    EXTRAS,
+    add_config_options,
+    add_img_size_option,
+    add_model_options,
+    command_line,
+    image_size,
+)
 from soft_vit.data.shape_trees import make_tree
 from soft_vit.engine.errors import UserError
 from soft_vit.weights import WeightsError
@@ -149,3 +156,13 @@ def test_wrong_options(parser, arguments, said, capsys):
         parser.parse_args(arguments)
     assert end.value.code == 2
     assert said in capsys.readouterr().err
+
+
+def test_size_of_images(capsys):
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--sizes", type=image_size)
+    assert [parser.parse_args(["--sizes", text]).sizes for text in ("224", "800x1333")] == [(224, 224), (800, 1333)]
+    for text in ("0", "224x0", "-8", "abc", "224x", "2x2x2", "8.5"):
+        with pytest.raises(SystemExit):
+            parser.parse_args([f"--sizes={text}"])
+        assert f"{text} is no size; give a side such as 224" in capsys.readouterr().err, text
