@@ -36,7 +36,9 @@ def require_device(device: str | torch.device) -> None:
         # A valid name does not mean that the device exists.
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"There is no device {str(device)!r} here; give one such as cpu or cuda.") from error
+        accelerator = torch.accelerator.current_accelerator()
+        present = ["cpu", *(f"{accelerator}:{i}" for i in range(torch.accelerator.device_count()))]
+        raise ValueError(f"There is no device {str(device)!r} here; choose from {', '.join(present)}.") from error
 
 
 def use_threads(count: int | None) -> None:

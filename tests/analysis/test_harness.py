@@ -87,7 +87,7 @@ def test_random_weights_of_a_size(img_size, expected):
         ("soft_pico.none", {}, ValueError, "soft_pico.none is not a pyramid"),
         ("soft_pico", {"checkpoint": "none.pth"}, FileNotFoundError, "no checkpoint none.pth"),
         ("soft_norm_pico", {}, WeightsError, "No pretrained weights exist for soft_norm_pico"),
-        ("soft_pico", {"device": "gpu"}, ValueError, "There is no device 'gpu' here"),
+        ("soft_pico", {"device": "gpu"}, ValueError, "There is no device 'gpu' here; choose from cpu"),
         ("soft_pico", {"device": "cuda:99"}, ValueError, "There is no device 'cuda:99' here"),
     ],
 )
