@@ -50,22 +50,31 @@ def operator_times(figures: Sequence[Figure]) -> Times:
     return {(f.form, f.direction, f.size): f for f in figures if f.what == "operator" and f.median is not None}
 
 
-def aims_table(figures: Sequence[Figure]) -> str:
-    """Each aim, whether it is reached at every length from `LEAST_TOKENS` on, and the number at each."""
+def aims_table(figures: Sequence[Figure], planned: Sequence[int]) -> str:
+    """Each aim, whether it is reached at every planned length from `LEAST_TOKENS` on, and the number at each."""
     times = operator_times(figures)
+    lengths = sorted(n for n in {*planned, *(f.size for f in figures if f.what == "operator")} if n >= LEAST_TOKENS)
     rows = []
     for aim in AIMS:
         found = {}
-        for n in sorted({size for _, _, size in times if size >= LEAST_TOKENS}):
+        for n in lengths:
             try:
                 found[n] = aim.number(times, n)
             except KeyError:
                 found[n] = None
-        known = [number for number in found.values() if number is not None]
-        verdict = "not measured" if not known else "reached" if min(known) >= aim.least else "missed"
         cells = [f"{n}: " + ("not measured" if x is None else f"{x:.3g} {aim.unit}") for n, x in found.items()]
-        rows.append([aim.words, verdict, "; ".join(cells)])
-    return markdown_table(["aim", "from N = 3136 on", "at each N"], rows)
+        rows.append([aim.words, verdict(list(found.values()), aim.least), "; ".join(cells)])
+    return markdown_table(["aim", f"from N = {LEAST_TOKENS} on", "at each N"], rows)
+
+
+def verdict(numbers: Sequence[float | None], least: float) -> str:
+    """What became of an aim with these numbers, None where one is not known."""
+    known = [number for number in numbers if number is not None]
+    if not known:
+        return "not measured"
+    if min(known) < least:
+        return "missed"
+    return "reached" if len(known) == len(numbers) else "reached where measured"
 
 
 def parts_table(parts: Sequence[Part], outcomes: Mapping[str, Outcome]) -> str:
@@ -124,7 +133,7 @@ def page(head: str, command: str, parts: Sequence[Part], outcomes: Mapping[str, 
         head,
         f"Made by `{command}`; the same command runs what is not done.",
         "## Aims",
-        aims_table(figures),
+        aims_table(figures, sizes.tokens),
         "## Parts",
         parts_table(parts, outcomes),
         "## The operator",
