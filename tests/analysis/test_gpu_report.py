@@ -1,6 +1,8 @@
 """The report of a GPU: its parts in this process, how processes end, and what the page says of given figures."""
 
+import fcntl
 import json
+import time
 from dataclasses import replace
 
 import pytest
@@ -117,6 +119,26 @@ def test_one_failing_part_does_not_end_the_others(tmp_path):
     assert "| fails | failed |" in text
     assert "RuntimeError: the reason\n~~~" in text
     assert "| tests: some | done |" in text
+
+
+def test_what_a_part_started_ends_with_it(tmp_path):
+    lock = tmp_path / "lock"
+    code = (
+        f"import fcntl, subprocess; file = open({str(lock)!r}, 'w'); fcntl.flock(file, fcntl.LOCK_EX); "
+        "subprocess.Popen(['sleep', '60'], pass_fds=[file.fileno()])"
+    )
+    assert run(tmp_path / "out", script("leaves", code))["leaves"].state == DONE
+    # The child holds the lock as long as it lives.
+    deadline = time.monotonic() + 30
+    with lock.open() as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                assert time.monotonic() < deadline, "the child lives on"
+                time.sleep(0.05)
+            else:
+                break
 
 
 def test_goes_on_where_it_ended(tmp_path):

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -78,9 +79,9 @@ class Running:
         return self.process.poll() is not None or time.monotonic() - self.began > self.seconds
 
     def end(self) -> Outcome:
-        """End the process if it has not, and say how it ended."""
+        """End the process if it has not, and whatever it started, and say how it ended."""
         late = self.process.poll() is None
-        if late:
+        with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         code = self.process.wait()
         state = OUT_OF_TIME if late else FAILED if code else DONE
