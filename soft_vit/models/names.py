@@ -1,11 +1,11 @@
 """Names of models and sizes, and what they stand for (SOFT, arXiv 2110.11945, Table 1)."""
 
-import difflib
 from typing import Any
 
 import timm
 
 from soft_vit.layers import ATTENTIONS, attention_class
+from soft_vit.layers.attention import name_hint
 
 __all__ = ["MODELS", "SIZES", "model_name", "require_known", "size_name"]
 
@@ -75,6 +75,5 @@ def require_known(name: str) -> None:
     """
     if ":" in name or timm.is_model(name):
         return
-    alike = difflib.get_close_matches(name.split(".")[0], timm.list_models(), n=3)
-    hint = f"did you mean {' or '.join(alike)}?" if alike else "choose a name of timm.list_models()."
+    hint = name_hint(name.split(".")[0], timm.list_models(), "choose a name of timm.list_models().")
     raise ValueError(f"timm has no model {name!r}; {hint}")

@@ -51,5 +51,7 @@ def test_names_of_models():
     assert model_name("linformer", "pico") == "linformer_pyramid_pico"
     with pytest.raises(ValueError, match="no model linformer_pyramid_huge; use size pico, tiny, small"):
         model_name("linformer", "huge")
-    with pytest.raises(ValueError, match="'lin' is not known"):
-        model_name("lin", "tiny")
+    with pytest.raises(ValueError, match="'perfomer' is not known; did you mean performer"):
+        model_name("perfomer", "tiny")
+    with pytest.raises(ValueError, match="'xyzzy' is not known; use one of agent, atrous"):
+        model_name("xyzzy", "tiny")

@@ -8,8 +8,9 @@ from mmpretrain.structures import DataSample
 from torch import nn
 
 import soft_vit  # noqa: F401  its models have to be known to timm before one is built by name
-from soft_vit.engine.errors import UserError
+from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.engine.models.finetune import FineTuning
+from soft_vit.models.names import require_known
 from soft_vit.registry import MODELS, register
 
 __all__ = ["TimmProgressClassifier"]
@@ -25,9 +26,16 @@ class TimmProgressClassifier(FineTuning, TimmClassifier):
     """
 
     def __init__(
-        self, *args: Any, compile_model: bool | dict = False, channels_last: bool = False, **kwargs: Any
+        self,
+        model_name: str,
+        *args: Any,
+        compile_model: bool | dict = False,
+        channels_last: bool = False,
+        **kwargs: Any,
     ) -> None:
-        super().__init__(*args, **kwargs)
+        with as_user_error():
+            require_known(model_name)
+        super().__init__(model_name, *args, **kwargs)
         self.channels_last = channels_last
         if channels_last:
             self.model.to(memory_format=torch.channels_last)

@@ -1,5 +1,7 @@
 """The attentions of the pyramid: one file each, one line each in the table."""
 
+import difflib
+from collections.abc import Iterable
 from inspect import signature
 from typing import Any
 
@@ -36,7 +38,7 @@ from soft_vit.layers.attention.synthesizer import SynthesizerAttention
 from soft_vit.layers.attention.ttt import TTTAttention
 from soft_vit.layers.attention.vq import VQAttention
 
-__all__ = ["ATTENTIONS", "Attention", "attention_class", "attention_options"]
+__all__ = ["ATTENTIONS", "Attention", "attention_class", "attention_options", "name_hint"]
 
 ATTENTIONS: dict[str, type[Attention]] = {
     "soft": SoftAttention,
@@ -80,8 +82,15 @@ ATTENTIONS: dict[str, type[Attention]] = {
 def attention_class(name: str) -> type[Attention]:
     """The class of an attention by its name in `ATTENTIONS`; ValueError for another name."""
     if name not in ATTENTIONS:
-        raise ValueError(f"attention={name!r} is not known; use one of {', '.join(sorted(ATTENTIONS))}.")
+        hint = name_hint(name, ATTENTIONS, f"use one of {', '.join(sorted(ATTENTIONS))}.")
+        raise ValueError(f"attention={name!r} is not known; {hint}")
     return ATTENTIONS[name]
+
+
+def name_hint(name: str, known: Iterable[str], otherwise: str) -> str:
+    """The end of an error about an unknown name: up to three known names that are like it, or else `otherwise`."""
+    alike = difflib.get_close_matches(name, known, n=3)
+    return f"did you mean {' or '.join(alike)}?" if alike else otherwise
 
 
 def attention_options(cls: type[Attention]) -> dict[str, Any]:
