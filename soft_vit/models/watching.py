@@ -24,6 +24,7 @@ __all__ = [
     "kind_name",
     "newton_residuals",
     "output_shares",
+    "replaced_attend",
     "stage_means",
     "switched_off",
 ]
@@ -51,7 +52,7 @@ def switched_off(*layers: Attention) -> Iterator[None]:
         for attn in layers:
             attend: Any = getattr(attn, "attend", None)
             if attend is not None:
-                stack.enter_context(_replaced(attn, _nothing(attend)))
+                stack.enter_context(replaced_attend(attn, _nothing(attend)))
             else:
                 # A kind that is not linear in its values; all that it mixes goes through its projection.
                 projection: Any = attn.proj
@@ -64,7 +65,7 @@ def _zeros(projection: nn.Module, args: tuple[Tensor]) -> Tensor:
 
 
 @contextmanager
-def _replaced(attn: Attention, attend: Callable[..., Tensor]) -> Iterator[None]:
+def replaced_attend(attn: Attention, attend: Callable[..., Tensor]) -> Iterator[None]:
     """Within this context attn mixes by attend; contexts may lie within one another."""
     hidden = vars(attn).get("attend")
     # An attribute of the module hides the method of its class.
@@ -146,7 +147,7 @@ def newton_residuals(model: nn.Module, images: Tensor) -> dict[str, float]:
         return {}
     with ExitStack() as stack:
         for name, attn in watched.items():
-            stack.enter_context(_replaced(attn, partial(measured, attn, name)))
+            stack.enter_context(replaced_attend(attn, partial(measured, attn, name)))
         _forward(model, images)
     return {name: value.item() for name, value in found.items()}
 

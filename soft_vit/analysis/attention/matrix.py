@@ -8,15 +8,20 @@ Letters: B batch, H heads, N tokens, M keys.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from inspect import BoundArguments, signature
 
 import torch
 from torch import Tensor
 
 from soft_vit.layers import Attention
+from soft_vit.models.watching import replaced_attend
 
 # Columns computed at a time: what a kind gathers for its keys may be many times larger than the keys.
 COLUMNS = 256
+
+# Attentions called with unit vectors as values, which no visitor is to see.
+_BEING_READ: set[Attention] = set()
 
 
 def attention_matrix(attn: Attention, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
@@ -34,7 +39,7 @@ def attention_matrix(attn: Attention, x: Tensor, feat_size: tuple[int, int]) -> 
 
 @contextmanager
 def watch_attention(attn: Attention, visit: Callable[[Tensor], None]) -> Iterator[None]:
-    """Within this context, each forward of attn calls visit with its `attention_matrix`.
+    """Within this context, each forward of attn calls visit with its `attention_matrix`; contexts may be nested.
 
     The matrix is that of this very forward, including random choices, but without dropout and without what a kind adds
     to the product: convolutions of the values, gates, projections. Raises ValueError for an attention without the
@@ -46,16 +51,15 @@ def watch_attention(attn: Attention, visit: Callable[[Tensor], None]) -> Iterato
             f"{type(attn).__name__} has no attention matrix; give it a method attend(..., v, ...) that is linear in v."
         )
 
+    # With attend's signature, for a context within this one.
+    @wraps(attend)
     def watched(*args, **kwargs) -> Tensor:
-        visit(_matrix(attn, attend, signature(attend).bind(*args, **kwargs)))
+        if attn not in _BEING_READ:
+            visit(_matrix(attn, attend, signature(attend).bind(*args, **kwargs)))
         return attend(*args, **kwargs)
 
-    # An attribute of the module hides the method of its class.
-    attn.attend = watched
-    try:
+    with replaced_attend(attn, watched):
         yield
-    finally:
-        del attn.attend
 
 
 @torch.no_grad()
@@ -67,11 +71,13 @@ def _matrix(attn: Attention, attend: Callable[..., Tensor], call: BoundArguments
         call.arguments.pop(added, None)
     # Dropout of the attention reads this flag.
     attn.training = False
+    _BEING_READ.add(attn)
     try:
         for unit in torch.eye(v.shape[-2], dtype=v.dtype, device=v.device).split(COLUMNS, dim=1):
             call.arguments.update(dict.fromkeys(values, unit.expand(*v.shape[:-2], -1, -1)))
             columns.append(attend(*call.args, **call.kwargs))
     finally:
+        _BEING_READ.remove(attn)
         attn.training = training
     matrix = torch.cat(columns, dim=-1)
     return matrix if matrix.ndim == 4 else matrix[:, None]

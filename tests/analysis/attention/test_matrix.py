@@ -11,6 +11,7 @@ from soft_vit.analysis.attention import matrix as module
 from soft_vit.analysis.attention.matrix import attention_matrix, watch_attention
 from soft_vit.layers import ATTENTIONS, Attention
 from soft_vit.layers.attention.longformer import global_positions
+from soft_vit.models.watching import switched_off
 from soft_vit.ops.layout import Layout
 
 DIM, HEADS, GRID = 24, 3, (7, 9)
@@ -357,6 +358,29 @@ def test_nothing_stays_behind_when_the_visitor_fails() -> None:
     assert "attend" not in vars(attn)
     assert not attn.training
     assert attention_matrix(attn, x, GRID).shape == (2, HEADS, N, N)
+
+
+def test_contexts_lie_within_one_another() -> None:
+    attn, x, outer, inner = make("soft"), tokens(), [], []
+    matrix, expected = attention_matrix(attn, x, GRID), attn(x, GRID)
+    with watch_attention(attn, outer.append):
+        with watch_attention(attn, inner.append):
+            assert torch.equal(attn(x, GRID), expected)
+        assert len(outer) == len(inner) == 1
+        attn(x, GRID)
+    assert len(outer) == 2
+    assert len(inner) == 1
+    assert all(torch.equal(found, matrix) for found in outer + inner)
+    assert "attend" not in vars(attn)
+
+
+def test_the_matrix_of_an_attention_that_is_switched_off_is_zero() -> None:
+    attn, x = make("soft"), tokens()
+    with switched_off(attn):
+        off = attn(x, GRID)
+        assert not attention_matrix(attn, x, GRID).any()
+        assert torch.equal(attn(x, GRID), off)
+    assert attention_matrix(attn, x, GRID).any()
 
 
 def test_an_attention_without_a_matrix_is_refused() -> None:
