@@ -2,7 +2,7 @@
 
 python tools/write_docs.py
 
-Models that docs/zoo.csv lacks are counted, which takes some seconds each.
+Models that docs/zoo.csv lacks are counted, which takes some seconds each; delete a row to have its model counted again.
 """
 
 import argparse
@@ -34,11 +34,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     missing = {entry.model: entry for entry in entries if entry.model not in counts}
     for model, entry in tqdm(missing.items(), desc="models", disable=not missing):
         counts[model] = count_model(entry)
-        write_atomically(args.out / "zoo.csv", rows_as_csv(list(counts.values())).encode())
     rates: dict[str, float] = {}
     for path in RESULTS.glob("models_infer-*-cpu-xeon.csv"):
         rates |= atlas_rates(read_table(path, InferRow))
     pages = {
+        "zoo.csv": rows_as_csv(list(counts.values())),
         "kinds.md": kinds_page(DOCS / "gym" / "results.csv", shipped_table()),
         "zoo_table.md": zoo_page(entries, counts, rates),
     }
