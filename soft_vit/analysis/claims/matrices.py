@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from soft_vit.analysis.attention.health import effective_rank
 from soft_vit.analysis.claims.ledger import Finding, claim, seconds
 from soft_vit.analysis.harness import log_log_slope
 from soft_vit.analysis.memory import peak_memory
@@ -56,13 +57,6 @@ def soft_matrix(q: Tensor, bottleneck: Tensor, **options) -> Tensor:
     """The matrix `[N, N]` of softmax-free attention with queries `[N, D]` and bottleneck tokens `[M, D]`."""
     unit = torch.eye(len(q), dtype=q.dtype)
     return soft_attention(q[None, None], bottleneck[None, None], unit[None, None], backend="eager", **options)[0, 0]
-
-
-def effective_rank(matrix: Tensor) -> float:
-    """The exponential of the entropy of the singular values, scaled to sum to one."""
-    share = torch.linalg.svdvals(matrix)
-    share = share / share.sum()
-    return float(torch.special.entr(share).sum().exp())
 
 
 def relative_error(found: Tensor, exact: Tensor) -> float:
@@ -403,8 +397,10 @@ def rank_of_linear() -> Finding:
     matrices = {"softmax": torch.softmax(q @ k.mT * 32**-0.5, -1)}
     matrices |= {"linear": q @ phi.mT, "linear, weighted": q @ (weight * phi).mT}
     ranks = {name: int(torch.linalg.matrix_rank(matrix, rtol=1e-10)) for name, matrix in matrices.items()}
-    of_matrix = {name: effective_rank(matrix / matrix.sum(-1, keepdim=True)) for name, matrix in matrices.items()}
-    buffers = effective_rank(phi.mT @ v), effective_rank((weight * phi).mT @ v)
+    of_matrix = {
+        name: float(effective_rank(matrix / matrix.sum(-1, keepdim=True))) for name, matrix in matrices.items()
+    }
+    buffers = [float(effective_rank(keys.mT @ v)) for keys in (phi, weight * phi)]
     found = (
         f"Rank of the 256 x 256 matrix: softmax {ranks['softmax']}, linear {ranks['linear']}, with the weight "
         f"{ranks['linear, weighted']}; effective ranks {of_matrix['softmax']:.1f}, {of_matrix['linear']:.1f}, "
