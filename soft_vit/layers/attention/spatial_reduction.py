@@ -34,7 +34,7 @@ def reduce_by_pooling(x: Tensor, conv: nn.Module, feat_size: tuple[int, int]) ->
     return conv(window_averages(x.mT.unflatten(2, feat_size), (POOLED_SIDE, POOLED_SIDE))).flatten(2).mT
 
 
-def map_tokens(x: Tensor, layout: Layout) -> Tensor:
+def tokens_on_map(x: Tensor, layout: Layout) -> Tensor:
     """Those of tokens `[B, P + N, C]` that lie on the map, zero where they do not count: `[B, N, C]`."""
     x = x[:, layout.num_prefix_tokens :] if layout.num_prefix_tokens else x
     return x if layout.grid_mask is None else x.masked_fill(~layout.grid_mask[..., None], 0)
@@ -68,10 +68,10 @@ def reduced_attention(
 
 # Leaves of symbolic tracing: they look at sizes and masks.
 torch.fx.wrap("behind_prefix")
-torch.fx.wrap("map_tokens")
 torch.fx.wrap("reduce_by_conv")
 torch.fx.wrap("reduce_by_pooling")
 torch.fx.wrap("reduced_attention")
+torch.fx.wrap("tokens_on_map")
 
 
 class SpatialReductionAttention(Attention):
@@ -123,7 +123,7 @@ class SpatialReductionAttention(Attention):
         """Tokens `[B, P + N, C]` to those that become keys and values, `[B, P + M, C]`."""
         if self.sr is None or self.norm is None:
             return x
-        grid = map_tokens(x, layout)
+        grid = tokens_on_map(x, layout)
         if self.linear:
             reduced = F.gelu(self.norm(reduce_by_pooling(grid, self.sr, layout.feat_size)))
         else:
