@@ -200,9 +200,12 @@ def attn_layer(
     and those of `swap_attention` follow the map of each image.
 
     options: of the kind, and sr_ratio (default 2), the side of the window that one reduced token stands for. ValueError
-    for an unknown kind or option.
+    for an unknown kind or option, or a feat_size that is not two positive integers.
     """
     check_options(kind, options)
+    sides = feat_size if isinstance(feat_size, tuple | list) else ()
+    if feat_size is not None and (len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides)):
+        raise ValueError(f"feat_size={feat_size!r} is no map; give two positive integers, (H, W) in tokens.")
     cls = VIT_ATTENTIONS[kind]
     layer = BoundAttention(f"Bound{cls.__name__}", (nn.Module,), {"__module__": __name__, "__doc__": cls.__doc__})
     layer.make = partial(cls, feat_size=feat_size, num_prefix_tokens=num_prefix_tokens, **options)

@@ -108,6 +108,8 @@ def _check_model(model: Any, blocks: Iterable[int] | None) -> list[int]:
             f"{type(model).__name__} is no ViT of timm's: swap_attention looks for its patch_embed, its "
             f"num_prefix_tokens and its blocks, each with an attention `attn`."
         )
+    if isinstance(blocks, int):
+        raise ValueError(f"blocks={blocks} is one number; give all numbers in a list, such as [{blocks}].")
     count = len(found)
     indices = list(range(count)) if blocks is None else list(blocks)
     if any(not -count <= i < count for i in indices):

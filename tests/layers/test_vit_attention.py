@@ -5,6 +5,7 @@ import doctest
 import pickle
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -139,8 +140,11 @@ def test_a_grid_that_is_no_square_is_given() -> None:
         (lambda: create(attn_layer("gau"), qk_norm=True), "qk_norm=False"),
         (lambda: attn_layer("linear")(DIM, 5), "5 heads do not divide"),
         (lambda: attn_layer("soft", num_bottleneck=7)(DIM, HEADS), "num_bottleneck=7"),
+        *(
+            (partial(attn_layer, "soft", given), f"feat_size={given!r} is no map; give two positive integers")
+            for given in ((-8, 16), (8.5, 16), "8x16", (8, 16, 2), 196, (0, 4))
+        ),
     ],
-    ids=["kind", "option", "scale_norm", "qk_norm", "heads", "bottleneck"],
 )
 def test_what_does_not_fit_is_named(make: Callable[[], Any], words: str) -> None:
     with pytest.raises(ValueError, match=re.escape(words)):

@@ -180,11 +180,12 @@ def test_swapped_models_follow_the_map_of_each_image(kind: str) -> None:
         ("linnear", {}, "'linnear' is not known"),
         ("linear", {"kernel_size": 3}, "'kernel_size' is no option"),
         ("linear", {"blocks": [0, 2]}, "0 to 1"),
+        ("linear", {"blocks": 1}, r"blocks=1 is one number.*such as \[1\]"),
         ("local", {"kernel_size": 2}, "kernel_size=2"),
         # What it says only when it runs.
         ("soft", {"sr_ratio": 20}, "no window of 20 x 20"),
     ],
-    ids=["kind", "option", "blocks", "value", "map"],
+    ids=["kind", "option", "blocks", "one block", "value", "map"],
 )
 def test_a_refusal_changes_nothing(kind: str, swap: dict[str, Any], words: str) -> None:
     model = vit().train()
