@@ -59,11 +59,15 @@ class Cell:
 
 @dataclass
 class Study:
-    """Cells, each with as many seeds; results lie in `<out>/runs`, a file each."""
+    """Cells, each with as many seeds, 1 or more, or else ValueError; results lie in `<out>/runs`, a file each."""
 
     out: Path
     cells: Sequence[Cell]
     seeds: int = 3
+
+    def __post_init__(self) -> None:
+        if self.seeds < 1:
+            raise ValueError(f"A study of {self.seeds} seeds has no runs; give at least 1.")
 
     def path(self, cell: Cell, name: str) -> Path:
         task = "-".join([cell.task, *(str(value) for value in cell.task_options.values())])

@@ -104,6 +104,11 @@ def tiny_study(out) -> Study:
     return Study(out, cells, seeds=2)
 
 
+def test_a_study_without_seeds_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"0 seeds .* at least 1"):
+        Study(tmp_path, [], seeds=0)
+
+
 def test_study(tmp_path, monkeypatch):
     """Trained in another process; goes on where it was; refuses what belongs to other settings."""
     # The other process knows nothing of it.
