@@ -18,7 +18,7 @@ from soft_vit.analysis.atlas.models import BATCHES, FORMS, MODELS, ROUNDS, SIZES
 from soft_vit.analysis.atlas.pictures import plot_crossovers, plot_groups
 from soft_vit.analysis.atlas.report import report
 from soft_vit.analysis.atlas.table import MODES, InferRow, Row, RowT, Table, TrainRow, mistakes_in, read_table
-from soft_vit.analysis.harness import machine_description, require_device, use_threads
+from soft_vit.analysis.harness import check_batch, check_rounds, machine_description, require_device, use_threads
 from soft_vit.cli import add_device_option, command_line, command_text, image_size
 from soft_vit.layers import ATTENTIONS
 from soft_vit.weights.files import require_place, write_atomically
@@ -95,6 +95,9 @@ def atlas_of_kinds(args: argparse.Namespace, command: str) -> None:
 def atlas_of_models(args: argparse.Namespace, command: str) -> None:
     """Measure models, and write after each case."""
     check_models(args.models)
+    check_rounds(args.rounds)
+    if args.max_batch_size is not None:
+        check_batch(args.max_batch_size)
     paths = [args.out / name for name in ("models_infer.csv", "models_train.csv")]
     infer, train = (
         open_table(path, row_type, args.device, command)
@@ -105,6 +108,8 @@ def atlas_of_models(args: argparse.Namespace, command: str) -> None:
     for both in measure_models(args.models or MODELS, infer.rows, train.rows, **cases, **how):
         infer, train = (save(*given) for given in zip(paths, (infer, train), both, strict=True))
     print(f"Written: models_infer.csv and models_train.csv in {args.out}.")
+    if failed := sum(row.lower is None for table in (infer, train) for row in table.rows):
+        print(f"{failed} rows have no figures; their notes say why.")
 
 
 def open_table(path: Path, row_type: type[RowT], device: str, command: str) -> Table[RowT]:

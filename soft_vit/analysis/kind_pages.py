@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from soft_vit.analysis.atlas.crossover import QUANTITIES, Crossing, crossings
+from soft_vit.analysis.atlas.groups import FIXED_TOKENS, measured_with
 from soft_vit.analysis.atlas.report import crossing_cell
 from soft_vit.analysis.atlas.table import Row, Table
 from soft_vit.analysis.kinds import kind_row
@@ -28,8 +29,8 @@ from the classes, [the gym's runs](gym/results.csv) and the page of [what each k
 accuracies in percent, means and standard deviations over seeds; what a kind has to beat is `none`.
 """
 
-WINS = """`N, ...` is the number of tokens from which on a kind takes less than fused softmax attention, in time or in
-memory of training, for heads of 32, by [the atlas](atlas.md). """
+WINS = f"""`N, ...` is the number of tokens from which on a kind takes less than fused softmax attention, in time or in
+memory of training, for heads of 32, by [the atlas](atlas.md): {measured_with()}. """
 HEAD_DIM = 32
 
 
@@ -93,7 +94,8 @@ def _section(kind: str, scores: Mapping[str, Sequence[float]], found: Mapping[tu
     }
     wins = [f"{what} {crossing_cell(found[kind, what])}" for what in QUANTITIES if (kind, what) in found]
     if wins:
-        facts["ahead of softmax from N ="] = ", ".join(wins)
+        given = "".join(f"; with `{name}={value!r}`" for name, value in FIXED_TOKENS.get(kind, {}).items())
+        facts["ahead of softmax from N ="] = ", ".join(wins) + given
     # A bar within code would end a cell.
     table = markdown_table([f"`{kind}`", ""], ([name, fact.replace("|", "\\|")] for name, fact in facts.items()))
     about = linked(docstring_markdown(inspect.cleandoc(cls.__dict__["__doc__"])))

@@ -1,11 +1,12 @@
 """Which attention to take for a number of tokens, read from the table that is shipped."""
 
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from soft_vit.analysis.atlas.crossover import interpolate
-from soft_vit.analysis.atlas.groups import MIXES_ALL
+from soft_vit.analysis.atlas.groups import FIXED_TOKENS, MIXES_ALL
 from soft_vit.analysis.atlas.table import Row, Table, read_table
 
 SHIPPED = Path(__file__).with_name("atlas-fp32-pt2150-cpu-epyc.csv")
@@ -19,26 +20,35 @@ class Choice(NamedTuple):
     """
 
     kind: str
+    options: dict[str, Any]
+    """With which it was measured, as `soft_vit.attn_layer` takes them; its defaults otherwise."""
     seconds: float
     megabytes: float
     source: str
 
 
-def choose_attention(num_tokens: int, memory: float | None = None, training: bool = False) -> Choice:
+def choose_attention(
+    num_tokens: int, memory: float | None = None, training: bool = False, kinds: Collection[str] | None = None
+) -> Choice:
     """The fastest measured attention in which every token sees all others, for a square map of num_tokens.
 
     memory: the most MB that one layer of width 64 may take for one image. training: count forward and backward
-    instead of forward. Figures between measured numbers of tokens are interpolated by power laws, for heads of 32. The
-    table is of one machine, and fast is not accurate: docs/gym says what each kind learns.
+    instead of forward. kinds: choose among these instead, such as those that learn your task. Figures between measured
+    numbers of tokens are interpolated by power laws, for heads of 32. The table is of one machine, and fast is not
+    accurate: docs/gym says what each kind learns.
 
-    Raises ValueError outside of the measured range, or where nothing fits into memory.
+    Raises ValueError outside of the measured range, for a kind without measurements there, or where nothing fits into
+    memory.
 
     >>> choose_attention(196, training=True).source.startswith("measured at N = 196")
     True
     """
     table = shipped_table()
     mode = "training" if training else "inference"
-    rows = [row for row in table.rows if row.mode == mode and row.head_dim == HEAD_DIM and row.kind in MIXES_ALL]
+    wanted = kinds or MIXES_ALL
+    rows = [row for row in table.rows if row.mode == mode and row.head_dim == HEAD_DIM and row.kind in wanted]
+    if unknown := sorted(set(kinds or ()) - {row.kind for row in rows}):
+        raise ValueError(f"kinds={unknown} are not in the table; give names of soft_vit.layers.ATTENTIONS.")
     measured = sorted({row.tokens for row in rows})
     if not measured[0] <= num_tokens <= measured[-1]:
         raise ValueError(
@@ -54,7 +64,10 @@ def choose_attention(num_tokens: int, memory: float | None = None, training: boo
         seconds = [(row.tokens, row.seconds) for row in own if row.seconds]
         megabytes = [(row.tokens, row.megabytes) for row in own if row.megabytes]
         if len(seconds) == len(megabytes) == len(around):
-            found.append(Choice(kind, interpolate(seconds, num_tokens), interpolate(megabytes, num_tokens), source))
+            figures = interpolate(seconds, num_tokens), interpolate(megabytes, num_tokens)
+            found.append(Choice(kind, FIXED_TOKENS.get(kind, {}), *figures, source))
+    if not found:
+        raise ValueError(f"None of kinds={sorted(wanted)} was measured at {num_tokens} tokens; give others.")
     fitting = [choice for choice in found if memory is None or choice.megabytes <= memory]
     if not fitting:
         least = min(found, key=lambda choice: choice.megabytes)

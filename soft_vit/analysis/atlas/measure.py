@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from soft_vit.analysis.atlas.crossover import BASE, interpolate
+from soft_vit.analysis.atlas.groups import FIXED_TOKENS
 from soft_vit.analysis.atlas.table import MODES, STEADY, UNSTABLE, Row
 from soft_vit.analysis.harness import require_device, spread, time_in_turn
 from soft_vit.analysis.memory import step_memory, unless_out_of_memory
@@ -26,13 +27,8 @@ TOKENS = (196, 784, 3136, 12544, 50176)
 HEAD_DIMS = (32, 64)
 WIDTH = 64
 
-# Options that keep the number of reduced tokens at 49 as the map grows; for all other kinds their defaults do.
-FIXED_TOKENS: dict[str, dict[str, Any]] = {
-    "soft": {"max_bottleneck": (7, 7)},
-    "soft_norm": {"max_bottleneck": (7, 7)},
-    "soft_plus": {"max_bottleneck": (7, 7)},
-    "spatial_reduction": {"linear": True},
-}
+# What the note of a kind that was not timed begins with.
+SKIPPED = "skipped"
 
 # Shorter calls are repeated and averaged.
 LEAST_SECONDS = 0.02
@@ -61,7 +57,7 @@ class Plan:
         for kind in self.kinds:
             attention_class(kind)
         for tokens in self.tokens:
-            if math.isqrt(tokens) ** 2 != tokens or tokens < 49:
+            if tokens < 49 or math.isqrt(tokens) ** 2 != tokens:
                 raise ValueError(f"tokens={tokens} do not fill a square map of 7 x 7 or more; give such as 3136.")
         for dim in self.head_dims:
             if dim < 1 or WIDTH % dim:
@@ -81,9 +77,18 @@ def measure(plan: Plan, done: Sequence[Row] = ()) -> Iterator[list[Row]]:
     with tqdm(cases, desc="atlas", unit="case") as bar:
         for tokens, head_dim, mode in bar:
             bar.set_postfix_str(f"{mode}, N = {tokens}, heads of {head_dim}")
-            have = {row.kind for row in rows if (row.tokens, row.head_dim, row.mode) == (tokens, head_dim, mode)}
+            have = {
+                row.kind
+                for row in rows
+                if (row.tokens, row.head_dim, row.mode) == (tokens, head_dim, mode) and not _is_due(plan, row, rows)
+            }
             missing = [kind for kind in plan.kinds if kind not in have]
             if missing:
+                rows = [
+                    row
+                    for row in rows
+                    if row.kind not in missing or (row.tokens, row.head_dim, row.mode) != (tokens, head_dim, mode)
+                ]
                 found = _measure_case(plan, {BASE, *missing}, tokens, head_dim, mode, rows)
                 # Where softmax was measured before, it stays as it was beside the kinds of those rounds.
                 rows += [row for row in found if row.kind not in have]
@@ -133,6 +138,14 @@ def _measure_case(
     return rows
 
 
+def _is_due(plan: Plan, row: Row, rows: Sequence[Row]) -> bool:
+    """Whether a row was skipped for a limit that the plan has no more."""
+    if row.rounds or row.megabytes is None or not row.note.startswith(SKIPPED):
+        return False
+    curve = _curve(rows, row.kind, row.head_dim, row.mode)
+    return not _reason_to_skip(plan, row.kind, row.tokens, row.megabytes, curve)
+
+
 def _curve(rows: Sequence[Row], kind: str, head_dim: int, mode: str) -> list[tuple[int, float]]:
     """Tokens and seconds of a kind, in ascending order."""
     own = (row for row in rows if (row.kind, row.head_dim, row.mode) == (kind, head_dim, mode))
@@ -146,13 +159,13 @@ def _reason_to_skip(
     if kind == BASE:
         return ""
     if megabytes is None:
-        return "skipped: out of memory"
+        return f"{SKIPPED}: out of memory"
     if megabytes > plan.max_megabytes:
-        return f"skipped: {megabytes:.0f} MB counted, more than {plan.max_megabytes:.0f}"
+        return f"{SKIPPED}: {megabytes:.4g} MB counted, more than {plan.max_megabytes:g}"
     smaller = [point for point in curve if point[0] < tokens][-2:]
     expected = interpolate(smaller, tokens) if len(smaller) == 2 else 0.0
     if expected > plan.max_seconds:
-        return f"skipped: {expected:.2g} s expected, more than {plan.max_seconds:g}"
+        return f"{SKIPPED}: {expected:.2g} s expected, more than {plan.max_seconds:g}"
     return ""
 
 

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from soft_vit.analysis.atlas.table import STEADY, UNSTABLE, InferRow, TrainRow
 from soft_vit.analysis.complexity import count_complexity
-from soft_vit.analysis.throughput import MODES, Timing, measure_throughput, try_steps
+from soft_vit.analysis.throughput import MODES, START, Timing, measure_throughput, try_steps
 from soft_vit.analysis.variants import create_variant
 from soft_vit.ops.flops import eval_mode
 from soft_vit.text_tables import error_cell
@@ -67,40 +67,39 @@ def measure_models(
                 if (row.infer_img_size, row.form) == (shown, form) and (row.infer_batch_size == 1) == (batch == 1)
             }
             missing = [name for name in names if name not in have]
-            failed = {name: reason for name in missing if (reason := _failure(name, size, device))}
-            able = {f"{name}+compiled" if form == "compiled" else name: name for name in missing if name not in failed}
-            timings = (
-                measure_throughput(
-                    list(able),
-                    batch_size=batch,
-                    max_batch_size=max_batch_size if batch == "auto" else None,
-                    img_size=size,
-                    rounds=rounds,
-                    device=device,
-                )
-                if able
-                else []
-            )
-            timings += [Timing(name, mode, 1, None, None, None) for name in failed for mode in MODES]
+            failed = {case: why for case in product(missing, MODES) if (why := _failure(*case, size, device))}
+            timings = []
+            for mode in MODES:
+                able = [name for name in missing if (name, mode) not in failed]
+                if able:
+                    timings += measure_throughput(
+                        [f"{name}+compiled" if form == "compiled" else name for name in able],
+                        batch_size=batch,
+                        max_batch_size=max_batch_size if batch == "auto" else None,
+                        img_size=size,
+                        modes=[mode],
+                        rounds=rounds,
+                        device=device,
+                    )
+            timings += [Timing(*case, 1 if batch == 1 else START, None, None, None) for case in failed]
             for timing in timings:
-                name = able.get(timing.model, timing.model)
+                name = timing.model.removesuffix("+compiled")
                 figures = _figures(timing)
-                note = failed.get(name) or _note(timing)
-                params, macs, activations = sizes_of(name, size) if name not in failed else (None, None, None)
+                note = failed.get((name, timing.mode)) or _note(timing)
+                sizes = (None, None, None) if (name, "inference") in failed else sizes_of(name, size)
                 if timing.mode == "inference":
-                    row = (shown, *figures[:2], timing.batch_size, params, macs, activations)
+                    row = (shown, *figures[:2], timing.batch_size, *sizes)
                     infer.append(InferRow(name, *row, form, *figures[2:], note))
                 else:
-                    train.append(
-                        TrainRow(name, *figures[:2], timing.batch_size, shown, params, form, *figures[2:], note)
-                    )
+                    row = (*figures[:2], timing.batch_size, shown, sizes[0])
+                    train.append(TrainRow(name, *row, form, *figures[2:], note))
             yield infer, train
 
 
-def _failure(name: str, size: tuple[int, int], device: str) -> str:
-    """Why a model cannot take images of a size, or ""."""
+def _failure(name: str, mode: str, size: tuple[int, int], device: str) -> str:
+    """Why a model cannot take images of a size in a mode, or ""."""
     try:
-        try_steps(name, 1, size, device, torch.float32, modes=("inference",))
+        try_steps(name, 1, size, device, torch.float32, modes=(mode,))
     except Exception as error:
         # A failure of one model is a result and does not end the others.
         return error_cell(error)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from soft_vit.analysis.atlas.crossover import QUANTITIES, Crossing, Place, crossings, memory_ratio
-from soft_vit.analysis.atlas.groups import GROUPS
+from soft_vit.analysis.atlas.groups import GROUPS, measured_with
 from soft_vit.analysis.atlas.table import MODES, UNSTABLE, Row, Table
 from soft_vit.text_tables import markdown_table
 
@@ -15,7 +15,8 @@ def report(table: Table[Row]) -> str:
         f"# The atlas of attentions\n\n`{table.command}`",
         f"{table.date}; {table.machine}. One image, one attention layer of width 64 with its projections, fp32, square "
         "maps. Times are medians over rounds in which each kind runs beside fused softmax attention; in brackets "
-        "stands the median ratio to it. Memory is the peak of live tensors beyond weights and input. "
+        "stands the median ratio to it. What a kind reduces tokens to stays the same as the map grows: "
+        f"{measured_with()}. Memory is the peak of live tensors beyond weights and input. "
         f"{count_unstable(rows)}",
         "## Crossovers\n\nThe number of tokens from which on a kind takes less than fused softmax attention; in "
         "brackets by the quartiles of the ratios. `always`: at every measured N. `never`: not at the largest that was "

@@ -1,7 +1,9 @@
 """Measured tables as CSV files: machine, date and command in comments on top, and a checker of such files."""
 
 import csv
+import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import date
@@ -121,16 +123,50 @@ def mistakes_in(path: Path, known: Sequence[str]) -> list[str]:
 
     known: the attentions that a row may name. Raises FileNotFoundError.
     """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return [f"{path.name} is no text in UTF-8; save it as CSV in UTF-8."]
     named = re.fullmatch(NAME, path.name)
     if not named:
         return [f"The file is called {path.name}; call it by what it holds, as {EXAMPLE} or models_infer-..."]
-    _, rows, mistakes = _parse(path.read_text(encoding="utf-8"), ROWS[named[1]])
+    _, rows, mistakes = _parse(text, ROWS[named[1]])
+    cases = Counter(map(_case, rows))
+    twice = [" ".join(map(str, case)) for case, count in cases.items() if count > 1]
+    mistakes += [f"There are several rows of {case}; keep one." for case in twice]
     if named[1] == "atlas":
         unknown = sorted({row.kind for row in rows} - set(known))
         mistakes += [f"There is no attention {kind}; give names of soft_vit.layers.ATTENTIONS." for kind in unknown]
+        uneven = sorted({row.tokens for row in rows if math.isqrt(row.tokens) ** 2 != row.tokens})
+        mistakes += [f"No square map has {tokens} tokens; give such as 3136." for tokens in uneven]
         modes = sorted({row.mode for row in rows} - set(MODES))
         mistakes += [f"There is no mode {mode}; give {' or '.join(MODES)}." for mode in modes]
     return mistakes
+
+
+def _case(row: Row | InferRow | TrainRow) -> tuple[str | int, ...]:
+    """What a row measured."""
+    match row:
+        case Row():
+            return row.kind, row.mode, row.head_dim, row.tokens
+        case InferRow():
+            return row.model, row.infer_img_size, row.form, row.infer_batch_size
+        case TrainRow():
+            return row.model, row.train_img_size, row.form, row.train_batch_size
+
+
+def _spreads(row: Row | InferRow | TrainRow) -> list[tuple[float | None, float | None, float | None]]:
+    """Lower quartile, median and upper quartile of each figure."""
+    match row:
+        case Row():
+            return [
+                (row.seconds_lower, row.seconds, row.seconds_upper),
+                (row.ratio_lower, row.ratio, row.ratio_upper),
+            ]
+        case InferRow():
+            return [(row.lower, row.infer_samples_per_sec, row.upper)]
+        case TrainRow():
+            return [(row.lower, row.train_samples_per_sec, row.upper)]
 
 
 def _parse(text: str, row_type: type[RowT]) -> tuple[dict[str, str], list[RowT], list[str]]:
@@ -161,7 +197,12 @@ def _parse(text: str, row_type: type[RowT]) -> tuple[dict[str, str], list[RowT],
             values = {name: _value(name, cell, hints[name]) for name, cell in zip(columns, cells, strict=True)}
             if None in values.values() and not values["note"]:
                 raise ValueError("lacks figures; let its note say why")
-            rows.append(row_type(**values))
+            row = row_type(**values)
+            for lower, middle, upper in _spreads(row):
+                known = [x for x in (lower, middle, upper) if x is not None]
+                if known != sorted(known):
+                    raise ValueError(f"has {middle} outside of its quartiles {lower} and {upper}; measure it again")
+            rows.append(row)
         except ValueError as error:
             mistakes.append(f"Row {number} {error}.")
     return head, rows, mistakes
@@ -178,8 +219,9 @@ def _value(name: str, cell: str, hint: Any) -> Any:
         value = kind(cell)
     except ValueError:
         raise ValueError(f"has {name}={cell!r}; give {'a whole number' if kind is int else 'a number'}") from None
-    # The note of a row without rounds says why.
-    if not 0 < value < float("inf") and name not in ("rounds", "megabytes", "infer_gmacs"):
+    # A kind that was skipped has no rounds, and some layers neither memory nor products.
+    least_is_zero = name in ("rounds", "megabytes", "infer_gmacs")
+    if not math.isfinite(value) or value < 0 or (value == 0 and not least_is_zero):
         raise ValueError(f"has {name}={cell}; give a positive number")
     return value
 

@@ -1,6 +1,7 @@
 """The choice from a small table whose answers are known, and from the one that is shipped."""
 
 import pytest
+import timm
 
 import soft_vit
 from soft_vit.analysis.atlas import choice
@@ -38,6 +39,8 @@ def table(monkeypatch):
         (1600, {}, "linear", 0.8, 32, "N = 1600"),
         (1600, {"memory": 16}, "softmax", 2.56, 16, "N = 1600"),
         (400, {"training": True}, "mala", 400, 1, "N = 400"),
+        (400, {"kinds": ["linear", "softmax"]}, "softmax", 0.16, 4, "N = 400"),
+        (1600, {"kinds": ["linear", "local"]}, "local", 1e-9, 1e-9, "N = 1600"),
     ],
 )
 def test_fastest_that_fits(table, num_tokens, options, kind, seconds, megabytes, place):
@@ -48,16 +51,18 @@ def test_fastest_that_fits(table, num_tokens, options, kind, seconds, megabytes,
 
 
 @pytest.mark.parametrize(
-    ("num_tokens", "memory", "message"),
+    ("num_tokens", "options", "message"),
     [
-        (99, None, "num_tokens=99 is outside of the table, which has 100 to 1600 tokens"),
-        (1601, None, "num_tokens=1601 is outside"),
-        (400, 3.9, "memory=3.9 MB hold no attention of 400 tokens; softmax takes the least, 4 MB"),
+        (99, {}, "num_tokens=99 is outside of the table, which has 100 to 1600 tokens"),
+        (1601, {}, "num_tokens=1601 is outside"),
+        (400, {"kinds": ["linear", "sofd"]}, r"kinds=\['sofd'\] are not in the table; give names of"),
+        (1600, {"kinds": ["hydra"]}, r"None of kinds=\['hydra'\] was measured at 1600 tokens; give others"),
+        (400, {"memory": 3.9}, "memory=3.9 MB hold no attention of 400 tokens; softmax takes the least, 4 MB"),
     ],
 )
-def test_refusals(table, num_tokens, memory, message):
+def test_refusals(table, num_tokens, options, message):
     with pytest.raises(ValueError, match=message):
-        choice.choose_attention(num_tokens, memory)
+        choice.choose_attention(num_tokens, **options)
 
 
 def test_shipped_table_answers_for_every_size():
@@ -67,3 +72,12 @@ def test_shipped_table_answers_for_every_size():
         assert few.seconds < many.seconds
         assert "torch" in many.source
     assert isinstance(soft_vit.choose_attention(1000), soft_vit.Choice)
+
+
+def test_the_answer_can_be_built():
+    for kind in ("soft", "spatial_reduction", "linear"):
+        found = soft_vit.choose_attention(196, kinds=[kind])
+        model = timm.create_model(
+            "vit_tiny_patch16_224", depth=1, attn_layer=soft_vit.attn_layer(kind, **found.options)
+        )
+        assert model.blocks[0].attn.cost == "N"

@@ -5,7 +5,8 @@ from functools import partial
 import pytest
 
 from soft_vit.analysis.atlas import measure as module
-from soft_vit.analysis.atlas.measure import FIXED_TOKENS, Plan, build_attention, measure, training_step
+from soft_vit.analysis.atlas.groups import FIXED_TOKENS
+from soft_vit.analysis.atlas.measure import Plan, build_attention, measure, training_step
 from soft_vit.analysis.harness import log_log_slope
 from soft_vit.analysis.memory import step_memory
 from soft_vit.layers import ATTENTIONS
@@ -35,6 +36,16 @@ def test_every_kind_beside_softmax():
         assert row.kind != "softmax" or row.ratio == row.ratio_lower == row.ratio_upper == 1
         unsteady = row.seconds_upper - row.seconds_lower > 0.1 * row.seconds
         assert row.note == ("unstable" if unsteady else "")
+
+
+def test_a_higher_limit_measures_what_was_skipped():
+    plan = Plan(**SMALL, kinds=["gaussian"], max_megabytes=0.01)
+    skipped = last(plan)
+    assert all(row.note.startswith("skipped: 0.") for row in skipped if row.kind == "gaussian")
+    assert last(plan, skipped) == skipped
+    rows = last(Plan(**SMALL, kinds=["gaussian"]), skipped)
+    assert len(rows) == len(skipped)
+    assert all(row.rounds for row in rows)
 
 
 def test_resumes_after_a_stop(monkeypatch):

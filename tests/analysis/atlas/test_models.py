@@ -46,16 +46,17 @@ def test_unknown_models_are_refused():
 def test_models_beside_each_other_and_those_that_fail(monkeypatch):
     asked = []
 
-    def measure(names, *, batch_size, img_size, **options):
-        asked.append((names, batch_size, img_size))
+    def measure(names, *, batch_size, img_size, modes, **options):
+        asked.append((names, batch_size, img_size, *modes))
         size = 1 if batch_size == 1 else 8
-        return [Timing(name, mode, size, 4.0, 3.9, 4.5) for mode in ("inference", "training") for name in names]
+        return [Timing(name, mode, size, 4.0, 3.9, 4.5) for mode in modes for name in names]
 
     monkeypatch.setattr(models, "measure_throughput", measure)
     names = ["soft_pico", "test_vit"]
     given = dict(sizes=[(64, 64), (64, 99)], forms=["eager", "compiled"], batches=[1])
     *_, (infer, train) = measure_models(names, [], [], **given)
-    assert asked[:2] == [(names, 1, (64, 64)), ([f"{name}+compiled" for name in names], 1, (64, 64))]
+    compiled = [f"{name}+compiled" for name in names]
+    assert asked[:4] == [(of, 1, (64, 64), mode) for of in (names, compiled) for mode in ("inference", "training")]
     assert [row.infer_img_size for row in infer] == ["64"] * 4 + ["64x99"] * 4
     first = infer[0]
     assert (first.infer_samples_per_sec, first.infer_step_time, first.note) == (4.0, 250.0, "unstable")
@@ -72,5 +73,24 @@ def test_models_beside_each_other_and_those_that_fail(monkeypatch):
     assert more == infer
     assert not asked
     *_, (more, _) = measure_models(names, infer, train, sizes=[(64, 64)], forms=["eager"], batches=[1, "auto"])
-    assert asked == [(names, "auto", (64, 64))]
+    assert asked == [(names, "auto", (64, 64), mode) for mode in ("inference", "training")]
     assert [row.infer_batch_size for row in more[len(infer) :]] == [8, 8]
+
+
+def test_failures_stay_in_their_row(monkeypatch):
+    """A model that fails in training alone has an inference, and what failed is not tried again."""
+
+    def steps(name, *args, modes):
+        if modes == ("training",):
+            raise RuntimeError("no training here")
+
+    monkeypatch.setattr(models, "try_steps", steps)
+    monkeypatch.setattr(
+        models, "measure_throughput", lambda names, *, modes, **_: [Timing(names[0], *modes, 8, 4.0, 3.9, 4.1)]
+    )
+    cases = dict(sizes=[(64, 64)], forms=["eager"], batches=["auto"])
+    *_, (infer, train) = measure_models(["soft_pico"], [], [], **cases)
+    assert [row.infer_samples_per_sec for row in infer] == [4.0]
+    assert [row.note for row in train] == ["RuntimeError: no training here"]
+    *_, again = measure_models(["soft_pico"], infer, train, **cases)
+    assert again == (infer, train)
