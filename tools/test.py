@@ -62,6 +62,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.model is None and subject is None:
         # A single argument is the checkpoint.
         config, subject = None, config
+    if args.model is None and subject is not None and Path(subject).suffix == ".py":
+        parser.error(f"{subject} is a config; give CHECKPOINT or --model NAME as well.")
     if (args.model is None) == (subject is None):
         parser.error("give CHECKPOINT or --model NAME, and not both.")
     ema = None if args.weights is None else args.weights == "ema"

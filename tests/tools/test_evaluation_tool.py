@@ -60,6 +60,7 @@ def test_timm_name_without_a_config(tool, work_dir, tmp_path, capsys):
         (["{demo}", "none.pth"], "There is no checkpoint none.pth"),
         (["none.pth"], "There is no checkpoint none.pth"),
         ([], "give CHECKPOINT or --model NAME"),
+        (["{demo}"], ".py is a config; give CHECKPOINT or --model NAME as well"),
         (["{demo}", "{checkpoint}", "--model", "soft_pico"], "not both"),
         (["{demo}", "{checkpoint}", "--no-pretrained"], "weights of its own"),
         (["{demo}", "{checkpoint}", "--crop-pct", "0"], "crop_pct is 0.0"),
