@@ -61,7 +61,9 @@ class Report:
         failed = self.results["failed"]
         if failed:
             lines += [f"{len(failed)} failed:", *(f"  {entry['image']}: {entry['reason']}" for entry in failed)]
-        return "\n".join([*lines, f"Written: {self.out}"])
+        if self.predicted:
+            lines.append(f"Written: {self.out}")
+        return "\n".join(lines)
 
 
 def predict_files(

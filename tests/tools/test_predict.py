@@ -82,7 +82,9 @@ def test_pattern_without_drawings(exit_code, capsys):
 
 def test_nothing_predicted_is_exit_code_1(exit_code, capsys):
     assert exit_code("photos/broken.png", "--model", "test_vit", "--no-pretrained") == 1
-    assert "0 of 1 images predicted" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "0 of 1 images predicted" in printed
+    assert "Written" not in printed
 
 
 def test_sigterm_keeps_the_results_so_far(exit_code, monkeypatch):
