@@ -23,7 +23,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             print(f"{file}: {' '.join(describe_file(file))}")
         except (ValueError, FileNotFoundError) as error:
             refused = True
-            print(f"error: {file}: {error}", file=sys.stderr)
+            sentence = str(error) if file in str(error) else f"{file}: {error}"
+            print(f"error: {sentence}", file=sys.stderr)
     if refused:
         raise SystemExit(1)
 
