@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from statistics import fmean
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -46,6 +47,23 @@ class LayerHealth:
     @property
     def is_dead(self) -> bool:
         return self.share < LEAST_SHARE
+
+
+class Accuracies(NamedTuple):
+    """Top-1 accuracies of a model, in [0, 1].
+
+    whole: as it is. without_all: with all attentions off. without_dead: with those off that are dead; None if none is.
+    """
+
+    whole: float
+    without_all: float
+    without_dead: float | None
+
+    def __str__(self) -> str:
+        text = f"Top-1 {100 * self.whole:.1f} %, with all attentions off {100 * self.without_all:.1f} %"
+        if self.without_dead is None:
+            return text
+        return f"{text}, with the dead ones off together {100 * self.without_dead:.1f} %"
 
 
 def effective_rank(matrix: Tensor) -> Tensor:
@@ -112,15 +130,18 @@ def accuracy(model: nn.Module, batches: Batches) -> float:
 
 def measure_accuracies(
     model: nn.Module, batches: Sequence[tuple[Tensor, Tensor]], health: Sequence[LayerHealth]
-) -> tuple[float, float]:
-    """Set accuracy_off of each layer; returns the accuracy of the model as it is, and with all attentions off."""
+) -> Accuracies:
+    """Set accuracy_off of each layer; returns the accuracies of the model with several layers off."""
     layers = attentions(model)
+
+    def without(names: Iterable[str]) -> float:
+        with switched_off(*(layers[name] for name in names)):
+            return accuracy(model, batches)
+
     for layer in tqdm(health, desc="accuracy without a layer", leave=False):
-        with switched_off(layers[layer.layer]):
-            layer.accuracy_off = accuracy(model, batches)
-    with switched_off(*layers.values()):
-        without = accuracy(model, batches)
-    return accuracy(model, batches), without
+        layer.accuracy_off = without([layer.layer])
+    dead = [layer.layer for layer in health if layer.is_dead]
+    return Accuracies(without([]), without(layers), without(dead) if dead else None)
 
 
 def health_table(health: Sequence[LayerHealth]) -> str:

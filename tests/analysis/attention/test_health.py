@@ -13,6 +13,7 @@ from soft_vit.analysis.attention.health import (
     measure_accuracies,
     measure_health,
 )
+from soft_vit.models.watching import LEAST_SHARE, attentions, switched_off
 
 
 @pytest.mark.parametrize(("values", "rank"), [([1, 1, 1], 3), ([5, 0, 0], 1), ([0, 0, 0], 0), ([3, 1, 0], 4 / 3**0.75)])
@@ -44,11 +45,29 @@ def test_health_of_models(name, options):
         assert layer.row_sum == pytest.approx(1, abs=0.05)
         assert (layer.newton_residual is None) == (layer.attention == "linear")
     batches = [(images, model(images).argmax(-1))]
-    whole, without = measure_accuracies(model, batches, health)
-    assert whole == accuracy(model, batches) == 1
-    assert 0 <= without <= 1
+    found = measure_accuracies(model, batches, health)
+    assert found.whole == accuracy(model, batches) == 1
+    assert 0 <= found.without_all <= 1
+    assert found.without_dead is None
     assert all(0 <= layer.accuracy_off <= 1 for layer in health)
     assert health_table(health).count("\n") == 1 + len(health)
+
+
+def test_dead_attentions_are_switched_off_together():
+    torch.manual_seed(0)
+    model = timm.create_model("softmax_pyramid_pico", num_classes=100, img_size=64, depths=(1, 1, 1, 1)).eval()
+    layers, images = attentions(model), torch.randn(16, 3, 64, 64)
+    for attn in layers.values():
+        torch.nn.init.normal_(attn.proj.weight)
+    health = measure_health(model, list(images[:1]))
+    for layer in health[:2]:
+        layer.share = LEAST_SHARE / 2
+    with switched_off(*(layers[layer.layer] for layer in health[:2])):
+        batches = [(images, model(images).argmax(-1))]
+    found = measure_accuracies(model, batches, health)
+    assert found.without_dead == 1
+    assert max(found.whole, found.without_all, *(layer.accuracy_off for layer in health)) < 1
+    assert "with the dead ones off together 100.0 %" in str(found)
 
 
 def test_a_model_without_attention_is_refused():
