@@ -17,6 +17,7 @@ from soft_vit.engine.checkpoints.checkpoint_hook import find_newest_checkpoint
 from soft_vit.engine.checkpoints.checkpoint_match import CheckpointMatchHook
 from soft_vit.engine.config import place_of, require_registered
 from soft_vit.engine.config_values import count_classes, require_one_size, type_name
+from soft_vit.engine.data.bad_images import require_data_root
 from soft_vit.engine.errors import UserError, in_worker, one_line
 from soft_vit.engine.models.finetune import StartWeightsHook
 from soft_vit.engine.prepare import prepare
@@ -222,6 +223,10 @@ def train(
     when a checkpoint cannot be written.
     """
     cfg = prepare(config, work_dir, options, launcher)
+    dataset = (cfg.get("train_dataloader") or {}).get("dataset") or {}
+    if type_name(dataset) in ("ImageTree", "CocoImages", "LabelMapTree"):
+        # The runner would say so after pages of its config.
+        require_data_root(dataset.get("data_root"))
     count_classes(cfg)
     require_one_size(cfg)
     require_registered(cfg, "optim_wrapper.optimizer", OPTIMIZERS)

@@ -62,8 +62,16 @@ def test_full_disk_anywhere(tool, demo, tmp_path, monkeypatch):
         tool("train")([demo, "--work-dir", str(tmp_path), *TINY])
 
 
-def test_data_root_reaches_the_images(tool, tmp_path):
-    config = Path(__file__).parents[2] / "configs" / "soft_tiny.py"
-    options = ["--work-dir", str(tmp_path), "--cfg-options", f"data_root={tmp_path / 'nowhere'}"]
-    with pytest.raises(SystemExit, match="nowhere"):
-        tool("train")([str(config), *options])
+@pytest.mark.parametrize(
+    ("config", "options", "message"),
+    [
+        ("soft_tiny.py", ["data_root=nowhere"], "no folder nowhere"),
+        ("soft_tiny.py", [], "data_root is not set"),
+        ("detection/retinanet_soft_norm_tiny_fpn_1x_coco.py", ["data_root=nowhere"], "no folder nowhere"),
+        ("segmentation/upernet_soft_norm_small_512_ade20k.py", ["data_root=nowhere"], "no folder nowhere"),
+    ],
+)
+def test_missing_data_end_before_anything_is_written(mistake, tmp_path, config, options, message):
+    path = Path(__file__).parents[2] / "configs" / config
+    assert message in mistake("train", path, "--work-dir", tmp_path / "run", *(options and ["--cfg-options", *options]))
+    assert not (tmp_path / "run").exists()

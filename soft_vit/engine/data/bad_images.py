@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Iterator
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,9 +21,11 @@ __all__ = ["BadImagesHook", "ReadingDataset", "require_data_root"]
 
 
 def require_data_root(data_root: str | None) -> None:
-    """Raise UserError (a ValueError) when neither a data set's entry nor the top of the config names its folder."""
+    """Raise UserError (a ValueError) when no folder of images is named, FileNotFoundError when there is none."""
     if not data_root:
         raise UserError("data_root is not set; give the folder of the images with --cfg-options data_root=PATH.")
+    if not Path(data_root).expanduser().is_dir():
+        raise FileNotFoundError(f"There is no folder {data_root}; give that of the images as data_root=PATH.")
 
 
 class ReadingDataset(BaseDataset):
