@@ -23,6 +23,17 @@ def quick_runs():
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def nothing_drawn_on_meta():
+    """Leave tensors without numbers as they are: clamping each, as timm does, takes longer than to build the model."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "timm" in sys.modules:
+            inits = sys.modules["timm"].layers.weight_init
+            draw = inits._trunc_normal_
+            patch.setattr(inits, "_trunc_normal_", lambda x, *args: x if x.is_meta else draw(x, *args))
+        yield
+
+
 def pytest_addoption(parser):
     parser.addoption("--shard", metavar="I/N", help="every N-th test from the I-th on: several processes without xdist")
 
