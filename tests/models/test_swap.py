@@ -79,12 +79,13 @@ def test_report(kind: str) -> None:
     assert all(isinstance(block.attn, ATTENTIONS[kind]) for block in model.blocks)
     assert (report.attention, report.blocks) == (kind, [0, 1])
     assert sorted(report.kept + report.new) == sorted(attention_parameters(model))
-    old = torch.cat([value.flatten() for value in attention_parameters(plain).values()])
+    old = torch.cat([value.flatten() for value in attention_parameters(plain).values()]).unique()
     for name in report.kept:
         # Each value is one that was there; the last quarter of qkvo is a gate.
         value = model.get_parameter(name)
         value = value[: len(value) * 3 // 4] if ".qkvo." in name else value
-        assert torch.isin(value, old).all(), name
+        nearest = torch.searchsorted(old, value.detach()).clamp(max=len(old) - 1)
+        assert torch.equal(old[nearest], value), name
     for name, parameter in model.named_parameters():
         if ".attn." not in name:
             assert torch.equal(parameter, plain.get_parameter(name)), name
@@ -113,7 +114,7 @@ def test_what_is_dropped_and_new() -> None:
 @pytest.mark.parametrize("kind", ATTENTIONS)
 def test_any_kind_is_swapped_again(kind: str) -> None:
     """What is of another kind alone is dropped; heads stay those of the model."""
-    model = vit()
+    model = vit(depth=1)
     soft_vit.swap_attention(model, kind)
     expected = dict(attention_parameters(model))
     again = soft_vit.swap_attention(model, kind)
@@ -127,7 +128,8 @@ def test_any_kind_is_swapped_again(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ATTENTIONS)
 def test_a_rotary_embedding_reaches_queries_and_keys(kind: str) -> None:
-    model = create(*MODELS["EVA-02"])
+    name, options = MODELS["EVA-02"]
+    model = create(name, {**options, "depth": 1})
     if kind in ("gau", "hydra", "longformer", "none", "spatial_reduction", "synthesizer"):
         with pytest.raises(ValueError, match="rotates the query and key of each token"):
             soft_vit.swap_attention(model, kind)
