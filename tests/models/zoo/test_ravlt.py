@@ -4,7 +4,7 @@ import pytest
 import timm
 import torch
 from models.zoo.families import SMALL
-from models.zoo.generated import images, released_state_dict
+from models.zoo.generated import images, released_state_dict, shapes
 from torch import nn
 
 from soft_vit.models.ravlt import RAVLT
@@ -16,7 +16,7 @@ TWINS = {"ravlt_t": "mavit_t", "mavit_t": "ravlt_t"}
 @pytest.mark.parametrize("name", TWINS)
 def test_a_twin_is_refused_where_no_head_tells_them_apart(name: str) -> None:
     """Nor the layer before the head, by which alone their files differ: timm drops it from what is built here."""
-    other = released_state_dict(TWINS[name][:5], TWINS[name])
+    other = {key: torch.zeros(shape) for key, shape in shapes(TWINS[name][:5], TWINS[name]).items()}
     for options in ({"features_only": True}, {"num_classes": 0}):
         overlay = {"state_dict": {"model": other, "epoch": 3}}
         with pytest.raises(ValueError, match=f"of {TWINS[name]} and not of {name}"):
