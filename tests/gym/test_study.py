@@ -1,6 +1,9 @@
 """Studies: runs that are the same again, resuming, tables."""
 
 import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.context import BaseContext
 
 import pytest
 import torch
@@ -109,10 +112,22 @@ def test_a_study_without_seeds_is_refused(tmp_path):
         Study(tmp_path, [], seeds=0)
 
 
+def test_a_study_is_trained_in_another_process(tmp_path, monkeypatch):
+    study = Study(tmp_path, [Cell("recall", "none", steps=3, task_options=TINY)], seeds=1)
+    # What is patched in this process would show.
+    monkeypatch.setattr("soft_vit.gym.study.train", None)
+    study.train(progress=False)
+    assert len(list(tmp_path.rglob("*.json"))) == len(LEARNING_RATES) + 1
+
+
+def in_this_process(jobs: int, context: BaseContext, initializer: Callable, initargs: tuple) -> ThreadPoolExecutor:
+    """Instead of processes, each of which imports torch."""
+    return ThreadPoolExecutor(jobs)
+
+
 def test_study(tmp_path, monkeypatch):
-    """Trained in another process; goes on where it was; refuses what belongs to other settings."""
-    # The other process knows nothing of it.
-    monkeypatch.undo()
+    """Goes on where it was; refuses what belongs to other settings."""
+    monkeypatch.setattr("soft_vit.gym.study.ProcessPoolExecutor", in_this_process)
     study = tiny_study(tmp_path)
     study.train(progress=False)
     files = sorted(tmp_path.rglob("*.json"))
