@@ -43,7 +43,7 @@ def steps(
             torch.cuda.set_rng_state(content["device_rng"])
     losses = []
     for step in range(first, last):
-        images, labels = batch(step % 2, 8, device)
+        images, labels = batch(step % 2, 8 if device == "cuda" else 2, device)
         # fp16 on a CPU is slow.
         with torch.autocast(device, dtype=torch.float16 if device == "cuda" else torch.bfloat16):
             loss = cross_entropy(model(images), labels)
@@ -82,11 +82,13 @@ def test_resumed_training_ends_with_the_same_bits(device):
 
 def test_loss_scaling_stays_finite(device):
     """From a scale with which fp16 overflows: those steps are left out, and the others learn."""
-    saved, losses = steps(device, 0, 16, scale=2.0**22)
+    # bf16 does not overflow, and every step learns.
+    count = 16 if device == "cuda" else 6
+    saved, losses = steps(device, 0, count, scale=2.0**22)
     content = torch.load(io.BytesIO(saved), weights_only=True)
     assert all(value.isfinite().all() for value in content["model"].values())
     taken = content["optimizer"]["state"][0]["step"]
-    assert 4 <= taken < 16 if device == "cuda" else taken == 16
+    assert 4 <= taken < count if device == "cuda" else taken == count
     assert sum(losses[-2:]) < sum(losses[:2])
 
 
