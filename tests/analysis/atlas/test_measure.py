@@ -99,7 +99,7 @@ def test_quadratic_kinds_do_not():
 
 
 def memory_slope(kind: str) -> float:
-    sides = (28, 56)
+    sides = (21, 42)
     peaks = [
         step_memory(
             partial(build_attention, kind, side, 32),
