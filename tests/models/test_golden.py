@@ -70,7 +70,12 @@ def relative_error(actual: torch.Tensor, expected: torch.Tensor) -> float:
     return ((actual.double() - expected.double()).norm() / expected.double().norm()).item()
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+@pytest.mark.parametrize(
+    "file",
+    # Those of soft_tiny are as deep in every kind of stage.
+    [pytest.param(file, marks=[pytest.mark.slow] * ("small" in file.stem)) for file in FILES],
+    ids=lambda file: file.stem,
+)
 def test_outputs(file, tmp_path):
     golden, case = np.load(file), Case.of(file.stem)
     model = case.model(tmp_path / "released.pth")
