@@ -69,6 +69,8 @@ def token_layout(
     sequence: whether feat_size is to be (N,). no_mask: why a mask is refused, as the end of a sentence, or empty.
     ValueError for another kind of feat_size, for another number of tokens, or a mask that is refused or does not fit.
     """
+    if isinstance(feat_size, int):
+        raise ValueError(f"feat_size={feat_size} is no shape; give a map (H, W), or ({feat_size},) for a sequence.")
     if (len(feat_size) == 1) != sequence:
         built, given = ("a sequence (N,)", "a map") if sequence else ("a map (H, W)", "a sequence")
         raise ValueError(f"feat_size={tuple(feat_size)} is {given}, and this attention was built for {built}.")

@@ -541,6 +541,7 @@ def test_what_does_not_fit_is_named(kind: str) -> None:
         (lambda: attn(x, (4, 4)), "(2, 20, 12) do not fill"),
         (lambda: attn(x, (4, 5), 1), "1 prefix tokens"),
         (lambda: attn(x, (20,)), "built for a map"),
+        (lambda: in_sequence(x, 20), "give a map (H, W), or (20,) for a sequence"),
         (lambda: in_sequence(x, (4, 5)), "built for a sequence"),
         (lambda: make(kind, (5,)).forward(x, (5,)), "do not fill"),
         (lambda: ATTENTIONS[kind](DIM, 5, feat_size=(20,)), "5 heads do not divide the width 12"),
