@@ -53,11 +53,14 @@ both = pytest.mark.parametrize("function", [attend, attend_in_one])
 
 
 @both
-@pytest.mark.parametrize("chunk_bytes", [1, 2 * 2 * 3 * 4 * 8, 1 << 20])
+@pytest.mark.parametrize("chunk_bytes", [1, 2 * 2 * 3 * 8, 1 << 20])
 def test_gradients_once_twice_and_many_at_a_time(
     function: Callable[..., Tensor], chunk_bytes: int, inputs: tuple[Tensor, ...], token_after_token, monkeypatch
 ) -> None:
+    """With a head of three channels, as every number costs a pass."""
     token_after_token(True)
+    q, v, weight = inputs
+    inputs = tuple(x.detach().requires_grad_() for x in (q[:, :1, :, :3], v[:, :1], weight[:, :1, :3]))
     monkeypatch.setattr(by_tokens, "CHUNK_BYTES", chunk_bytes)
     assert torch.autograd.gradcheck(function, inputs, check_batched_grad=True)
     assert torch.autograd.gradgradcheck(function, inputs)
