@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from captured_models import cases, create, images
+from captured_models import TWO_STAGES, cases, create, images
 
 
 @cases
@@ -34,7 +34,7 @@ def test_fx_equals_eager(arguments):
 @pytest.mark.parametrize("name", ["soft_pico", "sparse_pyramid_pico"])
 def test_traced_as_torch_checks_it(name):
     """torch.jit.trace traces a second time, without gradients, and refuses another graph."""
-    model = create({"model_name": name})
+    model = create({"model_name": name}, **TWO_STAGES)
     traced = torch.jit.trace(model, images())
     torch.testing.assert_close(traced(images(3)), model(images(3)), rtol=1e-4, atol=1e-5)
 
