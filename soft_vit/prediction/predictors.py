@@ -324,7 +324,7 @@ def load_predictor(
         # Allocates, since a well-formed name may stand for a device that is absent.
         place = torch.empty(0, device=device or ("cuda" if torch.cuda.is_available() else "cpu")).device
     except (RuntimeError, AssertionError) as error:
-        raise UserError(f"There is no device {device!r} here; leave it out, or give one that is, such as cpu.") from error
+        raise UserError(f"There is no device {device!r} here; leave it out, or give cpu.") from error
     if model is not None:
         if options:
             raise UserError(f"{model} has no config to set options of; leave --cfg-options out, or give --config.")
