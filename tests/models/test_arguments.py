@@ -15,7 +15,7 @@ def pico(**kwargs) -> PyramidViT:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (dict(attention="sofd"), "attention='sofd'.*soft_norm"),
+        (dict(attention="sofd"), "attention='sofd' is not known; did you mean soft"),
         (dict(attention=("soft", "soft")), "4 names"),
         (dict(attention=("soft",) * 4), "class_token=False|class token"),
         (dict(attention=("soft",) * 4, class_token=True), "class_token=False"),

@@ -108,7 +108,7 @@ def test_atlas(tool, tmp_path, monkeypatch, capsys):
         for tokens in plan.tokens:
             for kind, ratio in (("softmax", 1.0), ("soft", 400 / tokens)):
                 figures = (ratio, ratio, ratio, ratio, ratio, ratio)
-                rows = [*rows, Row(kind, "N", "training", 32, tokens, 5, *figures, 1.0)]
+                rows = [*rows, Row(kind, "N", plan.modes[-1], 32, tokens, 5, *figures, 1.0)]
             yield rows
 
     monkeypatch.setattr(measure, "measure", measure_again)
@@ -118,7 +118,7 @@ def test_atlas(tool, tmp_path, monkeypatch, capsys):
     assert {path.name for path in tmp_path.iterdir()} == {"atlas.csv", "README.md", *names}
     assert "| `soft` | N | not measured | 400 | never (1.00 at 784) |" in (tmp_path / "README.md").read_text()
     # A second run goes on with the rows, and its command joins the first.
-    tool("atlas")([*arguments, "--modes", "training"])
+    tool("atlas")([*arguments, "--modes", "inference"])
     found = table.read_table(tmp_path / "atlas.csv", Row)
     assert len(found.rows) == 8
     assert found.command.count(" && python tools/atlas.py") == 1
