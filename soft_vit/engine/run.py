@@ -17,11 +17,12 @@ from soft_vit.engine.checkpoints.checkpoint_hook import find_newest_checkpoint
 from soft_vit.engine.checkpoints.checkpoint_match import CheckpointMatchHook
 from soft_vit.engine.config import place_of, require_registered
 from soft_vit.engine.config_values import count_classes, require_one_size, type_name
-from soft_vit.engine.data.bad_images import require_data_root
+from soft_vit.engine.data.bad_images import ReadingDataset, require_data_root
 from soft_vit.engine.errors import UserError, in_worker, one_line
 from soft_vit.engine.models.finetune import StartWeightsHook
 from soft_vit.engine.prepare import prepare
 from soft_vit.engine.resume.stop_hook import StopHook
+from soft_vit.registry import DATASETS
 from soft_vit.weights.files import write_atomically
 
 __all__ = ["StartHook", "TrainResult", "config_errors", "require_checkpoint", "scale_learning_rate", "train"]
@@ -224,7 +225,8 @@ def train(
     """
     cfg = prepare(config, work_dir, options, launcher)
     dataset = (cfg.get("train_dataloader") or {}).get("dataset") or {}
-    if type_name(dataset) in ("ImageTree", "CocoImages", "LabelMapTree"):
+    cls = DATASETS.get(type_name(dataset))
+    if isinstance(cls, type) and issubclass(cls, ReadingDataset):
         # The runner would say so after pages of its config.
         require_data_root(dataset.get("data_root"))
     count_classes(cfg)

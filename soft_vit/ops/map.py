@@ -70,12 +70,10 @@ def phase_attention(
     @by_heads
     def attend(q: Tensor, k: Tensor, v: Tensor, *others: Tensor) -> Tensor:
         queries, keys, values = (split_phases(x, feat_size, dilation) for x in (q, k, v))
-        mask, num_others, keys_seen = (
-            phase_mask(feat_size, dilation, q.device),
-            others[0].shape[2] if others else 0,
-            None,
-        )
+        mask = phase_mask(feat_size, dilation, q.device)
+        keys_seen = None
         if seen is not None:
+            num_others = others[0].shape[2] if others else 0
             keys_seen = seen[:, :num_others], split_phases(seen[:, None, num_others:, None], feat_size, dilation).mT
         x = attention_in_groups(queries, keys, values, mask, others, keys_seen, dropout_p, fused)
         return merge_phases(x, feat_size, dilation, q.shape[1])

@@ -77,18 +77,12 @@ def measure(plan: Plan, done: Sequence[Row] = ()) -> Iterator[list[Row]]:
     with tqdm(cases, desc="atlas", unit="case") as bar:
         for tokens, head_dim, mode in bar:
             bar.set_postfix_str(f"{mode}, N = {tokens}, heads of {head_dim}")
-            have = {
-                row.kind
-                for row in rows
-                if (row.tokens, row.head_dim, row.mode) == (tokens, head_dim, mode) and not _is_due(plan, row, rows)
-            }
+            of_case = [row for row in rows if (row.tokens, row.head_dim, row.mode) == (tokens, head_dim, mode)]
+            due = [row for row in of_case if row.kind in plan.kinds and _is_due(plan, row, rows)]
+            rows = [row for row in rows if row not in due]
+            have = {row.kind for row in of_case if row not in due}
             missing = [kind for kind in plan.kinds if kind not in have]
             if missing:
-                rows = [
-                    row
-                    for row in rows
-                    if row.kind not in missing or (row.tokens, row.head_dim, row.mode) != (tokens, head_dim, mode)
-                ]
                 found = _measure_case(plan, {BASE, *missing}, tokens, head_dim, mode, rows)
                 # Where softmax was measured before, it stays as it was beside the kinds of those rounds.
                 rows += [row for row in found if row.kind not in have]
