@@ -12,15 +12,24 @@ from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, check_heads
 from soft_vit.ops.by_tokens import map_tokens
+from soft_vit.ops.in_parts import computes_parts
 from soft_vit.ops.layout import FeatSize, Layout, kept
 from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision
 
 Form = Literal["quadratic", "linear"]
 
 
-def queries_and_keys(z: Tensor, scale: Tensor, offset: Tensor, indices: Sequence[int]) -> list[Tensor]:
-    """The copies of these indices, `[..., N, S]`, of z before its activation; 0 and 2 are queries, 1 and 3 keys."""
-    z = F.silu(at_least_float32(z))
+def queries_and_keys(
+    z: Tensor, scale: Tensor, offset: Tensor, indices: Sequence[int], projection: Sequence[Tensor] = ()
+) -> list[Tensor]:
+    """The copies of these indices, `[..., N, S]`, of z before its activation; 0 and 2 are queries, 1 and 3 keys.
+
+    projection: a weight `[S, C]` and perhaps a bias `[S]`, where z are tokens `[..., N, C]` before their projection.
+    """
+    z = at_least_float32(z)
+    if projection:
+        z = F.linear(z, *map(at_least_float32, projection))
+    z = F.silu(z)
     return [z * scale[i] + offset[i] for i in indices]
 
 
@@ -30,6 +39,12 @@ def squared_relu_attention(q: Tensor, k: Tensor, v: Tensor, count: Tensor | int,
     if dropout_p > 0:
         weights = F.dropout(weights, dropout_p)
     return weights @ v
+
+
+def is_plain_linear(layer: nn.Linear) -> bool:
+    """Whether the result is `F.linear` of weight and bias: no adapter, no quantization, no hook."""
+    hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
+    return type(layer) is nn.Linear and not hooks
 
 
 def activated(v: Tensor, has_gate: bool) -> Tensor:
@@ -85,20 +100,33 @@ def linear_form(
     gate: Tensor | None = None,
     mask: Tensor | None = None,
     dropout_p: float = 0.0,
+    made_by: Sequence[Tensor] = (),
 ) -> Tensor:
     """Squared ReLU attention within chunks of consecutive tokens plus `q (k^T v) / N` over all tokens.
 
     As `quadratic_form`, with scale and offset `[4, S]`: of query and key within chunks, and of those over all tokens.
     The last chunk may be shorter; it averages over the tokens that it has. Where N is large, on a CPU, it takes a few
     chunks after the others, see `map_tokens`.
+
+    made_by: arguments of `F.linear` that give z. Where chunks are computed one after the other, training projects for
+    each anew, instead of keeping z and its gradient for all.
     """
     has_gate = gate is not None
+    projection: Sequence[Tensor] = ()
+    if made_by and torch.is_grad_enabled() and computes_parts(v[:, None], *made_by):
+        z, *projection = made_by
     total = v.shape[1] if mask is None else mask.sum(1)[:, None, None, None]
 
     def average(
-        v: Tensor, z: Tensor, gate: Tensor | None, mask: Tensor | None, scale: Tensor, offset: Tensor
+        v: Tensor,
+        z: Tensor,
+        gate: Tensor | None,
+        mask: Tensor | None,
+        scale: Tensor,
+        offset: Tensor,
+        *projection: Tensor,
     ) -> tuple[Tensor]:
-        (k,) = queries_and_keys(z, scale, offset, (3,))
+        (k,) = queries_and_keys(z, scale, offset, (3,), projection)
         return (kept(k, mask).mT @ kept(activated(v, has_gate), mask) / total,)
 
     def read(
@@ -108,11 +136,12 @@ def linear_form(
         mask: Tensor | None,
         scale: Tensor,
         offset: Tensor,
-        average: Tensor,
+        *rest: Tensor,
     ) -> Tensor:
+        *projection, average = rest
         N = v.shape[2]
         length = min(chunk_size, N)
-        q, k, q_linear = queries_and_keys(z, scale, offset, (0, 1, 2))
+        q, k, q_linear = queries_and_keys(z, scale, offset, (0, 1, 2), projection)
         k, values = kept(k, mask), kept(activated(v, has_gate), mask)
         # Keys of zero have no weight, so the tokens that fill up the last chunk need no mask.
         q, k, values = (F.pad(x, (0, 0, 0, -N % length)).unflatten(2, (-1, length)) for x in (q, k, values))
@@ -126,7 +155,7 @@ def linear_form(
     token_mask = None if mask is None else mask[:, None, :, None]
     # As one head.
     tokens = (v[:, None], z[:, None], None if gate is None else gate[:, None], token_mask)
-    return map_tokens(read, tokens, (scale, offset), chunk_size, sums=average).squeeze(1)
+    return map_tokens(read, tokens, (scale, offset, *projection), chunk_size, sums=average).squeeze(1)
 
 
 # Leaves of symbolic tracing: they look at sizes.
@@ -200,15 +229,18 @@ class GatedAttentionUnit(Attention):
         nn.init.ones_(self.scale)
         nn.init.zeros_(self.offset)
 
-    def attend(self, v: Tensor, z: Tensor, layout: Layout, gate: Tensor | None = None) -> Tensor:
+    def attend(
+        self, v: Tensor, z: Tensor, layout: Layout, gate: Tensor | None = None, made_by: Sequence[Tensor] = ()
+    ) -> Tensor:
         """Values v `[B, N, E]`, before their activation with a gate `[B, N, E]`, and z `[B, N, S]` to v's shape."""
         if self.form == "quadratic":
             return quadratic_form(v, z, self.scale, self.offset, gate, layout.mask, self.dropout_p)
-        return linear_form(v, z, self.scale, self.offset, self.chunk_size, gate, layout.mask, self.dropout_p)
+        return linear_form(v, z, self.scale, self.offset, self.chunk_size, gate, layout.mask, self.dropout_p, made_by)
 
     def forward(
         self, x: Tensor, feat_size: FeatSize, num_prefix_tokens: int = 0, key_padding_mask: Tensor | None = None
     ) -> Tensor:
         layout = self.layout(x, feat_size, num_prefix_tokens, key_padding_mask)
         gate, v = self.uv(x).chunk(2, dim=-1)
-        return self.proj_drop(self.proj(self.attend(v, self.z(x), layout, gate)))
+        made_by = [y for y in (x, self.z.weight, self.z.bias) if y is not None] if is_plain_linear(self.z) else []
+        return self.proj_drop(self.proj(self.attend(v, self.z(x), layout, gate, made_by)))

@@ -83,3 +83,30 @@ def test_padding_of_any_value_is_left_out(form: str) -> None:
     y = attn(x, (7, 9), key_padding_mask=mask)
     padded = attn(x.masked_fill(~mask[..., None], float("nan")), (7, 9), key_padding_mask=mask)
     torch.testing.assert_close(padded[mask], y[mask], rtol=TOLERANCE, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_training_on_many_tokens_projects_to_z_once_more(bias: bool) -> None:
+    """Against a subclass of nn.Linear, whose results are kept."""
+
+    class Kept(torch.nn.Linear):
+        pass
+
+    attn = make(qkv_bias=bias)
+    x = torch.randn(2, 2100, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(1), requires_grad=True)
+    inputs = {"x": x, **dict(attn.named_parameters())}
+    grads = torch.autograd.grad(attn(x, (42, 50)).square().sum(), inputs.values())
+    attn.z.__class__ = Kept
+    expected = torch.autograd.grad(attn(x, (42, 50)).square().sum(), inputs.values())
+    for name, grad, expected_grad in zip(inputs, grads, expected, strict=True):
+        assert (grad - expected_grad).norm() <= TOLERANCE * expected_grad.norm(), name
+
+
+def test_a_hook_changes_z_in_training_on_many_tokens() -> None:
+    attn = make()
+    x = torch.randn(1, 2100, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    attn.z.register_forward_hook(lambda layer, args, z: 2 * z)
+    y = attn(x, (42, 50))
+    with torch.no_grad():
+        expected = attn(x, (42, 50))
+    assert (y - expected).norm() <= TOLERANCE * expected.norm()
