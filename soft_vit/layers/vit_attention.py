@@ -106,8 +106,7 @@ class ViTAttention(Attention):
         given = {"qkv_bias": qkv_bias, "attn_drop": attn_drop, "proj_drop": proj_drop, **options}
         accepted = attention_options(kind)
         given = {name: value for name, value in given.items() if name in accepted or name not in BLOCK_ARGUMENTS}
-        init: Any = super().__init__
-        init(dim, num_heads, feat_size=feat_size or (14, 14), sr_ratio=sr_ratio, **given, **dd)
+        super().__init__(dim, num_heads, feat_size=feat_size or (14, 14), sr_ratio=sr_ratio, **given, **dd)
         # Those of the block; a kind may have others, or none.
         self.block_heads = num_heads
         self.fixed_grid = feat_size

@@ -95,5 +95,5 @@ def name_hint(name: str, known: Iterable[str], otherwise: str) -> str:
 
 def attention_options(cls: type[Attention]) -> dict[str, Any]:
     """Names and defaults of the keyword arguments that are a kind's own, not the pyramid's."""
-    given_by_pyramid = {"dim", "num_heads", "feat_size", "sr_ratio", "device", "dtype", "self"}
-    return {name: p.default for name, p in signature(cls.__init__).parameters.items() if name not in given_by_pyramid}
+    others = {"dim", "num_heads", "feat_size", "sr_ratio", "device", "dtype", "self", "options"}
+    return {name: p.default for name, p in signature(cls.__init__).parameters.items() if name not in others}

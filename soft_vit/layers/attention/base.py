@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import MutableMapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from timm.layers import to_2tuple, use_fused_attn
@@ -103,8 +103,11 @@ class Attention(nn.Module):
     attn_drop: float = 0.0
     """Rate at which a kind that takes it as an argument drops attention weights in training."""
 
-    def __init__(self, feat_size: FeatSize | None = None) -> None:
+    def __init__(self, dim: int, num_heads: int, *, feat_size: FeatSize | None = None, **options: Any) -> None:
+        # options are for type checkers: of an attention that is looked up by name they see this signature.
         super().__init__()
+        self.num_heads = num_heads
+        self.head_dim = check_heads(dim, num_heads)
         self.fused_attn = use_fused_attn()
         self.sequence = feat_size is not None and len(feat_size) == 1
         # Norms of each head's queries and keys; models that have such put theirs here.
@@ -163,10 +166,8 @@ class SelfAttention(Attention):
         device=None,
         dtype=None,
     ) -> None:
-        super().__init__(feat_size)
+        super().__init__(dim, num_heads, feat_size=feat_size)
         dd = {"device": device, "dtype": dtype}
-        self.num_heads = num_heads
-        self.head_dim = check_heads(dim, num_heads)
         self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias, **dd)
         self.proj = nn.Linear(dim, dim, **dd)
         self.proj_drop = nn.Dropout(proj_drop)

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, check_heads, merge_heads, split_parts
+from soft_vit.layers.attention.base import Attention, merge_heads, split_parts
 from soft_vit.layers.attention.local_conv import add_to_grid, depthwise_conv, grid_maps
 from soft_vit.ops.by_tokens import map_tokens
 from soft_vit.ops.layout import FeatSize, Layout
@@ -68,10 +68,8 @@ class GatedRotaryAttention(Attention):
         device=None,
         dtype=None,
     ) -> None:
-        super().__init__(feat_size)
+        super().__init__(dim, num_heads, feat_size=feat_size)
         dd = {"device": device, "dtype": dtype}
-        self.num_heads = num_heads
-        self.head_dim = check_heads(dim, num_heads)
         self.qkvo = nn.Linear(dim, 4 * dim, bias=qkv_bias, **dd)
         self.lepe = depthwise_conv(dim, local_kernel, self.sequence, **dd)
         self.proj = nn.Linear(dim, dim, **dd)

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, check_heads
+from soft_vit.layers.attention.base import Attention
 from soft_vit.ops.by_tokens import map_tokens
 from soft_vit.ops.in_parts import computes_parts
 from soft_vit.ops.layout import FeatSize, Layout, kept
@@ -199,10 +199,9 @@ class GatedAttentionUnit(Attention):
         device=None,
         dtype=None,
     ) -> None:
-        super().__init__(feat_size)
+        super().__init__(dim, num_heads, feat_size=feat_size)
         dd = {"device": device, "dtype": dtype}
-        head_dim = check_heads(dim, num_heads)
-        qk_dim = 2 * head_dim if qk_dim is None else qk_dim
+        qk_dim = 2 * self.head_dim if qk_dim is None else qk_dim
         self.form = check_choice("form", form, get_args(Form))
         width = int(expansion * dim)
         if width < 1 or qk_dim < 1 or chunk_size < 1:

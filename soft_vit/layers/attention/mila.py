@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, check_heads, merge_heads, split_heads, split_parts, window
+from soft_vit.layers.attention.base import Attention, merge_heads, split_heads, split_parts, window
 from soft_vit.layers.attention.local_conv import add_to_grid, grid_maps
 from soft_vit.ops.by_tokens import map_tokens, sum_over_tokens
 from soft_vit.ops.layout import FeatSize, Layout, kept
@@ -71,10 +71,8 @@ class MilaAttention(Attention):
         device=None,
         dtype=None,
     ) -> None:
-        super().__init__(feat_size)
+        super().__init__(dim, num_heads, feat_size=feat_size)
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.num_heads = num_heads
-        self.head_dim = check_heads(dim, num_heads)
         if dim % 4:
             raise ValueError(f"A width of {dim} has no pairs of channels for rows and columns; use a multiple of 4.")
         size = window(3, self.sequence)

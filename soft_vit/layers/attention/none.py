@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from soft_vit.layers.attention.base import Attention, check_heads
+from soft_vit.layers.attention.base import Attention
 from soft_vit.ops.layout import FeatSize
 
 
@@ -19,8 +19,7 @@ class NoAttention(Attention):
     def __init__(
         self, dim: int, num_heads: int, *, feat_size: FeatSize, sr_ratio: int = 1, device=None, dtype=None
     ) -> None:
-        super().__init__(feat_size)
-        check_heads(dim, num_heads)
+        super().__init__(dim, num_heads, feat_size=feat_size)
 
     def attend(self, v: Tensor) -> Tensor:
         """Zeros for tokens of any shape."""

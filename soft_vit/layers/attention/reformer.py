@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, check_heads, merge_heads, split_heads
+from soft_vit.layers.attention.base import Attention, merge_heads, split_heads
 from soft_vit.ops.by_heads import by_heads
 from soft_vit.ops.layout import FeatSize
 from soft_vit.ops.numerics import at_least_float32, full_precision
@@ -161,15 +161,13 @@ class ReformerAttention(Attention):
         device=None,
         dtype=None,
     ) -> None:
-        super().__init__(feat_size)
+        super().__init__(dim, num_heads, feat_size=feat_size)
         dd = {"device": device, "dtype": dtype}
         if num_rounds < 1 or chunk_size < 2:
             raise ValueError(
                 f"num_rounds={num_rounds} with chunk_size={chunk_size} leaves nothing to attend to; use at least one "
                 f"round and two tokens, such as 2 and 64."
             )
-        self.num_heads = num_heads
-        self.head_dim = check_heads(dim, num_heads)
         self.chunk_size = chunk_size
         self.attn_drop = attn_drop
         self.qk = nn.Linear(dim, dim, bias=qkv_bias, **dd)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, check_heads, grid_limit, merge_heads, split_heads, window
+from soft_vit.layers.attention.base import Attention, grid_limit, merge_heads, split_heads, window
 from soft_vit.layers.attention.landmarks import NO_MASK_ON_A_MAP, far_apart, run_averages, window_averages
 from soft_vit.layers.attention.local_conv import head_conv, local_conv
 from soft_vit.layers.shortcuts import is_untouched, same_size, smaller
@@ -247,10 +247,8 @@ class SoftAttention(Attention):
         device=None,
         dtype=None,
     ) -> None:
-        super().__init__(feat_size)
+        super().__init__(dim, num_heads, feat_size=feat_size)
         dd = {"device": device, "dtype": dtype}
-        self.num_heads = num_heads
-        self.head_dim = check_heads(dim, num_heads)
         self.sampling = check_choice("sampling", sampling, get_args(Sampling))
         self.backend = None if backend is None else check_choice("backend", backend, BACKENDS)
         if ridge is None:

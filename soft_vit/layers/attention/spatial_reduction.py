@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, check_heads, merge_heads, split_heads, split_parts, window
+from soft_vit.layers.attention.base import Attention, merge_heads, split_heads, split_parts, window
 from soft_vit.layers.attention.landmarks import window_averages
 from soft_vit.ops.layout import FeatSize, Layout
 from soft_vit.ops.softmax import dot_product_attention
@@ -102,10 +102,8 @@ class SpatialReductionAttention(Attention):
         device=None,
         dtype=None,
     ) -> None:
-        super().__init__(feat_size)
+        super().__init__(dim, num_heads, feat_size=feat_size)
         dd = {"device": device, "dtype": dtype}
-        self.num_heads = num_heads
-        self.head_dim = check_heads(dim, num_heads)
         self.linear = linear
         if linear:
             self.cost = "N"

@@ -230,10 +230,8 @@ class SynthesizerAttention(Attention):
         device=None,
         dtype=None,
     ) -> None:
-        super().__init__(feat_size)
+        super().__init__(dim, num_heads, feat_size=feat_size)
         dd = {"device": device, "dtype": dtype}
-        self.num_heads = num_heads
-        self.head_dim = check_heads(dim, num_heads)
         self.attn_drop = attn_drop
         self.feat_size = feat_size = as_map(feat_size)
         makers: dict[str, Callable[[], Scores]] = {

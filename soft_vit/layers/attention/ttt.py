@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, check_heads, merge_heads, split_heads, window
+from soft_vit.layers.attention.base import Attention, merge_heads, split_heads, window
 from soft_vit.ops.by_heads import by_heads
 from soft_vit.ops.by_tokens import map_tokens, sum_over_tokens
 from soft_vit.ops.layout import FeatSize, Layout, kept
@@ -133,10 +133,9 @@ class TTTAttention(Attention):
         device=None,
         dtype=None,
     ) -> None:
-        super().__init__(feat_size)
+        super().__init__(dim, num_heads, feat_size=feat_size)
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.num_heads = num_heads
-        self.head_dim = d = check_heads(dim, num_heads)
+        d = self.head_dim
         if rope and dim % 4:
             raise ValueError(f"A width of {dim} has no pairs of channels for rows and columns; use a multiple of 4.")
         self.rope = rope

@@ -389,4 +389,4 @@ def test_an_attention_without_a_matrix_is_refused() -> None:
             return x.roll(1, dims=1)
 
     with pytest.raises(ValueError, match="Shift has no attention matrix"):
-        attention_matrix(Shift(), tokens(), GRID)
+        attention_matrix(Shift(DIM, HEADS), tokens(), GRID)
