@@ -30,11 +30,10 @@ def inline_code(text: str) -> list[str]:
 def commands(text: str) -> list[str]:
     """Every command of the bash blocks, without comments, and of inline code that begins like one; in order."""
     lines = [line for block in blocks(text, "bash") for line in block.replace("\\\n", " ").splitlines()]
-    found = [shlex.join(shlex.split(line, comments=True)) for line in lines]
-    # shlex quotes the operator that joins two commands.
-    parts = [part.strip() for line in found for part in line.split(" '&&' ") if part.strip()]
     inline = [code for code in inline_code(text) if re.match(r"(python|pip|tools/\w+\.sh|bash) \S", code)]
-    return list(dict.fromkeys([*parts, *(shlex.join(shlex.split(code)) for code in inline)]))
+    found = [shlex.join(shlex.split(line, comments=True)) for line in (*lines, *inline)]
+    # shlex quotes the operator that joins two commands.
+    return list(dict.fromkeys(part.strip() for line in found for part in line.split(" '&&' ") if part.strip()))
 
 
 def missing_paths(page: Path) -> list[str]:
