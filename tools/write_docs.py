@@ -1,4 +1,4 @@
-"""Write the pages that come from classes and measured tables: docs/kinds.md, docs/zoo_table.md and its docs/zoo.csv
+"""Write the pages that come from classes and measured tables: kinds.md, zoo_table.md and its zoo.csv, atlas_models.md
 
 python tools/write_docs.py
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from soft_vit.analysis.atlas.choice import shipped_table
+from soft_vit.analysis.atlas.model_page import models_page
 from soft_vit.analysis.atlas.table import InferRow, read_table
 from soft_vit.analysis.kind_pages import kinds_page
 from soft_vit.analysis.zoo_table import atlas_rates, count_model, read_counts, zoo_page
@@ -41,6 +42,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "zoo.csv": rows_as_csv(list(counts.values())),
         "kinds.md": kinds_page(DOCS / "gym" / "results.csv", shipped_table()),
         "zoo_table.md": zoo_page(entries, counts, rates),
+        "atlas_models.md": models_page(RESULTS, "../tools/benchmark_results"),
     }
     for name, page in pages.items():
         write_atomically(args.out / name, page.encode())
