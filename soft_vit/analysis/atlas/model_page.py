@@ -17,9 +17,9 @@ python tools/write_docs.py
 ```
 
 from the files that each section links, which have timm's columns, quartiles and commands. *best batch*: the fastest of
-several batches, which stands in brackets; all else is one image. A star marks an unstable row, whose quartiles lie more
-than 10 % of the median apart; an empty cell was not measured; where a model fails, its note in the file says why.
-`+capped` is `max_bottleneck=(7, 7)`. [What the atlas shows](atlas.md) compares them.
+8, 16 and so on, up to the command's limit, in brackets; all else is one image. A star marks an unstable row, whose
+quartiles lie more than 10 % of the median apart; an empty cell was not measured; where a model fails, its note in the
+file says why. `+capped` is `max_bottleneck=(7, 7)`. [What the atlas shows](atlas.md) compares them.
 """
 
 
