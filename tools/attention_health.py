@@ -14,25 +14,33 @@ from pathlib import Path
 
 import timm
 import torch
-from timm.data import create_dataset, create_transform, resolve_data_config
+from timm.data import ImageNetInfo, create_transform, infer_imagenet_subset, resolve_data_config
 from torch import Tensor, nn
 
 from soft_vit.analysis.attention.health import health_table, measure_accuracies, measure_health
 from soft_vit.analysis.harness import require_device
 from soft_vit.cli import add_device_option, add_img_size_option, add_model_options, command_line
 from soft_vit.data import ShapeImages, normalised_batch
+from soft_vit.data.images import find_images
 from soft_vit.models.names import require_known
 from soft_vit.models.watching import LEAST_SHARE
 from soft_vit.weights.files import require_place, write_atomically
 
 
 def read_folder(folder: Path, count: int, model: nn.Module, img_size: tuple[int, int] | None) -> tuple[Tensor, Tensor]:
-    """The images of a tree with a folder for each class, evenly spread over it: `[B, 3, H, W]`, and their labels."""
+    """Images of a tree with a folder for each class, evenly spread over it: `[B, 3, H, W]`, and their labels.
+
+    Raises FileNotFoundError for a missing folder, ValueError for one without images or with classes that are not the
+    model's.
+    """
     size = {"input_size": (3, *img_size)} if img_size else {}
     transform = create_transform(**resolve_data_config(size, model=model))
-    samples = create_dataset("", root=folder, split="", transform=transform)
-    chosen = [samples[i * len(samples) // count] for i in range(min(count, len(samples)))]
-    return torch.stack([image for image, _ in chosen]), torch.tensor([label for _, label in chosen])
+    names, subset = model.pretrained_cfg.get("label_names"), infer_imagenet_subset({"num_classes": model.num_classes})
+    found = find_images(folder, "", classes=names or (subset and ImageNetInfo(subset).label_names()))
+    total = len(found.samples)
+    chosen = [found.samples[i * total // count] for i in range(min(count, total))]
+    images = torch.stack([transform(found.load(entry)) for entry, _ in chosen])
+    return images, torch.tensor([label for _, label in chosen])
 
 
 def draw_shapes(count: int, model: nn.Module, img_size: tuple[int, int] | None) -> tuple[Tensor, Tensor]:

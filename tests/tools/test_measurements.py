@@ -11,6 +11,7 @@ from soft_vit.analysis import compare, memory, operator, resolution, throughput
 from soft_vit.analysis.atlas import measure, models, table
 from soft_vit.analysis.atlas.table import Row
 from soft_vit.analysis.resolution import Cost
+from soft_vit.data.shape_trees import make_tree
 from soft_vit.engine.accuracy import AccuracyRow
 from soft_vit.models.zoo import ZOO
 from soft_vit.weights.folders import RESOURCES
@@ -59,6 +60,16 @@ def test_benchmark_zoo(tool, tmp_path, monkeypatch, capsys):
     assert measured - ZOO.keys() == {row["beside"] for row in rows}
     # Every family and body.
     assert {ZOO[name] for name in measured & ZOO.keys()} == {*ZOO.values()}
+
+
+def test_attention_health_on_images_of_a_folder(tool, tmp_path, capsys):
+    make_tree(tmp_path / "tree", "imagefolder", train=1, val=20, size=64)
+    data, few = str(tmp_path / "tree" / "val"), ["--num-images", "20", "--num-matrices", "1"]
+    tool("attention_health")(["--model", "soft_pico", "--data", data, *few])
+    top1 = re.search(r"Top-1 ([\d.]+) %, .* on 20 images", capsys.readouterr().out)
+    assert float(top1[1]) > 90, "98 % on all generated images"
+    with pytest.raises(SystemExit, match="none of the 1000 classes"):
+        tool("attention_health")(["--model", "soft_tiny", "--no-pretrained", "--data", data, *few])
 
 
 def test_benchmark_data(tool, capsys):

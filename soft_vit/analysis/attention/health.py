@@ -77,8 +77,10 @@ def measure_health(model: nn.Module, images: Sequence[Tensor]) -> list[LayerHeal
     """The health of every attention of a model but for its accuracy.
 
     images: `[C, H, W]` each, normalised, on the model's device. A head's matrix of N tokens has N^2 entries. Raises
-    ValueError for a model without attentions of this package.
+    ValueError for no image, and for a model without attentions of this package.
     """
+    if not images:
+        raise ValueError("Attentions cannot be measured on 0 images; give at least 1.")
     layers = attentions(model)
     if not layers:
         raise ValueError(
