@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", choices=get_args(ModelName), default="isotropic", help="(default: %(default)s)")
     parser.add_argument("--seeds", type=int, default=3, help="runs of each task and kind (default: %(default)s)")
     parser.add_argument("--num-tokens", type=int, nargs="+", metavar="N", help="(default: the task's own)")
-    parser.add_argument("--difficulty", type=float, nargs="+", help="(default: the task's own)")
+    parser.add_argument("--difficulty", type=number, nargs="+", help="(default: the task's own)")
     parser.add_argument("--steps", type=int, help="steps of training (default: the task's own)")
     parser.add_argument("--no-train", action="store_true", help="report the runs that are there")
     parser.add_argument("--jobs", type=int, default=1, help="processes, each of one thread (default: %(default)s)")
@@ -64,6 +64,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         study.train(args.jobs)
     write_report(study, command)
     print(f"Written: {args.out}/results.md, results.csv and pictures.")
+
+
+def number(text: str) -> int | float:
+    value = float(text)
+    return int(value) if value.is_integer() else value
 
 
 def write_report(study: Study, command: str) -> None:

@@ -39,9 +39,10 @@ class FarPair(Task):
 
     def __init__(self, num_tokens: int = 36, difficulty: int = 4) -> None:
         side = round(num_tokens**0.5)
-        if side * side != num_tokens or side < 3 or difficulty < 2:
+        if side * side != num_tokens or side < 3 or difficulty < 2 or difficulty % 1:
             raise ValueError(
-                f"num_tokens={num_tokens}, difficulty={difficulty}: use a square number, 2 drawings or more."
+                f"num_tokens={num_tokens}, difficulty={difficulty}: use a square from 9 on, and a whole number of "
+                f"drawings from 2 on."
             )
         self.feat_size = (side, side)
         rng = np.random.default_rng(0)
@@ -89,10 +90,10 @@ class Pathfinder(Task):
         side = round(num_tokens**0.5)
         # More hardly ever fit.
         most = 2 * side.bit_length() - 4
-        if side * side != num_tokens or side < 8 or not 2 <= difficulty <= most:
+        if side * side != num_tokens or side < 8 or difficulty not in range(2, most + 1):
             raise ValueError(
-                f"num_tokens={num_tokens}, difficulty={difficulty}: use a square from 64 on, and from 2 curves up to 4 "
-                f"for 64 tokens, 6 for 256, 8 for 1,024."
+                f"num_tokens={num_tokens}, difficulty={difficulty}: use a square from 64 on, and a whole number of "
+                f"curves, from 2 up to 4 for 64 tokens, 6 for 256, 8 for 1,024."
             )
         self.feat_size = (side, side)
         self.num_curves = difficulty

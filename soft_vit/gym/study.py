@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from soft_vit.gym.training import EVALUATIONS, ModelName, Result, Run, train
+from soft_vit.gym import TASKS
+from soft_vit.gym.training import EVALUATIONS, ModelName, Result, Run, make_model, train
 from soft_vit.layers import attention_class, attention_options
 
 LEARNING_RATES = (1e-3, 3e-3, 6e-3)
@@ -52,14 +53,17 @@ class Cell:
 
     def run(self, seed: int, lr: float, share: int = 1) -> Run:
         steps, batch_size = SCHEDULES[self.task]
-        steps = (self.steps or steps) // share
+        steps = (steps if self.steps is None else self.steps) // share
         options = self.task_options, self.attention_options
         return Run(self.task, self.attention, seed, lr, steps, batch_size, self.model, *options)
 
 
 @dataclass
 class Study:
-    """Cells, each with as many seeds, 1 or more, or else ValueError; results lie in `<out>/runs`, a file each."""
+    """Cells, each with as many seeds; results lie in `<out>/runs`, a file each.
+
+    Raises ValueError for less than 1 seed and less than 3 steps.
+    """
 
     out: Path
     cells: Sequence[Cell]
@@ -68,6 +72,11 @@ class Study:
     def __post_init__(self) -> None:
         if self.seeds < 1:
             raise ValueError(f"A study of {self.seeds} seeds has no runs; give at least 1.")
+        for steps in {cell.steps for cell in self.cells} - {None}:
+            if steps < 3:
+                raise ValueError(
+                    f"steps={steps}: give at least 3, as the runs that choose a learning rate take a third."
+                )
 
     def path(self, cell: Cell, name: str) -> Path:
         task = "-".join([cell.task, *(str(value) for value in cell.task_options.values())])
@@ -91,13 +100,19 @@ class Study:
     def train(self, jobs: int = 1, progress: bool = True) -> None:
         """Train what is missing in `jobs` processes of one thread: the pilots of all kinds, then seeds, cell by cell.
 
-        Raises ValueError where a result in the folder belongs to another run.
+        Raises ValueError, before training, for less than 1 job, for a cell whose task or attention refuses its options,
+        and where a result in the folder belongs to another run.
         """
+        if jobs < 1:
+            raise ValueError(f"jobs is {jobs}; run at least 1 process at a time.")
+        for cell in self.cells:
+            make_model(TASKS[cell.task](**cell.task_options), cell.run(0, LEARNING_RATES[0]))
         with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)) as pool:
             try:
                 for stage, evaluations in ((self.pilots, 1), (self.runs, EVALUATIONS)):
                     runs = {path: run for cell in self.cells for path, run in stage(cell).items()}
-                    jobs_left = [pool.submit(train_if_missing, *item, evaluations) for item in runs.items()]
+                    missing = [item for item in runs.items() if not is_done(*item)]
+                    jobs_left = [pool.submit(train_and_save, *item, evaluations) for item in missing]
                     for job in tqdm(as_completed(jobs_left), total=len(jobs_left), unit="run", disable=not progress):
                         job.result()
             except BaseException:
@@ -105,13 +120,15 @@ class Study:
                 raise
 
 
-def train_if_missing(path: Path, run: Run, evaluations: int) -> None:
-    """Train unless the result is there; raises ValueError where that is of another run."""
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        train(run, evaluations).save(path)
-    elif Result.load(path).run != run:
+def is_done(path: Path, run: Run) -> bool:
+    """Whether a run's result is there; raises ValueError for the result of another run."""
+    if path.exists() and Result.load(path).run != run:
         raise ValueError(f"{path} is of a run with other settings; use another --out, or those settings.")
+    return path.exists()
+
+
+def train_and_save(path: Path, run: Run, evaluations: int) -> None:
+    train(run, evaluations).save(path)
 
 
 def parse_kind(text: str) -> tuple[str, dict[str, Any]]:

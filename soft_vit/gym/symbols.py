@@ -29,8 +29,8 @@ class Recall(Task):
 
     def __init__(self, num_tokens: int = 36, difficulty: int = 8) -> None:
         side = _side(num_tokens)
-        if not 1 <= difficulty <= num_tokens // 2:
-            raise ValueError(f"difficulty={difficulty} pairs do not fit; use 1 to {num_tokens // 2}.")
+        if difficulty not in range(1, num_tokens // 2 + 1):
+            raise ValueError(f"difficulty={difficulty}: use a whole number of pairs, from 1 to {num_tokens // 2}.")
         self.feat_size = (side, side)
         self.num_pairs = difficulty
         self.num_keys = 2 * difficulty
@@ -63,8 +63,11 @@ class Mirror(Task):
 
     def __init__(self, num_tokens: int = 16, difficulty: int = 8) -> None:
         side = _side(num_tokens)
-        if side % 2 or difficulty < 2:
-            raise ValueError(f"num_tokens={num_tokens}, difficulty={difficulty}: use an even side, 2 symbols or more.")
+        if side % 2 or difficulty < 2 or difficulty % 1:
+            raise ValueError(
+                f"num_tokens={num_tokens}, difficulty={difficulty}: use an even side, and a whole number of symbols "
+                f"from 2 on."
+            )
         self.feat_size = (side, side)
         self.num_features = difficulty
 
@@ -206,8 +209,11 @@ class ListOps(Task):
     num_features = len(SYMBOLS)
 
     def __init__(self, num_tokens: int = 64, difficulty: int = 2) -> None:
-        if num_tokens < 8 or difficulty < 1:
-            raise ValueError(f"num_tokens={num_tokens}, difficulty={difficulty}: use 8 tokens and 1 level or more.")
+        if num_tokens < 8 or difficulty < 1 or difficulty % 1:
+            raise ValueError(
+                f"num_tokens={num_tokens}, difficulty={difficulty}: use 8 tokens or more, and a whole number of levels "
+                f"from 1 on."
+            )
         self.feat_size = (num_tokens,)
         self.depth = difficulty
 

@@ -107,9 +107,11 @@ def tiny_study(out) -> Study:
     return Study(out, cells, seeds=2)
 
 
-def test_a_study_without_seeds_is_refused(tmp_path):
+def test_a_study_without_runs_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"0 seeds .* at least 1"):
         Study(tmp_path, [], seeds=0)
+    with pytest.raises(ValueError, match=r"steps=0: .* at least 3"):
+        Study(tmp_path, [Cell("recall", "none", steps=0)])
 
 
 def test_a_study_is_trained_in_another_process(tmp_path, monkeypatch):

@@ -13,6 +13,12 @@ CASES = {
         (("--model", "soft_tiny", "--checkpoint", "missing.pth"), "missing.pth"),
         (("--port", "many"), "--port"),
     ],
+    "attention_health": [
+        (("--model", "soft_picc"), "did you mean soft_pico"),
+        (("--model", "soft_pico", "--num-matrices", 0), "0 images"),
+        (("--model", "soft_pico", "--data", "missing"), "no folder missing"),
+        (("--model", "soft_pico", "--out", "file/table.md"), "table.md cannot be written"),
+    ],
     "attention_spectrum": [
         (("--model", "no_such_model"), "no_such_model is not a pyramid"),
         (("--model", "soft_pico", "--img-size", 20), "20 x 20 pixels is too small"),
@@ -100,6 +106,21 @@ CASES = {
         (("soft_pico", "--img-size", 64, 64, 3), "64 64 3"),
         (("soft_pico", "--img-size", 16), "16 x 16 pixels is too small"),
     ],
+    "gym": [
+        (("--tasks", "recal"), "invalid choice: 'recal'"),
+        (("--kinds", "soft:nothing=1"), "'nothing' is no option of soft"),
+        (("--seeds", 0), "0 seeds"),
+        (("--steps", 2), "steps=2"),
+        (("--jobs", 0), "jobs is 0"),
+        (("--tasks", "mirror", "recall", "--difficulty", 4, 2.5), "difficulty=2.5"),
+        (("--tasks", "listops", "--model", "pyramid"), "listops is a sequence"),
+        (("--no-train", "--out", "file/gym"), "file/gym cannot be used"),
+    ],
+    "linearise": [
+        (("{demo}", "sofd", "--work-dir", "."), "'sofd'"),
+        (("nowhere.py", "soft", "--work-dir", "."), "nowhere.py"),
+        (("{demo}", "soft", "--work-dir", "."), "linearises no model"),
+    ],
     "make_shapes": [((".", "--task", "ade"), "not an empty folder")],
     "plot_logs": [
         (("nowhere",), "no log in nowhere"),
@@ -109,6 +130,10 @@ CASES = {
     "publish_checkpoint": [
         (("none.pth", *PUBLISH), "none.pth"),
         (("file", *PUBLISH, "--metric", "x"), "NAME=VALUE"),
+    ],
+    "softmax_ledger": [
+        (("soft_pic",), "did you mean"),
+        (("soft_pico", "--out", "file/softmax.md"), "softmax.md cannot be written"),
     ],
     "train_attentions": [
         (("{demo}", "sofd", "--work-dir", "."), "'sofd'"),
