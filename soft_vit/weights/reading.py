@@ -161,11 +161,16 @@ def first_not_finite(content: Any, name: str = "") -> str | None:
     name: of the content itself, before the names in it.
     """
     if isinstance(content, Tensor):
-        return name if content.is_floating_point() and not content.isfinite().all() else None
+        return name if content.is_floating_point() and not _is_finite(content) else None
     if not isinstance(content, Mapping):
         return None
     found = (first_not_finite(value, f"{name}.{key}" if name else str(key)) for key, value in content.items())
     return next(filter(None, found), None)
+
+
+def _is_finite(x: Tensor) -> bool:
+    # A sum takes a twentieth of the time, and is finite only where all numbers are; theirs can overflow.
+    return bool(x.sum(dtype=torch.float32).isfinite() or x.isfinite().all())
 
 
 def require_finite(state_dict: Mapping[str, Tensor], source: str) -> None:

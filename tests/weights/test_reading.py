@@ -1,5 +1,6 @@
 """What a file notes of its model: values of a wrong type or range are left out."""
 
+import math
 import sys
 import types
 from collections import OrderedDict
@@ -9,7 +10,15 @@ import pytest
 import torch
 from crafted import Call
 
-from soft_vit.weights.reading import NOTES_KEY, Notes, load_weights, notes_of, read_checkpoint_file, unwrap_state_dict
+from soft_vit.weights.reading import (
+    NOTES_KEY,
+    Notes,
+    first_not_finite,
+    load_weights,
+    notes_of,
+    read_checkpoint_file,
+    unwrap_state_dict,
+)
 
 FULL = Notes(
     "soft_pico",
@@ -109,3 +118,14 @@ def test_a_config_of_yacs_is_read_as_plain_values_without_its_code(tmp_path, mon
     torch.save({"weight": torch.ones(2), "config": Call(print, 1)}, tmp_path / "b.pth")
     with pytest.raises(ValueError, match="could run code"):
         load_weights(tmp_path / "b.pth")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e5m2])
+@pytest.mark.parametrize(
+    ("values", "is_finite"),
+    [([], True), ([1, 2], True), ([1, math.nan], False), ([math.inf, -math.inf], False), ("max", True)],
+)
+def test_numbers_that_are_not_finite_are_named(values, is_finite, dtype):
+    x = torch.full((3,), torch.finfo(dtype).max, dtype=dtype) if values == "max" else torch.tensor(values).to(dtype)
+    content = {"epoch": 1, "weights": {"a": torch.zeros(2), "b": x}, "steps": torch.tensor([1])}
+    assert first_not_finite(content) == (None if is_finite else "weights.b")
