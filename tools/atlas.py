@@ -89,7 +89,7 @@ def atlas_of_kinds(args: argparse.Namespace, command: str) -> None:
     for rows in measure(plan, table.rows):
         table = save(path, table, rows)
     write_report(table, args.out)
-    print(f"Written: atlas.csv, README.md and pictures in {args.out}.")
+    print(f"Written: atlas.csv, figures.md and pictures in {args.out}.")
 
 
 def atlas_of_models(args: argparse.Namespace, command: str) -> None:
@@ -134,8 +134,8 @@ def save(path: Path, table: Table[RowT], rows: Sequence[RowT]) -> Table[RowT]:
 
 
 def write_report(table: Table[Row], out: Path) -> None:
-    """README.md, and pictures for each width of heads."""
-    write_atomically(out / "README.md", report(table).encode())
+    """figures.md, and pictures for each width of heads."""
+    write_atomically(out / "figures.md", report(table).encode())
     for head_dim in sorted({row.head_dim for row in table.rows}):
         for quantity in QUANTITIES:
             plot_groups(table.rows, quantity, head_dim, out / f"{quantity}_{head_dim}.png")

@@ -27,3 +27,6 @@ def test_each_page_and_package_is_in_the_navigation():
     packages = {f"api/{path.parent.name}.md" for path in (ROOT / "soft_vit").glob("*/__init__.py")}
     assert {name for name in named if not name.startswith("api/")} == served_pages()
     assert {name for name in named if name.startswith("api/")} == packages | {"api/soft_vit.md"}
+    # MkDocs would serve a README.md at the place of a page that is called like its folder.
+    places = [name.removesuffix("/README.md").removesuffix(".md") for name in named]
+    assert len(set(places)) == len(places)

@@ -126,8 +126,8 @@ def test_atlas(tool, tmp_path, monkeypatch, capsys):
     arguments = f"--kinds soft --tokens 196 784 --device cpu --out {tmp_path}".split()
     tool("atlas")(arguments)
     names = {f"{name}_32.png" for name in ("inference", "training", "memory", "crossovers")}
-    assert {path.name for path in tmp_path.iterdir()} == {"atlas.csv", "README.md", *names}
-    assert "| `soft` | N | not measured | 400 | never (1.00 at 784) |" in (tmp_path / "README.md").read_text()
+    assert {path.name for path in tmp_path.iterdir()} == {"atlas.csv", "figures.md", *names}
+    assert "| `soft` | N | not measured | 400 | never (1.00 at 784) |" in (tmp_path / "figures.md").read_text()
     # A second run goes on with the rows, and its command joins the first.
     tool("atlas")([*arguments, "--modes", "inference"])
     found = table.read_table(tmp_path / "atlas.csv", Row)

@@ -60,6 +60,6 @@ def test_page_says_what_was_measured_and_what_was_not():
 
 def test_committed_page_is_of_the_shipped_table():
     """Figures in the file have four digits."""
-    page = (SHIPPED.parents[3] / "docs" / "atlas" / "README.md").read_text()
+    page = (SHIPPED.parents[3] / "docs" / "atlas" / "figures.md").read_text()
     assert page == report(read_table(SHIPPED, Row))
     assert not re.search(r"\bnan\b|None", page)
