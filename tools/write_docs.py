@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for path in RESULTS.glob("models_infer-*-cpu-xeon.csv"):
         rates |= atlas_rates(read_table(path, InferRow))
     pages = {
-        "zoo.csv": rows_as_csv(list(counts.values())),
+        "zoo.csv": rows_as_csv([counts[model] for model in dict.fromkeys(entry.model for entry in entries)]),
         "kinds.md": kinds_page(DOCS / "gym" / "results.csv", shipped_table()),
         "zoo_table.md": zoo_page(entries, counts, rates),
         "atlas_models.md": models_page(RESULTS, "../tools/benchmark_results"),

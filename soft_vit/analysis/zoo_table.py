@@ -34,7 +34,8 @@ have papers and commands.
 
 @dataclass(frozen=True)
 class Counted:
-    """What is counted of a model: pixels to a side, parameters, multiply-adds, and the stages that call softmax."""
+    """What is counted of a model with the classes of its weights: pixels to a side, parameters, multiply-adds, and the
+    stages that call softmax."""
 
     model: str
     img_size: int
@@ -45,8 +46,9 @@ class Counted:
 
 def count_model(entry: Entry) -> Counted:
     """The counts of the model of recorded weights, from one forward on the meta device, where nothing is computed."""
-    size = timm.get_pretrained_cfg(entry.name).input_size
-    model = timm.create_model(entry.model, device="meta", img_size=size[-1])
+    config = timm.get_pretrained_cfg(entry.name)
+    size = config.input_size
+    model = timm.create_model(entry.model, device="meta", img_size=size[-1], num_classes=config.num_classes)
     stages, calls, seen = set(), SoftmaxCalls(), 0
 
     def note(stage: int, *_: object) -> None:
@@ -77,16 +79,15 @@ def read_counts(path: Path) -> dict[str, Counted]:
 
 
 def atlas_rates(table: Table[InferRow]) -> dict[str, float]:
-    """The most images per second of eager inference at 224 x 224, by model, from a table of tools/atlas.py.
+    """Images per second of eager inference on one image of 224 x 224, by model, from a table of tools/atlas.py.
 
     At this size, `+capped` changes nothing.
     """
-    rates: dict[str, float] = {}
-    for row in table.rows:
-        if (row.infer_img_size, row.form) == ("224", "eager") and row.infer_samples_per_sec:
-            model = row.model.removesuffix("+capped")
-            rates[model] = max(rates.get(model, 0.0), row.infer_samples_per_sec)
-    return rates
+    return {
+        row.model.removesuffix("+capped"): row.infer_samples_per_sec
+        for row in table.rows
+        if (row.infer_img_size, row.form, row.infer_batch_size) == ("224", "eager", 1) and row.infer_samples_per_sec
+    }
 
 
 def zoo_page(entries: Sequence[Entry], counts: Mapping[str, Counted], rates: Mapping[str, float]) -> str:
