@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from soft_vit.layers import Attention, PreNormBlock, resample_pos_embed
 from soft_vit.layers.embed import resample_square
-from soft_vit.models.arguments import rising_rates
-from soft_vit.models.staged import GlobalPool, Stage, StagedModel, checkpoint_filter_fn  # noqa: F401  timm's filter
+from soft_vit.models.arguments import check_stages, rising_rates
+from soft_vit.models.staged import Stage, StagedModel, checkpoint_filter_fn  # noqa: F401  timm's filter
 from soft_vit.ops.numerics import in_function_transform
 
 # A leaf of symbolic tracing: it looks at sizes.
@@ -177,6 +177,7 @@ class PVT(StagedModel):
 
     overlap: the embeddings of PVTv2 and its MLPs with a convolution, no position embeddings, and a norm behind every
         stage; otherwise those of PVT, and no norm behind the last stage.
+    embed_dims, depths, num_heads, mlp_ratios: of each stage. kwargs: of `StagedModel`.
     """
 
     attention: ClassVar[Any]
@@ -195,38 +196,28 @@ class PVT(StagedModel):
 
     def __init__(
         self,
-        img_size: int | tuple[int, int] = 224,
-        in_chans: int = 3,
-        num_classes: int = 1000,
-        global_pool: GlobalPool = "avg",
         embed_dims: Sequence[int] = (64, 128, 320, 512),
         num_heads: Sequence[int] = (1, 2, 5, 8),
         depths: Sequence[int] = (2, 2, 2, 2),
         mlp_ratios: Sequence[float] = (8, 8, 4, 4),
         overlap: bool = False,
-        drop_rate: float = 0.0,
         proj_drop_rate: float = 0.0,
         drop_path_rate: float = 0.0,
         device=None,
         dtype=None,
+        **kwargs: Any,
     ) -> None:
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__(
-            embed_dims,
-            img_size=img_size,
-            in_chans=in_chans,
-            num_classes=num_classes,
-            global_pool=global_pool,
-            drop_rate=drop_rate,
-            **dd,
-        )
+        check_stages(depths, embed_dims=embed_dims, num_heads=num_heads, mlp_ratios=mlp_ratios)
+        super().__init__(embed_dims, **kwargs, **dd)
         self.overlap = overlap
-        self.patch_embed = PatchEmbed(in_chans, embed_dims[0], 4, overlap, pre_norm=False, **dd)
+        self.patch_embed = PatchEmbed(self.in_chans, embed_dims[0], 4, overlap, pre_norm=False, **dd)
         block_class = ConvMlpBlock if overlap else PreNormBlock
-        stages = []
+        grids, stages = self.grids(self.img_size), []
         for i, (dim, rates) in enumerate(zip(embed_dims, rising_rates(drop_path_rate, depths), strict=True)):
-            grid = self.grids(self.img_size)[i]
-            make_attention = partial(self.attention, dim, num_heads[i], feat_size=grid, **dd)
+            make_attention = partial(
+                self.attention, dim, num_heads[i], feat_size=grids[i], proj_drop=proj_drop_rate, **dd
+            )
             blocks = [
                 block_class(
                     dim, make_attention(), mlp_ratio=mlp_ratios[i], proj_drop=proj_drop_rate, drop_path=rate, **dd
@@ -235,7 +226,7 @@ class PVT(StagedModel):
             ]
             following = embed_dims[i + 1 : i + 2]
             downsample = PatchEmbed(dim, following[0], 2, overlap, pre_norm=overlap, **dd) if following else None
-            stages.append(TokenStage(blocks, downsample, grid, pos_dim=None if overlap else dim, **dd))
+            stages.append(TokenStage(blocks, downsample, grids[i], pos_dim=None if overlap else dim, **dd))
         self.layers = nn.ModuleList(stages)  # type: ignore[assignment]
         self.norm = LayerNorm2d(embed_dims[-1], eps=1e-6, **dd) if overlap else nn.Identity()
         self.init_weights(needs_reset=False)
@@ -251,7 +242,7 @@ class PVT(StagedModel):
 
     def grids(self, img_size: tuple[int, int]) -> list[tuple[int, int]]:
         """The maps of the stages for a size of images."""
-        sides = [[-(-side // r) if self.overlap else side // r for r in (4, 8, 16, 32)] for side in img_size]
+        sides = [[-(-side // r) if self.overlap else side // r for r in self.reductions] for side in img_size]
         return list(zip(*sides, strict=True))
 
     def resize(self, img_size: tuple[int, int]) -> None:

@@ -19,7 +19,7 @@ from soft_vit.layers.attention.gated_rotary import GatedRotaryAttention, GatedRo
 from soft_vit.layers.attention.rala import RALAttention
 from soft_vit.models.arguments import check_stages, rising_rates
 from soft_vit.models.stage import stage_grids
-from soft_vit.models.staged import GlobalPool, Stage, StagedModel, checkpoint_filter_fn  # noqa: F401  timm's name
+from soft_vit.models.staged import Stage, StagedModel, checkpoint_filter_fn  # noqa: F401  timm's name
 from soft_vit.models.zoo import family_cfgs, register_family
 from soft_vit.ops.rotary import place_angles
 
@@ -129,6 +129,7 @@ class RAVLT(StagedModel):
 
     proj_width: channels of the layer before the head.
     layer_scale: of every stage, what the branches of its blocks are multiplied by at first.
+    embed_dims, depths, num_heads: of each stage. kwargs: of `StagedModel`.
     """
 
     finish_names = ("proj", "norm", "act")
@@ -138,35 +139,22 @@ class RAVLT(StagedModel):
 
     def __init__(
         self,
-        img_size: int | tuple[int, int] = 224,
-        in_chans: int = 3,
-        num_classes: int = 1000,
-        global_pool: GlobalPool = "avg",
         embed_dims: Sequence[int] = (64, 128, 256, 512),
         depths: Sequence[int] = (2, 2, 6, 2),
         num_heads: Sequence[int] = (1, 2, 4, 8),
         mlp_ratio: float = 3.5,
         proj_width: int = 1024,
         layer_scale: Sequence[float] = (1.0, 1.0, 1.0, 1.0),
-        drop_rate: float = 0.0,
         drop_path_rate: float = 0.0,
         device=None,
         dtype=None,
+        **kwargs: Any,
     ) -> None:
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
         check_stages(depths, embed_dims=embed_dims, num_heads=num_heads, layer_scale=layer_scale)
-        super().__init__(
-            embed_dims,
-            img_size=img_size,
-            in_chans=in_chans,
-            num_classes=num_classes,
-            num_features=proj_width,
-            global_pool=global_pool,
-            drop_rate=drop_rate,
-            **dd,
-        )
-        self.patch_embed = ConvStem(in_chans, embed_dims[0], **dd)
-        grids, rates, stages = stage_grids(self.img_size), rising_rates(drop_path_rate, depths), []
+        super().__init__(embed_dims, num_features=proj_width, **kwargs, **dd)
+        self.patch_embed = ConvStem(self.in_chans, embed_dims[0], **dd)
+        grids, rates, stages = stage_grids(self.img_size, len(depths)), rising_rates(drop_path_rate, depths), []
         for i, dim in enumerate(embed_dims):
             kind = self.linear_attention if i < 2 else GatedRotarySoftmaxAttention
             blocks = [

@@ -60,7 +60,8 @@ class StagedModel(nn.Module):
     stage takes a map `[B, C, H, W]` and returns one; its module `downsample`, if it has one, leads from there to the
     next stage. Everything else, such as `embed` or `finish`, may be replaced by a family that does it otherwise.
 
-    embed_dims: channels of the stages; reductions: pixels to a side of one token of each.
+    embed_dims: channels of the stages; reductions: pixels to a side of one token of each, by default 4 and
+        twice as many from stage to stage.
     global_pool: `avg` (mean over the map), or the empty string for none.
     drop_rate: dropout before the head.
     """
@@ -86,7 +87,7 @@ class StagedModel(nn.Module):
     def __init__(
         self,
         embed_dims: Sequence[int],
-        reductions: Sequence[int] = (4, 8, 16, 32),
+        reductions: Sequence[int] | None = None,
         *,
         img_size: int | tuple[int, int] = 224,
         in_chans: int = 3,
@@ -99,13 +100,14 @@ class StagedModel(nn.Module):
     ) -> None:
         super().__init__()
         self.img_size = check_image_size(img_size)
+        self.reductions = reductions or [4 * 2**i for i in range(len(embed_dims))]
         self.in_chans = in_chans
         self.num_classes = num_classes
         self.num_features = self.head_hidden_size = num_features or embed_dims[-1]
         self.global_pool = check_choice("global_pool", global_pool, get_args(GlobalPool))
         self.feature_info: list[dict[str, Any]] = [
             {"num_chs": dim, "reduction": reduction, "module": f"{self.stages_name}.{i}"}
-            for i, (dim, reduction) in enumerate(zip(embed_dims, reductions, strict=True))
+            for i, (dim, reduction) in enumerate(zip(embed_dims, self.reductions, strict=True))
         ]
         self.head_drop = nn.Dropout(drop_rate)
         self.head = self.make_head(num_classes, device=device, dtype=dtype)

@@ -20,9 +20,9 @@ from timm.models.swin_transformer import (
 from torch import Tensor, nn
 
 from soft_vit.layers import PreNormBlock
-from soft_vit.models.arguments import rising_rates
+from soft_vit.models.arguments import check_stages, rising_rates
 from soft_vit.models.pvt import PatchEmbed, TokenStage
-from soft_vit.models.staged import GlobalPool, StagedModel, check_image, pad_to_multiple
+from soft_vit.models.staged import StagedModel, check_image, pad_to_multiple
 from soft_vit.models.zoo import checkpoint_filter_fn  # noqa: F401  timm's name for the filter
 from soft_vit.ops.numerics import at_least_float32
 
@@ -237,6 +237,7 @@ class Swin(StagedModel):
 
     linear_blocks: for every stage, how many of its first blocks have that attention; the others have softmax.
     window_size: side of the windows without softmax, at most; those with softmax have an eighth, at least 7.
+    embed_dims, depths, num_heads: of each stage. kwargs: of `StagedModel`.
     """
 
     attention: ClassVar[Any]
@@ -248,47 +249,36 @@ class Swin(StagedModel):
 
     def __init__(
         self,
-        img_size: int | Size = 224,
-        in_chans: int = 3,
-        num_classes: int = 1000,
-        global_pool: GlobalPool = "avg",
         embed_dims: Sequence[int] = (96, 192, 384, 768),
         num_heads: Sequence[int] = (3, 6, 12, 24),
         depths: Sequence[int] = (2, 2, 6, 2),
         linear_blocks: Sequence[int] = (2, 2, 0, 0),
         window_size: int = 56,
-        drop_rate: float = 0.0,
         proj_drop_rate: float = 0.0,
         drop_path_rate: float = 0.0,
         device=None,
         dtype=None,
+        **kwargs: Any,
     ) -> None:
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__(
-            embed_dims,
-            img_size=img_size,
-            in_chans=in_chans,
-            num_classes=num_classes,
-            global_pool=global_pool,
-            drop_rate=drop_rate,
-            **dd,
-        )
-        self.patch_embed = PatchEmbed(in_chans, embed_dims[0], 4, overlap=False, pre_norm=False, **dd)
-        stages = []
+        check_stages(depths, embed_dims=embed_dims, num_heads=num_heads)
+        super().__init__(embed_dims, **kwargs, **dd)
+        self.patch_embed = PatchEmbed(self.in_chans, embed_dims[0], 4, overlap=False, pre_norm=False, **dd)
+        grids, stages = self.grids(self.img_size), []
+        common: dict[str, Any] = dict(proj_drop=proj_drop_rate, **dd)
         for i, (dim, rates) in enumerate(zip(embed_dims, rising_rates(drop_path_rate, depths), strict=True)):
-            grid, heads = self.grids(self.img_size)[i], num_heads[i]
+            grid, heads = grids[i], num_heads[i]
             blocks: list[nn.Module] = []
             for j, rate in enumerate(rates):
                 attn: nn.Module
                 block_class: type[WindowBlock]
                 if j < linear_blocks[i]:
                     block_class, window = LinearBlock, window_size
-                    attn = self.attention(dim, heads, feat_size=linear_window(grid, window), **dd)
+                    attn = self.attention(dim, heads, feat_size=linear_window(grid, window), **common)
                 else:
                     block_class, window = SoftmaxBlock, max(7, window_size // 8)
-                    attn = SoftmaxWindows(dim, heads, window_size=min(window, *grid), proj_drop=proj_drop_rate, **dd)
-                options: dict[str, Any] = dict(proj_drop=proj_drop_rate, drop_path=rate, **dd)
-                blocks.append(block_class(dim, attn, window=window, shifted=j % 2 == 1, **options))
+                    attn = SoftmaxWindows(dim, heads, window_size=min(window, *grid), **common)
+                blocks.append(block_class(dim, attn, window=window, shifted=j % 2 == 1, drop_path=rate, **common))
             following = embed_dims[i + 1 : i + 2]
             downsample = MergePatches(dim, following[0], **dd) if following else None
             stages.append(TokenStage(blocks, downsample, grid, **dd))
@@ -298,7 +288,7 @@ class Swin(StagedModel):
 
     def grids(self, img_size: Size) -> list[Size]:
         """The maps of the stages for a size of images."""
-        return [(-(-img_size[0] // r), -(-img_size[1] // r)) for r in (4, 8, 16, 32)]
+        return [(-(-img_size[0] // r), -(-img_size[1] // r)) for r in self.reductions]
 
     def resize(self, img_size: Size) -> None:
         for stage, grid in zip(self.layers, self.grids(img_size), strict=False):

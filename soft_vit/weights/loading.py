@@ -12,7 +12,6 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from inspect import signature
 from pathlib import Path
 from typing import Any, cast
 
@@ -85,8 +84,7 @@ def build_model(
     if weights is not None and entry is None:
         # No name or shape tells options such as global_pool.
         kwargs = {**_options_of_inference(weights.notes), **kwargs}
-    if "img_size" in signature(model_cls).parameters:
-        kwargs.setdefault("img_size", cfg.input_size[-2:])
+    kwargs.setdefault("img_size", cfg.input_size[-2:])
     named_classes = "num_classes" in kwargs or bool(kwargs.get("features_only"))
     if pretrained and kwargs.get("features_only"):
         # No head is kept, so none of the file's is missed.

@@ -104,6 +104,16 @@ def test_convolutions_of_pvt_v2_begin_with_a_variance_of_two_over_fan_out() -> N
 
 
 @pytest.mark.parametrize("family", BODIES)
+def test_three_stages(family: str) -> None:
+    three = {name: value[:3] for name, value in SMALL[family][1].items() if isinstance(value, tuple)}
+    model = create(family, img_size=64, **three)
+    assert [info["reduction"] for info in model.feature_info] == [4, 8, 16]
+    assert model(images(1, 64, 48)).shape == (1, 7)
+    with pytest.raises(ValueError, match=r"num_heads=\(1, 3\) has 2 entries"):
+        create(family, num_heads=(1, 3))
+
+
+@pytest.mark.parametrize("family", BODIES)
 def test_released_names_and_back(family: str) -> None:
     """Names and shapes of the released file, and bit for bit."""
     row = FAMILIES[family]

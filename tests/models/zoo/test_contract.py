@@ -10,8 +10,9 @@ import timm
 import torch
 from models.zoo.families import FAMILIES, SMALL
 from models.zoo.generated import images, relative_error, shapes
+from timm.layers import DropPath
 from timm.models import group_parameters
-from torch import Tensor
+from torch import Tensor, nn
 
 from soft_vit.models import checkpoint_filter_fn
 
@@ -110,6 +111,21 @@ def test_heads_and_gradients(family: str) -> None:
     assert torch.equal(model(x), features)
     with pytest.raises(ValueError, match="global_pool"):
         model.reset_classifier(5, "max")
+
+
+@every_family
+def test_the_size_of_images_and_rates_reach_their_parts(family: str) -> None:
+    """The size by timm's configuration; dropout in every attention and MLP, but in MILA's that projects nothing."""
+    name, small = SMALL[family]
+    rates = {"drop_path_rate": 0.5, **({} if family in ("ravlt", "mavit") else {"proj_drop_rate": 0.25})}
+    cfg = {"input_size": (3, 96, 64)}
+    model = timm.create_model(name, device="meta", pretrained_cfg_overlay=cfg, **rates, **small)
+    assert model.img_size == (96, 64)
+    without = ("head_drop", "attn_drop", *(["attn.proj_drop"] if family == "mila" else []))
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Dropout) and "proj_drop_rate" in rates and not name.endswith(without):
+            assert module.p == 0.25, name
+    assert max(module.drop_prob for module in model.modules() if isinstance(module, DropPath)) == 0.5
 
 
 @every_family
