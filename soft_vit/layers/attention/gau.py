@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention
+from soft_vit.layers.shortcuts import is_untouched
 from soft_vit.ops.by_tokens import map_tokens
 from soft_vit.ops.in_parts import computes_parts
 from soft_vit.ops.layout import FeatSize, Layout, kept
@@ -39,12 +40,6 @@ def squared_relu_attention(q: Tensor, k: Tensor, v: Tensor, count: Tensor | int,
     if dropout_p > 0:
         weights = F.dropout(weights, dropout_p)
     return weights @ v
-
-
-def is_plain_linear(layer: nn.Linear) -> bool:
-    """Whether the result is `F.linear` of weight and bias: no adapter, no quantization, no hook."""
-    hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
-    return type(layer) is nn.Linear and not hooks
 
 
 def activated(v: Tensor, has_gate: bool) -> Tensor:
@@ -100,7 +95,7 @@ def linear_form(
     gate: Tensor | None = None,
     mask: Tensor | None = None,
     dropout_p: float = 0.0,
-    made_by: Sequence[Tensor] = (),
+    made_by: tuple[Tensor, nn.Linear] | None = None,
 ) -> Tensor:
     """Squared ReLU attention within chunks of consecutive tokens plus `q (k^T v) / N` over all tokens.
 
@@ -108,13 +103,16 @@ def linear_form(
     The last chunk may be shorter; it averages over the tokens that it has. Where N is large, on a CPU, it takes a few
     chunks after the others, see `map_tokens`.
 
-    made_by: arguments of `F.linear` that give z. Where chunks are computed one after the other, training projects for
-    each anew, instead of keeping z and its gradient for all.
+    made_by: the tokens `[B, N, C]` and the layer that give z. Where chunks are computed one after the other, training
+    projects for each anew, instead of keeping z and its gradient for all, unless the layer is more than a product.
     """
     has_gate = gate is not None
     projection: Sequence[Tensor] = ()
-    if made_by and torch.is_grad_enabled() and computes_parts(v[:, None], *made_by):
-        z, *projection = made_by
+    if made_by is not None and torch.is_grad_enabled() and is_untouched(made_by[1], nn.Linear):
+        x, layer = made_by
+        weights = [weight for weight in (layer.weight, layer.bias) if weight is not None]
+        if computes_parts(v[:, None], x, *weights):
+            z, projection = x, weights
     total = v.shape[1] if mask is None else mask.sum(1)[:, None, None, None]
 
     def average(
@@ -229,7 +227,12 @@ class GatedAttentionUnit(Attention):
         nn.init.zeros_(self.offset)
 
     def attend(
-        self, v: Tensor, z: Tensor, layout: Layout, gate: Tensor | None = None, made_by: Sequence[Tensor] = ()
+        self,
+        v: Tensor,
+        z: Tensor,
+        layout: Layout,
+        gate: Tensor | None = None,
+        made_by: tuple[Tensor, nn.Linear] | None = None,
     ) -> Tensor:
         """Values v `[B, N, E]`, before their activation with a gate `[B, N, E]`, and z `[B, N, S]` to v's shape."""
         if self.form == "quadratic":
@@ -241,5 +244,4 @@ class GatedAttentionUnit(Attention):
     ) -> Tensor:
         layout = self.layout(x, feat_size, num_prefix_tokens, key_padding_mask)
         gate, v = self.uv(x).chunk(2, dim=-1)
-        made_by = [y for y in (x, self.z.weight, self.z.bias) if y is not None] if is_plain_linear(self.z) else []
-        return self.proj_drop(self.proj(self.attend(v, self.z(x), layout, gate, made_by)))
+        return self.proj_drop(self.proj(self.attend(v, self.z(x), layout, gate, made_by=(x, self.z))))
