@@ -6,7 +6,7 @@ Processes that want the same file take turns by the lock `.NAME.lock`: one downl
 import http.client
 import os
 import shutil
-import socket
+import ssl
 import tempfile
 import threading
 import time
@@ -142,12 +142,13 @@ def _reason(error: BaseException, host: str, folder: Path) -> str:
     if isinstance(error, ModuleNotFoundError):
         return f"{error.name} is not installed; pip install {error.name}"
     if isinstance(error, URLError) and isinstance(error.reason, BaseException):
+        # Of the connection, whatever its class: an unreachable network and a refused certificate are plain OSErrors.
         error = error.reason
-    if isinstance(error, OSError) and not isinstance(error, HTTPError):
+    elif isinstance(error, OSError) and not isinstance(error, HTTPError):
         if error.errno is None:
             # Of gdown's own library, with a message of several lines.
             return f"{host} cannot be reached"
-        if not isinstance(error, ConnectionError | socket.gaierror | TimeoutError):
+        if not isinstance(error, ConnectionError | TimeoutError | ssl.SSLError):
             return f"{folder.parent} cannot be written: {error.strerror}"
     if isinstance(error, http.client.HTTPException):
         return f"{host} breaks off"
