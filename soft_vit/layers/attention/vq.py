@@ -7,7 +7,6 @@ from typing import ClassVar, NamedTuple
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention
@@ -25,7 +24,9 @@ def nearest_codes(k: Tensor, codebook: Tensor, layout: Layout) -> Tensor:
     Zero where a token does not count.
     """
     scores = k @ codebook.mT - 0.5 * codebook.square().sum(-1)[..., None, :]
-    return layout.keep(F.one_hot(scores.argmax(-1), codebook.shape[-2]).to(k.dtype))
+    # Not F.one_hot, which makes integers of eight bytes, and whose check of its indices stops torch.func.vmap.
+    chosen = scores.argmax(-1, keepdim=True) == torch.arange(codebook.shape[-2], device=k.device)
+    return layout.keep(chosen.to(k.dtype))
 
 
 @by_heads
