@@ -18,7 +18,7 @@ from soft_vit.engine.run import train
 from soft_vit.models.names import model_name
 from soft_vit.text_tables import markdown_table
 
-__all__ = ["AccuracyRow", "accuracy_table", "compare_accuracy", "train_each"]
+__all__ = ["AccuracyRow", "accuracy_table", "compare_accuracy", "require_jobs", "train_each"]
 
 LOG_NAME = "console.log"
 
@@ -74,6 +74,12 @@ def compare_accuracy(
     return all_rows
 
 
+def require_jobs(jobs: int) -> None:
+    """Raise UserError (a ValueError) for fewer than 1 run at a time."""
+    if jobs < 1:
+        raise UserError(f"jobs is {jobs}; run at least 1 process at a time.")
+
+
 def train_each(
     config: str | Path,
     runs: Mapping[str, Mapping[str, Any]],
@@ -89,8 +95,7 @@ def train_each(
     number of images and minutes, or with the error, as the runs end. resume: as in `train`. Raises UserError (a
     ValueError) for jobs below 1, and FileNotFoundError for a config that is missing.
     """
-    if jobs < 1:
-        raise UserError(f"jobs is {jobs}; run at least 1 process at a time.")
+    require_jobs(jobs)
     find_config(config)
     threads = max(1, torch.get_num_threads() // jobs)
     pool = ThreadPoolExecutor(jobs)

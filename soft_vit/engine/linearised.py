@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from soft_vit.engine.accuracy import train_each
+from soft_vit.engine.accuracy import require_jobs, train_each
 from soft_vit.engine.checkpoints.checkpoint_hook import find_newest_checkpoint
 from soft_vit.engine.config import load_config
 from soft_vit.engine.errors import UserError, as_user_error, one_line
@@ -15,7 +15,7 @@ from soft_vit.layers import attention_class
 from soft_vit.models.names import model_name
 from soft_vit.text_tables import markdown_table
 
-__all__ = ["LinearisedRow", "compare_linearised", "linearised_table"]
+__all__ = ["LinearisedRow", "compare_linearised", "linearised_table", "validations"]
 
 TOP1 = "accuracy/top1"
 # Percent of the teacher's accuracy.
@@ -63,6 +63,8 @@ def compare_linearised(
     (a ValueError) for an unknown kind, a teacher that cannot be trained or a config whose model is not named after a
     kind, and what `train_each` raises.
     """
+    # Before the teacher is trained.
+    require_jobs(jobs)
     with as_user_error():
         for kind in kinds:
             attention_class(kind)
@@ -99,23 +101,24 @@ def _train_teacher(config: str | Path, work_dir: Path, progress: bool) -> float:
     """Top-1 of the teacher, which is trained unless that has been done."""
     folder = Path(config).stem
     last = load_config(config).train_cfg.max_epochs
-    if last not in _validations(work_dir / folder):
+    if last not in validations(work_dir / folder):
         for _, outcome in train_each(config, {folder: {}}, work_dir=work_dir, resume="auto", progress=progress):
             if isinstance(outcome, Exception):
                 raise UserError(f"The teacher of {config} cannot be trained: {one_line(outcome)}.") from outcome
-    return _validations(work_dir / folder)[last][TOP1]
+    return validations(work_dir / folder)[last][TOP1]
 
 
-def _validations(folder: Path) -> dict[int, dict[str, float]]:
+def validations(folder: Path) -> dict[int, dict[str, float]]:
     """The metrics of a run's validations by epoch; a resumed run has a log of each part."""
     lines = [line for log in sorted(folder.glob("*/vis_data/scalars.json")) for line in log.read_text().splitlines()]
-    entries = [json.loads(line) for line in lines]
+    # A killed run may have left its last line incomplete.
+    entries = [json.loads(line) for line in lines if line.endswith("}")]
     return {entry["step"]: entry for entry in entries if entry["mode"] == "val"}
 
 
 def _read(row: LinearisedRow, folder: Path, cfg: Any) -> bool:
     """Fill a row from the log of its run; returns whether the run has ended."""
-    found = _validations(folder)
+    found = validations(folder)
     epochs = {"swap": 0, "phase1": cfg.model.phase1_epochs, "phase2": cfg.train_cfg.max_epochs}
     for name, epoch in epochs.items():
         setattr(row, name, found.get(epoch, {}).get(TOP1))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from soft_vit.engine import UserError
-from soft_vit.engine.linearised import LinearisedRow, compare_linearised, linearised_table
+from soft_vit.engine.linearised import LinearisedRow, compare_linearised, linearised_table, validations
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "linearise"
 STUDENT, TEACHER = CONFIGS / "linear_pico_shapes.py", CONFIGS / "softmax_pico_shapes.py"
@@ -52,3 +52,15 @@ def test_what_cannot_be_compared(tmp_path):
         compare_linearised(["lineal"], STUDENT, TEACHER, work_dir=tmp_path)
     with pytest.raises(UserError, match="named after a kind"):
         compare_linearised(["linear"], TEACHER, TEACHER, work_dir=tmp_path)
+    with pytest.raises(UserError, match="jobs is 0"):
+        compare_linearised(["linear"], STUDENT, TEACHER, work_dir=tmp_path, jobs=0)
+    assert not list(tmp_path.iterdir())
+
+
+def test_incomplete_line_of_a_killed_run_is_passed_over(tmp_path):
+    log = tmp_path / "20260101_000000" / "vis_data" / "scalars.json"
+    log.parent.mkdir(parents=True)
+    log.write_text(
+        '{"mode": "train", "step": 9}\n{"mode": "val", "step": 1, "accuracy/top1": 50.0}\n{"mode": "val", "st'
+    )
+    assert validations(tmp_path) == {1: {"mode": "val", "step": 1, "accuracy/top1": 50.0}}
