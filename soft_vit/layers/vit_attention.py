@@ -1,6 +1,7 @@
 """Attention kinds in the blocks of timm's vision transformers."""
 
 import copyreg
+import math
 from functools import partial
 from typing import Any, cast
 
@@ -11,7 +12,9 @@ from torch.utils.hooks import RemovableHandle
 
 from soft_vit.layers.attention import ATTENTIONS, attention_class, attention_options
 from soft_vit.layers.attention.base import Attention
+from soft_vit.layers.shortcuts import keeps_autograd_graph
 from soft_vit.ops.layout import square_layout
+from soft_vit.ops.numerics import in_backward
 
 # Arguments that timm's blocks give every attention; a kind without one of them goes without.
 BLOCK_ARGUMENTS = {"qkv_bias", "attn_drop", "proj_drop"}
@@ -39,12 +42,14 @@ def padding_mask(attn_mask: Tensor | None, is_causal: bool, x: Tensor) -> Tensor
 class TokenGrid:
     """The map of the images that a model works on at the moment; all its attentions look here.
 
-    A hook on the model's patch embedding, which sees the size of every batch of images.
+    A hook on the model's patch embedding, which sees the size of every batch of images. What gradient checkpointing
+    computes again may be of images before those: it gets the last map of as many tokens.
     """
 
     def __init__(self, num_prefix_tokens: int) -> None:
         self.num_prefix_tokens = num_prefix_tokens
         self.feat_size: tuple[int, int] | None = None
+        self.by_length: dict[int, tuple[int, int]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Copies begin without a map: one that was seen in tracing cannot be pickled.
@@ -52,6 +57,12 @@ class TokenGrid:
 
     def __call__(self, patch_embed: Any, args: tuple[Any, ...], output: Any) -> None:
         self.feat_size = tuple(patch_embed.dynamic_feat_size(args[0].shape[-2:]))
+        if keeps_autograd_graph(args[0]):
+            self.by_length[self.num_prefix_tokens + math.prod(self.feat_size)] = self.feat_size
+
+    def of(self, x: Tensor) -> tuple[int, int] | None:
+        """The map of tokens x `[B, P + N, C]`; None before the first images."""
+        return self.by_length.get(x.shape[1], self.feat_size) if in_backward() else self.feat_size
 
 
 class RotaryNorm(nn.Module):
@@ -141,8 +152,8 @@ class ViTAttention(Attention):
         mask = padding_mask(attn_mask, is_causal, x)
         if not self.needs_grid:
             feat_size, num_prefix_tokens = (x.shape[1], 1), 0
-        elif self.token_grid is not None and self.token_grid.feat_size is not None:
-            feat_size, num_prefix_tokens = self.token_grid.feat_size, self.token_grid.num_prefix_tokens
+        elif self.token_grid is not None and (followed := self.token_grid.of(x)) is not None:
+            feat_size, num_prefix_tokens = followed, self.token_grid.num_prefix_tokens
         else:
             layout = square_layout(x, self.fixed_grid, self.num_prefix_tokens)
             feat_size, num_prefix_tokens = layout.feat_size, layout.num_prefix_tokens

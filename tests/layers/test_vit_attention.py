@@ -74,6 +74,18 @@ def test_gradient_checkpointing(kind: str) -> None:
     assert all(map(torch.equal, *gradients))
 
 
+def test_gradient_checkpointing_of_images_of_two_sizes() -> None:
+    """What is computed again for the first comes after the forward of the second, as with crops of several sizes."""
+    small = {"embed_dim": DIM, "num_heads": HEADS, "depth": 2, "num_classes": 5}
+    model = timm.create_model("local_vit_tiny_patch16", img_size=64, kernel_size=3, dynamic_img_size=True, **small)
+    gradients = []
+    for checkpointing in (False, True):
+        model.set_grad_checkpointing(checkpointing)
+        loss = model(images(64, 96)).square().sum() + model(images(80, 32)).square().sum()
+        gradients.append(torch.autograd.grad(loss, list(model.parameters())))
+    assert all(map(torch.equal, *gradients))
+
+
 def test_features_only() -> None:
     model = create(attn_layer("local"), features_only=True, out_indices=(0, 1))
     assert [feature.shape for feature in model(images())] == [(2, DIM, 4, 4)] * 2
