@@ -37,13 +37,13 @@ class ClassificationMetric(BaseMetric):
 
     def __init__(
         self,
-        topk: Sequence[int] = (1, 5),
+        topk: int | Sequence[int] = (1, 5),
         class_indices: Sequence[int] | None = None,
         confusion: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.topk = tuple(topk)
+        self.topk = (topk,) if isinstance(topk, int) else tuple(topk)
         if not self.topk or min(self.topk) < 1:
             raise UserError(f"topk is {self.topk}; give at least one number, each 1 or more.")
         self.class_indices = None if class_indices is None else torch.as_tensor(class_indices)

@@ -103,8 +103,11 @@ class EMAEvalHook(EMAHook):
     ) -> None:
         if self.ema_model is None:
             return
-        # Predictions are written into the samples, and later hooks read those.
-        batch = {**data_batch, "data_samples": [copy.copy(sample) for sample in data_batch["data_samples"]]}
+        batch = dict(data_batch)
+        # A batch of `collate_labels` has none.
+        if "data_samples" in batch:
+            # Predictions are written into the samples, and later hooks read those.
+            batch["data_samples"] = [copy.copy(sample) for sample in batch["data_samples"]]
         with autocast(enabled=runner.val_loop.fp16):
             predictions = self.ema_model.module.val_step(batch)
         self._evaluator.process(data_samples=predictions, data_batch=batch)

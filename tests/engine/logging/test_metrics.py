@@ -118,3 +118,4 @@ def test_impossible_prediction_has_a_finite_loss_and_nan_is_not_hidden():
 def test_bad_topk():
     with pytest.raises(UserError, match="topk"):
         ClassificationMetric((0,))
+    assert ClassificationMetric(3).topk == (3,)

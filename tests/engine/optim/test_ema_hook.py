@@ -103,6 +103,16 @@ def test_average_moves_with_the_optimizer(spoilt, counts, moved):
     assert all(value.isfinite().all() for value in hook.ema_model.state_dict().values())
 
 
+@pytest.mark.parametrize("name", ["data_samples", "labels"])
+def test_average_sees_any_kind_of_batch(name):
+    hook, seen = EMAEvalHook(), []
+    hook.ema_model = SimpleNamespace(module=SimpleNamespace(val_step=lambda batch: batch[name]))
+    hook._evaluator = SimpleNamespace(process=lambda data_samples, data_batch: seen.extend(data_samples))
+    batch = {"inputs": torch.zeros(2), name: [torch.zeros(1), torch.ones(1)]}
+    hook.after_val_iter(SimpleNamespace(val_loop=SimpleNamespace(fp16=False)), 0, batch)
+    assert seen == batch[name]
+
+
 # A whole run: 3 epochs of 4 batches.
 OPTIONS = {
     "train_dataloader.dataset.length": 16,
