@@ -79,7 +79,8 @@ class Images:
     """Which images are shown, and how; by default as the config or the timm model says.
 
     data_root: a folder with a folder of images for each class, named like the model's classes or by their numbers;
-    predictions are restricted to the classes found. classes: a file that names the model's classes, see `class_names`.
+    predictions are restricted to the classes found. classes: for data_root, a file that names the model's classes, see
+    `class_names`.
     img_size: pixels a side. crop_pct: side of the crop by that of the resized image, in (0, 1]. tta: test time
     augmentation by the config's `tta_pipeline` and `tta_model`, or by the mean of the scores of each image and its
     mirror image.
@@ -94,6 +95,8 @@ class Images:
     def __post_init__(self) -> None:
         if self.img_size is not None and self.img_size < 1:
             raise UserError(f"img_size is {self.img_size}; give the pixels a side, such as 224.")
+        if self.classes is not None and self.data_root is None:
+            raise UserError(f"classes is {self.classes}, which names the folders of data_root; give data_root as well.")
         if self.crop_pct is not None and not 0 < self.crop_pct <= 1:
             raise UserError(f"crop_pct is {self.crop_pct}; give a share above 0 and at most 1, such as 0.875.")
 
@@ -208,7 +211,7 @@ def _require_config_alone(cfg: Config, target: Target, images: Images, report: R
     names = ", ".join(f"--{name.replace('_', '-')}" for name, value in sorted(asked.items()) if value is not None)
     if names:
         raise UserError(
-            f"{names} are for classification, and {cfg.filename} measures something else; set the data and the model "
+            f"{cfg.filename} does not measure classes of whole images, which {names} need; set the data and the model "
             "with --cfg-options."
         )
     if is_timm_name(target.model):

@@ -251,6 +251,7 @@ def test_weights_that_know_their_options_are_tested_with_them(folders, tmp_path)
         ("{checkpoint}", {"weights": "x.pth"}, UserError, "is a checkpoint with weights of its own"),
         ("{checkpoint}", {"img_size": 0}, UserError, "img_size is 0"),
         ("{checkpoint}", {"crop_pct": 1.5}, UserError, "crop_pct is 1.5"),
+        ("{checkpoint}", {"classes": "no.txt"}, UserError, "classes is no.txt, .* give data_root as well"),
         ("{checkpoint}", {"img_size": 31}, UserError, "PyramidViT does not take images of 31 x 31"),
         ("{checkpoint}", {"data_root": "nowhere"}, FileNotFoundError, "There is no folder nowhere"),
         ("{checkpoint}", {"data_root": "{folders}"}, UserError, "'named', a folder of .*, is none of the 10 classes"),
@@ -325,7 +326,11 @@ def test_a_config_without_test_images(tmp_path):
 @pytest.mark.parametrize(
     ("model", "arguments", "message"),
     [
-        ("epoch_1.pth", {"img_size": 64, "per_class": "a.csv"}, "--img-size, --per-class are for classification"),
+        (
+            "epoch_1.pth",
+            {"img_size": 64, "per_class": "a.csv"},
+            "does not measure classes of whole images, which --img-size, --per-class need",
+        ),
         ("resnet18", {}, "resnet18 is a timm model"),
         ("epoch_1.pth", {"tta": True}, "boxes.py sets no tta_model and no tta_pipeline, and flipping images is"),
     ],
