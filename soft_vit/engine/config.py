@@ -140,12 +140,12 @@ def _check_options(config: Config, before: Mapping[str, Any], options: Iterable[
         ]
         alike = difflib.get_close_matches(key, known, n=1, cutoff=_ALIKE)
         if places:
-            advice = f"set {' and '.join('.'.join(filter(None, (place, rest))) for place in places)} instead"
+            advice = f"set {' and '.join('.'.join(filter(None, (place, rest))) for place in places)} instead."
         elif key in before:
-            advice = "set the entries that are made from it"
+            advice = "set the entries that are made from it."
         else:
-            advice = f"did you mean {alike[0]!r}" if alike else "leave it out"
-        raise UserError(f"The option {option} changes nothing that a run reads; {advice}.")
+            advice = f"did you mean {alike[0]!r}?" if alike else "leave it out."
+        raise UserError(f"The option {option} changes nothing that a run reads; {advice}")
 
 
 def find_config(path: str | Path) -> Path:
@@ -215,7 +215,7 @@ def require_registered(config: Config, place: str, registry: Registry) -> None:
         return
     names = {**registry.module_dict, **child.module_dict}
     alike = difflib.get_close_matches(name, names, n=1)
-    advice = f"did you mean {alike[0]!r}" if alike else f"choose one of {', '.join(sorted(names))}"
+    advice = f"choose {alike[0]}" if alike else f"choose one of {', '.join(sorted(names))}"
     raise UserError(
         f"{place}.type is {name!r}, which is not in the registry of {registry.name}s; {advice}, or import the module "
         "that registers it by custom_imports."

@@ -48,7 +48,9 @@ class TrainResult:
 
     def __str__(self) -> str:
         if self.top1 is not None:
-            line = f"Final top-1 accuracy: {self.top1:.2f} % on {self.images} held-out images."
+            average = self.metrics.get("ema/accuracy/top1")
+            also = "" if average is None else f", {average:.2f} % with averaged weights,"
+            line = f"Final top-1 accuracy: {self.top1:.2f} %{also} on {self.images} held-out images."
         elif self.metrics:
             values = ", ".join(f"{name} {value:.4f}" for name, value in self.metrics.items())
             line = f"Final metrics on {self.images} held-out images: {values}."

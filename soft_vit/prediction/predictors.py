@@ -240,7 +240,7 @@ def _set_image_size(cfg: Config, model: nn.Module, img_size: int | None) -> None
     """Set the size of a classifier and of its config's test images, in place; None keeps the config's."""
     if img_size is not None and not _is_timm_classifier(model):
         raise UserError(
-            f"img_size is {img_size} and applies to classifiers only; resize the images of this config with "
+            f"img_size is {img_size} and applies to classifiers of timm only; resize the images of this config with "
             "--cfg-options, such as model.min_size."
         )
     # The pipeline of images generated at one size would not resize images on disk.

@@ -38,6 +38,11 @@ def test_workers_are_shielded_where_there_are_any():
     ("metrics", "images", "sentence"),
     [
         ({"accuracy/top1": 50.0}, 4, "Final top-1 accuracy: 50.00 % on 4 held-out images."),
+        (
+            {"accuracy/top1": 50.0, "ema/accuracy/top1": 75.0},
+            4,
+            "Final top-1 accuracy: 50.00 %, 75.00 % with averaged weights, on 4 held-out images.",
+        ),
         ({"mIoU": 0.5}, 4, "Final metrics on 4 held-out images: mIoU 0.5000."),
         ({}, 4, "Training ended; the last validation, on 4 held-out images, gave no metrics."),
         ({}, 0, "Training ended without validation."),
