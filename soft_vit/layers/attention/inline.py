@@ -14,7 +14,7 @@ from soft_vit.layers.attention.base import SelfAttention, merge_heads, split_par
 from soft_vit.layers.attention.local_conv import add_to_grid, grid_maps
 from soft_vit.ops.by_heads import by_heads
 from soft_vit.ops.layout import FeatSize, Layout
-from soft_vit.ops.numerics import at_least_float32, full_precision, in_function_transform
+from soft_vit.ops.numerics import at_least_float32, full_precision, in_function_transform, wide_dtype
 
 # Side of the convolution that each image has for itself.
 KERNEL = 3
@@ -47,7 +47,9 @@ def mean_token(x: Tensor, mask: Tensor | None) -> Tensor:
     """The mean `[B, C]` of the tokens `[B, P + N, C]` that count, those where mask `[B, P + N]` is True or all."""
     if mask is None:
         return x.mean(1)
-    return x.masked_fill(~mask[..., None], 0).sum(1) / mask.sum(1, keepdim=True).to(x.dtype)
+    # The sum and the number of many tokens are beyond fp16.
+    total = x.masked_fill(~mask[..., None], 0).sum(1, dtype=wide_dtype(x))
+    return (total / mask.sum(1, keepdim=True)).to(x.dtype)
 
 
 def convolve_each_image(maps: Tensor, kernels: Tensor, sequence: bool) -> Tensor:
