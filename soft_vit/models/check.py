@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from soft_vit.models.checkpoint import noted_attention, recognise, rename_released
-from soft_vit.models.zoo import recognise_zoo
+from soft_vit.models.checkpoint import noted_attention
+from soft_vit.models.zoo import recognise_weights
 from soft_vit.weights import ENTRIES
 from soft_vit.weights.files import sha256_of
 from soft_vit.weights.folders import lookup_folders
@@ -26,15 +26,11 @@ def describe_file(path: str | Path) -> list[str]:
     for entry in entries:
         require_digest(entry, path)
     require_finite(weights, str(path))
-    state_dict = {rename_released(name): value for name, value in weights.items()}
-    try:
-        pyramid = recognise(state_dict)
-    except ValueError as error:
-        found, state_dict = recognise_zoo(weights, error)
+    found, state_dict = recognise_weights(weights)
+    if isinstance(found, str):
         models = [found]
     else:
-        found = str(pyramid)
-        models = [entry.model for entry in ENTRIES.values() if entry.model.endswith(f"_{pyramid.size}")]
+        models = [entry.model for entry in ENTRIES.values() if entry.model.endswith(f"_{found.size}")]
     if entries:
         require_recorded_model(entries[0], weights, str(path))
     count = sum(value.numel() for value in state_dict.values())

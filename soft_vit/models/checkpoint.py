@@ -58,14 +58,15 @@ class Recognised:
         return f"size {self.size!r} with {numbers}" if self.size else f"an unnamed size with {numbers}"
 
 
-def recognise(state_dict: Mapping[str, Tensor]) -> Recognised:
-    """The pyramid that weights, under this package's names, belong to; ValueError if they belong to none."""
+def recognise(given: Mapping[str, Tensor]) -> Recognised:
+    """The pyramid that weights, released or this package's, belong to; ValueError if they belong to none."""
+    state_dict = {rename_released(name): value for name, value in given.items()}
     blocks = [re.match(r"stages\.(\d+)\.blocks\.(\d+)\.", name) for name in state_dict]
     indices = {(int(match[1]), int(match[2])) for match in blocks if match}
     num_stages = 1 + max((stage for stage, _ in indices), default=-1)
     embeddings = [f"stages.{i}.pos_embed" for i in range(num_stages)]
     if not indices or not {"stages.0.patch_embed.0.conv.weight", *embeddings} <= state_dict.keys():
-        example = next(iter(state_dict))
+        example = next(iter(given))
         raise ValueError(
             f"The checkpoint is not of a soft_vit pyramid (its first parameter is {example!r}); "
             f"give weights of this package or of the released SOFT implementation."
@@ -91,7 +92,7 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: "PyramidViT") -> 
     """
     given = unwrap_state_dict(state_dict)
     weights = {rename_released(name): value for name, value in given.items()}
-    found = check_same_model(weights, model, given)
+    found = check_same_model(given, model)
     form_is_known = check_notes(given.notes, found, model)
     # timm passes on the image size that it noted beside a model it saved.
     noted = given.notes.img_size()
@@ -136,8 +137,8 @@ def fit_state_dict(
     elif notes.options.get("reversible", False) != _is_reversible(model):
         warnings.warn(_other_form(model), stacklevel=4)
     if "pos_embed1" in state_dict:
-        given, state_dict = state_dict, {rename_released(name): value for name, value in state_dict.items()}
-        check_same_model(state_dict, model, given)
+        check_same_model(state_dict, model)
+        state_dict = {rename_released(name): value for name, value in state_dict.items()}
     for i, stage in enumerate(model.stages):
         shape: tuple[int, ...] = getattr(state_dict.get(f"stages.{i}.pos_embed"), "shape", ())
         own, size = stage.pos_embed.shape, notes.img_size()
@@ -170,7 +171,7 @@ def rename_released(name: str) -> str:
     return name
 
 
-def check_same_model(state_dict: Mapping[str, Tensor], model: "PyramidViT", given: Mapping[str, Tensor]) -> Recognised:
+def check_same_model(given: Mapping[str, Tensor], model: "PyramidViT") -> Recognised:
     """What the weights are of; ValueError, naming both, if they have other depths or widths than model.
 
     given: the weights under the names of their file, some of which other released models have too.
@@ -179,9 +180,9 @@ def check_same_model(state_dict: Mapping[str, Tensor], model: "PyramidViT", give
     from soft_vit.models.zoo import belongs_to
 
     try:
-        found = recognise(state_dict)
+        found = recognise(given)
     except ValueError:
-        right = next(belongs_to(given), None)
+        right = belongs_to(given)
         if right is None:
             raise
         message = f"The checkpoint is of {right} and the model {_name(model)}is a pyramid; create {right} for it."

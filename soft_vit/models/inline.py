@@ -35,17 +35,19 @@ class InLineSwin(Swin):
 class InLineDeiT(AttentionViT):
     """InLine attention in the body of DeiT; arguments of `AttentionViT`. Sides of images are multiples of 16."""
 
+    def own_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Released weights, whose names are the model's own."""
+        return dict(state_dict)
+
+    released_state_dict = own_state_dict
+
     def convert_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Released weights, whose names are the model's own; position embeddings of another square are resampled."""
-        weights = dict(state_dict)
+        """Released weights; position embeddings of another square are resampled."""
+        weights = self.own_state_dict(state_dict)
         given, own = weights.get("pos_embed"), cast(Tensor, self.pos_embed)
         if given is not None and given.ndim == 3 and given.shape[2] == own.shape[2] and given.shape != own.shape:
             weights["pos_embed"] = resample_abs_pos_embed(given, self.patch_embed.grid_size)
         return weights
-
-    def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Weights under the released names, which are the model's own."""
-        return dict(state_dict)
 
 
 _PVT = dict(embed_dims=(64, 128, 320, 512), num_heads=(2, 4, 10, 16), mlp_ratios=(8, 8, 4, 4))

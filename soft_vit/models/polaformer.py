@@ -34,8 +34,8 @@ class PolaFormerSwin(Swin):
 
     attention = PolaFormerAttention
 
-    def convert_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return super().convert_state_dict(restacked(state_dict, ("qkvg",), _LAYERS))
+    def own_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return super().own_state_dict(restacked(state_dict, ("qkvg",), _LAYERS))
 
     def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return restacked(super().released_state_dict(state_dict), _LAYERS, ("qkvg",))

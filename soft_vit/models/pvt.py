@@ -5,7 +5,7 @@ Letters: B batch, C channels, H x W the map of a stage, N = H * W.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, cast
 
@@ -249,25 +249,24 @@ class PVT(StagedModel):
         for stage, grid in zip(self.layers, self.grids(img_size), strict=False):
             stage.resize(grid)
 
-    def convert_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Released weights under this model's names; weights of another size of square images are resampled.
-
-        Leaves out the norm behind the last stage that some families' files have and their forward never applies.
-        """
-        weights = {from_released(name): value for name, value in super().convert_state_dict(state_dict).items()}
+    def own_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Leaves out the norm behind the last stage that some families' files have and their forward never applies."""
+        weights = {from_released(name): value for name, value in super().own_state_dict(state_dict).items()}
         weights = restacked(weights, self.released_layers, self.layers_here)
         if isinstance(self.norm, nn.Identity):
             weights = {name: value for name, value in weights.items() if not name.startswith("norm.")}
+        return weights
+
+    def resample_state(self, weights: MutableMapping[str, Tensor]) -> None:
+        """What belongs to square images of another size."""
         for i, stage in enumerate(self.layers):
             name = f"layers.{i}.pos_embed"
             if name in weights and stage.pos_embed is not None:
                 weights[name] = resample_square(weights[name], stage.pos_embed.shape, stage.grid_size)
             for j, block in enumerate(stage.blocks):
                 block.attn.resample_state(f"layers.{i}.blocks.{j}.attn.", weights)
-        return weights
 
     def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Weights under the released names, the inverse of `convert_state_dict` at the model's own size."""
         weights = restacked(super().released_state_dict(state_dict), self.layers_here, self.released_layers)
         weights = {to_released(name): value for name, value in weights.items()}
         if self.unused_norm and not self.overlap:

@@ -192,12 +192,12 @@ class RAVLT(StagedModel):
             self.num_features = self.head_hidden_size = self.feature_info[len(self.layers) - 1]["num_chs"]
         return taken
 
-    def convert_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def own_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Released weights, whose layers of tokens are convolutions of one pixel, as this model's linear layers."""
         linear = {f"{name}.weight" for name, module in self.named_modules() if isinstance(module, nn.Linear)}
         return {
             name: value.flatten(1) if name in linear and value.shape[2:] == (1, 1) else value
-            for name, value in super().convert_state_dict(state_dict).items()
+            for name, value in super().own_state_dict(state_dict).items()
         }
 
     def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -200,21 +200,30 @@ class StagedModel(nn.Module):
             self.reset_classifier(0, "")
         return take_indices
 
-    def convert_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Released weights under this model's names and with its shapes; other names pass unchanged.
+    def own_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Released weights under this model's names, without buffers that it computes; other names pass unchanged.
 
-        Leaves out buffers that the model computes. A family with other names or weights of one grid extends this.
+        A family with other names extends this.
         """
         return {
             name: value for name, value in state_dict.items() if not (self.computed and name.endswith(self.computed))
         }
 
     def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Weights of this model as released: the inverse of `convert_state_dict`, with what the released code computes.
+        """Weights of this model as released: the inverse of `own_state_dict`, with what the released code computes.
 
         A family with other names, or whose released code asks for buffers, extends this.
         """
         return dict(state_dict)
+
+    def resample_state(self, weights: MutableMapping[str, Tensor]) -> None:
+        """Resample, in place, weights that belong to images of another size; most families have none."""
+
+    def convert_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Released weights, or this model's of another image size, under its names and with its shapes."""
+        weights = self.own_state_dict(state_dict)
+        self.resample_state(weights)
+        return weights
 
     def _load_from_state_dict(
         self, state_dict: MutableMapping[str, Any], prefix: str, local_metadata: dict[str, Any], *args: Any

@@ -299,13 +299,11 @@ class Swin(StagedModel):
     def embed(self, x: Tensor) -> Tensor:
         return self.patch_embed(pad_to_multiple(know_sides(check_image(x, self.in_chans)), 4))
 
-    def convert_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Released weights without their buffers; what belongs to windows of another size is resampled."""
-        weights = super().convert_state_dict(state_dict)
+    def resample_state(self, weights: MutableMapping[str, Tensor]) -> None:
+        """What belongs to windows of another size."""
         for name, block in self.named_modules():
             if isinstance(block, WindowBlock):
                 block.attn.resample_state(f"{name}.attn.", weights)
-        return weights
 
     def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Weights under the released names, which are the model's own, with the buffers for the model's size."""

@@ -1,7 +1,7 @@
 """Families with released weights: their names in timm, and which of them weights belong to."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
@@ -10,7 +10,7 @@ from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.models import PretrainedCfg, register_model
 from torch import Tensor, nn
 
-from soft_vit.models.checkpoint import recognise, rename_released
+from soft_vit.models.checkpoint import Recognised, recognise, rename_released
 from soft_vit.weights import ENTRIES
 from soft_vit.weights.loading import build_model, describe_mismatch
 from soft_vit.weights.reading import NotedWeights, unwrap_state_dict
@@ -24,7 +24,7 @@ __all__ = [
     "checkpoint_filter_fn",
     "family_cfgs",
     "model_on_meta",
-    "recognise_zoo",
+    "recognise_weights",
     "refuse_other_models",
     "register_family",
 ]
@@ -106,53 +106,61 @@ def refuse_other_models(given: Mapping[str, Tensor], converted: Mapping[str, Ten
     """
     if not _mismatch(converted, model):
         return
-    right = next(belongs_to(given), None) or _pyramid_of(given)
+    right = belongs_to(given) or _pyramid_of(given)
     if right is None:
         return
     name = getattr(model, "pretrained_cfg", {}).get("architecture")
     raise ValueError(f"The checkpoint is of {right} and not of {name or 'this model'}; create {right} for it.")
 
 
-def recognise_zoo(given: Mapping[str, Tensor], otherwise: Exception) -> tuple[str, dict[str, Tensor]]:
-    """The name of the model of the zoo that weights belong to, and they as it takes them.
+def recognise_weights(given: Mapping[str, Tensor]) -> tuple[Recognised | str, dict[str, Tensor]]:
+    """The pyramid, or the name of the model of the zoo, that weights belong to, and they under its names.
 
-    Raises `otherwise` for weights of none.
+    ValueError for weights of neither.
     """
-    name = next(belongs_to(given), None)
-    if name is None:
-        raise otherwise
-    return name, model_on_meta(name).convert_state_dict(given)
+    try:
+        return recognise(given), {rename_released(name): value for name, value in given.items()}
+    except ValueError:
+        name = belongs_to(given)
+        if name is None:
+            raise
+        return name, model_on_meta(name).own_state_dict(given)
 
 
-def belongs_to(weights: Mapping[str, Tensor]) -> Iterator[str]:
-    """The models of the zoo that weights fit by names and shapes, heads for any classes and images of any channels."""
+def belongs_to(weights: Mapping[str, Tensor]) -> str | None:
+    """The model of the zoo that weights fit by names and shapes, a head for any classes and images of any channels.
+
+    Weights that note no size of images may be of any square one.
+    """
+    img_size = weights.notes.img_size() if isinstance(weights, NotedWeights) else None
     seen, unlike = set(), set()
     for name, cls in ZOO.items():
         if cls in unlike:
             continue
-        model = model_on_meta(name)
+        model = model_on_meta(name, img_size)
         converted, own = model.convert_state_dict(weights), model.state_dict().keys()
         # The first of a class is its smallest, and its names are in all others.
         if cls not in seen and 2 * len(own & converted.keys()) < len(own):
             unlike.add(cls)
         elif not _mismatch(converted, model):
-            yield name
+            return name
         seen.add(cls)
+    return None
 
 
 def _pyramid_of(weights: Mapping[str, Tensor]) -> str | None:
     """The names of the pyramids that weights may belong to."""
     try:
-        size = recognise({rename_released(name): value for name, value in weights.items()}).size
+        size = recognise(weights).size
     except ValueError:
         return None
     return f"soft_{size} or soft_norm_{size}" if size else "a soft_vit pyramid"
 
 
 @cache
-def model_on_meta(name: str) -> "StagedModel":
-    """A model of the zoo without memory for its weights; nobody may change it."""
-    return cast("StagedModel", timm.create_model(name, device="meta"))
+def model_on_meta(name: str, img_size: tuple[int, int] | None = None) -> "StagedModel":
+    """A model of the zoo without memory for its weights; nobody may change it. img_size: by default its own."""
+    return cast("StagedModel", timm.create_model(name, device="meta", img_size=img_size))
 
 
 def _mismatch(weights: Mapping[str, Tensor], model: "StagedModel") -> str:

@@ -71,7 +71,8 @@ def written(file: TrainedFile, layout: str, model: str | None = None) -> bytes:
         return safetensors_bytes(file.weights, notes)
     content: Mapping[str, Any] = file.weights
     if layout == "released" and isinstance(file.recognised, str):
-        content = {"model": model_on_meta(file.recognised).released_state_dict(file.weights)}
+        built = model_on_meta(file.recognised, file.notes.img_size())
+        content = {"model": built.released_state_dict(file.weights)}
     elif layout == "released" and not isinstance(file.recognised, str):
         if len(file.recognised.depths) != 4:
             raise UserError("The released implementation has four stages, and these weights are of another number.")

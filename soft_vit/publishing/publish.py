@@ -123,7 +123,6 @@ def pretrained_values(file: TrainedFile, name: str, given: Mapping[str, Any]) ->
         raise UserError("The weights have no head; convert a backbone with tools/convert_checkpoint.py instead.")
     classes = file.weights["head.weight"].shape[0]
     usual = timm.get_pretrained_cfg(name)
-    stride = usual.input_size[1] // usual.pool_size[0]
     channels = file.weights[f"{usual.first_conv}.weight"].shape[1]
     size = file.notes.img_size() or file.notes.cfg.get("input_size", (0,))[1:] or _square_size(file, usual.input_size)
     cfg = {
@@ -131,8 +130,10 @@ def pretrained_values(file: TrainedFile, name: str, given: Mapping[str, Any]) ->
         **given,
         "num_classes": classes,
         "input_size": (channels, *size),
-        "pool_size": tuple(-(-side // stride) for side in size),
     }
+    if usual.pool_size is not None:
+        stride = usual.input_size[1] // usual.pool_size[0]
+        cfg["pool_size"] = tuple(-(-side // stride) for side in size)
     for key in ("mean", "std"):
         if len(cfg.get(key, ())) != channels:
             raise UserError(
@@ -146,10 +147,10 @@ def pretrained_values(file: TrainedFile, name: str, given: Mapping[str, Any]) ->
 
 def _square_size(file: TrainedFile, usual: tuple[int, int, int]) -> tuple[int, int]:
     """The size of the square images that the first position embedding, of stride 4, is made for, or timm's."""
-    if "stages.0.pos_embed" not in file.weights:
-        return usual[1:]
-    side = 4 * round(file.weights["stages.0.pos_embed"].shape[1] ** 0.5)
-    return side, side
+    for name in ("stages.0.pos_embed", "layers.0.pos_embed"):
+        if name in file.weights:
+            return (4 * math.isqrt(file.weights[name].shape[1]),) * 2
+    return usual[1:]
 
 
 def with_config(file: TrainedFile, config: str | Path) -> TrainedFile:

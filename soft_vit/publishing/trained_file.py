@@ -11,11 +11,11 @@ from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.checkpoints.trained_config import trained_notes
 from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.engine.optim.ema_hook import choose_weights
-from soft_vit.models.checkpoint import Recognised, recognise, rename_released
+from soft_vit.models.checkpoint import Recognised
 from soft_vit.models.soft import MODELS
-from soft_vit.models.zoo import recognise_zoo
+from soft_vit.models.zoo import recognise_weights
 from soft_vit.ops.numerics import check_choice
-from soft_vit.weights.reading import AVERAGED_KEYS, PLAIN_KEYS, Notes, require_finite, unwrap_state_dict
+from soft_vit.weights.reading import AVERAGED_KEYS, PLAIN_KEYS, NotedWeights, Notes, require_finite, unwrap_state_dict
 
 __all__ = ["TrainedFile", "WeightsChoice", "read_trained_file"]
 
@@ -63,21 +63,17 @@ def read_trained_file(path: str | Path, weights: WeightsChoice | None = None) ->
     content = load_checkpoint_file(path)
     safetensors = Path(path).suffix == ".safetensors"
     of_mmengine = not safetensors and "meta" in content and isinstance(content.get("state_dict"), Mapping)
+    notes = trained_notes(content, path)
     with as_user_error():
         given, chosen = _choose(content, of_mmengine, weights, path)
-        state_dict = {rename_released(name): value for name, value in given.items()}
-        recognised: Recognised | str
-        try:
-            recognised = recognise(state_dict)
-        except ValueError as error:
-            recognised, state_dict = recognise_zoo(given, error)
+        recognised, state_dict = recognise_weights(NotedWeights(given, notes))
         require_finite(state_dict, str(path))
     released = any(state_dict.get(name) is not value for name, value in given.items())
     layout = "released" if released else "safetensors" if safetensors else "mmengine" if of_mmengine else "timm"
     # A safetensors file, and a bare state dict, hold nothing else.
     bare = safetensors or all(isinstance(value, Tensor) for value in content.values())
     dropped = () if bare else tuple(str(name) for name in content if name not in PLAIN_KEYS)
-    return TrainedFile(state_dict, layout, recognised, trained_notes(content, path), chosen, dropped)
+    return TrainedFile(state_dict, layout, recognised, notes, chosen, dropped)
 
 
 def _choose(

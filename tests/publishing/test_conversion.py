@@ -1,5 +1,7 @@
 """Layouts in every direction, bit for bit, and what is said, refused and left out."""
 
+import io
+
 import pytest
 import timm
 import torch
@@ -12,8 +14,11 @@ from soft_vit.models import load_weights
 from soft_vit.models.checkpoint import rename_released
 from soft_vit.models.names import SIZES
 from soft_vit.publishing import LAYOUTS, convert
+from soft_vit.publishing.layouts import written
+from soft_vit.publishing.publish import pretrained_values
 from soft_vit.publishing.trained_file import read_trained_file
 from soft_vit.weights.folders import RESOURCES
+from soft_vit.weights.reading import NOTES_KEY
 
 SUFFIX = {layout: ".safetensors" if layout == "safetensors" else ".pth" for layout in LAYOUTS}
 
@@ -123,6 +128,27 @@ def test_attention_that_the_released_code_has_not(tmp_path):
     with pytest.raises(UserError, match=r"no parameter for stages\.0\.blocks\.0\.attn"):
         convert(tmp_path / "a.pth", tmp_path / "b.pth", "released")
     convert(tmp_path / "a.pth", tmp_path / "b.safetensors", "safetensors", model="linformer_pyramid_pico")
+
+
+@pytest.mark.parametrize("name", ["inline_pvt_tiny", "inline_swin_tiny", "inline_deit_tiny"])
+def test_weights_of_another_image_size_stay_as_they_are(name, tmp_path):
+    """What belongs to maps of 64 x 96 is not resampled to those of the model's usual size."""
+    usual, model = (timm.create_model(name, device="meta", img_size=size) for size in (224, (64, 96)))
+    before, weights = usual.state_dict(), {}
+    for key, value in model.state_dict().items():
+        small = value.shape != before[key].shape
+        weights[key] = torch.randn(value.shape) if small else torch.zeros(()).expand(value.shape)
+    meta = {NOTES_KEY: {"model": name, "options": {"img_size": [64, 96]}}}
+    torch.save({"state_dict": weights, "meta": meta}, tmp_path / "a.pth")
+    file = read_trained_file(tmp_path / "a.pth")
+    assert (file.model, file.layout) == (name, "mmengine")
+    assert same(file.weights, weights)
+    released = torch.load(io.BytesIO(written(file, "released", name)), weights_only=True)["model"]
+    assert {key: value.shape for key, value in released.items()} == {
+        key: value.shape for key, value in model.released_state_dict(model.state_dict()).items()
+    }
+    cfg = pretrained_values(file, name, {"mean": (0.5,) * 3, "std": (0.5,) * 3})
+    assert (cfg["input_size"], cfg.get("pool_size")) == ((3, 64, 96), None if "deit" in name else (2, 3))
 
 
 @pytest.mark.parametrize(
