@@ -108,11 +108,13 @@ def sparse_attention(
     kernel_size: int,
     dilation: int,
     dropout_p: float = 0.0,
+    fused: bool = True,
 ) -> Tensor:
     """Scaled dot-product attention of each token to the union of its `local_attention` and `atrous_attention` keys.
 
     q, k, v: `[B, H, P + N, D]`; the result has v's shape and dtype. One softmax over the union: a token in both
-    patterns counts once. Prefix tokens see all tokens, and all see them.
+    patterns counts once. Prefix tokens see all tokens, and all see them; fused is for what they see, see
+    `dot_product_attention`.
     """
     feat_size, P, reach, num_heads = layout.feat_size, layout.num_prefix_tokens, kernel_size // 2, q.shape[1]
     all_q, all_k, all_v = q, k, v
@@ -164,6 +166,6 @@ def sparse_attention(
         total = total.clamp(min=torch.finfo(total.dtype).tiny)
     x = (x / total).to(v.dtype)
     if P:
-        first = dot_product_attention(all_q[:, :, :P], all_k, all_v, layout.key_mask, dropout_p)
+        first = dot_product_attention(all_q[:, :, :P], all_k, all_v, layout.key_mask, dropout_p, fused)
         x = torch.cat([first, x], dim=2)
     return x

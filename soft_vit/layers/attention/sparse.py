@@ -33,10 +33,12 @@ def attend_sparsely(
     kernel_size: int | None,
     dilation: int | None,
     dropout_p: float,
+    fused: bool,
 ) -> Tensor:
     """`sparse_attention` with the defaults of `SparseAttention` on this map."""
     dilation = dilation or default_dilation(layout.feat_size)
-    return sparse_attention(q, k, v, layout, kernel_size or max(3, dilation + 1 - dilation % 2), dilation, dropout_p)
+    kernel_size = kernel_size or max(3, dilation + 1 - dilation % 2)
+    return sparse_attention(q, k, v, layout, kernel_size, dilation, dropout_p, fused)
 
 
 class SparseAttention(SelfAttention):
@@ -80,4 +82,4 @@ class SparseAttention(SelfAttention):
             self.cost = "N^2/k^2"
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        return attend_sparsely(q, k, v, layout, self.kernel_size, self.dilation, self.dropout_p)
+        return attend_sparsely(q, k, v, layout, self.kernel_size, self.dilation, self.dropout_p, self.fused_attn)

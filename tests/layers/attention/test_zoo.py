@@ -125,12 +125,13 @@ def test_large_weights_in_fp16_and_large_inputs_are_finite(name: str, options: d
 
 @every_case
 def test_timms_switch_leaves_fused_kernels_out(name: str, options: dict[str, Any], monkeypatch) -> None:
-    fused, x = make(name, options).double(), tokens((7, 9)).double()
+    # Two prefix tokens before a map of 7 x 9.
+    fused, x = make(name, options).double(), tokens((5, 13)).double()
     monkeypatch.setattr(timm.layers.config, "_USE_FUSED_ATTN", timm.layers.config._USE_FUSED_ATTN)
     set_fused_attn(False)
-    plain, expected = make(name, options).double(), fused(x, (7, 9))
+    plain, expected = make(name, options).double(), fused(x, (7, 9), 2)
     monkeypatch.delattr(F, "scaled_dot_product_attention")
-    torch.testing.assert_close(plain(x, (7, 9)), expected, rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(plain(x, (7, 9), 2), expected, rtol=1e-9, atol=1e-11)
 
 
 @every_case
