@@ -10,12 +10,13 @@ import timm
 import torch
 from mmengine.config import Config
 from mmengine.dist import is_main_process
+from mmengine.logging import print_log
 from mmengine.runner import Runner
 from torch import Tensor
 
 import soft_vit  # noqa: F401  its models have to be known to timm before one is looked up by name
 from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
-from soft_vit.engine.checkpoints.trained_config import model_options, trained_cfg, trained_notes
+from soft_vit.engine.checkpoints.trained_config import model_options, trained_notes
 from soft_vit.engine.checks import match_classes
 from soft_vit.engine.config import apply_options
 from soft_vit.engine.config_values import count_classes, take_trained_classes, type_name
@@ -123,10 +124,10 @@ def evaluate(
         _require_config_alone(cfg, target, images, report)
     if images.tta:
         use_tta_pipeline(cfg, classifies)
-    view, recorded = _use_model(cfg, target, images)
+    view, trained, recorded = _use_model(cfg, target, images)
     class_indices = None
     if images.data_root is not None:
-        class_indices = set_folder(cfg, images.data_root, _class_names(cfg, images.classes, recorded))
+        class_indices = set_folder(cfg, images.data_root, _class_names(cfg, trained, images.classes, recorded))
     if view is not None:
         set_view(cfg, view)
     if images.tta:
@@ -142,8 +143,8 @@ def evaluate(
         published = str(cfg.load_from).startswith(TIMM_PREFIX)
         for hook in (TestedModelHook(target.ema, view and view.img_size, same_classes=published), start, throughput):
             runner.register_hook(hook)
-        if classifies and images.data_root is None and (names := _trained_classes(cfg)):
-            match_classes(runner.test_dataloader.dataset, names, "the checkpoint")
+        if classifies and images.data_root is None and trained:
+            match_classes(runner.test_dataloader.dataset, trained, "the checkpoint")
         # Only single numbers: mmpretrain's ConfusionMatrix, for one, gives a table.
         metrics = {name: float(value) for name, value in runner.test().items() if torch.as_tensor(value).numel() == 1}
     metrics["images"] = len(runner.test_dataloader.dataset)
@@ -169,20 +170,18 @@ def _asked(target: Target, images: Images, view: View | None) -> dict[str, Any]:
     }
 
 
-def _use_model(cfg: Config, target: Target, images: Images) -> tuple[View | None, Sequence[str] | None]:
+def _use_model(cfg: Config, target: Target, images: Images) -> tuple[View | None, Sequence[str], Sequence[str] | None]:
     """Set the model and its weights in a config.
 
-    Returns the view of the images, None for the config's own, and the names of classes that the weights record.
+    Returns the view of the images, None for the config's own, and two lists of names of classes: those of the training
+    data in a local checkpoint, and those that the weights of a timm model record.
     """
+    if is_timm_name(target.model):
+        return _use_timm_model(cfg, target, images)
+    trained = _use_checkpoint(cfg, target)
     img_size, crop_pct = images.img_size, images.crop_pct
-    if not is_timm_name(target.model):
-        _use_checkpoint(cfg, target)
-        changed = (img_size, crop_pct) != (None, None) or (images.data_root is not None and not takes_pillow(cfg))
-        return (view_of_config(cfg, img_size, crop_pct) if changed else None), None
-    pretrained = target.pretrained and target.weights is None
-    name = _with_tag(target.model) if pretrained else target.model
-    _use_timm_model(cfg, name, target.weights, pretrained, target.options)
-    return _view_and_classes(cfg, name, target.weights, pretrained, img_size, crop_pct)
+    changed = (img_size, crop_pct) != (None, None) or (images.data_root is not None and not takes_pillow(cfg))
+    return (view_of_config(cfg, img_size, crop_pct) if changed else None), trained, None
 
 
 def _under_another_name(cfg: Config) -> Config:
@@ -240,7 +239,8 @@ def _pretrained_cfg(name: str) -> dict[str, Any]:
     return {} if found is None else found.to_dict()
 
 
-def _use_checkpoint(cfg: Config, target: Target) -> None:
+def _use_checkpoint(cfg: Config, target: Target) -> Sequence[str]:
+    """Set a checkpoint of the config's model; returns the names of its classes."""
     path = target.model
     if "://" not in path and not Path(path).expanduser().is_file():
         raise FileNotFoundError(
@@ -250,75 +250,68 @@ def _use_checkpoint(cfg: Config, target: Target) -> None:
     if target.weights is not None or not target.pretrained:
         raise UserError(f"{path} is a checkpoint with weights of its own; give the name of a timm model for others.")
     cfg.load_from, cfg.resume = path, False
-    take_trained_classes(cfg, _trained_classes(cfg))
+    trained = _trained_classes(_content_of(path))
+    take_trained_classes(cfg, trained)
     count_classes(cfg)
+    return trained
 
 
-def _trained_classes(cfg: Config) -> Sequence[str]:
-    """The names of classes that the checkpoint of a config holds; none where it is not a local file."""
-    path = cfg.load_from
-    if path is None or "://" in path:
-        return ()
-    meta = load_checkpoint_file(path).get("meta") or {}
-    return (meta.get("dataset_meta") or {}).get("classes") or ()
+def _content_of(path: str) -> dict[str, Any]:
+    """What a local file of weights holds; nothing for an address."""
+    return {} if "://" in path else load_checkpoint_file(path)
 
 
-def _use_timm_model(cfg: Config, name: str, weights: str | None, pretrained: bool, options: dict | None) -> None:
+def _trained_classes(content: dict[str, Any]) -> Sequence[str]:
+    return ((content.get("meta") or {}).get("dataset_meta") or {}).get("classes") or ()
+
+
+def _use_timm_model(cfg: Config, target: Target, images: Images) -> tuple[View, Sequence[str], Sequence[str] | None]:
+    """Set a timm model with its own view of images, see `_use_model`.
+
+    A file knows the options of its model and what its images were like; the name only those of its published weights.
+    """
+    weights, pretrained = target.weights, target.pretrained and target.weights is None
+    name = _with_tag(target.model) if pretrained else target.model
+    is_pyramid = name.split(".")[0] in MODELS
+    timm_cfg = _pretrained_cfg(name)
+    content, told = {}, {}
     own = cfg.get("model") or {}
     model = {"type": "TimmProgressClassifier", "model_name": name}
     if "data_preprocessor" in own:
         model["data_preprocessor"] = own["data_preprocessor"]
-    cfg.load_from, cfg.resume = None, False
     if weights is not None:
         require_checkpoint(weights)
-        cfg.load_from = weights
-        model |= _arguments_in(weights, name)
-    elif pretrained:
-        cfg.load_from = TIMM_PREFIX + name
-    if cfg.load_from != TIMM_PREFIX + name and "num_classes" in own:
+        content = _content_of(weights)
+    if content:
+        notes = trained_notes(content, weights)
+        told = notes.cfg
+        if "mean" not in told:
+            print_log(f"Nothing in {weights} says how its images were prepared; the model's are assumed.", "current")
+        if is_pyramid:
+            # The size is that of the images.
+            noted = {key: value for key, value in notes.options.items() if key != "img_size"}
+            model |= model_options({"model": noted})
+        with as_user_error():
+            head = unwrap_state_dict(content, weights).get(f"{timm_cfg.get('classifier')}.weight")
+        if head is not None:
+            model["num_classes"] = head.shape[0]
+    if not pretrained and "num_classes" in own:
         # Published weights bring a head of their own size.
         model.setdefault("num_classes", own["num_classes"])
-    cfg.model = model
-    apply_options(cfg, {key: value for key, value in (options or {}).items() if key.startswith("model.")})
-
-
-def _arguments_in(weights: str, name: str) -> dict[str, Any]:
-    """The options that a file notes of a timm model, and the number of classes of its head; empty for an address."""
-    if "://" in weights:
-        return {}
-    content = load_checkpoint_file(weights)
-    # The size is that of the images.
-    noted = {key: value for key, value in trained_notes(content, weights).options.items() if key != "img_size"}
-    found = model_options({"model": noted}) if _is_pyramid(name) else {}
-    head = _pretrained_cfg(name).get("classifier")
-    with as_user_error():
-        weight = unwrap_state_dict(content, weights).get(f"{head}.weight")
-    return found if weight is None else {**found, "num_classes": weight.shape[0]}
-
-
-def _is_pyramid(name: str) -> bool:
-    return name.split(".")[0] in MODELS
-
-
-def _view_and_classes(
-    cfg: Config, name: str, weights: str | None, pretrained: bool, img_size: int | None, crop_pct: float | None
-) -> tuple[View, Sequence[str] | None]:
-    """The view that a model's weights ask for and the classes that they record.
-
-    The model's entry in the config gets the size of images that a file tells.
-    """
-    # The file knows what its images were like; the name only what its published weights' were.
-    local = weights is not None and "://" not in weights
-    told = trained_cfg(load_checkpoint_file(weights), weights) if local else {}
-    if _is_pyramid(name) and "input_size" in told:
+    cfg.model, cfg.resume = model, False
+    cfg.load_from = TIMM_PREFIX + name if pretrained else weights
+    apply_options(cfg, {key: value for key, value in (target.options or {}).items() if key.startswith("model.")})
+    if is_pyramid and "input_size" in told:
         # Resampled to another size and back, position embeddings would not be the file's.
         cfg.model.setdefault("img_size", told["input_size"][1:])
-    by_name = _pretrained_cfg(name) if pretrained else {}
-    view = timm_view({**_pretrained_cfg(name), **told}, img_size, crop_pct)
-    return view, {**by_name, **told}.get("label_names")
+    view = timm_view({**timm_cfg, **told}, images.img_size, images.crop_pct)
+    recorded = {**(timm_cfg if pretrained else {}), **told}.get("label_names")
+    return view, _trained_classes(content), recorded
 
 
-def _class_names(cfg: Config, listed: str | Path | None, recorded: Sequence[str] | None) -> list[str]:
+def _class_names(
+    cfg: Config, trained: Sequence[str], listed: str | Path | None, recorded: Sequence[str] | None
+) -> list[str]:
     num_classes = cfg.model.get("num_classes") or (cfg.model.get("head") or {}).get("num_classes")
     if num_classes is None and "model_name" in cfg.model:
         num_classes = _pretrained_cfg(cfg.model.model_name).get("num_classes")
@@ -326,7 +319,7 @@ def _class_names(cfg: Config, listed: str | Path | None, recorded: Sequence[str]
         raise UserError(
             f"The config {cfg.filename} does not say how many classes its model has; set model.num_classes."
         )
-    return class_names(cfg, num_classes, _trained_classes(cfg), listed, recorded)
+    return class_names(cfg, num_classes, trained, listed, recorded)
 
 
 def _confusion(runner: Runner, class_indices: list[int] | None) -> tuple[list[Any], Tensor]:

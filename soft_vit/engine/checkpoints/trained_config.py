@@ -9,7 +9,6 @@ from typing import Any
 import timm
 import torch
 from mmengine.config import Config
-from mmengine.logging import print_log
 from mmengine.runner import Runner
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
@@ -24,14 +23,14 @@ from soft_vit.weights.files import sha256_of
 from soft_vit.weights.index import CFG_KEYS
 from soft_vit.weights.reading import Notes, notes_of
 
-__all__ = ["cfg_of_config", "model_options", "notes_of_run", "trained_cfg", "trained_notes"]
+__all__ = ["cfg_of_config", "model_options", "notes_of_run", "trained_notes"]
 
 
 def trained_notes(content: Mapping[str, Any], path: str | Path) -> Notes:
     """What is known of the weights in a file; nothing in it is executed.
 
     content: what was read from the file. For a recorded file, known by its digest, the index says it; for any other the
-    notes in it.
+    notes in it. mean, std in cfg: of RGB values in [0, 1].
     """
     path = Path(path).expanduser()
     size = path.stat().st_size
@@ -45,17 +44,6 @@ def trained_notes(content: Mapping[str, Any], path: str | Path) -> Notes:
     unlike_images = ("num_classes", "pool_size")
     known = {key: cfg[key] for key in CFG_KEYS if cfg.get(key) is not None and key not in unlike_images}
     return Notes(entry.model, entry.options, known)
-
-
-def trained_cfg(content: Mapping[str, Any], path: str | Path) -> dict[str, Any]:
-    """What `trained_notes` says of timm's configuration, in a log line if it says nothing of the images.
-
-    mean, std: of RGB values in [0, 1].
-    """
-    cfg = dict(trained_notes(content, path).cfg)
-    if "mean" not in cfg:
-        print_log(f"Nothing in {path} says how its images were prepared; the model's defaults are used.", "current")
-    return cfg
 
 
 def notes_of_run(runner: Runner) -> Notes | None:

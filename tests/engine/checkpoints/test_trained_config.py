@@ -11,7 +11,7 @@ from torch import nn
 
 from soft_vit.data import CLASSES
 from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
-from soft_vit.engine.checkpoints.trained_config import cfg_of_config, notes_of_run, trained_cfg, trained_notes
+from soft_vit.engine.checkpoints.trained_config import cfg_of_config, notes_of_run, trained_notes
 from soft_vit.weights.folders import RESOURCES
 from soft_vit.weights.reading import NOTES_KEY
 
@@ -79,9 +79,9 @@ def test_a_model_of_another_kind_notes_nothing():
 def test_a_checkpoint_without_notes_names_its_classes(tmp_path):
     torch.save({"state_dict": {}, "meta": {"dataset_meta": {"classes": ("a", "b")}}}, tmp_path / "a.pth")
     content = load_checkpoint_file(tmp_path / "a.pth")
-    assert trained_cfg(content, tmp_path / "a.pth") == {"label_names": ("a", "b")}
+    assert trained_notes(content, tmp_path / "a.pth").cfg == {"label_names": ("a", "b")}
     for strange in (3, [1], {"cfg": 3, "dataset_meta": [1]}, {"dataset_meta": {"classes": 3}}):
-        assert trained_cfg({**content, "meta": strange}, tmp_path / "a.pth") == {}
+        assert trained_notes({**content, "meta": strange}, tmp_path / "a.pth").cfg == {}
 
 
 def test_recorded_file_is_known_under_any_name(tmp_path):
@@ -95,4 +95,4 @@ def test_recorded_file_is_known_under_any_name(tmp_path):
     data = bytearray(source.read_bytes())
     data[-1] ^= 1
     copy.write_bytes(data)
-    assert trained_cfg(load_checkpoint_file(copy), copy) == {}
+    assert trained_notes(load_checkpoint_file(copy), copy).cfg == {}
