@@ -7,6 +7,7 @@ from mmengine.runner import Runner
 
 from soft_vit.engine.checks import match_classes
 from soft_vit.registry import HOOKS, register
+from soft_vit.weights.reading import notes_of
 
 __all__ = ["ClassNamesHook"]
 
@@ -21,10 +22,10 @@ class ClassNamesHook(Hook):
     """
 
     def __init__(self) -> None:
-        self.trained: Sequence[str] | None = None
+        self.trained: Sequence[str] = ()
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        self.trained = ((checkpoint.get("meta") or {}).get("dataset_meta") or {}).get("classes")
+        self.trained = notes_of(checkpoint).cfg.get("label_names", ())
 
     def before_test(self, runner: Runner) -> None:
         if self.trained:

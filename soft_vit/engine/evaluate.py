@@ -39,7 +39,7 @@ from soft_vit.engine.prepare import prepare
 from soft_vit.engine.report import Report
 from soft_vit.engine.run import StartHook, config_errors, require_checkpoint
 from soft_vit.models.soft import MODELS
-from soft_vit.weights.reading import unwrap_state_dict
+from soft_vit.weights.reading import notes_of, unwrap_state_dict
 
 __all__ = ["Images", "Target", "evaluate"]
 
@@ -250,7 +250,7 @@ def _use_checkpoint(cfg: Config, target: Target) -> Sequence[str]:
     if target.weights is not None or not target.pretrained:
         raise UserError(f"{path} is a checkpoint with weights of its own; give the name of a timm model for others.")
     cfg.load_from, cfg.resume = path, False
-    trained = _trained_classes(_content_of(path))
+    trained = notes_of(_content_of(path)).cfg.get("label_names", ())
     take_trained_classes(cfg, trained)
     count_classes(cfg)
     return trained
@@ -259,10 +259,6 @@ def _use_checkpoint(cfg: Config, target: Target) -> Sequence[str]:
 def _content_of(path: str) -> dict[str, Any]:
     """What a local file of weights holds; nothing for an address."""
     return {} if "://" in path else load_checkpoint_file(path)
-
-
-def _trained_classes(content: dict[str, Any]) -> Sequence[str]:
-    return ((content.get("meta") or {}).get("dataset_meta") or {}).get("classes") or ()
 
 
 def _use_timm_model(cfg: Config, target: Target, images: Images) -> tuple[View, Sequence[str], Sequence[str] | None]:
@@ -306,7 +302,7 @@ def _use_timm_model(cfg: Config, target: Target, images: Images) -> tuple[View, 
         cfg.model.setdefault("img_size", told["input_size"][1:])
     view = timm_view({**timm_cfg, **told}, images.img_size, images.crop_pct)
     recorded = {**(timm_cfg if pretrained else {}), **told}.get("label_names")
-    return view, _trained_classes(content), recorded
+    return view, notes_of(content).cfg.get("label_names", ()), recorded
 
 
 def _class_names(

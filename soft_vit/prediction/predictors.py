@@ -33,7 +33,7 @@ from soft_vit.models.pyramid import PyramidViT
 from soft_vit.models.vit import AttentionViT
 from soft_vit.prediction.results import RankedClasses, Result, ranked_classes, result_of
 from soft_vit.weights.loading import describe_mismatch
-from soft_vit.weights.reading import Notes, unwrap_state_dict
+from soft_vit.weights.reading import Notes, notes_of, unwrap_state_dict
 
 __all__ = ["ConfigPredictor", "Predictor", "TimmPredictor", "load_predictor", "readable_names"]
 
@@ -186,13 +186,14 @@ class ConfigPredictor:
         self.topk = topk
         cfg = load_config(config, options)
         content = load_checkpoint_file(checkpoint)
-        take_trained_classes(cfg, ((content.get("meta") or {}).get("dataset_meta") or {}).get("classes") or ())
+        trained = notes_of(content).cfg.get("label_names", ())
+        take_trained_classes(cfg, trained)
         with config_errors(StartHook(), cfg):
             init_default_scope(cfg.get("default_scope") or "mmengine")
             self.model = _build(cfg)
             _set_image_size(cfg, self.model, img_size)
             self.notes: list[str] = _load_config(self.model, content, checkpoint)
-            self.names = _config_class_names(cfg, content)
+            self.names = _config_class_names(cfg, trained)
             self.prepare = _preparation(cfg)
             self.collate = _collate(cfg)
         self.model.to(device).eval()
@@ -250,14 +251,10 @@ def _set_image_size(cfg: Config, model: nn.Module, img_size: int | None) -> None
         fit_image_size(model.model, img_size)
 
 
-def _config_class_names(cfg: Config, content: dict[str, Any]) -> list[str]:
+def _config_class_names(cfg: Config, trained: Sequence[str]) -> list[str]:
     dataset = cfg.test_dataloader.dataset
-    sources = (
-        (content.get("meta") or {}).get("dataset_meta"),
-        dataset.get("metainfo"),
-        getattr(DATASETS.get(dataset.type), "METAINFO", None),
-    )
-    return readable_names(next(filter(None, ((source or {}).get("classes") for source in sources)), ()))
+    sources = (dataset.get("metainfo"), getattr(DATASETS.get(dataset.type), "METAINFO", None))
+    return readable_names(trained or next(filter(None, ((source or {}).get("classes") for source in sources)), ()))
 
 
 def _collate(cfg: Config) -> Callable[[list[dict[str, Any]]], dict[str, Any]]:

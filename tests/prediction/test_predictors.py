@@ -237,6 +237,13 @@ def test_images_of_any_size_fit_a_config_of_drawn_ones(ten_classes, img_size):
     assert len(predictor([photo(100, 200), photo(33, 31)])) == 2
 
 
+def test_meta_of_another_kind_names_no_classes(ten_classes, tmp_path):
+    content = torch.load(ten_classes, weights_only=True)
+    torch.save({**content, "meta": [1]}, tmp_path / "a.pth")
+    # Those of the config's data, then.
+    assert ConfigPredictor(DEMO, tmp_path / "a.pth").names == list(CLASSES)
+
+
 def test_pipeline_that_loads_by_mmcv_gets_its_order_of_channels(ten_classes, tmp_path):
     config = load_config(DEMO)
     transforms = [
