@@ -14,8 +14,7 @@ os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
 warnings.filterwarnings("ignore", message="Fail to import ``MultiScaleDeformableAttention``")
 
 from soft_vit.engine.checkpoints import safe_checkpoint
-from soft_vit.engine.checkpoints.atomic_storage import AtomicBackend
-from soft_vit.engine.checkpoints.checkpoint_hook import SafeCheckpointHook
+from soft_vit.engine.checkpoints.checkpoint_hook import AtomicBackend, SafeCheckpointHook
 from soft_vit.engine.checkpoints.checkpoint_match import CheckpointMatchHook
 from soft_vit.engine.checks import RunChecksHook
 from soft_vit.engine.config import load_config

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from soft_vit.engine import UserError, train
-from soft_vit.engine.checkpoints.atomic_storage import AtomicBackend
+from soft_vit.engine.checkpoints.checkpoint_hook import AtomicBackend
 from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.data.datasets import ShapesDataset
 

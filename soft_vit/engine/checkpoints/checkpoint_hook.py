@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from mmengine.dist import broadcast, is_main_process
+from mmengine.fileio import LocalBackend, register_backend
 from mmengine.hooks import CheckpointHook
 from mmengine.optim import ZeroRedundancyOptimizer
 from mmengine.runner import Runner
 
-from soft_vit.engine.checkpoints.atomic_storage import remove_leftovers
 from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.checkpoints.trained_config import notes_of_run
 from soft_vit.engine.errors import UserError, one_line
@@ -22,11 +22,21 @@ from soft_vit.registry import HOOKS, register
 from soft_vit.weights.files import write_atomically
 from soft_vit.weights.reading import NOTES_KEY, first_not_finite
 
-__all__ = ["SafeCheckpointHook", "find_newest_checkpoint"]
+__all__ = ["AtomicBackend", "SafeCheckpointHook", "find_newest_checkpoint"]
 
 # Whatever a run goes on from.
 _FINITE_PARTS = ("state_dict", "ema_state_dict", "optimizer")
 _NUMBERED = re.compile(r"(epoch|iter|stopped_iter)_\d+\.pth")
+
+
+class AtomicBackend(LocalBackend):
+    """MMEngine's local storage with atomic writing; chosen by `backend_args=dict(backend="soft_vit.atomic")`."""
+
+    def put(self, obj: bytes, filepath: str | Path) -> None:
+        write_atomically(filepath, obj)
+
+
+register_backend("soft_vit.atomic", AtomicBackend, force=True)
 
 
 class _RemovingLater:
@@ -80,7 +90,9 @@ class SafeCheckpointHook(CheckpointHook):
             kept = self._kept(runner.epoch if self.by_epoch else runner.iter)
             self.keep_ckpt_ids = deque(kept, self.max_keep_ckpts if self.max_keep_ckpts > 0 else None)
         if is_main_process():
-            remove_leftovers(self.out_dir)
+            # Temporary files that a killed process left.
+            for path in Path(self.out_dir).glob(".*.pth.*.tmp"):
+                path.unlink(missing_ok=True)
 
     def _kept(self, newest: int) -> list[int]:
         """Numbers of the checkpoints of this hook that are there, up to the one that the run goes on from."""

@@ -1,13 +1,18 @@
 """Which checkpoints are written, kept and found."""
 
+import logging
+import os
 import re
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from mmengine.fileio import get_file_backend
+from mmengine.logging import MessageHub
+from mmengine.runner import save_checkpoint
 
-from soft_vit.engine import SafeCheckpointHook, UserError
+from soft_vit.engine import AtomicBackend, SafeCheckpointHook, UserError
 from soft_vit.engine.checkpoints.checkpoint_hook import find_newest_checkpoint
 
 
@@ -28,6 +33,27 @@ def test_a_best_that_is_not_measured():
         UserError, match="save_best is 'ema/accuracy/top1', and the validation gives accuracy/top1, loss"
     ):
         hook.after_val_epoch(SimpleNamespace(), {"accuracy/top1": 1.0, "loss": 2.0})
+
+
+def test_mmengine_writes_whole_checkpoints(tmp_path, monkeypatch):
+    backend = {"backend": "soft_vit.atomic"}
+    assert isinstance(get_file_backend(str(tmp_path), backend_args=backend), AtomicBackend)
+    replaced = []
+    replace = os.replace
+    monkeypatch.setattr(os, "replace", lambda a, b: (replaced.append(os.path.basename(b)), replace(a, b)))
+    save_checkpoint({"state_dict": {}}, str(tmp_path / "x.pth"), backend_args=backend)
+    assert replaced == ["x.pth"]
+
+
+def test_leftovers_of_checkpoints_alone_are_removed(tmp_path):
+    kept = ["epoch_1.pth", ".hidden", ".notes.txt.ab12.tmp", "x.pth.tmp"]
+    for name in [*kept, ".epoch_2.pth.ab12.tmp", ".best_top1_epoch_3.pth.x_.tmp"]:
+        (tmp_path / name).touch()
+    hub = MessageHub.get_instance("leftovers")
+    SafeCheckpointHook(interval=1).before_train(
+        SimpleNamespace(work_dir=str(tmp_path), _resume=False, message_hub=hub, logger=logging.getLogger())
+    )
+    assert sorted(os.listdir(tmp_path)) == sorted(kept)
 
 
 def write(path: Path) -> None:
