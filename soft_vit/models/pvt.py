@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from soft_vit.layers import Attention, PreNormBlock, resample_pos_embed
 from soft_vit.layers.embed import resample_square
 from soft_vit.models.arguments import check_stages, rising_rates
-from soft_vit.models.staged import Stage, StagedModel, checkpoint_filter_fn  # noqa: F401  timm's filter
-from soft_vit.ops.numerics import in_function_transform
+from soft_vit.models.staged import Stage, StagedModel, channels_last, checkpoint_filter_fn  # noqa: F401  timm's filter
 
 # A leaf of symbolic tracing: it looks at sizes.
 torch.fx.wrap("resample_pos_embed")
@@ -43,11 +42,7 @@ class PatchEmbed(nn.Module):
         self.norm = LayerNorm2d(dim, eps=1e-5, **dd)
 
     def forward(self, x: Tensor) -> Tensor:
-        # Channels-last maps and [B, N, C] tokens are the same memory, so nothing is copied between them.
-        # torch.func.vmap cannot ask for that layout.
-        if not in_function_transform():
-            x = x.contiguous(memory_format=torch.channels_last)
-        return self.norm(self.proj(self.pre_norm(x)))
+        return self.norm(self.proj(self.pre_norm(channels_last(x))))
 
 
 class TokenStage(Stage):

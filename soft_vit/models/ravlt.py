@@ -19,7 +19,7 @@ from soft_vit.layers.attention.gated_rotary import GatedRotaryAttention, GatedRo
 from soft_vit.layers.attention.rala import RALAttention
 from soft_vit.models.arguments import check_stages, rising_rates
 from soft_vit.models.stage import stage_grids
-from soft_vit.models.staged import Stage, StagedModel, checkpoint_filter_fn  # noqa: F401  timm's name
+from soft_vit.models.staged import Stage, StagedModel, channels_last, checkpoint_filter_fn  # noqa: F401  timm's name
 from soft_vit.models.zoo import family_cfgs, register_family
 from soft_vit.ops.rotary import place_angles
 
@@ -41,8 +41,7 @@ class ConvStem(nn.Module):
         self.proj = nn.Sequential(*layers[:-1])
 
     def forward(self, x: Tensor) -> Tensor:
-        # Tokens of a map that lies channels last are there without a copy.
-        return self.proj(x).contiguous(memory_format=torch.channels_last)
+        return channels_last(self.proj(x))
 
 
 class Downsample(nn.Module):

@@ -128,9 +128,10 @@ def test_the_size_of_images_and_rates_reach_their_parts(family: str) -> None:
     assert max(module.drop_prob for module in model.modules() if isinstance(module, DropPath)) == 0.5
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
 @every_family
 def test_any_size_and_any_neighbours(family: str) -> None:
-    """An image's logits do not depend on its batch; the size may be set before or given at once."""
+    """An image's logits do not depend on its batch, also by vmap; the size may be set before or given at once."""
     model = create(family).double()
     x = images(3, 72, 100).double()
     x[1] *= 0.01
@@ -138,8 +139,10 @@ def test_any_size_and_any_neighbours(family: str) -> None:
     with torch.no_grad():
         together = model(x)
         alone = torch.cat([model(image[None]) for image in x])
+        mapped = torch.func.vmap(lambda image: model(image[None])[0])(x)
     assert (together[0] - together[1]).norm() > 1e-4 * together.norm()
-    torch.testing.assert_close(together, alone, rtol=1e-10, atol=1e-10)
+    for logits in (alone, mapped):
+        torch.testing.assert_close(together, logits, rtol=1e-10, atol=1e-10)
     built = create(family, img_size=(72, 100)).double()
     built.load_state_dict(model.state_dict())
     torch.testing.assert_close(built(x), together)
