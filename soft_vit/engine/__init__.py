@@ -15,7 +15,6 @@ warnings.filterwarnings("ignore", message="Fail to import ``MultiScaleDeformable
 
 from soft_vit.engine.checkpoints import safe_checkpoint
 from soft_vit.engine.checkpoints.checkpoint_hook import AtomicBackend, SafeCheckpointHook
-from soft_vit.engine.checkpoints.checkpoint_match import CheckpointMatchHook
 from soft_vit.engine.checks import RunChecksHook
 from soft_vit.engine.config import load_config
 from soft_vit.engine.data.bad_images import BadImagesHook
@@ -30,7 +29,7 @@ from soft_vit.engine.logging.watch_hook import WatchHook
 from soft_vit.engine.models.classifier import TimmProgressClassifier
 from soft_vit.engine.models.distillation import DistillClassifier
 from soft_vit.engine.models.feature_redraw import FeatureRedrawHook
-from soft_vit.engine.models.finetune import StartWeightsHook
+from soft_vit.engine.models.finetune import CheckpointMatchHook, StartWeightsHook
 from soft_vit.engine.models.linearise import LineariseClassifier, LineariseHook
 from soft_vit.engine.models.mesa import MesaClassifier, MesaHook
 from soft_vit.engine.models.model_index import register_models

@@ -14,12 +14,11 @@ from mmengine.registry import OPTIMIZERS
 from mmengine.runner import Runner
 
 from soft_vit.engine.checkpoints.checkpoint_hook import find_newest_checkpoint
-from soft_vit.engine.checkpoints.checkpoint_match import CheckpointMatchHook
 from soft_vit.engine.config import place_of, require_registered
 from soft_vit.engine.config_values import count_classes, require_one_size, type_name
 from soft_vit.engine.data.bad_images import ReadingDataset, require_data_root
 from soft_vit.engine.errors import UserError, in_worker, one_line
-from soft_vit.engine.models.finetune import StartWeightsHook
+from soft_vit.engine.models.finetune import CheckpointMatchHook, StartWeightsHook
 from soft_vit.engine.prepare import prepare
 from soft_vit.engine.resume.stop_hook import StopHook
 from soft_vit.registry import DATASETS

@@ -25,14 +25,14 @@ from soft_vit.engine.config import load_config
 from soft_vit.engine.config_values import take_trained_classes, type_name
 from soft_vit.engine.data.eval_data import set_view, view_of_config
 from soft_vit.engine.errors import UserError, as_user_error, one_line
-from soft_vit.engine.models.finetune import fit_weights, parameter_names
+from soft_vit.engine.models.finetune import fit_weights
 from soft_vit.engine.models.tested_model import fit_image_size
 from soft_vit.engine.models.timm_model import create_timm_model
 from soft_vit.engine.run import StartHook, config_errors
 from soft_vit.models.pyramid import PyramidViT
 from soft_vit.models.vit import AttentionViT
 from soft_vit.prediction.results import RankedClasses, Result, ranked_classes, result_of
-from soft_vit.weights.loading import describe_mismatch
+from soft_vit.weights.loading import describe_mismatch, parameter_names
 from soft_vit.weights.reading import Notes, notes_of, unwrap_state_dict
 
 __all__ = ["ConfigPredictor", "Predictor", "TimmPredictor", "load_predictor", "readable_names"]

@@ -9,7 +9,7 @@ from torch import nn
 
 import soft_vit  # noqa: F401  its models have to be known to timm before one is built by name
 from soft_vit.engine.errors import UserError, as_user_error
-from soft_vit.engine.models.finetune import FineTuning
+from soft_vit.engine.models.finetune import freeze_stages
 from soft_vit.models.names import require_known
 from soft_vit.registry import MODELS, register
 
@@ -17,25 +17,40 @@ __all__ = ["TimmProgressClassifier"]
 
 
 @register(MODELS)
-class TimmProgressClassifier(FineTuning, TimmClassifier):
+class TimmProgressClassifier(TimmClassifier):
     """mmpretrain's TimmClassifier, which also logs the accuracy on each training batch.
 
-    The weights in its checkpoints have the names of the timm model. frozen_stages: see `FineTuning`. with_cp:
-    recompute activations in the backward pass. compile_model: compile the timm model with
-    torch.compile, True or a dict of its options. channels_last: keep images and convolutions in that memory format.
+    The weights in its checkpoints have the names of the timm model; those that it begins with are named by `load_from`.
+    frozen_stages: the stem and so many stages are not trained, 0 for none; see `freeze_stages`. with_cp: recompute
+    activations in the backward pass. compile_model: compile the timm model with torch.compile, True or a dict of its
+    options. channels_last: keep images and convolutions in that memory format.
     """
+
+    _frozen: list[nn.Module] = []  # noqa: RUF012  replaced, never changed
 
     def __init__(
         self,
         model_name: str,
         *args: Any,
+        frozen_stages: int = 0,
+        checkpoint_path: str = "",
         compile_model: bool | dict = False,
         channels_last: bool = False,
         **kwargs: Any,
     ) -> None:
         with as_user_error():
             require_known(model_name)
+        if checkpoint_path:
+            raise UserError(
+                f"model.checkpoint_path is {checkpoint_path!r}; set load_from to it, which also fits the weights to "
+                "other classes and resolutions."
+            )
         super().__init__(model_name, *args, **kwargs)
+        # Before a run MMEngine calls every init_weights() that it finds, over pretrained weights too; timm's models
+        # have initialised themselves.
+        self.model.is_init = True
+        if frozen_stages:
+            self._frozen = freeze_stages(self.model, frozen_stages)
         self.channels_last = channels_last
         if channels_last:
             self.model.to(memory_format=torch.channels_last)
@@ -47,6 +62,12 @@ class TimmProgressClassifier(FineTuning, TimmClassifier):
         if self.channels_last:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         return super().forward(inputs, data_samples, mode)
+
+    def train(self, mode: bool = True) -> nn.Module:
+        super().train(mode)
+        for module in self._frozen:
+            module.eval()
+        return self
 
     @staticmethod
     def _remove_state_dict_prefix(module: nn.Module, state_dict: dict, prefix: str, local_metadata: dict) -> None:

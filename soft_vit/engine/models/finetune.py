@@ -1,4 +1,4 @@
-"""Starting from other weights: with other classes, at another resolution, with the first stages frozen."""
+"""Weights that a run begins with or resumes from, fitted to its model or refused, and stages that it does not train."""
 
 from typing import Any
 
@@ -7,15 +7,22 @@ from mmengine.runner import CheckpointLoader, Runner
 from timm.models import group_parameters
 from torch import nn
 
-from soft_vit.engine.checkpoints.checkpoint_match import require_match
 from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.engine.models.timm_model import create_timm_model, unwrapped
 from soft_vit.registry import HOOKS, register
 from soft_vit.weights import loading
-from soft_vit.weights.loading import parameter_names
+from soft_vit.weights.loading import describe_mismatch, filter_weights
 from soft_vit.weights.reading import NOTES_KEY, Notes
 
-__all__ = ["FineTuning", "StartWeightsHook", "fit_weights", "flat_name", "freeze_stages", "parameter_names"]
+__all__ = [
+    "TIMM_PREFIX",
+    "CheckpointMatchHook",
+    "StartWeightsHook",
+    "fit_weights",
+    "flat_name",
+    "freeze_stages",
+    "require_match",
+]
 
 TIMM_PREFIX = "timm://"
 
@@ -65,6 +72,35 @@ class StartWeightsHook(Hook):
         checkpoint["state_dict"] = weights
 
 
+@register(HOOKS)
+class CheckpointMatchHook(Hook):
+    """Refuses to resume from a checkpoint of another model, with UserError (a ValueError)."""
+
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        require_match(runner, checkpoint)
+        network = getattr(unwrapped(runner.model), "model", None)
+        if hasattr(network, "pretrained_cfg"):
+            # Of models whose parameters are alike, only the notes of a checkpoint tell.
+            with as_user_error():
+                filter_weights(checkpoint, network)
+
+
+def require_match(runner: Runner, checkpoint: dict, exact: bool = True) -> None:
+    """UserError if a checkpoint's names and shapes are not those of the model; if not exact, only where none fits.
+
+    MMEngine alone only logs a warning and goes on with whatever fitted.
+    """
+    expected = unwrapped(runner.model).state_dict()
+    given = checkpoint.get("state_dict", checkpoint)
+    given = {name.removeprefix("module."): value for name, value in given.items() if hasattr(value, "shape")}
+    mismatch = describe_mismatch(expected, given)
+    fitting = any(name in given and expected[name].shape == given[name].shape for name in expected)
+    if mismatch and (exact or not fitting):
+        raise UserError(
+            f"The checkpoint belongs to another model: {mismatch}; use the config that it was trained with."
+        )
+
+
 def freeze_stages(model: nn.Module, stages: int, whole: nn.Module | None = None) -> list[nn.Module]:
     """Take the stem and the first stages of a timm model out of training; with 0 stages the stem alone.
 
@@ -100,31 +136,3 @@ def _wholly_frozen(module: nn.Module) -> list[nn.Module]:
     if trained and not any(trained):
         return [module]
     return [found for child in module.children() for found in _wholly_frozen(child)]
-
-
-class FineTuning:
-    """For a TimmClassifier: frozen stages, and weights that come from `load_from`.
-
-    frozen_stages: the stem and so many stages are not trained, 0 for none; see `freeze_stages`.
-    """
-
-    _frozen: list[nn.Module] = []  # noqa: RUF012  replaced, never changed
-
-    def __init__(self, *args: Any, frozen_stages: int = 0, checkpoint_path: str = "", **kwargs: Any) -> None:
-        if checkpoint_path:
-            raise UserError(
-                f"model.checkpoint_path is {checkpoint_path!r}; set load_from to it, which also fits the weights to "
-                "other classes and resolutions."
-            )
-        super().__init__(*args, **kwargs)
-        # Before a run MMEngine calls every init_weights() that it finds, over pretrained weights too; timm's models
-        # have initialised themselves.
-        self.model.is_init = True
-        if frozen_stages:
-            self._frozen = freeze_stages(self.model, frozen_stages)
-
-    def train(self, mode: bool = True) -> nn.Module:
-        super().train(mode)
-        for module in self._frozen:
-            module.eval()
-        return self

@@ -8,9 +8,9 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from torch import nn
 
-from soft_vit.engine.checkpoints.checkpoint_match import require_match
 from soft_vit.engine.checkpoints.trained_config import model_options
 from soft_vit.engine.errors import UserError, as_user_error, one_line
+from soft_vit.engine.models.finetune import require_match
 from soft_vit.engine.models.timm_model import unwrapped
 from soft_vit.engine.optim.ema_hook import choose_weights
 from soft_vit.weights.loading import filter_weights

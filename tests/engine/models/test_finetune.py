@@ -1,4 +1,4 @@
-"""Weights that find their place in another model, and stages that do not move."""
+"""Weights that find their place in another model or are refused, and stages that do not move."""
 
 import copy
 import json
@@ -18,6 +18,7 @@ from timm.models import save_for_hf
 from torch import nn
 
 from soft_vit.engine import (
+    CheckpointMatchHook,
     Report,
     Target,
     TimmOptimWrapperConstructor,
@@ -28,7 +29,8 @@ from soft_vit.engine import (
 )
 from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.config import load_config
-from soft_vit.engine.models.finetune import StartWeightsHook, fit_weights, freeze_stages
+from soft_vit.engine.models.finetune import StartWeightsHook, fit_weights, freeze_stages, require_match
+from soft_vit.weights.reading import NOTES_KEY
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 SMALL = dict(depths=(1, 1, 1, 1))
@@ -172,6 +174,61 @@ def test_rows_of_the_head_follow_the_names_of_classes(classes, rows, said, caplo
     assert torch.equal(model.head.weight, fresh if rows is None else trained.head.weight[rows])
     assert len(caplog.messages) == bool(said)
     assert said is None or said in caplog.text
+
+
+PLAIN = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+
+
+def plain_state(**changes):
+    entries = {**PLAIN.state_dict(), **changes}
+    return {name: value for name, value in entries.items() if value is not None}
+
+
+def check(given, exact):
+    runner = SimpleNamespace(model=PLAIN)
+    require_match(runner, {"state_dict": given}, exact)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize(
+    "given",
+    [
+        plain_state(),
+        {f"module.{name}": value for name, value in plain_state().items()},
+        plain_state(**{"1.num_batches_tracked": None}),
+    ],
+    ids=["same", "from DDP", "without a counter"],
+)
+def test_exactly_fitting(given, exact):
+    check(given, exact)
+
+
+PARTLY = [
+    (plain_state(**{"0.weight": None}), "1 parameters are missing, such as 0.weight"),
+    (plain_state(extra=torch.ones(1)), "1 are unknown to the model, such as extra"),
+    (plain_state(**{"0.bias": torch.ones(7)}), r"1 have another shape, such as 0.bias with \(7,\) instead of \(3,\)"),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), PARTLY, ids=["missing", "unknown", "shape"])
+def test_partly_fitting(given, message):
+    with pytest.raises(ValueError, match=message):
+        check(given, exact=True)
+    check(given, exact=False)
+
+
+def test_a_checkpoint_that_notes_another_model_with_the_same_parameters():
+    runner = SimpleNamespace(model=TimmProgressClassifier("soft_norm_pico", img_size=64))
+    checkpoint = {"state_dict": dict(runner.model.state_dict()), "meta": {NOTES_KEY: {"model": "soft_norm_pico"}}}
+    CheckpointMatchHook().after_load_checkpoint(runner, checkpoint)
+    checkpoint["meta"][NOTES_KEY]["model"] = "soft_pico"
+    with pytest.raises(UserError, match="create soft_pico for it"):
+        CheckpointMatchHook().after_load_checkpoint(runner, checkpoint)
+
+
+def test_nothing_fits():
+    with pytest.raises(ValueError, match="belongs to another model"):
+        check({"conv.weight": torch.ones(1)}, exact=False)
 
 
 def trained(model: nn.Module) -> set[str]:
