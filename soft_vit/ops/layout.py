@@ -83,8 +83,10 @@ def token_layout(
 
 
 def check_layout(x: Tensor, layout: Layout) -> None:
-    """ValueError unless the layout has as many tokens as x `[B, P + N, C]`, and its mask one of them for each image."""
+    """ValueError unless the layout has as many tokens as x `[B, P + N, C]`, N > 0, and its mask one for each image."""
     (Y, X), P, mask = layout
+    if min(Y, X) < 1:
+        raise ValueError(f"A map of {Y} x {X} holds no token; give one of at least 1 x 1, or a sequence of at least 1.")
     if x.ndim != 3 or x.shape[1] != P + Y * X:
         raise ValueError(
             f"Tokens of shape {tuple(x.shape)} do not fill {P} prefix tokens and a map of {Y} x {X}; give "

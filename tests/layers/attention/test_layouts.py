@@ -540,6 +540,7 @@ def test_what_does_not_fit_is_named(kind: str) -> None:
     mistakes: list[tuple[Callable[[], Any], str]] = [
         (lambda: attn(x, (4, 4)), "(2, 20, 12) do not fill"),
         (lambda: attn(x, (4, 5), 1), "1 prefix tokens"),
+        (lambda: attn(x, (0, 5), 20), "0 x 5 holds no token"),
         (lambda: attn(x, (20,)), "built for a map"),
         (lambda: in_sequence(x, 20), "give a map (H, W), or (20,) for a sequence"),
         (lambda: in_sequence(x, (4, 5)), "built for a sequence"),
