@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 from timm.data import resolve_model_data_config
+from timm.models._input import get_model_input_config
 from torch import Tensor, nn
 
 from soft_vit.engine.errors import UserError, as_user_error
@@ -89,7 +90,7 @@ def load_export_model(
         network, prepared = predictor.model, None
     data = resolve_model_data_config(network)
     mean, std = prepared or (data["mean"], data["std"])
-    height, width = getattr(network, "img_size", None) or data["input_size"][1:]
+    channels, height, width = get_model_input_config(network)["input_size"]
     if img_size is not None:
         height = width = img_size
     name = model or network.pretrained_cfg["architecture"]
@@ -104,7 +105,7 @@ def load_export_model(
     return ExportModel(
         name=name,
         model=network,
-        input_size=(data["input_size"][0], height, width),
+        input_size=(channels, height, width),
         mean=tuple(mean),
         std=tuple(std),
         classes=classes,

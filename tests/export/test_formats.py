@@ -70,14 +70,24 @@ def test_features(tmp_path):
     assert [tuple(each.shape) for each in maps] == [(2, 64, 12, 12), (2, 160, 3, 3)]
 
 
-def test_config_with_its_checkpoint(tmp_path):
-    """Images are normalised as in training, whatever the model's own configuration says."""
-    weights = timm.create_model("soft_pico", num_classes=10, img_size=64).state_dict()
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"model_name": "soft_pico", "img_size": 64},
+        {"model_name": "linear_vit_tiny_patch16", "img_size": 96, "in_chans": 1, "depth": 1},
+    ],
+    ids=["pyramid", "ViT"],
+)
+def test_config_with_its_checkpoint(model, tmp_path):
+    """Images are sized and normalised as in training, whatever timm's configuration of the model says."""
+    config = tmp_path / "config.py"
+    config.write_text(f"_base_ = {str(RESOURCES / 'configs/demo/soft_pico_shapes.py')!r}\nmodel = dict(**{model})\n")
+    weights = timm.create_model(num_classes=10, **model).state_dict()
     torch.save({"state_dict": weights, "meta": {"dataset_meta": {"classes": CLASSES}}}, tmp_path / "weights.pth")
-    source = load_export_model(config="configs/demo/soft_pico_shapes.py", checkpoint=tmp_path / "weights.pth")
-    assert source.name == "soft_pico"
+    source = load_export_model(config=config, checkpoint=tmp_path / "weights.pth")
+    assert source.name == model["model_name"]
     assert source.classes == CLASSES
-    assert source.input_size == (3, 64, 64)
+    assert source.input_size == (model.get("in_chans", 3), model["img_size"], model["img_size"])
     assert source.std == pytest.approx((64 / 255,) * 3, abs=1e-6)
 
 
