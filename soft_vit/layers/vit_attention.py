@@ -128,7 +128,9 @@ class ViTAttention(Attention):
         if qk_norm:
             if not self.qk_norm:
                 raise ValueError(f"{kind.__name__} has no queries and keys to normalise; use qk_norm=False.")
-            self.q_norm, self.k_norm = (norm_layer(self.head_dim, **dd) for _ in range(2))
+            self.q_norm = norm_layer(self.head_dim, **dd)
+            if not self.key_is_query:
+                self.k_norm = norm_layer(self.head_dim, **dd)
         proj = getattr(self, "proj", None)
         if proj is not None and not proj_bias:
             self.proj = nn.Linear(proj.in_features, proj.out_features, bias=False, **dd)

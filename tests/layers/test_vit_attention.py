@@ -48,11 +48,8 @@ def test_in_a_plain_vit(kind: str) -> None:
         assert torch.equal(form(images()), expected)
     assert model(images(96, 96)).shape == (2, 5)
     model.train()(images()).sum().backward()
-    unused = {name for name, parameter in model.named_parameters() if parameter.grad is None}
-    # Hydra's and Longformer's aside, keys have no norm where the query is the key.
-    assert unused <= {f"blocks.{i}.attn.k_norm.{part}" for i in (0, 1) for part in ("weight", "bias")}
-    if unused:
-        assert kind in ("soft", "soft_norm", "soft_plus", "gaussian", "reformer")
+    # One that is not used stops training on several GPUs.
+    assert not [name for name, parameter in model.named_parameters() if parameter.grad is None]
 
 
 @every_kind

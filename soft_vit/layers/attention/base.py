@@ -91,6 +91,9 @@ class Attention(nn.Module):
     qk_norm: ClassVar[bool] = True
     """Whether there are queries or keys that a norm could be put on, see `q_norm`."""
 
+    key_is_query: ClassVar[bool] = False
+    """Whether `q_norm` is of both, and nothing passes `k_norm`."""
+
     qk_of_each_token: ClassVar[bool] = True
     """Whether these are of each token, as a rotation by place (a rotary embedding) needs."""
 

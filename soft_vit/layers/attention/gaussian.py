@@ -25,6 +25,7 @@ class GaussianAttention(Attention):
     """
 
     cost: str = "N^2"
+    key_is_query: ClassVar[bool] = True
     needs_grid: ClassVar[bool] = False
     no_mask: str = ""
 

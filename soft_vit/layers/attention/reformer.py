@@ -141,6 +141,7 @@ class ReformerAttention(Attention):
     """
 
     cost: str = "N log N"
+    key_is_query: ClassVar[bool] = True
     needs_grid: ClassVar[bool] = False
     no_mask: str = "its number of hash buckets follows from the number of tokens, so without some it is another one"
     rotations: Tensor

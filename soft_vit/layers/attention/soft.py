@@ -216,6 +216,7 @@ class SoftAttention(Attention):
     """
 
     cost: str = "N^2/r^2 + N^3/r^6"
+    key_is_query: ClassVar[bool] = True
     prefix: ClassVar[str] = "as all tokens, save that no bottleneck token samples them"
     normalize: ClassVar[bool] = False
     plus: ClassVar[bool] = False
