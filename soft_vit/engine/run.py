@@ -226,6 +226,8 @@ def train(
     """
     cfg = prepare(config, work_dir, options, launcher)
     dataset = (cfg.get("train_dataloader") or {}).get("dataset") or {}
+    if "type" not in dataset:
+        raise UserError(f"The config {cfg.filename} names no train_dataloader.dataset.type; give training data.")
     cls = DATASETS.get(type_name(dataset))
     if isinstance(cls, type) and issubclass(cls, ReadingDataset):
         # The runner would say so after pages of its config.

@@ -91,6 +91,7 @@ def test_without_validation(tool, demo, tmp_path, capsys):
         (["{demo}", "--cfg-options", "train_cfg.max_epoch=1"], "max_epoch"),
         (["{demo}", "--cfg-options", "default_hooks.checkpoint.max_keep_ckpts=1"], "max_keep_ckpts is 1"),
         (["{demo}", "--amp", "--cfg-options", "optim_wrapper.type=ApexOptimWrapper"], "--amp cannot change"),
+        (["{demo}", "--cfg-options", "train_dataloader=None"], "names no train_dataloader.dataset.type"),
         (["{demo}", "--launcher", "slurm"], "torchrun"),
     ],
 )
