@@ -9,9 +9,10 @@ from typing import Any
 from timm.models import generate_default_cfgs
 
 from soft_vit.layers.attention.focused import FlattenAttention
+from soft_vit.models.entrypoints import recorded_cfgs
 from soft_vit.models.pvt import PVT
-from soft_vit.models.swin import CFG_OF_NAME, SIZES, Swin
-from soft_vit.models.zoo import checkpoint_filter_fn, family_cfgs, register_family  # noqa: F401  timm's name
+from soft_vit.models.swin import SIZES, Swin, swin_cfg
+from soft_vit.models.zoo import checkpoint_filter_fn, register_family  # noqa: F401  timm's name
 
 __all__: list[str] = ["FLattenPVT", "FLattenSwin"]
 
@@ -46,7 +47,7 @@ _PVT_MODELS: dict[str, dict[str, Any]] = {
 
 _SWIN_MODELS = {f"flatten_swin_{size}": arguments for size, arguments in SIZES.items()}
 
-default_cfgs = generate_default_cfgs(family_cfgs({**_PVT_MODELS, **_SWIN_MODELS}, **CFG_OF_NAME))
+default_cfgs = generate_default_cfgs(recorded_cfgs({**_PVT_MODELS, **_SWIN_MODELS}, swin_cfg))
 
 register_family(__name__, FLattenPVT, _PVT_MODELS)
 register_family(__name__, FLattenSwin, _SWIN_MODELS)

@@ -12,10 +12,11 @@ from timm.models import generate_default_cfgs
 from torch import Tensor
 
 from soft_vit.layers.attention.inline import InLineAttention
+from soft_vit.models.entrypoints import recorded_cfgs
 from soft_vit.models.pvt import PVT
-from soft_vit.models.swin import SIZES, Swin
+from soft_vit.models.swin import SIZES, Swin, swin_cfg
 from soft_vit.models.vit import AttentionViT
-from soft_vit.models.zoo import checkpoint_filter_fn, family_cfgs, register_family  # noqa: F401  timm's name
+from soft_vit.models.zoo import checkpoint_filter_fn, register_family  # noqa: F401  timm's name
 
 __all__: list[str] = ["InLineDeiT", "InLinePVT", "InLineSwin"]
 
@@ -73,17 +74,17 @@ _DEIT_MODELS: dict[str, dict[str, Any]] = {
     "inline_deit_base": dict(_DEIT, embed_dim=384, num_heads=12),
 }
 
-_SIDES = {"inline_swin_base_384": 384, "inline_deit_small": 288, "inline_deit_base": 448}
+_DEIT_SIDES = {"inline_deit_small": 288, "inline_deit_base": 448}
 
-default_cfgs = generate_default_cfgs(
-    family_cfgs(
-        {**_PVT_MODELS, **_SWIN_MODELS, **_DEIT_MODELS},
-        input_size=lambda name: (3, _SIDES.get(name, 224), _SIDES.get(name, 224)),
-        pool_size=lambda name: None if name in _DEIT_MODELS else (_SIDES.get(name, 224) // 32,) * 2,
-        crop_pct=lambda name: 1.0 if name.endswith("_384") else 0.875,
-        crop_mode="squash",
-    )
-)
+
+def _cfg(name: str) -> dict[str, Any]:
+    if name not in _DEIT_MODELS:
+        return swin_cfg(name)
+    side = _DEIT_SIDES.get(name, 224)
+    return dict(swin_cfg(name), input_size=(3, side, side), pool_size=None)
+
+
+default_cfgs = generate_default_cfgs(recorded_cfgs({**_PVT_MODELS, **_SWIN_MODELS, **_DEIT_MODELS}, _cfg))
 
 register_family(__name__, InLinePVT, _PVT_MODELS)
 register_family(__name__, InLineSwin, _SWIN_MODELS)

@@ -10,8 +10,9 @@ from timm.models import generate_default_cfgs
 
 from soft_vit.layers.attention.mala import MALAttention
 from soft_vit.models import ravlt
+from soft_vit.models.entrypoints import imagenet_cfg, recorded_cfgs
 from soft_vit.models.staged import checkpoint_filter_fn  # noqa: F401  timm's name for the filter
-from soft_vit.models.zoo import family_cfgs, register_family
+from soft_vit.models.zoo import register_family
 
 # `register_family` adds the entrypoints.
 __all__ = ["MAViT"]
@@ -28,6 +29,8 @@ MODELS: dict[str, dict[str, Any]] = {
     for name, arguments in ravlt.MODELS.items()
 }
 
-default_cfgs = generate_default_cfgs(family_cfgs(MODELS, first_conv="patch_embed.proj.0", paper_ids="arXiv:2507.00698"))
+default_cfgs = generate_default_cfgs(
+    recorded_cfgs(MODELS, lambda name: imagenet_cfg(first_conv="patch_embed.proj.0", paper_ids="arXiv:2507.00698"))
+)
 
 register_family(__name__, MAViT, MODELS)

@@ -19,8 +19,9 @@ from soft_vit.layers import ConvNormAct, map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.mila import MilaAttention
 from soft_vit.layers.mlp import Mlp
 from soft_vit.models.arguments import check_stages, rising_rates
+from soft_vit.models.entrypoints import imagenet_cfg, recorded_cfgs
 from soft_vit.models.staged import Stage, StagedModel, pad_to_multiple
-from soft_vit.models.zoo import family_cfgs, register_family
+from soft_vit.models.zoo import register_family
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.rotary import rotate_by_place
 
@@ -179,7 +180,7 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 default_cfgs = generate_default_cfgs(
-    family_cfgs(MODELS, first_conv="patch_embed.conv1.conv", paper_ids="arXiv:2405.16605")
+    recorded_cfgs(MODELS, lambda name: imagenet_cfg(first_conv="patch_embed.conv1.conv", paper_ids="arXiv:2405.16605"))
 )
 
 register_family(__name__, MILA, MODELS)

@@ -18,9 +18,10 @@ from soft_vit.layers.attention.base import Attention
 from soft_vit.layers.attention.gated_rotary import GatedRotaryAttention, GatedRotarySoftmaxAttention
 from soft_vit.layers.attention.rala import RALAttention
 from soft_vit.models.arguments import check_stages, rising_rates
+from soft_vit.models.entrypoints import imagenet_cfg, recorded_cfgs
 from soft_vit.models.stage import stage_grids
 from soft_vit.models.staged import Stage, StagedModel, channels_last, checkpoint_filter_fn  # noqa: F401  timm's name
-from soft_vit.models.zoo import family_cfgs, register_family
+from soft_vit.models.zoo import register_family
 from soft_vit.ops.rotary import place_angles
 
 # `register_family` adds the entrypoints.
@@ -224,6 +225,8 @@ MODELS: dict[str, dict[str, Any]] = {
     ),
 }
 
-default_cfgs = generate_default_cfgs(family_cfgs(MODELS, first_conv="patch_embed.proj.0", paper_ids="arXiv:2411.07635"))
+default_cfgs = generate_default_cfgs(
+    recorded_cfgs(MODELS, lambda name: imagenet_cfg(first_conv="patch_embed.proj.0", paper_ids="arXiv:2411.07635"))
+)
 
 register_family(__name__, RAVLT, MODELS)

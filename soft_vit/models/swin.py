@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from soft_vit.layers import PreNormBlock
 from soft_vit.models.arguments import check_stages, rising_rates
+from soft_vit.models.entrypoints import imagenet_cfg
 from soft_vit.models.pvt import PatchEmbed, TokenStage
 from soft_vit.models.staged import StagedModel, check_image, pad_to_multiple
 from soft_vit.models.zoo import checkpoint_filter_fn  # noqa: F401  timm's name for the filter
@@ -41,13 +42,15 @@ SIZES: dict[str, dict[str, Any]] = {
     "base": _BASE,
     "base_384": dict(_BASE, window_size=96),
 }
-# For `family_cfgs`: what the end of a name tells.
-CFG_OF_NAME: dict[str, Any] = dict(
-    input_size=lambda name: (3, 384, 384) if name.endswith("_384") else (3, 224, 224),
-    pool_size=lambda name: (12, 12) if name.endswith("_384") else (7, 7),
-    crop_pct=lambda name: 1.0 if name.endswith("_384") else 0.875,
-    crop_mode="squash",
-)
+
+
+def swin_cfg(name: str) -> dict[str, Any]:
+    """Timm's configuration of a model of the families, whose images are of 384 pixels where its name says so."""
+    side = 384 if name.endswith("_384") else 224
+    crop_pct = 1.0 if side == 384 else 0.875
+    return imagenet_cfg(
+        input_size=(3, side, side), pool_size=(side // 32, side // 32), crop_pct=crop_pct, crop_mode="squash"
+    )
 
 
 def linear_window(feat_size: Size, window: int) -> Size:

@@ -4,13 +4,11 @@ Dosovitskiy et al., "An Image is Worth 16x16 Words", arXiv 2010.11929; sizes of 
 Tokens are mixed by attention alone, so a comparison of these models compares attentions.
 """
 
-from collections.abc import Callable
 from inspect import signature
 from typing import Any
 
 import timm.models.vision_transformer as timm_vit
-from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
-from timm.models import generate_default_cfgs, register_model
+from timm.models import generate_default_cfgs
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
@@ -18,9 +16,10 @@ from soft_vit.layers import ATTENTIONS, attention_class, attention_options
 from soft_vit.layers.attention.none import NoAttention
 from soft_vit.layers.vit_attention import BLOCK_ARGUMENTS, ViTAttention, attn_layer, follow_grid
 from soft_vit.models.arguments import UnknownOptionError, check_image_size
+from soft_vit.models.entrypoints import imagenet_cfg, register_entrypoints
 from soft_vit.weights.loading import build_model
 
-# `register_model` adds the entrypoints.
+# `register_entrypoints` adds the entrypoints.
 __all__ = ["VIT_MODELS", "AttentionViT", "vit_name"]
 
 VIT_SIZES = {
@@ -115,34 +114,14 @@ def checkpoint_filter_fn(state_dict: dict[str, Any], model: AttentionViT) -> dic
     return state_dict
 
 
-def _cfg(name: str) -> dict[str, Any]:
-    return {
-        "num_classes": 1000,
-        "input_size": (3, 224, 224),
-        "pool_size": None,
-        "crop_pct": 0.9,
-        "interpolation": "bicubic",
-        "fixed_input_size": True,
-        "mean": IMAGENET_DEFAULT_MEAN,
-        "std": IMAGENET_DEFAULT_STD,
-        "first_conv": "patch_embed.proj",
-        "classifier": "head",
-        "license": "mit",
-    }
+default_cfgs = generate_default_cfgs(
+    {name: imagenet_cfg(pool_size=None, crop_pct=0.9, fixed_input_size=True, license="mit") for name in VIT_MODELS}
+)
 
 
-default_cfgs = generate_default_cfgs({name: _cfg(name) for name in VIT_MODELS})
+def _create_vit(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
+    feature_cfg = dict(out_indices=3, feature_cls="getter")
+    return build_model(AttentionViT, name, pretrained, feature_cfg=feature_cfg, **{**VIT_MODELS[name], **kwargs})
 
 
-def _make_entrypoint(name: str) -> Callable[..., nn.Module]:
-    def entrypoint(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-        feature_cfg = dict(out_indices=3, feature_cls="getter")
-        return build_model(AttentionViT, name, pretrained, feature_cfg=feature_cfg, **{**VIT_MODELS[name], **kwargs})
-
-    entrypoint.__name__ = entrypoint.__qualname__ = name
-    entrypoint.__doc__ = f"A ViT with {VIT_MODELS[name]['attention']} attention; keyword arguments of `AttentionViT`."
-    return register_model(entrypoint)
-
-
-for _name in VIT_MODELS:
-    globals()[_name] = _make_entrypoint(_name)
+register_entrypoints(__name__, VIT_MODELS, AttentionViT, _create_vit)

@@ -19,9 +19,10 @@ from soft_vit.layers import ConvNormAct, map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.ttt import TTTAttention
 from soft_vit.layers.mlp import Mlp
 from soft_vit.models.arguments import check_stages, rising_rates
+from soft_vit.models.entrypoints import imagenet_cfg, recorded_cfgs
 from soft_vit.models.mila import ConvDownsample, add_rotations
 from soft_vit.models.staged import Stage, StagedModel, pad_to_multiple
-from soft_vit.models.zoo import family_cfgs, register_family
+from soft_vit.models.zoo import register_family
 
 # `register_model` adds the entrypoints.
 __all__ = ["HViTTT", "ViTTT"]
@@ -195,6 +196,8 @@ class HViTTT(StagedModel):
         return add_rotations(state_dict, self, "rope.rotations")
 
 
+PAPER = "arXiv:2512.01643"
+
 PLAIN: dict[str, dict[str, Any]] = {
     "vittt_tiny": dict(embed_dim=192, depth=12, num_heads=6),
     "vittt_small": dict(embed_dim=384, depth=12, num_heads=6),
@@ -208,8 +211,8 @@ PYRAMIDS: dict[str, dict[str, Any]] = {
 
 default_cfgs = generate_default_cfgs(
     {
-        **family_cfgs(PLAIN, pool_size=(14, 14), paper_ids="arXiv:2512.01643"),
-        **family_cfgs(PYRAMIDS, first_conv="patch_embed.conv.0.conv", paper_ids="arXiv:2512.01643"),
+        **recorded_cfgs(PLAIN, lambda name: imagenet_cfg(pool_size=(14, 14), paper_ids=PAPER)),
+        **recorded_cfgs(PYRAMIDS, lambda name: imagenet_cfg(first_conv="patch_embed.conv.0.conv", paper_ids=PAPER)),
     }
 )
 

@@ -1,17 +1,14 @@
-"""Families with released weights: their names in timm, and which of them weights belong to."""
+"""Families with released weights: their models by name, and which of them weights belong to."""
 
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 import timm
-from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
-from timm.models import PretrainedCfg, register_model
 from torch import Tensor, nn
 
 from soft_vit.models.checkpoint import Recognised, recognise, rename_released
-from soft_vit.weights import ENTRIES
+from soft_vit.models.entrypoints import register_entrypoints
 from soft_vit.weights.loading import build_model, describe_mismatch
 from soft_vit.weights.reading import NotedWeights, unwrap_state_dict
 
@@ -22,7 +19,6 @@ __all__ = [
     "ZOO",
     "belongs_to",
     "checkpoint_filter_fn",
-    "family_cfgs",
     "model_on_meta",
     "recognise_weights",
     "refuse_other_models",
@@ -33,58 +29,20 @@ ZOO: dict[str, type["StagedModel"]] = {}
 """Every named model of the families, and its class."""
 
 
-def family_cfgs(names: Mapping[str, Any], **kwargs: Any) -> dict[str, dict[str, Any] | PretrainedCfg]:
-    """Configurations for timm's `generate_default_cfgs`: a tag for recorded weights, none for a model without.
-
-    kwargs: what differs from ImageNet at 224, such as first_conv, or a function of the model's name that gives it.
-    """
-
-    def cfg(name: str, **recorded: Any) -> dict[str, Any]:
-        given = {key: value(name) if callable(value) else value for key, value in kwargs.items()}
-        return {
-            "num_classes": 1000,
-            "input_size": (3, 224, 224),
-            "pool_size": (7, 7),
-            "crop_pct": 0.875,
-            "interpolation": "bicubic",
-            "fixed_input_size": False,
-            "mean": IMAGENET_DEFAULT_MEAN,
-            "std": IMAGENET_DEFAULT_STD,
-            "first_conv": "patch_embed.proj",
-            "classifier": "head",
-            **given,
-            **recorded,
-        }
-
-    recorded = {tag: cfg(entry.model, **entry.timm_cfg()) for tag, entry in ENTRIES.items() if entry.model in names}
-    with_weights = {tag.split(".")[0] for tag in recorded}
-    return {**recorded, **{name: cfg(name) for name in names if name not in with_weights}}
-
-
 def register_family(
     module: str, cls: type["StagedModel"], models: Mapping[str, dict[str, Any]], out_indices: Any = (0, 1, 2, 3)
 ) -> None:
-    """Register entrypoints of a family with timm, and as functions of its module, which has `default_cfgs`.
+    """Register the models of a family with timm; see `register_entrypoints`.
 
-    models: the arguments of `cls` for every name.
+    models: the arguments of `cls` for every name. out_indices: of `features_only`, by default.
     """
-    for name, arguments in models.items():
-        ZOO[name] = cls
-        entrypoint = _make_entrypoint(module, name, cls, arguments, out_indices)
-        setattr(sys.modules[module], name, register_model(entrypoint))
 
-
-def _make_entrypoint(
-    module: str, name: str, cls: type["StagedModel"], arguments: dict[str, Any], out_indices: Any
-) -> Callable[..., nn.Module]:
-    def entrypoint(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    def create(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
         feature_cfg = dict(out_indices=out_indices, feature_cls="getter")
-        return build_model(cls, name, pretrained, feature_cfg=feature_cfg, **{**arguments, **kwargs})
+        return build_model(cls, name, pretrained, feature_cfg=feature_cfg, **{**models[name], **kwargs})
 
-    entrypoint.__name__ = entrypoint.__qualname__ = name
-    entrypoint.__module__ = module
-    entrypoint.__doc__ = f"`{cls.__name__}` of this size; keyword arguments of the class."
-    return entrypoint
+    ZOO.update(dict.fromkeys(models, cls))
+    register_entrypoints(module, models, cls, create)
 
 
 def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: "StagedModel") -> dict[str, Tensor]:
