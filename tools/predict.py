@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     # Clusters stop a job by SIGTERM: keep its results as after Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    report = predict_files(
+    outcome = predict_files(
         args.images,
         load,
         args.out,
@@ -57,8 +57,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         batch_size=args.batch_size,
         source=source,
     )
-    print(report)
-    sys.exit(report.exit_code)
+    print(outcome)
+    sys.exit(outcome.exit_code)
 
 
 if __name__ == "__main__":

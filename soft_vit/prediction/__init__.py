@@ -1,6 +1,6 @@
 """Predictions for images on disk: classes, boxes with masks, label maps; as JSON and drawn."""
 
-from soft_vit.prediction.predict import Report, predict_files
+from soft_vit.prediction.predict import Outcome, predict_files
 from soft_vit.prediction.predictors import ConfigPredictor, TimmPredictor, load_predictor
 from soft_vit.prediction.results import ClassMap, Instances, RankedClasses, result_of
 
@@ -8,8 +8,8 @@ __all__ = [
     "ClassMap",
     "ConfigPredictor",
     "Instances",
+    "Outcome",
     "RankedClasses",
-    "Report",
     "TimmPredictor",
     "load_predictor",
     "predict_files",

@@ -21,7 +21,7 @@ from soft_vit.prediction.predictors import Predictor
 from soft_vit.prediction.results import ClassMap, Result
 from soft_vit.weights.files import write_atomically
 
-__all__ = ["RESULTS", "Report", "predict_files"]
+__all__ = ["RESULTS", "Outcome", "predict_files"]
 
 RESULTS = "predictions.json"
 """The file in the folder of results that holds all of them."""
@@ -30,7 +30,7 @@ WRITE_EVERY = 20
 
 
 @dataclass
-class Report:
+class Outcome:
     """The outcome of `predict_files`: results has the content of `predictions.json`, notes are the predictor's."""
 
     out: Path
@@ -74,13 +74,13 @@ def predict_files(
     draw: bool = True,
     batch_size: int = 8,
     source: dict[str, Any] | None = None,
-) -> Report:
+) -> Outcome:
     """Predict for files, folders and patterns; write `predictions.json` and a drawing of each image into a folder.
 
     given: see `find_inputs`. load: returns the predictor, called once images are found. draw: False writes no drawings;
     label maps are always written. source: entries about the model for the JSON file.
 
-    The report names files that cannot be read and images that the model refuses; the run continues past them. After an
+    The outcome names files that cannot be read and images that the model refuses; the run continues past them. After an
     interruption or an error the file holds the results so far. Raises UserError or OSError for bad arguments and a
     folder that cannot be written.
     """
@@ -91,7 +91,7 @@ def predict_files(
     out.mkdir(parents=True, exist_ok=True)
     predictor = load()
     results = {"task": None, **(source or {}), "images": [], "failed": []}
-    report = Report(out, len(inputs), results, predictor.notes)
+    outcome = Outcome(out, len(inputs), results, predictor.notes)
     taken, written = {RESULTS}, -WRITE_EVERY
     with tqdm(total=len(inputs), unit="image", disable=len(inputs) == 1) as bar:
         try:
@@ -106,16 +106,16 @@ def predict_files(
                         entry |= _write_pictures(out, item.name, image, found, taken, draw)
                         results["task"] = found.task
                         results["images"].append({**entry, "predictions": found.entries()})
-                        report.lines = found.lines() if len(inputs) == 1 else []
+                        outcome.lines = found.lines() if len(inputs) == 1 else []
                     bar.update()
                 if time.monotonic() - written >= WRITE_EVERY:
                     _write_json(out / RESULTS, results)
                     written = time.monotonic()
         except KeyboardInterrupt:
-            report.interrupted = True
+            outcome.interrupted = True
         finally:
             _write_json(out / RESULTS, results)
-    return report
+    return outcome
 
 
 def _predict_batch(

@@ -56,8 +56,8 @@ def read(out: Path) -> dict:
 @pytest.mark.parametrize("batch_size", [1, 3, 100])
 def test_every_image_has_its_own_result_and_drawing(photos, tmp_path, batch_size):
     out, model = tmp_path / "out", Brightness()
-    report = predict_files([photos], lambda: model, out, batch_size=batch_size, source={"model": "b"})
-    assert (report.total, report.predicted, report.exit_code) == (7, 7, 0)
+    outcome = predict_files([photos], lambda: model, out, batch_size=batch_size, source={"model": "b"})
+    assert (outcome.total, outcome.predicted, outcome.exit_code) == (7, 7, 0)
     assert max(model.batches) == min(batch_size, 7)
     found = read(out)
     assert (found["task"], found["model"], found["failed"]) == ("classification", "b", [])
@@ -74,12 +74,12 @@ def test_every_image_has_its_own_result_and_drawing(photos, tmp_path, batch_size
 def test_goes_on_past_unreadable_files(photos, tmp_path):
     (photos / "b.jpg").write_bytes(b"no image")
     (photos / "y/a.png").write_bytes((photos / "a.png").read_bytes()[:40])
-    report = predict_files([photos], Brightness, tmp_path / "out", batch_size=2)
-    assert (report.predicted, report.exit_code) == (5, 0)
+    outcome = predict_files([photos], Brightness, tmp_path / "out", batch_size=2)
+    assert (outcome.predicted, outcome.exit_code) == (5, 0)
     found = read(tmp_path / "out")
     assert len(found["images"]) == 5
     assert [Path(entry["image"]).name for entry in found["failed"]] == ["b.jpg", "a.png"]
-    text = str(report)
+    text = str(outcome)
     assert text.startswith("5 of 7 images predicted.\n2 failed:\n")
     assert f"{photos / 'b.jpg'}: no image of a known format" in text
 
@@ -95,25 +95,25 @@ class Wide(Brightness):
 
 @pytest.mark.parametrize("batch_size", [1, 5])
 def test_goes_on_past_images_that_the_model_refuses(photos, tmp_path, batch_size):
-    report = predict_files([photos], Wide, tmp_path / "out", batch_size=batch_size)
-    assert report.predicted == 4
+    outcome = predict_files([photos], Wide, tmp_path / "out", batch_size=batch_size)
+    assert outcome.predicted == 4
     assert [Path(entry["image"]).name for entry in read(tmp_path / "out")["failed"]] == ["a.png", "b.jpg", "c.gif"]
-    assert f"{photos / 'a.png'}: the model refuses it (ValueError: The image is too small)" in str(report)
+    assert f"{photos / 'a.png'}: the model refuses it (ValueError: The image is too small)" in str(outcome)
 
 
 def test_nothing_readable_is_exit_code_1(tmp_path):
     for name in "ab":
         (tmp_path / f"{name}.png").write_text("no image")
-    report = predict_files([tmp_path / "a.png", tmp_path / "b.png"], Brightness, tmp_path / "out")
-    assert report.exit_code == 1
+    outcome = predict_files([tmp_path / "a.png", tmp_path / "b.png"], Brightness, tmp_path / "out")
+    assert outcome.exit_code == 1
     assert read(tmp_path / "out")["images"] == []
 
 
 def test_interruption_loses_nothing(photos, tmp_path):
-    report = predict_files([photos], lambda: Brightness(4, ctrl_c), tmp_path / "out", batch_size=2)
-    assert (report.predicted, report.interrupted, report.exit_code) == (4, True, 130)
+    outcome = predict_files([photos], lambda: Brightness(4, ctrl_c), tmp_path / "out", batch_size=2)
+    assert (outcome.predicted, outcome.interrupted, outcome.exit_code) == (4, True, 130)
     assert len(read(tmp_path / "out")["images"]) == 4
-    assert str(report).startswith("Interrupted: 4 of 7 images predicted.")
+    assert str(outcome).startswith("Interrupted: 4 of 7 images predicted.")
 
 
 def test_error_loses_nothing(photos, tmp_path):
@@ -155,8 +155,8 @@ def test_map_of_classes_is_a_file(photos, tmp_path, draw):
 def test_single_image_is_told_with_its_notes(photos, tmp_path, capsys):
     model = Brightness()
     model.notes.append("The head is new.")
-    report = predict_files([photos / "x/a.png"], lambda: model, tmp_path / "out")
-    assert str(report) == f"Note: The head is new.\n 35.3 %  bright\nWritten: {tmp_path / 'out'}"
+    outcome = predict_files([photos / "x/a.png"], lambda: model, tmp_path / "out")
+    assert str(outcome) == f"Note: The head is new.\n 35.3 %  bright\nWritten: {tmp_path / 'out'}"
     # Neither text nor a progress bar by itself.
     assert capsys.readouterr() == ("", "")
 
