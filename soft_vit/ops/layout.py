@@ -7,6 +7,7 @@ import math
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from soft_vit.ops.numerics import wide_dtype
@@ -51,6 +52,10 @@ class Layout(NamedTuple):
     def grid(self, x: Tensor) -> Tensor:
         """Those of the tokens `[B, H, P + N, D]` that lie on the map: `[B, H, N, D]`."""
         return x[:, :, self.num_prefix_tokens :] if self.num_prefix_tokens else x
+
+    def pad_prefix(self, x: Tensor) -> Tensor:
+        """Tokens of the map `[..., N, D]` behind zeros in place of prefix tokens: `[..., P + N, D]`."""
+        return F.pad(x, (0, 0, self.num_prefix_tokens, 0)) if self.num_prefix_tokens else x
 
     def keep(self, x: Tensor, fill: float = 0.0) -> Tensor:
         """Tokens `[B, H, P + N, D]`, with fill in place of those that do not count."""

@@ -72,4 +72,4 @@ class AgentAttention(SelfAttention):
     def add_residual(self, x: Tensor, v: Tensor, layout: Layout) -> Tensor:
         if self.dwconv is None:
             return x
-        return add_to_grid(x, self.dwconv(grid_maps(v, layout)), layout, self.num_heads)
+        return add_to_grid(x, self.dwconv(grid_maps(v, layout)), layout)

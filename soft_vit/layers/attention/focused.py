@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention
-from soft_vit.layers.attention.local_conv import depthwise_conv
-from soft_vit.layers.attention.placed import PlacedAttention, add_value_maps, unscaled, value_maps
+from soft_vit.layers.attention.local_conv import add_to_heads, depthwise_conv, head_maps
+from soft_vit.layers.attention.placed import PlacedAttention, unscaled
 from soft_vit.ops.layout import FeatSize, Layout
 from soft_vit.ops.linear import linear_attention
 from soft_vit.ops.numerics import at_least_float32, full_precision
@@ -49,11 +49,11 @@ def focused_attention(q: Tensor, k: Tensor, v: Tensor, power: float, layout: Lay
 
 
 # Leaves of symbolic tracing: they look at sizes and dtypes.
-torch.fx.wrap("add_value_maps")
+torch.fx.wrap("add_to_heads")
 torch.fx.wrap("flatten_attention")
 torch.fx.wrap("focused_attention")
+torch.fx.wrap("head_maps")
 torch.fx.wrap("scaled_features")
-torch.fx.wrap("value_maps")
 
 
 class FocusedAttention(SelfAttention):
@@ -101,7 +101,7 @@ class FocusedAttention(SelfAttention):
     def add_residual(self, x: Tensor, v: Tensor, layout: Layout) -> Tensor:
         if self.dwconv is None:
             return x
-        return add_value_maps(x, self.dwconv(value_maps(v, layout)), layout)
+        return add_to_heads(x, self.dwconv(head_maps(v, layout)), layout)
 
 
 class FlattenAttention(PlacedAttention):

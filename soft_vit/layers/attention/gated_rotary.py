@@ -83,7 +83,7 @@ class GatedRotaryAttention(Attention):
         """The result x of `attend` plus the convolution of the values v on the map."""
         if self.lepe is None:
             return x
-        return add_to_grid(x, self.lepe(grid_maps(v, layout)), layout, self.num_heads)
+        return add_to_grid(x, self.lepe(grid_maps(v, layout)), layout)
 
     def forward(
         self, x: Tensor, feat_size: FeatSize, num_prefix_tokens: int = 0, key_padding_mask: Tensor | None = None

@@ -126,5 +126,5 @@ class InLineAttention(SelfAttention):
         q, k = self.q_norm(q), self.k_norm(k)
         kernels = self.residual(mean_token(x, layout.mask)[..., None]).unflatten(1, (x.shape[2], -1))[..., 0]
         local = convolve_each_image(grid_maps(v, layout), kernels, self.sequence)
-        x = add_to_grid(self.attend(q, k, v, layout), local, layout, self.num_heads)
+        x = add_to_grid(self.attend(q, k, v, layout), local, layout)
         return self.proj_drop(self.proj(merge_heads(x)))

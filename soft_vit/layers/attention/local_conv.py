@@ -37,15 +37,24 @@ def depthwise_conv(
     return nn.Conv2d(channels, channels, size, padding=padding, groups=channels, bias=bias, **dd)
 
 
-def add_to_grid(x: Tensor, maps: Tensor, layout: Layout, num_heads: int) -> Tensor:
-    """Tokens `[B, H, P + N, D]` plus maps `[B, H * D, Y, X]`; prefix tokens stay as they are."""
-    local = split_heads(maps.flatten(2).mT, num_heads)
-    return x + F.pad(local, (0, 0, layout.num_prefix_tokens, 0)) if layout.num_prefix_tokens else x + local
-
-
 def grid_maps(v: Tensor, layout: Layout) -> Tensor:
     """Values `[B, H, P + N, D]` as maps `[B, H * D, Y, X]`, zero where a token does not count."""
     return merge_heads(layout.grid(layout.keep(v))).mT.unflatten(2, layout.feat_size)
+
+
+def add_to_grid(x: Tensor, maps: Tensor, layout: Layout) -> Tensor:
+    """Tokens `[B, H, P + N, D]` plus maps `[B, H * D, Y, X]`; prefix tokens stay as they are."""
+    return x + layout.pad_prefix(split_heads(maps.flatten(2).mT, x.shape[1]))
+
+
+def head_maps(v: Tensor, layout: Layout) -> Tensor:
+    """Values `[B, H, P + N, D]` as a map of each head, `[B * H, D, Y, X]`, zero where a token does not count."""
+    return layout.grid(layout.keep(v)).flatten(0, 1).mT.unflatten(2, layout.feat_size)
+
+
+def add_to_heads(x: Tensor, maps: Tensor, layout: Layout) -> Tensor:
+    """Tokens `[B, H, P + N, D]` plus maps `[B * H, D, Y, X]`; prefix tokens stay as they are."""
+    return x + layout.pad_prefix(maps.flatten(2).mT.unflatten(0, x.shape[:2]))
 
 
 def head_conv(v: Tensor, conv: nn.Conv2d, num_heads: int) -> Tensor:

@@ -8,7 +8,6 @@ import math
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from timm.layers import to_2tuple
 from torch import Tensor, nn
 
@@ -64,8 +63,7 @@ def window_and_global_attention(
 
 def put_global_tokens(x: Tensor, global_x: Tensor, layout: Layout, global_grid: tuple[int, int]) -> Tensor:
     """Tokens of the map `[B, H, N, D]` behind prefix tokens; those and the global ones are global_x `[B, H, G, D]`."""
-    if layout.num_prefix_tokens:
-        x = F.pad(x, (0, 0, layout.num_prefix_tokens, 0))
+    x = layout.pad_prefix(x)
     return x.index_copy(2, global_tokens(layout, global_grid, x.device), global_x.to(x.dtype))
 
 

@@ -91,4 +91,4 @@ class MilaAttention(Attention):
         q, k = split_parts(self.qk(x), 2, self.num_heads)
         v = split_heads(x, self.num_heads)
         y = self.attend(self.q_norm(q), self.k_norm(k), v, layout)
-        return self.proj_drop(merge_heads(add_to_grid(y, self.lepe(grid_maps(v, layout)), layout, self.num_heads)))
+        return self.proj_drop(merge_heads(add_to_grid(y, self.lepe(grid_maps(v, layout)), layout)))

@@ -16,7 +16,7 @@ from soft_vit.ops.nystrom import PseudoInverse, nystrom_attention
 
 def add_local(x: Tensor, v: Tensor, conv: nn.Conv2d, layout: Layout) -> Tensor:
     """Tokens x plus a depthwise convolution of the values v, both `[B, H, P + N, D]`, with one kernel a head."""
-    return add_to_grid(x, head_conv(grid_maps(v, layout), conv, x.shape[1]), layout, x.shape[1])
+    return add_to_grid(x, head_conv(grid_maps(v, layout), conv, x.shape[1]), layout)
 
 
 @by_heads

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import SelfAttention, merge_heads, split_heads
-from soft_vit.layers.attention.local_conv import depthwise_conv
+from soft_vit.layers.attention.local_conv import add_to_heads, depthwise_conv, head_maps
 from soft_vit.layers.embed import resample_pos_embed, resample_square
 from soft_vit.ops.layout import FeatSize, Layout, as_map
 from soft_vit.ops.numerics import at_least_float32, full_precision
@@ -17,21 +17,9 @@ from soft_vit.ops.numerics import at_least_float32, full_precision
 KERNEL = 5
 
 
-def value_maps(v: Tensor, layout: Layout) -> Tensor:
-    """Values `[B, H, P + N, D]` as a map of each head, `[B * H, D, Y, X]`, zero where a token does not count."""
-    return layout.grid(layout.keep(v)).flatten(0, 1).mT.unflatten(2, layout.feat_size)
-
-
-def add_value_maps(x: Tensor, maps: Tensor, layout: Layout) -> Tensor:
-    """Tokens `[B, H, P + N, D]` plus maps `[B * H, D, Y, X]`; prefix tokens stay as they are."""
-    local = maps.flatten(2).mT.unflatten(0, x.shape[:2])
-    return x + F.pad(local, (0, 0, layout.num_prefix_tokens, 0)) if layout.num_prefix_tokens else x + local
-
-
 def add_places(k: Tensor, places: Tensor, grid_size: tuple[int, int], layout: Layout) -> Tensor:
     """Keys `[B, P + N, C]` plus an encoding `[1, n, C]` of the places of a map, resampled to theirs."""
-    places = resample_pos_embed(places, grid_size, layout.feat_size, mode="bicubic")
-    return k + F.pad(places, (0, 0, layout.num_prefix_tokens, 0)) if layout.num_prefix_tokens else k + places
+    return k + layout.pad_prefix(resample_pos_embed(places, grid_size, layout.feat_size, mode="bicubic"))
 
 
 def unscaled(x: Tensor, scale: Tensor) -> Tensor:
@@ -42,9 +30,9 @@ def unscaled(x: Tensor, scale: Tensor) -> Tensor:
 
 # Leaves of symbolic tracing: they look at sizes and dtypes.
 torch.fx.wrap("add_places")
-torch.fx.wrap("add_value_maps")
+torch.fx.wrap("add_to_heads")
+torch.fx.wrap("head_maps")
 torch.fx.wrap("unscaled")
-torch.fx.wrap("value_maps")
 
 
 class PlacedAttention(SelfAttention):
@@ -110,7 +98,7 @@ class PlacedAttention(SelfAttention):
         k = add_places(k, self.positional_encoding, self.feat_size, layout)
         q, k, v = (split_heads(part, self.num_heads) for part in (self.features(q), self.features(k), v))
         mixed = self.joined(self.attend(self.q_norm(q), self.k_norm(k), self.values(v), layout))
-        mixed = add_value_maps(mixed, self.dwc(value_maps(v, layout)), layout)
+        mixed = add_to_heads(mixed, self.dwc(head_maps(v, layout)), layout)
         return self.proj_drop(self.proj(self.gated(merge_heads(mixed), x)))
 
     def resize(self, feat_size: tuple[int, int]) -> None:

@@ -91,7 +91,7 @@ def conv_branch(q: Tensor, k: Tensor, v: Tensor, w3: Tensor, layout: Layout) -> 
         for i, view in enumerate(shifted(q, size)):
             maps = maps + kernels[:, :, i, None, None] * view
         tokens = maps.flatten(2)[..., None].to(dtype)
-    return F.pad(tokens, (0, 0, layout.num_prefix_tokens, 0)) if layout.num_prefix_tokens else tokens
+    return layout.pad_prefix(tokens)
 
 
 def _as_map(x: Tensor, layout: Layout) -> Tensor:
