@@ -19,7 +19,7 @@ optim_wrapper = dict(
     optimizer=dict(type="AdamW", lr=1e-4, weight_decay=1e-4),
     paramwise_cfg=dict(norm_decay_mult=0.0, custom_keys=dict(pos_embed=dict(decay_mult=0.0))),
 )
-param_scheduler = [dict(type="PolyLR", power=0.9, eta_min=0.0, by_epoch=False, begin=0, end=80000)]
+param_scheduler = [dict(type="PolyLR", power=0.9, eta_min=0.0, by_epoch=False)]
 auto_scale_lr = dict(base_batch_size=16)
 sync_bn = "torch"
 

@@ -31,7 +31,7 @@ optim_wrapper = dict(
 )
 param_scheduler = [
     dict(type="LinearLR", start_factor=0.05, by_epoch=False, begin=0, end=300),
-    dict(type="CosineAnnealingLR", eta_min=1e-6, by_epoch=False, begin=300, end=5500),
+    dict(type="CosineAnnealingLR", eta_min=1e-6, by_epoch=False, begin=300),
 ]
 
 default_hooks = dict(checkpoint=dict(interval=2750))

@@ -5,7 +5,7 @@
 | `data_root` | data sets without a folder of their own |
 | `image_size` | the model, generated data sets, and transforms that crop or resize |
 | `num_classes` | the model and the data preprocessor |
-| `train_cfg.max_epochs`, `max_iters` | schedulers without an `end` |
+| `train_cfg.max_epochs`, `max_iters` | cosine and polynomial schedules without an `end` |
 
 An entry that sets another value keeps it.
 """
@@ -176,7 +176,7 @@ def count_classes(cfg: Config) -> None:
 
 
 def _end_schedules(cfg: Config) -> None:
-    """Let cosine schedules without an end last as long as the run, and leave out those that begin after it."""
+    """Let schedules without an end that lead to one last as long as the run, and leave out those that begin after it."""
     schedulers = cfg.get("param_scheduler")
     if not isinstance(schedulers, list):
         return
@@ -186,7 +186,7 @@ def _end_schedules(cfg: Config) -> None:
         length = run.get("max_epochs" if scheduler.get("by_epoch", True) else "max_iters")
         # A length that is no number is refused by the loop.
         open_end = isinstance(length, int) and not {"end", "T_max"} & scheduler.keys()
-        if type_name(scheduler) == "CosineAnnealingLR" and open_end:
+        if type_name(scheduler) in ("CosineAnnealingLR", "PolyLR") and open_end:
             if scheduler.get("begin", 0) >= length:
                 continue
             scheduler["end"] = length

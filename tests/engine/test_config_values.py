@@ -110,7 +110,17 @@ def test_classes_are_counted_in_the_folders(tmp_path):
         count_classes(cfg)
 
 
-@pytest.mark.parametrize(("epochs", "ends"), [(300, [10, 300]), (12, [10, 12]), (10, [10]), ("ten", [10, None])])
-def test_schedule_lasts_as_long_as_the_run(epochs, ends):
-    cfg = load_config("configs/soft_tiny.py", {"train_cfg.max_epochs": epochs})
+@pytest.mark.parametrize(
+    ("config", "options", "ends"),
+    [
+        ("soft_tiny", {}, [10, 300]),
+        ("soft_tiny", {"max_epochs": 12}, [10, 12]),
+        ("soft_tiny", {"max_epochs": 10}, [10]),
+        ("soft_tiny", {"max_epochs": "ten"}, [10, None]),
+        ("segmentation/upernet_soft_norm_small_512_ade20k", {}, [1500, 160_000]),
+        ("segmentation/fpn_soft_norm_tiny_512_ade20k", {"max_iters": 40}, [40]),
+    ],
+)
+def test_schedule_lasts_as_long_as_the_run(config, options, ends):
+    cfg = load_config(f"configs/{config}.py", {f"train_cfg.{name}": value for name, value in options.items()})
     assert [scheduler.get("end") for scheduler in cfg.param_scheduler] == ends
