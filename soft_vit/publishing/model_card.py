@@ -63,7 +63,7 @@ def model_card(
             "",
             f"# {name}",
             "",
-            f"`{entry.model}` of soft_vit, a softmax-free vision transformer, with weights `{entry.tag}`.",
+            f"`{entry.model}` of soft_vit, a vision transformer, with weights `{entry.tag}`.",
             "",
             markdown_table(["", ""], facts),
             "",

@@ -51,6 +51,8 @@ COLLECTIONS = {
         "Rectifying Magnitude Neglect in Linear Attention",
     ),
 }
+# The pyramid with any other attention.
+COLLECTIONS[""] = ("SOFT's pyramid", *COLLECTIONS["soft_"][1:])
 
 
 def collection_of(model: str) -> tuple[str, str, str]:
@@ -80,6 +82,8 @@ def _names(entry: Entry, entries: Sequence[Entry]) -> str:
 
 def metafile(entries: Sequence[Entry]) -> str:
     """The YAML text by which OpenMMLab's tools find models; the weights come through timm, as everywhere else."""
+    listed = [entry for entry in entries if entry.config is not None]
+    collections = {collection_of(entry.model) for entry in listed}
     index = {
         "Collections": [
             {
@@ -88,8 +92,9 @@ def metafile(entries: Sequence[Entry]) -> str:
                 "Paper": dict(URL=url, Title=title),
             }
             for name, url, title in COLLECTIONS.values()
+            if (name, url, title) in collections
         ],
-        "Models": [_model(entry) for entry in entries if entry.config is not None],
+        "Models": [_model(entry) for entry in listed],
     }
     header = "# Written from checkpoints/index.json by `python tools/write_model_index.py`.\n"
     return header + yaml.safe_dump(index, sort_keys=False, allow_unicode=True, width=120)
