@@ -16,6 +16,8 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[2]
 LINK = re.compile(r"\]\(([^)#\s]+)")
+# A paragraph of one picture.
+PICTURE = re.compile(r'<p>(<img alt="([^"]+)"[^>]*>)</p>')
 # Strict builds fail on what it warns of.
 log = logging.getLogger("mkdocs.hooks.api")
 
@@ -100,8 +102,9 @@ def _sections(modules: list[griffe.Module], shown: set[str], names: list[str]) -
     return "\n\n".join(sections) + "\n"
 
 
-def on_page_content(html: str, page: Page, **_: object) -> None:
-    """Warn of public names that a page of the API should hold and does not."""
+def on_page_content(html: str, page: Page, **_: object) -> str:
+    """A page whose pictures have their texts as captions; warn of public names that a page of the API lacks."""
     for name in names_of.get(page.file.src_uri, []):
         if f'id="{name}"' not in html:
             log.warning(f"{name} is public, as an __all__ names it, and missing from {page.file.src_uri}.")
+    return PICTURE.sub(r"<figure>\1<figcaption>\2</figcaption></figure>", html)

@@ -2,6 +2,8 @@
 "use strict";
 
 const LONG = 12;
+// Letters of a line that stays whole.
+const SHORT = 24;
 
 /** What a cell sorts by: its leading number, or its text in small letters; null for an empty cell. */
 function valueOf(cell) {
@@ -56,4 +58,7 @@ for (const table of document.querySelectorAll(".md-typeset table:not([class])"))
   // A table without names of columns tells facts of one thing.
   if ([...table.tHead.rows[0].cells].every((cell) => cell.textContent.trim())) makeSortable(table);
   if (count >= LONG) makeFilterable(table);
+  for (const cell of table.querySelectorAll("td")) {
+    cell.toggleAttribute("data-short", cell.innerText.split("\n").every((line) => line.length <= SHORT));
+  }
 }

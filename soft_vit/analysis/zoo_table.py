@@ -103,7 +103,7 @@ def zoo_page(entries: Sequence[Entry], counts: Mapping[str, Counted], rates: Map
             [
                 f"`{entry.name}`",
                 f"[{family}]({paper})",
-                "" if metric is None else f"{metric.value:g}",
+                "" if metric is None else f"{metric.value:.1f}",
                 "" if metric is None else metric.dataset.partition(",")[0],
                 f"{counted.params / 1e6:.1f}",
                 f"{counted.macs / 1e9:.2f}",

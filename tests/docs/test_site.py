@@ -71,9 +71,18 @@ def test_pages_open_without_errors_and_without_the_network(site, address, page):
         page.emulate_media(color_scheme="light")
         assert page.goto(f"{address}/{name}/").ok, name
         page.emulate_media(color_scheme="dark")
+        # Pages follow the system's scheme.
+        page.wait_for_function("document.body.dataset.mdColorScheme === 'slate'")
         if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
             wide.append(name)
     assert (errors, elsewhere, wide) == ([], [], [])
+
+
+def test_pictures_have_captions(address, page):
+    page.goto(f"{address}/atlas/")
+    pictures, captions = page.locator("article img"), page.locator("figcaption")
+    texts = [picture.get_attribute("alt") for picture in pictures.all()]
+    assert texts == captions.all_inner_texts() != []
 
 
 def test_zoo_sorts_and_filters(address, page):
@@ -104,5 +113,12 @@ def test_zoo_sorts_and_filters(address, page):
 def test_search_finds_a_page(address, page):
     page.set_viewport_size(DESK)
     page.goto(address)
-    page.locator("input.md-search__input").fill("max_bottleneck")
-    page.locator(".md-search-result__link").first.wait_for()
+    box, found = page.locator("input.md-search__input"), page.locator(".md-search-result__link").first
+    for _ in range(100):
+        # What is typed before the index has been read is lost.
+        box.fill("")
+        box.fill("max_bottleneck")
+        page.wait_for_timeout(500)
+        if found.is_visible():
+            break
+    assert found.is_visible()

@@ -45,7 +45,11 @@ def choose_attention(
     """
     table = shipped_table()
     mode = "training" if training else "inference"
-    wanted = kinds or MIXES_ALL
+    wanted = MIXES_ALL if kinds is None else kinds
+    if not wanted:
+        raise ValueError(
+            "kinds is empty; give names of soft_vit.layers.ATTENTIONS, or None for all that mix all tokens."
+        )
     rows = [row for row in table.rows if row.mode == mode and row.head_dim == HEAD_DIM and row.kind in wanted]
     if unknown := sorted(set(kinds or ()) - {row.kind for row in rows}):
         raise ValueError(f"kinds={unknown} are not in the table; give names of soft_vit.layers.ATTENTIONS.")
@@ -65,7 +69,7 @@ def choose_attention(
         megabytes = [(row.tokens, row.megabytes) for row in own if row.megabytes]
         if len(seconds) == len(megabytes) == len(around):
             figures = interpolate(seconds, num_tokens), interpolate(megabytes, num_tokens)
-            found.append(Choice(kind, FIXED_TOKENS.get(kind, {}), *figures, source))
+            found.append(Choice(kind, dict(FIXED_TOKENS.get(kind, {})), *figures, source))
     if not found:
         raise ValueError(f"None of kinds={sorted(wanted)} was measured at {num_tokens} tokens; give others.")
     fitting = [choice for choice in found if memory is None or choice.megabytes <= memory]

@@ -3,16 +3,16 @@
 from typing import Any
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "all pairs, and none": ("softmax_one", "gaussian", "synthesizer", "none"),
+    "all pairs": ("softmax_one", "gaussian", "synthesizer"),
     "Gaussian kernel, bottleneck": ("soft", "soft_norm", "soft_plus", "skyformer"),
     "landmarks, low rank": ("linformer", "nystrom", "agent", "vq", "spatial_reduction"),
     "kernel features": ("linear", "cosformer", "focused", "inline", "polaformer", "efficient", "performer"),
     "other linear forms": ("hydra", "sima", "gau", "mala", "mila", "rala", "ttt"),
     "some tokens only": ("local", "atrous", "sparse", "longformer", "bigbird", "reformer"),
 }
-"""Every kind but softmax, which all pictures show."""
+"""Every kind but softmax, which all pictures show, and `none`, which mixes nothing."""
 
-MIXES_ALL = {"softmax", *(kind for kinds in GROUPS.values() for kind in kinds)} - {*GROUPS["some tokens only"], "none"}
+MIXES_ALL = {"softmax", *(kind for kinds in GROUPS.values() for kind in kinds)} - {*GROUPS["some tokens only"]}
 """Kinds in which every token sees all others."""
 
 FIXED_TOKENS: dict[str, dict[str, Any]] = {

@@ -19,9 +19,11 @@ Y_LABELS = {
 def plot_groups(rows: Sequence[Row], quantity: str, head_dim: int, path: Path) -> None:
     """One quantity per token against N on logarithmic axes; in each panel one group in colour and softmax in black.
 
-    A kind that is linear in N runs level, and softmax rises.
+    A kind that is linear in N runs level, and softmax rises. What would flatten all others is cut: `none`, which is far
+    below them, and above them the kinds of all pairs.
     """
     from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, LogLocator
 
     curves = _curves(rows, quantity, head_dim)
     figure = Figure(figsize=(12.5, 7.2))
@@ -32,6 +34,8 @@ def plot_groups(rows: Sequence[Row], quantity: str, head_dim: int, path: Path) -
     for axes, (group, kinds) in zip(panels, GROUPS.items(), strict=True):
         labels = ends[axes] = []
         for kind, points in curves.items():
+            if kind == "none":
+                continue
             shown = kind == BASE or kind in kinds
             style: dict[str, Any] = {"color": "0.88", "lw": 0.8, "zorder": 1}
             if shown:
@@ -42,8 +46,12 @@ def plot_groups(rows: Sequence[Row], quantity: str, head_dim: int, path: Path) -
         axes.set_title(group, fontsize=11)
         axes.grid(alpha=0.2)
     tokens = sorted({row.tokens for row in rows})
+    top = max(amount for kind, points in curves.items() if kind not in GROUPS["all pairs"] for _, amount in points)
+    axes.set_ylim(top=1.5 * top)
     for axes, labels in ends.items():
         axes.set_xticks(tokens, [f"{count}" for count in tokens], fontsize=8)
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda amount, _: f"{amount:g}"))
         axes.minorticks_off()
         _label_ends(axes, labels)
     figure.supxlabel("tokens N")
@@ -72,20 +80,20 @@ _READ: dict[str, tuple[str, Callable[[Row], float | None]]] = {
 def _label_ends(axes: Any, labels: Sequence[tuple[str, tuple[float, float], str]]) -> None:
     """Names to the right of the panel at the ends of their curves, moved apart where they would overlap."""
     axes.autoscale_view()
-    places = apart([axes.transData.transform(end)[1] for _, end, _ in labels], 13.0)
-    for (name, end, colour), place in zip(labels, places, strict=True):
-        shift = place - axes.transData.transform(end)[1]
+    labels = sorted(labels, key=lambda label: label[1][1])
+    heights = [min(axes.transData.transform(end)[1], axes.bbox.y1) for _, end, _ in labels]
+    for (name, end, colour), height, place in zip(labels, heights, apart(heights, 13.0), strict=True):
         axes.annotate(
             name,
-            xy=end,
-            xycoords="data",
+            xy=(axes.transData.transform(end)[0], height),
+            xycoords="figure pixels",
             xytext=(1.02, axes.transAxes.inverted().transform((0, place))[1]),
             textcoords="axes fraction",
             color=colour,
             fontsize=8.5,
             fontweight="bold" if name == BASE else "normal",
             va="center",
-            arrowprops={"arrowstyle": "-", "color": colour, "lw": 0.4, "alpha": 0.6} if abs(shift) > 0 else None,
+            arrowprops={"arrowstyle": "-", "color": colour, "lw": 0.4, "alpha": 0.6} if place != height else None,
         )
 
 

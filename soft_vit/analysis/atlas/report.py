@@ -34,13 +34,17 @@ def count_unstable(rows: Sequence[Row]) -> str:
     """How many rows have quartiles too far apart."""
     timed = [row for row in rows if row.seconds is not None]
     unstable = sum(row.note == UNSTABLE for row in timed)
-    return f"In {unstable} of {len(timed)} rows the quartiles lie more than 10 % of the median apart (*unstable*)."
+    return (
+        f"{unstable} of {len(timed)} timed rows are unstable, with quartiles more than 10 % of the median apart, "
+        "and have a star."
+    )
 
 
 def kinds_in_order(rows: Sequence[Row]) -> list[str]:
-    """softmax, then all others group by group."""
+    """softmax, then all others group by group, and `none`."""
     known = {row.kind for row in rows}
-    return [kind for kind in ("softmax", *(kind for kinds in GROUPS.values() for kind in kinds)) if kind in known]
+    grouped = (kind for kinds in GROUPS.values() for kind in kinds)
+    return [kind for kind in ("softmax", *grouped, "none") if kind in known]
 
 
 def crossover_table(rows: Sequence[Row]) -> str:
@@ -83,16 +87,19 @@ def figures_table(rows: Sequence[Row]) -> str:
 
 
 def figures_cell(row: Row | None, rows: Sequence[Row]) -> str:
-    """Such as `3.1 ms (0.42), 7.9 MB (1.20)`."""
+    """Such as `3.1 ms (0.42)*` above `7.9 MB (1.20)`; or, of a kind that was not timed, why."""
     if row is None:
         return "not measured"
-    cells = []
+    lines = [] if row.note in ("", UNSTABLE) else [row.note]
     if row.seconds is not None:
-        time = f"{row.seconds * 1e3:.3g} ms" if row.seconds < 1 else f"{row.seconds:.3g} s"
-        cells.append(f"{time} ({row.ratio:.2f})")
+        star = "\\*" if row.note == UNSTABLE else ""
+        lines.append(f"{_three_digits(row.seconds * 1e3)} ms ({row.ratio:.2f}){star}")
     ratio = memory_ratio(row, rows)
     if row.megabytes is not None and ratio is not None:
-        cells.append(f"{row.megabytes:.3g} MB ({ratio:.2f})")
-    if row.note:
-        cells.append(f"*{row.note}*")
-    return ", ".join(cells)
+        lines.append(f"{_three_digits(row.megabytes)} MB ({ratio:.2f})")
+    return "<br>".join(lines)
+
+
+def _three_digits(value: float) -> str:
+    """Such as 0.0312, 3.12 or 31,200."""
+    return f"{value:.3g}" if value < 999.5 else f"{float(f'{value:.3g}'):,.0f}"

@@ -11,8 +11,9 @@ from soft_vit.layers import ATTENTIONS
 SIDE = 28
 
 
-def test_every_kind_but_softmax_is_in_one_group():
-    assert sorted(kind for kinds in GROUPS.values() for kind in kinds) == sorted(ATTENTIONS.keys() - {"softmax"})
+def test_every_kind_but_softmax_and_none_is_in_one_group():
+    grouped = [kind for kinds in GROUPS.values() for kind in kinds]
+    assert sorted(grouped) == sorted(ATTENTIONS.keys() - {"softmax", "none"})
 
 
 @pytest.mark.parametrize("kind", ATTENTIONS)
