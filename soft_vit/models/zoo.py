@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from soft_vit.models.checkpoint import Recognised, recognise, rename_released
 from soft_vit.models.entrypoints import register_entrypoints
+from soft_vit.models.vit import VIT_MODELS
 from soft_vit.weights.loading import build_model, describe_mismatch
 from soft_vit.weights.reading import NotedWeights, unwrap_state_dict
 
@@ -72,10 +73,13 @@ def refuse_other_models(given: Mapping[str, Tensor], converted: Mapping[str, Ten
 
 
 def recognise_weights(given: Mapping[str, Tensor]) -> tuple[Recognised | str, dict[str, Tensor]]:
-    """The pyramid, or the name of the model of the zoo, that weights belong to, and they under its names.
+    """The pyramid, or the name of the ViT or the model of the zoo, that weights belong to, and they under its names.
 
-    ValueError for weights of neither.
+    A ViT is recognised by what a file notes. ValueError for weights of none of them.
     """
+    noted = given.notes.model if isinstance(given, NotedWeights) else None
+    if noted in VIT_MODELS:
+        return noted, dict(given)
     try:
         return recognise(given), {rename_released(name): value for name, value in given.items()}
     except ValueError:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.models.checkpoint import RELEASED_MODULES, rename_released
-from soft_vit.models.zoo import model_on_meta
+from soft_vit.models.zoo import ZOO, model_on_meta
 from soft_vit.publishing.trained_file import TrainedFile
 from soft_vit.version import __version__
 from soft_vit.weights.reading import NOTES_KEY, Notes
@@ -71,6 +71,8 @@ def written(file: TrainedFile, layout: str, model: str | None = None) -> bytes:
         return safetensors_bytes(file.weights, notes)
     content: Mapping[str, Any] = file.weights
     if layout == "released" and isinstance(file.recognised, str):
+        if file.recognised not in ZOO:
+            raise UserError(f"{file.recognised} was not released by anyone else; choose another layout.")
         built = model_on_meta(file.recognised, file.notes.img_size())
         content = {"model": built.released_state_dict(file.weights)}
     elif layout == "released" and not isinstance(file.recognised, str):

@@ -26,7 +26,7 @@ WeightsChoice = Literal["ema", "plain"]
 @dataclass(frozen=True)
 class TrainedFile:
     """weights: under this package's names, in the order of the file. layout: a key of `LAYOUTS`. recognised: the sizes
-    of a pyramid, or the name of a model of the zoo. notes: what is known of the model, see `trained_notes`.
+    of a pyramid, or the name of another model. notes: what is known of the model, see `trained_notes`.
     chosen: which of two sets of weights these are; None if there is one. dropped: what else the file holds.
     """
 

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 from soft_vit.data import CLASSES
 from soft_vit.engine.errors import UserError
+from soft_vit.publishing import convert
 from soft_vit.publishing.publish import parse_metric
 from soft_vit.weights import ENTRIES, load_index
 from soft_vit.weights.folders import RESOURCES
@@ -91,6 +92,22 @@ def test_recorded_file_keeps_what_is_recorded(tmp_path):
     (entry,) = load_index(tmp_path / "out" / "index.json")
     recorded = ENTRIES["soft_pico.shapes"].cfg
     assert {key: entry.cfg[key] for key in recorded} == recorded
+
+
+def test_a_vit_is_what_its_file_notes(tmp_path):
+    """No name or shape tells which attention it has."""
+    name, options = "linear_vit_tiny_patch16", {"depth": 1, "img_size": [32, 48]}
+    model = timm.create_model(name, num_classes=3, **options).eval()
+    meta = {NOTES_KEY: {"model": name, "options": options}}
+    torch.save({"state_dict": model.state_dict(), "meta": meta}, tmp_path / "vit.pth")
+    run(tmp_path / "vit.pth", tmp_path / "out", mean=[0.5] * 3, std=[0.25] * 3)
+    (entry,) = load_index(tmp_path / "out" / "index.json")
+    overlay = dict(entry.cfg, file=str(tmp_path / "out" / entry.file))
+    again = timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay, depth=1).eval()
+    images = torch.randn(2, 3, 32, 48)
+    assert torch.equal(again(images), model(images))
+    with pytest.raises(UserError, match=f"{name} was not released"):
+        convert(tmp_path / "vit.pth", tmp_path / "released.pth", "released")
 
 
 @pytest.mark.parametrize(
