@@ -147,10 +147,17 @@ def two_terms(x, PRECISION: tl.constexpr):
 @triton.jit
 def three_terms(x, PRECISION: tl.constexpr):
     """The same with a third term, which holds the last bits of an fp32 x."""
-    x_0, x_1 = two_terms(x, PRECISION)
+    x_0 = x
+    x_1 = x
     x_2 = x
     if PRECISION == "split" and x.dtype != tl.bfloat16:
-        x_2 = to_bf16(x.to(tl.float32) - x_0.to(tl.float32) - x_1.to(tl.float32))
+        x = x.to(tl.float32)
+        head = nearest_bf16(x)
+        rest = x - head
+        middle = nearest_bf16(rest)
+        x_0 = head.to(tl.bfloat16)
+        x_1 = middle.to(tl.bfloat16)
+        x_2 = to_bf16(rest - middle)
     return x_0, x_1, x_2
 
 
