@@ -78,7 +78,7 @@ def multiple_of(*tensors: Form) -> int:
 
 def tiling_of(q: Form, bottleneck: Form, v: Form, backward: bool) -> Tiling:
     precision = product_precision(q.dtype, v.dtype)
-    return pass_tiling(q.shape[2], bottleneck.shape[2], q.shape[3], v.shape[3], precision, backward)
+    return pass_tiling(*q.shape[1:3], bottleneck.shape[2], q.shape[3], v.shape[3], precision, backward)
 
 
 @dataclass(frozen=True)

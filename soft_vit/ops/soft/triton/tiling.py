@@ -3,7 +3,7 @@
 The budget is that of an H100 or H200: 255 registers a thread, 64 Ki registers and 227 KiB of shared memory for all
 programs of a multiprocessor. A tile of the kernel, 64 tokens x 64 bottleneck tokens in fp32, is 32 registers a thread
 of 4 warps, which are one warp group: its products of tensor cores have 64 rows, and 8 warps issue nearly twice the
-instructions. For bf16 and D = 32, a pass of the forward has 95 to 130 registers and four or five programs on a
+instructions. For bf16 and D up to 64, a pass of the forward has 110 to 145 registers and three or four programs on a
 multiprocessor, three with Newton's iteration beside it. The backward holds the kernel, its gradient and the terms of
 both: two programs of up to 255 registers. Products in fp32 on ordinary cores keep whole rows of both operands in
 registers, so their tiles are smaller.
@@ -14,16 +14,20 @@ from functools import lru_cache
 
 import torch
 
-# Tokens of one program in a pass over N. Chunks depend on N alone, so that the order of a sum, and with it the last bit
-# of an image's result, does not depend on the batch.
+# Tokens of one program in a pass over N. Chunks depend on N and H alone, so that the order of a sum, and with it the
+# last bit of an image's result, does not depend on the batch.
 CHUNK = 512
+# Programs of one image, four for each multiprocessor, beyond which each takes more tokens: for M = 49 and D = 64, to
+# write and read the sums of 512 tokens is a tenth of a forward's traffic.
+MOST_PROGRAMS = 512
 # Above it the m x m part runs as batched products: 2 m^3 operations on 12 m^2 bytes are bound by arithmetic from about
 # m = 64 on, so there is no traffic left to save, and two matrices of 128 x 128 fp32 do not fit in registers.
 MAX_ON_CHIP = 64
 # Channels of a head up to which a pass over N has registers to spare.
 NARROW = 32
 # By warps of a program that has Newton's iteration on tensor cores: three programs of a multiprocessor, or two of twice
-# the warps, hide each other's waiting. Without the limit some compilers take 230 for the step size before the loop.
+# the warps, hide each other's waiting. Without the limit some compilers take 230 for the step size before the loop. In
+# wider heads the pass over tokens itself would spill.
 NEWTON_REGISTERS = {4: 168, 8: 128}
 
 
@@ -54,28 +58,32 @@ class Tiling:
             # Multiply-adds are meant, and whether they are the default differs between releases.
             "enable_fp_fusion": True,
         }
-        if newton and max(self.d, self.dv) <= NARROW:
+        if newton and max(self.d, self.dv) <= (NARROW if self.precision == "ieee" else 64):
             options["maxnreg"] = NEWTON_REGISTERS[self.warps]
         return options
 
 
 @lru_cache(maxsize=1024)
-def pass_tiling(num_tokens: int, num_bottleneck: int, d: int, dv: int, precision: str, backward: bool) -> Tiling:
+def pass_tiling(
+    num_heads: int, num_tokens: int, num_bottleneck: int, d: int, dv: int, precision: str, backward: bool
+) -> Tiling:
     """How a pass over tokens is cut, for heads of d and dv channels of q and v."""
     width = max(d, dv)
     narrow = width <= NARROW
+    # Beyond 64 channels, blocks of 64 bottleneck tokens with what belongs to them exceed the shared memory.
+    block_m = min(side(num_bottleneck), 64 if width <= 64 else 32)
+    blocks = -(-num_bottleneck // block_m)
     if precision == "ieee":
         block_n, warps, stages = (32 if narrow else 16), 8, 1
     elif backward:
         # With 32 tokens and more channels of v than of q, ptxas spills thousands of bytes.
-        block_n, warps, stages = (64 if d <= NARROW else 32), (4 if width <= 64 else 8), 2
+        block_n = 64 if d <= NARROW else 32
+        warps, stages = (4 if width <= 64 else 8), 2
     else:
         block_n, warps, stages = 64, 4, (3 if narrow else 2)
-    # Beyond 64 channels, blocks of 64 bottleneck tokens with what belongs to them exceed the shared memory.
-    block_m = min(side(num_bottleneck), 64 if width <= 64 else 32)
     tiles = -(-num_tokens // block_n)
-    tiles_a_chunk = -(-tiles // -(-num_tokens // CHUNK))
-    chunks, blocks = -(-tiles // tiles_a_chunk), -(-num_bottleneck // block_m)
+    tiles_a_chunk = -(-tiles // min(-(-num_tokens // CHUNK), max(1, MOST_PROGRAMS // num_heads)))
+    chunks = -(-tiles // tiles_a_chunk)
     return Tiling(d, dv, precision, block_n, block_m, tiles_a_chunk, chunks, blocks, warps, stages)
 
 

@@ -68,7 +68,7 @@ def kernels(
     precision = tiling.product_precision(dtype)
     constants = {**tiling.widths(d, d), "NORMALIZE": normalize, "PRECISION": precision, "MULTIPLE": multiple}
     constants |= {"INVERSE": inverse, "START": "guarded_image" if normalize else "rowsum", "BLOCK_A": tiling.side(m)}
-    cut = tiling.pass_tiling(3136, m, d, d, precision, backward=False)
+    cut = tiling.pass_tiling(16, 3136, m, d, d, precision, backward=False)
     of_gradients = constants | {"INVERSE": "none", "NORMALIZE": False}
     yield "kernel_sums of gradients", forward.kernel_sums, dtypes, of_gradients, unit_strides, cut.options()
     of_outputs = constants | {"HAS_RESIDUAL": True, "BLOCKS": cut.blocks}
@@ -78,7 +78,7 @@ def kernels(
         yield "kernel_sums", forward.kernel_sums, dtypes, constants, unit_strides, options
         for name in ("image_step_size", "solve_forward", "solve_backward"):
             yield name, getattr(solve, name), dtypes, constants, unit_strides, tiling.solve_options(m, d, precision)
-    cut = tiling.pass_tiling(3136, m, d, d, precision, backward=True)
+    cut = tiling.pass_tiling(16, 3136, m, d, d, precision, backward=True)
     for tokens, tokens_too in ((True, True),) if cut.blocks == 1 else ((True, False), (False, True)):
         parts = {"OF_TOKENS": tokens, "OF_BOTTLENECK": tokens_too, "BLOCKS": cut.blocks if tokens else 1}
         name = f"kernel_gradients {tokens} {tokens_too}"

@@ -1,4 +1,4 @@
-"""Which calls have the same launches, and which launches take a kernel that is compiled already; none is computed."""
+"""How tokens are cut, which calls have the same launches, and which find a compiled kernel; none is computed."""
 
 from types import SimpleNamespace
 
@@ -9,6 +9,7 @@ pytest.importorskip("triton")
 
 from soft_vit.ops.soft.inverse import InverseOptions
 from soft_vit.ops.soft.triton.plan import Launch, form, plan_backward, plan_forward
+from soft_vit.ops.soft.triton.tiling import pass_tiling
 
 BF16 = torch.bfloat16
 CPU = torch.device("cpu")
@@ -43,6 +44,16 @@ def test_what_launches_depend_on(other):
     for plan, again, different in zip(plans(**case), plans(**case), plans(**case | other), strict=True):
         assert plan is again
         assert plan is not different
+
+
+@pytest.mark.parametrize(
+    ("num_heads", "num_tokens", "chunks"), [(1, 1, 1), (16, 3136, 7), (2, 32768, 64), (16, 32768, 32), (1024, 3136, 1)]
+)
+def test_chunks_of_tokens(num_heads, num_tokens, chunks):
+    for backward in (False, True):
+        tiling = pass_tiling(num_heads, num_tokens, 49, 64, 64, "split", backward)
+        assert tiling.chunks == chunks
+        assert tiling.tiles * tiling.chunks * tiling.block_n >= num_tokens
 
 
 class Kernel:
