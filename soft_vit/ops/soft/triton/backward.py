@@ -6,6 +6,7 @@ import triton.language as tl
 from soft_vit.ops.soft.triton.tiles import (
     dot,
     dot_bf16,
+    equal_columns,
     gaussian,
     half_square,
     head_pointer,
@@ -82,7 +83,8 @@ def kernel_gradients(
     and OF_BOTTLENECK has a program for each: sums over both N and M do not fit in registers.
     """
     problem = tl.program_id(0)
-    chunk = tl.program_id(1)
+    # The last chunk first, as in `kernel_outputs`.
+    chunk = tl.num_programs(1) - 1 - tl.program_id(1)
     q = head_pointer(q, problem, heads, q_batch, q_head)
     v = head_pointer(v, problem, heads, v_batch, v_head)
     grad = head_pointer(grad, problem, heads, g_batch, g_head)
@@ -106,8 +108,10 @@ def kernel_gradients(
         dz_0, dz_1 = two_terms(load_tile(grad_z, slots, num_bottleneck, DV, 1, DV, BLOCK_DV), PRECISION)
         l_0t, l_1t, l_2t = tl.trans(l_0), tl.trans(l_1), tl.trans(l_2)
         y_0t, y_1t, dz_0t, dz_1t = tl.trans(y_0), tl.trans(y_1), tl.trans(dz_0), tl.trans(dz_1)
+    # Registers are short; but of few columns without a warp group, ptxas spills thousands of bytes.
+    SUM_COLUMNS: tl.constexpr = 16 if BLOCK_N == 64 else BLOCK_D
     grad_landmarks = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
-    weights = tl.zeros((BLOCK_M, BLOCK_D if PRECISION == "split" else 1), tl.float32)
+    weights = tl.zeros((BLOCK_M, SUM_COLUMNS if PRECISION == "split" else 1), tl.float32)
     for tile in tl.range(tiles):
         start = (chunk * tiles + tile) * BLOCK_N
         offset = start.to(tl.int64)
@@ -137,25 +141,33 @@ def kernel_gradients(
             if OF_TOKENS:
                 k_0, k_1 = two_terms(kernel, PRECISION)
                 grad_v_tile = dot(k_0, k_1, k_1, 2, dz_0, dz_1, dz_1, 2, grad_v_tile, PRECISION)
+                if BLOCKS == 1:
+                    # Early, because registers are short.
+                    store_tile(
+                        grad_v + offset * gv_row, grad_v_tile, rows, left, gv_row, gv_column, DV, BLOCK_DV, MULTIPLE
+                    )
             s = dot(g_0, g_1, g_1, GRAD_TERMS, y_0t, y_1t, y_1t, 2, zeros, PRECISION)
             s = dot(v_0, v_1, v_1, V_TERMS, dz_0t, dz_1t, dz_1t, 2, s, PRECISION)
             s_0, s_1 = two_terms(s * kernel, PRECISION)
             if OF_TOKENS:
                 grad_q_tile = dot(s_0, s_1, s_1, 2, l_0, l_1, l_2, LANDMARK_TERMS, grad_q_tile, PRECISION)
-                grad_q_tile -= q_tile.to(tl.float32) * row_sums(s_0, s_1, BLOCK_D, PRECISION)
+                grad_q_tile -= q_tile.to(tl.float32) * equal_columns(
+                    row_sums(s_0, s_1, SUM_COLUMNS, PRECISION), BLOCK_D
+                )
             if OF_BOTTLENECK:
                 s_0, s_1 = tl.trans(s_0), tl.trans(s_1)
                 if PRECISION == "split" and Q_TERMS == 2:
                     # Left out of this product, it would be missing beside the sums, which have all of S.
                     grad_landmarks = dot_bf16(s_1, q_1, grad_landmarks)
                 grad_landmarks = dot(s_0, s_1, s_1, 2, q_0, q_1, q_1, Q_TERMS, grad_landmarks, PRECISION)
-                weights += row_sums(s_0, s_1, BLOCK_D, PRECISION)
+                weights += row_sums(s_0, s_1, SUM_COLUMNS, PRECISION)
         if OF_TOKENS:
-            store_tile(grad_v + offset * gv_row, grad_v_tile, rows, left, gv_row, gv_column, DV, BLOCK_DV, MULTIPLE)
+            if BLOCKS > 1:
+                store_tile(grad_v + offset * gv_row, grad_v_tile, rows, left, gv_row, gv_column, DV, BLOCK_DV, MULTIPLE)
             store_tile(grad_q + offset * gq_row, grad_q_tile, rows, left, gq_row, gq_column, D, BLOCK_D, MULTIPLE)
     if OF_BOTTLENECK:
         # Loaded again, because registers are short.
         landmarks = load_tile(bottleneck, slots, num_bottleneck, b_row, b_column, D, BLOCK_D)
-        grad_landmarks -= landmarks.to(tl.float32) * weights
+        grad_landmarks -= landmarks.to(tl.float32) * equal_columns(weights, BLOCK_D)
         partial += problem.to(tl.int64) * partial_problem + chunk * (num_bottleneck * D)
         store_tile(partial, grad_landmarks, slots, num_bottleneck, D, 1, D, BLOCK_D)

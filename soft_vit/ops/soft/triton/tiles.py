@@ -202,6 +202,14 @@ def row_sums(s_0, s_1, COLUMNS: tl.constexpr, PRECISION: tl.constexpr):
 
 
 @triton.jit
+def equal_columns(x, COLUMNS: tl.constexpr):
+    """A matrix `[I, J]` whose columns are equal, for a product with one of COLUMNS: `[I, COLUMNS]` or `[I, 1]`."""
+    if x.shape[1] != COLUMNS:
+        x = tl.max(x, 1)[:, None]
+    return x
+
+
+@triton.jit
 def half_square(x, AXIS: tl.constexpr):
     """`||x||^2 / 2` of rows (AXIS 1) or columns (AXIS 0), fp32."""
     x = x.to(tl.float32)

@@ -76,8 +76,9 @@ def pass_tiling(
     if precision == "ieee":
         block_n, warps, stages = (32 if narrow else 16), 8, 1
     elif backward:
-        # With 32 tokens and more channels of v than of q, ptxas spills thousands of bytes.
-        block_n = 64 if d <= NARROW else 32
+        # Products of 32 tokens take no warp group. With more channels of v than of q, ptxas spills thousands of bytes
+        # for them; for 64 tokens it does so on an A100 with several blocks.
+        block_n = 64 if d <= NARROW or (width <= 64 and blocks == 1) else 32
         warps, stages = (4 if width <= 64 else 8), 2
     else:
         block_n, warps, stages = 64, 4, (3 if narrow else 2)

@@ -100,20 +100,28 @@ def own_cache(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "bottleneck_dtype", "programs", "spilled"),
+    ("name", "d", "bottleneck_dtype", "programs", "spilled"),
     [
-        ("kernel_sums", FP32, 3, 0),
-        ("kernel_sums of gradients", FP32, 4, 0),
-        ("kernel_outputs", FP32, 4, 0),
-        ("kernel_gradients True True", BF16, 2, 0),
+        ("kernel_sums", 32, FP32, 3, 0),
+        ("kernel_sums of gradients", 32, FP32, 4, 0),
+        ("kernel_outputs", 32, FP32, 4, 0),
+        ("kernel_gradients True True", 32, BF16, 2, 0),
         # Some of what does not change in the loop.
-        ("kernel_gradients True True", FP32, 2, 128),
+        ("kernel_gradients True True", 32, FP32, 2, 128),
+        ("kernel_sums", 64, BF16, 3, 0),
+        ("kernel_outputs", 64, BF16, 3, 0),
+        ("kernel_gradients True True", 64, BF16, 2, 512),
     ],
 )
-def test_passes_over_tokens_use_tensor_cores_and_registers(tmp_path, name, bottleneck_dtype, programs, spilled):
-    case = {name: arguments for name, *arguments in kernels(49, 32, BF16, bottleneck_dtype, "maps")}
+def test_passes_over_tokens_use_tensor_cores_and_registers(tmp_path, name, d, bottleneck_dtype, programs, spilled):
+    case = {name: arguments for name, *arguments in kernels(49, d, BF16, bottleneck_dtype, "maps")}
     program = compiled(*case[name])
-    assert "wgmma" in program.asm["ptx"]
+    ptx = program.asm["ptx"]
+    assert "wgmma" in ptx
+    assert "mma.sync" not in ptx
+    if bottleneck_dtype == BF16:
+        # In the loop, numbers are converted in pairs: one by one, they wait for the unit of the exponentials.
+        assert "cvt.rn.bf16.f32" not in ptx
     used = resources(program, tmp_path)
     assert used["STACK"] <= spilled
     # So many fit on a multiprocessor.
