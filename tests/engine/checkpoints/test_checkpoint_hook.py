@@ -49,7 +49,7 @@ def test_leftovers_of_checkpoints_alone_are_removed(tmp_path):
     kept = ["epoch_1.pth", ".hidden", ".notes.txt.ab12.tmp", "x.pth.tmp"]
     for name in [*kept, ".epoch_2.pth.ab12.tmp", ".best_top1_epoch_3.pth.x_.tmp"]:
         (tmp_path / name).touch()
-    hub = MessageHub.get_instance("leftovers")
+    hub = MessageHub("leftovers")
     SafeCheckpointHook(interval=1).before_train(
         SimpleNamespace(work_dir=str(tmp_path), _resume=False, message_hub=hub, logger=logging.getLogger())
     )
