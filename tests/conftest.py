@@ -1,7 +1,10 @@
 """Settings and fixtures of all tests."""
 
+import importlib.util
 import os
 import sys
+from types import SimpleNamespace
+from pathlib import Path
 
 # Read when torch is first imported. Tests run in as many processes as there are cores, with a thread each; and waiting
 # threads that spin make a busy machine many times slower.
@@ -10,6 +13,12 @@ os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
 import pytest
 import torch
+
+# Where MMEngine is missing, as on a machine for `pytest -m gpu`, only tests of what needs torch and timm.
+if importlib.util.find_spec("mmengine") is None:
+    collect_ignore = [
+        path.name for path in Path(__file__).parent.iterdir() if path.name not in ("gpu", "layers", "models", "ops")
+    ]
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -20,6 +29,8 @@ def quick_runs():
             patch.setattr("mmengine.runner.runner.collect_env", dict)
             lines = property(lambda config: "".join(f"{key} = {value!r}\n" for key, value in config.to_dict().items()))
             patch.setattr("mmengine.config.Config.pretty_text", lines)
+            # Every data set collects garbage, which takes longer than to read it.
+            patch.setattr("mmengine.dataset.base_dataset.gc", SimpleNamespace(collect=int))
         yield
 
 
@@ -36,6 +47,9 @@ def nothing_drawn_on_meta():
 
 def pytest_addoption(parser):
     parser.addoption("--shard", metavar="I/N", help="every N-th test from the I-th on: several processes without xdist")
+    if importlib.util.find_spec("xdist") is None:
+        for option in ("--numprocesses", "--dist"):
+            parser.addoption(option, help="of pyproject.toml; without pytest-xdist, there is one process")
 
 
 # Last, so that shards are parts of what -m and -k leave.
