@@ -3,9 +3,8 @@
 import importlib.util
 import os
 import sys
-from types import SimpleNamespace
-from types import SimpleNamespace
 from pathlib import Path
+from types import SimpleNamespace
 
 # Read when torch is first imported. Tests run in as many processes as there are cores, with a thread each; and waiting
 # threads that spin make a busy machine many times slower.
@@ -30,8 +29,6 @@ def quick_runs():
             patch.setattr("mmengine.runner.runner.collect_env", dict)
             lines = property(lambda config: "".join(f"{key} = {value!r}\n" for key, value in config.to_dict().items()))
             patch.setattr("mmengine.config.Config.pretty_text", lines)
-            # Every data set collects garbage, which takes longer than to read it.
-            patch.setattr("mmengine.dataset.base_dataset.gc", SimpleNamespace(collect=int))
             # Every data set collects garbage, which takes longer than to read it.
             patch.setattr("mmengine.dataset.base_dataset.gc", SimpleNamespace(collect=int))
         yield
