@@ -38,8 +38,33 @@ PLAIN_KEYS = ("state_dict", "model")
 NOTES_KEY = "timm_model"
 """Where notes stand in the `meta` of a checkpoint."""
 
+
 # Training scripts of Swin's kind keep their options, plain values, in a dictionary of a class of yacs.
 STAND_IN_FOR_YACS = (OrderedDict, "yacs.config.CfgNode")
+
+# MMEngine keeps curves of the loss and NumPy's numbers beside the weights. soft_vit.engine tells torch of all of these;
+# without it, objects that keep nothing take their place.
+LEFT_OUT = (
+    "mmengine.logging.history_buffer.HistoryBuffer",
+    "mmengine.optim.scheduler.param_scheduler.OneCycleParamScheduler",
+    "builtins.getattr",
+    "_codecs.encode",
+    "numpy.ndarray",
+    "numpy.dtype",
+    "numpy.core.multiarray._reconstruct",
+    "numpy.core.multiarray.scalar",
+    "numpy._core.multiarray._reconstruct",
+    "numpy._core.multiarray.scalar",
+)
+
+
+class LeftOut:
+    """What takes the place of an object in LEFT_OUT, or of what a function there returns: it does and keeps nothing."""
+
+    def __init__(self, *args: Any) -> None: ...
+
+    def __setstate__(self, state: Any) -> None: ...
+
 
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "box", "hamming", "lanczos")
 CROP_MODES = ("center", "squash", "border")
@@ -100,7 +125,7 @@ def read_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> Any:
     try:
         if path.suffix == ".safetensors":
             return _read_safetensors(path)
-        with torch.serialization.safe_globals([argparse.Namespace, STAND_IN_FOR_YACS]):
+        with torch.serialization.safe_globals([argparse.Namespace, *_stand_ins()]):
             return torch.load(path, map_location=map_location, weights_only=True)
     except Exception as error:
         # Readers raise many types on bytes that are not theirs, and all of them mean the same to the caller.
@@ -191,6 +216,16 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
             with contextlib.suppress(ValueError, RecursionError):
                 noted[key] = json.loads(metadata[key])
     return {"state_dict": load_file(path), "meta": {NOTES_KEY: noted}}
+
+
+def _stand_ins() -> list[tuple[Any, str]]:
+    """What takes the place of classes and functions in a file, by name, where soft_vit.engine does not read them."""
+    told = {
+        entry[1] if isinstance(entry, tuple) else f"{entry.__module__}.{entry.__qualname__}"
+        for entry in torch.serialization.get_safe_globals()
+    }
+    left_out = [] if LEFT_OUT[0] in told else [(LeftOut, name) for name in LEFT_OUT if name not in told]
+    return [STAND_IN_FOR_YACS, *left_out]
 
 
 def _reason(error: Exception) -> str:

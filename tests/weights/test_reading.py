@@ -6,9 +6,11 @@ import types
 from collections import OrderedDict
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from crafted import Call
+from mmengine.logging import HistoryBuffer
 
 from soft_vit.weights.reading import (
     NOTES_KEY,
@@ -118,6 +120,30 @@ def test_a_config_of_yacs_is_read_as_plain_values_without_its_code(tmp_path, mon
     torch.save({"weight": torch.ones(2), "config": Call(print, 1)}, tmp_path / "b.pth")
     with pytest.raises(ValueError, match="could run code"):
         load_weights(tmp_path / "b.pth")
+
+
+def test_what_mmengine_puts_beside_the_weights_is_left_out(tmp_path):
+    """Also where soft_vit.engine, which tells torch of these classes, was not imported."""
+    content = {
+        "state_dict": {"a": torch.ones(2)},
+        "message_hub": {"log_scalars": {"loss": HistoryBuffer([1.0, 2.0], [1, 1])}},
+        "meta": {NOTES_KEY: FULL.to_dict(), "seed": np.int64(3), "mean": np.ones(2), "classes": {np.float32(1): 2}},
+    }
+    torch.save(content, tmp_path / "a.pth")
+    torch.save({**content, "more": Call(getattr, "a", "upper")}, tmp_path / "b.pth")
+    torch.save({**content, "more": Call(print, 1)}, tmp_path / "c.pth")
+    known = torch.serialization.get_safe_globals()
+    torch.serialization.clear_safe_globals()
+    try:
+        for name in ("a.pth", "b.pth"):
+            weights = load_weights(tmp_path / name)
+            assert (weights.keys(), weights.notes) == ({"a"}, FULL)
+        assert read_checkpoint_file(tmp_path / "b.pth")["more"] != "A"
+        with pytest.raises(ValueError, match="could run code"):
+            load_weights(tmp_path / "c.pth")
+        assert not torch.serialization.get_safe_globals()
+    finally:
+        torch.serialization.add_safe_globals(known)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e5m2])
