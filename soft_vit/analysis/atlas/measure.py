@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from soft_vit.analysis.atlas.crossover import BASE, interpolate
 from soft_vit.analysis.atlas.groups import FIXED_TOKENS
-from soft_vit.analysis.atlas.table import MODES, STEADY, UNSTABLE, Row
+from soft_vit.analysis.atlas.table import MODES, Row, steadiness
 from soft_vit.analysis.harness import require_device, spread, time_in_turn
 from soft_vit.analysis.memory import step_memory, unless_out_of_memory
 from soft_vit.layers import ATTENTIONS, Attention, attention_class
@@ -127,7 +127,7 @@ def _measure_case(
         if own:
             middle, lower, upper = spread(own)
             figures = [middle, lower, upper, *spread([s / base for s, base in zip(own, seconds[BASE], strict=True)])]
-            reason = UNSTABLE if upper - lower > STEADY * middle else ""
+            reason = steadiness(lower, middle, upper)
         rows.append(Row(kind, costs[kind] or "", mode, head_dim, tokens, len(own), *figures, memory[kind], reason))
     return rows
 

@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from tqdm import tqdm
 
-from soft_vit.analysis.atlas.table import STEADY, UNSTABLE, InferRow, TrainRow
+from soft_vit.analysis.atlas.table import InferRow, TrainRow, steadiness
 from soft_vit.analysis.complexity import count_complexity
 from soft_vit.analysis.throughput import MODES, START, Timing, measure_throughput, try_steps
 from soft_vit.analysis.variants import create_variant
@@ -114,9 +114,7 @@ def _figures(timing: Timing) -> tuple[float | None, float | None, float | None, 
 
 
 def _note(timing: Timing) -> str:
-    if timing.median is None or timing.lower is None or timing.upper is None:
-        return "out of memory"
-    return UNSTABLE if timing.upper - timing.lower > STEADY * timing.median else ""
+    return "out of memory" if timing.median is None else steadiness(timing.lower, timing.median, timing.upper)
 
 
 @cache

@@ -21,6 +21,13 @@ NAME = r"(atlas|models_infer|models_train)-fp32-pt\d+-(cpu|gpu)-[a-z0-9_]+\.csv"
 EXAMPLE = "atlas-fp32-pt2110-cpu-ryzen_9950x.csv"
 
 
+def steadiness(lower: float | None, median: float | None, upper: float | None, slack: float = 0.0) -> str:
+    """`UNSTABLE` or "", by the quartiles; slack: a part of the median that they may lie farther apart."""
+    if lower is None or median is None or upper is None:
+        return ""
+    return UNSTABLE if upper - lower > (STEADY + slack) * median else ""
+
+
 @dataclass(frozen=True)
 class Row:
     """One attention layer at one number of tokens: medians and quartiles over rounds, and MB at the peak.
@@ -108,11 +115,13 @@ class Table(Generic[RowT]):
 
 
 HEAD = ("machine", "date", "command")
+# Excel begins its files with a byte order mark.
+ENCODING = "utf-8-sig"
 
 
 def read_table(path: Path, row_type: type[RowT]) -> Table[RowT]:
     """A table that `Table.as_csv` wrote; ValueError for the first mistake in another file."""
-    head, rows, mistakes = _parse(path.read_text(encoding="utf-8"), row_type)
+    head, rows, mistakes = _parse(path.read_text(encoding=ENCODING), row_type)
     if mistakes:
         raise ValueError(f"{path}: {mistakes[0]}")
     return Table(head["machine"], head["date"], head["command"], rows)
@@ -124,7 +133,7 @@ def mistakes_in(path: Path, known: Sequence[str]) -> list[str]:
     known: the attentions that a row may name. Raises FileNotFoundError.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding=ENCODING)
     except UnicodeDecodeError:
         return [f"{path.name} is no text in UTF-8; save it as CSV in UTF-8."]
     named = re.fullmatch(NAME, path.name)
@@ -134,6 +143,13 @@ def mistakes_in(path: Path, known: Sequence[str]) -> list[str]:
     cases = Counter(map(_case, rows))
     twice = [" ".join(map(str, case)) for case, count in cases.items() if count > 1]
     mistakes += [f"There are several rows of {case}; keep one." for case in twice]
+    # Figures in a file have four digits.
+    mistakes += [
+        f"The quartiles of {' '.join(map(str, _case(row)))} lie more than {STEADY:.0%} of its median apart; note it as "
+        f"{UNSTABLE}."
+        for row in rows
+        if not row.note and steadiness(*_spreads(row)[0], slack=1e-3)
+    ]
     if named[1] == "atlas":
         unknown = sorted({row.kind for row in rows} - set(known))
         mistakes += [f"There is no attention {kind}; give names of soft_vit.layers.ATTENTIONS." for kind in unknown]
@@ -184,7 +200,10 @@ def _parse(text: str, row_type: type[RowT]) -> tuple[dict[str, str], list[RowT],
     if head.get("date") and not _is_date(head["date"]):
         mistakes.append(f"The date is {head['date']}; write it as 2026-01-31.")
     columns = [field.name for field in fields(row_type)]
-    found, *body = list(csv.reader(line for line in lines if line and not line.startswith("#"))) or [[]]
+    try:
+        found, *body = list(csv.reader(line for line in lines if line and not line.startswith("#"))) or [[]]
+    except csv.Error as error:
+        return head, [], [*mistakes, f"The rows are no CSV ({error}); write them as {EXAMPLE} has them."]
     if found != columns:
         return head, [], [*mistakes, f"The columns are {','.join(found)}; they have to be {','.join(columns)}."]
     if not body:

@@ -7,14 +7,14 @@ import pytest
 from soft_vit.analysis.atlas.choice import SHIPPED
 from soft_vit.analysis.atlas.table import EXAMPLE, InferRow, Row, Table, TrainRow, mistakes_in, read_table
 
-ROW = Row("soft", "N", "training", 32, 784, 9, 0.5, 0.25, 0.75, 2.0, 1.5, 2.5, 3.0)
+ROW = Row("soft", "N", "training", 32, 784, 9, 0.5, 0.25, 0.75, 2.0, 1.5, 2.5, 3.0, "unstable")
 SKIPPED = replace(
     ROW, tokens=3136, rounds=0, seconds=None, seconds_lower=None, seconds_upper=None, note="skipped: too, large"
 )
 TABLE = Table("a machine; torch 2.15", "2026-11-23", "python tools/atlas.py", (ROW, SKIPPED))
 INFER = InferRow("deit_tiny_patch16_224", "224", 80.5, 12.5, 1, 5.75, 1.25, 6.0, "eager", 80.0, 81.0)
 TRAIN = TrainRow("deit_tiny_patch16_224", 10.5, 95.5, 1, "800x1333", 5.75, "compiled", 10.0, 11.0)
-LINE = "soft,N,training,32,784,9,0.5,0.25,0.75,2,1.5,2.5,3,"
+LINE = "soft,N,training,32,784,9,0.5,0.25,0.75,2,1.5,2.5,3,unstable"
 
 
 @pytest.mark.parametrize("rows", [(ROW, SKIPPED), (INFER,), (TRAIN,)])
@@ -47,14 +47,21 @@ def test_columns_of_models_begin_as_those_of_timm():
         (LINE, LINE.replace("0.5", "fast"), "Row 1 has seconds='fast'; give a number."),
         (LINE, LINE.replace("0.25", "-0.25"), "Row 1 has seconds_lower=-0.25; give a positive number."),
         (LINE, LINE.replace("0.75", "nan"), "Row 1 has seconds_upper=nan; give a positive number."),
-        (LINE, LINE[:-2] + "-3,", "Row 1 has megabytes=-3; give a positive number."),
+        (LINE, LINE.replace("3,unst", "-3,unst"), "Row 1 has megabytes=-3; give a positive number."),
         (LINE, LINE.replace("2.5,3", "2.5,inf"), "Row 1 has megabytes=inf; give a positive number."),
         (LINE, LINE.replace("0.75", "0.4"), "Row 1 has 0.5 outside of its quartiles 0.25 and 0.4; measure it again."),
         (LINE, LINE.replace("784", "785"), "No square map has 785 tokens; give such as 3136."),
         (LINE, LINE + "\n" + LINE, "There are several rows of soft training 32 784; keep one."),
-        (LINE, LINE.replace("0.75", ""), "Row 1 lacks figures; let its note say why."),
+        (LINE, LINE.replace("0.75", "").replace("unstable", ""), "Row 1 lacks figures; let its note say why."),
         (LINE, LINE + ",", "Row 1 has 15 cells; give 14."),
+        (
+            LINE,
+            LINE.replace("unstable", ""),
+            "The quartiles of soft training 32 784 lie more than 10% of its median apart",
+        ),
+        (LINE, LINE.replace("soft", "soft" * 50_000), "The rows are no CSV (field larger than field limit"),
         (LINE, "", None),
+        ("# machine", "\ufeff# machine", None),
     ],
 )
 def test_each_mistake_is_one_sentence(old, new, message, tmp_path):
@@ -85,8 +92,9 @@ def test_a_file_of_another_name_or_without_rows(tmp_path):
         read_table(tmp_path / EXAMPLE, Row)
 
 
-def test_shipped_table_could_be_submitted():
+def test_shipped_tables_could_be_submitted():
     from soft_vit.layers import ATTENTIONS
 
-    assert mistakes_in(SHIPPED, list(ATTENTIONS)) == []
+    results = (SHIPPED.parents[3] / "tools" / "benchmark_results").glob("models_*.csv")
+    assert [mistake for path in (SHIPPED, *results) for mistake in mistakes_in(path, list(ATTENTIONS))] == []
     assert {row.kind for row in read_table(SHIPPED, Row).rows} == ATTENTIONS.keys()
