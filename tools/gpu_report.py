@@ -18,6 +18,7 @@ from soft_vit.analysis.gpu_report.parts import DRY, FULL, plan
 from soft_vit.analysis.gpu_report.run import DONE, Outcome, run_parts
 from soft_vit.analysis.harness import machine_description
 from soft_vit.cli import command_line
+from soft_vit.ops.soft.triton.support import lacking_in_interpreter
 from soft_vit.text_tables import rows_as_csv
 from soft_vit.weights.files import require_place, write_atomically
 
@@ -34,7 +35,9 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def machine(dry: bool) -> str:
-    """What the report is of. ValueError without a GPU."""
+    """What the report is of. ValueError without a GPU, or where a dry run has no interpreter."""
+    if dry and (reason := lacking_in_interpreter()):
+        raise ValueError(f"The dry run {reason}; the run on a GPU does not.")
     if not dry and not torch.cuda.is_available():
         raise ValueError("torch sees no NVIDIA GPU here; run this on a machine with one, or try it with --dry.")
     import triton

@@ -6,10 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from packaging.version import Version
+
+from soft_vit.ops.soft.triton.support import lacking_in_interpreter
 
 SCRIPT = Path(__file__).parents[2] / "tools" / "gpu_report.sh"
 
@@ -23,9 +23,9 @@ def test_needs_a_gpu(mistake, tmp_path):
 @pytest.mark.slow
 def test_dry_run_and_again(tmp_path):
     """20 CPU seconds: each part imports torch. Without MMEngine, and from any folder."""
-    triton = pytest.importorskip("triton")
-    if Version(triton.__version__) < Version("3.7") and Version(np.__version__) >= Version("2.4"):
-        pytest.skip("the interpreter of Triton before 3.7 does not run with numpy 2.4; install 'numpy<2.4'")
+    pytest.importorskip("triton")
+    if reason := lacking_in_interpreter():
+        pytest.skip(reason)
     blocked = tmp_path / "blocked"
     blocked.mkdir()
     (blocked / "mmengine.py").write_text("raise ModuleNotFoundError('mmengine', name='mmengine')")

@@ -5,6 +5,7 @@ import os
 import shutil
 import warnings
 from functools import cache
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import torch
@@ -73,7 +74,15 @@ def lacking_here(device: torch.device) -> str | None:
         return "needs the package triton"
     if device.type != "cuda" and not (INTERPRETED and device.type == "cpu"):
         return f"runs on a CUDA device, not on {device.type!r} (or on a CPU under TRITON_INTERPRET=1)"
-    return None
+    return lacking_in_interpreter() if device.type == "cpu" else None
+
+
+@cache
+def lacking_in_interpreter() -> str | None:
+    """What keeps Triton's interpreter from running here, as the end of a sentence."""
+    triton, numpy = (tuple(map(int, version(name).split(".")[:2])) for name in ("triton", "numpy"))
+    # It makes numbers of arrays with one element, which numpy no longer allows.
+    return "needs 'numpy<2.4' for the interpreter of Triton before 3.7" if triton < (3, 7) and numpy >= (2, 4) else None
 
 
 # A constant of the machine: torch.compile shall call it once and not look into it.
