@@ -82,10 +82,10 @@ def parts_table(parts: Sequence[Part], outcomes: Mapping[str, Outcome]) -> str:
     rows = []
     for part in parts:
         outcome = outcomes.get(part.name)
-        # The last line of tests counts them.
-        last = outcome.last.strip("= ") if outcome and (part.of_tests or outcome.state != DONE) else ""
-        cells = ["not begun", ""] if outcome is None else [outcome.state, f"{outcome.seconds:.0f}"]
-        rows.append([part.name, *cells, last.replace("|", "/")])
+        cells = ["not begun", "", ""]
+        if outcome is not None:
+            cells = [outcome.state, f"{outcome.seconds:.0f}", outcome.last.replace("|", "/")]
+        rows.append([part.name, *cells])
     return markdown_table(["part", "state", "seconds", "last line"], rows)
 
 

@@ -24,7 +24,7 @@ TAIL = 40
 
 @dataclass
 class Outcome:
-    """How a part ended; last: the last line of its output, tail: its last lines, unless it is done."""
+    """How a part ended; last: the last line of tests or of what is not done, tail: the last lines of the latter."""
 
     state: str
     seconds: float
@@ -87,7 +87,9 @@ class Running:
         state = OUT_OF_TIME if late else FAILED if code else DONE
         lines = self.output.read_text(errors="replace").splitlines()
         seconds = time.monotonic() - self.began
-        outcome = Outcome(state, round(seconds, 1), next((line for line in reversed(lines) if line.strip()), ""))
+        # That of tests counts them.
+        said = [line.strip("= ") for line in lines if line.strip()] if self.part.of_tests or state != DONE else []
+        outcome = Outcome(state, round(seconds, 1), said[-1] if said else "")
         if state == DONE and self.figures.is_file():
             outcome.figures = [Figure(**figure) for figure in json.loads(self.figures.read_text())]
         elif state != DONE:
