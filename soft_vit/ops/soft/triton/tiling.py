@@ -17,9 +17,11 @@ import torch
 # Tokens of one program in a pass over N. Chunks depend on N and H alone, so that the order of a sum, and with it the
 # last bit of an image's result, does not depend on the batch.
 CHUNK = 512
-# Programs of one image, four for each multiprocessor, beyond which each takes more tokens: for M = 49 and D = 64, to
-# write and read the sums of 512 tokens is a tenth of a forward's traffic.
+# For M = 49 and D = 64, to write and read the sums of 512 tokens is a tenth of a forward's traffic. Where an image has
+# more programs than four for each multiprocessor, they take more tokens; but not too many, because tensor cores cut off
+# what they add, always towards zero.
 MOST_PROGRAMS = 512
+LONGEST_CHUNK = 4 * CHUNK
 # Above it the m x m part runs as batched products: 2 m^3 operations on 12 m^2 bytes are bound by arithmetic from about
 # m = 64 on, so there is no traffic left to save, and two matrices of 128 x 128 fp32 do not fit in registers.
 MAX_ON_CHIP = 64
@@ -83,7 +85,8 @@ def pass_tiling(
     else:
         block_n, warps, stages = 64, 4, (3 if narrow else 2)
     tiles = -(-num_tokens // block_n)
-    tiles_a_chunk = -(-tiles // min(-(-num_tokens // CHUNK), max(1, MOST_PROGRAMS // num_heads)))
+    chunk = min(max(CHUNK, num_heads * num_tokens // MOST_PROGRAMS), LONGEST_CHUNK)
+    tiles_a_chunk = -(-tiles // -(-num_tokens // chunk))
     chunks = -(-tiles // tiles_a_chunk)
     return Tiling(d, dv, precision, block_n, block_m, tiles_a_chunk, chunks, blocks, warps, stages)
 

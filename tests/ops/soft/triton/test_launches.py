@@ -62,7 +62,7 @@ def test_a_device_that_is_not_current(device):
 
 @pytest.mark.parametrize("layout", ["heads", "maps"])
 def test_more_than_2_31_elements(device, layout):
-    """The last of 64 heads lies behind element 2^31; alone it gives the same."""
+    """The last of 64 heads lies behind element 2^31; alone, in other chunks, it gives nearly the same."""
     n = 2**31 // (64 * 64) + 4200
     if torch.cuda.mem_get_info()[0] < 40 << 30:
         pytest.skip("needs 40 GiB of free memory")
@@ -77,4 +77,5 @@ def test_more_than_2_31_elements(device, layout):
         x = attend(*inputs)
         return [y[:, -1].clone() for y in (x.detach(), *torch.autograd.grad(x, inputs, grad[:, heads]))]
 
-    torch.testing.assert_close(last(slice(None)), last(slice(63, None)))
+    for behind, alone in zip(last(slice(None)), last(slice(63, None)), strict=True):
+        assert (behind.float() - alone.float()).norm() < 4e-3 * alone.float().norm()

@@ -47,7 +47,7 @@ def test_what_launches_depend_on(other):
 
 
 @pytest.mark.parametrize(
-    ("num_heads", "num_tokens", "chunks"), [(1, 1, 1), (16, 3136, 7), (2, 32768, 64), (16, 32768, 32), (1024, 3136, 1)]
+    ("num_heads", "num_tokens", "chunks"), [(1, 1, 1), (16, 3136, 7), (2, 32768, 64), (16, 32768, 32), (64, 32768, 16)]
 )
 def test_chunks_of_tokens(num_heads, num_tokens, chunks):
     for backward in (False, True):
