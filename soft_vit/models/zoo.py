@@ -65,10 +65,15 @@ def refuse_other_models(given: Mapping[str, Tensor], converted: Mapping[str, Ten
     """
     if not _mismatch(converted, model):
         return
+    name = getattr(model, "pretrained_cfg", {}).get("architecture")
+    if name in ZOO:
+        # The model may have lost or gained modules since it was made.
+        whole = model_on_meta(name)
+        if not _mismatch(whole.convert_state_dict(given), whole):
+            return
     right = belongs_to(given) or _pyramid_of(given)
     if right is None:
         return
-    name = getattr(model, "pretrained_cfg", {}).get("architecture")
     raise ValueError(f"The checkpoint is of {right} and not of {name or 'this model'}; create {right} for it.")
 
 

@@ -179,6 +179,20 @@ def test_compiled(family: str) -> None:
             assert relative_error(compiled(given), model(given)) < 1e-5
 
 
+@slow_but("mavit", "flatten_swin")
+def test_a_model_that_lost_and_gained_modules_takes_its_weights(family: str) -> None:
+    """As torch does: what is missing and surplus is said, or refused if strict."""
+    name = next((name for name in FAMILIES[family].models if name.endswith("_384")), FAMILIES[family].tiny)
+    weights = timm.create_model(name, device="meta").state_dict()
+    model = timm.create_model(name, device="meta", features_only=True, out_indices=(0, 1)).model
+    model.adapter = nn.Linear(3, 3)
+    missing, surplus = model.load_state_dict(weights, strict=False)
+    assert sorted(missing) == ["adapter.bias", "adapter.weight"]
+    assert {"head.weight", "head.bias"} < set(surplus) <= weights.keys() - model.state_dict().keys()
+    with pytest.raises(RuntimeError, match=r"Missing key.* \"adapter\.weight\""):
+        model.load_state_dict(weights)
+
+
 @slow_but("ravlt", "pola_pvt")
 def test_weights_of_another_model_are_refused_by_name(family: str, tmp_path) -> None:
     """By `file=`, `checkpoint_path=` and load_state_dict, for every model of every family by the next one's file."""
