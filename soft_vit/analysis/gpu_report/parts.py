@@ -129,26 +129,31 @@ def tests(name: str, seconds: int, marks: str, *arguments: str) -> Part:
     return Part(TESTS + name, ("-m", "pytest", *options, "-m", marks, *arguments), seconds, together=True)
 
 
+def measurement(name: str, seconds: int, together: bool = False) -> Part:
+    """A part of `measure`."""
+    return Part(name, ("-m", "soft_vit.analysis.gpu_report.parts", name), seconds, together)
+
+
 def plan(dry: bool) -> list[Part]:
     """All parts, those of most worth first."""
     sizes = DRY if dry else FULL
+    of_operator = [measurement(OPERATOR + f"{tokens} tokens", 900 if dry else 90) for tokens in sizes.tokens]
     if dry:
-        parts = [tests("Newton's inverse", 900, "not slow", f"{KERNELS}/test_newton_inverse.py", "-k", "any_strides")]
-        seconds = {OPERATOR + f"{tokens} tokens": 900 for tokens in sizes.tokens} | {MODELS: 900}
-    else:
-        of_kernels = f"{KERNELS}/test_kernels.py"
-        parts = [
-            # Most of their time goes into compiling.
-            *(tests(f"kernels {i}", 200, "gpu and not slow", of_kernels, f"--shard={i}") for i in SHARDS),
-            *(tests(f"kernels at size {i}", 200, "gpu and slow", of_kernels, f"--shard={i}") for i in SHARDS),
-            tests("operators", 200, "gpu", KERNELS, f"--ignore={of_kernels}"),
-            tests("training", 200, "gpu", "tests/gpu"),
-        ]
-        seconds = {WARM_UP: 200}
-        seconds |= {OPERATOR + f"{tokens} tokens": 60 for tokens in sizes.tokens} | {GRAPHS: 60, MODELS: 150}
-        seconds |= {COMPILED + name: 120 for name in sizes.compiled}
-    module = ("-m", "soft_vit.analysis.gpu_report.parts")
-    return [*parts, *(Part(name, (*module, name), most, name == WARM_UP) for name, most in seconds.items())]
+        strides = (f"{KERNELS}/test_newton_inverse.py", "-k", "any_strides")
+        return [*of_operator, tests("Newton's inverse", 900, "not slow", *strides), measurement(MODELS, 900)]
+    of_kernels = f"{KERNELS}/test_kernels.py"
+    return [
+        *of_operator,
+        # Most of their time goes into compiling.
+        *(tests(f"kernels {i}", 200, "gpu and not slow", of_kernels, f"--shard={i}") for i in SHARDS),
+        *(tests(f"kernels at size {i}", 200, "gpu and slow", of_kernels, f"--shard={i}") for i in SHARDS),
+        tests("operators", 200, "gpu", KERNELS, f"--ignore={of_kernels}"),
+        tests("training", 200, "gpu", "tests/gpu"),
+        measurement(WARM_UP, 200, together=True),
+        measurement(GRAPHS, 60),
+        measurement(MODELS, 150),
+        *(measurement(COMPILED + name, 120) for name in sizes.compiled),
+    ]
 
 
 def measure(name: str, sizes: Sizes) -> list[Figure]:
