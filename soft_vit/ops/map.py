@@ -32,7 +32,9 @@ def split_phases(x: Tensor, feat_size: tuple[int, int], dilation: int) -> Tensor
     dy, dx = phase_steps(feat_size, dilation)
     x = F.pad(x.unflatten(2, feat_size), (0, 0, 0, -feat_size[1] % dx, 0, -feat_size[0] % dy))
     x = x.unflatten(3, (-1, dx)).unflatten(2, (-1, dy))
-    return x.permute(0, 1, 3, 5, 2, 4, 6).flatten(4, 5).flatten(2, 3).flatten(0, 1)
+    # See `split_tiles`.
+    x = x.permute(0, 1, 3, 5, 2, 4, 6).clone(memory_format=torch.contiguous_format)
+    return x.flatten(4, 5).flatten(2, 3).flatten(0, 1)
 
 
 def merge_phases(x: Tensor, feat_size: tuple[int, int], dilation: int, num_heads: int) -> Tensor:

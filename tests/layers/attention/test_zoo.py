@@ -52,7 +52,7 @@ every_case = pytest.mark.parametrize(("name", "options"), CASES, ids=case_id)
 
 
 def make(
-    name: str, options: dict[str, Any], grid: tuple[int, int] = (7, 9), num_heads: int = 3, dim: int = DIM
+    name: str, options: dict[str, Any], grid: tuple[int, ...] = (7, 9), num_heads: int = 3, dim: int = DIM
 ) -> Attention:
     """An attention with weights large enough that its matrix is far from uniform."""
     torch.manual_seed(0)
@@ -63,8 +63,8 @@ def make(
     return attn.eval()
 
 
-def tokens(grid: tuple[int, int], batch: int = 2, dim: int = DIM, seed: int = 1) -> Tensor:
-    return torch.randn(batch, grid[0] * grid[1], dim, generator=torch.Generator().manual_seed(seed))
+def tokens(grid: tuple[int, ...], batch: int = 2, dim: int = DIM, seed: int = 1) -> Tensor:
+    return torch.randn(batch, math.prod(grid), dim, generator=torch.Generator().manual_seed(seed))
 
 
 @every_case
@@ -162,13 +162,23 @@ def test_traced_forward_equals_eager_bit_for_bit(name: str, options: dict[str, A
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "options"), [("bigbird", {"block_size": 8}), ("local", {})], ids=case_id)
-def test_a_graph_for_any_map_also_holds_for_one_that_needs_no_padding(name: str, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("name", "options", "grids"),
+    [
+        ("atrous", {}, [(7,), (15,), (16,)]),
+        ("bigbird", {"block_size": 8}, [(7, 9), (15, 7), (16, 8)]),
+        ("local", {}, [(7, 9), (15, 7), (16, 8)]),
+    ],
+    ids=["atrous", "bigbird", "local"],
+)
+def test_a_graph_for_any_map_also_holds_for_one_that_needs_no_padding(
+    name: str, options: dict[str, Any], grids: list[tuple[int, ...]]
+) -> None:
     """What lies in memory in another order there must not be taken for a view."""
     torch._dynamo.reset()
-    attn = make(name, options)
+    attn = make(name, options, grids[0])
     compiled = torch.compile(attn, fullgraph=True, backend="aot_eager")
-    for grid in ((7, 9), (15, 7), (16, 8)):
+    for grid in grids:
         torch.testing.assert_close(compiled(tokens(grid), grid), attn(tokens(grid), grid))
 
 
