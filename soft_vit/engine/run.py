@@ -241,6 +241,9 @@ def train(
         cfg.auto_scale_lr = {**(cfg.get("auto_scale_lr") or {}), "enable": True}
     if not validate:
         cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None
+    if resume is None and cfg.get("resume") and not cfg.get("load_from"):
+        # As MMEngine understands it.
+        resume = "auto"
     if resume is not None:
         _resume(cfg, resume)
     elif cfg.get("load_from"):
@@ -254,12 +257,13 @@ def train(
             runner.register_hook(hook)
         scale_learning_rate(runner)
         runner.train()
-    # The folder may hold checkpoints of another run.
-    own = cfg.get("resume") or any(getattr(hook, "last_ckpt", None) for hook in runner.hooks)
+    written = any(getattr(hook, "last_ckpt", None) for hook in runner.hooks)
+    resumed = cfg.load_from if cfg.get("resume") else None
+    last = runner.message_hub.get_info("last_ckpt") if written else resumed
     return TrainResult(
         metrics=_last_metrics(runner) if validate else {},
         images=len(runner.val_dataloader.dataset) if validate and runner.val_loop is not None else 0,
-        checkpoint=find_newest_checkpoint(runner.work_dir) if own else None,
+        checkpoint=last and Path(last),
         work_dir=Path(runner.work_dir),
     )
 

@@ -129,8 +129,10 @@ def test_checkpoint_of_another_run_is_no_result(tmp_path):
     assert first.checkpoint == tmp_path / "epoch_1.pth"
     nothing = {**options, "default_hooks.checkpoint": None}
     assert train(DEMO, work_dir=tmp_path, validate=False, options=nothing).checkpoint is None
-    again = train(DEMO, work_dir=tmp_path, validate=False, options=nothing, resume="auto")
-    assert again.checkpoint == first.checkpoint
+    (tmp_path / "last_checkpoint").unlink()
+    for resumed in ({"resume": "auto"}, {"options": {**nothing, "resume": True}}):
+        again = train(DEMO, **{"work_dir": tmp_path, "validate": False, "options": nothing, **resumed})
+        assert again.checkpoint == first.checkpoint
 
 
 def test_old_checkpoints_go_after_the_next_is_there(tmp_path, monkeypatch):
