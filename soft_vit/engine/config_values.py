@@ -176,7 +176,7 @@ def count_classes(cfg: Config) -> None:
 
 
 def _end_schedules(cfg: Config) -> None:
-    """Let schedules without an end that lead to one last as long as the run, and leave out those that begin after it."""
+    """Let open cosine and polynomial schedules last as long as the run, and leave out those that begin after it."""
     schedulers = cfg.get("param_scheduler")
     if not isinstance(schedulers, list):
         return
