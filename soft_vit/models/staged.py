@@ -75,9 +75,6 @@ class StagedModel(nn.Module):
     stages_name: ClassVar[str] = "layers"
     """The attribute that holds the stages, whose name is part of all names in them."""
 
-    stem_pattern: ClassVar[str] = r"^patch_embed"
-    """The parameters of the stem."""
-
     finish_names: ClassVar[tuple[str, ...]] = ("norm",)
     """Modules between the last stage and the head, which a net without its last stage has no use for."""
 
@@ -149,9 +146,9 @@ class StagedModel(nn.Module):
         """
         stage = rf"^{self.stages_name}\.(\d+)"
         if coarse:
-            return {"stem": self.stem_pattern, "blocks": stage}
+            return {"stem": r"^patch_embed", "blocks": stage}
         return {
-            "stem": self.stem_pattern,
+            "stem": r"^patch_embed",
             "blocks": [
                 (rf"{stage}\.blocks\.(\d+)", None),
                 (rf"{stage}\.downsample", (99999,)),
@@ -265,10 +262,6 @@ class StagedModel(nn.Module):
         """The last stage's features under the final norm, for `forward_intermediates`."""
         return self.norm(x)
 
-    def pool(self, x: Tensor) -> Tensor:
-        """Final features `[B, C, H, W]` to those of the image, `[B, C]`."""
-        return x.mean((2, 3))
-
     def forward_intermediates(
         self,
         x: Tensor,
@@ -308,7 +301,7 @@ class StagedModel(nn.Module):
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         """Features of `forward_features` to logits, of each place without a pool, or pooled if pre_logits."""
-        x = self.head_drop(self.pool(x) if self.global_pool else x)
+        x = self.head_drop(x.mean((2, 3)) if self.global_pool else x)
         if pre_logits or isinstance(self.head, nn.Identity):
             return x
         return self.head(x) if self.global_pool else self.head(x.movedim(1, -1)).movedim(-1, 1)
