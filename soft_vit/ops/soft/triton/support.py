@@ -3,9 +3,11 @@
 import importlib.util
 import os
 import shutil
+import sysconfig
 import warnings
 from functools import cache
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -108,8 +110,10 @@ def _lacking_in_gpus(wide_heads: bool) -> str | None:
         shared_memory = getattr(properties, "shared_memory_per_block_optin", 0)
         if wide_heads and shared_memory < SHARED_MEMORY_OF_WIDE_HEADS:
             return "needs a GPU with 160 KiB of shared memory a program for heads of more than 32 channels"
-    if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
-        reason = "needs a C compiler, with which Triton builds what launches them (gcc, clang, or the variable CC)"
+    compilers = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+    headers = Path(sysconfig.get_path("include", "posix_prefix"), "Python.h").is_file() or os.environ.get("CPATH")
+    if not (compilers and headers):
+        reason = "needs a C compiler (gcc, clang, or the variable CC) and Python's headers (the package python3-dev)"
         warnings.warn(f"The eager form of softmax-free attention runs: the form in Triton {reason}.", stacklevel=2)
         return reason
     return None

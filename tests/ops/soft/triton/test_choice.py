@@ -135,18 +135,22 @@ def a_gpu(monkeypatch, capability=(9, 0), shared_memory=227 << 10):
 def test_weak_gpus_are_left_to_eager(monkeypatch, capability, shared_memory, d, message):
     a_gpu(monkeypatch, capability, shared_memory)
     monkeypatch.setenv("CC", "cc")
+    monkeypatch.setenv("CPATH", "include")
     reason = support.lacking_in_gpus(wide_heads=d > 32)
     assert (reason is None) if message is None else message in reason
 
 
 def test_eager_without_a_c_compiler(monkeypatch, tmp_path):
-    """Triton builds what launches a kernel when it is first called."""
+    """Triton builds what launches a kernel when it is first called, from C that includes Python's headers."""
     a_gpu(monkeypatch)
     monkeypatch.delenv("CC", raising=False)
+    monkeypatch.delenv("CPATH", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.warns(UserWarning, match="eager form .* needs a C compiler"):
-        assert "gcc, clang, or the variable CC" in support.lacking_in_gpus(wide_heads=False)
-    (tmp_path / "gcc").touch(0o755)
+    monkeypatch.setattr(support.sysconfig, "get_path", lambda *_: tmp_path)
+    for missing in ("gcc", "Python.h"):
+        with pytest.warns(UserWarning, match="eager form .* needs a C compiler"):
+            assert "gcc, clang, or the variable CC" in support.lacking_in_gpus(wide_heads=False)
+        (tmp_path / missing).touch(0o755)
     assert support.lacking_in_gpus(wide_heads=False) is None
 
 
