@@ -53,8 +53,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     require_place(out / "report.md")
     root, options, seconds = Path(__file__).parents[1], ["--dry"] * args.dry, DRY_SECONDS if args.dry else SECONDS
     environment = INTERPRETED if args.dry else {}
-    # As Ctrl-C does, so that no part outlives this.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    # As Ctrl-C does, so that no part outlives this, nor a terminal that is closed.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: sys.exit(1))
     today, command = datetime.date.today().isoformat(), " ".join(["tools/gpu_report.sh", "OUT", *options])
 
     def report(outcomes: Mapping[str, Outcome]) -> None:

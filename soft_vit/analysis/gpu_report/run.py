@@ -83,8 +83,10 @@ class Running:
         late = self.process.poll() is None
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        code = self.process.wait()
-        state = OUT_OF_TIME if late else FAILED if code else DONE
+        # A process that waits for a GPU which has stopped cannot be killed, and the others need not wait for it.
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(10)
+        state = OUT_OF_TIME if late else FAILED if self.process.returncode else DONE
         lines = self.output.read_text(errors="replace").splitlines()
         seconds = time.monotonic() - self.began
         # That of tests counts them.
