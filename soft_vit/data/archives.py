@@ -2,6 +2,7 @@
 
 import json
 import os
+import posixpath
 import tarfile
 import zipfile
 from collections.abc import Iterator
@@ -75,7 +76,7 @@ class FolderStorage:
 
 
 class TarStorage:
-    """Files of an uncompressed TAR.
+    """Files of an uncompressed TAR, and links to them.
 
     Listing them takes a pass over the archive; the list is kept beside it in `<name>.index.json` where that can be
     written. Raises ValueError for a compressed or damaged archive.
@@ -96,14 +97,21 @@ class TarStorage:
                 return [Entry(*entry) for entry in content["files"]], set(content["folders"])
         try:
             with tarfile.open(self.path, "r:") as archive:
-                members = [(m.name, m.offset_data, m.size, m.isdir(), m.isreg()) for m in archive]
+                members = archive.getmembers()
         except tarfile.TarError as error:
             raise ValueError(
                 f"{self.path} is not an uncompressed TAR ({error}); pack the images without compression."
             ) from error
-        entries = sorted(Entry(_plain(name), offset, size) for name, offset, size, _, file in members if file)
+        places = {_plain(m.name): (m.offset_data, m.size) for m in members if m.isreg()}
+        # Hard links first, which name a member; symbolic ones, which may lead to those, a path from their folder.
+        for m in sorted((m for m in members if m.islnk() or m.issym()), key=tarfile.TarInfo.issym):
+            folder = posixpath.dirname(m.name) if m.issym() else ""
+            target = posixpath.normpath(posixpath.join(folder, m.linkname))
+            if target in places:
+                places[_plain(m.name)] = places[target]
+        entries = sorted(Entry(name, *place) for name, place in places.items())
         # `tar -C train -cf train.tar .` lists the top folder as well.
-        folders = {_plain(name) for name, _, _, folder, _ in members if folder} - {"."}
+        folders = {_plain(m.name) for m in members if m.isdir()} - {"."}
         temporary = kept.with_name(f"{kept.name}.{os.getpid()}.tmp")
         with suppress(OSError):
             temporary.write_text(json.dumps({"archive": stamp, "files": entries, "folders": sorted(folders)}))

@@ -160,6 +160,21 @@ def test_archives_as_tar_and_macos_write_them(tmp_path):
         assert contents(images) == EXPECTED
 
 
+def test_links_in_a_tar_are_files(tmp_path):
+    """One of two hard links, and every symbolic link, stands there as a name alone."""
+    for name in ("a", "b"):
+        (tmp_path / "train" / name).mkdir(parents=True)
+    (tmp_path / "train" / "b" / "1.png").write_bytes(picture(7))
+    (tmp_path / "train" / "a" / "1.png").hardlink_to(tmp_path / "train" / "b" / "1.png")
+    (tmp_path / "train" / "a" / "2.png").symlink_to("../b/1.png")
+    (tmp_path / "train" / "a" / "3.png").symlink_to("nowhere.png")
+    for top in (".", "train"):
+        with tarfile.open(tmp_path / f"{top.strip('.')}val.tar", "w") as archive:
+            archive.add(tmp_path / "train", top)
+    for split in ("val", "trainval"):
+        assert contents(find_images(tmp_path, split)) == [(7, 0), (7, 0), (7, 1)]
+
+
 def flat(root: Path, text: str | None, name: str = "val.txt") -> Path:
     make_tree(root, "train")
     (root / "val").mkdir()
