@@ -71,6 +71,7 @@ def plot_curves(runs: Mapping[str, Mapping[str, Series]], path: str | Path, keys
                 marker = "o" if len(steps) <= 30 else ""
                 (curves[name],) = axes.plot(steps, values, f"C{index}", marker=marker, markersize=3)
                 axes.set_xlabel(axis)
+                axes.locator_params(axis="x", integer=True)
     figure.legend(curves.values(), curves.keys(), loc="outside upper center", ncols=2 * columns, frameon=False)
     figure.savefig(path, dpi=150)
 

@@ -61,10 +61,10 @@ def measure_resolutions(
 
     Memory is measured by `training_memory`. Times are taken in rounds over all forms and sizes, after a warm-up step
     each; rounds=0 takes none. A size and all larger ones are skipped if they would exceed max_seconds at the previous
-    size's time per token. Raises ValueError for rounds=1, which shows no spread, and for an unavailable device.
+    size's time per token. Raises ValueError for 1 or 2 rounds, which have no quartiles, and for an unavailable device.
     """
-    if rounds == 1 or rounds < 0:
-        raise ValueError(f"rounds is {rounds}; give 0 to measure memory alone, or at least 2.")
+    if rounds < 3 and rounds != 0:
+        raise ValueError(f"rounds is {rounds}; give 0 to measure memory alone, or at least 3.")
     require_device(device)
     costs = [
         Cost(form, size, training_memory(partial(_PyramidLoss, name, **options), (1, 3, *size), device))
