@@ -109,7 +109,6 @@ def own_cache(monkeypatch, tmp_path):
         # Some of what does not change in the loop.
         ("kernel_gradients True True", 32, FP32, 2, 128),
         ("kernel_sums", 64, BF16, 3, 0),
-        ("kernel_outputs", 64, BF16, 3, 0),
         ("kernel_gradients True True", 64, BF16, 2, 512),
     ],
 )
