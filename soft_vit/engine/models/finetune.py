@@ -1,5 +1,6 @@
 """Weights that a run begins with or resumes from, fitted to its model or refused, and stages that it does not train."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from mmengine.hooks import Hook
@@ -74,9 +75,18 @@ class StartWeightsHook(Hook):
 
 @register(HOOKS)
 class CheckpointMatchHook(Hook):
-    """Refuses to resume from a checkpoint of another model, with UserError (a ValueError)."""
+    """Refuses to resume from a checkpoint of another model, or from weights alone, with UserError (a ValueError)."""
+
+    # Before hooks that read the state of a run.
+    priority = "VERY_HIGH"
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        meta = checkpoint.get("meta")
+        if not (isinstance(meta, Mapping) and {"epoch", "iter"} <= meta.keys() and "message_hub" in checkpoint):
+            raise UserError(
+                "The checkpoint holds no state of a run, such as its iteration, and cannot be resumed; begin a run "
+                "from its weights with load_from."
+            )
         require_match(runner, checkpoint)
         network = getattr(unwrapped(runner.model), "model", None)
         if hasattr(network, "pretrained_cfg"):

@@ -219,11 +219,20 @@ def test_partly_fitting(given, message):
 
 def test_a_checkpoint_that_notes_another_model_with_the_same_parameters():
     runner = SimpleNamespace(model=TimmProgressClassifier("soft_norm_pico", img_size=64))
-    checkpoint = {"state_dict": dict(runner.model.state_dict()), "meta": {NOTES_KEY: {"model": "soft_norm_pico"}}}
+    meta = {"epoch": 1, "iter": 2, NOTES_KEY: {"model": "soft_norm_pico"}}
+    checkpoint = {"state_dict": dict(runner.model.state_dict()), "meta": meta, "message_hub": {}}
     CheckpointMatchHook().after_load_checkpoint(runner, checkpoint)
     checkpoint["meta"][NOTES_KEY]["model"] = "soft_pico"
     with pytest.raises(UserError, match="create soft_pico for it"):
         CheckpointMatchHook().after_load_checkpoint(runner, checkpoint)
+
+
+@pytest.mark.parametrize(
+    "content", [{}, {"meta": 3}, {"meta": {"iter": 1}}, {"meta": {"epoch": 0, "iter": 1}}], ids=str
+)
+def test_weights_alone_are_not_resumed(content):
+    with pytest.raises(UserError, match="holds no state of a run"):
+        CheckpointMatchHook().after_load_checkpoint(SimpleNamespace(model=PLAIN), {"state_dict": {}, **content})
 
 
 def test_nothing_fits():
