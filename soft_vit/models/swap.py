@@ -168,9 +168,10 @@ def _replace(model: Any, i: int, kind: str, options: dict[str, Any]) -> tuple[Vi
     for name, norm in norms.items():
         if isinstance(norm, RotaryNorm):
             norms[name], half = norm.norm, norm.rotate_half
-    if attn.qk_norm:
-        attn.q_norm, attn.k_norm = norms["q_norm"], norms["k_norm"]
-    kept = {f"{name}.{part}" for name, norm in norms.items() if attn.qk_norm for part, _ in norm.named_parameters()}
+    taken = [name for name in norms if attn.qk_norm and not (attn.key_is_query and name == "k_norm")]
+    for name in taken:
+        setattr(attn, name, norms[name])
+    kept = {f"{name}.{part}" for name in taken for part, _ in norms[name].named_parameters()}
     projected, used = _keep_projections(attn, source)
     used |= kept
     kept |= projected
@@ -179,7 +180,8 @@ def _replace(model: Any, i: int, kind: str, options: dict[str, Any]) -> tuple[Vi
             raise ValueError(
                 f"{type(model).__name__} rotates the query and key of each token, and {kind!r} has none or others."
             )
-        attn.q_norm, attn.k_norm = RotaryNorm(attn.q_norm, half), RotaryNorm(attn.k_norm, half)
+        for name in taken:
+            setattr(attn, name, RotaryNorm(norms[name], half))
         kept = {name.replace("_norm.", "_norm.norm.") for name in kept}
     old_names = {*source, *(f"{name}.{part}" for name, norm in norms.items() for part, _ in norm.named_parameters())}
     return attn.train(old.training), kept, sorted(old_names - used)

@@ -97,6 +97,8 @@ def test_report(kind: str) -> None:
         )
         assert (report.flops_before, report.flops_after)[i] == cost.macs
     assert f"{len(report.kept)} parameters kept" in str(report)
+    model.train()(images(model).float()).square().sum().backward()
+    assert all(parameter.grad is not None for parameter in attention_parameters(model).values())
 
 
 def test_what_is_dropped_and_new() -> None:
