@@ -74,7 +74,9 @@ class TimmFeatures(nn.Module):
         self._frozen: list[nn.Module] = []
         if frozen_stages >= 0:
             # A feature pyramid itself does not say what its stages are.
-            self._frozen = freeze_stages(self.body, frozen_stages, timm.create_model(model_name, **kwargs))
+            with torch.device("meta"):
+                whole = timm.create_model(model_name, **kwargs)
+            self._frozen = freeze_stages(self.body, frozen_stages, whole)
 
     def forward(self, x: Tensor) -> list[Tensor]:
         """Images `[B, 3, H, W]` to contiguous maps `[B, C_i, H_i, W_i]`."""
