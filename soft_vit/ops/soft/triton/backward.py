@@ -149,18 +149,18 @@ def kernel_gradients(
             s = dot(g_0, g_1, g_1, GRAD_TERMS, y_0t, y_1t, y_1t, 2, zeros, PRECISION)
             s = dot(v_0, v_1, v_1, V_TERMS, dz_0t, dz_1t, dz_1t, 2, s, PRECISION)
             s_0, s_1 = two_terms(s * kernel, PRECISION)
+            if OF_BOTTLENECK:
+                s_0t, s_1t = tl.trans(s_0), tl.trans(s_1)
+                if PRECISION == "split" and Q_TERMS == 2:
+                    # Left out of this product, it would be missing beside the sums, which have all of S.
+                    grad_landmarks = dot_bf16(s_1t, q_1, grad_landmarks)
+                grad_landmarks = dot(s_0t, s_1t, s_1t, 2, q_0, q_1, q_1, Q_TERMS, grad_landmarks, PRECISION)
+                weights += row_sums(s_0t, s_1t, SUM_COLUMNS, PRECISION)
             if OF_TOKENS:
                 grad_q_tile = dot(s_0, s_1, s_1, 2, l_0, l_1, l_2, LANDMARK_TERMS, grad_q_tile, PRECISION)
                 grad_q_tile -= q_tile.to(tl.float32) * equal_columns(
                     row_sums(s_0, s_1, SUM_COLUMNS, PRECISION), BLOCK_D
                 )
-            if OF_BOTTLENECK:
-                s_0, s_1 = tl.trans(s_0), tl.trans(s_1)
-                if PRECISION == "split" and Q_TERMS == 2:
-                    # Left out of this product, it would be missing beside the sums, which have all of S.
-                    grad_landmarks = dot_bf16(s_1, q_1, grad_landmarks)
-                grad_landmarks = dot(s_0, s_1, s_1, 2, q_0, q_1, q_1, Q_TERMS, grad_landmarks, PRECISION)
-                weights += row_sums(s_0, s_1, SUM_COLUMNS, PRECISION)
         if OF_TOKENS:
             if BLOCKS > 1:
                 store_tile(grad_v + offset * gv_row, grad_v_tile, rows, left, gv_row, gv_column, DV, BLOCK_DV, MULTIPLE)

@@ -106,9 +106,9 @@ def own_cache(monkeypatch, tmp_path):
         ("kernel_sums of gradients", 32, FP32, 4, 0),
         ("kernel_outputs", 32, FP32, 4, 0),
         ("kernel_gradients True True", 32, BF16, 2, 0),
-        # Some of what does not change in the loop.
-        ("kernel_gradients True True", 32, FP32, 2, 128),
+        ("kernel_gradients True True", 32, FP32, 2, 64),
         ("kernel_sums", 64, BF16, 3, 0),
+        # Some of what does not change in the loop.
         ("kernel_gradients True True", 64, BF16, 2, 512),
     ],
 )
