@@ -70,7 +70,7 @@ class TimmPredictor:
         if img_size is not None:
             told["input_size"] = (3, img_size, img_size)
         if "input_size" in told:
-            _fit_size(self.model, told["input_size"][1:])
+            fit_image_size(self.model, told["input_size"][1:])
         # Where an export finds them as well.
         self.model.pretrained_cfg = {**getattr(self.model, "pretrained_cfg", {}), **told}
         if checkpoint is not None:
@@ -100,18 +100,6 @@ def _create(name: str, pretrained: bool, notes: Notes) -> nn.Module:
         return timm.create_model(name, **options)
     except (ValueError, TypeError, AttributeError) as error:
         raise UserError(f"{name} cannot be made as the checkpoint says: {one_line(error)}.") from error
-
-
-def _fit_size(model: nn.Module, size: tuple[int, int]) -> None:
-    """Prepare a model for images of a size (height, width), in place. Raises UserError for a size it refuses."""
-    height, width = size
-    if height == width:
-        fit_image_size(model, height)
-    elif hasattr(model, "set_input_size"):
-        try:
-            model.set_input_size(size)
-        except (ValueError, AssertionError) as error:
-            raise UserError(f"The model does not take images of {height} x {width}: {one_line(error)}.") from error
 
 
 def _defaults_used(told: dict[str, Any], notes: Notes, name: str, checkpoint: str | Path) -> list[str]:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
+from timm.layers import to_2tuple
 from torch import nn
 
 from soft_vit.engine.checkpoints.trained_config import model_options
@@ -90,18 +91,22 @@ def _as_noted(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def fit_image_size(network: nn.Module, img_size: int) -> None:
-    """Make a timm model ready for square images of a size, in place. Raises UserError when it cannot take them."""
+def fit_image_size(network: nn.Module, img_size: int | tuple[int, int]) -> None:
+    """Make a timm model ready for images of a size, in place. Raises UserError when it cannot take them.
+
+    img_size: pixels, one number or (H, W).
+    """
+    height, width = to_2tuple(img_size)
     weight = next(network.parameters())
     try:
         if hasattr(network, "set_input_size"):
-            network.set_input_size((img_size, img_size))
+            network.set_input_size((height, width))
         with torch.no_grad():
             # Calling the module would compile it where that was asked for.
-            network.eval().forward(torch.zeros(1, 3, img_size, img_size, device=weight.device, dtype=weight.dtype))
+            network.eval().forward(torch.zeros(1, 3, height, width, device=weight.device, dtype=weight.dtype))
     except Exception as error:
         # Every architecture has its own way of refusing.
         raise UserError(
-            f"{type(network).__name__} does not take images of {img_size} x {img_size} ({one_line(error)}); choose "
-            "another img_size."
+            f"{type(network).__name__} does not take images of {height} x {width} ({one_line(error)}); choose another "
+            "img_size."
         ) from error
