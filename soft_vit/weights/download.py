@@ -152,8 +152,11 @@ def _reason(error: BaseException, host: str, folder: Path) -> str:
             return f"{folder.parent} cannot be written: {error.strerror}"
     if isinstance(error, http.client.HTTPException):
         return f"{host} breaks off"
-    said = (getattr(error, "strerror", None) or str(error) or type(error).__name__).strip().splitlines()[0]
-    return f"{host} gives no file: {said.rstrip('.:')}"
+    said = (getattr(error, "strerror", None) or str(error) or type(error).__name__).strip()
+    # gdown puts the reason under a heading, and advice under both.
+    paragraphs = said.partition(":\n\n")[2] or said
+    sentence = " ".join(paragraphs.split("\n\n")[0].split()).split(". ")[0]
+    return f"{host} gives no file: {sentence.rstrip('.:')}"
 
 
 def _verify(entry: Entry, path: Path, check: Callable[[Path], object]) -> None:

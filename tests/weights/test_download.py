@@ -122,6 +122,20 @@ class TestLibraries:
         monkeypatch.setitem(sys.modules, "gdown", SimpleNamespace(download=save))
         assert download(entry("gdrive:abcdefghij"), tmp_path, right).read_bytes() == BODY
 
+    def test_google_drive_says_why(self, tmp_path, monkeypatch):
+        """Behind a heading, in wrapped lines, before what a user with a browser may do."""
+
+        def refuse(**kwargs):
+            raise RuntimeError(
+                "Failed to retrieve file url:\n\n\tToo many users have viewed this file\n\trecently. Please try again "
+                "later.\n\nYou may still be able to access the file from the browser:\n\n\thttps://drive.google.com/x"
+            )
+
+        monkeypatch.setitem(sys.modules, "gdown", SimpleNamespace(download=refuse))
+        reason = r"^drive\.google\.com gives no file: Too many users have viewed this file recently$"
+        with pytest.raises(WeightsError, match=reason):
+            download(entry("gdrive:abcdefghij"), tmp_path, right)
+
     def test_google_drive_without_gdown(self, tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, "gdown", None)
         with pytest.raises(WeightsError, match="gdown is not installed; pip install gdown"):
