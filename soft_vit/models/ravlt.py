@@ -45,16 +45,13 @@ class ConvStem(nn.Module):
         return channels_last(self.proj(x))
 
 
-class Downsample(nn.Module):
+class Downsample(nn.Sequential):
     """Maps `[B, C, H, W]` to maps `[B, C_out, H / 2, W / 2]`, rounded up."""
 
     def __init__(self, dim: int, out_dim: int, device=None, dtype=None) -> None:
         super().__init__()
         self.reduction = nn.Conv2d(dim, out_dim, 3, 2, padding=1, device=device, dtype=dtype)
         self.norm = nn.BatchNorm2d(out_dim, device=device, dtype=dtype)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.norm(self.reduction(x))
 
 
 class TokenNorm(nn.Module):

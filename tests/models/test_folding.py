@@ -43,9 +43,14 @@ def test_batch_norms_of_other_classes(convert):
     torch.testing.assert_close(folded(x), model(x), rtol=1e-9, atol=1e-10)
 
 
-def test_folded_twice_is_folded_once():
-    folded = fold_batch_norm(timm.create_model("soft_pico"))
-    x = torch.randn(1, 3, 64, 64)
+@pytest.mark.parametrize(("name", "left"), [("soft_pico", 0), ("ravlt_t", 1), ("h_vittt_tiny", 1)])
+def test_folded_twice_is_folded_once(name, left):
+    """In families with layers of their own too; a norm that follows no convolution in a sequence is left."""
+    model = with_statistics(timm.create_model(name, depths=(1, 1, 1, 1))).double().eval()
+    folded = fold_batch_norm(model)
+    assert sum(isinstance(module, nn.BatchNorm2d) for module in folded.modules()) == left
+    x = torch.randn(1, 3, 64, 64, dtype=torch.float64)
+    torch.testing.assert_close(folded(x), model(x), rtol=1e-9, atol=1e-10)
     assert torch.equal(fold_batch_norm(folded)(x), folded(x))
 
 
