@@ -61,12 +61,16 @@ def test_entry_that_cannot_be_built_is_named(tmp_path, options, place):
     assert "\n" not in str(caught.value)
 
 
-def test_first_step_of_a_run_that_goes_on(tmp_path):
+def test_first_step_of_a_run_that_goes_on(tmp_path, monkeypatch):
     """It begins with a validation, at the end of an epoch."""
-    train(DEMO, work_dir=tmp_path, options={**TINY, "optim_wrapper.optimizer": {"type": "SGD", "lr": 0.1}})
-    options = {**TINY, "train_cfg.max_epochs": 3}
+    train(DEMO, work_dir=tmp_path, options=TINY)
+
+    def fail(*args, **kwargs):
+        raise KeyError("betas")
+
+    monkeypatch.setattr(TimmProgressClassifier, "loss", fail)
     with pytest.raises(UserError, match=r"fails in the first training step \(KeyError: betas"):
-        train(DEMO, work_dir=tmp_path, resume="auto", options=options)
+        train(DEMO, work_dir=tmp_path, resume="auto", options={**TINY, "train_cfg.max_epochs": 3})
 
 
 @pytest.mark.parametrize("method", ["loss", "predict"])
