@@ -46,8 +46,10 @@ def plot_groups(rows: Sequence[Row], quantity: str, head_dim: int, path: Path) -
         axes.set_title(group, fontsize=11)
         axes.grid(alpha=0.2)
     tokens = sorted({row.tokens for row in rows})
-    top = max(amount for kind, points in curves.items() if kind not in GROUPS["all pairs"] for _, amount in points)
-    axes.set_ylim(top=1.5 * top)
+    flat = [amount for kind, points in curves.items() if kind not in GROUPS["all pairs"] for _, amount in points]
+    # A mode that was not measured has no curve.
+    if flat:
+        axes.set_ylim(top=1.5 * max(flat))
     for axes, labels in ends.items():
         axes.set_xticks(tokens, [f"{count}" for count in tokens], fontsize=8)
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
