@@ -7,7 +7,6 @@ import math
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from soft_vit.ops.numerics import wide_dtype
@@ -55,7 +54,10 @@ class Layout(NamedTuple):
 
     def pad_prefix(self, x: Tensor) -> Tensor:
         """Tokens of the map `[..., N, D]` behind zeros in place of prefix tokens: `[..., P + N, D]`."""
-        return F.pad(x, (0, 0, self.num_prefix_tokens, 0)) if self.num_prefix_tokens else x
+        if not self.num_prefix_tokens:
+            return x
+        # Not F.pad, whose gradient lies in memory in another order than graphs of symbolic sizes expect.
+        return torch.cat([x.new_zeros(*x.shape[:-2], self.num_prefix_tokens, x.shape[-1]), x], dim=-2)
 
     def keep(self, x: Tensor, fill: float = 0.0) -> Tensor:
         """Tokens `[B, H, P + N, D]`, with fill in place of those that do not count."""

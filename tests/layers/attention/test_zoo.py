@@ -213,6 +213,18 @@ def test_compiled_forward_and_gradient(name: str, options: dict[str, Any]) -> No
         assert (compiled - eager).norm() <= 1e-4 * eager.norm()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["focused", "polaformer", "agent"])
+def test_compiled_gradient_for_any_map_behind_prefix_tokens(name: str) -> None:
+    torch._dynamo.reset()
+    attn, grid = make(name, {}), (7, 9)
+    compiled = torch.compile(attn, fullgraph=True, backend="aot_eager", dynamic=True)
+    # Two prefix tokens before the map.
+    x = tokens((5, 13)).requires_grad_()
+    grads = [torch.autograd.grad(form(x, grid, 2).square().sum(), x)[0] for form in (attn, compiled)]
+    torch.testing.assert_close(*grads)
+
+
 @every_case
 def test_device_and_dtype_reach_every_tensor(name: str, options: dict[str, Any]) -> None:
     attn = ATTENTIONS[name](DIM, 3, feat_size=(7, 9), sr_ratio=2, **options, device="meta")
