@@ -59,37 +59,39 @@ class Codes(NamedTuple):
     key_sum: Tensor
     """The sum of those keys, `[H, S, D]`."""
 
-    @torch.no_grad()
-    def refresh(self) -> None:
-        """Make the averages of the keys observed so far the codes."""
-        mean = self.key_sum / self.key_count.clamp(min=FEWEST_KEYS)[..., None]
-        self.codebook.copy_(torch.where(self.key_count[..., None] > 0, mean, self.codebook))
 
-    @torch.no_grad()
-    def observe(self, k: Tensor, layout: Layout, decay: float, repeated: bool = False) -> None:
-        """Add the keys k `[B, H, N, D]`, of all processes, to the averages for the codes that they are nearest to.
+@torch.no_grad()
+def refresh(codes: Codes) -> None:
+    """Make the averages of the keys observed so far the codes."""
+    mean = codes.key_sum / codes.key_count.clamp(min=FEWEST_KEYS)[..., None]
+    codes.codebook.copy_(torch.where(codes.key_count[..., None] > 0, mean, codes.codebook))
 
-        decay: of the averages. repeated: they have been added before; draw random numbers all the same, so that a
-        dropout behind this draws what it drew then.
-        """
-        k = k.to(self.codebook.dtype)
-        keys = k.transpose(1, 2).flatten(0, 1) if layout.mask is None else k.transpose(1, 2)[layout.mask]
-        places = torch.randint(keys.shape[0], (self.codebook.shape[1],), device=k.device)
-        if repeated:
-            return
-        with full_precision(k):
-            chosen = nearest_codes(k, self.codebook, layout)
-            count, total = chosen.sum((0, 2)), (chosen.mT @ layout.keep(k)).sum(0)
-        fresh = keys[places].transpose(0, 1).contiguous()
-        if dist.is_available() and dist.is_initialized():
-            dist.all_reduce(count)
-            dist.all_reduce(total)
-            dist.broadcast(fresh, src=0)
-        self.key_count.lerp_(count, 1 - decay)
-        self.key_sum.lerp_(total, 1 - decay)
-        lost = self.key_count < FEWEST_KEYS
-        self.key_count.copy_(torch.where(lost, 1.0, self.key_count))
-        self.key_sum.copy_(torch.where(lost[..., None], fresh, self.key_sum))
+
+@torch.no_grad()
+def observe(codes: Codes, k: Tensor, layout: Layout, decay: float, repeated: bool = False) -> None:
+    """Add the keys k `[B, H, N, D]`, of all processes, to the averages for the codes that they are nearest to.
+
+    decay: of the averages. repeated: they have been added before; draw random numbers all the same, so that a
+    dropout behind this draws what it drew then.
+    """
+    k = k.to(codes.codebook.dtype)
+    keys = k.transpose(1, 2).flatten(0, 1) if layout.mask is None else k.transpose(1, 2)[layout.mask]
+    places = torch.randint(keys.shape[0], (codes.codebook.shape[1],), device=k.device)
+    if repeated:
+        return
+    with full_precision(k):
+        chosen = nearest_codes(k, codes.codebook, layout)
+        count, total = chosen.sum((0, 2)), (chosen.mT @ layout.keep(k)).sum(0)
+    fresh = keys[places].transpose(0, 1).contiguous()
+    if dist.is_available() and dist.is_initialized():
+        dist.all_reduce(count)
+        dist.all_reduce(total)
+        dist.broadcast(fresh, src=0)
+    codes.key_count.lerp_(count, 1 - decay)
+    codes.key_sum.lerp_(total, 1 - decay)
+    lost = codes.key_count < FEWEST_KEYS
+    codes.key_count.copy_(torch.where(lost, 1.0, codes.key_count))
+    codes.key_sum.copy_(torch.where(lost[..., None], fresh, codes.key_sum))
 
 
 def learning_vq_attention(q: Tensor, k: Tensor, v: Tensor, codes: Codes, layout: Layout, decay: float) -> Tensor:
@@ -97,11 +99,11 @@ def learning_vq_attention(q: Tensor, k: Tensor, v: Tensor, codes: Codes, layout:
     # What gradient checkpointing computes again must find the codes of the first time, and count no key twice.
     learns, repeated = k.shape[0] > 0, in_backward()
     if learns and not repeated:
-        codes.refresh()
+        refresh(codes)
     # A copy: backward needs the codes as they are now.
     x = vq_attention(q, k, v, codes.codebook.clone()[None], layout)
     if learns:
-        codes.observe(k, layout, decay, repeated)
+        observe(codes, k, layout, decay, repeated)
     return x
 
 

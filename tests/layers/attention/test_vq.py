@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from soft_vit.layers.attention import VQAttention
+from soft_vit.layers.attention.vq import observe
 from soft_vit.ops.layout import Layout
 
 DIM, HEADS, CODES, GRID = 12, 3, 5, (5, 7)
@@ -150,7 +151,7 @@ def test_autocast_leaves_the_averages_in_full_precision() -> None:
     for autocast in (False, True):
         attn, k = make().float().train(), torch.randn(2, HEADS, 35, 4, generator=torch.Generator().manual_seed(1))
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-            attn.codes.observe(k, Layout(GRID), attn.decay)
+            observe(attn.codes, k, Layout(GRID), attn.decay)
             states.append(code_state(attn))
             # A step of training, too.
             assert attn(tokens().float(), GRID).isfinite().all()
@@ -174,3 +175,19 @@ def test_one_process_of_a_group_observes_as_it_does_alone() -> None:
 def test_no_codes_are_refused(options: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(options))}={next(iter(options.values()))}"):
         make(**options)
+
+
+@pytest.mark.slow
+def test_compiled_training_learns_the_same_codes() -> None:
+    torch._dynamo.reset()
+    results = []
+    for compiled in (False, True):
+        attn = make().train()
+        form = torch.compile(attn, backend="aot_eager", fullgraph=True) if compiled else attn
+        torch.manual_seed(1)
+        for seed in (1, 2):
+            x = tokens(seed).requires_grad_()
+            y = form(x, GRID)
+        results.append([y.detach(), *torch.autograd.grad(y.square().sum(), x), *code_state(attn)])
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
