@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from soft_vit.ops.flops import eval_mode, flop_counter
+from soft_vit.models.watching import eval_mode
+from soft_vit.ops.flops import flop_counter
 from soft_vit.text_tables import markdown_table
 
 

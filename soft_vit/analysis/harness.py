@@ -8,7 +8,6 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
@@ -95,9 +94,6 @@ def load_pyramid(
     elif checkpoint is None:
         title = f"{family}, random weights"
     else:
-        # Checkpoints of tools/train.py hold objects of MMEngine; this import marks them as safe to load.
-        with suppress(ImportError):
-            import soft_vit.engine  # noqa: F401
         model.load_pretrained(checkpoint)
         title = f"{family}, {Path(checkpoint).name}"
     return model.to(device).eval(), title

@@ -12,7 +12,8 @@ from timm.models.eva import EvaAttention
 from torch import Tensor, nn
 
 from soft_vit.layers.vit_attention import VIT_ATTENTIONS, RotaryNorm, ViTAttention, check_options, follow_grid
-from soft_vit.ops.flops import eval_mode, flop_counter
+from soft_vit.models.watching import eval_mode
+from soft_vit.ops.flops import flop_counter
 
 # What the layers of an attention project tokens to, one part after the other.
 OLD_LAYERS = {"qkv": "qkv", "kv": "kv", "q": "q", "v": "v", "q_proj": "q", "k_proj": "k", "v_proj": "v", "qkvo": "qkvo"}

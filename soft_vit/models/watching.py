@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from soft_vit.layers import ATTENTIONS, Attention
 from soft_vit.layers.attention.soft import SoftAttention
 from soft_vit.ops import self_gaussian_kernel
-from soft_vit.ops.flops import eval_mode
 from soft_vit.ops.soft.inverse import newton_residual
 
 __all__ = [
     "LEAST_SHARE",
     "attention_shares",
     "attentions",
+    "eval_mode",
     "kind_name",
     "newton_residuals",
     "output_shares",
@@ -31,6 +31,18 @@ __all__ = [
 
 LEAST_SHARE = 1e-3
 """Below this share of its layer's output, accuracy does not notice an attention."""
+
+
+@contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Eval mode for all modules; then each gets its mode back, since frozen ones stay in eval while others train."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
 
 
 def attentions(model: nn.Module) -> dict[str, Attention]:

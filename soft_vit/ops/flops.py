@@ -1,12 +1,9 @@
 """What torch's counter of operations does not know: a multiply-add counts as two, as there."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from math import prod
 from typing import Any
 
 import torch
-from torch import nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 
@@ -41,15 +38,3 @@ EXTRA_FLOPS = {
 def flop_counter() -> FlopCounterMode:
     """A context that counts the operations within it, factorisations and triangular solves among them."""
     return FlopCounterMode(display=False, custom_mapping=EXTRA_FLOPS)
-
-
-@contextmanager
-def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Eval mode for all modules; then each gets its mode back, since frozen ones stay in eval while others train."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True

@@ -14,7 +14,7 @@ from soft_vit.analysis.atlas.table import InferRow, TrainRow, steadiness
 from soft_vit.analysis.complexity import count_complexity
 from soft_vit.analysis.throughput import MODES, START, Timing, measure_throughput, try_steps
 from soft_vit.analysis.variants import create_variant
-from soft_vit.ops.flops import eval_mode
+from soft_vit.models.watching import eval_mode
 from soft_vit.text_tables import error_cell
 
 # The smallest model of each family, after models with softmax attention of about their size.

@@ -15,11 +15,11 @@ from soft_vit.models.watching import (
     LEAST_SHARE,
     attention_shares,
     attentions,
+    eval_mode,
     kind_name,
     newton_residuals,
     switched_off,
 )
-from soft_vit.ops.flops import eval_mode
 from soft_vit.ops.numerics import at_least_float32
 from soft_vit.text_tables import markdown_table
 
