@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for model, entry in tqdm(missing.items(), desc="models", disable=not missing):
         counts[model] = count_model(entry)
     rates: dict[str, float] = {}
-    for path in RESULTS.glob("models_infer-*-cpu-xeon.csv"):
+    for path in RESULTS.glob("models_infer-*-cpu-epyc.csv"):
         rates |= atlas_rates(read_table(path, InferRow))
     pages = {
         "zoo.csv": rows_as_csv([counts[model] for model in dict.fromkeys(entry.model for entry in entries)]),

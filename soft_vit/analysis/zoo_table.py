@@ -27,7 +27,7 @@ python tools/write_docs.py
 from the [index of weights](../checkpoints/README.md), which says where each accuracy on ImageNet is published; those
 on generated images are measured. Parameters, multiply-adds at the model's own resolution, and [where softmax
 is](softmax.md) are counted; nothing was trained on ImageNet here. Images per second: inference at 224 x 224, one image
-at a time on one thread of a CPU, from [the atlas](atlas.md), which has one model of each family. [The families](zoo.md)
+at a time on two cores of a CPU, from [the atlas](atlas.md), which has one model of each family. [The families](zoo.md)
 have papers and commands.
 """
 
