@@ -154,9 +154,7 @@ def long_range() -> Finding:
 
 @claim(20, "Random features lose no accuracy.", "Performer, arXiv 2009.14794")
 def random_features_learn() -> Finding:
-    found = {
-        f"{kind} on {task}": scores(kind, task) for task in ("recall", "rank") for kind in ("softmax", "performer")
-    }
+    found = on_both("softmax", "performer")
     values = list(found.values())
     keeps = [not beats(dense, features) for dense, features in zip(values[::2], values[1::2], strict=True)]
     return Finding(share(keeps), listed(found) + ".")
@@ -199,9 +197,7 @@ def nystrom() -> Finding:
             if kind == "performer":
                 module.redraw()
             changes[kind] = float((module(x, (8, 8)) - first).norm() / first.norm())
-    found = {
-        f"{kind} on {task}": scores(kind, task) for task in ("recall", "rank") for kind in ("nystrom", "performer")
-    }
+    found = on_both("nystrom", "performer")
     values = list(found.values())
     worse = [beats(features, landmarks) for landmarks, features in zip(values[::2], values[1::2], strict=True)]
     text = (
