@@ -1,7 +1,7 @@
 """Softmax-free vision transformers for timm and MMEngine; importing the package registers its models with timm."""
 
 from soft_vit import models
-from soft_vit.analysis.atlas.choice import Choice, choose_attention
+from soft_vit.layers.choice import Choice, choose_attention
 from soft_vit.layers.vit_attention import attn_layer
 from soft_vit.models.swap import swap_attention
 from soft_vit.version import __version__

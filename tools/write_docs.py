@@ -11,12 +11,12 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from soft_vit.analysis.atlas.choice import shipped_table
 from soft_vit.analysis.atlas.model_page import models_page
-from soft_vit.analysis.atlas.table import InferRow, read_table
+from soft_vit.analysis.atlas.table import InferRow, Row, read_table
 from soft_vit.analysis.kind_pages import kinds_page
 from soft_vit.analysis.zoo_table import atlas_rates, count_model, read_counts, zoo_page
 from soft_vit.cli import command_line
+from soft_vit.layers.choice import SHIPPED
 from soft_vit.text_tables import rows_as_csv
 from soft_vit.weights import load_index
 from soft_vit.weights.files import write_atomically
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         rates |= atlas_rates(read_table(path, InferRow))
     pages = {
         "zoo.csv": rows_as_csv([counts[model] for model in dict.fromkeys(entry.model for entry in entries)]),
-        "kinds.md": kinds_page(DOCS / "gym" / "results.csv", shipped_table()),
+        "kinds.md": kinds_page(DOCS / "gym" / "results.csv", read_table(SHIPPED, Row)),
         "zoo_table.md": zoo_page(entries, counts, rates),
         "atlas_models.md": models_page(RESULTS, "../tools/benchmark_results"),
     }

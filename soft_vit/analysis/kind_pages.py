@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from soft_vit.analysis.atlas.crossover import QUANTITIES, Crossing, crossings
-from soft_vit.analysis.atlas.groups import FIXED_TOKENS, measured_with
+from soft_vit.analysis.atlas.groups import measured_with
 from soft_vit.analysis.atlas.report import crossing_cell
 from soft_vit.analysis.atlas.table import Row, Table
 from soft_vit.analysis.kinds import kind_row
 from soft_vit.layers import ATTENTIONS, attention_options
+from soft_vit.layers.choice import FIXED_TOKENS
 from soft_vit.text_tables import docstring_markdown, markdown_table
 
 __all__ = ["gym_scores", "kinds_page"]

@@ -13,19 +13,6 @@ QUANTITIES = ("inference", "training", "memory")
 Place = float | Literal["always", "never"]
 
 
-def interpolate(points: Sequence[tuple[float, float]], x: float) -> float:
-    """The value at x of the power laws between neighbouring points (x, y), which lie in ascending order.
-
-    Beyond the ends the nearest law goes on, and a single point is a constant. All numbers are positive.
-    """
-    if len(points) == 1:
-        return points[0][1]
-    index = sum(x >= known for known, _ in points[1:-1])
-    (x0, y0), (x1, y1) = points[index : index + 2]
-    share = math.log(x / x0) / math.log(x1 / x0)
-    return y0 ** (1 - share) * y1**share
-
-
 def crossover(ratios: Sequence[tuple[float, float]]) -> Place:
     """The x from which on ratios stay below one: pairs (x, ratio) in ascending order, power laws between them.
 

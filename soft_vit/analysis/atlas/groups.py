@@ -1,6 +1,6 @@
-"""Attention kinds by how they mix tokens: what one picture shows, which kinds let every token see all, and options."""
+"""Attention types by how they mix tokens, as the pictures show them."""
 
-from typing import Any
+from soft_vit.layers.choice import FIXED_TOKENS, SOME_TOKENS
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "all pairs": ("softmax_one", "gaussian", "synthesizer"),
@@ -8,20 +8,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "landmarks, low rank": ("linformer", "nystrom", "agent", "vq", "spatial_reduction"),
     "kernel features": ("linear", "cosformer", "focused", "inline", "polaformer", "efficient", "performer"),
     "other linear forms": ("hydra", "sima", "gau", "mala", "mila", "rala", "ttt"),
-    "some tokens only": ("local", "atrous", "sparse", "longformer", "bigbird", "reformer"),
+    "some tokens only": SOME_TOKENS,
 }
 """Every kind but softmax, which all pictures show, and `none`, which mixes nothing."""
-
-MIXES_ALL = {"softmax", *(kind for kinds in GROUPS.values() for kind in kinds)} - {*GROUPS["some tokens only"]}
-"""Kinds in which every token sees all others."""
-
-FIXED_TOKENS: dict[str, dict[str, Any]] = {
-    "soft": {"max_bottleneck": (7, 7)},
-    "soft_norm": {"max_bottleneck": (7, 7)},
-    "soft_plus": {"max_bottleneck": (7, 7)},
-    "spatial_reduction": {"linear": True},
-}
-"""Options that keep the number of reduced tokens at 49 as the map grows; for all other kinds their defaults do."""
 
 
 def measured_with() -> str:

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from soft_vit.analysis.atlas.crossover import BASE, interpolate
-from soft_vit.analysis.atlas.groups import FIXED_TOKENS
+from soft_vit.analysis.atlas.crossover import BASE
 from soft_vit.analysis.atlas.table import MODES, Row, steadiness
 from soft_vit.analysis.harness import require_device, spread, time_in_turn
 from soft_vit.analysis.memory import step_memory, unless_out_of_memory
 from soft_vit.layers import ATTENTIONS, Attention, attention_class
+from soft_vit.layers.choice import FIXED_TOKENS, interpolate
 from soft_vit.text_tables import error_cell
 
 TOKENS = (196, 784, 3136, 12544, 50176)

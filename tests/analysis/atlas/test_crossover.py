@@ -2,7 +2,7 @@
 
 import pytest
 
-from soft_vit.analysis.atlas.crossover import crossings, crossover, interpolate
+from soft_vit.analysis.atlas.crossover import crossings, crossover
 from soft_vit.analysis.atlas.table import Row
 
 TOKENS = (196, 784, 3136, 12544)
@@ -10,13 +10,6 @@ TOKENS = (196, 784, 3136, 12544)
 
 def row(kind: str, tokens: int, ratio: float = 1.0, megabytes: float = 1.0, mode: str = "training") -> Row:
     return Row(kind, "N", mode, 32, tokens, 9, ratio, ratio, ratio, ratio, ratio / 2, ratio * 2, megabytes)
-
-
-@pytest.mark.parametrize(("x", "y"), [(1, 3), (2, 12), (4, 48), (8, 384), (16, 3072)])
-def test_power_laws_between_points_go_on_beyond_the_ends(x, y):
-    # 3 x^2 up to 4, and 0.75 x^3 from there on.
-    assert interpolate([(1, 3), (4, 48), (8, 384)], x) == pytest.approx(y)
-    assert interpolate([(4, 48)], x) == 48
 
 
 @pytest.mark.parametrize(

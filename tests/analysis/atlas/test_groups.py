@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from soft_vit.analysis.atlas.groups import GROUPS, MIXES_ALL
+from soft_vit.analysis.atlas.groups import GROUPS
 from soft_vit.analysis.atlas.measure import build_attention
 from soft_vit.layers import ATTENTIONS
+from soft_vit.layers.choice import MIXES_ALL
 
 # Larger than any window, and than what bigbird's blocks cover.
 SIDE = 28

@@ -5,11 +5,11 @@ from functools import partial
 import pytest
 
 from soft_vit.analysis.atlas import measure as module
-from soft_vit.analysis.atlas.groups import FIXED_TOKENS
 from soft_vit.analysis.atlas.measure import Plan, build_attention, measure, training_step
 from soft_vit.analysis.harness import log_log_slope
 from soft_vit.analysis.memory import step_memory
 from soft_vit.layers import ATTENTIONS
+from soft_vit.layers.choice import FIXED_TOKENS
 
 SMALL = dict(tokens=(49, 100), head_dims=(32,), seconds=0.0)
 LINEAR = sorted(name for name, cls in ATTENTIONS.items() if cls.cost == "N" or name in FIXED_TOKENS)

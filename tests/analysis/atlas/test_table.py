@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from soft_vit.analysis.atlas.choice import SHIPPED
 from soft_vit.analysis.atlas.table import EXAMPLE, InferRow, Row, Table, TrainRow, mistakes_in, read_table
+from soft_vit.layers.choice import SHIPPED
 
 ROW = Row("soft", "N", "training", 32, 784, 9, 0.5, 0.25, 0.75, 2.0, 1.5, 2.5, 3.0, "unstable")
 SKIPPED = replace(
@@ -95,6 +95,6 @@ def test_a_file_of_another_name_or_without_rows(tmp_path):
 def test_shipped_tables_could_be_submitted():
     from soft_vit.layers import ATTENTIONS
 
-    results = (SHIPPED.parents[3] / "tools" / "benchmark_results").glob("models_*.csv")
+    results = (SHIPPED.parents[2] / "tools" / "benchmark_results").glob("models_*.csv")
     assert [mistake for path in (SHIPPED, *results) for mistake in mistakes_in(path, list(ATTENTIONS))] == []
     assert {row.kind for row in read_table(SHIPPED, Row).rows} == ATTENTIONS.keys()

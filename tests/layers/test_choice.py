@@ -4,12 +4,14 @@ import pytest
 import timm
 
 import soft_vit
-from soft_vit.analysis.atlas import choice
-from soft_vit.analysis.atlas.table import Row, Table
+from soft_vit.layers import choice
+from soft_vit.layers.choice import Measurement, Measurements
 
 
-def row(kind: str, tokens: int, seconds: float | None, megabytes: float, mode: str = "inference", dim: int = 32) -> Row:
-    return Row(kind, "N", mode, dim, tokens, 5, *[seconds] * 3, 1.0, 1.0, 1.0, megabytes, "" if seconds else "skipped")
+def row(
+    kind: str, tokens: int, seconds: float | None, megabytes: float, mode: str = "inference", dim: int = 32
+) -> Measurement:
+    return Measurement(kind, mode, dim, tokens, seconds, megabytes)
 
 
 # softmax takes N^2, linear 1000 N, hydra is fast and large; none and local mix no or few tokens.
@@ -23,7 +25,7 @@ ROWS += [row("mala", n, n, 1, mode="training") for n in (100, 400, 1600)]
 
 @pytest.fixture
 def table(monkeypatch):
-    monkeypatch.setattr(choice, "shipped_table", lambda: Table("a machine", "2026-11-23", "a command", ROWS))
+    monkeypatch.setattr(choice, "shipped_table", lambda: Measurements("a machine", "2026-11-23", ROWS))
 
 
 @pytest.mark.parametrize(
@@ -51,19 +53,26 @@ def test_fastest_that_fits(table, num_tokens, options, kind, seconds, megabytes,
 
 
 @pytest.mark.parametrize(
-    ("num_tokens", "options", "message"),
+    ("num_tokens", "options", "value"),
     [
-        (99, {}, "num_tokens=99 is outside of the table, which has 100 to 1600 tokens"),
-        (1601, {}, "num_tokens=1601 is outside"),
-        (400, {"kinds": ["linear", "sofd"]}, r"kinds=\['sofd'\] are not in the table; give names of"),
-        (400, {"kinds": []}, "kinds is empty; give names of"),
-        (1600, {"kinds": ["hydra"]}, r"None of kinds=\['hydra'\] was measured at 1600 tokens; give others"),
-        (400, {"memory": 3.9}, "memory=3.9 MB hold no attention of 400 tokens; softmax takes the least, 4 MB"),
+        (99, {}, "from 100 to 1600, got 99"),
+        (1601, {}, "1601"),
+        (400, {"kinds": ["linear", "sofd"]}, "sofd"),
+        (400, {"kinds": []}, "kinds"),
+        (1600, {"kinds": ["hydra"]}, "hydra"),
+        (400, {"memory": 3.9}, "at least 4 MB.*softmax.*3.9"),
     ],
 )
-def test_refusals(table, num_tokens, options, message):
-    with pytest.raises(ValueError, match=message):
+def test_refusals(table, num_tokens, options, value):
+    with pytest.raises(ValueError, match=value):
         choice.choose_attention(num_tokens, **options)
+
+
+@pytest.mark.parametrize(("x", "y"), [(1, 3), (2, 12), (4, 48), (8, 384), (16, 3072)])
+def test_power_laws_between_points_go_on_beyond_the_ends(x, y):
+    # 3 x^2 up to 4, and 0.75 x^3 from there on.
+    assert choice.interpolate([(1, 3), (4, 48), (8, 384)], x) == pytest.approx(y)
+    assert choice.interpolate([(4, 48)], x) == 48
 
 
 def test_shipped_table_answers_for_every_size():
