@@ -52,12 +52,15 @@ def build_model(
     pretrained_cfg_overlay: dict[str, Any] | None = None,
     pretrained_strict: bool = True,
     cache_dir: str | Path | None = None,
+    pretrained_filter_fn: Callable[..., dict[str, Tensor]] | None = None,
     **kwargs: Any,
 ) -> nn.Module:
     """A model for timm, as by its `build_model_with_cfg`; recorded weights and files are verified and fitted here.
 
     variant: a name that is registered with timm. pretrained_cfg: for timm, a tag, a dict or a PretrainedCfg.
-    pretrained_strict: refuse weights that lack parameters of the model or have others. Options that a file notes, such
+    pretrained_strict: refuse weights that lack parameters of the model or have others. pretrained_filter_fn: takes a
+    state dict and the model, and returns a state dict under the model's names; by default `checkpoint_filter_fn` of the
+    module that defines the class. Options that a file notes, such
     as global_pool, are the model's unless kwargs give others. Raises WeightsError for recorded
     weights that cannot be had, FileNotFoundError for a missing file, and what `fit_weights` raises. A UserWarning says
     if the head of the weights is left out without being asked for.
@@ -90,11 +93,13 @@ def build_model(
         # No head is kept, so none of the file's is missed.
         kwargs.setdefault("num_classes", 0)
 
+    filter_fn = pretrained_filter_fn or _filter_of(model_cls)
+
     def make(**arguments: Any) -> nn.Module:
         model = model_cls(**arguments)
         if weights is not None:
             model.pretrained_cfg = cfg.to_dict()
-            _load_pretrained(model, weights, source, pretrained_strict, named_classes)
+            _load_pretrained(model, weights, source, pretrained_strict, named_classes, filter_fn)
         return model
 
     return build_model_with_cfg(
@@ -102,7 +107,7 @@ def build_model(
         variant,
         pretrained and weights is None,
         pretrained_cfg=cast(Any, cfg),
-        pretrained_filter_fn=_filter_of(model_cls),
+        pretrained_filter_fn=filter_fn,
         pretrained_strict=pretrained_strict,
         cache_dir=cache_dir,
         **kwargs,
@@ -116,18 +121,19 @@ def fit_weights(
     *,
     strict: bool = True,
     classes: Sequence[str] = (),
+    filter_fn: Callable[..., dict[str, Tensor]] | None = None,
 ) -> tuple[dict[str, Tensor], list[str]]:
     """Weights of a timm model made to fit one with another head, image size or number of input channels.
 
     content: a state dict, or a checkpoint that holds one. The model's own filter resamples what belongs to a grid; a
     head for other classes is left out, so that the model keeps its own. classes: names of the model's classes, if
-    known; where the checkpoint names its own, rows of the head follow the names. Returns the state dict and a sentence
-    for each change. Raises ValueError, in one sentence, for weights that are not finite, or that do not fit apart from
-    the head; without `strict`, missing and surplus parameters are allowed.
+    known; where the checkpoint names its own, rows of the head follow the names. filter_fn: see `build_model`.
+    Returns the state dict and a sentence for each change. Raises ValueError, in one sentence, for weights that are not
+    finite, or that do not fit apart from the head; without `strict`, missing and surplus parameters are allowed.
     """
     given = unwrap_state_dict(content, source)
     require_finite(given, source)
-    weights = filter_weights(given, model)
+    weights = (filter_fn or _filter_of(type(model)))(NotedWeights(given, given.notes), model)
     own = model.state_dict()
     sentences = []
     changed = [name for name, value in weights.items() if name in given and given[name].shape != value.shape]
@@ -305,7 +311,14 @@ def _options_of_inference(notes: Notes) -> dict[str, Any]:
     return {name: value for name, value in notes.options.items() if name not in fitted and "drop" not in name}
 
 
-def _load_pretrained(model: nn.Module, weights: NotedWeights, source: str, strict: bool, named_classes: bool) -> None:
+def _load_pretrained(
+    model: nn.Module,
+    weights: NotedWeights,
+    source: str,
+    strict: bool,
+    named_classes: bool,
+    filter_fn: Callable[..., dict[str, Tensor]],
+) -> None:
     """Load weights into a fresh model, in place; see `build_model`."""
     heads = parameter_names(model, "classifier", ".weight", ".bias")
     classes = next((weights[name].shape[0] for name in heads if name in weights), 0)
@@ -313,7 +326,7 @@ def _load_pretrained(model: nn.Module, weights: NotedWeights, source: str, stric
         # How timm's train.py asks to leave the head out.
         weights = NotedWeights({k: v for k, v in weights.items() if k not in heads}, weights.notes)
         named_classes = True
-    fitted, sentences = fit_weights(weights, model, source, strict=strict)
+    fitted, sentences = fit_weights(weights, model, source, strict=strict, filter_fn=filter_fn)
     model.load_state_dict(fitted, strict=False)
     if classes and not named_classes and any(name not in fitted for name in heads if name in model.state_dict()):
         warnings.warn(
