@@ -100,7 +100,7 @@ def test_other_errors_keep_their_traceback(action, error):
 
 
 def test_every_tool_reports_mistakes_alike():
-    for path in (ROOT / "tools").glob("*.py"):
+    for path in (ROOT / "tools").rglob("*.py"):
         assert hasattr(runpy.run_path(str(path))["main"], "__wrapped__"), path.name
 
 

@@ -60,8 +60,8 @@ def training(*needs: str) -> Case:
 
 
 DEMO = "python tools/train.py configs/demo/soft_pico_shapes.py"
-COCO, ADE = (f"python tools/make_shapes.py data/shapes_{task} --task {task}" for task in ("coco", "ade"))
-PUBLISH = "python tools/publish_checkpoint.py work_dirs"
+COCO, ADE = (f"python tools/data/make_shapes.py data/shapes_{task} --task {task}" for task in ("coco", "ade"))
+PUBLISH = "python tools/weights/publish_checkpoint.py work_dirs"
 FEW_SHAPES = "--cfg-options val_dataloader.dataset.length=20 test_dataloader.dataset.length=20"
 # By how the command begins; the longest beginning counts.
 CASES = {
@@ -82,8 +82,8 @@ CASES = {
     "python tools/test.py configs/demo/soft_pico_shapes.py": Case(FEW_SHAPES, (DEMO,)),
     # tests/tools/test_tutorial.py runs it whole, and reads what it prints.
     "python tools/tutorial.py": Case("--help"),
-    "python tools/check_checkpoint.py": Case(),
-    "python tools/plot_logs.py": Case(),
+    "python tools/weights/check_checkpoint.py": Case(),
+    "python tools/analysis/plot_logs.py": Case(),
     COCO: Case("--train 2 --val 1 --img-size 64"),
     ADE: Case("--train 2 --val 1 --img-size 64"),
     "python tools/train.py configs/detection/retinanet_soft_pico_shapes.py": training(COCO),
@@ -95,9 +95,11 @@ CASES = {
     ),
     # tests/export writes and runs such files.
     "python tools/export.py": Case("", (), "soft_vit.export.export"),
-    "python tools/convert_checkpoint.py": Case("", (DEMO,)),
+    "python tools/weights/convert_checkpoint.py": Case("", (DEMO,)),
     PUBLISH: Case("", (DEMO,)),
-    "python tools/publish_checkpoint.py FILE": Case("--model soft_pico --mean 0.5 0.5 0.5 --std 0.25 0.25 0.25"),
+    "python tools/weights/publish_checkpoint.py FILE": Case(
+        "--model soft_pico --mean 0.5 0.5 0.5 --std 0.25 0.25 0.25"
+    ),
     "python tools/compare_attention.py soft": Case("", (), "soft_vit.analysis.compare.compare_attentions", []),
     "python tools/compare_attention.py --vit": Case("", (), "soft_vit.analysis.compare.compare_attentions", []),
     "python tools/compare_attention.py --kinds": Case(),
@@ -107,12 +109,12 @@ CASES = {
         "", (), "soft_vit.analysis.atlas.models.measure_models", [([], [])]
     ),
     "python tools/atlas.py --check": Case("", (), "soft_vit.analysis.atlas.table.mistakes_in", []),
-    "python tools/get_flops.py": Case(),
+    "python tools/analysis/get_flops.py": Case(),
     # tests/analysis/test_softmax_ledger.py measures.
     "python tools/softmax_ledger.py": Case("--out ledger.md", (), "soft_vit.analysis.softmax_ledger.ledgers", ([], {})),
     "python tools/get_memory.py": Case("", (), "soft_vit.analysis.memory.training_memory_by_saving", {"plain": 1}),
-    "python tools/attention_spectrum.py": Case("--img-size 64 --shapes 1"),
-    "python tools/visualize_attention.py": Case("--img-size 64"),
+    "python tools/analysis/attention_spectrum.py": Case("--img-size 64 --shapes 1"),
+    "python tools/analysis/visualize_attention.py": Case("--img-size 64"),
     "python tools/train_attentions.py": Case("", (), "soft_vit.engine.accuracy.compare_accuracy", []),
     "python tools/benchmark.py pvt_v2_b1": Case("", (), "soft_vit.analysis.throughput.measure_throughput", []),
     "python tools/benchmark.py --op naive": Case("", (), "soft_vit.analysis.operator.measure_operator", []),
@@ -122,7 +124,7 @@ CASES = {
     "python tools/check_claims.py": Case("--only 17"),
     "python tools/check_claims.py --only 8 24": Case(),
     "python tools/check_claims.py --table": Case(),
-    "python tools/attention_health.py": Case("--num-images 10 --num-matrices 1"),
+    "python tools/analysis/attention_health.py": Case("--num-images 10 --num-matrices 1"),
     # tests/gym trains and draws.
     "python tools/gym.py": Case("--no-train"),
     "python tools/draw_gym_tasks.py": Case("", (), "soft_vit.gym.drawing.draw_tasks"),

@@ -35,7 +35,8 @@ def wheel(tmp_path_factory) -> Path:
 def test_carries_what_lies_beside_the_package(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     configs = [path.relative_to(ROOT) for path in (ROOT / "configs").rglob("*.py")]
-    tools = [path.relative_to(ROOT) for path in (ROOT / "tools").glob("*.*") if path.suffix in (".py", ".sh")]
+    tools = [path.relative_to(ROOT) for path in (ROOT / "tools").rglob("*") if path.suffix in (".py", ".sh")]
+    assert len({path.parent for path in tools}) > 1
     shipped = ["checkpoints/index.json", "checkpoints/README.md", *WEIGHTS]
     expected = {f"soft_vit/.mim/{path}" for path in [*configs, *tools, *shipped, "model-index.yml"]}
     assert {name for name in names if ".mim" in name} == expected
@@ -59,7 +60,7 @@ assert "soft_pico.shapes" in mmpretrain.list_models("soft_"), mmpretrain.list_mo
 assert soft_vit.engine.load_config("configs/demo/soft_pico_shapes.py").model.model_name == "soft_pico"
 import runpy
 resources = pathlib.Path({target!r}, "soft_vit", ".mim")
-tool = runpy.run_path(str(resources / "tools" / "check_checkpoint.py"))["main"]
+tool = runpy.run_path(str(resources / "tools" / "weights" / "check_checkpoint.py"))["main"]
 tool([str(resources / "checkpoints" / "soft_pico.shapes.safetensors")])
 """
 

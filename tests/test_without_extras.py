@@ -12,11 +12,11 @@ NEED_TRAIN = {
     "test": "--help",
     "predict": "--help",
     "export": "--help",
-    "convert_checkpoint": "--help",
-    "publish_checkpoint": "--help",
+    "weights/convert_checkpoint": "--help",
+    "weights/publish_checkpoint": "--help",
     "train_attentions": "--help",
     "benchmark_data": "--help",
-    "get_flops": "--config=configs/soft_tiny.py",
+    "analysis/get_flops": "--config=configs/soft_tiny.py",
 }
 CODE = """
 import json, runpy, sys

@@ -1,5 +1,5 @@
 # Generated shapes in ADE20K's layout, 200 training and 100 test images of 256 pixels, 11 classes with the background:
-#   python tools/make_shapes.py data/shapes_ade --task ade
+#   python tools/data/make_shapes.py data/shapes_ade --task ade
 # --cfg-options data_root=PATH for another place.
 data_root = "data/shapes_ade"
 num_classes = 11

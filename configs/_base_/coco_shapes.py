@@ -1,5 +1,5 @@
 # Generated shapes as a COCO tree, 200 training and 100 test images of 256 pixels:
-#   python tools/make_shapes.py data/shapes_coco --task coco
+#   python tools/data/make_shapes.py data/shapes_coco --task coco
 # --cfg-options data_root=PATH for another place.
 _base_ = "coco.py"
 

@@ -1,4 +1,4 @@
-# python tools/make_shapes.py data/shapes_coco --task coco
+# python tools/data/make_shapes.py data/shapes_coco --task coco
 # python tools/train.py configs/mmdet/mask_rcnn_soft_pico_shapes.py
 # A small Mask R-CNN on generated images: mmdet on a CPU, without a compiled mmcv.
 _base_ = ["mask_rcnn_soft_norm_tiny_fpn_1x_coco.py"]

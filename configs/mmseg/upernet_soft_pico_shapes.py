@@ -1,4 +1,4 @@
-# python tools/make_shapes.py data/shapes_ade --task ade
+# python tools/data/make_shapes.py data/shapes_ade --task ade
 # python tools/train.py configs/mmseg/upernet_soft_pico_shapes.py
 # A small UPerNet on generated images: mmseg on a CPU, without a compiled mmcv.
 _base_ = ["upernet_soft_norm_small_512_ade20k.py"]

@@ -1,4 +1,4 @@
-"""What a file of weights is; `tools/check_checkpoint.py` prints it."""
+"""What a file of weights is; `tools/weights/check_checkpoint.py` prints it."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -120,7 +120,7 @@ def pretrained_values(file: TrainedFile, name: str, given: Mapping[str, Any]) ->
     channel.
     """
     if "head.weight" not in file.weights:
-        raise UserError("The weights have no head; convert a backbone with tools/convert_checkpoint.py instead.")
+        raise UserError("The weights lack a head; convert a backbone with tools/weights/convert_checkpoint.py.")
     classes = file.weights["head.weight"].shape[0]
     usual = timm.get_pretrained_cfg(name)
     channels = file.weights[f"{usual.first_conv}.weight"].shape[1]

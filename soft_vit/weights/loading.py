@@ -225,7 +225,7 @@ def recorded_weights(entry: Entry, cache_dir: str | Path | None = None) -> Noted
 
 def check_command(path: Path) -> str:
     """The command that checks a file of weights."""
-    return f"python {RESOURCES / 'tools' / 'check_checkpoint.py'} {path}"
+    return f"python {RESOURCES / 'tools' / 'weights' / 'check_checkpoint.py'} {path}"
 
 
 def require_digest(entry: Entry, path: Path) -> None:

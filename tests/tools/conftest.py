@@ -13,8 +13,9 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="session")
 def tool() -> Callable[[str], Callable]:
-    """main(argv) of tools/<name>.py."""
-    return lambda name: runpy.run_path(str(ROOT / "tools" / f"{name}.py"))["main"]
+    """main(argv) of <name>.py, in tools/ or one of its folders."""
+    paths = {path.stem: str(path) for path in (ROOT / "tools").rglob("*.py")}
+    return lambda name: runpy.run_path(paths[name])["main"]
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""tools/check_checkpoint.py: what it says of a file, and its exit code."""
+"""tools/weights/check_checkpoint.py: what it says of a file, and its exit code."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""tools/attention_spectrum.py and tools/visualize_attention.py: pictures and tables, and with which weights."""
+"""Pictures and tables of tools/analysis/{attention_spectrum,visualize_attention}.py, and with which weights."""
 
 import csv
 import sys

@@ -1,4 +1,4 @@
-"""tools/convert_checkpoint.py, publish_checkpoint.py, export.py, write_model_index.py, and data from make_shapes.py."""
+"""tools/weights/{convert,publish}_checkpoint.py, export.py, write_model_index.py, and data/make_shapes.py."""
 
 from pathlib import Path
 

@@ -94,7 +94,7 @@ def spectra_html(look: Look) -> str:
             box = f"<svg viewBox='-2 -2 104 104' role='img' aria-label='{name}'>{_AXES}{curves}</svg>"
             figures.append(f"<figure>{box}<figcaption>{caption}</figcaption></figure>")
         elif layer.matrix is not None:
-            text += f" Without {name}: tools/attention_spectrum.py measures more than {MOST_TOKENS:,} tokens."
+            text += f" Without {name}: tools/analysis/attention_spectrum.py measures more than {MOST_TOKENS:,} tokens."
     return _section("Spectrum", f"{message(text)}<div class='panels'>{''.join(figures)}</div>")
 
 

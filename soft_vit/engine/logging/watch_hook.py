@@ -103,7 +103,7 @@ class WatchHook(Hook):
         if dead:
             runner.logger.warning(
                 f"Attentions with a share of less than {LEAST_SHARE:g} in their layer's output, which might as well be "
-                f"absent: {', '.join(dead)}. tools/attention_health.py tells more."
+                f"absent: {', '.join(dead)}. tools/analysis/attention_health.py tells more."
             )
 
     def _log(self, runner: Runner, key: str, values: Mapping[str, float]) -> None:

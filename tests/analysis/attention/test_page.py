@@ -58,7 +58,7 @@ def test_spectra(matrix, needed):
 
 def test_large_matrices_are_left_to_the_tool():
     text = page.spectra_html(look_of(layer_of(torch.zeros(1, 1025, 1))))
-    assert "Without stage 2: tools/attention_spectrum.py" in text
+    assert "Without stage 2: tools/analysis/attention_spectrum.py" in text
 
 
 def test_nothing_of_a_file_or_a_user_becomes_html():

@@ -1,9 +1,9 @@
 """Publish the weights of a checkpoint, and nothing else in it: safetensors with its digest in the name,
 model card, index entry, Hugging Face repository.
 
-python tools/publish_checkpoint.py work_dirs/soft_pico_shapes/epoch_5.pth published --tag mine --licence mit \\
+python tools/weights/publish_checkpoint.py work_dirs/soft_pico_shapes/epoch_5.pth published --tag mine --licence mit \\
     --metric top1=97.7 --dataset "generated shapes"
-python tools/publish_checkpoint.py FILE published --tag mine --licence mit --hf-dir published/hub --push OWNER/NAME
+python tools/weights/publish_checkpoint.py FILE published --tag mine --licence mit --hf-dir hub --push OWNER/NAME
 """
 
 import argparse
@@ -17,7 +17,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from soft_vit.publishing.publish import parse_metric, publish
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("source", metavar="IN", help="a checkpoint, as for tools/convert_checkpoint.py")
+    parser.add_argument("source", metavar="IN", help="a checkpoint, as for tools/weights/convert_checkpoint.py")
     parser.add_argument("out_dir", metavar="OUT_DIR", help="for the weights, the model card and index.json")
     parser.add_argument("--tag", required=True, help="who trained it on what, such as fudan_in1k")
     parser.add_argument("--licence", required=True, help="as timm writes it, such as mit")

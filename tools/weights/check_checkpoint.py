@@ -2,7 +2,7 @@
 
 The exit code is 1 if a file is refused.
 
-python tools/check_checkpoint.py checkpoints/SOFT_Tiny.pth
+python tools/weights/check_checkpoint.py checkpoints/SOFT_Tiny.pth
 """
 
 import argparse

@@ -2,8 +2,8 @@
 
 Nothing in a file is executed.
 
-python tools/convert_checkpoint.py SOFT_Tiny.pth soft_tiny.safetensors --to safetensors
-python tools/convert_checkpoint.py work_dirs/soft_tiny/epoch_300.pth soft_tiny.pth --to released --weights plain
+python tools/weights/convert_checkpoint.py SOFT_Tiny.pth soft_tiny.safetensors --to safetensors
+python tools/weights/convert_checkpoint.py work_dirs/soft_tiny/epoch_300.pth soft_tiny.pth --to released --weights plain
 """
 
 import argparse

@@ -1,4 +1,7 @@
-"""Count parameters and FLOPs of a model, module by module: python tools/get_flops.py soft_tiny --img-size 224"""
+"""Count parameters and FLOPs of a model, module by module.
+
+python tools/analysis/get_flops.py soft_tiny --img-size 224
+"""
 
 import argparse
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Write generated images with annotations: `python tools/make_shapes.py data/shapes_coco --task coco`."""
+"""Write generated images with annotations: `python tools/data/make_shapes.py data/shapes_coco --task coco`."""
 
 import argparse
 from collections.abc import Sequence

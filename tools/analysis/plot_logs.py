@@ -1,6 +1,6 @@
 """Draw curves of training runs in one picture.
 
-python tools/plot_logs.py work_dirs/soft_tiny work_dirs/soft_norm_tiny --keys loss accuracy/top1
+python tools/analysis/plot_logs.py work_dirs/soft_tiny work_dirs/soft_norm_tiny --keys loss accuracy/top1
 """
 
 import argparse

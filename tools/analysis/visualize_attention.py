@@ -1,7 +1,7 @@
 """Draw where a token looks, over its image.
 
-python tools/visualize_attention.py shape.png --model soft_pico --stage 2
-python tools/visualize_attention.py cat.jpg --model soft_tiny --checkpoint FILE --query 3 5
+python tools/analysis/visualize_attention.py shape.png --model soft_pico --stage 2
+python tools/analysis/visualize_attention.py cat.jpg --model soft_tiny --checkpoint FILE --query 3 5
 """
 
 import argparse

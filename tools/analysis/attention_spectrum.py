@@ -2,8 +2,8 @@
 
 As in Linformer's Fig. 1 (arXiv 2006.04768), for any pyramid.
 
-python tools/attention_spectrum.py --model soft_pico
-python tools/attention_spectrum.py cat.jpg dog.jpg --model soft_tiny --checkpoint FILE
+python tools/analysis/attention_spectrum.py --model soft_pico
+python tools/analysis/attention_spectrum.py cat.jpg dog.jpg --model soft_tiny --checkpoint FILE
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Tell whether the attentions of a model do anything.
 
-python tools/attention_health.py --model soft_pico
-python tools/attention_health.py --model soft_tiny --checkpoint FILE --data imagenet/val
+python tools/analysis/attention_health.py --model soft_pico
+python tools/analysis/attention_health.py --model soft_tiny --checkpoint FILE --data imagenet/val
 
 For each layer: the share of the attention in the output, the mean row sum and the effective rank of its matrix, the
 residual of Newton's iteration; with labelled images, the accuracy with this attention off, and then with all off, and
