@@ -12,8 +12,8 @@ from soft_vit.engine.errors import UserError
 from soft_vit.layers import ATTENTIONS, attention_options
 from soft_vit.models.soft import MODELS as PYRAMIDS
 from soft_vit.registry import MODELS, register
-from soft_vit.weights.loading import describe_mismatch
-from soft_vit.weights.reading import NotedWeights, unwrap_state_dict
+from soft_vit.weights.load import describe_mismatch
+from soft_vit.weights.read import NotedWeights, unwrap_state_dict
 
 __all__ = ["SOFT"]
 

@@ -7,7 +7,7 @@ from mmengine.runner import Runner
 
 from soft_vit.engine.checks import match_classes
 from soft_vit.registry import HOOKS, register
-from soft_vit.weights.reading import notes_of
+from soft_vit.weights.read import notes_of
 
 __all__ = ["ClassNamesHook"]
 

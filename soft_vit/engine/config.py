@@ -15,7 +15,7 @@ from mmengine.runner import Runner
 from soft_vit.cli import extra_of
 from soft_vit.engine.config_values import entries, fill_values, reaches, type_name
 from soft_vit.engine.errors import UserError, one_line
-from soft_vit.weights.folders import RESOURCES
+from soft_vit.weights.files import RESOURCES
 
 __all__ = [
     "apply_options",

@@ -39,7 +39,7 @@ from soft_vit.engine.prepare import prepare
 from soft_vit.engine.report import Report
 from soft_vit.engine.run import StartHook, config_errors, require_checkpoint
 from soft_vit.models.soft import MODELS
-from soft_vit.weights.reading import notes_of, unwrap_state_dict
+from soft_vit.weights.read import notes_of, unwrap_state_dict
 
 __all__ = ["Images", "Target", "evaluate"]
 

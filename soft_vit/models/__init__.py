@@ -18,7 +18,7 @@ from soft_vit.models.soft import *  # noqa: F403 - as above
 from soft_vit.models.swap import SwapReport, swap_attention
 from soft_vit.models.vit import *  # noqa: F403 - as above
 from soft_vit.models.vit3 import *  # noqa: F403 - as above
-from soft_vit.weights.reading import load_weights
+from soft_vit.weights.read import load_weights
 
 __all__ = [
     "MODELS",

@@ -6,10 +6,9 @@ from pathlib import Path
 from soft_vit.models.checkpoint import noted_attention
 from soft_vit.models.zoo import recognise_weights
 from soft_vit.weights import ENTRIES
-from soft_vit.weights.files import sha256_of
-from soft_vit.weights.folders import lookup_folders
-from soft_vit.weights.loading import require_digest, require_recorded_model
-from soft_vit.weights.reading import load_weights, require_finite
+from soft_vit.weights.files import lookup_folders, sha256_of
+from soft_vit.weights.load import require_digest, require_recorded_model
+from soft_vit.weights.read import load_weights, require_finite
 
 __all__ = ["describe_file"]
 

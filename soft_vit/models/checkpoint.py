@@ -13,7 +13,7 @@ from torch import Tensor
 from soft_vit.layers import resample_pos_embed
 from soft_vit.models.names import MODELS, size_name
 from soft_vit.models.stage import PyramidStage, stage_grids
-from soft_vit.weights.reading import Notes, unwrap_state_dict
+from soft_vit.weights.read import Notes, unwrap_state_dict
 
 if TYPE_CHECKING:
     from soft_vit.models.pyramid import PyramidViT

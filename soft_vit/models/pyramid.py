@@ -39,8 +39,8 @@ from soft_vit.models.arguments import (
 from soft_vit.models.checkpoint import checkpoint_filter_fn, fit_state_dict  # noqa: F401  timm's name for the filter
 from soft_vit.models.stage import PyramidStage, stage_grids
 from soft_vit.ops.numerics import check_choice
-from soft_vit.weights.loading import load_into
-from soft_vit.weights.reading import load_weights
+from soft_vit.weights.load import load_into
+from soft_vit.weights.read import load_weights
 
 GlobalPool = Literal["token", "avg", "attn", ""]
 
@@ -231,7 +231,7 @@ class PyramidViT(nn.Module):
                 reset()
 
     def load_pretrained(self, checkpoint_path: str) -> None:
-        """Load released or converted weights from a file; see `soft_vit.weights.loading.fit_weights`."""
+        """Load released or converted weights from a file; see `soft_vit.weights.load.fit_weights`."""
         load_into(self, load_weights(checkpoint_path), str(checkpoint_path))
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:

@@ -15,7 +15,7 @@ from soft_vit.models.entrypoints import imagenet_cfg, recorded_cfgs, register_en
 from soft_vit.models.names import MODELS
 from soft_vit.models.pyramid import PyramidViT
 from soft_vit.weights import ENTRIES, WeightsError
-from soft_vit.weights.loading import SOURCES, build_model
+from soft_vit.weights.load import SOURCES, build_model
 
 # `register_entrypoints` adds the entrypoints.
 __all__: list[str] = []

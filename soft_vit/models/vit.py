@@ -17,7 +17,7 @@ from soft_vit.layers.attention.none import NoAttention
 from soft_vit.layers.vit_attention import BLOCK_ARGUMENTS, ViTAttention, attn_layer, follow_grid
 from soft_vit.models.arguments import UnknownOptionError, check_image_size
 from soft_vit.models.entrypoints import imagenet_cfg, register_entrypoints
-from soft_vit.weights.loading import build_model
+from soft_vit.weights.load import build_model
 
 # `register_entrypoints` adds the entrypoints.
 __all__ = ["VIT_MODELS", "AttentionViT", "vit_name"]

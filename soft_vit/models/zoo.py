@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from soft_vit.models.checkpoint import Recognised, recognise, rename_released
 from soft_vit.models.entrypoints import register_entrypoints
 from soft_vit.models.vit import VIT_MODELS
-from soft_vit.weights.loading import build_model, describe_mismatch
-from soft_vit.weights.reading import NotedWeights, unwrap_state_dict
+from soft_vit.weights.load import build_model, describe_mismatch
+from soft_vit.weights.read import NotedWeights, unwrap_state_dict
 
 if TYPE_CHECKING:
     from soft_vit.models.staged import StagedModel

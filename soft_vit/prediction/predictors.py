@@ -32,8 +32,8 @@ from soft_vit.engine.run import StartHook, config_errors
 from soft_vit.models.pyramid import PyramidViT
 from soft_vit.models.vit import AttentionViT
 from soft_vit.prediction.results import RankedClasses, Result, ranked_classes, result_of
-from soft_vit.weights.loading import describe_mismatch, parameter_names
-from soft_vit.weights.reading import Notes, notes_of, unwrap_state_dict
+from soft_vit.weights.load import describe_mismatch, parameter_names
+from soft_vit.weights.read import Notes, notes_of, unwrap_state_dict
 
 __all__ = ["ConfigPredictor", "Predictor", "TimmPredictor", "load_predictor", "readable_names"]
 

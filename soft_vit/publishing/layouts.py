@@ -16,7 +16,7 @@ from soft_vit.models.checkpoint import RELEASED_MODULES, rename_released
 from soft_vit.models.zoo import ZOO, model_on_meta
 from soft_vit.publishing.trained_file import TrainedFile
 from soft_vit.version import __version__
-from soft_vit.weights.reading import NOTES_KEY, Notes
+from soft_vit.weights.read import NOTES_KEY, Notes
 
 __all__ = ["LAYOUTS", "released_name", "safetensors_bytes", "suffixes_of", "written"]
 

@@ -22,7 +22,7 @@ from soft_vit.publishing.trained_file import TrainedFile, WeightsChoice, read_tr
 from soft_vit.weights import Entry, Metric, add_entry
 from soft_vit.weights.files import write_atomically
 from soft_vit.weights.index import check_entry
-from soft_vit.weights.reading import Notes
+from soft_vit.weights.read import Notes
 
 __all__ = ["parse_metric", "publish"]
 

@@ -15,7 +15,7 @@ from soft_vit.models.checkpoint import Recognised
 from soft_vit.models.soft import MODELS
 from soft_vit.models.zoo import recognise_weights
 from soft_vit.ops.numerics import check_choice
-from soft_vit.weights.reading import AVERAGED_KEYS, PLAIN_KEYS, NotedWeights, Notes, require_finite, unwrap_state_dict
+from soft_vit.weights.read import AVERAGED_KEYS, PLAIN_KEYS, NotedWeights, Notes, require_finite, unwrap_state_dict
 
 __all__ = ["TrainedFile", "WeightsChoice", "read_trained_file"]
 

@@ -13,8 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from soft_vit.weights.files import write_atomically
-from soft_vit.weights.folders import INDEX_FILE
+from soft_vit.weights.files import INDEX_FILE, write_atomically
 
 __all__ = [
     "ENTRIES",

@@ -24,8 +24,8 @@ from mmengine.registry import MODELS, DefaultScope
 
 from soft_vit.data import CLASSES
 from soft_vit.engine import UserError
-from soft_vit.weights.folders import RESOURCES
-from soft_vit.weights.reading import NOTES_KEY, Notes
+from soft_vit.weights.files import RESOURCES
+from soft_vit.weights.read import NOTES_KEY, Notes
 
 
 def test_everything_that_is_reported(checkpoint, models, tmp_path):

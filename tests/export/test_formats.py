@@ -16,7 +16,7 @@ from soft_vit.export import FORMATS, ExportModel, export, load_export_model
 from soft_vit.export.formats import METADATA_FILE
 from soft_vit.layers import ATTENTIONS
 from soft_vit.models.names import model_name
-from soft_vit.weights.folders import RESOURCES
+from soft_vit.weights.files import RESOURCES
 
 # The folder of the code, which stands in traces of its nodes.
 PACKAGE = str(Path(soft_vit.__file__).parent).encode()

@@ -17,8 +17,8 @@ from timm.utils import ModelEmaV3
 from soft_vit.models import checkpoint_filter_fn, load_weights
 from soft_vit.models.checkpoint import noted_attention, recognise, rename_released
 from soft_vit.models.names import SIZES
-from soft_vit.weights.loading import load_into
-from soft_vit.weights.reading import NOTES_KEY, notes_of
+from soft_vit.weights.load import load_into
+from soft_vit.weights.read import NOTES_KEY, notes_of
 
 
 def released(depths: tuple[int, ...] = (1, 2, 3, 2)) -> dict[str, torch.Tensor]:

@@ -19,8 +19,8 @@ from timm.data import create_transform, resolve_model_data_config
 from soft_vit.data.shape_drawing import CLASSES
 from soft_vit.data.shapes import ShapeImages
 from soft_vit.weights import ENTRIES, Entry, WeightsError
-from soft_vit.weights.folders import INDEX_FILE
-from soft_vit.weights.reading import NOTES_KEY, Notes, read_checkpoint_file
+from soft_vit.weights.files import INDEX_FILE
+from soft_vit.weights.read import NOTES_KEY, Notes, read_checkpoint_file
 
 SHAPES = INDEX_FILE.parent / "soft_pico.shapes.safetensors"
 
@@ -32,8 +32,8 @@ def folders(tmp_path, monkeypatch) -> dict[str, Path]:
     for folder in found.values():
         folder.mkdir()
     monkeypatch.setenv("SOFT_VIT_CHECKPOINTS", str(found["named"]))
-    monkeypatch.setattr("soft_vit.weights.folders.RESOURCES", tmp_path)
-    monkeypatch.setattr("soft_vit.weights.folders.hub_folder", lambda cache_dir=None: Path(cache_dir or found["hub"]))
+    monkeypatch.setattr("soft_vit.weights.files.RESOURCES", tmp_path)
+    monkeypatch.setattr("soft_vit.weights.files.hub_folder", lambda cache_dir=None: Path(cache_dir or found["hub"]))
     return found
 
 
@@ -177,7 +177,7 @@ class TestOrder:
         folder = folders["named" if variable else "hub"]
         self.put(tmp_path, 7)
         read: list[Path] = []
-        reader = "soft_vit.weights.reading.read_checkpoint_file"
+        reader = "soft_vit.weights.read.read_checkpoint_file"
         monkeypatch.setattr(reader, lambda path: read.append(path) or read_checkpoint_file(path))
         with file_server(body=(tmp_path / "pico.safetensors").read_bytes()) as server:
             self.record(monkeypatch, f"{server.url}/pico.safetensors")

@@ -20,8 +20,8 @@ from soft_vit.engine.config import load_config
 from soft_vit.engine.errors import UserError
 from soft_vit.prediction import ConfigPredictor, TimmPredictor, load_predictor
 from soft_vit.prediction.predictors import readable_names
-from soft_vit.weights.folders import RESOURCES
-from soft_vit.weights.reading import NOTES_KEY, Notes
+from soft_vit.weights.files import RESOURCES
+from soft_vit.weights.read import NOTES_KEY, Notes
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 DEMO = CONFIGS / "demo" / "soft_pico_shapes.py"

@@ -8,7 +8,7 @@ import torch
 from publications import run
 
 from soft_vit.data import CLASSES
-from soft_vit.weights.reading import NOTES_KEY, Notes
+from soft_vit.weights.read import NOTES_KEY, Notes
 
 SECRET = "secret_place"
 

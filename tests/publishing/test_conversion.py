@@ -17,8 +17,8 @@ from soft_vit.publishing import LAYOUTS, convert
 from soft_vit.publishing.layouts import written
 from soft_vit.publishing.publish import pretrained_values
 from soft_vit.publishing.trained_file import read_trained_file
-from soft_vit.weights.folders import RESOURCES
-from soft_vit.weights.reading import NOTES_KEY
+from soft_vit.weights.files import RESOURCES
+from soft_vit.weights.read import NOTES_KEY
 
 SUFFIX = {layout: ".safetensors" if layout == "safetensors" else ".pth" for layout in LAYOUTS}
 

@@ -9,7 +9,7 @@ from soft_vit.models.checkpoint import noted_attention
 from soft_vit.publishing import convert
 from soft_vit.publishing.layouts import safetensors_bytes
 from soft_vit.publishing.trained_file import read_trained_file
-from soft_vit.weights.reading import Notes, load_weights
+from soft_vit.weights.read import Notes, load_weights
 
 WEIGHTS = {"odd": torch.arange(3, dtype=torch.uint8), "b": torch.randn(5, 3).mT, "number": torch.tensor(2)}
 

@@ -14,8 +14,8 @@ from soft_vit.engine.errors import UserError
 from soft_vit.publishing import convert
 from soft_vit.publishing.publish import parse_metric
 from soft_vit.weights import ENTRIES, load_index
-from soft_vit.weights.folders import RESOURCES
-from soft_vit.weights.reading import NOTES_KEY
+from soft_vit.weights.files import RESOURCES
+from soft_vit.weights.read import NOTES_KEY
 
 SECRET = "secret_place"
 

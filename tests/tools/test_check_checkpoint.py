@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from soft_vit.models.zoo import model_on_meta
 from soft_vit.weights import ENTRIES
-from soft_vit.weights.folders import INDEX_FILE
+from soft_vit.weights.files import INDEX_FILE
 
 SHAPES = INDEX_FILE.parent / "soft_pico.shapes.safetensors"
 

@@ -14,7 +14,7 @@ from soft_vit.analysis.resolution import Cost
 from soft_vit.data.shape_trees import make_tree
 from soft_vit.engine.accuracy import AccuracyRow
 from soft_vit.models.zoo import ZOO
-from soft_vit.weights.folders import RESOURCES
+from soft_vit.weights.files import RESOURCES
 
 MODELS = "soft_pico soft_pico+naive --img-size 32 --batch-size 2 --rounds 3 --device cpu"
 SIZES = "--num-bottleneck 4 --rounds 3 --device cpu"

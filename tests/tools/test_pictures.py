@@ -9,7 +9,7 @@ import timm
 import torch
 from PIL import Image
 
-from soft_vit.weights.folders import RESOURCES
+from soft_vit.weights.files import RESOURCES
 
 SMALL = ["--model", "soft_pico", "--img-size", "64", "--device", "cpu"]
 

@@ -11,8 +11,7 @@ import timm
 from soft_vit.models.soft import MODELS
 from soft_vit.models.zoo import ZOO
 from soft_vit.weights import Entry, Metric, add_entry, load_index
-from soft_vit.weights.files import sha256_of
-from soft_vit.weights.folders import INDEX_FILE, RESOURCES
+from soft_vit.weights.files import INDEX_FILE, RESOURCES, sha256_of
 from soft_vit.weights.index import check_entry
 
 ROOT = Path(__file__).parents[2]

@@ -29,7 +29,7 @@ from soft_vit.models.zoo import ZOO
 from soft_vit.ops.layout import Layout, square_layout
 from soft_vit.prediction import RankedClasses, TimmPredictor
 from soft_vit.weights import ENTRIES
-from soft_vit.weights.folders import lookup_folders
+from soft_vit.weights.files import lookup_folders
 
 MOST_BYTES = 30 * 2**20
 # Above what phones take, below what fills a small machine's memory.

@@ -20,7 +20,7 @@ from soft_vit.engine.checkpoints.trained_config import notes_of_run
 from soft_vit.engine.errors import UserError, one_line
 from soft_vit.registry import HOOKS, register
 from soft_vit.weights.files import write_atomically
-from soft_vit.weights.reading import NOTES_KEY, first_not_finite
+from soft_vit.weights.read import NOTES_KEY, first_not_finite
 
 __all__ = ["AtomicBackend", "SafeCheckpointHook", "find_newest_checkpoint"]
 

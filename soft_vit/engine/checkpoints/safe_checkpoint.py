@@ -22,10 +22,10 @@ from mmengine.runner import CheckpointLoader
 
 from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.weights import Entry
-from soft_vit.weights.download import download
-from soft_vit.weights.folders import hub_folder
+from soft_vit.weights.fetch import download
+from soft_vit.weights.files import hub_folder
 from soft_vit.weights.index import SUFFIXES, is_source
-from soft_vit.weights.reading import read_checkpoint_file
+from soft_vit.weights.read import read_checkpoint_file
 
 try:
     from numpy._core import multiarray

@@ -21,7 +21,7 @@ from soft_vit.models.pyramid import PyramidViT
 from soft_vit.weights import ENTRIES
 from soft_vit.weights.files import sha256_of
 from soft_vit.weights.index import CFG_KEYS
-from soft_vit.weights.reading import Notes, notes_of
+from soft_vit.weights.read import Notes, notes_of
 
 __all__ = ["cfg_of_config", "model_options", "notes_of_run", "trained_notes"]
 

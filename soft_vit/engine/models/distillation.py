@@ -17,7 +17,7 @@ from soft_vit.engine.errors import UserError, one_line
 from soft_vit.engine.models.classifier import TimmProgressClassifier
 from soft_vit.engine.models.finetune import fit_weights
 from soft_vit.registry import MODELS, register
-from soft_vit.weights.reading import notes_of
+from soft_vit.weights.read import notes_of
 
 __all__ = ["DistillClassifier", "Teacher", "build_teacher", "teacher_loss"]
 

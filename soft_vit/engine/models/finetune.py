@@ -11,9 +11,9 @@ from torch import nn
 from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.engine.models.timm_model import create_timm_model, unwrapped
 from soft_vit.registry import HOOKS, register
-from soft_vit.weights import loading
-from soft_vit.weights.loading import describe_mismatch, filter_weights
-from soft_vit.weights.reading import NOTES_KEY, Notes
+from soft_vit.weights import load
+from soft_vit.weights.load import describe_mismatch, filter_weights
+from soft_vit.weights.read import NOTES_KEY, Notes
 
 __all__ = [
     "TIMM_PREFIX",
@@ -45,8 +45,8 @@ def load_from_timm(filename: str, map_location: Any = None) -> dict:
 CheckpointLoader.register_scheme(prefixes=TIMM_PREFIX, loader=load_from_timm, force=True)
 
 
-fit_weights = as_user_error()(loading.fit_weights)
-"""`soft_vit.weights.loading.fit_weights`, with UserError for weights that do not fit."""
+fit_weights = as_user_error()(load.fit_weights)
+"""`soft_vit.weights.load.fit_weights`, with UserError for weights that do not fit."""
 
 
 @register(HOOKS)

@@ -22,7 +22,7 @@ from soft_vit.layers import Attention
 from soft_vit.layers.vit_attention import ViTAttention
 from soft_vit.models.swap import keep_weights, swap_attention
 from soft_vit.registry import HOOKS, MODELS, register
-from soft_vit.weights.loading import describe_mismatch
+from soft_vit.weights.load import describe_mismatch
 
 __all__ = ["LineariseClassifier", "LineariseHook", "TeacherAgreement", "attention_loss", "attention_pairs", "take_over"]
 

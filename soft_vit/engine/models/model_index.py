@@ -3,7 +3,7 @@
 from mmpretrain.apis.model import ModelHub
 
 from soft_vit.weights import ENTRIES
-from soft_vit.weights.folders import RESOURCES
+from soft_vit.weights.files import RESOURCES
 
 __all__ = ["register_models"]
 

@@ -14,8 +14,8 @@ from soft_vit.engine.errors import UserError, as_user_error, one_line
 from soft_vit.engine.models.finetune import require_match
 from soft_vit.engine.models.timm_model import unwrapped
 from soft_vit.engine.optim.ema_hook import choose_weights
-from soft_vit.weights.loading import filter_weights
-from soft_vit.weights.reading import notes_of
+from soft_vit.weights.load import filter_weights
+from soft_vit.weights.read import notes_of
 
 __all__ = ["TestedModelHook", "changed_options", "fit_image_size"]
 

@@ -10,7 +10,7 @@ from file_server import file_server
 from mmengine.runner import CheckpointLoader
 
 from soft_vit.engine import UserError
-from soft_vit.weights.folders import lookup_folders
+from soft_vit.weights.files import lookup_folders
 
 
 @pytest.fixture(autouse=True)

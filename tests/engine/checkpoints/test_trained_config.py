@@ -12,8 +12,8 @@ from torch import nn
 from soft_vit.data import CLASSES
 from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.checkpoints.trained_config import cfg_of_config, notes_of_run, trained_notes
-from soft_vit.weights.folders import RESOURCES
-from soft_vit.weights.reading import NOTES_KEY
+from soft_vit.weights.files import RESOURCES
+from soft_vit.weights.read import NOTES_KEY
 
 VIEW = {"crop_pct": 1.0, "interpolation": "bicubic", "crop_mode": "center"}
 DRAWN = {"dataset": {"type": "ShapesDataset", "size": 48}}

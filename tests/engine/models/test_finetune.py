@@ -30,7 +30,7 @@ from soft_vit.engine import (
 from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.config import load_config
 from soft_vit.engine.models.finetune import StartWeightsHook, fit_weights, freeze_stages, require_match
-from soft_vit.weights.reading import NOTES_KEY
+from soft_vit.weights.read import NOTES_KEY
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 SMALL = dict(depths=(1, 1, 1, 1))

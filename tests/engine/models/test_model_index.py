@@ -13,7 +13,7 @@ from PIL import Image
 import soft_vit.engine
 from soft_vit.engine.models import model_index
 from soft_vit.weights import ENTRIES
-from soft_vit.weights.folders import RESOURCES
+from soft_vit.weights.files import RESOURCES
 
 RECORDED = sorted(name for name, entry in ENTRIES.items() if entry.config is not None)
 

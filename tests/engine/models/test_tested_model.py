@@ -9,7 +9,7 @@ import torch
 from soft_vit.data import CLASSES
 from soft_vit.engine import UserError
 from soft_vit.engine.models import tested_model
-from soft_vit.weights.reading import NOTES_KEY
+from soft_vit.weights.read import NOTES_KEY
 
 
 @pytest.mark.parametrize("noted", [True, False])

@@ -14,9 +14,9 @@ import torch
 from file_server import file_server
 
 from soft_vit.weights import Entry, WeightsError
-from soft_vit.weights import download as download_module
-from soft_vit.weights.download import download
-from soft_vit.weights.loading import recorded_digest
+from soft_vit.weights import fetch as fetch_module
+from soft_vit.weights.fetch import download
+from soft_vit.weights.load import recorded_digest
 
 BODY = bytes(range(256)) * 400
 DIGEST = hashlib.sha256(BODY).hexdigest()
@@ -70,7 +70,7 @@ def test_whole(known, tmp_path):
 )
 def test_what_is_not_the_file(behaviour, known, reason, tmp_path, monkeypatch):
     if "in time" in reason:
-        monkeypatch.setattr(download_module, "PATIENCE", 0.2)
+        monkeypatch.setattr(fetch_module, "PATIENCE", 0.2)
     with file_server(**{"body": BODY, **behaviour}) as server, pytest.raises(WeightsError, match=reason) as refused:
         fetch(server, tmp_path, **known)
     assert left(tmp_path) == []
@@ -100,7 +100,7 @@ def test_offline(error, reason, tmp_path, monkeypatch):
             time.sleep(2)
         raise error or OSError
 
-    monkeypatch.setattr(download_module, "PATIENCE", 0.2)
+    monkeypatch.setattr(fetch_module, "PATIENCE", 0.2)
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     with pytest.raises(WeightsError, match=rf"weights\.example\.org {reason}"):
         download(entry("https://weights.example.org/x"), tmp_path, right, progress=False)
@@ -159,7 +159,7 @@ def test_full_disk(tmp_path, monkeypatch):
         path.write_bytes(BODY[:100])
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(download_module, "_call_library", save)
+    monkeypatch.setattr(fetch_module, "_call_library", save)
     with pytest.raises(WeightsError, match=rf"{tmp_path} cannot be written: No space left"):
         download(entry("https://example.org/x"), tmp_path, right)
     assert left(tmp_path) == []

@@ -19,11 +19,10 @@ import timm
 from timm.models import PretrainedCfg, adapt_input_conv, build_model_with_cfg, resolve_pretrained_cfg
 from torch import Tensor, nn
 
-from soft_vit.weights.download import download
-from soft_vit.weights.files import sha256_of
-from soft_vit.weights.folders import RESOURCES, WeightsError, download_folder, lookup_folders
+from soft_vit.weights.fetch import download
+from soft_vit.weights.files import RESOURCES, WeightsError, download_folder, lookup_folders, sha256_of
 from soft_vit.weights.index import ENTRIES, Entry
-from soft_vit.weights.reading import NotedWeights, Notes, load_weights, require_finite, unwrap_state_dict
+from soft_vit.weights.read import NotedWeights, Notes, load_weights, require_finite, unwrap_state_dict
 
 __all__ = [
     "build_model",

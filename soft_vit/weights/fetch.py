@@ -18,8 +18,7 @@ from urllib.parse import urlsplit
 import torch
 from filelock import FileLock, Timeout
 
-from soft_vit.weights.files import sha256_of, write_atomically
-from soft_vit.weights.folders import WeightsError
+from soft_vit.weights.files import WeightsError, sha256_of, write_atomically
 from soft_vit.weights.index import Entry, address_of, is_source
 
 __all__ = ["download"]

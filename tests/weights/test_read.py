@@ -12,7 +12,7 @@ import torch
 from crafted import Call
 from mmengine.logging import HistoryBuffer
 
-from soft_vit.weights.reading import (
+from soft_vit.weights.read import (
     NOTES_KEY,
     Notes,
     first_not_finite,
