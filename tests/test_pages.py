@@ -89,9 +89,9 @@ CASES = {
     "python tools/train.py configs/detection/retinanet_soft_pico_shapes.py": training(COCO),
     "python tools/train.py configs/detection/mask_rcnn_soft_pico_shapes.py": training(COCO),
     "python tools/train.py configs/segmentation/upernet_soft_pico_shapes.py": training(ADE),
-    # tests/prediction predicts with a detector.
+    # tests/predict predicts with a detector.
     "python tools/predict.py data/shapes_coco/val2017": Case(
-        "", (COCO,), "soft_vit.prediction.predict_files", SimpleNamespace(exit_code=0)
+        "", (COCO,), "soft_vit.predict.predict_files", SimpleNamespace(exit_code=0)
     ),
     # tests/export writes and runs such files.
     "python tools/export.py": Case("", (), "soft_vit.export.export"),

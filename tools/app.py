@@ -35,8 +35,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         # Gradio reads them when it is imported. The page itself puts nothing into the folder.
         os.environ.update(GRADIO_ANALYTICS_ENABLED="False", GRADIO_TEMP_DIR=folder)
-        from soft_vit.analysis.app import STYLE, build_page, theme
-        from soft_vit.analysis.attention.look import MOST_BYTES, available
+        from soft_vit.predict.app import STYLE, build_page, theme
+        from soft_vit.predict.app_look import MOST_BYTES, available
 
         blocks = build_page(available(args.checkpoint, args.model))
         try:

@@ -20,7 +20,7 @@ from soft_vit.cli import add_config_options, add_device_option, add_model_option
 
 @command_line
 def main(argv: Sequence[str] | None = None) -> None:
-    from soft_vit.prediction import load_predictor, predict_files
+    from soft_vit.predict import load_predictor, predict_files
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(

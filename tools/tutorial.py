@@ -21,16 +21,16 @@ from safetensors.torch import save_file
 from timm.optim import create_optimizer_v2
 from torch import Tensor, nn
 
-from soft_vit.analysis.attention.matrix import watch_attention
-from soft_vit.analysis.attention.view import attention_row, plot_attention_row
-from soft_vit.analysis.complexity import count_complexity
 from soft_vit.cli import command_line
 from soft_vit.data import CLASSES, ShapeImages, normalised_batch
 from soft_vit.models import fold_batch_norm
-from soft_vit.models.watching import switched_off
 from soft_vit.ops import cholesky_solve, eigh_inverse, newton_inverse, self_gaussian_kernel
 from soft_vit.ops.soft.inverse import newton_residual
-from soft_vit.prediction.drawing import draw_classes
+from soft_vit.predict.drawing import draw_classes
+from soft_vit.probe.attentions import switched_off
+from soft_vit.probe.complexity import count_complexity
+from soft_vit.probe.matrix import watch_attention
+from soft_vit.probe.view import attention_row, plot_attention_row
 
 CURVED = ("circle", "ring", "crescent", "heart")
 

@@ -3,7 +3,6 @@
 # of an image answers by itself. Ends with the accuracy on 1,000 held-out images, that without attentions (99.9 and
 # 17.0 % where guessing gives 17), and pictures of where they look; about 2.5 minutes on two free cores.
 _base_ = ["./soft_pico_shapes.py"]
-custom_imports = dict(imports=["soft_vit.engine", "soft_vit.analysis.attention.report_hook"])
 
 num_classes = 6
 data_preprocessor = dict(num_classes=num_classes)

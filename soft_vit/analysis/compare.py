@@ -11,12 +11,12 @@ import timm
 import torch
 from tqdm import tqdm
 
-from soft_vit.analysis.complexity import count_complexity
 from soft_vit.analysis.harness import check_batch, check_rounds, require_device
 from soft_vit.analysis.memory import training_memory
 from soft_vit.analysis.throughput import measure_throughput, try_steps
 from soft_vit.models.names import model_name
 from soft_vit.models.vit import vit_name
+from soft_vit.probe.complexity import count_complexity
 from soft_vit.text_tables import error_cell, markdown_table
 
 # Published for the Tiny pyramid at 224 (arXiv 2110.11945, Table 2): top-1 in percent, GFLOPs, GB at batch 1024.

@@ -20,8 +20,8 @@ from tqdm import tqdm
 from soft_vit.analysis.harness import log_log_slope
 from soft_vit.layers import ATTENTIONS
 from soft_vit.models import SIZES, model_name
+from soft_vit.models.eval_mode import eval_mode
 from soft_vit.models.vit import vit_name
-from soft_vit.models.watching import eval_mode
 from soft_vit.models.zoo import ZOO
 from soft_vit.ops.flops import flop_counter
 from soft_vit.text_tables import error_cell, markdown_table

@@ -23,6 +23,7 @@ from soft_vit.engine.data.preprocessor import RecipeDataPreprocessor
 from soft_vit.engine.data.transforms import AlbumentationsTransform, LoadedImage, TimmAugment, TimmEvalCrop
 from soft_vit.engine.errors import UserError
 from soft_vit.engine.evaluate import Images, Target, evaluate
+from soft_vit.engine.hooks.attention_report import AttentionReportHook
 from soft_vit.engine.logging.metrics import ClassificationMetric
 from soft_vit.engine.logging.progress import JsonLinesBackend, ProgressLogProcessor, ShortHistoryHook
 from soft_vit.engine.logging.watch_hook import WatchHook
@@ -45,6 +46,7 @@ register_models()
 __all__ = [
     "AlbumentationsTransform",
     "AtomicBackend",
+    "AttentionReportHook",
     "BadImagesHook",
     "CheckpointMatchHook",
     "ClassificationMetric",

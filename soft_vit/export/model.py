@@ -11,7 +11,7 @@ from timm.models._input import get_model_input_config
 from torch import Tensor, nn
 
 from soft_vit.engine.errors import UserError, as_user_error
-from soft_vit.prediction import ConfigPredictor, load_predictor
+from soft_vit.predict import ConfigPredictor, load_predictor
 from soft_vit.version import __version__
 
 __all__ = ["ExportModel", "FeatureMaps", "load_export_model"]

@@ -16,7 +16,7 @@ from soft_vit.gym import TASKS
 from soft_vit.gym.task import NOT_ASKED, Batch, Task
 from soft_vit.layers import PreNormBlock, attention_class
 from soft_vit.models.pyramid import PyramidViT
-from soft_vit.models.watching import attention_shares, attentions, switched_off
+from soft_vit.probe.attentions import attention_shares, attentions, switched_off
 from soft_vit.weights.files import write_atomically
 
 TEST_EXAMPLES = 512
@@ -46,7 +46,7 @@ class Run:
 @dataclass
 class Result:
     """How a run went: after each of the steps, accuracy at the tokens that are asked, in [0, 1], cross-entropy, and the
-    mean share of attentions in their layers' output, see `soft_vit.models.watching`. The last are of all tests.
+    mean share of attentions in their layers' output, see `soft_vit.probe.attentions`. The last are of all tests.
 
     accuracy_off: at the end, with all attentions off; None where not measured.
     """

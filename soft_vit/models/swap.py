@@ -12,7 +12,7 @@ from timm.models.eva import EvaAttention
 from torch import Tensor, nn
 
 from soft_vit.layers.vit_attention import VIT_ATTENTIONS, RotaryNorm, ViTAttention, check_options, follow_grid
-from soft_vit.models.watching import eval_mode
+from soft_vit.models.eval_mode import eval_mode
 from soft_vit.ops.flops import flop_counter
 
 # What the layers of an attention project tokens to, one part after the other.

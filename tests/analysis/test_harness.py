@@ -10,8 +10,8 @@ import torch
 from matplotlib import pyplot
 
 from soft_vit.analysis import harness
-from soft_vit.analysis.curves import plot_curves
 from soft_vit.analysis.harness import load_pyramid, numbered, seconds_of, time_in_turn
+from soft_vit.probe.curves import plot_curves
 from soft_vit.weights import WeightsError
 
 

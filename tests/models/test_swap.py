@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 import soft_vit
-from soft_vit.analysis.complexity import count_complexity
 from soft_vit.layers import ATTENTIONS
 from soft_vit.models.swap import SwapReport
+from soft_vit.probe.complexity import count_complexity
 
 SMALL: dict[str, Any] = {"depth": 2, "num_classes": 5, "img_size": 64, "embed_dim": 96, "num_heads": 3}
 

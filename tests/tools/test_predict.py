@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from soft_vit.data import CLASSES, ShapeImages
-from soft_vit.prediction import predict
+from soft_vit.predict import predict
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import timm
 import torch
 
-from soft_vit.analysis.complexity import complexity_table, count_complexity
 from soft_vit.cli import add_img_size_option, command_line
 from soft_vit.models.names import require_known
+from soft_vit.probe.complexity import complexity_table, count_complexity
 
 
 @command_line

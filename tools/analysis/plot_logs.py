@@ -7,8 +7,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from soft_vit.analysis.curves import DEFAULT_KEYS, plot_curves, read_run
 from soft_vit.cli import command_line
+from soft_vit.probe.curves import DEFAULT_KEYS, plot_curves, read_run
 from soft_vit.weights.files import require_place
 
 

@@ -11,10 +11,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tqdm import tqdm
 
 from soft_vit.analysis.atlas.table import InferRow, TrainRow, steadiness
-from soft_vit.analysis.complexity import count_complexity
 from soft_vit.analysis.throughput import MODES, START, Timing, measure_throughput, try_steps
 from soft_vit.analysis.variants import create_variant
-from soft_vit.models.watching import eval_mode
+from soft_vit.models.eval_mode import eval_mode
+from soft_vit.probe.complexity import count_complexity
 from soft_vit.text_tables import error_cell
 
 # The smallest model of each family, after models with softmax attention of about their size.

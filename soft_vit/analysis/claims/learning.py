@@ -13,13 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.analysis.attention.matrix import attention_matrix, watch_attention
-from soft_vit.analysis.attention.spectrum import cumulative_singular_values
 from soft_vit.analysis.claims.ledger import Finding, claim, mean_and_spread, share, untested
 from soft_vit.analysis.claims.matrices import SOFT, SOFT_NORM
 from soft_vit.gym import NOT_ASKED, TASKS, Task
 from soft_vit.gym.training import GymModel, Run, test, tests
 from soft_vit.layers import ATTENTIONS
+from soft_vit.probe.matrix import attention_matrix, watch_attention
+from soft_vit.probe.spectrum import cumulative_singular_values
 
 SEEDS = (0, 1)
 # Steps and learning rate with which softmax attention learns each task, small enough for a minute a run.

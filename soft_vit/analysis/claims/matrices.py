@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from soft_vit.analysis.attention.health import effective_rank
 from soft_vit.analysis.claims.ledger import Finding, claim, seconds
 from soft_vit.analysis.harness import log_log_slope
 from soft_vit.analysis.memory import peak_memory
@@ -28,6 +27,7 @@ from soft_vit.ops.linear import (
     linear_attention_step,
     relu_features,
 )
+from soft_vit.probe.health import effective_rank
 
 SOFT = "arXiv 2110.11945"
 SOFT_NORM = "arXiv 2207.03341"

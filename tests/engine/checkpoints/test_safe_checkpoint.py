@@ -18,7 +18,7 @@ from soft_vit.dense import SOFT
 from soft_vit.engine import Report, Target, UserError, evaluate, train
 from soft_vit.engine.checkpoints.checkpoint_hook import find_newest_checkpoint
 from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
-from soft_vit.prediction import load_predictor
+from soft_vit.predict import load_predictor
 from soft_vit.publishing import convert
 
 DEMO = Path(__file__).parents[3] / "configs" / "demo" / "soft_pico_shapes.py"

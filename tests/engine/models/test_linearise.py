@@ -14,7 +14,7 @@ from timm.layers import Attention as TimmAttention
 from soft_vit.engine import LineariseClassifier, UserError, train
 from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.models.linearise import TeacherAgreement, attention_loss
-from soft_vit.prediction.predictors import load_predictor
+from soft_vit.predict.predictors import load_predictor
 
 CONFIG = Path(__file__).parents[3] / "configs" / "linearise" / "linear_pico_shapes.py"
 SMALL = dict(img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2)

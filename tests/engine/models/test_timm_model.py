@@ -9,7 +9,7 @@ from timm.models import save_for_hf
 
 from soft_vit.engine import UserError
 from soft_vit.engine.models.timm_model import create_timm_model
-from soft_vit.prediction import TimmPredictor
+from soft_vit.predict import TimmPredictor
 
 MISTAKES = [
     ("resnet_50", "timm has no model 'resnet_50'; did you mean resnet50"),

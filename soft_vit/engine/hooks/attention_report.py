@@ -1,0 +1,63 @@
+"""At the end of training: what the attentions of the model are worth, and where they look."""
+
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import torch
+from mmengine.dist import is_main_process
+from mmengine.hooks import Hook
+from mmengine.runner import Runner
+
+from soft_vit.engine.models.timm_model import unwrapped
+from soft_vit.models.stage import stage_grids
+from soft_vit.probe.attentions import attentions, switched_off
+from soft_vit.probe.view import attention_row, plot_attention_rows
+from soft_vit.registry import HOOKS, register
+
+__all__ = ["AttentionReportHook"]
+
+
+@register(HOOKS)
+class AttentionReportHook(Hook):
+    """Validates once more with all attentions off, and draws where a token of each stage looks.
+
+    num_images: pictures of the first validation images, `attention_<i>.png` in the run's folder; the token lies in the
+    middle of the shape or tile that is meant. For pyramids trained on `ShapesDataset`.
+    """
+
+    def __init__(self, num_images: int = 4) -> None:
+        self.num_images = num_images
+
+    def after_train(self, runner: Runner) -> None:
+        model = unwrapped(runner.model)
+        scalars = runner.message_hub.log_scalars
+        trained = deepcopy(dict(scalars))
+        with switched_off(*attentions(model.model).values()):
+            metrics = runner.val_loop.run()
+        # What the run reports is the model as it was trained.
+        scalars.clear()
+        scalars.update(trained)
+        if not is_main_process():
+            return
+        runner.logger.info(f"With all attentions off: {metrics}")
+        folder = Path(runner.work_dir)
+        for number in range(self.num_images):
+            self._draw(model, runner.val_dataloader.dataset, number, folder / f"attention_{number}.png")
+        runner.logger.info(f"Drawn: {folder}/attention_*.png, where the shape or tile that is meant looks.")
+
+    @torch.no_grad()
+    def _draw(self, model: Any, data: Any, number: int, path: Path) -> None:
+        sample = data.images[number]
+        preprocessor = model.data_preprocessor
+        pixels = torch.from_numpy(sample.image).permute(2, 0, 1).float().to(preprocessor.device)
+        image = (pixels - preprocessor.mean) / preprocessor.std
+        left, top, right, bottom = sample.box
+        rows = {}
+        for stage, (height, width) in enumerate(stage_grids(sample.image.shape[:2]), start=1):
+            query = (
+                int((top + bottom) / 2 * height / sample.image.shape[0]),
+                int((left + right) / 2 * width / sample.image.shape[1]),
+            )
+            rows[f"stage {stage}"] = attention_row(model.model, image, stage, query)
+        plot_attention_rows(rows, sample.image, path)

@@ -1,0 +1,177 @@
+"""Predictions for many images: read, predict, draw and write, without losing what is done."""
+
+import io
+import json
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import torch
+from PIL import Image
+from tqdm import tqdm
+
+from soft_vit.data.images import BadImage
+from soft_vit.engine.errors import UserError, one_line
+from soft_vit.predict.drawing import index_image
+from soft_vit.predict.inputs import Input, find_inputs, free_name, printable, read_input
+from soft_vit.predict.predictors import Predictor
+from soft_vit.predict.results import ClassMap, Result
+from soft_vit.weights.files import write_atomically
+
+__all__ = ["RESULTS", "Outcome", "predict_files"]
+
+RESULTS = "predictions.json"
+"""The file in the folder of results that holds all of them."""
+# Seconds between two versions of the file of results.
+WRITE_EVERY = 20
+
+
+@dataclass
+class Outcome:
+    """The outcome of `predict_files`: results has the content of `predictions.json`, notes are the predictor's."""
+
+    out: Path
+    total: int
+    results: dict[str, Any]
+    notes: list[str]
+    # The prediction as text, for a single image.
+    lines: list[str] = field(default_factory=list)
+    interrupted: bool = False
+
+    @property
+    def predicted(self) -> int:
+        return len(self.results["images"])
+
+    @property
+    def exit_code(self) -> int:
+        """0 with predictions, 1 without any, 130 after an interruption."""
+        if self.interrupted:
+            return 128 + signal.SIGINT
+        return 0 if self.predicted else 1
+
+    def __str__(self) -> str:
+        lines = [f"Note: {note}" for note in self.notes]
+        if self.lines:
+            lines += self.lines
+        else:
+            lines.append(f"{'Interrupted: ' * self.interrupted}{self.predicted} of {self.total} images predicted.")
+        failed = self.results["failed"]
+        if failed:
+            lines += [f"{len(failed)} failed:", *(f"  {entry['image']}: {entry['reason']}" for entry in failed)]
+        if self.predicted:
+            lines.append(f"Written: {self.out}")
+        return "\n".join(lines)
+
+
+def predict_files(
+    given: Sequence[str | Path],
+    load: Callable[[], Predictor],
+    out: str | Path,
+    *,
+    draw: bool = True,
+    batch_size: int = 8,
+    source: dict[str, Any] | None = None,
+) -> Outcome:
+    """Predict for files, folders and patterns; write `predictions.json` and a drawing of each image into a folder.
+
+    given: see `find_inputs`. load: returns the predictor, called once images are found. draw: False writes no drawings;
+    label maps are always written. source: entries about the model for the JSON file.
+
+    The outcome names files that cannot be read and images that the model refuses; the run continues past them. After an
+    interruption or an error the file holds the results so far. Raises UserError or OSError for bad arguments and a
+    folder that cannot be written.
+    """
+    if batch_size < 1:
+        raise UserError(f"batch_size is {batch_size}; give at least 1.")
+    out = Path(out).expanduser()
+    inputs = find_inputs(given, out)
+    out.mkdir(parents=True, exist_ok=True)
+    predictor = load()
+    results = {"task": None, **(source or {}), "images": [], "failed": []}
+    outcome = Outcome(out, len(inputs), results, predictor.notes)
+    taken, written = {RESULTS}, -WRITE_EVERY
+    with tqdm(total=len(inputs), unit="image", disable=len(inputs) == 1) as bar:
+        try:
+            for start in range(0, len(inputs), batch_size):
+                for item, image, found in _predict_batch(predictor, inputs[start : start + batch_size]):
+                    if isinstance(found, Exception):
+                        results["failed"].append(
+                            {"image": printable(item.path), "reason": " ".join(str(found).split())}
+                        )
+                    else:
+                        entry = {"image": printable(item.path), "width": image.width, "height": image.height}
+                        entry |= _write_pictures(out, item.name, image, found, taken, draw)
+                        results["task"] = found.task
+                        results["images"].append({**entry, "predictions": found.entries()})
+                        outcome.lines = found.lines() if len(inputs) == 1 else []
+                    bar.update()
+                if time.monotonic() - written >= WRITE_EVERY:
+                    _write_json(out / RESULTS, results)
+                    written = time.monotonic()
+        except KeyboardInterrupt:
+            outcome.interrupted = True
+        finally:
+            _write_json(out / RESULTS, results)
+    return outcome
+
+
+def _predict_batch(
+    predictor: Predictor, batch: Sequence[Input]
+) -> Iterator[tuple[Input, Image.Image | None, Result | Exception]]:
+    """Each file of a batch with its image and result, or with the reason that there is none."""
+    images: list[Image.Image | BadImage] = []
+    for item in batch:
+        try:
+            images.append(read_input(item.path))
+        except BadImage as error:
+            images.append(error)
+    results = iter(_results(predictor, [image for image in images if isinstance(image, Image.Image)]))
+    for item, image in zip(batch, images, strict=True):
+        yield (item, None, image) if isinstance(image, BadImage) else (item, image, next(results))
+
+
+def _results(predictor: Predictor, images: list[Image.Image]) -> Sequence[Result | Exception]:
+    """The result of each image, or the reason that the model refuses it."""
+    if not images:
+        return []
+    try:
+        return predictor(images)
+    except UserError:
+        raise
+    except torch.cuda.OutOfMemoryError as error:
+        raise UserError(
+            f"The GPU has no memory for {len(images)} images at once; give a smaller --batch-size or --device cpu."
+        ) from error
+    except Exception as error:
+        # Models refuse images in errors of any kind: too small, or not all of one size in a batch.
+        if len(images) == 1:
+            return [ValueError(f"the model refuses it ({type(error).__name__}: {one_line(error)})")]
+        return [result for image in images for result in _results(predictor, [image])]
+
+
+def _write_pictures(
+    out: Path, name: PurePosixPath, image: Image.Image, result: Result, taken: set[str], draw: bool
+) -> dict[str, str]:
+    """Write the drawing and the label map of a result; returns the names of the files."""
+    pictures = {}
+    if draw:
+        suffix = "" if name.suffix.lower() in (".jpg", ".jpeg", ".png") else ".png"
+        pictures["drawing"] = free_name(name.with_name(name.name + suffix), out, taken), result.draw(image)
+    if isinstance(result, ClassMap):
+        map_name = free_name(name.with_name(name.name + ".classes.png"), out, taken)
+        pictures["map"] = map_name, index_image(result.classes)
+    for file, picture in pictures.values():
+        stream = io.BytesIO()
+        picture.save(stream, "PNG" if file.lower().endswith(".png") else "JPEG", quality=92)
+        write_atomically(out / file, stream.getvalue())
+    return {key: file for key, (file, _) in pictures.items()}
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    # An image a line.
+    head = json.dumps({key: value for key, value in content.items() if key != "images"}).removesuffix("}")
+    images = ",\n".join(json.dumps(entry, allow_nan=False) for entry in content["images"])
+    write_atomically(path, f'{head}, "images": [\n{images}\n]}}\n'.encode())

@@ -1,0 +1,169 @@
+"""Predictions for an image, of any task: as JSON, as lines of text and as a drawing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from mmengine.structures import BaseDataElement
+from PIL import Image
+from torch import Tensor
+
+from soft_vit.data.coco_masks import encode_masks
+from soft_vit.engine.errors import UserError
+from soft_vit.predict.drawing import draw_classes, draw_instances, draw_segmentation
+
+__all__ = ["ClassMap", "Instances", "RankedClasses", "Result", "ranked_classes", "result_of"]
+
+
+@dataclass(frozen=True)
+class RankedClasses:
+    """Classes of the whole image, the most probable first. scores: in [0, 1]."""
+
+    task: ClassVar[str] = "classification"
+
+    indices: list[int]
+    names: list[str]
+    scores: list[float]
+
+    def entries(self) -> list[dict[str, Any]]:
+        """The prediction as JSON values."""
+        columns = zip(self.names, self.indices, self.scores, strict=True)
+        return [{"class": name, "index": index, "score": round(score, 6)} for name, index, score in columns]
+
+    def lines(self) -> list[str]:
+        """The prediction as text to print."""
+        return [f"{100 * score:5.1f} %  {name}" for name, score in zip(self.names, self.scores, strict=True)]
+
+    def draw(self, image: Image.Image) -> Image.Image:
+        return draw_classes(image, self.names, self.scores)
+
+
+@dataclass(frozen=True)
+class Instances:
+    """Objects in the image, the highest score first.
+
+    boxes: `[n, 4]` as (x0, y0, x1, y1) in pixels of the image. labels: class indices. scores: in [0, 1]. masks: bool
+    `[n, H, W]`, None for a model without masks.
+    """
+
+    task: ClassVar[str] = "detection"
+
+    boxes: np.ndarray
+    labels: list[int]
+    names: list[str]
+    scores: list[float]
+    masks: np.ndarray | None = None
+
+    def entries(self) -> list[dict[str, Any]]:
+        """The prediction as JSON values, masks in COCO's run lengths."""
+        found = [
+            {"class": name, "label": label, "score": round(score, 6), "box": [round(float(side), 3) for side in box]}
+            for name, label, score, box in zip(self.names, self.labels, self.scores, self.boxes, strict=True)
+        ]
+        if self.masks is not None:
+            for entry, mask in zip(found, encode_masks(self.masks), strict=True):
+                entry["mask"] = mask
+        return found
+
+    def lines(self) -> list[str]:
+        """The prediction as text to print."""
+        width = max(map(len, self.names), default=0)
+        return [
+            f"{score:.2f}  {name:<{width}}  " + " ".join(f"{side:.0f}" for side in box)
+            for name, score, box in zip(self.names, self.scores, self.boxes, strict=True)
+        ] or ["nothing found"]
+
+    def draw(self, image: Image.Image) -> Image.Image:
+        return draw_instances(image, self.boxes, self.labels, self.names, self.scores, self.masks)
+
+
+@dataclass(frozen=True)
+class ClassMap:
+    """A class for each pixel. classes: int64 `[H, W]`. names: of all classes."""
+
+    task: ClassVar[str] = "segmentation"
+
+    classes: np.ndarray
+    names: list[str]
+
+    def entries(self) -> list[dict[str, Any]]:
+        """The pixels of each class as JSON values, the most frequent class first."""
+        counts = np.bincount(self.classes.ravel())
+        present = sorted(np.flatnonzero(counts).tolist(), key=lambda index: -counts[index])
+        return [
+            {
+                "class": self.names[index],
+                "label": index,
+                "pixels": int(counts[index]),
+                "share": round(float(counts[index] / self.classes.size), 6),
+            }
+            for index in present
+        ]
+
+    def lines(self) -> list[str]:
+        """The prediction as text to print."""
+        return [f"{100 * entry['share']:5.1f} %  {entry['class']}" for entry in self.entries()]
+
+    def draw(self, image: Image.Image) -> Image.Image:
+        return draw_segmentation(image, self.classes, self.names)
+
+
+Result = RankedClasses | Instances | ClassMap
+"""A prediction for one image: classes, boxes with masks, or a label map."""
+
+
+def ranked_classes(scores: Tensor, names: Sequence[str], topk: int) -> RankedClasses:
+    """The `topk` most probable classes. scores: `[classes]`, in [0, 1]. Raises UserError for NaN."""
+    if scores.isnan().any():
+        raise UserError("The model's scores are NaN; give weights of a run that did not diverge.")
+    best = scores.float().cpu().topk(min(topk, len(scores)))
+    indices = best.indices.tolist()
+    return RankedClasses(indices, [_name(names, index) for index in indices], best.values.tolist())
+
+
+def result_of(sample: BaseDataElement, names: Sequence[str], score_thr: float = 0.3, topk: int = 5) -> Result:
+    """The prediction in a data sample of mmpretrain, mmdet or mmseg; its field tells the task.
+
+    `pred_score` means classification, `pred_instances` detection and `pred_sem_seg` segmentation. names: of the
+    classes. score_thr: lowest score of an instance. topk: number of classes for an image. Raises UserError for a
+    sample with none of these fields.
+    """
+    if "pred_sem_seg" in sample:
+        classes = _array(sample.pred_sem_seg.data).squeeze(0).astype(np.int64)
+        return ClassMap(classes, [_name(names, index) for index in range(max(len(names), classes.max() + 1))])
+    if "pred_instances" in sample:
+        return _instances(sample.pred_instances, names, score_thr)
+    if "pred_score" in sample:
+        return ranked_classes(sample.pred_score, names, topk)
+    raise UserError(
+        f"The model predicts {', '.join(sample.keys()) or 'nothing'}; give the config of a classifier (pred_score), a "
+        "detector (pred_instances) or a segmentation model (pred_sem_seg)."
+    )
+
+
+def _instances(found: Any, names: Sequence[str], score_thr: float) -> Instances:
+    scores = _array(found.scores).astype(np.float64)
+    boxes = _array(found.bboxes).astype(np.float64).reshape(-1, 4)
+    order = np.argsort(-scores, kind="stable")
+    # Leaves out NaN scores as well: they compare as false.
+    order = order[(scores[order] >= score_thr) & np.isfinite(boxes[order]).all(axis=1)]
+    labels = _array(found.labels)[order].tolist()
+    return Instances(
+        boxes=boxes[order],
+        labels=labels,
+        names=[_name(names, label) for label in labels],
+        scores=scores[order].tolist(),
+        masks=_array(found.masks)[order].astype(bool) if "masks" in found else None,
+    )
+
+
+def _name(names: Sequence[str], index: int) -> str:
+    return names[index] if index < len(names) else f"class {index}"
+
+
+def _array(values: Tensor | np.ndarray) -> np.ndarray:
+    if not isinstance(values, Tensor):
+        return np.asarray(values)
+    # NumPy has no bfloat16.
+    return (values.float() if values.is_floating_point() else values).detach().cpu().numpy()

@@ -1,0 +1,79 @@
+"""Pieces of the page for a look whose numbers are known."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from soft_vit.predict import RankedClasses, app_html
+from soft_vit.predict.app_look import Choice, LayerLook, Look
+
+PICTURE = Image.new("RGB", (8, 8), "grey")
+
+
+def layer_of(matrix: torch.Tensor | None, **kwargs) -> LayerLook:
+    return LayerLook(2, 1, "soft", 5e-4, 0.98, matrix, (2, 3), (2, 3), 1, **kwargs)
+
+
+def look_of(*layers: LayerLook) -> Look:
+    return Look(RankedClasses([0], ["<b>star</b>"], [0.25]), (8, 8), [], list(layers), list(layers))
+
+
+def pictures(text: str) -> list[str]:
+    return re.findall(r"src='(data:image/png;base64,[^']+)'", text)
+
+
+def test_maps_show_each_head_and_follow_the_place():
+    torch.manual_seed(0)
+    look = look_of(layer_of(torch.rand(2, 7, 7)))
+    first, second = (app_html.maps_html(look, PICTURE, place) for place in ((0.1, 0.1), (0.9, 0.9)))
+    assert re.findall(r"<figcaption>([\w ]+) <small>", first) == ["mean", "head 1", "head 2"]
+    assert "Stage 2, layer 1: soft" in first
+    assert len(set(pictures(first) + pictures(second))) == 6
+
+
+def test_an_attention_without_a_matrix():
+    look = look_of(layer_of(None))
+    assert "no attention matrix" in app_html.maps_html(look, PICTURE, (0, 0))
+    assert "<figure" not in app_html.spectra_html(look)
+
+
+def test_shares_name_what_is_dead():
+    text = app_html.shares_html(look_of(layer_of(None)))
+    assert "2.1 soft" in text
+    assert "0.05 % (dead), 98 %" in text
+
+
+@pytest.mark.parametrize(("matrix", "needed"), [(torch.eye(10)[None], "9 of 10"), (torch.ones(1, 10, 10), "1 of 10")])
+def test_spectra(matrix, needed):
+    text = app_html.spectra_html(look_of(layer_of(matrix)))
+    assert f"90 % in {needed}" in text
+    points = np.array([pair.split(",") for pair in re.search(r"points='([^']+)'", text)[1].split()], dtype=float)
+    expected = points[:, 0] if needed[0] == "9" else 100 * (points[:, 0] > 0)
+    np.testing.assert_allclose(100 - points[:, 1], expected, atol=0.1)
+
+
+def test_large_matrices_are_left_to_the_tool():
+    text = app_html.spectra_html(look_of(layer_of(torch.zeros(1, 1025, 1))))
+    assert "Without stage 2: tools/analysis/attention_spectrum.py" in text
+
+
+def test_nothing_of_a_file_or_a_user_becomes_html():
+    assert "<b>" not in app_html.prediction_html(look_of().prediction)
+    assert "<i>" not in app_html.message("<i>", alert=True)
+    assert "<x>" not in app_html.describe(Choice("soft_pico", checkpoint="<x>.pth"), (64, 64))
+
+
+@pytest.mark.parametrize(
+    ("choice", "said"),
+    [
+        (Choice("soft_pico"), "Random weights"),
+        (Choice("soft_pico.shapes", True), "top-1 97.7 % on generated shapes"),
+        (Choice("soft_pico", checkpoint="my.pth"), "Weights of my.pth"),
+    ],
+)
+def test_weights_are_told(choice, said):
+    assert said in app_html.describe(choice, (64, 96))
+    assert "64 x 96 pixels" in app_html.describe(choice, (64, 96))

@@ -1,0 +1,151 @@
+"""What models make of a picture: rows, shares, and which files are pictures."""
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from soft_vit.data import ShapeImages
+from soft_vit.data.images import BadImage
+from soft_vit.data.shapes import COLORS
+from soft_vit.predict import TimmPredictor
+from soft_vit.predict import app_look as looking
+from soft_vit.predict.app_look import Choice, available, draw_row, load_choice, look, open_picture
+from soft_vit.probe.view import attention_row
+from soft_vit.weights import ENTRIES
+
+PLACE = (0.3, 0.8)
+
+
+def picture_of(width: int = 64, height: int = 64) -> Image.Image:
+    pixels = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    return Image.fromarray(pixels)
+
+
+def encoded(image: Image.Image) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+@pytest.fixture(scope="module")
+def trained() -> TimmPredictor:
+    return load_choice(Choice("soft_plus_pico.tiles", True))
+
+
+def test_tile_that_is_meant_looks_at_the_cue(trained):
+    """The largest weight of stage 1 is in the cue: found by its white half, where a tile has none."""
+    sample = ShapeImages(1, split="test", scene="tiles")[0]
+    found = look(trained, Image.fromarray(sample.image))
+    assert found.prediction.names[0] == tuple(COLORS)[sample.label]
+    x0, y0, x1, y1 = sample.box / 64
+    weights = found.shown[0].row(((x0 + x1) / 2, (y0 + y1) / 2)).mean(0)
+    row, column = np.divmod(weights.argmax(), 16)
+    cell = sample.image[row // 4 * 16 :, column // 4 * 16 :][:16, :16]
+    assert cell[:, 8:].min() > 150
+
+
+@pytest.mark.parametrize("depth", ["first", "last"])
+def test_rows_are_those_of_the_tool(trained, depth):
+    picture = picture_of()
+    found = look(trained, picture, depth)
+    image = trained.transform(picture)
+    for stage, layer in enumerate(found.shown, 1):
+        assert (layer.stage, layer.layer) == (stage, 1 if depth == "first" else (1, 1, 2, 1)[stage - 1])
+        expected = attention_row(trained.model, image, stage, layer.cell(PLACE), layer.layer - 1)
+        np.testing.assert_allclose(layer.row(PLACE), expected.weights, rtol=1e-4, atol=1e-7)
+    (whole,) = trained([picture])
+    np.testing.assert_allclose(found.prediction.scores, whole.scores, rtol=1e-5)
+    assert not any("attend" in vars(module) for module in trained.model.modules())
+
+
+@pytest.mark.parametrize(
+    ("name", "stages", "kinds"),
+    [
+        # Class tokens, reduced keys, one stage, and stages without attention of this package.
+        ("spatial_reduction_pyramid_pico", 4, {"spatial_reduction", "softmax"}),
+        ("linear_vit_tiny_patch16", 1, {"linear"}),
+        ("flatten_swin_tiny", 2, {"FlattenAttention"}),
+        ("vittt_tiny", 1, {"ttt"}),
+    ],
+)
+def test_every_form_of_model(name, stages, kinds):
+    torch.manual_seed(0)
+    found = look(TimmPredictor(name, pretrained=False, img_size=64), picture_of(), "middle")
+    assert len(found.shown) == stages
+    assert {layer.attention for layer in found.layers} == kinds
+    for layer in found.shown:
+        assert layer.share > 0
+        if kinds == {"ttt"}:
+            assert layer.matrix is None
+        else:
+            weights = layer.row(PLACE)
+            assert weights.shape[1:] == layer.key_size
+            assert draw_row(weights[0], picture_of(), layer, PLACE).size == (looking.PANEL_SIDE,) * 2
+    if kinds == {"ttt"}:
+        with pytest.raises(ValueError, match="no attention matrix"):
+            found.shown[0].row(PLACE)
+
+
+def test_a_frame_around_the_token(trained):
+    layer = look(trained, picture_of()).shown[2]
+    panel = np.asarray(draw_row(np.zeros((4, 4)), picture_of(), layer, (0.99, 0.0)))
+    lime = np.argwhere((panel == (0, 255, 0)).all(-1))
+    side = looking.PANEL_SIDE
+    assert lime[:, 0].max() == pytest.approx(side / 4, abs=2)
+    assert lime[:, 1].min() == pytest.approx(3 * side / 4, abs=2)
+
+
+def test_random_weights_are_the_same_each_time_and_draw_nothing_from_others():
+    before = torch.random.get_rng_state()
+    first, second = (load_choice(Choice("soft_pico")).model.state_dict() for _ in range(2))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_what_is_available_needs_no_download(tmp_path, monkeypatch):
+    monkeypatch.setenv("SOFT_VIT_CHECKPOINTS", str(tmp_path))
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
+    before = available()
+    assert [title for title, choice in before.items() if choice.pretrained] == [
+        "soft_pico.shapes",
+        "soft_plus_pico.tiles",
+    ]
+    entry = ENTRIES["soft_tiny.fudan_in1k"]
+    (tmp_path / entry.file).touch()
+    assert [title for title in available() if title not in before] == [entry.name]
+    assert next(iter(available("my.pth", "soft_tiny").values())) == Choice("soft_tiny", checkpoint="my.pth")
+    assert {"soft_huge, random weights", "mlla_tiny, random weights"} < before.keys()
+
+
+def test_the_middle_square_of_a_picture():
+    image = picture_of(90, 60)
+    assert open_picture(encoded(image)).tobytes() == image.crop((15, 0, 75, 60)).tobytes()
+    assert open_picture(encoded(Image.new("L", (1000, 2000)))).size == (768, 768)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"hello", "no image of a known format"),
+        (encoded(picture_of())[:5000], "truncated"),
+        (encoded(Image.new("1", (10_000, 10_000))), "10000 x 10000 pixels, more than 64 million"),
+        (b"", "no image"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_other_files_are_refused_in_a_sentence(data, said):
+    with pytest.raises(BadImage, match=rf"cannot be read as an image \(.*{said}.*\); give another\.$"):
+        open_picture(data)
+
+
+def test_a_file_that_was_not_sent():
+    with pytest.raises(BadImage, match="more than 30 MB"):
+        open_picture(b"", 31 << 20)
+
+
+def test_a_model_without_attention_is_refused():
+    with pytest.raises(ValueError, match="no attention of this package"):
+        look(TimmPredictor("resnet10t", pretrained=False), picture_of())

@@ -1,0 +1,179 @@
+"""Many images: what is written, also when files are bad or the run is interrupted."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from soft_vit.engine.errors import UserError
+from soft_vit.predict import ClassMap, RankedClasses, predict_files
+from soft_vit.predict.results import Result
+
+
+class Brightness:
+    """Predicts the brightness of an image; after so many images it calls `then`."""
+
+    def __init__(self, after: int | None = None, then: Callable[[], None] | None = None) -> None:
+        self.notes: list[str] = []
+        self.batches: list[int] = []
+        self.after = after
+        self.then = then
+
+    def __call__(self, images: Sequence[Image.Image]) -> list[Result]:
+        if self.after is not None and sum(self.batches) >= self.after:
+            self.then()
+        self.batches.append(len(images))
+        return [RankedClasses([0], ["bright"], [float(np.asarray(image).mean()) / 255]) for image in images]
+
+
+def ctrl_c() -> None:
+    raise KeyboardInterrupt
+
+
+def no_memory() -> None:
+    raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+
+
+@pytest.fixture
+def photos(tmp_path) -> Path:
+    """Seven images in three folders, four of them called a.png."""
+    folder = tmp_path / "photos"
+    for index, name in enumerate(["a.png", "b.jpg", "c.gif", "x/a.png", "y/a.png", "y/z/a.png", "y/d.bmp"]):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (20 + index, 30), (30 * index,) * 3).save(path)
+    return folder
+
+
+def read(out: Path) -> dict:
+    return json.loads((out / "predictions.json").read_text())
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 100])
+def test_every_image_has_its_own_result_and_drawing(photos, tmp_path, batch_size):
+    out, model = tmp_path / "out", Brightness()
+    outcome = predict_files([photos], lambda: model, out, batch_size=batch_size, source={"model": "b"})
+    assert (outcome.total, outcome.predicted, outcome.exit_code) == (7, 7, 0)
+    assert max(model.batches) == min(batch_size, 7)
+    found = read(out)
+    assert (found["task"], found["model"], found["failed"]) == ("classification", "b", [])
+    assert len({entry["drawing"] for entry in found["images"]}) == 7
+    for entry in found["images"]:
+        with Image.open(entry["image"]) as image:
+            expected = np.asarray(image.convert("RGB")).mean() / 255
+            assert (entry["width"], entry["height"]) == image.size
+        assert entry["predictions"] == [{"class": "bright", "index": 0, "score": pytest.approx(expected, abs=1e-6)}]
+        assert Image.open(out / entry["drawing"]).format == ("JPEG" if entry["drawing"].endswith(".jpg") else "PNG")
+    assert {"x/a.png", "y/z/a.png", "c.gif.png", "y/d.bmp.png", "b.jpg"} <= {e["drawing"] for e in found["images"]}
+
+
+def test_goes_on_past_unreadable_files(photos, tmp_path):
+    (photos / "b.jpg").write_bytes(b"no image")
+    (photos / "y/a.png").write_bytes((photos / "a.png").read_bytes()[:40])
+    outcome = predict_files([photos], Brightness, tmp_path / "out", batch_size=2)
+    assert (outcome.predicted, outcome.exit_code) == (5, 0)
+    found = read(tmp_path / "out")
+    assert len(found["images"]) == 5
+    assert [Path(entry["image"]).name for entry in found["failed"]] == ["b.jpg", "a.png"]
+    text = str(outcome)
+    assert text.startswith("5 of 7 images predicted.\n2 failed:\n")
+    assert f"{photos / 'b.jpg'}: no image of a known format" in text
+
+
+class Wide(Brightness):
+    """Refuses a batch with an image of fewer than 23 columns."""
+
+    def __call__(self, images: Sequence[Image.Image]) -> list[Result]:
+        if any(image.width < 23 for image in images):
+            raise ValueError("The image is too small.")
+        return super().__call__(images)
+
+
+@pytest.mark.parametrize("batch_size", [1, 5])
+def test_goes_on_past_images_that_the_model_refuses(photos, tmp_path, batch_size):
+    outcome = predict_files([photos], Wide, tmp_path / "out", batch_size=batch_size)
+    assert outcome.predicted == 4
+    assert [Path(entry["image"]).name for entry in read(tmp_path / "out")["failed"]] == ["a.png", "b.jpg", "c.gif"]
+    assert f"{photos / 'a.png'}: the model refuses it (ValueError: The image is too small)" in str(outcome)
+
+
+def test_nothing_readable_is_exit_code_1(tmp_path):
+    for name in "ab":
+        (tmp_path / f"{name}.png").write_text("no image")
+    outcome = predict_files([tmp_path / "a.png", tmp_path / "b.png"], Brightness, tmp_path / "out")
+    assert outcome.exit_code == 1
+    assert read(tmp_path / "out")["images"] == []
+
+
+def test_interruption_loses_nothing(photos, tmp_path):
+    outcome = predict_files([photos], lambda: Brightness(4, ctrl_c), tmp_path / "out", batch_size=2)
+    assert (outcome.predicted, outcome.interrupted, outcome.exit_code) == (4, True, 130)
+    assert len(read(tmp_path / "out")["images"]) == 4
+    assert str(outcome).startswith("Interrupted: 4 of 7 images predicted.")
+
+
+def test_error_loses_nothing(photos, tmp_path):
+    with pytest.raises(UserError, match="no memory for 2 images at once; give a smaller --batch-size"):
+        predict_files([photos], lambda: Brightness(4, no_memory), tmp_path / "out", batch_size=2)
+    assert len(read(tmp_path / "out")["images"]) == 4
+
+
+def test_results_are_on_disk_while_the_run_goes_on(photos, tmp_path, monkeypatch):
+    """A process that is killed has no chance to write."""
+    monkeypatch.setattr("soft_vit.predict.predict.WRITE_EVERY", 0)
+    seen = []
+    model = Brightness(0, lambda: seen.append((tmp_path / "out/predictions.json").exists()))
+    predict_files([photos], lambda: model, tmp_path / "out", batch_size=3)
+    assert seen == [False, True, True]
+
+
+class Halves(Brightness):
+    """Predicts class 0 for the upper half of the image, 1 for the lower one."""
+
+    def __call__(self, images: Sequence[Image.Image]) -> list[Result]:
+        rows = [np.arange(image.height)[:, None] >= image.height // 2 for image in images]
+        return [
+            ClassMap(np.broadcast_to(row, image.size[::-1]).astype(np.int64), ["up", "down"])
+            for row, image in zip(rows, images, strict=True)
+        ]
+
+
+@pytest.mark.parametrize("draw", [True, False])
+def test_map_of_classes_is_a_file(photos, tmp_path, draw):
+    predict_files([photos / "b.jpg"], Halves, tmp_path / "out", draw=draw)
+    (entry,) = read(tmp_path / "out")["images"]
+    assert entry["map"] == "b.jpg.classes.png"
+    assert ("drawing" in entry) == draw
+    assert np.asarray(Image.open(tmp_path / "out" / entry["map"])).mean() == 0.5
+    assert [part["pixels"] for part in entry["predictions"]] == [21 * 15, 21 * 15]
+
+
+def test_single_image_is_told_with_its_notes(photos, tmp_path, capsys):
+    model = Brightness()
+    model.notes.append("The head is new.")
+    outcome = predict_files([photos / "x/a.png"], lambda: model, tmp_path / "out")
+    assert str(outcome) == f"Note: The head is new.\n 35.3 %  bright\nWritten: {tmp_path / 'out'}"
+    # Neither text nor a progress bar by itself.
+    assert capsys.readouterr() == ("", "")
+
+
+def test_link_in_the_folder_of_results_is_not_followed(photos, tmp_path):
+    precious = tmp_path / "precious.png"
+    precious.write_text("precious")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/a.png").symlink_to(precious)
+    predict_files([photos / "a.png"], Brightness, tmp_path / "out")
+    assert precious.read_text() == "precious"
+    assert Image.open(tmp_path / "out/a.png").format == "PNG"
+
+
+@pytest.mark.parametrize(("options", "error"), [({"out": "file"}, FileExistsError), ({"batch_size": 0}, UserError)])
+def test_mistakes_come_before_the_model_is_loaded(photos, tmp_path, monkeypatch, options, error):
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    with pytest.raises(error):
+        predict_files([photos], None, **{"out": "out", **options})

@@ -1,0 +1,168 @@
+"""What attentions do in a forward: shares, residuals, a forward without them."""
+
+import pytest
+import timm
+import torch
+from torch import nn
+
+from soft_vit.layers import ATTENTIONS, attention_class
+from soft_vit.layers.attention.soft import SoftAttention
+from soft_vit.ops import newton_step_size, self_gaussian_kernel
+from soft_vit.ops.layout import Layout
+from soft_vit.ops.soft.inverse import add_ridge
+from soft_vit.probe.attentions import (
+    attention_shares,
+    attentions,
+    newton_residuals,
+    output_shares,
+    stage_means,
+    switched_off,
+)
+
+
+def make(kind: str, **options):
+    torch.manual_seed(0)
+    return attention_class(kind)(32, 2, feat_size=(6, 8), sr_ratio=2, **options).eval()
+
+
+class Alone(nn.Module):
+    """A model of one attention, on tokens."""
+
+    def __init__(self, attn: nn.Module) -> None:
+        super().__init__()
+        self.attn = attn
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.attn(x, (6, 8))
+
+
+@pytest.mark.parametrize("kind", ATTENTIONS)
+def test_switched_off(kind):
+    """Nothing of far tokens is left: each output depends on its own place and on what a convolution reaches."""
+    attn, x = make(kind), torch.randn(2, 48, 32)
+    before = attn(x, (6, 8))
+    with switched_off(attn), torch.no_grad():
+        without = attn(x, (6, 8))
+        far = x.clone()
+        far[:, -1] += 1
+        if kind != "inline":
+            # The convolution beside it has kernels that are made of the mean of all tokens.
+            assert torch.equal(attn(far, (6, 8))[:, 0], without[:, 0])
+    assert torch.equal(attn(x, (6, 8)), before)
+    assert "attend" not in vars(attn)
+    assert torch.equal(before, without) == (kind == "none")
+
+
+def test_contexts_within_contexts():
+    attn, x = make("soft"), torch.randn(1, 48, 32)
+    with switched_off(attn):
+        without = attn(x, (6, 8))
+        with switched_off(attn):
+            assert torch.equal(attn(x, (6, 8)), without)
+        assert torch.equal(attn(x, (6, 8)), without)
+    assert not torch.equal(attn(x, (6, 8)), without)
+
+
+def test_share_beside_a_local_branch():
+    """By hand: the output is linear in what attention and convolution add."""
+    attn, x = make("soft").double(), torch.randn(2, 48, 32, dtype=torch.float64)
+    with torch.no_grad():
+        whole = attn(x, (6, 8))
+        attn.attend = lambda q, bottleneck, v, residual=None, mask=None: residual
+        local = attn(x, (6, 8))
+        del attn.attend
+    assert attention_shares(Alone(attn), x)["attn"] == pytest.approx(
+        float((whole - local).norm() / whole.norm()), rel=1e-6
+    )
+    assert output_shares(Alone(attn), x)["attn"][1] == pytest.approx(float(local.norm() / whole.norm()), rel=1e-6)
+
+
+@pytest.mark.parametrize(("kind", "low", "high"), [("none", 0, 0), ("softmax", 0.5, 2), ("soft_plus", 1e-3, 2)])
+def test_share_of_kinds(kind, low, high):
+    (share,) = attention_shares(Alone(make(kind)), torch.randn(2, 48, 32)).values()
+    assert low <= share <= high
+
+
+def test_attentions_of_models():
+    assert list(attentions(timm.create_model("soft_pico", img_size=64, depths=(1, 1, 1, 1)))) == [
+        f"stages.{i}.blocks.0.attn" for i in range(4)
+    ]
+    for stages in ("stages", "layers"):
+        assert stage_means({f"{stages}.0.blocks.0.attn": 1.0, f"{stages}.0.blocks.1.attn": 3.0, "attn": 4.0}) == {
+            "attn": 4.0,
+            "stage1": 2.0,
+        }
+
+
+@pytest.mark.parametrize("name", ["soft_pico", "soft_norm_pico"])
+def test_residual_is_that_of_the_blocks(name):
+    """Each stage against eigenvalues of its kernels, in float64, after few steps so that something is left."""
+    model = timm.create_model(name, img_size=96, depths=(1, 2, 1, 1), newton_iters=4).double()
+    images = torch.randn(3, 3, 96, 96, dtype=torch.float64)
+    inputs: dict[str, list] = {}
+
+    def keep(stage: str):
+        return lambda module, args: inputs.setdefault(stage, []).append((module, *args))
+
+    handles = [
+        module.register_forward_pre_hook(keep(f"stage{int(path.split('.')[1]) + 1}"))
+        for path, module in model.named_modules()
+        if isinstance(module, SoftAttention)
+    ]
+    with torch.no_grad():
+        model.eval()(images)
+    for handle in handles:
+        handle.remove()
+    expected = {}
+    for stage, blocks in inputs.items():
+        rows = []
+        for attn, x, feat_size, _ in blocks:
+            q = nn.functional.linear(x, attn.q.weight, attn.q.bias) / attn.head_dim**0.25
+            a = self_gaussian_kernel(attn.sample_bottleneck(q.mT, Layout(feat_size)))
+            ridge = attn.options.ridge
+            alpha = newton_step_size(a, ridge, attn.options.start)[..., 0]
+            left = (1 - alpha * torch.linalg.eigvalsh(add_ridge(a, ridge)).square()) ** 2**4
+            rows.append(left.square().mean(-1).sqrt().mean())
+        expected[stage] = torch.stack(rows).mean().item()
+    assert list(expected) == ["stage1", "stage2", "stage3"]
+    result = stage_means(newton_residuals(model, images))
+    assert result == pytest.approx(expected, rel=1e-9)
+    assert max(result.values()) > 1e-3
+
+
+def test_measuring_leaves_the_model_as_it_was():
+    model = timm.create_model("soft_pico", img_size=64, depths=(1, 1, 1, 1), sampling="random", drop_path_rate=0.5)
+    model.train()
+    model.stages[0].eval()
+    modes = {name: module.training for name, module in model.named_modules()}
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    random = torch.get_rng_state()
+    assert newton_residuals(model, torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(1)))
+    assert {name: module.training for name, module in model.named_modules()} == modes
+    assert torch.equal(torch.get_rng_state(), random)
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    assert not any(module._forward_pre_hooks for module in model.modules())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(("name", "options"), [("soft_pico", {"inverse": "cholesky"}), ("linformer_pyramid_pico", {})])
+def test_no_iteration_has_no_residual(name, options):
+    model = timm.create_model(name, img_size=64, depths=(1, 1, 1, 1), **options)
+    assert newton_residuals(model, torch.zeros(1, 3, 64, 64)) == {}
+
+
+def test_measuring_does_not_call_what_may_be_compiled():
+    """A compiled form knows nothing of the hooks, or has them compiled in for ever."""
+
+    class Compiled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attn = SoftAttention(32, 1, feat_size=(4, 4), sr_ratio=2, newton_iters=2)
+
+        def __call__(self, *args: object) -> None:
+            raise AssertionError("the compiled form")
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.attn(x, (4, 4))
+
+    assert list(newton_residuals(Compiled(), torch.randn(2, 16, 32))) == ["attn"]

@@ -1,0 +1,121 @@
+"""Logs are joined where runs were resumed, and drawn."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from soft_vit.probe.curves import plot_curves, read_run
+
+
+def train_line(step: int, loss: float, **more) -> dict:
+    """Ten iterations are an epoch."""
+    return {"loss": loss, "lr": 1e-3, "time": 0.5, "epoch": (step - 1) // 10 + 1, "iter": step, "step": step, **more}
+
+
+def val_line(epoch: int, top1: float) -> dict:
+    return {"accuracy/top1": top1, "time": 0.1, "step": epoch}
+
+
+def write_log(folder: Path, start: str, lines: list[dict], ending: str = "") -> None:
+    target = folder / start / "vis_data"
+    target.mkdir(parents=True)
+    (target / "scalars.json").write_text("".join(json.dumps(line) + "\n" for line in lines) + ending)
+
+
+def test_training_and_validation_are_told_apart(tmp_path):
+    write_log(tmp_path, "1", [train_line(5, 2.0), train_line(10, 1.5), val_line(1, 40.0)])
+    run = read_run(tmp_path)
+    assert set(run) == {"loss", "lr", "time", "val/time", "accuracy/top1"}
+    assert run["loss"] == ("iteration", [5, 10], [2.0, 1.5])
+    assert run["accuracy/top1"] == ("epoch", [1], [40.0])
+    # A mode in the log decides.
+    write_log(tmp_path / "b", "1", [{"mode": "train", "loss": 1.0, "step": 3}])
+    assert read_run(tmp_path / "b" / "1" / "vis_data" / "scalars.json")["loss"][0] == "iteration"
+
+
+FIRST = [train_line(5, 5.0), train_line(10, 4.0), val_line(1, 10.0), train_line(15, 3.0), train_line(20, 2.0)]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "loss", "top1"),
+    [
+        # Killed after iteration 20 before the validation, resumed from 10.
+        (FIRST, [train_line(15, 3.5), train_line(20, 2.5), val_line(2, 20.0)], [5, 4, 3.5, 2.5], {1: 10, 2: 20}),
+        # Resumed from the end of the first epoch, whose validation is repeated.
+        (FIRST, [val_line(1, 11.0), train_line(15, 3.5)], [5, 4, 3.5], {1: 11}),
+        # Resumed from iteration 12, in the second epoch, before its validation.
+        (FIRST, [train_line(20, 2.5)], [5, 4, 3, 2.5], {1: 10}),
+        # Resumed from before the last validation, which no longer counts.
+        ([*FIRST, val_line(2, 20.0)], [train_line(15, 3.5)], [5, 4, 3.5], {1: 10}),
+        # Started again from the beginning.
+        ([*FIRST, val_line(2, 20.0)], [train_line(5, 9.0)], [9], {}),
+        # Ended before it logged anything.
+        (FIRST, [], [5, 4, 3, 2], {1: 10}),
+    ],
+)
+def test_the_later_log_counts(tmp_path, first, second, loss, top1):
+    # Written in the wrong order: the names tell the time.
+    write_log(tmp_path, "20260102_000000", second)
+    write_log(tmp_path, "20260101_000000", first)
+    run = read_run(tmp_path)
+    assert run["loss"][2] == loss
+    assert run["loss"][1] == sorted(set(run["loss"][1]))
+    _, steps, values = run.get("accuracy/top1", ("epoch", [], []))
+    assert dict(zip(steps, values, strict=True)) == top1
+
+
+def test_three_starts_and_measurements_between_the_lines(tmp_path):
+    residual = {"newton_residual/stage1": 0.5, "epoch": 1, "iter": 6, "step": 6}
+    write_log(tmp_path, "1", [train_line(5, 5.0), residual, train_line(10, 4.0)])
+    write_log(tmp_path, "2", [train_line(10, 4.1), train_line(15, 3.0)])
+    write_log(tmp_path, "3", [{**residual, "iter": 14, "step": 14, "epoch": 2}, train_line(15, 3.2)])
+    run = read_run(tmp_path)
+    assert run["loss"] == ("iteration", [5, 10, 15], [5.0, 4.1, 3.2])
+    assert run["newton_residual/stage1"][1] == [6, 14]
+
+
+def test_incomplete_line_null_and_text(tmp_path):
+    lines = [train_line(5, 2.0, grad_norm=None), train_line(10, 1.0, note="text", grad_norm=3)]
+    write_log(tmp_path, "1", lines, ending='{"loss": 0.')
+    run = read_run(tmp_path)
+    assert run["loss"][2] == [2.0, 1.0]
+    np.testing.assert_equal(run["grad_norm"][2], [math.nan, 3])
+    assert "note" not in run
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "message"),
+    [
+        (None, FileNotFoundError, "no log"),
+        ("", ValueError, "empty"),
+        ("x", ValueError, "Line 1 "),
+        ('{"step": 1}\n[]\n{"step": 2}', ValueError, "Line 2 "),
+    ],
+)
+def test_what_is_no_log(tmp_path, content, error, message):
+    if content is not None:
+        write_log(tmp_path, "1", [], content)
+    with pytest.raises(error, match=message):
+        read_run(tmp_path)
+
+
+@pytest.mark.parametrize("keys", [(), ("loss", "lr", "time", "grad_norm", "accuracy/top1")])
+def test_picture(tmp_path, keys):
+    a = [train_line(step, 9 - step / 10, grad_norm=10.0**step) for step in range(1, 40)]
+    write_log(tmp_path / "a", "1", a)
+    write_log(tmp_path / "b", "1", [train_line(3, 8.0), val_line(1, 40.0), train_line(13, math.inf)])
+    runs = {name: read_run(tmp_path / name) for name in "ab"}
+    plot_curves(runs, tmp_path / "curves.png", keys)
+    pixels = np.asarray(Image.open(tmp_path / "curves.png").convert("RGB"))
+    # matplotlib's first two colours: both runs are in the picture.
+    for colour in ((31, 119, 180), (255, 127, 14)):
+        assert (np.abs(pixels.astype(int) - colour).max(axis=2) < 3).sum() > 50
+    rows, columns = {4: (2, 2), 5: (3, 2)}[len(keys or "four")]
+    assert pixels.shape[:2] == (540 * rows + 60, 900 * columns)
+    with pytest.raises(ValueError, match=r"'x'.* accuracy/top1, grad_norm, loss"):
+        plot_curves(runs, tmp_path / "other.png", ["x"])
+    assert not (tmp_path / "other.png").exists()

@@ -1,0 +1,75 @@
+"""Health of attentions: rank, row sums, accuracy without a layer."""
+
+import math
+
+import pytest
+import timm
+import torch
+
+from soft_vit.probe.attentions import LEAST_SHARE, attentions, switched_off
+from soft_vit.probe.health import (
+    accuracy,
+    effective_rank,
+    health_table,
+    measure_accuracies,
+    measure_health,
+)
+
+
+@pytest.mark.parametrize(("values", "rank"), [([1, 1, 1], 3), ([5, 0, 0], 1), ([0, 0, 0], 0), ([3, 1, 0], 4 / 3**0.75)])
+def test_effective_rank(values, rank):
+    torch.manual_seed(0)
+    left, right = (torch.linalg.qr(torch.randn(n, 3, dtype=torch.float64)).Q for n in (7, 5))
+    matrix = left * torch.tensor(values, dtype=torch.float64) @ right.T
+    assert effective_rank(matrix).item() == pytest.approx(rank, rel=1e-6)
+    if rank == 4 / 3**0.75:
+        assert math.log(rank) == pytest.approx(-0.75 * math.log(0.75) - 0.25 * math.log(0.25))
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("soft_plus_pico", dict(img_size=64, depths=(1, 1, 1, 1))),
+        ("linear_vit_tiny_patch16", dict(img_size=64, depth=2, embed_dim=48)),
+    ],
+)
+def test_health_of_models(name, options):
+    torch.manual_seed(0)
+    model = timm.create_model(name, num_classes=3, **options).eval()
+    images = torch.randn(4, 3, 64, 64)
+    health = measure_health(model, list(images[:2]))
+    for layer in health:
+        assert layer.attention in name
+        assert 1 <= layer.rank <= layer.num_tokens
+        # Both kinds divide by their row sums.
+        assert layer.row_sum == pytest.approx(1, abs=0.05)
+        assert (layer.newton_residual is None) == (layer.attention == "linear")
+    batches = [(images, model(images).argmax(-1))]
+    found = measure_accuracies(model, batches, health)
+    assert found.whole == accuracy(model, batches) == 1
+    assert 0 <= found.without_all <= 1
+    assert found.without_dead is None
+    assert all(0 <= layer.accuracy_off <= 1 for layer in health)
+    assert health_table(health).count("\n") == 1 + len(health)
+
+
+def test_dead_attentions_are_switched_off_together():
+    torch.manual_seed(0)
+    model = timm.create_model("softmax_pyramid_pico", num_classes=100, img_size=64, depths=(1, 1, 1, 1)).eval()
+    layers, images = attentions(model), torch.randn(16, 3, 64, 64)
+    for attn in layers.values():
+        torch.nn.init.normal_(attn.proj.weight)
+    health = measure_health(model, list(images[:1]))
+    for layer in health[:2]:
+        layer.share = LEAST_SHARE / 2
+    with switched_off(*(layers[layer.layer] for layer in health[:2])):
+        batches = [(images, model(images).argmax(-1))]
+    found = measure_accuracies(model, batches, health)
+    assert found.without_dead == 1
+    assert max(found.whole, found.without_all, *(layer.accuracy_off for layer in health)) < 1
+    assert "with the dead ones off together 100.0 %" in str(found)
+
+
+def test_a_model_without_attention_is_refused():
+    with pytest.raises(ValueError, match="attention"):
+        measure_health(torch.nn.Linear(2, 2), [torch.zeros(2)])

@@ -1,0 +1,110 @@
+"""Spectra that are known beforehand, and those of a model."""
+
+import csv
+
+import numpy as np
+import pytest
+import timm
+import torch
+
+from soft_vit.probe.spectrum import (
+    Spectrum,
+    cumulative_singular_values,
+    measure_spectrum,
+    plot_spectrum,
+    spectrum_csv,
+)
+
+# Float32 singular values of matrices with at most 64 rows, relative to the largest: 64 roundings of 1.2e-7.
+TOLERANCE = 1e-5
+
+
+def orthogonal(size: int) -> torch.Tensor:
+    return torch.linalg.qr(torch.randn(size, size))[0]
+
+
+def test_known_spectra():
+    line = torch.arange(1, 64, dtype=torch.float64) / 63
+    ones = torch.ones(63, dtype=torch.float64)
+    cases = [(torch.eye(63), line), (3 * orthogonal(63), line), (torch.randn(63, 1) @ torch.randn(1, 63), ones)]
+    # Fewer keys than tokens, and more.
+    matrices = torch.stack([orthogonal(7)[:, :4] * torch.tensor([4.0, 3, 2, 1]) @ orthogonal(4) for _ in range(3)])
+    expected = torch.tensor([0.4, 0.7, 0.9, 1, 1, 1, 1], dtype=torch.float64).expand(3, -1)
+    cases += [(matrices, expected), (matrices.mT, expected[:, :4])]
+    for number, (matrix, curve) in enumerate(cases):
+        found = cumulative_singular_values(matrix)
+        torch.testing.assert_close(found, curve, rtol=0, atol=TOLERANCE, msg=f"case {number}")
+    assert torch.equal(cumulative_singular_values(torch.zeros(2, 5, 5)), torch.ones(2, 5, dtype=torch.float64))
+    with pytest.raises(ValueError, match="not finite"):
+        cumulative_singular_values(torch.full((5, 5), torch.nan))
+
+
+@pytest.mark.parametrize("count", [2, 5, 7, 8, 50])
+def test_a_quarter_lies_on_the_curve(count):
+    straight = Spectrum(1, 1, "soft", np.arange(1, count + 1)[None] / count)
+    np.testing.assert_allclose(straight.at(0.25), [0.25], atol=1e-12)
+    at_once = Spectrum(1, 1, "soft", np.ones((2, count)))
+    # Below an index of one, the curve is on its way from zero.
+    np.testing.assert_allclose(at_once.at(0.25), [min(1, count / 4)] * 2, atol=1e-12)
+
+
+def test_spectrum_of_a_model_is_the_mean_over_images():
+    size = (64, 96)
+    model = timm.create_model("softmax_pyramid_pico", img_size=size).eval()
+    images = [torch.randn(3, *size) for _ in range(2)]
+    spectra = measure_spectrum(model, images)
+    places = [(s.stage, s.layer, s.attention, *s.cumulative.shape) for s in spectra]
+    # Heads and tokens of each stage; the last one has a class token.
+    assert places == [
+        (1, 1, "softmax", 1, 16 * 24),
+        (2, 1, "softmax", 2, 8 * 12),
+        (3, 1, "softmax", 4, 4 * 6),
+        (3, 2, "softmax", 4, 4 * 6),
+        (4, 1, "softmax", 5, 2 * 3 + 1),
+    ]
+    single = [measure_spectrum(model, [image]) for image in images]
+    for both, first, second in zip(spectra, *single, strict=True):
+        np.testing.assert_allclose(both.cumulative, (first.cumulative + second.cumulative) / 2, atol=TOLERANCE)
+        assert (np.diff(both.cumulative) >= 0).all()
+        assert (both.at(0.25) >= 0.25).all()
+    assert not any("attend" in vars(module) for module in model.modules())
+
+
+def test_rank_of_an_approximation_shows():
+    """Through 2 x 2, 2 x 2 and 2 x 2 bottleneck tokens, a matrix has at most four singular values."""
+    model = timm.create_model("soft_pico", img_size=64).eval()
+    for spectrum in measure_spectrum(model, [torch.randn(3, 64, 64)])[:-1]:
+        np.testing.assert_allclose(spectrum.cumulative[:, 3:], 1, atol=1e-4)
+
+
+def made_up() -> list[Spectrum]:
+    """Two stages, two layers in the second, the first with fewer heads."""
+    spectra = []
+    for stage, layer, heads, count in ((1, 1, 1, 300), (2, 1, 3, 5), (2, 2, 3, 5)):
+        values = np.exp(-np.arange(count) / count * np.arange(1, heads + 1)[:, None])
+        spectra.append(Spectrum(stage, layer, "soft", values.cumsum(1) / values.sum(1, keepdims=True)))
+    return spectra
+
+
+def test_csv_holds_points_of_every_curve():
+    rows = list(csv.DictReader(spectrum_csv(made_up()).splitlines()))
+    for spectrum in made_up():
+        for head, curve in enumerate(spectrum.cumulative, 1):
+            place = (str(spectrum.stage), str(spectrum.layer), str(head))
+            found = {
+                int(row["index"]): float(row["cumulative"])
+                for row in rows
+                if (row["stage"], row["layer"], row["head"]) == place
+            }
+            count = len(curve)
+            assert {1, count} <= found.keys()
+            assert list(found) == sorted(found)
+            assert min(count, 40) <= len(found) <= 64
+            np.testing.assert_allclose([curve[index - 1] for index in found], list(found.values()), atol=1e-6)
+    assert {row["tokens"] for row in rows} == {"300", "5"}
+
+
+def test_plot_is_a_picture(tmp_path):
+    path = tmp_path / "spectrum.png"
+    plot_spectrum(made_up(), path, "title")
+    assert path.read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,78 @@
+"""The row of one token, and its picture."""
+
+import numpy as np
+import pytest
+import timm
+import torch
+
+from soft_vit.ops.gaussian import gaussian_kernel
+from soft_vit.probe.matrix import watch_attention
+from soft_vit.probe.view import attention_row, plot_attention_row, plot_attention_rows
+
+SIZE = (72, 104)
+GRIDS = [(18, 26), (9, 13), (5, 7), (3, 4)]
+IMAGE = torch.rand(3, *SIZE, generator=torch.Generator().manual_seed(0))
+
+
+def model_of(attention: str, **kwargs):
+    torch.manual_seed(0)
+    return timm.create_model("soft_pico", attention=attention, img_size=SIZE, **kwargs).eval()
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3, 4])
+def test_row_is_that_of_the_matrix(stage):
+    model, seen = model_of("nystrom"), []
+    row = attention_row(model, IMAGE, stage, (2, 1))
+    with watch_attention(model.stages[stage - 1].blocks[-1].attn, seen.append), torch.no_grad():
+        model.forward_features(IMAGE[None])
+    height, width = GRIDS[stage - 1]
+    # The last stage has a class token in front.
+    prefix = model.stages[stage - 1].num_prefix_tokens
+    expected = seen[0][0, :, prefix + 2 * width + 1, prefix:].reshape(-1, height, width)
+    assert row.feat_size == (height, width)
+    np.testing.assert_allclose(row.weights, expected.numpy(), rtol=1e-5, atol=1e-7)
+    assert row.bottleneck is None
+
+
+def test_kernel_with_the_bottleneck_tokens():
+    model, calls = model_of("soft"), []
+    attn = model.stages[1].blocks[0].attn
+    row = attention_row(model, IMAGE, 2)
+    assert row.query == (4, 6)
+    assert "attend" not in vars(attn)
+    attend = attn.attend
+    attn.attend = lambda *args: calls.append(args) or attend(*args)
+    with torch.no_grad():
+        model(IMAGE[None])
+    q, bottleneck = calls[0][:2]
+    expected = gaussian_kernel(q, bottleneck)[0, :, 4 * 13 + 6].reshape(-1, 2, 3)
+    np.testing.assert_allclose(row.bottleneck, expected.numpy(), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("options", "grid"), [({}, (2, 3)), ({"linear": True}, (7, 7))])
+def test_keys_on_a_grid_of_their_own(options, grid):
+    row = attention_row(model_of("spatial_reduction", **options), IMAGE, 2)
+    assert row.weights.shape[1:] == grid
+    np.testing.assert_allclose(row.weights.sum((1, 2)), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"stage": 0}, "stage is 0; choose one from 1 to 4"),
+        ({"stage": 3, "layer": 2}, "layer is 2; stage 3 has layers 0 to 1"),
+        ({"stage": 2, "query": (9, 0)}, "take a row below 9 and a column below 13"),
+    ],
+)
+def test_mistakes(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        attention_row(model_of("soft"), IMAGE, **arguments)
+
+
+@pytest.mark.parametrize("attention", ["soft", "softmax", "gau"])
+def test_picture(attention, tmp_path):
+    row = attention_row(model_of(attention), IMAGE, 2)
+    pixels = (255 * IMAGE.permute(1, 2, 0)).byte().numpy()
+    plot_attention_row(row, pixels, tmp_path / "row.png", attention)
+    plot_attention_rows({"before": row, "after": row}, pixels, tmp_path / "rows.png")
+    assert (tmp_path / "row.png").read_bytes().startswith(b"\x89PNG")
