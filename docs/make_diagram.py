@@ -3,7 +3,7 @@
     python docs/make_diagram.py
 
 Each picture brings its own background and follows the reader's colour scheme, so it is readable on any page. The cost
-is read from `tools/benchmark_results/resolution_cpu.md`; the matrices are those of 36 tokens on a 6 x 6 map.
+is read from `benchmarks/results/resolution_cpu.md`; the matrices are those of 36 tokens on a 6 x 6 map.
 """
 
 import argparse
@@ -163,7 +163,7 @@ def pyramid_diagram() -> str:
 def measured() -> dict[str, list[tuple[int, float, float | None]]]:
     """Tokens, MB and seconds of each image size, by the form of the model."""
     forms: dict[str, list[tuple[int, float, float | None]]] = {}
-    for line in (ROOT / "tools" / "benchmark_results" / "resolution_cpu.md").read_text().splitlines():
+    for line in (ROOT / "benchmarks" / "results" / "resolution_cpu.md").read_text().splitlines():
         columns = [column.strip() for column in line.split("|")[1:-1]]
         if len(columns) == 10 and re.fullmatch(r"\d+ x \d+", columns[1]):
             seconds = float(columns[6]) if re.fullmatch(r"[\d.]+", columns[6]) else None

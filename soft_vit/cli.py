@@ -40,7 +40,8 @@ def command_line(main: Callable[[Sequence[str] | None], None]) -> Callable[..., 
     cannot be used, a full disk, and a missing module of an extra. All other exceptions keep their traceback, and so
     does a ValueError from inside a library: its cause is unknown, and the traceback is needed to find it.
     """
-    own = {Path(__file__).parent, Path(main.__code__.co_filename).parent}
+    package = Path(__file__).parent
+    own = {package, package.with_name("benchmarks"), Path(main.__code__.co_filename).parent}
 
     @functools.wraps(main)
     def run(argv: Sequence[str] | None = None) -> None:

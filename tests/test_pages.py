@@ -100,26 +100,24 @@ CASES = {
     "python tools/weights/publish_checkpoint.py FILE": Case(
         "--model soft_pico --mean 0.5 0.5 0.5 --std 0.25 0.25 0.25"
     ),
-    "python tools/compare_attention.py soft": Case("", (), "soft_vit.analysis.compare.compare_attentions", []),
-    "python tools/compare_attention.py --vit": Case("", (), "soft_vit.analysis.compare.compare_attentions", []),
+    "python tools/compare_attention.py soft": Case("", (), "benchmarks.attentions.compare_attentions", []),
+    "python tools/compare_attention.py --vit": Case("", (), "benchmarks.attentions.compare_attentions", []),
     "python tools/compare_attention.py --kinds": Case(),
     # tests/analysis measures.
-    "python tools/atlas.py --out": Case("", (), "soft_vit.analysis.atlas.measure.measure", [[]]),
-    "python tools/atlas.py --out atlas --models": Case(
-        "", (), "soft_vit.analysis.atlas.models.measure_models", [([], [])]
-    ),
-    "python tools/atlas.py --check": Case("", (), "soft_vit.analysis.atlas.table.mistakes_in", []),
+    "python tools/atlas.py --out": Case("", (), "benchmarks.atlas.measure.measure", [[]]),
+    "python tools/atlas.py --out atlas --models": Case("", (), "benchmarks.atlas.models.measure_models", [([], [])]),
+    "python tools/atlas.py --check": Case("", (), "benchmarks.atlas.table.mistakes_in", []),
     "python tools/analysis/get_flops.py": Case(),
     # tests/analysis/test_softmax_ledger.py measures.
     "python tools/softmax_ledger.py": Case("--out ledger.md", (), "soft_vit.analysis.softmax_ledger.ledgers", ([], {})),
-    "python tools/get_memory.py": Case("", (), "soft_vit.analysis.memory.training_memory_by_saving", {"plain": 1}),
+    "python tools/get_memory.py": Case("", (), "benchmarks.memory.training_memory_by_saving", {"plain": 1}),
     "python tools/analysis/attention_spectrum.py": Case("--img-size 64 --shapes 1"),
     "python tools/analysis/visualize_attention.py": Case("--img-size 64"),
     "python tools/train_attentions.py": Case("", (), "soft_vit.engine.accuracy.compare_accuracy", []),
-    "python tools/benchmark.py pvt_v2_b1": Case("", (), "soft_vit.analysis.throughput.measure_throughput", []),
-    "python tools/benchmark.py --op naive": Case("", (), "soft_vit.analysis.operator.measure_operator", []),
-    "python tools/benchmark_zoo.py": Case("", (), "soft_vit.analysis.throughput.measure_throughput", []),
-    "python tools/benchmark_resolution.py": Case("", (), "soft_vit.analysis.resolution.measure_resolutions", []),
+    "python tools/benchmark.py pvt_v2_b1": Case("", (), "benchmarks.models.measure_throughput", []),
+    "python tools/benchmark.py --op naive": Case("", (), "benchmarks.operator.measure_operator", []),
+    "python tools/benchmark_zoo.py": Case("", (), "benchmarks.models.measure_throughput", []),
+    "python tools/benchmark_resolution.py": Case("", (), "benchmarks.resolution.measure_resolutions", []),
     # tests/analysis/test_claims.py checks most.
     "python tools/check_claims.py": Case("--only 17"),
     "python tools/check_claims.py --only 8 24": Case(),
@@ -145,7 +143,7 @@ BY_CI |= {"mypy soft_vit/ops soft_vit/layers soft_vit/models soft_vit/weights"}
 BY_CI |= {"mkdocs serve"}
 BY_CI |= {"python -m venv .venv", "source .venv/bin/activate"}
 # tests/tools/test_gpu_report.py runs the dry one, among the slow tests; the others need a GPU.
-ON_A_GPU = {"tools/gpu_report.sh work_dirs/gpu", "tools/gpu_report.sh work_dirs/gpu_dry --dry"}
+ON_A_GPU = {"benchmarks/gpu_report.sh work_dirs/gpu", "benchmarks/gpu_report.sh work_dirs/gpu_dry --dry"}
 # What is added to commands in full that take an hour and more.
 IN_FULL = {"python tools/train_attentions.py": "soft softmax", "python tests/distributed/kill_trials.py": "--trials 1"}
 IN_FULL |= {"python tools/atlas.py --out atlas --models": "soft_pico --sizes 64 --forms eager"}
@@ -181,7 +179,7 @@ class Desk:
 
     def __init__(self, folder: Path, small: bool) -> None:
         self.folder, self.small, self.done = folder, small, set()
-        for name in ("configs", "tools", "checkpoints", "docs", "tests"):
+        for name in ("benchmarks", "configs", "tools", "checkpoints", "docs", "tests"):
             (folder / name).symlink_to(ROOT / name)
         Image.fromarray(draw_shape(seed=1, index=5).image).save(folder / "shape.png")
         torch.save(released_state_dict(), folder / "SOFT_Tiny.pth")

@@ -12,13 +12,14 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
-from soft_vit.analysis.atlas.crossover import QUANTITIES
-from soft_vit.analysis.atlas.measure import HEAD_DIMS, TOKENS, Plan, measure
-from soft_vit.analysis.atlas.models import BATCHES, FORMS, MODELS, ROUNDS, SIZES, check_models, measure_models
-from soft_vit.analysis.atlas.pictures import plot_crossovers, plot_groups
-from soft_vit.analysis.atlas.report import report
-from soft_vit.analysis.atlas.table import MODES, InferRow, Row, RowT, Table, TrainRow, mistakes_in, read_table
-from soft_vit.analysis.harness import check_batch, check_rounds, machine_description, require_device, use_threads
+from benchmarks.atlas.crossover import QUANTITIES
+from benchmarks.atlas.measure import HEAD_DIMS, TOKENS, Plan, measure
+from benchmarks.atlas.models import BATCHES, FORMS, MODELS, ROUNDS, SIZES, check_models, measure_models
+from benchmarks.atlas.pictures import plot_crossovers, plot_groups
+from benchmarks.atlas.report import report
+from benchmarks.atlas.table import MODES, InferRow, Row, RowT, Table, TrainRow, mistakes_in, read_table
+from benchmarks.timer import MIN_ROUNDS, machine_description, require_at_least, use_threads
+from soft_vit.analysis.harness import require_device
 from soft_vit.cli import add_device_option, command_line, command_text, image_size
 from soft_vit.layers import ATTENTIONS
 from soft_vit.weights.files import require_place, write_atomically
@@ -95,9 +96,9 @@ def atlas_of_kinds(args: argparse.Namespace, command: str) -> None:
 def atlas_of_models(args: argparse.Namespace, command: str) -> None:
     """Measure models, and write after each case."""
     check_models(args.models)
-    check_rounds(args.rounds)
+    require_at_least(MIN_ROUNDS, rounds=args.rounds)
     if args.max_batch_size is not None:
-        check_batch(args.max_batch_size)
+        require_at_least(1, batch_size=args.max_batch_size)
     paths = [args.out / name for name in ("models_infer.csv", "models_train.csv")]
     infer, train = (
         open_table(path, row_type, args.device, command)

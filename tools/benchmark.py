@@ -13,8 +13,8 @@ from pathlib import Path
 
 import torch
 
-from soft_vit.analysis.harness import machine_description, require_device, use_threads
-from soft_vit.analysis.operator import (
+from benchmarks.models import MODES, MOST_ON_CPU, MOST_ON_GPU, measure_throughput, throughput_table
+from benchmarks.operator import (
     INVERSES,
     OPERATORS,
     copy_bandwidth,
@@ -23,8 +23,9 @@ from soft_vit.analysis.operator import (
     operator_table,
     slope_table,
 )
-from soft_vit.analysis.throughput import MODES, MOST_ON_CPU, MOST_ON_GPU, measure_throughput, throughput_table
-from soft_vit.analysis.variants import VARIANTS
+from benchmarks.timer import machine_description, use_threads
+from benchmarks.variants import VARIANTS
+from soft_vit.analysis.harness import require_device
 from soft_vit.cli import add_device_option, add_img_size_option, command_line
 from soft_vit.text_tables import rows_as_csv
 from soft_vit.weights.files import require_place, write_atomically

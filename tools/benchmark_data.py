@@ -11,9 +11,9 @@ from soft_vit.cli import command_line
 
 @command_line
 def main(argv: Sequence[str] | None = None) -> None:
-    from soft_vit.analysis.harness import machine_description
+    from benchmarks.data import measure_data_rate, rate_table, write_photographs
+    from benchmarks.timer import machine_description
     from soft_vit.engine.config import load_config
-    from soft_vit.engine.data.data_rate import measure_data_rate, rate_table, write_photographs
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data_root", nargs="?", metavar="DATA_ROOT", help="folder with train/")

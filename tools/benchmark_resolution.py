@@ -7,8 +7,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from soft_vit.analysis.harness import machine_description, require_pyramid, use_threads
-from soft_vit.analysis.resolution import FORMS, measure_resolutions, resolution_table, slopes_table
+from benchmarks.resolution import FORMS, measure_resolutions, resolution_table, slopes_table
+from benchmarks.timer import machine_description, use_threads
+from soft_vit.analysis.harness import require_pyramid
 from soft_vit.cli import add_device_option, command_line, image_size
 from soft_vit.weights.files import require_place, write_atomically
 

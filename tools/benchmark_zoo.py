@@ -1,6 +1,6 @@
 """Measure the speed of each family of the zoo beside the softmax transformer whose place it takes.
 
-python tools/benchmark_zoo.py --out tools/benchmark_results/zoo_cpu.md
+python tools/benchmark_zoo.py --out benchmarks/results/zoo_cpu.md
 """
 
 import argparse
@@ -8,8 +8,9 @@ import datetime
 from collections.abc import Sequence
 from pathlib import Path
 
-from soft_vit.analysis.harness import machine_description, require_device, use_threads
-from soft_vit.analysis.throughput import measure_throughput, throughput_table
+from benchmarks.models import measure_throughput, throughput_table
+from benchmarks.timer import machine_description, use_threads
+from soft_vit.analysis.harness import require_device
 from soft_vit.cli import add_device_option, command_line
 from soft_vit.text_tables import rows_as_csv
 from soft_vit.weights.files import require_place, write_atomically

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.timer import machine_description, use_threads
 from soft_vit.analysis.claims import CLAIMS, check, entries_as_json, ledger_table, load_entries
-from soft_vit.analysis.harness import machine_description, use_threads
 from soft_vit.cli import command_line
 from soft_vit.weights.files import require_place, write_atomically
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import torch
 
-from soft_vit.analysis.compare import compare_attentions, comparison_table
-from soft_vit.analysis.harness import machine_description
+from benchmarks.attentions import compare_attentions, comparison_table
+from benchmarks.memory import memory_source
+from benchmarks.timer import machine_description
 from soft_vit.analysis.kinds import kinds_table
-from soft_vit.analysis.memory import memory_source
 from soft_vit.cli import add_device_option, add_img_size_option, command_line
 from soft_vit.layers import ATTENTIONS
 from soft_vit.text_tables import rows_as_csv

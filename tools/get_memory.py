@@ -6,8 +6,8 @@ python tools/get_memory.py soft_small soft_tiny
 import argparse
 from collections.abc import Sequence
 
-from soft_vit.analysis.harness import machine_description
-from soft_vit.analysis.memory import memory_source, training_memory_by_saving
+from benchmarks.memory import memory_source, training_memory_by_saving
+from benchmarks.timer import machine_description
 from soft_vit.cli import add_device_option, add_img_size_option, command_line
 from soft_vit.text_tables import markdown_table
 

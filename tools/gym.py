@@ -10,7 +10,7 @@ from datetime import date
 from pathlib import Path
 from typing import get_args
 
-from soft_vit.analysis.harness import machine_description
+from benchmarks.timer import machine_description
 from soft_vit.cli import command_line, command_text
 from soft_vit.gym import TASKS
 from soft_vit.gym.report import (

@@ -20,7 +20,7 @@ from soft_vit.cli import add_run_options, command_line
 def main(argv: Sequence[str] | None = None) -> None:
     from datetime import date
 
-    from soft_vit.analysis.harness import machine_description
+    from benchmarks.timer import machine_description
     from soft_vit.engine.linearised import LinearisedRow, compare_linearised, linearised_table
     from soft_vit.layers import ATTENTIONS
     from soft_vit.text_tables import rows_as_csv

@@ -13,7 +13,7 @@ from soft_vit.cli import add_run_options, command_line
 
 @command_line
 def main(argv: Sequence[str] | None = None) -> None:
-    from soft_vit.analysis.harness import machine_description
+    from benchmarks.timer import machine_description
     from soft_vit.engine.accuracy import AccuracyRow, accuracy_table, compare_accuracy
     from soft_vit.layers import ATTENTIONS
     from soft_vit.text_tables import rows_as_csv

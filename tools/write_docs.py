@@ -11,8 +11,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from soft_vit.analysis.atlas.model_page import models_page
-from soft_vit.analysis.atlas.table import InferRow, Row, read_table
+from benchmarks.atlas.model_page import models_page
+from benchmarks.atlas.table import InferRow, Row, read_table
 from soft_vit.analysis.kind_pages import kinds_page
 from soft_vit.analysis.zoo_table import atlas_rates, count_model, read_counts, zoo_page
 from soft_vit.cli import command_line
@@ -22,7 +22,7 @@ from soft_vit.weights import load_index
 from soft_vit.weights.files import write_atomically
 
 ROOT = Path(__file__).parents[1]
-DOCS, RESULTS = ROOT / "docs", ROOT / "tools" / "benchmark_results"
+DOCS, RESULTS = ROOT / "docs", ROOT / "benchmarks" / "results"
 
 
 @command_line
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "zoo.csv": rows_as_csv([counts[model] for model in dict.fromkeys(entry.model for entry in entries)]),
         "kinds.md": kinds_page(DOCS / "gym" / "results.csv", read_table(SHIPPED, Row)),
         "zoo_table.md": zoo_page(entries, counts, rates),
-        "atlas_models.md": models_page(RESULTS, "../tools/benchmark_results"),
+        "atlas_models.md": models_page(RESULTS, "../benchmarks/results"),
     }
     for name, page in pages.items():
         write_atomically(args.out / name, page.encode())

@@ -8,10 +8,10 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from soft_vit.analysis.atlas.crossover import QUANTITIES, Crossing, crossings
-from soft_vit.analysis.atlas.groups import measured_with
-from soft_vit.analysis.atlas.report import crossing_cell
-from soft_vit.analysis.atlas.table import Row, Table
+from benchmarks.atlas.crossover import QUANTITIES, Crossing, crossings
+from benchmarks.atlas.groups import measured_with
+from benchmarks.atlas.report import crossing_cell
+from benchmarks.atlas.table import Row, Table
 from soft_vit.analysis.kinds import kind_row
 from soft_vit.layers import ATTENTIONS, attention_options
 from soft_vit.layers.choice import FIXED_TOKENS

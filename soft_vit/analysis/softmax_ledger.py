@@ -17,7 +17,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from tqdm import tqdm
 
-from soft_vit.analysis.harness import log_log_slope
+from benchmarks.timer import log_log_slope
 from soft_vit.layers import ATTENTIONS
 from soft_vit.models import SIZES, model_name
 from soft_vit.models.eval_mode import eval_mode

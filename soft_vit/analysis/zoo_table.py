@@ -8,7 +8,7 @@ from pathlib import Path
 
 import timm
 
-from soft_vit.analysis.atlas.table import InferRow, Table
+from benchmarks.atlas.table import InferRow, Table
 from soft_vit.analysis.softmax_ledger import SoftmaxCalls, stage_modules
 from soft_vit.probe.complexity import count_complexity
 from soft_vit.text_tables import markdown_table

@@ -2,8 +2,8 @@ import re
 
 import pytest
 
+from benchmarks.atlas.table import Row, Table
 from soft_vit.analysis import kind_pages
-from soft_vit.analysis.atlas.table import Row, Table
 from soft_vit.layers import ATTENTIONS
 
 

@@ -3,7 +3,7 @@ import re
 from documents import ROOT
 from safetensors.torch import load_file
 
-from soft_vit.analysis.atlas.table import InferRow, Table
+from benchmarks.atlas.table import InferRow, Table
 from soft_vit.analysis.zoo_table import atlas_rates, count_model, read_counts
 from soft_vit.weights import ENTRIES
 

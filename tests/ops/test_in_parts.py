@@ -6,8 +6,8 @@ from functools import cache, partial
 import pytest
 import torch
 
-from soft_vit.analysis.atlas.measure import build_attention, training_step
-from soft_vit.analysis.memory import step_memory
+from benchmarks.atlas.measure import build_attention, training_step
+from benchmarks.memory import step_memory
 from soft_vit.layers import ATTENTIONS
 from soft_vit.layers.attention import bigbird
 from soft_vit.ops import by_heads, by_tokens, in_parts, windows

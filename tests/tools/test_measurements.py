@@ -7,10 +7,12 @@ import pytest
 import timm
 import torch
 
-from soft_vit.analysis import compare, memory, operator, resolution, throughput
-from soft_vit.analysis.atlas import measure, models, table
-from soft_vit.analysis.atlas.table import Row
-from soft_vit.analysis.resolution import Cost
+from benchmarks import attentions as compare
+from benchmarks import memory, operator, resolution
+from benchmarks import models as throughput
+from benchmarks.atlas import measure, models, table
+from benchmarks.atlas.table import Row
+from benchmarks.resolution import Cost
 from soft_vit.data.shape_trees import make_tree
 from soft_vit.engine.accuracy import AccuracyRow
 from soft_vit.models.zoo import ZOO

@@ -36,7 +36,7 @@ CASES = {
         (("soft_pico", "--batch-size", "some"), "--batch-size"),
         (("soft_pico", "--max-batch-size", 4), "--max-batch-size"),
         (("soft_pico", "--device", "cud"), "'cud'"),
-        (("soft_pico", "--threads", -1), "threads is -1"),
+        (("soft_pico", "--threads", -1), "threads must be at least 1, got -1"),
         (("soft_pico", "--out", "file/rows.csv"), "rows.csv cannot be written"),
         (("soft_pico", "--bandwidth"), "--bandwidth"),
         (("--op", "newton_inverse", "--bandwidth"), "--bandwidth"),
@@ -58,7 +58,7 @@ CASES = {
         (("linformer_pyramid_pico", "--rounds", 0), "max_bottleneck"),
         (("soft_pico", "--img-size", 16), "16 x 16 pixels is too small"),
         (("soft_pico", "--img-size", "small"), "--img-size"),
-        (("soft_pico", "--threads", 0), "threads is 0"),
+        (("soft_pico", "--threads", 0), "threads must be at least 1, got 0"),
         (("soft_pico", "--out", "file/table.md"), "table.md cannot be written"),
     ],
     "atlas": [
@@ -73,13 +73,13 @@ CASES = {
         (("--models", "--kinds", "soft"), "not allowed"),
     ],
     "benchmark_zoo": [
-        (("--rounds", 2), "rounds=2"),
-        (("--batch-size", 0), "batch of 0"),
+        (("--rounds", 2), "rounds must be at least 3, got 2"),
+        (("--batch-size", 0), "batch_size must be at least 1, got 0"),
         (("--out", "file/table.md"), "table.md cannot be written"),
     ],
     "compare_attention": [
         (("sofd",), "'sofd'"),
-        (("soft", "--batch-size", 0), "batch of 0"),
+        (("soft", "--batch-size", 0), "batch_size must be at least 1, got 0"),
         (("soft", "--out", "file/table"), "table.md cannot be written"),
     ],
     "convert_checkpoint": [

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from benchmarks.memory import LiveTensors, training_memory
+from benchmarks.timer import log_log_slope
 from soft_vit.analysis.claims.ledger import Finding, claim, seconds
 from soft_vit.analysis.claims.matrices import SOFT
-from soft_vit.analysis.harness import log_log_slope
-from soft_vit.analysis.memory import LiveTensors, training_memory
 from soft_vit.layers import ATTENTIONS, PreNormBlock
 from soft_vit.layers.reversible import plain_streams, reversible_blocks
 from soft_vit.ops.flops import flop_counter

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from benchmarks.memory import peak_memory
+from benchmarks.timer import log_log_slope
 from soft_vit.analysis.claims.ledger import Finding, claim, seconds
-from soft_vit.analysis.harness import log_log_slope
-from soft_vit.analysis.memory import peak_memory
 from soft_vit.layers.attention.performer import orthogonal_random_features
 from soft_vit.layers.attention.reformer import angular_buckets
 from soft_vit.layers.attention.vq import nearest_codes, vq_attention

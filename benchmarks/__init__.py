@@ -1,0 +1,1 @@
+"""Speed and memory of models, attentions and operators: `python -m benchmarks --help`."""

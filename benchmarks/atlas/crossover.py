@@ -1,0 +1,74 @@
+"""The number of tokens from which on an attention takes less than fused softmax attention."""
+
+import math
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from benchmarks.atlas.table import Row
+
+BASE = "softmax"
+QUANTITIES = ("inference", "training", "memory")
+"""Time of both modes, and memory of training."""
+
+Place = float | Literal["always", "never"]
+
+
+def crossover(ratios: Sequence[tuple[float, float]]) -> Place:
+    """The x from which on ratios stay below one: pairs (x, ratio) in ascending order, power laws between them.
+
+    "always" if all are below one, "never" if the last is not.
+    """
+    above = [index for index, (_, ratio) in enumerate(ratios) if ratio >= 1]
+    if not above:
+        return "always"
+    if above[-1] == len(ratios) - 1:
+        return "never"
+    (x0, r0), (x1, r1) = ratios[above[-1] : above[-1] + 2]
+    return x0 * (x1 / x0) ** (math.log(r0) / math.log(r0 / r1))
+
+
+class Crossing(NamedTuple):
+    """Where a kind crosses softmax by the median of ratios and by their quartiles; the largest N, and its ratio."""
+
+    place: Place
+    lower: Place
+    upper: Place
+    last: int
+    last_ratio: float
+
+
+def memory_ratio(row: Row, rows: Sequence[Row]) -> float | None:
+    """MB of a row divided by those of softmax; None where either was not counted."""
+    for base in rows:
+        same = (base.mode, base.head_dim, base.tokens) == (row.mode, row.head_dim, row.tokens)
+        if base.kind == BASE and same and base.megabytes and row.megabytes:
+            return row.megabytes / base.megabytes
+    return None
+
+
+def ratios(row: Row, quantity: str, rows: Sequence[Row]) -> tuple[float, float, float] | None:
+    """A row's ratio to softmax, median and quartiles, in one of `QUANTITIES`; None where the row has none of it.
+
+    Memory is counted, so that its quartiles equal it.
+    """
+    if quantity == "memory":
+        ratio = memory_ratio(row, rows) if row.mode == "training" else None
+        return None if ratio is None else (ratio, ratio, ratio)
+    if row.mode != quantity or row.ratio is None or row.ratio_lower is None or row.ratio_upper is None:
+        return None
+    return row.ratio, row.ratio_lower, row.ratio_upper
+
+
+def crossings(rows: Sequence[Row], head_dim: int) -> dict[tuple[str, str], Crossing]:
+    """Crossings of all kinds but softmax for heads of one width, by kind and quantity."""
+    curves: dict[tuple[str, str], list[tuple[int, tuple[float, float, float]]]] = {}
+    for row in sorted(rows, key=lambda row: row.tokens):
+        for quantity in QUANTITIES:
+            found = ratios(row, quantity, rows)
+            if row.head_dim == head_dim and row.kind != BASE and found:
+                curves.setdefault((row.kind, quantity), []).append((row.tokens, found))
+    crossed = {}
+    for key, curve in curves.items():
+        median, lower, upper = (crossover([(tokens, found[i]) for tokens, found in curve]) for i in range(3))
+        crossed[key] = Crossing(median, lower, upper, last=curve[-1][0], last_ratio=curve[-1][1][0])
+    return crossed

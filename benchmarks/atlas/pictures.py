@@ -1,0 +1,173 @@
+"""Pictures of the atlas: a panel for each group of kinds, and where each kind crosses fused softmax attention."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.atlas.crossover import BASE, QUANTITIES, Crossing, Place, crossings
+from benchmarks.atlas.groups import GROUPS
+from benchmarks.atlas.table import Row
+
+DPI = 100
+Y_LABELS = {
+    "inference": "inference: µs per token",
+    "training": "forward and backward: µs per token",
+    "memory": "peak memory of training: KB per token",
+}
+
+
+def plot_groups(rows: Sequence[Row], quantity: str, head_dim: int, path: Path) -> None:
+    """One quantity per token against N on logarithmic axes; in each panel one group in colour and softmax in black.
+
+    A kind that is linear in N runs level, and softmax rises. What would flatten all others is cut: `none`, which is far
+    below them, and above them the kinds of all pairs.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, LogLocator
+
+    curves = _curves(rows, quantity, head_dim)
+    figure = Figure(figsize=(12.5, 7.2))
+    # Labels are placed by the panels' final positions, which a layout engine would change later.
+    figure.subplots_adjust(left=0.07, right=0.91, bottom=0.08, top=0.95, wspace=0.38, hspace=0.16)
+    panels = figure.subplots(2, 3, sharex=True, sharey=True).flat
+    ends: dict[Any, list[tuple[str, tuple[float, float], str]]] = {}
+    for axes, (group, kinds) in zip(panels, GROUPS.items(), strict=True):
+        labels = ends[axes] = []
+        for kind, points in curves.items():
+            if kind == "none":
+                continue
+            shown = kind == BASE or kind in kinds
+            style: dict[str, Any] = {"color": "0.88", "lw": 0.8, "zorder": 1}
+            if shown:
+                colour = "black" if kind == BASE else f"C{kinds.index(kind)}"
+                style = {"color": colour, "lw": 2.6 if kind == BASE else 1.6, "marker": "o", "ms": 3, "zorder": 3}
+                labels.append((kind, points[-1], style["color"]))
+            axes.loglog(*zip(*points, strict=True), **style)
+        axes.set_title(group, fontsize=11)
+        axes.grid(alpha=0.2)
+    tokens = sorted({row.tokens for row in rows})
+    flat = [amount for kind, points in curves.items() if kind not in GROUPS["all pairs"] for _, amount in points]
+    # A mode that was not measured has no curve.
+    if flat:
+        axes.set_ylim(top=1.5 * max(flat))
+    for axes, labels in ends.items():
+        axes.set_xticks(tokens, [f"{count}" for count in tokens], fontsize=8)
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda amount, _: f"{amount:g}"))
+        axes.minorticks_off()
+        _label_ends(axes, labels)
+    figure.supxlabel("tokens N")
+    figure.supylabel(Y_LABELS[quantity])
+    figure.savefig(path, dpi=DPI)
+
+
+def _curves(rows: Sequence[Row], quantity: str, head_dim: int) -> dict[str, list[tuple[float, float]]]:
+    """Points (tokens, quantity per token) of every kind."""
+    mode, value = _READ[quantity]
+    curves: dict[str, list[tuple[float, float]]] = {}
+    for row in sorted(rows, key=lambda row: row.tokens):
+        amount = value(row)
+        if (row.mode, row.head_dim) == (mode, head_dim) and amount:
+            curves.setdefault(row.kind, []).append((row.tokens, amount / row.tokens))
+    return curves
+
+
+_READ: dict[str, tuple[str, Callable[[Row], float | None]]] = {
+    "inference": ("inference", lambda row: row.seconds and row.seconds * 1e6),
+    "training": ("training", lambda row: row.seconds and row.seconds * 1e6),
+    "memory": ("training", lambda row: row.megabytes and row.megabytes * 1024),
+}
+
+
+def _label_ends(axes: Any, labels: Sequence[tuple[str, tuple[float, float], str]]) -> None:
+    """Names to the right of the panel at the ends of their curves, moved apart where they would overlap."""
+    axes.autoscale_view()
+    labels = sorted(labels, key=lambda label: label[1][1])
+    heights = [min(axes.transData.transform(end)[1], axes.bbox.y1) for _, end, _ in labels]
+    for (name, end, colour), height, place in zip(labels, heights, apart(heights, 13.0), strict=True):
+        axes.annotate(
+            name,
+            xy=(axes.transData.transform(end)[0], height),
+            xycoords="figure pixels",
+            xytext=(1.02, axes.transAxes.inverted().transform((0, place))[1]),
+            textcoords="axes fraction",
+            color=colour,
+            fontsize=8.5,
+            fontweight="bold" if name == BASE else "normal",
+            va="center",
+            arrowprops={"arrowstyle": "-", "color": colour, "lw": 0.4, "alpha": 0.6} if place != height else None,
+        )
+
+
+def apart(places: Sequence[float], least: float) -> list[float]:
+    """Places moved as little as needs be for neighbours to lie at least so far apart, in their order."""
+    order = sorted(range(len(places)), key=places.__getitem__)
+    # Runs of labels that touch: their first place, and what its members want that place to be.
+    runs: list[list[Any]] = []
+    for rank, index in enumerate(order):
+        runs.append([places[index] - rank * least, 1])
+        while len(runs) > 1 and runs[-2][0] > runs[-1][0]:
+            (mean, count), (other, more) = runs[-2:]
+            runs[-2:] = [[(mean * count + other * more) / (count + more), count + more]]
+    moved = [mean for mean, count in runs for _ in range(count)]
+    found = [0.0] * len(places)
+    for rank, index in enumerate(order):
+        found[index] = moved[rank] + rank * least
+    return found
+
+
+def plot_crossovers(rows: Sequence[Row], head_dim: int, path: Path) -> None:
+    """For each kind and quantity the N from which on it takes less than softmax, with quartiles."""
+    from matplotlib.figure import Figure
+
+    found = crossings(rows, head_dim)
+    kinds = sorted({kind for kind, _ in found}, key=lambda kind: _rank(found.get((kind, "training"))), reverse=True)
+    tokens = sorted({row.tokens for row in rows})
+    figure = Figure(figsize=(10, 1.4 + 0.22 * len(kinds)), layout="constrained")
+    for axes, quantity in zip(figure.subplots(1, 3, sharey=True), QUANTITIES, strict=True):
+        axes.set_xscale("log")
+        axes.set_xlim(tokens[0] / 1.6, tokens[-1] * 1.6)
+        axes.set_xticks(tokens, [f"{count}" for count in tokens], fontsize=7)
+        axes.minorticks_off()
+        axes.grid(alpha=0.2)
+        axes.set_title(f"{quantity}: less than softmax from N =", fontsize=9)
+        for height, kind in enumerate(kinds):
+            crossing = found.get((kind, quantity))
+            if crossing is None:
+                continue
+            # Left of the first measured number, a kind is always ahead.
+            low, place, high = (
+                _position(p, tokens[0], crossing.last) for p in (crossing.lower, crossing.place, crossing.upper)
+            )
+            if crossing.place == "never":
+                axes.plot(crossing.last, height, "x", color="C3", ms=5)
+                ratio = f"{crossing.last_ratio:.{1 if crossing.last_ratio < 10 else 0}f}x "
+                axes.text(crossing.last / 1.2, height, ratio, color="C3", fontsize=7, ha="right", va="center")
+            else:
+                axes.plot([place, tokens[-1] * 1.6], [height, height], color="C2", lw=5, alpha=0.25)
+                axes.plot([low, high], [height, height], color="C2", lw=1.6)
+                axes.plot(place, height, "<" if crossing.place == "always" else "o", color="C2", ms=5)
+    figure.axes[0].set_yticks(range(len(kinds)), kinds, fontsize=8)
+    figure.axes[0].set_ylim(-0.8, len(kinds) - 0.2)
+    figure.legend(handles=_crossover_legend(), loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+    figure.savefig(path, dpi=DPI)
+
+
+def _crossover_legend() -> list[Any]:
+    from matplotlib.lines import Line2D
+
+    return [
+        Line2D([], [], color="C2", marker="o", lw=1.6, label="from here on, with quartiles"),
+        Line2D([], [], color="C2", marker="<", lw=0, label="at every N that was measured"),
+        Line2D(
+            [], [], color="C3", marker="x", lw=0, label="not at the largest N that was measured: so many times as much"
+        ),
+    ]
+
+
+def _position(place: Place, first: float, last: float) -> float:
+    return {"always": first, "never": last}[place] if isinstance(place, str) else place
+
+
+def _rank(crossing: Crossing | None) -> float:
+    return float("inf") if crossing is None or crossing.place == "never" else _position(crossing.place, 0.0, 0.0)

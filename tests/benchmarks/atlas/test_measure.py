@@ -1,0 +1,126 @@
+"""What is measured, skipped and resumed, on small maps; memory as the kinds claim of themselves."""
+
+from functools import partial
+
+import pytest
+
+from benchmarks.atlas import measure as module
+from benchmarks.atlas.measure import Plan, build_attention, measure, training_step
+from benchmarks.memory import step_memory
+from benchmarks.timer import log_log_slope
+from soft_vit.layers import ATTENTIONS
+from soft_vit.layers.choice import FIXED_TOKENS
+
+SMALL = dict(tokens=(49, 100), head_dims=(32,), seconds=0.0)
+LINEAR = sorted(name for name, cls in ATTENTIONS.items() if cls.cost == "N" or name in FIXED_TOKENS)
+
+
+@pytest.fixture(autouse=True)
+def short_calls(monkeypatch):
+    monkeypatch.setattr(module, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(module, "LEAST_ROUNDS", 3)
+
+
+def last(plan: Plan, done=()):
+    *_, rows = measure(plan, done)
+    return rows
+
+
+def test_every_kind_beside_softmax():
+    rows = last(Plan(**SMALL, kinds=["soft", "none"]))
+    assert len(rows) == 3 * 2 * 2
+    for row in rows:
+        assert row.rounds == 3
+        assert row.seconds_lower <= row.seconds <= row.seconds_upper
+        assert row.megabytes > 0
+        assert row.kind != "softmax" or row.ratio == row.ratio_lower == row.ratio_upper == 1
+        unsteady = row.seconds_upper - row.seconds_lower > 0.1 * row.seconds
+        assert row.note == ("unstable" if unsteady else "")
+
+
+def test_a_higher_limit_measures_what_was_skipped():
+    plan = Plan(**SMALL, kinds=["gaussian"], max_megabytes=0.01)
+    skipped = last(plan)
+    assert all(row.note.startswith("skipped: 0.") for row in skipped if row.kind == "gaussian")
+    assert last(plan, skipped) == skipped
+    rows = last(Plan(**SMALL, kinds=["gaussian"]), skipped)
+    assert len(rows) == len(skipped)
+    assert all(row.rounds for row in rows)
+
+
+def test_resumes_after_a_stop(monkeypatch):
+    plan = Plan(**SMALL, kinds=["linear"])
+    first = next(rows for rows in measure(plan) if rows)
+    before = list(first)
+    timed = []
+    time_in_turn = module.time_in_turn
+
+    def recorded(steps, *args, **kwargs):
+        timed.append(set(steps))
+        return time_in_turn(steps, *args, **kwargs)
+
+    monkeypatch.setattr(module, "time_in_turn", recorded)
+    rows = last(plan, before)
+    assert rows[: len(before)] == before
+    assert timed == [{"softmax", "linear"}] * 3
+    timed.clear()
+    # Another kind is measured beside softmax, whose rows stay.
+    more = last(Plan(**SMALL, kinds=["linear", "none"]), rows)
+    assert timed == [{"softmax", "none"}] * 4
+    assert more[: len(rows)] == rows
+    assert {row.kind for row in more[len(rows) :]} == {"none"}
+
+
+def test_skipped_kinds_say_why(monkeypatch):
+    def build(kind, side, head_dim, device="cpu"):
+        if kind == "hydra":
+            raise RuntimeError("no such map\nat all")
+        return build_attention(kind, side, head_dim, device)
+
+    monkeypatch.setattr(module, "build_attention", build)
+    kinds, tokens = ["gaussian", "hydra", "linear"], (49, 64, 100)
+    limits = dict(seconds=0.0, max_seconds=1e-9, max_megabytes=0.2)
+    rows = last(Plan(kinds, tokens, head_dims=(32,), modes=("inference",), **limits))
+    notes = {(row.kind, row.tokens): row.note for row in rows}
+    assert notes["hydra", 49] == "RuntimeError: no such map"
+    assert "MB counted, more than 0" in notes["gaussian", 100]
+    # Two points tell how a kind grows; softmax is always measured.
+    assert "s expected, more than 1e-09" in notes["linear", 100]
+    assert all(row.seconds for row in rows if row.kind == "softmax")
+
+
+@pytest.mark.parametrize("kind", LINEAR)
+def test_linear_kinds_hold_memory_linear_in_the_number_of_tokens(kind):
+    assert memory_slope(kind) <= 1.1
+
+
+def test_quadratic_kinds_do_not():
+    assert memory_slope("gaussian") > 1.7
+
+
+def memory_slope(kind: str) -> float:
+    sides = (21, 42)
+    peaks = [
+        step_memory(
+            partial(build_attention, kind, side, 32),
+            (1, side**2, 64),
+            "cpu",
+            partial(training_step, feat_size=(side, side)),
+        )
+        for side in sides
+    ]
+    return log_log_slope([side**2 for side in sides], peaks)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kinds": ["sofd"]}, "'sofd'"),
+        ({"tokens": [50]}, "tokens=50 do not fill"),
+        ({"head_dims": [24]}, "head_dim=24 does not divide"),
+        ({"device": "gpu"}, "no device 'gpu'"),
+    ],
+)
+def test_mistakes_are_seen_before_anything_is_measured(options, message):
+    with pytest.raises(ValueError, match=message):
+        next(measure(Plan(**options)))

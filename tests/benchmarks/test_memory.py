@@ -1,0 +1,79 @@
+"""Counting the bytes of live tensors."""
+
+from functools import partial
+
+import pytest
+import timm
+import torch
+from captured_models import TWO_STAGES
+
+from benchmarks.memory import (
+    peak_memory,
+    training_memory,
+    training_memory_by_saving,
+    unless_out_of_memory,
+)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_peak_by_hand(device):
+    def work():
+        a = torch.zeros(1000, device=device)
+        b = a + 1  # 8,000 bytes live
+        del a
+        c = b * 2  # 8,000 again
+        d = torch.cat([b, c])  # 16,000
+        del b, c
+        return d.view(2, 1000)[0]  # a view holds no bytes of its own
+
+    assert peak_memory(work, device) == 16_000
+
+
+@pytest.mark.parametrize(
+    "look", [lambda x: x.mT, lambda x: x.flatten(), lambda x: x[0], lambda x: x.detach(), torch.relu_]
+)
+def test_tensors_from_before_are_not_counted(look):
+    x = torch.zeros(8, 125)
+    assert peak_memory(lambda: look(x), "cpu") == 0
+    assert peak_memory(lambda: look(x) + 1, "cpu") == look(x).nbytes
+
+
+def test_what_there_is_no_memory_for():
+    def fail():
+        raise RuntimeError("of another kind")
+
+    assert unless_out_of_memory(lambda: 5) == 5
+    assert unless_out_of_memory(lambda: torch.empty(1 << 50)) is None
+    with pytest.raises(RuntimeError, match="of another kind"):
+        unless_out_of_memory(fail)
+
+
+@pytest.mark.parametrize("name", ["soft_pico", "soft_norm_pico", "linformer_pyramid_pico"])
+def test_shapes_alone_hold_what_a_step_holds(name):
+    shape = (2, 3, 64, 96)
+    options = {"img_size": shape[2:], **({"newton_iters": 2} if name.startswith("soft") else {})}
+    model = timm.create_model(name, **options)
+    x = torch.randn(shape)
+    measured = peak_memory(lambda: model(x).sum().backward(), "cpu")
+    counted = training_memory(partial(timm.create_model, name, **options), shape, "cpu")
+    # Gradients of weights are held in both; sums and counters of BatchNorm are not counted alike.
+    assert counted == pytest.approx(measured, rel=1e-3)
+
+
+def test_each_saving_saves():
+    peaks = training_memory_by_saving("soft_pico", (2, 3, 96, 64), **TWO_STAGES, newton_iters=2)
+    plain = peaks.pop("plain")
+    assert all(peak < plain for peak in peaks.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "batch_size", "device", "message"),
+    [
+        ("resnet18", 1, "cpu", "resnet18 is not a pyramid"),
+        ("soft_pico", 0, "cpu", "batch_size must be at least 1, got 0"),
+        ("soft_pico", 1, "cud", "no device 'cud'"),
+    ],
+)
+def test_what_cannot_be_measured(name, batch_size, device, message):
+    with pytest.raises(ValueError, match=message):
+        training_memory_by_saving(name, (batch_size, 3, 32, 32), device)

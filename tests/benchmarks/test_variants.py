@@ -1,0 +1,110 @@
+"""Models by name with variants; the naive one is the same function with the same gradients."""
+
+import pytest
+import timm
+import torch
+from torch import nn
+
+from benchmarks.variants import NaiveSoftAttention, create_variant, naive_formulation, naive_soft_attention
+from soft_vit.layers.attention.soft import SoftAttention, SoftPlusAttention
+from soft_vit.ops import soft_attention_reference
+from soft_vit.ops.layout import Layout
+
+
+@pytest.mark.parametrize("name", ["soft_pico", "resnet10t"])
+def test_checkpointing_stores_fewer_activations(name):
+    stored = {}
+    for variant in (name, f"{name}+checkpointed"):
+        model, sizes = create_variant(variant).train(), []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t, to=sizes: to.append(t.numel()) or t, lambda t: t):
+            model(torch.randn(2, 3, 64, 64))
+        stored[variant] = sum(sizes)
+    assert stored[f"{name}+checkpointed"] < stored[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [("soft_pico", None), ("soft_pico+eager", "eager"), ("soft_norm_pico+folded+triton", "triton")],
+)
+def test_every_attention_has_the_backend(name, backend):
+    attentions = [module for module in create_variant(name).modules() if isinstance(module, SoftAttention)]
+    assert attentions
+    assert {attention.backend for attention in attentions} == {backend}
+
+
+def test_capped_attentions_have_as_many_bottleneck_tokens_at_any_size():
+    counts = {}
+    for name in ("soft_pico", "soft_pico+capped"):
+        attention = next(module for module in create_variant(name).modules() if isinstance(module, SoftAttention))
+        sides, dim = (56, 119), attention.num_heads * attention.head_dim
+        bottlenecks = [attention.sample_bottleneck(torch.randn(1, dim, s * s), Layout((s, s))) for s in sides]
+        counts[name] = [bottleneck.shape[2] for bottleneck in bottlenecks]
+    assert counts["soft_pico"][0] == 49 < counts["soft_pico"][1]
+    assert counts["soft_pico+capped"] == [49, 49]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("soft_pic", "no model 'soft_pic'; did you mean"),
+        ("soft_pico+fast", "no variant fast; after a . stand naive, eager, triton, capped, folded"),
+        ("softmax_pyramid_pico+naive", "no softmax-free attention"),
+        ("resnet10t+eager", "no softmax-free attention to give backend='eager'; use"),
+        ("soft_pico+naive+triton", "is naive and triton at once"),
+        ("soft_vit_base_patch16+naive", "a ViT's .* give a SOFT pyramid"),
+    ],
+)
+def test_bad_names(name, message):
+    with pytest.raises(ValueError, match=message):
+        create_variant(name)
+
+
+@pytest.mark.parametrize(("normalize", "start", "ridge"), [(False, "rowsum", 0.01), (True, "guarded_image", 0.0)])
+def test_operator(normalize, start, ridge):
+    q, bottleneck, v = (torch.randn(2, 3, n, 8, dtype=torch.float64, requires_grad=True) for n in (63, 6, 63))
+    options = {"normalize": normalize, "start": start, "ridge": ridge}
+    gradient = "unrolled" if normalize else "closed_form"
+    naive = naive_soft_attention(q, bottleneck, v, **options)
+    expected = soft_attention_reference(q, bottleneck, v, gradient=gradient, **options)
+    torch.testing.assert_close(naive, expected)
+    target = torch.randn_like(naive)
+    # A detached start: the released backward is that of the inverse alone, which the reference's also is.
+    for actual, wanted in zip(
+        *(torch.autograd.grad(x, (q, bottleneck, v), target) for x in (naive, expected)), strict=True
+    ):
+        torch.testing.assert_close(actual, wanted)
+
+
+@pytest.mark.parametrize("name", ["soft_pico", "soft_norm_pico", "soft_plus_pico"])
+def test_model(name):
+    torch.manual_seed(0)
+    model = timm.create_model(name, num_classes=5).double().eval()
+    for weight_name, weight in model.named_parameters():
+        if weight_name.endswith("log_bandwidth"):
+            nn.init.uniform_(weight, -0.5, 0.5)
+    x = torch.randn(2, 3, 65, 97, dtype=torch.float64)
+    logits = model(x)
+    naive = naive_formulation(model)
+    assert naive is model
+    torch.testing.assert_close(naive(x), logits)
+
+
+def test_prefix_tokens():
+    torch.manual_seed(0)
+    attention = SoftPlusAttention(16, 2, feat_size=(6, 8), sr_ratio=2, dtype=torch.float64)
+    x = torch.randn(2, 3 + 48, 16, dtype=torch.float64)
+    torch.testing.assert_close(NaiveSoftAttention(attention)(x, (6, 8), 3), attention(x, (6, 8), 3))
+
+
+@pytest.mark.parametrize(
+    ("options", "q_norm", "message"),
+    [
+        ({"inverse": "cholesky"}, nn.Identity(), "not 'cholesky'; use inverse='newton'"),
+        ({}, nn.LayerNorm(8), "no norm of the queries, here LayerNorm; use"),
+    ],
+)
+def test_what_the_naive_form_lacks(options, q_norm, message):
+    attention = SoftAttention(16, 2, feat_size=(6, 8), sr_ratio=2, **options)
+    attention.q_norm = q_norm
+    with pytest.raises(ValueError, match=message):
+        NaiveSoftAttention(attention)
