@@ -18,7 +18,6 @@ from tqdm import tqdm
 from soft_vit.engine.config_values import fill_data_root
 from soft_vit.engine.data.preprocessor import collate_labels
 from soft_vit.engine.data.transforms import allow_zero_bits
-from soft_vit.engine.errors import UserError
 from soft_vit.engine.resume.position import SampleIndex, SeededDataset
 from soft_vit.text_tables import markdown_table
 
@@ -57,21 +56,21 @@ def measure_data_rate(
     """Time a config's training loader and timm's in turn over all images, in each round after a warm-up.
 
     Both end with batches of uint8 images in memory; timm's uses the augmentation of the config's first transform, which
-    must be a TimmAugment. Ours seeds the augmentation of each sample, as training does. Raises UserError (a ValueError)
+    must be a TimmAugment. Ours seeds the augmentation of each sample, as training does. Raises ValueError
     for another config, fewer than 2 rounds, workers below 0, or fewer than 2 batches; the first batch is not timed.
     """
     if rounds < 2:
-        raise UserError(f"rounds is {rounds}, which gives no spread; use 2 or more.")
+        raise ValueError(f"rounds is {rounds}, which gives no spread; use 2 or more.")
     if min(workers) < 0:
-        raise UserError(f"workers is {min(workers)}; give 0, to read in the process itself, or more.")
+        raise ValueError(f"workers is {min(workers)}; give 0, to read in the process itself, or more.")
     fill_data_root(config)
     augment = dict(config.train_dataloader.dataset.pipeline[0])
     if augment.pop("type") != "TimmAugment":
-        raise UserError("timm's loader has no other augmentation; give a config whose first transform is TimmAugment.")
+        raise ValueError("timm's loader has no other augmentation; give a config whose first transform is TimmAugment.")
     with DefaultScope.overwrite_default_scope("mmpretrain"):
         dataset = SeededDataset(config.train_dataloader.dataset)
     if not 1 <= batch_size <= len(dataset) // 2:
-        raise UserError(
+        raise ValueError(
             f"Batches of {batch_size} cannot be timed with {len(dataset)} images; give 2 images or more, and a "
             "batch_size from 1 to half of them."
         )

@@ -3,7 +3,6 @@
 import argparse
 import ast
 import contextlib
-import errno
 import functools
 import re
 import shlex
@@ -27,38 +26,42 @@ EXTRAS = {
     "tensorboard": "train",
 }
 
-# A path that is missing, lies below a file, is a folder where a file is needed, or is not allowed.
-_PATH_ERRORS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
-# A full or read-only disk and a name that is too long have no exception classes of their own.
-_PATH_NUMBERS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENAMETOOLONG}
 
+def command_line(main: Callable[[Sequence[str]], None]) -> Callable[..., None]:
+    """Decorate the `main(argv)` of a tool: ValueError, OSError and a missing extra end it with `error: ...` and code 1.
 
-def command_line(main: Callable[[Sequence[str] | None], None]) -> Callable[..., None]:
-    """Decorate the `main(argv)` of a tool: a user's mistake ends the process with `error: ...` and exit code 1.
-
-    Mistakes are a ValueError that this package or the tool raises, an exception class of this package, a path that
-    cannot be used, a full disk, and a missing module of an extra. All other exceptions keep their traceback, and so
-    does a ValueError from inside a library: its cause is unknown, and the traceback is needed to find it.
+    Every tool then takes `--traceback`, which shows where such an error comes from.
     """
-    package = Path(__file__).parent
-    own = {package, package.with_name("benchmarks"), Path(main.__code__.co_filename).parent}
 
     @functools.wraps(main)
     def run(argv: Sequence[str] | None = None) -> None:
+        arguments = list(sys.argv[1:] if argv is None else argv)
         try:
-            main(argv)
-        except Exception as error:
-            sentence = _sentence(error, own)
-            if sentence is None:
+            main([argument for argument in arguments if argument != "--traceback"])
+        except (ValueError, OSError, ImportError) as error:
+            sentence = _sentence(error)
+            if sentence is None or "--traceback" in arguments:
                 raise
             raise SystemExit(f"error: {sentence}") from None
 
     return run
 
 
-def extra_of(error: ModuleNotFoundError) -> str | None:
-    """The extra that brings the missing module; None if no extra does."""
-    return EXTRAS.get(_package(error))
+def _sentence(error: Exception) -> str | None:
+    """The message for the screen; None for a missing module that no extra brings."""
+    if isinstance(error, ImportError):
+        # MMEngine raises another one for what a config imports.
+        while isinstance(error.__cause__ or error.__context__, ImportError):
+            error = error.__cause__ or error.__context__
+        package = (error.name or "").split(".")[0]
+        extra = EXTRAS.get(package)
+        return extra and f"{package} is missing; pip install 'soft_vit[{extra}]' installs it."
+    if isinstance(error, OSError) and error.filename is not None:
+        # A rename has two names; the second is the file that it replaces.
+        return f"{error.filename2 or error.filename} cannot be used ({error.strerror}); give another path."
+    message = str(error).strip()
+    # A data worker's message is its traceback, which ends with the error.
+    return message.splitlines()[-1] if "in DataLoader worker process" in message else message
 
 
 def command_text(tool: str, argv: Sequence[str] | None) -> str:
@@ -69,7 +72,7 @@ def command_text(tool: str, argv: Sequence[str] | None) -> str:
 def image_size(text: str) -> tuple[int, int]:
     """Height and width from `224` or `800x1333`."""
     if not re.fullmatch("[1-9][0-9]*(x[1-9][0-9]*)?", text):
-        raise argparse.ArgumentTypeError(f"{text} is no size; give a side such as 224, or 800x1333.")
+        raise argparse.ArgumentTypeError(f"size must be such as 224 or 800x1333, got {text}.")
     sides = [int(side) for side in text.split("x")]
     return sides[0], sides[-1]
 
@@ -144,31 +147,6 @@ class _ImageSize(argparse.Action):
         if len(values) > 2 or min(values) < 1:
             raise argparse.ArgumentError(self, f"{' '.join(map(str, values))}: give one side, or height and width")
         setattr(namespace, self.dest, (values[0], values[-1]))
-
-
-def _sentence(error: Exception, own: set[Path]) -> str | None:
-    """What to print for a user's mistake; None for any other exception, or a ValueError of code outside own folders."""
-    if isinstance(error, ModuleNotFoundError) and (extra := extra_of(error)):
-        return f"{_package(error)} is missing; pip install 'soft_vit[{extra}]' brings it."
-    if isinstance(error, OSError) and (isinstance(error, _PATH_ERRORS) or error.errno in _PATH_NUMBERS):
-        # A rename has two names; the second is the file that it replaces.
-        path = error.filename2 or error.filename
-        return str(error) if path is None else f"{path} cannot be used ({error.strerror}); give another path."
-    if type(error).__module__.startswith("soft_vit.") or (isinstance(error, ValueError) and _raised_in(error, own)):
-        return str(error)
-    return None
-
-
-def _raised_in(error: Exception, folders: set[Path]) -> bool:
-    """Whether code in one of the folders raised the exception, or called the built-in function that did."""
-    traceback = error.__traceback__
-    while traceback.tb_next is not None:
-        traceback = traceback.tb_next
-    return not folders.isdisjoint(Path(traceback.tb_frame.f_code.co_filename).parents)
-
-
-def _package(error: ModuleNotFoundError) -> str:
-    return (error.name or "").split(".")[0]
 
 
 def add_run_options(parser: argparse.ArgumentParser, attentions: Sequence[str], work_dir: str, table: str) -> None:

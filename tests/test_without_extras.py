@@ -60,5 +60,5 @@ def test_eager_needs_no_triton(said):
 
 
 def test_tools_name_the_extra(said):
-    message = "error: mmengine is missing; pip install 'soft_vit[train]' brings it."
+    message = "error: mmengine is missing; pip install 'soft_vit[train]' installs it."
     assert {name: said[name] for name in NEED_TRAIN} == dict.fromkeys(NEED_TRAIN, message)

@@ -8,7 +8,6 @@ from timm.layers import to_2tuple
 from torch import Tensor
 
 from soft_vit.dense.features import TimmFeatures
-from soft_vit.engine.errors import UserError
 from soft_vit.layers import ATTENTIONS, attention_options
 from soft_vit.models.soft import MODELS as PYRAMIDS
 from soft_vit.registry import MODELS, register
@@ -32,7 +31,7 @@ class SOFT(TimmFeatures, BaseModule):
     torch or safetensors file or `timm://NAME`; or weights of this class, with `prefix="backbone."` from a detector, a
     segmentor or a classifier. No code in a file is executed. MMEngine handles other types.
 
-    Raises UserError for an unknown name or option, and for weights of another model.
+    Raises ValueError for an unknown name or option, and for weights of another model.
     """
 
     def __init__(
@@ -50,13 +49,13 @@ class SOFT(TimmFeatures, BaseModule):
         **kwargs: Any,
     ) -> None:
         if arch not in PYRAMIDS:
-            raise UserError(f"There is no arch {arch!r}; choose one of {', '.join(PYRAMIDS)}.")
+            raise ValueError(f"There is no arch {arch!r}; choose one of {', '.join(PYRAMIDS)}.")
         if max_bottleneck is not None and _pools_bottleneck(arch, kwargs):
             kwargs["max_bottleneck"] = to_2tuple(max_bottleneck)
         configs = [init_cfg] if isinstance(init_cfg, dict) else list(init_cfg or ())
         start = dict(next((config for config in configs if config.get("type") == "Pretrained"), {}))
         if start and not start.get("checkpoint"):
-            raise UserError("init_cfg of type Pretrained has no checkpoint; give the path of a file or timm://NAME.")
+            raise ValueError("init_cfg of type Pretrained has no checkpoint; give the path of a file or timm://NAME.")
         super().__init__(
             arch,
             checkpoint_path=start.get("checkpoint", ""),
@@ -86,14 +85,14 @@ class SOFT(TimmFeatures, BaseModule):
             inside = {name.removeprefix(self.prefix): w for name, w in weights.items() if name.startswith(self.prefix)}
             weights = NotedWeights(inside, weights.notes)
             if not weights:
-                raise UserError(f"{self.source} has no weights with the prefix {self.prefix!r}; give another prefix.")
+                raise ValueError(f"{self.source} has no weights with the prefix {self.prefix!r}; give another prefix.")
         own = self.state_dict()
         if own.keys().isdisjoint(weights):
             super().load_weights(weights)
             return
         mismatch = describe_mismatch(own, weights)
         if mismatch:
-            raise UserError(
+            raise ValueError(
                 f"The weights in {self.source} belong to another backbone: {mismatch}; set the arch and the options "
                 "of their training."
             )

@@ -17,7 +17,7 @@ class ClassNamesHook(Hook):
     """Matches class names before a test, since a model predicts numbers; `RunChecksHook` does so before training.
 
     COCO categories are matched by name: the tested file may lack some of the trained ones and number them otherwise.
-    Label maps hold numbers themselves, so their classes must be the trained ones in the same order. Raises UserError
+    Label maps hold numbers themselves, so their classes must be the trained ones in the same order. Raises ValueError
     for other classes.
     """
 

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 import soft_vit  # noqa: F401  registers its models with timm
-from soft_vit.engine.errors import UserError, one_line
-from soft_vit.engine.models.finetune import TIMM_PREFIX, fit_weights, flat_name, freeze_stages
+from soft_vit.engine.errors import one_line
+from soft_vit.engine.models.finetune import TIMM_PREFIX, flat_name, freeze_stages
+from soft_vit.weights.load import fit_weights
 
 __all__ = ["TimmFeatures"]
 
@@ -28,7 +29,7 @@ class TimmFeatures(nn.Module):
     stem, n the first n stages too. norm_eval: keep BatchNorm's statistics. out_norm: apply a LayerNorm over the
     channels of each map. with_cp: checkpoint activations. kwargs: of the timm model.
 
-    channels, reductions: of each map, lists of int. Raises UserError for a model or an option that timm refuses, for a
+    channels, reductions: of each map, lists of int. Raises ValueError for a model or an option that timm refuses, for a
     model without such maps, and for more frozen stages than it has.
     """
 
@@ -48,7 +49,7 @@ class TimmFeatures(nn.Module):
     ) -> None:
         super().__init__()
         if pretrained and checkpoint_path:
-            raise UserError(
+            raise ValueError(
                 f"pretrained=True and checkpoint_path={checkpoint_path!r} name two sources of weights; give one."
             )
         self.model_name = model_name
@@ -62,7 +63,7 @@ class TimmFeatures(nn.Module):
             indices = tuple(sorted(set(out_indices), key=lambda index: (index < 0, index)))
             self.body = timm.create_model(model_name, features_only=True, out_indices=indices, **kwargs)
         except (RuntimeError, TypeError, ValueError, AssertionError, IndexError) as error:
-            raise UserError(
+            raise ValueError(
                 f"timm cannot make a feature pyramid of {model_name!r} with out_indices={out_indices} and {kwargs} "
                 f"({one_line(error)}); choose a name of timm.list_models() and options that it takes."
             ) from error
@@ -87,14 +88,14 @@ class TimmFeatures(nn.Module):
         return [norm(feature).contiguous() for norm, feature in zip(self.out_norms, maps, strict=True)]
 
     def init_weights(self) -> None:
-        """Load the weights that the arguments name. Raises UserError if they do not fit."""
+        """Load the weights that the arguments name. Raises ValueError if they do not fit."""
         if self.source:
             self.load_weights(CheckpointLoader.load_checkpoint(self.source, map_location="cpu"))
 
     def load_weights(self, content: dict) -> None:
         """Load a classification model's state dict, or a checkpoint of one, and log each change of its weights.
 
-        The head is left out and grids are resampled, see `fit_weights`. Raises UserError for weights of another model.
+        The head is left out and grids are resampled, see `fit_weights`. Raises ValueError for weights of another model.
         """
         whole = timm.create_model(self.model_name, num_classes=0, **self._kwargs)
         weights, sentences = fit_weights(content, whole)

@@ -21,7 +21,6 @@ from soft_vit.engine.data.bad_images import BadImagesHook
 from soft_vit.engine.data.datasets import ImageTree, ShapesDataset
 from soft_vit.engine.data.preprocessor import RecipeDataPreprocessor
 from soft_vit.engine.data.transforms import AlbumentationsTransform, LoadedImage, TimmAugment, TimmEvalCrop
-from soft_vit.engine.errors import UserError
 from soft_vit.engine.evaluate import Images, Target, evaluate
 from soft_vit.engine.hooks.attention_report import AttentionReportHook
 from soft_vit.engine.logging.metrics import ClassificationMetric
@@ -75,7 +74,6 @@ __all__ = [
     "TimmEvalCrop",
     "TimmOptimWrapperConstructor",
     "TimmProgressClassifier",
-    "UserError",
     "WatchHook",
     "evaluate",
     "load_config",

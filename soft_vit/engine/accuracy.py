@@ -13,7 +13,7 @@ import torch
 from tqdm import tqdm
 
 from soft_vit.engine.config import find_config
-from soft_vit.engine.errors import UserError, as_user_error, one_line
+from soft_vit.engine.errors import one_line
 from soft_vit.engine.run import train
 from soft_vit.models.names import model_name
 from soft_vit.text_tables import markdown_table
@@ -54,11 +54,10 @@ def compare_accuracy(
 
     Every run has its own folder `work_dir/<model>`, see `train_each`. A run that fails, or whose process dies, leaves
     its error in its row; the others go on. resume: continue each from its newest checkpoint; a finished one is only
-    validated. on_row: called with all rows, in the order of attentions, whenever a run ends. Raises UserError (a
-    ValueError) for an attention or a size without a model, and what `train_each` raises.
+    validated. on_row: called with all rows, in the order of attentions, whenever a run ends. Raises
+    ValueError for an attention or a size without a model, and what `train_each` raises.
     """
-    with as_user_error():
-        all_rows = [AccuracyRow(attention, model_name(attention, size)) for attention in attentions]
+    all_rows = [AccuracyRow(attention, model_name(attention, size)) for attention in attentions]
     rows = {row.model: row for row in all_rows}
     runs = {name: {**(options or {}), "model.model_name": name} for name in rows}
     for name, outcome in train_each(
@@ -75,9 +74,9 @@ def compare_accuracy(
 
 
 def require_jobs(jobs: int) -> None:
-    """Raise UserError (a ValueError) for fewer than 1 run at a time."""
+    """Raise ValueError for fewer than 1 run at a time."""
     if jobs < 1:
-        raise UserError(f"jobs is {jobs}; run at least 1 process at a time.")
+        raise ValueError(f"jobs is {jobs}; run at least 1 process at a time.")
 
 
 def train_each(
@@ -92,8 +91,8 @@ def train_each(
     """Train a config once for each entry of runs, a folder in work_dir with options of the config, `jobs` at a time.
 
     Every run has its own process, and console.log in its folder holds what it prints. Yields each folder with top-1,
-    number of images and minutes, or with the error, as the runs end. resume: as in `train`. Raises UserError (a
-    ValueError) for jobs below 1, and FileNotFoundError for a config that is missing.
+    number of images and minutes, or with the error, as the runs end. resume: as in `train`. Raises
+    ValueError for jobs below 1, and FileNotFoundError for a config that is missing.
     """
     require_jobs(jobs)
     find_config(config)

@@ -6,7 +6,6 @@ from typing import Any
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
-from soft_vit.engine.errors import UserError
 from soft_vit.engine.models.timm_model import unwrapped
 from soft_vit.registry import HOOKS, register
 
@@ -19,7 +18,7 @@ _NAMED_CLASSES = 10
 def match_classes(dataset: Any, expected: Sequence[str], owner: str) -> None:
     """Number the classes of a data set as `expected` does, where they go by the same names.
 
-    owner: of the expected classes, as in "the training data". Raises UserError (a ValueError) for a class without a
+    owner: of the expected classes, as in "the training data". Raises ValueError for a class without a
     counterpart, and for a data set that differs and cannot be numbered again.
     """
     own, expected = (
@@ -32,14 +31,14 @@ def match_classes(dataset: Any, expected: Sequence[str], owner: str) -> None:
         dataset.number_like(expected)
         return
     what = f"the class {strange[0]!r}, which {owner} lacks" if strange else f"other classes than {owner}"
-    raise UserError(f"The images to measure on have {what}; give images of {', '.join(expected[:_NAMED_CLASSES])}.")
+    raise ValueError(f"The images to measure on have {what}; give images of {', '.join(expected[:_NAMED_CLASSES])}.")
 
 
 @register(HOOKS)
 class RunChecksHook(Hook):
     """Checks that classes, targets and schedules fit each other, and logs the classes of the training data.
 
-    Classes of the validation data are matched by name; see `match_classes`. Raises UserError (a ValueError) for what
+    Classes of the validation data are matched by name; see `match_classes`. Raises ValueError for what
     does not fit.
     """
 
@@ -57,7 +56,7 @@ class RunChecksHook(Hook):
             names = f": {', '.join(map(str, classes))}" if len(classes) <= _NAMED_CLASSES else ""
             runner.logger.info(f"The training data has {len(classes)} classes{names}.")
         if classes is not None and head is not None and len(classes) > head:
-            raise UserError(
+            raise ValueError(
                 f"The training data has {len(classes)} classes and the model has {head}; set num_classes to "
                 f"{len(classes)}."
             )
@@ -66,7 +65,7 @@ class RunChecksHook(Hook):
             runner.val_evaluator.dataset_meta = getattr(runner.val_dataloader.dataset, "metainfo", None)
         mixing = getattr(getattr(model, "data_preprocessor", None), "mixing", None)
         if mixing is not None and head is not None and mixing.num_classes != head:
-            raise UserError(
+            raise ValueError(
                 f"The data preprocessor makes targets for {mixing.num_classes} classes and the model has {head}; set "
                 f"data_preprocessor.num_classes to {head}."
             )
@@ -81,7 +80,7 @@ class RunChecksHook(Hook):
             run = runner.max_epochs if scheduler.by_epoch else runner.max_iters
             last = min(run, scheduler.end - 1) - scheduler.begin
             if total is not None and last > total:
-                raise UserError(
+                raise ValueError(
                     f"{type(scheduler).__name__} of param_scheduler has {total} steps, and the run takes {last}; set "
                     f"its total_steps to {last}, or its end to {scheduler.begin + total}."
                 )

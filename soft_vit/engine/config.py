@@ -2,7 +2,6 @@
 
 import difflib
 import inspect
-import re
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,9 +11,8 @@ from mmengine.config import Config
 from mmengine.registry import Registry
 from mmengine.runner import Runner
 
-from soft_vit.cli import extra_of
 from soft_vit.engine.config_values import entries, fill_values, reaches, type_name
-from soft_vit.engine.errors import UserError, one_line
+from soft_vit.engine.errors import one_line
 from soft_vit.weights.files import RESOURCES
 
 __all__ = [
@@ -22,7 +20,6 @@ __all__ = [
     "check_keys",
     "find_config",
     "load_config",
-    "place_of",
     "require_registered",
     "timm_model_of",
 ]
@@ -74,8 +71,6 @@ _INSIDE = {
         "norm_decay_mult",
     },
 }
-# How Python and MMEngine name what could not be built.
-_NAMED = re.compile(r"(\w+)(?:\.__init__\(\)| is not in the )")
 
 
 def known_keys() -> set[str]:
@@ -86,7 +81,7 @@ def known_keys() -> set[str]:
 def check_keys(config: Config) -> None:
     """Refuse a top-level key that looks like a misspelling; warn about one that MMEngine does not know.
 
-    MMEngine itself ignores unknown keys. Raises UserError (a ValueError).
+    MMEngine itself ignores unknown keys. Raises ValueError.
     """
     known = known_keys()
     strange = []
@@ -95,7 +90,7 @@ def check_keys(config: Config) -> None:
             continue
         alike = difflib.get_close_matches(key, known, n=1, cutoff=_ALIKE)
         if alike:
-            raise UserError(f"The config sets {key!r}, which nothing reads; did you mean {alike[0]!r}?")
+            raise ValueError(f"The config sets {key!r}, which nothing reads; did you mean {alike[0]!r}?")
         strange.append(key)
     _check_inside(config)
     if strange:
@@ -107,7 +102,7 @@ def check_keys(config: Config) -> None:
 
 
 def _check_inside(config: Config) -> None:
-    """Refuse unknown keys in the entries of _INSIDE. Raises UserError."""
+    """Refuse unknown keys in the entries of _INSIDE. Raises ValueError."""
     constructor = _entry_at(config, "optim_wrapper").get("constructor", "")
     own = type_name({"type": constructor}) not in ("", "DefaultOptimWrapperConstructor")
     for place, known in _INSIDE.items():
@@ -117,11 +112,11 @@ def _check_inside(config: Config) -> None:
             if key not in known:
                 alike = difflib.get_close_matches(key, known, n=1)
                 advice = f"did you mean {alike[0]!r}?" if alike else f"choose of {', '.join(sorted(known))}."
-                raise UserError(f"{place} sets {key!r}, which nothing reads; {advice}")
+                raise ValueError(f"{place} sets {key!r}, which nothing reads; {advice}")
 
 
 def _check_options(config: Config, before: Mapping[str, Any], options: Iterable[str]) -> None:
-    """Refuse an option that changes nothing but a variable of the config. Raises UserError (a ValueError).
+    """Refuse an option that changes nothing but a variable of the config. Raises ValueError.
 
     before: the config's values without the options.
     """
@@ -145,7 +140,7 @@ def _check_options(config: Config, before: Mapping[str, Any], options: Iterable[
             advice = "set the entries that are made from it."
         else:
             advice = f"did you mean {alike[0]!r}?" if alike else "leave it out."
-        raise UserError(f"The option {option} changes nothing that a run reads; {advice}")
+        raise ValueError(f"The option {option} changes nothing that a run reads; {advice}")
 
 
 def find_config(path: str | Path) -> Path:
@@ -167,25 +162,17 @@ def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> C
     path: see `find_config`. MMEngine's pure Python style is read as well; names replace its classes. options: values
     by dotted name, as of `--cfg-options`. Shared values, such as `image_size`: see `soft_vit.engine.config_values`.
 
-    Raises FileNotFoundError when the file is missing, UserError (a ValueError) when it cannot be read or an option does
+    Raises FileNotFoundError when the file is missing, ValueError when it cannot be read or an option does
     not fit.
     """
     path = find_config(path)
     try:
         config = Config.fromfile(str(path))
-        if getattr(config, "_imported_names", None):
-            # Names in place of the imported classes.
-            config = Config(config.to_dict(), cfg_text=config.text, filename=config.filename)
-    except Exception as error:
-        # MMEngine says which import failed, and why in the errors behind it.
-        first = error
-        while first.__cause__ or first.__context__:
-            first = first.__cause__ or first.__context__
-        advice = "correct the file"
-        if isinstance(first, ModuleNotFoundError):
-            extra = extra_of(first)
-            advice = f"pip install 'soft_vit[{extra}]' brings it" if extra else "install that module"
-        raise UserError(f"The config {path} cannot be read ({one_line(first)}); {advice}.") from error
+    except (SyntaxError, UnicodeError) as error:
+        raise ValueError(f"The config {path} cannot be read ({one_line(error)}).") from error
+    if getattr(config, "_imported_names", None):
+        # Names in place of the imported classes.
+        config = Config(config.to_dict(), cfg_text=config.text, filename=config.filename)
     before = dict(config.items())
     apply_options(config, options)
     fill_values(config, before, options or ())
@@ -204,7 +191,7 @@ def _entry_at(config: Config, place: str) -> Mapping[str, Any]:
 def require_registered(config: Config, place: str, registry: Registry) -> None:
     """Refuse a `type` that its registry does not hold; MMEngine would go on with None.
 
-    place: dotted name of the entry, which may be absent. Raises UserError (a ValueError).
+    place: dotted name of the entry, which may be absent. Raises ValueError.
     """
     name = _entry_at(config, place).get("type")
     if not isinstance(name, str):
@@ -216,24 +203,18 @@ def require_registered(config: Config, place: str, registry: Registry) -> None:
     names = {**registry.module_dict, **child.module_dict}
     alike = difflib.get_close_matches(name, names, n=1)
     advice = f"choose {alike[0]}" if alike else f"choose one of {', '.join(sorted(names))}"
-    raise UserError(
+    raise ValueError(
         f"{place}.type is {name!r}, which is not in the registry of {registry.name}s; {advice}, or import the module "
         "that registers it by custom_imports."
     )
 
 
-def place_of(config: Config, error: Exception) -> str:
-    """The entries that an error names while objects are built, by dotted name; empty if it names none."""
-    named = _NAMED.match(one_line(error))
-    return " or ".join(place for place, entry in entries(config.to_dict()) if named and type_name(entry) == named[1])
-
-
 def apply_options(config: Config, options: Mapping[str, Any] | None) -> None:
-    """Set options in a config, in place. Raises UserError when one does not fit the structure of the config."""
+    """Set options in a config, in place. Raises ValueError when one does not fit the structure of the config."""
     try:
         config.merge_from_dict(dict(options or {}))
     except Exception as error:
-        raise UserError(
+        raise ValueError(
             f"The options {options} do not fit the config ({one_line(error)}); correct the option."
         ) from error
 
@@ -241,12 +222,12 @@ def apply_options(config: Config, options: Mapping[str, Any] | None) -> None:
 def timm_model_of(path: str | Path) -> tuple[str, dict]:
     """The timm name and the arguments of the model that a config trains.
 
-    Raises what `load_config` raises, and UserError (a ValueError) for a config whose model is not one of timm.
+    Raises what `load_config` raises, and ValueError for a config whose model is not one of timm.
     """
     arguments = dict(load_config(path).get("model", {}))
     name = arguments.pop("model_name", None)
     if name is None:
-        raise UserError(f"The config {path} names no timm model; give one whose model has a model_name.")
+        raise ValueError(f"The config {path} names no timm model; give one whose model has a model_name.")
     ours = ("type", "pretrained", "data_preprocessor", "train_cfg", "loss", "init_cfg", "with_cp")
     ours += ("frozen_stages", "compile_model", "channels_last", "teacher", "distillation", "alpha", "tau")
     ours += ("phase1_epochs", "swap")

@@ -18,7 +18,6 @@ from mmengine.config import Config
 
 import soft_vit  # noqa: F401  registers its models with timm
 from soft_vit.data.images import find_images
-from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.models.soft import MODELS
 from soft_vit.models.zoo import ZOO
 
@@ -65,7 +64,7 @@ def fill_values(cfg: Config, before: Mapping[str, Any], given: Collection[str] =
     """Fill in all values of the table above, in place.
 
     before: the values before the command line changed some; what equals one of these was made from it, and follows it.
-    given: names that the command line sets. Raises UserError (a ValueError) when one of these contradicts the model.
+    given: names that the command line sets. Raises ValueError when one of these contradicts the model.
     """
     fill_data_root(cfg)
     size, old = _shared(cfg, before, "image_size", "img_size", given)
@@ -125,7 +124,7 @@ def _shared(
             model[argument] = value
         return value, old
     if value is not None and own != value and name in given:
-        raise UserError(f"{name} is {value} and model.{argument} is {own}; set {name} alone, which reaches the model.")
+        raise ValueError(f"{name} is {value} and model.{argument} is {own}; set {name} alone, which reaches the model.")
     if name in cfg:
         cfg[name] = own
     return own, old
@@ -158,7 +157,7 @@ def take_trained_classes(cfg: Config, names: Collection[str]) -> None:
 def count_classes(cfg: Config) -> None:
     """Count the classes of the training images where a config with a timm model does not say how many there are.
 
-    Raises UserError (a ValueError) or FileNotFoundError for a folder that holds no images of classes.
+    Raises ValueError or FileNotFoundError for a folder that holds no images of classes.
     """
     dataset = (cfg.get("train_dataloader") or {}).get("dataset") or {}
     model = cfg.get("model") or {}
@@ -168,9 +167,8 @@ def count_classes(cfg: Config) -> None:
         return
     names = dataset.get("classes")
     if not names:
-        with as_user_error():
-            arguments = {"label_file": dataset["label_file"]} if dataset.get("label_file") else {}
-            names = find_images(dataset["data_root"], dataset.get("split", "train"), **arguments).classes
+        arguments = {"label_file": dataset["label_file"]} if dataset.get("label_file") else {}
+        names = find_images(dataset["data_root"], dataset.get("split", "train"), **arguments).classes
     cfg.num_classes = len(names)
     set_num_classes(cfg, len(names))
 
@@ -196,7 +194,7 @@ def _end_schedules(cfg: Config) -> None:
 
 
 def require_one_size(cfg: Config) -> None:
-    """Refuse to train a timm model on images of another size than it is made for. Raises UserError (a ValueError)."""
+    """Refuse to train a timm model on images of another size than it is made for. Raises ValueError."""
     size = (cfg.get("model") or {}).get("img_size")
     if size is None:
         return
@@ -204,7 +202,7 @@ def require_one_size(cfg: Config) -> None:
         argument = _SIZED.get(type_name(entry))
         shown = entry.get(argument) if argument else None
         if shown is not None and _pair(shown) != _pair(size):
-            raise UserError(
+            raise ValueError(
                 f"{place}.{argument} is {shown} and model.img_size is {size}; set image_size alone, which reaches both."
             )
 

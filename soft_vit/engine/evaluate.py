@@ -31,13 +31,13 @@ from soft_vit.engine.data.eval_data import (
     use_tta_pipeline,
     view_of_config,
 )
-from soft_vit.engine.errors import UserError, as_user_error, one_line
+from soft_vit.engine.errors import one_line
 from soft_vit.engine.logging.throughput_hook import ThroughputHook
 from soft_vit.engine.models.finetune import TIMM_PREFIX
 from soft_vit.engine.models.tested_model import TestedModelHook
 from soft_vit.engine.prepare import prepare
 from soft_vit.engine.report import Report
-from soft_vit.engine.run import StartHook, config_errors, require_checkpoint
+from soft_vit.engine.run import require_checkpoint, traceback_in_log
 from soft_vit.models.soft import MODELS
 from soft_vit.weights.read import notes_of, unwrap_state_dict
 
@@ -95,11 +95,11 @@ class Images:
 
     def __post_init__(self) -> None:
         if self.img_size is not None and self.img_size < 1:
-            raise UserError(f"img_size is {self.img_size}; give the pixels a side, such as 224.")
+            raise ValueError(f"img_size is {self.img_size}; give the pixels a side, such as 224.")
         if self.classes is not None and self.data_root is None:
-            raise UserError(f"classes is {self.classes}, which names the folders of data_root; give data_root as well.")
+            raise ValueError(f"classes needs data_root, whose folders it names; got classes={self.classes} alone.")
         if self.crop_pct is not None and not 0 < self.crop_pct <= 1:
-            raise UserError(f"crop_pct is {self.crop_pct}; give a share above 0 and at most 1, such as 0.875.")
+            raise ValueError(f"crop_pct is {self.crop_pct}; give a share above 0 and at most 1, such as 0.875.")
 
 
 def evaluate(
@@ -111,14 +111,14 @@ def evaluate(
     on a checkpoint of its model; with tta it must set both entries for that.
 
     Returns `accuracy/top1` and `accuracy/top5` in percent, `cross_entropy`, `images`, what else the config measures in
-    single numbers, and `images_per_second/loop` and `/forward`, see `ThroughputHook`. Raises UserError (a ValueError)
+    single numbers, and `images_per_second/loop` and `/forward`, see `ThroughputHook`. Raises ValueError
     or FileNotFoundError for what cannot be used.
     """
     images, report = images or Images(), report or Report()
     report.require_places()
     cfg = prepare(target.config, report.work_dir, target.options, launcher)
     if not cfg.get("test_dataloader"):
-        raise UserError(f"The config {cfg.filename} has no test_dataloader; give one that has test images.")
+        raise ValueError(f"The config {cfg.filename} has no test_dataloader; give one that has test images.")
     classifies = _classifies(cfg)
     if not classifies:
         _require_config_alone(cfg, target, images, report)
@@ -137,11 +137,11 @@ def evaluate(
     if classifies:
         cfg.test_evaluator = _evaluators(cfg, class_indices, report.counts)
 
-    start, throughput = StartHook(), ThroughputHook()
-    with config_errors(start, cfg):
+    throughput = ThroughputHook()
+    with traceback_in_log():
         runner = Runner.from_cfg(_under_another_name(cfg))
         published = str(cfg.load_from).startswith(TIMM_PREFIX)
-        for hook in (TestedModelHook(target.ema, view and view.img_size, same_classes=published), start, throughput):
+        for hook in (TestedModelHook(target.ema, view and view.img_size, same_classes=published), throughput):
             runner.register_hook(hook)
         if classifies and images.data_root is None and trained:
             match_classes(runner.test_dataloader.dataset, trained, "the checkpoint")
@@ -204,17 +204,17 @@ def _metrics_of(cfg: Config) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _require_config_alone(cfg: Config, target: Target, images: Images, report: Report) -> None:
-    """Refuse what only a classifier can be asked for. Raises UserError."""
+    """Refuse what only a classifier can be asked for. Raises ValueError."""
     asked = {name: getattr(images, name) for name in ("data_root", "classes", "img_size", "crop_pct")}
     asked |= {"per_class": report.per_class, "confusion": report.confusion, "weights": target.weights}
     names = ", ".join(f"--{name.replace('_', '-')}" for name, value in sorted(asked.items()) if value is not None)
     if names:
-        raise UserError(
+        raise ValueError(
             f"{cfg.filename} does not measure classes of whole images, which {names} need; set the data and the model "
             "with --cfg-options."
         )
     if is_timm_name(target.model):
-        raise UserError(
+        raise ValueError(
             f"{target.model} is a timm model, and {cfg.filename} does not measure classes of whole images; give a "
             "checkpoint of the config's model."
         )
@@ -235,7 +235,7 @@ def _pretrained_cfg(name: str) -> dict[str, Any]:
     try:
         found = timm.get_pretrained_cfg(name)
     except RuntimeError as error:
-        raise UserError(f"{one_line(error)}; choose a name of timm.list_pretrained().") from error
+        raise ValueError(f"{one_line(error)}; choose a name of timm.list_pretrained().") from error
     return {} if found is None else found.to_dict()
 
 
@@ -248,7 +248,7 @@ def _use_checkpoint(cfg: Config, target: Target) -> Sequence[str]:
             "or a name of timm.list_models()."
         )
     if target.weights is not None or not target.pretrained:
-        raise UserError(f"{path} is a checkpoint with weights of its own; give the name of a timm model for others.")
+        raise ValueError(f"{path} is a checkpoint with weights of its own; give the name of a timm model for others.")
     cfg.load_from, cfg.resume = path, False
     trained = notes_of(_content_of(path)).cfg.get("label_names", ())
     take_trained_classes(cfg, trained)
@@ -287,8 +287,7 @@ def _use_timm_model(cfg: Config, target: Target, images: Images) -> tuple[View, 
             # The size is that of the images.
             noted = {key: value for key, value in notes.options.items() if key != "img_size"}
             model |= model_options({"model": noted})
-        with as_user_error():
-            head = unwrap_state_dict(content, weights).get(f"{timm_cfg.get('classifier')}.weight")
+        head = unwrap_state_dict(content, weights).get(f"{timm_cfg.get('classifier')}.weight")
         if head is not None:
             model["num_classes"] = head.shape[0]
     if not pretrained and "num_classes" in own:
@@ -312,7 +311,7 @@ def _class_names(
     if num_classes is None and "model_name" in cfg.model:
         num_classes = _pretrained_cfg(cfg.model.model_name).get("num_classes")
     if num_classes is None:
-        raise UserError(
+        raise ValueError(
             f"The config {cfg.filename} does not say how many classes its model has; set model.num_classes."
         )
     return class_names(cfg, num_classes, trained, listed, recorded)

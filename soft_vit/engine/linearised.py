@@ -10,7 +10,7 @@ from typing import Any
 from soft_vit.engine.accuracy import require_jobs, train_each
 from soft_vit.engine.checkpoints.checkpoint_hook import find_newest_checkpoint
 from soft_vit.engine.config import load_config
-from soft_vit.engine.errors import UserError, as_user_error, one_line
+from soft_vit.engine.errors import one_line
 from soft_vit.layers import attention_class
 from soft_vit.models.names import model_name
 from soft_vit.text_tables import markdown_table
@@ -59,23 +59,19 @@ def compare_linearised(
 
     Runs have the folders `work_dir/<name of teacher_config>` and `work_dir/<name of config>/<model>_seed<n>`. One that
     was stopped goes on, and one that has ended is read from its log. A run that fails leaves its error in its row.
-    options: of `config`, by dotted name. on_row: called with all rows, in order, whenever a run ends. Raises UserError
-    (a ValueError) for an unknown kind, a teacher that cannot be trained or a config whose model is not named after a
+    options: of `config`, by dotted name. on_row: called with all rows, in order, whenever a run ends. Raises
+    ValueError for an unknown kind, a teacher that cannot be trained or a config whose model is not named after a
     kind, and what `train_each` raises.
     """
     # Before the teacher is trained.
     require_jobs(jobs)
-    with as_user_error():
-        for kind in kinds:
-            attention_class(kind)
+    for kind in kinds:
+        attention_class(kind)
     cfg = load_config(config, options)
     found = re.fullmatch(r"[a-z_]+_(vit|pyramid)_(\w+)", cfg.model.get("model_name", ""))
     if found is None or "phase1_epochs" not in cfg.model:
-        raise UserError(f"{config} linearises no model named after a kind; give one of configs/linearise/.")
-    with as_user_error():
-        names = {
-            kind: model_name(kind, found[2]) if found[1] == "pyramid" else f"{kind}_vit_{found[2]}" for kind in kinds
-        }
+        raise ValueError(f"{config} linearises no model named after a kind; give one of configs/linearise/.")
+    names = {kind: model_name(kind, found[2]) if found[1] == "pyramid" else f"{kind}_vit_{found[2]}" for kind in kinds}
     work_dir = Path(work_dir)
     teacher = _train_teacher(teacher_config, work_dir, progress)
     checkpoint = str(find_newest_checkpoint(work_dir / Path(teacher_config).stem))
@@ -104,7 +100,7 @@ def _train_teacher(config: str | Path, work_dir: Path, progress: bool) -> float:
     if last not in validations(work_dir / folder):
         for _, outcome in train_each(config, {folder: {}}, work_dir=work_dir, resume="auto", progress=progress):
             if isinstance(outcome, Exception):
-                raise UserError(f"The teacher of {config} cannot be trained: {one_line(outcome)}.") from outcome
+                raise ValueError(f"The teacher of {config} cannot be trained: {one_line(outcome)}.") from outcome
     return validations(work_dir / folder)[last][TOP1]
 
 

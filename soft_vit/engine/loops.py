@@ -12,16 +12,15 @@ from mmengine.registry import LOOPS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch.utils.data import DataLoader
 
-from soft_vit.engine.errors import UserError
 from soft_vit.engine.resume.position import PositionSampler, SeededDataset, run_seed, seed_step
 
 __all__ = ["ExactEpochLoop", "ExactIterLoop"]
 
 
 def _with_positions(dataloader: dict) -> dict:
-    """The config of a data loader whose samples know their position. Raises UserError for a batch sampler."""
+    """The config of a data loader whose samples know their position. Raises ValueError for a batch sampler."""
     if dataloader.get("batch_sampler") is not None:
-        raise UserError(
+        raise ValueError(
             "train_dataloader.batch_sampler is set, and such a run cannot resume within an epoch; leave it out, or set "
             "train_cfg.type to EpochBasedTrainLoop instead of train_cfg.by_epoch."
         )
@@ -51,7 +50,7 @@ def _require_batch(loader: DataLoader) -> None:
     if len(loader) == 0:
         # The loader's own batch_size is None if the config names a batch sampler.
         images, batch_size = len(loader.dataset), loader.batch_sampler.batch_size
-        raise UserError(
+        raise ValueError(
             f"The training data has {images} images, and a batch of {batch_size} in each process needs more; set "
             "train_dataloader.batch_size lower, or its drop_last to False."
         )
@@ -60,7 +59,7 @@ def _require_batch(loader: DataLoader) -> None:
 def _require_positive(**numbers: int) -> None:
     for name, number in numbers.items():
         if number < 1:
-            raise UserError(f"train_cfg.{name} is {number}; choose 1 or more.")
+            raise ValueError(f"train_cfg.{name} is {number}; choose 1 or more.")
 
 
 @LOOPS.register_module()
@@ -68,7 +67,7 @@ class ExactEpochLoop(EpochBasedTrainLoop):
     """MMEngine's EpochBasedTrainLoop that resumes from a checkpoint of any iteration.
 
     A run that resumes at the end of an epoch begins with the validation, which follows the checkpoint.
-    Raises UserError (a ValueError) for data that does not fill a batch and for max_epochs or a val_interval below 1.
+    Raises ValueError for data that does not fill a batch and for max_epochs or a val_interval below 1.
     """
 
     def __init__(self, runner: Runner, dataloader: dict, *args: Any, **kwargs: Any) -> None:
@@ -111,7 +110,7 @@ class ExactEpochLoop(EpochBasedTrainLoop):
 class ExactIterLoop(IterBasedTrainLoop):
     """MMEngine's IterBasedTrainLoop that finds its place without loading earlier batches.
 
-    Raises UserError (a ValueError) for data that does not fill a batch, unless the sampler repeats it endlessly, and
+    Raises ValueError for data that does not fill a batch, unless the sampler repeats it endlessly, and
     for max_iters or a val_interval below 1.
     """
 

@@ -10,7 +10,6 @@ from mmengine.registry import FUNCTIONS
 
 from soft_vit.engine.config import check_keys, load_config, require_registered
 from soft_vit.engine.config_values import entries, type_name
-from soft_vit.engine.errors import UserError
 from soft_vit.engine.loops import ExactEpochLoop, ExactIterLoop
 
 __all__ = ["LAUNCHERS", "REWRITES", "prepare"]
@@ -27,11 +26,11 @@ def prepare(
 ) -> Config:
     """Read a config and make it ready for a run.
 
-    work_dir: by default work_dirs/<config name>. Raises UserError (a ValueError) or FileNotFoundError for what cannot
+    work_dir: by default work_dirs/<config name>. Raises ValueError or FileNotFoundError for what cannot
     be used.
     """
     if launcher not in LAUNCHERS:
-        raise UserError(f"launcher is {launcher!r}; choose one of {', '.join(LAUNCHERS)}.")
+        raise ValueError(f"launcher is {launcher!r}; choose one of {', '.join(LAUNCHERS)}.")
     cfg = load_config(config, options)
     check_keys(cfg)
     if work_dir is not None:
@@ -66,7 +65,7 @@ def check_channel_order(cfg: Config) -> None:
     for split in _SPLITS:
         for place, entry in entries(cfg.get(f"{split}_dataloader") or {}, f"{split}_dataloader"):
             if type_name(entry) == "LoadImageFromFile":
-                raise UserError(
+                raise ValueError(
                     f"{place} loads BGR images, and RecipeDataPreprocessor takes RGB; use the data set ImageTree, or "
                     "data_preprocessor=dict(type='ClsDataPreprocessor', to_rgb=True, ...)."
                 )
@@ -114,12 +113,12 @@ def distribute(cfg: Config) -> None:
     if torch.cuda.is_available():
         processes = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
         if cfg.launcher == "pytorch" and processes > torch.cuda.device_count():
-            raise UserError(
+            raise ValueError(
                 f"This machine has {torch.cuda.device_count()} GPUs for {processes} processes; start at most one a GPU."
             )
         return
     if cfg.launcher != "pytorch" or "RANK" not in os.environ:
-        raise UserError(
+        raise ValueError(
             f"The launcher {cfg.launcher} needs GPUs or torchrun; start several CPU processes with "
             "`torchrun --nproc_per_node=N tools/train.py CONFIG --launcher pytorch`."
         )

@@ -9,7 +9,6 @@ from typing import Any
 
 from torch import Tensor
 
-from soft_vit.engine.errors import as_user_error
 from soft_vit.text_tables import csv_table
 from soft_vit.weights.files import require_place, write_atomically
 
@@ -35,11 +34,10 @@ class Report:
         return self.per_class is not None or self.confusion is not None
 
     def require_places(self) -> None:
-        """Raise UserError (a ValueError) now, not at the end of a test, for a file that cannot be written."""
-        with as_user_error():
-            for path in (self.out, self.per_class, self.confusion):
-                if path is not None:
-                    require_place(path)
+        """Raise ValueError now, not at the end of a test, for a file that cannot be written."""
+        for path in (self.out, self.per_class, self.confusion):
+            if path is not None:
+                require_place(path)
 
     def write(self, metrics: dict[str, float], asked: dict[str, Any]) -> None:
         if self.out is not None:

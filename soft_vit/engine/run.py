@@ -1,30 +1,27 @@
 """Train from a config; the command line calls `train`."""
 
-import errno
+import logging
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from mmengine.config import Config
-from mmengine.hooks import Hook
+from mmengine.logging import MMLogger
 from mmengine.registry import OPTIMIZERS
 from mmengine.runner import Runner
 
 from soft_vit.engine.checkpoints.checkpoint_hook import find_newest_checkpoint
-from soft_vit.engine.config import place_of, require_registered
+from soft_vit.engine.config import require_registered
 from soft_vit.engine.config_values import count_classes, require_one_size, type_name
 from soft_vit.engine.data.bad_images import ReadingDataset, require_data_root
-from soft_vit.engine.errors import UserError, in_worker, one_line
 from soft_vit.engine.models.finetune import CheckpointMatchHook, StartWeightsHook
 from soft_vit.engine.prepare import prepare
 from soft_vit.engine.resume.stop_hook import StopHook
 from soft_vit.registry import DATASETS
-from soft_vit.weights.files import write_atomically
 
-__all__ = ["StartHook", "TrainResult", "config_errors", "require_checkpoint", "scale_learning_rate", "train"]
+__all__ = ["TrainResult", "require_checkpoint", "scale_learning_rate", "traceback_in_log", "train"]
 
 
 @dataclass(frozen=True)
@@ -60,75 +57,18 @@ class TrainResult:
         return f"{line}\nCheckpoint: {self.checkpoint}" if self.checkpoint else line
 
 
-class StartHook(Hook):
-    """Tracks what a run does for the first time: an error then comes from the config, or from what it names.
-
-    doing: a phrase for it, or None. log_dir: the folder of the run's logs, once it has begun.
-    """
-
-    # After the other hooks have seen the first batch.
-    priority = "LOWEST"
-
-    def __init__(self) -> None:
-        self.doing: str | None = "building"
-        self.log_dir = Path()
-        self._stepped = self._validated = False
-
-    def before_run(self, runner: Runner) -> None:
-        self.log_dir = Path(runner.log_dir)
-
-    def before_train(self, runner: Runner) -> None:
-        self.doing = "the first training step"
-
-    def after_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
-        self.doing, self._stepped = None, True
-
-    def before_val_epoch(self, runner: Runner) -> None:
-        self.doing = None if self._validated else "the first validation"
-
-    def after_val_epoch(self, runner: Runner, metrics: dict | None = None) -> None:
-        self._validated = True
-        # A run that resumes at the end of an epoch begins with its validation.
-        self.doing = None if self._stepped else "the first training step"
-
-    def before_test(self, runner: Runner) -> None:
-        self.doing = "the test"
-
-
 @contextmanager
-def config_errors(start: StartHook, config: Config) -> Iterator[None]:
-    """Turn an error while objects are built from a config, or first used, into one sentence.
-
-    The traceback of an error at first use is written beside the logs, because a user's own code may be the cause.
-    """
+def traceback_in_log() -> Iterator[None]:
+    """Write the traceback of an error in the block into the log of the run, and raise the error again."""
     try:
         yield
-    except (UserError, FileNotFoundError) as error:
-        if in_worker(error):
-            raise UserError(f"{one_line(error)}.") from error
+    except Exception:
+        logger = MMLogger.get_current_instance()
+        record = logger.makeRecord(logger.name, logging.ERROR, __file__, 0, traceback.format_exc(), (), None)
+        for handler in logger.handlers:
+            if isinstance(handler, logging.FileHandler):
+                handler.handle(record)
         raise
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise UserError(
-            f"The disk is full ({error}); make room, then go on with --resume from the last checkpoint."
-        ) from error
-    except (ValueError, LookupError, TypeError, AttributeError, AssertionError, ImportError, RuntimeError) as error:
-        if start.doing is None:
-            raise
-        what = f"{type(error).__name__}: {one_line(error)}"
-        if start.doing == "building":
-            at = place_of(config, error)
-            raise UserError(
-                f"The config {config.filename} cannot be built{at and f' at {at}'} ({what}); correct the config or the "
-                "option that sets it."
-            ) from error
-        file = start.log_dir / "traceback.txt"
-        write_atomically(file, traceback.format_exc().encode())
-        raise UserError(
-            f"The config {config.filename} fails in {start.doing} ({what}); correct the config, the data or the code "
-            f"that {file} names."
-        ) from error
 
 
 def use_amp(cfg: Config) -> None:
@@ -136,7 +76,7 @@ def use_amp(cfg: Config) -> None:
     wrapper = cfg.optim_wrapper
     kind = type_name(wrapper) or "OptimWrapper"
     if kind not in ("OptimWrapper", "AmpOptimWrapper", "SafeOptimWrapper"):
-        raise UserError(f"--amp cannot change the optimizer wrapper {kind}; set its precision in the config instead.")
+        raise ValueError(f"--amp cannot change the optimizer wrapper {kind}; set its precision in the config instead.")
     wrapper.type = "SafeOptimWrapper"
     if wrapper.get("dtype") != "float16":
         wrapper.pop("loss_scale", None)
@@ -148,7 +88,7 @@ def scale_learning_rate(runner: Runner) -> None:
 
     The factor is the number of images in an optimizer step, over all processes and accumulated batches, divided by
     `auto_scale_lr.base_batch_size`. It also scales the bounds `eta_min` and `eta_max` of schedulers; warm-up factors
-    are relative already. Raises UserError (a ValueError) without a base batch.
+    are relative already. Raises ValueError without a base batch.
     """
     rule = runner.auto_scale_lr or {}
     if not rule.get("enable", False):
@@ -157,7 +97,7 @@ def scale_learning_rate(runner: Runner) -> None:
     runner.auto_scale_lr = None
     base = rule.get("base_batch_size")
     if not base:
-        raise UserError(
+        raise ValueError(
             "The learning rate cannot be scaled without auto_scale_lr.base_batch_size; set it to the number of images "
             "that the config's learning rate belongs to."
         )
@@ -221,13 +161,13 @@ def train(
     name. launcher: "none" or that of the processes. auto_scale_lr: scale the learning rate with the batch.
     stop_signals: at one of these the run is saved and the process ends with code 75.
 
-    Raises UserError (a ValueError) or FileNotFoundError before training begins for what cannot be used, and UserError
+    Raises ValueError or FileNotFoundError before training begins for what cannot be used, and ValueError
     when a checkpoint cannot be written.
     """
     cfg = prepare(config, work_dir, options, launcher)
     dataset = (cfg.get("train_dataloader") or {}).get("dataset") or {}
     if "type" not in dataset:
-        raise UserError(f"The config {cfg.filename} names no train_dataloader.dataset.type; give training data.")
+        raise ValueError(f"The config {cfg.filename} names no train_dataloader.dataset.type; give training data.")
     cls = DATASETS.get(type_name(dataset))
     if isinstance(cls, type) and issubclass(cls, ReadingDataset):
         # The runner would say so after pages of its config.
@@ -249,11 +189,11 @@ def train(
     elif cfg.get("load_from"):
         require_checkpoint(cfg.load_from)
     # What depends on this call; all other hooks stand in configs/_base_/default_runtime.py.
-    start, stop = StartHook(), StopHook(stop_signals)
+    stop = StopHook(stop_signals)
     match = CheckpointMatchHook() if cfg.get("resume") else StartWeightsHook()
-    with config_errors(start, cfg), stop:
+    with traceback_in_log(), stop:
         runner = Runner.from_cfg(cfg)
-        for hook in (start, match, stop):
+        for hook in (match, stop):
             runner.register_hook(hook)
         scale_learning_rate(runner)
         runner.train()

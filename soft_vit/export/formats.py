@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from soft_vit.engine.errors import UserError, as_user_error, one_line
+from soft_vit.engine.errors import one_line
 from soft_vit.export.model import ExportModel
 from soft_vit.ops.numerics import check_choice
 
@@ -40,12 +40,11 @@ class Format:
 
 
 def check_suffix(path: Path, format: str) -> None:
-    """Raise UserError for an unknown format and for a path without its suffix."""
-    with as_user_error():
-        check_choice("format", format, tuple(FORMATS))
+    """Raise ValueError for an unknown format and for a path without its suffix."""
+    check_choice("format", format, tuple(FORMATS))
     suffix = FORMATS[format].suffix
     if path.suffix != suffix:
-        raise UserError(f"{path} does not end in {suffix}, the suffix of {format}; give such a name.")
+        raise ValueError(f"{path} does not end in {suffix}, the suffix of {format}; give such a name.")
 
 
 def example(source: ExportModel) -> Tensor:
@@ -56,7 +55,7 @@ def example(source: ExportModel) -> Tensor:
 def capture(source: ExportModel, any_size: bool = False) -> torch.export.ExportedProgram:
     """The graph of a model for any batch and, with any_size, for sides of 64 pixels and more.
 
-    Raises UserError for a model whose graph depends on the image size.
+    Raises ValueError for a model whose graph depends on the image size.
     """
     dim = torch.export.Dim
     shapes = {0: dim("batch", min=1, max=MAX_BATCH)}
@@ -67,8 +66,8 @@ def capture(source: ExportModel, any_size: bool = False) -> torch.export.Exporte
     except Exception as error:
         # torch.export raises errors of many types.
         if not any_size:
-            raise UserError(f"torch.export cannot capture {source.name} ({one_line(error)}).") from error
-        raise UserError(
+            raise ValueError(f"torch.export cannot capture {source.name} ({one_line(error)}).") from error
+        raise ValueError(
             f"{source.name} cannot be exported for images of any size ({one_line(error)}); export it for one size, "
             "with --img-size."
         ) from error
@@ -93,7 +92,7 @@ def open_torch_export(path: Path) -> Run:
 def write_torchscript(source: ExportModel, path: Path, any_size: bool = False, opset: int | None = None) -> None:
     """Write a trace for one image size with its metadata as a file inside; any_size and opset are ignored.
 
-    Raises UserError for a model that cannot be traced.
+    Raises ValueError for a model that cannot be traced.
     """
     with torch.no_grad(), warnings.catch_warnings():
         # A trace fixes sizes on purpose.
@@ -103,7 +102,7 @@ def write_torchscript(source: ExportModel, path: Path, any_size: bool = False, o
             traced = torch.jit.trace(source.model, example(source), check_trace=False)
         except Exception as error:
             # The tracer raises errors of many types.
-            raise UserError(f"{source.name} cannot be traced for TorchScript ({one_line(error)}).") from error
+            raise ValueError(f"{source.name} cannot be traced for TorchScript ({one_line(error)}).") from error
         files = {METADATA_FILE: json.dumps(source.metadata(), indent=2)}
         torch.jit.save(traced, str(path), _extra_files=files)
 
@@ -116,12 +115,12 @@ def open_torchscript(path: Path) -> Run:
 
 
 def require_onnx() -> None:
-    """Raise UserError for a missing package of ONNX."""
+    """Raise ValueError for a missing package of ONNX."""
     for package in ("onnx", "onnxscript", "onnxruntime"):
         try:
             importlib.import_module(package)
         except ImportError as error:
-            raise UserError(f"ONNX needs {package}; pip install 'soft_vit[export]' installs it.") from error
+            raise ValueError(f"ONNX needs {package}; pip install 'soft_vit[export]' installs it.") from error
 
 
 def first_cause(error: BaseException) -> str:
@@ -145,7 +144,7 @@ def without_logs() -> Iterator[None]:
 def write_onnx(source: ExportModel, path: Path, any_size: bool = False, opset: int | None = None) -> None:
     """Write an ONNX file with weights inside and the metadata as properties; opset None is torch's default.
 
-    Raises UserError for a missing package of ONNX, a model that cannot be captured or translated, and an opset that
+    Raises ValueError for a missing package of ONNX, a model that cannot be captured or translated, and an opset that
     torch does not write.
     """
     require_onnx()
@@ -161,12 +160,12 @@ def write_onnx(source: ExportModel, path: Path, any_size: bool = False, opset: i
                 verbose=False,
             )
     except Exception as error:
-        raise UserError(
+        raise ValueError(
             f"{source.name} cannot be translated to ONNX ({first_cause(error)}); choose another opset or format."
         ) from error
     made = onnx_program.model.opset_imports[""]
     if opset not in (None, made):
-        raise UserError(f"torch wrote opset {made} instead of {opset}; leave --opset out, or give {made}.")
+        raise ValueError(f"torch wrote opset {made} instead of {opset}; leave --opset out, or give {made}.")
     for node in onnx_program.model.graph.all_nodes():
         # Names files of this machine, and outweighs a small model.
         node.metadata_props.clear()

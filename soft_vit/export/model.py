@@ -10,7 +10,6 @@ from timm.data import resolve_model_data_config
 from timm.models._input import get_model_input_config
 from torch import Tensor, nn
 
-from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.predict import ConfigPredictor, load_predictor
 from soft_vit.version import __version__
 
@@ -80,7 +79,7 @@ def load_export_model(
     """A timm model by name, or the classifier of a config and its checkpoint.
 
     pretrained: without a checkpoint, load the model's published weights; False keeps random ones. stages: export the
-    maps of these stages instead of logits, see `FeatureMaps`. Raises UserError or FileNotFoundError for a model or a
+    maps of these stages instead of logits, see `FeatureMaps`. Raises ValueError or FileNotFoundError for a model or a
     file that cannot be used.
     """
     predictor = load_predictor(model, config, checkpoint, pretrained=pretrained, img_size=img_size, device="cpu")
@@ -98,8 +97,7 @@ def load_export_model(
     # The file of weights comes first.
     classes = tuple(predictor.names or network.pretrained_cfg.get("label_names") or ())
     if stages is not None:
-        with as_user_error():
-            network = FeatureMaps(network, stages)
+        network = FeatureMaps(network, stages)
         outputs, classes = tuple(f"stage{index}" for index in network.indices), ()
     network.eval().requires_grad_(False)
     return ExportModel(
@@ -120,7 +118,7 @@ def _classifier_of(
     """The timm model in a config's classifier, and the mean and std of its preprocessor."""
     network = getattr(predictor.model, "model", None)
     if not hasattr(network, "pretrained_cfg"):
-        raise UserError(f"The config {config} is not of a timm classifier; export its backbone by name.")
+        raise ValueError(f"The config {config} is not of a timm classifier; export its backbone by name.")
     preprocessor = predictor.model.data_preprocessor
     if not hasattr(preprocessor, "mean"):
         return network, None

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 
 from soft_vit.data import CLASSES, ShapeImages, normalised_batch
-from soft_vit.engine.errors import UserError
 from soft_vit.export.formats import open_onnx
 from soft_vit.export.model import ExportModel
 
@@ -97,7 +96,7 @@ def shape_images(split: str, count: int, source: ExportModel) -> tuple[torch.Ten
 def check_drop(full: Path, int8: Path, source: ExportModel, max_drop: float) -> str:
     """Measure a file and its int8 form on generated images; returns a sentence about the result.
 
-    For a model of other classes than theirs, disagreement of the files counts as loss. Raises UserError if int8 loses
+    For a model of other classes than theirs, disagreement of the files counts as loss. Raises ValueError if int8 loses
     more than max_drop points of top-1.
     """
     images, labels = shape_images("test", TEST_IMAGES, source)
@@ -114,5 +113,5 @@ def check_drop(full: Path, int8: Path, source: ExportModel, max_drop: float) -> 
         before, after = (100 * (each == labels).float().mean().item() for each in chosen)
         loss, result = before - after, f"top-1 is {before:.1f} % in float32 and {after:.1f} % in int8; {result}"
     if loss > max_drop:
-        raise UserError(f"int8 costs more than {max_drop} points, so nothing was written: {result}.")
+        raise ValueError(f"int8 costs more than {max_drop} points, so nothing was written: {result}.")
     return f"{result[0].upper()}{result[1:]}."

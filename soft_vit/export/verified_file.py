@@ -7,7 +7,7 @@ from textwrap import shorten
 
 import torch
 
-from soft_vit.engine.errors import UserError, as_user_error, one_line
+from soft_vit.engine.errors import one_line
 from soft_vit.export.formats import FORMATS, MIN_SIDE, Run, check_suffix
 from soft_vit.export.model import ExportModel
 from soft_vit.export.quantization import check_drop, quantize
@@ -36,19 +36,18 @@ def export(
     format: a key of `FORMATS`. any_size: for images of any size. opset: of ONNX, by default torch's. int8: quantise the
     ONNX file, see `quantize`. max_error: largest difference from the model, see `relative_error`. max_drop: largest
     loss of accuracy by int8, in points. report: called with a sentence for each step. The file appears once it is
-    verified. Raises UserError for options that do not go together and for a file that differs from the model.
+    verified. Raises ValueError for options that do not go together and for a file that differs from the model.
     """
     out = Path(out)
     check_suffix(out, format)
     if any_size and not FORMATS[format].any_size:
-        raise UserError(f"{format} takes one size of images; leave --dynamic-size out, or choose another format.")
+        raise ValueError(f"{format} takes one size of images; leave --dynamic-size out, or choose another format.")
     for given, name in ((int8, "--int8"), (opset is not None, "--opset")):
         if given and format != "onnx":
-            raise UserError(f"{name} belongs to ONNX and the format is {format}; use --format onnx, or leave it out.")
+            raise ValueError(f"{name} belongs to ONNX and the format is {format}; use --format onnx, or leave it out.")
     if int8 and (source.outputs != ("logits",) or source.input_size[0] != 3):
-        raise UserError("int8 is calibrated and measured on RGB images; give a classifier of RGB images.")
-    with as_user_error():
-        require_place(out)
+        raise ValueError("int8 is calibrated and measured on RGB images; give a classifier of RGB images.")
+    require_place(out)
     steps = 5 if int8 else 3
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / out.name
@@ -61,7 +60,7 @@ def export(
             report(f"  {shape}: relative error {error:.1e}")
         worst = max(errors.values())
         if worst > max_error:
-            raise UserError(
+            raise ValueError(
                 f"The file differs from the model by up to {worst:.1e} of the largest output, more than "
                 f"{max_error:.0e}, so nothing was written; export in another format, or allow more with --max-error."
             )
@@ -89,7 +88,7 @@ def verified_sizes(source: ExportModel, any_size: bool) -> list[tuple[int, int]]
 def compare(run: Run, source: ExportModel, sizes: Sequence[tuple[int, int]]) -> dict[str, float]:
     """The difference from the model, see `relative_error`, for each shape of random images.
 
-    sizes: (H, W) of the images, each tried in all `BATCHES`. Raises UserError for a file that refuses a batch.
+    sizes: (H, W) of the images, each tried in all `BATCHES`. Raises ValueError for a file that refuses a batch.
     """
     generator = torch.Generator().manual_seed(0)
     errors = {}
@@ -104,7 +103,7 @@ def compare(run: Run, source: ExportModel, sizes: Sequence[tuple[int, int]]) -> 
                 given = run(images)
             except Exception as error:
                 # Every runtime has its own errors.
-                raise UserError(
+                raise ValueError(
                     f"The file refuses a batch of {shape} ({shorten(one_line(error), 120)}), so nothing was written; "
                     "export for one size of images, with --img-size."
                 ) from error

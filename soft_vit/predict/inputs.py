@@ -11,7 +11,6 @@ from PIL import Image
 
 from soft_vit.data.archives import Entry, FolderStorage
 from soft_vit.data.images import SUFFIXES, BadImage, decode_image, is_image
-from soft_vit.engine.errors import UserError
 
 __all__ = ["Input", "find_inputs", "free_name", "printable", "read_input"]
 
@@ -30,18 +29,18 @@ def find_inputs(given: Sequence[str | Path], out: Path) -> list[Input]:
     """The images of files, folders (at any depth) and patterns such as `photos/**/*.jpg`, each one once.
 
     A file may have any name; folders and patterns give the files with an image's ending. Files in `out`, the folder of
-    the results, are left out. Raises FileNotFoundError for a missing path, UserError for an empty one and for no image.
+    the results, are left out. Raises FileNotFoundError for a missing path, ValueError for an empty one or no image.
     """
     if "" in given:
         # Path("") is the working folder.
-        raise UserError("One of the images is an empty text; give files, folders or patterns, or . for this folder.")
+        raise ValueError("One of the images is an empty text; give files, folders or patterns, or . for this folder.")
     found: dict[str, Input] = {}
     for item in given:
         for image in _find(str(item)):
             found.setdefault(os.path.realpath(image.path), image)
     inputs = [image for path, image in found.items() if not Path(path).is_relative_to(out.resolve())]
     if not inputs:
-        raise UserError(
+        raise ValueError(
             f"There is no image in {', '.join(map(str, given))} outside of {out}, the folder of the results; give "
             f"files, folders or patterns with images ({', '.join(sorted(SUFFIXES))})."
         )
@@ -89,7 +88,7 @@ def printable(path: Path | PurePosixPath) -> str:
 def free_name(name: PurePosixPath, folder: Path, taken: set[str]) -> str:
     """A name for a file in a folder, numbered where the name is taken; it is added to `taken`.
 
-    taken: case-folded names, since some disks ignore case. Raises UserError if a link would lead out of the folder.
+    taken: case-folded names, since some disks ignore case. Raises ValueError if a link would lead out of the folder.
     """
     name = PurePosixPath(printable(name))
     stem = name.stem.encode()[:STEM_BYTES].decode(errors="ignore")
@@ -98,6 +97,6 @@ def free_name(name: PurePosixPath, folder: Path, taken: set[str]) -> str:
         free = name.with_name(f"{stem}_{number}{name.suffix}")
         number += 1
     if not (folder / free).parent.resolve().is_relative_to(folder.resolve()):
-        raise UserError(f"{folder / free} leads out of {folder} by a link; remove the link or give another --out.")
+        raise ValueError(f"{folder / free} leads out of {folder} by a link; remove the link or give another --out.")
     taken.add(str(free).casefold())
     return str(free)

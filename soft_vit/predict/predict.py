@@ -14,7 +14,7 @@ from PIL import Image
 from tqdm import tqdm
 
 from soft_vit.data.images import BadImage
-from soft_vit.engine.errors import UserError, one_line
+from soft_vit.engine.errors import one_line
 from soft_vit.predict.drawing import index_image
 from soft_vit.predict.inputs import Input, find_inputs, free_name, printable, read_input
 from soft_vit.predict.predictors import Predictor
@@ -81,11 +81,11 @@ def predict_files(
     label maps are always written. source: entries about the model for the JSON file.
 
     The outcome names files that cannot be read and images that the model refuses; the run continues past them. After an
-    interruption or an error the file holds the results so far. Raises UserError or OSError for bad arguments and a
+    interruption or an error the file holds the results so far. Raises ValueError or OSError for bad arguments and a
     folder that cannot be written.
     """
     if batch_size < 1:
-        raise UserError(f"batch_size is {batch_size}; give at least 1.")
+        raise ValueError(f"batch_size is {batch_size}; give at least 1.")
     out = Path(out).expanduser()
     inputs = find_inputs(given, out)
     out.mkdir(parents=True, exist_ok=True)
@@ -139,10 +139,8 @@ def _results(predictor: Predictor, images: list[Image.Image]) -> Sequence[Result
         return []
     try:
         return predictor(images)
-    except UserError:
-        raise
     except torch.cuda.OutOfMemoryError as error:
-        raise UserError(
+        raise ValueError(
             f"The GPU has no memory for {len(images)} images at once; give a smaller --batch-size or --device cpu."
         ) from error
     except Exception as error:

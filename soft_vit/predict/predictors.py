@@ -24,15 +24,13 @@ from soft_vit.engine.checkpoints.trained_config import model_options, trained_no
 from soft_vit.engine.config import load_config
 from soft_vit.engine.config_values import take_trained_classes, type_name
 from soft_vit.engine.data.eval_data import set_view, view_of_config
-from soft_vit.engine.errors import UserError, as_user_error, one_line
-from soft_vit.engine.models.finetune import fit_weights
+from soft_vit.engine.errors import one_line
 from soft_vit.engine.models.tested_model import fit_image_size
 from soft_vit.engine.models.timm_model import create_timm_model
-from soft_vit.engine.run import StartHook, config_errors
 from soft_vit.models.pyramid import PyramidViT
 from soft_vit.models.vit import AttentionViT
 from soft_vit.predict.results import RankedClasses, Result, ranked_classes, result_of
-from soft_vit.weights.load import describe_mismatch, parameter_names
+from soft_vit.weights.load import describe_mismatch, fit_weights, parameter_names
 from soft_vit.weights.read import Notes, notes_of, unwrap_state_dict
 
 __all__ = ["ConfigPredictor", "Predictor", "TimmPredictor", "load_predictor", "readable_names"]
@@ -46,7 +44,7 @@ class TimmPredictor:
     keeps random ones. img_size: side of the images in pixels, by default the checkpoint's, else the model's. topk:
     classes reported for an image. Class names come from the checkpoint, else the model's configuration, else ImageNet.
 
-    notes: a sentence for each change of the weights and for each default in place of a missing value. Raises UserError
+    notes: a sentence for each change of the weights and for each default in place of a missing value. Raises ValueError
     or FileNotFoundError for a model or a file that cannot be used.
     """
 
@@ -76,7 +74,7 @@ class TimmPredictor:
         if checkpoint is not None:
             self.notes = [*_defaults_used(told, notes, name, checkpoint), *_load_timm(self.model, content, checkpoint)]
         if not getattr(self.model, "num_classes", 0):
-            raise UserError(f"{name} has no classification head; name a classification model.")
+            raise ValueError(f"{name} has no classification head; name a classification model.")
         self.transform = create_transform(**resolve_model_data_config(self.model), is_training=False)
         self.names = _timm_class_names(self.model)
         self.model.to(self.device)
@@ -99,7 +97,7 @@ def _create(name: str, pretrained: bool, notes: Notes) -> nn.Module:
     try:
         return timm.create_model(name, **options)
     except (ValueError, TypeError, AttributeError) as error:
-        raise UserError(f"{name} cannot be made as the checkpoint says: {one_line(error)}.") from error
+        raise ValueError(f"{name} cannot be made as the checkpoint says: {one_line(error)}.") from error
 
 
 def _defaults_used(told: dict[str, Any], notes: Notes, name: str, checkpoint: str | Path) -> list[str]:
@@ -114,8 +112,7 @@ def _defaults_used(told: dict[str, Any], notes: Notes, name: str, checkpoint: st
 
 def _load_timm(model: nn.Module, content: dict[str, Any], source: str | Path) -> list[str]:
     """Load weights and their number of classes, in place; returns a sentence for each change of the weights."""
-    with as_user_error():
-        given = unwrap_state_dict(content, str(source))
+    given = unwrap_state_dict(content, str(source))
     heads = parameter_names(model, "classifier", ".weight")
     if heads and heads[0] in given:
         count = given[heads[0]].shape[0]
@@ -123,7 +120,7 @@ def _load_timm(model: nn.Module, content: dict[str, Any], source: str | Path) ->
             model.reset_classifier(count)
     weights, sentences = fit_weights(content, model)
     if any(head not in weights for head in heads):
-        raise UserError(f"{source} has no classification head; give weights of a classification model.")
+        raise ValueError(f"{source} has no classification head; give weights of a classification model.")
     model.load_state_dict(weights, strict=False)
     return sentences
 
@@ -155,7 +152,7 @@ class ConfigPredictor:
     default the config's. score_thr: lowest score of an instance. topk: classes reported for an image. options: entries
     of the config by dotted name. Class names come from the checkpoint, else from the config's test data.
 
-    notes: a sentence for each change of the weights. Raises UserError or FileNotFoundError for a config or a file that
+    notes: a sentence for each change of the weights. Raises ValueError or FileNotFoundError for a config or a file that
     cannot be used.
     """
 
@@ -176,14 +173,13 @@ class ConfigPredictor:
         content = load_checkpoint_file(checkpoint)
         trained = notes_of(content).cfg.get("label_names", ())
         take_trained_classes(cfg, trained)
-        with config_errors(StartHook(), cfg):
-            init_default_scope(cfg.get("default_scope") or "mmengine")
-            self.model = _build(cfg)
-            _set_image_size(cfg, self.model, img_size)
-            self.notes: list[str] = _load_config(self.model, content, checkpoint)
-            self.names = _config_class_names(cfg, trained)
-            self.prepare = _preparation(cfg)
-            self.collate = _collate(cfg)
+        init_default_scope(cfg.get("default_scope") or "mmengine")
+        self.model = _build(cfg)
+        _set_image_size(cfg, self.model, img_size)
+        self.notes: list[str] = _load_config(self.model, content, checkpoint)
+        self.names = _config_class_names(cfg, trained)
+        self.prepare = _preparation(cfg)
+        self.collate = _collate(cfg)
         self.model.to(device).eval()
 
     @torch.inference_mode()
@@ -211,10 +207,9 @@ def _load_config(model: nn.Module, content: dict[str, Any], source: str | Path) 
         # They may have names of the released code, or parameters of another grid.
         given, sentences = fit_weights(content, model.model)
     else:
-        with as_user_error():
-            given, sentences = unwrap_state_dict(content, str(source)), []
+        given, sentences = unwrap_state_dict(content, str(source)), []
     if mismatch := describe_mismatch(model.state_dict(), given):
-        raise UserError(
+        raise ValueError(
             f"The checkpoint {source} belongs to another model: {mismatch}; give the config that it was trained with."
         )
     model.load_state_dict(given, strict=False)
@@ -228,7 +223,7 @@ def _is_timm_classifier(model: nn.Module) -> bool:
 def _set_image_size(cfg: Config, model: nn.Module, img_size: int | None) -> None:
     """Set the size of a classifier and of its config's test images, in place; None keeps the config's."""
     if img_size is not None and not _is_timm_classifier(model):
-        raise UserError(
+        raise ValueError(
             f"img_size is {img_size} and applies to classifiers of timm only; resize the images of this config with "
             "--cfg-options, such as model.min_size."
         )
@@ -297,27 +292,27 @@ def load_predictor(
 ) -> Predictor:
     """The `TimmPredictor` of a model's name, or the `ConfigPredictor` of a config and its checkpoint.
 
-    device: by default a GPU if there is one. Raises UserError or FileNotFoundError for arguments that cannot be used.
+    device: by default a GPU if there is one. Raises ValueError or FileNotFoundError for arguments that cannot be used.
     """
     if (model is None) == (config is None):
-        raise UserError("Give either the name of a timm model (--model), or --config and --checkpoint.")
+        raise ValueError("Give either the name of a timm model (--model), or --config and --checkpoint.")
     if not 0 <= score_thr <= 1:
-        raise UserError(f"score_thr is {score_thr}; give a score from 0 to 1.")
+        raise ValueError(f"score_thr is {score_thr}; give a score from 0 to 1.")
     if topk < 1:
-        raise UserError(f"topk is {topk}; give at least 1.")
+        raise ValueError(f"topk is {topk}; give at least 1.")
     try:
         # Allocates, since a well-formed name may stand for a device that is absent.
         place = torch.empty(0, device=device or ("cuda" if torch.cuda.is_available() else "cpu")).device
     except (RuntimeError, AssertionError) as error:
-        raise UserError(f"There is no device {device!r} here; leave it out, or give cpu.") from error
+        raise ValueError(f"There is no device {device!r} here; leave it out, or give cpu.") from error
     if model is not None:
         if options:
-            raise UserError(f"{model} has no config to set options of; leave --cfg-options out, or give --config.")
+            raise ValueError(f"{model} has no config to set options of; leave --cfg-options out, or give --config.")
         return TimmPredictor(
             model, checkpoint=checkpoint, pretrained=pretrained, img_size=img_size, topk=topk, device=place
         )
     if checkpoint is None:
-        raise UserError(f"The config {config} has no weights; give a file of them with --checkpoint.")
+        raise ValueError(f"The config {config} has no weights; give a file of them with --checkpoint.")
     return ConfigPredictor(
         config, checkpoint, img_size=img_size, score_thr=score_thr, topk=topk, device=place, options=options
     )

@@ -10,7 +10,6 @@ from PIL import Image
 from torch import Tensor
 
 from soft_vit.data.coco_masks import encode_masks
-from soft_vit.engine.errors import UserError
 from soft_vit.predict.drawing import draw_classes, draw_instances, draw_segmentation
 
 __all__ = ["ClassMap", "Instances", "RankedClasses", "Result", "ranked_classes", "result_of"]
@@ -114,9 +113,9 @@ Result = RankedClasses | Instances | ClassMap
 
 
 def ranked_classes(scores: Tensor, names: Sequence[str], topk: int) -> RankedClasses:
-    """The `topk` most probable classes. scores: `[classes]`, in [0, 1]. Raises UserError for NaN."""
+    """The `topk` most probable classes. scores: `[classes]`, in [0, 1]. Raises ValueError for NaN."""
     if scores.isnan().any():
-        raise UserError("The model's scores are NaN; give weights of a run that did not diverge.")
+        raise ValueError("The model's scores are NaN; give weights of a run that did not diverge.")
     best = scores.float().cpu().topk(min(topk, len(scores)))
     indices = best.indices.tolist()
     return RankedClasses(indices, [_name(names, index) for index in indices], best.values.tolist())
@@ -126,7 +125,7 @@ def result_of(sample: BaseDataElement, names: Sequence[str], score_thr: float = 
     """The prediction in a data sample of mmpretrain, mmdet or mmseg; its field tells the task.
 
     `pred_score` means classification, `pred_instances` detection and `pred_sem_seg` segmentation. names: of the
-    classes. score_thr: lowest score of an instance. topk: number of classes for an image. Raises UserError for a
+    classes. score_thr: lowest score of an instance. topk: number of classes for an image. Raises ValueError for a
     sample with none of these fields.
     """
     if "pred_sem_seg" in sample:
@@ -136,7 +135,7 @@ def result_of(sample: BaseDataElement, names: Sequence[str], score_thr: float = 
         return _instances(sample.pred_instances, names, score_thr)
     if "pred_score" in sample:
         return ranked_classes(sample.pred_score, names, topk)
-    raise UserError(
+    raise ValueError(
         f"The model predicts {', '.join(sample.keys()) or 'nothing'}; give the config of a classifier (pred_score), a "
         "detector (pred_instances) or a segmentation model (pred_sem_seg)."
     )

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.models.soft import MODELS
 from soft_vit.ops.numerics import check_choice
 from soft_vit.publishing.layouts import LAYOUTS, suffixes_of, written
@@ -24,15 +23,14 @@ def convert(
     """Write the weights of a file in another layout, bit for bit; returns a sentence for each thing done.
 
     layout: one of `LAYOUTS`. weights: see `read_trained_file`. model: timm's name of the model, where the file does
-    not say it. force: replace a file. Raises UserError (a ValueError) or FileNotFoundError.
+    not say it. force: replace a file. Raises ValueError or FileNotFoundError.
     """
     target = Path(target)
-    with as_user_error():
-        check_choice("layout", layout, LAYOUTS)
+    check_choice("layout", layout, LAYOUTS)
     if target.suffix not in suffixes_of(layout):
-        raise UserError(f"{target} does not end in {' or '.join(suffixes_of(layout))}, as files of {layout} do.")
+        raise ValueError(f"{target} does not end in {' or '.join(suffixes_of(layout))}, as files of {layout} do.")
     if target.exists() and not force:
-        raise UserError(f"{target} exists already; give another name, or --force to replace it.")
+        raise ValueError(f"{target} exists already; give another name, or --force to replace it.")
     file = read_trained_file(source, weights)
     name = require_model(file, model, needed=False)
     write_atomically(target, written(file, layout, name))
@@ -50,28 +48,28 @@ def convert(
 def require_model(file: TrainedFile, model: str | None, *, needed: bool = True) -> str | None:
     """The model's timm name: that asked for, or that in the file.
 
-    UserError where the two differ, the name is unknown, of another size, or needed and nowhere said.
+    ValueError where the two differ, the name is unknown, of another size, or needed and nowhere said.
     """
     if isinstance(file.recognised, str):
         if model not in (None, file.model):
-            raise UserError(f"The weights are of {file.model}, by their names and shapes, and not of {model}.")
+            raise ValueError(f"The weights are of {file.model}, by their names and shapes, and not of {model}.")
         return file.model
     if model is None:
         if file.model is None and needed:
             size = file.recognised.size
             names = f"soft_{size} or soft_norm_{size}" if size else "a model of this package"
-            raise UserError(
+            raise ValueError(
                 f"The weights are of {file.recognised}, and nothing says with which attention; give --model, such as "
                 f"{names}."
             )
         return file.model
     if model not in MODELS:
-        raise UserError(
+        raise ValueError(
             f"{model} is no pyramid of this package, and the weights are of one; give a name such as soft_tiny."
         )
     if file.model not in (None, model):
-        raise UserError(f"The weights are of {file.model}, by what is noted in the file, and not of {model}.")
+        raise ValueError(f"The weights are of {file.model}, by what is noted in the file, and not of {model}.")
     arguments = MODELS[model]
     if (arguments["depths"], arguments["embed_dims"]) != (file.recognised.depths, file.recognised.widths):
-        raise UserError(f"The weights are of {file.recognised}, and {model} is of another size.")
+        raise ValueError(f"The weights are of {file.recognised}, and {model} is of another size.")
     return model

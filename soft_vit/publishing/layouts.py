@@ -11,7 +11,6 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.models.checkpoint import RELEASED_MODULES, rename_released
 from soft_vit.models.zoo import ZOO, model_on_meta
 from soft_vit.publishing.trained_file import TrainedFile
@@ -63,7 +62,7 @@ def released_name(name: str) -> str:
 def written(file: TrainedFile, layout: str, model: str | None = None) -> bytes:
     """The bytes of a file in a layout.
 
-    model: timm's name of the model, noted if the layout has a place for it. Raises UserError (a ValueError) for weights
+    model: timm's name of the model, noted if the layout has a place for it. Raises ValueError for weights
     that the layout has no names for.
     """
     notes = replace(file.notes, model=model)
@@ -72,14 +71,13 @@ def written(file: TrainedFile, layout: str, model: str | None = None) -> bytes:
     content: Mapping[str, Any] = file.weights
     if layout == "released" and isinstance(file.recognised, str):
         if file.recognised not in ZOO:
-            raise UserError(f"{file.recognised} was not released by anyone else; choose another layout.")
+            raise ValueError(f"{file.recognised} was not released by anyone else; choose another layout.")
         built = model_on_meta(file.recognised, file.notes.img_size())
         content = {"model": built.released_state_dict(file.weights)}
     elif layout == "released" and not isinstance(file.recognised, str):
         if len(file.recognised.depths) != 4:
-            raise UserError("The released implementation has four stages, and these weights are of another number.")
-        with as_user_error():
-            content = {"state_dict": {released_name(name): value for name, value in file.weights.items()}}
+            raise ValueError("The released implementation has four stages, and these weights are of another number.")
+        content = {"state_dict": {released_name(name): value for name, value in file.weights.items()}}
         if model is not None:
             content = {"arch": model, **content}
     elif layout == "mmengine":

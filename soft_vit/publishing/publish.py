@@ -12,8 +12,7 @@ from torch import nn
 
 from soft_vit.engine.checkpoints.trained_config import cfg_of_config, model_options, training_facts
 from soft_vit.engine.config import load_config
-from soft_vit.engine.errors import UserError, as_user_error, one_line
-from soft_vit.engine.models.finetune import fit_weights
+from soft_vit.engine.errors import one_line
 from soft_vit.publishing.conversion import require_model
 from soft_vit.publishing.hub import push, save_folder
 from soft_vit.publishing.layouts import safetensors_bytes
@@ -22,6 +21,7 @@ from soft_vit.publishing.trained_file import TrainedFile, WeightsChoice, read_tr
 from soft_vit.weights import Entry, Metric, add_entry
 from soft_vit.weights.files import write_atomically
 from soft_vit.weights.index import check_entry
+from soft_vit.weights.load import fit_weights
 from soft_vit.weights.read import Notes
 
 __all__ = ["parse_metric", "publish"]
@@ -31,14 +31,14 @@ DIGITS = 8
 
 
 def parse_metric(text: str, dataset: str, source: str) -> Metric:
-    """`NAME=VALUE` as a measured metric; UserError for another form."""
+    """`NAME=VALUE` as a measured metric; ValueError for another form."""
     name, _, value = text.partition("=")
     try:
         if not name or not math.isfinite(float(value)):
             raise ValueError(text)
         return Metric(dataset, name, float(value), "measured", source)
     except ValueError as error:
-        raise UserError(f"The metric {text!r} is not of the form NAME=VALUE, such as top1=97.7.") from error
+        raise ValueError(f"The metric {text!r} is not of the form NAME=VALUE, such as top1=97.7.") from error
 
 
 def publish(
@@ -62,7 +62,7 @@ def publish(
     config: that it was trained with, below configs/; read where the checkpoint does not say how its images were
     normalised. mean, std: of RGB values in [0, 1], in the place of what these say. hf_dir: a folder to write as a
     Hugging Face repository; repo: one on the hub, `OWNER/NAME`, to push to. Returns a sentence for each thing written.
-    Raises UserError (a ValueError) or FileNotFoundError.
+    Raises ValueError or FileNotFoundError.
     """
     file = read_trained_file(source, weights)
     if config is not None and "mean" not in file.notes.cfg:
@@ -74,21 +74,20 @@ def publish(
     options = {key: value for key, value in arguments.items() if key not in ("num_classes", "in_chans")}
     data = safetensors_bytes(network.state_dict(), Notes(name, options, cfg))
     digest = hashlib.sha256(data).hexdigest()
-    with as_user_error():
-        entry = Entry(
-            model=name,
-            tag=tag,
-            file=f"{name}.{tag}-{digest[:DIGITS]}.safetensors",
-            sources=(f"hf-hub:{repo}",) if repo else (),
-            size=len(data),
-            sha256=digest,
-            license=licence,
-            config=config,
-            metrics=tuple(metrics),
-            options=options,
-            cfg=cfg,
-        )
-        check_entry(entry)
+    entry = Entry(
+        model=name,
+        tag=tag,
+        file=f"{name}.{tag}-{digest[:DIGITS]}.safetensors",
+        sources=(f"hf-hub:{repo}",) if repo else (),
+        size=len(data),
+        sha256=digest,
+        license=licence,
+        config=config,
+        metrics=tuple(metrics),
+        options=options,
+        cfg=cfg,
+    )
+    check_entry(entry)
     parameters = sum(value.numel() for value in network.parameters())
     chosen = {"ema": "moving average", "plain": "plain"}.get(file.chosen or "")
     facts = [*([("weights", chosen)] if chosen else []), *file.notes.training.items()]
@@ -116,11 +115,11 @@ def publish(
 def pretrained_values(file: TrainedFile, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """What timm has to know of the weights: classes, size of the images and how they are normalised.
 
-    name: of the model. given: mean and std in the place of the file's. UserError where nothing says them for each
+    name: of the model. given: mean and std in the place of the file's. ValueError where nothing says them for each
     channel.
     """
     if "head.weight" not in file.weights:
-        raise UserError("The weights lack a head; convert a backbone with tools/weights/convert_checkpoint.py.")
+        raise ValueError("The weights lack a head; convert a backbone with tools/weights/convert_checkpoint.py.")
     classes = file.weights["head.weight"].shape[0]
     usual = timm.get_pretrained_cfg(name)
     channels = file.weights[f"{usual.first_conv}.weight"].shape[1]
@@ -136,7 +135,7 @@ def pretrained_values(file: TrainedFile, name: str, given: Mapping[str, Any]) ->
         cfg["pool_size"] = tuple(-(-side // stride) for side in size)
     for key in ("mean", "std"):
         if len(cfg.get(key, ())) != channels:
-            raise UserError(
+            raise ValueError(
                 f"Nothing says with which {key} the {channels} channels of the images were normalised; give --mean and "
                 "--std, of values in [0, 1], or the training config as --config."
             )
@@ -168,11 +167,11 @@ def with_config(file: TrainedFile, config: str | Path) -> TrainedFile:
 
 
 def normalisation(mean: Sequence[float] | None, std: Sequence[float] | None) -> dict[str, tuple[float, ...]]:
-    """Those of mean and std that are given; UserError for values that are not of images in [0, 1]."""
+    """Those of mean and std that are given; ValueError for values that are not of images in [0, 1]."""
     given = {key: tuple(values) for key, values in (("mean", mean), ("std", std)) if values is not None}
     for key, values in given.items():
         if not all(0 <= value <= 1 for value in values) or (key == "std" and 0 in values):
-            raise UserError(f"{key} is {list(values)}; give values of images in [0, 1], such as pixels' by 255.")
+            raise ValueError(f"{key} is {list(values)}; give values of images in [0, 1], such as pixels' by 255.")
     return given
 
 
@@ -187,13 +186,13 @@ def model_arguments(file: TrainedFile, cfg: Mapping[str, Any]) -> dict[str, Any]
 
 
 def fitted(file: TrainedFile, name: str, cfg: Mapping[str, Any], arguments: Mapping[str, Any]) -> nn.Module:
-    """The model with exactly these weights, on the CPU in eval mode; UserError where they do not fit."""
+    """The model with exactly these weights, on the CPU in eval mode; ValueError where they do not fit."""
     try:
         network = timm.create_model(name, **arguments, pretrained_cfg_overlay=dict(cfg))
     except (ValueError, TypeError, AttributeError) as error:
-        raise UserError(f"{name} cannot be made as the checkpoint says: {one_line(error)}.") from error
+        raise ValueError(f"{name} cannot be made as the checkpoint says: {one_line(error)}.") from error
     weights, changes = fit_weights(file.weights, network)
     if changes:
-        raise UserError(f"The weights do not fit {name} as they are: {changes[0]}")
+        raise ValueError(f"The weights do not fit {name} as they are: {changes[0]}")
     network.load_state_dict(weights)
     return network.eval()

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.checkpoints.trained_config import trained_notes
-from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.engine.optim.ema_hook import choose_weights
 from soft_vit.models.checkpoint import Recognised
 from soft_vit.models.soft import MODELS
@@ -54,20 +53,18 @@ def read_trained_file(path: str | Path, weights: WeightsChoice | None = None) ->
     """Take a file apart; nothing in it is executed.
 
     weights: averaged (`ema`) or `plain`, by default the averaged ones if there are some. Raises FileNotFoundError, or
-    UserError (a ValueError) for a file that is not a checkpoint, belongs to no model here, is not finite, or lacks
+    ValueError for a file that is not a checkpoint, belongs to no model here, is not finite, or lacks
     the weights asked for.
     """
     if weights is not None:
-        with as_user_error():
-            check_choice("weights", weights, get_args(WeightsChoice))
+        check_choice("weights", weights, get_args(WeightsChoice))
     content = load_checkpoint_file(path)
     safetensors = Path(path).suffix == ".safetensors"
     of_mmengine = not safetensors and "meta" in content and isinstance(content.get("state_dict"), Mapping)
     notes = trained_notes(content, path)
-    with as_user_error():
-        given, chosen = _choose(content, of_mmengine, weights, path)
-        recognised, state_dict = recognise_weights(NotedWeights(given, notes))
-        require_finite(state_dict, str(path))
+    given, chosen = _choose(content, of_mmengine, weights, path)
+    recognised, state_dict = recognise_weights(NotedWeights(given, notes))
+    require_finite(state_dict, str(path))
     released = any(state_dict.get(name) is not value for name, value in given.items())
     layout = "released" if released else "safetensors" if safetensors else "mmengine" if of_mmengine else "timm"
     # A safetensors file, and a bare state dict, hold nothing else.
@@ -90,9 +87,9 @@ def _choose(
         for choice, keys in (("ema", AVERAGED_KEYS), ("plain", PLAIN_KEYS))
     }
     if weights == "ema" and found["ema"] is None:
-        raise UserError(f"{path} holds no averaged weights (EMA); take its plain ones.")
+        raise ValueError(f"{path} holds no averaged weights (EMA); take its plain ones.")
     if weights == "plain" and found["plain"] is None and found["ema"] is not None:
-        raise UserError(f"{path} holds averaged weights (EMA) alone; take those.")
+        raise ValueError(f"{path} holds averaged weights (EMA) alone; take those.")
     choice = weights or ("ema" if found["ema"] is not None else "plain")
     both = None not in found.values()
     return unwrap_state_dict(found[choice] or content, str(path)), choice if both else None

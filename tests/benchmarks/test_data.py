@@ -4,7 +4,6 @@ import pytest
 
 from benchmarks.data import measure_data_rate, write_photographs
 from soft_vit.engine.config import load_config
-from soft_vit.engine.errors import UserError
 
 
 @pytest.mark.parametrize(
@@ -20,5 +19,5 @@ def test_too_little_to_time_is_one_sentence(tmp_path, options, message):
     write_photographs(tmp_path, 5)
     config = load_config("configs/soft_tiny.py")
     config.data_root = str(tmp_path)
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(ValueError, match=message):
         measure_data_rate(config, progress=False, **{"workers": (0,), **options})

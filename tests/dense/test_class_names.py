@@ -13,7 +13,6 @@ from soft_vit.data.shape_trees import make_tree
 from soft_vit.dense.class_names import ClassNamesHook
 from soft_vit.dense.detection import CocoAP, CocoImages
 from soft_vit.engine.checks import RunChecksHook
-from soft_vit.engine.errors import UserError
 
 
 def in_a_test(trained, dataset, evaluator) -> None:
@@ -94,14 +93,14 @@ def test_a_category_that_was_not_trained_is_refused(perfect):
     def rename(categories, annotations) -> None:
         categories[0]["name"] = "blob"
 
-    with pytest.raises(UserError, match="'blob'"):
+    with pytest.raises(ValueError, match="'blob'"):
         perfect(rename)
 
 
 @pytest.mark.parametrize("given", [("b", "a"), ("a",)])
 def test_label_maps_have_the_trained_order(evaluated, given):
     dataset = SimpleNamespace(metainfo={"classes": given})
-    with pytest.raises(UserError, match="other classes"):
+    with pytest.raises(ValueError, match="other classes"):
         evaluated(["a", "b"], dataset, SimpleNamespace())
     evaluated(["a", "b"], SimpleNamespace(metainfo={"classes": ("a", "b")}), SimpleNamespace())
     evaluated(None, dataset, SimpleNamespace())

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from soft_vit.engine.accuracy import LOG_NAME, AccuracyRow, accuracy_table, compare_accuracy
-from soft_vit.engine.errors import UserError
 
 DEMO = Path(__file__).parents[2] / "configs" / "demo" / "soft_pico_shapes.py"
 SHORT = {
@@ -66,8 +65,8 @@ def test_run_that_fails_leaves_the_others(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"jobs": 0}, UserError, "jobs is 0"),
-        ({"size": "huge"}, UserError, "no model linear_"),
+        ({"jobs": 0}, ValueError, "jobs is 0"),
+        ({"size": "huge"}, ValueError, "no model linear_"),
         ({}, FileNotFoundError, "There is no config config.py"),
     ],
 )

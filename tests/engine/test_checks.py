@@ -9,7 +9,7 @@ import torch
 from mmengine.optim import LinearLR, OneCycleLR
 from PIL import Image
 
-from soft_vit.engine import ImageTree, UserError
+from soft_vit.engine import ImageTree
 from soft_vit.engine.checks import RunChecksHook, match_classes
 
 TEN = SimpleNamespace(num_classes=10)
@@ -43,7 +43,7 @@ def test_classes_fit_the_head(classes, model, message):
         logger=SimpleNamespace(info=said.append),
         val_loop=None,
     )
-    with pytest.raises(UserError, match=message) if message else nullcontext():
+    with pytest.raises(ValueError, match=message) if message else nullcontext():
         RunChecksHook().before_train(run)
     assert len(said) == (classes is not None)
 
@@ -68,7 +68,7 @@ def test_ends_before_the_run(steps, span, by_epoch):
     refused = None
     try:
         RunChecksHook().before_train(run)
-    except UserError as error:
+    except ValueError as error:
         refused = error
     trial = OneCycleLR(optimizer, **options)
     try:
@@ -91,7 +91,7 @@ def test_classes_are_matched_by_name(tmp_path, names, labels):
         Image.new("RGB", (8, 8)).save(tmp_path / "val" / name / "0.png")
     dataset = ImageTree(str(tmp_path), "val", pipeline=[])
     if isinstance(labels, str):
-        with pytest.raises(UserError, match=labels):
+        with pytest.raises(ValueError, match=labels):
             match_classes(dataset, "abc", "the model")
         return
     match_classes(dataset, "abc", "the model")
@@ -104,5 +104,5 @@ def test_other_data_with_other_classes_is_refused():
     same = SimpleNamespace(metainfo={"classes": ("a", "b")})
     match_classes(same, ["a", "b"], "the checkpoint")
     match_classes(SimpleNamespace(metainfo={}), ["a", "b"], "the checkpoint")
-    with pytest.raises(UserError, match="other classes than the checkpoint"):
+    with pytest.raises(ValueError, match="other classes than the checkpoint"):
         match_classes(same, ["a", "b", "c"], "the checkpoint")

@@ -7,7 +7,6 @@ from mmengine.config import Config
 
 from soft_vit.engine.config import apply_options, check_keys, known_keys, load_config
 from soft_vit.engine.config_values import type_name
-from soft_vit.engine.errors import UserError
 
 
 @pytest.mark.parametrize(
@@ -39,7 +38,6 @@ def test_stranger_is_warned_of():
     ("content", "message"),
     [
         (b"model = dict(", "was never closed"),
-        (b"_base_ = ['none.py']", "No such file or directory: .*none.py"),
         (b"# caf\xe9", "can't decode byte 0xe9"),
     ],
 )
@@ -104,20 +102,6 @@ def test_options():
 
 
 @pytest.mark.parametrize(
-    ("module", "message"),
-    [
-        ("nothing_here", r"No module named 'nothing_here'\); install that module"),
-        ("mmdet.absent", r"soft_vit\[mmdet\]"),
-    ],
-)
-def test_a_module_that_is_missing_is_named(tmp_path, module, message):
-    path = tmp_path / "config.py"
-    path.write_text(f'custom_imports = dict(imports=["{module}"], allow_failed_imports=False)')
-    with pytest.raises(UserError, match=message):
-        load_config(path)
-
-
-@pytest.mark.parametrize(
     ("option", "advice"),
     [
         ("train_pipeline.0.prob", r"set train_dataloader\.dataset\.pipeline\.0\.prob instead"),
@@ -129,7 +113,7 @@ def test_a_module_that_is_missing_is_named(tmp_path, module, message):
 )
 def test_options_that_nothing_reads(option, advice):
     value = "x" if option == "data_root" else 1
-    with pytest.raises(UserError, match=f"The option {option} changes nothing that a run reads; {advice}"):
+    with pytest.raises(ValueError, match=f"The option {option} changes nothing that a run reads; {advice}"):
         load_config("configs/demo/soft_pico_shapes.py", {option: value})
 
 
@@ -153,5 +137,5 @@ def test_options_that_are_read(options):
     ],
 )
 def test_slip_inside_an_entry(option, message):
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(ValueError, match=message):
         check_keys(load_config("configs/demo/soft_pico_shapes.py", {option: 1}))

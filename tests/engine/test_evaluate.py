@@ -23,7 +23,6 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
 
 from soft_vit.data import CLASSES
-from soft_vit.engine import UserError
 from soft_vit.weights.files import RESOURCES
 from soft_vit.weights.read import NOTES_KEY, Notes
 
@@ -248,13 +247,13 @@ def test_weights_that_know_their_options_are_tested_with_them(folders, tmp_path)
     ("model", "arguments", "error", "message"),
     [
         ("none.pth", {}, FileNotFoundError, "There is no checkpoint none.pth, and timm has no model of that name"),
-        ("{checkpoint}", {"weights": "x.pth"}, UserError, "is a checkpoint with weights of its own"),
-        ("{checkpoint}", {"img_size": 0}, UserError, "img_size is 0"),
-        ("{checkpoint}", {"crop_pct": 1.5}, UserError, "crop_pct is 1.5"),
-        ("{checkpoint}", {"classes": "no.txt"}, UserError, "classes is no.txt, .* give data_root as well"),
-        ("{checkpoint}", {"img_size": 31}, UserError, "PyramidViT does not take images of 31 x 31"),
+        ("{checkpoint}", {"weights": "x.pth"}, ValueError, "is a checkpoint with weights of its own"),
+        ("{checkpoint}", {"img_size": 0}, ValueError, "img_size is 0"),
+        ("{checkpoint}", {"crop_pct": 1.5}, ValueError, "crop_pct is 1.5"),
+        ("{checkpoint}", {"classes": "no.txt"}, ValueError, "no.txt"),
+        ("{checkpoint}", {"img_size": 31}, ValueError, "PyramidViT does not take images of 31 x 31"),
         ("{checkpoint}", {"data_root": "nowhere"}, FileNotFoundError, "There is no folder nowhere"),
-        ("{checkpoint}", {"data_root": "{folders}"}, UserError, "'named', a folder of .*, is none of the 10 classes"),
+        ("{checkpoint}", {"data_root": "{folders}"}, ValueError, "'named', a folder of .*, is none of the 10 classes"),
         (
             "{checkpoint}",
             {"data_root": "{folders}/named", "classes": "no.txt"},
@@ -262,13 +261,13 @@ def test_weights_that_know_their_options_are_tested_with_them(folders, tmp_path)
             "no list of classes",
         ),
         ("test_vit", {"weights": "x.pth"}, FileNotFoundError, "There is no checkpoint x.pth"),
-        ("test_vit", {"weights": "https://127.0.0.1:9/x.pth"}, UserError, "x.pth cannot be fetched"),
-        ("resnet18.none", {}, UserError, r"Invalid pretrained tag \(none\) for resnet18; choose a name of timm"),
-        ("soft_norm_pico", {}, UserError, "No pretrained weights exist for soft_norm_pico"),
+        ("test_vit", {"weights": "https://127.0.0.1:9/x.pth"}, ValueError, "x.pth cannot be fetched"),
+        ("resnet18.none", {}, ValueError, r"Invalid pretrained tag \(none\) for resnet18; choose a name of timm"),
+        ("soft_norm_pico", {}, ValueError, "No pretrained weights exist for soft_norm_pico"),
         (
             "test_vit",
             {"pretrained": False, "img_size": 100},
-            UserError,
+            ValueError,
             "VisionTransformer does not take images of 100",
         ),
     ],
@@ -304,7 +303,7 @@ def test_accuracies_are_those_of_this_package_and_of_any_k(checkpoint, models, t
 def test_where_results_cannot_go_is_said_before_the_test(tmp_path, name, path, message):
     (tmp_path / "file").touch()
     (tmp_path / "folder").mkdir()
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(ValueError, match=message):
         measure("configs/none.py", "soft_pico", **{name: tmp_path / path})
 
 
@@ -314,12 +313,12 @@ def test_where_results_cannot_go_is_said_before_the_test(tmp_path, name, path, m
 )
 def test_checkpoint_of_another_model(tmp_path, state, message):
     torch.save({"state_dict": network(**state).state_dict()}, tmp_path / "other.pth")
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(ValueError, match=message):
         measure(DEMO, str(tmp_path / "other.pth"), work_dir=tmp_path, options=OPTIONS)
 
 
 def test_a_config_without_test_images(tmp_path):
-    with pytest.raises(UserError, match="has no test_dataloader"):
+    with pytest.raises(ValueError, match="has no test_dataloader"):
         measure(DEMO, "resnet18", work_dir=tmp_path, options={"test_dataloader": None})
 
 
@@ -340,13 +339,13 @@ def test_only_classifiers_are_asked_for_classes(tmp_path, model, arguments, mess
     path.write_text(
         'model = dict(type="A")\ntest_evaluator = dict(type="CocoAP")\ntest_dataloader = dict(dataset=dict())'
     )
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(ValueError, match=message):
         measure(path, model, work_dir=tmp_path, **arguments)
 
 
 def test_average_that_is_not_there(tmp_path):
     torch.save({"state_dict": network().state_dict()}, tmp_path / "plain.pth")
-    with pytest.raises(UserError, match="no averaged weights"):
+    with pytest.raises(ValueError, match="no averaged weights"):
         measure(DEMO, str(tmp_path / "plain.pth"), ema=True, work_dir=tmp_path, options=OPTIONS)
 
 

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from soft_vit.engine import UserError
 from soft_vit.engine.linearised import LinearisedRow, compare_linearised, linearised_table, validations
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "linearise"
@@ -48,11 +47,11 @@ def test_table_says_where_a_kind_does_not_get_there():
 
 
 def test_what_cannot_be_compared(tmp_path):
-    with pytest.raises(UserError, match="lineal"):
+    with pytest.raises(ValueError, match="lineal"):
         compare_linearised(["lineal"], STUDENT, TEACHER, work_dir=tmp_path)
-    with pytest.raises(UserError, match="named after a kind"):
+    with pytest.raises(ValueError, match="named after a kind"):
         compare_linearised(["linear"], TEACHER, TEACHER, work_dir=tmp_path)
-    with pytest.raises(UserError, match="jobs is 0"):
+    with pytest.raises(ValueError, match="jobs is 0"):
         compare_linearised(["linear"], STUDENT, TEACHER, work_dir=tmp_path, jobs=0)
     assert not list(tmp_path.iterdir())
 

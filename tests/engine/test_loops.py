@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from soft_vit.engine import UserError, train
+from soft_vit.engine import train
 from soft_vit.engine.checkpoints.checkpoint_hook import AtomicBackend
 from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.data.datasets import ShapesDataset
@@ -97,19 +97,19 @@ def test_resuming_at_the_end_of_the_last_epoch_validates(tmp_path, capsys):
     assert train(DEMO, work_dir=tmp_path, options=changed, resume="auto").top1 is not None
     (said,) = (line for line in capsys.readouterr().out.splitlines() if "overrules the config" in line)
     assert "weight_decay 0.02 instead of 0.5; eta_min 1e-05 instead of 1e-06." in said
-    with pytest.raises(UserError, match="already finished"):
+    with pytest.raises(ValueError, match="already finished"):
         train(DEMO, work_dir=tmp_path, options={**BY_EPOCH, "train_cfg.max_epochs": 1}, resume="auto")
 
 
 def test_batch_sampler_is_refused(tmp_path):
     options = {**BY_EPOCH, "train_dataloader.batch_sampler": {"type": "BatchSampler"}}
-    with pytest.raises(UserError, match=r"train_dataloader\.batch_sampler is set"):
+    with pytest.raises(ValueError, match=r"train_dataloader\.batch_sampler is set"):
         train(DEMO, work_dir=tmp_path, options=options)
 
 
 def test_iterations_need_a_batch(by_iteration, tmp_path):
     options = {**OPTIONS, "train_dataloader.batch_size": 12, "train_dataloader.drop_last": True}
-    with pytest.raises(UserError, match="has 11 images, and a batch of 12 in each process needs more"):
+    with pytest.raises(ValueError, match="has 11 images, and a batch of 12 in each process needs more"):
         train(by_iteration, work_dir=tmp_path, options=options)
 
 
@@ -119,7 +119,7 @@ def test_iterations_need_a_batch(by_iteration, tmp_path):
 )
 def test_length_and_interval_of_validations_are_positive(loop, name, by_iteration, tmp_path):
     config, options = (DEMO, BY_EPOCH) if loop == "by_epoch" else (by_iteration, OPTIONS)
-    with pytest.raises(UserError, match=f"{name} is 0; choose 1 or more"):
+    with pytest.raises(ValueError, match=f"{name} is 0; choose 1 or more"):
         train(config, work_dir=tmp_path, options={**options, f"train_cfg.{name}": 0})
 
 

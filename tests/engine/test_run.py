@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import pytest
 from mmengine.config import Config, ConfigDict
 
-from soft_vit.engine.errors import UserError
 from soft_vit.engine.prepare import prepare
 from soft_vit.engine.run import TrainResult, scale_learning_rate, use_amp
 
@@ -70,7 +69,7 @@ def test_amp_keeps_float16(own, switched):
 
 def test_bgr_images_under_rgb_means_are_refused():
     options = {"train_dataloader.dataset.pipeline": [{"type": "mmpretrain.LoadImageFromFile"}, {"type": "PackInputs"}]}
-    with pytest.raises(UserError, match=r"train_dataloader\.dataset\.pipeline\.0 loads BGR images"):
+    with pytest.raises(ValueError, match=r"train_dataloader\.dataset\.pipeline\.0 loads BGR images"):
         prepare(DEMO.parents[1] / "soft_tiny.py", options=options)
     prepare(DEMO, options=options)
 
@@ -129,5 +128,5 @@ def test_lr_and_bounds(run, factor, sentence):
 
 @pytest.mark.parametrize("rule", [{"enable": True}, {"enable": True, "base_batch_size": 0}])
 def test_no_base(rule):
-    with pytest.raises(UserError, match=r"without auto_scale_lr\.base_batch_size"):
+    with pytest.raises(ValueError, match=r"without auto_scale_lr\.base_batch_size"):
         scale_learning_rate(a_run(rule=rule))

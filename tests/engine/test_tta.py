@@ -18,8 +18,6 @@ from evaluated import (
 )
 from mmengine.config import Config
 
-from soft_vit.engine import UserError
-
 FLIPS = """
 tta_pipeline = [
     dict(type="LoadedImage"),
@@ -87,7 +85,7 @@ def test_views_and_merging_of_the_config(checkpoint, models, tmp_path, monkeypat
 def test_views_that_cannot_be_shown(checkpoint, tmp_path, monkeypatch, resizing, options, message):
     monkeypatch.syspath_prepend(tmp_path)
     config = views_config(tmp_path, resizing)
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(ValueError, match=message):
         measure(config, checkpoint, tta=True, img_size=32, work_dir=tmp_path, options={**OPTIONS, **options})
 
 

@@ -10,7 +10,6 @@ import torch
 
 import soft_vit
 from soft_vit.data import CLASSES
-from soft_vit.engine.errors import UserError
 from soft_vit.export import ExportModel, export, load_export_model, quantization
 from soft_vit.export.formats import open_onnx
 from soft_vit.export.quantization import check_drop, quantize, shape_images
@@ -107,7 +106,7 @@ def test_loss_is_refused(pico, pico_onnx, tmp_path, monkeypatch):
     head.raw_data = bytes(len(head.raw_data))
     onnx.save(model, tmp_path / "blind.onnx")
     monkeypatch.setattr(quantization, "TEST_IMAGES", 50)
-    with pytest.raises(UserError, match=r"more than 2 points.*of 50 generated images"):
+    with pytest.raises(ValueError, match=r"more than 2 points.*of 50 generated images"):
         check_drop(pico_onnx, tmp_path / "blind.onnx", pico, max_drop=2)
 
 

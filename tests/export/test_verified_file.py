@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import nn
 
-from soft_vit.engine.errors import UserError
 from soft_vit.export import FORMATS, ExportModel, export
 from soft_vit.export.verified_file import compare, relative_error
 
@@ -46,7 +45,7 @@ def test_refused_batch_is_one_sentence(source):
     def refuse(images):
         raise RuntimeError("Guard failed: 3 == 4\nmore lines")
 
-    with pytest.raises(UserError, match=r"1 x 64 x 64 \(Guard failed: 3 == 4\)"):
+    with pytest.raises(ValueError, match=r"1 x 64 x 64 \(Guard failed: 3 == 4\)"):
         compare(refuse, source, [(64, 64)])
 
 
@@ -60,7 +59,7 @@ def test_file_that_differs_is_not_kept(source, tmp_path, monkeypatch):
         source.model.scale = 2.0
 
     monkeypatch.setitem(FORMATS, "torchscript", replace(FORMATS["torchscript"], write=write_another))
-    with pytest.raises(UserError, match="differs from the model by up to"):
+    with pytest.raises(ValueError, match="differs from the model by up to"):
         export(source, out, "torchscript", report=lambda line: None)
     assert out.read_bytes() == b"from before"
     assert [path.name for path in tmp_path.iterdir()] == ["model.pt"]
@@ -77,27 +76,27 @@ def test_file_that_differs_is_not_kept(source, tmp_path, monkeypatch):
     ],
 )
 def test_what_does_not_go_together(source, name, format, options, message, tmp_path):
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(ValueError, match=message):
         export(source, tmp_path / name, format, **options)
     assert not list(tmp_path.iterdir())
 
 
 def test_place_that_cannot_be_written_is_refused_before_the_work(source, tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="cannot be written"):
+    with pytest.raises(ValueError, match="cannot be written"):
         export(source, tmp_path / "file" / "model.pt", "torchscript", report=pytest.fail)
 
 
 def test_int8_of_maps_is_refused(source, tmp_path):
     maps = replace(source, outputs=("stage0",))
-    with pytest.raises(UserError, match="give a classifier"):
+    with pytest.raises(ValueError, match="give a classifier"):
         export(maps, tmp_path / "model.onnx", "onnx", int8=True)
 
 
 @pytest.mark.parametrize("package", ["onnx", "onnxscript", "onnxruntime"])
 def test_missing_package_is_named(package, source, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(UserError, match=rf"ONNX needs {package}; pip install"):
+    with pytest.raises(ValueError, match=rf"ONNX needs {package}; pip install"):
         export(source, tmp_path / "model.onnx", "onnx", report=lambda line: None)
 
 
@@ -107,7 +106,7 @@ def test_opset(source, tmp_path, capfd, caplog):
     path = export(source, tmp_path / "model.onnx", "onnx", opset=18, report=lambda line: None)
     assert onnx.load(path).opset_import[0].version == 18
     # torch goes on with the version that it knows.
-    with pytest.raises(UserError, match="instead of 5"):
+    with pytest.raises(ValueError, match="instead of 5"):
         export(source, tmp_path / "other.onnx", "onnx", opset=5, report=lambda line: None)
     assert not (tmp_path / "other.onnx").exists()
     # Nor does it print the traceback of the conversion that failed.

@@ -9,7 +9,6 @@ import pytest
 import torch
 from PIL import Image
 
-from soft_vit.engine.errors import UserError
 from soft_vit.predict import ClassMap, RankedClasses, predict_files
 from soft_vit.predict.results import Result
 
@@ -117,7 +116,7 @@ def test_interruption_loses_nothing(photos, tmp_path):
 
 
 def test_error_loses_nothing(photos, tmp_path):
-    with pytest.raises(UserError, match="no memory for 2 images at once; give a smaller --batch-size"):
+    with pytest.raises(ValueError, match="no memory for 2 images at once; give a smaller --batch-size"):
         predict_files([photos], lambda: Brightness(4, no_memory), tmp_path / "out", batch_size=2)
     assert len(read(tmp_path / "out")["images"]) == 4
 
@@ -171,7 +170,7 @@ def test_link_in_the_folder_of_results_is_not_followed(photos, tmp_path):
     assert Image.open(tmp_path / "out/a.png").format == "PNG"
 
 
-@pytest.mark.parametrize(("options", "error"), [({"out": "file"}, FileExistsError), ({"batch_size": 0}, UserError)])
+@pytest.mark.parametrize(("options", "error"), [({"out": "file"}, FileExistsError), ({"batch_size": 0}, ValueError)])
 def test_mistakes_come_before_the_model_is_loaded(photos, tmp_path, monkeypatch, options, error):
     monkeypatch.chdir(tmp_path)
     Path("file").touch()

@@ -17,7 +17,6 @@ from soft_vit.data import CLASSES, ShapeImages, draw_shape
 from soft_vit.data.shape_trees import make_tree
 from soft_vit.engine.checkpoints.trained_config import cfg_of_config
 from soft_vit.engine.config import load_config
-from soft_vit.engine.errors import UserError
 from soft_vit.predict import ConfigPredictor, TimmPredictor, load_predictor
 from soft_vit.predict.predictors import readable_names
 from soft_vit.weights.files import RESOURCES
@@ -48,28 +47,32 @@ def photo(height: int, width: int) -> Image.Image:
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [
-        ({}, UserError, "either"),
-        ({"model": "test_vit", "config": DEMO}, UserError, "either"),
-        ({"config": DEMO}, UserError, "--checkpoint"),
+        ({}, ValueError, "either"),
+        ({"model": "test_vit", "config": DEMO}, ValueError, "either"),
+        ({"config": DEMO}, ValueError, "--checkpoint"),
         ({"config": DEMO, "checkpoint": "none.pth"}, FileNotFoundError, "none.pth"),
         ({"config": "none.py", "checkpoint": "none.pth"}, FileNotFoundError, "none.py"),
-        ({"model": "resnet_50"}, UserError, "did you mean resnet50"),
-        ({"model": "zzzzzz"}, UserError, "timm.list_models"),
-        ({"model": "soft_norm_pico"}, UserError, "soft_norm_pico"),
-        ({"model": "soft_tiny", "checkpoint": "{checkpoint}"}, UserError, "soft_tiny|another model|widths"),
-        ({"model": "test_vit", "checkpoint": "{checkpoint}"}, UserError, "another model"),
-        ({"model": "test_vit", "pretrained": False, "img_size": 7}, UserError, "7 x 7"),
-        ({"model": "test_vit", "pretrained": False, "img_size": 0}, UserError, "0 x 0"),
-        ({"model": "test_vit", "pretrained": False, "topk": 0}, UserError, "topk is 0"),
-        ({"model": "test_vit", "pretrained": False, "score_thr": 1.5}, UserError, "score_thr is 1.5"),
-        ({"model": "test_vit", "pretrained": False, "device": "gpu"}, UserError, "device 'gpu'"),
-        ({"model": "test_vit", "options": {"a": 1}}, UserError, "no config"),
+        ({"model": "resnet_50"}, ValueError, "did you mean resnet50"),
+        ({"model": "zzzzzz"}, ValueError, "timm.list_models"),
+        ({"model": "soft_norm_pico"}, ValueError, "soft_norm_pico"),
+        ({"model": "soft_tiny", "checkpoint": "{checkpoint}"}, ValueError, "soft_tiny|another model|widths"),
+        ({"model": "test_vit", "checkpoint": "{checkpoint}"}, ValueError, "another model"),
+        ({"model": "test_vit", "pretrained": False, "img_size": 7}, ValueError, "7 x 7"),
+        ({"model": "test_vit", "pretrained": False, "img_size": 0}, ValueError, "0 x 0"),
+        ({"model": "test_vit", "pretrained": False, "topk": 0}, ValueError, "topk is 0"),
+        ({"model": "test_vit", "pretrained": False, "score_thr": 1.5}, ValueError, "score_thr is 1.5"),
+        ({"model": "test_vit", "pretrained": False, "device": "gpu"}, ValueError, "device 'gpu'"),
+        ({"model": "test_vit", "options": {"a": 1}}, ValueError, "no config"),
         (
             {"config": DEMO, "checkpoint": "{checkpoint}", "options": {"model.model_name": "soft_tiny"}},
-            UserError,
+            ValueError,
             "widths|another model",
         ),
-        ({"config": DEMO, "checkpoint": "{checkpoint}", "options": {"model.num_classes": 7}}, UserError, "head.weight"),
+        (
+            {"config": DEMO, "checkpoint": "{checkpoint}", "options": {"model.num_classes": 7}},
+            ValueError,
+            "head.weight",
+        ),
     ],
     ids=lambda value: str(value)[:60] if isinstance(value, dict) else "",
 )
@@ -183,7 +186,7 @@ def test_options_are_those_of_the_training(tmp_path):
     ],
 )
 def test_checkpoint_of_another_model_is_refused(name, notes, words, tmp_path):
-    with pytest.raises(UserError, match=words) as caught:
+    with pytest.raises(ValueError, match=words) as caught:
         TimmPredictor(name, checkpoint=training_checkpoint(tmp_path / "a.pth", **notes))
     assert "\n" not in str(caught.value)
 
@@ -197,7 +200,7 @@ def test_synsets_become_words_and_other_names_stay():
 def test_weights_without_a_head_are_refused(ten_classes, tmp_path):
     state = torch.load(ten_classes, weights_only=True)["state_dict"]
     torch.save({name: value for name, value in state.items() if not name.startswith("head.")}, tmp_path / "body.pth")
-    with pytest.raises(UserError, match="no classification head"):
+    with pytest.raises(ValueError, match="no classification head"):
         TimmPredictor("soft_pico", checkpoint=tmp_path / "body.pth")
 
 
@@ -205,7 +208,7 @@ def test_model_without_a_head_is_refused(monkeypatch):
     # Those that timm publishes without one are large.
     body = timm.create_model("test_vit", num_classes=0)
     monkeypatch.setattr(timm, "create_model", lambda *args, **kwargs: body)
-    with pytest.raises(UserError, match="no classification head"):
+    with pytest.raises(ValueError, match="no classification head"):
         TimmPredictor("test_vit", pretrained=False)
 
 
@@ -317,5 +320,5 @@ def test_dense_model_sees_what_its_test_shows_it(dense):
 
 def test_size_of_images_is_that_of_a_dense_config(dense):
     _, path, weights = dense
-    with pytest.raises(UserError, match="img_size is 64"):
+    with pytest.raises(ValueError, match="img_size is 64"):
         ConfigPredictor(path, weights, img_size=64)

@@ -10,7 +10,6 @@ from mmpretrain.structures import DataSample
 from PIL import Image
 from pycocotools import mask as coco
 
-from soft_vit.engine.errors import UserError
 from soft_vit.predict import ClassMap, Instances, RankedClasses, result_of
 
 NAMES = ["circle", "square", "star"]
@@ -50,7 +49,7 @@ def test_class_without_a_name_goes_by_its_number():
 
 
 def test_scores_that_are_no_numbers_are_a_mistake():
-    with pytest.raises(UserError, match="NaN"):
+    with pytest.raises(ValueError, match="NaN"):
         result_of(classified(torch.tensor([0.1, float("nan")])), NAMES)
 
 
@@ -121,5 +120,5 @@ def test_bfloat16_of_a_model_on_half_precision():
 
 
 def test_other_predictions_are_named():
-    with pytest.raises(UserError, match="pred_depth"):
+    with pytest.raises(ValueError, match="pred_depth"):
         result_of(BaseDataElement(pred_depth=torch.zeros(1)), NAMES)

@@ -9,7 +9,6 @@ from models.zoo.generated import shapes
 from released import released_shapes
 from safetensors.torch import load_file
 
-from soft_vit.engine.errors import UserError
 from soft_vit.models import load_weights
 from soft_vit.models.checkpoint import rename_released
 from soft_vit.models.names import SIZES
@@ -111,7 +110,7 @@ def test_mistakes(options, message, checkpoint, averaged, tmp_path, monkeypatch)
     torch.save({}, "there.pth")
     before = sorted(tmp_path.iterdir())
     arguments = {"source": checkpoint, "target": "out.pth", "layout": "timm", **options}
-    with pytest.raises(UserError, match=message) as refused:
+    with pytest.raises(ValueError, match=message) as refused:
         convert(**arguments)
     assert "\n" not in str(refused.value)
     assert sorted(tmp_path.iterdir()) == before
@@ -125,7 +124,7 @@ def test_force_replaces(checkpoint, tmp_path):
 
 def test_attention_that_the_released_code_has_not(tmp_path):
     torch.save(timm.create_model("linformer_pyramid_pico", num_classes=3).state_dict(), tmp_path / "a.pth")
-    with pytest.raises(UserError, match=r"no parameter for stages\.0\.blocks\.0\.attn"):
+    with pytest.raises(ValueError, match=r"no parameter for stages\.0\.blocks\.0\.attn"):
         convert(tmp_path / "a.pth", tmp_path / "b.pth", "released")
     convert(tmp_path / "a.pth", tmp_path / "b.safetensors", "safetensors", model="linformer_pyramid_pico")
 
@@ -169,5 +168,5 @@ def test_released_files_of_the_zoo_survive_every_layout(family, name, tmp_path, 
     assert {key: value.shape for key, value in found.items()} == {key: value.shape for key, value in weights.items()}
     table = next(value for key, value in found.items() if key.endswith("rope.rotations"))
     torch.testing.assert_close(table.square().sum(-1), torch.ones(table.shape[:-1]))
-    with pytest.raises(UserError, match=f"of {name}, by their names and shapes, and not of soft_tiny"):
+    with pytest.raises(ValueError, match=f"of {name}, by their names and shapes, and not of soft_tiny"):
         convert(source, "other.pth", "timm", model="soft_tiny")

@@ -10,7 +10,6 @@ import torch
 from publications import run
 
 from soft_vit.data import CLASSES
-from soft_vit.engine.errors import UserError
 from soft_vit.weights import load_index
 
 
@@ -33,7 +32,7 @@ def test_hub_folder_is_read_by_timm(published, averaged):
 def test_hub_folder_with_other_files_is_refused(checkpoint, tmp_path):
     (tmp_path / "hub").mkdir()
     (tmp_path / "hub" / "thesis.tex").touch()
-    with pytest.raises(UserError, match="no empty folder"):
+    with pytest.raises(ValueError, match="no empty folder"):
         run(checkpoint, tmp_path / "out", hf_dir=tmp_path / "hub")
 
 
@@ -71,5 +70,5 @@ def test_push(checkpoint, tmp_path, monkeypatch):
     assert hashlib.sha256(Hub.files[entry.file]).hexdigest() == entry.sha256
     assert b'"hf-hub:me/soft_pico"' in Hub.files["README.md"]
     assert entry.sources == ("hf-hub:me/soft_pico",)
-    with pytest.raises(UserError, match=r"no/login cannot be pushed to \(401 Unauthorized\)"):
+    with pytest.raises(ValueError, match=r"no/login cannot be pushed to \(401 Unauthorized\)"):
         run(checkpoint, tmp_path / "out", repo="no/login")

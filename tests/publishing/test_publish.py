@@ -10,7 +10,6 @@ from publications import METRIC, run
 from safetensors.torch import load_file
 
 from soft_vit.data import CLASSES
-from soft_vit.engine.errors import UserError
 from soft_vit.publishing import convert
 from soft_vit.publishing.publish import parse_metric
 from soft_vit.weights import ENTRIES, load_index
@@ -60,10 +59,10 @@ def test_nothing_else_of_the_checkpoint_leaves(published):
 def test_nothing_says_the_normalisation(averaged, tmp_path):
     torch.save(averaged, tmp_path / "bare.pth")
     for given in ({}, {"mean": [0.5] * 3}, {"mean": [0.5], "std": [0.5]}):
-        with pytest.raises(UserError, match=r"Nothing says with which .* give --mean and --std"):
+        with pytest.raises(ValueError, match=r"Nothing says with which .* give --mean and --std"):
             run(tmp_path / "bare.pth", tmp_path / "out", model="soft_pico", **given)
     for given in ({"mean": [127.5] * 3}, {"mean": [float("nan")] * 3}, {"std": [0.5, 0, 0.5]}):
-        with pytest.raises(UserError, match=r"give values of images in \[0, 1\]"):
+        with pytest.raises(ValueError, match=r"give values of images in \[0, 1\]"):
             run(tmp_path / "bare.pth", tmp_path / "out", model="soft_pico", **given)
     assert not (tmp_path / "out").exists()
 
@@ -106,7 +105,7 @@ def test_a_vit_is_what_its_file_notes(tmp_path):
     again = timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay, depth=1).eval()
     images = torch.randn(2, 3, 32, 48)
     assert torch.equal(again(images), model(images))
-    with pytest.raises(UserError, match=f"{name} was not released"):
+    with pytest.raises(ValueError, match=f"{name} was not released"):
         convert(tmp_path / "vit.pth", tmp_path / "released.pth", "released")
 
 
@@ -122,7 +121,7 @@ def test_a_vit_is_what_its_file_notes(tmp_path):
     ids=str,
 )
 def test_mistakes_write_nothing(options, message, checkpoint, tmp_path):
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(ValueError, match=message):
         run(checkpoint, tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
 
@@ -130,7 +129,7 @@ def test_mistakes_write_nothing(options, message, checkpoint, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda w: {n: v for n, v in w.items() if not n.startswith("head.")}, "have no head"),
+        (lambda w: {n: v for n, v in w.items() if not n.startswith("head.")}, "lack a head"),
         (lambda w: w, "give --model, such as soft_pico or soft_norm_pico"),
     ],
     ids=["no head", "no name"],
@@ -138,7 +137,7 @@ def test_mistakes_write_nothing(options, message, checkpoint, tmp_path):
 def test_weights_alone(change, message, averaged, tmp_path):
     torch.save(change(averaged), tmp_path / "bare.pth")
     model = None if "--model" in message else "soft_pico"
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(ValueError, match=message):
         run(tmp_path / "bare.pth", tmp_path / "out", model=model)
 
 
@@ -158,5 +157,5 @@ def test_strange_notes_are_passed_over(strange, checkpoint, tmp_path):
 
 @pytest.mark.parametrize("text", ["top1", "top1=", "top1=high", "top1=nan", "=3"])
 def test_metric_of_another_form(text):
-    with pytest.raises(UserError, match="NAME=VALUE"):
+    with pytest.raises(ValueError, match="NAME=VALUE"):
         parse_metric(text, "d", "s")

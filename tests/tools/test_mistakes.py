@@ -69,7 +69,7 @@ CASES = {
         (("--out", "file/atlas"), "atlas.csv cannot be written"),
         (("--check", "atlas-fp32-pt2110-cpu-none.csv"), "cpu-none.csv cannot be used"),
         (("--models", "soft_pic", "--device", "cpu"), "did you mean"),
-        (("--models", "--sizes", "2x2x2"), "2x2x2 is no size"),
+        (("--models", "--sizes", "2x2x2"), "2x2x2"),
         (("--models", "--kinds", "soft"), "not allowed"),
     ],
     "benchmark_zoo": [

@@ -10,7 +10,6 @@ from faster_coco_eval import COCO, COCOeval_faster
 from mmengine.evaluator import BaseMetric
 
 from soft_vit.data.coco_masks import encode_masks
-from soft_vit.engine.errors import UserError
 from soft_vit.registry import METRICS, register
 from soft_vit.weights.files import write_atomically
 
@@ -38,7 +37,7 @@ class CocoAP(BaseMetric):
         super().__init__(**kwargs)
         self.kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
         if not self.kinds or not set(self.kinds) <= set(KINDS):
-            raise UserError(f"kinds is {kinds}; choose among {', '.join(KINDS)}.")
+            raise ValueError(f"kinds is {kinds}; choose among {', '.join(KINDS)}.")
         self.out = out
 
     def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
@@ -54,7 +53,7 @@ class CocoAP(BaseMetric):
             }
             if "segm" in self.kinds:
                 if "masks" not in found:
-                    raise UserError('The model predicts no masks; take "segm" out of the evaluator\'s kinds.')
+                    raise ValueError('The model predicts no masks; take "segm" out of the evaluator\'s kinds.')
                 entry["masks"] = encode_masks(found["masks"].cpu().numpy())
             # One entry for an image: MMEngine cuts the gathered list to the number of images.
             self.results.append(entry)
@@ -85,7 +84,7 @@ class CocoAP(BaseMetric):
         category_ids = self.dataset_meta["category_ids"]
         beyond = max((int(entry["labels"].max(initial=0)) for entry in results), default=0)
         if beyond >= len(category_ids):
-            raise UserError(
+            raise ValueError(
                 f"The model predicts class {beyond} and the data has {len(category_ids)} classes; set "
                 "model.num_classes."
             )

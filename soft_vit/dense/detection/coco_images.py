@@ -24,7 +24,6 @@ from soft_vit.data.coco_masks import decode_segmentation
 from soft_vit.data.images import BadImage, LabelledImages
 from soft_vit.dense.vision_transforms import build_transform
 from soft_vit.engine.data.bad_images import ReadingDataset, require_data_root
-from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.registry import DATASETS, register
 
 __all__ = ["CocoImages"]
@@ -48,8 +47,8 @@ class CocoImages(ReadingDataset):
     annotations as in the file, for `CocoAP`.
 
     The log names bad annotations, which are left out (see `soft_vit.data.coco`). An unreadable image, or one of another
-    size than annotated, is replaced, in a test by a black one (see `ReadingDataset`). Raises UserError or
-    FileNotFoundError for data that cannot be used at all, UserError for an unknown transform.
+    size than annotated, is replaced, in a test by a black one (see `ReadingDataset`). Raises ValueError or
+    FileNotFoundError for data that cannot be used at all, ValueError for an unknown transform.
     """
 
     def __init__(
@@ -69,8 +68,7 @@ class CocoImages(ReadingDataset):
         root = Path(data_root).expanduser()
         storage = require_storage(root, img_dir)
         entries = {entry.name: entry for entry in storage.entries()}
-        with as_user_error():
-            self._annotations = read_coco(root / ann_file, entries.keys(), classes=classes, masks=masks)
+        self._annotations = read_coco(root / ann_file, entries.keys(), classes=classes, masks=masks)
         names = self._annotations.classes
         self.images = LabelledImages(storage, names, [])
         self.masks = masks
@@ -93,7 +91,7 @@ class CocoImages(ReadingDataset):
             if self.filter_empty:
                 images = [image for image in images if image.trainable.any()]
             if not images:
-                raise UserError(f"No image in {self._annotations.path} has an object to train on; give other data.")
+                raise ValueError(f"No image in {self._annotations.path} has an object to train on; give other data.")
         found = [self._entry_of(image) for image in images]
         # The list is serialised; copies of these in the workers would only take memory.
         del self._annotations, self._entries

@@ -15,7 +15,6 @@ from torchvision.ops import FeaturePyramidNetwork
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool, LastLevelP6P7
 
 from soft_vit.dense.features import TimmFeatures
-from soft_vit.engine.errors import UserError
 
 __all__ = ["FeaturePyramid", "TorchvisionDetector", "anchor_sizes", "check_options", "stay_in_float32"]
 
@@ -37,7 +36,7 @@ class FeaturePyramid(nn.Module):
         self.body = TimmFeatures(**backbone, least_stride=stride)
         widths = self.body.channels
         if extra == "conv" and widths[-1] == channels:
-            raise UserError(
+            raise ValueError(
                 f"pyramid_channels is {channels}, as many as the last map of {self.body.model_name} has, which makes "
                 "torchvision put P6 on P5 instead of that map; choose another number."
             )
@@ -103,7 +102,7 @@ class TorchvisionDetector(BaseModel):
             return [self._predicted(*pair) for pair in zip(self.detector(images), samples, strict=True)]
         if mode == "tensor":
             return tuple(self.detector.backbone(self.detector.transform(images)[0].tensors).values())
-        raise UserError(f'mode is {mode!r}; choose "loss", "predict" or "tensor".')
+        raise ValueError(f'mode is {mode!r}; choose "loss", "predict" or "tensor".')
 
     def _target(self, sample: BaseDataElement) -> dict[str, Tensor]:
         objects = sample.gt_instances
@@ -123,12 +122,12 @@ class TorchvisionDetector(BaseModel):
 
 
 def check_options(detector: type[nn.Module], options: Mapping[str, Any]) -> None:
-    """Raise UserError for an option that a torchvision detector lacks and would ignore."""
+    """Raise ValueError for an option that a torchvision detector lacks and would ignore."""
     # Its transform has the last two, and accepts any name.
     known = {*inspect.signature(detector).parameters, "size_divisible", "fixed_size"} - {"backbone", "kwargs"}
     unknown = sorted(options.keys() - known)
     if unknown:
-        raise UserError(
+        raise ValueError(
             f"torchvision's {detector.__name__} has no option {unknown[0]}; choose among {', '.join(sorted(known))}."
         )
 
@@ -139,8 +138,8 @@ def anchor_sizes(
     """Sides of the square anchors of each level, in pixels.
 
     sizes: one or several for each level. By default `scale` times the level's stride, which doubles from level to
-    level, and `octaves` - 1 sizes between two levels (Lin et al., arXiv 1708.02002, Sec. 4). Raises UserError for sizes
-    that do not match the levels.
+    level, and `octaves` - 1 sizes between two levels (Lin et al., arXiv 1708.02002, Sec. 4). Raises ValueError for
+    sizes that do not match the levels.
     """
     if sizes is None:
         stride = pyramid.body.reductions[0]
@@ -150,7 +149,7 @@ def anchor_sizes(
         ]
     levels = tuple(tuple(size) if isinstance(size, Sequence) else (size,) for size in sizes)
     if len(levels) != pyramid.num_levels or len({len(level) for level in levels}) != 1:
-        raise UserError(f"sizes is {sizes}; give the same number of sizes for each of the {pyramid.num_levels} levels.")
+        raise ValueError(f"sizes must be as many for each of the {pyramid.num_levels} levels, got {sizes}.")
     return levels
 
 

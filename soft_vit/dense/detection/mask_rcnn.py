@@ -34,7 +34,7 @@ class TorchvisionMaskRCNN(TorchvisionDetector):
     the two layers that classify a box. mask_head_dims: channels of the mask head's convolutions. min_size: of the
     shorter side after resizing, in pixels; training draws from several, testing takes the last. max_size: of the longer
     side. options: torchvision's, such as image_mean and image_std (of values in [0, 1]), size_divisible,
-    box_score_thresh, box_nms_thresh, box_detections_per_img and rpn_pre_nms_top_n_train. Raises UserError for any
+    box_score_thresh, box_nms_thresh, box_detections_per_img and rpn_pre_nms_top_n_train. Raises ValueError for any
     other.
 
     torchvision's last layers predict a box and a mask for the background too: 4 x 1025 + 257 more of 33 M parameters.

@@ -28,7 +28,7 @@ class TorchvisionRetinaNet(TorchvisionDetector):
     each head, 1 to 4. min_size: of the shorter side after resizing, in pixels; training draws from several, testing
     takes the last. max_size: of the longer side. options: torchvision's, such as image_mean and image_std (of values in
     [0, 1]), size_divisible, score_thresh, nms_thresh, detections_per_img, topk_candidates, fg_iou_thresh and
-    bg_iou_thresh. Raises UserError for any other.
+    bg_iou_thresh. Raises ValueError for any other.
 
     The heads have the paper's shapes. torchvision divides the loss of each image by its number of positive anchors;
     others divide the loss of a batch by the batch's number.

@@ -12,7 +12,6 @@ from soft_vit.data.archives import Entry
 from soft_vit.data.images import BadImage
 from soft_vit.data.label_maps import IGNORED, find_label_maps
 from soft_vit.engine.data.bad_images import ReadingDataset, require_data_root
-from soft_vit.engine.errors import as_user_error
 from soft_vit.registry import DATASETS, register
 
 __all__ = ["LabelMapTree"]
@@ -27,7 +26,7 @@ class LabelMapTree(ReadingDataset):
     `[H, W]`, 255 for no class), `img_path`, `ori_shape` (H, W) and `sample_idx`.
 
     An unreadable pair is replaced, see `ReadingDataset`; in a test by a black image, with its labels if they can be
-    read. Raises UserError or FileNotFoundError for a tree that cannot be used.
+    read. Raises ValueError or FileNotFoundError for a tree that cannot be used.
     """
 
     def __init__(
@@ -40,9 +39,8 @@ class LabelMapTree(ReadingDataset):
         **kwargs: Any,
     ) -> None:
         require_data_root(data_root)
-        with as_user_error():
-            self.maps = find_label_maps(data_root, split, classes=classes, reduce_zero_label=reduce_zero_label)
-            self.maps.check()
+        self.maps = find_label_maps(data_root, split, classes=classes, reduce_zero_label=reduce_zero_label)
+        self.maps.check()
         self._pairs, self.maps.pairs = self.maps.pairs, []
         super().__init__({"classes": tuple(self.maps.classes)}, pipeline=pipeline, **kwargs)
 

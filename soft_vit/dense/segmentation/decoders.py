@@ -14,7 +14,7 @@ from segmentation_models_pytorch.decoders.upernet.decoder import UPerNetDecoder
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import BatchNorm2d
 
-from soft_vit.engine.errors import UserError, one_line
+from soft_vit.engine.errors import one_line
 
 __all__ = ["DECODERS", "FCNHead", "PixelClassifier", "SemanticFPN", "UPerNet", "build_decoder"]
 
@@ -41,7 +41,7 @@ class UPerNet(nn.Module):
     def forward(self, maps: list[Tensor]) -> Tensor:
         """Maps `[B, C_i, H_i, W_i]`, the largest first, to one `[B, channels, H_1, W_1]`."""
         if self.training and maps[0].shape[0] == 1 and any(type(m) is BatchNorm2d for m in self.modules()):
-            raise UserError(
+            raise ValueError(
                 "UPerNet pools the last map to one value a channel, which BatchNorm cannot normalise over one image; "
                 "give each process at least 2 images, or set sync_bn to torch on several GPUs."
             )
@@ -86,18 +86,18 @@ def build_decoder(
 ) -> nn.Module:
     """An initialised decoder of a kind in `DECODERS`, for maps of these channels and strides.
 
-    Raises UserError for an unknown option, and for maps that the decoder cannot use.
+    Raises ValueError for an unknown option, and for maps that the decoder cannot use.
     """
     needed = DECODERS[kind].strides
     if needed is not None and tuple(reductions) != needed:
-        raise UserError(
+        raise ValueError(
             f"The decoder {kind} needs maps of strides {needed}, and the backbone has {tuple(reductions)}; set "
             "backbone.out_indices, or choose another backbone."
         )
     try:
         decoder = DECODERS[kind](in_channels, **options)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise UserError(
+        raise ValueError(
             f"The decoder {kind} cannot be built on {len(in_channels)} maps with {options} ({one_line(error)}); see "
             f"{DECODERS[kind].__name__} for its options."
         ) from error

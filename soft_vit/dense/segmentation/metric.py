@@ -14,7 +14,6 @@ from mmengine.logging import print_log
 from torch import Tensor
 
 from soft_vit.data.label_maps import IGNORED
-from soft_vit.engine.errors import UserError
 from soft_vit.registry import METRICS, register
 
 __all__ = ["SegmentationMetric", "class_table", "confusion", "scores_of"]
@@ -51,7 +50,7 @@ class SegmentationMetric(BaseMetric):
     def _classes(self) -> Sequence[str]:
         classes = (self.dataset_meta or {}).get("classes")
         if not classes:
-            raise UserError("SegmentationMetric needs class names in the metainfo of the data set; set its classes.")
+            raise ValueError("SegmentationMetric needs class names in the metainfo of the data set; set its classes.")
         return classes
 
     def evaluate(self, size: int) -> dict[str, float]:
@@ -81,12 +80,12 @@ class SegmentationMetric(BaseMetric):
 def confusion(truth: Tensor, given: Tensor, num_classes: int) -> Tensor:
     """Pixels by true class (row) and given class (column), int64 `[C, C]`, without those of true class 255.
 
-    Raises UserError for a given class beyond `num_classes`.
+    Raises ValueError for a given class beyond `num_classes`.
     """
     labelled = truth != IGNORED
     truth, given = truth[labelled].long(), given[labelled].long()
     if given.numel() and given.max() >= num_classes:
-        raise UserError(
+        raise ValueError(
             f"The model predicts class {int(given.max())} and the data has {num_classes} classes; set "
             "model.num_classes."
         )

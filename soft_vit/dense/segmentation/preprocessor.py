@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from soft_vit.data.label_maps import IGNORED
-from soft_vit.engine.errors import UserError, one_line
+from soft_vit.engine.errors import one_line
 from soft_vit.registry import MODELS, register
 
 __all__ = ["RandomWindows", "SegmentationPreprocessor"]
@@ -43,7 +43,7 @@ class SegmentationPreprocessor(BaseDataPreprocessor):
         try:
             self.windows = None if windows is None else RandomWindows(**windows)
         except TypeError as error:
-            raise UserError(f"windows is {windows} ({one_line(error)}); see RandomWindows for its options.") from error
+            raise ValueError(f"windows is {windows} ({one_line(error)}); see RandomWindows for its options.") from error
 
     def forward(self, data: dict, training: bool = False) -> dict[str, Any]:
         data = self.cast_data(data)

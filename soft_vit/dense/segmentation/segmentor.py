@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from soft_vit.data.label_maps import IGNORED
 from soft_vit.dense.features import TimmFeatures
 from soft_vit.dense.segmentation.decoders import DECODERS, FCNHead, PixelClassifier, build_decoder
-from soft_vit.engine.errors import UserError, one_line
+from soft_vit.engine.errors import one_line
 from soft_vit.registry import MODELS, register
 
 __all__ = ["TimmSegmentor", "slide"]
@@ -44,7 +44,7 @@ class TimmSegmentor(BaseModel):
     windows. scales, flip: test-time augmentation: sizes relative to the image's, and mirroring, left to right for True
     or along all subsets of a list of "horizontal" and "vertical"; class probabilities are averaged.
 
-    Raises UserError for an unknown option.
+    Raises ValueError for an unknown option.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class TimmSegmentor(BaseModel):
         super().__init__(data_preprocessor=data_preprocessor)
         kind = decoder.get("kind", "upernet")
         if kind not in DECODERS:
-            raise UserError(f"decoder.kind is {kind!r}; choose one of {', '.join(DECODERS)}.")
+            raise ValueError(f"decoder.kind is {kind!r}; choose one of {', '.join(DECODERS)}.")
         # Maps that the decoder normalises need no other norm.
         self.backbone = TimmFeatures(**{"out_norm": not DECODERS[kind].normalises, **backbone})
         self.decoder = build_decoder(self.backbone.channels, self.backbone.reductions, **decoder)
@@ -75,12 +75,14 @@ class TimmSegmentor(BaseModel):
             try:
                 self.auxiliary = FCNHead(self.backbone.channels[self.auxiliary_index], num_classes, **options)
             except (IndexError, TypeError) as error:
-                raise UserError(
+                raise ValueError(
                     f"The auxiliary head cannot be built with {auxiliary} on {len(self.backbone.channels)} maps "
                     f"({one_line(error)}); see FCNHead for its options."
                 ) from error
         if class_weight is not None and (len(class_weight) != num_classes or min(class_weight) <= 0):
-            raise UserError(f"class_weight is {class_weight}; give a weight above 0 for each of {num_classes} classes.")
+            raise ValueError(
+                f"class_weight must be a number above 0 for each of {num_classes} classes, got {class_weight}."
+            )
         weight = None if class_weight is None else torch.tensor(class_weight, dtype=torch.float32)
         self.register_buffer("class_weight", weight, persistent=False)
         self.test_cfg = _checked_test_cfg(test_cfg or {})
@@ -109,7 +111,7 @@ class TimmSegmentor(BaseModel):
             return [self.predict(*pair) for pair in zip(inputs, samples, strict=True)]
         if mode == "tensor":
             return self.scores(inputs)
-        raise UserError(f'mode is {mode!r}; choose "loss", "predict" or "tensor".')
+        raise ValueError(f'mode is {mode!r}; choose "loss", "predict" or "tensor".')
 
     def scores(self, images: Tensor) -> Tensor:
         """Images `[B, 3, H, W]` of any size to float32 scores `[B, C, H, W]`."""
@@ -178,21 +180,21 @@ class TimmSegmentor(BaseModel):
 def _checked_test_cfg(given: dict[str, Any]) -> dict[str, Any]:
     unknown = sorted(set(given) - set(_TEST_OPTIONS))
     if unknown:
-        raise UserError(f"test_cfg sets {', '.join(unknown)}; it takes {', '.join(_TEST_OPTIONS)}.")
+        raise ValueError(f"test_cfg sets {', '.join(unknown)}; it takes {', '.join(_TEST_OPTIONS)}.")
     options = {**_TEST_OPTIONS, **given}
     if options["mode"] not in ("whole", "slide"):
-        raise UserError(f'test_cfg.mode is {options["mode"]!r}; choose "whole" or "slide".')
+        raise ValueError(f'test_cfg.mode is {options["mode"]!r}; choose "whole" or "slide".')
     if options["mode"] == "slide":
         if options["crop_size"] is None or options["stride"] is None:
-            raise UserError("test_cfg lacks crop_size or stride; sliding needs both, as (height, width) in pixels.")
+            raise ValueError("test_cfg lacks crop_size or stride; sliding needs both, as (height, width) in pixels.")
         crop, stride = to_2tuple(options["crop_size"]), to_2tuple(options["stride"])
         if stride[0] > crop[0] or stride[1] > crop[1]:
-            raise UserError(f"test_cfg.stride {stride} leaves gaps between windows of {crop}; take at most crop_size.")
+            raise ValueError(f"test_cfg.stride {stride} leaves gaps between windows of {crop}; take at most crop_size.")
         options |= {"crop_size": crop, "stride": stride}
     if isinstance(options["flip"], bool):
         options["flip"] = ("horizontal",) * options["flip"]
     if isinstance(options["flip"], str) or set(options["flip"]) - set(AXES):
-        raise UserError(f"test_cfg.flip is {options['flip']!r}; give True, False or a list of {', '.join(AXES)}.")
+        raise ValueError(f"test_cfg.flip is {options['flip']!r}; give True, False or a list of {', '.join(AXES)}.")
     return options
 
 

@@ -17,7 +17,7 @@ from mmengine.runner import Runner
 
 from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.checkpoints.trained_config import notes_of_run
-from soft_vit.engine.errors import UserError, one_line
+from soft_vit.engine.errors import one_line
 from soft_vit.registry import HOOKS, register
 from soft_vit.weights.files import write_atomically
 from soft_vit.weights.read import NOTES_KEY, first_not_finite
@@ -63,13 +63,13 @@ class SafeCheckpointHook(CheckpointHook):
     A checkpoint holds buffers, such as BatchNorm's statistics, that all ranks share when it is written: those of the
     main one. It notes the timm model, its options and its images, see `notes_of_run`. max_keep_ckpts: at least 2, or -1
     for all, because a disk can damage the newest. saved_iter: the iteration of the newest checkpoint, once there is
-    one. Raises UserError (a ValueError) for 0 or 1, for a save_best that no validation gives, and when a file cannot be
+    one. Raises ValueError for 0 or 1, for a save_best that no validation gives, and when a file cannot be
     written; the ones before are then intact.
     """
 
     def __init__(self, *args: Any, max_keep_ckpts: int = 2, backend_args: dict | None = None, **kwargs: Any) -> None:
         if max_keep_ckpts in (0, 1):
-            raise UserError(
+            raise ValueError(
                 f"max_keep_ckpts is {max_keep_ckpts}, which could leave no checkpoint at all after a crash; "
                 "set it to 2 or more, or to -1 to keep all."
             )
@@ -77,7 +77,7 @@ class SafeCheckpointHook(CheckpointHook):
         known = inspect.signature(CheckpointHook.__init__).parameters
         if unknown := sorted(kwargs.keys() - known.keys()):
             names = ", ".join(list(known)[1:-1])
-            raise UserError(f"SafeCheckpointHook has no argument {unknown[0]}; choose of {names}.")
+            raise ValueError(f"SafeCheckpointHook has no argument {unknown[0]}; choose of {names}.")
         backend_args = backend_args or {"backend": "soft_vit.atomic"}
         super().__init__(*args, max_keep_ckpts=max_keep_ckpts, backend_args=backend_args, **kwargs)
         self.saved_iter: int | None = None
@@ -102,7 +102,7 @@ class SafeCheckpointHook(CheckpointHook):
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         if name := first_not_finite({part: checkpoint.get(part) for part in _FINITE_PARTS}):
-            raise UserError(
+            raise ValueError(
                 f"{name} is not finite, so no checkpoint is written; the newest one is from before: start from its "
                 "weights (load_from) with a lower learning rate, or resume in float32."
             )
@@ -148,7 +148,7 @@ class SafeCheckpointHook(CheckpointHook):
     def _save_best_checkpoint(self, runner: Runner, metrics: dict) -> None:
         absent = [key for key in (self.key_indicators if self.save_best else ()) if key not in {*metrics, "auto"}]
         if absent:
-            raise UserError(
+            raise ValueError(
                 f"save_best is {absent[0]!r}, and the validation gives {', '.join(metrics)}; set "
                 "default_hooks.checkpoint.save_best to one of these, and go on with --resume."
             )
@@ -163,7 +163,7 @@ class SafeCheckpointHook(CheckpointHook):
         try:
             yield
         except OSError as error:
-            raise UserError(
+            raise ValueError(
                 f"A checkpoint could not be written to {self.out_dir} ({error.strerror or error}); the checkpoints "
                 "before are intact: make room, then go on with --resume."
             ) from error

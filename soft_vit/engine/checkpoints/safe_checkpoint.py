@@ -20,7 +20,6 @@ from mmengine.logging import HistoryBuffer
 from mmengine.optim.scheduler.param_scheduler import OneCycleParamScheduler
 from mmengine.runner import CheckpointLoader
 
-from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.weights import Entry
 from soft_vit.weights.fetch import download
 from soft_vit.weights.files import hub_folder
@@ -85,13 +84,12 @@ def _allowed() -> list:
 def load_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> dict:
     """Read a checkpoint: a file by torch.save, or safetensors, which becomes dict(state_dict=..., meta=...).
 
-    map_location: as in torch.load. Raises FileNotFoundError for a missing file, and UserError (a ValueError) for one
+    map_location: as in torch.load. Raises FileNotFoundError for a missing file, and ValueError for one
     that is not a checkpoint or would run code, before anything in it is called.
     """
-    with as_user_error():
-        content = read_checkpoint_file(path, map_location)
+    content = read_checkpoint_file(path, map_location)
     if not isinstance(content, dict):
-        raise UserError(f"The file {path} holds a {type(content).__name__}, not a checkpoint; give another file.")
+        raise ValueError(f"The file {path} holds a {type(content).__name__}, not a checkpoint; give another file.")
     if isinstance(content.get("meta"), dict):
         # MMEngine runs it as Python when a run resumes; what it writes itself is called "cfg", and is never run.
         content["meta"].pop("config", None)
@@ -106,7 +104,7 @@ def load_from_local(filename: str, map_location: Any = None) -> dict:
 def load_from_http(filename: str, map_location: Any = None) -> dict:
     """Download once, into a folder of torch.hub where pretrained=True does not look, then read as any file.
 
-    Each address has a file of its own. Raises UserError for a file that cannot be downloaded or is not a checkpoint.
+    Each address has a file of its own. Raises ValueError for a file that cannot be downloaded or is not a checkpoint.
     """
     try:
         if not is_source(filename):
@@ -115,7 +113,7 @@ def load_from_http(filename: str, map_location: Any = None) -> dict:
         entry = Entry("address", "address", _cache_name(filename), (filename,))
         path = download(entry, hub_folder() / "addresses", load_checkpoint_file, progress=False)
     except ValueError as error:
-        raise UserError(
+        raise ValueError(
             f"{filename} cannot be fetched ({str(error).rstrip('.')}); download it and give its path."
         ) from None
     return load_checkpoint_file(path, map_location)
@@ -129,7 +127,7 @@ def _cache_name(address: str) -> str:
 
 
 def load_from_elsewhere(filename: str, map_location: Any = None) -> dict:
-    raise UserError(f"Checkpoints are not read from {filename}; download the file and give its local path.")
+    raise ValueError(f"Checkpoints are not read from {filename}; download the file and give its local path.")
 
 
 def install() -> None:

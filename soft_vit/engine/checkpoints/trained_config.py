@@ -14,7 +14,6 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
 from soft_vit.engine.data.eval_data import view_of_config
-from soft_vit.engine.errors import UserError
 from soft_vit.engine.models.timm_model import unwrapped
 from soft_vit.layers import ATTENTIONS, attention_options
 from soft_vit.models.pyramid import PyramidViT
@@ -91,7 +90,7 @@ def cfg_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
     size = _mapping(config, "model").get("img_size")
     try:
         view = view_of_config(config if isinstance(config, Config) else Config(dict(config)), None, None)
-    except (UserError, AttributeError, TypeError, ZeroDivisionError):
+    except (ValueError, AttributeError, TypeError, ZeroDivisionError):
         # A config without test images, or with others than a classifier's.
         pass
     else:

@@ -14,16 +14,15 @@ from mmengine.runner import Runner
 from torch.utils.data import DataLoader
 
 from soft_vit.data.images import BadImage
-from soft_vit.engine.errors import UserError
 from soft_vit.registry import HOOKS, register
 
 __all__ = ["BadImagesHook", "ReadingDataset", "require_data_root"]
 
 
 def require_data_root(data_root: str | None) -> None:
-    """Raise UserError (a ValueError) when no folder of images is named, FileNotFoundError when there is none."""
+    """Raise ValueError when no folder of images is named, FileNotFoundError when there is none."""
     if not data_root:
-        raise UserError("data_root is not set; give the folder of the images with --cfg-options data_root=PATH.")
+        raise ValueError("data_root is not set; give the folder of the images with --cfg-options data_root=PATH.")
     if not Path(data_root).expanduser().is_dir():
         raise FileNotFoundError(f"There is no folder {data_root}; give that of the images as data_root=PATH.")
 
@@ -34,12 +33,12 @@ class ReadingDataset(BaseDataset):
     In training the next image takes its place; in a test (test_mode) a substitute does, so that metrics still cover all
     images. `BadImagesHook` names and counts them.
 
-    described: metainfo that the data itself gives. Raises UserError (a ValueError) for a config with its own metainfo.
+    described: metainfo that the data itself gives. Raises ValueError for a config with its own metainfo.
     """
 
     def __init__(self, described: dict[str, Any], *, metainfo: dict | None = None, **kwargs: Any) -> None:
         if metainfo:
-            raise UserError(f"{type(self).__name__} takes no metainfo; give the names of the classes as classes=[...].")
+            raise ValueError(f"{type(self).__name__} takes no metainfo; give the names of classes as classes=[...].")
         super().__init__(metainfo=described, **kwargs)
 
     def full_init(self) -> None:
@@ -75,7 +74,7 @@ class ReadingDataset(BaseDataset):
                     continue
                 content = self.substitute(info)
             return self.pack(info, content)
-        raise UserError(f"None of the {len(self)} images can be read, such as {self.why_bad(0)}; give other data.")
+        raise ValueError(f"None of the {len(self)} images can be read, such as {self.why_bad(0)}; give other data.")
 
     def bad_images(self) -> list[int]:
         """Indices of the images that this process and its workers failed to read so far."""
@@ -104,8 +103,8 @@ def _reading_datasets(dataset: Any) -> Iterator[ReadingDataset]:
 class BadImagesHook(Hook):
     """Logs the name of every unreadable image of a `ReadingDataset`, and stops a run with too many of them.
 
-    max_share: share of the training images that may be unreadable, in [0, 1]; more end the run with a UserError (a
-    ValueError). interval: iterations between checks; each epoch ends with one as well.
+    max_share: share of the training images that may be unreadable, in [0, 1]; more end the run with a
+    ValueError. interval: iterations between checks; each epoch ends with one as well.
     """
 
     priority = "LOW"
@@ -140,7 +139,7 @@ class BadImagesHook(Hook):
                 runner.logger.warning(f"{len(bad)} of {len(dataset)} images cannot be read; {instead}.")
             named |= bad
             if max_share is not None and len(bad) > max_share * len(dataset):
-                raise UserError(
+                raise ValueError(
                     f"{len(bad)} of {len(dataset)} training images cannot be read, more than the share of "
                     f"{max_share:g} that BadImagesHook allows; repair or remove the files named in the log."
                 )

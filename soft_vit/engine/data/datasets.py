@@ -11,7 +11,6 @@ from soft_vit.data import CLASSES, ShapeImages
 from soft_vit.data.archives import Entry
 from soft_vit.data.images import find_images
 from soft_vit.engine.data.bad_images import ReadingDataset, require_data_root
-from soft_vit.engine.errors import as_user_error
 from soft_vit.registry import DATASETS, register
 
 __all__ = ["ImageTree", "ShapesDataset"]
@@ -23,7 +22,7 @@ class ImageTree(ReadingDataset):
 
     data_root, split, label_file, classes: as of `soft_vit.data.images.find_images`. A sample enters the pipeline as
     `img` (an RGB image of Pillow), `img_path`, `gt_label`, `sample_idx`. In a test a black image replaces an unreadable
-    one. Raises UserError (a ValueError) or FileNotFoundError for a tree that does not fit.
+    one. Raises ValueError or FileNotFoundError for a tree that does not fit.
     """
 
     def __init__(
@@ -36,8 +35,7 @@ class ImageTree(ReadingDataset):
         **kwargs: Any,
     ) -> None:
         require_data_root(data_root)
-        with as_user_error():
-            self.images = find_images(data_root, split, label_file=label_file, classes=classes)
+        self.images = find_images(data_root, split, label_file=label_file, classes=classes)
         self._samples, self.images.samples = self.images.samples, []
         self._numbers = list(range(len(self.images.classes)))
         super().__init__({"classes": tuple(self.images.classes)}, pipeline=pipeline, **kwargs)

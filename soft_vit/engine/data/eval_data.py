@@ -12,7 +12,7 @@ from timm.data import ImageNetInfo, infer_imagenet_subset, resolve_data_config
 
 from soft_vit.data.images import find_images, read_lines
 from soft_vit.engine.config_values import type_name
-from soft_vit.engine.errors import UserError, as_user_error, one_line
+from soft_vit.engine.errors import one_line
 
 __all__ = [
     "View",
@@ -48,7 +48,7 @@ def timm_view(pretrained_cfg: dict[str, Any], img_size: int | None = None, crop_
     found = resolve_data_config({"img_size": img_size, "crop_pct": crop_pct}, pretrained_cfg, use_test_size=True)
     height, width = found.pop("input_size")[1:]
     if height != width:
-        raise UserError(f"The model takes images of {height} x {width}, which are not square; set img_size.")
+        raise ValueError(f"The model takes images of {height} x {width}, which are not square; set img_size.")
     return View(height, **found)
 
 
@@ -91,14 +91,14 @@ def view_of_config(cfg: Config, img_size: int | None, crop_pct: float | None) ->
     changes = {"img_size": img_size, "crop_pct": crop_pct}
     found.update({name: value for name, value in changes.items() if value is not None})
     if "img_size" not in found:
-        raise UserError("The config does not say how large its test images are; set img_size beside crop_pct.")
+        raise ValueError("The config does not say how large its test images are; set img_size beside crop_pct.")
     return View(**found)
 
 
 def set_view(cfg: Config, view: View) -> None:
     """Give the test images of a config a view, in place.
 
-    Transforms that load, pack or repeat an image stay. Raises UserError (a ValueError) if these set sizes themselves.
+    Transforms that load, pack or repeat an image stay. Raises ValueError if these set sizes themselves.
     """
     crop = {key: getattr(view, key) for key in ("img_size", "crop_pct", "interpolation", "crop_mode")}
     for dataset in shown_datasets(cfg):
@@ -121,7 +121,7 @@ def _require_one_size(packing: list[dict[str, Any]]) -> None:
     for views in (views for transform in packing for views in transform.get("transforms", [])):
         sizing = [name for name in map(type_name, views) if "Resize" in name or "Crop" in name]
         if sizing:
-            raise UserError(
+            raise ValueError(
                 f"The tta_pipeline sets its own sizes, by {sizing[0]} in TestTimeAug, and the test asks for "
                 "another; leave out what sets a size or a crop, or --tta."
             )
@@ -136,11 +136,10 @@ def set_folder(cfg: Config, folder: str | Path, classes: Sequence[str]) -> list[
     """Test on the images of a folder with a folder for each class; changes the config in place.
 
     classes: of the model, in the order of its output; the folders are named like these or by their numbers. Returns the
-    indices of the classes found. Raises FileNotFoundError for a missing folder, UserError (a ValueError) for
+    indices of the classes found. Raises FileNotFoundError for a missing folder, ValueError for
     images that fit no class.
     """
-    with as_user_error():
-        images = find_images(folder, "", classes=classes)
+    images = find_images(folder, "", classes=classes)
     pipeline = shown_datasets(cfg)[0].get("pipeline", [])
     cfg.test_dataloader.dataset = {
         "type": "ImageTree",
@@ -168,14 +167,13 @@ def class_names(
 
     They come from the first of these sources: `listed`, a text file with one a line; `trained`, those in a
     checkpoint; timm's lists of ImageNet's classes, by their number; `recorded`, those of the recorded weights; the
-    config's training split. Raises UserError (a ValueError) when none has them, or the number is not the model's.
+    config's training split. Raises ValueError when none has them, or the number is not the model's.
     """
     if listed is not None:
         path = Path(listed).expanduser()
         if not path.is_file():
             raise FileNotFoundError(f"There is no list of classes {path}; give a text file with one name a line.")
-        with as_user_error():
-            names = read_lines(path)
+        names = read_lines(path)
         return _counted(names, num_classes, f"The list {path}")
     if trained:
         return _counted([str(name) for name in trained], num_classes, "The checkpoint")
@@ -190,17 +188,17 @@ def class_names(
             with DefaultScope.overwrite_default_scope(cfg.get("default_scope", "mmengine")):
                 names = DATASETS.build(cfg.train_dataloader.dataset).metainfo.get("classes") or ()
         except (OSError, ValueError) as error:
-            raise UserError(
+            raise ValueError(
                 f"Nothing names the model's {num_classes} classes, the config's training images neither "
                 f"({one_line(error)}); give a file with one name a line as --classes."
             ) from error
         return _counted(list(names), num_classes, "The training split")
-    raise UserError(f"Nothing names the model's {num_classes} classes; give a file with one name a line as --classes.")
+    raise ValueError(f"Nothing names the model's {num_classes} classes; give a file with one name a line as --classes.")
 
 
 def _counted(names: list[str], num_classes: int, source: str) -> list[str]:
     if len(names) != num_classes:
-        raise UserError(
+        raise ValueError(
             f"{source} names {len(names)} classes and the model has {num_classes}; give a file with one name a line, "
             "in the order of the model's output, as --classes."
         )
@@ -211,18 +209,18 @@ def use_tta_pipeline(cfg: Config, classifies: bool) -> None:
     """Make `tta_pipeline` the test pipeline of a config, in place.
 
     A classifier without one sees each image and its mirror image at the end of its own test pipeline, which keeps the
-    size and the crop that a run chooses. Raises UserError (a ValueError) for any other config without one.
+    size and the crop that a run chooses. Raises ValueError for any other config without one.
     """
     absent = [name for name in ("tta_model", "tta_pipeline") if not cfg.get(name)]
     if absent and not classifies:
-        raise UserError(
+        raise ValueError(
             f"The config {cfg.filename} sets no {' and no '.join(absent)}, and flipping images is the default for "
             "classification only; set both, or leave --tta out."
         )
     for dataset in shown_datasets(cfg):
         own = dataset.get("pipeline")
         if not cfg.get("tta_pipeline") and not own:
-            raise UserError(
+            raise ValueError(
                 f"The test images of {cfg.filename} have no pipeline whose last step can be repeated; set "
                 "tta_pipeline, or leave --tta out."
             )

@@ -11,7 +11,6 @@ from timm.data.random_erasing import RandomErasing
 from torch import Tensor
 from torch.utils.data import default_collate
 
-from soft_vit.engine.errors import UserError
 from soft_vit.registry import MODELS, register
 
 __all__ = ["RecipeDataPreprocessor", "collate_labels", "samples_of_labels"]
@@ -84,7 +83,7 @@ class RecipeDataPreprocessor(BaseDataPreprocessor):
         if name != "batch_augments":
             super().__setattr__(name, value)
         elif value is not None:
-            raise UserError(
+            raise ValueError(
                 "RecipeDataPreprocessor mixes by its own mixup and cutmix; give SwitchRecipeHook batch_augments=None, "
                 "which ends these, or use ClsDataPreprocessor."
             )

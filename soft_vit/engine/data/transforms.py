@@ -12,7 +12,6 @@ from PIL import Image
 from timm.data import create_transform
 from timm.data.transforms_factory import transforms_imagenet_eval
 
-from soft_vit.engine.errors import UserError
 from soft_vit.registry import TRANSFORMS, register
 
 __all__ = ["AlbumentationsTransform", "LoadedImage", "TimmAugment", "TimmEvalCrop", "allow_zero_bits"]
@@ -48,7 +47,7 @@ class TimmAugment(BaseTransform):
             self.augment = create_transform(size, is_training=True, normalize=False, **kwargs)
             allow_zero_bits(self.augment)
         except (TypeError, AssertionError) as error:
-            raise UserError(f"TimmAugment cannot be built ({error}); see timm.data.create_transform.") from error
+            raise ValueError(f"TimmAugment cannot be built ({error}); see timm.data.create_transform.") from error
 
     def transform(self, results: dict[str, Any]) -> dict[str, Any]:
         image = results["img"]
@@ -64,7 +63,7 @@ class AlbumentationsTransform(BaseTransform):
     ones. img_size: pixels, one number or (H, W), for a RandomResizedCrop without a `size`. `img` (an RGB image of
     Pillow, or uint8 [H, W, 3]) becomes uint8 [H, W, 3]. Each call draws its seed from NumPy's global generator, because
     Albumentations keeps a generator of its own, which workers would share.
-    Raises UserError (a ValueError) for an unknown class or argument.
+    Raises ValueError for an unknown class or argument.
     """
 
     def __init__(self, transforms: list[dict], img_size: int | tuple[int, int] | None = None) -> None:
@@ -73,11 +72,9 @@ class AlbumentationsTransform(BaseTransform):
             warnings.simplefilter("error")
             try:
                 self.augment = albumentations.Compose([_build(transform, img_size) for transform in transforms])
-            except UserError:
-                raise
             except (Warning, TypeError, ValueError) as error:
                 what = " ".join(str(error).split())
-                raise UserError(f"AlbumentationsTransform cannot be built ({what}); correct its transforms.") from error
+                raise ValueError(f"AlbumentationsTransform cannot be built ({what}).") from error
 
     def transform(self, results: dict[str, Any]) -> dict[str, Any]:
         image = np.asarray(results["img"])
@@ -90,7 +87,7 @@ def _build(transform: dict, img_size: int | tuple[int, int] | None) -> Any:
     name = arguments.pop("type")
     kind = getattr(albumentations, name, None)
     if not isinstance(kind, type):
-        raise UserError(f"Albumentations has no transform {name}; see its documentation for the names of version 2.")
+        raise ValueError(f"Albumentations has no transform {name}; see its documentation for the names of version 2.")
     if name == "RandomResizedCrop" and img_size is not None:
         arguments.setdefault("size", (img_size, img_size) if isinstance(img_size, int) else tuple(img_size))
     if "transforms" in arguments:

@@ -11,7 +11,6 @@ from mmengine.dist import all_reduce, get_dist_info
 from mmengine.evaluator import BaseMetric
 from torch import Tensor
 
-from soft_vit.engine.errors import UserError
 from soft_vit.registry import METRICS, register
 
 __all__ = ["ClassificationMetric"]
@@ -25,7 +24,7 @@ class ClassificationMetric(BaseMetric):
     the images, if not all; predictions are restricted to them. confusion: keep the table
     `confusion_table`, `[C, C]`, images by true class (row) and predicted class (column), of class_indices where given.
     prefix: replaces `accuracy`, and also precedes `cross_entropy`, to tell two metrics apart.
-    Raises UserError (a ValueError) for no k or one below 1, and for an image of a class that class_indices leaves out.
+    Raises ValueError for no k or one below 1, and for an image of a class that class_indices leaves out.
 
     Processes exchange sums, not predictions. A sampler that deals images out in turn, as DefaultSampler does, repeats
     some at the end; they are not counted twice.
@@ -45,7 +44,7 @@ class ClassificationMetric(BaseMetric):
         super().__init__(**kwargs)
         self.topk = (topk,) if isinstance(topk, int) else tuple(topk)
         if not self.topk or min(self.topk) < 1:
-            raise UserError(f"topk is {self.topk}; give at least one number, each 1 or more.")
+            raise ValueError(f"topk is {self.topk}; give at least one number, each 1 or more.")
         self.class_indices = None if class_indices is None else torch.as_tensor(class_indices)
         self.confusion = confusion
         self.confusion_table: Tensor | None = None
@@ -75,7 +74,7 @@ class ClassificationMetric(BaseMetric):
         place[indices] = torch.arange(len(indices), device=score.device)
         left_out = target[place[target] < 0]
         if len(left_out):
-            raise UserError(
+            raise ValueError(
                 f"An image has the class {int(left_out[0])}, which is not in class_indices; add it there, or remove "
                 "such images."
             )

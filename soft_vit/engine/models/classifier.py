@@ -8,7 +8,6 @@ from mmpretrain.structures import DataSample
 from torch import nn
 
 import soft_vit  # noqa: F401  its models have to be known to timm before one is built by name
-from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.engine.models.finetune import freeze_stages
 from soft_vit.models.names import require_known
 from soft_vit.registry import MODELS, register
@@ -38,10 +37,9 @@ class TimmProgressClassifier(TimmClassifier):
         channels_last: bool = False,
         **kwargs: Any,
     ) -> None:
-        with as_user_error():
-            require_known(model_name)
+        require_known(model_name)
         if checkpoint_path:
-            raise UserError(
+            raise ValueError(
                 f"model.checkpoint_path is {checkpoint_path!r}; set load_from to it, which also fits the weights to "
                 "other classes and resolutions."
             )
@@ -80,7 +78,7 @@ class TimmProgressClassifier(TimmClassifier):
     ) -> dict[str, torch.Tensor]:
         if getattr(self.loss_module, "use_soft", False) and "gt_score" not in data_samples[0]:
             # It would broadcast labels to scores where the batch has as many images as there are classes.
-            raise UserError(
+            raise ValueError(
                 "model.loss.use_soft is True and the batch has labels without scores; set model.loss.use_soft=False, "
                 "or mixup, cutmix or smoothing in data_preprocessor."
             )

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
-from soft_vit.engine.errors import UserError, one_line
+from soft_vit.engine.errors import one_line
 from soft_vit.engine.models.classifier import TimmProgressClassifier
-from soft_vit.engine.models.finetune import fit_weights
 from soft_vit.registry import MODELS, register
+from soft_vit.weights.load import fit_weights
 from soft_vit.weights.read import notes_of
 
 __all__ = ["DistillClassifier", "Teacher", "build_teacher", "teacher_loss"]
@@ -80,13 +80,13 @@ class _Unowned:
 def build_teacher(options: dict[str, Any], num_classes: int, mean: Tensor, std: Tensor) -> Teacher:
     """A teacher from arguments of timm.create_model, with pretrained=True or with `checkpoint`, the path of a file.
 
-    mean, std: see `Teacher`. Raises FileNotFoundError for a missing file, UserError (a ValueError) for a teacher
+    mean, std: see `Teacher`. Raises FileNotFoundError for a missing file, ValueError for a teacher
     without weights or of another number of classes.
     """
     options = dict(options)
     checkpoint = options.pop("checkpoint", None)
     if bool(options.get("pretrained")) == (checkpoint is not None):
-        raise UserError(
+        raise ValueError(
             f"The teacher {options.get('model_name')} needs weights from one place; set either pretrained=True or "
             "checkpoint to the path of a file."
         )
@@ -98,7 +98,7 @@ def build_teacher(options: dict[str, Any], num_classes: int, mean: Tensor, std: 
     try:
         model = timm.create_model(**options)
     except Exception as error:
-        raise UserError(
+        raise ValueError(
             f"The teacher {options.get('model_name')} cannot be built ({one_line(error)}); correct model.teacher."
         ) from error
     fits = model.num_classes == num_classes
@@ -110,7 +110,7 @@ def build_teacher(options: dict[str, Any], num_classes: int, mean: Tensor, std: 
         told = {name: noted[name] for name in ("mean", "std") if name in noted and name not in given}
         model.pretrained_cfg = {**model.pretrained_cfg, **told}
     if not fits:
-        raise UserError(
+        raise ValueError(
             f"The teacher {options['model_name']} does not have the student's {num_classes} classes; choose one "
             "that was trained on the same classes."
         )
@@ -128,7 +128,7 @@ class DistillClassifier(TimmProgressClassifier):
     distillation: `hard` or `soft`. tau: the temperature of `soft`.
 
     The teacher sees the batch after mixup, and takes it for RGB. The student has no distillation token: its one head
-    learns from both. Raises UserError (a ValueError) for arguments out of range.
+    learns from both. Raises ValueError for arguments out of range.
     """
 
     # Built when training begins; a test does not need it.
@@ -144,9 +144,9 @@ class DistillClassifier(TimmProgressClassifier):
         **kwargs: Any,
     ) -> None:
         if distillation not in KINDS:
-            raise UserError(f"distillation is {distillation!r}; choose {' or '.join(KINDS)}.")
+            raise ValueError(f"distillation is {distillation!r}; choose {' or '.join(KINDS)}.")
         if not 0 <= alpha <= 1 or tau <= 0:
-            raise UserError(f"alpha is {alpha} and tau is {tau}; choose alpha from 0 to 1, and tau above 0.")
+            raise ValueError(f"alpha is {alpha} and tau is {tau}; choose alpha from 0 to 1, and tau above 0.")
         super().__init__(*args, **kwargs)
         self.teacher_options = teacher
         self.distillation = distillation

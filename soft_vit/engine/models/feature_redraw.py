@@ -5,7 +5,6 @@ from typing import Any
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
-from soft_vit.engine.errors import UserError
 from soft_vit.engine.resume.position import run_seed, seeded_generator
 from soft_vit.layers.attention.performer import PerformerAttention
 from soft_vit.registry import HOOKS, register
@@ -21,17 +20,17 @@ class FeatureRedrawHook(Hook):
     Evaluation, a frozen teacher and frozen stages keep the features that they have. A draw follows from the run's seed
     and the iteration: it is the same on all ranks, and in a run that was resumed.
 
-    feature_redraw_interval: n. Raises UserError (a ValueError) for one below 1, and for a model without such attention.
+    feature_redraw_interval: n. Raises ValueError for one below 1, and for a model without such attention.
     """
 
     def __init__(self, feature_redraw_interval: int = 1000) -> None:
         if feature_redraw_interval < 1:
-            raise UserError(f"feature_redraw_interval is {feature_redraw_interval}; choose 1 or more.")
+            raise ValueError(f"feature_redraw_interval is {feature_redraw_interval}; choose 1 or more.")
         self.interval = feature_redraw_interval
 
     def before_train(self, runner: Runner) -> None:
         if not any(isinstance(module, PerformerAttention) for module in runner.model.modules()):
-            raise UserError(
+            raise ValueError(
                 "The model has no Performer attention whose features FeatureRedrawHook could redraw; leave the hook "
                 "out, or train a model such as performer_pyramid_tiny."
             )

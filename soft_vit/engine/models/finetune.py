@@ -8,18 +8,15 @@ from mmengine.runner import CheckpointLoader, Runner
 from timm.models import group_parameters
 from torch import nn
 
-from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.engine.models.timm_model import create_timm_model, unwrapped
 from soft_vit.registry import HOOKS, register
-from soft_vit.weights import load
-from soft_vit.weights.load import describe_mismatch, filter_weights
+from soft_vit.weights.load import describe_mismatch, filter_weights, fit_weights
 from soft_vit.weights.read import NOTES_KEY, Notes
 
 __all__ = [
     "TIMM_PREFIX",
     "CheckpointMatchHook",
     "StartWeightsHook",
-    "fit_weights",
     "flat_name",
     "freeze_stages",
     "require_match",
@@ -43,10 +40,6 @@ def load_from_timm(filename: str, map_location: Any = None) -> dict:
 
 
 CheckpointLoader.register_scheme(prefixes=TIMM_PREFIX, loader=load_from_timm, force=True)
-
-
-fit_weights = as_user_error()(load.fit_weights)
-"""`soft_vit.weights.load.fit_weights`, with UserError for weights that do not fit."""
 
 
 @register(HOOKS)
@@ -75,7 +68,7 @@ class StartWeightsHook(Hook):
 
 @register(HOOKS)
 class CheckpointMatchHook(Hook):
-    """Refuses to resume from a checkpoint of another model, or from weights alone, with UserError (a ValueError)."""
+    """Refuses to resume from a checkpoint of another model, or from weights alone, with ValueError."""
 
     # Before hooks that read the state of a run.
     priority = "VERY_HIGH"
@@ -83,7 +76,7 @@ class CheckpointMatchHook(Hook):
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         meta = checkpoint.get("meta")
         if not (isinstance(meta, Mapping) and {"epoch", "iter"} <= meta.keys() and "message_hub" in checkpoint):
-            raise UserError(
+            raise ValueError(
                 "The checkpoint holds no state of a run, such as its iteration, and cannot be resumed; begin a run "
                 "from its weights with load_from."
             )
@@ -91,12 +84,11 @@ class CheckpointMatchHook(Hook):
         network = getattr(unwrapped(runner.model), "model", None)
         if hasattr(network, "pretrained_cfg"):
             # Of models whose parameters are alike, only the notes of a checkpoint tell.
-            with as_user_error():
-                filter_weights(checkpoint, network)
+            filter_weights(checkpoint, network)
 
 
 def require_match(runner: Runner, checkpoint: dict, exact: bool = True) -> None:
-    """UserError if a checkpoint's names and shapes are not those of the model; if not exact, only where none fits.
+    """ValueError if a checkpoint's names and shapes are not those of the model; if not exact, only where none fits.
 
     MMEngine alone only logs a warning and goes on with whatever fitted.
     """
@@ -106,7 +98,7 @@ def require_match(runner: Runner, checkpoint: dict, exact: bool = True) -> None:
     mismatch = describe_mismatch(expected, given)
     fitting = any(name in given and expected[name].shape == given[name].shape for name in expected)
     if mismatch and (exact or not fitting):
-        raise UserError(
+        raise ValueError(
             f"The checkpoint belongs to another model: {mismatch}; use the config that it was trained with."
         )
 
@@ -116,17 +108,17 @@ def freeze_stages(model: nn.Module, stages: int, whole: nn.Module | None = None)
 
     Stages are the layers that `group_matcher(coarse=True)` counts after the stem. whole: the model that has this
     method, where `model` is a feature pyramid of it. Returns the largest modules that are frozen as a whole: they
-    belong in eval mode, or their BatchNorm and dropout would go on. Raises UserError (a ValueError) for a model without
+    belong in eval mode, or their BatchNorm and dropout would go on. Raises ValueError for a model without
     such groups or a number of stages that it does not have.
     """
     whole = model if whole is None else whole
     if not hasattr(whole, "group_matcher"):
-        raise UserError(f"frozen_stages is {stages}, but {type(whole).__name__} names no stages; leave it out.")
+        raise ValueError(f"frozen_stages is {stages}, but {type(whole).__name__} names no stages; leave it out.")
     groups = group_parameters(whole, whole.group_matcher(coarse=True))
     # The first group is the stem, the last what no pattern matches: the head.
     most = len(groups) - 2
     if not 0 <= stages <= most:
-        raise UserError(
+        raise ValueError(
             f"frozen_stages is {stages}, but {type(whole).__name__} has {most} stages; choose at most {most}."
         )
     frozen = {flat_name(name) for group in sorted(groups)[: stages + 1] for name in groups[group]}

@@ -15,7 +15,6 @@ from mmengine.runner import Runner
 from mmpretrain.structures import DataSample
 from torch import Tensor, nn
 
-from soft_vit.engine.errors import UserError, as_user_error
 from soft_vit.engine.logging.metrics import ClassificationMetric
 from soft_vit.engine.models.distillation import DistillClassifier, Teacher
 from soft_vit.layers import Attention
@@ -73,13 +72,13 @@ def take_over(student: nn.Module, teacher: nn.Module) -> None:
     """Give a student, in place, the weights of a teacher that differs from it in attention.
 
     Of an attention it takes the projections that have the shape of the student's, see `swap_attention`. Raises
-    UserError (a ValueError) for a teacher whose other parts are not the student's.
+    ValueError for a teacher whose other parts are not the student's.
     """
     own, given = student.state_dict(), teacher.state_dict()
     attentions = tuple(f"{name}." for name, module in student.named_modules() if isinstance(module, Attention))
     others = [{name: v for name, v in state.items() if not name.startswith(attentions)} for state in (own, given)]
     if mismatch := describe_mismatch(*others):
-        raise UserError(
+        raise ValueError(
             f"The student is not its teacher with another attention: {mismatch}; give both the same size and parts, "
             "such as patch_size, embed_dim, depth, num_heads, class_token, reg_tokens and global_pool."
         )
@@ -106,7 +105,7 @@ class LineariseClassifier(DistillClassifier):
     phase1_epochs: number of epochs of the first phase; the epoch of the run decides, so a resumed run goes on in the
         phase that it was stopped in. Attentions without parameters (`none`) begin with the second.
 
-    With several processes set find_unused_parameters in model_wrapper_cfg. Raises UserError (a ValueError) for a model
+    With several processes set find_unused_parameters in model_wrapper_cfg. Raises ValueError for a model
     without such an attention and for a teacher that does not fit it.
     """
 
@@ -120,16 +119,15 @@ class LineariseClassifier(DistillClassifier):
         **kwargs: Any,
     ) -> None:
         if phase1_epochs < 0:
-            raise UserError(f"phase1_epochs is {phase1_epochs}; choose 0 or more.")
+            raise ValueError(f"phase1_epochs is {phase1_epochs}; choose 0 or more.")
         super().__init__(*args, distillation=distillation, alpha=alpha, **kwargs)
         self.phase1_epochs = phase1_epochs
         if swap is not None:
-            with as_user_error():
-                swap_attention(self.model, **swap)
+            swap_attention(self.model, **swap)
             # The name alone would rebuild it with the attention that it had.
             self.model.pretrained_cfg = {**self.model.pretrained_cfg, "architecture": None}
         elif not any(isinstance(module, Attention) for module in self.model.modules()):
-            raise UserError(
+            raise ValueError(
                 f"{type(self.model).__name__} has the attention it was published with; name a model such as "
                 "linear_vit_tiny_patch16, or set model.swap=dict(kind='linear')."
             )
@@ -148,7 +146,7 @@ class LineariseClassifier(DistillClassifier):
         scale, shift = teacher.scale.cpu(), teacher.shift.cpu()
         if not (torch.allclose(scale, torch.ones(1)) and torch.allclose(shift, torch.zeros(1), atol=1e-3)):
             mean, std = ([round(255 * v, 3) for v in teacher.model.pretrained_cfg[name]] for name in ("mean", "std"))
-            raise UserError(
+            raise ValueError(
                 "The weights come from a teacher whose images are normalised in another way; set data_preprocessor's "
                 f"mean={mean} and std={std}."
             )

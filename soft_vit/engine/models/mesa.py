@@ -14,7 +14,6 @@ from mmpretrain.structures import DataSample
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from soft_vit.engine.errors import UserError
 from soft_vit.engine.models.classifier import TimmProgressClassifier
 from soft_vit.engine.models.timm_model import unwrapped
 from soft_vit.engine.optim.ema_hook import EMAEvalHook
@@ -33,7 +32,7 @@ class MesaClassifier(TimmProgressClassifier):
     def __init__(self, *args: Any, mesa_ratio: float = 1.0, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if mesa_ratio < 0:
-            raise UserError(f"mesa_ratio is {mesa_ratio}; choose 0 or more.")
+            raise ValueError(f"mesa_ratio is {mesa_ratio}; choose 0 or more.")
         self.mesa_ratio = mesa_ratio
         # In a list, as a submodule its weights would be in every checkpoint.
         self.average: list[nn.Module] = []
@@ -60,7 +59,7 @@ class MesaClassifier(TimmProgressClassifier):
 class MesaHook(Hook):
     """Gives a `MesaClassifier` the averaged model of the run's `EMAEvalHook` from the share `begin` of its epochs on.
 
-    Raises UserError where the run has no such hook, or trains another model.
+    Raises ValueError where the run has no such hook, or trains another model.
     """
 
     def __init__(self, begin: float = 0.25) -> None:
@@ -70,7 +69,7 @@ class MesaHook(Hook):
         model = unwrapped(runner.model)
         averages = [hook.ema_model for hook in runner.hooks if isinstance(hook, EMAEvalHook)]
         if not isinstance(model, MesaClassifier) or not averages:
-            raise UserError(
+            raise ValueError(
                 "MesaHook needs model.type='MesaClassifier' and an EMAEvalHook in custom_hooks; add them, or leave it "
                 "out."
             )

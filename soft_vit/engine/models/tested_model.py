@@ -10,7 +10,7 @@ from timm.layers import to_2tuple
 from torch import nn
 
 from soft_vit.engine.checkpoints.trained_config import model_options
-from soft_vit.engine.errors import UserError, as_user_error, one_line
+from soft_vit.engine.errors import one_line
 from soft_vit.engine.models.finetune import require_match
 from soft_vit.engine.models.timm_model import unwrapped
 from soft_vit.engine.optim.ema_hook import choose_weights
@@ -27,7 +27,7 @@ class TestedModelHook(Hook):
     """Loads the chosen weights exactly, and makes the model ready for another size of images.
 
     ema: see `evaluate`. img_size: None leaves the model as it was built. same_classes: refuse images with fewer classes
-    than the model has, not only those with more. Raises UserError (a ValueError) when weights, size or classes do not
+    than the model has, not only those with more. Raises ValueError when weights, size or classes do not
     fit.
     """
 
@@ -47,8 +47,7 @@ class TestedModelHook(Hook):
         network = getattr(unwrapped(runner.model), "model", None)
         if hasattr(network, "pretrained_cfg"):
             # Weights with the names of the released code, or of another grid.
-            with as_user_error():
-                checkpoint["state_dict"] = filter_weights(checkpoint, network)
+            checkpoint["state_dict"] = filter_weights(checkpoint, network)
         require_match(runner, checkpoint)
 
     def before_test(self, runner: Runner) -> None:
@@ -59,7 +58,7 @@ class TestedModelHook(Hook):
         own = getattr(network, "num_classes", None)
         names = getattr(runner.test_dataloader.dataset, "metainfo", {}).get("classes")
         if own and names and (own < len(names) or (self.same_classes and own > len(names))):
-            raise UserError(
+            raise ValueError(
                 f"The model tells {own} classes apart and the test images have {len(names)}; set model.num_classes, or "
                 "give images in folders that are named like classes of the model, as --data-root."
             )
@@ -92,7 +91,7 @@ def _as_noted(value: Any) -> Any:
 
 
 def fit_image_size(network: nn.Module, img_size: int | tuple[int, int]) -> None:
-    """Make a timm model ready for images of a size, in place. Raises UserError when it cannot take them.
+    """Make a timm model ready for images of a size, in place. Raises ValueError when it cannot take them.
 
     img_size: pixels, one number or (H, W).
     """
@@ -106,7 +105,7 @@ def fit_image_size(network: nn.Module, img_size: int | tuple[int, int]) -> None:
             network.eval().forward(torch.zeros(1, 3, height, width, device=weight.device, dtype=weight.dtype))
     except Exception as error:
         # Every architecture has its own way of refusing.
-        raise UserError(
+        raise ValueError(
             f"{type(network).__name__} does not take images of {height} x {width} ({one_line(error)}); choose another "
             "img_size."
         ) from error

@@ -4,7 +4,7 @@ import timm
 from mmengine.model import BaseTTAModel, is_model_wrapper
 from torch import nn
 
-from soft_vit.engine.errors import UserError, as_user_error, one_line
+from soft_vit.engine.errors import one_line
 from soft_vit.models.names import require_known
 from soft_vit.weights import WeightsError
 
@@ -21,18 +21,17 @@ def unwrapped(model: nn.Module) -> nn.Module:
 def create_timm_model(name: str, pretrained: bool) -> nn.Module:
     """`timm.create_model(name, pretrained)`; the name may have a tag, or a source such as `hf-hub:`.
 
-    Raises UserError (a ValueError) for a name that timm does not know and for weights that it cannot load.
+    Raises ValueError for a name that timm does not know and for weights that it cannot load.
     """
-    with as_user_error():
-        require_known(name)
+    require_known(name)
     try:
         return timm.create_model(name, pretrained=pretrained)
-    except WeightsError as error:
-        raise UserError(str(error)) from None
+    except WeightsError:
+        raise
     except Exception as error:
         # Each library below timm has its own errors, from an unknown tag to a lost network.
         if pretrained:
             what, hint = "weights for", "timm.list_pretrained(), or give the path of a file of weights."
         else:
             what, hint = "model", "timm.list_models()."
-        raise UserError(f"timm gives no {what} {name!r} ({one_line(error)}); choose a name of {hint}") from error
+        raise ValueError(f"timm gives no {what} {name!r} ({one_line(error)}); choose a name of {hint}") from error

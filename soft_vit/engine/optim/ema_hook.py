@@ -10,7 +10,6 @@ from mmengine.runner import BaseLoop, Runner
 from mmengine.runner.amp import autocast
 from torch import Tensor, nn
 
-from soft_vit.engine.errors import UserError
 from soft_vit.engine.optim.optim_wrapper import running_statistics
 from soft_vit.registry import HOOKS, MODELS, register
 
@@ -143,12 +142,12 @@ class EMAEvalHook(EMAHook):
 def choose_weights(checkpoint: dict, ema: bool) -> None:
     """Put the averaged or the plain weights of a checkpoint into its `state_dict`, which a model loads.
 
-    Raises UserError (a ValueError) when ema is True and the checkpoint has no average.
+    Raises ValueError when ema is True and the checkpoint has no average.
     """
     other = checkpoint.get("ema_state_dict")
     if other is None:
         if ema:
-            raise UserError("The checkpoint holds no averaged weights (EMA); test its plain ones.")
+            raise ValueError("The checkpoint holds no averaged weights (EMA); test its plain ones.")
     elif not ema:
         plain = {name.removeprefix("module."): value for name, value in other.items() if name.startswith("module.")}
         checkpoint["state_dict"] = plain

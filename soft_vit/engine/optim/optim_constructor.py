@@ -7,7 +7,6 @@ from mmengine.registry import OPTIM_WRAPPERS, OPTIMIZERS
 from timm.optim import param_groups_layer_decay, param_groups_weight_decay
 from torch import nn
 
-from soft_vit.engine.errors import UserError
 from soft_vit.engine.models.timm_model import unwrapped
 from soft_vit.registry import OPTIM_WRAPPER_CONSTRUCTORS, register
 
@@ -21,7 +20,7 @@ class TimmOptimWrapperConstructor(DefaultOptimWrapperConstructor):
     Vectors (biases, norms) and the parameters in the model's `no_weight_decay()` have no weight decay.
     `paramwise_cfg=dict(layer_decay=0.75)` multiplies the learning rate by 0.75 for every layer below the head, as
     `group_matcher()` counts them (BEiT, arXiv 2106.08254, Sec. 3.1); `min_scale` bounds the product from below. Frozen
-    parameters are left out. Raises UserError (a ValueError) for another key or a layer_decay outside (0, 1].
+    parameters are left out. Raises ValueError for another key or a layer_decay outside (0, 1].
     """
 
     def __init__(self, optim_wrapper_cfg: dict, paramwise_cfg: dict | None = None) -> None:
@@ -30,11 +29,11 @@ class TimmOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         self.layer_decay = options.pop("layer_decay", None)
         self.min_scale = options.pop("min_scale", 0.0)
         if options:
-            raise UserError(
+            raise ValueError(
                 f"paramwise_cfg sets {', '.join(options)}; this constructor takes layer_decay and min_scale."
             )
         if self.layer_decay is not None and not 0 < self.layer_decay <= 1:
-            raise UserError(f"layer_decay is {self.layer_decay}; choose a factor above 0 and at most 1.")
+            raise ValueError(f"layer_decay is {self.layer_decay}; choose a factor above 0 and at most 1.")
 
     def __call__(self, model: nn.Module) -> OptimWrapper:
         model = unwrapped(model)
@@ -43,7 +42,7 @@ class TimmOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         grouped = {id(parameter) for parameter in timm_model.parameters()}
         others = [name for name, p in model.named_parameters() if p.requires_grad and id(p) not in grouped]
         if others:
-            raise UserError(
+            raise ValueError(
                 f"{type(model).__name__} has parameters outside its timm model, such as {others[0]}, and timm's "
                 "rules do not cover them; use the DefaultOptimWrapperConstructor."
             )

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils import clip_grad_norm_
 
-from soft_vit.engine.errors import UserError
 from soft_vit.registry import OPTIM_WRAPPERS, register
 
 __all__ = ["SafeOptimWrapper", "running_statistics"]
@@ -39,12 +38,12 @@ class SafeOptimWrapper(OptimWrapper):
 
     dtype: of the forward pass under autocast, "float32" for none. loss_scale: for float16, "dynamic" or a number; a
     gradient that overflows under a dynamic scale lowers the scale and does not count. max_skipped: after this many
-    skipped steps in a row the run ends with a UserError (a ValueError). Windows of `accumulative_counts` batches start
+    skipped steps in a row the run ends with a ValueError. Windows of `accumulative_counts` batches start
     again with every epoch, so a checkpoint between epochs lies between windows; the last, shorter window averages over
     the batches it has. The schedule advances with every batch. Other arguments are OptimWrapper's.
 
-    stepped: whether the last batch ended in an optimizer step. skipped: number of skipped steps. Raises UserError for a
-    dtype, loss_scale or max_skipped out of range.
+    stepped: whether the last batch ended in an optimizer step. skipped: number of skipped steps. Raises ValueError
+    for a dtype, loss_scale or max_skipped out of range.
     """
 
     def __init__(
@@ -56,12 +55,12 @@ class SafeOptimWrapper(OptimWrapper):
         **kwargs: Any,
     ) -> None:
         if dtype not in _DTYPES:
-            raise UserError(f"dtype is {dtype!r}; choose one of {', '.join(_DTYPES)}.")
+            raise ValueError(f"dtype is {dtype!r}; choose one of {', '.join(_DTYPES)}.")
         dynamic = loss_scale == "dynamic"
         if not dynamic and (isinstance(loss_scale, str) or not 0 < loss_scale < math.inf):
-            raise UserError(f'loss_scale is {loss_scale!r}; choose a number above 0, or "dynamic".')
+            raise ValueError(f'loss_scale is {loss_scale!r}; choose a number above 0, or "dynamic".')
         if max_skipped < 1:
-            raise UserError(f"max_skipped is {max_skipped}; let at least 1 step be skipped before the run ends.")
+            raise ValueError(f"max_skipped is {max_skipped}; let at least 1 step be skipped before the run ends.")
         super().__init__(*args, **kwargs)
         self.dtype = _DTYPES[dtype]
         self.max_skipped = max_skipped
@@ -152,7 +151,7 @@ class SafeOptimWrapper(OptimWrapper):
             f"{self._skipped_in_a_row} in a row and {self.skipped} in all."
         )
         if self._skipped_in_a_row >= self.max_skipped:
-            raise UserError(
+            raise ValueError(
                 f"The loss or a gradient was not finite in {self._skipped_in_a_row} steps in a row, up to iteration "
                 f"{self._inner_count}; checkpoints are not affected: start from the newest weights "
                 "(load_from) with a lower learning rate, or resume in float32."

@@ -21,7 +21,6 @@ from mmengine.registry import DATA_SAMPLERS, DATASETS
 from mmengine.runner import Runner
 from torch.utils.data import Sampler
 
-from soft_vit.engine.errors import UserError
 from soft_vit.registry import HOOKS, register
 
 __all__ = [
@@ -169,7 +168,7 @@ class PositionSampler(Sampler):
 class BatchPositionHook(Hook):
     """Writes the number of processes, their batch and the steps of an epoch into `meta` of each checkpoint.
 
-    A resumed run with other steps or another global batch is a UserError (a ValueError), because the position among
+    A resumed run with other steps or another global batch is a ValueError, because the position among
     the samples and in the schedule is counted in steps; so is another optimizer. Other processes with the same global
     batch are a warning.
     """
@@ -183,7 +182,7 @@ class BatchPositionHook(Hook):
             return
         meta = checkpoint.get("meta", {})
         if meta.get("iter", 0) > runner.max_iters:
-            raise UserError(
+            raise ValueError(
                 f"The run is already finished: the checkpoint is from iteration {meta['iter']} of {runner.max_iters}; "
                 "set train_cfg to more epochs or iterations, or measure the checkpoint with tools/test.py."
             )
@@ -196,7 +195,7 @@ class BatchPositionHook(Hook):
         both = f"was written by {_sentence(before)}, and this run has {_sentence(now)}"
         same_batch = before["processes"] * before["batch_size"] == now["processes"] * now["batch_size"]
         if not same_batch or before["steps"] != now["steps"]:
-            raise UserError(
+            raise ValueError(
                 f"The checkpoint {both}; resume with the same data and global batch, or begin a run from its weights "
                 "with load_from."
             )
@@ -215,7 +214,7 @@ def _sentence(batches: dict[str, int]) -> str:
 
 
 def _require_same_optimizer(runner: Runner, checkpoint: dict) -> None:
-    """UserError where each of the two optimizers has a setting that the other lacks: torch fails at its first step.
+    """ValueError where each of the two optimizers has a setting that the other lacks: torch fails at its first step.
 
     One side alone may have settings that another version of torch added.
     """
@@ -224,7 +223,7 @@ def _require_same_optimizer(runner: Runner, checkpoint: dict) -> None:
         return
     before, now = groups[0].keys(), runner.optim_wrapper.param_groups[0].keys()
     if before - now and now - before:
-        raise UserError(
+        raise ValueError(
             f"The checkpoint is of another optimizer, which has {min(before - now)} and no {min(now - before)}; set "
             "optim_wrapper.optimizer as in its run, or begin a run from its weights with load_from."
         )

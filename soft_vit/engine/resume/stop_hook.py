@@ -16,7 +16,6 @@ from mmengine.runner import Runner
 from torch import distributed
 
 from soft_vit.engine.checkpoints.checkpoint_hook import SafeCheckpointHook
-from soft_vit.engine.errors import UserError
 from soft_vit.engine.resume.position import seed_worker
 
 __all__ = ["EXIT_STOPPED", "RunStopped", "StopHook", "shield_worker"]
@@ -41,7 +40,7 @@ class StopHook(Hook):
     All ranks stop after the same iteration: the first that ends a window of accumulated gradients after any rank got
     the signal. They write one checkpoint. In a validation they stop at once if the training so far is saved. A second
     signal ends the process at once, unless it follows within `patience` seconds (half a second for Ctrl-C): a launcher
-    and the cluster may both forward the same one. Raises UserError (a ValueError) for the name of another signal.
+    and the cluster may both forward the same one. Raises ValueError for the name of another signal.
     """
 
     # After the hooks that save, so that nothing is saved twice.
@@ -50,7 +49,7 @@ class StopHook(Hook):
     def __init__(self, signals: Sequence[str] = ("SIGTERM", "SIGINT"), patience: float = 5.0) -> None:
         unknown = [name for name in signals if name not in _SIGNALS or not hasattr(signal, name)]
         if unknown:
-            raise UserError(f"A run cannot stop at the signal {unknown[0]!r}; choose of {', '.join(_SIGNALS)}.")
+            raise ValueError(f"A run cannot stop at the signal {unknown[0]!r}; choose of {', '.join(_SIGNALS)}.")
         self.signals = tuple(signals)
         self.patience = patience
         self._received: tuple[str, float] | None = None
@@ -126,7 +125,7 @@ class StopHook(Hook):
 def _checkpoint_hooks(runner: Runner) -> list[SafeCheckpointHook]:
     hooks = [hook for hook in runner.hooks if isinstance(hook, SafeCheckpointHook)]
     if not hooks:
-        raise UserError("The run was asked to stop and cannot be saved without a SafeCheckpointHook in default_hooks.")
+        raise ValueError("The run was asked to stop and cannot be saved without a SafeCheckpointHook in default_hooks.")
     return hooks
 
 

@@ -11,7 +11,6 @@ from pycocotools.cocoeval import COCOeval
 
 from soft_vit.dense.detection import CocoAP, CocoImages
 from soft_vit.dense.detection.coco_ap import NAMES
-from soft_vit.engine.errors import UserError
 
 TRAIN = ("annotations/instances_train2017.json", "train2017")
 
@@ -131,7 +130,7 @@ def test_the_model_must_predict_masks_to_have_them_measured():
     metric = CocoAP(kinds="segm")
     found = InstanceData(bboxes=torch.zeros(1, 4), scores=torch.ones(1), labels=torch.zeros(1, dtype=torch.int64))
     sample = BaseDataElement(metainfo={"img_id": 1, "ori_shape": (4, 4), "objects": []}, pred_instances=found)
-    with pytest.raises(UserError, match="no masks"):
+    with pytest.raises(ValueError, match="no masks"):
         metric.process({}, [sample.to_dict()])
 
 
@@ -141,12 +140,12 @@ def test_a_class_that_the_data_has_not():
     found = InstanceData(bboxes=torch.ones(1, 4), scores=torch.ones(1), labels=torch.tensor([2]))
     sample = BaseDataElement(metainfo={"img_id": 1, "ori_shape": (4, 4), "objects": []}, pred_instances=found)
     metric.process({}, [sample.to_dict()])
-    with pytest.raises(UserError, match=r"class 2 .* 2 classes.*model\.num_classes"):
+    with pytest.raises(ValueError, match=r"class 2 .* 2 classes.*model\.num_classes"):
         metric.evaluate(1)
 
 
 def test_unknown_kinds_are_refused():
-    with pytest.raises(UserError, match="bbox, segm"):
+    with pytest.raises(ValueError, match="bbox, segm"):
         CocoAP(kinds=["bbox", "keypoints"])
 
 

@@ -10,7 +10,6 @@ from PIL import Image
 from pycocotools.coco import COCO
 
 from soft_vit.dense.detection import CocoImages, coco_images
-from soft_vit.engine.errors import UserError
 
 TRAIN = ("annotations/instances_train2017.json", "train2017")
 VAL = ("annotations/instances_val2017.json", "val2017")
@@ -143,20 +142,20 @@ def test_unusable_data_is_refused_in_one_sentence(copy):
     def outside(content):
         content["images"][0]["file_name"] = "../secret.jpg"
 
-    with pytest.raises(UserError, match="data_root"):
+    with pytest.raises(ValueError, match="data_root"):
         CocoImages()
     with pytest.raises(FileNotFoundError, match="nothing"):
         CocoImages(str(copy), TRAIN[0], "nothing")
     with pytest.raises(FileNotFoundError, match="annotation file"):
         CocoImages(str(copy), "none.json", TRAIN[1])
     change(copy, outside)
-    with pytest.raises(UserError, match="outside of the folder"):
+    with pytest.raises(ValueError, match="outside of the folder"):
         CocoImages(str(copy), *TRAIN)
     change(copy, lambda content: content["annotations"].clear(), VAL[0])
-    with pytest.raises(UserError, match="No image"):
+    with pytest.raises(ValueError, match="No image"):
         CocoImages(str(copy), *VAL)
     (copy / TRAIN[0]).write_text("{")
-    with pytest.raises(UserError, match="JSON"):
+    with pytest.raises(ValueError, match="JSON"):
         CocoImages(str(copy), *TRAIN)
 
 
@@ -168,5 +167,5 @@ def test_unusable_data_is_refused_in_one_sentence(copy):
     ],
 )
 def test_an_unknown_transform_is_refused(tree, transform, message):
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(ValueError, match=message):
         CocoImages(str(tree), *TRAIN, transforms=[transform])

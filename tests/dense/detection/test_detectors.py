@@ -7,7 +7,6 @@ from mmengine.structures import BaseDataElement, InstanceData
 from torchvision.models.detection import maskrcnn_resnet50_fpn, retinanet_resnet50_fpn
 
 from soft_vit.dense.detection import TorchvisionMaskRCNN, TorchvisionRetinaNet
-from soft_vit.engine.errors import UserError
 
 SIZE = (70, 101)
 
@@ -133,7 +132,7 @@ def test_tensor_mode_gives_the_maps_of_the_pyramid(small_detector):
     assert len(maps) == 5
     first = 8 if isinstance(detector, TorchvisionRetinaNet) else 4
     assert [value.shape[-1] for value in maps] == [-(-96 // (first << level)) for level in range(5)]
-    with pytest.raises(UserError, match='choose "loss", "predict" or "tensor"'):
+    with pytest.raises(ValueError, match='choose "loss", "predict" or "tensor"'):
         detector(batch(1)["inputs"], mode="losses")
 
 
@@ -191,5 +190,5 @@ def test_the_backbone_loads_its_weights(small_detector, tmp_path):
     ],
 )
 def test_mistakes_are_refused_in_one_sentence(small_detector, backbone, options, message):
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(ValueError, match=message):
         small_detector(backbone, **options)

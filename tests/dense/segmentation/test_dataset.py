@@ -8,7 +8,6 @@ from mmengine.dataset import pseudo_collate
 from torch.utils.data import DataLoader
 
 from soft_vit.dense.segmentation import LabelMapTree
-from soft_vit.engine.errors import UserError
 
 PACK = [{"type": "PackSegmentation"}]
 
@@ -74,10 +73,10 @@ REFUSED = [
 @pytest.mark.parametrize(("damage", "sentence"), REFUSED)
 def test_a_tree_that_does_not_fit_is_one_clear_error(copied, damage, sentence):
     damage(copied)
-    with pytest.raises(UserError, match=sentence):
+    with pytest.raises(ValueError, match=sentence):
         LabelMapTree(str(copied), pipeline=PACK)[0]
 
 
 def test_a_root_has_to_be_given():
-    with pytest.raises(UserError, match="data_root"):
+    with pytest.raises(ValueError, match="data_root"):
         LabelMapTree()

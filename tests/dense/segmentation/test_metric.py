@@ -6,7 +6,6 @@ import torch
 
 from soft_vit.dense.segmentation import SegmentationMetric
 from soft_vit.dense.segmentation.metric import class_table
-from soft_vit.engine.errors import UserError
 
 
 def sets_of_pixels(truths, givens, num_classes):
@@ -96,7 +95,7 @@ def test_an_image_without_labels_counts_for_nothing():
 
 def test_a_class_beyond_those_of_the_data_is_refused():
     metric = metric_of(2)
-    with pytest.raises(UserError, match=r"class 2 .* 2 classes"):
+    with pytest.raises(ValueError, match=r"class 2 .* 2 classes"):
         metric.process(None, [sample(np.zeros((3, 3), np.uint8), np.full((3, 3), 2, np.uint8))])
 
 

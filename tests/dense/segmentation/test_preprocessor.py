@@ -6,7 +6,6 @@ from mmengine.structures import BaseDataElement, PixelData
 
 from soft_vit.data.label_maps import IGNORED
 from soft_vit.dense.segmentation.preprocessor import RandomWindows, SegmentationPreprocessor
-from soft_vit.engine.errors import UserError
 
 
 def labelled(*shape):
@@ -48,7 +47,7 @@ def test_training_sees_windows_and_a_test_whole_images():
         assert (image[0].round() == sample.gt_sem_seg.data[0]).float().mean() > 0.6
     whole = preprocessor({"inputs": [labels.repeat(3, 1, 1)], "data_samples": None}, training=False)
     assert whole["inputs"][0].shape == (3, 64, 96)
-    with pytest.raises(UserError, match="see RandomWindows"):
+    with pytest.raises(ValueError, match="see RandomWindows"):
         SegmentationPreprocessor([0.0] * 3, [1.0] * 3, windows={"sides": 4})
 
 

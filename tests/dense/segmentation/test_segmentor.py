@@ -6,7 +6,6 @@ from mmengine.structures import BaseDataElement, PixelData
 from torch.nn import functional as F
 
 from soft_vit.dense.segmentation.segmentor import TimmSegmentor, slide
-from soft_vit.engine.errors import UserError
 
 KINDS = ("upernet", "fpn")
 
@@ -135,12 +134,12 @@ REFUSED = [
 @pytest.mark.parametrize(("options", "sentence"), REFUSED)
 def test_options_that_there_are_not_are_refused(options, sentence):
     options = {"backbone": {"model_name": "soft_pico"}, "decoder": {"kind": "upernet", "channels": 16}, **options}
-    with pytest.raises(UserError, match=sentence):
+    with pytest.raises(ValueError, match=sentence):
         TimmSegmentor(**options, num_classes=11)
 
 
 def test_one_image_in_a_process_is_too_few_for_batchnorm(segmentor):
-    with pytest.raises(UserError, match="at least 2"):
+    with pytest.raises(ValueError, match="at least 2"):
         segmentor()(torch.randn(1, 3, 64, 64), [labelled(64, 64)], mode="loss")
 
 

@@ -12,7 +12,7 @@ from mmengine.fileio import get_file_backend
 from mmengine.logging import MessageHub
 from mmengine.runner import save_checkpoint
 
-from soft_vit.engine import AtomicBackend, SafeCheckpointHook, UserError
+from soft_vit.engine import AtomicBackend, SafeCheckpointHook
 from soft_vit.engine.checkpoints.checkpoint_hook import find_newest_checkpoint
 
 
@@ -23,14 +23,14 @@ def test_keeping_too_few_is_refused(keep):
 
 
 def test_unknown_arguments_are_refused():
-    with pytest.raises(UserError, match="no argument intervall; choose of interval, "):
+    with pytest.raises(ValueError, match="no argument intervall; choose of interval, "):
         SafeCheckpointHook(intervall=2)
 
 
 def test_a_best_that_is_not_measured():
     hook = SafeCheckpointHook(save_best=["accuracy/top1", "ema/accuracy/top1"], rule="greater")
     with pytest.raises(
-        UserError, match="save_best is 'ema/accuracy/top1', and the validation gives accuracy/top1, loss"
+        ValueError, match="save_best is 'ema/accuracy/top1', and the validation gives accuracy/top1, loss"
     ):
         hook.after_val_epoch(SimpleNamespace(), {"accuracy/top1": 1.0, "loss": 2.0})
 

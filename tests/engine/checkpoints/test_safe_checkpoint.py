@@ -15,7 +15,7 @@ from mmengine.runner import CheckpointLoader, load_checkpoint
 from safetensors.torch import save_file
 
 from soft_vit.dense import SOFT
-from soft_vit.engine import Report, Target, UserError, evaluate, train
+from soft_vit.engine import Report, Target, evaluate, train
 from soft_vit.engine.checkpoints.checkpoint_hook import find_newest_checkpoint
 from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
 from soft_vit.predict import load_predictor
@@ -51,7 +51,7 @@ def test_crafted_file_is_refused_and_not_run(tmp_path, name, legacy):
         load_checkpoint_file(file)
     assert not target.exists()
     assert "\n" not in str(caught.value)
-    with pytest.raises(UserError, match="not a checkpoint that can be read safely"):
+    with pytest.raises(ValueError, match="not a checkpoint that can be read safely"):
         load_checkpoint(torch.nn.Linear(1, 1), str(file))
     assert not target.exists()
 
@@ -150,7 +150,7 @@ def test_safetensors(tmp_path):
 def test_what_is_no_checkpoint(tmp_path):
     """Other cases: tests/models/test_checkpoint.py."""
     torch.save([1, 2], tmp_path / "x.pth")
-    with pytest.raises(UserError, match="holds a list"):
+    with pytest.raises(ValueError, match="holds a list"):
         load_checkpoint_file(tmp_path / "x.pth")
 
 
@@ -161,5 +161,5 @@ def test_missing_file(tmp_path):
 
 @pytest.mark.parametrize("address", ["torchvision://resnet18", "s3://b/k.pth", "openmmlab://x", "mmcls://x"])
 def test_sources_with_their_own_readers_are_refused(address):
-    with pytest.raises(UserError, match="download the file"):
+    with pytest.raises(ValueError, match="download the file"):
         CheckpointLoader.load_checkpoint(address)

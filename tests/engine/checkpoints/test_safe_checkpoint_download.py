@@ -9,7 +9,6 @@ from crafted import Call, saved
 from file_server import file_server
 from mmengine.runner import CheckpointLoader
 
-from soft_vit.engine import UserError
 from soft_vit.weights.files import lookup_folders
 
 
@@ -25,7 +24,7 @@ def load(address: str) -> dict:
 
 
 def refusal(address: str) -> str:
-    with pytest.raises(UserError) as refused:
+    with pytest.raises(ValueError, match="cannot be fetched") as refused:
         load(address)
     said = str(refused.value)
     assert len(said.splitlines()) == 1

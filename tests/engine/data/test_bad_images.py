@@ -15,7 +15,6 @@ from torch.utils.data import DataLoader
 
 from soft_vit.engine.data.bad_images import BadImagesHook
 from soft_vit.engine.data.datasets import ImageTree
-from soft_vit.engine.errors import UserError
 
 PIPELINE = [{"type": "TimmEvalCrop", "img_size": 32}, {"type": "mmpretrain.PackInputs", "meta_keys": ("img_path",)}]
 
@@ -130,7 +129,7 @@ def test_bad_images_are_named_once_and_too_many_stop_the_run(tree, max_share, st
     hook = BadImagesHook(max_share, interval=100)
     for _ in range(2):
         if stops:
-            with pytest.raises(UserError, match=f"{len(BAD)} of {len(dataset)} training images cannot be read"):
+            with pytest.raises(ValueError, match=f"{len(BAD)} of {len(dataset)} training images cannot be read"):
                 hook.after_train_iter(runner, 0)
         else:
             hook.after_train_iter(runner, 0)
@@ -156,7 +155,7 @@ def test_bad_images_inside_of_a_wrapper(tmp_path, wrap):
     dataset = wrap(ImageTree(str(tmp_path), pipeline=PIPELINE))
     read_all(dataset, 0)
     runner = SimpleNamespace(train_dataloader=SimpleNamespace(dataset=dataset), logger=Log())
-    with pytest.raises(UserError, match="2 of 6 training images"):
+    with pytest.raises(ValueError, match="2 of 6 training images"):
         BadImagesHook().after_train_epoch(runner)
 
 
@@ -164,12 +163,12 @@ def test_a_tree_without_any_image_that_can_be_read(tmp_path):
     for name in "ab":
         (tmp_path / "train" / name).mkdir(parents=True)
         (tmp_path / "train" / name / "x.jpg").write_bytes(b"")
-    with pytest.raises(UserError, match="None of the 2 images"):
+    with pytest.raises(ValueError, match="None of the 2 images"):
         ImageTree(str(tmp_path))[0]
 
 
 def test_classes_are_no_metainfo(tree):
-    with pytest.raises(UserError, match=r"ImageTree takes no metainfo; .* as classes="):
+    with pytest.raises(ValueError, match=r"ImageTree takes no metainfo; .* as classes="):
         ImageTree(str(tree), metainfo={"classes": ("a", "b")})
 
 

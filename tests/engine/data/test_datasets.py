@@ -7,12 +7,11 @@ from mmengine.registry import DATASETS, DefaultScope
 from soft_vit.data import CLASSES, SPLITS, draw_shape
 from soft_vit.engine import ShapesDataset
 from soft_vit.engine.data.datasets import ImageTree
-from soft_vit.engine.errors import UserError
 
 
 @pytest.mark.parametrize(
     ("root", "error", "message"),
-    [(None, UserError, "--cfg-options data_root=PATH"), ("/none", FileNotFoundError, "There is no folder /none")],
+    [(None, ValueError, "--cfg-options data_root=PATH"), ("/none", FileNotFoundError, "There is no folder /none")],
 )
 def test_mistakes(root, error, message):
     with pytest.raises(error, match=message):
@@ -21,7 +20,7 @@ def test_mistakes(root, error, message):
 
 def test_an_empty_class_is_the_users_error(tmp_path):
     (tmp_path / "train" / "a").mkdir(parents=True)
-    with pytest.raises(UserError, match="holds no images"):
+    with pytest.raises(ValueError, match="holds no images"):
         ImageTree(str(tmp_path))
 
 

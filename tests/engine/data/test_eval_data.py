@@ -4,7 +4,6 @@ import pytest
 from mmengine.config import Config
 
 from soft_vit.data import CLASSES
-from soft_vit.engine import UserError
 from soft_vit.engine.data.eval_data import View, class_names, set_view, timm_view, view_of_config
 
 
@@ -33,7 +32,7 @@ def test_view_of_a_config(cfg, asked, expected):
 
 
 def test_view_needs_a_size():
-    with pytest.raises(UserError, match="img_size beside crop_pct"):
+    with pytest.raises(ValueError, match="img_size beside crop_pct"):
         view_of_config(config([]), None, 0.9)
 
 
@@ -66,7 +65,7 @@ def test_view_of_timm_is_the_one_it_reports():
     cfg = {"input_size": (3, 224, 224), "crop_pct": 0.875, "test_input_size": (3, 288, 288), "test_crop_pct": 1.0}
     assert (timm_view(cfg).img_size, timm_view(cfg).crop_pct) == (288, 1.0)
     assert (timm_view(cfg, 320, 0.9).img_size, timm_view(cfg, 320, 0.9).crop_pct) == (320, 0.9)
-    with pytest.raises(UserError, match="not square"):
+    with pytest.raises(ValueError, match="not square"):
         timm_view({"input_size": (3, 224, 192)})
 
 
@@ -82,11 +81,11 @@ def test_names_come_from_the_first_that_has_them(tmp_path):
     assert class_names(cfg, 10, recorded=tuple("abcdefghij")) == list("abcdefghij")
     imagenet = class_names(Config({}), 1000, recorded=["tench"])
     assert (len(imagenet), imagenet[0], imagenet[999]) == (1000, "n01440764", "n15075141")
-    with pytest.raises(UserError, match="names 10 classes and the model has 12"):
+    with pytest.raises(ValueError, match="names 10 classes and the model has 12"):
         class_names(cfg, 12, (), listed)
-    with pytest.raises(UserError, match="--classes"):
+    with pytest.raises(ValueError, match="--classes"):
         class_names(Config({}), 12)
-    with pytest.raises(UserError, match=r"training images neither \(data_root is not set; .*\); give .* as --classes"):
+    with pytest.raises(ValueError, match=r"training images neither \(data_root is not set; .*\); give .* as --classes"):
         class_names(Config({"train_dataloader": {"dataset": {"type": "ImageTree"}}}), 12)
-    with pytest.raises(UserError, match="The record of the weights names 3 classes and the model has 12"):
+    with pytest.raises(ValueError, match="The record of the weights names 3 classes and the model has 12"):
         class_names(cfg, 12, recorded=("a", "b", "c"))

@@ -11,7 +11,6 @@ from timm.data import create_transform
 
 import soft_vit.engine  # noqa: F401  registers the transforms
 from soft_vit.engine import LoadedImage, TimmEvalCrop
-from soft_vit.engine.errors import UserError
 
 IMAGE = np.random.default_rng(0).integers(0, 256, (45, 67, 3), dtype=np.uint8)
 RECIPE = {"auto_augment": "rand-m9-mstd0.5-inc1", "color_jitter": 0.4, "interpolation": "bicubic"}
@@ -77,14 +76,14 @@ def test_albumentations_draws_from_numpys_generator():
     ],
 )
 def test_mistakes_for_albumentations(transform, message):
-    with pytest.raises(UserError, match=message) as caught:
+    with pytest.raises(ValueError, match=message) as caught:
         albumentations(transform)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("arguments", [{"autoaugment": "rand-m9"}, {"auto_augment": 9}])
 def test_mistakes_for_timm(arguments):
-    with pytest.raises(UserError, match="TimmAugment cannot be built"):
+    with pytest.raises(ValueError, match="TimmAugment cannot be built"):
         TRANSFORMS.build({"type": "TimmAugment", "img_size": 32, **arguments})
 
 

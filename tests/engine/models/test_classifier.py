@@ -6,7 +6,7 @@ import pytest
 import torch
 from mmpretrain.structures import DataSample
 
-from soft_vit.engine import TimmProgressClassifier, UserError
+from soft_vit.engine import TimmProgressClassifier
 
 LABELS = (3, 7)
 
@@ -107,7 +107,7 @@ def test_soft_loss_needs_scores():
     model = build(loss={"type": "CrossEntropyLoss", "use_soft": True})
     x, labels = torch.randn(10, 3, 32, 32, dtype=torch.float64), torch.arange(10)
     samples = [DataSample().set_gt_label(label) for label in labels]
-    with pytest.raises(UserError, match="use_soft"):
+    with pytest.raises(ValueError, match="use_soft"):
         model(x, samples, mode="loss")
     scored = [DataSample().set_gt_score(score) for score in torch.eye(10).double()]
     expected = torch.nn.functional.cross_entropy(model(x), labels)

@@ -12,7 +12,7 @@ from mmengine.optim import OptimWrapper
 from mmpretrain.structures import DataSample
 from torch import nn
 
-from soft_vit.engine import DistillClassifier, UserError, train
+from soft_vit.engine import DistillClassifier, train
 from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.models.distillation import Teacher, build_teacher, teacher_loss
 
@@ -161,7 +161,7 @@ def test_teacher_that_cannot_be_used(teacher_file, tmp_path, options, message):
             **options,
             "checkpoint": options["checkpoint"].format(file=teacher_file, other=tmp_path / "other.pth"),
         }
-    with pytest.raises(UserError, match=message) as caught:
+    with pytest.raises(ValueError, match=message) as caught:
         build_teacher(options, 10, *NOT_NORMALISED)
     assert "\n" not in str(caught.value)
 
@@ -176,7 +176,7 @@ def test_teacher_that_cannot_be_used(teacher_file, tmp_path, options, message):
     ],
 )
 def test_arguments_out_of_range(teacher_file, options, message):
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(ValueError, match=message):
         student(teacher_file, **options)
 
 

@@ -23,13 +23,13 @@ from soft_vit.engine import (
     Target,
     TimmOptimWrapperConstructor,
     TimmProgressClassifier,
-    UserError,
     evaluate,
     train,
 )
 from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.config import load_config
-from soft_vit.engine.models.finetune import StartWeightsHook, fit_weights, freeze_stages, require_match
+from soft_vit.engine.models.finetune import StartWeightsHook, freeze_stages, require_match
+from soft_vit.weights.load import fit_weights
 from soft_vit.weights.read import NOTES_KEY
 
 CONFIGS = Path(__file__).parents[3] / "configs"
@@ -121,13 +121,13 @@ def test_weights_without_a_head(source):
     ],
 )
 def test_weights_of_another_model(given, model, message):
-    with pytest.raises(UserError, match=message) as caught:
+    with pytest.raises(ValueError, match=message) as caught:
         fit_weights(given().state_dict(), model())
     assert "\n" not in str(caught.value)
 
 
 def test_no_weights():
-    with pytest.raises(UserError, match="holds no state dict"):
+    with pytest.raises(ValueError, match="holds no state dict"):
         fit_weights({"state_dict": {}}, small())
 
 
@@ -143,7 +143,7 @@ def test_timm_name_as_source(tmp_path):
 def test_model_that_is_not_of_timm(name, fits):
     runner = SimpleNamespace(model=nn.Linear(2, 3))
     checkpoint = {"state_dict": {name: torch.ones(3, 2)}}
-    with nullcontext() if fits else pytest.raises(UserError, match="belongs to another model"):
+    with nullcontext() if fits else pytest.raises(ValueError, match="belongs to another model"):
         StartWeightsHook().after_load_checkpoint(runner, checkpoint)
     assert checkpoint["state_dict"].keys() == {name}
 
@@ -223,7 +223,7 @@ def test_a_checkpoint_that_notes_another_model_with_the_same_parameters():
     checkpoint = {"state_dict": dict(runner.model.state_dict()), "meta": meta, "message_hub": {}}
     CheckpointMatchHook().after_load_checkpoint(runner, checkpoint)
     checkpoint["meta"][NOTES_KEY]["model"] = "soft_pico"
-    with pytest.raises(UserError, match="create soft_pico for it"):
+    with pytest.raises(ValueError, match="create soft_pico for it"):
         CheckpointMatchHook().after_load_checkpoint(runner, checkpoint)
 
 
@@ -231,7 +231,7 @@ def test_a_checkpoint_that_notes_another_model_with_the_same_parameters():
     "content", [{}, {"meta": 3}, {"meta": {"iter": 1}}, {"meta": {"epoch": 0, "iter": 1}}], ids=str
 )
 def test_weights_alone_are_not_resumed(content):
-    with pytest.raises(UserError, match="holds no state of a run"):
+    with pytest.raises(ValueError, match="holds no state of a run"):
         CheckpointMatchHook().after_load_checkpoint(SimpleNamespace(model=PLAIN), {"state_dict": {}, **content})
 
 
@@ -263,9 +263,9 @@ def test_what_is_frozen(name, options, count, frozen):
 
 @pytest.mark.parametrize("count", [-1, 5])
 def test_stages_that_the_model_does_not_have(count):
-    with pytest.raises(UserError, match=rf"frozen_stages is {count}, but PyramidViT has 4 stages"):
+    with pytest.raises(ValueError, match=rf"frozen_stages is {count}, but PyramidViT has 4 stages"):
         freeze_stages(small(), count)
-    with pytest.raises(UserError, match="Linear names no stages"):
+    with pytest.raises(ValueError, match="Linear names no stages"):
         freeze_stages(nn.Linear(2, 2), count)
 
 
@@ -331,7 +331,7 @@ def test_pretrained_weights_survive_the_start_of_a_run(source, tmp_path):
 
 
 def test_one_way_to_name_a_file():
-    with pytest.raises(UserError, match="set load_from to it"):
+    with pytest.raises(ValueError, match="set load_from to it"):
         classifier(checkpoint_path="weights.pth")
 
 

@@ -11,7 +11,7 @@ from mmengine.optim import OptimWrapper
 from mmpretrain.structures import DataSample
 from timm.layers import Attention as TimmAttention
 
-from soft_vit.engine import LineariseClassifier, UserError, train
+from soft_vit.engine import LineariseClassifier, train
 from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.models.linearise import TeacherAgreement, attention_loss
 from soft_vit.predict.predictors import load_predictor
@@ -145,7 +145,7 @@ def test_agreement_of_decisions_and_probabilities():
     ],
 )
 def test_what_does_not_fit(teacher_file, name, options, message):
-    with pytest.raises(UserError, match=message) as caught:
+    with pytest.raises(ValueError, match=message) as caught:
         student(teacher_file, name, **options)
     assert "\n" not in str(caught.value)
 

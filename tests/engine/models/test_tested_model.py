@@ -7,7 +7,6 @@ import timm
 import torch
 
 from soft_vit.data import CLASSES
-from soft_vit.engine import UserError
 from soft_vit.engine.models import tested_model
 from soft_vit.weights.read import NOTES_KEY
 
@@ -30,7 +29,7 @@ def test_classes_that_are_not_the_models(own, same_classes):
     model = SimpleNamespace(model=SimpleNamespace(num_classes=own))
     dataset = SimpleNamespace(metainfo={"classes": CLASSES})
     runner = SimpleNamespace(model=model, test_dataloader=SimpleNamespace(dataset=dataset))
-    with pytest.raises(UserError, match=f"tells {own} classes apart and the test images have 10"):
+    with pytest.raises(ValueError, match=f"tells {own} classes apart and the test images have 10"):
         tested_model.TestedModelHook(same_classes=same_classes).before_test(runner)
 
 

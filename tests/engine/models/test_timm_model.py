@@ -7,7 +7,6 @@ import timm
 from mmengine.runner import CheckpointLoader
 from timm.models import save_for_hf
 
-from soft_vit.engine import UserError
 from soft_vit.engine.models.timm_model import create_timm_model
 from soft_vit.predict import TimmPredictor
 
@@ -34,7 +33,7 @@ def test_a_mistake_reads_the_same_everywhere(name, message):
         partial(TimmPredictor, name),
         partial(CheckpointLoader.load_checkpoint, f"timm://{name}"),
     ):
-        with pytest.raises(UserError, match=message) as caught:
+        with pytest.raises(ValueError, match=message) as caught:
             load()
         sentences.add(str(caught.value))
     assert len(sentences) == 1
@@ -43,7 +42,7 @@ def test_a_mistake_reads_the_same_everywhere(name, message):
 
 def test_random_weights_need_no_file():
     assert create_timm_model("test_resnet.r160_in1k", pretrained=False).num_classes == 1000
-    with pytest.raises(UserError, match=r"no model 'test_vit.no_tag' .*; choose a name of timm.list_models\(\)\.$"):
+    with pytest.raises(ValueError, match=r"no model 'test_vit.no_tag' .*; choose a name of timm.list_models\(\)\.$"):
         create_timm_model("test_vit.no_tag", pretrained=False)
 
 

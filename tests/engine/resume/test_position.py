@@ -16,7 +16,6 @@ from mmengine.optim import LinearLR, OptimWrapper, PolyLR
 from mmengine.registry import DATASETS
 from torch.utils.data import BatchSampler, DataLoader
 
-from soft_vit.engine import UserError
 from soft_vit.engine.resume import position
 from soft_vit.engine.resume.position import (
     BatchPositionHook,
@@ -244,7 +243,7 @@ def test_change(now, outcome):
     checkpoint = {"meta": {}}
     BatchPositionHook().before_save_checkpoint(a_run(2, 4, 10), checkpoint)
     if outcome == "fails":
-        with pytest.raises(UserError, match="was written by 2 processes of batch 4 with 10 steps an epoch, and this"):
+        with pytest.raises(ValueError, match="was written by 2 processes of batch 4 with 10 steps an epoch, and this"):
             BatchPositionHook().after_load_checkpoint(now, checkpoint)
     else:
         BatchPositionHook().after_load_checkpoint(now, checkpoint)
@@ -280,7 +279,7 @@ def test_another_optimizer_is_refused():
     parameters = [torch.nn.Parameter(torch.ones(1))]
     run = a_run(1, 1, 1)
     run.optim_wrapper, run.param_schedulers = OptimWrapper(torch.optim.SGD(parameters, lr=1.0)), []
-    with pytest.raises(UserError, match="another optimizer, which has amsgrad and no dampening"):
+    with pytest.raises(ValueError, match="another optimizer, which has amsgrad and no dampening"):
         BatchPositionHook().after_load_checkpoint(run, {"optimizer": torch.optim.AdamW(parameters).state_dict()})
     # As an older torch wrote it.
     saved = torch.optim.SGD(parameters, lr=1.0).state_dict()

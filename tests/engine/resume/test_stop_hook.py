@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from torch.utils.data import BatchSampler, DataLoader
 
-from soft_vit.engine import SafeCheckpointHook, UserError
+from soft_vit.engine import SafeCheckpointHook
 from soft_vit.engine.resume.stop_hook import EXIT_STOPPED, RunStopped, StopHook
 
 
@@ -72,7 +72,7 @@ def test_validation_is_left_when_nothing_is_lost(saved_iter, batch, stops):
 
 
 def test_without_a_hook_that_saves():
-    with pytest.raises(UserError, match="SafeCheckpointHook"):
+    with pytest.raises(ValueError, match="SafeCheckpointHook"):
         told(StopHook()).after_train_iter(a_run(None, hooks=False), batch_idx=0)
 
 
@@ -106,7 +106,7 @@ def test_other_signals_on_request():
 
 @pytest.mark.parametrize("name", ["SIGKILL", "TERM", ""])
 def test_no_such_signal(name):
-    with pytest.raises(UserError, match="choose of SIGTERM"):
+    with pytest.raises(ValueError, match="choose of SIGTERM"):
         StopHook([name])
 
 
