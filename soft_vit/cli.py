@@ -8,7 +8,6 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 # The extra (a file in requirements/) that brings a module.
@@ -147,20 +146,3 @@ class _ImageSize(argparse.Action):
         if len(values) > 2 or min(values) < 1:
             raise argparse.ArgumentError(self, f"{' '.join(map(str, values))}: give one side, or height and width")
         setattr(namespace, self.dest, (values[0], values[-1]))
-
-
-def add_run_options(parser: argparse.ArgumentParser, attentions: Sequence[str], work_dir: str, table: str) -> None:
-    """The options of tools that train once for each attention: which, how many at a time, and where results go."""
-    parser.add_argument("attentions", nargs="*", default=list(attentions), metavar="ATTENTION", help="(default: all)")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, sharing the CPU's threads (default: 1)")
-    parser.add_argument(
-        "--work-dir",
-        type=Path,
-        default=Path(work_dir),
-        metavar="FOLDER",
-        help="for a folder per run (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--out", type=Path, metavar="PREFIX", help=f"write PREFIX.md and PREFIX.csv (default: WORK_DIR/{table})"
-    )
-    add_config_options(parser)

@@ -40,21 +40,24 @@ def missing_paths(page: Path) -> list[str]:
     """Links and paths of the repository in a page that lead nowhere."""
     text = page.read_text()
     linked = [target.split("#")[0] for target in re.findall(r"\]\(([^)]+)\)", prose(text)) if "://" not in target]
-    rooms = r"(?:soft_vit|configs|tools|tests|checkpoints|requirements|docs|\.ci)/[\w./*-]*"
+    rooms = r"(?:soft_vit|benchmarks|studies|configs|tools|tests|checkpoints|requirements|docs|\.ci)/[\w./*-]*"
     named = [path.rstrip("./") for path in re.findall(rf"(?<![\w/.]){rooms}", re.sub(r"\]\([^)]+\)", "", text))]
     missing = [path for path in linked if path and not (page.parent / path).exists()]
     return sorted({*missing, *(path for path in named if not any(ROOT.glob(path)))})
 
 
 def run_tool(command: str, extra: Sequence[str] = ()) -> None:
-    """`python FILE ARGUMENTS`, in this process and working folder; fails the test unless it ends well."""
+    """Run `python FILE ARGUMENTS` or `python -m MODULE ARGUMENTS` in this process; fail unless it ends well."""
     program, file, *arguments = shlex.split(command)
     assert program == "python", command
+    run = runpy.run_path
+    if file == "-m":
+        run, file = runpy.run_module, arguments.pop(0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", [file, *arguments, *extra])
         code = None
         try:
-            runpy.run_path(file, run_name="__main__")
+            run(file, run_name="__main__")
         except SystemExit as end:
             code = end.code
         assert code in (None, 0), f"{command}: {code}"

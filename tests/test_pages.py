@@ -26,7 +26,6 @@ from documents import ROOT, blocks, commands, inline_code, missing_paths, run_to
 from PIL import Image
 from released import released_state_dict
 
-from soft_vit.analysis.kinds import kinds_table
 from soft_vit.data import draw_shape
 from soft_vit.data.shape_trees import make_tree
 from soft_vit.engine.config import load_config
@@ -75,8 +74,8 @@ CASES = {
     "python tools/train.py configs/demo/zoo/mlla.py": training(),
     "python tools/train.py configs/finetune": training(),
     "python tools/train.py configs/linearise": training(),
-    # tests/engine/test_linearised.py runs it on few images.
-    "python tools/linearise.py": Case("", (), "soft_vit.engine.linearised.compare_linearised", []),
+    # tests/studies/test_linearise.py runs it on few images.
+    "python -m studies linearise": Case("", (), "studies.linearise.compare_linearised", []),
     # tests/engine/models/test_feature_redraw.py trains so.
     f"{DEMO} --cfg-options": training(),
     "python tools/test.py configs/demo/soft_pico_shapes.py": Case(FEW_SHAPES, (DEMO,)),
@@ -102,34 +101,32 @@ CASES = {
     ),
     "python tools/compare_attention.py soft": Case("", (), "benchmarks.attentions.compare_attentions", []),
     "python tools/compare_attention.py --vit": Case("", (), "benchmarks.attentions.compare_attentions", []),
-    "python tools/compare_attention.py --kinds": Case(),
     # tests/analysis measures.
     "python tools/atlas.py --out": Case("", (), "benchmarks.atlas.measure.measure", [[]]),
     "python tools/atlas.py --out atlas --models": Case("", (), "benchmarks.atlas.models.measure_models", [([], [])]),
     "python tools/atlas.py --check": Case("", (), "benchmarks.atlas.table.mistakes_in", []),
     "python tools/analysis/get_flops.py": Case(),
-    # tests/analysis/test_softmax_ledger.py measures.
-    "python tools/softmax_ledger.py": Case("--out ledger.md", (), "soft_vit.analysis.softmax_ledger.ledgers", ([], {})),
+    # tests/studies/test_softmax.py measures.
+    "python -m studies softmax": Case("--out ledger.md", (), "studies.softmax.ledgers", ([], {})),
     "python tools/get_memory.py": Case("", (), "benchmarks.memory.training_memory_by_saving", {"plain": 1}),
     "python tools/analysis/attention_spectrum.py": Case("--img-size 64 --shapes 1"),
     "python tools/analysis/visualize_attention.py": Case("--img-size 64"),
-    "python tools/train_attentions.py": Case("", (), "soft_vit.engine.accuracy.compare_accuracy", []),
+    "python -m studies attentions": Case("", (), "studies.attentions.compare_accuracy", []),
     "python tools/benchmark.py pvt_v2_b1": Case("", (), "benchmarks.models.measure_throughput", []),
     "python tools/benchmark.py --op naive": Case("", (), "benchmarks.operator.measure_operator", []),
     "python tools/benchmark_zoo.py": Case("", (), "benchmarks.models.measure_throughput", []),
     "python tools/benchmark_resolution.py": Case("", (), "benchmarks.resolution.measure_resolutions", []),
-    # tests/analysis/test_claims.py checks most.
-    "python tools/check_claims.py": Case("--only 17"),
-    "python tools/check_claims.py --only 8 24": Case(),
-    "python tools/check_claims.py --table": Case(),
+    # tests/studies/test_claims.py checks most.
+    "python -m studies claims": Case("--only 17"),
+    "python -m studies claims --only 8 24": Case(),
+    "python -m studies claims --table": Case(),
     "python tools/analysis/attention_health.py": Case("--num-images 10 --num-matrices 1"),
-    # tests/gym trains and draws.
-    "python tools/gym.py": Case("--no-train"),
-    "python tools/draw_gym_tasks.py": Case("", (), "soft_vit.gym.drawing.draw_tasks"),
-    "python docs/make_diagram.py": Case("--out ."),
-    # tests/tools/test_write_docs.py writes them.
-    "python tools/write_docs.py": Case("--out .", (), "soft_vit.analysis.kind_pages.kinds_page", "# Kinds"),
-    "python tools/write_model_index.py": Case("--out model-index.yml"),
+    # tests/studies/gym trains and draws.
+    "python -m studies gym": Case("--no-train"),
+    "python -m studies gym-tasks": Case("", (), "studies.gym.command.draw_tasks"),
+    # tests/docs/test_generated.py writes them.
+    "python -m docs.generate": Case("--out .", (), "docs.generate.__main__.generated", ""),
+    "python -m docs.generate.linearised": Case("--help"),
     # tests/distributed/test_resume.py runs it in full, among the slow tests.
     "python tests/distributed/kill_trials.py": Case("--help"),
 }
@@ -145,7 +142,7 @@ BY_CI |= {"python -m venv .venv", "source .venv/bin/activate"}
 # tests/tools/test_gpu_report.py runs the dry one, among the slow tests; the others need a GPU.
 ON_A_GPU = {"benchmarks/gpu_report.sh work_dirs/gpu", "benchmarks/gpu_report.sh work_dirs/gpu_dry --dry"}
 # What is added to commands in full that take an hour and more.
-IN_FULL = {"python tools/train_attentions.py": "soft softmax", "python tests/distributed/kill_trials.py": "--trials 1"}
+IN_FULL = {"python -m studies attentions": "soft softmax", "python tests/distributed/kill_trials.py": "--trials 1"}
 IN_FULL |= {"python tools/atlas.py --out atlas --models": "soft_pico --sizes 64 --forms eager"}
 IN_FULL |= {"python tools/atlas.py --out atlas": "--kinds soft --tokens 196 --seconds 1"}
 # A page serves until it is stopped.
@@ -179,7 +176,7 @@ class Desk:
 
     def __init__(self, folder: Path, small: bool) -> None:
         self.folder, self.small, self.done = folder, small, set()
-        for name in ("benchmarks", "configs", "tools", "checkpoints", "docs", "tests"):
+        for name in ("benchmarks", "configs", "tools", "studies", "checkpoints", "docs", "tests"):
             (folder / name).symlink_to(ROOT / name)
         Image.fromarray(draw_shape(seed=1, index=5).image).save(folder / "shape.png")
         torch.save(released_state_dict(), folder / "SOFT_Tiny.pth")
@@ -346,11 +343,6 @@ def test_pictures_are_shown_and_small():
     assert max(images.values()) < 150_000
 
 
-def test_picture_of_the_cost_shows_the_measured_table(desk):
-    desk.run("python docs/make_diagram.py")
-    assert (desk.folder / "resolution.svg").read_text() == (ROOT / "docs/images/resolution.svg").read_text()
-
-
 def test_table_of_models():
     """Depths are those of the models; accuracies and links are those of the index."""
     lines = (ROOT / "README.md").read_text().splitlines()
@@ -369,10 +361,6 @@ def test_options_of_the_models_exist():
     table = (ROOT / "docs" / "models.md").read_text().split("| option | values |\n|---|---|\n")[1].split("\n\n")[0]
     named = {code for row in table.splitlines() for code in inline_code(row.split("|")[1])}
     assert named <= {*signature(PyramidViT.__init__).parameters, *attention_options(ATTENTIONS["soft"])}
-
-
-def test_table_of_kinds_is_what_the_tool_writes():
-    assert kinds_table() in (ROOT / "docs" / "anywhere.md").read_text()
 
 
 def test_groups_of_attentions_are_complete():

@@ -14,7 +14,6 @@ NEED_TRAIN = {
     "export": "--help",
     "weights/convert_checkpoint": "--help",
     "weights/publish_checkpoint": "--help",
-    "train_attentions": "--help",
     "benchmark_data": "--help",
     "analysis/get_flops": "--config=configs/soft_tiny.py",
 }

@@ -1,7 +1,6 @@
 """Compare attentions in one model: python tools/compare_attention.py soft softmax linformer --size tiny
 
---vit compares them in isotropic models, where nothing but attention mixes tokens. --kinds says what each takes:
-sequences, prefix tokens, masks.
+--vit compares them in isotropic models, where nothing but attention mixes tokens.
 """
 
 import argparse
@@ -13,7 +12,6 @@ import torch
 from benchmarks.attentions import compare_attentions, comparison_table
 from benchmarks.memory import memory_source
 from benchmarks.timer import machine_description
-from soft_vit.analysis.kinds import kinds_table
 from soft_vit.cli import add_device_option, add_img_size_option, command_line
 from soft_vit.layers import ATTENTIONS
 from soft_vit.text_tables import rows_as_csv
@@ -34,11 +32,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     add_device_option(parser)
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="float32")
     parser.add_argument("--out", type=Path, metavar="PREFIX", help="write PREFIX.md and PREFIX.csv")
-    parser.add_argument("--kinds", action="store_true", help="what each attention takes, instead")
     args = parser.parse_args(argv)
-    if args.kinds:
-        print(kinds_table(args.attentions))
-        return
     height, width = args.img_size
     if args.out:
         require_place(f"{args.out}.md")

@@ -13,7 +13,7 @@ HEAD = """# Models of the atlas
 Images per second of the smallest model of each family, as `tools/atlas.py --models` measured them. Written by
 
 ```bash
-python tools/write_docs.py
+python -m docs.generate
 ```
 
 from the files that each section links, which have timm's columns, quartiles and commands. *best batch*: the fastest of

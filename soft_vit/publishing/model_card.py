@@ -8,7 +8,7 @@ import yaml
 
 from soft_vit.text_tables import markdown_table
 from soft_vit.weights import Entry
-from soft_vit.weights.tables import collection_of
+from soft_vit.weights.papers import collection_of
 
 __all__ = ["model_card"]
 

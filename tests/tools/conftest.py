@@ -8,14 +8,22 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from studies.__main__ import main as studies
+
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="session")
 def tool() -> Callable[[str], Callable]:
-    """main(argv) of <name>.py, in tools/ or one of its folders."""
+    """main(argv) of <name>.py, in tools/ or one of its folders, or of `studies <name>`."""
     paths = {path.stem: str(path) for path in (ROOT / "tools").rglob("*.py")}
-    return lambda name: runpy.run_path(paths[name])["main"]
+
+    def main_of(name: str) -> Callable:
+        if name.startswith("studies "):
+            return lambda argv: studies([name.removeprefix("studies "), *argv])
+        return runpy.run_path(paths[name])["main"]
+
+    return main_of
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from benchmarks.atlas import measure, models, table
 from benchmarks.atlas.table import Row
 from benchmarks.resolution import Cost
 from soft_vit.data.shape_trees import make_tree
-from soft_vit.engine.accuracy import AccuracyRow
 from soft_vit.models.zoo import ZOO
 from soft_vit.weights.files import RESOURCES
 
@@ -193,23 +192,3 @@ def test_get_memory(tool, monkeypatch, capsys):
     assert head.endswith("batch 2, 32 x 64, float32.")
     assert "bytes of live tensors, counted" in what
     assert (columns, row) == ("| model | plain | chunks |", "| soft_pico | 3 | 1 |")
-
-
-def test_train_attentions_writes_after_every_run(tool, demo, tmp_path, monkeypatch, capsys):
-    out, given = tmp_path / "folder" / "two.v1", {}
-
-    def compare(attentions, config, *, on_row, **options) -> list[AccuracyRow]:
-        given.update(options, attentions=attentions, config=config)
-        rows = [AccuracyRow(name, f"{name}_pyramid_pico") for name in attentions]
-        rows[1].top1 = 50.0
-        on_row(rows)
-        assert "| softmax | softmax_pyramid_pico | 50.0 |" in (tmp_path / "folder" / "two.v1.md").read_text()
-        assert (tmp_path / "folder" / "two.v1.csv").read_text().count("\n") == 3
-        return rows
-
-    monkeypatch.setattr("soft_vit.engine.accuracy.compare_accuracy", compare)
-    arguments = ["--resume", "--jobs", "2", "--work-dir", str(tmp_path), "--out", str(out), "--cfg-options", "a.b=1"]
-    tool("train_attentions")([demo, "local", "softmax", *arguments])
-    expected = dict(size="pico", work_dir=tmp_path, jobs=2, resume=True, options={"a.b": 1})
-    assert given == {"attentions": ["local", "softmax"], "config": demo, **expected}
-    assert (tmp_path / "folder" / "two.v1.md").read_text() in capsys.readouterr().out

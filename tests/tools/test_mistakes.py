@@ -106,20 +106,20 @@ CASES = {
         (("soft_pico", "--img-size", 64, 64, 3), "64 64 3"),
         (("soft_pico", "--img-size", 16), "16 x 16 pixels is too small"),
     ],
-    "gym": [
+    "studies gym": [
         (("--tasks", "recal"), "invalid choice: 'recal'"),
         (("--kinds", "soft:nothing=1"), "'nothing' is no option of soft"),
         (("--seeds", 0), "0 seeds"),
         (("--steps", 2), "steps=2"),
-        (("--jobs", 0), "jobs is 0"),
+        (("--jobs", 0), "jobs"),
         (("--tasks", "mirror", "recall", "--difficulty", 4, 2.5), "difficulty=2.5"),
         (("--tasks", "listops", "--model", "pyramid"), "listops is a sequence"),
         (("--no-train", "--out", "file/gym"), "file/gym cannot be used"),
     ],
-    "linearise": [
+    "studies linearise": [
         (("{demo}", "sofd", "--work-dir", "."), "'sofd'"),
         (("nowhere.py", "soft", "--work-dir", "."), "nowhere.py"),
-        (("{demo}", "soft", "--work-dir", "."), "linearises no model"),
+        (("{demo}", "soft", "--work-dir", "."), "configs/linearise"),
     ],
     "make_shapes": [((".", "--task", "ade"), "not an empty folder")],
     "plot_logs": [
@@ -131,13 +131,13 @@ CASES = {
         (("none.pth", *PUBLISH), "none.pth"),
         (("file", *PUBLISH, "--metric", "x"), "NAME=VALUE"),
     ],
-    "softmax_ledger": [
+    "studies softmax": [
         (("soft_pic",), "did you mean"),
         (("soft_pico", "--out", "file/softmax.md"), "softmax.md cannot be written"),
     ],
-    "train_attentions": [
+    "studies attentions": [
         (("{demo}", "sofd", "--work-dir", "."), "'sofd'"),
-        (("{demo}", "soft", "--work-dir", ".", "--jobs", 0), "jobs is 0"),
+        (("{demo}", "soft", "--work-dir", ".", "--jobs", 0), "jobs"),
         (("{demo}", "soft", "--out", "file/accuracy"), "accuracy.md cannot be written"),
     ],
     "tutorial": [(("--steps", 0), "--steps is 0")],
@@ -148,7 +148,6 @@ CASES = {
         (("photo.png", "--model", "soft_norm_pico"), "--no-pretrained"),
         (("photo.png", "--model", "soft_pico", "--device", "gpu"), "'gpu'"),
     ],
-    "write_model_index": [(("--index", "nowhere.json"), "no index of weights")],
 }
 
 

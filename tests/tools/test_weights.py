@@ -1,4 +1,4 @@
-"""tools/weights/{convert,publish}_checkpoint.py, export.py, write_model_index.py, and data/make_shapes.py."""
+"""tools/weights/{convert,publish}_checkpoint.py, export.py, and data/make_shapes.py."""
 
 from pathlib import Path
 
@@ -7,8 +7,6 @@ import timm
 import torch
 
 from soft_vit.models import load_weights
-from soft_vit.weights import load_index
-from soft_vit.weights.tables import metafile, readme_table
 
 
 @pytest.fixture
@@ -48,12 +46,6 @@ def test_export(tool, tmp_path, capsys):
     assert [line[:5] for line in printed.splitlines() if line.startswith("[")] == ["[1/3]", "[2/3]", "[3/3]"]
     assert "5 x 64 x 64: relative error" in printed
     assert torch.jit.load(str(out))(torch.zeros(3, 3, 64, 64)).shape == (3, 1000)
-
-
-def test_write_model_index(tool, tmp_path, capsys):
-    tool("write_model_index")(["--out", str(tmp_path / "model-index.yml")])
-    assert capsys.readouterr().out == readme_table(load_index())
-    assert (tmp_path / "model-index.yml").read_text() == metafile(load_index())
 
 
 def test_make_shapes(tool, tmp_path, capsys):

@@ -7,9 +7,9 @@ from models.zoo.families import SMALL
 from models.zoo.generated import images, released_state_dict, shapes
 from torch import nn
 
-from soft_vit.analysis.softmax_ledger import SoftmaxCalls
 from soft_vit.models.ravlt import RAVLT
 from soft_vit.models.zoo import model_on_meta
+from studies.softmax import SoftmaxCalls
 
 TWINS = {"ravlt_t": "mavit_t", "mavit_t": "ravlt_t"}
 

@@ -1,0 +1,1 @@
+"""Generators of pages, tables and pictures: `python -m docs.generate` writes them all."""

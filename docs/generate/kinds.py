@@ -1,0 +1,113 @@
+"""A page with a section for each attention kind: what its class says, what it takes, and what was measured of it."""
+
+import csv
+import inspect
+import re
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from benchmarks.atlas.crossover import QUANTITIES, Crossing, crossings
+from benchmarks.atlas.groups import measured_with
+from benchmarks.atlas.report import crossing_cell
+from benchmarks.atlas.table import Row, Table
+from docs.generate.masks import kind_row
+from soft_vit.layers import ATTENTIONS, attention_options
+from soft_vit.layers.choice import FIXED_TOKENS
+from soft_vit.text_tables import docstring_markdown, markdown_table
+
+HEAD = """# Kind by kind
+What each attention computes, costs and takes, and what was measured of it. Written by
+
+```bash
+python -m docs.generate
+```
+
+from the classes, [the gym's runs](../studies/results/gym/results.csv) and the page of [what each kind
+takes](anywhere.md). Scores are accuracies in percent, means and standard deviations over seeds; what a kind has to beat
+is `none`.
+"""
+
+WINS = f"""`N, ...` is the number of tokens from which on a kind takes less than fused softmax attention, in time or in
+memory of training, for heads of 32, by [the atlas](atlas.md): {measured_with()}. """
+HEAD_DIM = 32
+
+
+def gym_scores(path: Path) -> dict[str, dict[str, tuple[float, ...]]]:
+    """Accuracies in percent of each kind and task in a table of the gym's runs, one for each seed.
+
+    A task that was run in several sizes counts in the one that most runs have.
+    """
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    sizes: dict[str, Counter[tuple[str, ...]]] = defaultdict(Counter)
+    for row in rows:
+        sizes[row["task"]][_size(row)] += 1
+    scores: dict[str, dict[str, tuple[float, ...]]] = defaultdict(dict)
+    for row in rows:
+        task, kind = row["task"], row["kind"]
+        if _size(row) == sizes[task].most_common(1)[0][0]:
+            scores[kind][task] = (*scores[kind].get(task, ()), 100 * float(row["accuracy"]))
+    return scores
+
+
+def _size(row: Mapping[str, str]) -> tuple[str, ...]:
+    return row["model"], row["num_tokens"], row["difficulty"]
+
+
+def kinds_page(gym: Path, atlas: Table[Row] | None = None) -> str:
+    """Markdown for all kinds, from the runs of the gym in a CSV file, and from a table of the atlas if there is one."""
+    scores = gym_scores(gym)
+    found = crossings(atlas.rows, HEAD_DIM) if atlas else {}
+    tasks = list(dict.fromkeys(task for of_kind in scores.values() for task in of_kind))
+    rows = []
+    for kind, cls in ATTENTIONS.items():
+        means = [_mean(scores[kind].get(task, ())) for task in tasks]
+        wins = [crossing_cell(found[kind, what]) if (kind, what) in found else "" for what in QUANTITIES if found]
+        rows.append([f"[`{kind}`](#{kind})", f"`{cls.cost}`", *means, *wins])
+    overview = markdown_table(["kind", "cost", *tasks, *(f"N, {what}" for what in QUANTITIES if found)], rows)
+    head = [HEAD, f"{WINS}{atlas.date}; {atlas.machine}.\n"] if atlas else [HEAD]
+    return "\n".join([*head, overview, "", *(_section(kind, scores[kind], found) for kind in ATTENTIONS)])
+
+
+def _mean(accuracies: Sequence[float]) -> str:
+    return f"{statistics.mean(accuracies):.1f}" if accuracies else ""
+
+
+def _section(kind: str, scores: Mapping[str, Sequence[float]], found: Mapping[tuple[str, str], Crossing]) -> str:
+    cls = ATTENTIONS[kind]
+    module = inspect.getmodule(cls)
+    assert module is not None
+    source = f"../{module.__name__.replace('.', '/')}.py"
+    _, sequences, maps, prefix, mask, causal, size = kind_row(kind)
+    options = ", ".join(f"`{name}={value!r}`" for name, value in attention_options(cls).items())
+    facts = {
+        "cost": f"`{cls.cost}`",
+        "sequences, maps": f"{sequences}, {maps}",
+        "prefix tokens": prefix,
+        "`key_padding_mask`": mask,
+        "causal": causal,
+        "other sizes of maps": size,
+        "options": options,
+        "gym": ", ".join(_score(task, accuracies) for task, accuracies in scores.items()) or "not measured",
+    }
+    wins = [f"{what} {crossing_cell(found[kind, what])}" for what in QUANTITIES if (kind, what) in found]
+    if wins:
+        given = "".join(f"; with `{name}={value!r}`" for name, value in FIXED_TOKENS.get(kind, {}).items())
+        facts["ahead of softmax from N ="] = ", ".join(wins) + given
+    # A bar within code would end a cell.
+    table = markdown_table([f"`{kind}`", ""], ([name, fact.replace("|", "\\|")] for name, fact in facts.items()))
+    about = linked(docstring_markdown(inspect.cleandoc(cls.__dict__["__doc__"])))
+    first = linked((module.__doc__ or "").partition("\n")[0])
+    return f"## {kind}\n{first} [Source]({source})\n\n{about}\n\n{table}\n"
+
+
+def _score(task: str, accuracies: Sequence[float]) -> str:
+    spread = f" ± {statistics.stdev(accuracies):.1f}" if len(accuracies) > 1 else ""
+    return f"{task} {statistics.mean(accuracies):.1f}{spread}"
+
+
+def linked(text: str) -> str:
+    """Text in which numbers of arXiv are links."""
+    return re.sub(r"arXiv[ :](\d{4}\.\d{5})", r"[arXiv \1](https://arxiv.org/abs/\1)", text)

@@ -1,0 +1,69 @@
+"""What is written from the index of weights: a table for people, and OpenMMLab's `model-index.yml`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+
+from soft_vit.text_tables import markdown_table
+from soft_vit.weights.index import Entry
+from soft_vit.weights.papers import COLLECTIONS, collection_of
+
+
+def readme_table(entries: Sequence[Entry]) -> str:
+    """A Markdown table with a row for each entry; every figure says whether it was published or measured."""
+    rows = []
+    for entry in entries:
+        where = f"[{entry.file}]({entry.page})" if entry.sources else f"checkpoints/{entry.file}"
+        for metric in entry.metrics or [None]:
+            figures = ["", "", ""]
+            if metric is not None:
+                said = f"published, {metric.source}" if metric.origin == "published" else "measured here"
+                figures = [f"{metric.value:g}", metric.dataset, said]
+            rows.append([_names(entry, entries), *figures, entry.license or "not stated", where])
+    return markdown_table(["weights", "top-1 %", "on", "said by", "licence", "file"], rows) + "\n"
+
+
+def _names(entry: Entry, entries: Sequence[Entry]) -> str:
+    """The name of an entry, and the model whose pretrained=True gives it too: a `soft_*` without weights of its own."""
+    plain = entry.model.replace("soft_norm_", "soft_")
+    return f"`{entry.name}`" + ("" if any(other.model == plain for other in entries) else f", also `{plain}`")
+
+
+def metafile(entries: Sequence[Entry]) -> str:
+    """The YAML text by which OpenMMLab's tools find models; the weights come through timm, as everywhere else."""
+    listed = [entry for entry in entries if entry.config is not None]
+    collections = {collection_of(entry.model) for entry in listed}
+    index = {
+        "Collections": [
+            {
+                "Name": name,
+                "Metadata": {"Architecture": ["Softmax-free attention"]},
+                "Paper": dict(URL=url, Title=title),
+            }
+            for name, url, title in COLLECTIONS.values()
+            if (name, url, title) in collections
+        ],
+        "Models": [_model(entry) for entry in listed],
+    }
+    header = "# Written from checkpoints/index.json by `python -m docs.generate`.\n"
+    return header + yaml.safe_dump(index, sort_keys=False, allow_unicode=True, width=120)
+
+
+def _model(entry: Entry) -> dict[str, Any]:
+    results = [
+        {
+            "Dataset": metric.dataset,
+            "Task": "Image Classification",
+            "Metrics": {"Top 1 Accuracy" if metric.name == "top-1" else metric.name: metric.value},
+            "Origin": f"{metric.origin}: {metric.source}",
+        }
+        for metric in entry.metrics
+    ]
+    return {
+        "Name": entry.name,
+        "In Collection": collection_of(entry.model)[0],
+        "Config": entry.config,
+        "Weights": f"timm://{entry.name}",
+        "Results": results,
+    }

@@ -1,0 +1,104 @@
+"""One table of all recorded weights: what is published of them, and what was counted and measured of their models."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import timm
+
+from benchmarks.atlas.table import InferRow, Table
+from soft_vit.probe.complexity import count_complexity
+from soft_vit.text_tables import markdown_table
+from soft_vit.weights import Entry
+from soft_vit.weights.papers import collection_of
+from studies.softmax import SoftmaxCalls, stage_modules
+
+HEAD = """# Every model with weights
+On the site, a click on a column sorts, and the box above the table filters: `softmax-free`, `mit`, `384`. Written by
+
+```bash
+python -m docs.generate
+```
+
+from the [index of weights](../checkpoints/README.md), which says where each accuracy on ImageNet is published; those
+on generated images are measured. Parameters, multiply-adds at the model's own resolution, and [where softmax
+is](softmax.md) are counted; nothing was trained on ImageNet here. Images per second: inference at 224 x 224, one image
+at a time on two cores of a CPU, from [the atlas](atlas.md), which has one model of each family. [The families](zoo.md)
+have papers and commands.
+"""
+
+
+COUNTED = ("model", "img_size", "params", "macs", "softmax")
+"""What zoo.csv holds of a model with the classes of its weights; softmax: the stages that call it."""
+
+
+def count_model(entry: Entry) -> dict[str, str]:
+    """Count the model of recorded weights in one forward on the meta device, where nothing is computed."""
+    config = timm.get_pretrained_cfg(entry.name)
+    size = config.input_size
+    model = timm.create_model(entry.model, device="meta", img_size=size[-1], num_classes=config.num_classes)
+    stages, calls, seen = set(), SoftmaxCalls(), 0
+
+    def note(stage: int, *_: object) -> None:
+        nonlocal seen
+        if len(calls.found) > seen:
+            stages.add(stage)
+        seen = len(calls.found)
+
+    for number, paths in enumerate(stage_modules(model).values(), 1):
+        # A stage that is a list of blocks is never called itself, so each module in it notes what it called.
+        for module in (module for path in paths for module in model.get_submodule(path).modules()):
+            module.register_forward_hook(partial(note, number))
+    with calls:
+        counted = count_complexity(model, (1, *size))
+    softmax = f"stage{'s' * (len(stages) > 1)} {', '.join(map(str, sorted(stages)))}" if calls.found else "softmax-free"
+    values = (entry.model, size[-1], counted.params, counted.macs, softmax)
+    return dict(zip(COUNTED, map(str, values), strict=True))
+
+
+def read_counts(path: Path) -> dict[str, dict[str, str]]:
+    """Return the rows of zoo.csv by model; none if there is no file."""
+    if not path.is_file():
+        return {}
+    with path.open(newline="") as file:
+        return {row["model"]: row for row in csv.DictReader(file)}
+
+
+def atlas_rates(table: Table[InferRow]) -> dict[str, float]:
+    """Return images per second of eager inference on one image of 224 x 224, by model, from a table of the atlas.
+
+    At this size, `+capped` changes nothing.
+    """
+    return {
+        row.model.removesuffix("+capped"): row.infer_samples_per_sec
+        for row in table.rows
+        if (row.infer_img_size, row.form, row.infer_batch_size) == ("224", "eager", 1) and row.infer_samples_per_sec
+    }
+
+
+def zoo_page(entries: Sequence[Entry], counts: Mapping[str, Mapping[str, str]], rates: Mapping[str, float]) -> str:
+    """Return Markdown with a row for each entry."""
+    header = ["weights", "family", "top-1 %", "on", "params (M)", "FLOPs (G)", "pixels", "softmax", "images / s"]
+    rows = []
+    for entry in entries:
+        counted, rate = counts[entry.model], rates.get(entry.model)
+        metric = next((metric for metric in entry.metrics if metric.name == "top-1"), None)
+        family, paper, _ = collection_of(entry.model)
+        where = f"[{entry.file}]({entry.page})" if entry.sources else "in the repository"
+        rows.append(
+            [
+                f"`{entry.name}`",
+                f"[{family}]({paper})",
+                "" if metric is None else f"{metric.value:.1f}",
+                "" if metric is None else metric.dataset.partition(",")[0],
+                f"{int(counted['params']) / 1e6:.1f}",
+                f"{int(counted['macs']) / 1e9:.2f}",
+                counted["img_size"],
+                counted["softmax"],
+                "" if rate is None else f"{rate:.1f}",
+                entry.license or "not stated",
+                where,
+            ]
+        )
+    return f"{HEAD}\n{markdown_table([*header, 'licence', 'file'], rows)}\n"

@@ -1,6 +1,0 @@
-"""Claims of the field, each with a check of minutes on a CPU."""
-
-from soft_vit.analysis.claims import cost, learning, matrices
-from soft_vit.analysis.claims.ledger import CLAIMS, check, entries_as_json, ledger_table, load_entries
-
-__all__ = ["CLAIMS", "check", "cost", "entries_as_json", "learning", "ledger_table", "load_entries", "matrices"]

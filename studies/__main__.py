@@ -1,0 +1,41 @@
+"""Run a study; --help after its name lists its options: python -m studies STUDY ...
+
+gym            compare attentions on generated tasks
+gym-tasks      draw examples of the gym's tasks, and print their table
+claims         check claims of the field
+softmax        find softmax in the graph of each model
+attentions     train a config once with each attention
+linearise      give a trained model each attention, and tell what is left of its accuracy
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+# Read when torch is first imported; tools/train.py says why.
+os.environ.setdefault("GOMP_SPINCOUNT", "20000")
+
+from soft_vit.cli import command_line
+
+MAINS = {
+    "gym": "studies.gym.command.main",
+    "gym-tasks": "studies.gym.command.draw",
+    "claims": "studies.claims.command.main",
+    "softmax": "studies.softmax.main",
+    "attentions": "studies.attentions.main",
+    "linearise": "studies.linearise.main",
+}
+
+
+@command_line
+def main(argv: Sequence[str] | None = None) -> None:
+    study, *rest = argv or sys.argv[1:] or [""]
+    if study not in MAINS:
+        sys.exit(__doc__)
+    module, _, name = MAINS[study].rpartition(".")
+    getattr(import_module(module), name)(rest)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""Train a config once with each attention, and compare the accuracies.
+
+python -m studies attentions configs/demo/soft_pico_shapes.py
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.timer import machine_description
+from soft_vit.layers import ATTENTIONS
+from soft_vit.models.names import model_name
+from soft_vit.text_tables import error_cell, markdown_table
+from soft_vit.weights.files import require_place
+from studies.runs import add_run_options, train_each, write_tables
+
+
+@dataclass
+class AccuracyRow:
+    """The run of one attention: top-1 of its last validation in percent, on how many images, or its error."""
+
+    attention: str
+    model: str
+    top1: float | None = None
+    images: int = 0
+    minutes: float = 0.0
+    error: str = ""
+
+
+def compare_accuracy(
+    attentions: Sequence[str], config: str | Path, *, size: str = "pico", options: dict | None = None, **how: Any
+) -> Iterator[list[AccuracyRow]]:
+    """Train `config` with the pyramid of each attention, and yield all rows, in order, whenever a run ends.
+
+    Runs are in the folders `work_dir/<model>`; `how` are the other arguments of `train_each`. Raises ValueError for an
+    attention or a size without a model, and what `train_each` raises.
+    """
+    rows = {name: AccuracyRow(attention, name) for attention in attentions for name in [model_name(attention, size)]}
+    runs = {name: {**(options or {}), "model.model_name": name} for name in rows}
+    for name, outcome in train_each(config, runs, **how):
+        if isinstance(outcome, Exception):
+            rows[name].error = error_cell(outcome)
+        else:
+            rows[name].top1, rows[name].images, rows[name].minutes = outcome
+        yield list(rows.values())
+
+
+def accuracy_table(rows: Sequence[AccuracyRow]) -> str:
+    """Return a Markdown table; the cells of unfinished runs are empty."""
+
+    def figures(row: AccuracyRow) -> tuple[str, str]:
+        return (row.error, "") if row.top1 is None else (f"{row.top1:.1f}", f"{row.minutes:.1f}")
+
+    header = ["attention", "model", "top-1 (%)", "minutes"]
+    return markdown_table(header, [(row.attention, row.model, *figures(row)) for row in rows])
+
+
+def main(argv: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(
+        "python -m studies attentions", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("config", metavar="CONFIG", help="path of the config; its model_name is replaced")
+    parser.add_argument("--size", choices=["pico", "tiny", "small"], default="pico", help="(default: %(default)s)")
+    parser.add_argument("--resume", action="store_true", help="continue each run from its newest checkpoint")
+    add_run_options(parser, list(ATTENTIONS), work_dir="work_dirs/attentions", table="accuracy")
+    args = parser.parse_args(argv)
+    out = args.out or args.work_dir / "accuracy"
+    require_place(f"{out}.md")
+    how = dict(work_dir=args.work_dir, jobs=args.jobs, resume="auto" if args.resume else None)
+    head, text = f"{machine_description('cpu')}; {args.config}", ""
+    for rows in compare_accuracy(args.attentions, args.config, size=args.size, options=args.cfg_options, **how):
+        text = write_tables(out, head, accuracy_table(rows), rows)
+    print(text)

@@ -1,0 +1,157 @@
+"""Claims about FLOPs, time and memory of single attentions, counted or measured on a CPU."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.memory import LiveTensors, training_memory
+from benchmarks.timer import log_log_slope
+from soft_vit.layers import ATTENTIONS, PreNormBlock
+from soft_vit.layers.reversible import plain_streams, reversible_blocks
+from soft_vit.ops.flops import flop_counter
+from studies.claims.ledger import Finding, claim, seconds
+from studies.claims.matrices import SOFT
+
+LINEAR_KINDS: dict[str, dict[str, Any]] = {
+    "soft": dict(sr_ratio=8, max_bottleneck=7),
+    "nystrom": dict(sr_ratio=8),
+    "linformer": {},
+    "performer": {},
+    "linear": {},
+}
+
+
+class OnMap(nn.Module):
+    """An attention of width 64 and two heads on a square map of tokens `[B, N, 64]`."""
+
+    def __init__(self, kind: str, side: int, device: Any = None, fused: bool = True, **options: Any) -> None:
+        super().__init__()
+        options = {"sr_ratio": 8, **options}
+        self.feat_size = (side, side)
+        self.attn = ATTENTIONS[kind](64, 2, feat_size=self.feat_size, device=device, **options)
+        self.attn.fused_attn = fused
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attn(x, self.feat_size)
+
+
+def megabytes(kind: str, side: int, **options: Any) -> float:
+    """Of a training step with one image, beyond the weights."""
+
+    def build(device: Any = None) -> nn.Module:
+        return OnMap(kind, side, device, **options)
+
+    return training_memory(build, (1, side**2, 64), "cpu") / 2**20
+
+
+def megaflops(kind: str, side: int, **options: Any) -> float:
+    """Of inference, where one multiply-add is one FLOP."""
+    with torch.device("meta"), flop_counter() as counter:
+        OnMap(kind, side, "meta", **options).eval()(torch.empty(1, side**2, 64))
+    return counter.get_total_flops() / 2e6
+
+
+@claim(
+    10,
+    "Linear kinds cut FLOPs and memory at equal parameters, today against fused softmax attention too.",
+    f"{SOFT}, Table 2",
+)
+def linear_kinds_cost_less() -> Finding:
+    flops = {kind: megaflops(kind, 56, **options) for kind, options in LINEAR_KINDS.items()}
+    memory = {kind: megabytes(kind, 56, **options) for kind, options in LINEAR_KINDS.items()}
+    dense, fused, plain = megaflops("softmax", 56), megabytes("softmax", 56), megabytes("softmax", 56, fused=False)
+    found = (
+        f"One attention, width 64, N = 3,136: {dense:.0f} MFLOPs for softmax, {min(flops.values()):.0f} to "
+        f"{max(flops.values()):.0f} for {', '.join(LINEAR_KINDS)}. Memory of a training step: softmax {plain:.0f} MB, "
+        f"fused {fused:.0f} MB, " + ", ".join(f"{kind} {value:.0f}" for kind, value in memory.items()) + " MB."
+    )
+    cheaper = max(flops.values()) < dense / 2 and max(memory.values()) < plain / 2
+    return Finding(
+        "holds" if max(memory.values()) < fused else "holds in part" if cheaper else "does not hold here", found
+    )
+
+
+@claim(
+    12, "SOFT's inference is as fast as that of other linear kinds, its training a little slower.", f"{SOFT}, Table 2"
+)
+def speed() -> Finding:
+    torch.manual_seed(0)
+    x = torch.randn(4, 3136, 64)
+    modules = {kind: OnMap(kind, 56, **options) for kind, options in LINEAR_KINDS.items()}
+
+    def infer(module: nn.Module) -> Callable[[], object]:
+        return torch.no_grad()(lambda: module.eval()(x))
+
+    def train(module: nn.Module) -> Callable[[], object]:
+        return lambda: module.train()(x).sum().backward()
+
+    inference = seconds({kind: infer(module) for kind, module in modules.items()})
+    training = seconds({kind: train(module) for kind, module in modules.items()})
+    others = [kind for kind in modules if kind != "soft"]
+    found = "CPU milliseconds of inference and of a training step, four images of N = 3,136: "
+    found += ", ".join(f"{kind} {1e3 * inference[kind]:.0f} and {1e3 * training[kind]:.0f}" for kind in modules) + "."
+    fast = inference["soft"] < 1.2 * max(inference[kind] for kind in others)
+    trains = training["soft"] < 1.5 * max(training[kind] for kind in others)
+    return Finding("holds" if fast and trains else "holds in part" if fast or trains else "does not hold here", found)
+
+
+@claim(13, "SOFT's memory grows linearly with the sequence, as released and at test resolution too.", f"{SOFT}, figure")
+def memory_growth() -> Finding:
+    """From 56 x 56 tokens, stage 1 at 224 pixels, to 224 x 224."""
+    sides = (56, 112, 224)
+    growth = {}
+    for name, options in (("released", {}), ("capped", dict(max_bottleneck=7))):
+        memory = [megabytes("soft", side, **options) for side in sides]
+        growth[name] = [
+            log_log_slope([a**2, b**2], [x, y])
+            for a, b, x, y in zip(sides, sides[1:], memory, memory[1:], strict=False)
+        ]
+    found = (
+        f"Exponent of memory in N, from 56^2 to 112^2 and from there to 224^2 tokens: {growth['released'][0]:.2f} and "
+        f"{growth['released'][1]:.2f} as released, where one bottleneck token stands for 64 tokens; "
+        f"{growth['capped'][0]:.2f} and {growth['capped'][1]:.2f} with the number of bottleneck tokens held at 49."
+    )
+    if max(growth["capped"]) > 1.1:
+        return Finding("does not hold here", found)
+    return Finding("holds" if max(growth["released"]) < 1.1 else "holds in part", found)
+
+
+@claim(
+    25,
+    "Reversible blocks and a chunked feed-forward save memory for the same result.",
+    "Reformer, arXiv 2001.04451",
+)
+def reversible() -> Finding:
+    def run(depth: int, reverse: bool, chunks: int, side: int, dtype: torch.dtype) -> tuple[list[Tensor], float]:
+        """Gradients of the input and of all weights, and megabytes."""
+        torch.manual_seed(0)
+        blocks = [
+            PreNormBlock(32, ATTENTIONS["softmax"](32, 2, feat_size=(side, side)), mlp_chunks=chunks)
+            for _ in range(depth)
+        ]
+        modules = nn.ModuleList(blocks).to(dtype)
+        x = torch.randn(1, side**2, 32, dtype=dtype, requires_grad=True)
+        with LiveTensors() as watch:
+            if reverse:
+                y = reversible_blocks(blocks, x, (side, side))
+            else:
+                y = 0.5 * torch.stack(plain_streams(blocks, x, (side, side), 0)).sum(0)
+            y.square().sum().backward()
+        return [x.grad, *(parameter.grad for parameter in modules.parameters())], watch.peak / 2**20
+
+    exact, _ = run(4, False, 1, 9, torch.float64)
+    found, _ = run(4, True, 4, 9, torch.float64)
+    error = max(float((a - b).norm() / b.norm().clamp(min=1e-12)) for a, b in zip(found, exact, strict=True))
+    memory = {
+        (depth, reverse): run(depth, reverse, 1, 40, torch.float32)[1] for depth in (4, 16) for reverse in (False, True)
+    }
+    chunked = run(16, True, 8, 40, torch.float32)[1]
+    text = (
+        f"Gradients agree to {error:.0e} in float64. Memory of a step with 4 and 16 blocks: plain "
+        f"{memory[4, False]:.1f} and {memory[16, False]:.1f} MB, reversible {memory[4, True]:.1f} and "
+        f"{memory[16, True]:.1f} MB; 16 with the feed-forward in 8 chunks as well: {chunked:.1f} MB."
+    )
+    saves = memory[16, True] < memory[16, False] / 2 and chunked < memory[16, True]
+    return Finding("holds" if error < 1e-8 and saves else "holds in part", text)

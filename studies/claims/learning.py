@@ -1,0 +1,342 @@
+"""Claims about what is learned: small models trained on tasks of the gym.
+
+On a task all kinds train alike, in batches of 16, by a one-cycle learning rate that is no one's best, in three pre-norm
+blocks of width 64. Scores are accuracies in % over the seeds; a difference counts if the ranges do not overlap.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from soft_vit.layers import ATTENTIONS
+from soft_vit.probe.matrix import attention_matrix, watch_attention
+from soft_vit.probe.spectrum import cumulative_singular_values
+from studies.claims.ledger import Finding, claim, mean_and_spread, share, untested
+from studies.claims.matrices import SOFT, SOFT_NORM
+from studies.gym import NOT_ASKED, TASKS, Task
+from studies.gym.training import GymModel, Run, test, tests
+
+SEEDS = (0, 1)
+# Steps and learning rate with which softmax attention learns each task, small enough for a minute a run.
+SCHEDULES = {"recall": (200, 5e-3), "rank": (100, 5e-3), "listops": (600, 3e-3)}
+TASK_OPTIONS = {
+    "recall": dict(num_tokens=36, difficulty=6),
+    "rank": dict(num_tokens=36),
+    "listops": dict(num_tokens=128, difficulty=3),
+}
+OTHERS = ("nystrom", "linformer", "performer", "linear")
+
+
+def fit(model: nn.Module, task: Task, run: Run) -> float:
+    """Train model and return its accuracy on other examples."""
+    optimizer = torch.optim.AdamW(model.parameters(), run.lr, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, run.lr, total_steps=run.steps, pct_start=0.1)
+    rng = np.random.default_rng(run.seed)
+    for _ in range(run.steps):
+        inputs, labels = map(torch.from_numpy, task.sample(rng, 16))
+        loss = F.cross_entropy(model.train()(inputs).flatten(0, 1), labels.flatten(), ignore_index=NOT_ASKED)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+    return test(model, tests(task))[0]
+
+
+@cache
+def trained(kind: str, task: str, seed: int, depth: int = 3, tokens: int = 0, **options: Any) -> tuple[float, GymModel]:
+    """Accuracy and model of one run."""
+    torch.manual_seed(seed)
+    drawn = TASKS[task](**{**TASK_OPTIONS[task], **({"num_tokens": tokens} if tokens else {})})
+    steps, lr = SCHEDULES[task]
+    run = Run(task=task, attention=kind, seed=seed, lr=lr, steps=steps, attention_options=options)
+    model = GymModel(drawn, run, depth=depth)
+    return fit(model, drawn, run), model
+
+
+def scores(kind: str, task: str, seeds: Sequence[int] = SEEDS, **options: Any) -> list[float]:
+    return [trained(kind, task, seed, **options)[0] for seed in seeds]
+
+
+def on_both(*kinds: str) -> dict[str, list[float]]:
+    """Scores of kinds on recall, then on rank."""
+    return {f"{kind} on {task}": scores(kind, task) for task in ("recall", "rank") for kind in kinds}
+
+
+def listed(found: dict[str, list[float]]) -> str:
+    return ", ".join(f"{name} {mean_and_spread(values)}" for name, values in found.items())
+
+
+def mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def beats(a: Sequence[float], b: Sequence[float]) -> bool:
+    return min(a) > max(b) + 0.01
+
+
+@claim(3, "Kernel attention that is not linearised hardly converges in training (depth, length).", SOFT)
+def dense_kernel() -> Finding:
+    found = {
+        "3 blocks": scores("gaussian", "recall"),
+        "9 blocks": scores("gaussian", "recall", depth=9),
+        "144 tokens": scores("gaussian", "recall", tokens=144),
+    }
+    softmax = {
+        "3 blocks": scores("softmax", "recall"),
+        "9 blocks": scores("softmax", "recall", depth=9),
+        "144 tokens": scores("softmax", "recall", tokens=144),
+    }
+    worse = [beats(softmax[name], found[name]) for name in found]
+    text = f"Recall, dense Gaussian kernel: {listed(found)}; softmax: {listed(softmax)}."
+    return Finding(share(worse), text)
+
+
+@claim(4, "Low rank through bottleneck tokens mends that.", SOFT)
+def low_rank() -> Finding:
+    found = {
+        "dense": scores("gaussian", "recall"),
+        "low rank, convolved tokens (as released)": scores("soft", "recall"),
+        "low rank, averaged tokens": scores("soft", "recall", sampling="avg"),
+    }
+    dense, conv, averaged = found.values()
+    verdict = "holds" if beats(conv, dense) else "holds in part" if beats(averaged, dense) else "does not hold here"
+    return Finding(verdict, f"Recall: {listed(found)}. See claim 3 for whether there is something to mend.")
+
+
+@claim(6, "Sampling by convolution is better than average pooling (ImageNet: 79.3 both).", SOFT)
+def sampling() -> Finding:
+    found = {
+        f"{way} on {task}": scores("soft", task, sampling=option)
+        for task in ("recall", "rank")
+        for way, option in (("convolution", "conv"), ("average", "avg"))
+    }
+    values = list(found.values())
+    better = [beats(conv, averaged) for conv, averaged in zip(values[::2], values[1::2], strict=True)]
+    return Finding(share(better), listed(found) + ".")
+
+
+@claim(7, "36, 49, 64, 81 bottleneck tokens give 79.0, 79.3, 79.3, 78.9: a flat optimum.", SOFT)
+def number_of_tokens() -> Finding:
+    found = {
+        f"{side**2}": scores("soft", "rank", tokens=324, sampling="avg", max_bottleneck=side)
+        for side in (2, 6, 7, 8, 9)
+    }
+    means = [mean(values) for values in list(found.values())[1:]]
+    spread = max(max(values) - min(values) for values in found.values())
+    text = f"Rank with 324 tokens, averaged bottleneck tokens, by their number: {listed(found)}."
+    return Finding("holds" if max(means) - min(means) <= max(spread, 0.02) else "does not hold here", text)
+
+
+@claim(11, "SOFT is the most accurate of the linear kinds.", f"{SOFT}, Table 2")
+def most_accurate() -> Finding:
+    """On the gym, not on ImageNet."""
+    found = {kind: [mean(scores(kind, task)) for task in ("recall", "rank")] for kind in ("soft", *OTHERS)}
+    text = "Mean over seeds on recall and rank: "
+    text += ", ".join(f"{kind} {'/'.join(f'{100 * value:.0f}' for value in values)}" for kind, values in found.items())
+    best = mean(found["soft"]) >= max(mean(found[kind]) for kind in OTHERS)
+    return Finding("holds" if best else "does not hold here", f"{text}. The paper's table needs ImageNet.")
+
+
+@claim(15, "On long-range tasks (LRA) SOFT is ahead of other linear kinds.", SOFT_NORM)
+def long_range() -> Finding:
+    """On nested lists of the gym, 128 tokens."""
+    found = {kind: scores(kind, "listops") for kind in ("soft", "nystrom", "linformer", "linear")}
+    ahead = [beats(found["soft"], found[kind]) for kind in found if kind != "soft"]
+    text = f"Nested lists, 128 tokens: {listed(found)}. Only this task of LRA's, small."
+    return Finding(share(ahead), text)
+
+
+@claim(20, "Random features lose no accuracy.", "Performer, arXiv 2009.14794")
+def random_features_learn() -> Finding:
+    found = on_both("softmax", "performer")
+    values = list(found.values())
+    keeps = [not beats(dense, features) for dense, features in zip(values[::2], values[1::2], strict=True)]
+    return Finding(share(keeps), listed(found) + ".")
+
+
+@claim(
+    21,
+    "Softmax attention is of low rank: 128 of 512 singular values hold nearly all, more so in deeper layers.",
+    "Linformer, arXiv 2006.04768",
+)
+def low_rank_of_softmax() -> Finding:
+    """A quarter of the singular values, by layer, in models trained on tasks."""
+    shares = {}
+    for task in ("recall", "rank"):
+        model = trained("softmax", task, 0)[1].eval()
+        inputs = torch.from_numpy(TASKS[task](**TASK_OPTIONS[task]).sample(np.random.default_rng(5), 8).inputs)
+        matrices: list[Tensor] = []
+        for block in model.blocks:
+            with watch_attention(block.attn, matrices.append), torch.no_grad():
+                model(inputs)
+        shares[task] = [float(cumulative_singular_values(matrix)[..., 8].mean()) for matrix in matrices]
+    text = "Share of the sum in the first 9 of 36 singular values, layers 1, 2, 3: "
+    text += ", ".join(f"{task} {'/'.join(f'{value:.2f}' for value in values)}" for task, values in shares.items())
+    low = [min(values) > 0.9 for values in shares.values()]
+    deeper = [values[-1] > values[0] for values in shares.values()]
+    verdict = (
+        "holds" if all(low) and all(deeper) else "holds in part" if any(low) or any(deeper) else "does not hold here"
+    )
+    return Finding(verdict, f"{text}.")
+
+
+@claim(23, "Nystroemformer is deterministic and as good as Performer.", "arXiv 2102.03902")
+def nystrom() -> Finding:
+    torch.manual_seed(0)
+    x, changes = torch.randn(1, 64, 64), {}
+    for kind in ("nystrom", "performer"):
+        module = ATTENTIONS[kind](64, 2, feat_size=(8, 8), sr_ratio=2).eval()
+        with torch.no_grad():
+            first = module(x, (8, 8))
+            if kind == "performer":
+                module.redraw()
+            changes[kind] = float((module(x, (8, 8)) - first).norm() / first.norm())
+    found = on_both("nystrom", "performer")
+    values = list(found.values())
+    worse = [beats(features, landmarks) for landmarks, features in zip(values[::2], values[1::2], strict=True)]
+    text = (
+        f"The result changes by {changes['nystrom']:.0%} from call to call, Performer's by {changes['performer']:.0%} "
+        f"when features are drawn anew. {listed(found).capitalize()}."
+    )
+    return Finding("holds" if changes["nystrom"] == 0 and not any(worse) else "holds in part", text)
+
+
+@claim(26, "Dense and random Synthesizers do about as well as dot products, and transfer worse.", "arXiv 2005.00743")
+def synthesizers() -> Finding:
+    found = {}
+    for task in ("recall", "rank"):
+        found[f"softmax on {task}"] = scores("softmax", task)
+        found |= {f"{way} on {task}": scores("synthesizer", task, scores=way) for way in ("dense", "random")}
+    values = list(found.values())
+    by_content, by_place = (all(not beats(values[i], values[i + j]) for j in (1, 2)) for i in (0, 3))
+    verdict = (
+        "holds" if by_content and by_place else "holds in part" if by_content or by_place else "does not hold here"
+    )
+    text = f"{listed(found).capitalize()}. Places can be learned, contents cannot; transfer was not tried."
+    if by_content or not by_place:
+        text = f"{listed(found).capitalize()}. Transfer was not tried."
+    return Finding(verdict, text)
+
+
+@claim(
+    27,
+    "Local plus atrous attention keeps what tasks need: near dense, far sparse.",
+    "Sparse Transformer, arXiv 1904.10509",
+)
+def sparse() -> Finding:
+    kinds = {"softmax": {}, "sparse": {}, "local": dict(kernel_size=3), "atrous": dict(dilation=2)}
+    found = {
+        f"{kind} on {task}": scores(kind, task, **options)
+        for task in ("recall", "rank")
+        for kind, options in kinds.items()
+    }
+    values = list(found.values())
+    keeps = [not beats(values[i], values[i + 1]) for i in (0, 4)]
+    return Finding(share(keeps), listed(found) + ".")
+
+
+class GatedModel(GymModel):
+    """The gym's model with two gated units, without a feed-forward, in place of each block."""
+
+    def __init__(self, task: Task, run: Run) -> None:
+        super().__init__(task, run)
+        units = [ATTENTIONS["gau"](64, 2, feat_size=task.feat_size) for _ in range(6)]
+        self.blocks = nn.ModuleList(units)
+        self.norms = nn.ModuleList(nn.LayerNorm(64) for _ in units)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed(x) + self.pos_embed
+        for norm, unit in zip(self.norms, self.blocks, strict=True):
+            x = x + unit(norm(x), self.feat_size)
+        return self.head(self.norm(x))
+
+
+@claim(
+    28,
+    "One gated attention unit does the work of attention and feed-forward at equal parameters.",
+    "FLASH, arXiv 2202.10447",
+)
+def gated_units() -> Finding:
+    """Six units against three blocks."""
+    found, sizes = {}, {}
+    for task in ("recall", "rank"):
+        values = []
+        for seed in SEEDS:
+            torch.manual_seed(seed)
+            steps, lr = SCHEDULES[task]
+            run = Run(task=task, attention="softmax", seed=seed, lr=lr, steps=steps)
+            drawn = TASKS[task](**TASK_OPTIONS[task])
+            model = GatedModel(drawn, run)
+            values.append(fit(model, drawn, run))
+        block = trained("softmax", task, 0)[1]
+        sizes = {"units": _parameters(model.blocks), "blocks": _parameters(block.blocks)}
+        found |= {f"blocks on {task}": scores("softmax", task), f"units on {task}": values}
+    values = list(found.values())
+    equal = [not beats(blocks, units) for blocks, units in zip(values[::2], values[1::2], strict=True)]
+    text = (
+        f"{listed(found).capitalize()}; {sizes['blocks'] / 1e3:.0f} and {sizes['units'] / 1e3:.0f} thousand parameters."
+    )
+    return Finding(share(equal), text)
+
+
+def _parameters(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+@claim(
+    30,
+    "Softmax with one more in the denominator lets a head attend to nothing and tames outliers.",
+    "Miller, Attention is off by one, 2023",
+)
+def softmax_one() -> Finding:
+    """Row sums at scores far below zero; the largest activation over the deviation, behind the last block."""
+    sums, peaks = {}, {}
+    for kind in ("softmax", "softmax_one"):
+        attn = ATTENTIONS[kind](64, 2, feat_size=(8, 8))
+        with torch.no_grad():
+            # Queries and keys of opposite sign give scores of -200.
+            for layer, value in ((attn.q, 6.0), (attn.kv, -6.0)):
+                layer.weight.zero_()
+                layer.bias.fill_(value)
+            sums[kind] = float(attention_matrix(attn, torch.randn(1, 64, 64), (8, 8)).sum(-1).mean())
+        peaks[kind] = [_outlier(trained(kind, "recall", seed)[1]) for seed in SEEDS]
+    found = {kind: scores(kind, "recall") for kind in peaks}
+    text = (
+        f"At scores of about -200 a row sums to {sums['softmax']:.0f} and {sums['softmax_one']:.0f}. Trained on recall "
+        f"({listed(found)}), the largest activation is "
+        + " and ".join(f"{mean(values):.1f} ({min(values):.1f} to {max(values):.1f})" for values in peaks.values())
+        + " standard deviations. So small a model has no outliers to tame."
+    )
+    tames = max(peaks["softmax_one"]) < min(peaks["softmax"])
+    return Finding("holds" if tames and sums["softmax_one"] < 1e-3 else "holds in part", text)
+
+
+@torch.no_grad()
+def _outlier(model: GymModel) -> float:
+    inputs = torch.from_numpy(TASKS["recall"](**TASK_OPTIONS["recall"]).sample(np.random.default_rng(5), 32).inputs)
+    x = model.eval().embed(inputs) + model.pos_embed
+    for block in model.blocks:
+        x = block(x, model.feat_size)
+    return float(x.abs().max() / x.std())
+
+
+@claim(35, "Linear attention sometimes beats softmax on a task (implicit regularisation).", "folklore")
+def linear_wins() -> Finding:
+    found = on_both("softmax", "linear")
+    values = list(found.values())
+    wins = [beats(linear, softmax) for softmax, linear in zip(values[::2], values[1::2], strict=True)]
+    return Finding("holds" if any(wins) else "does not hold here", listed(found).capitalize() + ".")
+
+
+untested(
+    14,
+    "Longer sequences at equal cost pay: more tokens, better accuracy.",
+    SOFT,
+    "Needs ImageNet: patches of several sizes at the same FLOPs.",
+)

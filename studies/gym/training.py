@@ -1,0 +1,208 @@
+"""One run of the gym: a task, an attention, a seed."""
+
+import json
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from soft_vit.layers import PreNormBlock, attention_class
+from soft_vit.models.pyramid import PyramidViT
+from soft_vit.probe.attentions import attention_shares, attentions, switched_off
+from soft_vit.weights.files import write_atomically
+from studies.gym import TASKS
+from studies.gym.task import NOT_ASKED, Batch, Task
+
+TEST_EXAMPLES = 512
+# The course of training is measured so often, on two batches of them; its last point on all.
+EVALUATIONS = 8
+# Far from the small numbers that are seeds of training.
+TEST_SEED = 10**6
+
+ModelName = Literal["isotropic", "pyramid"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is trained: a task with its number of tokens and difficulty, an attention with its options, a seed."""
+
+    task: str
+    attention: str
+    seed: int
+    lr: float
+    steps: int
+    batch_size: int = 32
+    model: ModelName = "isotropic"
+    task_options: dict[str, Any] = field(default_factory=dict)
+    attention_options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Result:
+    """How a run went: after each of the steps, accuracy at the tokens that are asked, in [0, 1], cross-entropy, and the
+    mean share of attentions in their layers' output, see `soft_vit.probe.attentions`. The last are of all tests.
+
+    accuracy_off: at the end, with all attentions off; None where not measured.
+    """
+
+    run: Run
+    num_tokens: int
+    steps: list[int] = field(default_factory=list)
+    accuracy: list[float] = field(default_factory=list)
+    loss: list[float] = field(default_factory=list)
+    share: list[float] = field(default_factory=list)
+    accuracy_off: float | None = None
+    cpu_seconds: float = 0.0
+
+    def steps_to(self, accuracy: float) -> int | None:
+        """The first of the steps at which the accuracy was reached, or None."""
+        return next((step for step, value in zip(self.steps, self.accuracy, strict=True) if value >= accuracy), None)
+
+    def save(self, path: Path) -> None:
+        write_atomically(path, json.dumps(asdict(self)).encode())
+
+    @staticmethod
+    def load(path: Path) -> "Result":
+        values = json.loads(path.read_text())
+        return Result(**{**values, "run": Run(**values["run"])})
+
+
+class GymModel(nn.Module):
+    """Three pre-norm blocks of width 64: tokens `[B, N, F]` to logits `[B, N, K]`; attention alone mixes tokens."""
+
+    def __init__(self, task: Task, run: Run, dim: int = 64, num_heads: int = 2, depth: int = 3) -> None:
+        super().__init__()
+        self.feat_size = task.feat_size
+        self.embed = nn.Linear(task.num_features, dim)
+        # Near the size of embedded tokens, so that places tell as much as contents from the first step on.
+        self.pos_embed = nn.Parameter(0.3 * sincos_positions(task.feat_size, dim))
+        attention: Any = attention_class(run.attention)
+        self.blocks = nn.ModuleList(
+            PreNormBlock(dim, attention(dim, num_heads, feat_size=task.feat_size, sr_ratio=2, **run.attention_options))
+            for _ in range(depth)
+        )
+        self.norm = nn.LayerNorm(dim)
+        self.head = nn.Linear(dim, task.num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed(x) + self.pos_embed
+        for block in self.blocks:
+            x = block(x, self.feat_size)
+        return self.head(self.norm(x))
+
+
+class GymPyramid(nn.Module):
+    """A small pyramid whose first stage has one token for each of the task's: `[B, N, F]` to logits `[B, N, K]`.
+
+    Stages are brought to the first one's map and summed. Convolutions of stem and patch embeddings mix neighbours, so
+    this model has no ceiling of single tokens.
+    """
+
+    def __init__(self, task: Task, run: Run, dims: tuple[int, ...] = (32, 64, 64, 64)) -> None:
+        super().__init__()
+        if len(task.feat_size) != 2:
+            raise ValueError(f"The pyramid needs a map, and the task {run.task} is a sequence; use model='isotropic'.")
+        self.feat_size = task.feat_size
+        self.pyramid = PyramidViT(
+            img_size=(4 * task.feat_size[0], 4 * task.feat_size[1]),
+            in_chans=task.num_features,
+            num_classes=0,
+            global_pool="",
+            embed_dims=dims,
+            num_heads=(1, 2, 2, 2),
+            depths=(1, 1, 1, 1),
+            sr_ratios=(2, 1, 1, 1),
+            stem_width=32,
+            attention=(run.attention,) * 4,
+            class_token=False,
+            **run.attention_options,
+        )
+        self.laterals = nn.ModuleList(nn.Linear(dim, 64) for dim in dims)
+        self.head = nn.Sequential(nn.LayerNorm(64), nn.Linear(64, task.num_classes))
+
+    def forward(self, x: Tensor) -> Tensor:
+        maps = x.mT.unflatten(2, self.feat_size).repeat_interleave(4, 2).repeat_interleave(4, 3)
+        stages = self.pyramid.forward_intermediates(maps, intermediates_only=True)
+        assert isinstance(stages, list)
+        total = torch.zeros((), device=x.device)
+        for features, lateral in zip(stages, self.laterals, strict=True):
+            features = F.interpolate(features, self.feat_size, mode="bilinear")
+            total = total + lateral(features.flatten(2).mT)
+        return self.head(total)
+
+
+def sincos_positions(feat_size: tuple[int, ...], dim: int) -> Tensor:
+    """Sines and cosines of the coordinates of tokens on a map or along a sequence: `[1, N, dim]`."""
+    axes = torch.meshgrid(*(torch.arange(size, dtype=torch.float32) for size in feat_size), indexing="ij")
+    count = dim // (2 * len(axes))
+    # Long waves for long axes.
+    frequency = (4.0 * max(feat_size)) ** -(torch.arange(count) / count)
+    angles = [axis.flatten()[:, None] * frequency for axis in axes]
+    return torch.cat([wave(angle) for angle in angles for wave in (torch.sin, torch.cos)], dim=1)[None]
+
+
+def make_model(task: Task, run: Run) -> nn.Module:
+    """The model of a run with the weights of its seed."""
+    torch.manual_seed(run.seed)
+    return {"isotropic": GymModel, "pyramid": GymPyramid}[run.model](task, run)
+
+
+def train(run: Run, evaluations: int = EVALUATIONS) -> Result:
+    """Train by one-cycle AdamW and test; on one machine, the same run gives the same result.
+
+    Raises ValueError for arguments that the task or the attention refuses.
+    """
+    began = time.process_time()
+    task = TASKS[run.task](**run.task_options)
+    model = make_model(task, run)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=run.lr, weight_decay=0.01, fused=True)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, run.lr, total_steps=run.steps, pct_start=0.1)
+    rng = np.random.default_rng(run.seed)
+    batches = tests(task)
+    result = Result(run, task.num_tokens)
+    for step in range(1, run.steps + 1):
+        inputs, labels = map(torch.from_numpy, task.sample(rng, run.batch_size))
+        loss = F.cross_entropy(model.train()(inputs).flatten(0, 1), labels.flatten(), ignore_index=NOT_ASKED)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        if step * evaluations // run.steps > (step - 1) * evaluations // run.steps:
+            accuracy, test_loss = test(model, batches if step == run.steps else batches[:2])
+            result.steps.append(step)
+            result.accuracy.append(accuracy)
+            result.loss.append(test_loss)
+            shares = attention_shares(model, torch.from_numpy(batches[0].inputs[:16]))
+            result.share.append(sum(shares.values()) / len(shares))
+    with switched_off(*attentions(model).values()):
+        result.accuracy_off, _ = test(model, batches)
+    result.cpu_seconds = time.process_time() - began
+    return result
+
+
+@torch.no_grad()
+def test(model: nn.Module, batches: Iterable[Batch]) -> tuple[float, float]:
+    """Accuracy, in [0, 1], and mean cross-entropy."""
+    right, loss, asked = 0, 0.0, 0
+    model.eval()
+    for batch in batches:
+        inputs, labels = map(torch.from_numpy, batch)
+        is_asked = labels != NOT_ASKED
+        logits = model(inputs)[is_asked]
+        right += int((logits.argmax(-1) == labels[is_asked]).sum())
+        loss += float(F.cross_entropy(logits, labels[is_asked], reduction="sum"))
+        asked += len(logits)
+    return right / asked, loss / asked
+
+
+def tests(task: Task) -> list[Batch]:
+    """`TEST_EXAMPLES` examples that no training sees, always the same."""
+    rng, held_out = np.random.default_rng(TEST_SEED), task.held_out()
+    return [held_out.sample(rng, 64) for _ in range(TEST_EXAMPLES // 64)]

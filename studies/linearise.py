@@ -1,0 +1,166 @@
+"""Give a trained model each attention in turn, and tell what is left of its accuracy.
+
+python -m studies linearise configs/linearise/linear_pico_shapes.py linear performer none
+
+Trains the teacher, then the config once for each attention. A command that was stopped goes on where it was.
+"""
+
+import argparse
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from benchmarks.timer import machine_description
+from soft_vit.engine.checkpoints.checkpoint_hook import find_newest_checkpoint
+from soft_vit.engine.config import load_config
+from soft_vit.layers import ATTENTIONS, attention_class
+from soft_vit.models.names import model_name
+from soft_vit.text_tables import error_cell, markdown_table
+from soft_vit.weights.files import require_place
+from studies.runs import add_run_options, require_jobs, train_each, write_tables
+
+TOP1 = "accuracy/top1"
+# Percent of the teacher's accuracy.
+AIM = 95
+
+
+@dataclass
+class LinearisedRow:
+    """One run of a linearising config: top-1 in percent after each part, or its error.
+
+    share: of the teacher's top-1, in percent. agreement, kl: with the teacher at the end, see `TeacherAgreement`.
+    cpu_minutes: see `LineariseHook`.
+    """
+
+    attention: str
+    seed: int
+    teacher: float | None = None
+    swap: float | None = None
+    phase1: float | None = None
+    phase2: float | None = None
+    share: float | None = None
+    agreement: float | None = None
+    kl: float | None = None
+    cpu_minutes: float | None = None
+    error: str = ""
+
+
+def compare_linearised(
+    kinds: Sequence[str],
+    config: str | Path,
+    teacher_config: str | Path,
+    *,
+    seeds: Sequence[int] = (0,),
+    work_dir: str | Path = "work_dirs",
+    jobs: int = 1,
+    options: dict[str, Any] | None = None,
+    progress: bool = True,
+) -> Iterator[list[LinearisedRow]]:
+    """Train teacher_config, then `config` with each attention and seed; yield all rows, in order, as runs end.
+
+    Runs have the folders `work_dir/<name of teacher_config>` and `work_dir/<name of config>/<model>_seed<n>`. One that
+    was stopped goes on, and one that has ended is read from its log: the first rows are those. options: of `config`, by
+    dotted name. Raises ValueError for an unknown attention, a teacher that cannot be trained or a config whose model is
+    not named after an attention, and what `train_each` raises.
+    """
+    require_jobs(jobs)
+    for kind in kinds:
+        attention_class(kind)
+    cfg = load_config(config, options)
+    found = re.fullmatch(r"[a-z_]+_(vit|pyramid)_(\w+)", cfg.model.get("model_name", ""))
+    if found is None or "phase1_epochs" not in cfg.model:
+        raise ValueError(f"config must be one of configs/linearise/, got {config}.")
+    body, size = found.groups()
+    names = {kind: model_name(kind, size) if body == "pyramid" else f"{kind}_vit_{size}" for kind in kinds}
+    work_dir = Path(work_dir)
+    teacher = _train_teacher(teacher_config, work_dir, progress)
+    checkpoint = str(find_newest_checkpoint(work_dir / Path(teacher_config).stem))
+    rows, runs = {}, {}
+    for seed in seeds:
+        for kind, name in names.items():
+            folder = f"{Path(config).stem}/{name}_seed{seed}"
+            rows[folder] = LinearisedRow(kind, seed, teacher)
+            own = {"model.model_name": name, "model.teacher.checkpoint": checkpoint, "randomness.seed": seed}
+            if not _read(rows[folder], work_dir / folder, cfg):
+                runs[folder] = {**(options or {}), **own}
+    yield list(rows.values())
+    for folder, outcome in train_each(config, runs, work_dir=work_dir, jobs=jobs, resume="auto", progress=progress):
+        if isinstance(outcome, Exception):
+            rows[folder].error = error_cell(outcome)
+        _read(rows[folder], work_dir / folder, cfg)
+        yield list(rows.values())
+
+
+def _train_teacher(config: str | Path, work_dir: Path, progress: bool) -> float:
+    """Return top-1 of the teacher, which is trained unless that has been done."""
+    folder = Path(config).stem
+    last = load_config(config).train_cfg.max_epochs
+    if last not in validations(work_dir / folder):
+        for _, outcome in train_each(config, {folder: {}}, work_dir=work_dir, resume="auto", progress=progress):
+            if isinstance(outcome, Exception):
+                raise ValueError(f"The teacher of {config} cannot be trained: {error_cell(outcome)}") from outcome
+    return validations(work_dir / folder)[last][TOP1]
+
+
+def validations(folder: Path) -> dict[int, dict[str, float]]:
+    """Return the metrics of a run's validations by epoch; a resumed run has a log of each part."""
+    lines = [line for log in sorted(folder.glob("*/vis_data/scalars.json")) for line in log.read_text().splitlines()]
+    # A killed run may have left its last line incomplete.
+    entries = [json.loads(line) for line in lines if line.endswith("}")]
+    return {entry["step"]: entry for entry in entries if entry["mode"] == "val"}
+
+
+def _read(row: LinearisedRow, folder: Path, cfg: Any) -> bool:
+    """Fill a row from the log of its run, and return whether the run has ended."""
+    found = validations(folder)
+    epochs = {"swap": 0, "phase1": cfg.model.phase1_epochs, "phase2": cfg.train_cfg.max_epochs}
+    for name, epoch in epochs.items():
+        setattr(row, name, found.get(epoch, {}).get(TOP1))
+    last = found.get(epochs["phase2"])
+    if last is None:
+        return False
+    row.share = 100 * last[TOP1] / row.teacher if row.teacher else None
+    row.agreement, row.kl, row.cpu_minutes = last["teacher/agreement"], last["teacher/kl"], last["cpu_minutes"]
+    return True
+
+
+def linearised_table(rows: Sequence[LinearisedRow]) -> str:
+    """Return a Markdown table; the cells of unfinished runs are empty."""
+
+    def cells(row: LinearisedRow) -> list[str]:
+        figures = [row.swap, row.phase1, row.phase2, row.share, row.agreement, row.cpu_minutes]
+        reached = "" if row.share is None else "yes" if row.share >= AIM else "no"
+        kl = "" if row.kl is None else f"{row.kl:.3f}"
+        shown = ["" if figure is None else f"{figure:.1f}" for figure in figures]
+        return [row.attention, str(row.seed), *shown[:4], reached, shown[4], kl, row.error or shown[5]]
+
+    header = ["attention", "seed", "after swap (%)", "after phase 1 (%)", "after phase 2 (%)", "of the teacher (%)"]
+    header += [f">= {AIM} %", "agreement (%)", "KL", "CPU minutes"]
+    return markdown_table(header, [cells(row) for row in rows])
+
+
+def main(argv: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(
+        "python -m studies linearise", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("config", metavar="CONFIG", help="path of the config; the kind in its model_name is replaced")
+    parser.add_argument(
+        "--teacher",
+        default="configs/linearise/softmax_pico_shapes.py",
+        metavar="CONFIG",
+        help="of the teacher (default: %(default)s)",
+    )
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], metavar="N", help="(default: 0)")
+    add_run_options(parser, list(ATTENTIONS), work_dir="work_dirs", table="linearised")
+    args = parser.parse_args(argv)
+    out, text = args.out or args.work_dir / "linearised", ""
+    require_place(f"{out}.md")
+    how = dict(seeds=args.seeds, work_dir=args.work_dir, jobs=args.jobs, options=args.cfg_options)
+    for rows in compare_linearised(args.attentions, args.config, args.teacher, **how):
+        head = f"{date.today()}, {machine_description('cpu')}; {args.config}; teacher {rows[0].teacher:.1f} %"
+        text = write_tables(out, head, linearised_table(rows), rows)
+    print(text)

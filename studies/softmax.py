@@ -1,0 +1,351 @@
+"""Write where softmax is in each model, stage by stage, and how attention grows with the number of tokens N.
+
+python -m studies softmax
+python -m studies softmax soft_tiny soft_tiny_pure --out ledger.md
+
+Both are measured: softmax is looked for in the model's exported graph, and what it normalises shows in what grows with
+the image; the growth of cost is that of counted products. Nothing is computed: the models are on the meta device.
+"""
+
+import argparse
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import timm
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from tqdm import tqdm
+
+from benchmarks.timer import log_log_slope
+from soft_vit.layers import ATTENTIONS
+from soft_vit.models import SIZES, model_name
+from soft_vit.models.eval_mode import eval_mode
+from soft_vit.models.names import require_known
+from soft_vit.models.vit import vit_name
+from soft_vit.models.zoo import ZOO
+from soft_vit.ops.flops import flop_counter
+from soft_vit.text_tables import error_cell, markdown_table
+from soft_vit.weights import ENTRIES
+from soft_vit.weights.files import require_place, write_atomically
+
+PAGE = Path(__file__).parents[1] / "docs" / "softmax.md"
+# Pixels to a side of the images whose cost is shown.
+SHOWN = (224, 896)
+# The graph is of a model's own size, at least the smaller of these; growth is from there to sides so much longer.
+GROWTH = 4
+
+# Products by a weight of the model; all other products are between tokens, or sums over tokens.
+WEIGHT_PRODUCTS = {torch.ops.aten.convolution, torch.ops.aten.addmm, torch.ops.aten.mm}
+
+# What a softmax normalises, the strongest first.
+FULL, WINDOWS, FIXED, ROWS = "full", "windows", "rows of fixed length", "one row"
+# Exponentials less their maximum, by which softmax is written out in steps.
+WRITTEN_OUT = "written out"
+
+OUTSIDE = "outside"
+
+
+class Rows(NamedTuple):
+    """A softmax in a graph: how many sets of rows there are, how many rows in each, and how long they are."""
+
+    sets: int
+    rows: int
+    length: int
+
+
+@dataclass(frozen=True)
+class StageLine:
+    """softmax: kinds of softmax in a stage, the strongest first; slope: products between tokens grow as N^slope."""
+
+    softmax: tuple[str, ...]
+    slope: float | None
+
+    def __str__(self) -> str:
+        growth = "" if self.slope is None else f", N^{self.slope:.2f}"
+        return " + ".join(self.softmax or ("none",)) + growth
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """A model's stages, the softmax outside of them, parameters, multiply-adds at each size of `SHOWN`, and accuracy.
+
+    top1: published, in percent, of recorded weights.
+    """
+
+    model: str
+    stages: tuple[StageLine, ...]
+    outside: tuple[str, ...]
+    params: int
+    macs: tuple[int, ...]
+    top1: float | None = None
+
+    @property
+    def has_softmax(self) -> bool:
+        return bool(self.outside) or any(stage.softmax for stage in self.stages)
+
+
+def model_groups() -> dict[str, tuple[list[str], dict[str, Any]]]:
+    """Models of this package, and options, by what they are shown under; of a kind with several sizes, tiny."""
+    soft = [f"{kind}_{size}" for kind in ("soft", "soft_norm") for size in SIZES]
+    pure = [f"{name}_pure" for name in soft]
+    kinds = [kind for kind in ATTENTIONS if kind not in ("soft", "soft_norm")]
+    return {
+        "SOFT": (soft, {}),
+        "SOFT without softmax": (pure, {}),
+        "SOFT with at most 49 bottleneck tokens, `max_bottleneck=(7, 7)`": (
+            [name for name in soft + pure if "tiny" in name],
+            {"max_bottleneck": (7, 7)},
+        ),
+        "Other families": (list(ZOO), {}),
+        "Each attention in the tiny pyramid": ([model_name(kind, "tiny") for kind in kinds], {}),
+        "Each attention in the tiny ViT": ([vit_name(kind, "tiny") for kind in ATTENTIONS], {}),
+    }
+
+
+def softmax_ledger(name: str, **options: Any) -> Ledger:
+    """The ledger of a timm model with stages, by name and options; ValueError for one without `feature_info`."""
+    own = max(SHOWN[0], timm.get_pretrained_cfg(name).input_size[-1]) if timm.is_model(name) else SHOWN[0]
+    models = {
+        size: timm.create_model(name, device="meta", **{"img_size": size, **options}).eval()
+        for size in {*SHOWN, own, GROWTH * own}
+    }
+    stages, kinds = stage_modules(models[own]), defaultdict(set)
+    costs = {size: _costs(model, size, stages) for size, model in models.items()}
+    grown = costs[own], costs[GROWTH * own]
+    found, written_out = _softmax_of_graph(models[own], own, stages)
+    # Calls are in the order of the graph.
+    for (stage, small), large in zip(found, grown[1].softmax, strict=True):
+        kinds[stage].add(kind_of_softmax(small, large))
+    for stage in written_out:
+        kinds[stage].add(WRITTEN_OUT)
+    lines = []
+    for stage in stages:
+        products = [cost.products[stage] for cost in grown]
+        slope = log_log_slope([1, GROWTH**2], products) if all(products) else None
+        lines.append(StageLine(_strongest_first(kinds[stage]), slope))
+    return Ledger(
+        name,
+        tuple(lines),
+        _strongest_first(kinds[OUTSIDE]),
+        sum(parameter.numel() for parameter in models[own].parameters()),
+        tuple(costs[size].macs for size in SHOWN),
+        _published_top1(name),
+    )
+
+
+def stage_modules(model: nn.Module) -> dict[str, tuple[str, ...]]:
+    """The modules of each stage, by the stage's name; modules of one resolution are one stage."""
+    info = getattr(model, "feature_info", None)
+    if not info:
+        raise ValueError(f"{type(model).__name__} does not say what its stages are; give a model with feature_info.")
+    by_reduction: dict[int, list[str]] = defaultdict(list)
+    for stage in info:
+        by_reduction[stage["reduction"]].append(stage["module"])
+    return {modules[0]: tuple(modules) for modules in by_reduction.values()}
+
+
+def _stage_of(path: str, stages: dict[str, tuple[str, ...]]) -> str:
+    for stage, modules in stages.items():
+        if any(path == module or path.startswith(f"{module}.") for module in modules):
+            return stage
+    return OUTSIDE
+
+
+def _softmax_of_graph(
+    model: nn.Module, size: int, stages: dict[str, tuple[str, ...]]
+) -> tuple[list[tuple[str, Rows]], set[str]]:
+    """Every softmax in the graph of a model for one image of a size, and its stage; and the stages that write one out.
+
+    RuntimeError for an operation in the graph that is not torch's own: it may hide a softmax.
+    """
+    graph = torch.export.export(model, (torch.empty(1, 3, size, size, device="meta"),)).graph
+    found, written_out = [], set()
+    for node in graph.nodes:
+        if node.op != "call_function":
+            continue
+        target = str(node.target)
+        if not re.match(r"aten\.|<built-in|_operator|sym_", target):
+            raise RuntimeError(f"The graph has the operation {target}, into which nobody can look.")
+        modules = list(node.meta.get("nn_module_stack", {"": ("",)}).values())
+        stage = _stage_of(re.sub(r"^L\['self'\]\.?", "", modules[-1][0]), stages)
+        if "softmax" in target or "dot_product_attention" in target:
+            args = [arg.meta["val"] if isinstance(arg, torch.fx.Node) else arg for arg in node.args]
+            found.append((stage, _rows(target, *args)))
+        elif target.startswith("aten.exp.") and _is_less_a_maximum(node.args[0]):
+            written_out.add(stage)
+    return found, written_out
+
+
+def _is_less_a_maximum(node: torch.fx.Node) -> bool:
+    """Whether a node is a difference, and what is subtracted comes from a maximum or a sum of exponentials."""
+    if not str(node.target).startswith("aten.sub"):
+        return False
+    # Between them are changes of shape; a few steps do.
+    nodes = [node.args[1]]
+    for step in nodes:
+        if re.match(r"aten\.(a?max|maximum|logsumexp)\b", str(getattr(step, "target", ""))):
+            return True
+        if isinstance(step, torch.fx.Node) and len(nodes) < 30:
+            nodes += step.all_input_nodes
+    return False
+
+
+def _rows(function: str, *args: Any) -> Rows:
+    """The rows of a call of softmax, of a tensor and an axis, or of fused attention, of queries and keys."""
+    shape = list(args[0].shape)
+    if "softmax" not in function:
+        return Rows(math.prod(shape[:-2]), shape[-2], args[1].shape[-2])
+    length = shape.pop(args[1])
+    return Rows(math.prod(shape[:-1]), shape[-1] if shape else 1, length)
+
+
+class SoftmaxCalls(TorchFunctionMode):
+    """Records every softmax that is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[Rows] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name, kwargs = getattr(func, "__name__", ""), kwargs or {}
+        if name in ("softmax", "log_softmax"):
+            self.found.append(_rows(name, args[0], kwargs.get("dim", args[-1])))
+        elif name == "scaled_dot_product_attention":
+            self.found.append(_rows(name, *args[:2]))
+        return func(*args, **kwargs)
+
+
+def _strongest_first(kinds: set[str]) -> tuple[str, ...]:
+    few = sorted(kind for kind in kinds if kind.endswith(" rows"))
+    return tuple(kind for kind in (FULL, WINDOWS, WRITTEN_OUT, FIXED, *few, ROWS) if kind in kinds)
+
+
+def kind_of_softmax(small: Rows, large: Rows) -> str:
+    """What a softmax normalises, from its rows for one image and for a larger one."""
+    if large.length == small.length:
+        return FIXED if large.sets == small.sets else WINDOWS
+    if large.rows == small.rows:
+        return ROWS if small.rows == 1 else f"{small.rows} rows"
+    return FULL
+
+
+class Cost(NamedTuple):
+    """Multiply-adds for one image, those of products between tokens by stage, and softmax in the order of calls."""
+
+    macs: int
+    products: dict[str, int]
+    softmax: list[Rows]
+
+
+def _costs(model: nn.Module, size: int, stages: dict[str, tuple[str, ...]]) -> Cost:
+    with eval_mode(model), torch.no_grad(), flop_counter() as counter, SoftmaxCalls() as calls:
+        model(torch.empty(1, 3, size, size, device="meta"))
+    counts, root = counter.get_flop_counts(), type(model).__name__
+
+    def between_tokens(path: str) -> int:
+        if f"{root}.{path}" in counts:
+            ops = counts[f"{root}.{path}"]
+            return sum(count for op, count in ops.items() if op not in WEIGHT_PRODUCTS) // 2
+        # A ModuleList is never called itself.
+        children = model.get_submodule(path).named_children()
+        return sum(between_tokens(f"{path}.{child}") for child, _ in children)
+
+    products = {stage: sum(map(between_tokens, modules)) for stage, modules in stages.items()}
+    return Cost(sum(counts.get("Global", {}).values()) // 2, products, calls.found)
+
+
+def _published_top1(name: str) -> float | None:
+    for entry in ENTRIES.values():
+        for metric in entry.metrics:
+            if entry.model == name and metric.origin == "published" and metric.name == "top-1":
+                return metric.value
+    return None
+
+
+def ledgers(names: Iterable[str], **options: Any) -> tuple[list[Ledger], dict[str, str]]:
+    """Ledgers of the models, with options, that could be measured, and the errors of the others."""
+    found, errors = [], {}
+    for name in tqdm(list(names), desc="models", leave=False):
+        try:
+            found.append(softmax_ledger(name, **options))
+        except Exception as error:
+            # A model that fails is a result and does not end the others.
+            errors[name] = error_cell(error)
+    return found, errors
+
+
+def ledger_table(rows: Sequence[Ledger], errors: dict[str, str]) -> str:
+    """A Markdown table: softmax and growth of each stage, size, cost and accuracy."""
+    columns = max((len(row.stages) for row in rows), default=0)
+    stages = [f"stage {i + 1}" for i in range(columns)] if columns > 1 else ["attention"] * columns
+    cost = [f"FLOPs at {size} (G)" for size in SHOWN]
+    lines = []
+    for row in rows:
+        cells = [str(stage) for stage in row.stages] + [""] * (columns - len(row.stages))
+        name = f"**{row.model}**" if not row.has_softmax else row.model
+        if row.outside:
+            name += f" (outside of stages: {', '.join(row.outside)})"
+        macs = (f"{count / 1e9:.2f}" for count in row.macs)
+        lines.append([name, *cells, f"{row.params / 1e6:.1f}", *macs, "" if row.top1 is None else f"{row.top1:g}"])
+    width = columns + len(cost) + 2
+    lines += [[name, error, *[""] * (width - 1)] for name, error in errors.items()]
+    return markdown_table(["model", *stages, "params (M)", *cost, "top-1 %"], lines)
+
+
+def ledger_page(tables: dict[str, tuple[list[Ledger], dict[str, str]]], versions: str) -> str:
+    """The page of the ledger, from the ledgers and errors under each heading."""
+    sections = "\n\n".join(f"## {title}\n{ledger_table(*found)}" for title, found in tables.items())
+    return f"""# The ledger of softmax
+Where softmax is in each model, and how its attention grows with the number of tokens N. Written by
+
+```bash
+python -m studies softmax
+```
+
+{versions}. Models in bold have no softmax at all.
+
+| in a stage | what a softmax normalises |
+|---|---|
+| none | nothing: the graph holds none |
+| {ROWS} | one row of weights of all tokens in each head, or as many rows as said, whatever N is |
+| {WINDOWS} | scores of the tokens of one window, of a size that does not grow |
+| {FIXED} | channels, or scores of a number of keys that does not grow |
+| {FULL} | scores that grow with N for tokens whose number grows with N |
+| {WRITTEN_OUT} | what is not told: exponentials less their maximum, as in softmax in several steps |
+
+Softmax is looked for in the graph of `torch.export`: an operation `softmax`, fused attention, or exponentials less
+their maximum, which `performer` has too, as it estimates softmax by random features. What grows from a model's own
+size, {SHOWN[0]} pixels for most, to sides {GROWTH} times as long tells the kinds apart.
+`N^x` is the growth of the multiply-adds of products between tokens; layers that treat tokens one by one, and
+convolutions, always grow as N. A model is built for each size. One multiply-add is one FLOP. Accuracy is the published
+one of recorded weights, on ImageNet-1k, whose source stands in [checkpoints/README.md](../checkpoints/README.md); none
+was measured here.
+
+{sections}
+"""
+
+
+def main(argv: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(
+        "python -m studies softmax", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="timm models (default: all of this package)")
+    parser.add_argument("--out", type=Path, default=PAGE, help="(default: docs/softmax.md)")
+    args = parser.parse_args(argv)
+    for name in args.models:
+        require_known(name)
+    require_place(args.out)
+    groups = {"Models": (args.models, {})} if args.models else model_groups()
+    tables = {title: ledgers(names, **options) for title, (names, options) in groups.items()}
+    page = ledger_page(tables, f"torch {torch.__version__}, timm {timm.__version__}")
+    write_atomically(args.out, page.encode())
+    print(f"Written: {args.out}")
+    for _, errors in tables.values():
+        for name, error in errors.items():
+            print(f"Not measured: {name} ({error})")

@@ -1,0 +1,49 @@
+import re
+
+from documents import ROOT
+from safetensors.torch import load_file
+
+from benchmarks.atlas.table import InferRow, Table
+from docs.generate.zoo import atlas_rates, count_model, read_counts
+from soft_vit.weights import ENTRIES
+
+COUNTS = read_counts(ROOT / "docs" / "zoo.csv")
+
+
+def test_rates_are_of_one_image_in_eager_mode():
+    def row(model: str, size: str, rate: float | None, batch: int, form: str) -> InferRow:
+        return InferRow(model, size, rate, 1.0, batch, 1.0, 1.0, 1.0, form, rate, rate)
+
+    rows = [
+        row("a+capped", "224", 3.0, 1, "eager"),
+        row("a+capped", "224", 5.0, 8, "eager"),
+        row("a", "224", 9.0, 1, "compiled"),
+    ]
+    rows += [row("a", "512", 7.0, 1, "eager"), row("b", "224", None, 1, "eager")]
+    assert atlas_rates(Table("a machine", "2026-01-31", "a command", rows)) == {"a": 3.0}
+
+
+def test_counts_are_those_of_the_models():
+    assert COUNTS.keys() == {entry.model for entry in ENTRIES.values()}
+    for name in ("soft_pico.shapes", "soft_plus_pico.tiles"):
+        entry = ENTRIES[name]
+        counts = COUNTS[entry.model]
+        assert count_model(entry) == counts
+        tensors = load_file(ROOT / "checkpoints" / entry.file)
+        # BatchNorm's statistics are no parameters.
+        learned = [tensor for key, tensor in tensors.items() if not re.search("running|num_batches", key)]
+        assert sum(tensor.numel() for tensor in learned) == int(counts["params"])
+
+
+def test_softmax_is_where_the_ledger_finds_it():
+    """The ledger looks for softmax in the exported graph of one model of each family."""
+    ledger = (ROOT / "docs" / "softmax.md").read_text().partition("## Other families\n")[2].partition("\n## ")[0]
+    compared = 0
+    for line in ledger.splitlines()[2:]:
+        name, *cells = (cell.strip() for cell in line.split("|")[1:-1])
+        model, stages = name.strip("*"), [cell for cell in cells[:4] if cell]
+        if model in COUNTS:
+            expected = [str(number) for number, cell in enumerate(stages, 1) if not cell.startswith("none")]
+            assert re.findall(r"\d+", COUNTS[model]["softmax"]) == expected, model
+            compared += 1
+    assert compared > 10

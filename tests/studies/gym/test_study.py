@@ -1,0 +1,189 @@
+"""Studies: runs that are the same again, resuming, tables."""
+
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.context import BaseContext
+
+import pytest
+import torch
+
+from studies.gym import TASKS
+from studies.gym.report import (
+    Score,
+    names,
+    plot_against,
+    plot_scores,
+    plot_training,
+    report,
+    results_csv,
+    scores_table,
+    single_token_ceilings,
+)
+from studies.gym.study import LEARNING_RATES, Cell, Study, parse_kind
+from studies.gym.training import Result, Run, make_model, sincos_positions, train
+
+TINY = {"num_tokens": 16, "difficulty": 2}
+
+
+@pytest.fixture(autouse=True)
+def few_examples(monkeypatch):
+    monkeypatch.setattr("studies.gym.training.TEST_EXAMPLES", 64)
+
+
+def tiny_run(**changes) -> Run:
+    return Run(
+        **{
+            "task": "recall",
+            "attention": "linear",
+            "seed": 0,
+            "lr": 1e-2,
+            "steps": 6,
+            "batch_size": 4,
+            "task_options": TINY,
+            **changes,
+        }
+    )
+
+
+def test_a_run_is_the_same_again():
+    """Whatever ran before it in the same process."""
+    first = train(tiny_run(), evaluations=2)
+    train(tiny_run(seed=1, attention="performer"), evaluations=1)
+    again = train(tiny_run(), evaluations=2)
+    assert first.steps == [3, 6]
+    assert (first.accuracy, first.loss) == (again.accuracy, again.loss)
+    assert train(tiny_run(seed=1), evaluations=2).loss != first.loss
+
+
+def test_a_task_is_learned():
+    result = train(tiny_run(task="rank", task_options={"num_tokens": 16}, steps=60, batch_size=16), evaluations=1)
+    assert result.accuracy[-1] > TASKS["rank"](16).ceiling() + 0.1
+
+
+@pytest.mark.parametrize("attention", ["softmax", "soft_plus", "none"])
+@pytest.mark.parametrize("model", ["isotropic", "pyramid"])
+def test_models_answer_at_every_token(model, attention):
+    run = tiny_run(model=model, attention=attention, task_options={"num_tokens": 64})
+    task = TASKS["recall"](64)
+    x = torch.randn(3, 64, task.num_features)
+    net = make_model(task, run)
+    assert net(x).shape == (3, 64, task.num_classes)
+    if model == "isotropic" and attention == "none":
+        far = x.clone()
+        far[:, 1:] += 1
+        assert torch.equal(net(far)[:, 0], net(x)[:, 0])
+
+
+def test_a_sequence_has_no_pyramid():
+    with pytest.raises(ValueError, match=r"sequence.*isotropic"):
+        make_model(TASKS["listops"](32), tiny_run(task="listops", model="pyramid"))
+
+
+@pytest.mark.parametrize(("feat_size", "dim"), [((5, 7), 16), ((9,), 8)])
+def test_positions_differ(feat_size, dim):
+    table = sincos_positions(feat_size, dim)
+    assert table.shape == (1, torch.Size(feat_size).numel(), dim)
+    assert torch.cdist(table[0], table[0]).add(10 * torch.eye(table.shape[1])).min() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [("linear", ("linear", {})), ("soft:sampling=avg,ridge=0.1", ("soft", {"sampling": "avg", "ridge": 0.1}))],
+)
+def test_kinds(text, kind):
+    assert parse_kind(text) == kind
+    assert parse_kind(Cell("rank", kind[0], attention_options=kind[1]).kind) == kind
+
+
+@pytest.mark.parametrize("text", ["nothing", "soft:nothing=1", "linear:sampling=avg"])
+def test_unknown_kinds(text):
+    with pytest.raises(ValueError, match="use one of"):
+        parse_kind(text)
+
+
+def tiny_study(out) -> Study:
+    cells = [Cell("recall", kind, steps=3, task_options=TINY) for kind in ("none", "softmax", "linear")]
+    return Study(out, cells, seeds=2)
+
+
+def test_a_study_without_runs_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"0 seeds .* at least 1"):
+        Study(tmp_path, [], seeds=0)
+    with pytest.raises(ValueError, match=r"steps=0: .* at least 3"):
+        Study(tmp_path, [Cell("recall", "none", steps=0)])
+
+
+def test_a_study_is_trained_in_another_process(tmp_path, monkeypatch):
+    study = Study(tmp_path, [Cell("recall", "none", steps=3, task_options=TINY)], seeds=1)
+    # What is patched in this process would show.
+    monkeypatch.setattr("studies.gym.study.train", None)
+    study.train(progress=False)
+    assert len(list(tmp_path.rglob("*.json"))) == len(LEARNING_RATES) + 1
+
+
+def in_this_process(jobs: int, context: BaseContext, initializer: Callable, initargs: tuple) -> ThreadPoolExecutor:
+    """Instead of processes, each of which imports torch."""
+    return ThreadPoolExecutor(jobs)
+
+
+def test_study(tmp_path, monkeypatch):
+    """Goes on where it was; refuses what belongs to other settings."""
+    monkeypatch.setattr("studies.gym.study.ProcessPoolExecutor", in_this_process)
+    study = tiny_study(tmp_path)
+    study.train(progress=False)
+    files = sorted(tmp_path.rglob("*.json"))
+    assert len(files) == 3 * (len(LEARNING_RATES) + 2)
+    changed, lost = files[0], files[-1]
+    kept = {path: path.read_bytes() for path in files}
+    lost.unlink()
+    study.train(progress=False)
+    again = Result.load(lost)
+    before = json.loads(kept[lost])
+    assert (again.accuracy, again.loss) == (before["accuracy"], before["loss"])
+    assert all(path.read_bytes() == data for path, data in kept.items() if path != lost)
+    assert again.run.lr in LEARNING_RATES
+    text = report(study, single_token_ceilings(study), "head")
+    assert text.startswith("head\n")
+    assert "± " in text
+    assert results_csv(study).count("\n") == 1 + 6
+    changed.write_text(changed.read_text().replace('"steps": 1', '"steps": 2'))
+    with pytest.raises(ValueError, match="other settings"):
+        study.train(progress=False)
+
+
+def test_bold_where_the_lead_is_significant():
+    found = {
+        ("a", "x"): Score(0.9, 0.01, 3),
+        ("a", "y"): Score(0.8, 0.01, 3),
+        ("b", "x"): Score(0.5, 0.1, 3),
+        ("b", "y"): Score(0.51, 0.1, 3),
+    }
+    table = scores_table(found)
+    assert "**90.0 ± 1.0**" in table
+    assert table.count("**") == 2
+    assert names(found) == (["a", "b"], ["x", "y"])
+
+
+def test_kinds_are_in_order_of_the_tasks_that_all_have():
+    found = {
+        ("a", "x"): Score(0.6, 0, 3),
+        ("a", "y"): Score(0.5, 0, 3),
+        ("b", "y"): Score(0.9, 0, 3),
+    }
+    assert names(found) == (["a", "b"], ["x", "y"])
+    assert [line.split(" | ")[-1] for line in scores_table(found).splitlines()[2:]] == ["60.0 |", "50.0 |"]
+
+
+def test_pictures(tmp_path):
+    pytest.importorskip("matplotlib")
+    cells = [Cell("rank", kind, task_options={"num_tokens": n}) for kind in ("none", "linear") for n in (16, 36)]
+    study = Study(tmp_path, cells, seeds=1)
+    for cell in cells:
+        path = study.path(cell, "seed0")
+        path.parent.mkdir(parents=True)
+        Result(cell.run(0, 1e-3), cell.task_options["num_tokens"], [1, 2], [0.3, 0.5], [1.0, 0.9], 1.0).save(path)
+    plot_against(study, "num_tokens", tmp_path / "against.png")
+    plot_training(study, tmp_path / "training.png")
+    plot_scores({("rank", "none"): Score(0.4, 0, 1)}, {"rank": Score(0.37, 0, 1)}, tmp_path / "scores.png")
+    assert all((tmp_path / f"{name}.png").stat().st_size > 5000 for name in ("against", "training", "scores"))

