@@ -14,10 +14,10 @@ from tqdm import tqdm
 from benchmarks.memory import training_memory
 from benchmarks.models import measure_throughput, try_steps
 from benchmarks.timer import MIN_ROUNDS, require_at_least
-from soft_vit.analysis.harness import require_device
 from soft_vit.models.names import model_name
 from soft_vit.models.vit import vit_name
 from soft_vit.probe.complexity import count_complexity
+from soft_vit.probe.load import require_device
 from soft_vit.text_tables import error_cell, markdown_table
 
 # Published for the Tiny pyramid at 224 (arXiv 2110.11945, Table 2): top-1 in percent, GFLOPs, GB at batch 1024.

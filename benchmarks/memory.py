@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from benchmarks.timer import require_at_least
-from soft_vit.analysis.harness import require_device, require_pyramid
+from soft_vit.probe.load import require_device, require_pyramid
 
 Result = TypeVar("Result")
 

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from benchmarks.memory import training_memory
 from benchmarks.timer import log_log_slope, seconds_of, spread
-from soft_vit.analysis.harness import require_device
+from soft_vit.probe.load import require_device
 from soft_vit.text_tables import markdown_table
 
 FORMS: dict[str, dict[str, Any]] = {"max_bottleneck=(7, 7)": {"max_bottleneck": (7, 7)}, "as released": {}}

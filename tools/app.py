@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         # Gradio reads them when it is imported. The page itself puts nothing into the folder.
         os.environ.update(GRADIO_ANALYTICS_ENABLED="False", GRADIO_TEMP_DIR=folder)
         from soft_vit.predict.app import STYLE, build_page, theme
-        from soft_vit.predict.app_look import MOST_BYTES, available
+        from soft_vit.predict.app_look import MAX_BYTES, available
 
         blocks = build_page(available(args.checkpoint, args.model))
         try:
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 run_history=False,
                 enable_monitoring=False,
                 footer_links=[],
-                max_file_size=MOST_BYTES,
+                max_file_size=MAX_BYTES,
                 theme=theme(),
                 css=STYLE,
                 prevent_thread_lock=True,

@@ -19,9 +19,9 @@ from benchmarks.atlas.pictures import plot_crossovers, plot_groups
 from benchmarks.atlas.report import report
 from benchmarks.atlas.table import MODES, InferRow, Row, RowT, Table, TrainRow, mistakes_in, read_table
 from benchmarks.timer import MIN_ROUNDS, machine_description, require_at_least, use_threads
-from soft_vit.analysis.harness import require_device
 from soft_vit.cli import add_device_option, command_line, command_text, image_size
 from soft_vit.layers import ATTENTIONS
+from soft_vit.probe.load import require_device
 from soft_vit.weights.files import require_place, write_atomically
 
 

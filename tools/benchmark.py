@@ -25,8 +25,8 @@ from benchmarks.operator import (
 )
 from benchmarks.timer import machine_description, use_threads
 from benchmarks.variants import VARIANTS
-from soft_vit.analysis.harness import require_device
 from soft_vit.cli import add_device_option, add_img_size_option, command_line
+from soft_vit.probe.load import require_device
 from soft_vit.text_tables import rows_as_csv
 from soft_vit.weights.files import require_place, write_atomically
 

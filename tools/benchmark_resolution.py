@@ -9,8 +9,8 @@ from pathlib import Path
 
 from benchmarks.resolution import FORMS, measure_resolutions, resolution_table, slopes_table
 from benchmarks.timer import machine_description, use_threads
-from soft_vit.analysis.harness import require_pyramid
 from soft_vit.cli import add_device_option, command_line, image_size
+from soft_vit.probe.load import require_pyramid
 from soft_vit.weights.files import require_place, write_atomically
 
 SIZES = ((224, 224), (448, 448), (800, 1333), (896, 896), (1344, 1344), (1792, 1792))

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from benchmarks.models import measure_throughput, throughput_table
 from benchmarks.timer import machine_description, use_threads
-from soft_vit.analysis.harness import require_device
 from soft_vit.cli import add_device_option, command_line
+from soft_vit.probe.load import require_device
 from soft_vit.text_tables import rows_as_csv
 from soft_vit.weights.files import require_place, write_atomically
 

@@ -19,9 +19,9 @@ from benchmarks.atlas.crossover import BASE
 from benchmarks.atlas.table import MODES, Row, steadiness
 from benchmarks.memory import step_memory, unless_out_of_memory
 from benchmarks.timer import spread, time_in_turn
-from soft_vit.analysis.harness import require_device
 from soft_vit.layers import ATTENTIONS, Attention, attention_class
 from soft_vit.layers.choice import FIXED_TOKENS, interpolate
+from soft_vit.probe.load import require_device
 from soft_vit.text_tables import error_cell
 
 TOKENS = (196, 784, 3136, 12544, 50176)

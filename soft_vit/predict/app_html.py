@@ -9,8 +9,8 @@ import numpy as np
 from PIL import Image
 
 from soft_vit.predict import RankedClasses
-from soft_vit.predict.app_look import MOST_TOKENS, Choice, LayerLook, Look, draw_row
-from soft_vit.probe.attentions import LEAST_SHARE
+from soft_vit.predict.app_look import MAX_TOKENS, Choice, LayerLook, Look, draw_row
+from soft_vit.probe.health import MIN_SHARE
 from soft_vit.weights import ENTRIES
 
 # A curve has at most this many points.
@@ -18,7 +18,7 @@ POINTS = 64
 
 
 def data_url(image: Image.Image) -> str:
-    """A picture as a PNG in an address."""
+    """Return a picture as a PNG in an address."""
     buffer = io.BytesIO()
     image.save(buffer, "PNG", compress_level=1)
     return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
@@ -29,7 +29,7 @@ def message(text: str, alert: bool = False) -> str:
 
 
 def describe(choice: Choice, image_size: tuple[int, int], notes: Iterable[str] = ()) -> str:
-    """What the weights are, in a sentence or two."""
+    """Say what the weights are, in a sentence or two."""
     size = f"It sees {image_size[0]} x {image_size[1]} pixels."
     if choice.checkpoint:
         return message(f"Weights of {choice.checkpoint}. {size} {' '.join(notes)}")
@@ -45,29 +45,30 @@ def prediction_html(prediction: RankedClasses) -> str:
 
 
 def shares_html(look: Look) -> str:
-    """A bar for each attention and one for what is beside it, a local branch and biases."""
+    """Draw a bar for each attention and one for the rest of its layer, a local branch and biases."""
     rows = []
     for layer in look.layers:
-        dead = " (dead)" if layer.share < LEAST_SHARE else ""
-        text = f"{_percent(layer.share)}{dead}, {_percent(layer.rest)}"
-        rows.append((f"{layer.stage}.{layer.layer} {layer.attention}", [layer.share, layer.rest], text))
+        found = layer.probe
+        dead = " (dead)" if found.share < MIN_SHARE else ""
+        text = f"{_percent(found.share)}{dead}, {_percent(found.rest)}"
+        rows.append((f"{layer.stage}.{layer.layer} {found.attention}", [found.share, found.rest], text))
     return _bars(
         "Share of <b>attention</b> and <b>local branch</b>",
         rows,
-        "Of each layer's output, by norm, as stage.layer. Beside the attention stand a convolution, where a kind has "
+        "Of each layer's output, by norm, as stage.layer. The local branch is a convolution, where an attention has "
         "one, and biases. Where the two cancel, both together are more than 100 %.",
     )
 
 
 def maps_html(look: Look, picture: Image.Image, place: tuple[float, float]) -> str:
-    """Where the token at a place looks, in each stage: the mean of the heads, and each head."""
+    """Draw where the token at a place looks, in each stage: the mean of the heads, and each head."""
     return "".join(_stage_html(layer, picture, place) for layer in look.shown)
 
 
 def _stage_html(layer: LayerLook, picture: Image.Image, place: tuple[float, float]) -> str:
-    title = f"Stage {layer.stage}, layer {layer.layer}: {layer.attention}"
+    title = f"Stage {layer.stage}, layer {layer.layer}: {layer.probe.attention}"
     if layer.matrix is None:
-        return _section(title, message("This kind has no attention matrix: it is not linear in its values."))
+        return _section(title, message("This attention is not linear in its values, so it has no attention matrix."))
     weights, (height, width) = layer.row(place), layer.feat_size
     panels = [("mean", weights.mean(0))] if len(weights) > 1 else []
     panels += [(f"head {head}", values) for head, values in enumerate(weights, 1)]
@@ -75,26 +76,24 @@ def _stage_html(layer: LayerLook, picture: Image.Image, place: tuple[float, floa
     for name, values in panels:
         largest = values.flat[np.abs(values).argmax()]
         image = f"<img src='{data_url(draw_row(values, picture, layer, place))}' alt='{name}'>"
-        figures.append(f"<figure>{image}<figcaption>{name} <small>{_short(largest)}</small></figcaption></figure>")
-    heads = "1 head" if len(weights) == 1 else f"{len(weights)} heads"
-    note = message(f"{height} x {width} tokens, {heads}; below each name, its largest weight")
+        figures.append(_figure(image, name, _short(largest)))
+    note = message(f"{height} x {width} tokens, heads: {len(weights)}; below each name, its largest weight")
     return _section(title, f"{note}<div class='panels'>{''.join(figures)}</div>")
 
 
 def spectra_html(look: Look) -> str:
-    """Curves of the singular values of each matrix that is shown."""
+    """Draw the curves of the singular values of each matrix that is shown."""
     text = "Share of the first singular values in the sum of all, a line for each head; dotted: all values are equal."
     figures = []
     for layer in look.shown:
-        spectrum, name = layer.spectrum(), f"stage {layer.stage}"
-        if spectrum is not None:
-            curves = "".join(_curve(curve, head) for head, curve in enumerate(spectrum.cumulative))
-            needed = np.mean([np.searchsorted(curve, 0.9) + 1 for curve in spectrum.cumulative])
-            caption = f"{name} <small>90 % in {needed:.0f} of {spectrum.cumulative.shape[1]}</small>"
-            box = f"<svg viewBox='-2 -2 104 104' role='img' aria-label='{name}'>{_AXES}{curves}</svg>"
-            figures.append(f"<figure>{box}<figcaption>{caption}</figcaption></figure>")
+        curves, name = layer.spectrum(), f"stage {layer.stage}"
+        if curves is not None:
+            lines = "".join(_curve(curve, head) for head, curve in enumerate(curves))
+            needed = np.mean([np.searchsorted(curve, 0.9) + 1 for curve in curves])
+            box = f"<svg viewBox='-2 -2 104 104' role='img' aria-label='{name}'>{_AXES}{lines}</svg>"
+            figures.append(_figure(box, name, f"90 % in {needed:.0f} of {curves.shape[1]}"))
         elif layer.matrix is not None:
-            text += f" Without {name}: tools/analysis/attention_spectrum.py measures more than {MOST_TOKENS:,} tokens."
+            text += f" Without {name}: tools/analysis/attention_spectrum.py measures more than {MAX_TOKENS:,} tokens."
     return _section("Spectrum", f"{message(text)}<div class='panels'>{''.join(figures)}</div>")
 
 
@@ -102,7 +101,7 @@ _AXES = "<path class='axes' d='M0 0V100H100'/><path class='equal' d='M0 100L100 
 
 
 def _curve(curve: np.ndarray, head: int) -> str:
-    """The curve of a head, in a square of 100 with its origin below; colours repeat after nine heads."""
+    """Draw the curve of a head in a square of 100 with its origin below; colours repeat after nine heads."""
     at = np.unique(np.linspace(1, len(curve), POINTS).round().astype(int))
     points = " ".join(f"{100 * i / len(curve):.1f},{100 - 100 * curve[i - 1]:.1f}" for i in at)
     return f"<polyline points='0,100 {points}' style='stroke: hsl({40 * head} 70% 50%)'/>"
@@ -112,13 +111,15 @@ def _section(title: str, content: str) -> str:
     return f"<section><h3>{title}</h3>{content}</section>"
 
 
+def _figure(content: str, name: str, figure: str) -> str:
+    return f"<figure>{content}<figcaption>{name} <small>{figure}</small></figcaption></figure>"
+
+
 def _bars(title: str, rows: list[tuple[str, list[float], str]], note: str = "") -> str:
-    cells = "".join(
-        f"<tr><th scope='row'>{escape(name)}</th><td class='bars'>"
-        + "".join(f"<i style='width: {100 * min(value, 1):.1f}%'></i>" for value in values)
-        + f"</td><td>{escape(text)}</td></tr>"
-        for name, values, text in rows
-    )
+    cells = ""
+    for name, values, text in rows:
+        bars = "".join(f"<i style='width: {100 * min(value, 1):.1f}%'></i>" for value in values)
+        cells += f"<tr><th scope='row'>{escape(name)}</th><td class='bars'>{bars}</td><td>{escape(text)}</td></tr>"
     return _section(title, f"{message(note)}<table>{cells}</table>")
 
 

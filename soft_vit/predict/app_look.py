@@ -5,39 +5,39 @@ Letters: H heads, N tokens, M keys.
 """
 
 import re
+from collections import defaultdict
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import timm
 import torch
 from matplotlib import colormaps
 from PIL import Image, ImageDraw
 from timm.data import create_transform, resolve_model_data_config
+from timm.models import model_entrypoint
 from torch import Tensor
 
 from soft_vit.data.images import BadImage, decode_image
 from soft_vit.layers import Attention
-from soft_vit.models.names import MODELS
-from soft_vit.models.vit import VIT_MODELS
-from soft_vit.models.zoo import ZOO
 from soft_vit.ops.layout import Layout, square_layout
 from soft_vit.predict import RankedClasses, TimmPredictor
-from soft_vit.probe.attentions import attentions, kind_name, output_shares
-from soft_vit.probe.matrix import watch_attention
-from soft_vit.probe.spectrum import Spectrum, cumulative_singular_values
+from soft_vit.probe.attentions import attentions
+from soft_vit.probe.health import Probe, probe
+from soft_vit.probe.spectrum import cumulative_singular_values
 from soft_vit.probe.view import OPACITY, colour_scale, key_grid
 from soft_vit.weights import ENTRIES
 from soft_vit.weights.files import lookup_folders
 
-MOST_BYTES = 30 * 2**20
+MAX_BYTES = 30 * 2**20
 # Above what phones take, below what fills a small machine's memory.
-MOST_PIXELS = 64_000_000
-# Larger ones are scaled down to this side, more than any model here sees.
-MOST_SIDE = 768
+MAX_PIXELS = 64_000_000
+# Larger pictures are scaled down to this side, more than any model here sees.
+MAX_SIDE = 768
 # Singular values of larger matrices take seconds and more.
-MOST_TOKENS = 1024
+MAX_TOKENS = 1024
 PANEL_SIDE = 168
 
 DEPTHS = {"first": 0.0, "middle": 0.5, "last": 1.0}
@@ -56,38 +56,34 @@ class Choice(NamedTuple):
 class LayerLook:
     """One attention. Stages and layers of a stage count from 1.
 
-    share, rest: see `output_shares`. matrix: `[H, N, M]` on the CPU, None where it was not asked for or the kind has
-    none. feat_size, key_size: the grids of its rows and columns, which num_prefix_tokens stand before.
+    matrix: `[H, N, M]` on the CPU, None where it was not asked for or does not exist. feat_size, key_size: the grids of
+    its rows and columns, after num_prefix_tokens.
     """
 
     stage: int
     layer: int
-    attention: str
-    share: float
-    rest: float
-    matrix: Tensor | None = None
-    feat_size: tuple[int, int] = (0, 0)
-    key_size: tuple[int, int] = (0, 0)
-    num_prefix_tokens: int = 0
+    probe: Probe
+    matrix: Tensor | None
+    feat_size: tuple[int, int]
+    key_size: tuple[int, int]
+    num_prefix_tokens: int
 
     def cell(self, place: tuple[float, float]) -> tuple[int, int]:
-        """Row and column of the token at a place (x, y), both from 0 to 1."""
+        """Return row and column of the token at a place (x, y), both from 0 to 1."""
         (x, y), (height, width) = place, self.feat_size
         return min(int(y * height), height - 1), min(int(x * width), width - 1)
 
     def row(self, place: tuple[float, float]) -> np.ndarray:
-        """Where the token at a place looks, `[H, h, w]`; ValueError without a matrix."""
-        if self.matrix is None:
-            raise ValueError(f"{self.attention} has no attention matrix here.")
+        """Return where the token at a place looks, `[H, h, w]`; needs a matrix."""
         row, column = self.cell(place)
         index = self.num_prefix_tokens + row * self.feat_size[1] + column
         return self.matrix[:, index, self.num_prefix_tokens :].unflatten(-1, self.key_size).numpy()
 
-    def spectrum(self) -> Spectrum | None:
-        """None without a matrix, and for one of more than MOST_TOKENS tokens."""
-        if self.matrix is None or self.matrix.shape[1] > MOST_TOKENS:
+    def spectrum(self) -> np.ndarray | None:
+        """Return the `cumulative_singular_values`; None without a matrix and above MAX_TOKENS tokens."""
+        if self.matrix is None or self.matrix.shape[1] > MAX_TOKENS:
             return None
-        return Spectrum(self.stage, self.layer, self.attention, cumulative_singular_values(self.matrix).numpy())
+        return cumulative_singular_values(self.matrix).numpy()
 
 
 @dataclass
@@ -105,7 +101,7 @@ class Look:
 
 
 def available(checkpoint: str | None = None, model: str | None = None) -> dict[str, Choice]:
-    """What can be looked at, by a title that tells the weights; nothing of it needs a download.
+    """Return what can be looked at without a download, by a title that tells the weights.
 
     checkpoint, model: a file of weights and the name of its model, which come first. Then models with weights on disk,
     the recorded default of each first, and every model of the package with random weights.
@@ -113,14 +109,12 @@ def available(checkpoint: str | None = None, model: str | None = None) -> dict[s
     found = {f"{model}, {checkpoint}": Choice(model, checkpoint=checkpoint)} if model and checkpoint else {}
     folders = lookup_folders()
     found |= {name: Choice(name, True) for name, e in ENTRIES.items() if any((f / e.file).is_file() for f in folders)}
-    return found | {f"{name}, random weights": Choice(name) for name in [*MODELS, *VIT_MODELS, *ZOO]}
+    names = [name for name in timm.list_models() if model_entrypoint(name).__module__.startswith("soft_vit.")]
+    return found | {f"{name}, random weights": Choice(name) for name in names}
 
 
 def load_choice(choice: Choice) -> TimmPredictor:
-    """The model of a choice, which sees a square picture whole; random weights are always the same.
-
-    Raises ValueError or FileNotFoundError for weights that cannot be used.
-    """
+    """Return the model of a choice, which sees a square picture whole; random weights are always the same."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         predictor = TimmPredictor(choice.name, checkpoint=choice.checkpoint, pretrained=choice.pretrained)
@@ -130,67 +124,73 @@ def load_choice(choice: Choice) -> TimmPredictor:
 
 
 def open_picture(data: bytes, size: int = 0) -> Image.Image:
-    """The middle square of an encoded image, in RGB. Raises BadImage, in one sentence.
+    """Return the middle square of an encoded image, in RGB. Raises BadImage, in one sentence.
 
     size: of a file whose data were not sent because it is too large.
     """
     try:
-        if max(len(data), size) > MOST_BYTES:
-            raise BadImage(f"it has more than {MOST_BYTES >> 20} MB")
-        image = decode_image(data, MOST_PIXELS)
+        if max(len(data), size) > MAX_BYTES:
+            raise BadImage(f"it has more than {MAX_BYTES >> 20} MB")
+        image = decode_image(data, MAX_PIXELS)
     except BadImage as error:
         raise BadImage(f"The file cannot be read as an image ({error}); give another.") from error
     side = min(image.size)
     left, top = (image.width - side) // 2, (image.height - side) // 2
     image = image.crop((left, top, left + side, top + side))
-    image.thumbnail((MOST_SIDE, MOST_SIDE), Image.Resampling.LANCZOS)
+    image.thumbnail((MAX_SIDE, MAX_SIDE), Image.Resampling.LANCZOS)
     return image
 
 
 def look(predictor: TimmPredictor, picture: Image.Image, depth: str = "last") -> Look:
-    """What a model of this package makes of a square picture; depth, a key of DEPTHS, chooses a layer of each stage.
-
-    Raises ValueError for a model without attentions of this package, or whose images are not square.
-    """
-    model, image = predictor.model, predictor.transform(picture)[None]
-    shares, watched = output_shares(model, image), attentions(model)
+    """Return what a model of this package makes of a square picture; depth, a key of DEPTHS, chooses layers."""
+    model, watched = predictor.model, attentions(predictor.model)
     if not watched:
-        raise ValueError("The model has no attention of this package; give one such as soft_tiny.")
-    stages: dict[int, list[LayerLook]] = {}
-    layers: dict[str, LayerLook] = {}
-    for name, attn in watched.items():
+        raise ValueError("model must have an attention of this package, as soft_tiny does.")
+    stages: dict[int, list[str]] = defaultdict(list)
+    for name in watched:
         # A ViT is a single stage.
-        number = re.search(r"(?:stages|layers)\.(\d+)\.", name)
-        stage = stages.setdefault(int(number[1]) + 1 if number else 1, [])
-        block = re.search(r"blocks\.(\d+)\.", name)
-        layers[name] = LayerLook(
-            int(number[1]) + 1 if number else 1,
-            int(block[1]) + 1 if block else len(stage) + 1,
-            kind_name(attn),
-            *shares[name],
-        )
-        stage.append(layers[name])
-    shown = [stage[round(DEPTHS[depth] * (len(stage) - 1))] for _, stage in sorted(stages.items())]
+        stages[_number(r"(?:stages|layers)\.(\d+)\.", name, 1)].append(name)
+    chosen = [names[round(DEPTHS[depth] * (len(names) - 1))] for _, names in sorted(stages.items())]
+    matrices: dict[str, Tensor] = {}
+    layouts: dict[str, Layout] = {}
 
-    def place(layer: LayerLook, attn: Attention, args: tuple[Any, ...]) -> None:
-        layout: Layout = square_layout(args[0], None, None)
-        layer.feat_size, layer.num_prefix_tokens = layout.feat_size, layout.num_prefix_tokens
-        layer.key_size = key_grid(attn, layout.feat_size)
+    def keep_layout(name: str, attn: Attention, args: tuple[Any, ...]) -> None:
+        layouts[name] = square_layout(args[0], None, None)
 
-    def keep(layer: LayerLook, matrix: Tensor) -> None:
-        layer.matrix = matrix[0].float().cpu()
+    def keep_matrix(name: str, matrix: Tensor) -> None:
+        matrices[name] = matrix[0].float().cpu()
 
+    image = predictor.transform(picture)[None]
     with ExitStack() as stack:
         for name, attn in watched.items():
-            stack.callback(attn.register_forward_pre_hook(partial(place, layers[name])).remove)
-            if layers[name] in shown and hasattr(attn, "attend"):
-                stack.enter_context(watch_attention(attn, partial(keep, layers[name])))
-        (prediction,) = predictor([picture])
+            stack.callback(attn.register_forward_pre_hook(partial(keep_layout, name)).remove)
+        probes = probe(model, image, {name: partial(keep_matrix, name) for name in chosen})
+    layers = {
+        name: LayerLook(
+            stage,
+            _number(r"blocks\.(\d+)\.", name, index),
+            probes[name],
+            matrices.get(name),
+            layouts[name].feat_size,
+            key_grid(watched[name], layouts[name].feat_size),
+            layouts[name].num_prefix_tokens,
+        )
+        for stage, names in sorted(stages.items())
+        for index, name in enumerate(names, 1)
+    }
+    (prediction,) = predictor([picture])
+    shown = [layers[name] for name in chosen]
     return Look(prediction, tuple(image.shape[-2:]), predictor.notes, list(layers.values()), shown)
 
 
+def _number(pattern: str, name: str, default: int) -> int:
+    """Return the number in a module's name, counted from 1."""
+    found = re.search(pattern, name)
+    return int(found[1]) + 1 if found else default
+
+
 def draw_row(values: np.ndarray, picture: Image.Image, layer: LayerLook, place: tuple[float, float]) -> Image.Image:
-    """Weights `[h, w]` of the token at a place over the picture in grey, with a frame around the token."""
+    """Draw weights `[h, w]` of the token at a place over the picture in grey, with a frame around the token."""
     colours, lowest, largest = colour_scale(values)
     painted = colormaps[colours]((values - lowest) / (largest - lowest), bytes=True)[..., :3]
     weights = Image.fromarray(painted).resize((PANEL_SIDE, PANEL_SIDE), Image.Resampling.NEAREST)

@@ -26,7 +26,7 @@ class Complexity:
 
 
 def count_complexity(model: nn.Module, input_shape: tuple[int, ...] = (1, 3, 224, 224)) -> Complexity:
-    """Count one forward pass of model, in evaluation mode, on an input of shape `[B, C, H, W]`.
+    """Count one forward pass of model in eval mode on an input of shape `[B, C, H, W]`.
 
     On the meta device this computes nothing. The model keeps its mode.
     """
@@ -55,7 +55,7 @@ def count_complexity(model: nn.Module, input_shape: tuple[int, ...] = (1, 3, 224
 
 
 def complexity_table(complexity: Complexity, depth: int = 2) -> str:
-    """A Markdown table of the modules down to `depth` levels below the model, and of the whole model."""
+    """Return a Markdown table of the modules down to `depth` levels below the model, and of the whole model."""
     rows = [
         (name, f"{params / 1e6:.3f}", f"{macs / 1e9:.4f}")
         for name, (params, macs) in complexity.by_module.items()

@@ -17,7 +17,9 @@ Series = tuple[str, list[int], list[float]]
 
 
 def read_run(path: str | Path) -> dict[str, Series]:
-    """The series of a run by key, from its work directory or from one log; `val/<key>` if training logs the key too.
+    """Return the series of a run by key, from its work directory or from one log.
+
+    A key that training and validation log is `val/<key>` for the latter.
 
     If a log begins before the previous one ends, the run was resumed from a checkpoint between the two, and the later
     log counts. Raises FileNotFoundError if there is no log, ValueError for a file that is not a log or is empty.
@@ -26,13 +28,13 @@ def read_run(path: str | Path) -> dict[str, Series]:
     # The folders of starts are named by their time.
     logs = [path] if path.is_file() else sorted(path.glob("*/vis_data/scalars.json"))
     if not logs:
-        raise FileNotFoundError(f"There is no log in {path}; give the work directory of a run, or its scalars.json.")
+        raise FileNotFoundError(f"The run must be a work directory with logs or a scalars.json, got {path}.")
     lines: list[dict] = []
     for log in logs:
         later = _read_log(log)
         lines = _before(lines, later) + later
     if not lines:
-        raise ValueError(f"The log in {path} is empty; wait for its first line, or give another run.")
+        raise ValueError(f"The log of a run must hold a line, {path} is empty.")
     trained = {key for line in lines if _is_training(line) for key in line}
     series: dict[str, Series] = {}
     for line in lines:
@@ -54,7 +56,7 @@ def plot_curves(runs: Mapping[str, Mapping[str, Series]], path: str | Path, keys
     known = sorted({key for run in runs.values() for key in run})
     keys = list(keys) or [key for key in DEFAULT_KEYS if key in known] or known
     if missing := set(keys) - set(known):
-        raise ValueError(f"No run has logged {min(missing)!r}; choose from {', '.join(known)}.")
+        raise ValueError(f"keys must be logged by a run, got {min(missing)!r}; choose from {', '.join(known)}.")
     from matplotlib.figure import Figure
 
     columns = min(len(keys), 2)
@@ -77,7 +79,7 @@ def plot_curves(runs: Mapping[str, Mapping[str, Series]], path: str | Path, keys
 
 
 def _read_log(path: Path) -> list[dict]:
-    """The lines of a log. A killed run may have left the last one incomplete."""
+    """Return the lines of a log. A killed run may have left the last one incomplete."""
     texts = path.read_text(errors="replace").splitlines()
     lines = []
     for number, text in enumerate(texts, 1):
@@ -86,7 +88,7 @@ def _read_log(path: Path) -> list[dict]:
             lines.append({**line, "step": int(line["step"])})
         except (ValueError, TypeError, KeyError) as error:
             if number < len(texts) or number == 1:
-                raise ValueError(f"Line {number} of {path} is not of a log; give the scalars.json of a run.") from error
+                raise ValueError(f"Every line of {path} must be JSON with a step, line {number} is not.") from error
     return lines
 
 
@@ -96,7 +98,7 @@ def _is_training(line: dict) -> bool:
 
 
 def _before(earlier: list[dict], later: list[dict]) -> list[dict]:
-    """The earlier lines that still count once the run has gone on as in `later`."""
+    """Return the earlier lines that still count once the run has gone on as in `later`."""
     iteration = min((line["step"] for line in later if _is_training(line)), default=math.inf)
     # An epoch's validation follows its training.
     epochs = (line.get("epoch", math.inf) if _is_training(line) else line["step"] for line in later)

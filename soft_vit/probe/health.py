@@ -1,38 +1,112 @@
 """Whether the attentions of a model do anything: their share of the output, row sums, rank, accuracy without them."""
 
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from soft_vit.layers import Attention
+from soft_vit.layers.attention.soft import SoftAttention
 from soft_vit.models.eval_mode import eval_mode
+from soft_vit.ops import self_gaussian_kernel
 from soft_vit.ops.numerics import at_least_float32
-from soft_vit.probe.attentions import (
-    LEAST_SHARE,
-    attention_shares,
-    attentions,
-    kind_name,
-    newton_residuals,
-    switched_off,
-)
+from soft_vit.ops.soft.inverse import newton_residual
+from soft_vit.probe.attentions import attentions, kind_name, replaced_attend, switched_off
 from soft_vit.probe.matrix import watch_attention
 from soft_vit.text_tables import markdown_table
 
-Batches = Iterable[tuple[Tensor, Tensor]]
+MIN_SHARE = 1e-3
+"""An attention below this share of its layer's output is dead: accuracy does not change without it."""
+
+Visitor = Callable[[Tensor], None]
+Batches = Sequence[tuple[Tensor, Tensor]]
+
+
+@dataclass
+class Probe:
+    """What one attention does over a batch.
+
+    share, rest: norms of what the attention adds to its layer's output, and of the output without it (a local branch,
+    biases), relative to that of the output. They add up to more than 1 where the two point against one another.
+    newton_residual: `ops.soft.inverse.newton_residual`, mean over images and heads; None without the iteration.
+    """
+
+    attention: str
+    share: float = 0.0
+    rest: float = 0.0
+    newton_residual: float | None = None
+
+
+@torch.no_grad()
+def probe(model: nn.Module, images: Tensor, visitors: Mapping[str, Visitor] | None = None) -> dict[str, Probe]:
+    """Return what each attention does in one forward, by its name.
+
+    model runs in eval mode and is left as it was. images: normalised, `[B, C, H, W]`. visitors: by name of an
+    attention, called with its `attention_matrix` if it has one.
+    """
+    layers = attentions(model)
+    found = {name: Probe(kind_name(attn)) for name, attn in layers.items()}
+    with ExitStack() as stack:
+        stack.enter_context(eval_mode(model))
+        for name, attn in layers.items():
+            watched = stack.enter_context(ExitStack())
+            if visitors and name in visitors and hasattr(attn, "attend"):
+                watched.enter_context(watch_attention(attn, visitors[name]))
+            if isinstance(attn, SoftAttention) and attn.options.inverse == "newton":
+                watched.enter_context(replaced_attend(attn, partial(_measure_residual, found[name], attn, attn.attend)))
+            hook = partial(_measure_share, found[name], watched)
+            stack.callback(attn.register_forward_hook(hook, with_kwargs=True).remove)
+        # Calling the module would run its compiled form, which skips what is watched.
+        model.forward(images.to(next(model.parameters(), images).dtype))
+    return found
+
+
+def _measure_residual(
+    result: Probe, attn: SoftAttention, attend: Callable, q: Tensor, bottleneck: Tensor, *rest: Any
+) -> Tensor:
+    options = attn.options
+    residual = newton_residual(self_gaussian_kernel(bottleneck), options.iters, options.ridge, options.start)
+    result.newton_residual = residual.mean().item()
+    return attend(q, bottleneck, *rest)
+
+
+def _measure_share(
+    result: Probe, watched: ExitStack, attn: Attention, args: tuple, kwargs: dict[str, Any], output: Tensor
+) -> None:
+    # The forward without the attention is not watched.
+    watched.close()
+    with switched_off(attn):
+        without = attn.forward(*args, **kwargs)
+    whole = output.float().norm()
+    if whole > 0:
+        result.share = float((output - without).float().norm() / whole)
+        result.rest = float(without.float().norm() / whole)
+
+
+def stage_means(values: Mapping[str, float]) -> dict[str, float]:
+    """Return means over the attentions of each stage, as `stage1`; an attention outside of stages keeps its name."""
+    stages: dict[str, list[float]] = defaultdict(list)
+    for name, value in values.items():
+        stage = re.search(r"(?:stages|layers)\.(\d+)\.", name)
+        stages[f"stage{int(stage[1]) + 1}" if stage else name].append(value)
+    return {key: fmean(found) for key, found in sorted(stages.items())}
 
 
 @dataclass
 class LayerHealth:
-    """One attention; means over images and heads, None for what it does not have.
+    """One attention; means over images and heads, None where it does not apply.
 
-    share: see `attention_shares`. row_sum, rank: of its matrix; the rank is the effective one, the exponential of the
-    entropy of the singular values as shares of their sum (Roy and Vetterli, EUSIPCO 2007). newton_residual: of a kind
-    that inverts by Newton's iteration. accuracy_off: in [0, 1], with this attention off, where it was measured.
+    row_sum, rank: of its matrix; the rank is the effective one, the exponential of the entropy of the singular values
+    as shares of their sum (Roy and Vetterli, EUSIPCO 2007). share, newton_residual: see `Probe`. accuracy_off: in
+    [0, 1], with this attention off, where it was measured.
     """
 
     layer: str
@@ -46,14 +120,44 @@ class LayerHealth:
 
     @property
     def is_dead(self) -> bool:
-        return self.share < LEAST_SHARE
+        return self.share < MIN_SHARE
+
+
+def effective_rank(matrix: Tensor) -> Tensor:
+    """Return the effective rank of matrices `[..., N, M]`: `[...]`, from 1 to min(N, M), 0 for a matrix of zeros."""
+    values = torch.linalg.svdvals(at_least_float32(matrix))
+    share = values / values.sum(-1, keepdim=True).clamp(min=torch.finfo(values.dtype).tiny)
+    return torch.where(values[..., 0] > 0, torch.special.entr(share).sum(-1).exp(), 0.0)
+
+
+def measure_health(model: nn.Module, images: Sequence[Tensor]) -> list[LayerHealth]:
+    """Return the health of every attention of a model, without accuracies.
+
+    images: at least one, `[C, H, W]` each, normalised, on the model's device. A head's matrix of N tokens has N^2
+    entries. Raises ValueError for a model without attentions of this package.
+    """
+    row_sums, ranks, tokens = defaultdict(list), defaultdict(list), {}
+
+    def visit(name: str, matrix: Tensor) -> None:
+        tokens[name] = matrix.shape[-2]
+        row_sums[name].append(matrix.sum(-1).mean().item())
+        ranks[name].append(effective_rank(matrix).mean().item())
+
+    visitors = {name: partial(visit, name) for name in attentions(model)}
+    if not visitors:
+        raise ValueError("model must have an attention of this package, as soft_tiny and linear_vit_tiny_patch16 do.")
+    probes = [probe(model, image[None], visitors) for image in tqdm(images, desc="attention matrices", leave=False)]
+    health = []
+    for name, first in probes[0].items():
+        residual = None if first.newton_residual is None else fmean(found[name].newton_residual for found in probes)
+        share = fmean(found[name].share for found in probes)
+        row_sum, rank = (fmean(means[name]) if name in tokens else None for means in (row_sums, ranks))
+        health.append(LayerHealth(name, first.attention, tokens.get(name), share, row_sum, rank, residual))
+    return health
 
 
 class Accuracies(NamedTuple):
-    """Top-1 accuracies of a model, in [0, 1].
-
-    whole: as it is. without_all: with all attentions off. without_dead: with those off that are dead; None if none is.
-    """
+    """Top-1 accuracies of a model, in [0, 1]: whole, without all attentions, and without the dead ones, if any."""
 
     whole: float
     without_all: float
@@ -66,74 +170,16 @@ class Accuracies(NamedTuple):
         return f"{text}, with the dead ones off together {100 * self.without_dead:.1f} %"
 
 
-def effective_rank(matrix: Tensor) -> Tensor:
-    """The effective rank of matrices `[..., N, M]`: `[...]`, from 1 to min(N, M), 0 for a matrix of zeros."""
-    values = torch.linalg.svdvals(at_least_float32(matrix))
-    share = values / values.sum(-1, keepdim=True).clamp(min=torch.finfo(values.dtype).tiny)
-    return torch.where(values[..., 0] > 0, torch.special.entr(share).sum(-1).exp(), 0.0)
-
-
-def measure_health(model: nn.Module, images: Sequence[Tensor]) -> list[LayerHealth]:
-    """The health of every attention of a model but for its accuracy.
-
-    images: `[C, H, W]` each, normalised, on the model's device. A head's matrix of N tokens has N^2 entries. Raises
-    ValueError for no image, and for a model without attentions of this package.
-    """
-    if not images:
-        raise ValueError("Attentions cannot be measured on 0 images; give at least 1.")
-    layers = attentions(model)
-    if not layers:
-        raise ValueError(
-            "The model has no attention of this package; give one such as soft_tiny or linear_vit_tiny_patch16."
-        )
-    found: dict[str, dict[str, list[float]]] = {
-        name: {"share": [], "row_sum": [], "rank": [], "newton_residual": []} for name in layers
-    }
-    num_tokens: dict[str, int] = {}
-
-    def visitor(name: str) -> Callable[[Tensor], None]:
-        def visit(matrix: Tensor) -> None:
-            num_tokens[name] = matrix.shape[-2]
-            found[name]["row_sum"].append(matrix.sum(-1).mean().item())
-            found[name]["rank"].append(effective_rank(matrix).mean().item())
-
-        return visit
-
-    for image in tqdm(images, desc="attention matrices", leave=False):
-        for key, values in (
-            ("share", attention_shares(model, image[None])),
-            ("newton_residual", newton_residuals(model, image[None])),
-        ):
-            for name, value in values.items():
-                found[name][key].append(value)
-        with ExitStack() as stack, torch.inference_mode():
-            for name, attn in layers.items():
-                if hasattr(attn, "attend"):
-                    stack.enter_context(watch_attention(attn, visitor(name)))
-            stack.enter_context(eval_mode(model))
-            model.forward(image[None])
-    health = []
-    for name, attn in layers.items():
-        means = {key: fmean(values) if values else None for key, values in found[name].items()}
-        health.append(LayerHealth(name, kind_name(attn), num_tokens.get(name), **means))
-    return health
-
-
 @torch.inference_mode()
 def accuracy(model: nn.Module, batches: Batches) -> float:
-    """Top-1 accuracy, in [0, 1], of images `[B, C, H, W]` and labels `[B]`."""
-    right = count = 0
+    """Return the top-1 accuracy, in [0, 1], over images `[B, C, H, W]` and labels `[B]`."""
     with eval_mode(model):
-        for images, labels in batches:
-            right += int((model.forward(images).argmax(-1) == labels).sum())
-            count += len(labels)
-    return right / count
+        right = sum(int((model.forward(images).argmax(-1) == labels).sum()) for images, labels in batches)
+    return right / sum(len(labels) for _, labels in batches)
 
 
-def measure_accuracies(
-    model: nn.Module, batches: Sequence[tuple[Tensor, Tensor]], health: Sequence[LayerHealth]
-) -> Accuracies:
-    """Set accuracy_off of each layer; returns the accuracies of the model with several layers off."""
+def measure_accuracies(model: nn.Module, batches: Batches, health: Sequence[LayerHealth]) -> Accuracies:
+    """Set accuracy_off of each layer; return the accuracies of the model with several layers off."""
     layers = attentions(model)
 
     def without(names: Iterable[str]) -> float:
@@ -147,12 +193,10 @@ def measure_accuracies(
 
 
 def health_table(health: Sequence[LayerHealth]) -> str:
-    """Markdown, a row for each attention; a dash for what does not apply."""
+    """Return a Markdown table with a row for each attention; a dash where a column does not apply."""
     header = ["layer", "attention", "tokens", "share of output", "row sum", "effective rank", "Newton residual"]
-    measured = any(layer.accuracy_off is not None for layer in health)
-    rows = []
-    for layer in health:
-        row = [
+    rows = [
+        [
             layer.layer,
             layer.attention,
             _cell(layer.num_tokens, "d"),
@@ -161,10 +205,13 @@ def health_table(health: Sequence[LayerHealth]) -> str:
             _cell(layer.rank, ".1f"),
             _cell(layer.newton_residual, ".1e"),
         ]
-        if measured:
-            row.append(_cell(None if layer.accuracy_off is None else 100 * layer.accuracy_off, ".1f"))
-        rows.append(row)
-    return markdown_table([*header, *(["top-1 without it (%)"] if measured else [])], rows)
+        for layer in health
+    ]
+    if any(layer.accuracy_off is not None for layer in health):
+        header.append("top-1 without it (%)")
+        for row, layer in zip(rows, health, strict=True):
+            row.append(f"{100 * layer.accuracy_off:.1f}")
+    return markdown_table(header, rows)
 
 
 def _cell(value: float | None, form: str) -> str:

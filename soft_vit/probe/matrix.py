@@ -1,7 +1,7 @@
 """The matrix with which an attention mixes its values, read off the attention itself.
 
 An attention is linear in its values, so with unit vectors as values it returns the columns of its matrix, whatever its
-formula: all that a kind approximates, hashes or leaves out shows in the matrix as in the model.
+formula: all that it approximates, hashes or leaves out shows in the matrix as in the model.
 
 Letters: B batch, H heads, N tokens, M keys.
 """
@@ -17,7 +17,7 @@ from torch import Tensor
 from soft_vit.layers import Attention
 from soft_vit.probe.attentions import replaced_attend
 
-# Columns computed at a time: what a kind gathers for its keys may be many times larger than the keys.
+# Columns computed at a time: what an attention gathers for its keys may be many times larger than the keys.
 COLUMNS = 256
 
 # Attentions called with unit vectors as values, which no visitor is to see.
@@ -25,7 +25,7 @@ _BEING_READ: set[Attention] = set()
 
 
 def attention_matrix(attn: Attention, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
-    """The matrix `[B, H, N, M]` with which attn mixes the values of tokens x `[B, N, C]`; a row per query.
+    """Return the matrix `[B, H, N, M]` with which attn mixes the values of tokens x `[B, N, C]`; a row per query.
 
     M is N except for `spatial_reduction`, whose values belong to its reduced tokens, row by row: the whole windows of
     the map, or 7 x 7. Class tokens come first among rows and columns. `gau` has a single head. In `longformer`, the
@@ -39,17 +39,15 @@ def attention_matrix(attn: Attention, x: Tensor, feat_size: tuple[int, int]) -> 
 
 @contextmanager
 def watch_attention(attn: Attention, visit: Callable[[Tensor], None]) -> Iterator[None]:
-    """Within this context, each forward of attn calls visit with its `attention_matrix`; contexts may be nested.
+    """Call visit with the `attention_matrix` of each forward of attn within this context; contexts can be nested.
 
-    The matrix is that of this very forward, including random choices, but without dropout and without what a kind adds
+    The matrix is that of this very forward, including random choices, but without dropout and without what is added
     to the product: convolutions of the values, gates, projections. Raises ValueError for an attention without the
     method `attend`, from which the matrix is read.
     """
     attend = getattr(attn, "attend", None)
     if attend is None:
-        raise ValueError(
-            f"{type(attn).__name__} has no attention matrix; give it a method attend(..., v, ...) that is linear in v."
-        )
+        raise ValueError(f"{type(attn).__name__} must have a method attend(..., v, ...), linear in v, for its matrix.")
 
     # With attend's signature, for a context within this one.
     @wraps(attend)
@@ -64,7 +62,7 @@ def watch_attention(attn: Attention, visit: Callable[[Tensor], None]) -> Iterato
 
 @torch.no_grad()
 def _matrix(attn: Attention, attend: Callable[..., Tensor], call: BoundArguments) -> Tensor:
-    """The matrix of a call of attn's method attend; changes the call's arguments."""
+    """Return the matrix of a call of attn's method attend; changes the call's arguments."""
     values = [name for name in call.arguments if name == "v" or name.startswith("v_")]
     v, training, columns = call.arguments["v"], attn.training, []
     for added in ("residual", "gate"):

@@ -42,13 +42,13 @@ class Spectrum:
     """`[H, N]`, float64: the share of the first i singular values in the sum of all, for i from 1 to N."""
 
     def at(self, share: float) -> np.ndarray:
-        """The curves `[H]` at index `share * N`, linearly interpolated between indices."""
+        """Return the curves `[H]` at index `share * N`, linearly interpolated between indices."""
         count = self.cumulative.shape[1]
         return np.array([np.interp(share * count, range(count + 1), [0, *curve]) for curve in self.cumulative])
 
 
 def cumulative_singular_values(matrix: Tensor) -> Tensor:
-    """The curves of matrices `[..., N, M]`: `[..., N]`, float64 on the CPU; with fewer keys than tokens, 1 from M on.
+    """Return the curves of matrices `[..., N, M]`: `[..., N]`, float64 on the CPU, with 1 at M and above.
 
     Raises ValueError for a matrix that is not finite. The curve of a zero matrix is 1 throughout. In fp32, rounding
     adds small singular values: at N = 3136, about 1e-5 of the sum.
@@ -62,7 +62,7 @@ def cumulative_singular_values(matrix: Tensor) -> Tensor:
 
 
 def measure_spectrum(model: PyramidViT, images: Sequence[Tensor]) -> list[Spectrum]:
-    """The spectrum of every layer of model, in order.
+    """Return the spectrum of every layer of model, in order.
 
     images: `[3, H, W]` each, of one size, on the model's device. Only one attention matrix is held at a time. Raises
     ValueError, see `watch_attention` and `cumulative_singular_values`.
@@ -85,7 +85,7 @@ def measure_spectrum(model: PyramidViT, images: Sequence[Tensor]) -> list[Spectr
 
 
 def spectrum_csv(spectra: Sequence[Spectrum]) -> str:
-    """CSV with a row per stage, layer, head and index: up to 64 indices, denser at the low end; the last one is N."""
+    """Return CSV with a row per stage, layer, head and index: up to 64 indices, denser at the low end, N the last."""
     rows = []
     for spectrum in spectra:
         count = spectrum.cumulative.shape[1]
@@ -98,44 +98,39 @@ def spectrum_csv(spectra: Sequence[Spectrum]) -> str:
 
 def plot_spectrum(spectra: Sequence[Spectrum], path: Path, title: str) -> None:
     """Draw the curves of each stage, a line per head, above a heat map of layers and heads; writes a PNG."""
-    from matplotlib import colormaps
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(14, 8), layout="constrained")
     figure.suptitle(title)
     curves, heat_map = figure.subfigures(2, 1, hspace=0.03)
-    most_heads = max(len(spectrum.cumulative) for spectrum in spectra)
-    _draw_curves(curves, spectra, colormaps["tab10" if most_heads <= 10 else "tab20"].colors)
+    _draw_curves(curves, spectra)
     _draw_heat_map(heat_map, spectra)
     figure.savefig(path, dpi=150)
 
 
-def _draw_curves(figure: Any, spectra: Sequence[Spectrum], colours: Sequence[Any]) -> None:
-    """A panel per stage: each head's mean over the layers, in front of the range of all layers and heads."""
+def _draw_curves(figure: Any, spectra: Sequence[Spectrum]) -> None:
+    """Draw a panel per stage: each head's mean over the layers, in front of the range of all layers and heads."""
     stages = sorted({spectrum.stage for spectrum in spectra})
-    heads, marks = {}, {}
+    entries = {}
     for axes, stage in zip(figure.subplots(1, len(stages), sharey=True, squeeze=False)[0], stages, strict=True):
         layers = [spectrum for spectrum in spectra if spectrum.stage == stage]
         curves = np.stack([np.pad(spectrum.cumulative, ((0, 0), (1, 0))) for spectrum in layers])
         count = curves.shape[2] - 1
         share = np.arange(count + 1) / count
-        if len(layers) > 1:
-            low, high = curves.min((0, 1)), curves.max((0, 1))
-            marks["all layers"] = axes.fill_between(share, low, high, color="0.9", linewidth=0)
-        marks["N / 4"] = axes.axvline(SHARE, color="0.5", linewidth=0.5)
-        (marks["equal values"],) = axes.plot([0, 1], [0, 1], ":", color="0.5", linewidth=1)
         for head, curve in enumerate(curves.mean(0)):
-            (heads[f"head {head + 1}"],) = axes.plot(share, curve, color=colours[head % len(colours)], linewidth=1.2)
-        depth = "1 layer" if len(layers) == 1 else f"{len(layers)} layers"
-        axes.set_title(f"Stage {stage}: {layers[0].attention}\nN = {count}, {depth}", fontsize="medium")
+            (entries[f"head {head + 1}"],) = axes.plot(share, curve, f"C{head}", linewidth=1.2)
+        low, high = curves.min((0, 1)), curves.max((0, 1))
+        entries["all layers"] = axes.fill_between(share, low, high, color="0.9", linewidth=0)
+        (entries["equal values"],) = axes.plot([0, 1], [0, 1], ":", color="0.5", linewidth=1)
+        title = f"Stage {stage}: {layers[0].attention}\nN = {count}, layers: {len(layers)}"
+        axes.set_title(title, fontsize="medium")
         axes.set(xlabel="index / N", xlim=(-0.02, 1.02), ylim=(0, 1.03))
     figure.supylabel("normalised cumulative singular value", fontsize="medium")
-    entries = heads | marks
     figure.legend(entries.values(), entries.keys(), loc="outside right center", fontsize="small", frameon=False)
 
 
 def _draw_heat_map(figure: Any, spectra: Sequence[Spectrum]) -> None:
-    """The curves at N / 4; cells of heads that a stage has not stay blank."""
+    """Draw the curves at N / 4; cells of heads that a stage does not have stay blank."""
     columns = [spectrum.at(SHARE) for spectrum in spectra]
     values = np.full((max(map(len, columns)), len(columns)), np.nan)
     for place, column in enumerate(columns):
@@ -143,17 +138,9 @@ def _draw_heat_map(figure: Any, spectra: Sequence[Spectrum]) -> None:
     axes = figure.subplots()
     # A curve never rises faster than before, so it is at 1/4 or more here.
     image = axes.imshow(values, aspect="auto", vmin=SHARE, vmax=1, cmap="viridis")
-    if len(columns) <= 20:
-        for (head, place), value in np.ndenumerate(values):
-            if not np.isnan(value):
-                axes.text(place, head, f"{value:.2f}", ha="center", va="center", color="w" if value < 0.7 else "k")
-    for place in range(1, len(columns)):
-        if spectra[place].stage != spectra[place - 1].stage:
-            axes.axvline(place - 0.5, color="white", linewidth=4)
     places, heads = range(0, len(columns), 1 + len(columns) // 32), range(values.shape[0])
     axes.set_xticks(places, [f"{spectra[place].stage}.{spectra[place].layer}" for place in places])
     axes.set_yticks(heads, [str(head + 1) for head in heads])
     axes.set_title("At index N / 4", fontsize="medium")
     axes.set(xlabel="stage.layer", ylabel="head")
-    axes.spines[:].set_visible(False)
     figure.colorbar(image, ax=axes, label="normalised cumulative singular value", pad=0.01)

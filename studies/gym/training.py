@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from soft_vit.layers import PreNormBlock, attention_class
 from soft_vit.models.pyramid import PyramidViT
-from soft_vit.probe.attentions import attention_shares, attentions, switched_off
+from soft_vit.probe.attentions import attentions, switched_off
+from soft_vit.probe.health import probe
 from soft_vit.weights.files import write_atomically
 from studies.gym import TASKS
 from studies.gym.task import NOT_ASKED, Batch, Task
@@ -46,7 +47,7 @@ class Run:
 @dataclass
 class Result:
     """How a run went: after each of the steps, accuracy at the tokens that are asked, in [0, 1], cross-entropy, and the
-    mean share of attentions in their layers' output, see `soft_vit.probe.attentions`. The last are of all tests.
+    mean share of attentions in their layers' output, see `soft_vit.probe.health`. The last are of all tests.
 
     accuracy_off: at the end, with all attentions off; None where not measured.
     """
@@ -179,8 +180,8 @@ def train(run: Run, evaluations: int = EVALUATIONS) -> Result:
             result.steps.append(step)
             result.accuracy.append(accuracy)
             result.loss.append(test_loss)
-            shares = attention_shares(model, torch.from_numpy(batches[0].inputs[:16]))
-            result.share.append(sum(shares.values()) / len(shares))
+            shares = [found.share for found in probe(model, torch.from_numpy(batches[0].inputs[:16])).values()]
+            result.share.append(sum(shares) / len(shares))
     with switched_off(*attentions(model).values()):
         result.accuracy_off, _ = test(model, batches)
     result.cpu_seconds = time.process_time() - began

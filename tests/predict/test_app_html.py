@@ -9,12 +9,13 @@ from PIL import Image
 
 from soft_vit.predict import RankedClasses, app_html
 from soft_vit.predict.app_look import Choice, LayerLook, Look
+from soft_vit.probe.health import Probe
 
 PICTURE = Image.new("RGB", (8, 8), "grey")
 
 
-def layer_of(matrix: torch.Tensor | None, **kwargs) -> LayerLook:
-    return LayerLook(2, 1, "soft", 5e-4, 0.98, matrix, (2, 3), (2, 3), 1, **kwargs)
+def layer_of(matrix: torch.Tensor | None) -> LayerLook:
+    return LayerLook(2, 1, Probe("soft", 5e-4, 0.98), matrix, (2, 3), (2, 3), 1)
 
 
 def look_of(*layers: LayerLook) -> Look:

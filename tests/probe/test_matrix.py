@@ -388,5 +388,5 @@ def test_an_attention_without_a_matrix_is_refused() -> None:
         def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
             return x.roll(1, dims=1)
 
-    with pytest.raises(ValueError, match="Shift has no attention matrix"):
+    with pytest.raises(ValueError, match="Shift"):
         attention_matrix(Shift(DIM, HEADS), tokens(), GRID)

@@ -17,13 +17,12 @@ import torch
 from timm.data import ImageNetInfo, create_transform, infer_imagenet_subset, resolve_data_config
 from torch import Tensor, nn
 
-from soft_vit.analysis.harness import require_device
 from soft_vit.cli import add_device_option, add_img_size_option, add_model_options, command_line
 from soft_vit.data import ShapeImages, normalised_batch
 from soft_vit.data.images import find_images
 from soft_vit.models.names import require_known
-from soft_vit.probe.attentions import LEAST_SHARE
-from soft_vit.probe.health import health_table, measure_accuracies, measure_health
+from soft_vit.probe.health import MIN_SHARE, health_table, measure_accuracies, measure_health
+from soft_vit.probe.load import require_device
 from soft_vit.weights.files import require_place, write_atomically
 
 
@@ -84,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     text = f"{args.model}, {images.shape[2]} x {images.shape[3]}\n\n{health_table(health)}{text}\n"
     dead = [layer.layer for layer in health if layer.is_dead]
     if dead:
-        text += f"\nShares below {LEAST_SHARE:g}, attentions that might as well be absent: {', '.join(dead)}.\n"
+        text += f"\nShares below {MIN_SHARE:g}, attentions that might as well be absent: {', '.join(dead)}.\n"
     print(text)
     if args.out:
         write_atomically(args.out, text.encode())

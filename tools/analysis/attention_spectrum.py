@@ -13,10 +13,10 @@ from pathlib import Path
 from timm.data import create_transform, resolve_data_config
 from torch import Tensor, nn
 
-from soft_vit.analysis.harness import load_pyramid
 from soft_vit.cli import add_device_option, add_img_size_option, add_model_options, command_line
 from soft_vit.data import ShapeImages, normalised_batch
 from soft_vit.data.images import read_image
+from soft_vit.probe.load import load_pyramid
 from soft_vit.probe.spectrum import measure_spectrum, plot_spectrum, spectrum_csv
 from soft_vit.weights.files import require_place, write_atomically
 

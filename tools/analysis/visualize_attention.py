@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from timm.data import resolve_data_config
 
-from soft_vit.analysis.harness import load_pyramid
 from soft_vit.cli import add_device_option, add_img_size_option, add_model_options, command_line
 from soft_vit.data.images import read_image
+from soft_vit.probe.load import load_pyramid
 from soft_vit.probe.view import attention_row, plot_attention_row
 from soft_vit.weights.files import require_place
 

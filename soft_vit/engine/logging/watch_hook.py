@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw
 from torch import Tensor, nn
 
 from soft_vit.engine.models.timm_model import unwrapped
-from soft_vit.probe.attentions import LEAST_SHARE, attention_shares, newton_residuals, stage_means
+from soft_vit.probe.health import MIN_SHARE, probe, stage_means
 from soft_vit.registry import HOOKS, register
 
 __all__ = ["WatchHook", "batch_grid", "label_text"]
@@ -26,7 +26,7 @@ class WatchHook(Hook):
     batch_interval: epochs between two pictures, which show the first batch of an epoch after augmentation and mixup,
     with labels; 0 for none. num_images: images in a picture. newton_interval: iterations between two measurements, for
     each stage, of Newton residuals and of the share of attentions in the output, with a warning below 1e-3, see
-    `soft_vit.probe.attentions`; 0 for none. newton_images: images of the batch to measure on.
+    `soft_vit.probe.health`; 0 for none. newton_images: images of the batch to measure on.
 
     Everything goes to the visualizer's backends: TensorBoard, `vis_data/vis_image`, `scalars.json`. Each step logs the
     range of learning rates if parameter groups differ. The run stays the same: measuring draws no random number and
@@ -96,13 +96,14 @@ class WatchHook(Hook):
         if network is None:
             return
         images = inputs[: self.newton_images]
-        shares = attention_shares(network, images)
-        self._log(runner, "newton_residual", stage_means(newton_residuals(network, images)))
-        self._log(runner, "attention_share", stage_means(shares))
-        dead = [name for name, share in shares.items() if share < LEAST_SHARE]
+        probes = probe(network, images)
+        residuals = {name: found.newton_residual for name, found in probes.items() if found.newton_residual is not None}
+        self._log(runner, "newton_residual", stage_means(residuals))
+        self._log(runner, "attention_share", stage_means({name: found.share for name, found in probes.items()}))
+        dead = [name for name, found in probes.items() if found.share < MIN_SHARE]
         if dead:
             runner.logger.warning(
-                f"Attentions with a share of less than {LEAST_SHARE:g} in their layer's output, which might as well be "
+                f"Attentions with a share of less than {MIN_SHARE:g} in their layer's output, which might as well be "
                 f"absent: {', '.join(dead)}. tools/analysis/attention_health.py tells more."
             )
 

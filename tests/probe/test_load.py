@@ -6,8 +6,8 @@ import timm
 import torch
 from matplotlib import pyplot
 
-from soft_vit.analysis.harness import load_pyramid
 from soft_vit.probe.curves import plot_curves
+from soft_vit.probe.load import load_pyramid
 from soft_vit.weights import WeightsError
 
 
