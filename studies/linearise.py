@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.timer import machine_description
-from soft_vit.engine.checkpoints.checkpoint_hook import find_newest_checkpoint
 from soft_vit.engine.config import load_config
+from soft_vit.engine.hooks.checkpoint import find_newest_checkpoint
 from soft_vit.layers import ATTENTIONS, attention_class
 from soft_vit.models.names import model_name
 from soft_vit.text_tables import error_cell, markdown_table

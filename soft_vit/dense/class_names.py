@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
-from soft_vit.engine.checks import match_classes
+from soft_vit.engine.hooks.checks import match_classes
 from soft_vit.registry import HOOKS, register
 from soft_vit.weights.read import notes_of
 

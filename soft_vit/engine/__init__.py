@@ -13,9 +13,6 @@ import warnings
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
 warnings.filterwarnings("ignore", message="Fail to import ``MultiScaleDeformableAttention``")
 
-from soft_vit.engine.checkpoints import safe_checkpoint
-from soft_vit.engine.checkpoints.checkpoint_hook import AtomicBackend, SafeCheckpointHook
-from soft_vit.engine.checks import RunChecksHook
 from soft_vit.engine.config import load_config
 from soft_vit.engine.data.bad_images import BadImagesHook
 from soft_vit.engine.data.datasets import ImageTree, ShapesDataset
@@ -23,9 +20,11 @@ from soft_vit.engine.data.preprocessor import RecipeDataPreprocessor
 from soft_vit.engine.data.transforms import AlbumentationsTransform, LoadedImage, TimmAugment, TimmEvalCrop
 from soft_vit.engine.evaluate import Images, Target, evaluate
 from soft_vit.engine.hooks.attention_report import AttentionReportHook
-from soft_vit.engine.logging.metrics import ClassificationMetric
-from soft_vit.engine.logging.progress import JsonLinesBackend, ProgressLogProcessor, ShortHistoryHook
-from soft_vit.engine.logging.watch_hook import WatchHook
+from soft_vit.engine.hooks.checkpoint import AtomicBackend, SafeCheckpointHook
+from soft_vit.engine.hooks.checks import RunChecksHook
+from soft_vit.engine.hooks.progress import JsonLinesBackend, ProgressLogProcessor, ShortHistoryHook
+from soft_vit.engine.hooks.watch import WatchHook
+from soft_vit.engine.metrics import ClassificationMetric
 from soft_vit.engine.models.classifier import TimmProgressClassifier
 from soft_vit.engine.models.distillation import DistillClassifier
 from soft_vit.engine.models.feature_redraw import FeatureRedrawHook
@@ -37,9 +36,10 @@ from soft_vit.engine.optim.ema_hook import EMAEvalHook
 from soft_vit.engine.optim.optim_constructor import TimmOptimWrapperConstructor
 from soft_vit.engine.optim.optim_wrapper import SafeOptimWrapper
 from soft_vit.engine.report import Report
+from soft_vit.engine.resume import read
 from soft_vit.engine.run import train
 
-safe_checkpoint.install()
+read.install()
 register_models()
 
 __all__ = [

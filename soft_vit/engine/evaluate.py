@@ -15,9 +15,6 @@ from mmengine.runner import Runner
 from torch import Tensor
 
 import soft_vit  # noqa: F401  its models have to be known to timm before one is looked up by name
-from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
-from soft_vit.engine.checkpoints.trained_config import model_options, trained_notes
-from soft_vit.engine.checks import match_classes
 from soft_vit.engine.config import apply_options
 from soft_vit.engine.config_values import count_classes, take_trained_classes, type_name
 from soft_vit.engine.data.eval_data import (
@@ -32,11 +29,14 @@ from soft_vit.engine.data.eval_data import (
     view_of_config,
 )
 from soft_vit.engine.errors import one_line
-from soft_vit.engine.logging.throughput_hook import ThroughputHook
+from soft_vit.engine.hooks.checks import match_classes
+from soft_vit.engine.hooks.throughput import ThroughputHook
 from soft_vit.engine.models.finetune import TIMM_PREFIX
+from soft_vit.engine.models.notes import model_options, trained_notes
 from soft_vit.engine.models.tested_model import TestedModelHook
 from soft_vit.engine.prepare import prepare
 from soft_vit.engine.report import Report
+from soft_vit.engine.resume.read import load_checkpoint_file
 from soft_vit.engine.run import require_checkpoint, traceback_in_log
 from soft_vit.models.soft import MODELS
 from soft_vit.weights.read import notes_of, unwrap_state_dict

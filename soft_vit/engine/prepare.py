@@ -10,7 +10,7 @@ from mmengine.registry import FUNCTIONS
 
 from soft_vit.engine.config import check_keys, load_config, require_registered
 from soft_vit.engine.config_values import entries, type_name
-from soft_vit.engine.loops import ExactEpochLoop, ExactIterLoop
+from soft_vit.engine.resume.loops import ExactEpochLoop, ExactIterLoop
 
 __all__ = ["LAUNCHERS", "REWRITES", "prepare"]
 

@@ -12,13 +12,13 @@ from mmengine.logging import MMLogger
 from mmengine.registry import OPTIMIZERS
 from mmengine.runner import Runner
 
-from soft_vit.engine.checkpoints.checkpoint_hook import find_newest_checkpoint
 from soft_vit.engine.config import require_registered
 from soft_vit.engine.config_values import count_classes, require_one_size, type_name
 from soft_vit.engine.data.bad_images import ReadingDataset, require_data_root
+from soft_vit.engine.hooks.checkpoint import find_newest_checkpoint
 from soft_vit.engine.models.finetune import CheckpointMatchHook, StartWeightsHook
 from soft_vit.engine.prepare import prepare
-from soft_vit.engine.resume.stop_hook import StopHook
+from soft_vit.engine.resume.stop import StopHook
 from soft_vit.registry import DATASETS
 
 __all__ = ["TrainResult", "require_checkpoint", "scale_learning_rate", "traceback_in_log", "train"]

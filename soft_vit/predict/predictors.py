@@ -19,14 +19,14 @@ from torch import nn
 from torchvision.transforms.v2.functional import pil_to_tensor
 
 from soft_vit.data.label_maps import IGNORED
-from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
-from soft_vit.engine.checkpoints.trained_config import model_options, trained_notes
 from soft_vit.engine.config import load_config
 from soft_vit.engine.config_values import take_trained_classes, type_name
 from soft_vit.engine.data.eval_data import set_view, view_of_config
 from soft_vit.engine.errors import one_line
+from soft_vit.engine.models.notes import model_options, trained_notes
 from soft_vit.engine.models.tested_model import fit_image_size
 from soft_vit.engine.models.timm_model import create_timm_model
+from soft_vit.engine.resume.read import load_checkpoint_file
 from soft_vit.models.pyramid import PyramidViT
 from soft_vit.models.vit import AttentionViT
 from soft_vit.predict.results import RankedClasses, Result, ranked_classes, result_of

@@ -10,9 +10,9 @@ from typing import Any
 import timm
 from torch import nn
 
-from soft_vit.engine.checkpoints.trained_config import cfg_of_config, model_options, training_facts
 from soft_vit.engine.config import load_config
 from soft_vit.engine.errors import one_line
+from soft_vit.engine.models.notes import cfg_of_config, model_options, training_facts
 from soft_vit.publishing.conversion import require_model
 from soft_vit.publishing.hub import push, save_folder
 from soft_vit.publishing.layouts import safetensors_bytes

@@ -7,9 +7,9 @@ from typing import Any, Literal, get_args
 
 from torch import Tensor
 
-from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
-from soft_vit.engine.checkpoints.trained_config import trained_notes
+from soft_vit.engine.models.notes import trained_notes
 from soft_vit.engine.optim.ema_hook import choose_weights
+from soft_vit.engine.resume.read import load_checkpoint_file
 from soft_vit.models.checkpoint import Recognised
 from soft_vit.models.soft import MODELS
 from soft_vit.models.zoo import recognise_weights

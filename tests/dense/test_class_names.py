@@ -12,7 +12,7 @@ from mmengine.structures import InstanceData
 from soft_vit.data.shape_trees import make_tree
 from soft_vit.dense.class_names import ClassNamesHook
 from soft_vit.dense.detection import CocoAP, CocoImages
-from soft_vit.engine.checks import RunChecksHook
+from soft_vit.engine.hooks.checks import RunChecksHook
 
 
 def in_a_test(trained, dataset, evaluator) -> None:

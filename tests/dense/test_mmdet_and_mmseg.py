@@ -14,7 +14,7 @@ from mmengine.runner import Runner
 from soft_vit.data.shape_trees import make_tree
 from soft_vit.dense import mmcv_ext  # noqa: F401  before mmdet and mmseg are imported
 from soft_vit.engine import train
-from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
+from soft_vit.engine.resume.read import load_checkpoint_file
 
 for library in ("mmdet", "mmseg"):
     pytest.importorskip(library, exc_type=ModuleNotFoundError)

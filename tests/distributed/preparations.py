@@ -35,7 +35,7 @@ class Strike:
 
     def install(self) -> None:
         """Arm the training of this process."""
-        from soft_vit.engine.loops import ExactEpochLoop
+        from soft_vit.engine.resume.loops import ExactEpochLoop
         from soft_vit.weights import files
 
         run_iter = ExactEpochLoop.run_iter
@@ -62,7 +62,7 @@ class FullDisk:
     step: int
 
     def install(self) -> None:
-        from soft_vit.engine.loops import ExactEpochLoop
+        from soft_vit.engine.resume.loops import ExactEpochLoop
 
         run_iter = ExactEpochLoop.run_iter
 

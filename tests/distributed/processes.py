@@ -124,7 +124,7 @@ def differences(one: object, other: object, name: str = "") -> list[str]:
 
 def final_state(work_dir: Path, name: str = "epoch_3.pth") -> dict:
     """What a run ends with: both sets of weights, optimizer, schedules, and the losses of all steps."""
-    from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
+    from soft_vit.engine.resume.read import load_checkpoint_file
 
     content = load_checkpoint_file(work_dir / name)
     logged = content["message_hub"]["log_scalars"]

@@ -10,8 +10,8 @@ from distributed.kill_trials import loading, trials
 from distributed.preparations import FullDisk, Strike
 from distributed.processes import differences, final_state, train
 
-from soft_vit.engine.checkpoints.checkpoint_hook import find_newest_checkpoint
-from soft_vit.engine.resume.stop_hook import EXIT_STOPPED
+from soft_vit.engine.hooks.checkpoint import find_newest_checkpoint
+from soft_vit.engine.resume.stop import EXIT_STOPPED
 
 
 def output(folder: Path) -> str:

@@ -7,8 +7,8 @@ import torch
 from distributed.preparations import Record, Strike
 from distributed.processes import differences, final_state, train, train_ranks
 
-from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
-from soft_vit.engine.resume.stop_hook import EXIT_STOPPED
+from soft_vit.engine.resume.read import load_checkpoint_file
+from soft_vit.engine.resume.stop import EXIT_STOPPED
 
 # 24 images leave no batch that is smaller than the others.
 OPTIONS = ["train_dataloader.dataset.length=24"]

@@ -12,9 +12,9 @@ from PIL import Image
 
 from soft_vit.data import ShapeImages
 from soft_vit.engine import train
-from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.config import check_keys, load_config
 from soft_vit.engine.config_values import fill_values
+from soft_vit.engine.resume.read import load_checkpoint_file
 from soft_vit.models.zoo import ZOO
 from soft_vit.weights import ENTRIES
 

@@ -15,8 +15,8 @@ from timm.data import create_transform
 
 from soft_vit.data import CLASSES, ShapeImages, draw_shape
 from soft_vit.data.shape_trees import make_tree
-from soft_vit.engine.checkpoints.trained_config import cfg_of_config
 from soft_vit.engine.config import load_config
+from soft_vit.engine.models.notes import cfg_of_config
 from soft_vit.predict import ConfigPredictor, TimmPredictor, load_predictor
 from soft_vit.predict.predictors import readable_names
 from soft_vit.weights.files import RESOURCES

@@ -46,7 +46,7 @@ def test_usual_layout(trained):
 def test_timm_loads_the_weights_as_they_are(trained):
     import timm
 
-    from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
+    from soft_vit.engine.resume.read import load_checkpoint_file
 
     state = load_checkpoint_file(trained / "epoch_2.pth")["state_dict"]
     timm.create_model("soft_pico", num_classes=10, img_size=64).load_state_dict(state)

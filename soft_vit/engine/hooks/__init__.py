@@ -1,1 +1,1 @@
-"""Hooks of runs."""
+"""Hooks that the configs name: weights, checkpoints, logs, checks."""

@@ -12,9 +12,9 @@ from timm.layers import to_2tuple
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.errors import one_line
 from soft_vit.engine.models.classifier import TimmProgressClassifier
+from soft_vit.engine.resume.read import load_checkpoint_file
 from soft_vit.registry import MODELS, register
 from soft_vit.weights.load import fit_weights
 from soft_vit.weights.read import notes_of

@@ -15,7 +15,7 @@ from mmengine.runner import Runner
 from mmpretrain.structures import DataSample
 from torch import Tensor, nn
 
-from soft_vit.engine.logging.metrics import ClassificationMetric
+from soft_vit.engine.metrics import ClassificationMetric
 from soft_vit.engine.models.distillation import DistillClassifier, Teacher
 from soft_vit.layers import Attention
 from soft_vit.layers.vit_attention import ViTAttention

@@ -9,9 +9,9 @@ from mmengine.runner import Runner
 from timm.layers import to_2tuple
 from torch import nn
 
-from soft_vit.engine.checkpoints.trained_config import model_options
 from soft_vit.engine.errors import one_line
 from soft_vit.engine.models.finetune import require_match
+from soft_vit.engine.models.notes import model_options
 from soft_vit.engine.models.timm_model import unwrapped
 from soft_vit.engine.optim.ema_hook import choose_weights
 from soft_vit.weights.load import filter_weights

@@ -10,7 +10,7 @@ import torch
 
 from soft_vit.data.shape_trees import make_tree
 from soft_vit.engine import Report, Target, evaluate, train
-from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
+from soft_vit.engine.resume.read import load_checkpoint_file
 
 ROOT = Path(__file__).parents[3]
 CONFIGS = ROOT / "configs" / "detection"

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.evaluate import Target, evaluate
 from soft_vit.engine.report import Report
+from soft_vit.engine.resume.read import load_checkpoint_file
 from soft_vit.engine.run import train
 
 CONFIG = Path(__file__).parents[3] / "configs" / "segmentation" / "upernet_soft_pico_shapes.py"

@@ -13,8 +13,8 @@ from mmpretrain.structures import DataSample
 from torch import nn
 
 from soft_vit.engine import DistillClassifier, train
-from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.models.distillation import Teacher, build_teacher, teacher_loss
+from soft_vit.engine.resume.read import load_checkpoint_file
 
 DEMO = Path(__file__).parents[3] / "configs" / "demo" / "soft_pico_shapes.py"
 SMALL = dict(depths=(1, 1, 1, 1), img_size=32)

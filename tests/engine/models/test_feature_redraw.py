@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from soft_vit.engine import FeatureRedrawHook, train
-from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
+from soft_vit.engine.resume.read import load_checkpoint_file
 from soft_vit.layers.attention.performer import PerformerAttention
 
 DEMO = Path(__file__).parents[3] / "configs" / "demo" / "soft_pico_shapes.py"

@@ -26,9 +26,9 @@ from soft_vit.engine import (
     evaluate,
     train,
 )
-from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.config import load_config
 from soft_vit.engine.models.finetune import StartWeightsHook, freeze_stages, require_match
+from soft_vit.engine.resume.read import load_checkpoint_file
 from soft_vit.weights.load import fit_weights
 from soft_vit.weights.read import NOTES_KEY
 

@@ -12,8 +12,8 @@ from mmpretrain.structures import DataSample
 from timm.layers import Attention as TimmAttention
 
 from soft_vit.engine import LineariseClassifier, train
-from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.models.linearise import TeacherAgreement, attention_loss
+from soft_vit.engine.resume.read import load_checkpoint_file
 from soft_vit.predict.predictors import load_predictor
 
 CONFIG = Path(__file__).parents[3] / "configs" / "linearise" / "linear_pico_shapes.py"

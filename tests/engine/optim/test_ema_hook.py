@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from soft_vit.engine import EMAEvalHook, SafeCheckpointHook, SafeOptimWrapper, train
-from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.data.datasets import ShapesDataset
 from soft_vit.engine.optim.ema_hook import SmoothedModel, choose_weights
+from soft_vit.engine.resume.read import load_checkpoint_file
 
 DEMO = Path(__file__).parents[3] / "configs" / "demo" / "soft_pico_shapes.py"
 

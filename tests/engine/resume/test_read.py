@@ -16,8 +16,8 @@ from safetensors.torch import save_file
 
 from soft_vit.dense import SOFT
 from soft_vit.engine import Report, Target, evaluate, train
-from soft_vit.engine.checkpoints.checkpoint_hook import find_newest_checkpoint
-from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
+from soft_vit.engine.hooks.checkpoint import find_newest_checkpoint
+from soft_vit.engine.resume.read import load_checkpoint_file
 from soft_vit.predict import load_predictor
 from soft_vit.publishing import convert
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from soft_vit.engine import train
-from soft_vit.engine.checkpoints.checkpoint_hook import AtomicBackend
-from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
 from soft_vit.engine.data.datasets import ShapesDataset
+from soft_vit.engine.hooks.checkpoint import AtomicBackend
+from soft_vit.engine.resume.read import load_checkpoint_file
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DEMO = ROOT / "configs" / "demo" / "soft_pico_shapes.py"
 # Batches of 4, 4, 3.
 OPTIONS = {

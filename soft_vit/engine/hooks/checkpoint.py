@@ -15,9 +15,9 @@ from mmengine.hooks import CheckpointHook
 from mmengine.optim import ZeroRedundancyOptimizer
 from mmengine.runner import Runner
 
-from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
-from soft_vit.engine.checkpoints.trained_config import notes_of_run
 from soft_vit.engine.errors import one_line
+from soft_vit.engine.models.notes import notes_of_run
+from soft_vit.engine.resume.read import load_checkpoint_file
 from soft_vit.registry import HOOKS, register
 from soft_vit.weights.files import write_atomically
 from soft_vit.weights.read import NOTES_KEY, first_not_finite

@@ -10,7 +10,7 @@ from mmengine.optim import LinearLR, OneCycleLR
 from PIL import Image
 
 from soft_vit.engine import ImageTree
-from soft_vit.engine.checks import RunChecksHook, match_classes
+from soft_vit.engine.hooks.checks import RunChecksHook, match_classes
 
 TEN = SimpleNamespace(num_classes=10)
 

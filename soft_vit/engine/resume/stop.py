@@ -15,7 +15,7 @@ from mmengine.registry import FUNCTIONS
 from mmengine.runner import Runner
 from torch import distributed
 
-from soft_vit.engine.checkpoints.checkpoint_hook import SafeCheckpointHook
+from soft_vit.engine.hooks.checkpoint import SafeCheckpointHook
 from soft_vit.engine.resume.position import seed_worker
 
 __all__ = ["EXIT_STOPPED", "RunStopped", "StopHook", "shield_worker"]

@@ -5,8 +5,8 @@ import pytest
 import torch
 from mmengine.evaluator import Evaluator
 
-from soft_vit.engine.logging import metrics
-from soft_vit.engine.logging.metrics import ClassificationMetric
+from soft_vit.engine import metrics
+from soft_vit.engine.metrics import ClassificationMetric
 
 
 def scores(images: int, classes: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

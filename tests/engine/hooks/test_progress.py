@@ -9,7 +9,7 @@ import torch
 from mmengine.logging import MessageHub
 
 from soft_vit.engine import JsonLinesBackend
-from soft_vit.engine.logging.progress import ShortHistoryHook, peak_memory
+from soft_vit.engine.hooks.progress import ShortHistoryHook, peak_memory
 
 
 def refuse(text: str) -> None:

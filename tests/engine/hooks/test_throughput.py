@@ -5,13 +5,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from soft_vit.engine.logging import throughput_hook
-from soft_vit.engine.logging.throughput_hook import ThroughputHook
+from soft_vit.engine.hooks import throughput
+from soft_vit.engine.hooks.throughput import ThroughputHook
 
 
 def test_rates_leave_the_first_batch_out(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(throughput_hook.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(throughput.time, "perf_counter", lambda: now[0])
 
     class Classifier(torch.nn.Linear):
         def forward(self, x: torch.Tensor, mode: str = "tensor") -> torch.Tensor:

@@ -10,8 +10,8 @@ from mmengine.config import Config
 from torch import nn
 
 from soft_vit.data import CLASSES
-from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
-from soft_vit.engine.checkpoints.trained_config import cfg_of_config, notes_of_run, trained_notes
+from soft_vit.engine.models.notes import cfg_of_config, notes_of_run, trained_notes
+from soft_vit.engine.resume.read import load_checkpoint_file
 from soft_vit.weights.files import RESOURCES
 from soft_vit.weights.read import NOTES_KEY
 

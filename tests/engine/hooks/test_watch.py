@@ -17,8 +17,8 @@ from torch import nn
 
 from soft_vit.data import CLASSES
 from soft_vit.engine import WatchHook, train
-from soft_vit.engine.checkpoints.safe_checkpoint import load_checkpoint_file
-from soft_vit.engine.logging.watch_hook import batch_grid, label_text
+from soft_vit.engine.hooks.watch import batch_grid, label_text
+from soft_vit.engine.resume.read import load_checkpoint_file
 
 DEMO = Path(__file__).parents[3] / "configs" / "demo" / "soft_pico_shapes.py"
 # Epochs of 3 batches.

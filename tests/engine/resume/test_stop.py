@@ -9,7 +9,7 @@ import pytest
 from torch.utils.data import BatchSampler, DataLoader
 
 from soft_vit.engine import SafeCheckpointHook
-from soft_vit.engine.resume.stop_hook import EXIT_STOPPED, RunStopped, StopHook
+from soft_vit.engine.resume.stop import EXIT_STOPPED, RunStopped, StopHook
 
 
 class Checkpoint(SafeCheckpointHook):

@@ -1,1 +1,0 @@
-"""Checkpoints written atomically and read without executing anything."""

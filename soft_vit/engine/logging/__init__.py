@@ -1,1 +1,0 @@
-"""Metrics, logs and what watches a run."""
