@@ -19,7 +19,7 @@ from benchmarks.timer import MIN_ROUNDS, log_log_slope, numbered, require_at_lea
 from benchmarks.variants import ClosedFormNewton, naive_soft_attention
 from soft_vit.ops import newton_inverse, newton_step_size, self_gaussian_kernel, soft_attention
 from soft_vit.ops.numerics import at_least_float32
-from soft_vit.ops.soft.inverse import add_ridge
+from soft_vit.ops.soft.options import add_ridge
 from soft_vit.text_tables import markdown_table
 
 OPERATORS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {

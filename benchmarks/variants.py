@@ -25,7 +25,7 @@ from soft_vit.models.folding import fold_batch_norm
 from soft_vit.models.names import require_known
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import BACKENDS
-from soft_vit.ops.soft.inverse import newton_step_size
+from soft_vit.ops.soft.newton import newton_step_size
 
 
 class NaiveTanhGELU(nn.Module):

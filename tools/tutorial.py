@@ -25,7 +25,7 @@ from soft_vit.cli import command_line
 from soft_vit.data import CLASSES, ShapeImages, normalised_batch
 from soft_vit.models import fold_batch_norm
 from soft_vit.ops import cholesky_solve, eigh_inverse, newton_inverse, self_gaussian_kernel
-from soft_vit.ops.soft.inverse import newton_residual
+from soft_vit.ops.soft.newton import newton_residual
 from soft_vit.predict.drawing import draw_classes
 from soft_vit.probe.attentions import switched_off
 from soft_vit.probe.complexity import count_complexity

@@ -18,7 +18,7 @@ from benchmarks.gpu.parts import DRY, FULL, plan
 from benchmarks.gpu.run import DONE, Outcome, run_parts
 from benchmarks.timer import machine_description
 from soft_vit.cli import command_line
-from soft_vit.ops.soft.triton.support import lacking_in_interpreter
+from soft_vit.ops.soft.triton.support import interpreter_unavailable_reason
 from soft_vit.text_tables import rows_as_csv
 from soft_vit.weights.files import require_place, write_atomically
 
@@ -36,7 +36,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 def machine(dry: bool) -> str:
     """What the report is of. ValueError without a GPU, or where a dry run has no interpreter."""
-    if dry and (reason := lacking_in_interpreter()):
+    if dry and (reason := interpreter_unavailable_reason()):
         raise ValueError(f"The dry run {reason}; the run on a GPU does not.")
     if not dry and not torch.cuda.is_available():
         raise ValueError("torch sees no NVIDIA GPU here; run this on a machine with one, or try it with --dry.")

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.shortcuts import same_size
-from soft_vit.ops.numerics import at_least_float32, in_function_transform
+from soft_vit.layers.sizes import same_size
+from soft_vit.ops.numerics import at_least_float32
 
 
 def map_to_tokens(x: Tensor) -> Tensor:
@@ -20,6 +20,12 @@ def map_to_tokens(x: Tensor) -> Tensor:
 def tokens_to_map(x: Tensor, feat_size: tuple[int, int]) -> Tensor:
     """The inverse of `map_to_tokens`; a view, channels last in memory."""
     return x.transpose(1, 2).unflatten(2, feat_size)
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """Return a map `[B, C, H, W]` in channels-last memory, where its tokens `[B, N, C]` are a view."""
+    # By permutations: torch.func.vmap takes no memory format.
+    return x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
 
 
 class ConvNormAct(nn.Module):
@@ -65,10 +71,7 @@ class ConvPatchEmbed(nn.Sequential):
         super().__init__(*units)
 
     def forward(self, x: Tensor) -> Tensor:
-        # Channels-last maps and [B, N, C] tokens are the same memory, so nothing is copied between them.
-        # torch.func.vmap cannot ask for that layout.
-        if not in_function_transform():
-            x = x.contiguous(memory_format=torch.channels_last)
+        x = channels_last(x)
         for unit in self:
             x = unit(x)
         return x

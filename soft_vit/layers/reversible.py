@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from timm.layers import register_notrace_function
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import get_device_states, set_device_states
 
 from soft_vit.layers.block import PostNormBlock, PreNormBlock
-from soft_vit.layers.shortcuts import keeps_autograd_graph
 
 Block = PostNormBlock | PreNormBlock
 
@@ -29,7 +29,7 @@ def feed_forward_half(block: Block, x: Tensor) -> Tensor:
     return block.drop_path2(block.feed_forward(block.norm2(x)))
 
 
-class Surroundings:
+class ForwardState:
     """The random state and the autocast setting at a point of the forward, to repeat it later."""
 
     def __init__(self, x: Tensor, random: bool) -> None:
@@ -40,7 +40,7 @@ class Surroundings:
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """The same surroundings, with gradients; afterwards the caller's random state is restored."""
+        """The same states, with gradients; afterwards the caller's random state is restored."""
         autocast = torch.autocast(self.device_type, dtype=self.autocast_dtype, enabled=self.autocast)
         devices = self.random_state[1] if self.random_state else []
         with torch.random.fork_rng(devices, enabled=self.random_state is not None), autocast, torch.enable_grad():
@@ -64,14 +64,14 @@ class _ReversibleBlocks(torch.autograd.Function):
         *parameters: Tensor,
     ) -> tuple[Tensor, Tensor]:
         y1 = y2 = x
-        surroundings = []
+        states = []
         for block in blocks:
-            before_attention = Surroundings(x, block.training)
+            before_attention = ForwardState(x, block.training)
             y1 = y1 + attention_half(block, y2, feat_size, num_prefix_tokens)
-            surroundings.append((before_attention, Surroundings(x, block.training)))
+            states.append((before_attention, ForwardState(x, block.training)))
             y2 = y2 + feed_forward_half(block, y1)
         ctx.save_for_backward(y1, y2)
-        ctx.blocks, ctx.parameters, ctx.surroundings = blocks, parameters, surroundings
+        ctx.blocks, ctx.parameters, ctx.states = blocks, parameters, states
         ctx.layout = feat_size, num_prefix_tokens
         return y1, y2
 
@@ -81,7 +81,7 @@ class _ReversibleBlocks(torch.autograd.Function):
         y1, y2 = ctx.saved_tensors
         grads: dict[Tensor, Tensor] = {}
 
-        def half_backward(half: Any, block: Block, x: Tensor, grad: Tensor, before: Surroundings, *arguments: Any):
+        def half_backward(half: Any, block: Block, x: Tensor, grad: Tensor, before: ForwardState, *arguments: Any):
             """The half's value at x and its gradient there; adds up those of its parameters."""
             parameters = [parameter for parameter in block.parameters() if parameter.requires_grad]
             with before.restored():
@@ -93,7 +93,7 @@ class _ReversibleBlocks(torch.autograd.Function):
                     grads[parameter] = grads[parameter] + value if parameter in grads else value
             return y.detach(), found[0]
 
-        for block, (before_attention, before_mlp) in zip(reversed(ctx.blocks), reversed(ctx.surroundings), strict=True):
+        for block, (before_attention, before_mlp) in zip(reversed(ctx.blocks), reversed(ctx.states), strict=True):
             value, grad = half_backward(feed_forward_half, block, y1, grad_2, before_mlp)
             y2, grad_1 = y2 - value, grad_1 + grad
             value, grad = half_backward(attention_half, block, y2, grad_1, before_attention, *ctx.layout)
@@ -112,6 +112,7 @@ def plain_streams(
     return y1, y2
 
 
+@register_notrace_function
 def reversible_blocks(
     blocks: Sequence[Block], x: Tensor, feat_size: tuple[int, int], num_prefix_tokens: int = 0
 ) -> Tensor:
@@ -124,7 +125,8 @@ def reversible_blocks(
     """
     if not blocks:
         return x
-    if keeps_autograd_graph(x) and x.device.type != "meta":
+    recomputed = torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    if recomputed and isinstance(x, Tensor) and x.device.type != "meta":
         parameters = dict.fromkeys(p for block in blocks for p in block.parameters() if p.requires_grad)
         y1, y2 = _ReversibleBlocks.apply(x, blocks, feat_size, num_prefix_tokens, *parameters)
     else:

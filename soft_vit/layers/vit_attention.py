@@ -12,7 +12,6 @@ from torch.utils.hooks import RemovableHandle
 
 from soft_vit.layers.attention import ATTENTIONS, attention_class, attention_options
 from soft_vit.layers.attention.base import Attention
-from soft_vit.layers.shortcuts import keeps_autograd_graph
 from soft_vit.ops.layout import square_layout
 from soft_vit.ops.numerics import in_backward
 
@@ -57,7 +56,7 @@ class TokenGrid:
 
     def __call__(self, patch_embed: Any, args: tuple[Any, ...], output: Any) -> None:
         self.feat_size = tuple(patch_embed.dynamic_feat_size(args[0].shape[-2:]))
-        if keeps_autograd_graph(args[0]):
+        if isinstance(args[0], Tensor) and torch.is_grad_enabled() and not torch.compiler.is_compiling():
             self.by_length[self.num_prefix_tokens + math.prod(self.feat_size)] = self.feat_size
 
     def of(self, x: Tensor) -> tuple[int, int] | None:

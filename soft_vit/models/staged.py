@@ -14,10 +14,11 @@ from timm.models._features import feature_take_indices
 from timm.models._input import update_model_input_size
 from torch import Tensor, nn
 
+from soft_vit.layers.embed import channels_last  # noqa: F401  for families
 from soft_vit.models.arguments import check_image_size
 from soft_vit.models.pyramid import MIN_IMAGE_SIDE, check_image, init_linear
 from soft_vit.models.zoo import checkpoint_filter_fn, refuse_other_models  # noqa: F401  timm's name for the filter
-from soft_vit.ops.numerics import check_choice, in_function_transform
+from soft_vit.ops.numerics import check_choice
 
 GlobalPool = Literal["avg", ""]
 
@@ -30,12 +31,6 @@ def pad_to_multiple(x: Tensor, multiple: int) -> Tensor:
     if torch.compiler.is_compiling() or below or right:
         x = F.pad(x, (0, right, 0, below))
     return x
-
-
-def channels_last(x: Tensor) -> Tensor:
-    """A map `[B, C, H, W]` whose tokens `[B, N, C]` are there without a copy."""
-    # torch.func.vmap cannot ask for that layout.
-    return x if in_function_transform() else x.contiguous(memory_format=torch.channels_last)
 
 
 # Leaves of symbolic tracing: they look at sizes.

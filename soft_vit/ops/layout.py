@@ -20,7 +20,7 @@ def as_map(feat_size: FeatSize) -> tuple[int, int]:
     return feat_size[0], 1 if len(feat_size) == 1 else feat_size[1]
 
 
-def kept(x: Tensor, token_mask: Tensor | None, fill: float = 0.0) -> Tensor:
+def fill_masked(x: Tensor, token_mask: Tensor | None, fill: float = 0.0) -> Tensor:
     """Tokens `[B, H, N, D]`, with fill in place of those where the mask `[B, 1, N, 1]` is False."""
     return x if token_mask is None else x.masked_fill(~token_mask, fill)
 
@@ -61,7 +61,7 @@ class Layout(NamedTuple):
 
     def keep(self, x: Tensor, fill: float = 0.0) -> Tensor:
         """Tokens `[B, H, P + N, D]`, with fill in place of those that do not count."""
-        return kept(x, self.token_mask, fill)
+        return fill_masked(x, self.token_mask, fill)
 
     def num_tokens(self, x: Tensor) -> Tensor | int:
         """How many of the tokens `[B, H, P + N, D]` count: a number, or `[B, 1, 1, 1]` in x's dtype, at least fp32."""
@@ -84,7 +84,7 @@ def token_layout(
     if mask is not None and no_mask:
         raise ValueError(f"This attention takes no key_padding_mask: {no_mask}.")
     layout = Layout(as_map(feat_size), num_prefix_tokens, mask)
-    if not (torch.compiler.is_compiling() or torch.jit.is_tracing()):
+    if not torch.compiler.is_compiling():
         check_layout(x, layout)
     return layout
 

@@ -13,9 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from soft_vit.ops.by_tokens import map_tokens, sum_over_tokens
-from soft_vit.ops.in_parts import computes_parts
-from soft_vit.ops.layout import Layout, kept
+from soft_vit.ops.chunked import computes_parts, map_tokens, sum_over_tokens
+from soft_vit.ops.layout import Layout, fill_masked
 from soft_vit.ops.numerics import at_least_float32, full_precision
 
 # Far below any sum of features of sensible inputs; it keeps 0 / 0 out of inputs whose features underflow.
@@ -71,15 +70,15 @@ def linear_attention(
     phi_q = phi_q or phi
 
     def state(k: Tensor, v: Tensor, mask: Tensor | None, *rest: Tensor) -> tuple[Tensor, Tensor]:
-        k = kept(phi(k, *rest), mask)
-        return k.mT @ kept(at_least_float32(v), mask), k.sum(2)[..., None]
+        k = fill_masked(phi(k, *rest), mask)
+        return k.mT @ fill_masked(at_least_float32(v), mask), k.sum(2)[..., None]
 
     def read(q: Tensor, *rest: Tensor) -> Tensor:
         *given, kv, k_sum = rest
         q = phi_q(q, *given)
         return (q @ kv / (q @ k_sum + extra).clamp(min=SMALLEST_NORMALIZER)).to(dtype)
 
-    if computes_parts(q, k, v) and any(_is_learned(f, (x, *at), weights) for f, x in ((phi, k), (phi_q, q))):
+    if computes_parts(q) and any(_is_learned(f, (x, *at), weights) for f, x in ((phi, k), (phi_q, q))):
         with full_precision(v):
             return read(q, *at, *weights, *state(k, v, mask, *at, *weights))
     sums = sum_over_tokens(state, (k, v, mask, *at), tuple(weights))

@@ -1,4 +1,4 @@
-"""What the operators share: precision under autocast, named options, and what watches an operation while it runs."""
+"""What the operators share: precision under autocast, named options, and whether operations are recorded."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Literal, TypeVar, get_args
@@ -15,17 +15,17 @@ BACKENDS = get_args(Backend)
 
 
 def wide_dtype(x: Tensor) -> torch.dtype:
-    """The dtype of x, fp32 where it is bf16 or fp16."""
+    """Return the dtype of x, fp32 where it is bf16 or fp16."""
     return torch.float32 if x.dtype in (torch.bfloat16, torch.float16) else x.dtype
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """X in fp32 where it is bf16 or fp16, unchanged where it is fp32 or float64."""
+    """Return x in fp32 where it is bf16 or fp16, unchanged where it is fp32 or float64."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
 def full_precision(x: Tensor) -> AbstractContextManager:
-    """A context without autocast for the device of x."""
+    """Return a context without autocast for the device of x."""
     # Entered only where it changes something: exporters would carry an autocast region into the graph.
     if x.device.type != "meta" and torch.is_autocast_enabled(x.device.type):
         return torch.autocast(x.device.type, enabled=False)
@@ -33,7 +33,7 @@ def full_precision(x: Tensor) -> AbstractContextManager:
 
 
 def full_precision_backward(x: Tensor) -> AbstractContextManager:
-    """The same for the backward of an operator, entered whether or not autocast is on.
+    """Return the same context for the backward of an operator, entered whether or not autocast is on.
 
     torch.compile traces a backward where the forward has switched autocast off, and runs it where it may be on.
     """
@@ -41,14 +41,14 @@ def full_precision_backward(x: Tensor) -> AbstractContextManager:
 
 
 def check_choice(name: str, value: Choice, choices: tuple[str, ...]) -> Choice:
-    """value, if it is one of choices; otherwise a ValueError that lists them."""
+    """Return value if it is one of choices; otherwise raise a ValueError that lists them."""
     if value not in choices:
-        raise ValueError(f"{name}={value!r} is not known; use one of {', '.join(map(repr, choices))}.")
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}.")
     return value
 
 
-def takes_triton(backend: Backend | None, device_type: str, unsupported: str | None) -> bool:
-    """Whether Triton computes a case; unsupported says why it cannot, as the end of a sentence, or is None.
+def use_triton(backend: Backend | None, device_type: str, unsupported: str | None) -> bool:
+    """Return whether Triton computes a case; unsupported is the reason why it cannot, as the end of a sentence.
 
     backend None takes Triton on a GPU where it can, and never on a CPU. ValueError where `triton` is asked for and
     cannot.
@@ -60,50 +60,24 @@ def takes_triton(backend: Backend | None, device_type: str, unsupported: str | N
     return backend == "triton"
 
 
-# What follows asks torch's private state, because no public function answers. Shortcuts past documented operations,
-# and code that looks at values, would otherwise break vmap, and make counters of operations miss some.
+def in_transform() -> bool:
+    """Return whether a transform of torch.func (vmap, grad, jvp) or forward-mode differentiation is active.
+
+    Gradients by hand support neither: there, operators are expressions that torch differentiates.
+    """
+    return torch._C._functorch.maybe_current_level() is not None or forward_ad._current_level >= 0
 
 
-def in_function_transform() -> bool:
-    """Whether a transform of torch.func (vmap, grad, jvp) is active."""
-    level = getattr(getattr(torch._C, "_functorch", None), "maybe_current_level", None)
-    return level is not None and level() is not None
+def is_eager(*tensors: Tensor | None) -> bool:
+    """Return whether these are plain tensors, and nothing but autograd sees operations on them.
 
-
-def operations_are_watched() -> bool:
-    """Whether a dispatch mode is active, such as a counter of operations or fake tensors."""
-    depth = getattr(torch._C, "_len_torch_dispatch_stack", None)
-    return depth is not None and depth() > 0
-
-
-def has_memory(x: Tensor) -> bool:
-    """False for a batch of gradients (`is_grads_batched`), whose storage cannot be reached."""
-    return torch._C._has_storage(x)
-
-
-def is_dual(x: Tensor) -> bool:
-    """Whether x carries a tangent of forward-mode differentiation."""
-    # A compiler does not look into it, and has no forward mode.
-    return not torch.compiler.is_compiling() and forward_ad.unpack_dual(x).tangent is not None
-
-
-def forbids_autograd_function(*tensors: Tensor) -> bool:
-    """Whether a hand-written gradient must be avoided: traces, torch.func and forward mode cannot hold one."""
-    return torch.jit.is_tracing() or in_function_transform() or any(map(is_dual, tensors))
-
-
-def are_dispatched(*tensors: Tensor | None) -> bool:
-    """Whether a compiler, a dispatch mode or a transform sees operations on these tensors."""
-    if torch.compiler.is_compiling() or torch.jit.is_tracing() or operations_are_watched() or in_function_transform():
-        return True
-    return any(not _is_plain(x) for x in tensors if x is not None)
-
-
-def _is_plain(x: Tensor) -> bool:
-    """Whether x is a tensor of torch's own in memory; subclasses and wrappers define operations of their own."""
-    return type(x) in (Tensor, Parameter) and has_memory(x) and not is_dual(x)
+    Others are compilers, dispatch modes (counters of FLOPs, fake tensors), transforms, and subclasses of Tensor.
+    """
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or in_transform():
+        return False
+    return all(x is None or type(x) in (Tensor, Parameter) for x in tensors)
 
 
 def in_backward() -> bool:
-    """Whether this runs inside of a backward, as does what gradient checkpointing computes again."""
+    """Return whether this runs inside of a backward, as gradient checkpointing does when it computes again."""
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1

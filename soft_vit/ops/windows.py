@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from soft_vit.ops.in_parts import Arguments, Part, computes_parts, in_parts
+from soft_vit.ops.chunked import Arguments, Part, computes_parts, in_parts
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.softmax import attention_in_groups, attention_with_prefix
 
@@ -137,7 +137,7 @@ def window_attention(
         tokens = (slice(max(first, 0) * feat_size[1], end * feat_size[1]) for first, end in spans)
         return [*(x if x is None else x[:, :, span] for x, span in zip(args[:4], tokens, strict=True)), *args[4:]]
 
-    if not computes_parts(q, k, v, *others):
+    if not computes_parts(q):
         return attend(None, *args)[0]
     count, tile, _ = axis_tiles(feat_size[0], reach)
     row_bytes = tile * feat_size[1] * q.shape[0] * q.shape[1] * q.shape[3] * q.element_size()

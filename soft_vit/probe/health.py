@@ -18,7 +18,7 @@ from soft_vit.layers.attention.soft import SoftAttention
 from soft_vit.models.eval_mode import eval_mode
 from soft_vit.ops import self_gaussian_kernel
 from soft_vit.ops.numerics import at_least_float32
-from soft_vit.ops.soft.inverse import newton_residual
+from soft_vit.ops.soft.newton import newton_residual
 from soft_vit.probe.attentions import attentions, kind_name, replaced_attend, switched_off
 from soft_vit.probe.matrix import watch_attention
 from soft_vit.text_tables import markdown_table

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from benchmarks.gpu.__main__ import main
-from soft_vit.ops.soft.triton.support import lacking_in_interpreter
+from soft_vit.ops.soft.triton.support import interpreter_unavailable_reason
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu_report.sh"
 
@@ -25,7 +25,7 @@ def test_needs_a_gpu(tmp_path):
 def test_dry_run_and_again(tmp_path):
     """20 CPU seconds: each part imports torch. Without MMEngine, and from any folder."""
     pytest.importorskip("triton")
-    if reason := lacking_in_interpreter():
+    if reason := interpreter_unavailable_reason():
         pytest.skip(reason)
     blocked = tmp_path / "blocked"
     blocked.mkdir()

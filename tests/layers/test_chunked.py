@@ -66,5 +66,5 @@ def test_dropout_is_the_same_when_computed_again() -> None:
 
 
 def test_no_chunks_are_refused() -> None:
-    with pytest.raises(ValueError, match="mlp_chunks=0"):
+    with pytest.raises(ValueError, match="mlp_chunks"):
         PreNormBlock(8, attention_class("softmax")(8, 2, feat_size=(3, 3)), mlp_chunks=0)

@@ -9,7 +9,8 @@ from torch import nn
 from torch.autograd import forward_ad
 from torch.utils.flop_counter import FlopCounterMode
 
-from soft_vit.layers.mlp import Mlp, fused_linear, gelu_of_temporary, has_bfloat16
+from soft_vit.layers.mlp import Mlp
+from soft_vit.ops.cpu import fused_linear, has_bfloat16
 
 APPROXIMATIONS = ("none", "tanh")
 needs_fusion = pytest.mark.skipif(
@@ -87,38 +88,16 @@ class Doubled(nn.Linear):
         return 2 * super().forward(x)
 
 
-def adapter(mlp):
-    doubled = Doubled(24, 48)
-    doubled.load_state_dict(mlp.fc1.state_dict())
-    mlp.fc1 = doubled
-
-
-CHANGES = {
-    "another layer": adapter,
-    "a hook": lambda mlp: mlp.fc1.register_forward_hook(lambda module, inputs, out: 2 * out),
-    "a hook before": lambda mlp: mlp.fc2.register_forward_pre_hook(lambda module, inputs: (2 * inputs[0],)),
-    "another activation": lambda mlp: setattr(mlp, "act", nn.ReLU()),
-}
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_what_is_put_on_a_layer_works_without_gradients(change):
-    mlp = Mlp(24, 48).eval()
-    untouched, x = copy.deepcopy(mlp), torch.randn(2, 9, 24)
-    CHANGES[change](mlp)
+@pytest.mark.parametrize(
+    ("name", "replacement"), [("fc1", Doubled(24, 48)), ("fc2", Doubled(48, 24)), ("act", nn.ReLU())]
+)
+def test_replaced_layers_are_called_without_gradients(name, replacement, calls):
+    mlp, x = Mlp(24, 48).eval(), torch.randn(2, 9, 24)
+    setattr(mlp, name, replacement)
     expected = mlp(x)
     with torch.inference_mode():
         torch.testing.assert_close(mlp(x), expected)
-    assert not torch.allclose(untouched(x), expected)
-
-
-def test_what_a_hook_keeps_of_a_layer_stays_as_it_was():
-    mlp, kept = Mlp(24, 48).eval(), []
-    mlp.fc1.register_forward_hook(lambda module, inputs, out: kept.append(out))
-    x = torch.randn(2, 9, 24)
-    with torch.inference_mode():
-        mlp(x)
-        torch.testing.assert_close(kept[0], F.linear(x, mlp.fc1.weight, mlp.fc1.bias))
+    assert len(calls) == (0 if name == "act" else 1) + (name == "act")
 
 
 def test_who_counts_operations_sees_all_of_them(calls):
@@ -152,15 +131,3 @@ def test_tangents_are_not_lost():
     with torch.no_grad():
         difference = (mlp(x + step * direction) - mlp(x - step * direction)) / (2 * step)
     torch.testing.assert_close(tangent, difference, rtol=1e-2, atol=1e-2)
-
-
-@pytest.mark.parametrize("approximate", ["none", "tanh"])
-def test_gelu_overwrites_its_input_only_without_autograd(approximate):
-    x = torch.randn(5, 7)
-    expected = F.gelu(x, approximate=approximate)
-    kept = x.clone()
-    torch.testing.assert_close(gelu_of_temporary(kept, approximate), expected, rtol=0, atol=0)
-    assert torch.equal(kept, x)
-    with torch.no_grad():
-        assert gelu_of_temporary(kept, approximate) is kept
-    torch.testing.assert_close(kept, expected, rtol=0, atol=0)

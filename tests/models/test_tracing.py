@@ -1,8 +1,8 @@
-"""Symbolic tracing, torch.jit.trace and vmap: no data-dependent control flow anywhere in a model."""
+"""Symbolic tracing and vmap: no data-dependent control flow anywhere in a model."""
 
 import pytest
 import torch
-from captured_models import TWO_STAGES, cases, create, images
+from captured_models import cases, create, images
 
 
 @cases
@@ -27,16 +27,6 @@ def test_fx_equals_eager(arguments):
     scale = max(gradient.norm() for gradient in gradients[1].values())
     for n, gradient in gradients[1].items():
         assert (gradients[0][n] - gradient).norm() <= 1e-10 * max(gradient.norm(), 1e-3 * scale), n
-
-
-@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")  # sizes become constants
-@pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated")
-@pytest.mark.parametrize("name", ["soft_pico", "sparse_pyramid_pico"])
-def test_traced_as_torch_checks_it(name):
-    """torch.jit.trace traces a second time, without gradients, and refuses another graph."""
-    model = create({"model_name": name}, **TWO_STAGES)
-    traced = torch.jit.trace(model, images())
-    torch.testing.assert_close(traced(images(3)), model(images(3)), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")

@@ -10,7 +10,7 @@ from benchmarks.atlas.measure import build_attention, training_step
 from benchmarks.memory import step_memory
 from soft_vit.layers import ATTENTIONS
 from soft_vit.layers.attention import bigbird
-from soft_vit.ops import by_heads, by_tokens, in_parts, windows
+from soft_vit.ops import chunked, windows
 
 # Three rows of tiles, and seven blocks of tokens.
 GRID = (23, 9)
@@ -27,10 +27,10 @@ def part_after_part(monkeypatch) -> Callable[[bool], None]:
     """Switches it on for any length, a head, a row of tiles, a block or ten tokens of two images at a time, or off."""
 
     def switch(on: bool) -> None:
-        monkeypatch.setattr(in_parts, "LEAST_TOKENS", 1 if on else 1 << 40)
+        monkeypatch.setattr(chunked, "MIN_TOKENS", 1 if on else 1 << 40)
 
-    monkeypatch.setattr(by_heads, "GROUP_BYTES", 1)
-    monkeypatch.setattr(by_tokens, "CHUNK_BYTES", 2 * 10 * 24 * 8)
+    monkeypatch.setattr(chunked, "HEAD_CHUNK_BYTES", 1)
+    monkeypatch.setattr(chunked, "TOKEN_CHUNK_BYTES", 2 * 10 * 24 * 8)
     monkeypatch.setattr(windows, "CHUNK_BYTES", 1)
     monkeypatch.setattr(bigbird, "NUM_PARTS", 100)
     return switch

@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.ops import in_parts
+from soft_vit.ops import chunked
 from soft_vit.ops.linear import (
     causal_linear_attention,
     elu_features,
@@ -56,7 +56,7 @@ def test_equals_the_dense_form(num_tokens: int) -> None:
 
 @pytest.mark.parametrize("least", [1, 1 << 40])
 def test_a_learned_feature_map_has_a_gradient_in_parts_and_at_once(least: int, monkeypatch) -> None:
-    monkeypatch.setattr(in_parts, "LEAST_TOKENS", least)
+    monkeypatch.setattr(chunked, "MIN_TOKENS", least)
     q, k, v = inputs(63, torch.float64)
     learned = nn.Linear(12, 7, dtype=torch.float64)
     (closed_over,) = torch.autograd.grad(linear_attention(q, k, v, phi=lambda x: learned(x).exp()).sum(), learned.bias)

@@ -11,7 +11,7 @@ from soft_vit.layers import ATTENTIONS, attention_class
 from soft_vit.layers.attention.soft import SoftAttention
 from soft_vit.ops import newton_step_size, self_gaussian_kernel
 from soft_vit.ops.layout import Layout
-from soft_vit.ops.soft.inverse import add_ridge
+from soft_vit.ops.soft.options import add_ridge
 from soft_vit.probe.attentions import attentions, switched_off
 from soft_vit.probe.health import probe, stage_means
 from soft_vit.probe.matrix import watch_attention

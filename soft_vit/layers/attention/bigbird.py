@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention
-from soft_vit.ops.in_parts import Arguments, Part, all_at_once, computes_parts, in_parts
+from soft_vit.ops.chunked import Arguments, Part, all_at_once, computes_parts, in_parts
 from soft_vit.ops.layout import FeatSize, Layout
 from soft_vit.ops.softmax import dot_product_attention
 
@@ -125,7 +125,7 @@ def bigbird_attention(
         q, *others = args
         return [q if q is None else q[:, :, blocks.start * block_size : blocks.stop * block_size], *others]
 
-    in_turn = computes_parts(q, k, v)
+    in_turn = computes_parts(q)
     # Whole blocks. Not F.pad, which keeps the order in memory of what has all its tokens; a graph of symbolic sizes
     # expects another.
     q, k, v = (torch.cat([x, x.new_zeros(B, H, num_blocks * block_size - N, x.shape[3])], dim=2) for x in (q, k, v))

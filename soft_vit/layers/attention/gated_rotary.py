@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, merge_heads, split_parts
 from soft_vit.layers.attention.local_conv import add_to_grid, depthwise_conv, grid_maps
-from soft_vit.ops.by_tokens import map_tokens
+from soft_vit.ops.chunked import map_tokens
 from soft_vit.ops.layout import FeatSize, Layout
 from soft_vit.ops.numerics import at_least_float32
 from soft_vit.ops.rotary import rotate_by_place

@@ -11,10 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention
-from soft_vit.layers.shortcuts import is_untouched
-from soft_vit.ops.by_tokens import map_tokens
-from soft_vit.ops.in_parts import computes_parts
-from soft_vit.ops.layout import FeatSize, Layout, kept
+from soft_vit.ops.chunked import computes_parts, map_tokens
+from soft_vit.ops.layout import FeatSize, Layout, fill_masked
 from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision
 
 Form = Literal["quadratic", "linear"]
@@ -108,11 +106,10 @@ def linear_form(
     """
     has_gate = gate is not None
     projection: Sequence[Tensor] = ()
-    if made_by is not None and torch.is_grad_enabled() and is_untouched(made_by[1], nn.Linear):
+    if made_by is not None and torch.is_grad_enabled() and computes_parts(v[:, None]):
         x, layer = made_by
-        weights = [weight for weight in (layer.weight, layer.bias) if weight is not None]
-        if computes_parts(v[:, None], x, *weights):
-            z, projection = x, weights
+        if type(layer) is nn.Linear:
+            z, projection = x, [weight for weight in (layer.weight, layer.bias) if weight is not None]
     total = v.shape[1] if mask is None else mask.sum(1)[:, None, None, None]
 
     def average(
@@ -125,7 +122,7 @@ def linear_form(
         *projection: Tensor,
     ) -> tuple[Tensor]:
         (k,) = queries_and_keys(z, scale, offset, (3,), projection)
-        return (kept(k, mask).mT @ kept(activated(v, has_gate), mask) / total,)
+        return (fill_masked(k, mask).mT @ fill_masked(activated(v, has_gate), mask) / total,)
 
     def read(
         v: Tensor,
@@ -140,7 +137,7 @@ def linear_form(
         N = v.shape[2]
         length = min(chunk_size, N)
         q, k, q_linear = queries_and_keys(z, scale, offset, (0, 1, 2), projection)
-        k, values = kept(k, mask), kept(activated(v, has_gate), mask)
+        k, values = fill_masked(k, mask), fill_masked(activated(v, has_gate), mask)
         # Keys of zero have no weight, so the tokens that fill up the last chunk need no mask.
         q, k, values = (F.pad(x, (0, 0, 0, -N % length)).unflatten(2, (-1, length)) for x in (q, k, values))
         if mask is None:

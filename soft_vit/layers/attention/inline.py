@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import SelfAttention, merge_heads, split_parts, window
 from soft_vit.layers.attention.local_conv import add_to_grid, grid_maps
-from soft_vit.ops.by_heads import by_heads
+from soft_vit.ops.chunked import by_heads
 from soft_vit.ops.layout import FeatSize, Layout
-from soft_vit.ops.numerics import at_least_float32, full_precision, in_function_transform, wide_dtype
+from soft_vit.ops.numerics import at_least_float32, full_precision, wide_dtype
 
 # Side of the convolution that each image has for itself.
 KERNEL = 3
@@ -59,7 +59,7 @@ def convolve_each_image(maps: Tensor, kernels: Tensor, sequence: bool) -> Tensor
     """
     (B, C, Y, X), size = maps.shape, window(KERNEL, sequence)
     padding = size[0] // 2, size[1] // 2
-    if B and not (torch.compiler.is_compiling() or torch.jit.is_tracing() or in_function_transform()):
+    if B and not torch.compiler.is_compiling():
         # One convolution with a group for every channel of every image: three to seven times as fast on a CPU.
         weight = kernels.reshape(B * C, 1, *size)
         return F.conv2d(maps.reshape(1, B * C, Y, X), weight, padding=padding, groups=B * C).unflatten(1, (B, C))[0]

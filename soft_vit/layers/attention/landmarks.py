@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from soft_vit.layers.shortcuts import smaller
+from soft_vit.layers.sizes import smaller
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least_float32
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import SelfAttention
 from soft_vit.layers.embed import interpolate_maps
-from soft_vit.layers.shortcuts import same_size
+from soft_vit.layers.sizes import same_size
 from soft_vit.ops.layout import FeatSize, Layout, as_map
 from soft_vit.ops.numerics import at_least_float32, check_choice
 from soft_vit.ops.softmax import dot_product_attention

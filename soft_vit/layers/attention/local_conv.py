@@ -5,9 +5,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import merge_heads, split_heads, window
-from soft_vit.layers.shortcuts import is_untouched
+from soft_vit.layers.embed import channels_last
 from soft_vit.ops.layout import Layout
-from soft_vit.ops.numerics import in_function_transform
 
 
 def local_conv(
@@ -59,14 +58,13 @@ def add_to_heads(x: Tensor, maps: Tensor, layout: Layout) -> Tensor:
 
 def head_conv(v: Tensor, conv: nn.Conv2d, num_heads: int) -> Tensor:
     """Depthwise convolution of maps `[B, C, H, W]` by a convolution of maps `[..., heads, H, W]`, one kernel a head."""
-    if not is_untouched(conv, nn.Conv2d):
+    if type(conv) is not nn.Conv2d:
         heads_last = v.unflatten(1, (num_heads, -1)).transpose(1, 2)
         return conv(heads_last.flatten(0, 1)).unflatten(0, heads_last.shape[:2]).transpose(1, 2).flatten(1, 2)
     channels = v.shape[1]
-    recorded = torch.jit.is_tracing() or in_function_transform()
-    if torch.is_grad_enabled() and v.device.type == "cpu" and not recorded:
+    if torch.is_grad_enabled() and v.device.type == "cpu":
         # oneDNN has a fast gradient of the kernel in this order alone; the other takes longer than the copy and it.
-        v = v.contiguous(memory_format=torch.channels_last)
+        v = channels_last(v)
     weight = conv.weight.repeat_interleave(channels // num_heads, dim=0)
     padding = (weight.shape[-2] // 2, weight.shape[-1] // 2)
     return F.conv2d(v, weight, padding=padding, groups=channels)

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from soft_vit.layers.attention.gated_rotary import GatedRotaryAttention
-from soft_vit.ops.by_tokens import map_tokens, sum_over_tokens
-from soft_vit.ops.layout import Layout, kept
+from soft_vit.ops.chunked import map_tokens, sum_over_tokens
+from soft_vit.ops.layout import Layout, fill_masked
 from soft_vit.ops.linear import elu_features
 from soft_vit.ops.numerics import at_least_float32
 from soft_vit.ops.rotary import place_tables, rotate
@@ -23,7 +23,7 @@ def mala_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
     count = layout.num_tokens(q)
 
     def state(k: Tensor, v: Tensor, mask: Tensor | None, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
-        k, v = kept(elu_features(k), mask), kept(at_least_float32(v), mask)
+        k, v = fill_masked(elu_features(k), mask), fill_masked(at_least_float32(v), mask)
         return rotate(k, cos, sin).mT @ v * (scale / count), k.sum(2)[..., None] * (scale / count), v.sum(2)[:, :, None]
 
     def read(q: Tensor, cos: Tensor, sin: Tensor, kv: Tensor, k_mean: Tensor, v_sum: Tensor) -> Tensor:

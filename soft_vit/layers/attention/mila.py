@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, merge_heads, split_heads, split_parts, window
 from soft_vit.layers.attention.local_conv import add_to_grid, grid_maps
-from soft_vit.ops.by_tokens import map_tokens, sum_over_tokens
-from soft_vit.ops.layout import FeatSize, Layout, kept
+from soft_vit.ops.chunked import map_tokens, sum_over_tokens
+from soft_vit.ops.layout import FeatSize, Layout, fill_masked
 from soft_vit.ops.linear import elu_features
 from soft_vit.ops.numerics import at_least_float32
 from soft_vit.ops.rotary import place_tables, rotate
@@ -30,7 +30,7 @@ def rotated_linear_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) ->
         return split_heads(rotate(merge_heads(x), cos[:, 0], sin[:, 0]), x.shape[1])
 
     def state(k: Tensor, v: Tensor, mask: Tensor | None, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-        k, v = kept(elu_features(k), mask), kept(at_least_float32(v), mask)
+        k, v = fill_masked(elu_features(k), mask), fill_masked(at_least_float32(v), mask)
         return turned(k, cos, sin).mT @ (v / count), k.sum(2)[..., None] / count
 
     def read(q: Tensor, cos: Tensor, sin: Tensor, kv: Tensor, k_mean: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from soft_vit.layers.attention.base import SelfAttention, grid_limit
 from soft_vit.layers.attention.landmarks import NO_MASK_ON_A_MAP, Landmarks, landmark_tokens
 from soft_vit.layers.attention.local_conv import add_to_grid, grid_maps, head_conv, local_conv
-from soft_vit.ops.by_heads import by_heads
+from soft_vit.ops.chunked import by_heads
 from soft_vit.ops.layout import FeatSize, Layout
 from soft_vit.ops.numerics import check_choice
 from soft_vit.ops.nystrom import PseudoInverse, nystrom_attention

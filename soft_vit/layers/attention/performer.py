@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention
-from soft_vit.ops.by_tokens import max_over_tokens
-from soft_vit.ops.layout import FeatSize, Layout, kept
+from soft_vit.ops.chunked import max_over_tokens
+from soft_vit.ops.layout import FeatSize, Layout, fill_masked
 from soft_vit.ops.linear import linear_attention
 from soft_vit.ops.numerics import at_least_float32, check_choice, wide_dtype
 
@@ -72,7 +72,7 @@ def favor_attention(
         return linear_attention(q, k, v, layout, phi=relu_features, weights=(projection,))
 
     def exponents(k: Tensor, mask: Tensor | None) -> Tensor:
-        return kept(key_exponents(k, projection), mask, -math.inf)
+        return fill_masked(key_exponents(k, projection), mask, -math.inf)
 
     largest = max_over_tokens(exponents, (k, layout and layout.token_mask))
     return linear_attention(q, k, v, layout, phi=key_features, phi_q=query_features, weights=(projection, largest))

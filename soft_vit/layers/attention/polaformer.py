@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.placed import PlacedAttention
-from soft_vit.ops.by_tokens import map_tokens, max_over_tokens, sum_over_tokens
+from soft_vit.ops.chunked import map_tokens, max_over_tokens, sum_over_tokens
 from soft_vit.ops.layout import FeatSize, Layout
 from soft_vit.ops.numerics import at_least_float32
 

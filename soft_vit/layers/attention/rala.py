@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from soft_vit.layers.attention.gated_rotary import GatedRotaryAttention
-from soft_vit.ops.by_tokens import map_tokens, sum_over_tokens
-from soft_vit.ops.layout import Layout, kept
+from soft_vit.ops.chunked import map_tokens, sum_over_tokens
+from soft_vit.ops.layout import Layout, fill_masked
 from soft_vit.ops.linear import elu_features
 from soft_vit.ops.numerics import at_least_float32
 from soft_vit.ops.rotary import place_tables, rotate
@@ -26,7 +26,7 @@ def rala_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
     count = layout.num_tokens(q)
 
     def features(q: Tensor, mask: Tensor | None) -> tuple[Tensor]:
-        return (kept(elu_features(q), mask).sum(2)[..., None],)
+        return (fill_masked(elu_features(q), mask).sum(2)[..., None],)
 
     def scores(k: Tensor, query: Tensor) -> Tensor:
         return elu_features(k) @ query
@@ -34,8 +34,8 @@ def rala_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
     def state(
         k: Tensor, v: Tensor, mask: Tensor | None, weight: Tensor, cos: Tensor, sin: Tensor
     ) -> tuple[Tensor, Tensor]:
-        k = kept(elu_features(k), mask) * weight
-        return rotate(k, cos, sin).mT @ kept(at_least_float32(v), mask), k.sum(2)[..., None]
+        k = fill_masked(elu_features(k), mask) * weight
+        return rotate(k, cos, sin).mT @ fill_masked(at_least_float32(v), mask), k.sum(2)[..., None]
 
     def read(q: Tensor, cos: Tensor, sin: Tensor, kv: Tensor, k_mean: Tensor) -> Tensor:
         q = elu_features(q)
@@ -43,7 +43,7 @@ def rala_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
 
     (total,) = sum_over_tokens(features, (q, mask))
     query = total / count * q.shape[-1] ** -0.5
-    weight = kept(map_tokens(scores, (k,), (query,)), mask, -math.inf).mT.softmax(-1).mT
+    weight = fill_masked(map_tokens(scores, (k,), (query,)), mask, -math.inf).mT.softmax(-1).mT
     return map_tokens(read, (q, cos, sin), sum_over_tokens(state, (k, v, mask, weight, cos, sin)))
 
 

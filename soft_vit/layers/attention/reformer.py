@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, merge_heads, split_heads
-from soft_vit.ops.by_heads import by_heads
+from soft_vit.ops.chunked import by_heads
 from soft_vit.ops.layout import FeatSize
 from soft_vit.ops.numerics import at_least_float32, full_precision
 

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from soft_vit.layers.attention.base import Attention, grid_limit, merge_heads, split_heads, window
 from soft_vit.layers.attention.landmarks import NO_MASK_ON_A_MAP, far_apart, run_averages, window_averages
 from soft_vit.layers.attention.local_conv import head_conv, local_conv
-from soft_vit.layers.shortcuts import is_untouched, same_size, smaller
+from soft_vit.layers.sizes import same_size, smaller
 from soft_vit.ops import soft_attention
 from soft_vit.ops.layout import FeatSize, Layout
 from soft_vit.ops.numerics import BACKENDS, Backend, at_least_float32, check_choice
-from soft_vit.ops.soft.inverse import Inverse, InverseOptions, NewtonGradient, NewtonStart
+from soft_vit.ops.soft.options import Inverse, InverseOptions, NewtonGradient, NewtonStart
 
 Sampling = Literal["conv", "avg", "random", "first"]
 
@@ -45,7 +45,7 @@ def project_to_map(x: Tensor, linear: nn.Linear, scale: float = 1.0) -> Tensor:
 
     Head-wise maps and matrices are views of that layout, so no head is ever copied.
     """
-    if not is_untouched(linear, nn.Linear):
+    if type(linear) is not nn.Linear or torch.compiler.is_exporting():
         return scale * linear(x).mT
     weight = expanded_weight(linear, x.shape[0])
     if linear.bias is None:
@@ -55,7 +55,7 @@ def project_to_map(x: Tensor, linear: nn.Linear, scale: float = 1.0) -> Tensor:
 
 def project_from_map(x: Tensor, linear: nn.Linear) -> Tensor:
     """`linear` on a map `[B, C, N]`, giving tokens `[B, N, C']`."""
-    if not is_untouched(linear, nn.Linear) or linear.bias is None:
+    if type(linear) is not nn.Linear or linear.bias is None or torch.compiler.is_exporting():
         return linear(x.mT)
     return torch.baddbmm(as_autocast(linear.bias), x.mT, expanded_weight(linear, x.shape[0]).mT)
 

@@ -12,9 +12,8 @@ from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, merge_heads, split_heads, window
-from soft_vit.ops.by_heads import by_heads
-from soft_vit.ops.by_tokens import map_tokens, sum_over_tokens
-from soft_vit.ops.layout import FeatSize, Layout, kept
+from soft_vit.ops.chunked import by_heads, map_tokens, sum_over_tokens
+from soft_vit.ops.layout import FeatSize, Layout, fill_masked
 from soft_vit.ops.numerics import at_least_float32, full_precision
 from soft_vit.ops.rotary import rotate_by_place
 
@@ -40,8 +39,8 @@ def gated_branch(q: Tensor, k: Tensor, v: Tensor, w1: Tensor, w2: Tensor, layout
 
     def gradients(k: Tensor, v: Tensor, mask: Tensor | None, w1: Tensor, w2: Tensor) -> tuple[Tensor, Tensor]:
         # The gradient of the loss for F(k).
-        error = kept(at_least_float32(v), mask) * step_size
-        k = kept(at_least_float32(k), mask)
+        error = fill_masked(at_least_float32(v), mask) * step_size
+        k = fill_masked(at_least_float32(k), mask)
         value, gate = k @ w1, k @ w2
         open_gate = gate.sigmoid()
         of_value, of_gate = gate * open_gate, value * open_gate * (1 + gate * (1 - open_gate))

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention
-from soft_vit.ops.by_heads import by_heads
+from soft_vit.ops.chunked import by_heads
 from soft_vit.ops.layout import FeatSize, Layout
 from soft_vit.ops.numerics import at_least_float32, full_precision, in_backward
 

@@ -6,20 +6,18 @@ form replaces `A^+` by `D A^+ D`, `D = diag(rowsum(A))^(-1/2)`.
 Letters: B batch, H heads, N tokens, M bottleneck tokens, D channels of a head.
 """
 
+from typing import get_args
+
+import torch
 from torch import Tensor
 
-from soft_vit.ops.numerics import (
-    Backend,
-    at_least_float32,
-    forbids_autograd_function,
-    full_precision,
-    takes_triton,
-)
+from soft_vit.ops.numerics import Backend, at_least_float32, check_choice, full_precision, in_transform, use_triton
+from soft_vit.ops.soft import newton
 from soft_vit.ops.soft.blocked import BlockedAttention
-from soft_vit.ops.soft.inverse import Inverse, InverseOptions, NewtonGradient, NewtonStart
+from soft_vit.ops.soft.options import Inverse, InverseOptions, NewtonGradient, NewtonStart
 from soft_vit.ops.soft.reference import attend
-from soft_vit.ops.soft.triton.op import fused_soft_attention
-from soft_vit.ops.soft.triton.support import unsupported
+from soft_vit.ops.soft.triton.op import fused_newton_inverse, fused_soft_attention
+from soft_vit.ops.soft.triton.support import unsupported, unsupported_inverse
 
 
 def soft_attention(
@@ -51,14 +49,43 @@ def soft_attention(
     Backward stores q, the bottleneck tokens, v and what is m x m or m x Dv; the N x M kernel is computed again.
     """
     options = InverseOptions(inverse, normalize, iters, ridge, start, gradient)
-    if takes_triton(backend, q.device.type, unsupported(q, bottleneck, v, residual, options)):
+    if use_triton(backend, q.device.type, unsupported(q, bottleneck, v, residual, options)):
         return fused_soft_attention(q, bottleneck, v, residual, options)
     with full_precision(q):
         dtype = v.dtype
         q, bottleneck, v = at_least_float32(q), at_least_float32(bottleneck), at_least_float32(v)
         unrolled = inverse == "newton" and gradient == "unrolled"
-        if inverse == "eigh" or unrolled or forbids_autograd_function(q, bottleneck, v):
+        if inverse == "eigh" or unrolled or in_transform():
             x = attend(q, bottleneck, v, options)
         else:
             x = BlockedAttention.apply(q, bottleneck, v, options).mT.unflatten(0, q.shape[:2])
         return x.to(dtype) if residual is None else (x + residual).to(dtype)
+
+
+def newton_inverse(
+    a: Tensor,
+    iters: int = 20,
+    ridge: float = 0.01,
+    start: NewtonStart = "rowsum",
+    gradient: NewtonGradient = "closed_form",
+    backend: Backend | None = None,
+) -> Tensor:
+    """Return `V_T`, the T-th Newton-Raphson iterate towards `(A + ridge I)^-1`.
+
+    a: `[..., H, M, M]`, symmetric with positive entries, or one such matrix; the result has its shape, at least fp32.
+    start: see `newton_step_size`; the H matrices are those of one image's heads.
+    gradient: `closed_form` is the released backward, `-V^T G V^T`, which is exact where the iteration has converged and
+    stores one matrix; `unrolled` is the true gradient of the truncated iteration, start included, and stores 2 T. Under
+    the transforms of `torch.func` it is always the latter.
+    backend: `triton` is one kernel for all steps of matrices up to 64 x 64, `eager` batched products; None takes
+    `triton` on a GPU where it has the case. ValueError where `triton` is asked for and does not have it.
+    """
+    check_choice("start", start, get_args(NewtonStart))
+    check_choice("gradient", gradient, get_args(NewtonGradient))
+    unrolled = gradient == "unrolled" and torch.is_grad_enabled() and a.requires_grad
+    if not use_triton(backend, a.device.type, unsupported_inverse(a, unrolled)):
+        return newton.newton_inverse(a, iters, ridge, start, gradient)
+    with full_precision(a):
+        a = at_least_float32(a)
+        step_size = None if start == "rowsum" else newton.newton_step_size(a, ridge, start)
+        return fused_newton_inverse(a, step_size, iters, ridge)

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from soft_vit.ops.gaussian import self_gaussian_kernel
-from soft_vit.ops.numerics import full_precision_backward, has_memory
-from soft_vit.ops.soft.inverse import InverseOptions, add_ridge, cholesky_factor, newton_iterates, solve_factored
+from soft_vit.ops.numerics import full_precision_backward
+from soft_vit.ops.soft.cholesky import cholesky_factor, solve_factored
+from soft_vit.ops.soft.newton import newton_iterates
+from soft_vit.ops.soft.options import InverseOptions, add_ridge
 from soft_vit.ops.soft.reference import gradients_by_autograd
 
 LOG2_E = 1.4426950408889634
@@ -19,7 +21,7 @@ LOG2_E = 1.4426950408889634
 # The part of a core's second-level cache (1 to 2 MiB on servers) for a kernel, beside operands and results.
 _CACHED_BYTES = 640 << 10
 # Below it, calls cost more than a cache saves.
-_LEAST_CHUNK = 1024
+_MIN_CHUNK = 1024
 
 
 class BlockedAttention(torch.autograd.Function):
@@ -58,15 +60,12 @@ class BlockedAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        # A backward by hand has no gradient of its own, and batches of gradients have no memory to write to.
-        by_hand = torch.compiler.is_compiling() or (not torch.is_grad_enabled() and has_memory(grad))
         with full_precision_backward(grad):
-            if by_hand:
+            if torch.compiler.is_compiling() or not torch.is_grad_enabled():
                 return BlockedAttention._backward(ctx, grad.mT)
             inputs = ctx.saved_tensors[:3]
-            # Not unflatten, for which vmap has no rule.
-            grad = grad.mT.reshape(*inputs[0].shape[:2], *grad.mT.shape[1:])
-            return *gradients_by_autograd(inputs, grad, ctx.options), None
+            # A gradient by hand has no gradient of its own.
+            return *gradients_by_autograd(inputs, grad.mT.unflatten(0, inputs[0].shape[:2]), ctx.options), None
 
     @staticmethod
     def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -113,7 +112,7 @@ def _blocks(bottleneck: Tensor, q: Tensor) -> _Blocks:
         return _ONE_BLOCK
     num_problems, num_tokens = q.shape[:2]
     row_bytes = bottleneck.shape[1] * q.element_size()
-    num_chunks = max(1, -(-num_tokens // max(_CACHED_BYTES // row_bytes, _LEAST_CHUNK)))
+    num_chunks = max(1, -(-num_tokens // max(_CACHED_BYTES // row_bytes, _MIN_CHUNK)))
     chunk = -(-num_tokens // num_chunks)
     part = torch.get_num_threads() * max(1, _CACHED_BYTES // max(1, chunk * row_bytes))
     return _Blocks(_ranges(num_problems, part), _ranges(num_tokens, chunk))

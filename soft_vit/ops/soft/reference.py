@@ -1,4 +1,7 @@
-"""The operator as the papers write it, differentiated by autograd; letters as in `attention.py`."""
+"""The operator as the papers write it, differentiated by autograd, and its inverse by an eigendecomposition.
+
+Letters as in `attention.py`.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,16 +11,18 @@ from torch import Tensor
 
 from soft_vit.ops.gaussian import gaussian_kernel, self_gaussian_kernel
 from soft_vit.ops.numerics import at_least_float32, full_precision
-from soft_vit.ops.soft.inverse import InverseOptions, cholesky_solve, eigh_inverse, newton_inverse
+from soft_vit.ops.soft.cholesky import cholesky_solve
+from soft_vit.ops.soft.newton import newton_inverse
+from soft_vit.ops.soft.options import InverseOptions, add_ridge
 
 
 def soft_attention_reference(q: Tensor, bottleneck: Tensor, v: Tensor, **options: Any) -> Tensor:
-    """`soft_attention` as the papers write it: what the fast form is tested against; options of `InverseOptions`."""
+    """Compute `soft_attention` as the papers write it, for tests of the fast form; options of `InverseOptions`."""
     return attend(q, bottleneck, v, InverseOptions(**options))
 
 
 def attend(q: Tensor, bottleneck: Tensor, v: Tensor, options: InverseOptions) -> Tensor:
-    """`K1 A^+ (K1^T v)`, normalised `K1 D A^+ D (K1^T v)`; shapes as in `soft_attention`."""
+    """Return `K1 A^+ (K1^T v)`, normalised `K1 D A^+ D (K1^T v)`; shapes as in `soft_attention`."""
     k1 = gaussian_kernel(q, bottleneck)
     a = self_gaussian_kernel(bottleneck)
     z = k1.mT @ v
@@ -27,20 +32,49 @@ def attend(q: Tensor, bottleneck: Tensor, v: Tensor, options: InverseOptions) ->
     elif options.inverse == "eigh":
         y = eigh_inverse(a, options.ridge) @ (scale * z)
     else:
-        inverse = newton_inverse(a, options.iters, options.ridge, options.start, options.gradient, "eager")
-        y = inverse @ (scale * z)
+        y = newton_inverse(a, options.iters, options.ridge, options.start, options.gradient) @ (scale * z)
     return k1 @ (scale * y)
 
 
 def gradients_by_autograd(inputs: Sequence[Tensor], grad: Tensor, options: InverseOptions) -> tuple[Tensor, ...]:
-    """The gradients of `attend(*inputs, options)` for q, the bottleneck tokens and v.
+    """Return the gradients of `attend(*inputs, options)` for q, the bottleneck tokens and v.
 
-    For what gradients by hand cannot do: with grad mode on, as in a backward that creates a graph, these can be
-    differentiated again, and the incoming gradient may be a batch of them.
+    They can be differentiated again, as in a backward that creates a graph; gradients by hand cannot.
     """
-    create_graph = torch.is_grad_enabled()
     with torch.enable_grad(), full_precision(grad):
         inputs = [x.view_as(x) if x.requires_grad else x.detach().requires_grad_() for x in inputs]
         q, bottleneck, v = map(at_least_float32, inputs)
         x = attend(q, bottleneck, v, options)
-        return torch.autograd.grad(x, inputs, grad.to(x.dtype), create_graph=create_graph)
+        return torch.autograd.grad(x, inputs, grad.to(x.dtype), create_graph=True)
+
+
+def eigh_inverse(a: Tensor, ridge: float = 0.01, iters: int | None = None, alpha: Tensor | None = None) -> Tensor:
+    """Return the inverse of `A + ridge I`, or the exact Newton filter of it, from an eigendecomposition.
+
+    a: `[..., M, M]` symmetric. Without `iters` the Moore-Penrose inverse (eigenvalues within rounding of zero are
+    dropped); with `iters` and `alpha` `[..., 1, 1]` what `newton_inverse` computes in exact arithmetic.
+    """
+    with full_precision(a):
+        a = at_least_float32(a)
+        eigenvalue, basis = torch.linalg.eigh(add_ridge(a, ridge))
+        if iters is None:
+            floor = a.shape[-1] * torch.finfo(a.dtype).eps * eigenvalue.abs().amax(-1, keepdim=True)
+            counts = eigenvalue.abs() > floor
+            inverse = torch.where(counts, 1 / torch.where(counts, eigenvalue, 1), 0)
+        elif alpha is None:
+            raise ValueError("alpha must be given with iters: the factor of the start, see newton_step_size.")
+        else:
+            inverse = _filtered_inverse(eigenvalue, alpha[..., 0], iters)
+        return (basis * inverse[..., None, :]) @ basis.mT
+
+
+def _filtered_inverse(p: Tensor, alpha: Tensor, iters: int) -> Tensor:
+    """Return `(1 - (1 - x)^(2^T)) / p` with `x = alpha p^2`, accurate for tiny x, where it tends to `2^T alpha p`."""
+    if iters == 0:
+        # The one power that is odd, where 1 - x keeps its sign.
+        return alpha * p
+    x = alpha * p.square()
+    log_remainder = torch.where(x < 0.5, torch.log1p(-torch.where(x < 0.5, x, 0)), torch.log((1 - x).abs()))
+    filtered = -torch.expm1(log_remainder * 2.0**iters)
+    tiny = x < torch.finfo(x.dtype).tiny
+    return torch.where(tiny, 2.0**iters * alpha * p, filtered / torch.where(tiny, 1, p))

@@ -8,12 +8,12 @@ from soft_vit.layers.attention import inline
 
 @pytest.mark.parametrize(("size", "sequence"), [((7, 9), False), ((1, 1), False), ((11, 1), True)])
 def test_captured_convolution_equals_the_eager_one(size: tuple[int, int], sequence: bool, monkeypatch) -> None:
-    """A graph, like a transform of torch.func, gets sums of shifted maps."""
+    """A graph gets sums of shifted maps."""
     maps = torch.randn(2, 3, *size, dtype=torch.float64, requires_grad=True)
     kernels = torch.randn(2, 3, 3 if sequence else 9, dtype=torch.float64, requires_grad=True)
     results = []
     for captured in (False, True):
-        monkeypatch.setattr(inline, "in_function_transform", lambda captured=captured: captured)
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda captured=captured: captured)
         y = inline.convolve_each_image(maps, kernels, sequence)
         results.append([y, *torch.autograd.grad(y.square().sum(), (maps, kernels))])
     for eager, captured in zip(*results, strict=True):

@@ -363,13 +363,13 @@ def test_no_tensor_has_n_squared_elements(name: str, options: dict[str, Any]) ->
     ],
 )
 def test_options_without_a_sense_are_refused(name: str, option: str, value: Any) -> None:
-    """When the layer is made, by name and value."""
-    with pytest.raises(ValueError, match=re.escape(f"{option}={value!r}")):
+    """When the layer is made, naming the option and its value."""
+    with pytest.raises(ValueError, match=rf"{option}.*{re.escape(str(value))}"):
         ATTENTIONS[name](DIM, 3, feat_size=(8, 8), **{option: value})
 
 
 def test_options_that_do_not_fit_each_other_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"ridge=0\.0"):
+    with pytest.raises(ValueError, match="ridge"):
         ATTENTIONS["soft"](DIM, 3, feat_size=(8, 8), inverse="cholesky", ridge=0.0)
     with pytest.raises(ValueError, match="rank=0"):
         ATTENTIONS["synthesizer"](DIM, 3, feat_size=(8, 8), scores="factorized_random", rank=0)

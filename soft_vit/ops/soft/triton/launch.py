@@ -8,8 +8,10 @@ from torch import Tensor
 from soft_vit.ops.gaussian import self_gaussian_kernel
 from soft_vit.ops.numerics import full_precision_backward
 from soft_vit.ops.soft.blocked import gradient_through_a
-from soft_vit.ops.soft.inverse import InverseOptions, add_ridge, cholesky_factor, newton_iterates, solve_factored
-from soft_vit.ops.soft.triton.op import empty
+from soft_vit.ops.soft.cholesky import cholesky_factor, solve_factored
+from soft_vit.ops.soft.newton import newton_iterates
+from soft_vit.ops.soft.options import InverseOptions, add_ridge
+from soft_vit.ops.soft.triton.layouts import empty
 from soft_vit.ops.soft.triton.plan import form, plan_backward, plan_forward, plan_newton_inverse
 
 

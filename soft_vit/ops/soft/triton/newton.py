@@ -11,7 +11,7 @@ and cheap.
 import triton
 import triton.language as tl
 
-from soft_vit.ops.soft.inverse import MODE_BOUND as _MODE_BOUND
+from soft_vit.ops.soft.newton import MODE_BOUND as _MODE_BOUND
 
 MODE_BOUND = tl.constexpr(_MODE_BOUND)
 # Scaled entries are below 2^14, two bits short of fp16's largest; the second term rounds 2^38 below the largest entry.

@@ -4,46 +4,16 @@ Custom operators with fakes, registered gradients and counts of FLOPs: torch.com
 each as one node. Kernels, and Triton with them, are imported at the first call, so that this file needs PyTorch only.
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from soft_vit.ops.numerics import are_dispatched, full_precision_backward
-
-if TYPE_CHECKING:
-    # `inverse.py` calls these operators.
-    from soft_vit.ops.soft.inverse import InverseOptions
-
-Shape = Sequence[int]
-
-
-def layout_of(x: Tensor) -> str:
-    """The order of `[B, H, N, D]` in memory. Results are laid out like the inputs they belong to: no copy follows.
-
-    `maps` for a view of feature maps `[B, H, D, N]`, `tokens` for one of tokens `[B, N, H, D]`, otherwise `heads`.
-    """
-    _, head, token, channel = x.stride()
-    if token == 1 and channel != 1:
-        return "maps"
-    return "tokens" if x.shape[1] > 1 and head < token else "heads"
-
-
-def strides_of(shape: Shape, layout: str) -> tuple[int, ...]:
-    """Strides of a dense `[B, H, N, D]` in the order of layout."""
-    _, H, N, D = shape
-    if layout == "maps":
-        return (H * D * N, D * N, 1, N)
-    if layout == "tokens":
-        return (N * H * D, D, H * D, 1)
-    return (H * N * D, N * D, D, 1)
-
-
-def empty(shape: Shape, layout: str, like: Tensor) -> Tensor:
-    """An empty tensor `[B, H, N, D]` with the dtype and device of like, in the order of layout."""
-    return torch.empty_strided(shape, strides_of(shape, layout), dtype=like.dtype, device=like.device)
+from soft_vit.ops.numerics import full_precision_backward, is_eager
+from soft_vit.ops.soft.options import InverseOptions
+from soft_vit.ops.soft.reference import gradients_by_autograd
+from soft_vit.ops.soft.triton.layouts import Shape, empty, layout_of
 
 
 @torch.library.custom_op("soft_vit::newton_inverse", mutates_args=())
@@ -106,7 +76,6 @@ def forward(
 
     Layouts are arguments, so that the strides of results do not depend on strides that a compiler may change.
     """
-    from soft_vit.ops.soft.inverse import InverseOptions
     from soft_vit.ops.soft.triton import launch
 
     options = InverseOptions(inverse, normalize, iters, ridge, start)  # type: ignore[arg-type]  # operators take strings
@@ -171,7 +140,7 @@ class _Direct(torch.autograd.Function):
     """The same without the dispatcher, whose way through Python takes as long as the kernels of a small case."""
 
     @staticmethod
-    def forward(ctx: Any, options: "InverseOptions", *inputs: Any) -> Tensor:
+    def forward(ctx: Any, options: InverseOptions, *inputs: Any) -> Tensor:
         from soft_vit.ops.soft.triton import launch
 
         q, bottleneck, v, residual, *_, layout = inputs
@@ -183,25 +152,23 @@ class _Direct(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
-            from soft_vit.ops.soft.reference import gradients_by_autograd
-
             return None, *_of_inputs(ctx, grad, gradients_by_autograd(ctx.saved_tensors[:3], grad, ctx.inverse))
         from soft_vit.ops.soft.triton import launch
 
         # Others may look on than at the forward.
-        function = backward if are_dispatched(grad) else launch.backward
+        function = launch.backward if is_eager(grad) else backward
         return None, *_of_inputs(ctx, grad, function(grad, *ctx.saved_tensors, *ctx.options))
 
 
 def fused_soft_attention(
-    q: Tensor, bottleneck: Tensor, v: Tensor, residual: Tensor | None, options: "InverseOptions"
+    q: Tensor, bottleneck: Tensor, v: Tensor, residual: Tensor | None, options: InverseOptions
 ) -> Tensor:
     """`soft_vit.ops.soft_attention` in Triton, where `support.unsupported` names no obstacle."""
     flat = (options.inverse, options.normalize, options.iters, float(options.ridge), options.start)
     inputs = (q, bottleneck, v, residual, *flat, layout_of(q), layout_of(v))
-    if are_dispatched(q, bottleneck, v, residual):
-        return forward(*inputs)[0]
-    return _Direct.apply(options, *inputs)
+    if is_eager(q, bottleneck, v, residual):
+        return _Direct.apply(options, *inputs)
+    return forward(*inputs)[0]
 
 
 # In `torch.utils.flop_counter` the operators count for the products of their eager forms.

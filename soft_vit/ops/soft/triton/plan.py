@@ -8,25 +8,25 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from soft_vit.ops.soft.inverse import InverseOptions
+from soft_vit.ops.soft.options import InverseOptions
 from soft_vit.ops.soft.triton import newton
 from soft_vit.ops.soft.triton.backward import kernel_gradients
 from soft_vit.ops.soft.triton.forward import kernel_outputs, kernel_sums
-from soft_vit.ops.soft.triton.op import strides_of
+from soft_vit.ops.soft.triton.layouts import strides_of
 from soft_vit.ops.soft.triton.solve import image_step_size, solve_backward, solve_forward
 from soft_vit.ops.soft.triton.tiling import (
     MAX_ON_CHIP,
     Tiling,
     newton_options,
+    padded_tile_size,
     pass_tiling,
     product_precision,
-    side,
     solve_options,
     widths,
 )
 
 # Cases of which the launches are kept; a model at one size has about ten.
-MOST_CASES = 1024
+MAX_CASES = 1024
 
 
 class Launch:
@@ -99,7 +99,7 @@ class ForwardPlan:
     outputs: Launch
 
 
-@lru_cache(maxsize=MOST_CASES)
+@lru_cache(maxsize=MAX_CASES)
 def plan_forward(
     device: torch.device,
     q: Form,
@@ -137,7 +137,7 @@ def plan_forward(
             INVERSE=options.inverse,
             NORMALIZE=options.normalize,
             DV=columns,
-            BLOCK_DV=side(columns),
+            BLOCK_DV=padded_tile_size(columns),
             **solve_options(size, columns, tiling.precision),
         ),
     )
@@ -149,7 +149,9 @@ def plan_forward(
             image_step_size,
             (q.shape[0], 1, 1),
             (q.shape[1], size, options.ridge, *bottleneck.strides),
-            dict(D=q.shape[3], BLOCK_D=side(q.shape[3]), **solve_options(size, q.shape[3], tiling.precision)),
+            dict(
+                D=q.shape[3], BLOCK_D=padded_tile_size(q.shape[3]), **solve_options(size, q.shape[3], tiling.precision)
+            ),
         )
     sums = plan_sums(q, bottleneck, v, options)
     return ForwardPlan(partial, w, scale, y, z, step_size, sums, solve, outputs)
@@ -160,7 +162,7 @@ def plan_sums(q: Form, bottleneck: Form, v: Form, options: InverseOptions | None
     tiling, size = tiling_of(q, bottleneck, v, backward=False), bottleneck.shape[2]
     iters, ridge = (0, 0.0) if options is None else (options.iters, options.ridge)
     sizes = (q.shape[1], q.shape[2], size, tiling.tiles, iters, ridge)
-    newton_beside = options is not None and options.inverse == "newton" and side(size) == 64
+    newton_beside = options is not None and options.inverse == "newton" and padded_tile_size(size) == 64
     return Launch(
         kernel_sums,
         (q.shape[0] * q.shape[1], tiling.chunks + (options is not None), tiling.blocks),
@@ -169,7 +171,7 @@ def plan_sums(q: Form, bottleneck: Form, v: Form, options: InverseOptions | None
             INVERSE="none" if options is None else options.inverse,
             START="rowsum" if options is None else options.start,
             NORMALIZE=options is not None and options.normalize,
-            BLOCK_A=side(size),
+            BLOCK_A=padded_tile_size(size),
             MULTIPLE=multiple_of(q, v),
             **tiling.options(newton=newton_beside),
         ),
@@ -191,7 +193,7 @@ class BackwardPlan:
     gradients: tuple[Launch, ...]
 
 
-@lru_cache(maxsize=MOST_CASES)
+@lru_cache(maxsize=MAX_CASES)
 def plan_backward(
     device: torch.device,
     grad: Form,
@@ -244,7 +246,7 @@ def plan_backward(
     return BackwardPlan(partial, parts, plan_sums(q, bottleneck, grad), solve, tuple(gradients))
 
 
-@lru_cache(maxsize=MOST_CASES)
+@lru_cache(maxsize=MAX_CASES)
 def plan_newton_inverse(device: torch.device, a: Form, iters: int, ridge: float, start: str) -> Launch:
     """Newton's iteration alone, of a `[P, M, M]`; device: what is compiled belongs to it."""
     problems, size, _ = a.shape

@@ -7,8 +7,8 @@ depends on the bottleneck tokens alone, so `kernel_sums` computes it beside the 
 import triton
 import triton.language as tl
 
-from soft_vit.ops.soft.inverse import MAX_HALVINGS as _MAX_HALVINGS
-from soft_vit.ops.soft.inverse import RESIDUAL_BOUND as _RESIDUAL_BOUND
+from soft_vit.ops.soft.newton import MAX_HALVINGS as _MAX_HALVINGS
+from soft_vit.ops.soft.newton import RESIDUAL_BOUND as _RESIDUAL_BOUND
 from soft_vit.ops.soft.triton.newton import keep_modes, newton, rowsum_step_size, squared_row_sums, with_ridge
 from soft_vit.ops.soft.triton.tiles import exp_accurate, half_square, head_pointer, load_tile, store_tile
 

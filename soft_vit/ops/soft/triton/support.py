@@ -8,15 +8,12 @@ import warnings
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from soft_vit.ops.soft.options import InverseOptions
 from soft_vit.ops.soft.triton.tiling import MAX_ON_CHIP
-
-if TYPE_CHECKING:
-    from soft_vit.ops.soft.inverse import InverseOptions
 
 # Triton reads the variable once as well, when it is imported.
 INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"
@@ -30,10 +27,10 @@ SHARED_MEMORY_OF_WIDE_HEADS = 160 * 1024
 
 
 def unsupported(
-    q: Tensor, bottleneck: Tensor, v: Tensor, residual: Tensor | None, options: "InverseOptions"
+    q: Tensor, bottleneck: Tensor, v: Tensor, residual: Tensor | None, options: InverseOptions
 ) -> str | None:
     """Why `soft_attention` of these has no Triton form, as the end of a sentence; None where it has one."""
-    if reason := lacking_here(q.device):
+    if reason := triton_unavailable_reason(q.device):
         return reason
     of_newton = options.gradient == "unrolled" or options.start == "guarded_batch"
     if options.inverse == "eigh" or (options.inverse == "newton" and of_newton):
@@ -52,12 +49,12 @@ def unsupported(
     width = max(D, Dv)
     if width > MAX_HEAD_DIM:
         return f"takes at most {MAX_HEAD_DIM} channels a head, not {width}"
-    return lacking_in_gpus(wide_heads=width > 32)
+    return gpu_unavailable_reason(wide_heads=width > 32)
 
 
 def unsupported_inverse(a: Tensor, unrolled: bool) -> str | None:
     """The same for `newton_inverse`; unrolled: whether the gradient of the iterations is wanted."""
-    if reason := lacking_here(a.device):
+    if reason := triton_unavailable_reason(a.device):
         return reason
     if unrolled:
         return "has no form of gradient='unrolled'"
@@ -67,20 +64,20 @@ def unsupported_inverse(a: Tensor, unrolled: bool) -> str | None:
         return "takes non-empty square matrices [..., M, M]"
     if a.shape[-1] > MAX_ON_CHIP:
         return f"takes matrices of at most {MAX_ON_CHIP} x {MAX_ON_CHIP}, not {a.shape[-1]} x {a.shape[-1]}"
-    return lacking_in_gpus(wide_heads=False)
+    return gpu_unavailable_reason(wide_heads=False)
 
 
-def lacking_here(device: torch.device) -> str | None:
+def triton_unavailable_reason(device: torch.device) -> str | None:
     """What keeps any kernel from running on tensors of this device, as the end of a sentence."""
     if not INSTALLED:
         return "needs the package triton"
     if device.type != "cuda" and not (INTERPRETED and device.type == "cpu"):
         return f"runs on a CUDA device, not on {device.type!r} (or on a CPU under TRITON_INTERPRET=1)"
-    return lacking_in_interpreter() if device.type == "cpu" else None
+    return interpreter_unavailable_reason() if device.type == "cpu" else None
 
 
 @cache
-def lacking_in_interpreter() -> str | None:
+def interpreter_unavailable_reason() -> str | None:
     """What keeps Triton's interpreter from running here, as the end of a sentence."""
     triton, numpy = (tuple(map(int, version(name).split(".")[:2])) for name in ("triton", "numpy"))
     # It makes numbers of arrays with one element, which numpy no longer allows.
@@ -89,14 +86,14 @@ def lacking_in_interpreter() -> str | None:
 
 # A constant of the machine: torch.compile shall call it once and not look into it.
 @torch.compiler.assume_constant_result
-def lacking_in_gpus(wide_heads: bool) -> str | None:
+def gpu_unavailable_reason(wide_heads: bool) -> str | None:
     """What the weakest visible GPU lacks, as the end of a sentence."""
-    return _lacking_in_gpus(wide_heads)
+    return _gpu_unavailable_reason(wide_heads)
 
 
 # Asking the driver takes as long as a kernel.
 @cache
-def _lacking_in_gpus(wide_heads: bool) -> str | None:
+def _gpu_unavailable_reason(wide_heads: bool) -> str | None:
     if not torch.cuda.is_available():
         # Interpreted, or traced for another machine.
         return None

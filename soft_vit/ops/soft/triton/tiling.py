@@ -20,8 +20,8 @@ CHUNK = 512
 # For M = 49 and D = 64, to write and read the sums of 512 tokens is a tenth of a forward's traffic. Where an image has
 # more programs than four for each multiprocessor, they take more tokens; but not too many, because tensor cores cut off
 # what they add, always towards zero.
-MOST_PROGRAMS = 512
-LONGEST_CHUNK = 4 * CHUNK
+MAX_PROGRAMS = 512
+MAX_CHUNK = 4 * CHUNK
 # Above it the m x m part runs as batched products: 2 m^3 operations on 12 m^2 bytes are bound by arithmetic from about
 # m = 64 on, so there is no traffic left to save, and two matrices of 128 x 128 fp32 do not fit in registers.
 MAX_ON_CHIP = 64
@@ -73,7 +73,7 @@ def pass_tiling(
     width = max(d, dv)
     narrow = width <= NARROW
     # Beyond 64 channels, blocks of 64 bottleneck tokens with what belongs to them exceed the shared memory.
-    block_m = min(side(num_bottleneck), 64 if width <= 64 else 32)
+    block_m = min(padded_tile_size(num_bottleneck), 64 if width <= 64 else 32)
     blocks = -(-num_bottleneck // block_m)
     if precision == "ieee":
         block_n, warps, stages = (32 if narrow else 16), 8, 1
@@ -85,27 +85,27 @@ def pass_tiling(
     else:
         block_n, warps, stages = 64, 4, (3 if narrow else 2)
     tiles = -(-num_tokens // block_n)
-    chunk = min(max(CHUNK, num_heads * num_tokens // MOST_PROGRAMS), LONGEST_CHUNK)
+    chunk = min(max(CHUNK, num_heads * num_tokens // MAX_PROGRAMS), MAX_CHUNK)
     tiles_a_chunk = -(-tiles // -(-num_tokens // chunk))
     chunks = -(-tiles // tiles_a_chunk)
     return Tiling(d, dv, precision, block_n, block_m, tiles_a_chunk, chunks, blocks, warps, stages)
 
 
-def side(size: int) -> int:
+def padded_tile_size(size: int) -> int:
     """The least power of two that holds size and is at least 16, the least side of a matrix product."""
     return max(16, 1 << (size - 1).bit_length())
 
 
 def widths(d: int, dv: int) -> dict[str, int]:
     """Channels of q and v, and the sides of tiles that hold them."""
-    return {"D": d, "DV": dv, "BLOCK_D": side(d), "BLOCK_DV": side(dv)}
+    return {"D": d, "DV": dv, "BLOCK_D": padded_tile_size(d), "BLOCK_DV": padded_tile_size(dv)}
 
 
 def solve_options(size: int, width: int, precision: str) -> dict[str, int | str]:
     """Constants and options of the m x m kernels, a program for each problem; width: of the widest operand."""
-    block_m = side(size)
+    block_m = padded_tile_size(size)
     # Ordinary cores keep whole rows of operands in registers.
-    fp32_warps = min(16, max(4, block_m * side(max(width, 32)) // 256))
+    fp32_warps = min(16, max(4, block_m * padded_tile_size(max(width, 32)) // 256))
     return {
         "BLOCK_M": block_m,
         # Three tf32 products where inputs carry 16 bits, otherwise fp32.
@@ -124,7 +124,7 @@ def product_precision(*dtypes: torch.dtype) -> str:
 def newton_options(size: int) -> dict[str, int | str]:
     """Constants and options of the kernel of Newton's iteration alone, one program for each problem."""
     options: dict[str, int | str] = {
-        "BLOCK_M": side(size),
+        "BLOCK_M": padded_tile_size(size),
         "PRECISION": "ieee",
         "num_warps": 4,
         "enable_fp_fusion": True,

@@ -67,14 +67,18 @@ def kernels(
     unit_strides = {f"{name}_{unit}" for name in ("q", "v", "x", "r", "g", "gq", "gv")} | {"b_column"}
     precision = tiling.product_precision(dtype)
     constants = {**tiling.widths(d, d), "NORMALIZE": normalize, "PRECISION": precision, "MULTIPLE": multiple}
-    constants |= {"INVERSE": inverse, "START": "guarded_image" if normalize else "rowsum", "BLOCK_A": tiling.side(m)}
+    constants |= {
+        "INVERSE": inverse,
+        "START": "guarded_image" if normalize else "rowsum",
+        "BLOCK_A": tiling.padded_tile_size(m),
+    }
     cut = tiling.pass_tiling(16, 3136, m, d, d, precision, backward=False)
     of_gradients = constants | {"INVERSE": "none", "NORMALIZE": False}
     yield "kernel_sums of gradients", forward.kernel_sums, dtypes, of_gradients, unit_strides, cut.options()
     of_outputs = constants | {"HAS_RESIDUAL": True, "BLOCKS": cut.blocks}
     yield "kernel_outputs", forward.kernel_outputs, dtypes, of_outputs, unit_strides, cut.options()
     if m <= tiling.MAX_ON_CHIP:
-        options = cut.options(newton=inverse == "newton" and tiling.side(m) == 64)
+        options = cut.options(newton=inverse == "newton" and tiling.padded_tile_size(m) == 64)
         yield "kernel_sums", forward.kernel_sums, dtypes, constants, unit_strides, options
         for name in ("image_step_size", "solve_forward", "solve_backward"):
             yield name, getattr(solve, name), dtypes, constants, unit_strides, tiling.solve_options(m, d, precision)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from soft_vit.ops.soft.triton.support import lacking_in_interpreter
+from soft_vit.ops.soft.triton.support import interpreter_unavailable_reason
 
 
 @pytest.mark.parametrize("which", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
 def test_kernels_and_operator(which):
     pytest.importorskip("triton")
-    if reason := lacking_in_interpreter():
+    if reason := interpreter_unavailable_reason():
         pytest.skip(reason)
     options = ["-q", "-n", "0", "-p", "no:cacheprovider", "--tb=short", "-m", which]
     command = [sys.executable, "-m", "pytest", *options, str(Path(__file__).parent)]

@@ -7,7 +7,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from soft_vit.ops.soft.inverse import InverseOptions
+from soft_vit.ops.soft.options import InverseOptions
 from soft_vit.ops.soft.triton.plan import Launch, form, plan_backward, plan_forward
 from soft_vit.ops.soft.triton.tiling import pass_tiling
 

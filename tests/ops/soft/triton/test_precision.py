@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from soft_vit.ops.gaussian import self_gaussian_kernel
-from soft_vit.ops.soft.inverse import add_ridge, newton_iterate, newton_step_size
+from soft_vit.ops.soft.newton import newton_iterate, newton_step_size
+from soft_vit.ops.soft.options import add_ridge
 
 
 def truncated(x: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,318 @@
+"""Functions computed part by part, and once more in backward, so that training stores their arguments alone.
+
+`in_parts` computes any parts, `by_heads` a few heads at a time, and `sum_over_tokens` and `map_tokens` a few tokens:
+linear attentions consist of a state, which sums over keys and values, and what each query reads from it.
+
+Letters: B batch, H heads, N tokens, D channels of a head.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial, wraps
+from typing import Any, NamedTuple, TypeVar, cast
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from soft_vit.ops.numerics import full_precision, full_precision_backward, in_transform, wide_dtype
+
+Attend = TypeVar("Attend", bound=Callable[..., Tensor])
+
+# With fewer tokens, what is stored is small, and computing it twice takes a larger part of the time.
+MIN_TOKENS = 2048
+# Bytes of q, of the heads that are computed together: what is made of it stays in a core's cache of 1 to 2 MiB.
+HEAD_CHUNK_BYTES = 512 << 10
+# Bytes of the first tensor, of the tokens that are computed together.
+TOKEN_CHUNK_BYTES = 256 << 10
+
+Arguments = Sequence[Tensor | None]
+Results = tuple[Tensor, ...]
+
+Tokens = tuple[Tensor | None, ...]
+"""Tensors `[B or 1, H or 1, N, ...]`, the first `[B, H, N, D]`; None for what is absent, such as a mask."""
+
+Shared = tuple[Tensor, ...]
+"""Tensors that all tokens share, such as weights and states."""
+
+
+class Part(NamedTuple):
+    """A part of a function of some arguments."""
+
+    cut: Callable[[Arguments], Arguments]
+    """Views of the arguments, or of tensors of their shapes, that the part reads; None stays None."""
+    compute: Callable[..., Results]
+    """The results of these views."""
+
+
+def computes_parts(q: Tensor) -> bool:
+    """Return whether an attention is computed in parts: of many tokens q `[B, H, N, D]`, on a CPU, outside of graphs.
+
+    On a GPU, small pieces are slow.
+    """
+    if torch.compiler.is_compiling() or in_transform():
+        return False
+    return q.device.type == "cpu" and q.shape[2] >= MIN_TOKENS and q.shape[0] > 0
+
+
+def in_parts(parts: Sequence[Part], dim: int | None, *args: Tensor | None, before: Sequence[Part] = ()) -> Results:
+    """Return the results of all parts: summed for dim None, otherwise the one result `[B, H, N, D]`, joined along dim.
+
+    With a dim, parts cut the first argument along it, in order, and each result is as long as its cut, or a multiple.
+    The cuts of other arguments may overlap. Memory is that of the arguments, their gradients and the result, plus that
+    of a part; a training step takes one more forward. Gradients reach args and nothing else that parts compute with.
+    Backward draws the random numbers of forward.
+
+    before: parts of args alone, which draw no random numbers; their summed results follow args in what parts cut. In
+    one call, both add to the same gradients of args; in two, each would make its own.
+    """
+    return _InParts.apply(before, parts, dim, *args)
+
+
+def all_at_once(parts: Sequence[Part], dim: int | None, *args: Tensor | None, before: Sequence[Part] = ()) -> Results:
+    """Compute `in_parts` as one differentiable expression, which stores what all parts make."""
+    args = (*args, *_summed_parts(before, args))
+    if dim is None or len(parts) == 1:
+        return _summed_parts(parts, args)
+    return (torch.cat([part.compute(*part.cut(args))[0] for part in parts], dim=dim),)
+
+
+class _InParts(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, before: Sequence[Part], parts: Sequence[Part], dim: int | None, *args: Tensor | None
+    ) -> Results:
+        ctx.before, ctx.parts, ctx.dim, ctx.num_args = before, parts, dim, len(args)
+        ctx.autocast = {"enabled": torch.is_autocast_enabled("cpu"), "dtype": torch.get_autocast_dtype("cpu")}
+        ctx.random_state = torch.get_rng_state()
+        args = (*args, *_summed_parts(before, args))
+        ctx.save_for_backward(*args)
+        if dim is None or len(parts) == 1:
+            return _summed_parts(parts, args)
+        whole: Tensor | None = None
+        place = 0
+        for part in parts:
+            views = part.cut(args)
+            (x,) = part.compute(*views)
+            if whole is None:
+                whole = _empty_result(x, dim, x.shape[dim] * _length(args, dim) // _length(views, dim))
+            whole.narrow(dim, place, x.shape[dim]).copy_(x)
+            place += x.shape[dim]
+        assert whole is not None
+        return (whole,)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        args, needed = ctx.saved_tensors, ctx.needs_input_grad[3:]
+        with torch.random.fork_rng(devices=()):
+            torch.set_rng_state(ctx.random_state)
+            # All at once where the gradients will be differentiated again.
+            if len(ctx.parts) == 1 or torch.is_grad_enabled():
+                compute = partial(all_at_once, ctx.parts, ctx.dim, before=ctx.before)
+                return None, None, None, *_gradients(ctx, compute, args[: ctx.num_args], needed, grads)
+            needed = (*needed, *[True] * (len(args) - ctx.num_args))
+            found: list[Tensor | None] = [None] * len(args)
+            for i, view in enumerate(ctx.parts[0].cut(args)):
+                if needed[i]:
+                    # What all parts read has a gradient of many summands.
+                    dtype = wide_dtype(view) if view is args[i] else args[i].dtype
+                    found[i] = torch.zeros_like(args[i], dtype=dtype)
+            _add_gradients(ctx, ctx.parts, ctx.dim, args, found, grads)
+            found, sums = found[: ctx.num_args], found[ctx.num_args :]
+            _add_gradients(ctx, ctx.before, None, args[: ctx.num_args], found, sums)
+            found = [x if x is None else x.to(args[i].dtype) for i, x in enumerate(found)]
+            return None, None, None, *found
+
+
+def _add_gradients(
+    ctx: Any, parts: Sequence[Part], dim: int | None, args: Arguments, found: Arguments, grads: Arguments
+) -> None:
+    """Add to found, where it is not None, the gradients of args that those of the results give."""
+    needed, weights, place = [x is not None for x in found], grads, 0
+    for part in parts:
+        views = part.cut(args)
+        if dim is not None:
+            length = _length(views, dim) * _length(grads, dim) // _length(args, dim)
+            assert grads[0] is not None
+            weights = (grads[0].narrow(dim, place, length),)
+            place += length
+        # Without a name, which would keep them in memory while the next part is computed.
+        pairs = zip(part.cut(found), _gradients(ctx, part.compute, views, needed, weights), strict=True)
+        for x, gradient in pairs:
+            if x is not None and gradient is not None:
+                x += gradient
+
+
+def _length(args: Arguments, dim: int) -> int:
+    """Return the length of the first tensor along dim."""
+    assert args[0] is not None
+    return args[0].shape[dim]
+
+
+def _empty_result(x: Tensor, dim: int, length: int) -> Tensor:
+    """Allocate `[B, H, N, D]` of this length along dim, in memory as `[B, N, H * D]`, which a projection takes."""
+    B, H, N, D = (length if i == dim else size for i, size in enumerate(x.shape))
+    return x.new_empty(B, N, H, D).transpose(1, 2)
+
+
+def _summed_parts(parts: Sequence[Part], args: Arguments) -> Results:
+    """Return the results of all parts, summed entry by entry; none for no parts."""
+    total: Results = ()
+    for part in parts:
+        results = part.compute(*part.cut(args))
+        total = tuple(x + y for x, y in zip(total, results, strict=True)) if total else results
+    return total
+
+
+def _gradients(
+    ctx: Any, compute: Callable[..., Results], args: Arguments, needed: Sequence[bool], grads: Arguments
+) -> list[Tensor | None]:
+    """Return the gradients of the needed arguments; with grad mode on, they can be differentiated again."""
+    create_graph = torch.is_grad_enabled()
+    with torch.enable_grad():
+        # Views, so that gradients are those of these arguments and not of what they were made of.
+        inputs = [x if x is None else x.view_as(x) if create_graph else x.detach() for x in args]
+        wanted = [x for x, need in zip(inputs, needed, strict=True) if need and x is not None]
+        if not create_graph:
+            for x in wanted:
+                x.requires_grad_()
+        with torch.autocast("cpu", **ctx.autocast):
+            results = compute(*inputs)
+        pairs = [pair for pair in zip(results, grads, strict=True) if pair[0].requires_grad]
+        if not pairs:
+            return [None] * len(args)
+        differentiable, weights = zip(*pairs, strict=True)
+        with full_precision_backward(differentiable[0]):
+            found = torch.autograd.grad(differentiable, wanted, weights, create_graph=create_graph, allow_unused=True)
+        rest = iter(found)
+        return [next(rest) if need else None for need in needed]
+
+
+def by_heads(attend: Attend) -> Attend:
+    """Make attend compute a few heads at a time where N is large, on a CPU, and store no more than its arguments.
+
+    Memory is then that of the arguments and the result, plus what attend makes of a few heads; a training step takes
+    one more forward of attend, part of which the cache gives back. On a GPU, small pieces are slow: nothing changes.
+
+    attend treats all heads alike. Its arguments of four dimensions, `[B or 1, H, ...]`, are those that heads differ in,
+    first of all q `[B, H, N, D]`; instead of H there may be a multiple, as in the result. In backward it draws the
+    random numbers of forward.
+    """
+
+    @wraps(attend)
+    def attend_by_heads(*args: Any, **kwargs: Any) -> Tensor:
+        q = next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.ndim == 4)
+        if not computes_parts(q):
+            return attend(*args, **kwargs)
+        leaves, structure = tree_flatten((args, kwargs))
+        # Those of heads first, as parts are cut along the first.
+        places = sorted((i for i, x in enumerate(leaves) if isinstance(x, Tensor)), key=lambda i: leaves[i].ndim != 4)
+        tensors = [leaves[i] for i in places]
+        # Without the tensors, which would stay in memory as long as this function.
+        others = [None if isinstance(x, Tensor) else x for x in leaves]
+
+        def compute(*part: Tensor) -> tuple[Tensor]:
+            given = list(others)
+            for i, x in zip(places, part, strict=True):
+                given[i] = x
+            args, kwargs = tree_unflatten(given, structure)
+            return (attend(*args, **kwargs),)
+
+        B, H, N, D = q.shape
+        size = max(1, HEAD_CHUNK_BYTES // (B * N * D * q.element_size()))
+        parts = [Part(partial(_cut_heads, first, size, H), compute) for first in range(0, H, size)]
+        return in_parts(parts, 1, *tensors)[0]
+
+    return cast(Attend, attend_by_heads)
+
+
+def _cut_heads(first: int, size: int, num_heads: int, args: Arguments) -> Arguments:
+    """Return these heads of the arguments, which may have a multiple of num_heads, and all of those without heads."""
+
+    def cut(x: Tensor | None) -> Tensor | None:
+        if x is None or x.ndim != 4:
+            return x
+        return x.split(size * (x.shape[1] // num_heads), dim=1)[first // size]
+
+    return list(map(cut, args))
+
+
+def sum_over_tokens(function: Callable[..., Results], tokens: Tokens, shared: Shared = ()) -> Results:
+    """Return `function(*tokens, *shared)`, whose results are sums over the tokens, without autocast.
+
+    Where N is large, on a CPU, it takes a few tokens at a time, stores its arguments alone for backward, and computes
+    them once more there. Gradients reach tokens and shared, and nothing else that function is made of.
+    """
+    return _over_tokens(function, None, tokens, shared)
+
+
+def map_tokens(
+    function: Callable[..., Tensor],
+    tokens: Tokens,
+    shared: Shared = (),
+    chunk_size: int = 1,
+    sums: Callable[..., Results] | None = None,
+) -> Tensor:
+    """Return `function(*tokens, *shared)`, `[B, H, N, ...]`, each token of which is made of this token of tokens.
+
+    chunk_size: consecutive tokens that are made together; no chunk is split. Computed as by `sum_over_tokens`.
+    sums: function takes `sum_over_tokens(sums, tokens, shared)` as well, behind shared. Tokens that both read then have
+        one gradient in memory instead of two.
+    """
+    return _over_tokens(lambda *args: (function(*args),), 2, tokens, shared, chunk_size, sums)[0]
+
+
+def max_over_tokens(function: Callable[..., Tensor], tokens: Tokens, shared: Shared = ()) -> Tensor:
+    """Return the maximum over tokens of `function(*tokens, *shared)` `[B, H, N, ...]`, without a gradient."""
+    # Detached tensors instead of a mode without gradients, which an exported graph would hide in a graph of its own.
+    tokens, shared = tuple(x if x is None else x.detach() for x in tokens), tuple(x.detach() for x in shared)
+    first = _first(tokens)
+    with full_precision(first):
+        if not computes_parts(first):
+            return function(*tokens, *shared).amax(2, keepdim=True)
+        cuts = (_cut_tokens(len(tokens), span, (*tokens, *shared)) for span in _spans(first))
+        return torch.cat([function(*part).amax(2, keepdim=True) for part in cuts], dim=2).amax(2, keepdim=True)
+
+
+def _over_tokens(
+    function: Callable[..., Results],
+    dim: int | None,
+    tokens: Tokens,
+    shared: Shared,
+    chunk_size: int = 1,
+    sums: Callable[..., Results] | None = None,
+) -> Results:
+    functions = [_in_full_precision(f) for f in (sums, function) if f is not None]
+    first = _first(tokens)
+    if not computes_parts(first):
+        results: Results = ()
+        for compute in functions:
+            results = compute(*tokens, *shared, *results)
+        return results
+    cuts = [partial(_cut_tokens, len(tokens), span) for span in _spans(first, chunk_size)]
+    *before, parts = ([Part(cut, compute) for cut in cuts] for compute in functions)
+    return in_parts(parts, dim, *tokens, *shared, before=before[0] if before else ())
+
+
+def _in_full_precision(function: Callable[..., Results]) -> Callable[..., Results]:
+    def compute(*args: Tensor | None) -> Results:
+        with full_precision(_first(args)):
+            return function(*args)
+
+    return compute
+
+
+def _first(tokens: Tokens) -> Tensor:
+    assert tokens[0] is not None
+    return tokens[0]
+
+
+def _spans(x: Tensor, chunk_size: int = 1) -> Iterator[slice]:
+    """Yield spans of the tokens `[B, H, N, D]`, in whole chunks."""
+    B, H, N, D = x.shape
+    length = chunk_size * max(1, TOKEN_CHUNK_BYTES // (chunk_size * B * H * D * x.element_size()))
+    return (slice(start, start + length) for start in range(0, N, length))
+
+
+def _cut_tokens(count: int, span: slice, args: Arguments) -> Arguments:
+    """Return these tokens of the first count arguments, and all of the others."""
+    return [x if x is None or i >= count else x[:, :, span] for i, x in enumerate(args)]

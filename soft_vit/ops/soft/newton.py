@@ -1,0 +1,143 @@
+"""The inverse of the kernel matrix between bottleneck tokens by Newton-Raphson's iteration, in batched products.
+
+Letters: `A` [..., M, M] symmetric with entries in (0, 1], `P = A + ridge I`, `V_t` the t-th Newton-Raphson iterate, T
+the last t.
+
+The iteration `V <- 2 V - V P V` (SOFT, arXiv 2110.11945, Sec. 3.3) started at `V_0 = alpha P` is a spectral filter:
+where P has the eigenvalue p, the iterate has `(1 - (1 - alpha p^2)^(2^T)) / p`. It equals 1 / p only where
+2^T alpha p^2 >> 1, so on an ill-conditioned P it is far from the inverse, and trained weights rely on that.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from soft_vit.ops.cpu import on_cpu_without_gradients
+from soft_vit.ops.numerics import at_least_float32, full_precision, full_precision_backward, in_transform
+from soft_vit.ops.soft.options import NewtonGradient, NewtonStart, add_ridge
+
+# Of the released normalised models.
+MAX_HALVINGS = 10
+RESIDUAL_BOUND = 1.01
+# Twenty steps from alpha p^2 = 2 - 2e-5 leave exp(-2^21 * 1e-5) of a mode; rounding of row sums cannot reach 2.
+MODE_BOUND = 2 - 2e-5
+
+
+def newton_step_size(a: Tensor, ridge: float, start: NewtonStart) -> Tensor:
+    """Return the factor alpha of `V_0 = alpha P`, `[..., H, 1, 1]`, for the matrices `[..., H, M, M]` of H heads.
+
+    `rowsum`: `1.8 / r^2` with r the largest row sum of A, for each matrix alone; the rule of the released `soft_*`
+    models. From a ridge of 5 % of r on, 95 % of the row sum of P replaces r, or the iteration would diverge.
+    `guarded_image`: `2 / r^2`, halved at most ten times until no column of `|I - P V_0|` sums to more than 1.01, with
+    both maxima over the heads of one image: the rule of the released `soft_norm_*` models at batch 1. Where it would
+    leave a mode at zero for ever (`alpha p^2 = 2`: tokens far from all others, or a far group with equal row sums),
+    alpha is reduced by up to 1e-5, for that matrix alone. A 1 x 1 matrix gets its exact inverse.
+    `guarded_batch`: the released rule, unchanged, with both maxima over all matrices of the call.
+    """
+    rows = a.sum(-1, keepdim=True)
+    largest = rows.amax((-2, -1), keepdim=True)
+    if start == "rowsum":
+        return 1.8 / torch.maximum(largest, 0.95 * (largest + ridge)).square()
+    if start == "guarded_image" and a.shape[-1] == 1:
+        return 1 / add_ridge(a, ridge).square()
+    if not a.numel():
+        # An empty tensor has no maximum.
+        return largest
+    shared = tuple(range(a.ndim)) if start == "guarded_batch" else tuple(range(-min(a.ndim, 3), 0))
+    candidates = 0.5 ** torch.arange(MAX_HALVINGS + 1, dtype=a.dtype, device=a.device)
+    candidates = 2.0 / largest.amax(shared, keepdim=True).square() * candidates[:, None]
+    # Entries of P are positive, so the column sums of |I - alpha P P| need only the diagonal and the sums of P P.
+    diagonal = add_ridge(a, ridge).square().sum(-1)[..., None, :]
+    total = (a @ rows + 2 * ridge * rows + ridge**2).mT
+    residual = (1 - candidates * diagonal).abs() + candidates * (total - diagonal)
+    residual = residual.amax(-1, keepdim=True)
+    if len(shared) > 2:
+        residual = residual.amax(shared[:-2], keepdim=True)
+    # The largest candidate within the bound, or the last and smallest where none is.
+    alpha = torch.where(residual <= RESIDUAL_BOUND, candidates, candidates[..., -1:, :]).amax(-2, keepdim=True)
+    alpha = alpha.expand_as(largest)
+    if start == "guarded_image":
+        # No eigenvalue of P P is above its largest row sum.
+        alpha = torch.minimum(alpha, MODE_BOUND / total.amax(-1, keepdim=True))
+    return alpha
+
+
+def newton_iterate(p: Tensor, v: Tensor, iters: int) -> Tensor:
+    """Take `iters` steps `V <- 2 V - V P V` from V = v; `[..., M, M]`, differentiable by autograd.
+
+    On a CPU, without gradients, they end where the iteration has: a step squares `I - P V`, so none changes V any more
+    once that is below the root of the rounding unit.
+    """
+    shape = v.shape
+    p, v = p.reshape(-1, *p.shape[-2:]), v.reshape(-1, *v.shape[-2:])
+    may_end_early = p.numel() > 0 and on_cpu_without_gradients(p, v)
+    for _ in range(iters):
+        product = torch.bmm(p, v)
+        last = may_end_early and _is_near_identity(product)
+        v = torch.baddbmm(v, v, product, beta=2, alpha=-1)
+        if last:
+            break
+    return v.reshape(shape)
+
+
+def _is_near_identity(product: Tensor) -> bool:
+    """Return whether `||I - product||` of each matrix `[P, M, M]` is below the root of the rounding unit."""
+    # Comparisons with NaN are false.
+    bound = torch.finfo(product.dtype).eps ** 0.5
+    # The diagonal first: it alone tells most of the steps.
+    if not bool((product.diagonal(dim1=1, dim2=2) - 1).abs().amax() <= bound):
+        return False
+    remainder = product - torch.eye(product.shape[-1], dtype=product.dtype, device=product.device)
+    return bool(torch.linalg.matrix_norm(remainder).amax() <= bound)
+
+
+def newton_iterates(a: Tensor, iters: int, ridge: float, start: NewtonStart) -> Tensor:
+    """Return `V_T` in batched products; a `[..., H, M, M]`, at least fp32."""
+    p = add_ridge(a, ridge)
+    return newton_iterate(p, newton_step_size(a, ridge, start) * p, iters)
+
+
+class _NewtonInverse(torch.autograd.Function):
+    """The iteration with the gradient of the exact inverse, `dA = -V^T G V^T`, at its result."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, iters: int, ridge: float, start: NewtonStart) -> Tensor:
+        v = newton_iterates(a, iters, ridge, start)
+        ctx.save_for_backward(v)
+        return v
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        (v,) = ctx.saved_tensors
+        with full_precision_backward(v):
+            return -(v.mT @ grad @ v.mT), None, None, None
+
+
+def newton_inverse(
+    a: Tensor,
+    iters: int = 20,
+    ridge: float = 0.01,
+    start: NewtonStart = "rowsum",
+    gradient: NewtonGradient = "closed_form",
+) -> Tensor:
+    """Return `V_T`, as `soft_vit.ops.newton_inverse` does, in batched products."""
+    with full_precision(a):
+        a = at_least_float32(a)
+        if gradient == "closed_form" and not in_transform():
+            return _NewtonInverse.apply(a, iters, ridge, start)
+        return newton_iterates(a, iters, ridge, start)
+
+
+def newton_residual(a: Tensor, iters: int = 20, ridge: float = 0.01, start: NewtonStart = "rowsum") -> Tensor:
+    """Return how far `newton_inverse` is from the inverse: `||I - P V_T||_F / sqrt(M)`, for each matrix, `[...]`.
+
+    a: `[..., M, M]`, symmetric with positive entries. The root mean square of `(1 - alpha p^2)^(2^T)` over the
+    eigenvalues p of P: 0 where the iteration has converged, 1 where none of the inverse is there yet.
+    """
+    with full_precision(a):
+        a = at_least_float32(a)
+        product = add_ridge(a, ridge) @ newton_inverse(a, iters, ridge, start)
+        remainder = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device) - product
+        return torch.linalg.matrix_norm(remainder) / math.sqrt(a.shape[-1])

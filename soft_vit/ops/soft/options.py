@@ -1,0 +1,51 @@
+"""How softmax-free attention inverts its kernel matrix: the options, and what all inverses share."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from soft_vit.ops.numerics import check_choice
+
+Inverse = Literal["newton", "cholesky", "eigh"]
+NewtonStart = Literal["rowsum", "guarded_image", "guarded_batch"]
+NewtonGradient = Literal["closed_form", "unrolled"]
+
+
+@dataclass(frozen=True)
+class InverseOptions:
+    """How softmax-free attention inverts its kernel matrix; `soft_vit.ops.soft_attention` explains each option.
+
+    ValueError for an unknown choice, a negative number of steps or ridge, and a Cholesky factor without a ridge.
+    """
+
+    inverse: Inverse = "newton"
+    normalize: bool = False
+    iters: int = 20
+    ridge: float = 0.01
+    start: NewtonStart = "rowsum"
+    gradient: NewtonGradient = "closed_form"
+
+    def __post_init__(self) -> None:
+        check_choice("inverse", self.inverse, get_args(Inverse))
+        check_choice("start", self.start, get_args(NewtonStart))
+        check_choice("gradient", self.gradient, get_args(NewtonGradient))
+        if self.inverse == "cholesky":
+            check_ridge(self.ridge)
+        for name in ("iters", "ridge"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}.")
+
+
+def check_ridge(ridge: float) -> None:
+    """Raise a ValueError for a ridge with which a kernel matrix may have no Cholesky factor."""
+    if not ridge > 0:
+        raise ValueError(f"ridge must be positive, got {ridge}: the kernel matrix of equal tokens is singular.")
+
+
+def add_ridge(a: Tensor, ridge: float) -> Tensor:
+    """Return `A + ridge I` for `[..., M, M]`."""
+    if ridge == 0:
+        return a
+    return a + ridge * torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
