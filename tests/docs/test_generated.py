@@ -4,7 +4,7 @@ import pytest
 import yaml
 from documents import ROOT
 
-from docs.generate.__main__ import ENTRIES, PAGES, TABLES, generated
+from docs.generate.pages import ENTRIES, PAGES, TABLES, generated
 from docs.generate.weights import metafile, readme_table
 
 

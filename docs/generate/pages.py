@@ -1,0 +1,83 @@
+"""Write the pages, tables and pictures that come from classes and from measured tables.
+
+python -m docs.generate
+
+Models that docs/zoo.csv lacks are counted, which takes some seconds each; delete a row to have its model counted again.
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from benchmarks.atlas.model_page import models_page
+from benchmarks.atlas.table import InferRow, Row, read_table
+from docs.generate.cost import cost_curves
+from docs.generate.kinds import kinds_page
+from docs.generate.masks import kinds_table
+from docs.generate.weights import metafile, readme_table
+from docs.generate.zoo import COUNTED, atlas_rates, count_model, read_counts, zoo_page
+from soft_vit.cli import command_line
+from soft_vit.layers.choice import SHIPPED
+from soft_vit.text_tables import csv_table
+from soft_vit.weights import load_index
+from soft_vit.weights.files import write_atomically
+from studies.claims import ledger_table, load_entries
+from studies.gym.drawing import tasks_table
+
+ROOT = Path(__file__).parents[2]
+RESULTS, STUDIES = ROOT / "benchmarks" / "results", ROOT / "studies" / "results"
+ENTRIES = load_index()
+
+
+def counts() -> dict[str, dict[str, str]]:
+    known = read_counts(ROOT / "docs" / "zoo.csv")
+    return {entry.model: known.get(entry.model) or count_model(entry) for entry in ENTRIES}
+
+
+def zoo_table() -> str:
+    rates: dict[str, float] = {}
+    for path in RESULTS.glob("models_infer-*-cpu-epyc.csv"):
+        rates |= atlas_rates(read_table(path, InferRow))
+    return zoo_page(ENTRIES, counts(), rates)
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "model-index.yml": lambda: metafile(ENTRIES),
+    "docs/zoo.csv": lambda: csv_table(COUNTED, [row.values() for row in counts().values()]),
+    "docs/zoo_table.md": zoo_table,
+    "docs/kinds.md": lambda: kinds_page(STUDIES / "gym" / "results.csv", read_table(SHIPPED, Row)),
+    "docs/atlas_models.md": lambda: models_page(RESULTS, "../benchmarks/results"),
+    "docs/images/resolution.svg": lambda: cost_curves(RESULTS / "resolution_cpu.md"),
+}
+"""Files that are generated whole."""
+TABLES: dict[str, Callable[[], str]] = {
+    "checkpoints/README.md": lambda: readme_table(ENTRIES),
+    "docs/anywhere.md": kinds_table,
+    "docs/claims.md": lambda: ledger_table(load_entries(STUDIES / "claims.json")),
+    "docs/gym/tasks.md": tasks_table,
+}
+"""Pages with a table that is generated."""
+
+
+def generated(name: str) -> str:
+    """Return the text of a file, by its path in the repository; a table replaces the one with the same header."""
+    if name in PAGES:
+        return PAGES[name]()
+    page, table = (ROOT / name).read_text(), TABLES[name]()
+    before, header, after = page.partition(table.partition("\n")[0])
+    rest = after.lstrip("\n").splitlines(keepends=True)
+    while rest and rest[0].startswith("|"):
+        rest.pop(0)
+    return f"{before}{table.rstrip()}\n{''.join(rest)}" if header else page
+
+
+@command_line
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        "python -m docs.generate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=ROOT, metavar="FOLDER", help="(default: the repository)")
+    args = parser.parse_args(argv)
+    for name in (*PAGES, *TABLES):
+        write_atomically(args.out / name, generated(name).encode())
+        print(f"Written: {args.out / name}")
