@@ -28,7 +28,7 @@ GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 
 
 def class_colors(count: int) -> np.ndarray:
-    """RGB colours of the classes 0 to count - 1, uint8 `[count, 3]`; a class has the same colour at any count."""
+    """Return RGB colours of classes, uint8 `[count, 3]`; a class has the same colour at any count."""
     # Multiples of the golden ratio spread evenly for any count. Turbo's ends are too dark.
     places = 0.05 + 0.9 * (np.arange(count) * GOLDEN_RATIO % 1)
     colors = (255 * matplotlib.colormaps["turbo"](places)[:, :3]).round().astype(np.uint8)
@@ -37,7 +37,7 @@ def class_colors(count: int) -> np.ndarray:
 
 
 def draw_classes(image: Image.Image, names: Sequence[str], scores: Sequence[float]) -> Image.Image:
-    """The image above a panel with the name, score and bar of each class. scores: in [0, 1]."""
+    """Return the image above a panel with the name, score and bar of each class. scores: in [0, 1]."""
     return _with_panel(_enlarged(image)[0], [(BAR, name, score) for name, score in zip(names, scores, strict=True)])
 
 
@@ -49,7 +49,7 @@ def draw_instances(
     scores: Sequence[float],
     masks: np.ndarray | None = None,
 ) -> Image.Image:
-    """The image with a box, name and score for each instance, and half-transparent masks.
+    """Return the image with a box, name and score for each instance, and half-transparent masks.
 
     boxes: `[n, 4]` as (x0, y0, x1, y1) in pixels. labels: class indices, which select colours. names: of the instances.
     masks: bool `[n, H, W]`. Earlier instances are drawn over later ones, smaller masks over larger ones.
@@ -72,7 +72,7 @@ def draw_instances(
 
 
 def draw_segmentation(image: Image.Image, classes: np.ndarray, names: Sequence[str]) -> Image.Image:
-    """The image blended with its class colours, above a panel with the share of each class in the pixels.
+    """Return the image blended with its class colours, above a panel with the share of each class in the pixels.
 
     classes: class index of each pixel, int `[H, W]`. names: of all classes.
     """
@@ -80,14 +80,13 @@ def draw_segmentation(image: Image.Image, classes: np.ndarray, names: Sequence[s
     colors = class_colors(len(names))
     painted = Image.fromarray(colors[classes]).resize(picture.size, Image.Resampling.NEAREST)
     shares = np.bincount(classes.ravel(), minlength=len(names)) / classes.size
-    rows = [
-        (tuple(colors[index].tolist()), names[index], shares[index]) for index in np.argsort(-shares, kind="stable")
-    ]
-    return _with_panel(Image.blend(picture, painted, 0.5), [row for row in rows if row[2] > 0])
+    order = [index for index in np.argsort(-shares, kind="stable") if shares[index] > 0]
+    rows = [(tuple(colors[index].tolist()), names[index], shares[index]) for index in order]
+    return _with_panel(Image.blend(picture, painted, 0.5), rows)
 
 
 def index_image(classes: np.ndarray) -> Image.Image:
-    """Class indices, int `[H, W]`, as an image for PNG: with a palette up to 256 classes, else in 16 bits."""
+    """Return class indices, int `[H, W]`, as an image for PNG: with a palette up to 256 classes, else in 16 bits."""
     if classes.max(initial=0) >= 256:
         return Image.fromarray(classes.astype(np.uint16))
     found = Image.fromarray(classes.astype(np.uint8))
@@ -96,7 +95,7 @@ def index_image(classes: np.ndarray) -> Image.Image:
 
 
 def _enlarged(image: Image.Image) -> tuple[Image.Image, int]:
-    """An RGB copy of the image, enlarged by a whole factor where it is small, and that factor."""
+    """Return an RGB copy of the image, enlarged by a whole factor where it is small, and that factor."""
     factor = max(1, math.ceil(SMALL_IMAGE / max(image.size)))
     return image.convert("RGB").resize((image.width * factor, image.height * factor), Image.Resampling.BICUBIC), factor
 
@@ -110,7 +109,7 @@ def _short(name: str) -> str:
 
 
 def _disjoint(masks: torch.Tensor) -> torch.Tensor:
-    """Masks `[n, H, W]` without overlap, which torchvision would draw black: a pixel belongs to the smallest one."""
+    """Return masks `[n, H, W]` without overlap, which torchvision would draw black: the smallest mask owns a pixel."""
     owner = masks.new_full(masks.shape[1:], -1, dtype=torch.int64)
     for index in masks.sum((1, 2)).argsort(descending=True, stable=True).tolist():
         owner[masks[index]] = index
@@ -131,7 +130,7 @@ def _draw_label(picture: Image.Image, corner: Sequence[float], text: str, color:
 
 
 def _with_panel(picture: Image.Image, rows: Iterable[tuple[tuple[int, ...], str, float]]) -> Image.Image:
-    """The picture above a row for each colour, name and share: its text over a bar as long as the share."""
+    """Return the picture above a row for each colour, name and share: its text over a bar as long as the share."""
     font = _font(picture)
     rows = [(color, f"{_short(name)}  {100 * share:.1f} %", share) for color, name, share in rows]
     pad, row = font.size // 2, 2 * font.size

@@ -3,7 +3,7 @@
 import glob
 import os
 from collections.abc import Iterator, Sequence
-from itertools import takewhile
+from itertools import chain, count, takewhile
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -26,14 +26,14 @@ class Input(NamedTuple):
 
 
 def find_inputs(given: Sequence[str | Path], out: Path) -> list[Input]:
-    """The images of files, folders (at any depth) and patterns such as `photos/**/*.jpg`, each one once.
+    """Return the images of files, folders (at any depth) and patterns such as `photos/**/*.jpg`, each one once.
 
     A file may have any name; folders and patterns give the files with an image's ending. Files in `out`, the folder of
     the results, are left out. Raises FileNotFoundError for a missing path, ValueError for an empty one or no image.
     """
     if "" in given:
         # Path("") is the working folder.
-        raise ValueError("One of the images is an empty text; give files, folders or patterns, or . for this folder.")
+        raise ValueError("Images must be files, folders or patterns, got an empty text; . is this folder.")
     found: dict[str, Input] = {}
     for item in given:
         for image in _find(str(item)):
@@ -41,8 +41,8 @@ def find_inputs(given: Sequence[str | Path], out: Path) -> list[Input]:
     inputs = [image for path, image in found.items() if not Path(path).is_relative_to(out.resolve())]
     if not inputs:
         raise ValueError(
-            f"There is no image in {', '.join(map(str, given))} outside of {out}, the folder of the results; give "
-            f"files, folders or patterns with images ({', '.join(sorted(SUFFIXES))})."
+            f"{', '.join(map(str, given))} must hold an image ({', '.join(sorted(SUFFIXES))}) outside of {out}, the "
+            "folder of the results."
         )
     return inputs
 
@@ -63,7 +63,7 @@ def _find(given: str) -> Iterator[Input]:
             elif hit.is_dir() and "**" not in given:
                 yield from _in_folder(hit, name)
     else:
-        raise FileNotFoundError(f"There is no image {given}; give files, folders or patterns that exist.")
+        raise FileNotFoundError(f"There is no image {given}.")
 
 
 def _in_folder(folder: Path, name: PurePosixPath) -> Iterator[Input]:
@@ -73,7 +73,7 @@ def _in_folder(folder: Path, name: PurePosixPath) -> Iterator[Input]:
 
 
 def read_input(path: Path) -> Image.Image:
-    """The image in a file, in RGB. Raises BadImage."""
+    """Return the image in a file, in RGB. Raises BadImage."""
     try:
         return decode_image(FolderStorage(path.parent).read(Entry(path.name)))
     except (OSError, ValueError) as error:
@@ -81,22 +81,20 @@ def read_input(path: Path) -> Image.Image:
 
 
 def printable(path: Path | PurePosixPath) -> str:
-    """A path as text; bytes of its name that are not UTF-8 are replaced."""
+    """Return a path as text; bytes of its name that are not UTF-8 are replaced."""
     return os.fsencode(path).decode(errors="replace")
 
 
 def free_name(name: PurePosixPath, folder: Path, taken: set[str]) -> str:
-    """A name for a file in a folder, numbered where the name is taken; it is added to `taken`.
+    """Return a name for a file in a folder, numbered where the name is taken, and add it to `taken`.
 
     taken: case-folded names, since some disks ignore case. Raises ValueError if a link would lead out of the folder.
     """
     name = PurePosixPath(printable(name))
     stem = name.stem.encode()[:STEM_BYTES].decode(errors="ignore")
-    number, free = 2, name.with_name(stem + name.suffix)
-    while str(free).casefold() in taken:
-        free = name.with_name(f"{stem}_{number}{name.suffix}")
-        number += 1
+    names = (name.with_name(f"{stem}{end}{name.suffix}") for end in chain([""], map("_{}".format, count(2))))
+    free = next(name for name in names if str(name).casefold() not in taken)
     if not (folder / free).parent.resolve().is_relative_to(folder.resolve()):
-        raise ValueError(f"{folder / free} leads out of {folder} by a link; remove the link or give another --out.")
+        raise ValueError(f"{folder / free} must not lead out of {folder} by a link.")
     taken.add(str(free).casefold())
     return str(free)

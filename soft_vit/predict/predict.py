@@ -4,7 +4,7 @@ import io
 import json
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -31,13 +31,15 @@ WRITE_EVERY = 20
 
 @dataclass
 class Outcome:
-    """The outcome of `predict_files`: results has the content of `predictions.json`, notes are the predictor's."""
+    """The outcome of `predict_files`: results has the content of `predictions.json`, notes are the predictor's.
+
+    lines: the prediction as text, for a single image.
+    """
 
     out: Path
     total: int
     results: dict[str, Any]
     notes: list[str]
-    # The prediction as text, for a single image.
     lines: list[str] = field(default_factory=list)
     interrupted: bool = False
 
@@ -53,12 +55,9 @@ class Outcome:
         return 0 if self.predicted else 1
 
     def __str__(self) -> str:
-        lines = [f"Note: {note}" for note in self.notes]
-        if self.lines:
-            lines += self.lines
-        else:
-            lines.append(f"{'Interrupted: ' * self.interrupted}{self.predicted} of {self.total} images predicted.")
         failed = self.results["failed"]
+        count = f"{'Interrupted: ' * self.interrupted}{self.predicted} of {self.total} images predicted."
+        lines = [f"Note: {note}" for note in self.notes] + (self.lines or [count])
         if failed:
             lines += [f"{len(failed)} failed:", *(f"  {entry['image']}: {entry['reason']}" for entry in failed)]
         if self.predicted:
@@ -85,24 +84,23 @@ def predict_files(
     folder that cannot be written.
     """
     if batch_size < 1:
-        raise ValueError(f"batch_size is {batch_size}; give at least 1.")
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
     out = Path(out).expanduser()
     inputs = find_inputs(given, out)
     out.mkdir(parents=True, exist_ok=True)
     predictor = load()
     results = {"task": None, **(source or {}), "images": [], "failed": []}
     outcome = Outcome(out, len(inputs), results, predictor.notes)
-    taken, written = {RESULTS}, -WRITE_EVERY
+    taken, written = {RESULTS}, time.monotonic() - WRITE_EVERY
     with tqdm(total=len(inputs), unit="image", disable=len(inputs) == 1) as bar:
         try:
             for start in range(0, len(inputs), batch_size):
                 for item, image, found in _predict_batch(predictor, inputs[start : start + batch_size]):
+                    entry: dict[str, Any] = {"image": printable(item.path)}
                     if isinstance(found, Exception):
-                        results["failed"].append(
-                            {"image": printable(item.path), "reason": " ".join(str(found).split())}
-                        )
+                        results["failed"].append({**entry, "reason": one_line(found)})
                     else:
-                        entry = {"image": printable(item.path), "width": image.width, "height": image.height}
+                        entry |= {"width": image.width, "height": image.height}
                         entry |= _write_pictures(out, item.name, image, found, taken, draw)
                         results["task"] = found.task
                         results["images"].append({**entry, "predictions": found.entries()})
@@ -120,40 +118,32 @@ def predict_files(
 
 def _predict_batch(
     predictor: Predictor, batch: Sequence[Input]
-) -> Iterator[tuple[Input, Image.Image | None, Result | Exception]]:
-    """Each file of a batch with its image and result, or with the reason that there is none."""
-    images: list[Image.Image | BadImage] = []
+) -> list[tuple[Input, Image.Image | None, Result | Exception]]:
+    """Return each file with its image and its result, or the reason that there is none."""
+    images: dict[Input, Image.Image] = {}
+    found: dict[Input, Result | Exception] = {}
     for item in batch:
         try:
-            images.append(read_input(item.path))
+            images[item] = read_input(item.path)
         except BadImage as error:
-            images.append(error)
-    results = iter(_results(predictor, [image for image in images if isinstance(image, Image.Image)]))
-    for item, image in zip(batch, images, strict=True):
-        yield (item, None, image) if isinstance(image, BadImage) else (item, image, next(results))
-
-
-def _results(predictor: Predictor, images: list[Image.Image]) -> Sequence[Result | Exception]:
-    """The result of each image, or the reason that the model refuses it."""
-    if not images:
-        return []
-    try:
-        return predictor(images)
-    except torch.cuda.OutOfMemoryError as error:
-        raise ValueError(
-            f"The GPU has no memory for {len(images)} images at once; give a smaller --batch-size or --device cpu."
-        ) from error
-    except Exception as error:
-        # Models refuse images in errors of any kind: too small, or not all of one size in a batch.
-        if len(images) == 1:
-            return [ValueError(f"the model refuses it ({type(error).__name__}: {one_line(error)})")]
-        return [result for image in images for result in _results(predictor, [image])]
+            found[item] = error
+    # Models refuse images in errors of any kind, too small ones or not all of one size: then one after the other.
+    for items in ([*images], *([item] for item in images)):
+        if any(item not in found for item in items):
+            try:
+                found.update(zip(items, predictor([images[item] for item in items]), strict=True))
+            except torch.cuda.OutOfMemoryError as error:
+                raise ValueError(f"The GPU must have memory for {len(items)} images; lower --batch-size.") from error
+            except Exception as error:
+                if len(items) == 1:
+                    found[items[0]] = ValueError(f"the model refuses it ({type(error).__name__}: {one_line(error)})")
+    return [(item, images.get(item), found[item]) for item in batch]
 
 
 def _write_pictures(
     out: Path, name: PurePosixPath, image: Image.Image, result: Result, taken: set[str], draw: bool
 ) -> dict[str, str]:
-    """Write the drawing and the label map of a result; returns the names of the files."""
+    """Write the drawing and the label map of a result; return the names of the files."""
     pictures = {}
     if draw:
         suffix = "" if name.suffix.lower() in (".jpg", ".jpeg", ".png") else ".png"

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import timm
 import torch
 from mmengine.config import Config
 from mmengine.dataset import Compose
@@ -22,16 +21,14 @@ from soft_vit.data.label_maps import IGNORED
 from soft_vit.engine.config import load_config
 from soft_vit.engine.config_values import take_trained_classes, type_name
 from soft_vit.engine.data.eval_data import set_view, view_of_config
-from soft_vit.engine.errors import one_line
 from soft_vit.engine.models.notes import model_options, trained_notes
 from soft_vit.engine.models.tested_model import fit_image_size
 from soft_vit.engine.models.timm_model import create_timm_model
 from soft_vit.engine.resume.read import load_checkpoint_file
-from soft_vit.models.pyramid import PyramidViT
-from soft_vit.models.vit import AttentionViT
 from soft_vit.predict.results import RankedClasses, Result, ranked_classes, result_of
+from soft_vit.probe.load import require_device
 from soft_vit.weights.load import describe_mismatch, fit_weights, parameter_names
-from soft_vit.weights.read import Notes, notes_of, unwrap_state_dict
+from soft_vit.weights.read import notes_of, unwrap_state_dict
 
 __all__ = ["ConfigPredictor", "Predictor", "TimmPredictor", "load_predictor", "readable_names"]
 
@@ -39,13 +36,13 @@ __all__ = ["ConfigPredictor", "Predictor", "TimmPredictor", "load_predictor", "r
 class TimmPredictor:
     """A timm model by name, which resizes, crops and normalises images as timm does for it.
 
-    checkpoint: a file of weights, which decide the number of classes; its input size, normalisation and model options
-    (see `trained_notes`) override the model's own. pretrained: without a checkpoint, load the published weights; False
-    keeps random ones. img_size: side of the images in pixels, by default the checkpoint's, else the model's. topk:
-    classes reported for an image. Class names come from the checkpoint, else the model's configuration, else ImageNet.
+    checkpoint: a file of weights, which decide the number of classes; the input size, normalisation, class names and
+    model options that it notes (see `trained_notes`) override the model's own. pretrained: without a checkpoint, load
+    the published weights; False keeps random ones. img_size: side of the images in pixels. topk: classes reported for
+    an image.
 
-    notes: a sentence for each change of the weights and for each default in place of a missing value. Raises ValueError
-    or FileNotFoundError for a model or a file that cannot be used.
+    notes: a sentence for each change of the weights, and one if the checkpoint does not note how its images were.
+    Raises ValueError or FileNotFoundError for a model or a file that cannot be used.
     """
 
     def __init__(
@@ -61,92 +58,72 @@ class TimmPredictor:
         self.topk = topk
         self.device = torch.device(device)
         self.notes: list[str] = []
-        content = {} if checkpoint is None else load_checkpoint_file(checkpoint)
-        notes = Notes() if checkpoint is None else trained_notes(content, checkpoint)
-        told = dict(notes.cfg)
-        self.model = _create(name, pretrained and checkpoint is None, notes).eval()
-        if img_size is not None:
-            told["input_size"] = (3, img_size, img_size)
-        if "input_size" in told:
-            fit_image_size(self.model, told["input_size"][1:])
-        # Where an export finds them as well.
-        self.model.pretrained_cfg = {**getattr(self.model, "pretrained_cfg", {}), **told}
+        content, cfg, options = {}, {}, {}
         if checkpoint is not None:
-            self.notes = [*_defaults_used(told, notes, name, checkpoint), *_load_timm(self.model, content, checkpoint)]
+            content = load_checkpoint_file(checkpoint)
+            noted = trained_notes(content, checkpoint)
+            cfg, options = dict(noted.cfg), model_options({"model": noted.options})
+            # The size is that of the images.
+            options.pop("img_size", None)
+        if img_size is not None:
+            cfg["input_size"] = (3, img_size, img_size)
+        self.model = create_timm_model(name, pretrained and checkpoint is None, **options).eval()
+        if "input_size" in cfg:
+            fit_image_size(self.model, cfg["input_size"][1:])
+        # Where an export finds them as well.
+        self.model.pretrained_cfg = {**getattr(self.model, "pretrained_cfg", {}), **cfg}
+        if checkpoint is not None:
+            missing = [what for key, what in (("input_size", "size"), ("mean", "normalisation")) if key not in cfg]
+            if missing:
+                what = " and ".join(missing)
+                self.notes.append(f"{checkpoint} does not give the {what} of its images; those of {name} are used.")
+            self.notes += _load_classifier(self.model, content, checkpoint)
         if not getattr(self.model, "num_classes", 0):
-            raise ValueError(f"{name} has no classification head; name a classification model.")
+            raise ValueError(f"The model must have a classification head, {name} has none.")
         self.transform = create_transform(**resolve_model_data_config(self.model), is_training=False)
         self.names = _timm_class_names(self.model)
         self.model.to(self.device)
 
     @torch.inference_mode()
     def __call__(self, images: Sequence[Image.Image]) -> list[RankedClasses]:
-        """The result of each RGB image, of any size."""
+        """Return the result of each RGB image, of any size."""
         batch = torch.stack([self.transform(image) for image in images]).to(self.device)
         scores = self.model(batch).float().softmax(dim=-1)
         return [ranked_classes(row, self.names, self.topk) for row in scores]
 
 
-def _create(name: str, pretrained: bool, notes: Notes) -> nn.Module:
-    """The model, with the options that a checkpoint notes, such as the inverse."""
-    model = create_timm_model(name, pretrained)
-    # The size is that of the images.
-    options = model_options({"model": {key: value for key, value in notes.options.items() if key != "img_size"}})
-    if not options or not isinstance(model, PyramidViT | AttentionViT):
-        return model
-    try:
-        return timm.create_model(name, **options)
-    except (ValueError, TypeError, AttributeError) as error:
-        raise ValueError(f"{name} cannot be made as the checkpoint says: {one_line(error)}.") from error
-
-
-def _defaults_used(told: dict[str, Any], notes: Notes, name: str, checkpoint: str | Path) -> list[str]:
-    """A sentence on what the checkpoint leaves to the model's defaults, if anything."""
-    missing = [what for key, what in (("input_size", "size"), ("mean", "normalisation")) if key not in told]
-    if not missing:
-        return []
-    options = "" if notes.options else ", nor the options of its model"
-    what = " and ".join(missing)
-    return [f"{checkpoint} does not give the {what} of its images{options}; the defaults of {name} are used."]
-
-
-def _load_timm(model: nn.Module, content: dict[str, Any], source: str | Path) -> list[str]:
-    """Load weights and their number of classes, in place; returns a sentence for each change of the weights."""
+def _load_classifier(model: nn.Module, content: dict[str, Any], source: str | Path) -> list[str]:
+    """Load weights and their number of classes, in place; return a sentence for each change of the weights."""
     given = unwrap_state_dict(content, str(source))
     heads = parameter_names(model, "classifier", ".weight")
-    if heads and heads[0] in given:
-        count = given[heads[0]].shape[0]
-        if count != model.num_classes:
-            model.reset_classifier(count)
+    if heads and heads[0] in given and len(given[heads[0]]) != model.num_classes:
+        model.reset_classifier(len(given[heads[0]]))
     weights, sentences = fit_weights(content, model)
     if any(head not in weights for head in heads):
-        raise ValueError(f"{source} has no classification head; give weights of a classification model.")
+        raise ValueError(f"The weights must have a classification head, those of {source} have none.")
     model.load_state_dict(weights, strict=False)
     return sentences
 
 
 def _timm_class_names(model: nn.Module) -> list[str]:
     names = model.pretrained_cfg.get("label_names") or ()
-    if len(names) == model.num_classes:
-        return readable_names(names)
-    subset = infer_imagenet_subset({"num_classes": model.num_classes})
-    return readable_names(() if subset is None else ImageNetInfo(subset).label_names())
+    if len(names) != model.num_classes:
+        subset = infer_imagenet_subset({"num_classes": model.num_classes})
+        names = ImageNetInfo(subset).label_names() if subset else ()
+    return readable_names(names)
 
 
 def readable_names(names: Sequence[Any]) -> list[str]:
-    """Class names, with words for WordNet's numbers such as n01440764."""
-    names = [str(name) for name in names]
-    if not names or not all(re.fullmatch(r"n\d{8}", name) for name in names):
-        return names
+    """Return class names, with words instead of WordNet's numbers such as n01440764."""
     words = ImageNetInfo().label_name_to_description
     try:
-        return [words(name) for name in names]
+        return [words(name) if re.fullmatch(r"n\d{8}", str(name)) else str(name) for name in names]
     except KeyError:
-        return names
+        return [str(name) for name in names]
 
 
 class ConfigPredictor:
-    """The model of a config with the weights of a checkpoint, fed as the config's test loop feeds it.
+    """The model of a config with the weights of a checkpoint, given images as the config's test loop gives them.
 
     A run's averaged weights are preferred to its plain ones. img_size: side of a classifier's images in pixels, by
     default the config's. score_thr: lowest score of an instance. topk: classes reported for an image. options: entries
@@ -174,80 +151,59 @@ class ConfigPredictor:
         trained = notes_of(content).cfg.get("label_names", ())
         take_trained_classes(cfg, trained)
         init_default_scope(cfg.get("default_scope") or "mmengine")
-        self.model = _build(cfg)
-        _set_image_size(cfg, self.model, img_size)
-        self.notes: list[str] = _load_config(self.model, content, checkpoint)
-        self.names = _config_class_names(cfg, trained)
+        model = dict(cfg.model)
+        if cfg.get("data_preprocessor") is not None:
+            # As Runner does.
+            model.setdefault("data_preprocessor", cfg.data_preprocessor)
+        if model.get("pretrained") is True:
+            # The checkpoint has all weights.
+            model["pretrained"] = False
+        self.model = MODELS.build(model)
+        # The pipeline of images generated at one size would not resize images on disk.
+        if img_size is not None or "size" in cfg.test_dataloader.dataset:
+            set_view(cfg, view_of_config(cfg, img_size, None))
+        self.notes = self._load(content, checkpoint, img_size)
+        dataset = cfg.test_dataloader.dataset
+        sources = (dataset.get("metainfo"), getattr(DATASETS.get(dataset.type), "METAINFO", None))
+        known = (source["classes"] for source in sources if source and source.get("classes"))
+        self.names = readable_names(trained or next(known, ()))
         self.prepare = _preparation(cfg)
-        self.collate = _collate(cfg)
+        collate = dict(cfg.test_dataloader.get("collate_fn") or {"type": "pseudo_collate"})
+        self.collate = partial(FUNCTIONS.get(collate.pop("type")), **collate)
         self.model.to(device).eval()
 
     @torch.inference_mode()
     def __call__(self, images: Sequence[Image.Image]) -> list[Result]:
-        """The result of each RGB image, of any size."""
+        """Return the result of each RGB image, of any size."""
         batch = self.collate([self.prepare(image) for image in images])
         samples = self.model.test_step(batch)
         return [result_of(sample, self.names, self.score_thr, self.topk) for sample in samples]
 
-
-def _build(cfg: Config) -> nn.Module:
-    model = cfg.model
-    if cfg.get("data_preprocessor") is not None:
-        # As Runner does.
-        model.setdefault("data_preprocessor", cfg.data_preprocessor)
-    if model.get("pretrained") is True:
-        # The checkpoint has all weights.
-        model.pretrained = False
-    return MODELS.build(model)
-
-
-def _load_config(model: nn.Module, content: dict[str, Any], source: str | Path) -> list[str]:
-    """Load weights that must all fit, in place; returns a sentence for each change of them."""
-    if _is_timm_classifier(model):
-        # They may have names of the released code, or parameters of another grid.
-        given, sentences = fit_weights(content, model.model)
-    else:
-        given, sentences = unwrap_state_dict(content, str(source)), []
-    if mismatch := describe_mismatch(model.state_dict(), given):
-        raise ValueError(
-            f"The checkpoint {source} belongs to another model: {mismatch}; give the config that it was trained with."
-        )
-    model.load_state_dict(given, strict=False)
-    return sentences
-
-
-def _is_timm_classifier(model: nn.Module) -> bool:
-    return hasattr(getattr(model, "model", None), "pretrained_cfg")
-
-
-def _set_image_size(cfg: Config, model: nn.Module, img_size: int | None) -> None:
-    """Set the size of a classifier and of its config's test images, in place; None keeps the config's."""
-    if img_size is not None and not _is_timm_classifier(model):
-        raise ValueError(
-            f"img_size is {img_size} and applies to classifiers of timm only; resize the images of this config with "
-            "--cfg-options, such as model.min_size."
-        )
-    # The pipeline of images generated at one size would not resize images on disk.
-    if img_size is not None or "size" in cfg.test_dataloader.dataset:
-        set_view(cfg, view_of_config(cfg, img_size, None))
-    if img_size is not None:
-        fit_image_size(model.model, img_size)
-
-
-def _config_class_names(cfg: Config, trained: Sequence[str]) -> list[str]:
-    dataset = cfg.test_dataloader.dataset
-    sources = (dataset.get("metainfo"), getattr(DATASETS.get(dataset.type), "METAINFO", None))
-    return readable_names(trained or next(filter(None, ((source or {}).get("classes") for source in sources)), ()))
-
-
-def _collate(cfg: Config) -> Callable[[list[dict[str, Any]]], dict[str, Any]]:
-    """The function with which a config's test loop batches samples."""
-    arguments = dict(cfg.test_dataloader.get("collate_fn") or {"type": "pseudo_collate"})
-    return partial(FUNCTIONS.get(arguments.pop("type")), **arguments)
+    def _load(self, content: dict[str, Any], source: str | Path, img_size: int | None) -> list[str]:
+        """Load weights that must all fit; return a sentence for each change of them."""
+        classifier = getattr(self.model, "model", None)
+        if hasattr(classifier, "pretrained_cfg"):
+            if img_size is not None:
+                fit_image_size(classifier, img_size)
+            # The weights may have names of the released code, or parameters of another grid.
+            given, sentences = fit_weights(content, classifier)
+        elif img_size is None:
+            given, sentences = unwrap_state_dict(content, str(source)), []
+        else:
+            raise ValueError(
+                f"img_size must be left out for a model that is not a classifier of timm, got {img_size}. Resize its "
+                "images with --cfg-options, such as model.min_size."
+            )
+        if mismatch := describe_mismatch(self.model.state_dict(), given):
+            raise ValueError(
+                f"The config must be that of the weights in {source}, which belong to another: {mismatch}."
+            )
+        self.model.load_state_dict(given, strict=False)
+        return sentences
 
 
 def _preparation(cfg: Config) -> Callable[[Image.Image], dict[str, Any]]:
-    """A function that makes a sample of an image as a config's test data set does."""
+    """Return a function that makes a sample of an image as a config's test data set does."""
     dataset = cfg.test_dataloader.dataset
     if "pipeline" not in dataset:
         # CocoImages gives whole images; the detector resizes them.
@@ -264,11 +220,10 @@ def _preparation(cfg: Config) -> Callable[[Image.Image], dict[str, Any]]:
         sample = {"img_shape": shape, "ori_shape": shape, "img_path": "", "sample_idx": 0}
         if type_name(dataset) == "LabelMapTree":
             sample |= {"img": pil_to_tensor(image), "gt_seg_map": torch.full(shape, IGNORED, dtype=torch.uint8)}
-        elif "LoadImageFromFile" in names:
-            # mmcv's loader gives BGR.
-            sample["img"] = np.ascontiguousarray(np.array(image)[..., ::-1])
         else:
-            sample["img"] = np.array(image)
+            # mmcv's loader gives BGR.
+            order = -1 if "LoadImageFromFile" in names else 1
+            sample["img"] = np.array(image)[..., ::order].copy()
         return pipeline(sample)
 
     return prepare
@@ -284,35 +239,24 @@ def load_predictor(
     checkpoint: str | Path | None = None,
     *,
     pretrained: bool = True,
-    img_size: int | None = None,
     score_thr: float = 0.3,
-    topk: int = 5,
     device: str | None = None,
     options: dict | None = None,
+    **shared: Any,
 ) -> Predictor:
-    """The `TimmPredictor` of a model's name, or the `ConfigPredictor` of a config and its checkpoint.
+    """Return the `TimmPredictor` of a model's name, or the `ConfigPredictor` of a config and its checkpoint.
 
-    device: by default a GPU if there is one. Raises ValueError or FileNotFoundError for arguments that cannot be used.
+    device: by default a GPU if there is one. shared: img_size and topk. Raises ValueError or FileNotFoundError for
+    arguments that cannot be used.
     """
     if (model is None) == (config is None):
         raise ValueError("Give either the name of a timm model (--model), or --config and --checkpoint.")
-    if not 0 <= score_thr <= 1:
-        raise ValueError(f"score_thr is {score_thr}; give a score from 0 to 1.")
-    if topk < 1:
-        raise ValueError(f"topk is {topk}; give at least 1.")
-    try:
-        # Allocates, since a well-formed name may stand for a device that is absent.
-        place = torch.empty(0, device=device or ("cuda" if torch.cuda.is_available() else "cpu")).device
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"There is no device {device!r} here; leave it out, or give cpu.") from error
+    if model is not None and options:
+        raise ValueError(f"--cfg-options must come with --config, {model} has none.")
+    if config is not None and checkpoint is None:
+        raise ValueError(f"The config {config} needs weights, give a file of them with --checkpoint.")
+    shared["device"] = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    require_device(shared["device"])
     if model is not None:
-        if options:
-            raise ValueError(f"{model} has no config to set options of; leave --cfg-options out, or give --config.")
-        return TimmPredictor(
-            model, checkpoint=checkpoint, pretrained=pretrained, img_size=img_size, topk=topk, device=place
-        )
-    if checkpoint is None:
-        raise ValueError(f"The config {config} has no weights; give a file of them with --checkpoint.")
-    return ConfigPredictor(
-        config, checkpoint, img_size=img_size, score_thr=score_thr, topk=topk, device=place, options=options
-    )
+        return TimmPredictor(model, checkpoint=checkpoint, pretrained=pretrained, **shared)
+    return ConfigPredictor(config, checkpoint, score_thr=score_thr, options=options, **shared)

@@ -26,12 +26,12 @@ class RankedClasses:
     scores: list[float]
 
     def entries(self) -> list[dict[str, Any]]:
-        """The prediction as JSON values."""
+        """Return the prediction as JSON values."""
         columns = zip(self.names, self.indices, self.scores, strict=True)
         return [{"class": name, "index": index, "score": round(score, 6)} for name, index, score in columns]
 
     def lines(self) -> list[str]:
-        """The prediction as text to print."""
+        """Return the prediction as text to print."""
         return [f"{100 * score:5.1f} %  {name}" for name, score in zip(self.names, self.scores, strict=True)]
 
     def draw(self, image: Image.Image) -> Image.Image:
@@ -55,7 +55,7 @@ class Instances:
     masks: np.ndarray | None = None
 
     def entries(self) -> list[dict[str, Any]]:
-        """The prediction as JSON values, masks in COCO's run lengths."""
+        """Return the prediction as JSON values, masks in COCO's run lengths."""
         found = [
             {"class": name, "label": label, "score": round(score, 6), "box": [round(float(side), 3) for side in box]}
             for name, label, score, box in zip(self.names, self.labels, self.scores, self.boxes, strict=True)
@@ -66,7 +66,7 @@ class Instances:
         return found
 
     def lines(self) -> list[str]:
-        """The prediction as text to print."""
+        """Return the prediction as text to print."""
         width = max(map(len, self.names), default=0)
         return [
             f"{score:.2f}  {name:<{width}}  " + " ".join(f"{side:.0f}" for side in box)
@@ -87,21 +87,17 @@ class ClassMap:
     names: list[str]
 
     def entries(self) -> list[dict[str, Any]]:
-        """The pixels of each class as JSON values, the most frequent class first."""
+        """Return the pixels of each class as JSON values, the most frequent class first."""
         counts = np.bincount(self.classes.ravel())
         present = sorted(np.flatnonzero(counts).tolist(), key=lambda index: -counts[index])
+        shares = counts / self.classes.size
         return [
-            {
-                "class": self.names[index],
-                "label": index,
-                "pixels": int(counts[index]),
-                "share": round(float(counts[index] / self.classes.size), 6),
-            }
-            for index in present
+            {"class": self.names[i], "label": i, "pixels": int(counts[i]), "share": round(float(shares[i]), 6)}
+            for i in present
         ]
 
     def lines(self) -> list[str]:
-        """The prediction as text to print."""
+        """Return the prediction as text to print."""
         return [f"{100 * entry['share']:5.1f} %  {entry['class']}" for entry in self.entries()]
 
     def draw(self, image: Image.Image) -> Image.Image:
@@ -113,16 +109,16 @@ Result = RankedClasses | Instances | ClassMap
 
 
 def ranked_classes(scores: Tensor, names: Sequence[str], topk: int) -> RankedClasses:
-    """The `topk` most probable classes. scores: `[classes]`, in [0, 1]. Raises ValueError for NaN."""
+    """Return the `topk` most probable classes. scores: `[classes]`, in [0, 1]. Raises ValueError for NaN."""
     if scores.isnan().any():
-        raise ValueError("The model's scores are NaN; give weights of a run that did not diverge.")
+        raise ValueError("The model's scores must not be NaN; the run of its weights diverged.")
     best = scores.float().cpu().topk(min(topk, len(scores)))
     indices = best.indices.tolist()
     return RankedClasses(indices, [_name(names, index) for index in indices], best.values.tolist())
 
 
 def result_of(sample: BaseDataElement, names: Sequence[str], score_thr: float = 0.3, topk: int = 5) -> Result:
-    """The prediction in a data sample of mmpretrain, mmdet or mmseg; its field tells the task.
+    """Return the prediction in a data sample of mmpretrain, mmdet or mmseg; its field tells the task.
 
     `pred_score` means classification, `pred_instances` detection and `pred_sem_seg` segmentation. names: of the
     classes. score_thr: lowest score of an instance. topk: number of classes for an image. Raises ValueError for a
@@ -136,8 +132,8 @@ def result_of(sample: BaseDataElement, names: Sequence[str], score_thr: float = 
     if "pred_score" in sample:
         return ranked_classes(sample.pred_score, names, topk)
     raise ValueError(
-        f"The model predicts {', '.join(sample.keys()) or 'nothing'}; give the config of a classifier (pred_score), a "
-        "detector (pred_instances) or a segmentation model (pred_sem_seg)."
+        "The model must predict pred_score (classification), pred_instances (detection) or pred_sem_seg "
+        f"(segmentation), got {', '.join(sample.keys())}."
     )
 
 

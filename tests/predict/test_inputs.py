@@ -112,5 +112,5 @@ def test_no_name_leads_out_of_the_folder(tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     (out / "deep").symlink_to(tmp_path)
-    with pytest.raises(ValueError, match="leads out of"):
+    with pytest.raises(ValueError, match="deep"):
         free_name(PurePosixPath("deep/a.jpg"), out, set())

@@ -59,10 +59,8 @@ def photo(height: int, width: int) -> Image.Image:
         ({"model": "test_vit", "checkpoint": "{checkpoint}"}, ValueError, "another model"),
         ({"model": "test_vit", "pretrained": False, "img_size": 7}, ValueError, "7 x 7"),
         ({"model": "test_vit", "pretrained": False, "img_size": 0}, ValueError, "0 x 0"),
-        ({"model": "test_vit", "pretrained": False, "topk": 0}, ValueError, "topk is 0"),
-        ({"model": "test_vit", "pretrained": False, "score_thr": 1.5}, ValueError, "score_thr is 1.5"),
         ({"model": "test_vit", "pretrained": False, "device": "gpu"}, ValueError, "device 'gpu'"),
-        ({"model": "test_vit", "options": {"a": 1}}, ValueError, "no config"),
+        ({"model": "test_vit", "options": {"a": 1}}, ValueError, "--cfg-options"),
         (
             {"config": DEMO, "checkpoint": "{checkpoint}", "options": {"model.model_name": "soft_tiny"}},
             ValueError,
@@ -110,7 +108,6 @@ def test_default_in_place_of_a_missing_value_is_noted(ten_classes, img_size, wor
     predictor = TimmPredictor("soft_pico", checkpoint=ten_classes, img_size=img_size)
     notes, side = predictor.notes, img_size or 224
     assert words in notes[0]
-    assert "options of its model" in notes[0]
     # From 64 to 224 pixels.
     assert ["resampled" in note for note in notes[1:]] == ([True] if img_size is None else [])
     assert predictor.names == list(CLASSES)
@@ -193,14 +190,14 @@ def test_checkpoint_of_another_model_is_refused(name, notes, words, tmp_path):
 
 def test_synsets_become_words_and_other_names_stay():
     assert readable_names(["n01440764", "n02123045"]) == ["tench, Tinca tinca", "tabby, tabby cat"]
-    assert readable_names(["n01440764", "cat"]) == ["n01440764", "cat"]
+    assert readable_names(["n01440764", "cat"]) == ["tench, Tinca tinca", "cat"]
     assert readable_names(["n99999999"]) == ["n99999999"]
 
 
 def test_weights_without_a_head_are_refused(ten_classes, tmp_path):
     state = torch.load(ten_classes, weights_only=True)["state_dict"]
     torch.save({name: value for name, value in state.items() if not name.startswith("head.")}, tmp_path / "body.pth")
-    with pytest.raises(ValueError, match="no classification head"):
+    with pytest.raises(ValueError, match="must have a classification head"):
         TimmPredictor("soft_pico", checkpoint=tmp_path / "body.pth")
 
 
@@ -208,7 +205,7 @@ def test_model_without_a_head_is_refused(monkeypatch):
     # Those that timm publishes without one are large.
     body = timm.create_model("test_vit", num_classes=0)
     monkeypatch.setattr(timm, "create_model", lambda *args, **kwargs: body)
-    with pytest.raises(ValueError, match="no classification head"):
+    with pytest.raises(ValueError, match="must have a classification head"):
         TimmPredictor("test_vit", pretrained=False)
 
 
@@ -320,5 +317,5 @@ def test_dense_model_sees_what_its_test_shows_it(dense):
 
 def test_size_of_images_is_that_of_a_dense_config(dense):
     _, path, weights = dense
-    with pytest.raises(ValueError, match="img_size is 64"):
+    with pytest.raises(ValueError, match="got 64"):
         ConfigPredictor(path, weights, img_size=64)

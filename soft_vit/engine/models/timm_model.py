@@ -1,5 +1,7 @@
 """A timm model by name, and the model inside MMEngine's wrappers."""
 
+from typing import Any
+
 import timm
 from mmengine.model import BaseTTAModel, is_model_wrapper
 from torch import nn
@@ -18,14 +20,14 @@ def unwrapped(model: nn.Module) -> nn.Module:
     return model
 
 
-def create_timm_model(name: str, pretrained: bool) -> nn.Module:
-    """`timm.create_model(name, pretrained)`; the name may have a tag, or a source such as `hf-hub:`.
+def create_timm_model(name: str, pretrained: bool, **options: Any) -> nn.Module:
+    """`timm.create_model(name, pretrained, **options)`; the name may have a tag, or a source such as `hf-hub:`.
 
     Raises ValueError for a name that timm does not know and for weights that it cannot load.
     """
     require_known(name)
     try:
-        return timm.create_model(name, pretrained=pretrained)
+        return timm.create_model(name, pretrained=pretrained, **options)
     except WeightsError:
         raise
     except Exception as error:
