@@ -1,1 +1,0 @@
-"""Measurements and pictures: cost, memory, speed and attention matrices."""
