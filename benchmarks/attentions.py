@@ -14,7 +14,7 @@ from tqdm import tqdm
 from benchmarks.memory import training_memory
 from benchmarks.models import measure_throughput, try_steps
 from benchmarks.timer import MIN_ROUNDS, require_at_least
-from soft_vit.models.names import model_name
+from soft_vit.models import model_name
 from soft_vit.models.vit import vit_name
 from soft_vit.probe.complexity import count_complexity
 from soft_vit.probe.load import require_device

@@ -21,8 +21,8 @@ from torch.autograd.function import once_differentiable
 
 from soft_vit.layers.attention.soft import LEAST_ROW_SUM, SoftAttention
 from soft_vit.layers.vit_attention import ViTAttention
+from soft_vit.models.base import require_known
 from soft_vit.models.folding import fold_batch_norm
-from soft_vit.models.names import require_known
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import BACKENDS
 from soft_vit.ops.soft.newton import newton_step_size

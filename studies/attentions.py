@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.timer import machine_description
 from soft_vit.layers import ATTENTIONS
-from soft_vit.models.names import model_name
+from soft_vit.models import model_name
 from soft_vit.text_tables import error_cell, markdown_table
 from soft_vit.weights.files import require_place
 from studies.runs import add_run_options, train_each, write_tables

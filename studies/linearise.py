@@ -18,7 +18,7 @@ from benchmarks.timer import machine_description
 from soft_vit.engine.config import load_config
 from soft_vit.engine.hooks.checkpoint import find_newest_checkpoint
 from soft_vit.layers import ATTENTIONS, attention_class
-from soft_vit.models.names import model_name
+from soft_vit.models import model_name
 from soft_vit.text_tables import error_cell, markdown_table
 from soft_vit.weights.files import require_place
 from studies.runs import add_run_options, require_jobs, train_each, write_tables

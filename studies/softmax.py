@@ -24,9 +24,9 @@ from tqdm import tqdm
 
 from benchmarks.timer import log_log_slope
 from soft_vit.layers import ATTENTIONS
-from soft_vit.models import SIZES, model_name
+from soft_vit.models import PYRAMID_SIZES, model_name
+from soft_vit.models.base import require_known
 from soft_vit.models.eval_mode import eval_mode
-from soft_vit.models.names import require_known
 from soft_vit.models.vit import vit_name
 from soft_vit.models.zoo import ZOO
 from soft_vit.ops.flops import flop_counter
@@ -92,7 +92,7 @@ class Ledger:
 
 def model_groups() -> dict[str, tuple[list[str], dict[str, Any]]]:
     """Models of this package, and options, by what they are shown under; of a kind with several sizes, tiny."""
-    soft = [f"{kind}_{size}" for kind in ("soft", "soft_norm") for size in SIZES]
+    soft = [f"{kind}_{size}" for kind in ("soft", "soft_norm") for size in PYRAMID_SIZES]
     pure = [f"{name}_pure" for name in soft]
     kinds = [kind for kind in ATTENTIONS if kind not in ("soft", "soft_norm")]
     return {

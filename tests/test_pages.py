@@ -24,8 +24,7 @@ from released import released_state_dict
 from soft_vit.data import draw_shape
 from soft_vit.engine.config import load_config
 from soft_vit.layers import ATTENTIONS, attention_options
-from soft_vit.models import PyramidViT
-from soft_vit.models.names import SIZES
+from soft_vit.models import PYRAMID_SIZES, PyramidViT
 from soft_vit.weights import load_index
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -238,7 +237,7 @@ def test_table_of_models():
     for row in [line.split("|")[1:-1] for line in lines if line.startswith("| `soft")]:
         names, _, depths, top1, weights = (cell.strip() for cell in row)
         models = re.findall(r"`(\w+)`", names)
-        assert {SIZES[model.split("_")[-1]]["depths"] for model in models} == {tuple(map(int, depths.split()))}
+        assert {PYRAMID_SIZES[model.split("_")[-1]]["depths"] for model in models} == {tuple(map(int, depths.split()))}
         entries = [entry for entry in load_index() if entry.model in models]
         assert {float(figure) for figure in top1.split()[:1]} == {m.value for entry in entries for m in entry.metrics}
         links = re.findall(r"https://drive.google.com/file/d/([\w-]+)/view", weights)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from soft_vit.cli import command_line
-from soft_vit.models.names import require_known
+from soft_vit.models.base import require_known
 
 
 @command_line

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from soft_vit.dense.features import TimmFeatures
 from soft_vit.layers import ATTENTIONS, attention_options
-from soft_vit.models.soft import MODELS as PYRAMIDS
+from soft_vit.models import PYRAMID_MODELS
 from soft_vit.registry import MODELS, register
 from soft_vit.weights.load import describe_mismatch
 from soft_vit.weights.read import NotedWeights, unwrap_state_dict
@@ -48,8 +48,8 @@ class SOFT(TimmFeatures, BaseModule):
         init_cfg: dict | list[dict] | None = None,
         **kwargs: Any,
     ) -> None:
-        if arch not in PYRAMIDS:
-            raise ValueError(f"There is no arch {arch!r}; choose one of {', '.join(PYRAMIDS)}.")
+        if arch not in PYRAMID_MODELS:
+            raise ValueError(f"There is no arch {arch!r}; choose one of {', '.join(PYRAMID_MODELS)}.")
         if max_bottleneck is not None and _pools_bottleneck(arch, kwargs):
             kwargs["max_bottleneck"] = to_2tuple(max_bottleneck)
         configs = [init_cfg] if isinstance(init_cfg, dict) else list(init_cfg or ())
@@ -101,7 +101,7 @@ class SOFT(TimmFeatures, BaseModule):
 
 def _pools_bottleneck(arch: str, options: dict[str, Any]) -> bool:
     """Whether any attention of the pyramid has the option max_bottleneck."""
-    kinds = options.get("attention", PYRAMIDS[arch]["attention"])
+    kinds = options.get("attention", PYRAMID_MODELS[arch]["attention"])
     kinds = (kinds,) if isinstance(kinds, str) else kinds
     # The model itself refuses unknown names.
     return any("max_bottleneck" in attention_options(ATTENTIONS[kind]) for kind in kinds if kind in ATTENTIONS)

@@ -38,7 +38,7 @@ from soft_vit.engine.prepare import prepare
 from soft_vit.engine.report import Report
 from soft_vit.engine.resume.read import load_checkpoint_file
 from soft_vit.engine.run import require_checkpoint, traceback_in_log
-from soft_vit.models.soft import MODELS
+from soft_vit.models import PYRAMID_MODELS
 from soft_vit.weights.read import notes_of, unwrap_state_dict
 
 __all__ = ["Images", "Target", "evaluate"]
@@ -268,7 +268,7 @@ def _use_timm_model(cfg: Config, target: Target, images: Images) -> tuple[View, 
     """
     weights, pretrained = target.weights, target.pretrained and target.weights is None
     name = _with_tag(target.model) if pretrained else target.model
-    is_pyramid = name.split(".")[0] in MODELS
+    is_pyramid = name.split(".")[0] in PYRAMID_MODELS
     timm_cfg = _pretrained_cfg(name)
     content, told = {}, {}
     own = cfg.get("model") or {}

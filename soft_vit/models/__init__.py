@@ -1,29 +1,28 @@
 """The pyramid and its variants, registered in timm on import.
 
-`MODELS` has the arguments of every named model and `SIZES` those of every size; `model_name` names one of the table.
+`PYRAMID_MODELS` has the arguments of every named pyramid and `PYRAMID_SIZES` those of every size; `model_name` names
+one of the table.
 """
 
-from soft_vit.models import flatten, inline, mavit, mila, polaformer, ravlt, soft, vit, vit3
+from soft_vit.models import flatten, inline, mavit, mila, polaformer, pyramid, ravlt, vit, vit3
 from soft_vit.models.checkpoint import checkpoint_filter_fn
 from soft_vit.models.flatten import *  # noqa: F403 - the entrypoints, which register_model lists in __all__
 from soft_vit.models.folding import fold_batch_norm
 from soft_vit.models.inline import *  # noqa: F403 - as above
 from soft_vit.models.mavit import *  # noqa: F403 - as above
 from soft_vit.models.mila import *  # noqa: F403 - as above
-from soft_vit.models.names import MODELS, SIZES, model_name
+from soft_vit.models.names import PYRAMID_MODELS, PYRAMID_SIZES, model_name
 from soft_vit.models.polaformer import *  # noqa: F403 - as above
-from soft_vit.models.pyramid import PyramidViT
+from soft_vit.models.pyramid import *  # noqa: F403 - as above
 from soft_vit.models.ravlt import *  # noqa: F403 - as above
-from soft_vit.models.soft import *  # noqa: F403 - as above
 from soft_vit.models.swap import SwapReport, swap_attention
 from soft_vit.models.vit import *  # noqa: F403 - as above
 from soft_vit.models.vit3 import *  # noqa: F403 - as above
 from soft_vit.weights.read import load_weights
 
 __all__ = [
-    "MODELS",
-    "SIZES",
-    "PyramidViT",
+    "PYRAMID_MODELS",
+    "PYRAMID_SIZES",
     "SwapReport",
     "checkpoint_filter_fn",
     "fold_batch_norm",
@@ -35,8 +34,8 @@ __all__ = [
     *mavit.__all__,
     *mila.__all__,
     *polaformer.__all__,
+    *pyramid.__all__,
     *ravlt.__all__,
-    *soft.__all__,
     *vit.__all__,
     *vit3.__all__,
 ]

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from soft_vit.layers import resample_pos_embed
-from soft_vit.models.names import MODELS, size_name
-from soft_vit.models.stage import PyramidStage, stage_grids
+from soft_vit.models.base import stage_grids
+from soft_vit.models.names import PYRAMID_MODELS, size_name
+from soft_vit.models.stage import PyramidStage
 from soft_vit.weights.read import Notes, unwrap_state_dict
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Recognised:
 
     @property
     def size(self) -> str | None:
-        """The name of the size in `SIZES`, or None."""
+        """The name of the size in `PYRAMID_SIZES`, or None."""
         return size_name(self.widths, self.depths)
 
     def __str__(self) -> str:
@@ -79,7 +80,7 @@ def recognise(given: Mapping[str, Tensor]) -> Recognised:
 
 def noted_attention(notes: Notes) -> str | None:
     """The attention of the first stages, if a file notes it; weights of `soft` and `soft_norm` look alike."""
-    attention = notes.options.get("attention", MODELS.get(notes.model or "", {}).get("attention"))
+    attention = notes.options.get("attention", PYRAMID_MODELS.get(notes.model or "", {}).get("attention"))
     return attention if isinstance(attention, str) else None
 
 

@@ -6,13 +6,13 @@ the attention computes stands in `soft_vit/layers/attention/focused.py`.
 
 from typing import Any
 
-from timm.models import generate_default_cfgs
+from timm.models import generate_default_cfgs, register_model
+from torch import nn
 
 from soft_vit.layers.attention.focused import FlattenAttention
-from soft_vit.models.entrypoints import recorded_cfgs
-from soft_vit.models.pvt import PVT
-from soft_vit.models.swin import SIZES, Swin, swin_cfg
-from soft_vit.models.zoo import checkpoint_filter_fn, register_family  # noqa: F401  timm's name
+from soft_vit.models.base import create_staged, recorded_cfgs
+from soft_vit.models.pvt import PVT, PVT_SIZES
+from soft_vit.models.swin import SWIN_SIZES, Swin, swin_cfg
 
 __all__: list[str] = ["FLattenPVT", "FLattenSwin"]
 
@@ -30,24 +30,107 @@ class FLattenSwin(Swin):
     attention = FlattenAttention
 
 
-_PVT = dict(embed_dims=(64, 128, 320, 512), num_heads=(1, 2, 5, 8), mlp_ratios=(8, 8, 4, 4))
-_PVT_V2 = dict(_PVT, overlap=True)
-_PVT_MODELS: dict[str, dict[str, Any]] = {
-    "flatten_pvt_tiny": dict(_PVT, depths=(2, 2, 2, 2)),
-    "flatten_pvt_small": dict(_PVT, depths=(3, 4, 6, 3)),
-    "flatten_pvt_medium": dict(_PVT, depths=(3, 4, 18, 3)),
-    "flatten_pvt_large": dict(_PVT, depths=(3, 8, 27, 3)),
-    "flatten_pvt_v2_b0": dict(_PVT_V2, embed_dims=(32, 64, 160, 256), depths=(2, 2, 2, 2)),
-    "flatten_pvt_v2_b1": dict(_PVT_V2, depths=(2, 2, 2, 2)),
-    "flatten_pvt_v2_b2": dict(_PVT_V2, depths=(3, 4, 6, 3)),
-    "flatten_pvt_v2_b3": dict(_PVT_V2, depths=(3, 4, 18, 3)),
-    "flatten_pvt_v2_b4": dict(_PVT_V2, depths=(3, 8, 27, 3)),
-    "flatten_pvt_v2_b5": dict(_PVT_V2, depths=(3, 6, 40, 3), mlp_ratios=(4, 4, 4, 4)),
+FLATTEN_PVT_MODELS: dict[str, dict[str, Any]] = {
+    **{f"flatten_pvt_{size}": arguments for size, arguments in PVT_SIZES.items()},
+    "flatten_pvt_v2_b0": dict(PVT_SIZES["tiny"], overlap=True, embed_dims=(32, 64, 160, 256)),
+    "flatten_pvt_v2_b1": dict(PVT_SIZES["tiny"], overlap=True),
+    "flatten_pvt_v2_b2": dict(PVT_SIZES["small"], overlap=True),
+    "flatten_pvt_v2_b3": dict(PVT_SIZES["medium"], overlap=True),
+    "flatten_pvt_v2_b4": dict(PVT_SIZES["large"], overlap=True),
+    "flatten_pvt_v2_b5": dict(PVT_SIZES["large"], overlap=True, depths=(3, 6, 40, 3), mlp_ratios=(4, 4, 4, 4)),
 }
+FLATTEN_SWIN_MODELS = {f"flatten_swin_{size}": arguments for size, arguments in SWIN_SIZES.items()}
 
-_SWIN_MODELS = {f"flatten_swin_{size}": arguments for size, arguments in SIZES.items()}
+default_cfgs = generate_default_cfgs(recorded_cfgs({**FLATTEN_PVT_MODELS, **FLATTEN_SWIN_MODELS}, swin_cfg))
 
-default_cfgs = generate_default_cfgs(recorded_cfgs({**_PVT_MODELS, **_SWIN_MODELS}, swin_cfg))
 
-register_family(__name__, FLattenPVT, _PVT_MODELS)
-register_family(__name__, FLattenSwin, _SWIN_MODELS)
+def _create_pvt(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
+    return create_staged(FLattenPVT, name, pretrained, FLATTEN_PVT_MODELS[name], **kwargs)
+
+
+def _create_swin(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
+    return create_staged(FLattenSwin, name, pretrained, FLATTEN_SWIN_MODELS[name], **kwargs)
+
+
+@register_model
+def flatten_pvt_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """FLatten in PVT, tiny; keyword arguments of `FLattenPVT`."""
+    return _create_pvt("flatten_pvt_tiny", pretrained, **kwargs)
+
+
+@register_model
+def flatten_pvt_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """FLatten in PVT, small; keyword arguments of `FLattenPVT`."""
+    return _create_pvt("flatten_pvt_small", pretrained, **kwargs)
+
+
+@register_model
+def flatten_pvt_medium(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """FLatten in PVT, medium; keyword arguments of `FLattenPVT`."""
+    return _create_pvt("flatten_pvt_medium", pretrained, **kwargs)
+
+
+@register_model
+def flatten_pvt_large(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """FLatten in PVT, large; keyword arguments of `FLattenPVT`."""
+    return _create_pvt("flatten_pvt_large", pretrained, **kwargs)
+
+
+@register_model
+def flatten_pvt_v2_b0(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """FLatten in PVTv2, b0; keyword arguments of `FLattenPVT`."""
+    return _create_pvt("flatten_pvt_v2_b0", pretrained, **kwargs)
+
+
+@register_model
+def flatten_pvt_v2_b1(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """FLatten in PVTv2, b1; keyword arguments of `FLattenPVT`."""
+    return _create_pvt("flatten_pvt_v2_b1", pretrained, **kwargs)
+
+
+@register_model
+def flatten_pvt_v2_b2(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """FLatten in PVTv2, b2; keyword arguments of `FLattenPVT`."""
+    return _create_pvt("flatten_pvt_v2_b2", pretrained, **kwargs)
+
+
+@register_model
+def flatten_pvt_v2_b3(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """FLatten in PVTv2, b3; keyword arguments of `FLattenPVT`."""
+    return _create_pvt("flatten_pvt_v2_b3", pretrained, **kwargs)
+
+
+@register_model
+def flatten_pvt_v2_b4(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """FLatten in PVTv2, b4; keyword arguments of `FLattenPVT`."""
+    return _create_pvt("flatten_pvt_v2_b4", pretrained, **kwargs)
+
+
+@register_model
+def flatten_pvt_v2_b5(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """FLatten in PVTv2, b5; keyword arguments of `FLattenPVT`."""
+    return _create_pvt("flatten_pvt_v2_b5", pretrained, **kwargs)
+
+
+@register_model
+def flatten_swin_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """FLatten in Swin, tiny; keyword arguments of `FLattenSwin`."""
+    return _create_swin("flatten_swin_tiny", pretrained, **kwargs)
+
+
+@register_model
+def flatten_swin_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """FLatten in Swin, small; keyword arguments of `FLattenSwin`."""
+    return _create_swin("flatten_swin_small", pretrained, **kwargs)
+
+
+@register_model
+def flatten_swin_base(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """FLatten in Swin, base; keyword arguments of `FLattenSwin`."""
+    return _create_swin("flatten_swin_base", pretrained, **kwargs)
+
+
+@register_model
+def flatten_swin_base_384(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """FLatten in Swin, base, images of 384 pixels; keyword arguments of `FLattenSwin`."""
+    return _create_swin("flatten_swin_base_384", pretrained, **kwargs)

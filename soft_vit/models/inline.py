@@ -8,15 +8,14 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from timm.layers import resample_abs_pos_embed
-from timm.models import generate_default_cfgs
-from torch import Tensor
+from timm.models import generate_default_cfgs, register_model
+from torch import Tensor, nn
 
 from soft_vit.layers.attention.inline import InLineAttention
-from soft_vit.models.entrypoints import recorded_cfgs
-from soft_vit.models.pvt import PVT
-from soft_vit.models.swin import SIZES, Swin, swin_cfg
+from soft_vit.models.base import create_staged, recorded_cfgs
+from soft_vit.models.pvt import PVT, PVT_SIZES
+from soft_vit.models.swin import SWIN_SIZES, Swin, swin_cfg
 from soft_vit.models.vit import AttentionViT
-from soft_vit.models.zoo import checkpoint_filter_fn, register_family  # noqa: F401  timm's name
 
 __all__: list[str] = ["InLineDeiT", "InLinePVT", "InLineSwin"]
 
@@ -51,24 +50,19 @@ class InLineDeiT(AttentionViT):
         return weights
 
 
-_PVT = dict(embed_dims=(64, 128, 320, 512), num_heads=(2, 4, 10, 16), mlp_ratios=(8, 8, 4, 4))
-_PVT_MODELS: dict[str, dict[str, Any]] = {
-    "inline_pvt_tiny": dict(_PVT, depths=(2, 2, 2, 2)),
-    "inline_pvt_small": dict(_PVT, depths=(3, 4, 6, 3)),
-    "inline_pvt_medium": dict(_PVT, depths=(3, 4, 18, 3)),
-    "inline_pvt_large": dict(_PVT, depths=(3, 8, 27, 3)),
+INLINE_PVT_MODELS = {
+    f"inline_pvt_{size}": dict(arguments, num_heads=(2, 4, 10, 16)) for size, arguments in PVT_SIZES.items()
 }
-
-_SWIN_MODELS: dict[str, dict[str, Any]] = {
-    "inline_swin_tiny": dict(SIZES["tiny"], linear_blocks=(2, 2, 6, 0)),
-    "inline_swin_small": SIZES["small"],
-    "inline_swin_base": dict(SIZES["base"], linear_blocks=(2, 2, 2, 0)),
-    "inline_swin_base_384": dict(SIZES["base_384"], linear_blocks=(2, 2, 2, 0)),
+INLINE_SWIN_MODELS: dict[str, dict[str, Any]] = {
+    "inline_swin_tiny": dict(SWIN_SIZES["tiny"], linear_blocks=(2, 2, 6, 0)),
+    "inline_swin_small": SWIN_SIZES["small"],
+    "inline_swin_base": dict(SWIN_SIZES["base"], linear_blocks=(2, 2, 2, 0)),
+    "inline_swin_base_384": dict(SWIN_SIZES["base_384"], linear_blocks=(2, 2, 2, 0)),
 }
 
 # The released names stand for narrower models than DeiT's.
 _DEIT = dict(attention="inline", class_token=True, dynamic_img_size=True, depth=12)
-_DEIT_MODELS: dict[str, dict[str, Any]] = {
+INLINE_DEIT_MODELS: dict[str, dict[str, Any]] = {
     "inline_deit_tiny": dict(_DEIT, embed_dim=192, num_heads=6),
     "inline_deit_small": dict(_DEIT, embed_dim=320, num_heads=10),
     "inline_deit_base": dict(_DEIT, embed_dim=384, num_heads=12),
@@ -78,14 +72,90 @@ _DEIT_SIDES = {"inline_deit_small": 288, "inline_deit_base": 448}
 
 
 def _cfg(name: str) -> dict[str, Any]:
-    if name not in _DEIT_MODELS:
+    if name not in INLINE_DEIT_MODELS:
         return swin_cfg(name)
     side = _DEIT_SIDES.get(name, 224)
     return dict(swin_cfg(name), input_size=(3, side, side), pool_size=None)
 
 
-default_cfgs = generate_default_cfgs(recorded_cfgs({**_PVT_MODELS, **_SWIN_MODELS, **_DEIT_MODELS}, _cfg))
+default_cfgs = generate_default_cfgs(
+    recorded_cfgs({**INLINE_PVT_MODELS, **INLINE_SWIN_MODELS, **INLINE_DEIT_MODELS}, _cfg)
+)
 
-register_family(__name__, InLinePVT, _PVT_MODELS)
-register_family(__name__, InLineSwin, _SWIN_MODELS)
-register_family(__name__, cast(Any, InLineDeiT), _DEIT_MODELS, out_indices=3)
+
+def _create_pvt(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
+    return create_staged(InLinePVT, name, pretrained, INLINE_PVT_MODELS[name], **kwargs)
+
+
+def _create_swin(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
+    return create_staged(InLineSwin, name, pretrained, INLINE_SWIN_MODELS[name], **kwargs)
+
+
+def _create_deit(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
+    return create_staged(InLineDeiT, name, pretrained, INLINE_DEIT_MODELS[name], feature_indices=3, **kwargs)
+
+
+@register_model
+def inline_pvt_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """InLine in PVT, tiny; keyword arguments of `InLinePVT`."""
+    return _create_pvt("inline_pvt_tiny", pretrained, **kwargs)
+
+
+@register_model
+def inline_pvt_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """InLine in PVT, small; keyword arguments of `InLinePVT`."""
+    return _create_pvt("inline_pvt_small", pretrained, **kwargs)
+
+
+@register_model
+def inline_pvt_medium(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """InLine in PVT, medium; keyword arguments of `InLinePVT`."""
+    return _create_pvt("inline_pvt_medium", pretrained, **kwargs)
+
+
+@register_model
+def inline_pvt_large(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """InLine in PVT, large; keyword arguments of `InLinePVT`."""
+    return _create_pvt("inline_pvt_large", pretrained, **kwargs)
+
+
+@register_model
+def inline_swin_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """InLine in Swin, tiny; keyword arguments of `InLineSwin`."""
+    return _create_swin("inline_swin_tiny", pretrained, **kwargs)
+
+
+@register_model
+def inline_swin_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """InLine in Swin, small; keyword arguments of `InLineSwin`."""
+    return _create_swin("inline_swin_small", pretrained, **kwargs)
+
+
+@register_model
+def inline_swin_base(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """InLine in Swin, base; keyword arguments of `InLineSwin`."""
+    return _create_swin("inline_swin_base", pretrained, **kwargs)
+
+
+@register_model
+def inline_swin_base_384(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """InLine in Swin, base, images of 384 pixels; keyword arguments of `InLineSwin`."""
+    return _create_swin("inline_swin_base_384", pretrained, **kwargs)
+
+
+@register_model
+def inline_deit_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """InLine in DeiT, tiny; keyword arguments of `InLineDeiT`."""
+    return _create_deit("inline_deit_tiny", pretrained, **kwargs)
+
+
+@register_model
+def inline_deit_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """InLine in DeiT, small; keyword arguments of `InLineDeiT`."""
+    return _create_deit("inline_deit_small", pretrained, **kwargs)
+
+
+@register_model
+def inline_deit_base(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """InLine in DeiT, base; keyword arguments of `InLineDeiT`."""
+    return _create_deit("inline_deit_base", pretrained, **kwargs)

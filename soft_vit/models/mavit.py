@@ -6,31 +6,58 @@ but for the linear attention and a wider layer before the head.
 
 from typing import Any
 
-from timm.models import generate_default_cfgs
+from timm.models import generate_default_cfgs, register_model
+from torch import nn
 
 from soft_vit.layers.attention.mala import MALAttention
-from soft_vit.models import ravlt
-from soft_vit.models.entrypoints import imagenet_cfg, recorded_cfgs
-from soft_vit.models.staged import checkpoint_filter_fn  # noqa: F401  timm's name for the filter
-from soft_vit.models.zoo import register_family
+from soft_vit.models.base import create_staged, imagenet_cfg, recorded_cfgs
+from soft_vit.models.ravlt import RAVLT, RAVLT_MODELS
 
-# `register_family` adds the entrypoints.
+# `register_model` adds the entrypoints.
 __all__ = ["MAViT"]
 
 
-class MAViT(ravlt.RAVLT):
+class MAViT(RAVLT):
     """Four stages: magnitude-aware linear attention in the first two, softmax attention in the last; see `RAVLT`."""
 
     linear_attention = MALAttention
 
 
-MODELS: dict[str, dict[str, Any]] = {
+MAVIT_MODELS: dict[str, dict[str, Any]] = {
     name.replace("ravlt", "mavit"): dict(arguments, proj_width=2560 if name == "ravlt_l" else 2048)
-    for name, arguments in ravlt.MODELS.items()
+    for name, arguments in RAVLT_MODELS.items()
 }
 
 default_cfgs = generate_default_cfgs(
-    recorded_cfgs(MODELS, lambda name: imagenet_cfg(first_conv="patch_embed.proj.0", paper_ids="arXiv:2507.00698"))
+    recorded_cfgs(
+        MAVIT_MODELS, lambda name: imagenet_cfg(first_conv="patch_embed.proj.0", paper_ids="arXiv:2507.00698")
+    )
 )
 
-register_family(__name__, MAViT, MODELS)
+
+def _create_mavit(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
+    return create_staged(MAViT, name, pretrained, MAVIT_MODELS[name], **kwargs)
+
+
+@register_model
+def mavit_t(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """MAViT-T; keyword arguments of `MAViT`."""
+    return _create_mavit("mavit_t", pretrained, **kwargs)
+
+
+@register_model
+def mavit_s(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """MAViT-S; keyword arguments of `MAViT`."""
+    return _create_mavit("mavit_s", pretrained, **kwargs)
+
+
+@register_model
+def mavit_b(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """MAViT-B; keyword arguments of `MAViT`."""
+    return _create_mavit("mavit_b", pretrained, **kwargs)
+
+
+@register_model
+def mavit_l(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """MAViT-L; keyword arguments of `MAViT`."""
+    return _create_mavit("mavit_l", pretrained, **kwargs)

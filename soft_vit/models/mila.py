@@ -12,16 +12,22 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from timm.layers import DropPath, LayerNorm2d
-from timm.models import generate_default_cfgs
+from timm.models import generate_default_cfgs, register_model
 from torch import Tensor, nn
 
 from soft_vit.layers import ConvNormAct, map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.mila import MilaAttention
 from soft_vit.layers.mlp import Mlp
-from soft_vit.models.arguments import check_stages, rising_rates
-from soft_vit.models.entrypoints import imagenet_cfg, recorded_cfgs
-from soft_vit.models.staged import Stage, StagedModel, pad_to_multiple
-from soft_vit.models.zoo import register_family
+from soft_vit.models.base import (
+    Stage,
+    StagedModel,
+    check_stages,
+    create_staged,
+    drop_path_rates,
+    imagenet_cfg,
+    pad_to_multiple,
+    recorded_cfgs,
+)
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.rotary import rotate_by_place
 
@@ -146,7 +152,7 @@ class MILA(StagedModel):
                 embed_dims,
                 [*embed_dims[1:], 0],
                 num_heads,
-                rising_rates(drop_path_rate, depths),
+                drop_path_rates(drop_path_rate, depths),
                 strict=True,
             )
         )
@@ -173,14 +179,36 @@ def add_rotations(state_dict: Mapping[str, Tensor], model: StagedModel, name: st
     return {**state_dict, **tables}
 
 
-MODELS: dict[str, dict[str, Any]] = {
+MILA_MODELS: dict[str, dict[str, Any]] = {
     "mlla_tiny": dict(embed_dims=(64, 128, 256, 512), depths=(2, 4, 8, 4), num_heads=(2, 4, 8, 16)),
     "mlla_small": dict(embed_dims=(64, 128, 256, 512), depths=(3, 6, 21, 6), num_heads=(2, 4, 8, 16)),
     "mlla_base": dict(embed_dims=(96, 192, 384, 768), depths=(3, 6, 21, 6), num_heads=(3, 6, 12, 24)),
 }
 
 default_cfgs = generate_default_cfgs(
-    recorded_cfgs(MODELS, lambda name: imagenet_cfg(first_conv="patch_embed.conv1.conv", paper_ids="arXiv:2405.16605"))
+    recorded_cfgs(
+        MILA_MODELS, lambda name: imagenet_cfg(first_conv="patch_embed.conv1.conv", paper_ids="arXiv:2405.16605")
+    )
 )
 
-register_family(__name__, MILA, MODELS)
+
+def _create_mila(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
+    return create_staged(MILA, name, pretrained, MILA_MODELS[name], **kwargs)
+
+
+@register_model
+def mlla_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """MILA, tiny; keyword arguments of `MILA`."""
+    return _create_mila("mlla_tiny", pretrained, **kwargs)
+
+
+@register_model
+def mlla_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """MILA, small; keyword arguments of `MILA`."""
+    return _create_mila("mlla_small", pretrained, **kwargs)
+
+
+@register_model
+def mlla_base(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """MILA, base; keyword arguments of `MILA`."""
+    return _create_mila("mlla_base", pretrained, **kwargs)

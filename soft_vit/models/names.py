@@ -2,14 +2,11 @@
 
 from typing import Any
 
-import timm
-
 from soft_vit.layers import ATTENTIONS, attention_class
-from soft_vit.layers.attention import name_hint
 
-__all__ = ["MODELS", "SIZES", "model_name", "require_known", "size_name"]
+__all__ = ["PYRAMID_MODELS", "PYRAMID_SIZES", "model_name", "size_name"]
 
-SIZES: dict[str, dict[str, Any]] = {
+PYRAMID_SIZES: dict[str, dict[str, Any]] = {
     "pico": dict(embed_dims=(32, 64, 128, 160), num_heads=(1, 2, 4, 5), depths=(1, 1, 2, 1), stem_width=16),
     "tiny": dict(embed_dims=(64, 128, 320, 512), num_heads=(2, 4, 10, 16), depths=(1, 2, 3, 2)),
     "small": dict(embed_dims=(64, 128, 320, 512), num_heads=(2, 4, 10, 16), depths=(1, 3, 7, 4)),
@@ -31,20 +28,20 @@ def _timm_name(attention: str, size: str) -> str:
 def _arguments(attention: str, size: str) -> dict[str, Any]:
     # The released models have softmax in their last stage; for training from scratch, no stage needs it.
     last = dict(stage4="soft_plus", class_token=False, global_pool="avg") if attention == "soft_plus" else {}
-    return dict(SIZES[size], attention=attention, **last)
+    return dict(PYRAMID_SIZES[size], attention=attention, **last)
 
 
-MODELS: dict[str, dict[str, Any]] = {
+PYRAMID_MODELS: dict[str, dict[str, Any]] = {
     _timm_name(attention, size): _arguments(attention, size)
     for attention in ATTENTIONS
-    for size in (SIZES if attention in SOFT else BASELINE_SIZES)
+    for size in (PYRAMID_SIZES if attention in SOFT else BASELINE_SIZES)
 }
 """Arguments of every named model of the pyramid."""
 # Without softmax in the last stage too.
-MODELS |= {
-    f"{_timm_name(attention, size)}_pure": dict(SIZES[size], attention=attention, stage4="soft")
+PYRAMID_MODELS |= {
+    f"{_timm_name(attention, size)}_pure": dict(PYRAMID_SIZES[size], attention=attention, stage4="soft")
     for attention in ("soft", "soft_norm")
-    for size in SIZES
+    for size in PYRAMID_SIZES
 }
 
 
@@ -55,25 +52,14 @@ def model_name(attention: str, size: str) -> str:
     """
     attention_class(attention)
     name = _timm_name(attention, size)
-    if name not in MODELS:
+    if name not in PYRAMID_MODELS:
         raise ValueError(f"There is no model {name}; use size {', '.join(BASELINE_SIZES)} for {attention}.")
     return name
 
 
 def size_name(embed_dims: tuple[int, ...], depths: tuple[int, ...]) -> str | None:
     """The name of the size with these widths and depths, or None."""
-    for name, size in SIZES.items():
+    for name, size in PYRAMID_SIZES.items():
         if size["embed_dims"] == tuple(embed_dims) and size["depths"] == tuple(depths):
             return name
     return None
-
-
-def require_known(name: str) -> None:
-    """ValueError, with similar names, for a model name that timm does not know.
-
-    A tag after a dot names weights, and a prefix before a colon a place outside timm: neither is checked.
-    """
-    if ":" in name or timm.is_model(name):
-        return
-    hint = name_hint(name.split(".")[0], timm.list_models(), "choose a name of timm.list_models().")
-    raise ValueError(f"timm has no model {name!r}; {hint}")

@@ -7,14 +7,13 @@ the attention computes stands in `soft_vit/layers/attention/polaformer.py`.
 from collections.abc import Mapping
 from typing import Any
 
-from timm.models import generate_default_cfgs
-from torch import Tensor
+from timm.models import generate_default_cfgs, register_model
+from torch import Tensor, nn
 
 from soft_vit.layers.attention.polaformer import PolaFormerAttention
-from soft_vit.models.entrypoints import recorded_cfgs
-from soft_vit.models.pvt import PVT, restacked
-from soft_vit.models.swin import SIZES, Swin, swin_cfg
-from soft_vit.models.zoo import checkpoint_filter_fn, register_family  # noqa: F401  timm's name
+from soft_vit.models.base import create_staged, recorded_cfgs
+from soft_vit.models.pvt import PVT, PVT_SIZES, reorder_projections
+from soft_vit.models.swin import SWIN_SIZES, Swin, swin_cfg
 
 __all__: list[str] = ["PolaFormerPVT", "PolaFormerSwin"]
 
@@ -36,23 +35,69 @@ class PolaFormerSwin(Swin):
     attention = PolaFormerAttention
 
     def own_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return super().own_state_dict(restacked(state_dict, ("qkvg",), _LAYERS))
+        return super().own_state_dict(reorder_projections(state_dict, ("qkvg",), _LAYERS))
 
     def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return restacked(super().released_state_dict(state_dict), _LAYERS, ("qkvg",))
+        return reorder_projections(super().released_state_dict(state_dict), _LAYERS, ("qkvg",))
 
 
-_PVT = dict(embed_dims=(64, 128, 320, 512), num_heads=(1, 2, 5, 8), mlp_ratios=(8, 8, 4, 4))
-_PVT_MODELS: dict[str, dict[str, Any]] = {
-    "pola_pvt_tiny": dict(_PVT, depths=(2, 2, 2, 2)),
-    "pola_pvt_small": dict(_PVT, depths=(3, 4, 6, 3)),
-    "pola_pvt_medium": dict(_PVT, depths=(3, 4, 18, 3)),
-    "pola_pvt_large": dict(_PVT, depths=(3, 8, 27, 3)),
-}
+POLA_PVT_MODELS = {f"pola_pvt_{size}": arguments for size, arguments in PVT_SIZES.items()}
+POLA_SWIN_MODELS = {f"pola_swin_{size}": arguments for size, arguments in SWIN_SIZES.items()}
 
-_SWIN_MODELS = {f"pola_swin_{size}": arguments for size, arguments in SIZES.items()}
+default_cfgs = generate_default_cfgs(recorded_cfgs({**POLA_PVT_MODELS, **POLA_SWIN_MODELS}, swin_cfg))
 
-default_cfgs = generate_default_cfgs(recorded_cfgs({**_PVT_MODELS, **_SWIN_MODELS}, swin_cfg))
 
-register_family(__name__, PolaFormerPVT, _PVT_MODELS)
-register_family(__name__, PolaFormerSwin, _SWIN_MODELS)
+def _create_pvt(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
+    return create_staged(PolaFormerPVT, name, pretrained, POLA_PVT_MODELS[name], **kwargs)
+
+
+def _create_swin(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
+    return create_staged(PolaFormerSwin, name, pretrained, POLA_SWIN_MODELS[name], **kwargs)
+
+
+@register_model
+def pola_pvt_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """PolaFormer in PVT, tiny; keyword arguments of `PolaFormerPVT`."""
+    return _create_pvt("pola_pvt_tiny", pretrained, **kwargs)
+
+
+@register_model
+def pola_pvt_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """PolaFormer in PVT, small; keyword arguments of `PolaFormerPVT`."""
+    return _create_pvt("pola_pvt_small", pretrained, **kwargs)
+
+
+@register_model
+def pola_pvt_medium(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """PolaFormer in PVT, medium; keyword arguments of `PolaFormerPVT`."""
+    return _create_pvt("pola_pvt_medium", pretrained, **kwargs)
+
+
+@register_model
+def pola_pvt_large(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """PolaFormer in PVT, large; keyword arguments of `PolaFormerPVT`."""
+    return _create_pvt("pola_pvt_large", pretrained, **kwargs)
+
+
+@register_model
+def pola_swin_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """PolaFormer in Swin, tiny; keyword arguments of `PolaFormerSwin`."""
+    return _create_swin("pola_swin_tiny", pretrained, **kwargs)
+
+
+@register_model
+def pola_swin_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """PolaFormer in Swin, small; keyword arguments of `PolaFormerSwin`."""
+    return _create_swin("pola_swin_small", pretrained, **kwargs)
+
+
+@register_model
+def pola_swin_base(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """PolaFormer in Swin, base; keyword arguments of `PolaFormerSwin`."""
+    return _create_swin("pola_swin_base", pretrained, **kwargs)
+
+
+@register_model
+def pola_swin_base_384(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """PolaFormer in Swin, base, images of 384 pixels; keyword arguments of `PolaFormerSwin`."""
+    return _create_swin("pola_swin_base_384", pretrained, **kwargs)

@@ -7,7 +7,7 @@ Letters: B batch, C channels, H x W the map of a stage, N = H * W.
 import re
 from collections.abc import Mapping, MutableMapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 from timm.layers import LayerNorm2d, trunc_normal_
@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from soft_vit.layers import Attention, PreNormBlock, resample_pos_embed
 from soft_vit.layers.embed import resample_square
-from soft_vit.models.arguments import check_stages, rising_rates
-from soft_vit.models.staged import Stage, StagedModel, channels_last, checkpoint_filter_fn  # noqa: F401  timm's filter
+from soft_vit.models.base import Stage, StagedModel, channels_last, check_stages, drop_path_rates, init_conv
 
 # A leaf of symbolic tracing: it looks at sizes.
 torch.fx.wrap("resample_pos_embed")
@@ -144,7 +143,9 @@ def to_released(name: str) -> str:
     return name
 
 
-def restacked(weights: Mapping[str, Tensor], given: Sequence[str], wanted: Sequence[str]) -> dict[str, Tensor]:
+def reorder_projections(
+    weights: Mapping[str, Tensor], given: Sequence[str], wanted: Sequence[str]
+) -> dict[str, Tensor]:
     """Weights in which the layers `wanted` of each attention have the rows of the layers `given`.
 
     A layer's name has a letter for each of its projections, which are of equal width.
@@ -162,6 +163,16 @@ def restacked(weights: Mapping[str, Tensor], given: Sequence[str], wanted: Seque
         }
         result.update({f"{prefix}attn.{name}.{kind}": torch.cat([rows[x] for x in name]) for name in wanted})
     return result
+
+
+_PVT = dict(embed_dims=(64, 128, 320, 512), num_heads=(1, 2, 5, 8), mlp_ratios=(8, 8, 4, 4))
+PVT_SIZES: dict[str, dict[str, Any]] = {
+    "tiny": dict(_PVT, depths=(2, 2, 2, 2)),
+    "small": dict(_PVT, depths=(3, 4, 6, 3)),
+    "medium": dict(_PVT, depths=(3, 4, 18, 3)),
+    "large": dict(_PVT, depths=(3, 8, 27, 3)),
+}
+"""Arguments of the sizes of PVT."""
 
 
 class PVT(StagedModel):
@@ -209,7 +220,7 @@ class PVT(StagedModel):
         self.patch_embed = PatchEmbed(self.in_chans, embed_dims[0], 4, overlap, pre_norm=False, **dd)
         block_class = ConvMlpBlock if overlap else PreNormBlock
         grids, stages = self.grids(self.img_size), []
-        for i, (dim, rates) in enumerate(zip(embed_dims, rising_rates(drop_path_rate, depths), strict=True)):
+        for i, (dim, rates) in enumerate(zip(embed_dims, drop_path_rates(drop_path_rate, depths), strict=True)):
             make_attention = partial(
                 self.attention, dim, num_heads[i], feat_size=grids[i], proj_drop=proj_drop_rate, **dd
             )
@@ -231,9 +242,7 @@ class PVT(StagedModel):
         super().init_weights(needs_reset)
         for module in self.modules():
             if self.overlap and isinstance(module, nn.Conv2d):
-                fan_out = module.weight[0, 0].numel() * module.out_channels // module.groups
-                nn.init.normal_(module.weight, std=(2 / fan_out) ** 0.5)
-                nn.init.zeros_(cast(Tensor, module.bias))
+                init_conv(module)
 
     def grids(self, img_size: tuple[int, int]) -> list[tuple[int, int]]:
         """The maps of the stages for a size of images."""
@@ -247,7 +256,7 @@ class PVT(StagedModel):
     def own_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Leaves out the norm behind the last stage that some families' files have and their forward never applies."""
         weights = {from_released(name): value for name, value in super().own_state_dict(state_dict).items()}
-        weights = restacked(weights, self.released_layers, self.layers_here)
+        weights = reorder_projections(weights, self.released_layers, self.layers_here)
         if isinstance(self.norm, nn.Identity):
             weights = {name: value for name, value in weights.items() if not name.startswith("norm.")}
         return weights
@@ -262,7 +271,7 @@ class PVT(StagedModel):
                 block.attn.resample_state(f"layers.{i}.blocks.{j}.attn.", weights)
 
     def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        weights = restacked(super().released_state_dict(state_dict), self.layers_here, self.released_layers)
+        weights = reorder_projections(super().released_state_dict(state_dict), self.layers_here, self.released_layers)
         weights = {to_released(name): value for name, value in weights.items()}
         if self.unused_norm and not self.overlap:
             weights.update({"norm.weight": torch.ones(self.num_features), "norm.bias": torch.zeros(self.num_features)})

@@ -1,18 +1,20 @@
-"""The pyramid: four stages of convolutional patch embedding and transformer blocks, with any attention.
+"""SOFT, normalised SOFT and the same pyramid with other attentions: four stages of patch embedding and blocks.
 
-SOFT, Lu et al., NeurIPS 2021, arXiv 2110.11945; normalised form arXiv 2207.03341. The skeleton follows PVT, arXiv
-2102.12122, with a convolutional stem.
+Lu et al., "SOFT: Softmax-free Transformer with Linear Complexity", NeurIPS 2021, arXiv 2110.11945, and "Softmax-free
+Linear Transformers", IJCV 2024, arXiv 2207.03341. The skeleton is that of PVT, arXiv 2102.12122, with a convolutional
+stem.
 
 Letters: B batch, C channels, H x W the token map of a stage, N = H * W.
 """
 
-import math
+import logging
 from collections.abc import Callable, MutableMapping, Sequence
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import torch
 from timm.layers import get_device_dtype, to_ntuple, trunc_normal_
+from timm.models import PretrainedCfg, generate_default_cfgs, register_model
 from timm.models._features import feature_take_indices
 from timm.models._input import update_model_input_size
 from torch import Tensor, nn
@@ -27,48 +29,52 @@ from soft_vit.layers import (
     StageFusion,
     attention_class,
 )
-from soft_vit.models.arguments import (
-    check_image_size,
+from soft_vit.models.base import (
+    StagedModel,
+    check_image,
     check_stages,
+    drop_path_rates,
+    imagenet_cfg,
+    init_conv,
+    init_linear,
+    recorded_cfgs,
+    register_named,
+    stage_grids,
+)
+from soft_vit.models.checkpoint import checkpoint_filter_fn, fit_state_dict
+from soft_vit.models.names import PYRAMID_MODELS
+from soft_vit.models.stage import (
+    PyramidStage,
     choose_bottleneck_img_size,
     choose_class_token,
-    rising_rates,
     split_attn_options,
     stage_attentions,
 )
-from soft_vit.models.checkpoint import checkpoint_filter_fn, fit_state_dict  # noqa: F401  timm's name for the filter
-from soft_vit.models.stage import PyramidStage, stage_grids
 from soft_vit.ops.numerics import check_choice
-from soft_vit.weights.load import load_into
+from soft_vit.weights import ENTRIES, WeightsError
+from soft_vit.weights.load import SOURCES, build_model, load_into
 from soft_vit.weights.read import load_weights
+
+# `register_model` adds the entrypoints.
+__all__ = ["PyramidViT"]
 
 GlobalPool = Literal["token", "avg", "attn", ""]
 
-MIN_IMAGE_SIDE = 32
+_logger = logging.getLogger(__name__)
 
 # A leaf of symbolic tracing: it looks at sizes.
 torch.fx.wrap("check_image")
 
 
-def check_image(x: Tensor, in_chans: int) -> Tensor:
-    """Return x `[B, in_chans, H, W]`; ValueError that names the size if it is no image or below 32 x 32."""
-    if x.ndim != 4 or x.shape[1] != in_chans:
-        raise ValueError(f"Input of shape {tuple(x.shape)} is not a batch of images; give [B, {in_chans}, H, W].")
-    if x.shape[2] < MIN_IMAGE_SIDE or x.shape[3] < MIN_IMAGE_SIDE:
-        raise ValueError(
-            f"An image of {x.shape[2]} x {x.shape[3]} pixels is too small; each side needs at least {MIN_IMAGE_SIDE}."
-        )
-    return x
+class StageTokens(NamedTuple):
+    """The output of a stage: tokens `[B, P + N, C]`, their map (H, W), pooled features `[B, C]` of earlier stages."""
+
+    tokens: Tensor
+    feat_size: tuple[int, int]
+    pooled: tuple[Tensor, ...] = ()
 
 
-def init_linear(layer: nn.Linear) -> None:
-    """Truncated normal weights (0.02), in place, and biases of zero."""
-    trunc_normal_(layer.weight, std=0.02)
-    if layer.bias is not None:
-        nn.init.zeros_(layer.bias)
-
-
-class PyramidViT(nn.Module):
+class PyramidViT(StagedModel):
     """A pyramid vision transformer whose attention is chosen by name, SOFT by default.
 
     Images `[B, in_chans, H, W]` of any size from 32 x 32 up; each stride-2 convolution rounds its map up, and windows
@@ -93,9 +99,13 @@ class PyramidViT(nn.Module):
         stages whose attention has it.
     """
 
-    stages: Sequence[PyramidStage]
-    norm: nn.Module
-    head: nn.Module
+    stages: Sequence[PyramidStage]  # type: ignore[assignment]  # a ModuleList knows no type of its modules
+
+    stages_name: ClassVar[str] = "stages"
+    stem_pattern: ClassVar[str] = r"^stages\.0\.(?:patch_embed|pos_embed)"
+    no_decay: ClassVar[tuple[str, ...]] = ("pos_embed", "cls_token")
+    global_pools: ClassVar[tuple[str, ...]] = get_args(GlobalPool)
+    output_formats: ClassVar[tuple[str, ...]] = ("NCHW", "NLC")
 
     def __init__(
         self,
@@ -126,33 +136,31 @@ class PyramidViT(nn.Module):
         dtype=None,
         **attn_options: Any,
     ) -> None:
-        super().__init__()
-        dd = {"device": device, "dtype": dtype}
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
         num_stages = len(depths)
         ratios: Sequence[float] = to_ntuple(num_stages)(mlp_ratios)
         check_stages(depths, embed_dims=embed_dims, num_heads=num_heads, sr_ratios=sr_ratios, mlp_ratios=ratios)
         if in_chans < 1 or stem_width < 1:
-            raise ValueError(f"in_chans={in_chans} and stem_width={stem_width} must be positive, such as 3 and 32.")
+            raise ValueError(f"in_chans and stem_width must be positive, got {in_chans} and {stem_width}.")
         check_choice("drop_path_mode", drop_path_mode, get_args(DropPathMode))
         kinds = stage_attentions(attention, stage4, num_stages)
-        rates = {"attn_drop": attn_drop_rate, "proj_drop": proj_drop_rate}
-        stage_options = split_attn_options(kinds, attn_options, defaults=rates)
+        stage_options = split_attn_options(
+            kinds, attn_options, defaults={"attn_drop": attn_drop_rate, "proj_drop": proj_drop_rate}
+        )
+        class_token = choose_class_token(class_token, kinds[-1])
+        common: dict[str, Any] = dict(img_size=img_size, in_chans=in_chans, global_pool=global_pool, **dd)
+        # The head comes last among the parameters, as in states of optimizers.
+        super().__init__(embed_dims, num_classes=0, drop_rate=drop_rate, **common)
+        del self.head
 
-        self.img_size = check_image_size(img_size)
         num_bottleneck = attn_options.get("num_bottleneck")
         self.bottleneck_img_size = choose_bottleneck_img_size(bottleneck_img_size, num_bottleneck, self.img_size)
-        self.in_chans = in_chans
         self.num_classes = num_classes
         self.attention = kinds
         self.depths = tuple(depths)
         self.embed_dims = tuple(embed_dims)
-        self.has_class_token = choose_class_token(class_token, kinds[-1])
-        self.num_features = self.head_hidden_size = embed_dims[-1]
-        self.feature_info = [
-            {"num_chs": dim, "reduction": 4 * 2**i, "module": f"stages.{i}"} for i, dim in enumerate(embed_dims)
-        ]
 
-        drop_path_rates = rising_rates(drop_path_rate, depths)
+        rates = drop_path_rates(drop_path_rate, depths)
         grids = stage_grids(self.img_size, num_stages)
         counted_grids = stage_grids(self.bottleneck_img_size or self.img_size, num_stages)
         stages = []
@@ -172,7 +180,7 @@ class PyramidViT(nn.Module):
                     mlp_chunks=mlp_chunks,
                     **dd,
                 )
-                for rate in drop_path_rates[i]
+                for rate in rates[i]
             ]
             if i == 0:
                 patch_embed = ConvPatchEmbed(in_chans, (stem_width, stem_width, dim), (2, 1, 2), **dd)
@@ -184,7 +192,7 @@ class PyramidViT(nn.Module):
                     blocks,
                     embed_dim=dim,
                     grid_size=grid,
-                    class_token=last and self.has_class_token,
+                    class_token=last and class_token,
                     pos_drop=pos_drop_rate,
                     reversible=reversible,
                     **dd,
@@ -193,20 +201,21 @@ class PyramidViT(nn.Module):
         self.stages = nn.ModuleList(stages)  # type: ignore[assignment]  # a ModuleList knows no type of its modules
         self.norm = nn.LayerNorm(embed_dims[-1], eps=1e-6, **dd)
         self.stage_fusion = StageFusion(embed_dims, **dd) if fuse_stages else None
-        self.global_pool = self._check_global_pool(global_pool)
+        self.check_global_pool(global_pool)
         self.attn_pool = AttentionPool(embed_dims[-1], **dd) if global_pool == "attn" else None
-        self.head_drop = nn.Dropout(drop_rate)
-        self.head = nn.Linear(embed_dims[-1], num_classes, **dd) if num_classes > 0 else nn.Identity()
+        self.head = self.make_head(num_classes, **dd)
         self.init_weights(needs_reset=False)
 
-    def _check_global_pool(self, global_pool: str) -> str:
-        check_choice("global_pool", global_pool, get_args(GlobalPool))
+    @property
+    def has_class_token(self) -> bool:
+        return bool(self.stages[-1].num_prefix_tokens)
+
+    def check_global_pool(self, global_pool: str) -> str:
+        super().check_global_pool(global_pool)
         if global_pool == "token" and not self.has_class_token:
-            raise ValueError("global_pool='token' needs a class token, and this model has none; use 'avg' or ''.")
+            raise ValueError("global_pool must be 'avg', 'attn' or '' without a class token, got 'token'.")
         if global_pool == "" and self.stage_fusion is not None:
-            raise ValueError(
-                "global_pool='' leaves nothing to fuse with other stages; use 'avg', or fuse_stages=False."
-            )
+            raise ValueError("global_pool must be 'token', 'avg' or 'attn' with fuse_stages=True, got ''.")
         return global_pool
 
     def init_weights(self, needs_reset: bool = True) -> None:
@@ -219,10 +228,7 @@ class PyramidViT(nn.Module):
             if isinstance(module, nn.Linear):
                 init_linear(module)
             elif isinstance(module, nn.Conv2d):
-                fan_out = math.prod(module.kernel_size) * module.out_channels // module.groups
-                nn.init.normal_(module.weight, std=math.sqrt(2.0 / fan_out))
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+                init_conv(module)
             elif isinstance(module, PyramidStage):
                 trunc_normal_(module.pos_embed, std=0.02)
                 if module.cls_token is not None:
@@ -256,135 +262,59 @@ class PyramidViT(nn.Module):
             state_dict.update({prefix + name: value for name, value in fitted.items()})
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
 
-    def no_weight_decay(self) -> set[str]:
-        return {name for name, _ in self.named_parameters() if name.endswith(("pos_embed", "cls_token"))}
-
-    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
-        """Layers for layer-wise settings: stages if coarse, otherwise blocks (embeddings go with their first block)."""
-        if coarse:
-            return {"stem": r"^stages\.0\.(?:patch_embed|pos_embed)", "blocks": r"^stages\.(\d+)"}
-        return {
-            "stem": r"^stages\.0\.(?:patch_embed|pos_embed)",
-            "blocks": [
-                (r"^stages\.(\d+)\.blocks\.(\d+)", None),
-                (r"^stages\.(\d+)\.(?:patch_embed|pos_embed|cls_token)", (0,)),
-                (r"^norm", (99999,)),
-            ],
-        }
-
-    def set_grad_checkpointing(self, enable: bool = True) -> None:
-        for stage in self.stages:
-            stage.grad_checkpointing = enable
-
     def set_input_size(self, img_size: int | tuple[int, int]) -> None:
-        """Make img_size (at least 32 x 32) the model's own, by resampling position embeddings once."""
-        img_size = check_image_size(img_size, MIN_IMAGE_SIDE)
-        if img_size == self.img_size:
-            return
+        super().set_input_size(img_size)
+        update_model_input_size(self, self.img_size, bottleneck_img_size=self.bottleneck_img_size)
+
+    def resize(self, img_size: tuple[int, int]) -> None:
         for stage, grid_size in zip(self.stages, stage_grids(img_size, len(self.stages)), strict=True):
             stage.set_grid_size(grid_size)
-        self.img_size = img_size
-        # timm writes this beside the weights it saves.
-        update_model_input_size(self, img_size, bottleneck_img_size=self.bottleneck_img_size)
-
-    def get_classifier(self) -> nn.Module:
-        return self.head
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """A fresh head for num_classes (0: none), on the model's device and dtype, in its training mode."""
-        if global_pool is not None:
-            self.global_pool = self._check_global_pool(global_pool)
-        self.num_classes = num_classes
-        dd = get_device_dtype(self)
+        super().reset_classifier(num_classes, global_pool)
         if self.global_pool != "attn":
             self.attn_pool = None
         elif self.attn_pool is None:
-            self.attn_pool = AttentionPool(self.num_features, **dd).train(self.training)
+            self.attn_pool = AttentionPool(self.num_features, **get_device_dtype(self)).train(self.training)
             init_linear(self.attn_pool.hidden)
             init_linear(self.attn_pool.score)
-        self.head = nn.Identity()
-        if num_classes > 0:
-            self.head = nn.Linear(self.num_features, num_classes, **dd)
-            init_linear(self.head)
-        self.head.train(self.training)
-
-    def forward_intermediates(
-        self,
-        x: Tensor,
-        indices: int | list[int] | None = None,
-        norm: bool = False,
-        stop_early: bool = False,
-        output_fmt: str = "NCHW",
-        intermediates_only: bool = False,
-    ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
-        """Features of the stages: contiguous maps `[B, C, H, W]` (NCHW) or tokens `[B, N, C]` (NLC), no class token.
-
-        indices: the last n stages if int, all if None. norm: apply the final LayerNorm to the last stage's features,
-        the only ones it fits. Returns the intermediates, and before them the final tokens unless intermediates_only.
-        """
-        check_choice("output_fmt", output_fmt, ("NCHW", "NLC"))
-        take_indices, max_index = feature_take_indices(len(self.stages), indices)
-        x = check_image(x, self.in_chans)
-        stages = self.stages[: max_index + 1] if stop_early else self.stages
-        intermediates, pooled = [], []
-        tokens = x
-        for i, stage in enumerate(stages):
-            tokens, feat_size = stage(x)
-            x = stage.to_map(tokens, feat_size)
-            if self.stage_fusion is not None:
-                pooled.append(x.mean((2, 3)))
-            if i in take_indices:
-                normed = norm and i == len(self.depths) - 1
-                features = self.norm(tokens) if normed else tokens
-                if output_fmt == "NCHW":
-                    intermediates.append(stage.to_map(features, feat_size).contiguous())
-                else:
-                    intermediates.append(features[:, stage.num_prefix_tokens :])
-        if intermediates_only:
-            return intermediates
-        if len(stages) == len(self.stages):
-            tokens = self._finish_features(tokens, pooled)
-        return tokens, intermediates
 
     def prune_intermediate_layers(
         self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
     ) -> list[int]:
-        """Drop what the chosen intermediates do not need; returns the indices as non-negative numbers."""
-        take_indices, max_index = feature_take_indices(len(self.stages), indices)
-        shortened = max_index < len(self.stages) - 1
-        self.stages = self.stages[: max_index + 1]
-        if shortened:
-            self.num_features = self.head_hidden_size = self.feature_info[max_index]["num_chs"]
-            # Only the last stage has one.
-            self.has_class_token = False
-        if prune_norm or shortened:
-            self.norm = nn.Identity()
-        if prune_head or shortened:
+        _, max_index = feature_take_indices(len(self.stages), indices)
+        if prune_head or max_index < len(self.stages) - 1:
             self.stage_fusion = None
-            self.reset_classifier(0, "")
-        return take_indices
+        return super().prune_intermediate_layers(indices, prune_norm, prune_head)
 
-    def forward_features(self, x: Tensor) -> Tensor:
-        """Images `[B, in_chans, H, W]` to normalised tokens `[B, prefix + N, C]` of the last stage.
+    def embed(self, x: Tensor) -> Tensor:
+        return check_image(x, self.in_chans)
 
-        With fuse_stages, the projected features of the stages before come first: one for each, C channels.
-        """
-        x = check_image(x, self.in_chans)
-        tokens = x
-        pooled: list[Tensor] = []
-        for stage in self.stages:
-            tokens, feat_size = stage(x)
-            x = stage.to_map(tokens, feat_size)
-            if self.stage_fusion is not None:
-                pooled.append(x.mean((2, 3)))
-        return self._finish_features(tokens, pooled)
+    def forward_stage(self, index: int, x: Any) -> StageTokens:
+        """The output of a stage, from images `[B, in_chans, H, W]` or the output of the stage before."""
+        pooled: tuple[Tensor, ...] = ()
+        if index:
+            before: StageTokens = x
+            x = self.stages[index - 1].to_map(before.tokens, before.feat_size)
+            pooled = before.pooled if self.stage_fusion is None else (*before.pooled, x.mean((2, 3)))
+        tokens, feat_size = self.stages[index](x)
+        return StageTokens(tokens, feat_size, pooled)
 
-    def _finish_features(self, tokens: Tensor, pooled: list[Tensor]) -> Tensor:
-        """What `forward_features` makes of the last stage's tokens and, to be fused, the means of all stages' maps."""
-        tokens = self.norm(tokens)
+    def feature(self, index: int, x: StageTokens, norm: bool, output_fmt: str) -> Tensor:
+        """A map, or the tokens `[B, N, C]` (NLC) without the class token."""
+        tokens = self.norm(x.tokens) if norm else x.tokens
+        if output_fmt == "NLC":
+            return tokens[:, self.stages[index].num_prefix_tokens :]
+        return self.stages[index].to_map(tokens, x.feat_size).contiguous()
+
+    def finish(self, x: StageTokens, norm: bool = True) -> Tensor:
+        """Tokens `[B, P + N, C]`; with fuse_stages, the projected features of earlier stages come first, one each."""
+        if not norm:
+            return x.tokens
+        tokens = self.norm(x.tokens)
         if self.stage_fusion is None:
             return tokens
-        return torch.cat([self.stage_fusion.project(pooled[:-1]), tokens], dim=1)
+        return torch.cat([self.stage_fusion.project(list(x.pooled)), tokens], dim=1)
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         """Tokens of `forward_features` to logits, or to pooled features if pre_logits."""
@@ -401,5 +331,185 @@ class PyramidViT(nn.Module):
         x = self.head_drop(x)
         return x if pre_logits else self.head(x)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.forward_head(self.forward_features(x))
+
+def _cfg(name: str) -> dict[str, Any]:
+    return imagenet_cfg(
+        min_input_size=(3, 32, 32),
+        first_conv="stages.0.patch_embed.0.conv",
+        fixed_input_size=attention_class(PYRAMID_MODELS[name]["attention"]).fixed_feat_size,
+        license="mit",
+        paper_ids=("arXiv:2110.11945", "arXiv:2207.03341"),
+    )
+
+
+default_cfgs = generate_default_cfgs(recorded_cfgs(PYRAMID_MODELS, _cfg))
+
+
+def _create_pyramid(name: str, pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    overlay = kwargs.get("pretrained_cfg_overlay") or {}
+    own_source = any(overlay.get(key) for key in SOURCES)
+    if kwargs.get("pretrained_cfg") is None:
+        if pretrained and not own_source:
+            name = _with_weights(name, kwargs.get("attention"))
+        else:
+            # Classes, size and normalisation of recorded weights belong to those weights alone.
+            kwargs["pretrained_cfg"] = PretrainedCfg(**_cfg(name), architecture=name)
+    feature_cls = kwargs.get("feature_cls")
+    if isinstance(feature_cls, str) and feature_cls != "getter":
+        raise ValueError(f"feature_cls={feature_cls!r} would take tokens from stages instead of maps; leave it out.")
+    feature_cfg = dict(out_indices=(0, 1, 2, 3), feature_cls="getter")
+    return build_model(
+        PyramidViT,
+        name,
+        pretrained,
+        pretrained_filter_fn=checkpoint_filter_fn,
+        feature_cfg=feature_cfg,
+        **{**PYRAMID_MODELS[name], **kwargs},
+    )
+
+
+def _with_weights(name: str, attention: str | None) -> str:
+    """The model to build for pretrained=True: `soft_norm_*` for a `soft_*` whose only weights are normalised."""
+    normalised = name.replace("soft_", "soft_norm_", 1)
+    recorded = {entry.model for entry in ENTRIES.values()}
+    if not name.startswith("soft_") or name in recorded or normalised not in recorded:
+        return name
+    if attention not in (None, "soft_norm"):
+        raise WeightsError(
+            f"The only pretrained weights of {name} are those of {normalised}, and attention={attention!r} is given; "
+            "leave attention out, or take random weights (pretrained=False)."
+        )
+    _logger.warning("The released weights of %s are of the normalised attention: %s is built.", name, normalised)
+    return normalised
+
+
+@register_model
+def soft_pico(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """SOFT, pico; keyword arguments of `PyramidViT`."""
+    return _create_pyramid("soft_pico", pretrained, **kwargs)
+
+
+@register_model
+def soft_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """SOFT, tiny; keyword arguments of `PyramidViT`."""
+    return _create_pyramid("soft_tiny", pretrained, **kwargs)
+
+
+@register_model
+def soft_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """SOFT, small; keyword arguments of `PyramidViT`."""
+    return _create_pyramid("soft_small", pretrained, **kwargs)
+
+
+@register_model
+def soft_base(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """SOFT, base; keyword arguments of `PyramidViT`."""
+    return _create_pyramid("soft_base", pretrained, **kwargs)
+
+
+@register_model
+def soft_medium(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """SOFT, medium; keyword arguments of `PyramidViT`."""
+    return _create_pyramid("soft_medium", pretrained, **kwargs)
+
+
+@register_model
+def soft_large(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """SOFT, large; keyword arguments of `PyramidViT`."""
+    return _create_pyramid("soft_large", pretrained, **kwargs)
+
+
+@register_model
+def soft_huge(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """SOFT, huge; keyword arguments of `PyramidViT`."""
+    return _create_pyramid("soft_huge", pretrained, **kwargs)
+
+
+@register_model
+def soft_norm_pico(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """Normalised SOFT, pico; keyword arguments of `PyramidViT`."""
+    return _create_pyramid("soft_norm_pico", pretrained, **kwargs)
+
+
+@register_model
+def soft_norm_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """Normalised SOFT, tiny; keyword arguments of `PyramidViT`."""
+    return _create_pyramid("soft_norm_tiny", pretrained, **kwargs)
+
+
+@register_model
+def soft_norm_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """Normalised SOFT, small; keyword arguments of `PyramidViT`."""
+    return _create_pyramid("soft_norm_small", pretrained, **kwargs)
+
+
+@register_model
+def soft_norm_base(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """Normalised SOFT, base; keyword arguments of `PyramidViT`."""
+    return _create_pyramid("soft_norm_base", pretrained, **kwargs)
+
+
+@register_model
+def soft_norm_medium(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """Normalised SOFT, medium; keyword arguments of `PyramidViT`."""
+    return _create_pyramid("soft_norm_medium", pretrained, **kwargs)
+
+
+@register_model
+def soft_norm_large(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """Normalised SOFT, large; keyword arguments of `PyramidViT`."""
+    return _create_pyramid("soft_norm_large", pretrained, **kwargs)
+
+
+@register_model
+def soft_norm_huge(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """Normalised SOFT, huge; keyword arguments of `PyramidViT`."""
+    return _create_pyramid("soft_norm_huge", pretrained, **kwargs)
+
+
+@register_model
+def soft_plus_pico(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """`soft_plus` in every stage, pico; keyword arguments of `PyramidViT`."""
+    return _create_pyramid("soft_plus_pico", pretrained, **kwargs)
+
+
+@register_model
+def soft_plus_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """`soft_plus` in every stage, tiny; keyword arguments of `PyramidViT`."""
+    return _create_pyramid("soft_plus_tiny", pretrained, **kwargs)
+
+
+@register_model
+def soft_plus_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """`soft_plus` in every stage, small; keyword arguments of `PyramidViT`."""
+    return _create_pyramid("soft_plus_small", pretrained, **kwargs)
+
+
+@register_model
+def soft_plus_base(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """`soft_plus` in every stage, base; keyword arguments of `PyramidViT`."""
+    return _create_pyramid("soft_plus_base", pretrained, **kwargs)
+
+
+@register_model
+def soft_plus_medium(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """`soft_plus` in every stage, medium; keyword arguments of `PyramidViT`."""
+    return _create_pyramid("soft_plus_medium", pretrained, **kwargs)
+
+
+@register_model
+def soft_plus_large(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """`soft_plus` in every stage, large; keyword arguments of `PyramidViT`."""
+    return _create_pyramid("soft_plus_large", pretrained, **kwargs)
+
+
+@register_model
+def soft_plus_huge(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """`soft_plus` in every stage, huge; keyword arguments of `PyramidViT`."""
+    return _create_pyramid("soft_plus_huge", pretrained, **kwargs)
+
+
+# Names of an attention and a size, such as linear_pyramid_tiny, and soft_tiny_pure.
+for _name in PYRAMID_MODELS:
+    if _name not in globals():
+        globals()[_name] = register_named(_name, _create_pyramid)

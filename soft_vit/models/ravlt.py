@@ -11,20 +11,26 @@ from typing import Any, ClassVar
 
 import torch
 from timm.layers import DropPath, trunc_normal_
-from timm.models import generate_default_cfgs
+from timm.models import generate_default_cfgs, register_model
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention
 from soft_vit.layers.attention.gated_rotary import GatedRotaryAttention, GatedRotarySoftmaxAttention
 from soft_vit.layers.attention.rala import RALAttention
-from soft_vit.models.arguments import check_stages, rising_rates
-from soft_vit.models.entrypoints import imagenet_cfg, recorded_cfgs
-from soft_vit.models.stage import stage_grids
-from soft_vit.models.staged import Stage, StagedModel, channels_last, checkpoint_filter_fn  # noqa: F401  timm's name
-from soft_vit.models.zoo import register_family
+from soft_vit.models.base import (
+    Stage,
+    StagedModel,
+    channels_last,
+    check_stages,
+    create_staged,
+    drop_path_rates,
+    imagenet_cfg,
+    recorded_cfgs,
+    stage_grids,
+)
 from soft_vit.ops.rotary import place_angles
 
-# `register_family` adds the entrypoints.
+# `register_model` adds the entrypoints.
 __all__ = ["RAVLT"]
 
 
@@ -151,7 +157,7 @@ class RAVLT(StagedModel):
         check_stages(depths, embed_dims=embed_dims, num_heads=num_heads, layer_scale=layer_scale)
         super().__init__(embed_dims, num_features=proj_width, **kwargs, **dd)
         self.patch_embed = ConvStem(self.in_chans, embed_dims[0], **dd)
-        grids, rates, stages = stage_grids(self.img_size, len(depths)), rising_rates(drop_path_rate, depths), []
+        grids, rates, stages = stage_grids(self.img_size, len(depths)), drop_path_rates(drop_path_rate, depths), []
         for i, dim in enumerate(embed_dims):
             kind = self.linear_attention if i < 2 else GatedRotarySoftmaxAttention
             blocks = [
@@ -173,12 +179,12 @@ class RAVLT(StagedModel):
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
 
-    def finish(self, x: Tensor) -> Tensor:
-        return self.act(self.norm(self.proj(x)))
+    def finish(self, x: Tensor, norm: bool = True) -> Tensor:
+        return self.act(self.norm(self.proj(x))) if norm else x
 
-    def norm_features(self, x: Tensor) -> Tensor:
-        """The last stage's features as they are: the net's last norm is of other channels."""
-        return x
+    def feature(self, index: int, x: Tensor, norm: bool, output_fmt: str) -> Tensor:
+        """Without a norm: the net's last one is of other channels."""
+        return super().feature(index, x, False, output_fmt)
 
     def prune_intermediate_layers(
         self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
@@ -211,7 +217,7 @@ class RAVLT(StagedModel):
         return released
 
 
-MODELS: dict[str, dict[str, Any]] = {
+RAVLT_MODELS: dict[str, dict[str, Any]] = {
     "ravlt_t": dict(embed_dims=(64, 128, 256, 512), depths=(2, 2, 6, 2), num_heads=(1, 2, 4, 8)),
     "ravlt_s": dict(embed_dims=(64, 128, 320, 512), depths=(3, 5, 9, 3), num_heads=(1, 2, 5, 8)),
     "ravlt_b": dict(
@@ -223,7 +229,35 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 default_cfgs = generate_default_cfgs(
-    recorded_cfgs(MODELS, lambda name: imagenet_cfg(first_conv="patch_embed.proj.0", paper_ids="arXiv:2411.07635"))
+    recorded_cfgs(
+        RAVLT_MODELS, lambda name: imagenet_cfg(first_conv="patch_embed.proj.0", paper_ids="arXiv:2411.07635")
+    )
 )
 
-register_family(__name__, RAVLT, MODELS)
+
+def _create_ravlt(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
+    return create_staged(RAVLT, name, pretrained, RAVLT_MODELS[name], **kwargs)
+
+
+@register_model
+def ravlt_t(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """RAVLT-T; keyword arguments of `RAVLT`."""
+    return _create_ravlt("ravlt_t", pretrained, **kwargs)
+
+
+@register_model
+def ravlt_s(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """RAVLT-S; keyword arguments of `RAVLT`."""
+    return _create_ravlt("ravlt_s", pretrained, **kwargs)
+
+
+@register_model
+def ravlt_b(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """RAVLT-B; keyword arguments of `RAVLT`."""
+    return _create_ravlt("ravlt_b", pretrained, **kwargs)
+
+
+@register_model
+def ravlt_l(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """RAVLT-L; keyword arguments of `RAVLT`."""
+    return _create_ravlt("ravlt_l", pretrained, **kwargs)

@@ -1,35 +1,24 @@
-"""One resolution of the pyramid.
+"""One resolution of the pyramid, and which attention with which options every stage has.
 
 Letters: B batch, C channels, H x W the token map of a stage, N = H * W.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
-from timm.layers import to_2tuple
 from timm.models import checkpoint
 from torch import Tensor, nn
 
-from soft_vit.layers import resample_pos_embed, reversible_blocks
+from soft_vit.layers import attention_class, attention_options, resample_pos_embed, reversible_blocks
 from soft_vit.layers.reversible import Block
+from soft_vit.models.base import UnknownOptionError, check_image_size
+from soft_vit.ops.numerics import check_choice
 
 # A leaf of symbolic tracing: it looks at sizes.
 torch.fx.wrap("resample_pos_embed")
 
-
-def halved(size: tuple[int, int]) -> tuple[int, int]:
-    """The map after a 3x3 convolution of stride 2 with padding 1: half, rounded up."""
-    return (size[0] + 1) // 2, (size[1] + 1) // 2
-
-
-def stage_grids(img_size: int | tuple[int, int], num_stages: int = 4) -> list[tuple[int, int]]:
-    """Token maps of the stages for an image size: strides 4, 8, 16, 32, each halving rounded up."""
-    size = halved(to_2tuple(img_size))
-    grids = []
-    for _ in range(num_stages):
-        size = halved(size)
-        grids.append(size)
-    return grids
+STAGE4_KINDS = {"softmax": "softmax", "soft": "gaussian", "soft_plus": "soft_plus"}
 
 
 class PyramidStage(nn.Module):
@@ -91,3 +80,67 @@ class PyramidStage(nn.Module):
         self.grid_size = grid_size
         for block in self.blocks:
             block.attn.resize(grid_size)
+
+
+def stage_attentions(attention: str | Sequence[str], stage4: str | None, num_stages: int) -> tuple[str, ...]:
+    """The attention's name in every stage."""
+    if isinstance(attention, str):
+        stage4 = check_choice("stage4", stage4 or "softmax", tuple(STAGE4_KINDS))
+        return (attention,) * (num_stages - 1) + (STAGE4_KINDS[stage4],)
+    if len(attention) != num_stages or stage4 is not None:
+        raise ValueError(
+            f"attention={tuple(attention)!r} with stage4={stage4!r} is ambiguous; give one name and a stage4, or "
+            f"{num_stages} names and no stage4."
+        )
+    return tuple(attention)
+
+
+def choose_class_token(class_token: bool | None, last: str) -> bool:
+    """Whether the last stage has a class token: as given, by default where its attention has a place for one.
+
+    ValueError for one among the tokens of an attention that needs them on a full map. last: the attention's name.
+    """
+    needs_grid = attention_class(last).needs_grid
+    if class_token and needs_grid:
+        raise ValueError(
+            f"The attention {last!r} of the last stage needs its tokens on a full map; use class_token=False and "
+            f"global_pool='avg'."
+        )
+    return not needs_grid if class_token is None else class_token
+
+
+def choose_bottleneck_img_size(
+    bottleneck_img_size: int | tuple[int, int] | None, num_bottleneck: int | None, img_size: tuple[int, int]
+) -> tuple[int, int] | None:
+    """The size of the images on whose maps num_bottleneck tokens are counted: as given, by default img_size.
+
+    None where their number follows from the map. ValueError for a size without num_bottleneck.
+    """
+    if num_bottleneck is not None:
+        return check_image_size(bottleneck_img_size or img_size)
+    if bottleneck_img_size is not None:
+        raise ValueError(
+            f"bottleneck_img_size={bottleneck_img_size} says where num_bottleneck tokens are counted, but "
+            f"num_bottleneck is not given; give both, or neither."
+        )
+    return None
+
+
+def split_attn_options(kinds: Sequence[str], options: dict[str, Any], defaults: dict[str, Any]) -> list[dict[str, Any]]:
+    """For every stage the options, and before them the defaults, that its attention has; kinds: of all stages.
+
+    UnknownOptionError for an option that none of them has; a default that none has is left out. The exact Gaussian
+    attention that ends a normalised pyramid is normalised too, unless the options say otherwise.
+    """
+    known = [attention_options(attention_class(kind)) for kind in kinds]
+    for name in options:
+        if not any(name in accepted for accepted in known):
+            choices = sorted(set().union(*known))
+            raise UnknownOptionError(
+                f"{name!r} is no option of this model or its attentions; the attentions have {', '.join(choices)}."
+            )
+    given = {**defaults, **options}
+    stages = [{name: value for name, value in given.items() if name in accepted} for accepted in known]
+    if kinds[-1] == "gaussian" and "soft_norm" in kinds:
+        stages[-1].setdefault("normalize", True)
+    return stages

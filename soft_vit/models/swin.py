@@ -20,28 +20,25 @@ from timm.models.swin_transformer import (
 from torch import Tensor, nn
 
 from soft_vit.layers import PreNormBlock
-from soft_vit.models.arguments import check_stages, rising_rates
-from soft_vit.models.entrypoints import imagenet_cfg
+from soft_vit.models.base import StagedModel, check_image, check_stages, drop_path_rates, imagenet_cfg, pad_to_multiple
 from soft_vit.models.pvt import PatchEmbed, TokenStage
-from soft_vit.models.staged import StagedModel, check_image, pad_to_multiple
-from soft_vit.models.zoo import checkpoint_filter_fn  # noqa: F401  timm's name for the filter
 from soft_vit.ops.numerics import at_least_float32
 
 Size = tuple[int, int]
 
 # Added to scores of pairs that lie apart in the image, as in the released models.
-FAR = -100.0
+MASK_VALUE = -100.0
 
 
 _TINY = dict(embed_dims=(96, 192, 384, 768), num_heads=(3, 6, 12, 24), linear_blocks=(2, 2, 0, 0))
 _BASE = dict(_TINY, embed_dims=(128, 256, 512, 1024), num_heads=(4, 8, 16, 32), depths=(2, 2, 18, 2))
-# Arguments of the families' sizes, save what a family has of its own.
-SIZES: dict[str, dict[str, Any]] = {
+SWIN_SIZES: dict[str, dict[str, Any]] = {
     "tiny": dict(_TINY, depths=(2, 2, 6, 2)),
     "small": dict(_TINY, depths=(2, 2, 18, 2)),
     "base": _BASE,
     "base_384": dict(_BASE, window_size=96),
 }
+"""Arguments of the sizes of Swin."""
 
 
 def swin_cfg(name: str) -> dict[str, Any]:
@@ -101,10 +98,10 @@ def window_mask(x: Tensor, feat_size: Size, size: Size, shift: int, always: bool
         regions.append((place >= side - shift).long() + (place >= side).long())
     region = (3 * regions[0][:, None] + regions[1])[None, ..., None]
     region = window_partition(region, size).flatten(1)
-    return torch.where(region[:, :, None] == region[:, None], 0.0, FAR).to(x.dtype)
+    return torch.where(region[:, :, None] == region[:, None], 0.0, MASK_VALUE).to(x.dtype)
 
 
-def know_sides(x: Tensor) -> Tensor:
+def specialize_sizes(x: Tensor) -> Tensor:
     """Return a map `[B, C, H, W]`; torch.compile then takes its sides for constants.
 
     With symbols for them, sizes of padded and merged windows become expressions that it simplifies for minutes.
@@ -128,7 +125,7 @@ def resample_offsets(table: Tensor, window: int) -> Tensor:
 torch.fx.wrap("check_image")
 torch.fx.wrap("cut")
 torch.fx.wrap("join")
-torch.fx.wrap("know_sides")
+torch.fx.wrap("specialize_sizes")
 torch.fx.wrap("linear_window")
 torch.fx.wrap("pad_to_multiple")
 torch.fx.wrap("window_mask")
@@ -269,7 +266,7 @@ class Swin(StagedModel):
         self.patch_embed = PatchEmbed(self.in_chans, embed_dims[0], 4, overlap=False, pre_norm=False, **dd)
         grids, stages = self.grids(self.img_size), []
         common: dict[str, Any] = dict(proj_drop=proj_drop_rate, **dd)
-        for i, (dim, rates) in enumerate(zip(embed_dims, rising_rates(drop_path_rate, depths), strict=True)):
+        for i, (dim, rates) in enumerate(zip(embed_dims, drop_path_rates(drop_path_rate, depths), strict=True)):
             grid, heads = grids[i], num_heads[i]
             blocks: list[nn.Module] = []
             for j, rate in enumerate(rates):
@@ -300,7 +297,7 @@ class Swin(StagedModel):
                 block.resize(grid)
 
     def embed(self, x: Tensor) -> Tensor:
-        return self.patch_embed(pad_to_multiple(know_sides(check_image(x, self.in_chans)), 4))
+        return self.patch_embed(pad_to_multiple(specialize_sizes(check_image(x, self.in_chans)), 4))
 
     def resample_state(self, weights: MutableMapping[str, Tensor]) -> None:
         """What belongs to windows of another size."""

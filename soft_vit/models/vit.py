@@ -15,11 +15,10 @@ from torch import Tensor, nn
 from soft_vit.layers import ATTENTIONS, attention_class, attention_options
 from soft_vit.layers.attention.none import NoAttention
 from soft_vit.layers.vit_attention import BLOCK_ARGUMENTS, ViTAttention, attn_layer, follow_grid
-from soft_vit.models.arguments import UnknownOptionError, check_image_size
-from soft_vit.models.entrypoints import imagenet_cfg, register_entrypoints
+from soft_vit.models.base import UnknownOptionError, check_image_size, imagenet_cfg, register_named
 from soft_vit.weights.load import build_model
 
-# `register_entrypoints` adds the entrypoints.
+# `register_named` adds the entrypoints.
 __all__ = ["VIT_MODELS", "AttentionViT", "vit_name"]
 
 VIT_SIZES = {
@@ -121,7 +120,15 @@ default_cfgs = generate_default_cfgs(
 
 def _create_vit(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
     feature_cfg = dict(out_indices=3, feature_cls="getter")
-    return build_model(AttentionViT, name, pretrained, feature_cfg=feature_cfg, **{**VIT_MODELS[name], **kwargs})
+    return build_model(
+        AttentionViT,
+        name,
+        pretrained,
+        pretrained_filter_fn=checkpoint_filter_fn,
+        feature_cfg=feature_cfg,
+        **{**VIT_MODELS[name], **kwargs},
+    )
 
 
-register_entrypoints(__name__, VIT_MODELS, AttentionViT, _create_vit)
+for _name in VIT_MODELS:
+    globals()[_name] = register_named(_name, _create_vit)

@@ -12,17 +12,23 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from timm.layers import DropPath, LayerNorm2d
-from timm.models import checkpoint, generate_default_cfgs
+from timm.models import checkpoint, generate_default_cfgs, register_model
 from torch import Tensor, nn
 
 from soft_vit.layers import ConvNormAct, map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.ttt import TTTAttention
 from soft_vit.layers.mlp import Mlp
-from soft_vit.models.arguments import check_stages, rising_rates
-from soft_vit.models.entrypoints import imagenet_cfg, recorded_cfgs
+from soft_vit.models.base import (
+    Stage,
+    StagedModel,
+    check_stages,
+    create_staged,
+    drop_path_rates,
+    imagenet_cfg,
+    pad_to_multiple,
+    recorded_cfgs,
+)
 from soft_vit.models.mila import ConvDownsample, add_rotations
-from soft_vit.models.staged import Stage, StagedModel, pad_to_multiple
-from soft_vit.models.zoo import register_family
 
 # `register_model` adds the entrypoints.
 __all__ = ["HViTTT", "ViTTT"]
@@ -146,7 +152,7 @@ class ViTTT(StagedModel):
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
         super().__init__([embed_dim] * depth, [patch_size] * depth, **kwargs, **dd)
         self.patch_embed = PatchEmbed(self.in_chans, embed_dim, patch_size, **dd)
-        (rates,) = rising_rates(drop_path_rate, [depth])
+        (rates,) = drop_path_rates(drop_path_rate, [depth])
         self.blocks = nn.ModuleList(
             ViTTTBlock(embed_dim, num_heads, mlp_ratio, False, 1e-6, proj_drop_rate, rate, **dd) for rate in rates
         )
@@ -185,7 +191,7 @@ class HViTTT(StagedModel):
                 ConvDownsample(dim, next_dim, **dd) if next_dim else None,
             )
             for dim, next_dim, heads, rates in zip(
-                embed_dims, [*embed_dims[1:], 0], num_heads, rising_rates(drop_path_rate, depths), strict=True
+                embed_dims, [*embed_dims[1:], 0], num_heads, drop_path_rates(drop_path_rate, depths), strict=True
             )
         )
         # Not a LayerNorm: statistics of the training set.
@@ -198,12 +204,12 @@ class HViTTT(StagedModel):
 
 PAPER = "arXiv:2512.01643"
 
-PLAIN: dict[str, dict[str, Any]] = {
+VITTT_MODELS: dict[str, dict[str, Any]] = {
     "vittt_tiny": dict(embed_dim=192, depth=12, num_heads=6),
     "vittt_small": dict(embed_dim=384, depth=12, num_heads=6),
     "vittt_base": dict(embed_dim=768, depth=12, num_heads=12),
 }
-PYRAMIDS: dict[str, dict[str, Any]] = {
+H_VITTT_MODELS: dict[str, dict[str, Any]] = {
     "h_vittt_tiny": dict(embed_dims=(64, 128, 320, 512), depths=(1, 3, 9, 4), num_heads=(2, 4, 10, 16)),
     "h_vittt_small": dict(embed_dims=(64, 128, 320, 512), depths=(2, 6, 18, 8), num_heads=(2, 4, 10, 16)),
     "h_vittt_base": dict(embed_dims=(96, 192, 448, 640), depths=(2, 6, 18, 8), num_heads=(3, 6, 14, 20)),
@@ -211,11 +217,54 @@ PYRAMIDS: dict[str, dict[str, Any]] = {
 
 default_cfgs = generate_default_cfgs(
     {
-        **recorded_cfgs(PLAIN, lambda name: imagenet_cfg(pool_size=(14, 14), paper_ids=PAPER)),
-        **recorded_cfgs(PYRAMIDS, lambda name: imagenet_cfg(first_conv="patch_embed.conv.0.conv", paper_ids=PAPER)),
+        **recorded_cfgs(VITTT_MODELS, lambda name: imagenet_cfg(pool_size=(14, 14), paper_ids=PAPER)),
+        **recorded_cfgs(
+            H_VITTT_MODELS, lambda name: imagenet_cfg(first_conv="patch_embed.conv.0.conv", paper_ids=PAPER)
+        ),
     }
 )
 
-# Of the plain form, the last three blocks.
-register_family(__name__, ViTTT, PLAIN, out_indices=3)
-register_family(__name__, HViTTT, PYRAMIDS)
+
+def _create_vittt(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
+    # The last three blocks.
+    return create_staged(ViTTT, name, pretrained, VITTT_MODELS[name], feature_indices=3, **kwargs)
+
+
+def _create_h_vittt(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
+    return create_staged(HViTTT, name, pretrained, H_VITTT_MODELS[name], **kwargs)
+
+
+@register_model
+def vittt_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """ViT3, tiny; keyword arguments of `ViTTT`."""
+    return _create_vittt("vittt_tiny", pretrained, **kwargs)
+
+
+@register_model
+def vittt_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """ViT3, small; keyword arguments of `ViTTT`."""
+    return _create_vittt("vittt_small", pretrained, **kwargs)
+
+
+@register_model
+def vittt_base(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """ViT3, base; keyword arguments of `ViTTT`."""
+    return _create_vittt("vittt_base", pretrained, **kwargs)
+
+
+@register_model
+def h_vittt_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """ViT3 as a pyramid, tiny; keyword arguments of `HViTTT`."""
+    return _create_h_vittt("h_vittt_tiny", pretrained, **kwargs)
+
+
+@register_model
+def h_vittt_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """ViT3 as a pyramid, small; keyword arguments of `HViTTT`."""
+    return _create_h_vittt("h_vittt_small", pretrained, **kwargs)
+
+
+@register_model
+def h_vittt_base(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """ViT3 as a pyramid, base; keyword arguments of `HViTTT`."""
+    return _create_h_vittt("h_vittt_base", pretrained, **kwargs)

@@ -2,63 +2,57 @@
 
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import timm
-from torch import Tensor, nn
+from torch import Tensor
 
+from soft_vit.models.base import StagedModel
 from soft_vit.models.checkpoint import Recognised, recognise, rename_released
-from soft_vit.models.entrypoints import register_entrypoints
+from soft_vit.models.flatten import FLATTEN_PVT_MODELS, FLATTEN_SWIN_MODELS, FLattenPVT, FLattenSwin
+from soft_vit.models.inline import (
+    INLINE_DEIT_MODELS,
+    INLINE_PVT_MODELS,
+    INLINE_SWIN_MODELS,
+    InLineDeiT,
+    InLinePVT,
+    InLineSwin,
+)
+from soft_vit.models.mavit import MAVIT_MODELS, MAViT
+from soft_vit.models.mila import MILA, MILA_MODELS
+from soft_vit.models.polaformer import POLA_PVT_MODELS, POLA_SWIN_MODELS, PolaFormerPVT, PolaFormerSwin
+from soft_vit.models.ravlt import RAVLT, RAVLT_MODELS
 from soft_vit.models.vit import VIT_MODELS
-from soft_vit.weights.load import build_model, describe_mismatch
-from soft_vit.weights.read import NotedWeights, unwrap_state_dict
-
-if TYPE_CHECKING:
-    from soft_vit.models.staged import StagedModel
+from soft_vit.models.vit3 import H_VITTT_MODELS, VITTT_MODELS, HViTTT, ViTTT
+from soft_vit.weights.load import describe_mismatch
+from soft_vit.weights.read import NotedWeights
 
 __all__ = [
     "ZOO",
     "belongs_to",
-    "checkpoint_filter_fn",
     "model_on_meta",
     "recognise_weights",
     "refuse_other_models",
-    "register_family",
 ]
 
-ZOO: dict[str, type["StagedModel"]] = {}
+ZOO: dict[str, type[Any]] = {
+    **dict.fromkeys(FLATTEN_PVT_MODELS, FLattenPVT),
+    **dict.fromkeys(FLATTEN_SWIN_MODELS, FLattenSwin),
+    **dict.fromkeys(INLINE_PVT_MODELS, InLinePVT),
+    **dict.fromkeys(INLINE_SWIN_MODELS, InLineSwin),
+    **dict.fromkeys(INLINE_DEIT_MODELS, InLineDeiT),
+    **dict.fromkeys(MILA_MODELS, MILA),
+    **dict.fromkeys(POLA_PVT_MODELS, PolaFormerPVT),
+    **dict.fromkeys(POLA_SWIN_MODELS, PolaFormerSwin),
+    **dict.fromkeys(RAVLT_MODELS, RAVLT),
+    **dict.fromkeys(MAVIT_MODELS, MAViT),
+    **dict.fromkeys(VITTT_MODELS, ViTTT),
+    **dict.fromkeys(H_VITTT_MODELS, HViTTT),
+}
 """Every named model of the families, and its class."""
 
 
-def register_family(
-    module: str, cls: type["StagedModel"], models: Mapping[str, dict[str, Any]], out_indices: Any = (0, 1, 2, 3)
-) -> None:
-    """Register the models of a family with timm; see `register_entrypoints`.
-
-    models: the arguments of `cls` for every name. out_indices: of `features_only`, by default.
-    """
-
-    def create(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
-        feature_cfg = dict(out_indices=out_indices, feature_cls="getter")
-        return build_model(cls, name, pretrained, feature_cfg=feature_cfg, **{**models[name], **kwargs})
-
-    ZOO.update(dict.fromkeys(models, cls))
-    register_entrypoints(module, models, cls, create)
-
-
-def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: "StagedModel") -> dict[str, Tensor]:
-    """Released or converted weights as a state dict of model; converted weights pass unchanged.
-
-    Raises ValueError for weights of another model of the zoo. timm adapts a head for other classes and a first
-    convolution for other channels.
-    """
-    given = unwrap_state_dict(state_dict)
-    weights = model.convert_state_dict(given)
-    refuse_other_models(given, weights, model)
-    return NotedWeights(weights, given.notes)
-
-
-def refuse_other_models(given: Mapping[str, Tensor], converted: Mapping[str, Tensor], model: "StagedModel") -> None:
+def refuse_other_models(given: Mapping[str, Tensor], converted: Mapping[str, Tensor], model: StagedModel) -> None:
     """ValueError that names the model of this package that weights belong to, if they fit it and not this one.
 
     given: the weights as they are in a file; converted: as the model takes them.
@@ -125,12 +119,12 @@ def _pyramid_of(weights: Mapping[str, Tensor]) -> str | None:
 
 
 @cache
-def model_on_meta(name: str, img_size: tuple[int, int] | None = None) -> "StagedModel":
+def model_on_meta(name: str, img_size: tuple[int, int] | None = None) -> StagedModel:
     """A model of the zoo without memory for its weights; nobody may change it. img_size: by default its own."""
-    return cast("StagedModel", timm.create_model(name, device="meta", img_size=img_size))
+    return cast(StagedModel, timm.create_model(name, device="meta", img_size=img_size))
 
 
-def _mismatch(weights: Mapping[str, Tensor], model: "StagedModel") -> str:
+def _mismatch(weights: Mapping[str, Tensor], model: StagedModel) -> str:
     """Names and shapes in which weights differ from a model, but for its head and the channels of its images."""
     cfg = getattr(model, "pretrained_cfg", {})
     head = f"{cfg.get('classifier', 'head')}."

@@ -5,8 +5,7 @@ from pathlib import Path
 import timm
 import torch
 
-from soft_vit.models import PyramidViT
-from soft_vit.models.soft import MODELS
+from soft_vit.models import PYRAMID_MODELS, PyramidViT
 from soft_vit.weights import ENTRIES
 
 
@@ -55,5 +54,5 @@ def load_pyramid(
 
 def require_pyramid(name: str) -> None:
     """ValueError for a name, with or without a tag, that is not a pyramid of this package."""
-    if name not in MODELS and name not in ENTRIES:
+    if name not in PYRAMID_MODELS and name not in ENTRIES:
         raise ValueError(f"{name} is not a pyramid of this package; give a name such as soft_tiny.")

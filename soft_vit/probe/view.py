@@ -11,8 +11,8 @@ from torch import Tensor
 
 from soft_vit.layers import Attention
 from soft_vit.layers.attention.spatial_reduction import POOLED_SIDE, SpatialReductionAttention
+from soft_vit.models.base import stage_grids
 from soft_vit.models.pyramid import PyramidViT
-from soft_vit.models.stage import stage_grids
 from soft_vit.probe.matrix import watch_attention
 
 # Negative weights this small relative to the largest are rounding and need no signed scale.

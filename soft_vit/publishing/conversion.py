@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from soft_vit.models.soft import MODELS
+from soft_vit.models import PYRAMID_MODELS
 from soft_vit.ops.numerics import check_choice
 from soft_vit.publishing.layouts import LAYOUTS, suffixes_of, written
 from soft_vit.publishing.trained_file import TrainedFile, WeightsChoice, read_trained_file
@@ -63,13 +63,13 @@ def require_model(file: TrainedFile, model: str | None, *, needed: bool = True) 
                 f"{names}."
             )
         return file.model
-    if model not in MODELS:
+    if model not in PYRAMID_MODELS:
         raise ValueError(
             f"{model} is no pyramid of this package, and the weights are of one; give a name such as soft_tiny."
         )
     if file.model not in (None, model):
         raise ValueError(f"The weights are of {file.model}, by what is noted in the file, and not of {model}.")
-    arguments = MODELS[model]
+    arguments = PYRAMID_MODELS[model]
     if (arguments["depths"], arguments["embed_dims"]) != (file.recognised.depths, file.recognised.widths):
         raise ValueError(f"The weights are of {file.recognised}, and {model} is of another size.")
     return model

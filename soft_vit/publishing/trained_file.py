@@ -10,8 +10,8 @@ from torch import Tensor
 from soft_vit.engine.models.notes import trained_notes
 from soft_vit.engine.optim.ema_hook import choose_weights
 from soft_vit.engine.resume.read import load_checkpoint_file
+from soft_vit.models import PYRAMID_MODELS
 from soft_vit.models.checkpoint import Recognised
-from soft_vit.models.soft import MODELS
 from soft_vit.models.zoo import recognise_weights
 from soft_vit.ops.numerics import check_choice
 from soft_vit.weights.read import AVERAGED_KEYS, PLAIN_KEYS, NotedWeights, Notes, require_finite, unwrap_state_dict
@@ -46,7 +46,7 @@ class TrainedFile:
         """The timm name of the model, if the file notes it or no other has such weights."""
         if isinstance(self.recognised, str):
             return self.recognised
-        return self.notes.model if self.notes.model in MODELS else None
+        return self.notes.model if self.notes.model in PYRAMID_MODELS else None
 
 
 def read_trained_file(path: str | Path, weights: WeightsChoice | None = None) -> TrainedFile:

@@ -213,7 +213,7 @@ def test_config_of_each_baseline(config, name):
 
 def test_there_is_a_baseline_for_each_other_attention():
     from soft_vit.layers.attention import ATTENTIONS
-    from soft_vit.models.names import model_name
+    from soft_vit.models import model_name
 
     names = {model_name(attention, "tiny") for attention in ATTENTIONS}
     assert names == {*BASELINES, *(name for name in RATES if name in names)}

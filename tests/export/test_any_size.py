@@ -8,7 +8,7 @@ from soft_vit.export import ExportModel, export
 from soft_vit.export.formats import FORMATS, capture
 from soft_vit.layers import ATTENTIONS
 from soft_vit.layers.attention.landmarks import window_weights
-from soft_vit.models.staged import pad_to_multiple
+from soft_vit.models.base import pad_to_multiple
 
 # Averages over windows, whose size the graph must not fix.
 AVERAGES = [

@@ -14,7 +14,7 @@ from soft_vit.data import CLASSES
 from soft_vit.export import FORMATS, ExportModel, export, load_export_model
 from soft_vit.export.formats import METADATA_FILE
 from soft_vit.layers import ATTENTIONS
-from soft_vit.models.names import model_name
+from soft_vit.models import model_name
 from soft_vit.weights.files import RESOURCES
 
 # The folder of the code, which stands in traces of its nodes.

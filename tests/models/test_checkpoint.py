@@ -14,9 +14,8 @@ from safetensors.torch import save_file
 from timm.models._features import FeatureGetterNet
 from timm.utils import ModelEmaV3
 
-from soft_vit.models import checkpoint_filter_fn, load_weights
+from soft_vit.models import PYRAMID_SIZES, checkpoint_filter_fn, load_weights
 from soft_vit.models.checkpoint import noted_attention, recognise, rename_released
-from soft_vit.models.names import SIZES
 from soft_vit.weights.load import load_into
 from soft_vit.weights.read import NOTES_KEY, notes_of
 
@@ -344,7 +343,7 @@ class TestLoadStateDict:
 
 class TestRecognition:
     def test_every_size(self):
-        for size, numbers in SIZES.items():
+        for size, numbers in PYRAMID_SIZES.items():
             names = [f"stages.{i}.blocks.{j}.w" for i, depth in enumerate(numbers["depths"]) for j in range(depth)]
             embeddings = {f"stages.{i}.pos_embed": (1, 1, dim) for i, dim in enumerate(numbers["embed_dims"])}
             shapes = {"stages.0.patch_embed.0.conv.weight": (), **embeddings, **dict.fromkeys(names, ())}

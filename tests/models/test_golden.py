@@ -11,7 +11,7 @@ from released import GOLDEN, RELEASED_DEPTHS, draw, released_state_dict
 from torch import nn
 
 from soft_vit.layers.attention.soft import SoftAttention
-from soft_vit.models import SIZES
+from soft_vit.models import PYRAMID_SIZES
 from soft_vit.models.checkpoint import rename_released
 from soft_vit.ops.soft.options import NewtonStart
 
@@ -148,7 +148,8 @@ def with_start(model: nn.Module, start: NewtonStart) -> nn.Module:
 
 
 @pytest.mark.parametrize(
-    "name", ["tiny", *(pytest.param(size, marks=pytest.mark.slow) for size in SIZES if size not in ("pico", "tiny"))]
+    "name",
+    ["tiny", *(pytest.param(size, marks=pytest.mark.slow) for size in PYRAMID_SIZES if size not in ("pico", "tiny"))],
 )
 def test_the_normalised_models_compute_each_image_as_the_released_rule_does_alone(name):
     """Bit for bit, on well-conditioned and nearly flat kernels: no safeguard acts."""

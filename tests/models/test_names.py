@@ -3,7 +3,8 @@
 import pytest
 import timm
 
-from soft_vit.models.names import model_name, require_known
+from soft_vit.models import model_name
+from soft_vit.models.base import require_known
 
 # Published counts add up parameters and BatchNorm's buffers: the whole state dict.
 STATE_SIZES = {

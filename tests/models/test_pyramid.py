@@ -7,7 +7,7 @@ from timm.optim import param_groups_layer_decay, param_groups_weight_decay
 from torch import nn
 
 from soft_vit.models import PyramidViT
-from soft_vit.models.soft import default_cfgs
+from soft_vit.models.pyramid import default_cfgs
 
 MODELS = sorted(default_cfgs)
 SMALL_MODELS = [name for name in MODELS if name.endswith("_pico")]
@@ -50,7 +50,7 @@ class TestEveryAttention:
         before = dict(model.named_parameters())
         model.set_input_size((97, 130))
         assert all(parameter is before[n] for n, parameter in model.named_parameters())
-        with pytest.raises(ValueError, match="16 x 64"):
+        with pytest.raises(ValueError, match="16"):
             model.set_input_size((16, 64))
 
     def test_every_parameter_gets_a_gradient_and_any_layer_may_be_wrapped(self, name):
@@ -144,7 +144,7 @@ class TestThePyramid:
         with torch.no_grad():
             tokens = model.forward_features(image())
             torch.testing.assert_close(model.forward_head(tokens, pre_logits=True), tokens.mean(1))
-        with pytest.raises(ValueError, match="needs a class token"):
+        with pytest.raises(ValueError, match="token"):
             model.reset_classifier(10, "token")
 
     @pytest.mark.parametrize("out_indices", [(0, 1), (3,), (-2, -1)])
@@ -181,7 +181,7 @@ class TestThePyramid:
     def test_input_channels(self, name, in_chans):
         model = create(name, in_chans=in_chans).eval()
         assert model(image((1, in_chans, 64, 64))).shape == (1, 11)
-        with pytest.raises(ValueError, match=f"{in_chans}, H, W"):
+        with pytest.raises(ValueError, match="3, 64, 64"):
             model(image((1, 3, 64, 64)))
 
     def test_no_image_gives_no_logits(self, name):
@@ -207,18 +207,41 @@ class TestThePyramid:
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "message"),
+    ("options", "error"),
     [
         # TypeError is what timm's own tests ask of every model.
-        (dict(not_an_option=1), TypeError, "'not_an_option' is no option"),
-        (dict(out_indices=(1, 2)), TypeError, "'out_indices' is no option"),
-        (dict(features_only=True, feature_cls="hook"), ValueError, "feature_cls='hook'"),
-        (dict(features_only=True, feature_cls="fx"), ValueError, "feature_cls='fx'"),
+        (dict(not_an_option=1), TypeError),
+        (dict(out_indices=(1, 2)), TypeError),
+        (dict(feature_cls="hook", features_only=True), ValueError),
+        (dict(feature_cls="fx", features_only=True), ValueError),
+        (dict(attention="sofd"), ValueError),
+        (dict(attention=("soft", "soft")), ValueError),
+        (dict(class_token=True, attention=("soft",) * 4), ValueError),
+        (dict(stage4="hard"), ValueError),
+        (dict(num_heads=(3, 2, 4, 5)), ValueError),
+        (dict(depths=(1, 1, 1, 0)), ValueError),
+        (dict(mlp_ratios=(4, 4)), ValueError),
+        (dict(sr_ratios=(0, 1, 1, 1)), ValueError),
+        (dict(img_size=(64,)), ValueError),
+        (dict(img_size=(64, -1)), ValueError),
+        (dict(in_chans=0), ValueError),
+        (dict(invrese="newton"), ValueError),
+        (dict(inverse="lu"), ValueError),
+        (dict(newton_start="x"), ValueError),
+        (dict(newton_gradient="x"), ValueError),
+        (dict(sampling="x"), ValueError),
+        (dict(num_bottleneck=50), ValueError),
+        (dict(bottleneck_img_size=224), ValueError),
+        (dict(local_kernel=4), ValueError),
+        (dict(global_pool="max"), ValueError),
+        (dict(global_pool="", fuse_stages=True), ValueError),
+        (dict(drop_path_mode="x"), ValueError),
     ],
     ids=str,
 )
-def test_what_a_pyramid_cannot_have_is_refused(options, error, message):
-    with pytest.raises(error, match=message):
+def test_what_a_pyramid_cannot_have_is_refused_by_name(options, error):
+    """In one line."""
+    with pytest.raises(error, match="^.*" + next(iter(options)).removeprefix("num_") + ".*$"):
         create("soft_pico", device="meta", **options)
 
 
@@ -244,16 +267,11 @@ def test_any_size_from_32_up(size, attention):
 
 
 @pytest.mark.parametrize(
-    ("shape", "message"),
-    [
-        ((1, 3, 31, 64), "31 x 64"),
-        ((1, 3, 64, 8), "64 x 8"),
-        ((1, 1, 64, 64), r"\[B, 3, H, W\]"),
-        ((3, 64, 64), "3, 64"),
-    ],
+    ("shape", "named"),
+    [((1, 3, 31, 64), "31"), ((1, 3, 64, 8), "8"), ((1, 1, 64, 64), "1, 64"), ((3, 64, 64), "3, 64")],
 )
-def test_refused_images(shape, message):
-    with pytest.raises(ValueError, match=message):
+def test_refused_images(shape, named):
+    with pytest.raises(ValueError, match=named):
         pico()(torch.randn(shape))
 
 

@@ -73,11 +73,6 @@ def test_pruned_model_drops_what_fuses() -> None:
     assert not any(name.startswith(("stage_fusion", "attn_pool")) for name, _ in model.named_parameters())
 
 
-def test_fusing_unpooled_tokens_is_refused() -> None:
-    with pytest.raises(ValueError, match="use 'avg'"):
-        create(dict(fuse_stages=True, global_pool=""))
-
-
 def test_gradient_checkpointing_leaves_reversible_blocks_as_they_are() -> None:
     model = create(dict(reversible=True))
     expected = model(images())

@@ -12,7 +12,7 @@ from timm.models import group_parameters
 import soft_vit.models
 from soft_vit.layers import ATTENTIONS, attention_options
 from soft_vit.models import PyramidViT, model_name
-from soft_vit.models.soft import default_cfgs
+from soft_vit.models.pyramid import default_cfgs
 
 MODELS = sorted(default_cfgs)
 # Sizes differ in numbers alone, of which test_names.py has a table: pico of every kind, and tiny of SOFT.
@@ -85,4 +85,4 @@ def test_every_name_is_there_once():
     names = soft_vit.models.__all__
     assert len(set(names)) == len(names)
     assert all(hasattr(soft_vit.models, name) for name in names)
-    assert set(soft_vit.models.MODELS) == set(timm.list_models(module="soft")) <= set(names)
+    assert set(soft_vit.models.PYRAMID_MODELS) == set(timm.list_models(module="pyramid")) <= set(names)

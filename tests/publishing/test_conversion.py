@@ -9,9 +9,8 @@ from models.zoo.generated import shapes
 from released import released_shapes
 from safetensors.torch import load_file
 
-from soft_vit.models import load_weights
+from soft_vit.models import PYRAMID_SIZES, load_weights
 from soft_vit.models.checkpoint import rename_released
-from soft_vit.models.names import SIZES
 from soft_vit.publishing import LAYOUTS, convert
 from soft_vit.publishing.layouts import written
 from soft_vit.publishing.publish import pretrained_values
@@ -28,7 +27,7 @@ def same(a: dict, b: dict) -> bool:
 
 def test_released_survives_every_layout(averaged, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    weights = {name: averaged[rename_released(name)] for name in released_shapes(SIZES["pico"]["depths"])}
+    weights = {name: averaged[rename_released(name)] for name in released_shapes(PYRAMID_SIZES["pico"]["depths"])}
     torch.save({"arch": "soft_pico", "state_dict": weights, "optimizer": {}}, "released.pth")
     source = "released.pth"
     for i, layout in enumerate([*LAYOUTS, *reversed(LAYOUTS)]):

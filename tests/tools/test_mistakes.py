@@ -21,7 +21,7 @@ CASES = {
     ],
     "attention_spectrum": [
         (("--model", "no_such_model"), "no_such_model is not a pyramid"),
-        (("--model", "soft_pico", "--img-size", 20), "20 x 20 pixels is too small"),
+        (("--model", "soft_pico", "--img-size", 20), "20 x 20"),
         (("--model", "soft_norm_pico"), "No pretrained weights exist"),
         (("--model", "soft_pico", "--checkpoint", "missing.pth"), "missing.pth"),
         (("--model", "soft_pico", "missing.png"), "missing.png"),
@@ -56,7 +56,7 @@ CASES = {
     "benchmark_resolution": [
         (("resnet18",), "resnet18 is not a pyramid"),
         (("linformer_pyramid_pico", "--rounds", 0), "max_bottleneck"),
-        (("soft_pico", "--img-size", 16), "16 x 16 pixels is too small"),
+        (("soft_pico", "--img-size", 16), "16 x 16"),
         (("soft_pico", "--img-size", "small"), "--img-size"),
         (("soft_pico", "--threads", 0), "threads must be at least 1, got 0"),
         (("soft_pico", "--out", "file/table.md"), "table.md cannot be written"),
@@ -104,7 +104,7 @@ CASES = {
     "get_memory": [
         (("resnet18",), "resnet18 is not a pyramid"),
         (("soft_pico", "--img-size", 64, 64, 3), "64 64 3"),
-        (("soft_pico", "--img-size", 16), "16 x 16 pixels is too small"),
+        (("soft_pico", "--img-size", 16), "16 x 16"),
     ],
     "studies gym": [
         (("--tasks", "recal"), "invalid choice: 'recal'"),

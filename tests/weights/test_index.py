@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import timm
 
-from soft_vit.models.soft import MODELS
+from soft_vit.models import PYRAMID_MODELS
 from soft_vit.models.zoo import ZOO
 from soft_vit.weights import Entry, Metric, add_entry, load_index
 from soft_vit.weights.files import INDEX_FILE, RESOURCES, sha256_of
@@ -112,7 +112,7 @@ class TestShippedIndex:
         assert len({entry.name for entry in self.entries}) == len(self.entries)
         for entry in self.entries:
             check_entry(entry)
-            assert entry.model in MODELS or entry.model in ZOO
+            assert entry.model in PYRAMID_MODELS or entry.model in ZOO
             assert entry.name in timm.list_pretrained()
             assert (ROOT / entry.config).is_file()
             # Most of the zoo's authors state none for their weights.

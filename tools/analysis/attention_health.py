@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from soft_vit.cli import add_device_option, add_img_size_option, add_model_options, command_line
 from soft_vit.data import ShapeImages, normalised_batch
 from soft_vit.data.images import find_images
-from soft_vit.models.names import require_known
+from soft_vit.models.base import require_known
 from soft_vit.probe.health import MIN_SHARE, health_table, measure_accuracies, measure_health
 from soft_vit.probe.load import require_device
 from soft_vit.weights.files import require_place, write_atomically

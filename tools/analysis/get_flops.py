@@ -10,7 +10,7 @@ import timm
 import torch
 
 from soft_vit.cli import add_img_size_option, command_line
-from soft_vit.models.names import require_known
+from soft_vit.models.base import require_known
 from soft_vit.probe.complexity import complexity_table, count_complexity
 
 

@@ -10,7 +10,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 from soft_vit.engine.models.timm_model import unwrapped
-from soft_vit.models.stage import stage_grids
+from soft_vit.models.base import stage_grids
 from soft_vit.probe.attentions import attentions, switched_off
 from soft_vit.probe.view import attention_row, plot_attention_rows
 from soft_vit.registry import HOOKS, register

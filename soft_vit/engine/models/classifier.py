@@ -9,7 +9,7 @@ from torch import nn
 
 import soft_vit  # noqa: F401  its models have to be known to timm before one is built by name
 from soft_vit.engine.models.finetune import freeze_stages
-from soft_vit.models.names import require_known
+from soft_vit.models.base import require_known
 from soft_vit.registry import MODELS, register
 
 __all__ = ["TimmProgressClassifier"]

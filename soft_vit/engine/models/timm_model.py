@@ -7,7 +7,7 @@ from mmengine.model import BaseTTAModel, is_model_wrapper
 from torch import nn
 
 from soft_vit.engine.errors import one_line
-from soft_vit.models.names import require_known
+from soft_vit.models.base import require_known
 from soft_vit.weights import WeightsError
 
 __all__ = ["create_timm_model", "unwrapped"]

@@ -109,7 +109,7 @@ def test_three_stages(family: str) -> None:
     model = create(family, img_size=64, **three)
     assert [info["reduction"] for info in model.feature_info] == [4, 8, 16]
     assert model(images(1, 64, 48)).shape == (1, 7)
-    with pytest.raises(ValueError, match=r"num_heads=\(1, 3\) has 2 entries"):
+    with pytest.raises(ValueError, match="num_heads"):
         create(family, num_heads=(1, 3))
 
 

@@ -1,30 +1,91 @@
-"""What timm expects of a net of stem, stages, norm and head, once for all families that have this form.
+"""timm's contract for a model of stem, stages, norm and head, once for the SOFT pyramid and all families.
+
+A family is one file: its own layers, a subclass of `StagedModel`, a table of arguments, `default_cfgs`, and entrypoints
+that call `build_model` with `checkpoint_filter_fn`.
 
 Letters: B batch, C channels, H x W a map.
 """
 
-from collections.abc import Mapping, MutableMapping, Sequence
-from typing import Any, ClassVar, Literal, cast, get_args
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from typing import Any, ClassVar, cast
 
+import timm
 import torch
 import torch.nn.functional as F
-from timm.layers import get_device_dtype
-from timm.models import checkpoint
+from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+from timm.layers import get_device_dtype, to_2tuple, trunc_normal_
+from timm.models import PretrainedCfg, checkpoint, register_model
 from timm.models._features import feature_take_indices
 from timm.models._input import update_model_input_size
 from torch import Tensor, nn
 
+from soft_vit.layers.attention import name_hint
 from soft_vit.layers.embed import channels_last  # noqa: F401  for families
-from soft_vit.models.arguments import check_image_size
-from soft_vit.models.pyramid import MIN_IMAGE_SIDE, check_image, init_linear
-from soft_vit.models.zoo import checkpoint_filter_fn, refuse_other_models  # noqa: F401  timm's name for the filter
 from soft_vit.ops.numerics import check_choice
+from soft_vit.weights import ENTRIES
+from soft_vit.weights.load import build_model
+from soft_vit.weights.read import NotedWeights, unwrap_state_dict
 
-GlobalPool = Literal["avg", ""]
+MIN_IMAGE_SIDE = 32
+
+
+class UnknownOptionError(TypeError, ValueError):
+    """An option that neither a model nor any of its attentions has: the TypeError that timm expects of its models."""
+
+
+def check_image_size(img_size: int | tuple[int, int], minimum: int = 1) -> tuple[int, int]:
+    """Return height and width from a side or both; ValueError unless there are two of at least `minimum` pixels."""
+    size = tuple(to_2tuple(img_size))
+    if len(size) != 2 or min(size) < minimum:
+        raise ValueError(f"img_size must be a side or (height, width) of at least {minimum}, got {img_size}.")
+    return size
+
+
+def check_image(x: Tensor, in_chans: int) -> Tensor:
+    """Return images x `[B, in_chans, H, W]`; ValueError for another shape, or a side below 32."""
+    if x.ndim != 4 or x.shape[1] != in_chans:
+        raise ValueError(f"The input must be images [B, {in_chans}, H, W], got the shape {tuple(x.shape)}.")
+    if x.shape[2] < MIN_IMAGE_SIDE or x.shape[3] < MIN_IMAGE_SIDE:
+        raise ValueError(f"Images must be at least {MIN_IMAGE_SIDE} pixels a side, got {x.shape[2]} x {x.shape[3]}.")
+    return x
+
+
+def check_stages(depths: Sequence[int], **arguments: Sequence[float]) -> None:
+    """ValueError unless every argument has a positive entry for each stage, and the last stage a block."""
+    for name, values in arguments.items():
+        if len(values) != len(depths) or min(values) <= 0:
+            raise ValueError(
+                f"{name} must be a positive number for each of the {len(depths)} stages, got {tuple(values)}."
+            )
+    if min(depths) < 0 or depths[-1] < 1:
+        raise ValueError(f"depths must be at least 0, in the last stage at least 1, got {tuple(depths)}.")
+
+
+def require_known(name: str) -> None:
+    """ValueError, with similar names, for a model name that timm does not know.
+
+    A tag after a dot names weights, and a prefix before a colon a place outside timm: neither is checked.
+    """
+    if ":" in name or timm.is_model(name):
+        return
+    hint = name_hint(name.split(".")[0], timm.list_models(), "choose a name of timm.list_models().")
+    raise ValueError(f"timm has no model {name!r}; {hint}")
+
+
+def drop_path_rates(rate: float, depths: Sequence[int]) -> list[list[float]]:
+    """Return the drop-path rates of the blocks of every stage: from 0 at the first to rate at the last, linearly."""
+    steps = max(sum(depths) - 1, 1)
+    return [[rate * (sum(depths[:i]) + j) / steps for j in range(depth)] for i, depth in enumerate(depths)]
+
+
+def stage_grids(img_size: int | tuple[int, int], num_stages: int = 4) -> list[tuple[int, int]]:
+    """Return the token maps of stages for an image size: strides 4, 8, 16, 32, each halving rounded up."""
+    height, width = to_2tuple(img_size)
+    return [(-(-height // 2**i), -(-width // 2**i)) for i in range(2, num_stages + 2)]
 
 
 def pad_to_multiple(x: Tensor, multiple: int) -> Tensor:
-    """A map `[B, C, H, W]` with zeros on its right and below, to sides that are multiples of a number."""
+    """Pad a map `[B, C, H, W]` with zeros on the right and below, to sides that are multiples of a number."""
     # Such that the padded sides are multiples also as symbols. Of positive numbers, as ONNX rounds division to zero.
     below, right = ((side + multiple - 1) // multiple * multiple - side for side in x.shape[2:])
     # A graph for any size must not depend on whether this one fits.
@@ -36,6 +97,21 @@ def pad_to_multiple(x: Tensor, multiple: int) -> Tensor:
 # Leaves of symbolic tracing: they look at sizes.
 torch.fx.wrap("check_image")
 torch.fx.wrap("pad_to_multiple")
+
+
+def init_linear(layer: nn.Linear) -> None:
+    """Truncated normal weights (0.02), in place, and biases of zero."""
+    trunc_normal_(layer.weight, std=0.02)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
+
+
+def init_conv(layer: nn.Conv2d) -> None:
+    """Normal weights of variance 2 / fan-out, in place, and biases of zero."""
+    fan_out = layer.weight[0, 0].numel() * layer.out_channels // layer.groups
+    nn.init.normal_(layer.weight, std=(2 / fan_out) ** 0.5)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
 
 
 class Stage(nn.Module):
@@ -70,14 +146,20 @@ class StagedModel(nn.Module):
     stages_name: ClassVar[str] = "layers"
     """The attribute that holds the stages, whose name is part of all names in them."""
 
+    stem_pattern: ClassVar[str] = r"^patch_embed"
+    """Regular expression for the names of the stem's parameters, for `group_matcher`."""
+
     finish_names: ClassVar[tuple[str, ...]] = ("norm",)
-    """Modules between the last stage and the head, which a net without its last stage has no use for."""
+    """Modules between the last stage and the head, which are removed together with the last stage."""
 
     no_decay: ClassVar[tuple[str, ...]] = ()
-    """What the names of parameters end in that weight decay leaves alone, beside vectors and biases."""
+    """Suffixes of parameters without weight decay, in addition to vectors and biases."""
 
     computed: ClassVar[tuple[str, ...]] = ()
-    """What the names of buffers end in that released files hold and this package computes, such as tables of angles."""
+    """Suffixes of buffers in released files that this package computes, such as tables of angles."""
+
+    global_pools: ClassVar[tuple[str, ...]] = ("avg", "")
+    output_formats: ClassVar[tuple[str, ...]] = ("NCHW", "NHWC")
 
     patch_embed: nn.Module
     norm: nn.Module
@@ -91,7 +173,7 @@ class StagedModel(nn.Module):
         in_chans: int = 3,
         num_classes: int = 1000,
         num_features: int | None = None,
-        global_pool: GlobalPool = "avg",
+        global_pool: str = "avg",
         drop_rate: float = 0.0,
         device=None,
         dtype=None,
@@ -102,7 +184,7 @@ class StagedModel(nn.Module):
         self.in_chans = in_chans
         self.num_classes = num_classes
         self.num_features = self.head_hidden_size = num_features or embed_dims[-1]
-        self.global_pool = check_choice("global_pool", global_pool, get_args(GlobalPool))
+        self.global_pool = check_choice("global_pool", global_pool, self.global_pools)
         self.feature_info: list[dict[str, Any]] = [
             {"num_chs": dim, "reduction": reduction, "module": f"{self.stages_name}.{i}"}
             for i, (dim, reduction) in enumerate(zip(embed_dims, self.reductions, strict=True))
@@ -112,11 +194,12 @@ class StagedModel(nn.Module):
 
     @property
     def stages(self) -> nn.ModuleList:
-        return cast(nn.ModuleList, getattr(self, self.stages_name))
+        # Not by getattr: the pyramid's are named like this property.
+        return cast(nn.ModuleList, self._modules[self.stages_name])
 
     def make_head(self, num_classes: int, device=None, dtype=None) -> nn.Module:
-        """The classifier of `[B, num_features]`; nothing for 0 classes."""
-        if num_classes == 0:
+        """Return a classifier of `[B, num_features]`, an Identity for 0 classes."""
+        if num_classes <= 0:
             return nn.Identity()
         return nn.Linear(self.num_features, num_classes, device=device, dtype=dtype)
 
@@ -141,9 +224,9 @@ class StagedModel(nn.Module):
         """
         stage = rf"^{self.stages_name}\.(\d+)"
         if coarse:
-            return {"stem": r"^patch_embed", "blocks": stage}
+            return {"stem": self.stem_pattern, "blocks": stage}
         return {
-            "stem": r"^patch_embed",
+            "stem": self.stem_pattern,
             "blocks": [
                 (rf"{stage}\.blocks\.(\d+)", None),
                 (rf"{stage}\.downsample", (99999,)),
@@ -158,10 +241,12 @@ class StagedModel(nn.Module):
 
     def set_input_size(self, img_size: int | tuple[int, int]) -> None:
         """Make img_size (at least 32 x 32) the model's own; see `resize`."""
-        self.img_size = check_image_size(img_size, MIN_IMAGE_SIDE)
-        self.resize(self.img_size)
+        img_size = check_image_size(img_size, MIN_IMAGE_SIDE)
+        if img_size != self.img_size:
+            self.resize(img_size)
+            self.img_size = img_size
         # timm writes this beside the weights it saves.
-        update_model_input_size(self, self.img_size)
+        update_model_input_size(self, img_size)
 
     def resize(self, img_size: tuple[int, int]) -> None:
         """Resample, for good, the parameters that belong to one image size; most families have none."""
@@ -169,10 +254,14 @@ class StagedModel(nn.Module):
     def get_classifier(self) -> nn.Module:
         return self.head
 
+    def check_global_pool(self, global_pool: str) -> str:
+        """Return global_pool; ValueError where this model cannot pool like that."""
+        return check_choice("global_pool", global_pool, self.global_pools)
+
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
         """A fresh head for num_classes (0: none), on the model's device and dtype, in its training mode."""
         if global_pool is not None:
-            self.global_pool = check_choice("global_pool", cast(GlobalPool, global_pool), get_args(GlobalPool))
+            self.global_pool = self.check_global_pool(global_pool)
         self.num_classes = num_classes
         self.head = self.make_head(num_classes, **get_device_dtype(self))
         if isinstance(self.head, nn.Linear):
@@ -231,6 +320,8 @@ class StagedModel(nn.Module):
         state_dict is torch's own copy. Raises ValueError for the weights of another model of the zoo.
         """
         given = {name.removeprefix(prefix): value for name, value in state_dict.items() if name.startswith(prefix)}
+        from soft_vit.models.zoo import refuse_other_models
+
         fitted = self.convert_state_dict(given)
         refuse_other_models(given, fitted, self)
         for name in given:
@@ -242,20 +333,21 @@ class StagedModel(nn.Module):
         """Images to the map `[B, C, H, W]` that the first stage takes."""
         return self.patch_embed(check_image(x, self.in_chans))
 
-    def forward_stage(self, index: int, x: Tensor) -> Tensor:
-        """The features of a stage, `[B, C, H, W]`, from those of the stage before, or from `embed`."""
+    def forward_stage(self, index: int, x: Any) -> Any:
+        """The output of a stage, a map `[B, C, H, W]`, from that of the stage before, or from `embed`."""
         downsample = getattr(self.stages[index - 1], "downsample", None) if index else None
         if downsample is not None:
             x = downsample(x)
         return self.stages[index](x)
 
-    def finish(self, x: Tensor) -> Tensor:
-        """The last stage's features as `forward_features` returns them."""
-        return self.norm(x)
+    def feature(self, index: int, x: Any, norm: bool, output_fmt: str) -> Tensor:
+        """The output x of a stage as an intermediate feature; norm: under the final norm."""
+        x = self.norm(x) if norm else x
+        return (x if output_fmt == "NCHW" else x.permute(0, 2, 3, 1)).contiguous()
 
-    def norm_features(self, x: Tensor) -> Tensor:
-        """The last stage's features under the final norm, for `forward_intermediates`."""
-        return self.norm(x)
+    def finish(self, x: Any, norm: bool = True) -> Tensor:
+        """The last stage's output as `forward_features` returns it; without norm, that of an earlier stage."""
+        return self.norm(x) if norm else x
 
     def forward_intermediates(
         self,
@@ -266,26 +358,23 @@ class StagedModel(nn.Module):
         output_fmt: str = "NCHW",
         intermediates_only: bool = False,
     ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
-        """Features of the stages: contiguous maps `[B, C, H, W]` (NCHW) or `[B, H, W, C]` (NHWC).
+        """Features of the stages: contiguous maps `[B, C, H, W]` (NCHW), or another of `output_formats`.
 
         indices: the last n stages if int, all if None. norm: apply the final norm to the last stage's features, the
         only ones it fits. Returns the intermediates, and before them the final features unless intermediates_only.
         """
-        check_choice("output_fmt", output_fmt, ("NCHW", "NHWC"))
+        check_choice("output_fmt", output_fmt, self.output_formats)
         take_indices, max_index = feature_take_indices(len(self.stages), indices)
-        last = len(self.feature_info) - 1
+        num_stages = max_index + 1 if stop_early else len(self.stages)
         x = self.embed(x)
         intermediates = []
-        for i in range(max_index + 1 if stop_early else len(self.stages)):
+        for i in range(num_stages):
             x = self.forward_stage(i, x)
             if i in take_indices:
-                feature = self.norm_features(x) if norm and i == last else x
-                intermediates.append((feature if output_fmt == "NCHW" else feature.permute(0, 2, 3, 1)).contiguous())
+                intermediates.append(self.feature(i, x, norm and i == len(self.feature_info) - 1, output_fmt))
         if intermediates_only:
             return intermediates
-        if not stop_early or max_index == len(self.stages) - 1:
-            x = self.finish(x)
-        return x, intermediates
+        return self.finish(x, norm=num_stages == len(self.stages)), intermediates
 
     def forward_features(self, x: Tensor) -> Tensor:
         """Images `[B, in_chans, H, W]` to the final map `[B, num_features, H', W']`."""
@@ -303,3 +392,82 @@ class StagedModel(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.forward_head(self.forward_features(x))
+
+
+def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: StagedModel) -> dict[str, Tensor]:
+    """Return released or converted weights as a state dict of model; converted weights pass unchanged.
+
+    Raises ValueError for weights of another model. timm adapts a head for other classes and a first convolution for
+    other channels.
+    """
+    # Released weights of the families are recognised there, for which their models are built.
+    from soft_vit.models.zoo import refuse_other_models
+
+    given = unwrap_state_dict(state_dict)
+    weights = model.convert_state_dict(given)
+    refuse_other_models(given, weights, model)
+    return NotedWeights(weights, given.notes)
+
+
+def imagenet_cfg(**kwargs: Any) -> dict[str, Any]:
+    """Return timm's configuration of a model for ImageNet at 224 pixels, with what differs."""
+    return {
+        "num_classes": 1000,
+        "input_size": (3, 224, 224),
+        "pool_size": (7, 7),
+        "crop_pct": 0.875,
+        "interpolation": "bicubic",
+        "fixed_input_size": False,
+        "mean": IMAGENET_DEFAULT_MEAN,
+        "std": IMAGENET_DEFAULT_STD,
+        "first_conv": "patch_embed.proj",
+        "classifier": "head",
+        **kwargs,
+    }
+
+
+def recorded_cfgs(
+    names: Iterable[str], cfg: Callable[[str], Mapping[str, Any]]
+) -> dict[str, dict[str, Any] | PretrainedCfg]:
+    """Return configurations by name for `generate_default_cfgs`: one for each tag of recorded weights, or one without.
+
+    cfg: gives what the configurations of a model have in common.
+    """
+    names = list(names)
+    recorded = {tag: {**cfg(entry.model), **entry.timm_cfg()} for tag, entry in ENTRIES.items() if entry.model in names}
+    with_weights = {tag.split(".")[0] for tag in recorded}
+    return {**recorded, **{name: dict(cfg(name)) for name in names if name not in with_weights}}
+
+
+def create_staged(
+    cls: type[nn.Module],
+    name: str,
+    pretrained: bool,
+    arguments: Mapping[str, Any],
+    feature_indices: int | Sequence[int] = (0, 1, 2, 3),
+    **kwargs: Any,
+) -> nn.Module:
+    """Build the model registered as name; kwargs come before its arguments.
+
+    cls: a `StagedModel`, or another class with its methods for weights. feature_indices: the stages that
+    `features_only` returns by default.
+    """
+    feature_cfg = dict(out_indices=feature_indices, feature_cls="getter")
+    options: dict[str, Any] = {**arguments, **kwargs}
+    return build_model(
+        cls, name, pretrained, pretrained_filter_fn=checkpoint_filter_fn, feature_cfg=feature_cfg, **options
+    )
+
+
+def register_named(name: str, create: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
+    """Register `create(name, pretrained, **kwargs)` with timm as the entrypoint of that name, and return it.
+
+    For models whose names are made of parts, such as an attention and a size; other models are functions in their file.
+    """
+
+    def entrypoint(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+        return create(name, pretrained, **kwargs)
+
+    entrypoint.__name__ = entrypoint.__qualname__ = name
+    entrypoint.__module__ = create.__module__
+    return register_model(entrypoint)
