@@ -1,7 +1,6 @@
 """Run a study; --help after its name lists its options: python -m studies STUDY ...
 
 gym            compare attentions on generated tasks
-gym-tasks      draw examples of the gym's tasks, and print their table
 claims         check claims of the field
 softmax        find softmax in the graph of each model
 attentions     train a config once with each attention
@@ -18,23 +17,21 @@ os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 
 from soft_vit.cli import command_line
 
-MAINS = {
-    "gym": "studies.gym.command.main",
-    "gym-tasks": "studies.gym.command.draw",
-    "claims": "studies.claims.command.main",
-    "softmax": "studies.softmax.main",
-    "attentions": "studies.attentions.main",
-    "linearise": "studies.linearise.main",
+MODULES = {
+    "gym": "studies.gym.command",
+    "claims": "studies.claims.command",
+    "softmax": "studies.softmax",
+    "attentions": "studies.attentions",
+    "linearise": "studies.linearise",
 }
 
 
 @command_line
 def main(argv: Sequence[str] | None = None) -> None:
     study, *rest = argv or sys.argv[1:] or [""]
-    if study not in MAINS:
+    if study not in MODULES:
         sys.exit(__doc__)
-    module, _, name = MAINS[study].rpartition(".")
-    getattr(import_module(module), name)(rest)
+    import_module(MODULES[study]).main(rest)
 
 
 if __name__ == "__main__":

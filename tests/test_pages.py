@@ -51,7 +51,7 @@ OPTIONS = {
     "python tools/analysis/visualize_attention.py": "--img-size 64",
     "python -m studies claims": "--only 17",
     "python -m studies claims --": "",
-    "python -m studies gym ": "--no-train",
+    "python -m studies gym": "--no-train",
     "python -m studies softmax": "--out ledger.md",
     "python -m docs.generate": "--out written",
     "python -m docs.generate.linearised": "--help",
@@ -79,7 +79,6 @@ ENDS_IN = {
     "python -m studies attentions": ("studies.attentions.compare_accuracy", []),
     "python -m studies linearise": ("studies.linearise.compare_linearised", []),
     "python -m studies softmax": ("studies.softmax.ledgers", ([], {})),
-    "python -m studies gym-tasks": ("studies.gym.command.draw_tasks", None),
     "python -m docs.generate": ("docs.generate.pages.generated", ""),
 }
 # What a command uses, and the command that makes it.

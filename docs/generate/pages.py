@@ -14,6 +14,7 @@ from benchmarks.atlas.table import InferRow, Row, read_table
 from docs.generate.cost import cost_curves
 from docs.generate.kinds import kinds_page
 from docs.generate.masks import kinds_table
+from docs.generate.tasks import tasks_table
 from docs.generate.weights import metafile, readme_table
 from docs.generate.zoo import COUNTED, atlas_rates, count_model, read_counts, zoo_page
 from soft_vit.cli import command_line
@@ -22,7 +23,6 @@ from soft_vit.text_tables import csv_table
 from soft_vit.weights import load_index
 from soft_vit.weights.files import write_atomically
 from studies.claims import ledger_table, load_entries
-from studies.gym.drawing import tasks_table
 
 ROOT = Path(__file__).parents[2]
 RESULTS, STUDIES = ROOT / "benchmarks" / "results", ROOT / "studies" / "results"

@@ -1,16 +1,17 @@
 """Claims about what is learned: small models trained on tasks of the gym.
 
-On a task all kinds train alike, in batches of 16, by a one-cycle learning rate that is no one's best, in three pre-norm
-blocks of width 64. Scores are accuracies in % over the seeds; a difference counts if the ranges do not overlap.
+On a task all attentions train alike, in batches of 16, by a one-cycle learning rate that is no one's best, in three
+pre-norm blocks of width 64. Scores are accuracies in % over the seeds; a difference counts if the ranges do not
+overlap.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
+from statistics import mean
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from soft_vit.layers import ATTENTIONS
@@ -18,8 +19,8 @@ from soft_vit.probe.matrix import attention_matrix, watch_attention
 from soft_vit.probe.spectrum import cumulative_singular_values
 from studies.claims.ledger import Finding, claim, mean_and_spread, share, untested
 from studies.claims.matrices import SOFT, SOFT_NORM
-from studies.gym import NOT_ASKED, TASKS, Task
-from studies.gym.training import GymModel, Run, test, tests
+from studies.gym import TASKS, Task
+from studies.gym.training import GymModel, Run, test, tests, training_steps
 
 SEEDS = (0, 1)
 # Steps and learning rate with which softmax attention learns each task, small enough for a minute a run.
@@ -31,49 +32,55 @@ TASK_OPTIONS = {
 }
 OTHERS = ("nystrom", "linformer", "performer", "linear")
 
+Scores = dict[str, list[float]]
+"""Accuracies of each contender, one for each seed."""
 
-def fit(model: nn.Module, task: Task, run: Run) -> float:
-    """Train model and return its accuracy on other examples."""
-    optimizer = torch.optim.AdamW(model.parameters(), run.lr, weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, run.lr, total_steps=run.steps, pct_start=0.1)
-    rng = np.random.default_rng(run.seed)
-    for _ in range(run.steps):
-        inputs, labels = map(torch.from_numpy, task.sample(rng, 16))
-        loss = F.cross_entropy(model.train()(inputs).flatten(0, 1), labels.flatten(), ignore_index=NOT_ASKED)
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-    return test(model, tests(task))[0]
+
+def drawn_task(task: str, **options: Any) -> Task:
+    return TASKS[task](**{**TASK_OPTIONS[task], **options})
+
+
+def schedule(kind: str, task: str, seed: int, **options: Any) -> Run:
+    steps, lr = SCHEDULES[task]
+    return Run(task, kind, seed, lr, steps, batch_size=16, attention_options=options)
 
 
 @cache
 def trained(kind: str, task: str, seed: int, depth: int = 3, tokens: int = 0, **options: Any) -> tuple[float, GymModel]:
-    """Accuracy and model of one run."""
+    """Return the accuracy and the model of one run."""
     torch.manual_seed(seed)
-    drawn = TASKS[task](**{**TASK_OPTIONS[task], **({"num_tokens": tokens} if tokens else {})})
-    steps, lr = SCHEDULES[task]
-    run = Run(task=task, attention=kind, seed=seed, lr=lr, steps=steps, attention_options=options)
+    drawn, run = drawn_task(task, **({"num_tokens": tokens} if tokens else {})), schedule(kind, task, seed, **options)
     model = GymModel(drawn, run, depth=depth)
-    return fit(model, drawn, run), model
+    return accuracy(model, drawn, run), model
 
 
-def scores(kind: str, task: str, seeds: Sequence[int] = SEEDS, **options: Any) -> list[float]:
-    return [trained(kind, task, seed, **options)[0] for seed in seeds]
+def accuracy(model: nn.Module, task: Task, run: Run) -> float:
+    """Train a model, and return its accuracy on other examples."""
+    for _ in training_steps(model, task, run):
+        pass
+    return test(model, tests(task))[0]
 
 
-def on_both(*kinds: str) -> dict[str, list[float]]:
-    """Scores of kinds on recall, then on rank."""
-    return {f"{kind} on {task}": scores(kind, task) for task in ("recall", "rank") for kind in kinds}
+def scores(kind: str, task: str, **options: Any) -> list[float]:
+    return [trained(kind, task, seed, **options)[0] for seed in SEEDS]
 
 
-def listed(found: dict[str, list[float]]) -> str:
+def on_both(*kinds: str, **contenders: tuple[str, dict[str, Any]]) -> dict[str, Scores]:
+    """Return the scores on recall and on rank of kinds, and of contenders, each a kind with options."""
+    every = {**{kind: (kind, {}) for kind in kinds}, **contenders}
+    return {
+        task: {name: scores(kind, task, **options) for name, (kind, options) in every.items()}
+        for task in ("recall", "rank")
+    }
+
+
+def listed(found: Mapping[str, Sequence[float]]) -> str:
     return ", ".join(f"{name} {mean_and_spread(values)}" for name, values in found.items())
 
 
-def mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+def listed_by_task(found: Mapping[str, Scores]) -> str:
+    text = listed({f"{name} on {task}": values for task, of in found.items() for name, values in of.items()})
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def beats(a: Sequence[float], b: Sequence[float]) -> bool:
@@ -82,19 +89,12 @@ def beats(a: Sequence[float], b: Sequence[float]) -> bool:
 
 @claim(3, "Kernel attention that is not linearised hardly converges in training (depth, length).", SOFT)
 def dense_kernel() -> Finding:
-    found = {
-        "3 blocks": scores("gaussian", "recall"),
-        "9 blocks": scores("gaussian", "recall", depth=9),
-        "144 tokens": scores("gaussian", "recall", tokens=144),
-    }
-    softmax = {
-        "3 blocks": scores("softmax", "recall"),
-        "9 blocks": scores("softmax", "recall", depth=9),
-        "144 tokens": scores("softmax", "recall", tokens=144),
-    }
-    worse = [beats(softmax[name], found[name]) for name in found]
-    text = f"Recall, dense Gaussian kernel: {listed(found)}; softmax: {listed(softmax)}."
-    return Finding(share(worse), text)
+    sizes = {"3 blocks": {}, "9 blocks": dict(depth=9), "144 tokens": dict(tokens=144)}
+    dense, softmax = (
+        {name: scores(kind, "recall", **size) for name, size in sizes.items()} for kind in ("gaussian", "softmax")
+    )
+    text = f"Recall, dense Gaussian kernel: {listed(dense)}; softmax: {listed(softmax)}."
+    return Finding(share(beats(softmax[name], dense[name]) for name in sizes), text)
 
 
 @claim(4, "Low rank through bottleneck tokens mends that.", SOFT)
@@ -111,14 +111,8 @@ def low_rank() -> Finding:
 
 @claim(6, "Sampling by convolution is better than average pooling (ImageNet: 79.3 both).", SOFT)
 def sampling() -> Finding:
-    found = {
-        f"{way} on {task}": scores("soft", task, sampling=option)
-        for task in ("recall", "rank")
-        for way, option in (("convolution", "conv"), ("average", "avg"))
-    }
-    values = list(found.values())
-    better = [beats(conv, averaged) for conv, averaged in zip(values[::2], values[1::2], strict=True)]
-    return Finding(share(better), listed(found) + ".")
+    found = on_both(convolution=("soft", dict(sampling="conv")), average=("soft", dict(sampling="avg")))
+    return Finding(share(beats(of["convolution"], of["average"]) for of in found.values()), listed_by_task(found))
 
 
 @claim(7, "36, 49, 64, 81 bottleneck tokens give 79.0, 79.3, 79.3, 78.9: a flat optimum.", SOFT)
@@ -148,16 +142,13 @@ def long_range() -> Finding:
     """On nested lists of the gym, 128 tokens."""
     found = {kind: scores(kind, "listops") for kind in ("soft", "nystrom", "linformer", "linear")}
     ahead = [beats(found["soft"], found[kind]) for kind in found if kind != "soft"]
-    text = f"Nested lists, 128 tokens: {listed(found)}. Only this task of LRA's, small."
-    return Finding(share(ahead), text)
+    return Finding(share(ahead), f"Nested lists, 128 tokens: {listed(found)}. Only this task of LRA's, small.")
 
 
 @claim(20, "Random features lose no accuracy.", "Performer, arXiv 2009.14794")
 def random_features_learn() -> Finding:
     found = on_both("softmax", "performer")
-    values = list(found.values())
-    keeps = [not beats(dense, features) for dense, features in zip(values[::2], values[1::2], strict=True)]
-    return Finding(share(keeps), listed(found) + ".")
+    return Finding(share(not beats(of["softmax"], of["performer"]) for of in found.values()), listed_by_task(found))
 
 
 @claim(
@@ -170,7 +161,7 @@ def low_rank_of_softmax() -> Finding:
     shares = {}
     for task in ("recall", "rank"):
         model = trained("softmax", task, 0)[1].eval()
-        inputs = torch.from_numpy(TASKS[task](**TASK_OPTIONS[task]).sample(np.random.default_rng(5), 8).inputs)
+        inputs = torch.from_numpy(drawn_task(task).sample(np.random.default_rng(5), 8).inputs)
         matrices: list[Tensor] = []
         for block in model.blocks:
             with watch_attention(block.attn, matrices.append), torch.no_grad():
@@ -178,12 +169,8 @@ def low_rank_of_softmax() -> Finding:
         shares[task] = [float(cumulative_singular_values(matrix)[..., 8].mean()) for matrix in matrices]
     text = "Share of the sum in the first 9 of 36 singular values, layers 1, 2, 3: "
     text += ", ".join(f"{task} {'/'.join(f'{value:.2f}' for value in values)}" for task, values in shares.items())
-    low = [min(values) > 0.9 for values in shares.values()]
-    deeper = [values[-1] > values[0] for values in shares.values()]
-    verdict = (
-        "holds" if all(low) and all(deeper) else "holds in part" if any(low) or any(deeper) else "does not hold here"
-    )
-    return Finding(verdict, f"{text}.")
+    parts = [part for values in shares.values() for part in (min(values) > 0.9, values[-1] > values[0])]
+    return Finding(share(parts), f"{text}.")
 
 
 @claim(23, "Nystroemformer is deterministic and as good as Performer.", "arXiv 2102.03902")
@@ -198,30 +185,21 @@ def nystrom() -> Finding:
                 module.redraw()
             changes[kind] = float((module(x, (8, 8)) - first).norm() / first.norm())
     found = on_both("nystrom", "performer")
-    values = list(found.values())
-    worse = [beats(features, landmarks) for landmarks, features in zip(values[::2], values[1::2], strict=True)]
+    worse = any(beats(of["performer"], of["nystrom"]) for of in found.values())
     text = (
         f"The result changes by {changes['nystrom']:.0%} from call to call, Performer's by {changes['performer']:.0%} "
-        f"when features are drawn anew. {listed(found).capitalize()}."
+        f"when features are drawn anew. {listed_by_task(found)}"
     )
-    return Finding("holds" if changes["nystrom"] == 0 and not any(worse) else "holds in part", text)
+    return Finding("holds" if changes["nystrom"] == 0 and not worse else "holds in part", text)
 
 
 @claim(26, "Dense and random Synthesizers do about as well as dot products, and transfer worse.", "arXiv 2005.00743")
 def synthesizers() -> Finding:
-    found = {}
-    for task in ("recall", "rank"):
-        found[f"softmax on {task}"] = scores("softmax", task)
-        found |= {f"{way} on {task}": scores("synthesizer", task, scores=way) for way in ("dense", "random")}
-    values = list(found.values())
-    by_content, by_place = (all(not beats(values[i], values[i + j]) for j in (1, 2)) for i in (0, 3))
-    verdict = (
-        "holds" if by_content and by_place else "holds in part" if by_content or by_place else "does not hold here"
-    )
-    text = f"{listed(found).capitalize()}. Places can be learned, contents cannot; transfer was not tried."
-    if by_content or not by_place:
-        text = f"{listed(found).capitalize()}. Transfer was not tried."
-    return Finding(verdict, text)
+    ways = {way: ("synthesizer", dict(scores=way)) for way in ("dense", "random")}
+    found = on_both("softmax", **ways)
+    by_content, by_place = (not any(beats(of["softmax"], of[way]) for way in ways) for of in found.values())
+    text = "" if by_content or not by_place else " Places can be learned, contents cannot."
+    return Finding(share([by_content, by_place]), f"{listed_by_task(found)}{text} Transfer was not tried.")
 
 
 @claim(
@@ -230,25 +208,17 @@ def synthesizers() -> Finding:
     "Sparse Transformer, arXiv 1904.10509",
 )
 def sparse() -> Finding:
-    kinds = {"softmax": {}, "sparse": {}, "local": dict(kernel_size=3), "atrous": dict(dilation=2)}
-    found = {
-        f"{kind} on {task}": scores(kind, task, **options)
-        for task in ("recall", "rank")
-        for kind, options in kinds.items()
-    }
-    values = list(found.values())
-    keeps = [not beats(values[i], values[i + 1]) for i in (0, 4)]
-    return Finding(share(keeps), listed(found) + ".")
+    found = on_both("softmax", "sparse", local=("local", dict(kernel_size=3)), atrous=("atrous", dict(dilation=2)))
+    return Finding(share(not beats(of["softmax"], of["sparse"]) for of in found.values()), listed_by_task(found))
 
 
 class GatedModel(GymModel):
-    """The gym's model with two gated units, without a feed-forward, in place of each block."""
+    """The gym's model with two gated units, without a feed-forward, instead of each block."""
 
     def __init__(self, task: Task, run: Run) -> None:
         super().__init__(task, run)
-        units = [ATTENTIONS["gau"](64, 2, feat_size=task.feat_size) for _ in range(6)]
-        self.blocks = nn.ModuleList(units)
-        self.norms = nn.ModuleList(nn.LayerNorm(64) for _ in units)
+        self.blocks = nn.ModuleList(ATTENTIONS["gau"](64, 2, feat_size=task.feat_size) for _ in range(6))
+        self.norms = nn.ModuleList(nn.LayerNorm(64) for _ in self.blocks)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.embed(x) + self.pos_embed
@@ -269,24 +239,14 @@ def gated_units() -> Finding:
         values = []
         for seed in SEEDS:
             torch.manual_seed(seed)
-            steps, lr = SCHEDULES[task]
-            run = Run(task=task, attention="softmax", seed=seed, lr=lr, steps=steps)
-            drawn = TASKS[task](**TASK_OPTIONS[task])
+            drawn, run = drawn_task(task), schedule("softmax", task, seed)
             model = GatedModel(drawn, run)
-            values.append(fit(model, drawn, run))
-        block = trained("softmax", task, 0)[1]
-        sizes = {"units": _parameters(model.blocks), "blocks": _parameters(block.blocks)}
-        found |= {f"blocks on {task}": scores("softmax", task), f"units on {task}": values}
-    values = list(found.values())
-    equal = [not beats(blocks, units) for blocks, units in zip(values[::2], values[1::2], strict=True)]
-    text = (
-        f"{listed(found).capitalize()}; {sizes['blocks'] / 1e3:.0f} and {sizes['units'] / 1e3:.0f} thousand parameters."
-    )
-    return Finding(share(equal), text)
-
-
-def _parameters(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
+            values.append(accuracy(model, drawn, run))
+        for body in (trained("softmax", task, 0)[1], model):
+            sizes[type(body)] = sum(parameter.numel() for parameter in body.blocks.parameters()) / 1e3
+        found[task] = {"blocks": scores("softmax", task), "units": values}
+    text = f"{listed_by_task(found)[:-1]}; {sizes[GymModel]:.0f} and {sizes[GatedModel]:.0f} thousand parameters."
+    return Finding(share(not beats(of["blocks"], of["units"]) for of in found.values()), text)
 
 
 @claim(
@@ -306,12 +266,11 @@ def softmax_one() -> Finding:
                 layer.bias.fill_(value)
             sums[kind] = float(attention_matrix(attn, torch.randn(1, 64, 64), (8, 8)).sum(-1).mean())
         peaks[kind] = [_outlier(trained(kind, "recall", seed)[1]) for seed in SEEDS]
-    found = {kind: scores(kind, "recall") for kind in peaks}
+    shown = " and ".join(f"{mean(values):.1f} ({min(values):.1f} to {max(values):.1f})" for values in peaks.values())
     text = (
         f"At scores of about -200 a row sums to {sums['softmax']:.0f} and {sums['softmax_one']:.0f}. Trained on recall "
-        f"({listed(found)}), the largest activation is "
-        + " and ".join(f"{mean(values):.1f} ({min(values):.1f} to {max(values):.1f})" for values in peaks.values())
-        + " standard deviations. So small a model has no outliers to tame."
+        f"({listed({kind: scores(kind, 'recall') for kind in peaks})}), the largest activation is {shown} standard "
+        "deviations. So small a model has no outliers to tame."
     )
     tames = max(peaks["softmax_one"]) < min(peaks["softmax"])
     return Finding("holds" if tames and sums["softmax_one"] < 1e-3 else "holds in part", text)
@@ -319,7 +278,7 @@ def softmax_one() -> Finding:
 
 @torch.no_grad()
 def _outlier(model: GymModel) -> float:
-    inputs = torch.from_numpy(TASKS["recall"](**TASK_OPTIONS["recall"]).sample(np.random.default_rng(5), 32).inputs)
+    inputs = torch.from_numpy(drawn_task("recall").sample(np.random.default_rng(5), 32).inputs)
     x = model.eval().embed(inputs) + model.pos_embed
     for block in model.blocks:
         x = block(x, model.feat_size)
@@ -329,9 +288,8 @@ def _outlier(model: GymModel) -> float:
 @claim(35, "Linear attention sometimes beats softmax on a task (implicit regularisation).", "folklore")
 def linear_wins() -> Finding:
     found = on_both("softmax", "linear")
-    values = list(found.values())
-    wins = [beats(linear, softmax) for softmax, linear in zip(values[::2], values[1::2], strict=True)]
-    return Finding("holds" if any(wins) else "does not hold here", listed(found).capitalize() + ".")
+    wins = any(beats(of["linear"], of["softmax"]) for of in found.values())
+    return Finding("holds" if wins else "does not hold here", listed_by_task(found))
 
 
 untested(

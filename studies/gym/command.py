@@ -15,9 +15,8 @@ from typing import get_args
 
 from benchmarks.timer import machine_description
 from soft_vit.layers import ATTENTIONS
-from soft_vit.weights.files import require_place, write_atomically
+from soft_vit.weights.files import write_atomically
 from studies.gym import TASKS
-from studies.gym.drawing import draw_tasks, tasks_table
 from studies.gym.report import (
     plot_against,
     plot_scores,
@@ -29,8 +28,6 @@ from studies.gym.report import (
 )
 from studies.gym.study import Cell, Study, parse_kind
 from studies.gym.training import ModelName
-
-PICTURE = Path(__file__).parents[2] / "docs" / "gym" / "tasks.png"
 
 
 def main(argv: Sequence[str]) -> None:
@@ -89,13 +86,3 @@ def write_report(study: Study, command: str) -> None:
         for option in ("num_tokens", "difficulty"):
             if len({cell.task_options.get(option) for cell in study.cells}) > 1:
                 plot_against(study, option, study.out / f"{option}.png")
-
-
-def draw(argv: Sequence[str]) -> None:
-    """Draw examples of the tasks with their answers, and print the table of tasks."""
-    parser = argparse.ArgumentParser("python -m studies gym-tasks", description=draw.__doc__)
-    parser.add_argument("--out", type=Path, default=PICTURE, help="(default: docs/gym/tasks.png)")
-    args = parser.parse_args(argv)
-    require_place(args.out)
-    draw_tasks(args.out)
-    print(tasks_table())

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -154,19 +154,11 @@ def make_model(task: Task, run: Run) -> nn.Module:
     return {"isotropic": GymModel, "pyramid": GymPyramid}[run.model](task, run)
 
 
-def train(run: Run, evaluations: int = EVALUATIONS) -> Result:
-    """Train by one-cycle AdamW and test; on one machine, the same run gives the same result.
-
-    Raises ValueError for arguments that the task or the attention refuses.
-    """
-    began = time.process_time()
-    task = TASKS[run.task](**run.task_options)
-    model = make_model(task, run)
+def training_steps(model: nn.Module, task: Task, run: Run) -> Iterator[int]:
+    """Train a model by one-cycle AdamW, and yield the number of each step after it."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=run.lr, weight_decay=0.01, fused=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, run.lr, total_steps=run.steps, pct_start=0.1)
     rng = np.random.default_rng(run.seed)
-    batches = tests(task)
-    result = Result(run, task.num_tokens)
     for step in range(1, run.steps + 1):
         inputs, labels = map(torch.from_numpy, task.sample(rng, run.batch_size))
         loss = F.cross_entropy(model.train()(inputs).flatten(0, 1), labels.flatten(), ignore_index=NOT_ASKED)
@@ -175,11 +167,25 @@ def train(run: Run, evaluations: int = EVALUATIONS) -> Result:
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
+        yield step
+
+
+def train(run: Run, evaluations: int = EVALUATIONS) -> Result:
+    """Train and test; on one machine, the same run gives the same result.
+
+    Raises ValueError for arguments that the task or the attention refuses.
+    """
+    began = time.process_time()
+    task = TASKS[run.task](**run.task_options)
+    model = make_model(task, run)
+    batches = tests(task)
+    result = Result(run, task.num_tokens)
+    for step in training_steps(model, task, run):
         if step * evaluations // run.steps > (step - 1) * evaluations // run.steps:
-            accuracy, test_loss = test(model, batches if step == run.steps else batches[:2])
+            accuracy, loss = test(model, batches if step == run.steps else batches[:2])
             result.steps.append(step)
             result.accuracy.append(accuracy)
-            result.loss.append(test_loss)
+            result.loss.append(loss)
             shares = [found.share for found in probe(model, torch.from_numpy(batches[0].inputs[:16])).values()]
             result.share.append(sum(shares) / len(shares))
     with switched_off(*attentions(model).values()):

@@ -29,7 +29,7 @@ def test_finding_comes_out_again(number):
 
 def test_training_checks_end(monkeypatch):
     """With models that are not trained, after which no verdict means anything."""
-    monkeypatch.setattr(learning, "fit", lambda model, task, run: 0.5)
+    monkeypatch.setattr(learning, "accuracy", lambda model, task, run: 0.5)
     learning.trained.cache_clear()
     checked = [claim.check() for claim in CLAIMS.values() if claim.check.__module__ == learning.__name__]
     learning.trained.cache_clear()
@@ -41,7 +41,7 @@ def test_training_learns():
     task = TASKS["rank"](num_tokens=9, difficulty=0.1)
     torch.manual_seed(0)
     run = Run(task="rank", attention="none", seed=0, lr=1e-2, steps=60)
-    assert learning.fit(GymModel(task, run, depth=1), task, run) > 0.5
+    assert learning.accuracy(GymModel(task, run, depth=1), task, run) > 0.5
 
 
 def test_tool_adds_to_what_is_there(tmp_path, capsys):
