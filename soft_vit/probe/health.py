@@ -36,7 +36,7 @@ class Probe:
 
     share, rest: norms of what the attention adds to its layer's output, and of the output without it (a local branch,
     biases), relative to that of the output. They add up to more than 1 where the two point against one another.
-    newton_residual: `ops.soft.inverse.newton_residual`, mean over images and heads; None without the iteration.
+    newton_residual: `ops.soft.newton.newton_residual`, mean over images and heads; None without the iteration.
     """
 
     attention: str

@@ -69,7 +69,7 @@ def test_file_that_differs_is_not_kept(source, tmp_path, monkeypatch):
     ("name", "format", "options", "message"),
     [
         ("model.onnx", "torchscript", {}, "does not end in .pt"),
-        ("model.onnx", "onxx", {}, "format='onxx' is not known; use one of 'onnx'"),
+        ("model.onnx", "onxx", {}, "onxx"),
         ("model.pt", "torchscript", {"any_size": True}, "one size of images"),
         ("model.pt", "torchscript", {"int8": True}, "--int8 belongs to ONNX"),
         ("model.pt2", "torch_export", {"opset": 18}, "--opset belongs to ONNX"),
