@@ -2,10 +2,11 @@
 
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from itertools import combinations
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from studies.gym.study import Cell, Study
 from studies.gym.training import Result, tests
 
 REACHED = 0.9
+CSV_COLUMNS = ("task", "kind", "model", "num_tokens", "difficulty", "seed", "lr", "steps", "accuracy", "accuracy_off")
+CSV_COLUMNS += ("share", "steps_to_90", "cpu_seconds")
 # All others are grey.
 COLOURS = {
     "none": "black",
@@ -51,41 +54,36 @@ def task_name(cell: Cell) -> str:
 
 
 def scores(study: Study) -> dict[tuple[str, str], Score]:
-    """Of complete cells, by task and kind."""
+    """Return the scores of complete cells, by task and kind."""
     found = {}
-    for cell in study.cells:
+    for cell in study.complete_cells():
         last = [result.accuracy[-1] for result in study.results(cell)]
-        if len(last) == study.seeds:
-            deviation = statistics.stdev(last) if len(last) > 1 else 0.0
-            found[task_name(cell), cell.kind] = Score(statistics.mean(last), deviation, len(last))
+        deviation = statistics.stdev(last) if len(last) > 1 else 0.0
+        found[task_name(cell), cell.kind] = Score(statistics.mean(last), deviation, len(last))
     return found
 
 
 def results_csv(study: Study) -> str:
-    """A row for each run that is there."""
-    header = ["task", "kind", "model", "num_tokens", "difficulty", "seed", "lr", "steps", "accuracy", "accuracy_off"]
-    rows = []
-    for cell, result in _results(study):
-        run = result.run
-        rows.append(
-            [
-                *(run.task, cell.kind, run.model, result.num_tokens, run.task_options.get("difficulty"), run.seed),
-                *(run.lr, run.steps, _figure(result.accuracy[-1]), _figure(result.accuracy_off)),
-                *(_figure(result.share[-1] if result.share else None), result.steps_to(REACHED)),
-                f"{result.cpu_seconds:.1f}",
-            ]
-        )
-    return csv_table([*header, "share", "steps_to_90", "cpu_seconds"], rows)
+    """Return a row for each run that is there."""
+    rows = [_csv_row(cell, result) for cell in study.cells for result in study.results(cell)]
+    return csv_table(CSV_COLUMNS, [[row[column] for column in CSV_COLUMNS] for row in rows])
 
 
-def _figure(value: float | None) -> str | None:
-    return None if value is None else f"{value:.4g}"
+def _csv_row(cell: Cell, result: Result) -> dict[str, Any]:
+    def figure(value: float | None) -> str | None:
+        return None if value is None else f"{value:.4g}"
 
-
-def _results(study: Study) -> Iterator[tuple[Cell, Result]]:
-    for cell in study.cells:
-        for result in study.results(cell):
-            yield cell, result
+    return {
+        **asdict(result.run),
+        "kind": cell.kind,
+        "num_tokens": result.num_tokens,
+        "difficulty": result.run.task_options.get("difficulty"),
+        "accuracy": figure(result.accuracy[-1]),
+        "accuracy_off": figure(result.accuracy_off),
+        "share": figure(result.share[-1] if result.share else None),
+        "steps_to_90": result.steps_to(REACHED),
+        "cpu_seconds": f"{result.cpu_seconds:.1f}",
+    }
 
 
 def names(found: Scores) -> tuple[list[str], list[str]]:
@@ -125,31 +123,25 @@ def scores_table(found: Scores) -> str:
     return markdown_table(["attention", *tasks, "mean"], rows)
 
 
-def steps_table(study: Study) -> str:
-    """Steps until 90 % accuracy, the median over seeds; a dash where a seed or more does not get there."""
-    found = scores(study)
-    tasks, kinds = names(found)
-    steps = {}
-    for cell in study.cells:
-        reached = [result.steps_to(REACHED) for result in study.results(cell)]
-        numbers = [step for step in reached if step is not None]
-        key = task_name(cell), cell.kind
-        steps[key] = f"{statistics.median(numbers):g}" if numbers and len(numbers) == len(reached) else "–"
-    rows = [[kind, *(steps.get((task, kind), "") for task in tasks)] for kind in kinds]
-    return markdown_table(["attention", *tasks], rows)
-
-
-def off_table(study: Study) -> str:
-    """Points of accuracy that are lost when the attentions of a trained model are switched off, means over seeds."""
+def table(study: Study, value: Callable[[list[Result]], str]) -> str:
+    """Return a value of the results of each complete cell, by kind and task."""
     tasks, kinds = names(scores(study))
-    lost = {}
-    for cell in study.cells:
-        values = [r.accuracy[-1] - r.accuracy_off for r in study.results(cell) if r.accuracy_off is not None]
-        if len(values) == study.seeds:
-            lost[task_name(cell), cell.kind] = str(round(100 * statistics.mean(values)))
+    values = {(task_name(cell), cell.kind): value(study.results(cell)) for cell in study.complete_cells()}
     return markdown_table(
-        ["attention", *tasks], [[kind, *(lost.get((task, kind), "") for task in tasks)] for kind in kinds]
+        ["attention", *tasks], [[kind, *(values.get((task, kind), "") for task in tasks)] for kind in kinds]
     )
+
+
+def median_steps(results: list[Result]) -> str:
+    """Return the median over seeds of the steps until 90 % accuracy; a dash where a seed does not get there."""
+    steps = [result.steps_to(REACHED) for result in results]
+    return "–" if None in steps else f"{statistics.median(steps):g}"
+
+
+def points_lost(results: list[Result]) -> str:
+    """Return the mean points of accuracy that are lost when the attentions of a trained model are switched off."""
+    lost = [result.accuracy[-1] - result.accuracy_off for result in results if result.accuracy_off is not None]
+    return str(round(100 * statistics.mean(lost))) if len(lost) == len(results) else ""
 
 
 def validity_table(study: Study, ceilings: Mapping[str, Score]) -> str:
@@ -172,8 +164,8 @@ def validity_table(study: Study, ceilings: Mapping[str, Score]) -> str:
 
 def _agreement(study: Study, task: str) -> str:
     """Spearman's rank correlation of kinds, the mean over pairs of seeds."""
-    last = [[result.accuracy[-1] for result in study.results(cell)] for cell in study.cells if task_name(cell) == task]
-    last = [values for values in last if len(values) == study.seeds]
+    cells = [cell for cell in study.complete_cells() if task_name(cell) == task]
+    last = [[result.accuracy[-1] for result in study.results(cell)] for cell in cells]
     if len(last) < 3 or study.seeds < 2:
         return ""
     ranks = [_ranks(np.array(column)) for column in zip(*last, strict=True)]
@@ -209,9 +201,9 @@ def report(study: Study, ceilings: Mapping[str, Score], head: str) -> str:
         "lead over the next exceeds twice the standard error of their difference; mean: of the tasks that all kinds "
         f"have.\n\n{scores_table(found)}",
         f"Steps until {REACHED:.0%} accuracy, the median of seeds; a dash where a seed does not get there.\n\n"
-        f"{steps_table(study)}",
+        f"{table(study, median_steps)}",
         "Points that are lost when the attentions of the trained model are switched off; what is left is the work of "
-        f"single tokens and of convolutions beside the attention.\n\n{off_table(study)}",
+        f"single tokens and of convolutions beside the attention.\n\n{table(study, points_lost)}",
         "Validity: a model whose tokens exchange nothing (`none`) reaches the ceiling of single tokens in these tests, "
         "softmax is far above it, and seeds agree on the order of kinds. The standard error is that of the seeds, and "
         f"where nothing hints at answers also that of guesses at the tests.\n\n{validity_table(study, ceilings)}",

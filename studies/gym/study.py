@@ -97,6 +97,10 @@ class Study:
         paths = (self.path(cell, f"seed{seed}") for seed in range(self.seeds))
         return [Result.load(path) for path in paths if path.exists()]
 
+    def complete_cells(self) -> list[Cell]:
+        """Return the cells whose seeds are all there."""
+        return [cell for cell in self.cells if len(self.results(cell)) == self.seeds]
+
     def train(self, jobs: int = 1, progress: bool = True) -> None:
         """Train what is missing in `jobs` processes of one thread: the pilots of all kinds, then seeds, cell by cell.
 
