@@ -21,6 +21,9 @@ EXTRAS = {
     "mmengine": "train",
     "mmpretrain": "train",
     "mmseg": "mmdet",
+    "onnx": "export",
+    "onnxruntime": "export",
+    "onnxscript": "export",
     "segmentation_models_pytorch": "segmentation",
     "tensorboard": "train",
 }

@@ -1,4 +1,4 @@
-"""Write a model as ONNX, torch.export or TorchScript, verified against the model itself.
+"""Write a model as ONNX or torch.export, verified against the model itself.
 
 python tools/export.py --model soft_tiny --checkpoint FILE --format onnx --out soft_tiny.onnx
 python tools/export.py --config CONFIG --checkpoint FILE --format onnx --int8 --out soft_pico_int8.onnx
@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_model_options(parser, config=True)
     parser.add_argument("--format", choices=FORMATS, required=True)
-    parser.add_argument("--out", required=True, metavar="FILE", help="ends in .onnx, .pt2 or .pt")
+    parser.add_argument("--out", required=True, metavar="FILE", help="ends in .onnx or .pt2")
     parser.add_argument("--img-size", type=int, metavar="PIXELS", help="side of the images (default: the model's own)")
     parser.add_argument(
         "--dynamic-size", action="store_true", help="take images of any size from 64 pixels up; not every attention can"
@@ -31,7 +31,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--features", type=int, nargs="+", metavar="N", help="export the maps of these stages (from 0) without a head"
     )
-    parser.add_argument("--opset", type=int, help="of ONNX (default: torch's)")
     parser.add_argument(
         "--max-error",
         type=float,
@@ -59,7 +58,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         args.out,
         args.format,
         any_size=args.dynamic_size,
-        opset=args.opset,
         int8=args.int8,
         max_error=args.max_error,
         max_drop=args.max_drop,

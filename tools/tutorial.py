@@ -244,7 +244,7 @@ def save_and_export(model: nn.Module, out: Path) -> None:
     with torch.inference_mode():
         difference = (torch.export.load(file).module()(larger) - model(larger)).abs().max()
     print(f"{file}: on another batch size, the logits differ by {difference:.1e}.")
-    print("tools/export.py writes ONNX and TorchScript as well, and int8.")
+    print("tools/export.py writes ONNX as well, and int8.")
 
 
 @command_line

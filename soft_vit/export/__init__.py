@@ -1,4 +1,4 @@
-"""Trained models as files for other programs: ONNX, torch.export and TorchScript."""
+"""Trained models as files for other programs: ONNX and torch.export."""
 
 from soft_vit.export.formats import FORMATS
 from soft_vit.export.model import ExportModel, load_export_model

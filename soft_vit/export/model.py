@@ -19,16 +19,14 @@ __all__ = ["ExportModel", "FeatureMaps", "load_export_model"]
 class FeatureMaps(nn.Module):
     """Maps of chosen stages of a timm model: images `[B, C, H, W]` to a tuple of maps, the largest first.
 
-    indices: of the stages, from 0; negative ones count from the end. Raises ValueError for other stages.
+    indices: of the stages, from 0; negative ones count from the end.
     """
 
     def __init__(self, model: nn.Module, indices: Sequence[int]) -> None:
         super().__init__()
-        if not hasattr(model, "forward_intermediates"):
-            raise ValueError(f"{type(model).__name__} has no maps of stages; export it with its head.")
-        count = len(model.feature_info)
-        if not indices or any(not -count <= index < count for index in indices):
-            raise ValueError(f"The stages are {list(indices)}; choose some of 0 to {count - 1}.")
+        count = len(getattr(model, "feature_info", ()))
+        if not all(-count <= index < count for index in indices):
+            raise ValueError(f"stages must be from 0 to {count - 1}, got {list(indices)}.")
         self.model = model
         self.indices = sorted(index % count for index in indices)
 
@@ -55,16 +53,9 @@ class ExportModel:
     notes: tuple[str, ...] = ()
 
     def metadata(self) -> dict[str, str]:
-        """The metadata of an exported file; lists are JSON."""
-        return {
-            "model": self.name,
-            "input_size": json.dumps(self.input_size),
-            "mean": json.dumps(self.mean),
-            "std": json.dumps(self.std),
-            "classes": json.dumps(self.classes),
-            "outputs": json.dumps(self.outputs),
-            "soft_vit_version": __version__,
-        }
+        """Return the metadata of an exported file; lists are JSON."""
+        lists = {key: json.dumps(getattr(self, key)) for key in ("input_size", "mean", "std", "classes", "outputs")}
+        return {"model": self.name, **lists, "soft_vit_version": __version__}
 
 
 def load_export_model(
@@ -76,33 +67,36 @@ def load_export_model(
     img_size: int | None = None,
     stages: Sequence[int] | None = None,
 ) -> ExportModel:
-    """A timm model by name, or the classifier of a config and its checkpoint.
+    """Return a timm model by name, or the classifier of a config and its checkpoint.
 
     pretrained: without a checkpoint, load the model's published weights; False keeps random ones. stages: export the
     maps of these stages instead of logits, see `FeatureMaps`. Raises ValueError or FileNotFoundError for a model or a
     file that cannot be used.
     """
     predictor = load_predictor(model, config, checkpoint, pretrained=pretrained, img_size=img_size, device="cpu")
+    network, preprocessor = predictor.model, None
     if isinstance(predictor, ConfigPredictor):
-        network, prepared = _classifier_of(predictor, config)
-    else:
-        network, prepared = predictor.model, None
+        preprocessor = network.data_preprocessor
+        network = getattr(network, "model", None)
+        if not hasattr(network, "pretrained_cfg"):
+            raise ValueError(f"The config must be that of a timm classifier, got {config}.")
     data = resolve_model_data_config(network)
-    mean, std = prepared or (data["mean"], data["std"])
+    mean, std = data["mean"], data["std"]
+    if hasattr(preprocessor, "mean"):
+        values = (torch.as_tensor(value).flatten() / 255 for value in (preprocessor.mean, preprocessor.std))
+        mean, std = ([round(float(value), 6) for value in channels] for channels in values)
     channels, height, width = get_model_input_config(network)["input_size"]
     if img_size is not None:
         height = width = img_size
-    name = model or network.pretrained_cfg["architecture"]
-    outputs: tuple[str, ...] = ("logits",)
+    cfg, outputs = network.pretrained_cfg, ("logits",)
     # The file of weights comes first.
-    classes = tuple(predictor.names or network.pretrained_cfg.get("label_names") or ())
+    classes = tuple(predictor.names or cfg.get("label_names") or ())
     if stages is not None:
         network = FeatureMaps(network, stages)
         outputs, classes = tuple(f"stage{index}" for index in network.indices), ()
-    network.eval().requires_grad_(False)
     return ExportModel(
-        name=name,
-        model=network,
+        name=model or cfg["architecture"],
+        model=network.eval().requires_grad_(False),
         input_size=(channels, height, width),
         mean=tuple(mean),
         std=tuple(std),
@@ -110,18 +104,3 @@ def load_export_model(
         outputs=outputs,
         notes=tuple(predictor.notes),
     )
-
-
-def _classifier_of(
-    predictor: ConfigPredictor, config: str | Path
-) -> tuple[nn.Module, tuple[list[float], list[float]] | None]:
-    """The timm model in a config's classifier, and the mean and std of its preprocessor."""
-    network = getattr(predictor.model, "model", None)
-    if not hasattr(network, "pretrained_cfg"):
-        raise ValueError(f"The config {config} is not of a timm classifier; export its backbone by name.")
-    preprocessor = predictor.model.data_preprocessor
-    if not hasattr(preprocessor, "mean"):
-        return network, None
-    values = (torch.as_tensor(getattr(preprocessor, name)).flatten() / 255 for name in ("mean", "std"))
-    mean, std = ([round(float(value), 6) for value in tensor] for tensor in values)
-    return network, (mean, std)

@@ -1,10 +1,9 @@
 """int8 files by onnxruntime, and their loss of accuracy."""
 
-from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import torch
 
 from soft_vit.data import CLASSES, ShapeImages, normalised_batch
@@ -19,20 +18,8 @@ BATCH = 32
 PRODUCTS = ("Conv", "Gemm", "MatMul")
 
 
-class _Calibration:
-    """Batches of images for onnxruntime."""
-
-    def __init__(self, images: torch.Tensor, name: str) -> None:
-        self._batches: Iterator[torch.Tensor] = iter(images.split(BATCH))
-        self._name = name
-
-    def get_next(self) -> dict[str, np.ndarray] | None:
-        batch = next(self._batches, None)
-        return None if batch is None else {self._name: batch.numpy()}
-
-
 def quantize(full: Path, target: Path, source: ExportModel) -> str:
-    """Write an ONNX file in int8 (QDQ), calibrated on generated images; returns a sentence about the result.
+    """Write an ONNX file in int8 (QDQ), calibrated on generated images; return a sentence about the result.
 
     Only products with weights are quantised. Those of two activations (Gaussian kernels, Newton iteration, attention)
     have no weights to shrink, and the iteration needs all digits on a flat kernel.
@@ -49,10 +36,11 @@ def quantize(full: Path, target: Path, source: ExportModel) -> str:
     drop_expansions(model.graph)
     chosen = weighted_nodes(model.graph)
     images, _ = shape_images("train", CALIBRATION_IMAGES, source)
+    batches = iter([{model.graph.input[0].name: batch.numpy()} for batch in images.split(BATCH)])
     quantize_static(
         model,
         target,
-        _Calibration(images, model.graph.input[0].name),
+        SimpleNamespace(get_next=lambda: next(batches, None)),
         quant_format=QuantFormat.QDQ,
         activation_type=QuantType.QUInt8,
         weight_type=QuantType.QInt8,
@@ -81,20 +69,20 @@ def drop_expansions(graph: Any) -> None:
 
 
 def weighted_nodes(graph: Any) -> list[str]:
-    """Names of the products of an ONNX graph with a weight as a factor."""
+    """Return the names of the products of an ONNX graph with a weight as a factor."""
     weights = {weight.name for weight in graph.initializer}
     return [node.name for node in graph.node if node.op_type in PRODUCTS and weights & set(node.input[:2])]
 
 
 def shape_images(split: str, count: int, source: ExportModel) -> tuple[torch.Tensor, torch.Tensor]:
-    """Generated images `[count, 3, H, W]`, normalised for a model, and their labels `[count]`."""
+    """Return generated images `[count, 3, H, W]`, normalised for a model, and their labels `[count]`."""
     samples = list(ShapeImages(count, split, size=source.input_size[1:]))
     labels = torch.tensor([sample.label for sample in samples])
     return normalised_batch(samples, source.mean, source.std), labels
 
 
 def check_drop(full: Path, int8: Path, source: ExportModel, max_drop: float) -> str:
-    """Measure a file and its int8 form on generated images; returns a sentence about the result.
+    """Measure a file and its int8 form on generated images; return a sentence about the result.
 
     For a model of other classes than theirs, disagreement of the files counts as loss. Raises ValueError if int8 loses
     more than max_drop points of top-1.
@@ -105,10 +93,7 @@ def check_drop(full: Path, int8: Path, source: ExportModel, max_drop: float) -> 
         run = open_onnx(path)
         chosen.append(torch.cat([run(batch)[0].argmax(1) for batch in images.split(BATCH)]))
     agreement = 100 * (chosen[0] == chosen[1]).float().mean().item()
-    loss, result = (
-        100 - agreement,
-        f"both choose the same class for {agreement:.1f} % of {TEST_IMAGES} generated images",
-    )
+    loss, result = 100 - agreement, f"both choose the same class in {agreement:.1f} % of {TEST_IMAGES} generated images"
     if tuple(source.classes) == tuple(CLASSES):
         before, after = (100 * (each == labels).float().mean().item() for each in chosen)
         loss, result = before - after, f"top-1 is {before:.1f} % in float32 and {after:.1f} % in int8; {result}"

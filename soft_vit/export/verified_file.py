@@ -8,7 +8,7 @@ from textwrap import shorten
 import torch
 
 from soft_vit.engine.errors import one_line
-from soft_vit.export.formats import FORMATS, MIN_SIDE, Run, check_suffix
+from soft_vit.export.formats import FORMATS, MIN_SIDE, Run, as_list
 from soft_vit.export.model import ExportModel
 from soft_vit.export.quantization import check_drop, quantize
 from soft_vit.weights.files import require_place, write_atomically
@@ -25,7 +25,6 @@ def export(
     format: str,
     *,
     any_size: bool = False,
-    opset: int | None = None,
     int8: bool = False,
     max_error: float = 1e-4,
     max_drop: float = 2.0,
@@ -33,51 +32,47 @@ def export(
 ) -> Path:
     """Write a model to a file that takes any batch, and verify the file on random images.
 
-    format: a key of `FORMATS`. any_size: for images of any size. opset: of ONNX, by default torch's. int8: quantise the
-    ONNX file, see `quantize`. max_error: largest difference from the model, see `relative_error`. max_drop: largest
-    loss of accuracy by int8, in points. report: called with a sentence for each step. The file appears once it is
-    verified. Raises ValueError for options that do not go together and for a file that differs from the model.
+    format: a key of `FORMATS`. any_size: for images of any size. int8: quantise the ONNX file, see `quantize`.
+    max_error: largest difference from the model, see `relative_error`. max_drop: largest loss of accuracy by int8, in
+    points. report: called with a sentence for each step. The file appears once it is verified. Raises ValueError for
+    options that do not go together and for a file that differs from the model.
     """
     out = Path(out)
-    check_suffix(out, format)
-    if any_size and not FORMATS[format].any_size:
-        raise ValueError(f"{format} takes one size of images; leave --dynamic-size out, or choose another format.")
-    for given, name in ((int8, "--int8"), (opset is not None, "--opset")):
-        if given and format != "onnx":
-            raise ValueError(f"{name} belongs to ONNX and the format is {format}; use --format onnx, or leave it out.")
-    if int8 and (source.outputs != ("logits",) or source.input_size[0] != 3):
-        raise ValueError("int8 is calibrated and measured on RGB images; give a classifier of RGB images.")
+    suffix, write, open_file = FORMATS[format]
+    if out.suffix != suffix:
+        raise ValueError(f"out must end in {suffix} for {format}, got {out}.")
+    if int8 and (format != "onnx" or source.outputs != ("logits",) or source.input_size[0] != 3):
+        raise ValueError("int8 must be asked for with the format onnx and a classifier of RGB images.")
     require_place(out)
-    steps = 5 if int8 else 3
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / out.name
         size = "any size" if any_size else "{} x {}".format(*source.input_size[1:])
-        report(f"[1/{steps}] Writing {source.name} as {format}, for any batch of images of {size}.")
-        FORMATS[format].write(source, path, any_size=any_size, opset=opset)
-        report(f"[2/{steps}] Comparing the file with the model on random images.")
-        errors = compare(FORMATS[format].open(path), source, verified_sizes(source, any_size))
+        report(f"Writing {source.name} as {format}, for any batch of images of {size}.")
+        write(source, path, any_size=any_size)
+        report("Comparing the file with the model on random images.")
+        errors = compare(open_file(path), source, verified_sizes(source, any_size))
         for shape, error in errors.items():
             report(f"  {shape}: relative error {error:.1e}")
         worst = max(errors.values())
         if worst > max_error:
             raise ValueError(
                 f"The file differs from the model by up to {worst:.1e} of the largest output, more than "
-                f"{max_error:.0e}, so nothing was written; export in another format, or allow more with --max-error."
+                f"{max_error:.0e}, so it was not written; use another format, or allow more with --max-error."
             )
         if int8:
-            report(f"[3/{steps}] Quantising to int8, calibrated on generated images.")
-            quantized = Path(folder) / f"int8_{out.name}"
+            report("Quantising to int8, calibrated on generated images.")
+            quantized = path.with_name(f"int8_{out.name}")
             report(f"  {quantize(path, quantized, source)}")
-            report(f"[4/{steps}] Measuring both on generated images.")
+            report("Measuring both on generated images.")
             report(f"  {check_drop(path, quantized, source, max_drop)}")
             path = quantized
         write_atomically(out, path.read_bytes())
-    report(f"[{steps}/{steps}] Written: {out} ({out.stat().st_size / 1e6:.1f} MB), relative error {worst:.1e}")
+    report(f"Written: {out} ({out.stat().st_size / 1e6:.1f} MB), relative error {worst:.1e}")
     return out
 
 
 def verified_sizes(source: ExportModel, any_size: bool) -> list[tuple[int, int]]:
-    """Sizes to compare at: the model's own and, with any_size, larger, smaller and elongated ones, mostly odd."""
+    """Return sizes to compare at: the model's own and, with any_size, larger, smaller and elongated ones."""
     height, width = source.input_size[1:]
     others = [(height + 37, max(width - 11, MIN_SIDE)), (MIN_SIDE, 3 * width + 5), (2 * height - 1, MIN_SIDE)]
     # Grids limited to 7 windows on a side reach their limit in the last stage.
@@ -86,7 +81,7 @@ def verified_sizes(source: ExportModel, any_size: bool) -> list[tuple[int, int]]
 
 
 def compare(run: Run, source: ExportModel, sizes: Sequence[tuple[int, int]]) -> dict[str, float]:
-    """The difference from the model, see `relative_error`, for each shape of random images.
+    """Return the difference from the model, see `relative_error`, for each shape of random images.
 
     sizes: (H, W) of the images, each tried in all `BATCHES`. Raises ValueError for a file that refuses a batch.
     """
@@ -95,24 +90,21 @@ def compare(run: Run, source: ExportModel, sizes: Sequence[tuple[int, int]]) -> 
     for height, width in sizes:
         for batch in BATCHES:
             images = torch.randn(batch, source.input_size[0], height, width, generator=generator)
-            with torch.no_grad():
-                expected = source.model(images)
-            expected = [expected] if isinstance(expected, torch.Tensor) else list(expected)
             shape = f"{batch} x {height} x {width}"
+            with torch.no_grad():
+                expected = as_list(source.model(images))
             try:
                 given = run(images)
             except Exception as error:
                 # Every runtime has its own errors.
-                raise ValueError(
-                    f"The file refuses a batch of {shape} ({shorten(one_line(error), 120)}), so nothing was written; "
-                    "export for one size of images, with --img-size."
-                ) from error
+                reason = shorten(one_line(error), 120)
+                raise ValueError(f"The file refuses {shape} ({reason}); use --img-size for one size.") from error
             errors[shape] = relative_error(given, expected)
     return errors
 
 
 def relative_error(given: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
-    """The largest difference between outputs, each relative to the largest magnitude of the expected one.
+    """Return the largest difference between outputs, each relative to the largest magnitude of the expected one.
 
     Infinite for a missing output, other shapes and values that are not finite.
     """

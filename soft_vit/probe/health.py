@@ -136,6 +136,8 @@ def measure_health(model: nn.Module, images: Sequence[Tensor]) -> list[LayerHeal
     images: at least one, `[C, H, W]` each, normalised, on the model's device. A head's matrix of N tokens has N^2
     entries. Raises ValueError for a model without attentions of this package.
     """
+    if not images:
+        raise ValueError("images must be at least 1, got 0.")
     row_sums, ranks, tokens = defaultdict(list), defaultdict(list), {}
 
     def visit(name: str, matrix: Tensor) -> None:

