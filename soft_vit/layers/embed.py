@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from timm.layers import register_notrace_function
 from torch import Tensor, nn
 
 from soft_vit.layers.sizes import same_size
@@ -82,6 +83,7 @@ def interpolate_maps(maps: Tensor, size: Sequence[int], mode: str = "bilinear") 
     return F.interpolate(at_least_float32(maps), size=tuple(size), mode=mode, align_corners=False).to(maps.dtype)
 
 
+@register_notrace_function
 def resample_pos_embed(
     pos_embed: Tensor,
     grid_size: tuple[int, int],

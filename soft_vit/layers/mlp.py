@@ -13,10 +13,6 @@ from soft_vit.ops.numerics import is_eager
 
 Approximation = Literal["none", "tanh"]
 
-# Leaves of symbolic tracing, so that a traced model takes the same path and gives the same bits.
-torch.fx.wrap("linear_gelu")
-torch.fx.wrap("linear")
-
 
 @register_notrace_module
 class Mlp(nn.Module):

@@ -1,26 +1,22 @@
 """Attention kinds in the blocks of timm's vision transformers."""
 
-import copyreg
-import math
-from functools import partial
-from typing import Any, cast
+import threading
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any, NamedTuple
 
 import torch
 from timm.layers import apply_rot_embed_cat
+from timm.models.beit import Block as BeitBlock
+from timm.models.vision_transformer import ATTN_LAYERS
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from soft_vit.layers.attention import ATTENTIONS, attention_class, attention_options
 from soft_vit.layers.attention.base import Attention
 from soft_vit.ops.layout import square_layout
-from soft_vit.ops.numerics import in_backward
 
 # Arguments that timm's blocks give every attention; a kind without one of them goes without.
 BLOCK_ARGUMENTS = {"qkv_bias", "attn_drop", "proj_drop"}
-
-# A leaf of symbolic tracing: it looks at sizes.
-torch.fx.wrap("square_layout")
-torch.fx.wrap("padding_mask")
 
 
 def padding_mask(attn_mask: Tensor | None, is_causal: bool, x: Tensor) -> Tensor | None:
@@ -38,59 +34,30 @@ def padding_mask(attn_mask: Tensor | None, is_causal: bool, x: Tensor) -> Tensor
     )
 
 
-class TokenGrid:
-    """The map of the images that a model works on at the moment; all its attentions look here.
+class TokenMap(NamedTuple):
+    """The map of a batch of images, which a block hands to its attention together with the mask of tokens."""
 
-    A hook on the model's patch embedding, which sees the size of every batch of images. What gradient checkpointing
-    computes again may be of images before those: it gets the last map of as many tokens.
-    """
-
-    def __init__(self, num_prefix_tokens: int) -> None:
-        self.num_prefix_tokens = num_prefix_tokens
-        self.feat_size: tuple[int, int] | None = None
-        self.by_length: dict[int, tuple[int, int]] = {}
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Copies begin without a map: one that was seen in tracing cannot be pickled.
-        return TokenGrid, (self.num_prefix_tokens,)
-
-    def __call__(self, patch_embed: Any, args: tuple[Any, ...], output: Any) -> None:
-        self.feat_size = tuple(patch_embed.dynamic_feat_size(args[0].shape[-2:]))
-        if isinstance(args[0], Tensor) and torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            self.by_length[self.num_prefix_tokens + math.prod(self.feat_size)] = self.feat_size
-
-    def of(self, x: Tensor) -> tuple[int, int] | None:
-        """The map of tokens x `[B, P + N, C]`; None before the first images."""
-        return self.by_length.get(x.shape[1], self.feat_size) if in_backward() else self.feat_size
+    feat_size: tuple[int, int]
+    num_prefix_tokens: int
+    mask: Tensor | None = None
 
 
-class RotaryNorm(nn.Module):
-    """A norm of each head's queries or keys `[B, H, P + N, D]`, and a rotation of those behind P prefix tokens."""
-
-    def __init__(self, norm: nn.Module, rotate_half: bool) -> None:
-        super().__init__()
-        self.norm = norm
-        self.rotate_half = rotate_half
-        self.rope: Tensor | None = None
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.norm(x)
-        if self.rope is None:
-            return x
-        P = x.shape[2] - self.rope.shape[-2]
-        return torch.cat([x[:, :, :P], apply_rot_embed_cat(x[:, :, P:], self.rope, half=self.rotate_half).to(x)], dim=2)
+def rotate_tokens(x: Tensor, rope: Tensor, half: bool) -> Tensor:
+    """Rotate each head's queries or keys `[B, H, P + N, D]` behind P prefix tokens; rope: timm's sines and cosines."""
+    P = x.shape[2] - rope.shape[-2]
+    return torch.cat([x[:, :, :P], apply_rot_embed_cat(x[:, :, P:], rope, half=half).to(x)], dim=2)
 
 
 class ViTAttention(Attention):
-    """An attention kind with the constructor and the call of `timm.layers.Attention`, on tokens `[B, P + N, C]`.
+    """An attention with the constructor and the call of `timm.layers.Attention`, on tokens `[B, P + N, C]`.
 
-    A block of timm's gives no map. It is that of the model's `TokenGrid`, where there is one, otherwise feat_size, or
-    the largest square that the tokens fill; what is before it are prefix tokens.
+    timm's blocks pass no map. It is the one of a model that follows its images (`FollowsMap`), otherwise feat_size, or
+    the largest square that the tokens fill; the tokens before it are prefix tokens.
 
     feat_size: the map (H, W); weights that belong to a map are made for it, by default for 14 x 14.
-    num_prefix_tokens: their number; by default what a map leaves, at most 5.
-    sr_ratio: the side of the window that one reduced token stands for.
-    options: of the kind.
+    num_prefix_tokens: their number; by default what the map leaves, at most 5.
+    sr_ratio: side of the window that one reduced token stands for.
+    options: of the attention type.
     """
 
     def __init__(
@@ -117,11 +84,12 @@ class ViTAttention(Attention):
         accepted = attention_options(kind)
         given = {name: value for name, value in given.items() if name in accepted or name not in BLOCK_ARGUMENTS}
         super().__init__(dim, num_heads, feat_size=feat_size or (14, 14), sr_ratio=sr_ratio, **given, **dd)
-        # Those of the block; a kind may have others, or none.
+        # The heads of the block; an attention type may have others, or none.
         self.block_heads = num_heads
-        self.fixed_grid = feat_size
+        self.feat_size_of_model = feat_size
         self.num_prefix_tokens = num_prefix_tokens
-        self.token_grid: TokenGrid | None = None
+        # Whether a rotary embedding pairs channels with those half a head away, instead of neighbours.
+        self.rotate_half = False
         if scale_norm:
             raise ValueError(f"{kind.__name__} has no norm of its result; use scale_attn_norm=False.")
         if qk_norm:
@@ -137,35 +105,32 @@ class ViTAttention(Attention):
     def forward(  # type: ignore[override]  # as timm's blocks call it
         self,
         x: Tensor,
-        attn_mask: Tensor | None = None,
+        attn_mask: Tensor | TokenMap | None = None,
         is_causal: bool = False,
         rope: Tensor | None = None,
-        shared_rel_pos_bias: Tensor | None = None,
+        shared_rel_pos_bias: Tensor | TokenMap | None = None,
     ) -> Tensor:
         """Mix tokens x `[B, P + N, C]`.
 
         attn_mask: bool `[B, P + N]` or `[B, 1, 1, P + N]`, True where a token counts. rope: sines and cosines of timm's
-        rotary embedding, for models whose attention has been prepared for it (`swap_attention`). ValueError for
-        is_causal, a bias of scores, and masks of pairs.
+        rotary embedding, for attention types that have a query and a key of each token. ValueError for is_causal, a
+        bias of scores, and masks of pairs. A `TokenMap` comes in place of attn_mask or shared_rel_pos_bias.
         """
+        if isinstance(shared_rel_pos_bias, TokenMap):
+            attn_mask, shared_rel_pos_bias = shared_rel_pos_bias, None
         if shared_rel_pos_bias is not None:
             raise ValueError(f"{type(self).__name__} has no scores of all pairs of tokens to add a bias to.")
-        mask = padding_mask(attn_mask, is_causal, x)
+        token_map, mask = (attn_mask, attn_mask.mask) if isinstance(attn_mask, TokenMap) else (None, attn_mask)
+        mask = padding_mask(mask, is_causal, x)
         if not self.needs_grid:
             feat_size, num_prefix_tokens = (x.shape[1], 1), 0
-        elif self.token_grid is not None and (followed := self.token_grid.of(x)) is not None:
-            feat_size, num_prefix_tokens = followed, self.token_grid.num_prefix_tokens
+        elif token_map is not None:
+            feat_size, num_prefix_tokens = token_map.feat_size, token_map.num_prefix_tokens
         else:
-            layout = square_layout(x, self.fixed_grid, self.num_prefix_tokens)
-            feat_size, num_prefix_tokens = layout.feat_size, layout.num_prefix_tokens
-        rotations = [norm for norm in (self.q_norm, self.k_norm) if isinstance(norm, RotaryNorm)]
-        for norm in rotations:
-            norm.rope = rope
-        x = super().forward(x, feat_size, num_prefix_tokens, mask)
-        for norm in rotations:
-            # It may be part of a graph, which nothing copies.
-            norm.rope = None
-        return x
+            square = square_layout(x, self.feat_size_of_model, self.num_prefix_tokens)
+            feat_size, num_prefix_tokens = square.feat_size, square.num_prefix_tokens
+        layout = self.layout(x, feat_size, num_prefix_tokens, mask)
+        return self.mix(x, layout, rope if rope is None else partial(rotate_tokens, rope=rope, half=self.rotate_half))
 
 
 # Named in this module, so that a model which holds them can be pickled.
@@ -184,61 +149,151 @@ def check_options(kind: str, options: dict[str, Any]) -> None:
         raise ValueError(f"{unknown[0]!r} is no option of {kind!r}; it has {', '.join(sorted(accepted))}.")
 
 
-class BoundAttention(type):
-    """The type of what `attn_layer` returns: a class, as timm asks for, that is called with a kind's options."""
+class AttnLayer(str):
+    """The name in timm's table of attention layers of an attention type with options; calling it makes a layer."""
 
     make: partial[ViTAttention]
-    recipe: partial[type[nn.Module]]
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> ViTAttention:
+    def __call__(self, *args: Any, **kwargs: Any) -> ViTAttention:
+        return self.make(*args, **kwargs)
+
+
+class _Layer:
+    """The entry of an `AttnLayer` in timm's table, which holds classes."""
+
+    make: partial[ViTAttention]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         return cls.make(*args, **kwargs)
-
-
-# timm keeps a model's arguments beside it, and with them this class, which only exists in memory.
-copyreg.pickle(BoundAttention, lambda cls: (cls.recipe, ()))  # type: ignore[arg-type, return-value]  # a class is pickled
 
 
 def attn_layer(
     kind: str, feat_size: tuple[int, int] | None = None, num_prefix_tokens: int | None = None, **options: Any
-) -> type[nn.Module]:
-    """An attention kind for the argument `attn_layer` of timm's VisionTransformer.
+) -> AttnLayer:
+    """Return an attention for the argument `attn_layer` of timm's VisionTransformer.
 
     >>> attention = attn_layer("performer", num_features=64)
     >>> model = timm.create_model("vit_tiny_patch16_224", attn_layer=attention)
 
-    A block of timm's gives its attention no map. It is taken to be the largest square behind at most five prefix
-    tokens, unless feat_size (H, W) and num_prefix_tokens say otherwise. Models by name (`performer_vit_tiny_patch16`)
+    timm's blocks pass no map to their attention. It is taken to be the largest square behind at most five prefix
+    tokens, unless feat_size (H, W) and num_prefix_tokens are given. Models by name (`performer_vit_tiny_patch16`)
     and those of `swap_attention` follow the map of each image.
 
-    options: of the kind, and sr_ratio (default 2), the side of the window that one reduced token stands for. ValueError
-    for an unknown kind or option, or a feat_size that is not two positive integers.
+    options: of the attention type, and sr_ratio (default 2), the side of the window that one reduced token stands for.
+    ValueError for an unknown type or option, or a feat_size that is not two positive integers.
     """
     check_options(kind, options)
     sides = feat_size if isinstance(feat_size, tuple | list) else ()
     if feat_size is not None and (len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides)):
-        raise ValueError(f"feat_size={feat_size!r} is no map; give two positive integers, (H, W) in tokens.")
-    cls = VIT_ATTENTIONS[kind]
-    layer = BoundAttention(f"Bound{cls.__name__}", (nn.Module,), {"__module__": __name__, "__doc__": cls.__doc__})
-    layer.make = partial(cls, feat_size=feat_size, num_prefix_tokens=num_prefix_tokens, **options)
-    layer.recipe = partial(attn_layer, kind, feat_size, num_prefix_tokens, **options)
-    return cast(type[nn.Module], layer)
+        raise ValueError(f"feat_size must be two positive integers (H, W), got {feat_size!r}.")
+    given = {"feat_size": feat_size, "num_prefix_tokens": num_prefix_tokens, **options}
+    arguments = (f", {name}={value!r}" for name, value in given.items() if value is not None)
+    layer = AttnLayer(f"soft_vit.attn_layer({kind!r}{''.join(arguments)})")
+    layer.make = partial(VIT_ATTENTIONS[kind], **given)
+    ATTN_LAYERS[layer] = type(layer, (_Layer,), {"make": layer.make})
+    return layer
 
 
-def follow_grid(model: Any) -> RemovableHandle | None:
-    """Let the attention kinds in a ViT of timm's work on the map of each image, of any size that the model takes.
+class _Call(threading.local):
+    """The forward of a `FollowsMap` that this thread is in."""
 
-    Returns the handle of the hook by which they do, unless the model had one or needs none. ValueError for a model that
-    drops patches, of which no map is left, and a kind that needs one.
+    feat_size: tuple[int, int] | None = None
+
+
+_CALL = _Call()
+
+
+class FollowsMap:
+    """Mixin of timm's ViTs whose attentions work on the map of each image, of any size that the model takes.
+
+    The map reaches each attention as an argument of its block, bound before gradient checkpointing sees the block. So
+    nothing of a call is kept on a module, and forwards may run in several threads.
     """
-    attentions = [module for module in model.modules() if isinstance(module, ViTAttention) and module.needs_grid]
-    if not attentions:
-        return None
-    if getattr(getattr(model, "patch_drop", None), "prob", 0) > 0:
-        raise ValueError(f"{type(attentions[0]).__name__} works on whole maps; use patch_drop_rate=0.")
-    grids = [attention.token_grid for attention in attentions if attention.token_grid is not None]
-    grid, handle = grids[0] if grids else TokenGrid(model.num_prefix_tokens), None
-    if not grids:
-        handle = model.patch_embed.register_forward_hook(grid)
-    for attention in attentions:
-        attention.token_grid = grid
-    return handle
+
+    _modules: dict[str, Any]
+    patch_embed: Any
+    num_prefix_tokens: int
+
+    @property
+    def blocks(self) -> Any:
+        """The blocks; within a forward, as functions that pass on the map of its images."""
+        blocks = self._modules["blocks"]
+        if _CALL.feat_size is None:
+            return blocks
+        token_map = TokenMap(_CALL.feat_size, self.num_prefix_tokens)
+        return _Chain(partial(_on_map, block, token_map) if _needs_map(block) else block for block in blocks)
+
+    def forward_features(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call(super().forward_features, *args, **kwargs)  # type: ignore[misc]  # timm's
+
+    def forward_intermediates(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call(super().forward_intermediates, *args, **kwargs)  # type: ignore[misc]  # timm's
+
+    def _call(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        outer, _CALL.feat_size = _CALL.feat_size, self.patch_embed.grid_size
+        try:
+            return forward(*args, **kwargs)
+        finally:
+            _CALL.feat_size = outer
+
+    def _pos_embed(self, x: Tensor) -> Any:
+        """Add timm's position embedding to the result x of patch_embed, `[B, H, W, C]` where sizes are dynamic."""
+        if self.dynamic_img_size:  # type: ignore[attr-defined]  # timm's
+            _CALL.feat_size = x.shape[1], x.shape[2]
+        return super()._pos_embed(x)  # type: ignore[misc]  # timm's
+
+
+class _Chain(list):
+    """The part of nn.Sequential that timm's forward needs."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        for block in self:
+            x = block(x)
+        return x
+
+
+def _needs_map(block: nn.Module) -> bool:
+    return any(isinstance(module, ViTAttention) and module.needs_grid for module in block.modules())
+
+
+def _on_map(block: nn.Module, token_map: TokenMap, x: Tensor, **kwargs: Any) -> Tensor:
+    """Call a block of timm's with the map in place of an argument that it hands to its attention."""
+    name = "shared_rel_pos_bias" if isinstance(block, BeitBlock) else "attn_mask"
+    return block(x, **{**kwargs, name: token_map._replace(mask=kwargs.get(name))})
+
+
+def map_of_images(model: Any, x: Tensor) -> TokenMap:
+    """Return the map that a ViT makes of images x `[B, C, H, W]`."""
+    embed = model.patch_embed
+    dynamic = getattr(model, "dynamic_img_size", False)
+    return TokenMap(embed.dynamic_feat_size(x.shape[2:]) if dynamic else embed.grid_size, model.num_prefix_tokens)
+
+
+def follow_map(model: Any) -> None:
+    """Make a ViT of timm's, in place, one that follows the map of each image (`FollowsMap`), where it needs one.
+
+    ValueError for a model that drops patches, of which no map is left.
+    """
+    needing = [module for module in model.modules() if isinstance(module, ViTAttention) and module.needs_grid]
+    if needing and getattr(getattr(model, "patch_drop", None), "prob", 0) > 0:
+        raise ValueError(f"{type(needing[0]).__name__} works on whole maps; use patch_drop_rate=0.")
+    if needing and not isinstance(model, FollowsMap):
+        cls: Any = type(model)
+        model.__class__ = _following(cls)
+
+
+@cache
+def _following(cls: Any) -> Any:
+    """Return the class of timm's as a `FollowsMap`, under its own name."""
+    return type(cls.__name__, (FollowsMap, cls), {"__module__": cls.__module__, "__reduce_ex__": _reduce_following})
+
+
+def _reduce_following(model: Any, protocol: Any) -> tuple[Any, ...]:
+    """Pickle by the class of timm's, as the derived one exists in memory alone."""
+    parts: Any = object.__reduce_ex__(model, protocol)
+    return (_new_following, (type(model).__mro__[2],), *parts[2:])
+
+
+def _new_following(cls: Any) -> Any:
+    following = _following(cls)
+    return following.__new__(following)

@@ -13,7 +13,7 @@ import timm
 import torch
 import torch.nn.functional as F
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
-from timm.layers import get_device_dtype, to_2tuple, trunc_normal_
+from timm.layers import get_device_dtype, register_notrace_function, to_2tuple, trunc_normal_
 from timm.models import PretrainedCfg, checkpoint, register_model
 from timm.models._features import feature_take_indices
 from timm.models._input import update_model_input_size
@@ -41,6 +41,7 @@ def check_image_size(img_size: int | tuple[int, int], minimum: int = 1) -> tuple
     return size
 
 
+@register_notrace_function
 def check_image(x: Tensor, in_chans: int) -> Tensor:
     """Return images x `[B, in_chans, H, W]`; ValueError for another shape, or a side below 32."""
     if x.ndim != 4 or x.shape[1] != in_chans:
@@ -84,6 +85,7 @@ def stage_grids(img_size: int | tuple[int, int], num_stages: int = 4) -> list[tu
     return [(-(-height // 2**i), -(-width // 2**i)) for i in range(2, num_stages + 2)]
 
 
+@register_notrace_function
 def pad_to_multiple(x: Tensor, multiple: int) -> Tensor:
     """Pad a map `[B, C, H, W]` with zeros on the right and below, to sides that are multiples of a number."""
     # Such that the padded sides are multiples also as symbols. Of positive numbers, as ONNX rounds division to zero.
@@ -92,11 +94,6 @@ def pad_to_multiple(x: Tensor, multiple: int) -> Tensor:
     if torch.compiler.is_compiling() or below or right:
         x = F.pad(x, (0, right, 0, below))
     return x
-
-
-# Leaves of symbolic tracing: they look at sizes.
-torch.fx.wrap("check_image")
-torch.fx.wrap("pad_to_multiple")
 
 
 def init_linear(layer: nn.Linear) -> None:
@@ -331,7 +328,7 @@ class StagedModel(nn.Module):
 
     def embed(self, x: Tensor) -> Tensor:
         """Images to the map `[B, C, H, W]` that the first stage takes."""
-        return self.patch_embed(check_image(x, self.in_chans))
+        return self.patch_embed(x)
 
     def forward_stage(self, index: int, x: Any) -> Any:
         """The output of a stage, a map `[B, C, H, W]`, from that of the stage before, or from `embed`."""
@@ -366,7 +363,7 @@ class StagedModel(nn.Module):
         check_choice("output_fmt", output_fmt, self.output_formats)
         take_indices, max_index = feature_take_indices(len(self.stages), indices)
         num_stages = max_index + 1 if stop_early else len(self.stages)
-        x = self.embed(x)
+        x = self.embed(check_image(x, self.in_chans))
         intermediates = []
         for i in range(num_stages):
             x = self.forward_stage(i, x)
@@ -378,7 +375,7 @@ class StagedModel(nn.Module):
 
     def forward_features(self, x: Tensor) -> Tensor:
         """Images `[B, in_chans, H, W]` to the final map `[B, num_features, H', W']`."""
-        x = self.embed(x)
+        x = self.embed(check_image(x, self.in_chans))
         for i in range(len(self.stages)):
             x = self.forward_stage(i, x)
         return self.finish(x)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-from timm.layers import DropPath, LayerNorm2d
+from timm.layers import DropPath, LayerNorm2d, register_notrace_module
 from timm.models import generate_default_cfgs, register_model
 from torch import Tensor, nn
 
@@ -33,9 +33,6 @@ from soft_vit.ops.rotary import rotate_by_place
 
 # `register_model` adds the entrypoints.
 __all__ = ["MILA"]
-
-# A leaf of symbolic tracing: it looks at sizes.
-torch.fx.wrap("pad_to_multiple")
 
 
 class Stem(nn.Module):
@@ -83,6 +80,7 @@ class ConvDownsample(nn.Module):
         return project(reduce.act(x))
 
 
+@register_notrace_module
 class MILABlock(nn.Module):
     """Attention within a gate, and an MLP, each behind a depthwise convolution; from map to map `[B, C, H, W]`."""
 

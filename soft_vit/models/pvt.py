@@ -19,9 +19,6 @@ from soft_vit.layers import Attention, PreNormBlock, resample_pos_embed
 from soft_vit.layers.embed import resample_square
 from soft_vit.models.base import Stage, StagedModel, channels_last, check_stages, drop_path_rates, init_conv
 
-# A leaf of symbolic tracing: it looks at sizes.
-torch.fx.wrap("resample_pos_embed")
-
 
 class PatchEmbed(nn.Module):
     """A strided convolution with bias and a LayerNorm: maps `[B, C, H, W]` to `[B, C', H', W']`.

@@ -31,7 +31,6 @@ from soft_vit.layers import (
 )
 from soft_vit.models.base import (
     StagedModel,
-    check_image,
     check_stages,
     drop_path_rates,
     imagenet_cfg,
@@ -61,9 +60,6 @@ __all__ = ["PyramidViT"]
 GlobalPool = Literal["token", "avg", "attn", ""]
 
 _logger = logging.getLogger(__name__)
-
-# A leaf of symbolic tracing: it looks at sizes.
-torch.fx.wrap("check_image")
 
 
 class StageTokens(NamedTuple):
@@ -288,7 +284,7 @@ class PyramidViT(StagedModel):
         return super().prune_intermediate_layers(indices, prune_norm, prune_head)
 
     def embed(self, x: Tensor) -> Tensor:
-        return check_image(x, self.in_chans)
+        return x
 
     def forward_stage(self, index: int, x: Any) -> StageTokens:
         """The output of a stage, from images `[B, in_chans, H, W]` or the output of the stage before."""

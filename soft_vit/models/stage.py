@@ -15,9 +15,6 @@ from soft_vit.layers.reversible import Block
 from soft_vit.models.base import UnknownOptionError, check_image_size
 from soft_vit.ops.numerics import check_choice
 
-# A leaf of symbolic tracing: it looks at sizes.
-torch.fx.wrap("resample_pos_embed")
-
 STAGE4_KINDS = {"softmax": "softmax", "soft": "gaussian", "soft_plus": "soft_plus"}
 
 

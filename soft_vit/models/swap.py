@@ -11,7 +11,7 @@ from timm.models.beit import Attention as BeitAttention
 from timm.models.eva import EvaAttention
 from torch import Tensor, nn
 
-from soft_vit.layers.vit_attention import VIT_ATTENTIONS, RotaryNorm, ViTAttention, check_options, follow_grid
+from soft_vit.layers.vit_attention import VIT_ATTENTIONS, ViTAttention, check_options, follow_map
 from soft_vit.models.eval_mode import eval_mode
 from soft_vit.ops.flops import flop_counter
 
@@ -84,16 +84,15 @@ def swap_attention(model: Any, kind: str, blocks: Iterable[int] | None = None, *
         report.kept += [prefix + name for name, _ in attn.named_parameters() if name in kept]
         report.new += [prefix + name for name, _ in attn.named_parameters() if name not in kept]
         report.dropped += [prefix + name for name in dropped]
-    hook = None
+    model_class = type(model)
     try:
-        hook = follow_grid(model)
+        follow_map(model)
         # Some kinds only say when they run that a map is too small for them.
         after = _cost(model)
     except Exception:
         for i, attn in previous.items():
             model.blocks[i].attn = attn
-        if hook is not None:
-            hook.remove()
+        model.__class__ = model_class
         raise
     report.params_before, report.flops_before = before
     report.params_after, report.flops_after = after
@@ -165,10 +164,7 @@ def _replace(model: Any, i: int, kind: str, options: dict[str, Any]) -> tuple[Vi
         **get_device_dtype(model),
     )
     norms = {name: getattr(old, name, nn.Identity()) for name in ("q_norm", "k_norm")}
-    half = bool(getattr(old, "rotate_half", False))
-    for name, norm in norms.items():
-        if isinstance(norm, RotaryNorm):
-            norms[name], half = norm.norm, norm.rotate_half
+    attn.rotate_half = bool(getattr(old, "rotate_half", False))
     taken = [name for name in norms if attn.qk_norm and not (attn.key_is_query and name == "k_norm")]
     for name in taken:
         setattr(attn, name, norms[name])
@@ -176,14 +172,10 @@ def _replace(model: Any, i: int, kind: str, options: dict[str, Any]) -> tuple[Vi
     projected, used = _keep_projections(attn, source)
     used |= kept
     kept |= projected
-    if getattr(model, "rope", None) is not None:
-        if not (attn.qk_norm and attn.qk_of_each_token):
-            raise ValueError(
-                f"{type(model).__name__} rotates the query and key of each token, and {kind!r} has none or others."
-            )
-        for name in taken:
-            setattr(attn, name, RotaryNorm(norms[name], half))
-        kept = {name.replace("_norm.", "_norm.norm.") for name in kept}
+    if getattr(model, "rope", None) is not None and not (attn.qk_norm and attn.qk_of_each_token):
+        raise ValueError(
+            f"{type(model).__name__} rotates the query and key of each token, and {kind!r} has none or others."
+        )
     old_names = {*source, *(f"{name}.{part}" for name, norm in norms.items() for part, _ in norm.named_parameters())}
     return attn.train(old.training), kept, sorted(old_names - used)
 

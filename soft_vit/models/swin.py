@@ -9,7 +9,7 @@ from typing import Any, ClassVar, cast
 
 import torch
 import torch.nn.functional as F
-from timm.layers import LayerNorm2d
+from timm.layers import LayerNorm2d, register_notrace_function, register_notrace_module
 from timm.models.swin_transformer import (
     PatchMerging,
     WindowAttention,
@@ -20,7 +20,7 @@ from timm.models.swin_transformer import (
 from torch import Tensor, nn
 
 from soft_vit.layers import PreNormBlock
-from soft_vit.models.base import StagedModel, check_image, check_stages, drop_path_rates, imagenet_cfg, pad_to_multiple
+from soft_vit.models.base import StagedModel, check_stages, drop_path_rates, imagenet_cfg, pad_to_multiple
 from soft_vit.models.pvt import PatchEmbed, TokenStage
 from soft_vit.ops.numerics import at_least_float32
 
@@ -83,13 +83,13 @@ def join(x: Tensor, feat_size: Size, size: Size, shift: int) -> Tensor:
     return x.flatten(1, 2)
 
 
-def window_mask(x: Tensor, feat_size: Size, size: Size, shift: int, always: bool) -> Tensor | None:
+def window_mask(x: Tensor, feat_size: Size, size: Size, shift: int) -> Tensor | None:
     """What is added to scores in windows: 0, or -100 for pairs that only the roll or the padding made neighbours.
 
-    `[G, S * S, S * S]` in the dtype of x; None where it is zero, unless always.
+    `[G, S * S, S * S]` in the dtype of x; None where it is zero.
     """
     beyond = [-side % s for side, s in zip(feat_size, size, strict=True)]
-    if not (shift or any(beyond) or always):
+    if not (shift or any(beyond)):
         return None
     regions = []
     for side, more in zip(feat_size, beyond, strict=True):
@@ -101,6 +101,7 @@ def window_mask(x: Tensor, feat_size: Size, size: Size, shift: int, always: bool
     return torch.where(region[:, :, None] == region[:, None], 0.0, MASK_VALUE).to(x.dtype)
 
 
+@register_notrace_function
 def specialize_sizes(x: Tensor) -> Tensor:
     """Return a map `[B, C, H, W]`; torch.compile then takes its sides for constants.
 
@@ -121,17 +122,6 @@ def resample_offsets(table: Tensor, window: int) -> Tensor:
     return resampled[0].flatten(1).mT.to(table.dtype)
 
 
-# Leaves of symbolic tracing: they look at sizes.
-torch.fx.wrap("check_image")
-torch.fx.wrap("cut")
-torch.fx.wrap("join")
-torch.fx.wrap("specialize_sizes")
-torch.fx.wrap("linear_window")
-torch.fx.wrap("pad_to_multiple")
-torch.fx.wrap("window_mask")
-torch.fx.wrap("window_shift")
-
-
 class SoftmaxWindows(WindowAttention):
     """timm's softmax attention within windows, with a bias for each offset, and weights that fit other windows."""
 
@@ -150,6 +140,7 @@ class SoftmaxWindows(WindowAttention):
             state_dict[name] = resample_offsets(state_dict[name], self.window_size[0])
 
 
+@register_notrace_module
 class WindowBlock(PreNormBlock):
     """A pre-norm block whose attention works within windows of the map.
 
@@ -213,13 +204,19 @@ class SoftmaxBlock(WindowBlock):
     def mix(self, x: Tensor, feat_size: Size) -> Tensor:
         size = self.attn.window_size
         shift = window_shift(feat_size, size, self.shifted)
-        # A traced graph holds for maps that need a mask and for others.
-        mask = window_mask(x, feat_size, size, shift, isinstance(x, torch.fx.Proxy))
+        mask = window_mask(x, feat_size, size, shift)
         return join(self.attn(cut(x, feat_size, size, shift), mask), feat_size, size, shift)
 
     def resize(self, grid_size: Size) -> None:
         """Resample the weights that belong to one map to another, for good."""
         self.attn.resize((min(self.window, *grid_size),) * 2)
+
+
+class PaddedPatchEmbed(PatchEmbed):
+    """Images, filled up with zeros to multiples of 4, to a map of patches."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(pad_to_multiple(specialize_sizes(x), 4))
 
 
 class MergePatches(PatchMerging):
@@ -263,7 +260,7 @@ class Swin(StagedModel):
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
         check_stages(depths, embed_dims=embed_dims, num_heads=num_heads)
         super().__init__(embed_dims, **kwargs, **dd)
-        self.patch_embed = PatchEmbed(self.in_chans, embed_dims[0], 4, overlap=False, pre_norm=False, **dd)
+        self.patch_embed = PaddedPatchEmbed(self.in_chans, embed_dims[0], 4, overlap=False, pre_norm=False, **dd)
         grids, stages = self.grids(self.img_size), []
         common: dict[str, Any] = dict(proj_drop=proj_drop_rate, **dd)
         for i, (dim, rates) in enumerate(zip(embed_dims, drop_path_rates(drop_path_rate, depths), strict=True)):
@@ -296,9 +293,6 @@ class Swin(StagedModel):
             for block in stage.blocks:
                 block.resize(grid)
 
-    def embed(self, x: Tensor) -> Tensor:
-        return self.patch_embed(pad_to_multiple(specialize_sizes(check_image(x, self.in_chans)), 4))
-
     def resample_state(self, weights: MutableMapping[str, Tensor]) -> None:
         """What belongs to windows of another size."""
         for name, block in self.named_modules():
@@ -316,6 +310,6 @@ class Swin(StagedModel):
                     weights[f"{name}attn.relative_position_index"] = get_relative_position_index(*size)
                     shift = window_shift(grid_size, size, block.shifted)
                     if shift:
-                        mask = window_mask(torch.zeros(()), grid_size, size, shift, always=True)
+                        mask = window_mask(torch.zeros(()), grid_size, size, shift)
                         weights[f"{name}attn_mask"] = cast(Tensor, mask)
         return weights

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from soft_vit.layers import ATTENTIONS, attention_class, attention_options
 from soft_vit.layers.attention.none import NoAttention
-from soft_vit.layers.vit_attention import BLOCK_ARGUMENTS, ViTAttention, attn_layer, follow_grid
+from soft_vit.layers.vit_attention import BLOCK_ARGUMENTS, FollowsMap, ViTAttention, attn_layer, follow_map
 from soft_vit.models.base import UnknownOptionError, check_image_size, imagenet_cfg, register_named
 from soft_vit.weights.load import build_model
 
@@ -47,7 +47,7 @@ VIT_MODELS: dict[str, dict[str, Any]] = {
 """Arguments of every named model."""
 
 
-class AttentionViT(VisionTransformer):
+class AttentionViT(FollowsMap, VisionTransformer):  # type: ignore[override]  # FollowsMap only wraps blocks
     """timm's VisionTransformer with an attention kind in every block; images `[B, 3, H, W]`.
 
     attention: a name of `soft_vit.layers.ATTENTIONS`.
@@ -93,7 +93,7 @@ class AttentionViT(VisionTransformer):
         self.attention = attention
         if not any(isinstance(module, ViTAttention) for module in self.blocks.modules()):
             raise ValueError("These blocks of timm's take no attn_layer; leave block_fn out.")
-        follow_grid(self)
+        follow_map(self)
 
     def set_input_size(
         self, img_size: tuple[int, int] | None = None, patch_size: tuple[int, int] | None = None

@@ -9,9 +9,8 @@ Letters: B batch, C channels, H x W a map, N = H * W.
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-import torch
 import torch.nn.functional as F
-from timm.layers import DropPath, LayerNorm2d
+from timm.layers import DropPath, LayerNorm2d, register_notrace_module
 from timm.models import checkpoint, generate_default_cfgs, register_model
 from torch import Tensor, nn
 
@@ -32,9 +31,6 @@ from soft_vit.models.mila import ConvDownsample, add_rotations
 
 # `register_model` adds the entrypoints.
 __all__ = ["HViTTT", "ViTTT"]
-
-# A leaf of symbolic tracing: it looks at sizes.
-torch.fx.wrap("pad_to_multiple")
 
 
 class PatchEmbed(nn.Module):
@@ -84,6 +80,7 @@ class ConvMlp(nn.Module):
         return self.drop(self.fc2(map_to_tokens(F.gelu(x + self.dwc(x)))))
 
 
+@register_notrace_module
 class ViTTTBlock(nn.Module):
     """A depthwise convolution, attention and an MLP, each with a shortcut; from map to map `[B, C, H, W]`.
 

@@ -5,6 +5,7 @@ import doctest
 import pickle
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from soft_vit.layers import ATTENTIONS, vit_attention
 from soft_vit.layers.vit_attention import attn_layer
+from soft_vit.models.swap import swap_attention
 
 DIM, HEADS = 24, 3
 
@@ -71,16 +73,60 @@ def test_gradient_checkpointing(kind: str) -> None:
     assert all(map(torch.equal, *gradients))
 
 
-def test_gradient_checkpointing_of_images_of_two_sizes() -> None:
-    """What is computed again for the first comes after the forward of the second, as with crops of several sizes."""
-    small = {"embed_dim": DIM, "num_heads": HEADS, "depth": 2, "num_classes": 5}
-    model = timm.create_model("local_vit_tiny_patch16", img_size=64, kernel_size=3, dynamic_img_size=True, **small)
+def local_vit(**options: Any) -> VisionTransformer:
+    """A ViT that works on the map of each image."""
+    torch.manual_seed(0)
+    small = {"embed_dim": DIM, "num_heads": HEADS, "depth": 2, "num_classes": 5, "kernel_size": 3}
+    return timm.create_model("local_vit_tiny_patch16", img_size=64, dynamic_img_size=True, **small, **options)
+
+
+def rotary_vit(**options: Any) -> Any:
+    """EVA-02 whose attention was swapped, dynamic in size."""
+    torch.manual_seed(0)
+    small = {"embed_dim": 96, "num_heads": HEADS, "depth": 2, "num_classes": 5}
+    model = timm.create_model("eva02_tiny_patch14_224", img_size=56, dynamic_img_size=True, **small, **options)
+    swap_attention(model, "local", kernel_size=3)
+    return model
+
+
+@pytest.mark.parametrize(("make", "patch"), [(local_vit, 16), (rotary_vit, 14)], ids=["ViT", "EVA-02"])
+@pytest.mark.parametrize("sizes", [((4, 6), (5, 2)), ((4, 6), (6, 4))], ids=["other tokens", "as many tokens"])
+@pytest.mark.parametrize("through", ["forward", "forward_intermediates"])
+def test_gradient_checkpointing_of_images_of_two_sizes(make: Any, patch: int, sizes: Any, through: str) -> None:
+    """The recomputation for the first images comes after the forward of the second."""
+    model = make()
     gradients = []
     for checkpointing in (False, True):
         model.set_grad_checkpointing(checkpointing)
-        loss = model(images(64, 96)).square().sum() + model(images(80, 32)).square().sum()
-        gradients.append(torch.autograd.grad(loss, list(model.parameters())))
-    assert all(map(torch.equal, *gradients))
+        results = [getattr(model, through)(images(patch * height, patch * width)) for height, width in sizes]
+        loss = sum((x if through == "forward" else x[0]).square().sum() for x in results)
+        used = [parameter for name, parameter in model.named_parameters() if through == "forward" or "norm" in name]
+        gradients.append(torch.autograd.grad(loss, used, allow_unused=True))
+    assert all(a is b is None or torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+
+
+@pytest.mark.parametrize(("make", "patch"), [(local_vit, 16), (rotary_vit, 14)], ids=["ViT", "EVA-02"])
+def test_threads_with_images_of_other_sizes(make: Any, patch: int) -> None:
+    model = make().eval()
+    batches = [images(4 * patch, 9 * patch), images(9 * patch, 4 * patch), images(3 * patch, 5 * patch)]
+    with torch.inference_mode():
+        expected = [model(x) for x in batches]
+
+    def run(index: int) -> int:
+        with torch.inference_mode():
+            return sum(not torch.equal(model(batches[index]), expected[index]) for _ in range(30))
+
+    with ThreadPoolExecutor(len(batches)) as pool:
+        assert list(pool.map(run, range(len(batches)))) == [0] * len(batches)
+
+
+def test_copies_of_a_swapped_model_follow_their_images() -> None:
+    model = rotary_vit().eval()
+    assert type(model).__name__ == "Eva"
+    expected = model(images(56, 84))
+    for form in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert type(form) is type(model)
+        assert torch.equal(form(images(56, 84)), expected)
 
 
 def test_features_only() -> None:
@@ -150,7 +196,7 @@ def test_a_grid_that_is_no_square_is_given() -> None:
         (lambda: attn_layer("linear")(DIM, 5), "5 heads do not divide"),
         (lambda: attn_layer("soft", num_bottleneck=7)(DIM, HEADS), "num_bottleneck=7"),
         *(
-            (partial(attn_layer, "soft", given), f"feat_size={given!r} is no map; give two positive integers")
+            (partial(attn_layer, "soft", given), f"got {given!r}")
             for given in ((-8, 16), (8.5, 16), "8x16", (8, 16, 2), 196, (0, 4))
         ),
     ],

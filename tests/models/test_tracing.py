@@ -1,38 +1,68 @@
-"""Symbolic tracing and vmap: no data-dependent control flow anywhere in a model."""
+"""Feature extraction by torch.fx as timm does it, and gradients of every image by vmap."""
 
 import pytest
+import timm
 import torch
-from captured_models import cases, create, images
+from captured_models import create, images
+from timm.models import create_feature_extractor, get_graph_node_names
+from torch import Tensor, nn
+
+from soft_vit.models.pyramid import PyramidViT
+
+# One model of each family, and what shrinks it.
+PYRAMID = {"depths": (1, 1, 1, 1)}
+MODELS = {
+    "soft_pico": PYRAMID,
+    "soft_norm_pico": PYRAMID,
+    "soft_plus_pico": PYRAMID,
+    "local_pyramid_pico": PYRAMID,
+    "reversible": {"reversible": True},
+    "inline_pvt_tiny": PYRAMID,
+    "pola_pvt_tiny": PYRAMID,
+    "flatten_pvt_v2_b0": PYRAMID,
+    "inline_swin_tiny": PYRAMID,
+    "flatten_swin_tiny": PYRAMID,
+    "pola_swin_tiny": PYRAMID,
+    "mlla_tiny": PYRAMID,
+    "h_vittt_tiny": PYRAMID,
+    "vittt_tiny": {},
+    "ravlt_t": PYRAMID,
+    "mavit_t": PYRAMID,
+    "inline_deit_tiny": {"depth": 2},
+    "performer_vit_tiny_patch16": {"depth": 2},
+    "local_vit_tiny_patch16": {"depth": 2, "dynamic_img_size": True},
+}
 
 
-@cases
-def test_fx_equals_eager(arguments):
-    """Bit for bit; gradients in double precision."""
-    model = create(arguments)
-    traced = torch.fx.symbolic_trace(model)
-    # A trace is not tied to a size, and takes the shortcuts of inference where the model does.
-    for x in (images(2), images(3), images()[..., :48]):
-        # Blocks that compute their activations again run forward without gradients, with the shortcuts of inference.
-        exact = not arguments.get("reversible")
-        torch.testing.assert_close(traced(x), model(x), rtol=0 if exact else 1e-4, atol=0 if exact else 1e-5)
-        with torch.inference_mode():
-            assert torch.equal(traced(x), model(x))
-    model.double()
-    gradients = []
-    for forward in (model, traced.double()):
-        model.zero_grad()
-        forward(images().double()).sum().backward()
-        gradients.append({n: p.grad.clone() for n, p in model.named_parameters()})
-    # A trace stores what reversible blocks compute again. Gradients that cancel are held against the largest.
-    scale = max(gradient.norm() for gradient in gradients[1].values())
-    for n, gradient in gradients[1].items():
-        assert (gradients[0][n] - gradient).norm() <= 1e-10 * max(gradient.norm(), 1e-3 * scale), n
+@pytest.mark.parametrize("name", MODELS)
+def test_features_of_a_graph_equal_those_of_the_model(name):
+    """Bit for bit, with gradients and in inference, at the size that was traced and at another."""
+    torch.manual_seed(0)
+    model = timm.create_model("soft_pico" if name == "reversible" else name, num_classes=5, **MODELS[name]).eval()
+    assert isinstance(model, nn.Module)
+    last = get_graph_node_names(model)[1][-1]
+    traced = create_feature_extractor(model, [last])
+    sizes = [(224, 224)] if isinstance(model, timm.models.VisionTransformer) else [(64, 64), (64, 96)]
+    for size in [(64, 144)] if MODELS[name].get("dynamic_img_size") else sizes:
+        x = torch.randn(2, 3, *size)
+        with torch.no_grad():
+            assert torch.equal(traced(x)[last], model(x))
+        results = [gradients(lambda x: traced(x)[last], x), gradients(model, x)]
+        for found, expected in zip(*results, strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+
+
+def gradients(forward, x: Tensor) -> tuple[Tensor, Tensor]:
+    x = x.clone().requires_grad_()
+    logits = forward(x)
+    return logits.detach(), torch.autograd.grad(logits.square().sum(), x)[0]
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize("name", ["soft_pico", "local_pyramid_pico"])
 def test_gradients_of_every_image_by_vmap(name):
     model, x = create({"model_name": name}), images()
+    assert isinstance(model, PyramidViT)
     parameters = {n: p.detach() for n, p in model.named_parameters()}
 
     def loss(weights, x):

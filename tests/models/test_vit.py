@@ -1,6 +1,5 @@
 """`<kind>_vit_*`: the contract of timm, and images of any size."""
 
-import pickle
 from typing import Any
 
 import pytest
@@ -117,15 +116,23 @@ def test_any_pooling_and_prefix_tokens_may_be_asked_for() -> None:
     assert create("soft", global_pool="map")(images()).shape == (2, 5)
 
 
-def test_traced_for_features() -> None:
-    """By torch.fx, as timm's extractors of features do."""
+def test_a_graph_of_features_follows_the_map_of_each_image() -> None:
     for kind in ("local", "performer"):
-        model = create(kind)
-        traced = timm.models.create_feature_extractor(model, {"blocks.0": "first", "head": "logits"})
-        copied = pickle.loads(pickle.dumps(model))
-        expected = model(images())
-        assert torch.equal(traced(images())["logits"], expected)
-        assert torch.equal(copied(images()), expected)
+        model = create(kind, dynamic_img_size=True)
+        traced = timm.models.create_feature_extractor(model, {"blocks.0.attn": "first", "head": "logits"})
+        for size in ((64, 144), (144, 64)):
+            assert torch.equal(traced(images(*size))["logits"], model(images(*size)))
+
+
+def test_blocks_are_modules_outside_of_a_forward() -> None:
+    model = create("local", dynamic_img_size=True)
+    seen = []
+    model.norm.register_forward_hook(lambda *_: seen.append(len(model.blocks)))
+    with pytest.raises(AssertionError):
+        model(images()[:, :, :63])
+    model(images())
+    assert seen == [len(model.blocks)]
+    assert isinstance(model.blocks, torch.nn.Sequential)
 
 
 @pytest.mark.slow

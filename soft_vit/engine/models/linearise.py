@@ -6,7 +6,7 @@ whole model, which they fine-tune. Letters: B batch, C channels, H x W the image
 
 import time
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from mmengine.hooks import Hook
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from soft_vit.engine.metrics import ClassificationMetric
 from soft_vit.engine.models.distillation import DistillClassifier, Teacher
 from soft_vit.layers import Attention
-from soft_vit.layers.vit_attention import ViTAttention
+from soft_vit.layers.vit_attention import TokenMap, ViTAttention, map_of_images
 from soft_vit.models.swap import keep_weights, swap_attention
 from soft_vit.registry import HOOKS, MODELS, register
 from soft_vit.weights.load import describe_mismatch
@@ -55,13 +55,11 @@ def attention_loss(student: nn.Module, teacher: Teacher, x: Tensor) -> Tensor:
     finally:
         for handle in handles:
             handle.remove()
-    if isinstance(pairs[0][0], ViTAttention):
-        with torch.no_grad():
-            # Its hook tells the attentions the map of these images.
-            cast(Any, student).patch_embed(x)
     losses = []
     for new, old in pairs:
         args, kwargs, result = seen.pop(old)
+        if isinstance(new, ViTAttention) and not isinstance(kwargs.get("attn_mask"), TokenMap):
+            kwargs = {**kwargs, "attn_mask": map_of_images(student, x)._replace(mask=kwargs.get("attn_mask"))}
         result = result.float()
         variance = (result - result.mean((0, 1))).square().mean()
         losses.append((new(*args, **kwargs).float() - result).square().mean() / variance)

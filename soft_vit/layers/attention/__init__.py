@@ -78,6 +78,9 @@ ATTENTIONS: dict[str, type[Attention]] = {
 }
 """The kinds of attention: name and class."""
 
+# Arguments that a model gives every attention; options are those that a constructor passes on.
+COMMON_ARGUMENTS = {"self", "dim", "num_heads", "feat_size", "sr_ratio", "device", "dtype", "options"}
+
 
 def attention_class(name: str) -> type[Attention]:
     """The class of an attention by its name in `ATTENTIONS`; ValueError for another name."""
@@ -94,6 +97,16 @@ def name_hint(name: str, known: Iterable[str], otherwise: str) -> str:
 
 
 def attention_options(cls: type[Attention]) -> dict[str, Any]:
-    """Names and defaults of the keyword arguments that are a kind's own, not the pyramid's."""
-    others = {"dim", "num_heads", "feat_size", "sr_ratio", "device", "dtype", "self", "options"}
-    return {name: p.default for name, p in signature(cls.__init__).parameters.items() if name not in others}
+    """Return names and defaults of the keyword arguments of an attention that are not the pyramid's.
+
+    Constructors pass what they do not take themselves on to their base class.
+    """
+    found: dict[str, Any] = {}
+    for base in cls.__mro__:
+        if issubclass(base, Attention) and "__init__" in vars(base):
+            parameters = signature(vars(base)["__init__"]).parameters.values()
+            own = {p.name: p.default for p in parameters if p.name not in COMMON_ARGUMENTS}
+            found = {**own, **found}
+            if all(p.kind is not p.VAR_KEYWORD for p in parameters):
+                break
+    return found

@@ -1,15 +1,14 @@
 """Agent attention: softmax attention in two steps, through pooled queries (Han et al. 2023, arXiv 2312.08874)."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention, grid_limit
 from soft_vit.layers.attention.landmarks import NO_MASK_ON_A_MAP, landmark_tokens
 from soft_vit.layers.attention.local_conv import add_to_grid, depthwise_conv, grid_maps
 from soft_vit.ops.chunked import by_heads
-from soft_vit.ops.layout import FeatSize, Layout
+from soft_vit.ops.layout import Layout
 from soft_vit.ops.softmax import dot_product_attention
 
 
@@ -21,12 +20,6 @@ def agent_attention(
     agents, exist = landmark_tokens(q, layout, sr_ratio, limit)
     gathered = dot_product_attention(agents, k, v, layout.key_mask, fused=fused)
     return dot_product_attention(q, agents, gathered, None if exist is None else exist[:, None, None], fused=fused)
-
-
-# Leaves of symbolic tracing: they look at sizes.
-torch.fx.wrap("add_to_grid")
-torch.fx.wrap("agent_attention")
-torch.fx.wrap("grid_maps")
 
 
 class AgentAttention(SelfAttention):
@@ -47,24 +40,19 @@ class AgentAttention(SelfAttention):
         dim: int,
         num_heads: int,
         *,
-        feat_size: FeatSize,
-        sr_ratio: int = 1,
-        qkv_bias: bool = True,
         max_agents: int | tuple[int, int] | None = 7,
         local_kernel: int = 3,
-        proj_drop: float = 0.0,
         device=None,
         dtype=None,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            dim, num_heads, feat_size=feat_size, qkv_bias=qkv_bias, proj_drop=proj_drop, device=device, dtype=dtype
-        )
-        self.sr_ratio = sr_ratio
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        super().__init__(dim, num_heads, **dd, **options)
         self.limit = grid_limit("max_agents", max_agents, self.sequence)
         self.no_mask = "" if self.sequence else NO_MASK_ON_A_MAP
         if self.limit is None:
             self.cost = "N^2/r^2"
-        self.dwconv = depthwise_conv(dim, local_kernel, self.sequence, device=device, dtype=dtype)
+        self.dwconv = depthwise_conv(dim, local_kernel, self.sequence, **dd)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         return agent_attention(q, k, v, layout, self.sr_ratio, self.limit, self.fused_attn)

@@ -1,16 +1,12 @@
 """Softmax attention to the tokens at multiples of a dilation on the map."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
-from soft_vit.layers.attention.base import SelfAttention
-from soft_vit.ops.layout import FeatSize, Layout
+from soft_vit.layers.attention.base import ScoreAttention
+from soft_vit.ops.layout import Layout
 from soft_vit.ops.map import atrous_attention
-
-# A leaf of symbolic tracing: it looks at sizes.
-torch.fx.wrap("atrous_attention")
 
 
 def check_dilation(dilation: int) -> int:
@@ -20,7 +16,7 @@ def check_dilation(dilation: int) -> int:
     return dilation
 
 
-class AtrousAttention(SelfAttention):
+class AtrousAttention(ScoreAttention):
     """`sum_j softmax_j(q_i . k_j / sqrt(d)) v_j` over the tokens j of the phase of i.
 
     These lie at multiples of a dilation k from i, in y and in x.
@@ -37,19 +33,11 @@ class AtrousAttention(SelfAttention):
         dim: int,
         num_heads: int,
         *,
-        feat_size: FeatSize,
         sr_ratio: int = 1,
-        qkv_bias: bool = True,
         dilation: int | None = None,
-        attn_drop: float = 0.0,
-        proj_drop: float = 0.0,
-        device=None,
-        dtype=None,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            dim, num_heads, feat_size=feat_size, qkv_bias=qkv_bias, proj_drop=proj_drop, device=device, dtype=dtype
-        )
-        self.attn_drop = attn_drop
+        super().__init__(dim, num_heads, sr_ratio=sr_ratio, **options)
         self.dilation = check_dilation(sr_ratio if dilation is None else dilation)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:

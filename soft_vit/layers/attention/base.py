@@ -1,17 +1,16 @@
 """What every attention has in common."""
 
 import math
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from typing import Any, ClassVar
 
-import torch
-from timm.layers import to_2tuple, use_fused_attn
+from timm.layers import register_notrace_module, to_2tuple, use_fused_attn
 from torch import Tensor, nn
 
 from soft_vit.ops.layout import FeatSize, Layout, token_layout
 
-# A leaf of symbolic tracing: it looks at sizes.
-torch.fx.wrap("token_layout")
+Rotate = Callable[[Tensor], Tensor]
+"""Rotates queries or keys `[B, H, P + N, D]` by their places."""
 
 
 def check_heads(dim: int, num_heads: int) -> int:
@@ -46,9 +45,8 @@ def split_heads(x: Tensor, num_heads: int) -> Tensor:
 
 def split_parts(x: Tensor, parts: int, num_heads: int) -> tuple[Tensor, ...]:
     """What one layer projects tokens to, such as keys and values, `[B, N, parts * C]`: each `[B, H, N, C / H]`."""
-    # Not unbind of one permuted tensor, whose gradient is copied twice. By index, as symbolic tracing cannot iterate.
-    chunks = x.chunk(parts, dim=-1)
-    return tuple(split_heads(chunks[i], num_heads) for i in range(parts))
+    # Not unbind of one permuted tensor, whose gradient is copied twice.
+    return tuple(split_heads(part, num_heads) for part in x.chunk(parts, dim=-1))
 
 
 def merge_heads(x: Tensor) -> Tensor:
@@ -56,12 +54,15 @@ def merge_heads(x: Tensor) -> Tensor:
     return x.transpose(1, 2).flatten(2)
 
 
+@register_notrace_module
 class Attention(nn.Module):
-    """Mixes tokens `x: [B, P + N, C]`: P prefix tokens, then those of a map (H, W), `N = H * W`, row by row, or (N,).
+    """Mix tokens `[B, P + N, C]`: P prefix tokens, then those of a map (H, W), `N = H * W`, row by row, or (N,).
 
-    A subclass takes `(dim, num_heads, *, feat_size, sr_ratio, ..., device, dtype)`: feat_size is the map it is built
-    for, or the length (N,) of a sequence; sr_ratio the side of the window that one reduced token stands for (8, 4, 2, 1
-    in the pyramid's stages), which kinds without reduced tokens ignore.
+    feat_size: the map the attention is built for, or the length (N,) of a sequence.
+    sr_ratio: side of the window that one reduced token stands for (8, 4, 2, 1 in the pyramid's stages); attentions
+        without reduced tokens ignore it.
+
+    A subclass implements `mix`, and takes its own options in `__init__`; timm's tracer takes it as a leaf.
 
     The attention itself is a method `attend`, from which its matrix can be read: the values are its argument `v`
     (further ones `v_...`), it is linear in them, and all channels of a head share one matrix. Whatever
@@ -83,79 +84,28 @@ class Attention(nn.Module):
     """Whether the weights belong to one map size; such weights are resampled when a checkpoint has another."""
 
     needs_grid: ClassVar[bool] = True
-    """Whether tokens of the map and prefix tokens are treated in two ways; `prefix` says how."""
+    """Whether tokens of the map and prefix tokens are treated differently; `prefix` says how."""
 
     prefix: ClassVar[str] = "as all tokens"
-    """What becomes of prefix tokens, for the table of kinds."""
+    """How prefix tokens are treated, for the table of attention types."""
 
     qk_norm: ClassVar[bool] = True
-    """Whether there are queries or keys that a norm could be put on, see `q_norm`."""
+    """Whether there are queries or keys for the norms `q_norm` and `k_norm`."""
 
     key_is_query: ClassVar[bool] = False
-    """Whether `q_norm` is of both, and nothing passes `k_norm`."""
+    """Whether the key is the query, so that `k_norm` is unused."""
 
     qk_of_each_token: ClassVar[bool] = True
-    """Whether these are of each token, as a rotation by place (a rotary embedding) needs."""
+    """Whether each token has a query and a key, as a rotary embedding requires."""
 
     no_mask: str = "this kind defines none"
     """Why a key_padding_mask is refused, as the end of a sentence; empty where masks are taken."""
 
     fused_attn: bool
-    """Whether softmax attention runs in torch's fused kernels: timm's switch (`set_fused_attn`) when it was made."""
+    """Whether softmax attention runs in torch's fused kernels: timm's switch (`set_fused_attn`) at construction."""
 
     attn_drop: float = 0.0
-    """Rate at which a kind that takes it as an argument drops attention weights in training."""
-
-    def __init__(self, dim: int, num_heads: int, *, feat_size: FeatSize | None = None, **options: Any) -> None:
-        # options are for type checkers: of an attention that is looked up by name they see this signature.
-        super().__init__()
-        self.num_heads = num_heads
-        self.head_dim = check_heads(dim, num_heads)
-        self.fused_attn = use_fused_attn()
-        self.sequence = feat_size is not None and len(feat_size) == 1
-        # Norms of each head's queries and keys; models that have such put theirs here.
-        self.q_norm: nn.Module = nn.Identity()
-        self.k_norm: nn.Module = nn.Identity()
-
-    @property
-    def dropout_p(self) -> float:
-        """The rate at which attention weights are dropped in the module's present mode."""
-        return self.attn_drop if self.training else 0.0
-
-    def layout(self, x: Tensor, feat_size: FeatSize, num_prefix_tokens: int, key_padding_mask: Tensor | None) -> Layout:
-        """How the tokens x of a forward lie; ValueError where the arguments do not fit each other or this attention."""
-        return token_layout(x, feat_size, num_prefix_tokens, key_padding_mask, self.sequence, self.no_mask)
-
-    def forward(
-        self, x: Tensor, feat_size: FeatSize, num_prefix_tokens: int = 0, key_padding_mask: Tensor | None = None
-    ) -> Tensor:
-        """Mix tokens x `[B, P + N, C]`, the first num_prefix_tokens P of which lie beside the map or sequence.
-
-        key_padding_mask: bool `[B, P + N]`, True where a token counts. The result at the tokens that count is that of
-        the tokens without the others, where these leave the kind's structure as it is: any for kinds that mix all
-        tokens alike, trailing ones for kinds with windows. The result at the others is finite and means nothing.
-
-        Raises ValueError for tokens that do not fill feat_size, and for a mask of another shape or dtype, without any
-        token, or for a kind that takes none (`no_mask`).
-        """
-        raise NotImplementedError
-
-    def resize(self, feat_size: tuple[int, int]) -> None:
-        """Resample the weights that belong to one map to another, for good; most kinds have none."""
-
-    def resample_state(self, prefix: str, state_dict: MutableMapping[str, Tensor]) -> None:
-        """Resample, in state_dict, this module's weights of another map to its own; most kinds have none.
-
-        prefix: what the names of this module's weights begin with, such as "stages.0.blocks.1.attn.".
-        """
-
-
-class SelfAttention(Attention):
-    """An attention that projects tokens to queries, keys and values of every head, and the heads' results back.
-
-    A subclass implements `attend`, and has an `__init__` where it has options of its own. Every attention is given
-    feat_size and sr_ratio; of them this needs whether there is a map or a sequence.
-    """
+    """Rate of the dropout on attention weights, for the attentions that take it as an argument."""
 
     def __init__(
         self,
@@ -164,30 +114,113 @@ class SelfAttention(Attention):
         *,
         feat_size: FeatSize | None = None,
         sr_ratio: int = 1,
+        device=None,
+        dtype=None,
+    ) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.head_dim = check_heads(dim, num_heads)
+        self.sr_ratio = sr_ratio
+        self.fused_attn = use_fused_attn()
+        self.sequence = feat_size is not None and len(feat_size) == 1
+        # Norms of each head's queries and keys; models with such norms set them.
+        self.q_norm: nn.Module = nn.Identity()
+        self.k_norm: nn.Module = nn.Identity()
+
+    @property
+    def dropout_p(self) -> float:
+        """The dropout rate of attention weights in the module's present mode."""
+        return self.attn_drop if self.training else 0.0
+
+    def layout(self, x: Tensor, feat_size: FeatSize, num_prefix_tokens: int, key_padding_mask: Tensor | None) -> Layout:
+        """Return how the tokens x lie; ValueError where the arguments do not fit each other or this attention."""
+        return token_layout(x, feat_size, num_prefix_tokens, key_padding_mask, self.sequence, self.no_mask)
+
+    def queries(self, q: Tensor, rotate: Rotate | None = None) -> Tensor:
+        """Normalise each head's queries `[B, H, P + N, D]`, then rotate them."""
+        q = self.q_norm(q)
+        return q if rotate is None else rotate(q)
+
+    def keys(self, k: Tensor, rotate: Rotate | None = None) -> Tensor:
+        """Normalise each head's keys `[B, H, P + N, D]`, then rotate them."""
+        k = self.k_norm(k)
+        return k if rotate is None else rotate(k)
+
+    def forward(
+        self, x: Tensor, feat_size: FeatSize, num_prefix_tokens: int = 0, key_padding_mask: Tensor | None = None
+    ) -> Tensor:
+        """Mix tokens x `[B, P + N, C]`, of which the first P = num_prefix_tokens precede the map or sequence.
+
+        key_padding_mask: bool `[B, P + N]`, True where a token counts. The result at the tokens that count is that of
+        the tokens without the others, where these leave the attention's structure as it is: any for attentions that
+        mix all tokens alike, trailing ones for those with windows. The result at the others is finite and has no
+        meaning.
+
+        Raises ValueError for tokens that do not fill feat_size, and for a mask of another shape or dtype, without any
+        token, or for an attention that takes none (`no_mask`).
+        """
+        return self.mix(x, self.layout(x, feat_size, num_prefix_tokens, key_padding_mask))
+
+    def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
+        """Mix tokens x `[B, P + N, C]` that lie as layout says.
+
+        rotate: the rotation by place of a model with a rotary embedding, for `queries` and `keys`.
+        """
+        raise NotImplementedError
+
+    def resize(self, feat_size: tuple[int, int]) -> None:
+        """Resample the weights that belong to one map to another, for good; most attentions have none."""
+
+    def resample_state(self, prefix: str, state_dict: MutableMapping[str, Tensor]) -> None:
+        """Resample, in state_dict, this module's weights of another map to its own; most attentions have none.
+
+        prefix: the beginning of the names of this module's weights, such as "stages.0.blocks.1.attn.".
+        """
+
+
+class SelfAttention(Attention):
+    """An attention with one projection to queries, keys and values of every head, and one of the heads' results.
+
+    A subclass implements `attend`, and has an `__init__` where it has options of its own.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
         qkv_bias: bool = True,
         proj_drop: float = 0.0,
         device=None,
         dtype=None,
+        **options: Any,
     ) -> None:
-        super().__init__(dim, num_heads, feat_size=feat_size)
-        dd = {"device": device, "dtype": dtype}
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        super().__init__(dim, num_heads, **dd, **options)
         self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias, **dd)
         self.proj = nn.Linear(dim, dim, **dd)
         self.proj_drop = nn.Dropout(proj_drop)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        """Queries, keys and values `[B, heads, P + N, C / heads]` to the result of that shape."""
+        """Map queries, keys and values `[B, heads, P + N, C / heads]` to the result of that shape."""
         raise NotImplementedError
 
     def add_residual(self, x: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        """The result x of `attend` plus what a kind adds from the values v; most add nothing."""
+        """Add to the result x of `attend` what the attention computes from the values v besides; mostly nothing."""
         return x
 
-    def forward(
-        self, x: Tensor, feat_size: FeatSize, num_prefix_tokens: int = 0, key_padding_mask: Tensor | None = None
-    ) -> Tensor:
-        layout = self.layout(x, feat_size, num_prefix_tokens, key_padding_mask)
+    def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         q, k, v = split_parts(self.qkv(x), 3, self.num_heads)
-        q, k = self.q_norm(q), self.k_norm(k)
-        x = self.add_residual(self.attend(q, k, v, layout), v, layout)
-        return self.proj_drop(self.proj(merge_heads(x)))
+        x = self.attend(self.queries(q, rotate), self.keys(k, rotate), v, layout)
+        return self.proj_drop(self.proj(merge_heads(self.add_residual(x, v, layout))))
+
+
+class ScoreAttention(SelfAttention):
+    """A `SelfAttention` whose scores of pairs of tokens are normalised by a softmax and can be dropped.
+
+    attn_drop: rate of the dropout on attention weights.
+    """
+
+    def __init__(self, dim: int, num_heads: int, *, attn_drop: float = 0.0, **options: Any) -> None:
+        super().__init__(dim, num_heads, **options)
+        self.attn_drop = attn_drop

@@ -4,14 +4,14 @@ Letters: B batch, H heads, N tokens, D channels of a head, K blocks of L consecu
 """
 
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from soft_vit.layers.attention.base import SelfAttention
+from soft_vit.layers.attention.base import ScoreAttention
 from soft_vit.ops.chunked import Arguments, Part, all_at_once, computes_parts, in_parts
-from soft_vit.ops.layout import FeatSize, Layout
+from soft_vit.ops.layout import Layout
 from soft_vit.ops.softmax import dot_product_attention
 
 # Fewer parts take more memory, and more take more time, as each makes gradients of all keys and values.
@@ -138,11 +138,7 @@ def bigbird_attention(
     return compute(parts, 2, q, k, v)[0][:, :, :N]
 
 
-# A leaf of symbolic tracing: it looks at sizes.
-torch.fx.wrap("bigbird_attention")
-
-
-class BigBirdAttention(SelfAttention):
+class BigBirdAttention(ScoreAttention):
     """`sum_j softmax_j(q_i . k_j / sqrt(d)) v_j` over the tokens j of the blocks that the block of i sees.
 
     A block of consecutive tokens sees the blocks near it, the first ones, and some at random.
@@ -166,23 +162,14 @@ class BigBirdAttention(SelfAttention):
         dim: int,
         num_heads: int,
         *,
-        feat_size: FeatSize,
-        sr_ratio: int = 1,
-        qkv_bias: bool = True,
         block_size: int = 32,
         window: int = 3,
         num_global: int = 2,
         num_random: int = 3,
         seed: int = 0,
-        attn_drop: float = 0.0,
-        proj_drop: float = 0.0,
-        device=None,
-        dtype=None,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            dim, num_heads, feat_size=feat_size, qkv_bias=qkv_bias, proj_drop=proj_drop, device=device, dtype=dtype
-        )
-        self.attn_drop = attn_drop
+        super().__init__(dim, num_heads, **options)
         if window < 1 or window % 2 == 0:
             raise ValueError(f"window={window} has no centre; use an odd number of blocks, such as 3.")
         if block_size < 1 or num_global < 0 or num_random < 0 or seed < 0:

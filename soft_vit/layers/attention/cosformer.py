@@ -35,10 +35,6 @@ def cosformer_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tens
     return linear_attention(q, k, v, layout, phi=turned_features, places=angle)
 
 
-# A leaf of symbolic tracing: it looks at sizes and dtypes.
-torch.fx.wrap("cosformer_attention")
-
-
 class CosformerAttention(SelfAttention):
     """`sum_j s_ij v_j / sum_j s_ij`, `s_ij = relu(q_i) . relu(k_j) cos(pi / 2 (i - j) / N)`: near tokens weigh more.
 

@@ -3,7 +3,6 @@
 import math
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention
@@ -13,10 +12,6 @@ from soft_vit.ops.layout import Layout
 def efficient_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
     """`softmax(Q) (softmax(K)^T V)` over the tokens that count; q, k, v and the result `[B, H, P + N, D]`."""
     return q.softmax(-1) @ (layout.keep(k, -math.inf).softmax(-2).mT @ layout.keep(v))
-
-
-# A leaf of symbolic tracing: it looks at masks.
-torch.fx.wrap("efficient_attention")
 
 
 class EfficientAttention(SelfAttention):

@@ -1,15 +1,14 @@
 """Focused linear attention of FLatten transformers (Han et al. 2023, arXiv 2308.00442)."""
 
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention
 from soft_vit.layers.attention.local_conv import add_to_heads, depthwise_conv, head_maps
 from soft_vit.layers.attention.placed import PlacedAttention, unscaled
-from soft_vit.ops.layout import FeatSize, Layout
+from soft_vit.ops.layout import Layout
 from soft_vit.ops.linear import linear_attention
 from soft_vit.ops.numerics import at_least_float32, full_precision
 
@@ -48,14 +47,6 @@ def focused_attention(q: Tensor, k: Tensor, v: Tensor, power: float, layout: Lay
     return linear_attention(q, k, v, layout, phi=partial(focused_features, power=power))
 
 
-# Leaves of symbolic tracing: they look at sizes and dtypes.
-torch.fx.wrap("add_to_heads")
-torch.fx.wrap("flatten_attention")
-torch.fx.wrap("focused_attention")
-torch.fx.wrap("head_maps")
-torch.fx.wrap("scaled_features")
-
-
 class FocusedAttention(SelfAttention):
     """`phi(Q) (phi(K)^T V) / (phi(Q) (phi(K)^T 1)) + conv(V)` with focused features phi.
 
@@ -78,22 +69,18 @@ class FocusedAttention(SelfAttention):
         dim: int,
         num_heads: int,
         *,
-        feat_size: FeatSize,
-        sr_ratio: int = 1,
-        qkv_bias: bool = True,
         power: float = 3.0,
         local_kernel: int = 5,
-        proj_drop: float = 0.0,
         device=None,
         dtype=None,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            dim, num_heads, feat_size=feat_size, qkv_bias=qkv_bias, proj_drop=proj_drop, device=device, dtype=dtype
-        )
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        super().__init__(dim, num_heads, **dd, **options)
         if power <= 0:
             raise ValueError(f"power={power} does not focus; use a positive number, such as 3.")
         self.power = power
-        self.dwconv = depthwise_conv(self.head_dim, local_kernel, self.sequence, device=device, dtype=dtype)
+        self.dwconv = depthwise_conv(self.head_dim, local_kernel, self.sequence, **dd)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         return focused_attention(q, k, v, self.power, layout)

@@ -3,15 +3,15 @@
 Fan et al., arXiv 2411.07635 and 2507.00698.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, merge_heads, split_parts
+from soft_vit.layers.attention.base import Attention, Rotate, merge_heads, split_parts
 from soft_vit.layers.attention.local_conv import add_to_grid, depthwise_conv, grid_maps
 from soft_vit.ops.chunked import map_tokens
-from soft_vit.ops.layout import FeatSize, Layout
+from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least_float32
 from soft_vit.ops.rotary import rotate_by_place
 from soft_vit.ops.softmax import softmax_attention
@@ -39,13 +39,6 @@ def rotary_softmax_attention(
     return softmax_attention(q, k, v, layout, dropout_p, fused)
 
 
-# Leaves of symbolic tracing: they look at sizes and dtypes.
-torch.fx.wrap("add_to_grid")
-torch.fx.wrap("gated")
-torch.fx.wrap("grid_maps")
-torch.fx.wrap("rotary_softmax_attention")
-
-
 class GatedRotaryAttention(Attention):
     """`proj((attend(q, k, v) + conv(v)) * o)`: one layer projects tokens to q, k, v and the gate o.
 
@@ -60,16 +53,15 @@ class GatedRotaryAttention(Attention):
         dim: int,
         num_heads: int,
         *,
-        feat_size: FeatSize,
-        sr_ratio: int = 1,
         qkv_bias: bool = True,
         local_kernel: int = 5,
         proj_drop: float = 0.0,
         device=None,
         dtype=None,
+        **options: Any,
     ) -> None:
-        super().__init__(dim, num_heads, feat_size=feat_size)
-        dd = {"device": device, "dtype": dtype}
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        super().__init__(dim, num_heads, **dd, **options)
         self.qkvo = nn.Linear(dim, 4 * dim, bias=qkv_bias, **dd)
         self.lepe = depthwise_conv(dim, local_kernel, self.sequence, **dd)
         self.proj = nn.Linear(dim, dim, **dd)
@@ -85,12 +77,9 @@ class GatedRotaryAttention(Attention):
             return x
         return add_to_grid(x, self.lepe(grid_maps(v, layout)), layout)
 
-    def forward(
-        self, x: Tensor, feat_size: FeatSize, num_prefix_tokens: int = 0, key_padding_mask: Tensor | None = None
-    ) -> Tensor:
-        layout = self.layout(x, feat_size, num_prefix_tokens, key_padding_mask)
+    def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         q, k, v, gate = split_parts(self.qkvo(x), 4, self.num_heads)
-        q, k = self.q_norm(q), self.k_norm(k)
+        q, k = self.queries(q, rotate), self.keys(k, rotate)
         mixed = self.add_residual(self.attend(q, k, v, layout), v, layout)
         return self.proj_drop(self.proj(merge_heads(gated(mixed, gate, x.shape[2]))))
 

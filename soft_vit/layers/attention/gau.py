@@ -4,15 +4,15 @@ Letters: B batch, N tokens, S channels of the shared query and key, E expanded c
 """
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention
+from soft_vit.layers.attention.base import Attention, Rotate
 from soft_vit.ops.chunked import computes_parts, map_tokens
-from soft_vit.ops.layout import FeatSize, Layout, fill_masked
+from soft_vit.ops.layout import Layout, fill_masked
 from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision
 
 Form = Literal["quadratic", "linear"]
@@ -153,11 +153,6 @@ def linear_form(
     return map_tokens(read, tokens, (scale, offset, *projection), chunk_size, sums=average).squeeze(1)
 
 
-# Leaves of symbolic tracing: they look at sizes.
-torch.fx.wrap("quadratic_form")
-torch.fx.wrap("linear_form")
-
-
 class GatedAttentionUnit(Attention):
     """`(u * A v) W_o` with gate u and values v of an expanded width, and A of squared ReLUs on one shared low-dim z.
 
@@ -182,8 +177,6 @@ class GatedAttentionUnit(Attention):
         dim: int,
         num_heads: int,
         *,
-        feat_size: FeatSize,
-        sr_ratio: int = 1,
         qkv_bias: bool = True,
         form: Form = "linear",
         expansion: float = 2.0,
@@ -193,9 +186,10 @@ class GatedAttentionUnit(Attention):
         proj_drop: float = 0.0,
         device=None,
         dtype=None,
+        **options: Any,
     ) -> None:
-        super().__init__(dim, num_heads, feat_size=feat_size)
-        dd = {"device": device, "dtype": dtype}
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        super().__init__(dim, num_heads, **dd, **options)
         qk_dim = 2 * self.head_dim if qk_dim is None else qk_dim
         self.form = check_choice("form", form, get_args(Form))
         width = int(expansion * dim)
@@ -236,9 +230,6 @@ class GatedAttentionUnit(Attention):
             return quadratic_form(v, z, self.scale, self.offset, gate, layout.mask, self.dropout_p)
         return linear_form(v, z, self.scale, self.offset, self.chunk_size, gate, layout.mask, self.dropout_p, made_by)
 
-    def forward(
-        self, x: Tensor, feat_size: FeatSize, num_prefix_tokens: int = 0, key_padding_mask: Tensor | None = None
-    ) -> Tensor:
-        layout = self.layout(x, feat_size, num_prefix_tokens, key_padding_mask)
+    def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         gate, v = self.uv(x).chunk(2, dim=-1)
         return self.proj_drop(self.proj(self.attend(v, self.z(x), layout, gate, made_by=(x, self.z))))

@@ -1,16 +1,12 @@
 """Gaussian attention without decomposition (SOFT, arXiv 2110.11945, Eq. 4 and 5)."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, merge_heads, split_heads
+from soft_vit.layers.attention.base import Attention, Rotate, merge_heads, split_heads
 from soft_vit.ops import gaussian_attention
-from soft_vit.ops.layout import FeatSize, Layout
-
-# A leaf of symbolic tracing: it looks at masks and dtypes.
-torch.fx.wrap("gaussian_to_all")
+from soft_vit.ops.layout import Layout
 
 
 def gaussian_to_all(q: Tensor, v: Tensor, normalize: bool, layout: Layout) -> Tensor:
@@ -34,16 +30,15 @@ class GaussianAttention(Attention):
         dim: int,
         num_heads: int,
         *,
-        feat_size: FeatSize,
-        sr_ratio: int = 1,
         qkv_bias: bool = True,
         normalize: bool = False,
         proj_drop: float = 0.0,
         device=None,
         dtype=None,
+        **options: Any,
     ) -> None:
-        super().__init__(dim, num_heads, feat_size=feat_size)
-        dd = {"device": device, "dtype": dtype}
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        super().__init__(dim, num_heads, **dd, **options)
         self.normalize = normalize
         self.q = nn.Linear(dim, dim, bias=qkv_bias, **dd)
         self.v = nn.Linear(dim, dim, bias=qkv_bias, **dd)
@@ -54,10 +49,7 @@ class GaussianAttention(Attention):
         """Scaled queries and values `[B, heads, P + N, C / heads]` to the result of that shape."""
         return gaussian_to_all(q, v, self.normalize, layout)
 
-    def forward(
-        self, x: Tensor, feat_size: FeatSize, num_prefix_tokens: int = 0, key_padding_mask: Tensor | None = None
-    ) -> Tensor:
-        layout = self.layout(x, feat_size, num_prefix_tokens, key_padding_mask)
-        q = self.q_norm(split_heads(self.q(x), self.num_heads)) * self.head_dim**-0.25
+    def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
+        q = self.queries(split_heads(self.q(x), self.num_heads), rotate) * self.head_dim**-0.25
         x = self.attend(q, split_heads(self.v(x), self.num_heads), layout)
         return self.proj_drop(self.proj(merge_heads(x)))

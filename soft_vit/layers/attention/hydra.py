@@ -1,13 +1,12 @@
 """Hydra attention: as many heads as channels, with a cosine kernel (Bolya et al. 2022, arXiv 2209.07484)."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention, check_heads
-from soft_vit.ops.layout import FeatSize, Layout
+from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least_float32, full_precision
 
 
@@ -21,10 +20,6 @@ def hydra_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         return (q * layout.keep(k * at_least_float32(v)).sum(2, keepdim=True)).to(v.dtype)
 
 
-# A leaf of symbolic tracing: it looks at dtypes.
-torch.fx.wrap("hydra_attention")
-
-
 class HydraAttention(SelfAttention):
     """`q^_i * sum_j k^_j * v_j`, channel by channel: each is a head; q^ and k^ have length one over all channels.
 
@@ -36,22 +31,9 @@ class HydraAttention(SelfAttention):
     qk_norm: ClassVar[bool] = False
     no_mask: str = ""
 
-    def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        feat_size: FeatSize,
-        sr_ratio: int = 1,
-        qkv_bias: bool = True,
-        proj_drop: float = 0.0,
-        device=None,
-        dtype=None,
-    ) -> None:
+    def __init__(self, dim: int, num_heads: int, **options: Any) -> None:
         check_heads(dim, num_heads)
-        super().__init__(
-            dim, dim, feat_size=feat_size, qkv_bias=qkv_bias, proj_drop=proj_drop, device=device, dtype=dtype
-        )
+        super().__init__(dim, dim, **options)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         return hydra_attention(q, k, v, layout)

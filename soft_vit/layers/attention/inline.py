@@ -4,16 +4,16 @@ Letters: B batch, H heads, P prefix tokens, N = Y * X tokens of a map, C channel
 kernel.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import SelfAttention, merge_heads, split_parts, window
+from soft_vit.layers.attention.base import Rotate, SelfAttention, merge_heads, split_parts, window
 from soft_vit.layers.attention.local_conv import add_to_grid, grid_maps
 from soft_vit.ops.chunked import by_heads
-from soft_vit.ops.layout import FeatSize, Layout
+from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least_float32, full_precision, wide_dtype
 
 # Side of the convolution that each image has for itself.
@@ -73,15 +73,6 @@ def convolve_each_image(maps: Tensor, kernels: Tensor, sequence: bool) -> Tensor
     return sum(taps[1:], start=taps[0])
 
 
-# Leaves of symbolic tracing: they look at sizes and dtypes.
-torch.fx.wrap("add_to_grid")
-torch.fx.wrap("bounded")
-torch.fx.wrap("convolve_each_image")
-torch.fx.wrap("grid_maps")
-torch.fx.wrap("inline_attention")
-torch.fx.wrap("mean_token")
-
-
 class InLineAttention(SelfAttention):
     """`sum_j ((q_i . k_j - q_i . mean(k)) / (N sqrt(d)) + 1 / N) v_j`, plus a convolution of V made for each image.
 
@@ -99,15 +90,12 @@ class InLineAttention(SelfAttention):
         dim: int,
         num_heads: int,
         *,
-        feat_size: FeatSize | None = None,
-        sr_ratio: int = 1,
-        qkv_bias: bool = True,
-        proj_drop: float = 0.0,
         device=None,
         dtype=None,
+        **options: Any,
     ) -> None:
-        dd = {"device": device, "dtype": dtype}
-        super().__init__(dim, num_heads, feat_size=feat_size, qkv_bias=qkv_bias, proj_drop=proj_drop, **dd)
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        super().__init__(dim, num_heads, **dd, **options)
         rows, columns = window(KERNEL, self.sequence)
         self.residual = nn.Sequential(
             nn.Conv1d(dim, dim, 1, groups=num_heads, **dd),
@@ -118,12 +106,9 @@ class InLineAttention(SelfAttention):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         return inline_attention(q, k, v, layout)
 
-    def forward(
-        self, x: Tensor, feat_size: FeatSize, num_prefix_tokens: int = 0, key_padding_mask: Tensor | None = None
-    ) -> Tensor:
-        layout = self.layout(x, feat_size, num_prefix_tokens, key_padding_mask)
+    def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         q, k, v = split_parts(self.qkv(x), 3, self.num_heads)
-        q, k = self.q_norm(q), self.k_norm(k)
+        q, k = self.queries(q, rotate), self.keys(k, rotate)
         kernels = self.residual(mean_token(x, layout.mask)[..., None]).unflatten(1, (x.shape[2], -1))[..., 0]
         local = convolve_each_image(grid_maps(v, layout), kernels, self.sequence)
         x = add_to_grid(self.attend(q, k, v, layout), local, layout)

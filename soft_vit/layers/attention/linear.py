@@ -1,12 +1,11 @@
 """Linear attention with `phi = elu + 1` (Katharopoulos et al. 2020, arXiv 2006.16236) or `phi = relu`."""
 
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
-import torch
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention
-from soft_vit.ops.layout import FeatSize, Layout
+from soft_vit.ops.layout import Layout
 from soft_vit.ops.linear import elu_features, linear_attention, relu_features
 from soft_vit.ops.numerics import check_choice
 
@@ -17,10 +16,6 @@ def attention_by_features(q: Tensor, k: Tensor, v: Tensor, features: Features, l
     """`linear_attention` of the features of q and k; q, k, v and the result `[B, H, P + N, D]`."""
     phi = elu_features if features == "elu" else relu_features
     return linear_attention(q, k, v, layout, phi=phi)
-
-
-# A leaf of symbolic tracing: it looks at dtypes.
-torch.fx.wrap("attention_by_features")
 
 
 class LinearAttention(SelfAttention):
@@ -40,17 +35,10 @@ class LinearAttention(SelfAttention):
         dim: int,
         num_heads: int,
         *,
-        feat_size: FeatSize,
-        sr_ratio: int = 1,
-        qkv_bias: bool = True,
         features: Features = "elu",
-        proj_drop: float = 0.0,
-        device=None,
-        dtype=None,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            dim, num_heads, feat_size=feat_size, qkv_bias=qkv_bias, proj_drop=proj_drop, device=device, dtype=dtype
-        )
+        super().__init__(dim, num_heads, **options)
         self.features = check_choice("features", features, get_args(Features))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:

@@ -1,12 +1,12 @@
 """Linformer: keys and values projected along the tokens (Wang et al. 2020, arXiv 2006.04768)."""
 
 from collections.abc import MutableMapping, Sequence
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import SelfAttention
+from soft_vit.layers.attention.base import ScoreAttention
 from soft_vit.layers.embed import interpolate_maps
 from soft_vit.layers.sizes import same_size
 from soft_vit.ops.layout import FeatSize, Layout, as_map
@@ -40,10 +40,6 @@ def project_tokens(x: Tensor, weight: Tensor, layout: Layout) -> Tensor:
     projected = resample_projection(weight, layout.feat_size).flatten(2) @ layout.grid(x)
     P = layout.num_prefix_tokens
     return torch.cat([x[:, :, :P], projected], dim=2) if P else projected
-
-
-# Leaves of symbolic tracing: they look at sizes.
-torch.fx.wrap("project_tokens")
 
 
 class LinformerProjection(nn.Module):
@@ -88,7 +84,7 @@ class LinformerProjection(nn.Module):
             setattr(self, name, nn.Parameter(resampled, requires_grad=weight.requires_grad))
 
 
-class LinformerAttention(SelfAttention):
+class LinformerAttention(ScoreAttention):
     """`softmax(Q (E K)^T / sqrt(d)) F V` with learned K x N matrices E and F; linear in N.
 
     The matrices belong to the map feat_size; on another map they are resampled.
@@ -109,18 +105,14 @@ class LinformerAttention(SelfAttention):
         num_heads: int,
         *,
         feat_size: FeatSize,
-        sr_ratio: int = 1,
-        qkv_bias: bool = True,
         proj_k: int = 49,
         sharing: Sharing = "headwise",
-        attn_drop: float = 0.0,
-        proj_drop: float = 0.0,
         device=None,
         dtype=None,
+        **options: Any,
     ) -> None:
-        dd = {"device": device, "dtype": dtype}
-        super().__init__(dim, num_heads, feat_size=feat_size, qkv_bias=qkv_bias, proj_drop=proj_drop, **dd)
-        self.attn_drop = attn_drop
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        super().__init__(dim, num_heads, feat_size=feat_size, **dd, **options)
         check_choice("sharing", sharing, get_args(Sharing))
         groups = num_heads if sharing == "none" else 1
         self.projection = LinformerProjection(as_map(feat_size), proj_k, groups, shared_kv=sharing == "kv", **dd)

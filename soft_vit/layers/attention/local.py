@@ -1,16 +1,12 @@
 """Softmax attention to a neighbourhood on the map."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
-from soft_vit.layers.attention.base import SelfAttention
-from soft_vit.ops.layout import FeatSize, Layout
+from soft_vit.layers.attention.base import ScoreAttention
+from soft_vit.ops.layout import Layout
 from soft_vit.ops.windows import local_attention
-
-# A leaf of symbolic tracing: it looks at sizes.
-torch.fx.wrap("local_attention")
 
 
 def check_kernel_size(kernel_size: int) -> int:
@@ -20,7 +16,7 @@ def check_kernel_size(kernel_size: int) -> int:
     return kernel_size
 
 
-class LocalAttention(SelfAttention):
+class LocalAttention(ScoreAttention):
     """`sum_j softmax_j(q_i . k_j / sqrt(d)) v_j` over the kernel_size x kernel_size tokens j around i; fewer at edges.
 
     kernel_size: side of the neighbourhood, odd.
@@ -35,19 +31,10 @@ class LocalAttention(SelfAttention):
         dim: int,
         num_heads: int,
         *,
-        feat_size: FeatSize,
-        sr_ratio: int = 1,
-        qkv_bias: bool = True,
         kernel_size: int = 7,
-        attn_drop: float = 0.0,
-        proj_drop: float = 0.0,
-        device=None,
-        dtype=None,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            dim, num_heads, feat_size=feat_size, qkv_bias=qkv_bias, proj_drop=proj_drop, device=device, dtype=dtype
-        )
-        self.attn_drop = attn_drop
+        super().__init__(dim, num_heads, **options)
         self.kernel_size = check_kernel_size(kernel_size)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:

@@ -5,15 +5,15 @@ tokens.
 """
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from timm.layers import to_2tuple
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import SelfAttention, merge_heads, split_heads, split_parts
+from soft_vit.layers.attention.base import Rotate, ScoreAttention, merge_heads, split_heads, split_parts
 from soft_vit.layers.attention.local import check_kernel_size
-from soft_vit.ops.layout import FeatSize, Layout
+from soft_vit.ops.layout import Layout
 from soft_vit.ops.softmax import dot_product_attention
 from soft_vit.ops.windows import window_attention
 
@@ -67,13 +67,7 @@ def put_global_tokens(x: Tensor, global_x: Tensor, layout: Layout, global_grid: 
     return x.index_copy(2, global_tokens(layout, global_grid, x.device), global_x.to(x.dtype))
 
 
-# Leaves of symbolic tracing: they look at sizes.
-torch.fx.wrap("take_global_tokens")
-torch.fx.wrap("window_and_global_attention")
-torch.fx.wrap("put_global_tokens")
-
-
-class LongformerAttention(SelfAttention):
+class LongformerAttention(ScoreAttention):
     """`sum_j softmax_j(q_i . k_j / sqrt(d)) v_j` over the tokens j around i and global ones, which attend to all.
 
     The global tokens are tokens of the map: those at the centres of a coarse grid. Thus no token is added, and what
@@ -94,19 +88,15 @@ class LongformerAttention(SelfAttention):
         dim: int,
         num_heads: int,
         *,
-        feat_size: FeatSize,
-        sr_ratio: int = 1,
         qkv_bias: bool = True,
         kernel_size: int = 7,
         global_grid: int | tuple[int, int] = (2, 2),
-        attn_drop: float = 0.0,
-        proj_drop: float = 0.0,
         device=None,
         dtype=None,
+        **options: Any,
     ) -> None:
-        dd = {"device": device, "dtype": dtype}
-        super().__init__(dim, num_heads, feat_size=feat_size, qkv_bias=qkv_bias, proj_drop=proj_drop, **dd)
-        self.attn_drop = attn_drop
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        super().__init__(dim, num_heads, qkv_bias=qkv_bias, **dd, **options)
         self.kernel_size = check_kernel_size(kernel_size)
         self.global_grid = tuple(to_2tuple(global_grid))
         if len(self.global_grid) != 2 or min(self.global_grid) < 1:
@@ -138,10 +128,7 @@ class LongformerAttention(SelfAttention):
         global_x = dot_product_attention(q_global, k_global, v_global, None, *how)
         return put_global_tokens(x, global_x, layout, self.global_grid)
 
-    def forward(
-        self, x: Tensor, feat_size: FeatSize, num_prefix_tokens: int = 0, key_padding_mask: Tensor | None = None
-    ) -> Tensor:
-        layout = self.layout(x, feat_size, num_prefix_tokens, key_padding_mask)
+    def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         q, k, v = split_parts(self.qkv(x), 3, self.num_heads)
         q_global = split_heads(self.q_global(take_global_tokens(x, layout, self.global_grid)), self.num_heads)
         k_global, v_global = split_parts(self.kv_global(x), 2, self.num_heads)

@@ -1,6 +1,5 @@
 """Magnitude-aware linear attention of MAViT (Fan et al. 2025, arXiv 2507.00698), as the released code computes it."""
 
-import torch
 from torch import Tensor
 
 from soft_vit.layers.attention.gated_rotary import GatedRotaryAttention
@@ -32,10 +31,6 @@ def mala_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         return (rotate(q, cos, sin) @ kv * (1 + 1 / (z + 1e-6)) - z * (v_sum / count)).to(dtype)
 
     return map_tokens(read, (q, cos, sin), sum_over_tokens(state, (k, v, layout.token_mask, cos, sin)))
-
-
-# A leaf of symbolic tracing: it looks at sizes and masks.
-torch.fx.wrap("mala_attention")
 
 
 class MALAttention(GatedRotaryAttention):

@@ -2,13 +2,12 @@
 
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, merge_heads, split_heads, split_parts, window
+from soft_vit.layers.attention.base import Attention, Rotate, merge_heads, split_heads, split_parts, window
 from soft_vit.layers.attention.local_conv import add_to_grid, grid_maps
 from soft_vit.ops.chunked import map_tokens, sum_over_tokens
-from soft_vit.ops.layout import FeatSize, Layout, fill_masked
+from soft_vit.ops.layout import Layout, fill_masked
 from soft_vit.ops.linear import elu_features
 from soft_vit.ops.numerics import at_least_float32
 from soft_vit.ops.rotary import place_tables, rotate
@@ -40,12 +39,6 @@ def rotated_linear_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) ->
     return map_tokens(read, (q, *tables), sum_over_tokens(state, (k, v, layout.token_mask, *tables)))
 
 
-# Leaves of symbolic tracing: they look at sizes and dtypes.
-torch.fx.wrap("add_to_grid")
-torch.fx.wrap("grid_maps")
-torch.fx.wrap("rotated_linear_attention")
-
-
 class MilaAttention(Attention):
     """`R(q_i) . sum_j R(k_j) v_j^T / (q_i . sum_j k_j)`, plus a 3x3 depthwise convolution of V.
 
@@ -64,15 +57,14 @@ class MilaAttention(Attention):
         dim: int,
         num_heads: int,
         *,
-        feat_size: FeatSize | None = None,
-        sr_ratio: int = 1,
         qkv_bias: bool = True,
         proj_drop: float = 0.0,
         device=None,
         dtype=None,
+        **options: Any,
     ) -> None:
-        super().__init__(dim, num_heads, feat_size=feat_size)
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        super().__init__(dim, num_heads, **dd, **options)
         if dim % 4:
             raise ValueError(f"A width of {dim} has no pairs of channels for rows and columns; use a multiple of 4.")
         size = window(3, self.sequence)
@@ -84,11 +76,8 @@ class MilaAttention(Attention):
         """Queries, keys and values `[B, heads, P + N, C / heads]` to the result of that shape."""
         return rotated_linear_attention(q, k, v, layout)
 
-    def forward(
-        self, x: Tensor, feat_size: FeatSize, num_prefix_tokens: int = 0, key_padding_mask: Tensor | None = None
-    ) -> Tensor:
-        layout = self.layout(x, feat_size, num_prefix_tokens, key_padding_mask)
+    def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         q, k = split_parts(self.qk(x), 2, self.num_heads)
         v = split_heads(x, self.num_heads)
-        y = self.attend(self.q_norm(q), self.k_norm(k), v, layout)
+        y = self.attend(self.queries(q, rotate), self.keys(k, rotate), v, layout)
         return self.proj_drop(merge_heads(add_to_grid(y, self.lepe(grid_maps(v, layout)), layout)))

@@ -1,15 +1,14 @@
 """Nystroemformer: softmax attention through landmarks (Xiong et al. 2021, arXiv 2102.03902)."""
 
-from typing import ClassVar, get_args
+from typing import Any, ClassVar, get_args
 
-import torch
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import SelfAttention, grid_limit
 from soft_vit.layers.attention.landmarks import NO_MASK_ON_A_MAP, Landmarks, landmark_tokens
 from soft_vit.layers.attention.local_conv import add_to_grid, grid_maps, head_conv, local_conv
 from soft_vit.ops.chunked import by_heads
-from soft_vit.ops.layout import FeatSize, Layout
+from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import check_choice
 from soft_vit.ops.nystrom import PseudoInverse, nystrom_attention
 
@@ -37,11 +36,6 @@ def attention_by_landmarks(
     return nystrom_attention(q, k, v, of_queries, of_keys, exist, layout, inverse, iters, fused)
 
 
-# Leaves of symbolic tracing: they look at sizes.
-torch.fx.wrap("add_local")
-torch.fx.wrap("attention_by_landmarks")
-
-
 class NystromAttention(SelfAttention):
     """`softmax(Q K~^T) softmax(Q~ K~^T)^+ softmax(Q~ K^T) V` through landmarks, plus a depthwise convolution of V.
 
@@ -63,22 +57,17 @@ class NystromAttention(SelfAttention):
         dim: int,
         num_heads: int,
         *,
-        feat_size: FeatSize,
-        sr_ratio: int = 1,
-        qkv_bias: bool = True,
         landmarks: Landmarks = "grid",
         max_landmarks: int | tuple[int, int] | None = 7,
         inverse: PseudoInverse = "iterative",
         iters: int = 6,
         local_kernel: int | None = None,
-        proj_drop: float = 0.0,
         device=None,
         dtype=None,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            dim, num_heads, feat_size=feat_size, qkv_bias=qkv_bias, proj_drop=proj_drop, device=device, dtype=dtype
-        )
-        self.sr_ratio = sr_ratio
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        super().__init__(dim, num_heads, **dd, **options)
         self.landmarks = check_choice("landmarks", landmarks, get_args(Landmarks))
         self.limit = grid_limit("max_landmarks", max_landmarks, self.sequence)
         self.no_mask = "" if self.sequence else NO_MASK_ON_A_MAP
@@ -86,7 +75,7 @@ class NystromAttention(SelfAttention):
             self.cost = "N^2/r^2 + N^3/r^6"
         self.inverse = check_choice("inverse", inverse, get_args(PseudoInverse))
         self.iters = iters
-        self.local = local_conv(num_heads, local_kernel, sr_ratio, self.sequence, device=device, dtype=dtype)
+        self.local = local_conv(num_heads, local_kernel, self.sr_ratio, self.sequence, **dd)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         how = (self.sr_ratio, self.limit, self.landmarks, self.inverse, self.iters, self.fused_attn)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention
 from soft_vit.ops.chunked import max_over_tokens
-from soft_vit.ops.layout import FeatSize, Layout, fill_masked
+from soft_vit.ops.layout import Layout, fill_masked
 from soft_vit.ops.linear import linear_attention
 from soft_vit.ops.numerics import at_least_float32, check_choice, wide_dtype
 
@@ -78,10 +78,6 @@ def favor_attention(
     return linear_attention(q, k, v, layout, phi=key_features, phi_q=query_features, weights=(projection, largest))
 
 
-# A leaf of symbolic tracing: it looks at dtypes.
-torch.fx.wrap("favor_attention")
-
-
 class PerformerAttention(SelfAttention):
     """`phi(Q) (phi(K)^T V) / (phi(Q) (phi(K)^T 1))` with random features phi that estimate softmax attention.
 
@@ -105,24 +101,20 @@ class PerformerAttention(SelfAttention):
         dim: int,
         num_heads: int,
         *,
-        feat_size: FeatSize,
-        sr_ratio: int = 1,
-        qkv_bias: bool = True,
         num_features: int | None = None,
         kernel: Kernel = "softmax",
-        proj_drop: float = 0.0,
         device=None,
         dtype=None,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            dim, num_heads, feat_size=feat_size, qkv_bias=qkv_bias, proj_drop=proj_drop, device=device, dtype=dtype
-        )
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        super().__init__(dim, num_heads, **dd, **options)
         self.kernel = check_choice("kernel", kernel, get_args(Kernel))
         if num_features is None:
             num_features = max(self.head_dim, int(self.head_dim * math.log(self.head_dim)))
         if num_features < 1:
             raise ValueError(f"num_features={num_features} estimates nothing; use a positive number, such as 110.")
-        self.register_buffer("projection", torch.empty(num_features, self.head_dim, device=device, dtype=dtype))
+        self.register_buffer("projection", torch.empty(num_features, self.head_dim, **dd))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -1,13 +1,13 @@
 """What FLatten and PolaFormer share: places in the keys, a learned scale, and a convolution of the values."""
 
 from collections.abc import MutableMapping
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import SelfAttention, merge_heads, split_heads
+from soft_vit.layers.attention.base import Rotate, SelfAttention, merge_heads, split_heads
 from soft_vit.layers.attention.local_conv import add_to_heads, depthwise_conv, head_maps
 from soft_vit.layers.embed import resample_pos_embed, resample_square
 from soft_vit.ops.layout import FeatSize, Layout, as_map
@@ -28,13 +28,6 @@ def unscaled(x: Tensor, scale: Tensor) -> Tensor:
         return at_least_float32(x) / F.softplus(at_least_float32(scale))
 
 
-# Leaves of symbolic tracing: they look at sizes and dtypes.
-torch.fx.wrap("add_places")
-torch.fx.wrap("add_to_heads")
-torch.fx.wrap("head_maps")
-torch.fx.wrap("unscaled")
-
-
 class PlacedAttention(SelfAttention):
     """An attention whose keys have a learned encoding of their place, which belongs to the map feat_size.
 
@@ -52,14 +45,12 @@ class PlacedAttention(SelfAttention):
         num_heads: int,
         *,
         feat_size: FeatSize,
-        sr_ratio: int = 1,
-        qkv_bias: bool = True,
-        proj_drop: float = 0.0,
         device=None,
         dtype=None,
+        **options: Any,
     ) -> None:
-        dd = {"device": device, "dtype": dtype}
-        super().__init__(dim, num_heads, feat_size=feat_size, qkv_bias=qkv_bias, proj_drop=proj_drop, **dd)
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        super().__init__(dim, num_heads, feat_size=feat_size, **dd, **options)
         self.feat_size = Y, X = as_map(feat_size)
         self.positional_encoding = nn.Parameter(torch.empty(1, Y * X, dim, **dd))
         self.scale = nn.Parameter(torch.empty(1, 1, dim, **dd))
@@ -90,14 +81,11 @@ class PlacedAttention(SelfAttention):
         """What the attention makes `[B, P + N, C]` of tokens x of that shape, on its way to the projection."""
         return mixed
 
-    def forward(
-        self, x: Tensor, feat_size: FeatSize, num_prefix_tokens: int = 0, key_padding_mask: Tensor | None = None
-    ) -> Tensor:
-        layout = self.layout(x, feat_size, num_prefix_tokens, key_padding_mask)
+    def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         q, k, v = self.qkv(x).chunk(3, dim=-1)
         k = add_places(k, self.positional_encoding, self.feat_size, layout)
         q, k, v = (split_heads(part, self.num_heads) for part in (self.features(q), self.features(k), v))
-        mixed = self.joined(self.attend(self.q_norm(q), self.k_norm(k), self.values(v), layout))
+        mixed = self.joined(self.attend(self.queries(q, rotate), self.keys(k, rotate), self.values(v), layout))
         mixed = add_to_heads(mixed, self.dwc(head_maps(v, layout)), layout)
         return self.proj_drop(self.proj(self.gated(merge_heads(mixed), x)))
 

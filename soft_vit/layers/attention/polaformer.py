@@ -3,13 +3,15 @@
 Letters: B batch, H heads, P prefix tokens, N tokens of a map, C channels, D channels of a head, W those of half a head.
 """
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.placed import PlacedAttention
 from soft_vit.ops.chunked import map_tokens, max_over_tokens, sum_over_tokens
-from soft_vit.ops.layout import FeatSize, Layout
+from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least_float32
 
 # Exponents lie between 1 and 1 + ALPHA.
@@ -77,12 +79,6 @@ def unhalved(x: Tensor, head_dim: int) -> Tensor:
     return torch.cat([first[..., head_dim % 2 :], second], dim=-1)
 
 
-# Leaves of symbolic tracing: they look at sizes and dtypes.
-torch.fx.wrap("halved")
-torch.fx.wrap("polar_attention")
-torch.fx.wrap("unhalved")
-
-
 class PolaFormerAttention(PlacedAttention):
     """`[(Q+ K+^T + Q- K-^T) V1, (Q+ K-^T + Q- K+^T) V2]` over row sums, beside a convolution of V, behind a gate.
 
@@ -96,15 +92,13 @@ class PolaFormerAttention(PlacedAttention):
         dim: int,
         num_heads: int,
         *,
-        feat_size: FeatSize,
-        sr_ratio: int = 1,
         qkv_bias: bool = True,
-        proj_drop: float = 0.0,
         device=None,
         dtype=None,
+        **options: Any,
     ) -> None:
-        dd = {"device": device, "dtype": dtype}
-        super().__init__(dim, num_heads, feat_size=feat_size, qkv_bias=qkv_bias, proj_drop=proj_drop, **dd)
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        super().__init__(dim, num_heads, qkv_bias=qkv_bias, **dd, **options)
         self.g = nn.Linear(dim, dim, bias=qkv_bias, **dd)
         self.power = nn.Parameter(torch.zeros(1, num_heads, 1, self.head_dim, **dd))
 

@@ -2,7 +2,6 @@
 
 import math
 
-import torch
 from torch import Tensor
 
 from soft_vit.layers.attention.gated_rotary import GatedRotaryAttention
@@ -45,10 +44,6 @@ def rala_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
     query = total / count * q.shape[-1] ** -0.5
     weight = fill_masked(map_tokens(scores, (k,), (query,)), mask, -math.inf).mT.softmax(-1).mT
     return map_tokens(read, (q, cos, sin), sum_over_tokens(state, (k, v, mask, weight, cos, sin)))
-
-
-# A leaf of symbolic tracing: it looks at sizes and masks.
-torch.fx.wrap("rala_attention")
 
 
 class RALAttention(GatedRotaryAttention):

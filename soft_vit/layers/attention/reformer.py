@@ -4,15 +4,15 @@ Letters: B batch, H heads, N tokens, D channels of a head, R rounds of hashing, 
 of a chunk, S keys that a chunk sees: its own and those of the chunk before.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, merge_heads, split_heads
+from soft_vit.layers.attention.base import Attention, Rotate, merge_heads, split_heads
 from soft_vit.ops.chunked import by_heads
-from soft_vit.ops.layout import FeatSize
+from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least_float32, full_precision
 
 # Low enough that exp gives zero beside any other score, finite so that a token without company attends to itself.
@@ -124,10 +124,6 @@ def lsh_attention(qk: Tensor, v: Tensor, rotations: Tensor, chunk_size: int, dro
     return (share[..., None] * pick(x.flatten(3, 4), rank)).sum(2).to(v.dtype)
 
 
-# A leaf of symbolic tracing: it looks at sizes.
-torch.fx.wrap("lsh_attention")
-
-
 class ReformerAttention(Attention):
     """`sum_j softmax_j(q_i . q_j / |q_j|) v_j` over tokens j that hash like i; linear-logarithmic in N.
 
@@ -151,8 +147,6 @@ class ReformerAttention(Attention):
         dim: int,
         num_heads: int,
         *,
-        feat_size: FeatSize,
-        sr_ratio: int = 1,
         qkv_bias: bool = True,
         num_rounds: int = 2,
         chunk_size: int = 64,
@@ -161,9 +155,10 @@ class ReformerAttention(Attention):
         proj_drop: float = 0.0,
         device=None,
         dtype=None,
+        **options: Any,
     ) -> None:
-        super().__init__(dim, num_heads, feat_size=feat_size)
-        dd = {"device": device, "dtype": dtype}
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        super().__init__(dim, num_heads, **dd, **options)
         if num_rounds < 1 or chunk_size < 2:
             raise ValueError(
                 f"num_rounds={num_rounds} with chunk_size={chunk_size} leaves nothing to attend to; use at least one "
@@ -192,10 +187,7 @@ class ReformerAttention(Attention):
         """Shared queries and keys, and values, `[B, heads, N, C / heads]` to the result of that shape."""
         return lsh_attention(qk, v, self.rotations, self.chunk_size, self.dropout_p)
 
-    def forward(
-        self, x: Tensor, feat_size: FeatSize, num_prefix_tokens: int = 0, key_padding_mask: Tensor | None = None
-    ) -> Tensor:
-        self.layout(x, feat_size, num_prefix_tokens, key_padding_mask)
-        qk = self.q_norm(split_heads(self.qk(x), self.num_heads))
+    def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
+        qk = self.queries(split_heads(self.qk(x), self.num_heads), rotate)
         x = self.attend(qk, split_heads(self.v(x), self.num_heads))
         return self.proj_drop(self.proj(merge_heads(x)))

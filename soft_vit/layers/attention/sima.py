@@ -2,7 +2,6 @@
 
 from typing import ClassVar
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -19,10 +18,6 @@ def sima_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
     with full_precision(q):
         q, k = (F.normalize(layout.keep(at_least_float32(x)), p=1.0, dim=2) for x in (q, k))
         return (q @ (k.mT @ layout.keep(at_least_float32(v)))).to(v.dtype)
-
-
-# A leaf of symbolic tracing: it looks at dtypes.
-torch.fx.wrap("sima_attention")
 
 
 class SimpleAttention(SelfAttention):

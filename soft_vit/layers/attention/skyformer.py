@@ -1,6 +1,6 @@
 """Skyformer: Gaussian attention of queries and keys through landmarks (Chen et al. 2021, arXiv 2111.00035)."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from soft_vit.layers.attention.base import SelfAttention, grid_limit
 from soft_vit.layers.attention.landmarks import NO_MASK_ON_A_MAP, far_apart, landmark_tokens
 from soft_vit.ops import cholesky_solve, gaussian_kernel, self_gaussian_kernel
 from soft_vit.ops.chunked import map_tokens, sum_over_tokens
-from soft_vit.ops.layout import FeatSize, Layout, fill_masked
+from soft_vit.ops.layout import Layout, fill_masked
 from soft_vit.ops.numerics import at_least_float32, full_precision
 from soft_vit.ops.soft.options import check_ridge
 
@@ -40,11 +40,6 @@ def skyformer_attention(
         return map_tokens(read, (q,), (landmarks, summary))
 
 
-# Leaves of symbolic tracing: they look at sizes and dtypes.
-torch.fx.wrap("landmark_tokens")
-torch.fx.wrap("skyformer_attention")
-
-
 class SkyformerAttention(SelfAttention):
     """`C(Q, S) (C(S, S) + ridge I)^-1 C(S, K) V` with a Gaussian kernel C, through landmarks S of queries and keys.
 
@@ -65,19 +60,11 @@ class SkyformerAttention(SelfAttention):
         dim: int,
         num_heads: int,
         *,
-        feat_size: FeatSize,
-        sr_ratio: int = 1,
-        qkv_bias: bool = True,
         max_landmarks: int | tuple[int, int] | None = 7,
         ridge: float = 0.01,
-        proj_drop: float = 0.0,
-        device=None,
-        dtype=None,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            dim, num_heads, feat_size=feat_size, qkv_bias=qkv_bias, proj_drop=proj_drop, device=device, dtype=dtype
-        )
-        self.sr_ratio = sr_ratio
+        super().__init__(dim, num_heads, **options)
         self.limit = grid_limit("max_landmarks", max_landmarks, self.sequence)
         self.no_mask = "" if self.sequence else NO_MASK_ON_A_MAP
         if self.limit is None:

@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, grid_limit, merge_heads, split_heads, window
+from soft_vit.layers.attention.base import Attention, Rotate, grid_limit, merge_heads, split_heads, window
 from soft_vit.layers.attention.landmarks import NO_MASK_ON_A_MAP, far_apart, run_averages, window_averages
 from soft_vit.layers.attention.local_conv import head_conv, local_conv
 from soft_vit.layers.sizes import same_size, smaller
@@ -176,22 +176,6 @@ def divide_by_sums(x: Tensor, least: float) -> Tensor:
     return x[..., :-1] * (sums / (sums.square() + least**2)).to(x.dtype)
 
 
-# Leaves of symbolic tracing: they look at sizes.
-torch.fx.wrap("soft_attention")
-torch.fx.wrap("project_to_map")
-torch.fx.wrap("project_from_map")
-torch.fx.wrap("conv_tokens")
-torch.fx.wrap("divide_by_sums")
-torch.fx.wrap("row_counts")
-torch.fx.wrap("bottleneck_heads")
-torch.fx.wrap("keep_values")
-torch.fx.wrap("local_tokens")
-torch.fx.wrap("query_maps")
-torch.fx.wrap("average_tokens")
-torch.fx.wrap("first_tokens")
-torch.fx.wrap("random_tokens")
-
-
 class SoftAttention(Attention):
     """`K1 A^+ (K1^T V)` through bottleneck tokens sampled from the query map, plus a depthwise convolution of V.
 
@@ -248,8 +232,8 @@ class SoftAttention(Attention):
         device=None,
         dtype=None,
     ) -> None:
-        super().__init__(dim, num_heads, feat_size=feat_size)
-        dd = {"device": device, "dtype": dtype}
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        super().__init__(dim, num_heads, feat_size=feat_size, sr_ratio=sr_ratio, **dd)
         self.sampling = check_choice("sampling", sampling, get_args(Sampling))
         self.backend = None if backend is None else check_choice("backend", backend, BACKENDS)
         if ridge is None:
@@ -263,7 +247,6 @@ class SoftAttention(Attention):
             raise ValueError(f"newton_iters={newton_iters} must not be negative; the released models have 20.")
         self.options = InverseOptions(inverse, self.normalize, newton_iters, ridge, start, newton_gradient)
         self.limit = grid_limit("max_bottleneck", max_bottleneck, self.sequence)
-        self.sr_ratio = sr_ratio
         if num_bottleneck is not None:
             rows, columns = bottleneck_grid(num_bottleneck, feat_size)
             largest = (rows, columns) if self.limit is None else self.limit
@@ -343,20 +326,17 @@ class SoftAttention(Attention):
             backend=self.backend,
         )
 
-    def scaled_queries(self, x: Tensor) -> Tensor:
+    def scaled_queries(self, x: Tensor, rotate: Rotate | None) -> Tensor:
         """Queries of tokens `[B, P + N, C]` over `D^(1/4)`, as a map in memory: `[B, C, P + N]`."""
         scale = self.head_dim**-0.25
-        if isinstance(self.q_norm, nn.Identity):
+        if isinstance(self.q_norm, nn.Identity) and rotate is None:
             return project_to_map(x, self.q, scale)
-        return scale * merge_heads(self.q_norm(split_heads(self.q(x), self.num_heads))).mT
+        return scale * merge_heads(self.queries(split_heads(self.q(x), self.num_heads), rotate)).mT
 
-    def forward(
-        self, x: Tensor, feat_size: FeatSize, num_prefix_tokens: int = 0, key_padding_mask: Tensor | None = None
-    ) -> Tensor:
-        layout = self.layout(x, feat_size, num_prefix_tokens, key_padding_mask)
+    def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         B, N, C = x.shape
         heads = (B, self.num_heads, self.head_dim, N)
-        q = self.scaled_queries(x)
+        q = self.scaled_queries(x, rotate)
         v = keep_values(project_to_map(x, self.v), layout)
         bottleneck = self.sample_bottleneck(q, layout)
         local = None

@@ -1,16 +1,12 @@
 """Multi-head scaled dot-product attention (Vaswani et al. 2017, arXiv 1706.03762)."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, merge_heads, split_heads, split_parts
-from soft_vit.ops.layout import FeatSize, Layout
+from soft_vit.layers.attention.base import Attention, Rotate, merge_heads, split_heads, split_parts
+from soft_vit.ops.layout import Layout
 from soft_vit.ops.softmax import softmax_attention
-
-# A leaf of symbolic tracing: it looks at masks.
-torch.fx.wrap("softmax_attention")
 
 
 class SoftmaxAttention(Attention):
@@ -25,16 +21,15 @@ class SoftmaxAttention(Attention):
         dim: int,
         num_heads: int,
         *,
-        feat_size: FeatSize,
-        sr_ratio: int = 1,
         qkv_bias: bool = True,
         attn_drop: float = 0.0,
         proj_drop: float = 0.0,
         device=None,
         dtype=None,
+        **options: Any,
     ) -> None:
-        super().__init__(dim, num_heads, feat_size=feat_size)
-        dd = {"device": device, "dtype": dtype}
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        super().__init__(dim, num_heads, **dd, **options)
         self.attn_drop = attn_drop
         self.q = nn.Linear(dim, dim, bias=qkv_bias, **dd)
         self.kv = nn.Linear(dim, 2 * dim, bias=qkv_bias, **dd)
@@ -45,13 +40,10 @@ class SoftmaxAttention(Attention):
         """Queries, keys and values `[B, heads, P + N, C / heads]` to the result of that shape."""
         return softmax_attention(q, k, v, layout, self.dropout_p, self.fused_attn)
 
-    def forward(
-        self, x: Tensor, feat_size: FeatSize, num_prefix_tokens: int = 0, key_padding_mask: Tensor | None = None
-    ) -> Tensor:
-        layout = self.layout(x, feat_size, num_prefix_tokens, key_padding_mask)
-        q = self.q_norm(split_heads(self.q(x), self.num_heads))
+    def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
+        q = self.queries(split_heads(self.q(x), self.num_heads), rotate)
         k, v = split_parts(self.kv(x), 2, self.num_heads)
-        return self.proj_drop(self.proj(merge_heads(self.attend(q, self.k_norm(k), v, layout))))
+        return self.proj_drop(self.proj(merge_heads(self.attend(q, self.keys(k, rotate), v, layout))))
 
 
 class SoftmaxOneAttention(SoftmaxAttention):

@@ -1,18 +1,14 @@
 """Local and dilated attention in one (Sparse Transformer, Child et al. 2019, arXiv 1904.10509, here on a map)."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from soft_vit.layers.attention.atrous import check_dilation
-from soft_vit.layers.attention.base import SelfAttention
+from soft_vit.layers.attention.base import ScoreAttention
 from soft_vit.layers.attention.local import check_kernel_size
-from soft_vit.ops.layout import FeatSize, Layout
+from soft_vit.ops.layout import Layout
 from soft_vit.ops.map import sparse_attention
-
-# A leaf of symbolic tracing: it looks at sizes.
-torch.fx.wrap("attend_sparsely")
 
 
 def default_dilation(feat_size: tuple[int, int]) -> int:
@@ -41,7 +37,7 @@ def attend_sparsely(
     return sparse_attention(q, k, v, layout, kernel_size, dilation, dropout_p, fused)
 
 
-class SparseAttention(SelfAttention):
+class SparseAttention(ScoreAttention):
     """`sum_j softmax_j(q_i . k_j / sqrt(d)) v_j` over the neighbours j of i and those at multiples of a dilation.
 
     The published "factorised" patterns belong to different heads or layers; here every head has their union, which the
@@ -60,20 +56,11 @@ class SparseAttention(SelfAttention):
         dim: int,
         num_heads: int,
         *,
-        feat_size: FeatSize,
-        sr_ratio: int = 1,
-        qkv_bias: bool = True,
         kernel_size: int | None = None,
         dilation: int | None = None,
-        attn_drop: float = 0.0,
-        proj_drop: float = 0.0,
-        device=None,
-        dtype=None,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            dim, num_heads, feat_size=feat_size, qkv_bias=qkv_bias, proj_drop=proj_drop, device=device, dtype=dtype
-        )
-        self.attn_drop = attn_drop
+        super().__init__(dim, num_heads, **options)
         self.kernel_size = None if kernel_size is None else check_kernel_size(kernel_size)
         self.dilation = None if dilation is None else check_dilation(dilation)
         self.no_mask = "its dilation follows from the number of tokens; give dilation, such as 4"

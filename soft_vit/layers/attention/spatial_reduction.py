@@ -1,14 +1,14 @@
 """Spatial-reduction attention (PVT, arXiv 2102.12122) and its pooled linear form (PVTv2-Li, arXiv 2106.13797)."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, merge_heads, split_heads, split_parts, window
+from soft_vit.layers.attention.base import Attention, Rotate, merge_heads, split_heads, split_parts, window
 from soft_vit.layers.attention.landmarks import window_averages
-from soft_vit.ops.layout import FeatSize, Layout
+from soft_vit.ops.layout import Layout
 from soft_vit.ops.softmax import dot_product_attention
 
 POOLED_SIDE = 7
@@ -66,14 +66,6 @@ def reduced_attention(
     return dot_product_attention(q, k, v, None if mask is None else mask[:, None, None], dropout_p, fused)
 
 
-# Leaves of symbolic tracing: they look at sizes and masks.
-torch.fx.wrap("behind_prefix")
-torch.fx.wrap("reduce_by_conv")
-torch.fx.wrap("reduce_by_pooling")
-torch.fx.wrap("reduced_attention")
-torch.fx.wrap("tokens_on_map")
-
-
 class SpatialReductionAttention(Attention):
     """`softmax(Q K_r^T / sqrt(d)) V_r` with keys K_r and values V_r of a smaller map.
 
@@ -93,7 +85,6 @@ class SpatialReductionAttention(Attention):
         dim: int,
         num_heads: int,
         *,
-        feat_size: FeatSize,
         sr_ratio: int = 1,
         qkv_bias: bool = True,
         linear: bool = False,
@@ -101,9 +92,10 @@ class SpatialReductionAttention(Attention):
         proj_drop: float = 0.0,
         device=None,
         dtype=None,
+        **options: Any,
     ) -> None:
-        super().__init__(dim, num_heads, feat_size=feat_size)
-        dd = {"device": device, "dtype": dtype}
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        super().__init__(dim, num_heads, sr_ratio=sr_ratio, **dd, **options)
         self.linear = linear
         if linear:
             self.cost = "N"
@@ -132,10 +124,7 @@ class SpatialReductionAttention(Attention):
         """Queries `[B, heads, P + N, C / heads]`, keys and values `[B, heads, P + M, C / heads]` to the first shape."""
         return reduced_attention(q, k, v, layout, self.window, self.dropout_p, self.fused_attn)
 
-    def forward(
-        self, x: Tensor, feat_size: FeatSize, num_prefix_tokens: int = 0, key_padding_mask: Tensor | None = None
-    ) -> Tensor:
-        layout = self.layout(x, feat_size, num_prefix_tokens, key_padding_mask)
-        q = self.q_norm(split_heads(self.q(x), self.num_heads))
+    def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
+        q = self.queries(split_heads(self.q(x), self.num_heads), rotate)
         k, v = split_parts(self.kv(self.reduce(x, layout)), 2, self.num_heads)
-        return self.proj_drop(self.proj(merge_heads(self.attend(q, self.k_norm(k), v, layout))))
+        return self.proj_drop(self.proj(merge_heads(self.attend(q, self.keys(k, rotate), v, layout))))

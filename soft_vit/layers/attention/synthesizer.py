@@ -5,13 +5,13 @@ head, R rank.
 """
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, check_heads, merge_heads, split_heads
+from soft_vit.layers.attention.base import Attention, Rotate, check_heads, merge_heads, split_heads
 from soft_vit.layers.embed import interpolate_maps
 from soft_vit.ops.layout import FeatSize, Layout, as_map
 from soft_vit.ops.numerics import at_least_float32
@@ -81,15 +81,6 @@ def prefixed(scores: Tensor, layout: Layout) -> Tensor:
     """Scores `[B or 1, H, N or P + N, N]` as `[B or 1, H, P + N, P + N]`, zero where there are none."""
     (Y, X), P, _ = layout
     return F.pad(scores, (P, 0, P + Y * X - scores.shape[2], 0)) if P else scores
-
-
-# Leaves of symbolic tracing: they look at sizes and dtypes.
-torch.fx.wrap("prefixed")
-torch.fx.wrap("dense_scores")
-torch.fx.wrap("factorized_dense_scores")
-torch.fx.wrap("random_scores")
-torch.fx.wrap("factorized_random_scores")
-torch.fx.wrap("synthetic_attention")
 
 
 class Scores(nn.Module):
@@ -221,7 +212,6 @@ class SynthesizerAttention(Attention):
         num_heads: int,
         *,
         feat_size: FeatSize,
-        sr_ratio: int = 1,
         qkv_bias: bool = True,
         scores: str = "dense",
         rank: int = 8,
@@ -229,9 +219,10 @@ class SynthesizerAttention(Attention):
         proj_drop: float = 0.0,
         device=None,
         dtype=None,
+        **options: Any,
     ) -> None:
-        super().__init__(dim, num_heads, feat_size=feat_size)
-        dd = {"device": device, "dtype": dtype}
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        super().__init__(dim, num_heads, feat_size=feat_size, **dd, **options)
         self.attn_drop = attn_drop
         self.feat_size = feat_size = as_map(feat_size)
         makers: dict[str, Callable[[], Scores]] = {
@@ -261,18 +252,15 @@ class SynthesizerAttention(Attention):
         """Scores `[B or 1, heads, N, N]` and values `[B, heads, N, C / heads]` to the result of the values' shape."""
         return synthetic_attention(scores, v, self.dropout_p)
 
-    def forward(
-        self, x: Tensor, feat_size: FeatSize, num_prefix_tokens: int = 0, key_padding_mask: Tensor | None = None
-    ) -> Tensor:
-        layout = self.layout(x, feat_size, num_prefix_tokens, key_padding_mask)
+    def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         v = split_heads(self.v(x), self.num_heads)
         parts = [prefixed(scores(x, layout.feat_size), layout) for scores in self.scores.values()]
         scores = parts[0]
         if self.mixture is not None:
             shares = self.mixture.softmax(0)
             scores = shares[0] * scores
-            for i in range(1, len(parts)):
-                scores = scores + shares[i] * parts[i]
+            for share, part in zip(shares[1:], parts[1:], strict=True):
+                scores = scores + share * part
         return self.proj_drop(self.proj(merge_heads(self.attend(scores, v))))
 
     def resize(self, feat_size: tuple[int, int]) -> None:

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, merge_heads, split_heads, window
+from soft_vit.layers.attention.base import Attention, Rotate, merge_heads, split_heads, window
 from soft_vit.ops.chunked import by_heads, map_tokens, sum_over_tokens
-from soft_vit.ops.layout import FeatSize, Layout, fill_masked
+from soft_vit.ops.layout import Layout, fill_masked
 from soft_vit.ops.numerics import at_least_float32, full_precision
 from soft_vit.ops.rotary import rotate_by_place
 
@@ -98,12 +98,6 @@ def _as_map(x: Tensor, layout: Layout) -> Tensor:
     return layout.grid(layout.keep(x)).squeeze(-1).contiguous().unflatten(2, layout.feat_size)
 
 
-# Leaves of symbolic tracing: they look at sizes and dtypes.
-torch.fx.wrap("conv_branch")
-torch.fx.wrap("gated_branch")
-torch.fx.wrap("rotate_by_place")
-
-
 class TTTAttention(Attention):
     """`F(Q; W - g / (|g| + 1))`: an inner model F, which a step along g has trained to give the values for the keys.
 
@@ -124,16 +118,15 @@ class TTTAttention(Attention):
         dim: int,
         num_heads: int,
         *,
-        feat_size: FeatSize | None = None,
-        sr_ratio: int = 1,
         qkv_bias: bool = True,
         rope: bool = False,
         proj_drop: float = 0.0,
         device=None,
         dtype=None,
+        **options: Any,
     ) -> None:
-        super().__init__(dim, num_heads, feat_size=feat_size)
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        super().__init__(dim, num_heads, **dd, **options)
         d = self.head_dim
         if rope and dim % 4:
             raise ValueError(f"A width of {dim} has no pairs of channels for rows and columns; use a multiple of 4.")
@@ -151,19 +144,16 @@ class TTTAttention(Attention):
         for w in (self.w1, self.w2, self.w3):
             trunc_normal_(w, std=0.02)
 
-    def forward(
-        self, x: Tensor, feat_size: FeatSize, num_prefix_tokens: int = 0, key_padding_mask: Tensor | None = None
-    ) -> Tensor:
-        layout = self.layout(x, feat_size, num_prefix_tokens, key_padding_mask)
+    def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         width, d = self.num_heads * self.head_dim, self.head_dim
         # Not slices, whose gradients are each as large as x.
-        parts = self.qkv(x).split([width] * 3 + [d] * 3, dim=-1)
-        q, k, v = (split_heads(parts[i], self.num_heads) for i in range(3))
-        q, k = self.q_norm(q), self.k_norm(k)
+        *of_heads, q_conv, k_conv, v_conv = self.qkv(x).split([width] * 3 + [d] * 3, dim=-1)
+        q, k, v = (split_heads(part, self.num_heads) for part in of_heads)
+        q, k = self.queries(q, rotate), self.keys(k, rotate)
         if self.rope:
             q, k = rotate_by_place(layout, merge_heads(q), merge_heads(k))
             q, k = split_heads(q, self.num_heads), split_heads(k, self.num_heads)
         gated = merge_heads(gated_branch(q, k, v, self.w1, self.w2, layout))
-        q, k, v = (split_heads(parts[i], d) for i in range(3, 6))
+        q, k, v = (split_heads(part, d) for part in (q_conv, k_conv, v_conv))
         convolved = merge_heads(conv_branch(q, k, v, self.w3.transpose(0, 1), layout))
         return self.proj_drop(self.proj(torch.cat([gated, convolved], dim=-1)))

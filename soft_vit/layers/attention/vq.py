@@ -3,7 +3,7 @@
 Letters: B batch, H heads, N tokens, D channels of a head, S codes of a head.
 """
 
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention
 from soft_vit.ops.chunked import by_heads
-from soft_vit.ops.layout import FeatSize, Layout
+from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least_float32, full_precision, in_backward
 
 # A code with fewer keys than this in its moving average begins again, at a key of the batch.
@@ -107,11 +107,6 @@ def learning_vq_attention(q: Tensor, k: Tensor, v: Tensor, codes: Codes, layout:
     return x
 
 
-# Leaves of symbolic tracing: they look at masks, sizes and dtypes.
-torch.fx.wrap("vq_attention")
-torch.fx.wrap("learning_vq_attention")
-
-
 class VQAttention(SelfAttention):
     """`softmax(Q K^^T / sqrt(d)) V` where K^ has, for each key, the nearest of num_codes code vectors; linear in N.
 
@@ -134,17 +129,14 @@ class VQAttention(SelfAttention):
         dim: int,
         num_heads: int,
         *,
-        feat_size: FeatSize,
-        sr_ratio: int = 1,
-        qkv_bias: bool = True,
         num_codes: int = 64,
         decay: float = 0.99,
-        proj_drop: float = 0.0,
         device=None,
         dtype=None,
+        **options: Any,
     ) -> None:
-        dd = {"device": device, "dtype": dtype}
-        super().__init__(dim, num_heads, feat_size=feat_size, qkv_bias=qkv_bias, proj_drop=proj_drop, **dd)
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        super().__init__(dim, num_heads, **dd, **options)
         if num_codes < 1 or not 0 <= decay < 1:
             raise ValueError(
                 f"num_codes={num_codes} and decay={decay} make no codes; use a positive number such as 64, and a decay "

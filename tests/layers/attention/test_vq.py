@@ -124,18 +124,6 @@ def test_gradient_checkpointing_changes_nothing(reentrant: bool) -> None:
     assert all(map(torch.equal, *results))
 
 
-def test_a_trace_learns_the_codes() -> None:
-    states = []
-    for trace in (False, True):
-        attn = make().train()
-        step = torch.fx.symbolic_trace(attn) if trace else attn
-        for seed in range(2):
-            torch.manual_seed(seed)
-            y = step(tokens(seed), GRID)
-        states.append([y, *code_state(attn)])
-    assert all(map(torch.equal, *states))
-
-
 def test_masked_keys_do_not_count() -> None:
     attn, mask = make(decay=0.0).train(), torch.arange(35) < torch.tensor([[35], [20]])
     attn(tokens(), GRID, 0, mask)

@@ -152,15 +152,6 @@ def test_an_image_does_not_see_its_batch(name: str, options: dict[str, Any]) -> 
     assert (among - alone).norm() <= 1e-5 * alone.norm()
 
 
-@every_case
-def test_traced_forward_equals_eager_bit_for_bit(name: str, options: dict[str, Any]) -> None:
-    attn = make(name, options)
-    traced = torch.fx.symbolic_trace(attn)
-    for grid in ((7, 9), (15, 13)):
-        x = tokens(grid)
-        assert torch.equal(traced(x, grid), attn(x, grid))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options", "grids"),

@@ -28,7 +28,7 @@ def test_softmax_block_equals_timms(shifted: bool) -> None:
         nn.init.normal_(parameter, std=0.5)
     theirs.load_state_dict(block.state_dict())
     if shifted:
-        mask = window_mask(torch.zeros((), dtype=torch.float64), (9, 12), (3, 3), 1, always=False)
+        mask = window_mask(torch.zeros((), dtype=torch.float64), (9, 12), (3, 3), 1)
         torch.testing.assert_close(mask, theirs.attn_mask, rtol=0, atol=0)
     x = torch.randn(2, 9, 12, 12, dtype=torch.float64)
     expected = theirs(x).flatten(1, 2)
@@ -88,8 +88,7 @@ def test_windows_join_to_the_map() -> None:
         windows = cut(x, (7, 8), size, shift)
         assert windows.shape[1] == size[0] * size[1]
         torch.testing.assert_close(join(windows, (7, 8), size, shift), x, rtol=0, atol=0)
-    assert window_mask(x, (6, 6), (3, 3), 0, always=False) is None
-    assert not window_mask(x, (6, 6), (3, 3), 0, always=True).any()
+    assert window_mask(x, (6, 6), (3, 3), 0) is None
 
 
 def test_convolutions_of_pvt_v2_begin_with_a_variance_of_two_over_fan_out() -> None:

@@ -12,7 +12,7 @@ from models.zoo.families import FAMILIES, SMALL
 from models.zoo.generated import images, relative_error, shapes
 from timm.layers import DropPath
 from timm.models import group_parameters
-from torch import Tensor, nn
+from torch import nn
 
 from soft_vit.models import checkpoint_filter_fn
 
@@ -148,23 +148,6 @@ def test_any_size_and_any_neighbours(family: str) -> None:
     torch.testing.assert_close(built(x), together)
     with pytest.raises(ValueError, match="16"):
         model(x[:, :, :16])
-
-
-def logits_and_gradients(model: torch.nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
-    x = x.clone().requires_grad_()
-    logits = model(x)
-    return logits.detach(), torch.autograd.grad(logits.square().sum(), x)[0]
-
-
-@every_family
-def test_traced(family: str) -> None:
-    """By fx, bit for bit; exports are in tests/export/test_zoo.py."""
-    model = create(family)
-    traced = torch.fx.symbolic_trace(model)
-    for size in ((64, 64), (64, 96)):
-        given = images(3, *size)
-        for actual, expected in zip(*(logits_and_gradients(net, given) for net in (traced, model)), strict=True):
-            torch.testing.assert_close(actual, expected, rtol=0, atol=0)
 
 
 @pytest.mark.slow
