@@ -4,8 +4,7 @@ families that differ in their attention.
 Letters: B batch, C channels, H x W the map of a stage, N = H * W.
 """
 
-import re
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 
 from soft_vit.layers import Attention, PreNormBlock, resample_pos_embed
 from soft_vit.layers.embed import resample_square
-from soft_vit.models.base import Stage, StagedModel, channels_last, check_stages, drop_path_rates, init_conv
+from soft_vit.models.base import Stage, StagedModel, channels_last, check_stages, init_conv, make_stages
 
 
 class PatchEmbed(nn.Module):
@@ -103,40 +102,24 @@ class ConvMlpBlock(PreNormBlock):
         return x + self.drop_path2(self.mlp(self.norm2(x), feat_size))
 
 
-# Names in released files, whose stages count from 1, and ours.
-RELEASED_NAMES = [
-    (r"patch_embed1\.", lambda stage: "patch_embed."),
-    (r"patch_embed([2-9])\.", lambda stage: f"layers.{stage - 2}.downsample."),
-    (r"pos_embed(\d)", lambda stage: f"layers.{stage - 1}.pos_embed"),
-    (r"block(\d)\.", lambda stage: f"layers.{stage - 1}.blocks."),
-    (r"norm([1-3])\.", lambda stage: f"layers.{stage - 1}.downsample.pre_norm."),
-    (r"norm4\.", lambda stage: "norm."),
-]
+def released_prefixes() -> list[tuple[str, str]]:
+    """Return beginnings of names in released files, whose stages count from 1, and this package's."""
+    pairs = [("patch_embed1.", "patch_embed."), ("norm4.", "norm.")]
+    for i in range(4):
+        pairs += [
+            (f"pos_embed{i + 1}", f"layers.{i}.pos_embed"),
+            (f"block{i + 1}.", f"layers.{i}.blocks."),
+            (f"norm{i + 1}.", f"layers.{i}.downsample.pre_norm."),
+            (f"patch_embed{i + 2}.", f"layers.{i}.downsample."),
+        ]
+    return pairs
 
 
-def from_released(name: str) -> str:
-    """Our name for a parameter of a released PVT; any other name is returned as it is."""
-    for pattern, ours in RELEASED_NAMES:
-        if match := re.match(pattern, name):
-            name = ours(int(match[1]) if match.groups() else 0) + name[match.end() :]
-            break
-    return name.replace(".mlp.dwconv.dwconv.", ".mlp.dwconv.")
-
-
-def to_released(name: str) -> str:
-    """The inverse of `from_released`."""
-    name = name.replace(".mlp.dwconv.", ".mlp.dwconv.dwconv.")
-    for pattern, theirs in (
-        (r"patch_embed\.", "patch_embed1."),
-        (r"layers\.(\d)\.downsample\.pre_norm\.", "norm{1}."),
-        (r"layers\.(\d)\.downsample\.", "patch_embed{2}."),
-        (r"layers\.(\d)\.pos_embed", "pos_embed{1}"),
-        (r"layers\.(\d)\.blocks\.", "block{1}."),
-        (r"norm\.", "norm4."),
-    ):
-        if match := re.match(pattern, name):
-            stage = int(match[1]) if match.groups() else 0
-            return theirs.format(stage, stage + 1, stage + 2) + name[match.end() :]
+def rename(name: str, prefixes: Iterable[tuple[str, str]]) -> str:
+    """Return name with the first of the prefixes that it has replaced by that one's partner."""
+    for old, new in prefixes:
+        if name.startswith(old):
+            return new + name.removeprefix(old)
     return name
 
 
@@ -216,21 +199,19 @@ class PVT(StagedModel):
         self.overlap = overlap
         self.patch_embed = PatchEmbed(self.in_chans, embed_dims[0], 4, overlap, pre_norm=False, **dd)
         block_class = ConvMlpBlock if overlap else PreNormBlock
-        grids, stages = self.grids(self.img_size), []
-        for i, (dim, rates) in enumerate(zip(embed_dims, drop_path_rates(drop_path_rate, depths), strict=True)):
-            make_attention = partial(
-                self.attention, dim, num_heads[i], feat_size=grids[i], proj_drop=proj_drop_rate, **dd
-            )
-            blocks = [
-                block_class(
-                    dim, make_attention(), mlp_ratio=mlp_ratios[i], proj_drop=proj_drop_rate, drop_path=rate, **dd
-                )
-                for rate in rates
-            ]
-            following = embed_dims[i + 1 : i + 2]
-            downsample = PatchEmbed(dim, following[0], 2, overlap, pre_norm=overlap, **dd) if following else None
-            stages.append(TokenStage(blocks, downsample, grids[i], pos_dim=None if overlap else dim, **dd))
-        self.layers = nn.ModuleList(stages)  # type: ignore[assignment]
+        grids = self.grids(self.img_size)
+
+        def make_block(i: int, rate: float) -> nn.Module:
+            dim = embed_dims[i]
+            attn = self.attention(dim, num_heads[i], feat_size=grids[i], proj_drop=proj_drop_rate, **dd)
+            return block_class(dim, attn, mlp_ratio=mlp_ratios[i], proj_drop=proj_drop_rate, drop_path=rate, **dd)
+
+        def make_stage(i: int, blocks: Sequence[nn.Module], downsample: nn.Module | None) -> TokenStage:
+            return TokenStage(blocks, downsample, grids[i], pos_dim=None if overlap else embed_dims[i], **dd)
+
+        make_downsample = partial(PatchEmbed, stride=2, overlap=overlap, pre_norm=overlap, **dd)
+        stages = make_stages(embed_dims, depths, drop_path_rate, make_block, make_downsample, make_stage)
+        self.layers = stages  # type: ignore[assignment]
         self.norm = LayerNorm2d(embed_dims[-1], eps=1e-6, **dd) if overlap else nn.Identity()
         self.init_weights(needs_reset=False)
 
@@ -252,7 +233,10 @@ class PVT(StagedModel):
 
     def own_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Leaves out the norm behind the last stage that some families' files have and their forward never applies."""
-        weights = {from_released(name): value for name, value in super().own_state_dict(state_dict).items()}
+        weights = {
+            rename(name, released_prefixes()).replace(".mlp.dwconv.dwconv.", ".mlp.dwconv."): value
+            for name, value in super().own_state_dict(state_dict).items()
+        }
         weights = reorder_projections(weights, self.released_layers, self.layers_here)
         if isinstance(self.norm, nn.Identity):
             weights = {name: value for name, value in weights.items() if not name.startswith("norm.")}
@@ -269,7 +253,11 @@ class PVT(StagedModel):
 
     def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         weights = reorder_projections(super().released_state_dict(state_dict), self.layers_here, self.released_layers)
-        weights = {to_released(name): value for name, value in weights.items()}
+        prefixes = [(ours, theirs) for theirs, ours in released_prefixes()]
+        weights = {
+            rename(name, prefixes).replace(".mlp.dwconv.", ".mlp.dwconv.dwconv."): value
+            for name, value in weights.items()
+        }
         if self.unused_norm and not self.overlap:
             weights.update({"norm.weight": torch.ones(self.num_features), "norm.bias": torch.zeros(self.num_features)})
         return weights

@@ -463,48 +463,6 @@ def soft_norm_huge(pretrained: bool = False, **kwargs: Any) -> nn.Module:
     return _create_pyramid("soft_norm_huge", pretrained, **kwargs)
 
 
-@register_model
-def soft_plus_pico(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """`soft_plus` in every stage, pico; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_plus_pico", pretrained, **kwargs)
-
-
-@register_model
-def soft_plus_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """`soft_plus` in every stage, tiny; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_plus_tiny", pretrained, **kwargs)
-
-
-@register_model
-def soft_plus_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """`soft_plus` in every stage, small; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_plus_small", pretrained, **kwargs)
-
-
-@register_model
-def soft_plus_base(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """`soft_plus` in every stage, base; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_plus_base", pretrained, **kwargs)
-
-
-@register_model
-def soft_plus_medium(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """`soft_plus` in every stage, medium; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_plus_medium", pretrained, **kwargs)
-
-
-@register_model
-def soft_plus_large(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """`soft_plus` in every stage, large; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_plus_large", pretrained, **kwargs)
-
-
-@register_model
-def soft_plus_huge(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """`soft_plus` in every stage, huge; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_plus_huge", pretrained, **kwargs)
-
-
 # Names of an attention and a size, such as linear_pyramid_tiny, and soft_tiny_pure.
 for _name in PYRAMID_MODELS:
     if _name not in globals():

@@ -7,6 +7,7 @@ Letters: B batch, C channels, H x W a map, N = H * W.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -18,13 +19,12 @@ from soft_vit.layers.attention.base import Attention
 from soft_vit.layers.attention.gated_rotary import GatedRotaryAttention, GatedRotarySoftmaxAttention
 from soft_vit.layers.attention.rala import RALAttention
 from soft_vit.models.base import (
-    Stage,
     StagedModel,
     channels_last,
     check_stages,
     create_staged,
-    drop_path_rates,
     imagenet_cfg,
+    make_stages,
     recorded_cfgs,
     stage_grids,
 )
@@ -157,15 +157,14 @@ class RAVLT(StagedModel):
         check_stages(depths, embed_dims=embed_dims, num_heads=num_heads, layer_scale=layer_scale)
         super().__init__(embed_dims, num_features=proj_width, **kwargs, **dd)
         self.patch_embed = ConvStem(self.in_chans, embed_dims[0], **dd)
-        grids, rates, stages = stage_grids(self.img_size, len(depths)), drop_path_rates(drop_path_rate, depths), []
-        for i, dim in enumerate(embed_dims):
+        grids = stage_grids(self.img_size, len(depths))
+
+        def make_block(i: int, rate: float) -> Block:
             kind = self.linear_attention if i < 2 else GatedRotarySoftmaxAttention
-            blocks = [
-                Block(dim, kind(dim, num_heads[i], feat_size=grids[i], **dd), mlp_ratio, layer_scale[i], rate, **dd)
-                for rate in rates[i]
-            ]
-            stages.append(Stage(blocks, Downsample(dim, embed_dims[i + 1], **dd) if i + 1 < len(embed_dims) else None))
-        self.layers = nn.ModuleList(stages)
+            attn = kind(embed_dims[i], num_heads[i], feat_size=grids[i], **dd)
+            return Block(embed_dims[i], attn, mlp_ratio, layer_scale[i], rate, **dd)
+
+        self.layers = make_stages(embed_dims, depths, drop_path_rate, make_block, partial(Downsample, **dd))
         self.proj = nn.Conv2d(embed_dims[-1], proj_width, 1, **dd)
         self.norm = nn.BatchNorm2d(proj_width, **dd)
         self.act = nn.SiLU()

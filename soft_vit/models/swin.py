@@ -144,30 +144,11 @@ class SoftmaxWindows(WindowAttention):
 class WindowBlock(PreNormBlock):
     """A pre-norm block whose attention works within windows of the map.
 
-    window: their side, at most; shifted: whether they are shifted by half of it.
+    window: their side, at most; shifted: whether they are shifted by half of it. kwargs: of `PreNormBlock`.
     """
 
-    def __init__(
-        self,
-        dim: int,
-        attn: nn.Module,
-        *,
-        window: int,
-        shifted: bool,
-        proj_drop: float = 0.0,
-        drop_path: float = 0.0,
-        device=None,
-        dtype=None,
-    ) -> None:
-        super().__init__(
-            dim,
-            attn,  # type: ignore[arg-type]
-            proj_drop=proj_drop,
-            drop_path=drop_path,
-            norm_eps=1e-5,
-            device=device,
-            dtype=dtype,
-        )
+    def __init__(self, dim: int, attn: Any, *, window: int, shifted: bool, **kwargs: Any) -> None:
+        super().__init__(dim, attn, norm_eps=1e-5, **kwargs)
         self.window = window
         self.shifted = shifted
 

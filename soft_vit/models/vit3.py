@@ -7,6 +7,7 @@ Letters: B batch, C channels, H x W a map, N = H * W.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import torch.nn.functional as F
@@ -18,12 +19,12 @@ from soft_vit.layers import ConvNormAct, map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.ttt import TTTAttention
 from soft_vit.layers.mlp import Mlp
 from soft_vit.models.base import (
-    Stage,
     StagedModel,
     check_stages,
     create_staged,
     drop_path_rates,
     imagenet_cfg,
+    make_stages,
     pad_to_multiple,
     recorded_cfgs,
 )
@@ -182,14 +183,12 @@ class HViTTT(StagedModel):
         check_stages(depths, embed_dims=embed_dims, num_heads=num_heads)
         super().__init__(embed_dims, **kwargs, **dd)
         self.patch_embed = ConvStem(self.in_chans, embed_dims[0], **dd)
-        self.layers = nn.ModuleList(
-            Stage(
-                [ViTTTBlock(dim, heads, mlp_ratio, True, 1e-5, proj_drop_rate, rate, **dd) for rate in rates],
-                ConvDownsample(dim, next_dim, **dd) if next_dim else None,
-            )
-            for dim, next_dim, heads, rates in zip(
-                embed_dims, [*embed_dims[1:], 0], num_heads, drop_path_rates(drop_path_rate, depths), strict=True
-            )
+        self.layers = make_stages(
+            embed_dims,
+            depths,
+            drop_path_rate,
+            lambda i, rate: ViTTTBlock(embed_dims[i], num_heads[i], mlp_ratio, True, 1e-5, proj_drop_rate, rate, **dd),
+            partial(ConvDownsample, **dd),
         )
         # Not a LayerNorm: statistics of the training set.
         self.norm = nn.BatchNorm2d(embed_dims[-1], **dd)
