@@ -256,7 +256,7 @@ class PyramidViT(StagedModel):
             for name in given:
                 del state_dict[prefix + name]
             state_dict.update({prefix + name: value for name, value in fitted.items()})
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
+        nn.Module._load_from_state_dict(self, state_dict, prefix, local_metadata, *args)
 
     def set_input_size(self, img_size: int | tuple[int, int]) -> None:
         super().set_input_size(img_size)

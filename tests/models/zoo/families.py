@@ -185,5 +185,12 @@ FAMILIES: dict[str, Family] = {
     "mavit": Family(("mavit_t", "mavit_s", "mavit_b", "mavit_l"), "mavit_t", **ROTARY),
 }
 
+PYRAMIDS: dict[str, Family] = {
+    # Weights of one map or not: what does not depend on the attention.
+    "soft": Family((), "soft_pico", SHALLOW),
+    "synthesizer": Family((), "synthesizer_pyramid_pico", SHALLOW),
+}
+"""Pyramids of this package, for the same contract; files of released ones are in tests/released.py."""
+
 # The tiny variant of each, and those that contract tests run: name of the model and options that make it small.
 SMALL = {name: (family.tiny, family.small) for name, family in FAMILIES.items()}

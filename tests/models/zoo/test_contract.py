@@ -1,4 +1,4 @@
-"""What timm expects of its models, for every model of the zoo, and what this package promises beside it.
+"""What timm expects of its models, for every model, and what this package promises in addition.
 
 All variants are built on the meta device; a small one of each family computes.
 """
@@ -8,17 +8,22 @@ import copy
 import pytest
 import timm
 import torch
-from models.zoo.families import FAMILIES, SMALL
+from models.zoo.families import FAMILIES, PYRAMIDS
 from models.zoo.generated import images, relative_error, shapes
+from timm.data import resolve_data_config
 from timm.layers import DropPath
 from timm.models import group_parameters
 from torch import nn
 
-from soft_vit.models import checkpoint_filter_fn
+from soft_vit.models import PYRAMID_MODELS, checkpoint_filter_fn
 
 STAGED = {family: row for family, row in FAMILIES.items() if row.staged}
-MODELS = {name: family for family, row in STAGED.items() for name in row.models}
-every_family = pytest.mark.parametrize("family", STAGED)
+RELEASED = {name: family for family, row in STAGED.items() for name in row.models}
+# Sizes of pyramids differ in numbers alone, of which test_names.py has a table.
+SLOW = [name for name in PYRAMID_MODELS if not ("pico" in name or (name.startswith("soft_") and "tiny" in name))]
+MODELS = [*RELEASED, *(pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in PYRAMID_MODELS)]
+ROWS = {**STAGED, **PYRAMIDS}
+every_family = pytest.mark.parametrize("family", ROWS)
 
 
 def slow_but(*fast: str) -> pytest.MarkDecorator:
@@ -31,8 +36,8 @@ def slow_but(*fast: str) -> pytest.MarkDecorator:
 def create(family: str, **options) -> torch.nn.Module:
     """The small model of a family, in evaluation, whose features differ from image to image."""
     torch.manual_seed(0)
-    name, small = SMALL[family]
-    model = timm.create_model(name, **{"num_classes": 7, "img_size": 64, **small, **options}).eval()
+    row = ROWS[family]
+    model = timm.create_model(row.tiny, **{"num_classes": 7, "img_size": 64, **row.small, **options}).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.device.type != "meta":
@@ -42,15 +47,16 @@ def create(family: str, **options) -> torch.nn.Module:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model(name: str) -> None:
-    """Registered, with the names and shapes of the released file, and timm's description fits."""
-    family = MODELS[name]
+    """Registered, with the names and shapes of a released file if there is one, and timm's description fits."""
     model = timm.create_model(name, device="meta")
     cfg, own = model.pretrained_cfg, model.state_dict()
-    released = {key: torch.empty(shape, device="meta") for key, shape in shapes(family, name).items()}
-    model.load_state_dict(released)
-    fitted = model.convert_state_dict(released)
-    assert {k: v.shape for k, v in fitted.items()} == {k: v.shape for k, v in own.items()}
+    if name in RELEASED:
+        released = {key: torch.empty(shape, device="meta") for key, shape in shapes(RELEASED[name], name).items()}
+        fitted = model.convert_state_dict(released)
+        assert {k: v.shape for k, v in fitted.items()} == {k: v.shape for k, v in own.items()}
     assert cfg["architecture"] == name
+    assert resolve_data_config(model=model)["crop_pct"] == cfg["crop_pct"]
+    assert (model.num_classes, model.num_features) == (1000, model.head_hidden_size)
     assert own[cfg["first_conv"] + ".weight"].shape[1] == model.in_chans == 3
     assert model.get_submodule(cfg["classifier"]) is model.get_classifier()
     parameters = {n for n, _ in model.named_parameters()}
@@ -75,8 +81,11 @@ def test_features_and_pruning(family: str) -> None:
         extractor.load_state_dict({f"model.{k}": v for k, v in model.state_dict().items()}, strict=False)
         wanted = [maps[i] for i in extractor.feature_info.out_indices]
         torch.testing.assert_close(extractor(x), wanted)
-        nhwc = model.forward_intermediates(x, output_fmt="NHWC", intermediates_only=True)
-        torch.testing.assert_close(nhwc, [feature.permute(0, 2, 3, 1) for feature in maps])
+        other = model.forward_intermediates(x, output_fmt=model.output_formats[1], intermediates_only=True)
+        torch.testing.assert_close(
+            [feature.reshape(2, -1, feature.shape[-1]) for feature in other],
+            [feature.flatten(2).mT for feature in maps],
+        )
         for index in range(len(maps)):
             early = model.forward_intermediates(x, [index], stop_early=True, intermediates_only=True)
             torch.testing.assert_close(early, [maps[index]])
@@ -116,12 +125,12 @@ def test_heads_and_gradients(family: str) -> None:
 @every_family
 def test_the_size_of_images_and_rates_reach_their_parts(family: str) -> None:
     """The size by timm's configuration; dropout in every attention and MLP, but in MILA's that projects nothing."""
-    name, small = SMALL[family]
     rates = {"drop_path_rate": 0.5, **({} if family in ("ravlt", "mavit") else {"proj_drop_rate": 0.25})}
     cfg = {"input_size": (3, 96, 64)}
-    model = timm.create_model(name, device="meta", pretrained_cfg_overlay=cfg, **rates, **small)
+    row = ROWS[family]
+    model = timm.create_model(row.tiny, device="meta", pretrained_cfg_overlay=cfg, **rates, **row.small)
     assert model.img_size == (96, 64)
-    without = ("head_drop", "attn_drop", *(["attn.proj_drop"] if family == "mila" else []))
+    without = ("head_drop", "pos_drop", "attn_drop", *(["attn.proj_drop"] if family == "mila" else []))
     for name, module in model.named_modules():
         if isinstance(module, nn.Dropout) and "proj_drop_rate" in rates and not name.endswith(without):
             assert module.p == 0.25, name
@@ -179,10 +188,10 @@ def test_a_model_that_lost_and_gained_modules_takes_its_weights(family: str) -> 
 @slow_but("ravlt", "pola_pvt")
 def test_weights_of_another_model_are_refused_by_name(family: str, tmp_path) -> None:
     """By `file=`, `checkpoint_path=` and load_state_dict, for every model of every family by the next one's file."""
-    names = list(MODELS)
+    names = list(RELEASED)
     mine = FAMILIES[family].tiny
     other = names[(names.index(mine) + 1) % len(names)]
-    content = {key: torch.zeros(shape) for key, shape in shapes(MODELS[other], other).items()}
+    content = {key: torch.zeros(shape) for key, shape in shapes(RELEASED[other], other).items()}
     with pytest.raises(ValueError, match=rf"\b{other}\b"):
         timm.create_model(mine, device="meta").load_state_dict(content)
     pyramid = timm.create_model("soft_pico", device="meta")
