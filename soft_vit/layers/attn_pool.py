@@ -46,5 +46,5 @@ class StageFusion(nn.Module):
         return torch.stack([proj(x) for proj, x in zip(self.proj, features, strict=True)], dim=1)
 
     def forward(self, earlier: Tensor, last: Tensor) -> Tensor:
-        """What `project` gave and the last stage's pooled features `[B, C]`, fused: `[B, C]`."""
+        """Fuse the result of `project` and the last stage's pooled features `[B, C]`: `[B, C]`."""
         return self.pool(torch.cat([earlier, last[:, None]], dim=1))

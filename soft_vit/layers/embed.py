@@ -108,7 +108,7 @@ def resample_square(
 ) -> Tensor:
     """A position embedding `[1, n * n, C]` of a square map, resampled to the map feat_size.
 
-    own: the shape of an embedding of that map. What has this shape, or is of no square, is returned as it is.
+    own: the shape of an embedding of that map. Embeddings of this shape, or not of a square, are returned unchanged.
     """
     side = math.isqrt(pos_embed.shape[1]) if pos_embed.ndim == 3 else 0
     if pos_embed.shape == own or pos_embed.shape[2:] != own[2:] or side * side != pos_embed.shape[1]:

@@ -20,7 +20,7 @@ Attend = TypeVar("Attend", bound=Callable[..., Tensor])
 
 # With fewer tokens, what is stored is small, and computing it twice takes a larger part of the time.
 MIN_TOKENS = 2048
-# Bytes of q, of the heads that are computed together: what is made of it stays in a core's cache of 1 to 2 MiB.
+# Bytes of q, of the heads that are computed together: their intermediates stay in a core's cache of 1 to 2 MiB.
 HEAD_CHUNK_BYTES = 512 << 10
 # Bytes of the first tensor, of the tokens that are computed together.
 TOKEN_CHUNK_BYTES = 256 << 10
@@ -62,7 +62,7 @@ def in_parts(parts: Sequence[Part], dim: int | None, *args: Tensor | None, befor
     of a part; a training step takes one more forward. Gradients reach args and nothing else that parts compute with.
     Backward draws the random numbers of forward.
 
-    before: parts of args alone, which draw no random numbers; their summed results follow args in what parts cut. In
+    before: parts of args alone, which draw no random numbers; parts take args and then the summed results of before. In
     one call, both add to the same gradients of args; in two, each would make its own.
     """
     return _InParts.apply(before, parts, dim, *args)
@@ -113,7 +113,7 @@ class _InParts(torch.autograd.Function):
             found: list[Tensor | None] = [None] * len(args)
             for i, view in enumerate(ctx.parts[0].cut(args)):
                 if needed[i]:
-                    # What all parts read has a gradient of many summands.
+                    # The gradient of an argument that all parts read has many summands.
                     dtype = wide_dtype(view) if view is args[i] else args[i].dtype
                     found[i] = torch.zeros_like(args[i], dtype=dtype)
             _add_gradients(ctx, ctx.parts, ctx.dim, args, found, grads)
@@ -169,7 +169,7 @@ def _gradients(
     """Return the gradients of the needed arguments; with grad mode on, they can be differentiated again."""
     create_graph = torch.is_grad_enabled()
     with torch.enable_grad():
-        # Views, so that gradients are those of these arguments and not of what they were made of.
+        # Views, so that gradients stop at these arguments.
         inputs = [x if x is None else x.view_as(x) if create_graph else x.detach() for x in args]
         wanted = [x for x, need in zip(inputs, needed, strict=True) if need and x is not None]
         if not create_graph:
@@ -255,7 +255,7 @@ def map_tokens(
     """Return `function(*tokens, *shared)`, `[B, H, N, ...]`, each token of which is made of this token of tokens.
 
     chunk_size: consecutive tokens that are made together; no chunk is split. Computed as by `sum_over_tokens`.
-    sums: function takes `sum_over_tokens(sums, tokens, shared)` as well, behind shared. Tokens that both read then have
+    sums: function takes `sum_over_tokens(sums, tokens, shared)` as well, after shared. Tokens that both read then have
         one gradient in memory instead of two.
     """
     return _over_tokens(lambda *args: (function(*args),), 2, tokens, shared, chunk_size, sums)[0]

@@ -1,4 +1,4 @@
-"""What torch's counter of operations does not know: a multiply-add counts as two, as there."""
+"""FLOPs of operations that torch's counter does not know; a multiply-add counts as two, as in torch."""
 
 from math import prod
 from typing import Any

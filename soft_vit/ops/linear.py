@@ -9,20 +9,19 @@ Letters: B batch, H heads, N tokens, M features, D channels of a value; G chunks
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from soft_vit.ops.chunked import computes_parts, map_tokens, sum_over_tokens
+from soft_vit.ops.chunked import map_tokens, sum_over_tokens
 from soft_vit.ops.layout import Layout, fill_masked
 from soft_vit.ops.numerics import at_least_float32, full_precision
 
 # Far below any sum of features of sensible inputs; it keeps 0 / 0 out of inputs whose features underflow.
-SMALLEST_NORMALIZER = 1e-20
+MIN_NORMALIZER = 1e-20
 
 
 class LinearAttentionState(NamedTuple):
-    """What the recurrence keeps of the tokens it has seen: sums of `phi(k) v^T` and of `phi(k)`."""
+    """The state of the recurrence: sums over the tokens so far of `phi(k) v^T` and of `phi(k)`."""
 
     kv: Tensor
     """`[B, H, M, D]`."""
@@ -57,8 +56,7 @@ def linear_attention(
 
     eps: added to the weight of each token where a row's weights are divided by their sum.
     phi: makes features of q and of k, for a few tokens at a time, `phi(x, *weights)`; or `phi(x, places, *weights)`
-        where places are given, `[1 or B, 1, N, ...]`. One that closes over what needs a gradient, as a module's does,
-        sees all tokens at once, which takes more memory than with weights.
+        where places are given, `[1 or B, 1, N, ...]`. Gradients reach weights, and no tensors that phi closes over.
     phi_q: another for q.
 
     q, k: `[B, H, N, M]`, of which phi is not negative; v: `[B, H, N, D]`. The result `[B, H, N, D]` has v's dtype;
@@ -76,20 +74,10 @@ def linear_attention(
     def read(q: Tensor, *rest: Tensor) -> Tensor:
         *given, kv, k_sum = rest
         q = phi_q(q, *given)
-        return (q @ kv / (q @ k_sum + extra).clamp(min=SMALLEST_NORMALIZER)).to(dtype)
+        return (q @ kv / (q @ k_sum + extra).clamp(min=MIN_NORMALIZER)).to(dtype)
 
-    if computes_parts(q) and any(_is_learned(f, (x, *at), weights) for f, x in ((phi, k), (phi_q, q))):
-        with full_precision(v):
-            return read(q, *at, *weights, *state(k, v, mask, *at, *weights))
     sums = sum_over_tokens(state, (k, v, mask, *at), tuple(weights))
     return map_tokens(read, (q, *at), (*weights, *sums))
-
-
-def _is_learned(phi: Callable[..., Tensor], tokens: Sequence[Tensor], weights: Sequence[Tensor]) -> bool:
-    """Whether phi, here of a single token, needs a gradient for more than its arguments."""
-    if not torch.is_grad_enabled():
-        return False
-    return phi(*(x[:, :, :1].detach() for x in tokens), *(x.detach() for x in weights)).requires_grad
 
 
 def causal_linear_attention(q: Tensor, k: Tensor, v: Tensor, chunk_size: int = 64) -> Tensor:
@@ -100,7 +88,7 @@ def causal_linear_attention(q: Tensor, k: Tensor, v: Tensor, chunk_size: int = 6
     numbers for chunks of L = chunk_size tokens, never an M x D matrix for each token.
     """
     if chunk_size < 1:
-        raise ValueError(f"chunk_size={chunk_size} holds no token; use a positive number, such as 64.")
+        raise ValueError(f"chunk_size must be at least 1, got {chunk_size}.")
     with full_precision(q):
         dtype, num_tokens = v.dtype, v.shape[2]
         # A column of ones makes the normaliser one more channel.
@@ -110,7 +98,7 @@ def causal_linear_attention(q: Tensor, k: Tensor, v: Tensor, chunk_size: int = 6
         # The sum over the chunks before, shifted and not subtracted, which would cancel.
         before = F.pad((k.mT @ v)[:, :, :-1], (0, 0, 0, 0, 1, 0)).cumsum(2)
         x = (q @ before + (q @ k.mT).tril() @ v).flatten(2, 3)[:, :, :num_tokens]
-        return (x[..., :-1] / x[..., -1:].clamp(min=SMALLEST_NORMALIZER)).to(dtype)
+        return (x[..., :-1] / x[..., -1:].clamp(min=MIN_NORMALIZER)).to(dtype)
 
 
 def linear_attention_init(k: Tensor, v: Tensor) -> LinearAttentionState:
@@ -132,5 +120,5 @@ def linear_attention_step(
         dtype = v.dtype
         q, k, v = at_least_float32(q), at_least_float32(k), at_least_float32(v)
         state = LinearAttentionState(state.kv + k[..., :, None] * v[..., None, :], state.k + k)
-        normalizer = (q * state.k).sum(-1, keepdim=True).clamp(min=SMALLEST_NORMALIZER)
+        normalizer = (q * state.k).sum(-1, keepdim=True).clamp(min=MIN_NORMALIZER)
         return ((q[..., None, :] @ state.kv)[..., 0, :] / normalizer).to(dtype), state

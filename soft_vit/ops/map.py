@@ -18,8 +18,8 @@ from soft_vit.ops.numerics import at_least_float32
 from soft_vit.ops.softmax import attention_in_groups, attention_with_prefix, dot_product_attention
 from soft_vit.ops.windows import merge_tiles, split_tiles, tile_mask
 
-# Weights are divided by their sum behind the product with values: fp16 holds sums of many of these, and small ones.
-LARGEST_WEIGHT = 1 / 64
+# Weights are divided by their sum after the product with values: fp16 holds sums of many of these, and small ones.
+MAX_WEIGHT = 1 / 64
 
 
 def phase_steps(feat_size: tuple[int, int], dilation: int) -> tuple[int, int]:
@@ -115,7 +115,7 @@ def sparse_attention(
     """Scaled dot-product attention of each token to the union of its `local_attention` and `atrous_attention` keys.
 
     q, k, v: `[B, H, P + N, D]`; the result has v's shape and dtype. One softmax over the union: a token in both
-    patterns counts once. Prefix tokens see all tokens, and all see them; fused is for what they see, see
+    patterns counts once. Prefix tokens see all tokens, and all see them; fused: of prefix tokens, see
     `dot_product_attention`.
     """
     feat_size, P, reach, num_heads = layout.feat_size, layout.num_prefix_tokens, kernel_size // 2, q.shape[1]
@@ -149,7 +149,7 @@ def sparse_attention(
         largest = torch.maximum(largest, prefix_scores.detach().amax(-1, keepdim=True))
     if layout.mask is not None:
         largest = largest.clamp(min=torch.finfo(largest.dtype).min)
-    largest = largest - math.log(LARGEST_WEIGHT)
+    largest = largest - math.log(MAX_WEIGHT)
     local = (local_scores - split_tiles(largest, feat_size, reach, with_neighbours=False)).exp()
     atrous = (atrous_scores - split_phases(largest, feat_size, dilation)).exp()
     total = merge_tiles(local.sum(-1, keepdim=True), feat_size, reach, num_heads)

@@ -45,7 +45,7 @@ def _side_angles(feat_size: tuple[int, int], channels: int, like: Tensor, end_po
 
 
 def _of_places(rows: Tensor, columns: Tensor) -> Tensor:
-    """What rows `[Y, K]` and columns `[X, K]` have, at each place: `[N, 2 * K]`."""
+    """The values of rows `[Y, K]` and columns `[X, K]` at each place: `[N, 2 * K]`."""
     shape = rows.shape[0], columns.shape[0], -1
     return torch.cat([rows[:, None].expand(*shape), columns.expand(*shape)], dim=-1).flatten(0, 1)
 

@@ -15,7 +15,7 @@ def dot_product_attention(
     """`softmax(Q K^T / sqrt(D)) V` for queries `[..., N, D]`, keys `[..., M, D]`, values `[..., M, C]`: `[..., N, C]`.
 
     mask: bool, broadcast to `[..., N, M]`: the keys that a query sees, at least one. dropout_p: rate at which weights
-    are dropped. fused: use torch's kernels, which keep no N x M matrix; otherwise one step after the other.
+    are dropped. fused: use torch's kernels, which store no N x M matrix; otherwise separate operations.
     """
     if fused:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout_p)
@@ -68,7 +68,7 @@ def attention_in_groups(
         if counts.shape[0] > 1:
             counts = counts.repeat_interleave(queries.shape[0] // counts.shape[0], dim=0)
         mask = counts if mask is None else mask & counts
-        # What a token that does not count gets is cut off later; until then it must not be 0 / 0.
+        # Results of tokens that do not count are cut off later; until then they must not be 0 / 0.
         mask = mask | ~mask.any(-1, keepdim=True)
     return dot_product_attention(queries, keys, values, mask, dropout_p, fused)
 

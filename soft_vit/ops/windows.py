@@ -19,13 +19,13 @@ from soft_vit.ops.softmax import attention_in_groups, attention_with_prefix
 # 64 queries are one block of a fused kernel, and their keys overlap enough that few are read twice.
 TILE_SIDE = 8
 
-# Bytes of the queries, for the rows of tiles that are computed together: what is made of them then stays in a core's
+# Bytes of the queries, for the rows of tiles that are computed together: their intermediates then stay in a core's
 # cache.
 CHUNK_BYTES = 128 << 10
 
 # Not written out where it annotates an inner function, as torch.compile cannot trace `|`.
 Rows = tuple[int, int] | None
-"""The first row of tiles and the one behind the last; None for all."""
+"""The first row of tiles and the one after the last; None for all."""
 
 
 def axis_tiles(length: int, reach: int) -> tuple[int, int, int]:
@@ -37,7 +37,7 @@ def axis_tiles(length: int, reach: int) -> tuple[int, int, int]:
 
 
 def token_rows(feat_size: tuple[int, int], reach: int, rows: tuple[int, int], with_neighbours: bool) -> tuple[int, int]:
-    """The first row of tokens that these rows of tiles read, and the one behind the last; both may lie off the map."""
+    """The first row of tokens that these rows of tiles read, and the one after the last; both may lie off the map."""
     _, tile, halo = axis_tiles(feat_size[0], reach)
     halo = halo if with_neighbours else 0
     return rows[0] * tile - halo, rows[1] * tile + halo
@@ -57,8 +57,8 @@ def split_tiles(x: Tensor, feat_size: tuple[int, int], reach: int, with_neighbou
     height = feat_size[0] if rows is None else end - first - above - below
     x = x.unflatten(2, (height, feat_size[1]))
     x = F.pad(x, (0, 0, hx, hx + right, above, below)).unfold(2, ty + 2 * hy, ty).unfold(3, tx + 2 * hx, tx)
-    # Where nothing is padded, F.pad keeps the order of x in memory. A graph for any size knows nothing of that: it
-    # would take for views what are none, and leave out `contiguous`.
+    # Without padding, F.pad keeps the order of x in memory, which a graph for any size does not know: it would take
+    # copies for views, and leave out `contiguous`.
     x = x.permute(0, 1, 2, 3, 5, 6, 4).clone(memory_format=torch.contiguous_format)
     return x.flatten(4, 5).flatten(2, 3).flatten(0, 1)
 
@@ -76,7 +76,7 @@ def axis_pairs(length: int, reach: int, device: torch.device) -> tuple[Tensor, T
     """For the queries and keys of each tile of one side, `[tiles, L, S]`: do they see each other; their distance."""
     count, tile, halo = axis_tiles(length, reach)
     start = tile * torch.arange(count, device=device)[:, None, None]
-    # A query beyond the map sees what the last one sees: one that sees nothing would be 0 / 0.
+    # A query beyond the map sees the keys of the last one: without any it would be 0 / 0.
     query = (start + torch.arange(tile, device=device)[:, None]).clamp(max=length - 1)
     key = start + torch.arange(-halo, tile + halo, device=device)
     distance = query - key

@@ -180,7 +180,7 @@ def test_a_grid_that_is_no_square_is_given() -> None:
     # 25 tokens would be a square without a class token.
     assert create(attn_layer("local", num_prefix_tokens=1))(images()).shape == (2, 5)
     for given in ({}, {"num_prefix_tokens": 1}, {"feat_size": (5, 5)}):
-        with pytest.raises(ValueError, match="give attn_layer the feat_size"):
+        with pytest.raises(ValueError, match="feat_size and num_prefix_tokens"):
             create(attn_layer("local", **given), img_size=(64, 176))(images(64, 176))
     # A kind without a grid needs none.
     assert create(attn_layer("linear"), img_size=(64, 176))(images(64, 176)).shape == (2, 5)

@@ -59,13 +59,11 @@ def test_a_learned_feature_map_has_a_gradient_in_parts_and_at_once(least: int, m
     monkeypatch.setattr(chunked, "MIN_TOKENS", least)
     q, k, v = inputs(63, torch.float64)
     learned = nn.Linear(12, 7, dtype=torch.float64)
-    (closed_over,) = torch.autograd.grad(linear_attention(q, k, v, phi=lambda x: learned(x).exp()).sum(), learned.bias)
     x = linear_attention(q, k, v, phi=lambda x, w, b: F.linear(x, w, b).exp(), weights=tuple(learned.parameters()))
     (given,) = torch.autograd.grad(x.sum(), learned.bias)
     expected = dense(learned(q).exp(), learned(k).exp(), v, causal=False)
     (wanted,) = torch.autograd.grad(expected.sum(), learned.bias)
-    for gradient in (closed_over, given):
-        torch.testing.assert_close(gradient, wanted, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(given, wanted, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("num_tokens", LENGTHS)
@@ -133,5 +131,5 @@ def test_half_precision_is_computed_in_fp32() -> None:
 
 
 def test_chunk_without_tokens_is_refused() -> None:
-    with pytest.raises(ValueError, match="chunk_size=0"):
+    with pytest.raises(ValueError, match="chunk_size"):
         causal_linear_attention(*inputs(4), chunk_size=0)

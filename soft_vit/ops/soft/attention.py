@@ -44,9 +44,9 @@ def soft_attention(
     normalize: scale both sides of the inverse by D. gradient: of Newton's iteration, see `newton_inverse`.
     residual: `[B, H, N, Dv]`, added to the result before it is rounded.
     backend: `triton` are fused kernels, `eager` anything else; None takes `triton` on a GPU where it has the case, and
-    never on a CPU. ValueError where `triton` is asked for and does not have it.
+    never on a CPU. ValueError where `triton` is asked for and does not have the case.
 
-    Backward stores q, the bottleneck tokens, v and what is m x m or m x Dv; the N x M kernel is computed again.
+    Backward stores q, the bottleneck tokens, v and tensors of m x m and m x Dv; the N x M kernel is computed again.
     """
     options = InverseOptions(inverse, normalize, iters, ridge, start, gradient)
     if use_triton(backend, q.device.type, unsupported(q, bottleneck, v, residual, options)):
@@ -78,7 +78,7 @@ def newton_inverse(
     stores one matrix; `unrolled` is the true gradient of the truncated iteration, start included, and stores 2 T. Under
     the transforms of `torch.func` it is always the latter.
     backend: `triton` is one kernel for all steps of matrices up to 64 x 64, `eager` batched products; None takes
-    `triton` on a GPU where it has the case. ValueError where `triton` is asked for and does not have it.
+    `triton` on a GPU where it has the case. ValueError where `triton` is asked for and does not have the case.
     """
     check_choice("start", start, get_args(NewtonStart))
     check_choice("gradient", gradient, get_args(NewtonGradient))

@@ -18,7 +18,7 @@ from soft_vit.ops.soft.reference import gradients_by_autograd
 
 LOG2_E = 1.4426950408889634
 
-# The part of a core's second-level cache (1 to 2 MiB on servers) for a kernel, beside operands and results.
+# The part of a core's second-level cache (1 to 2 MiB on servers) for a kernel, next to operands and results.
 _CACHED_BYTES = 640 << 10
 # Below it, calls cost more than a cache saves.
 _MIN_CHUNK = 1024
@@ -64,7 +64,7 @@ class BlockedAttention(torch.autograd.Function):
             if torch.compiler.is_compiling() or not torch.is_grad_enabled():
                 return BlockedAttention._backward(ctx, grad.mT)
             inputs = ctx.saved_tensors[:3]
-            # A gradient by hand has no gradient of its own.
+            # A gradient by hand cannot be differentiated.
             return *gradients_by_autograd(inputs, grad.mT.unflatten(0, inputs[0].shape[:2]), ctx.options), None
 
     @staticmethod
@@ -186,7 +186,7 @@ def _gradients(
     chunks: Sequence[slice] = _ONE_BLOCK.chunks,
     out: tuple[Tensor | None, Tensor | None, Tensor | None] = (None, None, None),
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """What comes through the N x M kernel: gradients of q `[P, D, N]`, the bottleneck tokens `[P, M, D]` and
+    """Gradients through the N x M kernel: of q `[P, D, N]`, the bottleneck tokens `[P, M, D]` and
     v `[P, E, N]`, with chunks in `out`, and of y and z' `[P, M, E]`."""
     kernels, grad_scaled_y = _kernels_and_sums(bottleneck, q, grad, chunks)
     grad_z = _solve(inverse, w, grad_scaled_y if scale is None else grad_scaled_y * scale)
@@ -204,7 +204,7 @@ def _gradients(
 def gradient_through_a(
     bottleneck: Tensor, y: Tensor, grad_scaled_y: Tensor, grad_z: Tensor, z: Tensor | None, scale: Tensor | None
 ) -> Tensor:
-    """What A and, normalised, its row sums add to the gradient of the bottleneck tokens, `[P, M, D]`."""
+    """The gradient of the bottleneck tokens through A and, normalised, its row sums, `[P, M, D]`."""
     grad_a = torch.bmm(grad_z, y.mT).neg_()
     if scale is not None and z is not None:
         # z holds s z: the product rule of both scalings divides by s once, ds / drowsum = -s^3 / 2 cancels it.

@@ -1,4 +1,4 @@
-"""How softmax-free attention inverts its kernel matrix: the options, and what all inverses share."""
+"""Options of the inverse of the kernel matrix, and helpers that all inverses share."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args

@@ -52,7 +52,7 @@ def eigh_inverse(a: Tensor, ridge: float = 0.01, iters: int | None = None, alpha
     """Return the inverse of `A + ridge I`, or the exact Newton filter of it, from an eigendecomposition.
 
     a: `[..., M, M]` symmetric. Without `iters` the Moore-Penrose inverse (eigenvalues within rounding of zero are
-    dropped); with `iters` and `alpha` `[..., 1, 1]` what `newton_inverse` computes in exact arithmetic.
+    dropped); with `iters` and `alpha` `[..., 1, 1]` the exact value of `newton_inverse`.
     """
     with full_precision(a):
         a = at_least_float32(a)

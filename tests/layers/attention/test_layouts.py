@@ -190,7 +190,7 @@ def test_every_kind_takes_a_mask_or_says_why_not() -> None:
     assert {name for name, *_ in ANY_MASK + TRAILING_MASK + NO_MASK} == ATTENTIONS.keys()
     for name, options, feat_size, reason in NO_MASK:
         attn, mask = make(name, feat_size, **options), torch.ones(1, 20, dtype=torch.bool)
-        with pytest.raises(ValueError, match=f"no key_padding_mask: .*{reason}"):
+        with pytest.raises(ValueError, match=f"key_padding_mask must be None: .*{reason}"):
             attn(tokens(1, 20), feat_size, 0, mask)
 
 
@@ -538,23 +538,23 @@ def test_what_does_not_fit_is_named(kind: str) -> None:
     attn, in_sequence = make(kind, (4, 5)), make(kind, (20,))
     x = tokens(2, 20)
     mistakes: list[tuple[Callable[[], Any], str]] = [
-        (lambda: attn(x, (4, 4)), "(2, 20, 12) do not fill"),
+        (lambda: attn(x, (4, 4)), "(2, 20, 12)"),
         (lambda: attn(x, (4, 5), 1), "1 prefix tokens"),
-        (lambda: attn(x, (0, 5), 20), "0 x 5 holds no token"),
-        (lambda: attn(x, (20,)), "built for a map"),
-        (lambda: in_sequence(x, 20), "give a map (H, W), or (20,) for a sequence"),
-        (lambda: in_sequence(x, (4, 5)), "built for a sequence"),
-        (lambda: make(kind, (5,)).forward(x, (5,)), "do not fill"),
+        (lambda: attn(x, (0, 5), 20), "(0, 5)"),
+        (lambda: attn(x, (20,)), "(H, W), got (20,)"),
+        (lambda: in_sequence(x, 20), "(N,), got 20"),
+        (lambda: in_sequence(x, (4, 5)), "(N,), got (4, 5)"),
+        (lambda: make(kind, (5,)).forward(x, (5,)), "(2, 20, 12)"),
         (lambda: ATTENTIONS[kind](DIM, 5, feat_size=(20,)), "5 heads do not divide the width 12"),
     ]
     if not in_sequence.no_mask:
         full = torch.ones(2, 20, dtype=torch.bool)
         without_any = full & torch.tensor([[True], [False]])
         mistakes += [
-            (lambda: in_sequence(x, (20,), 0, full[:, :19]), "shape (2, 19)"),
-            (lambda: in_sequence(x, (20,), 0, full[None]), "shape (1, 2, 20)"),
+            (lambda: in_sequence(x, (20,), 0, full[:, :19]), "(2, 19)"),
+            (lambda: in_sequence(x, (20,), 0, full[None]), "(1, 2, 20)"),
             (lambda: in_sequence(x, (20,), 0, full.float()), "torch.float32"),
-            (lambda: in_sequence(x, (20,), 0, without_any), "without a token"),
+            (lambda: in_sequence(x, (20,), 0, without_any), "True in each row"),
         ]
     for mistake, words in mistakes:
         with pytest.raises(ValueError, match=re.escape(words)) as caught:

@@ -22,62 +22,6 @@ from soft_vit.ops.soft.triton.tiles import (
 
 
 @triton.jit
-def chunk_sums(
-    q,
-    bottleneck,
-    v,
-    partial,
-    first,
-    slots,
-    num_tokens,
-    num_bottleneck,
-    tiles,
-    q_row,
-    q_column,
-    b_row,
-    b_column,
-    v_row,
-    v_column,
-    D: tl.constexpr,
-    DV: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr,
-    PRECISION: tl.constexpr,
-    MULTIPLE: tl.constexpr,
-):
-    """`K1^T v` of one problem's tokens from `first` on, `tiles` tiles of them, and of the bottleneck tokens of slots.
-
-    The kernel is held transposed, `[M, N]`, because registers of a product are then the left operand of the next.
-    """
-    rows = tl.arange(0, BLOCK_N)
-    landmarks = load_tile(bottleneck, slots, num_bottleneck, b_row, b_column, D, BLOCK_D)
-    half_landmarks = half_square(landmarks, 1)
-    LANDMARK_TERMS: tl.constexpr = 1 if landmarks.dtype == tl.bfloat16 else 3
-    Q_TERMS: tl.constexpr = 1 if q.dtype.element_ty == tl.bfloat16 else 2
-    V_TERMS: tl.constexpr = 1 if v.dtype.element_ty == tl.bfloat16 else 2
-    l_0, l_1, l_2 = three_terms(landmarks, PRECISION)
-    sums = tl.zeros((BLOCK_M, BLOCK_DV), tl.float32)
-    for tile in tl.range(tiles):
-        start = first + tile * BLOCK_N
-        offset = start.to(tl.int64)
-        left = tl.multiple_of(num_tokens - start, MULTIPLE)
-        q_tile = load_tile(q + offset * q_row, rows, left, q_row, q_column, D, BLOCK_D, MULTIPLE)
-        v_tile = load_tile(v + offset * v_row, rows, left, v_row, v_column, DV, BLOCK_DV, MULTIPLE)
-        q_0, q_1 = two_terms(q_tile, PRECISION)
-        q_0, q_1 = tl.trans(q_0), tl.trans(q_1)
-        v_0, v_1 = two_terms(v_tile, PRECISION)
-        zeros = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-        products = dot(l_0, l_1, l_2, LANDMARK_TERMS, q_0, q_1, q_1, Q_TERMS, zeros, PRECISION)
-        kernel = gaussian(products, half_landmarks, half_square(q_tile, 1), PRECISION)
-        k_0, k_1, k_2 = three_terms(kernel, PRECISION)
-        # Three terms, because the inverse amplifies what is rounded here, and gradients of tokens show it.
-        sums = dot(k_0, k_1, k_2, 3, v_0, v_1, v_1, V_TERMS, sums, PRECISION)
-    store_tile(partial, sums, slots, num_bottleneck, DV, 1, DV, BLOCK_DV)
-
-
-@triton.jit
 def kernel_sums(
     q,
     bottleneck,
@@ -125,34 +69,37 @@ def kernel_sums(
     problem = tl.program_id(0)
     bottleneck = head_pointer(bottleneck, problem, heads, b_batch, b_head)
     FIRST: tl.constexpr = 0 if INVERSE == "none" else 1
+    LANDMARK_TERMS: tl.constexpr = 1 if bottleneck.dtype.element_ty == tl.bfloat16 else 3
+    Q_TERMS: tl.constexpr = 1 if q.dtype.element_ty == tl.bfloat16 else 2
+    V_TERMS: tl.constexpr = 1 if v.dtype.element_ty == tl.bfloat16 else 2
     chunk = tl.program_id(1) - FIRST
     if chunk >= 0:
+        q = head_pointer(q, problem, heads, q_batch, q_head)
+        v = head_pointer(v, problem, heads, v_batch, v_head)
         partial += (problem.to(tl.int64) * (tl.num_programs(1) - FIRST) + chunk) * (num_bottleneck * DV)
-        chunk_sums(
-            head_pointer(q, problem, heads, q_batch, q_head),
-            bottleneck,
-            head_pointer(v, problem, heads, v_batch, v_head),
-            partial,
-            chunk * tiles * BLOCK_N,
-            tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M),
-            num_tokens,
-            num_bottleneck,
-            tiles,
-            q_row,
-            q_column,
-            b_row,
-            b_column,
-            v_row,
-            v_column,
-            D,
-            DV,
-            BLOCK_N,
-            BLOCK_M,
-            BLOCK_D,
-            BLOCK_DV,
-            PRECISION,
-            MULTIPLE,
-        )
+        rows = tl.arange(0, BLOCK_N)
+        slots = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
+        landmarks = load_tile(bottleneck, slots, num_bottleneck, b_row, b_column, D, BLOCK_D)
+        half_landmarks = half_square(landmarks, 1)
+        l_0, l_1, l_2 = three_terms(landmarks, PRECISION)
+        sums = tl.zeros((BLOCK_M, BLOCK_DV), tl.float32)
+        for tile in tl.range(tiles):
+            start = (chunk * tiles + tile) * BLOCK_N
+            offset = start.to(tl.int64)
+            left = tl.multiple_of(num_tokens - start, MULTIPLE)
+            q_tile = load_tile(q + offset * q_row, rows, left, q_row, q_column, D, BLOCK_D, MULTIPLE)
+            v_tile = load_tile(v + offset * v_row, rows, left, v_row, v_column, DV, BLOCK_DV, MULTIPLE)
+            q_0, q_1 = two_terms(q_tile, PRECISION)
+            q_0, q_1 = tl.trans(q_0), tl.trans(q_1)
+            v_0, v_1 = two_terms(v_tile, PRECISION)
+            # Transposed, `[M, N]`: registers of this product are then the left operand of the next.
+            zeros = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+            products = dot(l_0, l_1, l_2, LANDMARK_TERMS, q_0, q_1, q_1, Q_TERMS, zeros, PRECISION)
+            kernel = gaussian(products, half_landmarks, half_square(q_tile, 1), PRECISION)
+            k_0, k_1, k_2 = three_terms(kernel, PRECISION)
+            # Three terms, because the inverse amplifies what is rounded here, and gradients of tokens show it.
+            sums = dot(k_0, k_1, k_2, 3, v_0, v_1, v_1, V_TERMS, sums, PRECISION)
+        store_tile(partial, sums, slots, num_bottleneck, DV, 1, DV, BLOCK_DV)
     elif INVERSE != "none":
         # Every block of bottleneck tokens has one, and all write the same.
         invert(
