@@ -298,39 +298,6 @@ def ledger_table(rows: Sequence[Ledger], errors: dict[str, str]) -> str:
     return markdown_table(["model", *stages, "params (M)", *cost, "top-1 %"], lines)
 
 
-def ledger_page(tables: dict[str, tuple[list[Ledger], dict[str, str]]], versions: str) -> str:
-    """The page of the ledger, from the ledgers and errors under each heading."""
-    sections = "\n\n".join(f"## {title}\n{ledger_table(*found)}" for title, found in tables.items())
-    return f"""# The ledger of softmax
-Where softmax is in each model, and how its attention grows with the number of tokens N. Written by
-
-```bash
-python -m studies softmax
-```
-
-{versions}. Models in bold have no softmax at all.
-
-| in a stage | what a softmax normalises |
-|---|---|
-| none | nothing: the graph holds none |
-| {ROWS} | one row of weights of all tokens in each head, or as many rows as said, whatever N is |
-| {WINDOWS} | scores of the tokens of one window, of a size that does not grow |
-| {FIXED} | channels, or scores of a number of keys that does not grow |
-| {FULL} | scores that grow with N for tokens whose number grows with N |
-| {WRITTEN_OUT} | what is not told: exponentials less their maximum, as in softmax in several steps |
-
-Softmax is looked for in the graph of `torch.export`: an operation `softmax`, fused attention, or exponentials less
-their maximum, which `performer` has too, as it estimates softmax by random features. What grows from a model's own
-size, {SHOWN[0]} pixels for most, to sides {GROWTH} times as long tells the kinds apart.
-`N^x` is the growth of the multiply-adds of products between tokens; layers that treat tokens one by one, and
-convolutions, always grow as N. A model is built for each size. One multiply-add is one FLOP. Accuracy is the published
-one of recorded weights, on ImageNet-1k, whose source stands in [checkpoints/README.md](../checkpoints/README.md); none
-was measured here.
-
-{sections}
-"""
-
-
 def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
         "python -m studies softmax", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -343,8 +310,11 @@ def main(argv: Sequence[str]) -> None:
     require_place(args.out)
     groups = {"Models": (args.models, {})} if args.models else model_groups()
     tables = {title: ledgers(names, **options) for title, (names, options) in groups.items()}
-    page = ledger_page(tables, f"torch {torch.__version__}, timm {timm.__version__}")
-    write_atomically(args.out, page.encode())
+    # What stands above the first table explains the page.
+    head = args.out.read_text().partition("\n## ")[0].strip() if args.out.exists() else "# Where softmax is"
+    sections = [f"## {title}\n{ledger_table(*found)}" for title, found in tables.items()]
+    versions = f"Measured with torch {torch.__version__}, timm {timm.__version__}."
+    write_atomically(args.out, "\n\n".join([head, *sections, f"{versions}\n"]).encode())
     print(f"Written: {args.out}")
     for _, errors in tables.values():
         for name, error in errors.items():

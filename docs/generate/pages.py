@@ -16,7 +16,7 @@ from docs.generate.kinds import kinds_page
 from docs.generate.masks import kinds_table
 from docs.generate.tasks import tasks_table
 from docs.generate.weights import metafile, readme_table
-from docs.generate.zoo import COUNTED, atlas_rates, count_model, read_counts, zoo_page
+from docs.generate.zoo import COUNTED, atlas_rates, count_model, read_counts, zoo_table
 from soft_vit.cli import command_line
 from soft_vit.layers.choice import SHIPPED
 from soft_vit.text_tables import csv_table
@@ -34,17 +34,16 @@ def counts() -> dict[str, dict[str, str]]:
     return {entry.model: known.get(entry.model) or count_model(entry) for entry in ENTRIES}
 
 
-def zoo_table() -> str:
+def models_table() -> str:
     rates: dict[str, float] = {}
     for path in RESULTS.glob("models_infer-*-cpu-epyc.csv"):
         rates |= atlas_rates(read_table(path, InferRow))
-    return zoo_page(ENTRIES, counts(), rates)
+    return zoo_table(ENTRIES, counts(), rates)
 
 
 PAGES: dict[str, Callable[[], str]] = {
     "model-index.yml": lambda: metafile(ENTRIES),
     "docs/zoo.csv": lambda: csv_table(COUNTED, [row.values() for row in counts().values()]),
-    "docs/zoo_table.md": zoo_table,
     "docs/kinds.md": lambda: kinds_page(STUDIES / "gym" / "results.csv", read_table(SHIPPED, Row)),
     "docs/atlas_models.md": lambda: models_page(RESULTS, "../benchmarks/results"),
     "docs/images/resolution.svg": lambda: cost_curves(RESULTS / "resolution_cpu.md"),
@@ -55,6 +54,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "docs/anywhere.md": kinds_table,
     "docs/claims.md": lambda: ledger_table(load_entries(STUDIES / "claims.json")),
     "docs/gym/tasks.md": tasks_table,
+    "docs/zoo_table.md": models_table,
 }
 """Pages with a table that is generated."""
 

@@ -14,21 +14,6 @@ from soft_vit.weights import Entry
 from soft_vit.weights.papers import collection_of
 from studies.softmax import SoftmaxCalls, stage_modules
 
-HEAD = """# Every model with weights
-On the site, a click on a column sorts, and the box above the table filters: `softmax-free`, `mit`, `384`. Written by
-
-```bash
-python -m docs.generate
-```
-
-from the [index of weights](../checkpoints/README.md), which says where each accuracy on ImageNet is published; those
-on generated images are measured. Parameters, multiply-adds at the model's own resolution, and [where softmax
-is](softmax.md) are counted; nothing was trained on ImageNet here. Images per second: inference at 224 x 224, one image
-at a time on two cores of a CPU, from [the atlas](atlas.md), which has one model of each family. [The families](zoo.md)
-have papers and commands.
-"""
-
-
 COUNTED = ("model", "img_size", "params", "macs", "softmax")
 """What zoo.csv holds of a model with the classes of its weights; softmax: the stages that call it."""
 
@@ -77,7 +62,7 @@ def atlas_rates(table: Table[InferRow]) -> dict[str, float]:
     }
 
 
-def zoo_page(entries: Sequence[Entry], counts: Mapping[str, Mapping[str, str]], rates: Mapping[str, float]) -> str:
+def zoo_table(entries: Sequence[Entry], counts: Mapping[str, Mapping[str, str]], rates: Mapping[str, float]) -> str:
     """Return Markdown with a row for each entry."""
     header = ["weights", "family", "top-1 %", "on", "params (M)", "FLOPs (G)", "pixels", "softmax", "images / s"]
     rows = []
@@ -101,4 +86,4 @@ def zoo_page(entries: Sequence[Entry], counts: Mapping[str, Mapping[str, str]], 
                 where,
             ]
         )
-    return f"{HEAD}\n{markdown_table([*header, 'licence', 'file'], rows)}\n"
+    return markdown_table([*header, "licence", "file"], rows)

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from studies.gym.task import NOT_ASKED, Batch, Task
+from studies.gym.task import NOT_ASKED, Batch, Task, require_difficulty, square_side
 
 
 def patches(images: np.ndarray, side: int) -> np.ndarray:
@@ -38,12 +38,8 @@ class FarPair(Task):
     num_features = PATCH * PATCH
 
     def __init__(self, num_tokens: int = 36, difficulty: int = 4) -> None:
-        side = round(num_tokens**0.5)
-        if side * side != num_tokens or side < 3 or difficulty < 2 or difficulty % 1:
-            raise ValueError(
-                f"num_tokens={num_tokens}, difficulty={difficulty}: use a square from 9 on, and a whole number of "
-                f"drawings from 2 on."
-            )
+        side = square_side(num_tokens, 3)
+        require_difficulty(difficulty, 2)
         self.feat_size = (side, side)
         rng = np.random.default_rng(0)
         self.drawings = (rng.random((difficulty, 6, 6)) < 0.5).astype(np.float32)
@@ -87,14 +83,9 @@ class Pathfinder(Task):
     MOST_WALKS = 200
 
     def __init__(self, num_tokens: int = 64, difficulty: int = 2) -> None:
-        side = round(num_tokens**0.5)
-        # More hardly ever fit.
-        most = 2 * side.bit_length() - 4
-        if side * side != num_tokens or side < 8 or difficulty not in range(2, most + 1):
-            raise ValueError(
-                f"num_tokens={num_tokens}, difficulty={difficulty}: use a square from 64 on, and a whole number of "
-                f"curves, from 2 up to 4 for 64 tokens, 6 for 256, 8 for 1,024."
-            )
+        side = square_side(num_tokens, 8)
+        # More hardly ever fit: 4 for 64 tokens, 6 for 256, 8 for 1,024.
+        require_difficulty(difficulty, 2, 2 * side.bit_length() - 4)
         self.feat_size = (side, side)
         self.num_curves = difficulty
 
@@ -212,10 +203,9 @@ class Digits(Task):
     num_features = PATCH * PATCH + 1
 
     def __init__(self, num_tokens: int = 49, difficulty: int = 1) -> None:
-        if num_tokens != 49 or difficulty not in (0, 1):
-            raise ValueError(
-                f"num_tokens={num_tokens}, difficulty={difficulty}: digits have 49 tokens, in order (0) or not (1)."
-            )
+        if num_tokens != 49:
+            raise ValueError(f"num_tokens must be 49, got {num_tokens}.")
+        require_difficulty(difficulty, 0, 1)
         self.feat_size = (7, 7)
         self.order = np.random.default_rng(0).permutation(49) if difficulty else np.arange(49)
         self.is_held_out = False

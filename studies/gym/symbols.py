@@ -5,14 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from studies.gym.task import NOT_ASKED, Batch, Task, one_hot, shuffled
-
-
-def _side(num_tokens: int) -> int:
-    side = round(num_tokens**0.5)
-    if side * side != num_tokens or side < 2:
-        raise ValueError(f"num_tokens={num_tokens} fills no square map; use a square number such as 64.")
-    return side
+from studies.gym.task import NOT_ASKED, Batch, Task, one_hot, require_difficulty, shuffled, square_side
 
 
 class Recall(Task):
@@ -28,9 +21,8 @@ class Recall(Task):
     num_classes = 8
 
     def __init__(self, num_tokens: int = 36, difficulty: int = 8) -> None:
-        side = _side(num_tokens)
-        if difficulty not in range(1, num_tokens // 2 + 1):
-            raise ValueError(f"difficulty={difficulty}: use a whole number of pairs, from 1 to {num_tokens // 2}.")
+        side = square_side(num_tokens, 2)
+        require_difficulty(difficulty, 1, num_tokens // 2)
         self.feat_size = (side, side)
         self.num_pairs = difficulty
         self.num_keys = 2 * difficulty
@@ -62,12 +54,8 @@ class Mirror(Task):
     num_classes = 2
 
     def __init__(self, num_tokens: int = 16, difficulty: int = 8) -> None:
-        side = _side(num_tokens)
-        if side % 2 or difficulty < 2 or difficulty % 1:
-            raise ValueError(
-                f"num_tokens={num_tokens}, difficulty={difficulty}: use an even side, and a whole number of symbols "
-                f"from 2 on."
-            )
+        side = square_side(num_tokens, 2, multiple=2)
+        require_difficulty(difficulty, 2)
         self.feat_size = (side, side)
         self.num_features = difficulty
 
@@ -97,9 +85,8 @@ class Rank(Task):
     num_features = 1
 
     def __init__(self, num_tokens: int = 36, difficulty: float = 2.0) -> None:
-        side = _side(num_tokens)
-        if difficulty <= 0:
-            raise ValueError(f"difficulty={difficulty} must be positive, such as 2.")
+        side = square_side(num_tokens, 2)
+        require_difficulty(difficulty, 0.01, whole=False)
         self.feat_size = (side, side)
         self.spread = difficulty
 
@@ -130,12 +117,9 @@ class Maze(Task):
     num_features = 3
 
     def __init__(self, num_tokens: int = 36, difficulty: float = 0.5) -> None:
-        side = _side(num_tokens)
-        if side < 4 or not 0.2 <= difficulty <= 0.6:
-            raise ValueError(
-                f"num_tokens={num_tokens}, difficulty={difficulty} leave mazes without both answers; use a square from "
-                f"16 on, and a share of walls from 0.2 to 0.6."
-            )
+        # Other mazes lack one of the answers.
+        side = square_side(num_tokens, 4)
+        require_difficulty(difficulty, 0.2, 0.6, whole=False)
         self.feat_size = (side, side)
         self.walls = difficulty
 
@@ -209,11 +193,9 @@ class ListOps(Task):
     num_features = len(SYMBOLS)
 
     def __init__(self, num_tokens: int = 64, difficulty: int = 2) -> None:
-        if num_tokens < 8 or difficulty < 1 or difficulty % 1:
-            raise ValueError(
-                f"num_tokens={num_tokens}, difficulty={difficulty}: use 8 tokens or more, and a whole number of levels "
-                f"from 1 on."
-            )
+        if num_tokens < 8:
+            raise ValueError(f"num_tokens must be at least 8, got {num_tokens}.")
+        require_difficulty(difficulty, 1)
         self.feat_size = (num_tokens,)
         self.depth = difficulty
 

@@ -3,6 +3,7 @@
 Letters: B examples, N tokens, F features of a token, K classes.
 """
 
+import math
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -71,6 +72,22 @@ class Task:
     def sample(self, rng: np.random.Generator, count: int) -> Batch:
         """Draw count examples."""
         raise NotImplementedError
+
+
+def square_side(num_tokens: int, least: int, multiple: int = 1) -> int:
+    """Return the side of a square map; raise ValueError unless it is a multiple of one number, and at least another."""
+    side = round(num_tokens**0.5)
+    if side * side != num_tokens or side < least or side % multiple:
+        even = " of an even number" if multiple == 2 else ""
+        raise ValueError(f"num_tokens must be a square{even}, at least {least**2}, got {num_tokens}.")
+    return side
+
+
+def require_difficulty(value: float, least: float, most: float = math.inf, whole: bool = True) -> None:
+    """Raise ValueError unless least <= value <= most, and value is a whole number if it has to be."""
+    if not least <= value <= most or (whole and value % 1):
+        number = "a whole number" if whole else "a number"
+        raise ValueError(f"difficulty must be {number} from {least} to {most}, got {value}.")
 
 
 def one_hot(values: np.ndarray, count: int) -> np.ndarray:

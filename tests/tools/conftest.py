@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from studies.__main__ import main as studies
-
 ROOT = Path(__file__).parents[2]
 
 
@@ -20,7 +18,7 @@ def tool() -> Callable[[str], Callable]:
 
     def main_of(name: str) -> Callable:
         if name.startswith("studies "):
-            return lambda argv: studies([name.removeprefix("studies "), *argv])
+            return lambda argv: runpy.run_module("studies")["main"]([name.removeprefix("studies "), *argv])
         return runpy.run_path(paths[name])["main"]
 
     return main_of

@@ -111,7 +111,7 @@ CASES = {
         (("--seeds", 0), "0 seeds"),
         (("--steps", 2), "steps=2"),
         (("--jobs", 0), "jobs"),
-        (("--tasks", "mirror", "recall", "--difficulty", 4, 2.5), "difficulty=2.5"),
+        (("--tasks", "mirror", "recall", "--difficulty", 4, 2.5), "got 2.5"),
         (("--tasks", "listops", "--model", "pyramid"), "listops is a sequence"),
         (("--no-train", "--out", "file/gym"), "file/gym cannot be used"),
     ],
