@@ -1,9 +1,8 @@
-"""Weights published as the tests of soft_vit/publishing have them."""
+"""Weights published as the tests have them."""
 
 from pathlib import Path
 
-from soft_vit.publishing import publish
-from soft_vit.publishing.publish import parse_metric
+from soft_vit.weights.publish import parse_metric, publish
 
 METRIC = parse_metric("top1=97.7", "generated shapes", "tools/test.py")
 

@@ -32,14 +32,14 @@ from soft_vit.engine.errors import one_line
 from soft_vit.engine.hooks.checks import match_classes
 from soft_vit.engine.hooks.throughput import ThroughputHook
 from soft_vit.engine.models.finetune import TIMM_PREFIX
-from soft_vit.engine.models.notes import model_options, trained_notes
+from soft_vit.engine.models.notes import model_options
 from soft_vit.engine.models.tested_model import TestedModelHook
 from soft_vit.engine.prepare import prepare
 from soft_vit.engine.report import Report
 from soft_vit.engine.resume.read import load_checkpoint_file
 from soft_vit.engine.run import require_checkpoint, traceback_in_log
 from soft_vit.models import PYRAMID_MODELS
-from soft_vit.weights.read import notes_of, unwrap_state_dict
+from soft_vit.weights.read import notes_of, trained_notes, unwrap_state_dict
 
 __all__ = ["Images", "Target", "evaluate"]
 

@@ -5,7 +5,6 @@ one of the table.
 """
 
 from soft_vit.models import flatten, inline, mavit, mila, polaformer, pyramid, ravlt, vit, vit3
-from soft_vit.models.checkpoint import checkpoint_filter_fn
 from soft_vit.models.flatten import *  # noqa: F403 - the entrypoints, which register_model lists in __all__
 from soft_vit.models.folding import fold_batch_norm
 from soft_vit.models.inline import *  # noqa: F403 - as above
@@ -18,6 +17,7 @@ from soft_vit.models.ravlt import *  # noqa: F403 - as above
 from soft_vit.models.swap import SwapReport, swap_attention
 from soft_vit.models.vit import *  # noqa: F403 - as above
 from soft_vit.models.vit3 import *  # noqa: F403 - as above
+from soft_vit.weights.load import checkpoint_filter_fn
 from soft_vit.weights.read import load_weights
 
 __all__ = [

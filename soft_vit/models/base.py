@@ -1,12 +1,12 @@
 """timm's contract for a model of stem, stages, norm and head, once for the SOFT pyramid and all families.
 
 A family is one file: its own layers, a subclass of `StagedModel`, a table of arguments, `default_cfgs`, and entrypoints
-that call `build_model` with `checkpoint_filter_fn`.
+that call `build_model`.
 
 Letters: B batch, C channels, H x W a map.
 """
 
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, cast
 
 import timm
@@ -21,10 +21,10 @@ from torch import Tensor, nn
 
 from soft_vit.layers.attention import name_hint
 from soft_vit.layers.embed import channels_last  # noqa: F401  for families
+from soft_vit.models.resample import resample_state, watch_img_size
 from soft_vit.ops.numerics import check_choice
 from soft_vit.weights import ENTRIES
 from soft_vit.weights.load import build_model
-from soft_vit.weights.read import NotedWeights, unwrap_state_dict
 
 MIN_IMAGE_SIDE = 32
 
@@ -209,6 +209,7 @@ class StagedModel(nn.Module):
         ]
         self.head_drop = nn.Dropout(drop_rate)
         self.head = self.make_head(num_classes, device=device, dtype=dtype)
+        watch_img_size(self)
 
     @property
     def stages(self) -> nn.ModuleList:
@@ -246,7 +247,7 @@ class StagedModel(nn.Module):
         return {
             "stem": self.stem_pattern,
             "blocks": [
-                (rf"{stage}\.blocks\.(\d+)", None),
+                (rf"{stage}\.blocks\.(?:reversible\.)?(\d+)", None),
                 (rf"{stage}\.downsample", (99999,)),
                 (stage, (0,)),
                 (rf"^(?:{'|'.join(self.finish_names)})\.", (99999,)),
@@ -321,31 +322,11 @@ class StagedModel(nn.Module):
         """
         return dict(state_dict)
 
-    def resample_state(self, weights: MutableMapping[str, Tensor]) -> None:
-        """Resample, in place, weights that belong to images of another size; most families have none."""
+    resample_state = resample_state
 
-    def convert_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Released weights, or this model's of another image size, under its names and with its shapes."""
-        weights = self.own_state_dict(state_dict)
-        self.resample_state(weights)
-        return weights
-
-    def _load_from_state_dict(
-        self, state_dict: MutableMapping[str, Any], prefix: str, local_metadata: dict[str, Any], *args: Any
-    ) -> None:
-        """Called by torch's load_state_dict on this module, also inside another one: take released weights too.
-
-        state_dict is torch's own copy. Raises ValueError for the weights of another model of the zoo.
-        """
-        given = {name.removeprefix(prefix): value for name, value in state_dict.items() if name.startswith(prefix)}
-        from soft_vit.models.zoo import refuse_other_models
-
-        fitted = self.convert_state_dict(given)
-        refuse_other_models(given, fitted, self)
-        for name in given:
-            del state_dict[prefix + name]
-        state_dict.update({prefix + name: value for name, value in fitted.items()})
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
+    def grids(self, img_size: tuple[int, int]) -> list[tuple[int, int]]:
+        """Return the maps of the stages for a size of images; see `resample_state`."""
+        return [(img_size[0] // r, img_size[1] // r) for r in self.reductions]
 
     def embed(self, x: Tensor) -> Tensor:
         """Images to the map `[B, C, H, W]` that the first stage takes."""
@@ -412,21 +393,6 @@ class StagedModel(nn.Module):
         return self.forward_head(self.forward_features(x))
 
 
-def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: StagedModel) -> dict[str, Tensor]:
-    """Return released or converted weights as a state dict of model; converted weights pass unchanged.
-
-    Raises ValueError for weights of another model. timm adapts a head for other classes and a first convolution for
-    other channels.
-    """
-    # Released weights of the families are recognised there, for which their models are built.
-    from soft_vit.models.zoo import refuse_other_models
-
-    given = unwrap_state_dict(state_dict)
-    weights = model.convert_state_dict(given)
-    refuse_other_models(given, weights, model)
-    return NotedWeights(weights, given.notes)
-
-
 def imagenet_cfg(**kwargs: Any) -> dict[str, Any]:
     """Return timm's configuration of a model for ImageNet at 224 pixels, with what differs."""
     return {
@@ -472,9 +438,7 @@ def create_staged(
     """
     feature_cfg = dict(out_indices=feature_indices, feature_cls="getter")
     options: dict[str, Any] = {**arguments, **kwargs}
-    return build_model(
-        cls, name, pretrained, pretrained_filter_fn=checkpoint_filter_fn, feature_cfg=feature_cfg, **options
-    )
+    return build_model(cls, name, pretrained, feature_cfg=feature_cfg, **options)
 
 
 def register_named(name: str, create: Callable[..., nn.Module]) -> Callable[..., nn.Module]:

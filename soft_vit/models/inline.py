@@ -5,9 +5,8 @@ attention computes stands in `soft_vit/layers/attention/inline.py`.
 """
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
-from timm.layers import resample_abs_pos_embed
 from timm.models import generate_default_cfgs, register_model
 from torch import Tensor, nn
 
@@ -35,19 +34,9 @@ class InLineSwin(Swin):
 class InLineDeiT(AttentionViT):
     """InLine attention in the body of DeiT; arguments of `AttentionViT`. Sides of images are multiples of 16."""
 
-    def own_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Released weights, whose names are the model's own."""
+    def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return weights under the released names, which are the model's own."""
         return dict(state_dict)
-
-    released_state_dict = own_state_dict
-
-    def convert_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Released weights; position embeddings of another square are resampled."""
-        weights = self.own_state_dict(state_dict)
-        given, own = weights.get("pos_embed"), cast(Tensor, self.pos_embed)
-        if given is not None and given.ndim == 3 and given.shape[2] == own.shape[2] and given.shape != own.shape:
-            weights["pos_embed"] = resample_abs_pos_embed(given, self.patch_embed.grid_size)
-        return weights
 
 
 INLINE_PVT_MODELS = {

@@ -4,7 +4,7 @@ families that differ in their attention.
 Letters: B batch, C channels, H x W the map of a stage, N = H * W.
 """
 
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -15,7 +15,6 @@ from timm.models.pvt_v2 import MlpWithDepthwiseConv
 from torch import Tensor, nn
 
 from soft_vit.layers import Attention, PreNormBlock, resample_pos_embed
-from soft_vit.layers.embed import resample_square
 from soft_vit.models.base import Stage, StagedModel, channels_last, check_stages, init_conv, make_stages
 
 
@@ -241,15 +240,6 @@ class PVT(StagedModel):
         if isinstance(self.norm, nn.Identity):
             weights = {name: value for name, value in weights.items() if not name.startswith("norm.")}
         return weights
-
-    def resample_state(self, weights: MutableMapping[str, Tensor]) -> None:
-        """What belongs to square images of another size."""
-        for i, stage in enumerate(self.layers):
-            name = f"layers.{i}.pos_embed"
-            if name in weights and stage.pos_embed is not None:
-                weights[name] = resample_square(weights[name], stage.pos_embed.shape, stage.grid_size)
-            for j, block in enumerate(stage.blocks):
-                block.attn.resample_state(f"layers.{i}.blocks.{j}.attn.", weights)
 
     def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         weights = reorder_projections(super().released_state_dict(state_dict), self.layers_here, self.released_layers)

@@ -8,7 +8,7 @@ Letters: B batch, C channels, H x W the token map of a stage, N = H * W.
 """
 
 import logging
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
@@ -40,7 +40,7 @@ from soft_vit.models.base import (
     register_named,
     stage_grids,
 )
-from soft_vit.models.checkpoint import checkpoint_filter_fn, fit_state_dict
+from soft_vit.models.checkpoint import own_state_dict, released_name
 from soft_vit.models.names import PYRAMID_MODELS
 from soft_vit.models.stage import (
     PyramidStage,
@@ -98,6 +98,7 @@ class PyramidViT(StagedModel):
     stages: Sequence[PyramidStage]  # type: ignore[assignment]  # a ModuleList knows no type of its modules
 
     stages_name: ClassVar[str] = "stages"
+    released_key: ClassVar[str] = "state_dict"
     stem_pattern: ClassVar[str] = r"^stages\.0\.(?:patch_embed|pos_embed)"
     no_decay: ClassVar[tuple[str, ...]] = ("pos_embed", "cls_token")
     global_pools: ClassVar[tuple[str, ...]] = get_args(GlobalPool)
@@ -236,27 +237,19 @@ class PyramidViT(StagedModel):
         """Load released or converted weights from a file; see `soft_vit.weights.load.fit_weights`."""
         load_into(self, load_weights(checkpoint_path), str(checkpoint_path))
 
-    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        """Called by torch's state_dict on this module: note options that no name or shape tells."""
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        if hasattr(destination, "_metadata"):
-            reversible = any(stage.reversible for stage in self.stages)
-            destination._metadata[prefix[:-1]]["options"] = {"reversible": reversible, "img_size": self.img_size}
+    def grids(self, img_size: tuple[int, int]) -> list[tuple[int, int]]:
+        return stage_grids(img_size, len(self.stages))
 
-    def _load_from_state_dict(
-        self, state_dict: MutableMapping[str, Any], prefix: str, local_metadata: dict[str, Any], *args: Any
-    ) -> None:
-        """Called by torch's load_state_dict on this module, also inside another one; see `fit_state_dict`.
+    def own_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return released or converted weights under this model's names; see `soft_vit.models.checkpoint`."""
+        return own_state_dict(state_dict, self)
 
-        Released weights, and those of another image size, are replaced in state_dict, which is torch's own copy.
+    def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return weights of this model under the released names, the inverse of `own_state_dict`.
+
+        Raises ValueError for a parameter that the released implementation does not have.
         """
-        given = {name.removeprefix(prefix): value for name, value in state_dict.items() if name.startswith(prefix)}
-        fitted = fit_state_dict(given, self, local_metadata.get("options"))
-        if fitted is not given:
-            for name in given:
-                del state_dict[prefix + name]
-            state_dict.update({prefix + name: value for name, value in fitted.items()})
-        nn.Module._load_from_state_dict(self, state_dict, prefix, local_metadata, *args)
+        return {released_name(name): value for name, value in state_dict.items()}
 
     def set_input_size(self, img_size: int | tuple[int, int]) -> None:
         super().set_input_size(img_size)
@@ -358,7 +351,6 @@ def _create_pyramid(name: str, pretrained: bool = False, **kwargs: Any) -> nn.Mo
         PyramidViT,
         name,
         pretrained,
-        pretrained_filter_fn=checkpoint_filter_fn,
         feature_cfg=feature_cfg,
         **{**PYRAMID_MODELS[name], **kwargs},
     )

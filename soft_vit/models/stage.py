@@ -3,8 +3,8 @@
 Letters: B batch, C channels, H x W the token map of a stage, N = H * W.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
 
 import torch
 from timm.models import checkpoint
@@ -18,10 +18,28 @@ from soft_vit.ops.numerics import check_choice
 STAGE4_KINDS = {"softmax": "softmax", "soft": "gaussian", "soft_plus": "soft_plus"}
 
 
+class ReversibleBlocks(nn.Module):
+    """Blocks as two streams, see `reversible_blocks`; a prefix of their own keeps weights of plain blocks out."""
+
+    def __init__(self, blocks: Sequence[Block]) -> None:
+        super().__init__()
+        self.reversible = nn.ModuleList(blocks)
+
+    def __iter__(self) -> Iterator[Block]:
+        return iter(cast(Any, self.reversible))
+
+    def __len__(self) -> int:
+        return len(self.reversible)
+
+    def __getitem__(self, index: int) -> Block:
+        return cast(Any, self.reversible)[index]
+
+    def forward(self, x: Tensor, *layout: Any) -> Tensor:
+        return reversible_blocks(cast(Any, self.reversible), x, *layout)
+
+
 class PyramidStage(nn.Module):
     """Patch embedding, position embedding, an optional class token and the blocks of one resolution."""
-
-    blocks: Sequence[Block]
 
     def __init__(
         self,
@@ -47,7 +65,7 @@ class PyramidStage(nn.Module):
         num_tokens = self.num_prefix_tokens + grid_size[0] * grid_size[1]
         self.pos_embed = nn.Parameter(torch.zeros(1, num_tokens, embed_dim, **dd))
         self.pos_drop = nn.Dropout(pos_drop)
-        self.blocks = nn.ModuleList(blocks)  # type: ignore[assignment]  # a ModuleList knows no type of its modules
+        self.blocks: Any = ReversibleBlocks(blocks) if reversible else nn.ModuleList(blocks)
 
     def forward(self, x: Tensor) -> tuple[Tensor, tuple[int, int]]:
         """A map `[B, C_in, H_in, W_in]` to tokens `[B, prefix + N, C]` and their map (H, W)."""
@@ -59,7 +77,7 @@ class PyramidStage(nn.Module):
         x = self.pos_drop(x + resample_pos_embed(self.pos_embed, self.grid_size, (H, W), self.num_prefix_tokens))
         layout = (H, W), self.num_prefix_tokens
         if self.reversible:
-            return reversible_blocks(self.blocks, x, *layout), (H, W)
+            return self.blocks(x, *layout), (H, W)
         for block in self.blocks:
             x = checkpoint(block, x, *layout) if self.grad_checkpointing else block(x, *layout)
         return x, (H, W)

@@ -274,12 +274,6 @@ class Swin(StagedModel):
             for block in stage.blocks:
                 block.resize(grid)
 
-    def resample_state(self, weights: MutableMapping[str, Tensor]) -> None:
-        """What belongs to windows of another size."""
-        for name, block in self.named_modules():
-            if isinstance(block, WindowBlock):
-                block.attn.resample_state(f"{name}.attn.", weights)
-
     def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Weights under the released names, which are the model's own, with the buffers for the model's size."""
         weights = super().released_state_dict(state_dict)

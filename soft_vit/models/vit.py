@@ -4,10 +4,12 @@ Dosovitskiy et al., "An Image is Worth 16x16 Words", arXiv 2010.11929; sizes of 
 Tokens are mixed by attention alone, so a comparison of these models compares attentions.
 """
 
+from collections.abc import Mapping, MutableMapping
 from inspect import signature
 from typing import Any
 
 import timm.models.vision_transformer as timm_vit
+from timm.layers import resample_abs_pos_embed
 from timm.models import generate_default_cfgs
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
@@ -16,6 +18,7 @@ from soft_vit.layers import ATTENTIONS, attention_class, attention_options
 from soft_vit.layers.attention.none import NoAttention
 from soft_vit.layers.vit_attention import BLOCK_ARGUMENTS, FollowsMap, ViTAttention, attn_layer, follow_map
 from soft_vit.models.base import UnknownOptionError, check_image_size, imagenet_cfg, register_named
+from soft_vit.models.resample import grid_of_positions, watch_img_size
 from soft_vit.weights.load import build_model
 
 # `register_named` adds the entrypoints.
@@ -94,6 +97,7 @@ class AttentionViT(FollowsMap, VisionTransformer):  # type: ignore[override]  # 
         if not any(isinstance(module, ViTAttention) for module in self.blocks.modules()):
             raise ValueError("These blocks of timm's take no attn_layer; leave block_fn out.")
         follow_map(self)
+        watch_img_size(self)
 
     def set_input_size(
         self, img_size: tuple[int, int] | None = None, patch_size: tuple[int, int] | None = None
@@ -103,14 +107,36 @@ class AttentionViT(FollowsMap, VisionTransformer):  # type: ignore[override]  # 
             if isinstance(module, ViTAttention):
                 module.resize(self.patch_embed.grid_size)
 
+    @property
+    def img_size(self) -> tuple[int, int]:
+        """Height and width of the images that the position embedding is for."""
+        return self.patch_embed.img_size
 
-def checkpoint_filter_fn(state_dict: dict[str, Any], model: AttentionViT) -> dict[str, Tensor]:
-    """Weights of a ViT for model: by timm's filter, and those that attentions keep for one map resampled to model's."""
-    state_dict = timm_vit.checkpoint_filter_fn(state_dict, model)
-    for name, module in model.named_modules():
-        if isinstance(module, ViTAttention):
-            module.resample_state(f"{name}.", state_dict)
-    return state_dict
+    def own_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return weights of a ViT under this model's names, by timm's filter."""
+        # That would take any map for a square; `resample_state` knows better.
+        positions = {name: value for name, value in state_dict.items() if name == "pos_embed"}
+        others = {name: value for name, value in state_dict.items() if name != "pos_embed"}
+        return {**timm_vit.checkpoint_filter_fn(others, self), **positions}
+
+    def resample_state(
+        self, weights: MutableMapping[str, Tensor], prefix: str = "", img_size: tuple[int, int] | None = None
+    ) -> None:
+        """Resample, in place, the position embedding and the weights of attentions for one map.
+
+        prefix: of the model's names in weights. img_size: that the weights are for, by default a square one.
+        """
+        name, own = f"{prefix}pos_embed", self.pos_embed
+        if own is not None and name in weights:
+            patch = self.patch_embed.patch_size
+            old = (img_size[0] // patch[0], img_size[1] // patch[1]) if img_size else None
+            old = grid_of_positions(weights[name], own, old, self.num_prefix_tokens)
+            if old is not None:
+                new = self.patch_embed.grid_size
+                weights[name] = resample_abs_pos_embed(weights[name], new, old, self.num_prefix_tokens)
+        for module_name, module in self.named_modules():
+            if isinstance(module, ViTAttention):
+                module.resample_state(f"{prefix}{module_name}.", weights)
 
 
 default_cfgs = generate_default_cfgs(
@@ -124,7 +150,6 @@ def _create_vit(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
         AttentionViT,
         name,
         pretrained,
-        pretrained_filter_fn=checkpoint_filter_fn,
         feature_cfg=feature_cfg,
         **{**VIT_MODELS[name], **kwargs},
     )

@@ -21,14 +21,14 @@ from soft_vit.data.label_maps import IGNORED
 from soft_vit.engine.config import load_config
 from soft_vit.engine.config_values import take_trained_classes, type_name
 from soft_vit.engine.data.eval_data import set_view, view_of_config
-from soft_vit.engine.models.notes import model_options, trained_notes
+from soft_vit.engine.models.notes import model_options
 from soft_vit.engine.models.tested_model import fit_image_size
 from soft_vit.engine.models.timm_model import create_timm_model
 from soft_vit.engine.resume.read import load_checkpoint_file
 from soft_vit.predict.results import RankedClasses, Result, ranked_classes, result_of
 from soft_vit.probe.load import require_device
 from soft_vit.weights.load import describe_mismatch, fit_weights, parameter_names
-from soft_vit.weights.read import notes_of, unwrap_state_dict
+from soft_vit.weights.read import notes_of, trained_notes, unwrap_state_dict
 
 __all__ = ["ConfigPredictor", "Predictor", "TimmPredictor", "load_predictor", "readable_names"]
 

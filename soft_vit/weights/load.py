@@ -1,8 +1,7 @@
-"""From the name of weights to a model that has them.
+"""From the name of weights to a model that has them: read once, unwrap once, rename and resample, load.
 
-What differs between families of models, such as released names and grids, is done by a function `checkpoint_filter_fn`
-in the module of the model's class, as in timm: it takes a state dict and a model, and returns a state dict with the
-model's names and shapes, except for the head and the input channels.
+What differs between families stands on the model: `own_state_dict` renames released weights, `resample_state` resamples
+what belongs to one size of images.
 """
 
 import logging
@@ -26,11 +25,12 @@ from soft_vit.weights.read import NotedWeights, Notes, load_weights, require_fin
 
 __all__ = [
     "build_model",
-    "check_command",
+    "checkpoint_filter_fn",
     "describe_mismatch",
     "filter_weights",
     "fit_weights",
     "load_into",
+    "options_of_inference",
     "parameter_names",
     "recorded_digest",
     "recorded_weights",
@@ -38,9 +38,26 @@ __all__ = [
     "require_recorded_model",
 ]
 
+FilterFn = Callable[[Mapping[str, Tensor], Any], dict[str, Tensor]]
+"""Takes a state dict and a model, and returns one under the model's names, as timm's `pretrained_filter_fn`."""
+
 SOURCES = ("url", "file", "state_dict", "hf_hub_id")
 
 _logger = logging.getLogger(__name__)
+
+
+def checkpoint_filter_fn(state_dict: Mapping[str, Tensor], model: Any) -> dict[str, Tensor]:
+    """Return released or converted weights under the names of a model of this package, resampled to its image size.
+
+    Converted weights of that size pass unchanged. A head for other classes and a first convolution for other channels
+    are adapted later.
+    """
+    img_size = state_dict.notes.img_size() if isinstance(state_dict, NotedWeights) else None
+    # timm passes on the image size that it noted next to a model it saved.
+    img_size = img_size or getattr(model, "pretrained_model_args", {}).get("img_size")
+    weights = model.own_state_dict(state_dict)
+    model.resample_state(weights, img_size=img_size)
+    return weights
 
 
 def build_model(
@@ -51,15 +68,13 @@ def build_model(
     pretrained_cfg_overlay: dict[str, Any] | None = None,
     pretrained_strict: bool = True,
     cache_dir: str | Path | None = None,
-    pretrained_filter_fn: Callable[..., dict[str, Tensor]] | None = None,
+    pretrained_filter_fn: FilterFn = checkpoint_filter_fn,
     **kwargs: Any,
 ) -> nn.Module:
     """A model for timm, as by its `build_model_with_cfg`; recorded weights and files are verified and fitted here.
 
     variant: a name that is registered with timm. pretrained_cfg: for timm, a tag, a dict or a PretrainedCfg.
-    pretrained_strict: refuse weights that lack parameters of the model or have others. pretrained_filter_fn: takes a
-    state dict and the model, and returns a state dict under the model's names; by default `checkpoint_filter_fn` of the
-    module that defines the class. Options that a file notes, such
+    pretrained_strict: refuse weights that lack parameters of the model or have others. Options that a file notes, such
     as global_pool, are the model's unless kwargs give others. Raises WeightsError for recorded
     weights that cannot be had, FileNotFoundError for a missing file, and what `fit_weights` raises. A UserWarning says
     if the head of the weights is left out without being asked for.
@@ -85,20 +100,18 @@ def build_model(
         raise WeightsError(_without_weights(variant))
     if weights is not None and entry is None:
         # No name or shape tells options such as global_pool.
-        kwargs = {**_options_of_inference(weights.notes), **kwargs}
+        kwargs = {**options_of_inference(weights.notes), **kwargs}
     kwargs.setdefault("img_size", cfg.input_size[-2:])
     named_classes = "num_classes" in kwargs or bool(kwargs.get("features_only"))
     if pretrained and kwargs.get("features_only"):
         # No head is kept, so none of the file's is missed.
         kwargs.setdefault("num_classes", 0)
 
-    filter_fn = pretrained_filter_fn or _filter_of(model_cls)
-
     def make(**arguments: Any) -> nn.Module:
         model = model_cls(**arguments)
         if weights is not None:
             model.pretrained_cfg = cfg.to_dict()
-            _load_pretrained(model, weights, source, pretrained_strict, named_classes, filter_fn)
+            _load_pretrained(model, weights, source, pretrained_strict, named_classes, pretrained_filter_fn)
         return model
 
     return build_model_with_cfg(
@@ -106,7 +119,7 @@ def build_model(
         variant,
         pretrained and weights is None,
         pretrained_cfg=cast(Any, cfg),
-        pretrained_filter_fn=filter_fn,
+        pretrained_filter_fn=pretrained_filter_fn,
         pretrained_strict=pretrained_strict,
         cache_dir=cache_dir,
         **kwargs,
@@ -120,19 +133,19 @@ def fit_weights(
     *,
     strict: bool = True,
     classes: Sequence[str] = (),
-    filter_fn: Callable[..., dict[str, Tensor]] | None = None,
+    filter_fn: FilterFn | None = None,
 ) -> tuple[dict[str, Tensor], list[str]]:
     """Weights of a timm model made to fit one with another head, image size or number of input channels.
 
-    content: a state dict, or a checkpoint that holds one. The model's own filter resamples what belongs to a grid; a
-    head for other classes is left out, so that the model keeps its own. classes: names of the model's classes, if
-    known; where the checkpoint names its own, rows of the head follow the names. filter_fn: see `build_model`.
-    Returns the state dict and a sentence for each change. Raises ValueError, in one sentence, for weights that are not
-    finite, or that do not fit apart from the head; without `strict`, missing and surplus parameters are allowed.
+    content: a state dict, or a checkpoint that holds one. filter_fn: by default the model's own, which renames released
+    weights and resamples what belongs to a grid. A head for other classes is left out, so that the model keeps its own.
+    classes: names of the model's classes, if known; where the checkpoint names its own, rows of the head follow the
+    names. Returns the state dict and a sentence for each change. Raises ValueError, in one sentence, for weights that
+    are not finite, or that do not fit apart from the head; without `strict`, missing and surplus ones are allowed.
     """
     given = unwrap_state_dict(content, source)
     require_finite(given, source)
-    weights = (filter_fn or _filter_of(type(model)))(NotedWeights(given, given.notes), model)
+    weights = (filter_fn or _filter_of(model))(given, model)
     own = model.state_dict()
     sentences = []
     changed = [name for name, value in weights.items() if name in given and given[name].shape != value.shape]
@@ -172,16 +185,18 @@ def fit_weights(
         expected = {name: value for name, value in expected.items() if name in weights}
         weights = {name: value for name, value in weights.items() if name in expected}
     if mismatch := describe_mismatch(expected, weights):
+        name = getattr(model, "pretrained_cfg", {}).get("architecture") or type(model).__name__
+        path = Path(source) if os.path.isfile(source) else "FILE"
         raise ValueError(
-            f"The weights belong to another model: {mismatch}; set the model and the options they were trained with."
+            f"The weights in {source} do not fit {name} with its options: {mismatch}; `{check_command(path)}` tells "
+            "which model they belong to."
         )
     return weights, sentences
 
 
 def filter_weights(content: Mapping[str, Any], model: nn.Module) -> dict[str, Tensor]:
-    """What the filter of the model's family makes of weights; raises ValueError for weights of another model."""
-    given = unwrap_state_dict(content)
-    return _filter_of(type(model))(NotedWeights(given, given.notes), model)
+    """Return what the model's own filter makes of weights; raises ValueError for weights of another form of it."""
+    return _filter_of(model)(unwrap_state_dict(content), model)
 
 
 def load_into(model: nn.Module, content: Mapping[str, Any], source: str = "the checkpoint") -> list[str]:
@@ -222,7 +237,7 @@ def recorded_weights(entry: Entry, cache_dir: str | Path | None = None) -> Noted
     return read[0] if read else _with_notes(load_weights(path), entry)
 
 
-def check_command(path: Path) -> str:
+def check_command(path: Path | str) -> str:
     """The command that checks a file of weights."""
     return f"python {RESOURCES / 'tools' / 'weights' / 'check_checkpoint.py'} {path}"
 
@@ -296,16 +311,16 @@ def parameter_names(model: nn.Module, key: str, *endings: str) -> list[str]:
     return [part + ending for part in ([parts] if isinstance(parts, str) else parts) for ending in endings]
 
 
-def _filter_of(model_cls: type[nn.Module]) -> Callable[..., dict[str, Tensor]]:
-    for cls in model_cls.__mro__:
-        found = getattr(sys.modules.get(cls.__module__), "checkpoint_filter_fn", None)
-        if found is not None:
-            return found
-    return lambda state_dict, model: dict(state_dict)
+def _filter_of(model: nn.Module) -> FilterFn:
+    """Return the filter of a model: of this package, or the one that timm defines next to the model's class."""
+    if hasattr(model, "own_state_dict"):
+        return checkpoint_filter_fn
+    found = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
+    return (lambda weights, model: found(dict(weights), model)) if found else lambda weights, model: dict(weights)
 
 
-def _options_of_inference(notes: Notes) -> dict[str, Any]:
-    """The options that a file notes, without those of training, of its head, channels and images."""
+def options_of_inference(notes: Notes) -> dict[str, Any]:
+    """Return the options that a file notes, without those of training, of its head, channels and images."""
     fitted = ("img_size", "num_classes", "in_chans")
     return {name: value for name, value in notes.options.items() if name not in fitted and "drop" not in name}
 
@@ -316,7 +331,7 @@ def _load_pretrained(
     source: str,
     strict: bool,
     named_classes: bool,
-    filter_fn: Callable[..., dict[str, Tensor]],
+    filter_fn: FilterFn,
 ) -> None:
     """Load weights into a fresh model, in place; see `build_model`."""
     heads = parameter_names(model, "classifier", ".weight", ".bias")

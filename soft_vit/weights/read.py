@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from timm.models import clean_state_dict
+from timm.models import clean_state_dict, resolve_pretrained_cfg
 from torch import Tensor
 
-from soft_vit.weights.index import CFG_KEYS
+from soft_vit.weights.files import sha256_of
+from soft_vit.weights.index import CFG_KEYS, ENTRIES
 
 __all__ = [
     "AVERAGED_KEYS",
@@ -28,6 +29,7 @@ __all__ = [
     "notes_of",
     "read_checkpoint_file",
     "require_finite",
+    "trained_notes",
     "unwrap_state_dict",
 ]
 
@@ -178,6 +180,26 @@ def notes_of(content: Any) -> Notes:
         _checked_cfg(_mapping(found.get("cfg"))),
         {key: value for key, value in _mapping(found.get("training")).items() if isinstance(value, str)},
     )
+
+
+def trained_notes(content: Mapping[str, Any], path: str | Path) -> Notes:
+    """Return what is known of the weights in a file; nothing in it is executed.
+
+    content: what was read from the file. For a recorded file, known by its digest, the index says it; for any other the
+    notes in it. mean, std in cfg: of RGB values in [0, 1].
+    """
+    path = Path(path).expanduser()
+    size = path.stat().st_size
+    alike = [entry for entry in ENTRIES.values() if entry.sha256 and entry.size in (None, size)]
+    digest = sha256_of(path) if alike else None
+    entry = next((entry for entry in alike if entry.sha256 == digest), None)
+    if entry is None:
+        return notes_of(content)
+    # timm's configuration adds what the entry leaves at the defaults of its family.
+    cfg = resolve_pretrained_cfg(entry.name).to_dict()
+    unlike_images = ("num_classes", "pool_size")
+    known = {key: cfg[key] for key in CFG_KEYS if cfg.get(key) is not None and key not in unlike_images}
+    return Notes(entry.model, entry.options, known)
 
 
 def first_not_finite(content: Any, name: str = "") -> str | None:

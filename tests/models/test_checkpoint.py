@@ -4,6 +4,9 @@ import os
 import pickle
 import warnings
 from argparse import Namespace
+from contextlib import nullcontext
+from functools import partial
+from typing import ClassVar
 
 import pytest
 import timm
@@ -14,10 +17,11 @@ from safetensors.torch import save_file
 from timm.models._features import FeatureGetterNet
 from timm.utils import ModelEmaV3
 
-from soft_vit.models import PYRAMID_SIZES, checkpoint_filter_fn, load_weights
-from soft_vit.models.checkpoint import noted_attention, recognise, rename_released
+from soft_vit.models import checkpoint_filter_fn, load_weights
+from soft_vit.models.identify import identify
+from soft_vit.weights import WeightsError
 from soft_vit.weights.load import load_into
-from soft_vit.weights.read import NOTES_KEY, notes_of
+from soft_vit.weights.read import NOTES_KEY, Notes, unwrap_state_dict
 
 
 def released(depths: tuple[int, ...] = (1, 2, 3, 2)) -> dict[str, torch.Tensor]:
@@ -209,45 +213,41 @@ def test_missing_file(tmp_path):
 @pytest.mark.parametrize(
     ("weights", "name", "options", "message"),
     [
-        (lambda: released((1, 3, 20, 4)), "soft_small", {}, "depths 1 3 20 4.*depths 1 3 7 4.*soft_base"),
-        (released, "soft_norm_small", {}, "size 'tiny'.*size 'small'.*soft_norm_tiny"),
-        (released, "soft_medium", {}, "widths 64 128 320 512.*widths 64 128 288 512"),
-        (lambda: {"conv1.weight": torch.zeros(1)}, "soft_tiny", {}, "not of a soft_vit pyramid.*'conv1.weight'"),
-        (released, "soft_tiny", {"stage4": "soft"}, r"missing, such as stages\.3.*options"),
-        (released, "soft_tiny", {"local_kernel": 7}, r"local\.weight has shape.*trained with\.$"),
+        (
+            lambda: released((1, 3, 20, 4)),
+            "soft_small",
+            {},
+            r"are unknown to the model, such as stages",
+        ),
+        (released, "soft_norm_small", {}, r"parameters are missing, such as stages"),
+        (released, "soft_medium", {}, r"such as stages\.2\.pos_embed with \(1, 196, 320\)"),
+        (lambda: {"conv1.weight": torch.zeros(1)}, "soft_tiny", {}, "1 are unknown to the model, such as conv1.weight"),
+        (released, "soft_tiny", {"stage4": "soft"}, r"missing, such as stages\.3"),
+        (released, "soft_tiny", {"class_token": False, "global_pool": "avg"}, r"such as stages\.3\.cls_token"),
+        (released, "soft_tiny", {"local_kernel": 7}, r"another shape, such as .*local\.weight"),
         (lambda: {**released(), "more": torch.zeros(1)}, "soft_tiny", {}, "unknown to the model, such as more"),
         (lambda: {**released(), "norm.bias": torch.full((512,), torch.inf)}, "soft_tiny", {}, "norm.bias .*not finite"),
         (
             lambda: timm.create_model("soft_pico", img_size=64, num_bottleneck=16).state_dict(),
             "soft_pico",
             {"img_size": 128, "num_bottleneck": 16},
-            r"sample\.weight has shape.*with, and their img_size as bottleneck_img_size\.$",
+            r"another shape, such as .*sample\.weight",
+        ),
+        (
+            lambda: dict(timm.create_model("soft_pico", img_size=(64, 96)).state_dict()),
+            "soft_pico",
+            {"img_size": 64},
+            r"another shape, such as stages\.0\.pos_embed with \(1, 384, 32\)",
         ),
     ],
-    ids=["depth", "size", "width", "foreign", "missing names", "shape", "surplus", "infinite", "window"],
+    ids=["depth", "size", "width", "foreign", "names", "class token", "shape", "surplus", "infinite", "window", "map"],
 )
 def test_weights_of_another_model(weights, name, options, message):
     model = timm.create_model(name, device="meta", **options)
     with pytest.raises(ValueError, match=message) as refused:
         load_into(model, weights())
     assert len(str(refused.value).splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    ("trained", "created", "message"),
-    [
-        (dict(), dict(class_token=False), r"grid and a class token, and the model has none; .* class_token=True\."),
-        (dict(class_token=False), dict(), r"grid without a class token, and the model has one; .* class_token=False\."),
-        (dict(img_size=(64, 96)), dict(), "384 positions, which is not a square grid, and the model has 16 x 16"),
-    ],
-    ids=["class token", "no class token", "oblong"],
-)
-def test_positions_of_another_kind(trained, created, message):
-    pool = dict(img_size=64, global_pool="avg")
-    weights = timm.create_model("soft_pico", **{**pool, **trained}).state_dict()
-    with pytest.raises(ValueError, match=message):
-        # Without the options that a state dict carries.
-        checkpoint_filter_fn(dict(weights), timm.create_model("soft_pico", **{**pool, **created}))
+    assert "finite" in message or "check_checkpoint.py" in str(refused.value)
 
 
 def test_a_refused_file_leaves_the_model_as_it_was(pico_weights, tmp_path):
@@ -255,7 +255,7 @@ def test_a_refused_file_leaves_the_model_as_it_was(pico_weights, tmp_path):
     torch.save(released(), path)
     model = timm.create_model("soft_pico", num_classes=11, img_size=64)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    with pytest.raises(ValueError, match="size 'tiny'"):
+    with pytest.raises(ValueError, match="another shape"):
         model.load_pretrained(path)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
@@ -269,13 +269,6 @@ WRAPPERS = {
 
 class TestLoadStateDict:
     """What timm does with `checkpoint_path`: torch's own load_state_dict, strict."""
-
-    def test_released_file(self, tmp_path):
-        weights = {name: value + i for i, (name, value) in enumerate(released().items())}
-        torch.save({"state_dict": weights}, tmp_path / "SOFT_Tiny.pth")
-        model = timm.create_model("soft_tiny", checkpoint_path=str(tmp_path / "SOFT_Tiny.pth"))
-        for name, value in weights.items():
-            assert torch.equal(model.state_dict()[rename_released(name)], value), name
 
     @pytest.mark.parametrize("name", ["soft_pico", "linformer_pyramid_pico"])
     def test_another_image_size(self, name, tmp_path):
@@ -299,35 +292,55 @@ class TestLoadStateDict:
         for parameter, value in wrapped.state_dict().items():
             assert torch.equal(value, expected[parameter]), parameter
 
-    def test_released_weights_inside_of_another_module(self):
-        model = torch.nn.ModuleDict({"backbone": timm.create_model("soft_tiny", img_size=64, device="meta")})
-        given = {f"backbone.{name}": value for name, value in released().items()}
+    @pytest.mark.parametrize("name", ["softmax_vit_tiny_patch16", "mlla_tiny", "inline_pvt_tiny"])
+    def test_other_families(self, name):
+        """A family without position embeddings has nothing to resample."""
+        options = dict(num_classes=0, device="meta")
+        given = timm.create_model(name, img_size=(96, 64), **options).state_dict()
+        model = timm.create_model(name, img_size=(64, 96), **options)
         assert model.load_state_dict(given, assign=True) == ([], [])
-        with pytest.raises(ValueError, match=r"size 'base'.*soft_tiny is size 'tiny'"):
-            model.load_state_dict({f"backbone.{n}": v for n, v in released((1, 3, 20, 4)).items()})
 
-    def test_of_an_oblong_map_inside_of_another_module(self):
-        trained = torch.nn.Sequential(timm.create_model("soft_pico", img_size=(64, 96), device="meta"))
-        with pytest.raises(ValueError, match="384 positions, which is not a square grid"):
-            torch.nn.Sequential(timm.create_model("soft_pico", img_size=64)).load_state_dict(dict(trained.state_dict()))
-
+    @pytest.mark.parametrize("strict", [True, False])
     @pytest.mark.parametrize(
-        ("weights", "error", "message"),
+        ("weights", "message"),
         [
+            (lambda: {"stages.0.pos_embed": torch.zeros(3)}, r"stages\.0\.pos_embed must be of shape"),
             (
-                lambda: released((1, 3, 20, 4)),
-                ValueError,
-                "size 'base'.*soft_tiny is size 'tiny'.*soft_base",
+                lambda: {"stages.0.patch_embed.0.conv.weight": torch.zeros(32, 4, 3, 3)},
+                r"conv\.weight must be of shape",
             ),
-            (lambda: {"conv1.weight": torch.zeros(1)}, RuntimeError, "Missing key"),
-            (lambda: {"stages.0.pos_embed": torch.zeros(3)}, RuntimeError, "size mismatch for stages.0.pos_embed"),
-            (lambda: {**released(), "more": torch.zeros(1)}, RuntimeError, 'Unexpected key.*"more"'),
+            (
+                lambda: dict(timm.create_model("soft_pico", img_size=(64, 96)).state_dict()),
+                "pos_embed must be of shape",
+            ),
         ],
-        ids=["released depths", "foreign", "foreign shape", "surplus"],
+        ids=["foreign", "channels", "oblong"],
     )
-    def test_of_another_model(self, weights, error, message):
-        with pytest.raises(error, match=f"(?s){message}"):
-            timm.create_model("soft_tiny", device="meta").load_state_dict(weights(), assign=True)
+    def test_other_shapes_are_refused_by_mmengine_too(self, weights, message, strict):
+        """By itself it goes on with the random weights of such a layer."""
+        checkpoint = pytest.importorskip("mmengine.runner.checkpoint")
+        model = torch.nn.ModuleDict({"backbone": timm.create_model("soft_pico", img_size=64)})
+        given = {f"backbone.{name}": value for name, value in weights().items()}
+        for load_state_dict in (model.load_state_dict, partial(checkpoint.load_state_dict, model)):
+            with pytest.raises(WeightsError, match=rf"backbone.*{message}"):
+                load_state_dict(given, strict=strict)
+
+    def test_mmengine_resamples_by_the_noted_size(self, tmp_path):
+        """Its checkpoints keep what torch notes beside the weights; a head of other classes is left out by it."""
+        checkpoint = pytest.importorskip("mmengine.runner.checkpoint")
+        trained = torch.nn.Sequential(timm.create_model("soft_pico", img_size=(32, 128), num_classes=3))
+        model = torch.nn.Sequential(timm.create_model("soft_pico", img_size=64, num_classes=5))
+        state_dict = checkpoint.weights_to_cpu(checkpoint.get_state_dict(trained))
+        checkpoint.save_checkpoint({"state_dict": state_dict, "meta": {}}, str(tmp_path / "file.pth"))
+        checkpoint.load_state_dict(model, torch.load(tmp_path / "file.pth", weights_only=True)["state_dict"])
+        trained[0].set_input_size((64, 64))
+        for name, value in trained.state_dict().items():
+            assert "head" in name or torch.equal(model.state_dict()[name], value), name
+
+    def test_of_another_model(self):
+        for weights in ({"conv1.weight": torch.zeros(1)}, released(), {**released(), "more": torch.zeros(1)}):
+            with pytest.raises(RuntimeError):
+                timm.create_model("soft_tiny", device="meta").load_state_dict(weights, assign=True)
 
     def test_the_given_weights_stay_as_they_are(self, pico_weights):
         shapes = {name: value.shape for name, value in pico_weights.items()}
@@ -341,105 +354,89 @@ class TestLoadStateDict:
         assert {value.device.type for value in other.state_dict().values()} == {"meta"}
 
 
-class TestRecognition:
-    def test_every_size(self):
-        for size, numbers in PYRAMID_SIZES.items():
-            names = [f"stages.{i}.blocks.{j}.w" for i, depth in enumerate(numbers["depths"]) for j in range(depth)]
-            embeddings = {f"stages.{i}.pos_embed": (1, 1, dim) for i, dim in enumerate(numbers["embed_dims"])}
-            shapes = {"stages.0.patch_embed.0.conv.weight": (), **embeddings, **dict.fromkeys(names, ())}
-            found = recognise({name: torch.zeros(()).expand(shape) for name, shape in shapes.items()})
-            assert found.size == size
-            assert size in str(found)
-            model = timm.create_model(f"soft_norm_{size}", device="meta") if size in ("pico", "tiny") else None
-            assert model is None or recognise(model.state_dict()) == found
-
-    def test_an_unnamed_size(self):
-        found = recognise(timm.create_model("soft_pico", depths=(1, 2, 2, 1), device="meta").state_dict())
-        assert found.size is None
-        assert str(found) == "an unnamed size with depths 1 2 2 1 and widths 32 64 128 160"
-
-    @pytest.mark.parametrize("weights", [{"a": torch.ones(1)}, {"stages.0.blocks.0.norm.weight": torch.ones(1)}])
-    def test_no_pyramid(self, weights):
-        with pytest.raises(ValueError, match="not of a soft_vit pyramid"):
-            recognise(weights)
+class TestIdentify:
+    """What `tools/weights/check_checkpoint.py` answers."""
 
     @pytest.mark.parametrize(
-        ("content", "expected"),
+        ("weights", "names"),
         [
-            ({"arch": "soft_norm_small"}, "soft_norm"),
-            ({"arch": "soft_tiny"}, "soft"),
-            ({"arch": "softmaxfreevisiontransformer"}, None),
-            ({"arch": 3}, None),
-            ({"args": Namespace(model="soft_norm_tiny")}, "soft_norm"),
-            ({"meta": {NOTES_KEY: {"model": "soft_norm_pico"}}}, "soft_norm"),
-            ({"meta": {NOTES_KEY: {"model": "soft_pico", "options": {"attention": "linformer"}}}}, "linformer"),
-            ({"meta": {NOTES_KEY: [1]}}, None),
-            ([], None),
+            (lambda: released((1, 3, 20, 4)), {"soft_base", "soft_norm_base"}),
+            (lambda: released((1, 3, 7, 4)), {"soft_small", "soft_norm_small"}),
+            (lambda: {**released(), "norm.bias": torch.ones(512)}, {"soft_tiny", "soft_norm_tiny"}),
         ],
-        ids=str,
+        ids=["released small, deep", "released small", "tiny"],
     )
-    def test_noted_attention(self, content, expected):
-        assert noted_attention(notes_of(content)) == expected
+    def test_released(self, weights, names):
+        assert set(identify(unwrap_state_dict(weights()))) == names
 
-    def test_the_other_attention_is_refused_in_every_way(self, tmp_path):
-        """The released training loop puts an argparse.Namespace into its checkpoints."""
-        content = {"arch": "soft_norm_tiny", "state_dict": released(), "args": Namespace(lr=1e-3, aa=None)}
-        torch.save(content, tmp_path / "file.pth")
-        message = r"soft_norm_tiny, by what is noted.*soft_tiny has the attention 'soft'"
-        with pytest.raises(ValueError, match=message):
-            load(tmp_path / "file.pth", device="meta")
-        with pytest.raises(ValueError, match=message):
-            timm.create_model("soft_tiny", device="meta").load_pretrained(tmp_path / "file.pth")
+    @pytest.mark.parametrize("name", ["soft_norm_pico", "linformer_pyramid_pico", "mlla_tiny", "inline_deit_tiny"])
+    def test_own_files(self, name):
+        model = timm.create_model(name, num_classes=3, in_chans=1)
+        assert name in identify(unwrap_state_dict(model.state_dict()))
+        meta = {NOTES_KEY: Notes(name).to_dict()}
+        assert identify(unwrap_state_dict({"state_dict": model.state_dict(), "meta": meta})) == [name]
+
+    def test_no_model(self):
+        for name in ("a", "stages.0.pos_embed", "blocks.0.norm1.weight"):
+            with pytest.raises(ValueError, match="such as"):
+                identify(unwrap_state_dict({name: torch.ones(1)}))
+
+
+@pytest.mark.parametrize(
+    ("content", "refused"),
+    [
+        ({"arch": "soft_norm_tiny"}, True),
+        ({"arch": "soft_tiny"}, False),
+        ({"arch": "softmaxfreevisiontransformer"}, False),
+        ({"arch": 3}, False),
+        ({"args": Namespace(model="soft_norm_tiny")}, True),
+        ({"meta": {NOTES_KEY: {"model": "soft_norm_pico"}}}, True),
+        ({"meta": {NOTES_KEY: {"model": "soft_pico", "options": {"attention": "soft_norm"}}}}, True),
+        ({"meta": {NOTES_KEY: [1]}}, False),
+    ],
+    ids=str,
+)
+def test_notes_of_the_other_attention(content, refused, tmp_path):
+    """Soft and soft_norm have equal parameters."""
+    torch.save({"state_dict": released(), **content}, tmp_path / "file.pth")
+    for create in (
+        lambda: load(tmp_path / "file.pth", device="meta"),
+        lambda: timm.create_model("soft_tiny", device="meta").load_pretrained(tmp_path / "file.pth"),
+    ):
+        with pytest.raises(ValueError, match="soft_norm") if refused else nullcontext():
+            create()
 
 
 class TestReversible:
-    """The same parameters, and another function."""
+    """Another function, whose parameters have a prefix of their own."""
 
-    MESSAGE = r"trained with reversible=(True|False), and the model .*reversible=(True|False)"
+    KWARGS: ClassVar = dict(num_classes=11, img_size=64)
 
     def test_recorded_weights_are_refused(self):
-        with pytest.raises(ValueError, match=self.MESSAGE):
+        with pytest.raises(ValueError, match=r"missing, such as stages\.0\.blocks\.reversible\.0"):
             timm.create_model("soft_pico", pretrained=True, reversible=True)
 
     @pytest.mark.parametrize("trained", [True, False])
     def test_own_files(self, trained, tmp_path):
-        kwargs = dict(num_classes=5, img_size=64)
-        model = timm.create_model("soft_pico", reversible=trained, **kwargs)
+        model = timm.create_model("soft_pico", reversible=trained, **self.KWARGS)
         torch.save(model.state_dict(), tmp_path / "file.pth")
-        load(tmp_path / "file.pth", "soft_pico", reversible=trained, **kwargs)
-        with pytest.raises(ValueError, match=self.MESSAGE):
-            load(tmp_path / "file.pth", "soft_pico", reversible=not trained, **kwargs)
-        other = torch.nn.Sequential(timm.create_model("soft_pico", reversible=not trained, **kwargs))
-        with pytest.warns(UserWarning, match=self.MESSAGE):
+        load(tmp_path / "file.pth", "soft_pico", reversible=trained, **self.KWARGS)
+        with pytest.raises(ValueError, match="missing"):
+            load(tmp_path / "file.pth", "soft_pico", reversible=not trained, **self.KWARGS)
+        other = torch.nn.Sequential(timm.create_model("soft_pico", reversible=not trained, **self.KWARGS))
+        with pytest.raises(RuntimeError, match="Missing key"):
             other.load_state_dict(torch.nn.Sequential(model).state_dict())
 
-    @pytest.mark.parametrize(
-        "content",
-        [
-            {"arch": "soft_pico"},
-            {"args": Namespace(model="soft_pico", model_kwargs={"reversible": False})},
-            {"meta": {NOTES_KEY: {"model": "soft_pico"}}},
-        ],
-        ids=["arch", "options of a training script", "notes"],
-    )
-    def test_notes_of_a_file(self, content, pico_weights):
-        model = timm.create_model("soft_pico", num_classes=11, img_size=64, reversible=True)
-        with pytest.raises(ValueError, match=self.MESSAGE):
-            load_into(model, {"state_dict": dict(pico_weights), **content})
-
-    def test_weights_without_a_record(self, pico_weights, tmp_path):
-        """What timm's checkpoint_path makes of every file; only the reversible form is rare enough to ask."""
-        kwargs = dict(num_classes=11, img_size=64)
-        path = tmp_path / "plain.safetensors"
-        save_file(dict(pico_weights), path)
-        with pytest.warns(UserWarning, match="no record.*reversible=True"):
-            timm.create_model("soft_pico", reversible=True, checkpoint_path=str(path), **kwargs)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            timm.create_model("soft_pico", checkpoint_path=str(path), **kwargs)
-            model = timm.create_model("soft_pico", reversible=True, **kwargs)
-            model.load_state_dict(model.state_dict())
-            load_into(model, {"state_dict": model.state_dict()})
+    def test_files_of_earlier_versions(self, pico_weights):
+        """They have the names of plain blocks, and a note."""
+        meta = {NOTES_KEY: Notes("soft_pico", {"reversible": True}).to_dict()}
+        content = {"state_dict": dict(pico_weights), "meta": meta}
+        model = timm.create_model("soft_pico", reversible=True, **self.KWARGS)
+        load_into(model, content)
+        weight = model.stages[2].blocks[1].mlp.fc1.weight
+        assert torch.equal(weight, pico_weights["stages.2.blocks.1.mlp.fc1.weight"])
+        with pytest.raises(ValueError, match="reversible must be True"):
+            load_into(timm.create_model("soft_pico", **self.KWARGS), content)
 
 
 class TestGrids:
@@ -455,8 +452,3 @@ class TestGrids:
         loaded.load_state_dict(given)
         for model in (loaded, load(tmp_path / "file.pth", "soft_pico", num_classes=3, img_size=64)):
             assert all(torch.equal(value, expected[name]) for name, value in model.state_dict().items())
-
-    def test_a_note_that_is_wrong(self, pico_weights):
-        content = {"state_dict": dict(pico_weights), "meta": {NOTES_KEY: {"options": {"img_size": [32, 64]}}}}
-        with pytest.raises(ValueError, match=r"has 256 positions, and the file notes images of 32 x 64.* 128"):
-            load_into(timm.create_model("soft_pico", img_size=64), content)

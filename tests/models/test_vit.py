@@ -10,8 +10,9 @@ from torch import Tensor
 
 from soft_vit.layers import ATTENTIONS, attention_options
 from soft_vit.layers.vit_attention import BLOCK_ARGUMENTS
+from soft_vit.models import checkpoint_filter_fn
 from soft_vit.models.base import UnknownOptionError
-from soft_vit.models.vit import VIT_MODELS, AttentionViT, checkpoint_filter_fn
+from soft_vit.models.vit import VIT_MODELS, AttentionViT
 
 every_kind = pytest.mark.parametrize("kind", ATTENTIONS)
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from soft_vit.cli import command_line
-from soft_vit.models.check import describe_file
+from soft_vit.models.identify import describe_file
 
 
 @command_line

@@ -14,7 +14,7 @@ from soft_vit.cli import command_line
 
 @command_line
 def main(argv: Sequence[str] | None = None) -> None:
-    from soft_vit.publishing import LAYOUTS, convert
+    from soft_vit.weights.save import LAYOUTS, convert
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", metavar="IN", help="a checkpoint in any of the layouts")

@@ -14,7 +14,7 @@ from soft_vit.cli import command_line
 
 @command_line
 def main(argv: Sequence[str] | None = None) -> None:
-    from soft_vit.publishing.publish import parse_metric, publish
+    from soft_vit.weights.publish import parse_metric, publish
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", metavar="IN", help="a checkpoint, as for tools/weights/convert_checkpoint.py")
@@ -34,6 +34,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--hf-dir", metavar="FOLDER", help="also write a Hugging Face repository there")
     parser.add_argument("--push", metavar="OWNER/NAME", help="push to this Hugging Face repository")
     args = parser.parse_args(argv)
+    notes = None
+    if args.config is not None:
+        from soft_vit.engine.config import load_config
+        from soft_vit.engine.models.notes import notes_of_config
+
+        notes = notes_of_config(load_config(args.config).to_dict())
     for sentence in publish(
         args.source,
         args.out_dir,
@@ -43,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         weights=args.weights,
         metrics=[parse_metric(text, args.dataset, args.measured_by) for text in args.metric],
         config=args.config,
+        notes=notes,
         mean=args.mean,
         std=args.std,
         hf_dir=args.hf_dir,

@@ -3,10 +3,8 @@
 import re
 from collections.abc import Mapping
 from inspect import signature
-from pathlib import Path
 from typing import Any
 
-import timm
 import torch
 from mmengine.config import Config
 from mmengine.runner import Runner
@@ -17,32 +15,16 @@ from soft_vit.engine.data.eval_data import view_of_config
 from soft_vit.engine.models.timm_model import unwrapped
 from soft_vit.layers import ATTENTIONS, attention_options
 from soft_vit.models.pyramid import PyramidViT
-from soft_vit.weights import ENTRIES
-from soft_vit.weights.files import sha256_of
-from soft_vit.weights.index import CFG_KEYS
-from soft_vit.weights.read import Notes, notes_of
+from soft_vit.weights.read import Notes
 
-__all__ = ["cfg_of_config", "model_options", "notes_of_run", "trained_notes"]
+__all__ = ["cfg_of_config", "model_options", "notes_of_config", "notes_of_run"]
 
 
-def trained_notes(content: Mapping[str, Any], path: str | Path) -> Notes:
-    """What is known of the weights in a file; nothing in it is executed.
-
-    content: what was read from the file. For a recorded file, known by its digest, the index says it; for any other the
-    notes in it. mean, std in cfg: of RGB values in [0, 1].
-    """
-    path = Path(path).expanduser()
-    size = path.stat().st_size
-    alike = [entry for entry in ENTRIES.values() if entry.sha256 and entry.size in (None, size)]
-    digest = sha256_of(path) if alike else None
-    entry = next((entry for entry in alike if entry.sha256 == digest), None)
-    if entry is None:
-        return notes_of(content)
-    # timm's configuration adds what the entry leaves at the defaults of its family.
-    cfg = timm.get_pretrained_cfg(entry.name).to_dict()
-    unlike_images = ("num_classes", "pool_size")
-    known = {key: cfg[key] for key in CFG_KEYS if cfg.get(key) is not None and key not in unlike_images}
-    return Notes(entry.model, entry.options, known)
+def notes_of_config(config: Mapping[str, Any]) -> Notes:
+    """Return what a training config says of the model, its options and its images."""
+    given = model_options(config).items()
+    options = {key: value for key, value in given if "drop" not in key and key != "num_classes"}
+    return Notes(None, options, cfg_of_config(config), training_facts(config))
 
 
 def notes_of_run(runner: Runner) -> Notes | None:

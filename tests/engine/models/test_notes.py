@@ -10,10 +10,10 @@ from mmengine.config import Config
 from torch import nn
 
 from soft_vit.data import CLASSES
-from soft_vit.engine.models.notes import cfg_of_config, notes_of_run, trained_notes
+from soft_vit.engine.models.notes import cfg_of_config, notes_of_run
 from soft_vit.engine.resume.read import load_checkpoint_file
 from soft_vit.weights.files import RESOURCES
-from soft_vit.weights.read import NOTES_KEY
+from soft_vit.weights.read import NOTES_KEY, trained_notes
 
 VIEW = {"crop_pct": 1.0, "interpolation": "bicubic", "crop_mode": "center"}
 DRAWN = {"dataset": {"type": "ShapesDataset", "size": 48}}

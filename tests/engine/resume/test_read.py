@@ -19,7 +19,7 @@ from soft_vit.engine import Report, Target, evaluate, train
 from soft_vit.engine.hooks.checkpoint import find_newest_checkpoint
 from soft_vit.engine.resume.read import load_checkpoint_file
 from soft_vit.predict import load_predictor
-from soft_vit.publishing import convert
+from soft_vit.weights.save import convert
 
 DEMO = Path(__file__).parents[3] / "configs" / "demo" / "soft_pico_shapes.py"
 TINY = {

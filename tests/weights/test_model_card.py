@@ -8,8 +8,8 @@ import yaml
 from PIL import Image
 
 from soft_vit.data import draw_shape
-from soft_vit.publishing.model_card import model_card
 from soft_vit.weights import Entry, load_index
+from soft_vit.weights.model_card import model_card
 
 
 def test_card(published):

@@ -11,12 +11,10 @@ from safetensors.torch import load_file
 
 from soft_vit.models import PYRAMID_SIZES, load_weights
 from soft_vit.models.checkpoint import rename_released
-from soft_vit.publishing import LAYOUTS, convert
-from soft_vit.publishing.layouts import written
-from soft_vit.publishing.publish import pretrained_values
-from soft_vit.publishing.trained_file import read_trained_file
 from soft_vit.weights.files import RESOURCES
+from soft_vit.weights.publish import _pretrained_cfg
 from soft_vit.weights.read import NOTES_KEY
+from soft_vit.weights.save import LAYOUTS, convert, read_trained_file, written
 
 SUFFIX = {layout: ".safetensors" if layout == "safetensors" else ".pth" for layout in LAYOUTS}
 
@@ -32,7 +30,7 @@ def test_released_survives_every_layout(averaged, tmp_path, monkeypatch):
     source = "released.pth"
     for i, layout in enumerate([*LAYOUTS, *reversed(LAYOUTS)]):
         target = f"{i}{SUFFIX[layout]}"
-        convert(source, target, layout)
+        convert(source, target, layout, model="soft_pico")
         source = target
     assert same(torch.load(source, weights_only=True)["state_dict"], weights)
 
@@ -65,7 +63,7 @@ def test_mmengine_layout_keeps_what_is_said_of_the_images(source, checkpoint, tm
     convert(checkpoint, tmp_path / "out.pth", "mmengine", model="soft_pico")
     before, after = read_trained_file(checkpoint), read_trained_file(tmp_path / "out.pth")
     assert after.notes == before.notes
-    assert (after.model, after.layout, len(after.classes)) == ("soft_pico", "mmengine", 10)
+    assert (after.model, after.layout, len(after.notes.cfg["label_names"])) == ("soft_pico", "mmengine", 10)
     assert same(after.weights, before.weights)
     assert after.notes.options.get("newton_iters") == (12 if source == "checkpoint of a training" else None)
 
@@ -74,8 +72,8 @@ def test_mmengine_layout_keeps_what_is_said_of_the_images(source, checkpoint, tm
 def test_options_are_kept_or_named(layout, checkpoint, tmp_path):
     target = tmp_path / f"out{SUFFIX[layout]}"
     sentences = convert(checkpoint, target, layout)
-    kept = read_trained_file(target).notes.options.get("newton_iters") == 12
-    named = any("no place for the options" in sentence and "newton_iters=12" in sentence for sentence in sentences)
+    kept = read_trained_file(target, model="soft_pico").notes.options.get("newton_iters") == 12
+    named = any("cannot hold the options" in sentence and "newton_iters=12" in sentence for sentence in sentences)
     assert kept == (layout in ("mmengine", "safetensors"))
     assert named != kept
 
@@ -83,19 +81,19 @@ def test_options_are_kept_or_named(layout, checkpoint, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"target": "out.pth", "layout": "safetensors"}, "does not end in .safetensors"),
-        ({"target": "out.safetensors", "layout": "timm"}, "does not end in .pth or .pt or .bin"),
+        ({"target": "out.pth", "layout": "safetensors"}, r"\.safetensors, got out\.pth"),
+        ({"target": "out.safetensors", "layout": "timm"}, r"\.pth or \.pt or \.bin, got out"),
         ({"target": "there.pth"}, "exists already"),
         ({"layout": "relased"}, "relased"),
         ({"weights": "averaged"}, "averaged"),
-        ({"model": "soft_tiny"}, "by what is noted in the file"),
-        ({"model": "resnet50"}, "no pyramid of this package"),
-        ({"source": "bare.pth", "model": "soft_tiny"}, "soft_tiny is of another size"),
-        ({"source": "bare.pth", "weights": "ema"}, "holds no averaged weights"),
-        ({"source": "averaged.pth", "weights": "plain"}, "averaged weights .EMA. alone"),
-        ({"source": "resnet.pth"}, "not of a soft_vit pyramid"),
-        ({"source": "infinite.pth"}, "not finite"),
-        ({"source": "empty.pth"}, "holds no state dict"),
+        ({"model": "soft_tiny"}, "must be soft_pico, .*, got soft_tiny"),
+        ({"source": "bare.pth"}, "--model.*check_checkpoint"),
+        ({"source": "bare.pth", "model": "soft_tiny"}, "do not fit soft_tiny"),
+        ({"source": "bare.pth", "model": "soft_pico", "weights": "ema"}, "must hold ema weights"),
+        ({"source": "averaged.pth", "model": "soft_pico", "weights": "plain"}, "must hold plain weights"),
+        ({"source": "resnet.pth", "model": "soft_pico"}, "do not fit soft_pico"),
+        ({"source": "infinite.pth", "model": "soft_pico"}, "not finite"),
+        ({"source": "empty.pth", "model": "soft_pico"}, r"empty\.pth"),
     ],
     ids=str,
 )
@@ -124,7 +122,7 @@ def test_force_replaces(checkpoint, tmp_path):
 def test_attention_that_the_released_code_has_not(tmp_path):
     torch.save(timm.create_model("linformer_pyramid_pico", num_classes=3).state_dict(), tmp_path / "a.pth")
     with pytest.raises(ValueError, match=r"no parameter for stages\.0\.blocks\.0\.attn"):
-        convert(tmp_path / "a.pth", tmp_path / "b.pth", "released")
+        convert(tmp_path / "a.pth", tmp_path / "b.pth", "released", model="linformer_pyramid_pico")
     convert(tmp_path / "a.pth", tmp_path / "b.safetensors", "safetensors", model="linformer_pyramid_pico")
 
 
@@ -141,11 +139,11 @@ def test_weights_of_another_image_size_stay_as_they_are(name, tmp_path):
     file = read_trained_file(tmp_path / "a.pth")
     assert (file.model, file.layout) == (name, "mmengine")
     assert same(file.weights, weights)
-    released = torch.load(io.BytesIO(written(file, "released", name)), weights_only=True)["model"]
+    released = torch.load(io.BytesIO(written(file, "released")), weights_only=True)["model"]
     assert {key: value.shape for key, value in released.items()} == {
         key: value.shape for key, value in model.released_state_dict(model.state_dict()).items()
     }
-    cfg = pretrained_values(file, name, {"mean": (0.5,) * 3, "std": (0.5,) * 3})
+    cfg = _pretrained_cfg(file, {"mean": (0.5,) * 3, "std": (0.5,) * 3})
     assert (cfg["input_size"], cfg.get("pool_size")) == ((3, 64, 96), None if "deit" in name else (2, 3))
 
 
@@ -160,12 +158,12 @@ def test_released_files_of_the_zoo_survive_every_layout(family, name, tmp_path, 
     source = "released.pth"
     for i, layout in enumerate(["safetensors", "mmengine", "timm", "released"]):
         target = f"{i}{SUFFIX[layout]}"
-        sentences = convert(source, target, layout)
+        sentences = convert(source, target, layout, model=name)
         assert name in sentences[0]
         source = target
     found = torch.load(source, weights_only=True)["model"]
     assert {key: value.shape for key, value in found.items()} == {key: value.shape for key, value in weights.items()}
     table = next(value for key, value in found.items() if key.endswith("rope.rotations"))
     torch.testing.assert_close(table.square().sum(-1), torch.ones(table.shape[:-1]))
-    with pytest.raises(ValueError, match=f"of {name}, by their names and shapes, and not of soft_tiny"):
+    with pytest.raises(ValueError, match=f"must be {name}, .*, got soft_tiny"):
         convert(source, "other.pth", "timm", model="soft_tiny")

@@ -32,7 +32,7 @@ def test_hub_folder_is_read_by_timm(published, averaged):
 def test_hub_folder_with_other_files_is_refused(checkpoint, tmp_path):
     (tmp_path / "hub").mkdir()
     (tmp_path / "hub" / "thesis.tex").touch()
-    with pytest.raises(ValueError, match="no empty folder"):
+    with pytest.raises(ValueError, match="must be an empty folder"):
         run(checkpoint, tmp_path / "out", hf_dir=tmp_path / "hub")
 
 

@@ -1,0 +1,116 @@
+"""What a file of weights is; `tools/weights/check_checkpoint.py` prints it."""
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import timm
+from torch import Tensor
+
+from soft_vit.models.checkpoint import rename_released
+from soft_vit.models.names import PYRAMID_MODELS
+from soft_vit.models.vit import VIT_MODELS
+from soft_vit.models.zoo import ZOO
+from soft_vit.weights import ENTRIES
+from soft_vit.weights.files import lookup_folders, sha256_of
+from soft_vit.weights.load import fit_weights, options_of_inference, require_digest
+from soft_vit.weights.read import NotedWeights, load_weights
+
+__all__ = ["describe_file", "identify"]
+
+
+def describe_file(path: str | Path) -> list[str]:
+    """Return a sentence for each thing that is known about a file of weights.
+
+    Raises FileNotFoundError, or ValueError, in one sentence, for a file that is not a checkpoint, belongs to no model
+    of this package, is not finite, or is not what is recorded under its name.
+    """
+    path = Path(path).expanduser()
+    weights = load_weights(path)
+    entries = [entry for entry in ENTRIES.values() if entry.file == path.name]
+    for entry in entries:
+        require_digest(entry, path)
+    models = identify(weights)
+    recorded = [entry for entry in ENTRIES.values() if entry.model in models]
+    if entries and not any(entry in recorded for entry in entries):
+        named = " or ".join(entry.name for entry in entries)
+        raise ValueError(f"{path.name} must hold weights of {named}, got those of {' or '.join(models)}.")
+    count = sum(value.numel() for value in weights.values())
+    lines = [f"It holds weights of {' or '.join(models)}: {count / 1e6:.2f} M numbers, all finite."]
+    if weights.notes.model in models:
+        lines.append("Its notes name the model.")
+    head = weights.get("head.weight")
+    lines.append("It has no head." if head is None else f"Its head distinguishes {head.shape[0]} classes.")
+    lines.append(f"Its sha256 is {sha256_of(path)}.")
+    return [*lines, _how_it_is_found(path, models)]
+
+
+def identify(weights: NotedWeights) -> list[str]:
+    """Return the names of the models that weights fit: the noted one, or all by names and shapes of parameters.
+
+    Raises ValueError for weights of no model of this package, or that are not finite.
+    """
+    reasons: list[str] = []
+    noted = [weights.notes.model] if weights.notes.model in (*PYRAMID_MODELS, *VIT_MODELS, *ZOO) else []
+    for names in (noted, _candidates(weights)):
+        found = [name for name in names if name and _fits(weights, name, reasons)]
+        if found:
+            return found
+    raise ValueError(reasons[0] if reasons else f"The weights, such as {next(iter(weights))}, belong to no model here.")
+
+
+def _fits(weights: NotedWeights, name: str, reasons: list[str]) -> bool:
+    """Whether weights fit a model by its name; if not, the reason is added to reasons."""
+    img_size = weights.notes.img_size()
+    options = options_of_inference(weights.notes) if weights.notes.model == name else {}
+    try:
+        fit_weights(weights, timm.create_model(name, device="meta", img_size=img_size, **options))
+    except ValueError as error:
+        reasons.append(str(error))
+        return False
+    return True
+
+
+def _candidates(weights: Mapping[str, Tensor]) -> Iterable[str]:
+    """Names of models that weights may fit, by the depths and widths of a pyramid or a ViT."""
+    names = [rename_released(name) for name in weights]
+    if "stages.0.pos_embed" in names:
+        depths = _depths(names, r"stages\.(\d+)\.blocks\.(?:reversible\.)?(\d+)\.")
+        widths = [weights[given].shape[-1] for given, name in zip(weights, names, strict=True) if _is_position(name)]
+        # A released PVT has positions of the same names.
+        return [name for name, size in PYRAMID_MODELS.items() if _size(size) == (depths, tuple(widths))] or ZOO
+    if "blocks.0.norm1.weight" in names:
+        depth, width = _depths(names, r"()blocks\.(\d+)\."), weights["blocks.0.norm1.weight"].shape[0]
+        vits = [name for name, size in VIT_MODELS.items() if (size["depth"], size["embed_dim"]) == (*depth, width)]
+        return [*vits, *ZOO]
+    return ZOO
+
+
+def _depths(names: Iterable[str], pattern: str) -> tuple[int, ...]:
+    """Return the number of blocks of each stage, counted by a pattern with the stage and the block as groups."""
+    blocks = {match.groups() for name in names if (match := re.match(pattern, name))}
+    stages = [stage for stage, _ in blocks]
+    return tuple(stages.count(stage) for stage in sorted(set(stages)))
+
+
+def _is_position(name: str) -> bool:
+    return re.fullmatch(r"stages\.\d+\.pos_embed", name) is not None
+
+
+def _size(arguments: Mapping[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return tuple(arguments["depths"]), tuple(arguments["embed_dims"])
+
+
+def _how_it_is_found(path: Path, models: list[str]) -> str:
+    """Say under which names pretrained=True looks for weights of models."""
+    fitting = [entry for entry in ENTRIES.values() if entry.model in models]
+    here = [entry.name for entry in fitting if entry.file == path.name]
+    if not here:
+        known = dict.fromkeys(entry.file for entry in fitting if entry.sources)
+        such_as = f", such as {' or '.join(known)}" if known else ""
+        return f"No weights are recorded under the name {path.name}; pretrained=True looks for recorded names{such_as}."
+    folders = " or ".join(map(str, lookup_folders()))
+    if path.resolve().parent in [folder.resolve() for folder in lookup_folders()]:
+        return f"pretrained=True reads it for {' or '.join(here)}."
+    return f"For pretrained=True of {' or '.join(here)}, put it into {folders}."
