@@ -1,23 +1,26 @@
-"""Attentions side by side in one pyramid or ViT: parameters, FLOPs, memory of a training step, images per second.
+"""Compare attentions in one pyramid or ViT: parameters, FLOPs, memory of a training step, images per second.
 
 As in the table of SOFT (arXiv 2110.11945, Sec. 4, "Attention variants"), for any attentions, resolution and device.
 """
 
+import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import timm
 import torch
 from tqdm import tqdm
 
-from benchmarks.memory import training_memory
-from benchmarks.models import measure_throughput, try_steps
+from benchmarks.memory import memory_source, training_memory
+from benchmarks.models import measure_models, try_steps
+from benchmarks.report import Report
 from benchmarks.timer import MIN_ROUNDS, require_at_least
+from soft_vit.cli import add_img_size_option
+from soft_vit.layers import ATTENTIONS
 from soft_vit.models import model_name
 from soft_vit.models.vit import vit_name
 from soft_vit.probe.complexity import count_complexity
-from soft_vit.probe.load import require_device
 from soft_vit.text_tables import error_cell, markdown_table
 
 # Published for the Tiny pyramid at 224 (arXiv 2110.11945, Table 2): top-1 in percent, GFLOPs, GB at batch 1024.
@@ -28,20 +31,14 @@ PUBLISHED_TINY = {
     "nystrom": "78.6 / 2.0 G / 17.2 GB",
     "soft": "79.3 / 1.9 G / 15.8 GB",
 }
-
-
-@dataclass
-class Row:
-    """One attention: median rates, memory of a training step beyond the weights, or the error that stopped it."""
-
-    attention: str
-    params_m: float | None = None
-    flops_g: float | None = None
-    train_memory_mb: float | None = None
-    inference_images_per_s: float | None = None
-    training_images_per_s: float | None = None
-    published: str = ""
-    error: str = ""
+FIGURES = {
+    "params_m": "params (M)",
+    "flops_g": "FLOPs (G)",
+    "train_memory_mb": "training step (MB)",
+    "inference_images_per_s": "inference (img/s)",
+    "training_images_per_s": "training (img/s)",
+}
+"""Headings of the columns of a CSV file."""
 
 
 def compare_attentions(
@@ -53,57 +50,70 @@ def compare_attentions(
     batch_size: int = 8,
     rounds: int = 5,
     device: str | torch.device = "cpu",
-    dtype: torch.dtype = torch.float32,
-) -> list[Row]:
-    """One row per attention; a row that fails holds its error and does not affect the others.
+) -> list[dict[str, Any]]:
+    """Return a row for each attention: `FIGURES`, what was published, and the error that stopped it.
 
-    vit: compare in the isotropic models, such as soft_vit_tiny_patch16, instead of the pyramids.
-    The remaining rows' throughput is measured in turn, in one process. Raises ValueError for an attention or a size
-    without a model, an unavailable device, an empty batch, or fewer than 3 rounds.
+    vit: compare in the isotropic models, such as soft_vit_tiny_patch16, instead of the pyramids. Models take turns in
+    one process. Raises ValueError for an attention or a size without a model, and for too few images or rounds.
     """
     require_at_least(MIN_ROUNDS, rounds=rounds)
     require_at_least(1, batch_size=batch_size)
-    require_device(device)
+    models = {(vit_name if vit else model_name)(name, size): name for name in attentions}
     published = PUBLISHED_TINY if size == "tiny" and not vit else {}
-    named = vit_name if vit else model_name
-    rows = {named(name, size): Row(name, published=published.get(name, "")) for name in attentions}
-    for name, row in tqdm(rows.items(), desc="complexity and memory", leave=False):
+    rows = {
+        model: {"attention": name, **dict.fromkeys(FIGURES), "published": published.get(name, ""), "error": ""}
+        for model, name in models.items()
+    }
+    for model, row in tqdm(rows.items(), desc="complexity and memory", leave=False):
         try:
-            _count(row, name, img_size, batch_size, device, dtype)
+            row |= count(model, img_size, batch_size, device)
             # Counting computes nothing except on a GPU; a model that cannot run must fail here, alone.
-            try_steps(name, batch_size, img_size, device, dtype)
+            try_steps(model, batch_size, img_size, device)
         except Exception as error:
-            # A failure of one kind, such as out of memory, is a result and does not end the comparison.
-            row.error = error_cell(error)
-    able = [name for name, row in rows.items() if not row.error]
-    timings = measure_throughput(
-        able, batch_size=batch_size, img_size=img_size, rounds=rounds, device=device, dtype=dtype
-    )
+            # A failure of one attention, such as out of memory, is a result and does not end the comparison.
+            row["error"] = error_cell(error)
+    able = [model for model, row in rows.items() if not row["error"]]
+    timings = measure_models(able, batch_size=batch_size, img_size=img_size, rounds=rounds, device=device)
     for timing in timings:
-        setattr(rows[timing.model], f"{timing.mode}_images_per_s", timing.median)
+        rows[timing.target][f"{timing.mode}_images_per_s"] = timing.rate and timing.rate.median
     return list(rows.values())
 
 
-def _count(
-    row: Row, name: str, img_size: tuple[int, int], batch_size: int, device: str | torch.device, dtype: torch.dtype
-) -> None:
-    build = partial(timm.create_model, name, img_size=img_size)
+def count(model: str, img_size: tuple[int, int], batch_size: int, device: str | torch.device) -> dict[str, float]:
+    """Return the figures that need no time."""
+    build = partial(timm.create_model, model, img_size=img_size)
     complexity = count_complexity(build(device="meta"), (1, 3, *img_size))
-    row.params_m, row.flops_g = complexity.params / 1e6, complexity.macs / 1e9
-    autocast = {} if dtype == torch.float32 else {"dtype": dtype}
-    row.train_memory_mb = training_memory(build, (batch_size, 3, *img_size), device, **autocast) / 2**20
+    memory = training_memory(build, (batch_size, 3, *img_size), device) / 2**20
+    return {"params_m": complexity.params / 1e6, "flops_g": complexity.macs / 1e9, "train_memory_mb": memory}
 
 
-def comparison_table(rows: Sequence[Row]) -> str:
-    """A Markdown table, with a column of published figures if any row has them."""
-    header = ["attention", "params (M)", "FLOPs (G)", "training step (MB)", "inference (img/s)", "training (img/s)"]
-    published = any(row.published for row in rows)
+def attentions_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Return a Markdown table, with a column of published figures if any row has them."""
+    published = any(row["published"] for row in rows)
     lines = []
     for row in rows:
-        values = [row.params_m, row.flops_g, row.train_memory_mb, row.inference_images_per_s, row.training_images_per_s]
-        if row.error:
-            cells = [row.error] + [""] * (len(values) - 1)
-        else:
-            cells = ["not measured" if v is None else f"{v:.{2 if v < 100 else 0}f}" for v in values]
-        lines.append([row.attention, *cells, *[row.published] * published])
+        values = [row[name] for name in FIGURES]
+        cells = ["not measured" if v is None else f"{v:.{2 if v < 100 else 0}f}" for v in values]
+        if row["error"]:
+            cells = [row["error"]] + [""] * (len(values) - 1)
+        lines.append([row["attention"], *cells, *[row["published"]] * published])
+    header = ["attention", *FIGURES.values()]
     return markdown_table(header + ["published: top-1 / FLOPs / memory at batch 1024"] * published, lines)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("attentions", nargs="*", default=sorted(ATTENTIONS), metavar="ATTENTION", help="(default: all)")
+    parser.add_argument("--size", choices=["pico", "tiny", "small", "base"], default="tiny", help="(default: tiny)")
+    parser.add_argument("--vit", action="store_true", help="in isotropic models such as soft_vit_tiny_patch16")
+    add_img_size_option(parser, default=(224, 224))
+    parser.add_argument("--batch-size", type=int, default=8, help="(default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="(default: %(default)s)")
+
+
+def run(args: argparse.Namespace) -> Report:
+    options = dict(size=args.size, vit=args.vit, img_size=args.img_size, batch_size=args.batch_size)
+    rows = compare_attentions(args.attentions, **options, rounds=args.rounds, device=args.device)
+    images = f"batch {args.batch_size}, {args.img_size[0]} x {args.img_size[1]}, float32"
+    words = f"{'ViT ' * args.vit}{args.size}, {images}. A multiply-add is one FLOP; memory of a training step beyond "
+    words += f"the weights: {memory_source(args.device)}."
+    return Report("Attentions side by side", words, [attentions_table(rows)], rows)

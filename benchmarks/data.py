@@ -1,42 +1,21 @@
-"""Images decoded and augmented per second: a config's training data against timm's own loader on the same files."""
+"""Measure images decoded and augmented per second: a config's training data, in turn with timm's own loader."""
 
+import argparse
+import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
-from statistics import median, quantiles
+from typing import Any
 
 import numpy as np
 import torch
-from mmengine.config import Config
-from mmengine.registry import DefaultScope
 from PIL import Image
-from timm.data import create_dataset, create_loader
 from torch.utils.data import DataLoader
-from tqdm import tqdm
 
-from soft_vit.engine.config_values import fill_data_root
-from soft_vit.engine.data.preprocessor import collate_labels
-from soft_vit.engine.data.transforms import allow_zero_bits
-from soft_vit.engine.resume.position import SampleIndex, SeededDataset
+from benchmarks.report import Report
+from benchmarks.timer import Timing, require_at_least, time_in_turn
 from soft_vit.text_tables import markdown_table
-
-__all__ = ["DataRate", "measure_data_rate", "rate_table", "write_photographs"]
-
-
-@dataclass
-class DataRate:
-    """Images per second of a loader with a number of workers: median and quartiles over rounds."""
-
-    loader: str
-    workers: int
-    median: float
-    lower: float
-    upper: float
-
-    @property
-    def per_core(self) -> float:
-        return self.median / max(1, self.workers)
 
 
 def write_photographs(root: str | Path, count: int) -> None:
@@ -51,62 +30,56 @@ def write_photographs(root: str | Path, count: int) -> None:
 
 
 def measure_data_rate(
-    config: Config, *, workers: Sequence[int] = (0, 2), batch_size: int = 32, rounds: int = 7, progress: bool = True
-) -> list[DataRate]:
-    """Time a config's training loader and timm's in turn over all images, in each round after a warm-up.
+    config: Any, *, workers: Sequence[int] = (0, 2), batch_size: int = 32, rounds: int = 7
+) -> list[Timing]:
+    """Time a config's training loader and timm's in turn over all images, with each number of workers.
 
     Both end with batches of uint8 images in memory; timm's uses the augmentation of the config's first transform, which
-    must be a TimmAugment. Ours seeds the augmentation of each sample, as training does. Raises ValueError
-    for another config, fewer than 2 rounds, workers below 0, or fewer than 2 batches; the first batch is not timed.
+    must be a TimmAugment. Ours seeds the augmentation of each sample, as training does. The start of the workers, which
+    live through a training, and the first batch are not timed.
     """
-    if rounds < 2:
-        raise ValueError(f"rounds is {rounds}, which gives no spread; use 2 or more.")
-    if min(workers) < 0:
-        raise ValueError(f"workers is {min(workers)}; give 0, to read in the process itself, or more.")
-    fill_data_root(config)
+    from mmengine.registry import DefaultScope
+    from timm.data import create_dataset
+
+    from soft_vit.engine.resume.position import SeededDataset
+
+    require_at_least(0, workers=min(workers))
     augment = dict(config.train_dataloader.dataset.pipeline[0])
     if augment.pop("type") != "TimmAugment":
-        raise ValueError("timm's loader has no other augmentation; give a config whose first transform is TimmAugment.")
+        raise ValueError("config must have TimmAugment, the augmentation of timm's loader, as its first transform.")
     with DefaultScope.overwrite_default_scope("mmpretrain"):
         dataset = SeededDataset(config.train_dataloader.dataset)
     if not 1 <= batch_size <= len(dataset) // 2:
-        raise ValueError(
-            f"Batches of {batch_size} cannot be timed with {len(dataset)} images; give 2 images or more, and a "
-            "batch_size from 1 to half of them."
-        )
-    size = augment.pop("img_size")
+        raise ValueError(f"batch_size must be from 1 to half of {len(dataset)} images, got {batch_size}.")
+    count = len(dataset) // batch_size
     timm_set = create_dataset("", root=Path(config.data_root) / "train")
-    rates = []
-    for count in workers:
-        loaders = {
-            "soft_vit": _ours(dataset, batch_size, count),
-            "timm": _timms(timm_set, size, augment, batch_size, count),
+    timings = []
+    for number in workers:
+        make = {
+            "soft_vit": _ours(dataset, batch_size, number),
+            "timm": _timms(timm_set, augment, batch_size, number),
         }
-        seconds: dict[str, list[float]] = {name: [] for name in loaders}
-        for round_ in tqdm(range(rounds + 1), disable=not progress, desc=f"{count} workers", leave=False):
-            for name, batches in loaders.items():
-                torch.manual_seed(round_)
-                elapsed = _pass(batches(round_), len(dataset) // batch_size)
-                if round_:
-                    seconds[name].append(elapsed)
-        for name, times in seconds.items():
-            values = [len(dataset) // batch_size * batch_size / value for value in times]
-            lower, _, upper = quantiles(values, n=4)
-            rates.append(DataRate(name, count, median(values), lower, upper))
-    return rates
+        steps = {name: partial(_pass, loader, count) for name, loader in make.items()}
+        found = time_in_turn(steps, rounds, "cpu", desc=f"{number} workers", clock=lambda step, *_: step())
+        timings += [Timing(name, f"{number}", count * batch_size, seconds) for name, seconds in found.items()]
+    return timings
 
 
-def _ours(dataset: SeededDataset, batch_size: int, workers: int) -> Callable[[int], Iterable]:
-    def batches(epoch: int) -> Iterable:
-        order = [SampleIndex(index, (0, epoch, index)) for index in range(len(dataset))]
-        return DataLoader(
-            dataset, batch_size, sampler=order, num_workers=workers, collate_fn=collate_labels, drop_last=True
-        )
+def _ours(dataset: Any, batch_size: int, workers: int) -> Iterable:
+    from soft_vit.engine.data.preprocessor import collate_labels
+    from soft_vit.engine.resume.position import SampleIndex
 
-    return batches
+    order = [SampleIndex(index, (0, 0, index)) for index in range(len(dataset))]
+    options = dict(num_workers=workers, collate_fn=collate_labels, drop_last=True)
+    return DataLoader(dataset, batch_size, sampler=order, **options)
 
 
-def _timms(dataset, size: int, augment: dict, batch_size: int, workers: int) -> Callable[[int], Iterable]:
+def _timms(dataset: Any, augment: dict, batch_size: int, workers: int) -> Iterable:
+    from timm.data import create_loader
+
+    from soft_vit.engine.data.transforms import allow_zero_bits
+
+    size = augment["img_size"]
     size = (size, size) if isinstance(size, int) else tuple(size)
     loader = create_loader(
         dataset,
@@ -117,35 +90,54 @@ def _timms(dataset, size: int, augment: dict, batch_size: int, workers: int) -> 
         persistent_workers=False,
         pin_memory=False,
         device=torch.device("cpu"),
-        **augment,
+        **{name: value for name, value in augment.items() if name != "img_size"},
     )
     allow_zero_bits(dataset.transform)
     # Without timm's prefetcher, which normalises on the device, as our data preprocessor does.
-    return lambda epoch: loader.loader
+    return loader.loader
 
 
-def rate_table(rates: Sequence[DataRate]) -> str:
-    """A Markdown table; the ratio is to timm's loader with as many workers."""
-    of_timm = {rate.workers: rate.median for rate in rates if rate.loader == "timm"}
-    rows = [
-        (
-            rate.workers,
-            rate.loader,
-            f"{rate.median:.1f}",
-            f"{rate.lower:.1f} - {rate.upper:.1f}",
-            f"{rate.per_core:.1f}",
-            f"{rate.median / of_timm[rate.workers]:.2f}",
-        )
-        for rate in rates
-    ]
-    return markdown_table(["workers", "loader", "images / s", "quartiles", "images / s and core", "ratio"], rows)
-
-
-def _pass(batches: Iterable, count: int) -> float:
-    """Seconds for a number of batches, without the start of the workers, which live through a training."""
-    iterator = iter(batches)
+def _pass(loader: Iterable, count: int) -> float:
+    """Return the seconds of so many batches, by all but the first."""
+    torch.manual_seed(0)
+    iterator = iter(loader)
     next(iterator)
     start = time.perf_counter()
     done = sum(1 for _ in iterator)
-    elapsed = time.perf_counter() - start
-    return elapsed * count / done
+    return (time.perf_counter() - start) * count / done
+
+
+def rates_table(timings: Sequence[Timing]) -> str:
+    """Return a Markdown table; the ratio is to timm's loader with as many workers."""
+    of_timm = {t.mode: t.rate.median for t in timings if t.target == "timm"}
+    rows = []
+    for t in timings:
+        middle, lower, upper = t.rate
+        per_core = middle / max(1, int(t.mode))
+        figures = [f"{middle:.1f}", f"{lower:.1f} - {upper:.1f}", f"{per_core:.1f}", f"{middle / of_timm[t.mode]:.2f}"]
+        rows.append([t.mode, t.target, *figures])
+    return markdown_table(["workers", "loader", "images / s", "quartiles", "images / s and core", "ratio"], rows)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("data_root", nargs="?", metavar="DATA_ROOT", help="folder with train/")
+    what.add_argument("--generate", type=int, metavar="N", help="measure on N generated JPEGs instead")
+    parser.add_argument("--config", default="configs/soft_tiny.py", help="whose training data (default: %(default)s)")
+    parser.add_argument("--workers", type=int, nargs="+", default=[0, 2], help="numbers of processes (default: 0 2)")
+    parser.add_argument("--batch-size", type=int, default=32, help="(default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=7, help="(default: %(default)s)")
+
+
+def run(args: argparse.Namespace) -> Report:
+    from soft_vit.engine.config import load_config
+
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        if args.generate is not None:
+            write_photographs(folder, args.generate)
+        config = load_config(args.config, {"data_root": args.data_root or folder})
+        options = dict(workers=args.workers, batch_size=args.batch_size, rounds=args.rounds)
+        timings = measure_data_rate(config, **options)
+    what = f"{args.generate} generated JPEGs of 500 x 375" if args.generate else args.data_root
+    return Report("Images decoded and augmented per second", f"{args.config}, {what}", [rates_table(timings)])

@@ -9,4 +9,4 @@ python=${PYTHON:-$(command -v python || command -v python3)}
 # From the clone, installed or not.
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
-exec "$python" -m benchmarks.gpu "$@"
+exec "$python" -m benchmarks gpu --out "$@"

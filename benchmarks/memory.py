@@ -6,21 +6,17 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
-import timm
 import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from benchmarks.timer import require_at_least
-from soft_vit.probe.load import require_device, require_pyramid
-
 Result = TypeVar("Result")
 
 
 class LiveTensors(TorchDispatchMode):
-    """Counts the bytes of live tensors made by operations under it, and their peak.
+    """Count the bytes of live tensors made by operations under it, and their peak.
 
     Works on any device, including meta, which computes nothing. Memory that a kernel uses internally is not seen.
     """
@@ -58,7 +54,7 @@ class LiveTensors(TorchDispatchMode):
 def training_memory(
     build: Callable[..., nn.Module], input_shape: tuple[int, ...], device: str | torch.device, **autocast: Any
 ) -> int:
-    """Peak bytes of one training step of the model `build(device=...)` on `device`, weights excluded.
+    """Return the peak bytes of one training step of the model `build(device=...)` on `device`, weights excluded.
 
     Counted as by `step_memory`. autocast: arguments of torch.autocast; without any, it is off.
     """
@@ -80,7 +76,7 @@ def step_memory(
     device: str | torch.device,
     step: Callable[[nn.Module, Tensor], None],
 ) -> int:
-    """Peak bytes of `step(model, x)` beyond weights and input; the model is `build(device=...)`.
+    """Return the peak bytes of `step(model, x)` beyond weights and input; the model is `build(device=...)`.
 
     On a GPU the step runs. On other devices nothing is computed: the tensors are fake, but take the device's code
     paths, including its fused attention.
@@ -97,7 +93,7 @@ def step_memory(
 
 
 def peak_memory(work: Callable[[], Any], device: str | torch.device) -> int:
-    """Peak bytes of work() beyond those at its start."""
+    """Return the peak bytes of work() beyond those at its start."""
     device = torch.device(device)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -112,18 +108,18 @@ def peak_memory(work: Callable[[], Any], device: str | torch.device) -> int:
 
 
 def memory_source(device: str | torch.device) -> str:
-    """How `peak_memory` measures, for the head of a table."""
+    """Return how `peak_memory` measures, for the head of a table."""
     return "allocator's peak" if torch.device(device).type == "cuda" else "bytes of live tensors, counted"
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether an error says that the device ran out of memory."""
+    """Return whether an error says that the device ran out of memory."""
     # The CPU's allocator has no exception class of its own.
     return isinstance(error, torch.cuda.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
 
 
 def unless_out_of_memory(work: Callable[[], Result]) -> Result | None:
-    """What work() returns, or None if it runs out of memory."""
+    """Return what work() returns, or None if it runs out of memory."""
     try:
         return work()
     except RuntimeError as error:
@@ -134,31 +130,6 @@ def unless_out_of_memory(work: Callable[[], Result]) -> Result | None:
     return None
 
 
-SAVINGS = {
-    "plain": {},
-    "mlp_chunks=4": {"mlp_chunks": 4},
-    "reversible=True": {"reversible": True},
-    "reversible=True, mlp_chunks=4": {"reversible": True, "mlp_chunks": 4},
-    "set_grad_checkpointing()": {},
-}
-"""The pyramid's ways to train in less memory, and the model arguments that choose them."""
-
-
-def training_memory_by_saving(
-    name: str, input_shape: tuple[int, int, int, int], device: str | torch.device = "cpu", **model_args: Any
-) -> dict[str, int]:
-    """`training_memory` of a pyramid, by timm name, with each of `SAVINGS`.
-
-    Raises ValueError for other models, an unavailable device, or an empty batch.
-    """
-    require_pyramid(name)
-    require_device(device)
-    require_at_least(1, batch_size=input_shape[0])
-
-    def build(saving: str, device: torch.device) -> nn.Module:
-        args = {"img_size": input_shape[-2:], "in_chans": input_shape[1], **model_args, **SAVINGS[saving]}
-        model = timm.create_model(name, device=device, **args)
-        model.set_grad_checkpointing(saving == "set_grad_checkpointing()")
-        return model
-
-    return {saving: training_memory(partial(build, saving), input_shape, device) for saving in SAVINGS}
+def nbytes(tensors: Any) -> int:
+    """Return the bytes of all tensors in a nest of tuples and lists."""
+    return sum(tensor.nbytes for tensor in tree_leaves(tensors) if isinstance(tensor, Tensor))

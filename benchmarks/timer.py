@@ -4,16 +4,19 @@ import platform
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import timm
 import torch
 from tqdm import tqdm
+
+from benchmarks.memory import nbytes, peak_memory, unless_out_of_memory
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -24,59 +27,90 @@ MAX_REPEATS = 200
 MIN_ROUNDS = 3
 
 
-def use_threads(count: int | None) -> None:
-    """Set the number of CPU threads; None keeps torch's choice."""
-    if count is not None:
-        require_at_least(1, threads=count)
-        torch.set_num_threads(count)
+class Spread(NamedTuple):
+    """Median and quartiles."""
+
+    median: float
+    lower: float
+    upper: float
 
 
-def machine_description(device: str | torch.device = "cpu") -> str:
-    """Device, threads and versions, for the head of a table."""
-    device = torch.device(device)
-    if device.type == "cuda":
-        name = torch.cuda.get_device_name(device)
-    else:
-        name = f"{_cpu_name()}, {torch.get_num_threads()} threads"
-    return f"{name}; torch {torch.__version__}, timm {timm.__version__}, Python {platform.python_version()}"
+@dataclass(frozen=True)
+class Timing:
+    """One target in one mode at one size: seconds of a call in each round, and bytes at the peak.
+
+    size: images of a batch, or tokens. seconds are empty where the device has too little memory. memory: the peak
+    beyond what there was before the call, None where it was not measured; made: the part of it that the results take.
+    """
+
+    target: str
+    mode: str
+    size: int
+    seconds: Sequence[float] = ()
+    memory: int | None = None
+    made: int = 0
+
+    @property
+    def time(self) -> Spread | None:
+        """Seconds of a call; None if it was not timed."""
+        return spread(self.seconds) if self.seconds else None
+
+    @property
+    def rate(self) -> Spread | None:
+        """Images or tokens per second."""
+        return spread([self.size / seconds for seconds in self.seconds]) if self.seconds else None
+
+    @property
+    def megabytes(self) -> float | None:
+        """The peak in units of 2^20 bytes."""
+        return None if self.memory is None else self.memory / 2**20
 
 
-def _cpu_name() -> str:
-    """The processor's name from Linux, or else from Python."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else f"{platform.processor() or platform.machine()} CPU"
+def measure(
+    steps: Mapping[str, Callable[[], Any]],
+    mode: str,
+    sizes: Mapping[str, int],
+    rounds: int,
+    device: str | torch.device,
+    counted: Collection[str] = (),
+) -> list[Timing]:
+    """Time steps in turn, and measure the peak memory of those in counted; sizes and counted go by the steps' names.
+
+    A step may return the tensors that it makes. One that runs out of memory does not end the others.
+    """
+    made = {name: unless_out_of_memory(partial(_bytes_made, step)) for name, step in steps.items()}
+    able = {name: step for name, step in steps.items() if made[name] is not None}
+    seconds = time_in_turn(able, rounds, device, desc=mode)
+    peaks = {name: peak_memory(able[name], device) for name in counted if name in able}
+    return [Timing(name, mode, sizes[name], seconds.get(name, ()), peaks.get(name), made[name] or 0) for name in steps]
 
 
-def numbered(names: Sequence[str]) -> dict[str, str]:
-    """Names by distinct labels: a repeated name gets a number, as in `soft_tiny (2)`."""
-    counts = Counter()
-    labels = {}
-    for name in names:
-        counts[name] += 1
-        labels[name if counts[name] == 1 else f"{name} ({counts[name]})"] = name
-    return labels
+def _bytes_made(step: Callable[[], Any]) -> int:
+    return nbytes(step())
 
 
 def time_in_turn(
     steps: Mapping[Key, Callable[[], Any]],
     rounds: int | Callable[[float], int],
     device: str | torch.device,
-    bar: tqdm | None = None,
-    least_seconds: float = 0.0,
+    *,
+    desc: str = "",
+    min_seconds: float = 0.0,
+    clock: Callable[..., float] | None = None,
 ) -> dict[Key, list[float]]:
-    """Seconds of each step, one value per round, after a warm-up round.
+    """Return the seconds of each step, one value per round, after a warm-up round; desc names the progress bar.
 
     Each round runs every step once, in an order of its own, so that no step always finds the caches and allocators as
     the same other step left them. On a GPU, each step first runs once untimed, so that the allocator serves it again,
     and a short step is timed over several calls in a row, which overlap launching with computing as in real use. On a
-    CPU, a step shorter than least_seconds is timed over as many calls as fill them.
+    CPU, a step shorter than min_seconds is timed over as many calls as fill them.
 
-    rounds: their number, or a function that gives it from the seconds of one round.
+    rounds: their number, or a function that gives it from the seconds of one round. clock: times a step instead of
+    `seconds_of`, with its arguments.
     """
     if isinstance(rounds, int):
         require_at_least(MIN_ROUNDS, rounds=rounds)
+    clock = clock or seconds_of
     repeats = dict.fromkeys(steps, 1)
     on_gpu = torch.device(device).type == "cuda"
     order = random.Random(0)
@@ -87,31 +121,26 @@ def time_in_turn(
             if on_gpu:
                 # The first call compiles kernels as well.
                 steps[key]()
-            elapsed[key] = seconds_of(steps[key], device, repeats[key])
-            if warm_up and elapsed[key] < 10 * least_seconds:
+            elapsed[key] = clock(steps[key], device, repeats[key])
+            if warm_up and elapsed[key] < 10 * min_seconds:
                 # Much of a short first call is what no later call does.
-                elapsed[key] = seconds_of(steps[key], device)
-            if bar is not None:
-                bar.update()
+                elapsed[key] = clock(steps[key], device, 1)
+            bar.update()
         return elapsed
 
-    least = MIN_SECONDS_ON_GPU if on_gpu else least_seconds
-    first = one_round(warm_up=True)
-    if least:
-        repeats = {key: min(MAX_REPEATS, 1 + int(least / elapsed)) for key, elapsed in first.items()}
-    number = rounds if isinstance(rounds, int) else rounds(sum(first[key] * repeats[key] for key in steps))
-    timed = [one_round() for _ in range(number)]
+    with tqdm(desc=desc, unit="call", leave=False) as bar:
+        least = MIN_SECONDS_ON_GPU if on_gpu else min_seconds
+        first = one_round(warm_up=True)
+        if least:
+            repeats = {key: min(MAX_REPEATS, 1 + int(least / elapsed)) for key, elapsed in first.items()}
+        number = rounds if isinstance(rounds, int) else rounds(sum(first[key] * repeats[key] for key in steps))
+        bar.total = (number + 1) * len(steps)
+        timed = [one_round() for _ in range(number)]
     return {key: [elapsed[key] for elapsed in timed] for key in steps}
 
 
-def spread(values: Sequence[float]) -> tuple[float, float, float]:
-    """Median, lower and upper quartile."""
-    lower, _, upper = quantiles(values, n=4)
-    return median(values), lower, upper
-
-
 def seconds_of(step: Callable[[], Any], device: str | torch.device, repeats: int = 1) -> float:
-    """Seconds of a step, GPU work included: the mean over `repeats` calls in a row."""
+    """Return the seconds of a step, GPU work included: the mean over `repeats` calls in a row."""
     on_gpu = torch.device(device).type == "cuda"
     synchronize = partial(torch.cuda.synchronize, device) if on_gpu else lambda: None
     synchronize()
@@ -122,9 +151,32 @@ def seconds_of(step: Callable[[], Any], device: str | torch.device, repeats: int
     return (time.perf_counter() - start) / repeats
 
 
+def spread(values: Sequence[float]) -> Spread:
+    """Return the median, the lower and the upper quartile of at least two values."""
+    lower, _, upper = quantiles(values, n=4)
+    return Spread(median(values), lower, upper)
+
+
 def log_log_slope(x: Sequence[float], y: Sequence[float]) -> float:
-    """The exponent of the power law that fits points best, by least squares on logarithms."""
+    """Return the exponent of the power law that fits points best, by least squares on logarithms."""
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
+
+
+def numbered(names: Sequence[str]) -> dict[str, str]:
+    """Return names by distinct labels: a repeated name gets a number, as in `soft_tiny (2)`."""
+    counts = Counter()
+    labels = {}
+    for name in names:
+        counts[name] += 1
+        labels[name if counts[name] == 1 else f"{name} ({counts[name]})"] = name
+    return labels
+
+
+def use_threads(count: int | None) -> None:
+    """Set the number of CPU threads; None keeps torch's choice."""
+    if count is not None:
+        require_at_least(1, threads=count)
+        torch.set_num_threads(count)
 
 
 def require_at_least(minimum: int, **values: int) -> None:
@@ -132,3 +184,21 @@ def require_at_least(minimum: int, **values: int) -> None:
     for name, value in values.items():
         if value < minimum:
             raise ValueError(f"{name} must be at least {minimum}, got {value}.")
+
+
+def machine_description(device: str | torch.device = "cpu") -> str:
+    """Return device, threads and versions, for the head of a table."""
+    device = torch.device(device)
+    if device.type == "cuda":
+        name = torch.cuda.get_device_name(device)
+    else:
+        name = f"{_cpu_name()}, {torch.get_num_threads()} threads"
+    return f"{name}; torch {torch.__version__}, timm {timm.__version__}, Python {platform.python_version()}"
+
+
+def _cpu_name() -> str:
+    """Return the processor's name from Linux, or else from Python."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else f"{platform.processor() or platform.machine()} CPU"

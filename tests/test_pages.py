@@ -28,7 +28,7 @@ from soft_vit.models import PYRAMID_SIZES, PyramidViT
 from soft_vit.weights import load_index
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-FOLDERS = ("checkpoints", "configs", "configs/baselines", "configs/linearise", "tools")
+FOLDERS = ("benchmarks", "checkpoints", "configs", "configs/baselines", "configs/linearise", "tools")
 READ_ONLY = [ROOT / folder / "README.md" for folder in FOLDERS]
 TEXT = "\n".join(page.read_text() for page in PAGES)
 COMMANDS = commands(TEXT)
@@ -67,15 +67,14 @@ ENDS_IN = {
     "python tools/test.py": ("soft_vit.engine.evaluate.evaluate", {}),
     "python tools/predict.py data/": ("soft_vit.predict.predict_files", SimpleNamespace(exit_code=0)),
     "python tools/export.py": ("soft_vit.export.export", None),
-    "python tools/compare_attention.py": ("benchmarks.attentions.compare_attentions", []),
-    "python tools/atlas.py --out": ("benchmarks.atlas.measure.measure", [[]]),
-    "python tools/atlas.py --out atlas --models": ("benchmarks.atlas.models.measure_models", [([], [])]),
-    "python tools/atlas.py --check": ("benchmarks.atlas.table.mistakes_in", []),
-    "python tools/get_memory.py": ("benchmarks.memory.training_memory_by_saving", {"plain": 1}),
-    "python tools/benchmark.py pvt_v2_b1": ("benchmarks.models.measure_throughput", []),
-    "python tools/benchmark.py --op naive": ("benchmarks.operator.measure_operator", []),
-    "python tools/benchmark_zoo.py": ("benchmarks.models.measure_throughput", []),
-    "python tools/benchmark_resolution.py": ("benchmarks.resolution.measure_resolutions", []),
+    "python -m benchmarks models": ("benchmarks.models.measure_models", []),
+    "python -m benchmarks operator": ("benchmarks.operator.measure_operators", []),
+    "python -m benchmarks attentions": ("benchmarks.attentions.compare_attentions", []),
+    "python -m benchmarks memory": ("benchmarks.savings.measure_savings", {"plain": 1}),
+    "python -m benchmarks resolution": ("benchmarks.resolution.measure_resolutions", {}),
+    "python -m benchmarks atlas ": ("benchmarks.atlas.measure.measure", [[]]),
+    "python -m benchmarks atlas-models": ("benchmarks.atlas.models.measure_cases", [([], [])]),
+    "python -m benchmarks check": ("benchmarks.atlas.check.mistakes_in", []),
     "python -m studies attentions": ("studies.attentions.compare_accuracy", []),
     "python -m studies linearise": ("studies.linearise.compare_linearised", []),
     "python -m studies softmax": ("studies.softmax.ledgers", ([], {})),

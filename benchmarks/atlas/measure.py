@@ -1,47 +1,52 @@
-"""Time and memory of every attention against the number of tokens, beside fused softmax attention in the same rounds.
+"""Measure time and memory of every attention against the number of tokens, in turn with fused softmax attention.
 
 One image, one attention layer with its projections: width 64, 2 heads of 32 or 1 of 64, on a square map, in fp32. What
-a kind reduces tokens to stays the same as the map grows.
+an attention reduces tokens to stays the same as the map grows. A run that was stopped continues where it was. The
+folder gets a table as CSV and as Markdown, and pictures.
 """
 
+import argparse
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from benchmarks.atlas.crossover import BASE
-from benchmarks.atlas.table import MODES, Row, steadiness
+from benchmarks.atlas.crossover import BASE, QUANTITIES
+from benchmarks.atlas.pictures import plot_crossovers, plot_groups
+from benchmarks.atlas.report import report
+from benchmarks.atlas.table import MODES, Row, open_table, save_table, steadiness
 from benchmarks.memory import step_memory, unless_out_of_memory
 from benchmarks.timer import spread, time_in_turn
 from soft_vit.layers import ATTENTIONS, Attention, attention_class
 from soft_vit.layers.choice import FIXED_TOKENS, interpolate
-from soft_vit.probe.load import require_device
 from soft_vit.text_tables import error_cell
+from soft_vit.weights.files import write_atomically
 
 TOKENS = (196, 784, 3136, 12544, 50176)
 HEAD_DIMS = (32, 64)
 WIDTH = 64
 
-# What the note of a kind that was not timed begins with.
+# The beginning of the note of an attention that was not timed.
 SKIPPED = "skipped"
 
 # Shorter calls are repeated and averaged.
-LEAST_SECONDS = 0.02
-LEAST_ROUNDS, MOST_ROUNDS = 3, 20
+MIN_SECONDS = 0.02
+MIN_ROUNDS, MAX_ROUNDS = 3, 20
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure: every kind at every number of tokens, width of heads and mode.
+    """What to measure: every attention at every number of tokens, width of heads and mode.
 
-    seconds: the aim for the rounds of one case, of which there are 3 to 20. A kind is skipped where a call is expected
-    to take longer than max_seconds, or where max_megabytes do not hold it; softmax never is.
+    seconds: the aim for the rounds of one case, of which there are 3 to 20. An attention is skipped where a call is
+    expected to take longer than max_seconds, or more than max_megabytes; softmax never is.
     """
 
     kinds: Sequence[str] = tuple(ATTENTIONS)
@@ -54,24 +59,19 @@ class Plan:
     device: str = "cpu"
 
     def check(self) -> None:
-        """ValueError for what cannot be measured."""
+        """Raise ValueError for what cannot be measured."""
         for kind in self.kinds:
             attention_class(kind)
         for tokens in self.tokens:
             if tokens < 49 or math.isqrt(tokens) ** 2 != tokens:
-                raise ValueError(f"tokens={tokens} do not fill a square map of 7 x 7 or more; give such as 3136.")
+                raise ValueError(f"tokens must fill a square map of 7 x 7 or more, got {tokens}.")
         for dim in self.head_dims:
             if dim < 1 or WIDTH % dim:
-                raise ValueError(f"head_dim={dim} does not divide the width {WIDTH}; give such as 32.")
-        require_device(self.device)
+                raise ValueError(f"head_dim must divide the width {WIDTH}, got {dim}.")
 
 
 def measure(plan: Plan, done: Sequence[Row] = ()) -> Iterator[list[Row]]:
-    """Measure what rows that are done lack; yields all rows after each case, and at once if nothing is missing.
-
-    Raises ValueError for a plan that cannot be measured.
-    """
-    plan.check()
+    """Measure what rows that are done lack; yields all rows after each case, and at once what is done."""
     rows = list(done)
     cases = list(product(sorted(plan.tokens), plan.head_dims, plan.modes))
     yield rows
@@ -85,7 +85,7 @@ def measure(plan: Plan, done: Sequence[Row] = ()) -> Iterator[list[Row]]:
             missing = [kind for kind in plan.kinds if kind not in have]
             if missing:
                 found = _measure_case(plan, {BASE, *missing}, tokens, head_dim, mode, rows)
-                # Where softmax was measured before, it stays as it was beside the kinds of those rounds.
+                # Rows of softmax from before stay with the attentions of those rounds.
                 rows += [row for row in found if row.kind not in have]
                 yield rows
 
@@ -93,48 +93,44 @@ def measure(plan: Plan, done: Sequence[Row] = ()) -> Iterator[list[Row]]:
 def _measure_case(
     plan: Plan, kinds: Collection[str], tokens: int, head_dim: int, mode: str, known: Sequence[Row]
 ) -> list[Row]:
-    """Rows of one number of tokens, width of heads and mode, in the order of `ATTENTIONS`."""
+    """Return rows of one number of tokens, width of heads and mode, in the order of `ATTENTIONS`."""
     side = math.isqrt(tokens)
     x = torch.randn(1, tokens, WIDTH, device=plan.device)
     steps: dict[str, Callable[[], Any]] = {}
-    skipped, costs, memory = {}, {}, {}
+    notes, costs, memory = {}, {}, {}
     for kind in (kind for kind in ATTENTIONS if kind in kinds):
         build = partial(build_attention, kind, side, head_dim)
         step = partial(STEPS[mode], feat_size=(side, side))
-        costs[kind] = memory[kind] = None
+        costs[kind], memory[kind] = "", None
         try:
             costs[kind] = build(device="meta").cost
             peak = unless_out_of_memory(partial(step_memory, build, x.shape, plan.device, step))
             memory[kind] = None if peak is None else peak / 2**20
-            skipped[kind] = _reason_to_skip(plan, kind, tokens, memory[kind], _curve(known, kind, head_dim, mode))
-            if not skipped[kind]:
+            notes[kind] = _reason_to_skip(plan, kind, tokens, memory[kind], _curve(known, kind, head_dim, mode))
+            if not notes[kind]:
                 steps[kind] = partial(step, build(device=plan.device), x)
         except Exception as error:
-            # A failure of one kind is a result and does not end the others.
-            skipped[kind] = error_cell(error)
-    with tqdm(leave=False, desc="rounds", unit="call") as bar:
+            # A failure of one attention is a result and does not end the others.
+            notes[kind] = error_cell(error)
 
-        def rounds(seconds: float) -> int:
-            number = max(LEAST_ROUNDS, min(MOST_ROUNDS, int(plan.seconds / seconds)))
-            bar.reset(total=(number + 1) * len(steps))
-            bar.update(len(steps))
-            return number
+    def rounds(seconds: float) -> int:
+        return max(MIN_ROUNDS, min(MAX_ROUNDS, int(plan.seconds / seconds)))
 
-        seconds = time_in_turn(steps, rounds, plan.device, bar, least_seconds=LEAST_SECONDS)
+    seconds = time_in_turn(steps, rounds, plan.device, desc="rounds", min_seconds=MIN_SECONDS)
     rows = []
-    for kind, reason in skipped.items():
-        figures: list[float | None] = [None] * 6
+    for kind, note in notes.items():
         own = seconds.get(kind, [])
+        figures: list[float | None] = [None] * 6
         if own:
-            middle, lower, upper = spread(own)
-            figures = [middle, lower, upper, *spread([s / base for s, base in zip(own, seconds[BASE], strict=True)])]
-            reason = steadiness(lower, middle, upper)
-        rows.append(Row(kind, costs[kind] or "", mode, head_dim, tokens, len(own), *figures, memory[kind], reason))
+            time = spread(own)
+            figures = [*time, *spread([s / base for s, base in zip(own, seconds[BASE], strict=True)])]
+            note = steadiness(time)
+        rows.append(Row(kind, costs[kind], mode, head_dim, tokens, len(own), *figures, memory[kind], note))
     return rows
 
 
 def _is_due(plan: Plan, row: Row, rows: Sequence[Row]) -> bool:
-    """Whether a row was skipped for a limit that the plan has no more."""
+    """Return whether a row was skipped for a limit that this plan does not set."""
     if row.rounds or row.megabytes is None or not row.note.startswith(SKIPPED):
         return False
     curve = _curve(rows, row.kind, row.head_dim, row.mode)
@@ -142,7 +138,7 @@ def _is_due(plan: Plan, row: Row, rows: Sequence[Row]) -> bool:
 
 
 def _curve(rows: Sequence[Row], kind: str, head_dim: int, mode: str) -> list[tuple[int, float]]:
-    """Tokens and seconds of a kind, in ascending order."""
+    """Return tokens and seconds of a kind, in ascending order."""
     own = (row for row in rows if (row.kind, row.head_dim, row.mode) == (kind, head_dim, mode))
     return sorted((row.tokens, row.seconds) for row in own if row.seconds is not None)
 
@@ -150,7 +146,7 @@ def _curve(rows: Sequence[Row], kind: str, head_dim: int, mode: str) -> list[tup
 def _reason_to_skip(
     plan: Plan, kind: str, tokens: int, megabytes: float | None, curve: Sequence[tuple[int, float]]
 ) -> str:
-    """Why a kind is not timed, or "". curve: its tokens and seconds so far, the last two of which tell its growth."""
+    """Return why a kind is not timed, or "". curve: its tokens and seconds so far; the last two show its growth."""
     if kind == BASE:
         return ""
     if megabytes is None:
@@ -165,7 +161,7 @@ def _reason_to_skip(
 
 
 def build_attention(kind: str, side: int, head_dim: int, device: str | torch.device = "cpu") -> Attention:
-    """A kind for a map of side x side tokens, width 64, with as many reduced tokens on every map."""
+    """Build a kind for a map of side x side tokens, width 64, with as many reduced tokens on every map."""
     # As the stages of the pyramids at 224 pixels: 49 windows, at most 8 tokens wide.
     ratio = max(1, min(8, side // 7))
     options = FIXED_TOKENS.get(kind, {})
@@ -175,14 +171,14 @@ def build_attention(kind: str, side: int, head_dim: int, device: str | torch.dev
 
 
 def inference_step(attention: nn.Module, x: Tensor, feat_size: tuple[int, int]) -> None:
-    """One call without gradients."""
+    """Call an attention once without gradients."""
     attention.eval()
     with torch.inference_mode():
         attention(x, feat_size)
 
 
 def training_step(attention: nn.Module, x: Tensor, feat_size: tuple[int, int]) -> None:
-    """Forward, and gradients of the weights and of the tokens x."""
+    """Compute the result, and gradients of the weights and of the tokens x."""
     attention.train()
     x = x.detach().requires_grad_()
     out = attention(x, feat_size)
@@ -192,3 +188,36 @@ def training_step(attention: nn.Module, x: Tensor, feat_size: tuple[int, int]) -
 
 
 STEPS: dict[str, Callable[..., None]] = {"inference": inference_step, "training": training_step}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(out=Path("atlas"))
+    parser.add_argument("--kinds", nargs="+", default=Plan.kinds, metavar="KIND", help="attentions (default: all)")
+    parser.add_argument("--tokens", type=int, nargs="+", default=TOKENS, metavar="N", help="(default: 196 to 50176)")
+    parser.add_argument("--head-dims", type=int, nargs="+", default=HEAD_DIMS, metavar="D", help="(default: 32 64)")
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES, help="(default: both)")
+    limits = {
+        "seconds": "aim for the rounds of one case",
+        "max-seconds": "skip longer calls",
+        "max-megabytes": "skip larger calls",
+    }
+    for name, what in limits.items():
+        default = getattr(Plan, name.replace("-", "_"))
+        parser.add_argument(f"--{name}", type=float, default=default, help=f"{what} (default: %(default)g)")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Measure, write after each case, and draw at the end."""
+    limits = (args.seconds, args.max_seconds, args.max_megabytes)
+    plan = Plan(args.kinds, args.tokens, args.head_dims, args.modes, *limits, args.device)
+    plan.check()
+    path = args.out / "atlas.csv"
+    table = open_table(path, Row, args.device, args.command)
+    for rows in measure(plan, table.rows):
+        table = save_table(path, table, rows)
+    write_atomically(args.out / "figures.md", report(table).encode())
+    for head_dim in sorted({row.head_dim for row in table.rows}):
+        for quantity in QUANTITIES:
+            plot_groups(table.rows, quantity, head_dim, args.out / f"{quantity}_{head_dim}.png")
+        plot_crossovers(table.rows, head_dim, args.out / f"crossovers_{head_dim}.png")
+    print(f"Written: atlas.csv, figures.md and pictures in {args.out}.")

@@ -5,12 +5,13 @@ from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.atlas.models import FORMS, MODELS, SIZES
+from benchmarks.atlas.models import FORMS, SIZES
 from benchmarks.atlas.table import UNSTABLE, InferRow, TrainRow, read_table
+from benchmarks.registry import SMALLEST
 from soft_vit.text_tables import markdown_table
 
 HEAD = """# Models of the atlas
-Images per second of the smallest model of each family, as `tools/atlas.py --models` measured them. Written by
+Images per second of the smallest model of each family, as `python -m benchmarks atlas-models` measured them. Written by
 
 ```bash
 python -m docs.generate
@@ -56,12 +57,12 @@ def models_page(folder: Path, link: str) -> str:
 
 
 def rates_table(mode: str, rates: Sequence[Rate]) -> str:
-    """A row for each model in the order of `MODELS`, and a column for each size, form and batch that was measured."""
+    """A row for each model in the order of `SMALLEST`, and a column for each size, form and batch that was measured."""
     cells = {(rate.model, rate.size, rate.form, rate.batch_size > 1): _cell(rate) for rate in rates}
     measured = {case[1:] for case in cells}
     sizes = [f"{height}" if height == width else f"{height}x{width}" for height, width in SIZES]
     columns = [case for case in product(sizes, FORMS, (False, True)) if case in measured]
-    models = [model for model in MODELS if any(rate.model == model for rate in rates)]
+    models = [model for model in SMALLEST if any(rate.model == model for rate in rates)]
     rows = [[f"`{model}`", *(cells.get((model, *case), "") for case in columns)] for model in models]
     return markdown_table([mode, *(_title(*case) for case in columns)], rows)
 

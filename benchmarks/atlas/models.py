@@ -1,125 +1,105 @@
-"""Models in the columns of timm's benchmark results: step times in milliseconds, images per second, and sizes."""
+"""Measure models in the columns of timm's benchmark results: step times, images per second, and sizes.
 
+A run that was stopped continues where it was. The folder gets models_infer.csv and models_train.csv.
+"""
+
+import argparse
 import math
 from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import product
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from tqdm import tqdm
 
-from benchmarks.atlas.table import InferRow, TrainRow, steadiness
-from benchmarks.models import MODES, START, Timing, measure_throughput, try_steps
-from benchmarks.variants import create_variant
+from benchmarks.atlas.table import InferRow, TrainRow, open_table, save_table, steadiness
+from benchmarks.models import MODES, START, BatchSize, batch, measure_models, try_steps
+from benchmarks.registry import SMALLEST, create_variant
+from benchmarks.timer import MIN_ROUNDS, Timing, require_at_least
+from soft_vit.cli import image_size
 from soft_vit.models.eval_mode import eval_mode
 from soft_vit.probe.complexity import count_complexity
 from soft_vit.text_tables import error_cell
 
-# The smallest model of each family, after models with softmax attention of about their size.
-MODELS = (
-    *("deit_small_patch16_224", "swin_tiny_patch4_window7_224", "pvt_v2_b1"),
-    *("soft_tiny+capped", "soft_norm_tiny+capped", "soft_plus_tiny+capped", "flatten_pvt_tiny", "pola_pvt_tiny"),
-    *("inline_deit_tiny", "inline_pvt_tiny", "ravlt_t", "mavit_t", "mlla_tiny", "vittt_tiny", "h_vittt_tiny"),
-)
 SIZES = ((224, 224), (512, 512), (800, 1333))
 FORMS = ("eager", "compiled")
-Batch = Literal[1, "auto"]
-BATCHES: tuple[Batch, ...] = (1, "auto")
-ROUNDS = 7
+ROWS = (InferRow, TrainRow)
+BATCHES: tuple[BatchSize, ...] = (1, "auto")
 
 aten = torch.ops.aten
 PRODUCTS = {aten.convolution, aten.mm, aten.addmm, aten.bmm, aten.baddbmm}
 
 
-def check_models(names: Sequence[str]) -> None:
-    """ValueError for an unknown model or variant."""
-    for name in names:
-        create_variant(name, device="meta")
-
-
-def measure_models(
+def measure_cases(
     names: Sequence[str],
     infer: Sequence[InferRow],
     train: Sequence[TrainRow],
     *,
     sizes: Sequence[tuple[int, int]] = SIZES,
     forms: Sequence[str] = FORMS,
-    batches: Sequence[Batch] = BATCHES,
+    batches: Sequence[BatchSize] = BATCHES,
     max_batch_size: int | None = None,
-    rounds: int = ROUNDS,
+    rounds: int = 7,
     device: str = "cpu",
 ) -> Iterator[tuple[list[InferRow], list[TrainRow]]]:
     """Measure what the rows lack, all models of a case in turn; yields all rows after each case.
 
-    A batch "auto" is the fastest of 8, 16 ... up to max_batch_size. A model that fails at a size has rows that say so.
+    A batch "auto" is the fastest of 8, 16 ... up to max_batch_size. The rows of a model that fails have notes.
     """
     infer, train = list(infer), list(train)
     yield infer, train
     with tqdm(list(product(sizes, forms, batches)), desc="models", unit="case") as bar:
-        for size, form, batch in bar:
+        for size, form, batch_size in bar:
             shown = f"{size[0]}x{size[1]}" if size[0] != size[1] else f"{size[0]}"
-            bar.set_postfix_str(f"{shown}, {form}, batch {batch}")
+            bar.set_postfix_str(f"{shown}, {form}, batch {batch_size}")
             have = {
                 row.model
                 for row in infer
-                if (row.infer_img_size, row.form) == (shown, form) and (row.infer_batch_size == 1) == (batch == 1)
+                if (row.infer_img_size, row.form) == (shown, form) and (row.infer_batch_size == 1) == (batch_size == 1)
             }
             missing = [name for name in names if name not in have]
             failed = {case: why for case in product(missing, MODES) if (why := _failure(*case, size, device))}
+            counts = {name: (None,) * 3 if (name, MODES[0]) in failed else sizes_of(name, size) for name in missing}
             timings = []
             for mode in MODES:
                 able = [name for name in missing if (name, mode) not in failed]
+                options = dict(modes=[mode], img_size=size, rounds=rounds, device=device, batch_size=batch_size)
+                if batch_size == "auto":
+                    options["max_batch_size"] = max_batch_size
                 if able:
-                    timings += measure_throughput(
-                        [f"{name}+compiled" if form == "compiled" else name for name in able],
-                        batch_size=batch,
-                        max_batch_size=max_batch_size if batch == "auto" else None,
-                        img_size=size,
-                        modes=[mode],
-                        rounds=rounds,
-                        device=device,
-                    )
-            timings += [Timing(*case, 1 if batch == 1 else START, None, None, None) for case in failed]
+                    suffix = "+compiled" * (form == "compiled")
+                    timings += measure_models([name + suffix for name in able], **options)
+            timings += [Timing(*case, 1 if batch_size == 1 else START) for case in failed]
             for timing in timings:
-                name = timing.model.removesuffix("+compiled")
-                figures = _figures(timing)
-                note = failed.get((name, timing.mode)) or _note(timing)
-                sizes = (None, None, None) if (name, "inference") in failed else sizes_of(name, size)
+                name, rate = timing.target.removesuffix("+compiled"), timing.rate
+                median, *quartiles = rate or (None,) * 3
+                step_time = rate and 1e3 * timing.size / rate.median
+                note = failed.get((name, timing.mode)) or (steadiness(rate) if rate else "out of memory")
                 if timing.mode == "inference":
-                    row = (shown, *figures[:2], timing.batch_size, *sizes)
-                    infer.append(InferRow(name, *row, form, *figures[2:], note))
+                    figures = (shown, median, step_time, timing.size, *counts[name])
+                    infer.append(InferRow(name, *figures, form, *quartiles, note))
                 else:
-                    row = (*figures[:2], timing.batch_size, shown, sizes[0])
-                    train.append(TrainRow(name, *row, form, *figures[2:], note))
+                    figures = (median, step_time, timing.size, shown, counts[name][0])
+                    train.append(TrainRow(name, *figures, form, *quartiles, note))
             yield infer, train
 
 
 def _failure(name: str, mode: str, size: tuple[int, int], device: str) -> str:
-    """Why a model cannot take images of a size in a mode, or ""."""
+    """Return why a model cannot take images of a size in a mode, or ""."""
     try:
-        try_steps(name, 1, size, device, torch.float32, modes=(mode,))
+        try_steps(name, 1, size, device, modes=(mode,))
     except Exception as error:
         # A failure of one model is a result and does not end the others.
         return error_cell(error)
     return ""
 
 
-def _figures(timing: Timing) -> tuple[float | None, float | None, float | None, float | None]:
-    """Images per second, milliseconds of a step, and quartiles of the first."""
-    if timing.median is None:
-        return None, None, None, None
-    return timing.median, 1e3 * timing.batch_size / timing.median, timing.lower, timing.upper
-
-
-def _note(timing: Timing) -> str:
-    return "out of memory" if timing.median is None else steadiness(timing.lower, timing.median, timing.upper)
-
-
 @cache
 def sizes_of(name: str, size: tuple[int, int]) -> tuple[float, float, float]:
-    """Millions of parameters, billions of multiply-adds, and millions of activations of one image.
+    """Return millions of parameters, billions of multiply-adds, and millions of activations of one image.
 
     Activations are counted as by fvcore, whose figures timm shows: the outputs of convolutions, linear layers and
     products of matrices; fused attention counts as its two products.
@@ -133,7 +113,7 @@ def sizes_of(name: str, size: tuple[int, int]) -> tuple[float, float, float]:
 
 
 class Activations(TorchDispatchMode):
-    """Counts the outputs of convolutions and of products of matrices."""
+    """Count the outputs of convolutions and of products of matrices."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -147,3 +127,31 @@ class Activations(TorchDispatchMode):
             q, k, v = args[:3]
             self.count += math.prod(q.shape[:-1]) * (k.shape[-2] + v.shape[-1])
         return out
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(out=Path("atlas"))
+    parser.add_argument("models", nargs="*", default=SMALLEST, metavar="MODEL", help="(default: smallest of families)")
+    parser.add_argument("--sizes", type=image_size, nargs="+", default=SIZES, metavar="SIZE", help="such as 800x1333")
+    parser.add_argument("--forms", nargs="+", choices=FORMS, default=FORMS, help="(default: both)")
+    parser.add_argument("--batches", type=batch, nargs="+", choices=BATCHES, default=BATCHES, help="auto: the fastest")
+    parser.add_argument("--max-batch-size", type=int, metavar="B", help="last batch that auto tries")
+    parser.add_argument("--rounds", type=int, default=7, help="(default: %(default)s)")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Measure, and write after each case."""
+    for name in args.models:
+        # Unknown models and variants end the run before anything is measured.
+        create_variant(name, device="meta")
+    require_at_least(MIN_ROUNDS, rounds=args.rounds)
+    require_at_least(1, max_batch_size=1 if args.max_batch_size is None else args.max_batch_size)
+    paths = [args.out / name for name in ("models_infer.csv", "models_train.csv")]
+    tables = [open_table(path, row, args.device, args.command) for path, row in zip(paths, ROWS, strict=True)]
+    options = dict(sizes=args.sizes, forms=args.forms, batches=args.batches, max_batch_size=args.max_batch_size)
+    options |= dict(rounds=args.rounds, device=args.device)
+    for both in measure_cases(args.models, *(table.rows for table in tables), **options):
+        tables = [save_table(*given) for given in zip(paths, tables, both, strict=True)]
+    print(f"Written: models_infer.csv and models_train.csv in {args.out}.")
+    if failed := sum(row.lower is None for table in tables for row in table.rows):
+        print(f"{failed} rows have no figures; their notes say why.")

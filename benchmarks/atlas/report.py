@@ -11,8 +11,10 @@ from soft_vit.text_tables import markdown_table
 def report(table: Table[Row]) -> str:
     """A Markdown page of all figures."""
     rows = table.rows
+    # What the command was called when the shipped table was measured.
+    command = table.command.replace("python tools/atlas.py", "python -m benchmarks atlas")
     sections = [
-        f"# The atlas of attentions\n\n`{table.command}`",
+        f"# The atlas of attentions\n\n`{command}`",
         f"{table.date}; {table.machine}. One image, one attention layer of width 64 with its projections, fp32, square "
         "maps. Times are medians over rounds in which each kind runs beside fused softmax attention; in brackets "
         "stands the median ratio to it. What a kind reduces tokens to stays the same as the map grows: "

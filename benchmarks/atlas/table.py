@@ -1,30 +1,28 @@
-"""Measured tables as CSV files: machine, date and command in comments on top, and a checker of such files."""
+"""Measured tables as CSV files: machine, date and command in comments on top; a run continues in the table it finds."""
 
 import csv
 import math
-import re
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import date
 from pathlib import Path
-from typing import Any, Generic, TypeVar, get_args, get_type_hints
+from typing import Any, ClassVar, Generic, TypeVar, get_args, get_type_hints
 
+from benchmarks.timer import Spread, machine_description
 from soft_vit.text_tables import csv_table
+from soft_vit.weights.files import require_place, write_atomically
 
 MODES = ("inference", "training")
-# A row whose quartiles lie farther apart than this part of its median is noted as unstable.
+# A row whose quartiles are farther apart than this part of its median is noted as unstable.
 STEADY = 0.1
 UNSTABLE = "unstable"
 
-NAME = r"(atlas|models_infer|models_train)-fp32-pt\d+-(cpu|gpu)-[a-z0-9_]+\.csv"
-EXAMPLE = "atlas-fp32-pt2110-cpu-ryzen_9950x.csv"
 
-
-def steadiness(lower: float | None, median: float | None, upper: float | None, slack: float = 0.0) -> str:
-    """`UNSTABLE` or "", by the quartiles; slack: a part of the median that they may lie farther apart."""
-    if lower is None or median is None or upper is None:
+def steadiness(spread: Sequence[float | None] | None, slack: float = 0.0) -> str:
+    """Return `UNSTABLE` or "" for median and quartiles; slack: a part of the median that they may be farther apart."""
+    if spread is None or None in spread:
         return ""
+    median, lower, upper = spread
     return UNSTABLE if upper - lower > (STEADY + slack) * median else ""
 
 
@@ -33,8 +31,11 @@ class Row:
     """One attention layer at one number of tokens: medians and quartiles over rounds, and MB at the peak.
 
     ratio: the seconds divided by those of fused softmax attention in the same round. Figures that were not measured are
-    None, and the note says why.
+    None, and the note explains why.
     """
+
+    CASE: ClassVar = ("kind", "mode", "head_dim", "tokens")
+    SPREADS: ClassVar = (("seconds", "seconds_lower", "seconds_upper"), ("ratio", "ratio_lower", "ratio_upper"))
 
     kind: str
     cost: str
@@ -59,6 +60,9 @@ class InferRow:
     Step times are milliseconds, parameters, multiply-adds and activations millions, billions and millions.
     """
 
+    CASE: ClassVar = ("model", "infer_img_size", "form", "infer_batch_size")
+    SPREADS: ClassVar = (("infer_samples_per_sec", "lower", "upper"),)
+
     model: str
     infer_img_size: str
     infer_samples_per_sec: float | None
@@ -77,6 +81,9 @@ class InferRow:
 class TrainRow:
     """One model in training, as `InferRow`; a step is forward, cross-entropy and backward."""
 
+    CASE: ClassVar = ("model", "train_img_size", "form", "train_batch_size")
+    SPREADS: ClassVar = (("train_samples_per_sec", "lower", "upper"),)
+
     model: str
     train_samples_per_sec: float | None
     train_step_time: float | None
@@ -89,10 +96,17 @@ class TrainRow:
     note: str = ""
 
 
-ROWS: dict[str, Any] = {"atlas": Row, "models_infer": InferRow, "models_train": TrainRow}
-"""What the rows of a file hold, by the beginning of its name."""
-
 RowT = TypeVar("RowT", Row, InferRow, TrainRow)
+
+
+def case_of(row: Row | InferRow | TrainRow) -> tuple[str | int, ...]:
+    """Return what a row measured."""
+    return tuple(getattr(row, name) for name in row.CASE)
+
+
+def spreads_of(row: Row | InferRow | TrainRow) -> list[Spread]:
+    """Return median and quartiles of each figure."""
+    return [Spread(*(getattr(row, name) for name in names)) for names in row.SPREADS]
 
 
 @dataclass(frozen=True)
@@ -105,13 +119,10 @@ class Table(Generic[RowT]):
     rows: Sequence[RowT]
 
     def as_csv(self) -> str:
-        """Comments, columns, and figures of four digits."""
+        """Return comments, columns, and figures of four digits."""
         head = "".join(f"# {name}: {getattr(self, name)}\n" for name in HEAD)
-        lines = (asdict(row).values() for row in self.rows)
-        return head + csv_table(
-            [field.name for field in fields(self.rows[0])],
-            [[f"{value:.4g}" if isinstance(value, float) else value for value in line] for line in lines],
-        )
+        lines = [[f"{x:.4g}" if isinstance(x, float) else x for x in asdict(row).values()] for row in self.rows]
+        return head + csv_table([field.name for field in fields(self.rows[0])], lines)
 
 
 HEAD = ("machine", "date", "command")
@@ -119,129 +130,85 @@ HEAD = ("machine", "date", "command")
 ENCODING = "utf-8-sig"
 
 
+def open_table(path: Path, row_type: type[RowT], device: str, command: str) -> Table[RowT]:
+    """Return the table in a file, with the command added, or an empty one. ValueError for one of another machine."""
+    require_place(path)
+    table = Table(machine_description(device), date.today().isoformat(), command, ())
+    if not path.exists():
+        return table
+    before = read_table(path, row_type)
+    if before.machine != table.machine:
+        raise ValueError(f"{path} must be of {table.machine}, got {before.machine}; give another --out.")
+    commands = before.command.split(" && ")
+    return before if command in commands else replace(before, command=" && ".join([*commands, command]))
+
+
+def save_table(path: Path, table: Table[RowT], rows: Sequence[RowT]) -> Table[RowT]:
+    """Return the table with these rows, written to its file."""
+    table = replace(table, rows=tuple(rows))
+    if rows:
+        write_atomically(path, table.as_csv().encode())
+    return table
+
+
 def read_table(path: Path, row_type: type[RowT]) -> Table[RowT]:
-    """A table that `Table.as_csv` wrote; ValueError for the first mistake in another file."""
-    head, rows, mistakes = _parse(path.read_text(encoding=ENCODING), row_type)
+    """Read a table that `Table.as_csv` wrote; ValueError for the first mistake in another file."""
+    head, rows, mistakes = parse(path.read_text(encoding=ENCODING), row_type)
     if mistakes:
         raise ValueError(f"{path}: {mistakes[0]}")
     return Table(head["machine"], head["date"], head["command"], rows)
 
 
-def mistakes_in(path: Path, known: Sequence[str]) -> list[str]:
-    """What has to be mended in a file before it is submitted, a sentence for each mistake.
-
-    known: the attentions that a row may name. Raises FileNotFoundError.
-    """
-    try:
-        text = path.read_text(encoding=ENCODING)
-    except UnicodeDecodeError:
-        return [f"{path.name} is no text in UTF-8; save it as CSV in UTF-8."]
-    named = re.fullmatch(NAME, path.name)
-    if not named:
-        return [f"The file is called {path.name}; call it by what it holds, as {EXAMPLE} or models_infer-..."]
-    _, rows, mistakes = _parse(text, ROWS[named[1]])
-    cases = Counter(map(_case, rows))
-    twice = [" ".join(map(str, case)) for case, count in cases.items() if count > 1]
-    mistakes += [f"There are several rows of {case}; keep one." for case in twice]
-    # Figures in a file have four digits.
-    mistakes += [
-        f"The quartiles of {' '.join(map(str, _case(row)))} lie more than {STEADY:.0%} of its median apart; note it as "
-        f"{UNSTABLE}."
-        for row in rows
-        if not row.note and steadiness(*_spreads(row)[0], slack=1e-3)
-    ]
-    if named[1] == "atlas":
-        unknown = sorted({row.kind for row in rows} - set(known))
-        mistakes += [f"There is no attention {kind}; give names of soft_vit.layers.ATTENTIONS." for kind in unknown]
-        uneven = sorted({row.tokens for row in rows if math.isqrt(row.tokens) ** 2 != row.tokens})
-        mistakes += [f"No square map has {tokens} tokens; give such as 3136." for tokens in uneven]
-        modes = sorted({row.mode for row in rows} - set(MODES))
-        mistakes += [f"There is no mode {mode}; give {' or '.join(MODES)}." for mode in modes]
-    return mistakes
-
-
-def _case(row: Row | InferRow | TrainRow) -> tuple[str | int, ...]:
-    """What a row measured."""
-    match row:
-        case Row():
-            return row.kind, row.mode, row.head_dim, row.tokens
-        case InferRow():
-            return row.model, row.infer_img_size, row.form, row.infer_batch_size
-        case TrainRow():
-            return row.model, row.train_img_size, row.form, row.train_batch_size
-
-
-def _spreads(row: Row | InferRow | TrainRow) -> list[tuple[float | None, float | None, float | None]]:
-    """Lower quartile, median and upper quartile of each figure."""
-    match row:
-        case Row():
-            return [
-                (row.seconds_lower, row.seconds, row.seconds_upper),
-                (row.ratio_lower, row.ratio, row.ratio_upper),
-            ]
-        case InferRow():
-            return [(row.lower, row.infer_samples_per_sec, row.upper)]
-        case TrainRow():
-            return [(row.lower, row.train_samples_per_sec, row.upper)]
-
-
-def _parse(text: str, row_type: type[RowT]) -> tuple[dict[str, str], list[RowT], list[str]]:
-    """The head, the rows that can be read, and mistakes."""
+def parse(text: str, row_type: type[RowT]) -> tuple[dict[str, str], list[RowT], list[str]]:
+    """Return the head, the rows that can be read, and a sentence for each mistake."""
     lines = text.splitlines()
-    head = {
-        name: value.strip()
-        for line in lines
-        if line.startswith("#")
-        for name, _, value in [line[1:].strip().partition(": ")]
-    }
-    mistakes: list[str] = [
-        f"The head names no {name}; add a line '# {name}: ...'." for name in HEAD if not head.get(name)
-    ]
+    comments = [line[1:].strip().partition(": ") for line in lines if line.startswith("#")]
+    head = {name: value.strip() for name, _, value in comments}
+    mistakes = [f"The head must have a line '# {name}: ...'." for name in HEAD if not head.get(name)]
     if head.get("date") and not _is_date(head["date"]):
-        mistakes.append(f"The date is {head['date']}; write it as 2026-01-31.")
+        mistakes.append(f"The date must be such as 2026-01-31, got {head['date']}.")
     columns = [field.name for field in fields(row_type)]
     try:
         found, *body = list(csv.reader(line for line in lines if line and not line.startswith("#"))) or [[]]
     except csv.Error as error:
-        return head, [], [*mistakes, f"The rows are no CSV ({error}); write them as {EXAMPLE} has them."]
+        return head, [], [*mistakes, f"The rows must be CSV ({error})."]
     if found != columns:
-        return head, [], [*mistakes, f"The columns are {','.join(found)}; they have to be {','.join(columns)}."]
+        return head, [], [*mistakes, f"The columns must be {','.join(columns)}, got {','.join(found)}."]
     if not body:
-        mistakes.append("There are no rows; measure first.")
+        mistakes.append("There must be at least one row.")
     rows, hints = [], get_type_hints(row_type)
     for number, cells in enumerate(body, 1):
         try:
-            if len(cells) != len(columns):
-                raise ValueError(f"has {len(cells)} cells; give {len(columns)}")
-            values = {name: _value(name, cell, hints[name]) for name, cell in zip(columns, cells, strict=True)}
-            if None in values.values() and not values["note"]:
-                raise ValueError("lacks figures; let its note say why")
-            row = row_type(**values)
-            for lower, middle, upper in _spreads(row):
-                known = [x for x in (lower, middle, upper) if x is not None]
-                if known != sorted(known):
-                    raise ValueError(f"has {middle} outside of its quartiles {lower} and {upper}; measure it again")
-            rows.append(row)
+            rows.append(_row(row_type, columns, cells, hints))
         except ValueError as error:
-            mistakes.append(f"Row {number} {error}.")
+            mistakes.append(f"Row {number}: {error}.")
     return head, rows, mistakes
 
 
+def _row(row_type: type[RowT], columns: Sequence[str], cells: Sequence[str], hints: dict[str, Any]) -> RowT:
+    if len(cells) != len(columns):
+        raise ValueError(f"there must be {len(columns)} cells, got {len(cells)}")
+    row = row_type(**{name: _value(name, cell, hints[name]) for name, cell in zip(columns, cells, strict=True)})
+    if None in asdict(row).values() and not row.note:
+        raise ValueError("the note must explain the missing figures")
+    for median, lower, upper in spreads_of(row):
+        known = [x for x in (lower, median, upper) if x is not None]
+        if known != sorted(known):
+            raise ValueError(f"the median must be between its quartiles, got {median} for {lower} to {upper}")
+    return row
+
+
 def _value(name: str, cell: str, hint: Any) -> Any:
-    """A cell by the type of its column. ValueError where it does not fit."""
+    """Return a cell by the type of its column. ValueError where it does not fit."""
     if hint is str:
         return cell
     if not cell and type(None) in get_args(hint):
         return None
-    kind = int if hint is int else float
-    try:
-        value = kind(cell)
-    except ValueError:
-        raise ValueError(f"has {name}={cell!r}; give {'a whole number' if kind is int else 'a number'}") from None
-    # A kind that was skipped has no rounds, and some layers neither memory nor products.
-    least_is_zero = name in ("rounds", "megabytes", "infer_gmacs")
-    if not math.isfinite(value) or value < 0 or (value == 0 and not least_is_zero):
-        raise ValueError(f"has {name}={cell}; give a positive number")
+    value = (int if hint is int else float)(cell)
+    # A kind that was skipped has 0 rounds, and some layers 0 MB or 0 products.
+    may_be_zero = name in ("rounds", "megabytes", "infer_gmacs")
+    if not math.isfinite(value) or value < 0 or (value == 0 and not may_be_zero):
+        raise ValueError(f"{name} must be a positive number, got {cell}")
     return value
 
 

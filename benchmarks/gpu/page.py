@@ -1,40 +1,57 @@
-"""The page and the table of a report, and what became of its aims."""
+"""The page and the table of a report, and whether its aims are reached."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from benchmarks.gpu.parts import EAGER, FUSED, GRAPH, SOFTMAX, Figure, Part, Sizes
-from benchmarks.gpu.run import DONE, Outcome
+from benchmarks.gpu.outcome import DONE, Outcome
+from benchmarks.gpu.parts import EAGER, FUSED, GRAPH, SOFTMAX, Part, Sizes
+from benchmarks.models import MODES, models_table
+from benchmarks.operator import PASSES
+from benchmarks.timer import Timing
 from soft_vit.text_tables import markdown_table
 
 # The shortest length of the aims, a map of 56 x 56 tokens.
-LEAST_TOKENS = 3136
+MIN_TOKENS = 3136
 
-Times = dict[tuple[str, str, int], Figure]
+
+class Call(NamedTuple):
+    """A timed call of the operator, and the least time, `compulsory_bytes` at the speed of a copy, as a part of it."""
+
+    timing: Timing
+    of_floor: float
+
+
+Calls = dict[tuple[str, str, int], Call]
 
 
 class Aim(NamedTuple):
-    """A number that the operator should reach at every length from `LEAST_TOKENS` on."""
+    """A number that the operator should reach at every length from `MIN_TOKENS` on."""
 
     words: str
     least: float
     unit: str
-    number: Callable[[Times, int], float]
+    number: Callable[[Calls, int], float]
 
 
-def times_faster(form: str, than: str, direction: str) -> Callable[[Times, int], float]:
-    """How many times as fast a form is as another, as `Aim.number`."""
-    return lambda times, n: times[than, direction, n].median / times[form, direction, n].median
+def times_faster(form: str, than: str, direction: str) -> Callable[[Calls, int], float]:
+    """Return how many times as fast a form is as another, as `Aim.number`."""
+
+    def number(calls: Calls, n: int) -> float:
+        return calls[than, direction, n].timing.time.median / calls[form, direction, n].timing.time.median
+
+    return number
 
 
 AIMS = (
     Aim("at least 8 times as fast as eager, forward", 8, "times", times_faster(FUSED, EAGER, "forward")),
-    Aim("60 % of the bandwidth floor, forward", 60, "%", lambda times, n: 100 * times[FUSED, "forward", n].of_floor),
-    Aim(
-        "60 % of the bandwidth floor, forward + backward",
-        60,
-        "%",
-        lambda times, n: 100 * times[FUSED, "forward+backward", n].of_floor,
+    *(
+        Aim(
+            f"60 % of the bandwidth floor, {words}",
+            60,
+            "%",
+            lambda calls, n, direction=direction: 100 * calls[FUSED, direction, n].of_floor,
+        )
+        for direction, words in zip(PASSES, ("forward", "forward + backward"), strict=True)
     ),
     Aim(
         "faster than fused softmax attention, forward + backward",
@@ -45,30 +62,52 @@ AIMS = (
 )
 
 
-def operator_times(figures: Sequence[Figure]) -> Times:
-    """The operator's figures by form, direction and length, without those for which memory was short."""
-    return {(f.form, f.direction, f.size): f for f in figures if f.what == "operator" and f.median is not None}
+def compulsory_bytes(form: str, direction: str, tensor: int) -> int:
+    """Return the bytes of all tensors of N tokens, each read or written once; tensor: the bytes of one.
+
+    Forward reads q and v (and k, which in softmax-free attention is q), and writes x. Between the passes dx is written.
+    Backward reads the inputs and dx, and writes gradients of the inputs.
+    """
+    inputs = 3 if form in (SOFTMAX, "linear") else 2
+    return tensor * (inputs + 1 if direction == "forward" else 3 * inputs + 3)
 
 
-def aims_table(figures: Sequence[Figure], planned: Sequence[int]) -> str:
-    """Each aim, whether it is reached at every planned length from `LEAST_TOKENS` on, and the number at each."""
-    times = operator_times(figures)
-    lengths = sorted(n for n in {*planned, *(f.size for f in figures if f.what == "operator")} if n >= LEAST_TOKENS)
+def bandwidth(timings: Iterable[Timing]) -> float | None:
+    """Return the bytes per second that a copy read and wrote; None where it was not timed."""
+    return next((2 * t.size / t.time.median for t in timings if t.target == "copy"), None)
+
+
+def operator_calls(outcomes: Iterable[Outcome], sizes: Sizes) -> Calls:
+    """Return calls of the operator by form, direction and length, without those that ran out of memory."""
+    calls = {}
+    # In bf16.
+    token = 2 * sizes.inputs["batch_size"] * sizes.inputs["num_heads"] * sizes.inputs["head_dim"]
+    for outcome in outcomes:
+        speed = bandwidth(outcome.timings)
+        for t in outcome.timings:
+            if t.mode in PASSES and t.time:
+                floor = compulsory_bytes(t.target, t.mode, token * t.size) / speed
+                calls[t.target, t.mode, t.size] = Call(t, floor / t.time.median)
+    return calls
+
+
+def aims_table(calls: Calls, planned: Sequence[int]) -> str:
+    """Return each aim, whether it is reached at every planned length from `MIN_TOKENS` on, and the number at each."""
     rows = []
     for aim in AIMS:
-        found = {}
-        for n in lengths:
+        found: dict[int, float | None] = {}
+        for n in sorted(n for n in {*planned, *(key[2] for key in calls)} if n >= MIN_TOKENS):
             try:
-                found[n] = aim.number(times, n)
+                found[n] = aim.number(calls, n)
             except KeyError:
                 found[n] = None
         cells = [f"{n}: " + ("not measured" if x is None else f"{x:.3g} {aim.unit}") for n, x in found.items()]
         rows.append([aim.words, verdict(list(found.values()), aim.least), "; ".join(cells)])
-    return markdown_table(["aim", f"from N = {LEAST_TOKENS} on", "at each N"], rows)
+    return markdown_table(["aim", f"from N = {MIN_TOKENS} on", "at each N"], rows)
 
 
 def verdict(numbers: Sequence[float | None], least: float) -> str:
-    """What became of an aim with these numbers, None where one is not known."""
+    """Return whether an aim is reached with these numbers, None where one is not known."""
     known = [number for number in numbers if number is not None]
     if not known:
         return "not measured"
@@ -78,7 +117,7 @@ def verdict(numbers: Sequence[float | None], least: float) -> str:
 
 
 def parts_table(parts: Sequence[Part], outcomes: Mapping[str, Outcome]) -> str:
-    """How each part ended."""
+    """Return how each part ended."""
     rows = []
     for part in parts:
         outcome = outcomes.get(part.name)
@@ -89,62 +128,59 @@ def parts_table(parts: Sequence[Part], outcomes: Mapping[str, Outcome]) -> str:
     return markdown_table(["part", "state", "seconds", "last line"], rows)
 
 
-def operator_table(figures: Sequence[Figure]) -> str:
-    """Time and memory of each form, and how many times as fast it is as eager and as softmax attention."""
-    times = operator_times(figures)
+def operator_table(timings: Sequence[Timing], calls: Calls) -> str:
+    """Return time and memory of each form, and how many times as fast it is as eager and as softmax attention."""
     rows = []
-    order = {"forward": 0, "forward+backward": 1}
-    operators = [f for f in figures if f.what == "operator"]
-    for f in sorted(operators, key=lambda f: (f.size, order[f.direction], f.form == GRAPH)):
-        cells = [f.size, f.direction, f.form]
-        if f.median is None:
-            rows.append([*cells, "out of memory", *[""] * 5])
-            continue
-        ratios = []
-        for other in (EAGER, SOFTMAX):
-            known = times.get((other, f.direction, f.size))
-            ratios.append("" if known is None else f"{known.median / f.median:.2f}")
-        memory = "" if f.memory_mb is None else f"{f.memory_mb:.0f}"
-        quartiles = f"{f.lower:.3g} - {f.upper:.3g}"
-        rows.append([*cells, f"{f.median:.3g}", quartiles, *ratios, f"{100 * f.of_floor:.0f}", memory])
+    operators = [t for t in timings if t.mode in PASSES]
+    for t in sorted(operators, key=lambda t: (t.size, PASSES.index(t.mode), t.target == GRAPH)):
+        cells = ["out of memory", *[""] * 5]
+        if t.time:
+            bases = [calls.get((form, t.mode, t.size)) for form in (EAGER, SOFTMAX)]
+            ratios = ["" if base is None else f"{base.timing.time.median / t.time.median:.2f}" for base in bases]
+            middle, lower, upper = (1e3 * seconds for seconds in t.time)
+            floor = f"{100 * calls[t.target, t.mode, t.size].of_floor:.0f}"
+            memory = "" if t.megabytes is None else f"{t.megabytes:.0f}"
+            cells = [f"{middle:.3g}", f"{lower:.3g} - {upper:.3g}", *ratios, floor, memory]
+        rows.append([t.size, t.mode, t.target, *cells])
     columns = ["N", "pass", "form", "ms", "quartiles", "times eager", "times softmax", "% of floor", "memory (MB)"]
     return markdown_table(columns, rows)
 
 
-def models_table(figures: Sequence[Figure]) -> str:
-    """Images per second of each model."""
+def csv_rows(timings: Sequence[Timing], calls: Calls) -> list[dict[str, Any]]:
+    """Return every figure, unrounded; size: tokens, images of a batch, or bytes of a copy."""
     rows = []
-    for f in sorted((f for f in figures if f.what == "model"), key=lambda f: (f.direction, f.form)):
-        if f.median is None:
-            rows.append([f.direction, f.form, f.size, "out of memory", "", ""])
-            continue
-        memory = "" if f.memory_mb is None else f"{f.memory_mb:.0f}"
-        rows.append([f.direction, f.form, f.size, f"{f.median:.0f}", f"{f.lower:.0f} - {f.upper:.0f}", memory])
-    return markdown_table(["mode", "model", "batch", "images / s", "quartiles", "memory (MB)"], rows)
+    for t in timings:
+        seconds = dict(zip(("seconds", "lower", "upper"), t.time or (None,) * 3, strict=True))
+        call = calls.get((t.target, t.mode, t.size))
+        more = {"memory_mb": t.megabytes, "of_floor": call and call.of_floor}
+        rows.append({"target": t.target, "mode": t.mode, "size": t.size, **seconds, **more})
+    return rows
 
 
 def page(head: str, command: str, parts: Sequence[Part], outcomes: Mapping[str, Outcome], sizes: Sizes) -> str:
-    """The whole report in Markdown."""
-    figures = [figure for outcome in outcomes.values() for figure in outcome.figures]
-    copies = [f"{f.median:.3g}" for f in figures if f.what == "copy" and f.median is not None]
-    case = f"B = {sizes.batch_size}, H = {sizes.num_heads}, D = {sizes.head_dim}, M = {sizes.num_bottleneck}, bf16"
+    """Return the whole report in Markdown."""
+    timings = [timing for outcome in outcomes.values() for timing in outcome.timings]
+    calls = operator_calls(outcomes.values(), sizes)
+    copies = [f"{speed / 1e9:.3g}" for outcome in outcomes.values() if (speed := bandwidth(outcome.timings))]
+    words = dict(batch_size="B", num_heads="H", head_dim="D", num_bottleneck="M")
+    case = ", ".join(f"{letter} = {sizes.inputs[name]}" for name, letter in words.items())
     blocks = [
         "# GPU report",
         head,
         f"Made by `{command}`; the same command runs what is not done.",
         "## Aims",
-        aims_table(figures, sizes.tokens),
+        aims_table(calls, sizes.tokens),
         "## Parts",
         parts_table(parts, outcomes),
         "## The operator",
-        f"{case}. Medians over {sizes.rounds} rounds, in each of which every form is called in turn. The floor is the "
-        "time in which a copy moves the tensors of N tokens, inputs, results and gradients, each once. A copy in "
+        f"{case}, bf16. Medians over {sizes.rounds} rounds, with a call of every form in turn. The floor is "
+        "the time in which a copy moves the tensors of N tokens, inputs, results and gradients, each once. A copy in "
         f"memory moves {', '.join(copies) or 'not measured'} GB/s, read and written. Memory is the peak beyond the "
         "inputs. Bottleneck tokens are given, and their sampling is not timed.",
-        operator_table(figures),
+        operator_table(timings, calls),
         "## Models",
         f"{sizes.img_size} x {sizes.img_size} pixels, bf16 autocast. Training is forward, cross-entropy and backward.",
-        models_table(figures),
+        models_table(sorted((t for t in timings if t.mode in MODES), key=lambda t: t.mode), memory=True),
     ]
     for part in parts:
         outcome = outcomes.get(part.name)

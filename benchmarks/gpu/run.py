@@ -1,5 +1,10 @@
-"""Runs the parts, each in a process of its own, and keeps what they found in a folder."""
+"""Test and measure the package on this machine's GPUs: a page, a table and a log in a folder, within ten minutes.
 
+benchmarks/gpu_report.sh work_dirs/gpu
+benchmarks/gpu_report.sh work_dirs/gpu_dry --dry
+"""
+
+import argparse
 import json
 import os
 import signal
@@ -9,47 +14,25 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from datetime import date
 from pathlib import Path
 
-from benchmarks.gpu.parts import Figure, Part
-from soft_vit.weights.files import write_atomically
+import torch
 
-DONE, FAILED, OUT_OF_TIME = "done", "failed", "out of time"
-STATE = "parts.json"
+from benchmarks.gpu.outcome import DONE, FAILED, OUT_OF_TIME, Outcome, load_outcomes, save_outcomes
+from benchmarks.gpu.page import csv_rows, operator_calls, page
+from benchmarks.gpu.parts import DRY, FULL, Part, plan
+from benchmarks.timer import Timing, machine_description
+from soft_vit.ops.soft.triton.support import interpreter_unavailable_reason
+from soft_vit.text_tables import csv_table
+from soft_vit.weights.files import require_place, write_atomically
+
 LOG = "log.txt"
 # Lines of the output of a part that did not end well.
 TAIL = 40
-
-
-@dataclass
-class Outcome:
-    """How a part ended; last: the last line of tests or of what is not done, tail: the last lines of the latter."""
-
-    state: str
-    seconds: float
-    last: str = ""
-    tail: str = ""
-    figures: list[Figure] = field(default_factory=list)
-
-
-def load_outcomes(out: Path, machine: str) -> dict[str, Outcome]:
-    """What the folder holds already. ValueError where it was measured elsewhere."""
-    if not (out / STATE).is_file():
-        return {}
-    state = json.loads((out / STATE).read_text())
-    if state["machine"] != machine:
-        raise ValueError(f"{out} holds the report of {state['machine']}, not of {machine}; give another folder.")
-    return {
-        name: Outcome(**outcome | {"figures": [Figure(**figure) for figure in outcome["figures"]]})
-        for name, outcome in state["parts"].items()
-    }
-
-
-def save_outcomes(out: Path, machine: str, outcomes: Mapping[str, Outcome]) -> None:
-    """Write what `load_outcomes` reads."""
-    state = {"machine": machine, "parts": {name: asdict(outcome) for name, outcome in outcomes.items()}}
-    write_atomically(out / STATE, json.dumps(state, indent=1).encode())
+# The rest of ten minutes is for the first import and for the page. A CPU may be busy.
+SECONDS, DRY_SECONDS = 570, 3600
+INTERPRETED = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
 
 
 class Running:
@@ -60,8 +43,8 @@ class Running:
     ) -> None:
         self.part, self.seconds = part, seconds
         self.folder = tempfile.TemporaryDirectory()
-        self.figures, self.output = Path(self.folder.name, "figures.json"), Path(self.folder.name, "output")
-        arguments = part.arguments if part.of_tests else (*part.arguments, str(self.figures), *options)
+        self.timings, self.output = Path(self.folder.name, "timings.json"), Path(self.folder.name, "output")
+        arguments = part.arguments if part.of_tests else (*part.arguments, str(self.timings), *options)
         self.began = time.monotonic()
         with self.output.open("wb") as output:
             self.process = subprocess.Popen(
@@ -92,8 +75,8 @@ class Running:
         # That of tests counts them.
         said = [line.strip("= ") for line in lines if line.strip()] if self.part.of_tests or state != DONE else []
         outcome = Outcome(state, round(seconds, 1), said[-1] if said else "")
-        if state == DONE and self.figures.is_file():
-            outcome.figures = [Figure(**figure) for figure in json.loads(self.figures.read_text())]
+        if state == DONE and self.timings.is_file():
+            outcome.timings = [Timing(**timing) for timing in json.loads(self.timings.read_text())]
         elif state != DONE:
             outcome.tail = "\n".join(lines[-TAIL:])
         return outcome
@@ -145,3 +128,53 @@ def run_parts(
             one.end()
             one.folder.cleanup()
     return outcomes
+
+
+def machine(dry: bool) -> str:
+    """Return what the report is of. ValueError without a GPU, or where a dry run has no interpreter."""
+    if dry and (reason := interpreter_unavailable_reason()):
+        raise ValueError(f"The dry run {reason}; the run on a GPU does not.")
+    if not dry and not torch.cuda.is_available():
+        raise ValueError("torch must see an NVIDIA GPU; run this on a machine with one, or try it with --dry.")
+    import triton
+
+    words = f"{machine_description('cpu' if dry else 'cuda')}, triton {triton.__version__}, CUDA {torch.version.cuda}"
+    return f"{words}; dry run, whose numbers mean nothing" if dry else f"{torch.cuda.device_count()} x {words}"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(out=Path("work_dirs/gpu"))
+    parser.add_argument("--dry", action="store_true", help="tiny sizes on a CPU, kernels in Triton's interpreter")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run the parts that the folder lacks; ValueError for those that do not end well."""
+    out, sizes, parts, here = args.out, DRY if args.dry else FULL, plan(args.dry), machine(args.dry)
+    require_place(out / "report.md")
+    options = ["--dry"] * args.dry
+    # As Ctrl-C does, so that no part outlives this, nor a terminal that is closed.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: sys.exit(1))
+    today, command = date.today().isoformat(), " ".join(["benchmarks/gpu_report.sh", "OUT", *options])
+
+    def report(outcomes: Mapping[str, Outcome]) -> None:
+        timings = [timing for outcome in outcomes.values() for timing in outcome.timings]
+        if rows := csv_rows(timings, operator_calls(outcomes.values(), sizes)):
+            text = csv_table(["date", "machine", *rows[0]], [[today, here, *row.values()] for row in rows])
+            write_atomically(out / "report.csv", text.encode())
+        write_atomically(out / "report.md", page(f"{today}; {here}", command, parts, outcomes, sizes).encode())
+
+    outcomes = run_parts(
+        parts,
+        out,
+        here,
+        report,
+        root=Path(__file__).parents[2],
+        seconds=DRY_SECONDS if args.dry else SECONDS,
+        options=options,
+        environment=INTERPRETED if args.dry else {},
+    )
+    report(outcomes)
+    print(f"Written: report.md and report.csv in {out}.")
+    if undone := [part.name for part in parts if part.name not in outcomes or outcomes[part.name].state != DONE]:
+        raise ValueError(f"{', '.join(undone)}: not done; the report tells why, and the same command tries again.")

@@ -1,87 +1,80 @@
-"""The report of a GPU: its parts in this process, how processes end, and what the page says of given figures."""
+"""The report of a GPU: its parts in this process, how processes end, and what the page says of given timings."""
 
 import fcntl
 import json
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
-import torch
 
-from benchmarks import operator
 from benchmarks.gpu import parts as of_parts
-from benchmarks.gpu.page import aims_table, models_table, operator_table, page
-from benchmarks.gpu.parts import DRY, FORMS, FULL, Figure, Part, compulsory_bytes, measure, plan
-from benchmarks.gpu.run import DONE, FAILED, OUT_OF_TIME, Outcome, load_outcomes, run_parts
+from benchmarks.gpu.outcome import DONE, FAILED, OUT_OF_TIME, Outcome, load_outcomes
+from benchmarks.gpu.page import aims_table, compulsory_bytes, csv_rows, operator_calls, operator_table, page
+from benchmarks.gpu.parts import DRY, EAGER, FORMS, FULL, FUSED, SOFTMAX, Part, measure_part, plan
+from benchmarks.gpu.run import run_parts
+from benchmarks.registry import OPERATORS
+from benchmarks.timer import Timing
 
 
 @pytest.fixture
 def eager_as_fused(monkeypatch):
     """Without the interpreter, and with little to copy."""
-    monkeypatch.setattr(operator, "COPIED_BYTES", 1 << 20)
-    monkeypatch.setitem(FORMS, "soft fused", FORMS["soft eager"])
+    monkeypatch.setattr("benchmarks.operator.COPIED_BYTES", 1 << 20)
+    monkeypatch.setitem(OPERATORS, FUSED, OPERATORS[EAGER])
 
 
 @pytest.mark.parametrize("part", [part.name for part in plan(dry=True) if not part.of_tests])
 @pytest.mark.usefixtures("eager_as_fused")
 def test_parts_of_the_dry_run(part):
-    figures = measure(part, DRY)
-    assert all(figure.median > 0 for figure in figures)
+    timings = measure_part(part, DRY)
+    assert all(timing.time.median > 0 for timing in timings)
+    found = [(timing.target, timing.mode) for timing in timings]
     if part == "models":
-        assert [(f.form, f.direction) for f in figures] == [
-            (name, mode) for mode in ("inference", "training") for name in DRY.models
-        ]
+        assert found == [(name, mode) for mode in ("inference", "training") for name in DRY.models]
     else:
-        assert [(f.what, f.form, f.direction) for f in figures] == [("copy", "copy", "")] + [
-            ("operator", form, direction) for direction in ("forward", "forward+backward") for form in FORMS
-        ]
-        assert all(f.of_floor > 0 for f in figures[1:])
+        passes = ("forward", "forward+backward")
+        assert found == [("copy", ""), *((form, direction) for direction in passes for form in FORMS)]
 
 
 def test_every_part_can_be_measured(monkeypatch):
     """Each name reaches its function, with models and lengths of the plan."""
     reached = []
     monkeypatch.setattr(of_parts, "batch_of", lambda sizes: 256)
-    for name in ("measure_operator", "measure_graph", "measure_models", "try_steps"):
+    monkeypatch.setattr(of_parts, "copy_timing", lambda *args: None)
+    monkeypatch.setattr(of_parts, "measure_operators", lambda names, tokens, **_: reached.append(tokens) or [])
+    for name in ("time_graph", "time_models", "try_steps"):
         monkeypatch.setattr(of_parts, name, lambda what, *others, name=name: reached.append((name, what)) or [])
     for part in plan(dry=False):
         if not part.of_tests:
-            measure(part.name, FULL)
+            measure_part(part.name, FULL)
     lengths = [3136, 32768, 12544, 8192, 1024]
     assert reached == [
-        *(("measure_operator", n) for n in lengths),
+        *([n] for n in lengths),
         *(("try_steps", name) for name in ("soft_tiny", "soft_tiny+channels_last")),
-        *(("measure_graph", n) for n in lengths),
-        ("measure_models", FULL.models),
-        *(("measure_models", (name,)) for name in FULL.compiled),
+        *(("time_graph", n) for n in lengths),
+        ("time_models", FULL.models),
+        *(("time_models", (name,)) for name in FULL.compiled),
     ]
-
-
-def test_all_forms_of_soft_are_one_function():
-    q, bottleneck, k, v = (2 * torch.randn(1, 2, n, 16) for n in (40, 5, 40, 40))
-    torch.testing.assert_close(FORMS["soft eager"](q, bottleneck, k, v), FORMS["soft naive"](q, bottleneck, k, v))
-    assert all(form(q, bottleneck, k, v).shape == v.shape for name, form in FORMS.items() if name != "soft fused")
 
 
 @pytest.mark.parametrize(
     ("form", "direction", "tensors"),
     [
-        ("soft fused", "forward", "q v x"),
-        ("soft fused", "forward+backward", "q v x dx q v dx dq dv"),
-        ("softmax", "forward", "q k v x"),
+        (FUSED, "forward", "q v x"),
+        (FUSED, "forward+backward", "q v x dx q v dx dq dv"),
+        (SOFTMAX, "forward", "q k v x"),
         ("linear", "forward+backward", "q k v x dx q k v dx dq dk dv"),
     ],
 )
 def test_compulsory_bytes(form, direction, tensors):
-    v = torch.empty(2, 3, 5, 7, dtype=torch.bfloat16)
-    assert compulsory_bytes(form, direction, v) == len(tensors.split()) * 2 * 3 * 5 * 7 * 2
+    assert compulsory_bytes(form, direction, 7) == len(tensors.split()) * 7
 
 
 def script(name: str, code: str, seconds: int = 60, together: bool = False) -> Part:
     return Part(name, ("-c", code), seconds, together)
 
 
-FIGURE = Figure("operator", "softmax", "forward", 8, "bfloat16", "ms", 1.0, 0.9, 1.1, 2.0, 0.5)
+TIMING = Timing(SOFTMAX, "forward", 8, [1.0, 2.0, 3.0], 2**20, 5)
 WRITES = "import json, sys; json.dump([dict({}, size=int(sys.argv[2]))], open(sys.argv[1], 'w'))"
 
 
@@ -99,7 +92,7 @@ def test_one_failing_part_does_not_end_the_others(tmp_path):
         script("tests: some", "import os; print('3 passed'); print(os.environ['WORD'])", together=True),
         script("fails", "print('before'); raise RuntimeError('the reason')"),
         script("hangs", "import time; print('asleep', flush=True); time.sleep(600)", seconds=1),
-        script("measures", WRITES.format(dict(FIGURE.__dict__))),
+        script("measures", WRITES.format(asdict(TIMING))),
     ]
     outcomes = run(tmp_path / "out", *parts)
     assert [(name, outcome.state) for name, outcome in outcomes.items()] == [
@@ -112,9 +105,10 @@ def test_one_failing_part_does_not_end_the_others(tmp_path):
     assert outcomes["fails"].tail.splitlines()[0] == "before"
     assert outcomes["fails"].last == "RuntimeError: the reason"
     assert outcomes["hangs"].tail == "asleep"
-    assert outcomes["measures"].figures == [replace(FIGURE, size=17)]
+    assert outcomes["measures"].timings == [replace(TIMING, size=17)]
     assert "the reason" in (tmp_path / "out" / "log.txt").read_text()
     assert load_outcomes(tmp_path / "out", "a machine") == outcomes
+    outcomes["measures"].timings.append(Timing("copy", "", 10**9, [1.0] * 3))
     text = page("head", "command", parts, outcomes, FULL)
     assert "| fails | failed |" in text
     assert "RuntimeError: the reason\n~~~" in text
@@ -151,73 +145,72 @@ def test_goes_on_where_it_ended(tmp_path):
     assert list(run(out, once, second, late, seconds=0.0)) == ["once", "second"]
     (out / "go").touch()
     assert [outcome.state for outcome in run(out, once, second, late).values()] == [DONE, DONE, DONE]
-    with pytest.raises(ValueError, match=r"holds the report of a machine, not of another; give another folder"):
+    with pytest.raises(ValueError, match=r"another.* a machine"):
         run(out, once, machine="another")
 
 
 PLANNED = (1024, 3136, 8192)
 
 
-def operator_figures(fused: float, floor: float, softmax: float = 9.0, lengths=PLANNED) -> list[Figure]:
-    """Eager takes 16 ms, at every length and in both passes."""
-    return [
-        Figure("operator", form, direction, n, "bfloat16", "ms", ms, ms, ms, 5.0, floor)
-        for n in lengths
-        for direction in ("forward", "forward+backward")
-        for form, ms in (("soft fused", fused), ("soft eager", 16.0), ("softmax", softmax))
-    ]
+def outcomes_of(fused: float, floor: float, softmax: float = 9.0, lengths=PLANNED) -> list[Outcome]:
+    """Eager takes 16 s, at every length and in both passes; floor: that of the fused form, as a part of its time."""
+    found = []
+    for n in lengths:
+        for direction in ("forward", "forward+backward"):
+            tensor = 2 * 8 * 16 * 64 * n
+            speed = int(compulsory_bytes(FUSED, direction, tensor) / (floor * fused) / 2)
+            forms = ((FUSED, fused), (EAGER, 16.0), (SOFTMAX, softmax))
+            timings = [Timing(form, direction, n, [seconds] * 3, 5 * 2**20) for form, seconds in forms]
+            found.append(Outcome(DONE, 1.0, timings=[Timing("copy", "", speed, [1.0] * 3), *timings]))
+    return found
 
 
-def without_memory(figures: list[Figure], form: str, size: int) -> list[Figure]:
-    return [replace(f, median=None, of_floor=None) if (f.form, f.size) == (form, size) else f for f in figures]
+def without_memory(outcomes: list[Outcome], form: str, size: int) -> list[Outcome]:
+    for outcome in outcomes:
+        outcome.timings = [replace(t, seconds=[]) if (t.target, t.size) == (form, size) else t for t in outcome.timings]
+    return outcomes
 
 
 @pytest.mark.parametrize(
-    ("figures", "verdicts"),
+    ("outcomes", "verdicts"),
     [
-        (operator_figures(2.0, 0.6), ["reached"] * 4),
-        (operator_figures(2.0, 0.6, lengths=(3136,)), ["reached where measured"] * 4),
-        (operator_figures(2.1, 0.6, lengths=(3136,)), ["missed", *["reached where measured"] * 3]),
-        (
-            without_memory(operator_figures(2.0, 0.6), "soft eager", 8192),
-            ["reached where measured", *["reached"] * 3],
-        ),
-        (without_memory(operator_figures(2.0, 0.6), "soft fused", 8192), ["reached where measured"] * 4),
-        (operator_figures(2.1, 0.59), ["missed", "missed", "missed", "reached"]),
-        (operator_figures(10.0, 0.7), ["missed", "reached", "reached", "missed"]),
+        (outcomes_of(2.0, 0.61), ["reached"] * 4),
+        (outcomes_of(2.0, 0.61, lengths=(3136,)), ["reached where measured"] * 4),
+        (outcomes_of(2.1, 0.61, lengths=(3136,)), ["missed", *["reached where measured"] * 3]),
+        (without_memory(outcomes_of(2.0, 0.61), EAGER, 8192), ["reached where measured", *["reached"] * 3]),
+        (without_memory(outcomes_of(2.0, 0.61), FUSED, 8192), ["reached where measured"] * 4),
+        (outcomes_of(2.1, 0.59), ["missed", "missed", "missed", "reached"]),
+        (outcomes_of(10.0, 0.7), ["missed", "reached", "reached", "missed"]),
         # What is shorter does not count.
-        (operator_figures(2.0, 0.6) + operator_figures(20.0, 0.1, lengths=(1024,)), ["reached"] * 4),
-        (operator_figures(2.0, 0.6, lengths=(1024,)), ["not measured"] * 4),
+        (outcomes_of(2.0, 0.61) + outcomes_of(20.0, 0.1, lengths=(1024,)), ["reached"] * 4),
+        (outcomes_of(2.0, 0.61, lengths=(1024,)), ["not measured"] * 4),
         ([], ["not measured"] * 4),
     ],
 )
-def test_aims(figures, verdicts):
-    _, _, *rows = aims_table(figures, PLANNED).splitlines()
+def test_aims(outcomes, verdicts):
+    _, _, *rows = aims_table(operator_calls(outcomes, FULL), PLANNED).splitlines()
     assert [row.split(" | ")[1] for row in rows] == verdicts
 
 
-def test_numbers_beside_the_aims():
-    _, _, *rows = aims_table(operator_figures(2.0, 0.6, lengths=(1024, 3136)), PLANNED).splitlines()
+def test_tables():
+    outcomes = without_memory(outcomes_of(2.0, 0.601, lengths=(1024, 3136)), SOFTMAX, 3136)
+    calls = operator_calls(outcomes, FULL)
+    _, _, *rows = aims_table(calls, PLANNED).splitlines()
     assert [row.split(" | ")[2] for row in rows] == [
         "3136: 8 times; 8192: not measured |",
-        "3136: 60 %; 8192: not measured |",
-        "3136: 60 %; 8192: not measured |",
-        "3136: 4.5 times; 8192: not measured |",
+        "3136: 60.1 %; 8192: not measured |",
+        "3136: 60.1 %; 8192: not measured |",
+        "3136: not measured; 8192: not measured |",
     ]
-
-
-def test_a_form_without_memory_in_the_tables():
-    figures = operator_figures(2.0, 0.6, lengths=(3136,))
-    short = without_memory(figures, "softmax", 3136)
-    rows = operator_table(short).splitlines()
+    timings = [timing for outcome in outcomes for timing in outcome.timings]
+    rows = operator_table(timings, calls).splitlines()
     assert {row.count("|") for row in rows} == {10}
-    assert "| 3136 | forward | softmax | out of memory |" in rows[4]
-    assert "| 3136 | forward | soft fused | 2 | 2 - 2 | 8.00 |  | 60 | 5 |" in rows
-    assert "not measured" in aims_table(short, (3136,)).splitlines()[-1]
-    model = Figure("model", "soft_tiny", "training", 8, "bfloat16", "images/s", None, None, None)
-    assert models_table([model]).splitlines()[2] == "| training | soft_tiny | 8 | out of memory |  |  |"
+    assert "| 3136 | forward | softmax | out of memory |  |  |  |  |  |" in rows
+    assert "| 3136 | forward | newton-triton | 2e+03 | 2e+03 - 2e+03 | 8.00 |  | 60 | 5 |" in rows
+    written = csv_rows(timings, calls)
+    assert len(written) == len(timings)
+    assert written[1]["of_floor"] == pytest.approx(0.601)
 
 
-def test_figures_survive_json():
-    assert Outcome(DONE, 1.0, figures=[FIGURE]) != Outcome(DONE, 1.0)
-    assert Figure(**json.loads(json.dumps(FIGURE.__dict__))) == FIGURE
+def test_timings_survive_json():
+    assert Timing(**json.loads(json.dumps(asdict(TIMING)))) == TIMING

@@ -1,123 +1,95 @@
-"""The benchmark's bookkeeping; no test looks at how fast anything is."""
-
-from functools import partial
+"""Models that are timed, their batches, and those that run out of memory."""
 
 import pytest
 import torch
 
-from benchmarks import models as throughput
-from benchmarks.models import (
-    MODES,
-    Timing,
-    best_batch_size,
-    default_limit,
-    measure_throughput,
-    throughput_table,
-)
-from benchmarks.variants import VARIANTS, create_variant
+from benchmarks import models as module
+from benchmarks.models import best_batch_size, default_limit, measure_models, models_table
+from benchmarks.registry import VARIANTS
+from benchmarks.timer import Timing
+
+SMALL = dict(batch_size=2, img_size=(32, 32), rounds=3)
+
+
+def cells(table: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
 
 
 def test_every_model_is_timed_in_every_mode():
-    # timm's model is built for 224 x 224 pixels.
-    names = ["soft_pico", "vit_tiny_patch16_224", "soft_pico"]
-    timings = measure_throughput(names, batch_size=2, img_size=(32, 48), rounds=3)
-    labels = ["soft_pico", "vit_tiny_patch16_224", "soft_pico (2)"]
-    assert [(t.mode, t.model) for t in timings] == [(m, label) for m in ("inference", "training") for label in labels]
-    assert all(0 < t.lower <= t.median <= t.upper for t in timings)
+    # timm's model is built for 224 x 224 pixels; a folded model has no gradients.
+    names = ["soft_pico", "vit_tiny_patch16_224", "soft_pico+folded", "soft_pico"]
+    timings = measure_models(names, **SMALL | dict(img_size=(32, 48)), memory=True)
+    labels = ["soft_pico", "vit_tiny_patch16_224", "soft_pico+folded", "soft_pico (2)"]
+    assert [(t.mode, t.target) for t in timings] == [
+        *(("inference", label) for label in labels),
+        *(("training", label) for label in labels if "folded" not in label),
+    ]
+    assert all(len(t.seconds) == 3 and t.size == 2 for t in timings)
+    assert timings[0].memory < timings[4].memory
 
 
-def test_ratios_are_against_the_first_model_of_the_mode():
-    figures = [("a", "inference", 8, 10, 9, 11), ("b", "inference", 16, 15, 14, 16), ("a", "training", 32, 4, 3, 5)]
-    table = throughput_table([Timing(*row) for row in figures]).splitlines()
-    cells = [[cell.strip() for cell in line.split("|")] for line in table[2:]]
-    assert [(row[3], row[-2]) for row in cells] == [("8", "1.00"), ("16", "1.50"), ("32", "1.00")]
-
-
-def test_variants_of_a_model():
-    names = ["soft_pico", "soft_pico+naive", "soft_pico+folded"]
-    timings = measure_throughput(names, batch_size=2, img_size=32, rounds=3, memory=True)
-    # A folded model has no gradients.
-    assert [t.model for t in timings] == names + names[:2]
-    plain, naive, _, training, _ = (t.memory_mb for t in timings)
-    assert 0 < min(plain, naive) <= max(plain, naive) < training
-    assert throughput_table(timings, memory=True).splitlines()[0].split("|")[-2].strip() == "memory (MB)"
+def test_the_table():
+    timings = [Timing("a", "inference", 8, [0.8] * 3), Timing("b", "inference", 16, [1.0] * 3, 2**20)]
+    timings += [Timing("a", "training", 8), Timing("b", "training", 8, [2.0] * 3, 3 * 2**20)]
+    assert cells(models_table(timings, memory=True)) == [
+        ["inference", "a", "8", "10.0", "10.0 - 10.0", "1.00", "not measured"],
+        ["inference", "b", "16", "16.0", "16.0 - 16.0", "1.60", "1"],
+        ["training", "a", "8", "out of memory", "", "", ""],
+        # Nothing is a ratio to what was not measured.
+        ["training", "b", "8", "4.0", "4.0 - 4.0", "", "3"],
+    ]
 
 
 def test_tensors_of_a_compiled_model_are_not_counted(monkeypatch):
-    """Under the dispatch mode that counts them it would run eagerly."""
     monkeypatch.setitem(VARIANTS, "compiled", lambda model: model)
-    names = ["soft_pico", "soft_pico+compiled"]
-    timings = measure_throughput(names, batch_size=1, img_size=32, modes=["inference"], rounds=3, memory=True)
-    assert [t.memory_mb is None for t in timings] == [False, True]
-    assert throughput_table(timings, memory=True).splitlines()[-1].split("|")[-2].strip() == "not measured"
+    timings = measure_models(["soft_pico", "soft_pico+compiled"], **SMALL, modes=["inference"], memory=True)
+    assert [t.memory is None for t in timings] == [False, True]
 
 
 def test_each_case_has_its_own_best_batch(monkeypatch):
     """Every step takes a second, and there is memory for 20 images in training."""
     batches = {"inference": [], "training": []}
 
-    def step(mode, model, images, labels, dtype):
-        batches[mode].append(len(images))
-        if mode == "training" and len(images) > 20:
-            raise torch.cuda.OutOfMemoryError
+    def make_step(mode, name, model, size, device, dtype, batch):
+        def step():
+            batches[mode].append(batch)
+            if mode == "training" and batch > 20:
+                raise torch.cuda.OutOfMemoryError
 
-    def time_in_turn(steps, rounds, device, bar=None):
-        return {name: [1.0 for _ in range(rounds) if not step()] for name, step in steps.items()}
+        return step
 
-    monkeypatch.setattr(throughput, "_STEPS", {mode: partial(step, mode) for mode in batches})
-    monkeypatch.setattr(throughput, "time_in_turn", time_in_turn)
-    timings = measure_throughput(["soft_pico"], batch_size="auto", max_batch_size=32, rounds=4)
-    assert [(t.mode, t.batch_size, t.median) for t in timings] == [("inference", 32, 32), ("training", 16, 16)]
+    monkeypatch.setattr(module, "_make_step", make_step)
+    monkeypatch.setattr("benchmarks.timer.seconds_of", lambda step, *_: step() or 1.0)
+    timings = measure_models(["soft_pico"], batch_size="auto", max_batch_size=32, rounds=4)
+    assert [(t.mode, t.size, t.rate.median) for t in timings] == [("inference", 32, 32), ("training", 16, 16)]
+    # In the search a warm-up and three rounds; then a try, a warm-up and four rounds.
     assert batches == {
-        "inference": [8] * 3 + [16] * 3 + [32] * 7,
-        "training": [8] * 3 + [16] * 3 + [32] + [16] * 4,
+        "inference": [8] * 4 + [16] * 4 + [32] * (4 + 6),
+        "training": [8] * 4 + [16] * 4 + [32] + [16] * 6,
     }
-
-
-@pytest.mark.parametrize("batch_size", [3, "auto"])
-def test_a_model_without_memory_leaves_the_others_alone(batch_size, monkeypatch):
-    def step(mode, model, images, labels, dtype):
-        if mode == "training" and model is models["soft_norm_pico"]:
-            torch.empty(1 << 50)
-
-    models = {name: create_variant(name) for name in ("soft_norm_pico", "soft_pico")}
-    monkeypatch.setattr(throughput, "create_variant", lambda name, size: models[name])
-    monkeypatch.setattr(throughput, "_STEPS", {mode: partial(step, mode) for mode in MODES})
-    timings = measure_throughput(
-        list(models), batch_size=batch_size, max_batch_size=3, img_size=32, rounds=3, memory=True
-    )
-    assert [(t.mode, t.model, t.batch_size, t.median is None) for t in timings] == [
-        (mode, name, 3, (mode, name) == ("training", "soft_norm_pico")) for mode in MODES for name in models
-    ]
-    rows = [[cell.strip() for cell in line.split("|")[4:-1]] for line in throughput_table(timings, True).splitlines()]
-    assert rows[-2] == ["out of memory", "", "", ""]
-    # Nothing is a ratio to what was not measured.
-    assert rows[-1][2] == ""
 
 
 def test_a_training_step_leaves_no_gradients():
     """Memory is counted beyond what there was before the step."""
-    model = create_variant("soft_pico")
-    throughput._STEPS["training"](model, torch.randn(2, 3, 32, 32), torch.tensor([1, 2]), torch.float32)
+    model = VARIANTS["checkpointed"](module.create_variant("soft_pico"))
+    module._make_step("training", "soft_pico", model, (32, 32), "cpu", torch.float32, 2)()
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
 @pytest.mark.parametrize(
-    ("name", "kwargs", "message"),
+    ("name", "change", "value"),
     [
-        ("soft_pico", {"modes": ["flight"]}, "flight"),
-        ("soft_pico", {"rounds": 2}, "rounds must be at least 3, got 2"),
-        ("soft_pico", {"batch_size": 0}, "batch_size must be at least 1, got 0"),
-        ("soft_pico", {"batch_size": "auto", "max_batch_size": 0}, "batch_size must be at least 1, got 0"),
-        ("soft_pico", {"batch_size": 2**34, "img_size": 32}, "no memory for 17179869184 images of 32 x 32 pixels; use"),
-        ("soft_pic", {}, "no model 'soft_pic'; did you mean"),
-        ("mixer_s32_224", {"img_size": 64}, r"mixer_s32_224 fails on images of 64 x 64 pixels \(.*\); leave it out"),
-        ("soft_pico+triton", {"img_size": 32}, "backend='triton' runs on a CUDA device"),
+        ("soft_pico", {"rounds": 2}, "2"),
+        ("soft_pico", {"batch_size": 0}, "0"),
+        ("soft_pico", {"batch_size": "auto", "max_batch_size": 0}, "0"),
+        ("soft_pic", {}, "soft_pico"),
+        ("mixer_s32_224", {"img_size": (64, 64)}, "mixer_s32_224 .* 64 x 64"),
+        ("soft_pico+triton", {}, "triton"),
     ],
 )
-def test_bad_arguments(name, kwargs, message):
-    with pytest.raises(ValueError, match=message):
-        measure_throughput([name], **kwargs)
+def test_mistakes(name, change, value):
+    with pytest.raises(ValueError, match=value):
+        measure_models([name], **SMALL | change)
 
 
 # Images per second by batch.
@@ -164,7 +136,7 @@ def test_memory_of_the_failed_step_is_given_back(monkeypatch):
     def seconds(batch: int) -> float:
         held = Held()
         if batch > 8:
-            raise torch.cuda.OutOfMemoryError(f"CUDA out of memory beside {held}.")
+            raise torch.cuda.OutOfMemoryError(f"CUDA out of memory with {held}.")
         return 1.0
 
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: seen.append(len(alive)))

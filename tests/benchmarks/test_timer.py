@@ -1,13 +1,16 @@
-"""The order in which contenders are timed, and how calls are counted and averaged."""
+"""The order in which contenders are timed, how calls are counted and averaged, and steps without memory."""
 
 from functools import partial
 from itertools import pairwise
 
+import pytest
+import torch
+
 from benchmarks import timer
-from benchmarks.timer import numbered, seconds_of, time_in_turn
+from benchmarks.timer import Timing, measure, numbered, require_at_least, seconds_of, time_in_turn
 
 
-def test_names_that_come_again_are_numbered():
+def test_repeated_names_are_numbered():
     assert numbered(["a", "b", "a", "a+x", "a"]) == {"a": "a", "b": "b", "a (2)": "a", "a+x": "a+x", "a (3)": "a"}
 
 
@@ -22,21 +25,27 @@ def test_contenders_take_turns_and_the_first_round_does_not_count():
     assert {first + second for first, second in pairwise(calls)} >= {"ab", "ac", "ba", "bc", "ca", "cb"}
 
 
-def test_rounds_that_fit_a_time_and_short_steps_that_are_repeated(monkeypatch):
+def test_rounds_that_fit_a_time_and_short_steps_that_are_repeated():
     calls, given = [], []
-    monkeypatch.setattr(timer, "seconds_of", lambda step, device, repeats=1: calls.append(repeats) or 0.5)
-    seconds = time_in_turn(dict.fromkeys("ab", print), lambda s: given.append(s) or 4, "cpu", least_seconds=1.2)
+    seconds = time_in_turn(
+        dict.fromkeys("ab", print),
+        lambda s: given.append(s) or 4,
+        "cpu",
+        min_seconds=1.2,
+        clock=lambda step, device, repeats: calls.append(repeats) or 0.5,
+    )
     assert seconds == {"a": [0.5] * 4, "b": [0.5] * 4}
     # Each of both runs twice in the warm-up round, then three times in a row.
     assert calls == [1] * 4 + [3] * 8
     assert given == [3.0]
 
 
-def test_a_short_step_on_a_gpu(monkeypatch):
+def test_a_short_step_on_a_gpu():
     """One call in each round is not counted, and as many follow as make a measurement long enough."""
     calls = []
-    monkeypatch.setattr(timer, "seconds_of", lambda step, device, repeats=1: calls.append(repeats) or 1e-3)
-    assert time_in_turn({"a": partial(calls.append, "uncounted")}, 3, "cuda") == {"a": [1e-3] * 3}
+    step = partial(calls.append, "uncounted")
+    clock = lambda step, device, repeats: calls.append(repeats) or 1e-3  # noqa: E731
+    assert time_in_turn({"a": step}, 3, "cuda", clock=clock) == {"a": [1e-3] * 3}
     assert calls == ["uncounted", 1] + ["uncounted", 6] * 3
 
 
@@ -45,3 +54,26 @@ def test_repeats_are_averaged(monkeypatch):
     monkeypatch.setattr(timer.time, "perf_counter", lambda: next(clock))
     assert seconds_of(partial(calls.append, None), "cpu", repeats=5) == 2
     assert len(calls) == 5
+
+
+def test_what_a_timing_says():
+    timing = Timing("a", "forward", 12, (2.0, 4.0, 3.0), memory=3 * 2**19)
+    assert timing.time == (3.0, 2.0, 4.0)
+    assert timing.rate.median == 4.0
+    assert timing.megabytes == 1.5
+    assert Timing("a", "forward", 12).time is Timing("a", "forward", 12).rate is None
+
+
+def test_a_step_without_memory_leaves_the_others_alone():
+    given = torch.zeros(10)
+    steps = {"large": lambda: torch.empty(1 << 50), "small": lambda: [given * 2, None], "views": lambda: given[1:]}
+    large, small, views = measure(steps, "forward", dict.fromkeys(steps, 7), 3, "cpu", counted=("large", "small"))
+    assert (large.seconds, large.memory, large.made) == ((), None, 0)
+    assert (len(small.seconds), small.memory, small.made) == (3, 40, 40)
+    assert (len(views.seconds), views.memory) == (3, None)
+
+
+@pytest.mark.parametrize("values", [{"rounds": 2}, {"tokens": 5, "rounds": -1}])
+def test_values_that_are_too_small(values):
+    with pytest.raises(ValueError, match=f"rounds .* {values['rounds']}"):
+        require_at_least(3, **values)

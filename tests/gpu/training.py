@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.variants import with_attributes
+from benchmarks.registry import with_attributes
 
 PER_RANK = 4
 

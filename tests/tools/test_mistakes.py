@@ -4,7 +4,6 @@ import pytest
 
 EXPORT = ("--model", "soft_pico", "--no-pretrained", "--format", "torch_export", "--out", "model.pt2")
 PUBLISH = ("out", "--tag", "mine", "--licence", "mit")
-SHAPES_DATA = ("--generate", 4, "--batch-size", 2)
 
 CASES = {
     "app": [
@@ -28,60 +27,6 @@ CASES = {
         (("--model", "soft_pico", "file"), "file cannot be read"),
         (("--model", "soft_pico", "--out", "file/out"), "out.png cannot be written"),
     ],
-    "benchmark": [
-        ((), "models, or --op"),
-        (("soft_pic",), "did you mean"),
-        (("soft_pico", "--op", "naive"), "not both"),
-        (("--op", "newton_inverse", "newton"), "not both"),
-        (("soft_pico", "--batch-size", "some"), "--batch-size"),
-        (("soft_pico", "--max-batch-size", 4), "--max-batch-size"),
-        (("soft_pico", "--device", "cud"), "'cud'"),
-        (("soft_pico", "--threads", -1), "threads must be at least 1, got -1"),
-        (("soft_pico", "--out", "file/rows.csv"), "rows.csv cannot be written"),
-        (("soft_pico", "--bandwidth"), "--bandwidth"),
-        (("--op", "newton_inverse", "--bandwidth"), "--bandwidth"),
-        (("--op", "newton", "--batch-size", "auto"), "auto"),
-    ],
-    "benchmark_data": [
-        ((), "--generate N"),
-        (("images", "--generate", 4), "--generate N"),
-        (("--generate", 0), "--generate is 0"),
-        (("nowhere",), "nowhere"),
-        ((*SHAPES_DATA, "--config", "nowhere.py"), "nowhere.py"),
-        ((*SHAPES_DATA, "--config", "{demo}"), "TimmAugment"),
-        ((*SHAPES_DATA, "--rounds", 1), "rounds is 1"),
-        ((*SHAPES_DATA, "--workers", -1), "workers is -1"),
-        (("--generate", 4, "--batch-size", 0), "Batches of 0"),
-    ],
-    "benchmark_resolution": [
-        (("resnet18",), "resnet18 is not a pyramid"),
-        (("linformer_pyramid_pico", "--rounds", 0), "max_bottleneck"),
-        (("soft_pico", "--img-size", 16), "16 x 16"),
-        (("soft_pico", "--img-size", "small"), "--img-size"),
-        (("soft_pico", "--threads", 0), "threads must be at least 1, got 0"),
-        (("soft_pico", "--out", "file/table.md"), "table.md cannot be written"),
-    ],
-    "atlas": [
-        (("--kinds", "sofd"), "'sofd'"),
-        (("--tokens", 200), "tokens=200"),
-        (("--head-dims", 24), "head_dim=24"),
-        (("--device", "gpu"), "no device 'gpu'"),
-        (("--out", "file/atlas"), "atlas.csv cannot be written"),
-        (("--check", "atlas-fp32-pt2110-cpu-none.csv"), "cpu-none.csv cannot be used"),
-        (("--models", "soft_pic", "--device", "cpu"), "did you mean"),
-        (("--models", "--sizes", "2x2x2"), "2x2x2"),
-        (("--models", "--kinds", "soft"), "not allowed"),
-    ],
-    "benchmark_zoo": [
-        (("--rounds", 2), "rounds must be at least 3, got 2"),
-        (("--batch-size", 0), "batch_size must be at least 1, got 0"),
-        (("--out", "file/table.md"), "table.md cannot be written"),
-    ],
-    "compare_attention": [
-        (("sofd",), "'sofd'"),
-        (("soft", "--batch-size", 0), "batch_size must be at least 1, got 0"),
-        (("soft", "--out", "file/table"), "table.md cannot be written"),
-    ],
     "convert_checkpoint": [
         (("none.pth", "b.pth", "--to", "timm"), "none.pth"),
         (("file", "file", "--to", "timm"), "file"),
@@ -99,11 +44,6 @@ CASES = {
         (("xyzzy_1",), "timm has no model 'xyzzy_1'"),
         (("xcit_nano_12_p16_224", "--img-size", 20), "20 x 20"),
         (("--config", "nowhere.py"), "nowhere.py"),
-    ],
-    "get_memory": [
-        (("resnet18",), "resnet18 is not a pyramid"),
-        (("soft_pico", "--img-size", 64, 64, 3), "64 64 3"),
-        (("soft_pico", "--img-size", 16), "16 x 16"),
     ],
     "studies gym": [
         (("--tasks", "recal"), "invalid choice: 'recal'"),

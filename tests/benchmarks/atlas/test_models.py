@@ -1,13 +1,12 @@
 """Tables of models in timm's columns: published sizes, what is resumed, and models that fail."""
 
 import pytest
-import timm
 import torch
 from torch import nn
 
 from benchmarks.atlas import models
-from benchmarks.atlas.models import MODELS, Activations, check_models, measure_models, sizes_of
-from benchmarks.models import Timing
+from benchmarks.atlas.models import Activations, measure_cases, sizes_of
+from benchmarks.timer import Timing
 
 
 @pytest.mark.parametrize(
@@ -33,28 +32,18 @@ def test_activations_of_one_layer_each():
     assert activations.count == 512 + 320 + 2 * (42 + 21)
 
 
-def test_every_model_of_the_default_list_exists():
-    for name in MODELS:
-        assert timm.is_model(name.partition("+")[0])
-
-
-def test_unknown_models_are_refused():
-    with pytest.raises(ValueError, match="did you mean"):
-        check_models(["soft_pico", "soft_pic"])
-
-
 def test_models_beside_each_other_and_those_that_fail(monkeypatch):
     asked = []
 
     def measure(names, *, batch_size, img_size, modes, **options):
         asked.append((names, batch_size, img_size, *modes))
         size = 1 if batch_size == 1 else 8
-        return [Timing(name, mode, size, 4.0, 3.9, 4.5) for mode in modes for name in names]
+        return [Timing(name, mode, size, [size / 3.9, size / 4.0, size / 4.5]) for mode in modes for name in names]
 
-    monkeypatch.setattr(models, "measure_throughput", measure)
+    monkeypatch.setattr(models, "measure_models", measure)
     names = ["soft_pico", "test_vit"]
     given = dict(sizes=[(64, 64), (64, 99)], forms=["eager", "compiled"], batches=[1])
-    *_, (infer, train) = measure_models(names, [], [], **given)
+    *_, (infer, train) = measure_cases(names, [], [], **given)
     compiled = [f"{name}+compiled" for name in names]
     assert asked[:4] == [(of, 1, (64, 64), mode) for of in (names, compiled) for mode in ("inference", "training")]
     assert [row.infer_img_size for row in infer] == ["64"] * 4 + ["64x99"] * 4
@@ -69,10 +58,10 @@ def test_models_beside_each_other_and_those_that_fail(monkeypatch):
     assert "ValueError: test_vit fails on images of 64 x 99" in failed.note
     # What is there is not measured again; the best batch is a case of its own.
     asked.clear()
-    *_, (more, _) = measure_models(names, infer, train, **given)
+    *_, (more, _) = measure_cases(names, infer, train, **given)
     assert more == infer
     assert not asked
-    *_, (more, _) = measure_models(names, infer, train, sizes=[(64, 64)], forms=["eager"], batches=[1, "auto"])
+    *_, (more, _) = measure_cases(names, infer, train, sizes=[(64, 64)], forms=["eager"], batches=[1, "auto"])
     assert asked == [(names, "auto", (64, 64), mode) for mode in ("inference", "training")]
     assert [row.infer_batch_size for row in more[len(infer) :]] == [8, 8]
 
@@ -85,12 +74,10 @@ def test_failures_stay_in_their_row(monkeypatch):
             raise RuntimeError("no training here")
 
     monkeypatch.setattr(models, "try_steps", steps)
-    monkeypatch.setattr(
-        models, "measure_throughput", lambda names, *, modes, **_: [Timing(names[0], *modes, 8, 4.0, 3.9, 4.1)]
-    )
+    monkeypatch.setattr(models, "measure_models", lambda names, *, modes, **_: [Timing(names[0], *modes, 8, [2.0] * 3)])
     cases = dict(sizes=[(64, 64)], forms=["eager"], batches=["auto"])
-    *_, (infer, train) = measure_models(["soft_pico"], [], [], **cases)
+    *_, (infer, train) = measure_cases(["soft_pico"], [], [], **cases)
     assert [row.infer_samples_per_sec for row in infer] == [4.0]
     assert [row.note for row in train] == ["RuntimeError: no training here"]
-    *_, again = measure_models(["soft_pico"], infer, train, **cases)
+    *_, again = measure_cases(["soft_pico"], infer, train, **cases)
     assert again == (infer, train)

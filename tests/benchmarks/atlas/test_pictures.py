@@ -21,7 +21,7 @@ ROWS = [row("softmax", n, 1, mode) for n in TOKENS for mode in ("inference", "tr
 ROWS += [row("soft", n, 1000 / n, mode, "unstable") for n in TOKENS for mode in ("inference", "training")]
 ROWS += [row("linear", n, 2, "training") for n in TOKENS[:2]]
 ROWS += [Row("linear", "N", "training", 32, 3136, 0, *[None] * 6, 9e4, "skipped: 90000 MB counted, more than 8000")]
-TABLE = Table("a machine", "2026-11-23", "python tools/atlas.py", ROWS)
+TABLE = Table("a machine", "2026-11-23", "python -m benchmarks atlas", ROWS)
 
 
 def test_pictures_are_written(tmp_path):
@@ -50,7 +50,7 @@ def test_labels_lie_apart(places, moved):
 
 def test_page_says_what_was_measured_and_what_was_not():
     page = report(TABLE)
-    assert page.startswith("# The atlas of attentions\n\n`python tools/atlas.py`\n\n2026-11-23; a machine.")
+    assert page.startswith("# The atlas of attentions\n\n`python -m benchmarks atlas`\n\n2026-11-23; a machine.")
     assert "6 of 14 timed rows are unstable" in page
     assert "| `soft` | N | 1000 (900 - 1100) | 1000 (900 - 1100) | 1000 |" in page
     assert "| `linear` | N | not measured | never (2.00 at 784) | never (28.70 at 3136) |" in page

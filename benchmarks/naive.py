@@ -1,8 +1,7 @@
-"""Models by names such as `soft_tiny+naive` or `soft_tiny+folded+compiled`.
+"""Softmax-free attention as the released code computes it, the baseline of speed and memory.
 
-The naive variant is softmax-free attention as the released code computes it, the baseline of speed and memory: the same
-function of the same weights as this package's models (arXiv 2110.11945, Eq. 8-10), in the order of the formulas. Heads
-are copied apart, kernels of distances take several passes, `V <- 2 V - V P V` goes product by product,
+The same function of the same weights as this package's models (arXiv 2110.11945, Eq. 8-10), in the order of the
+formulas. Heads are copied apart, kernels of distances take several passes, `V <- 2 V - V P V` goes product by product,
 `(K1 V_T)(K1^T V)` from left to right, and GELU is written out in elementary functions.
 
 In half precision, autocast included, it also inverts in half precision, which is useless: the logits of `soft_norm`
@@ -10,10 +9,7 @@ models may be NaN. Ratios to it then compare speed alone.
 """
 
 import math
-from collections.abc import Callable
-from functools import partial
 
-import timm
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -21,10 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from soft_vit.layers.attention.soft import LEAST_ROW_SUM, SoftAttention
 from soft_vit.layers.vit_attention import ViTAttention
-from soft_vit.models.base import require_known
-from soft_vit.models.folding import fold_batch_norm
 from soft_vit.ops.layout import Layout
-from soft_vit.ops.numerics import BACKENDS
 from soft_vit.ops.soft.newton import newton_step_size
 
 
@@ -100,13 +93,13 @@ class NaiveSoftAttention(nn.Module):
     def __init__(self, attention: SoftAttention) -> None:
         super().__init__()
         if isinstance(attention, ViTAttention):
-            raise ValueError("The naive form of a ViT's softmax-free attention does not exist; give a SOFT pyramid.")
+            raise ValueError(f"attention must be one of a SOFT pyramid, got {type(attention).__name__} of a ViT.")
         inverse = attention.options.inverse
         if inverse != "newton":
-            raise ValueError(f"The naive form has Newton's inverse, not {inverse!r}; use inverse='newton'.")
+            raise ValueError(f"inverse must be 'newton' in the naive form, got {inverse!r}.")
         if not isinstance(attention.q_norm, nn.Identity):
             norm = type(attention.q_norm).__name__
-            raise ValueError(f"The naive form has no norm of the queries, here {norm}; use a model without it.")
+            raise ValueError(f"q_norm must be the identity in the naive form, got {norm}.")
         self.attention = attention
 
     def forward(self, x: Tensor, feat_size: tuple[int, int], num_prefix_tokens: int = 0) -> Tensor:
@@ -133,74 +126,16 @@ class NaiveSoftAttention(nn.Module):
 
 
 def naive_formulation(model: nn.Module) -> nn.Module:
-    """Replace every softmax-free attention and tanh-approximated GELU of a SOFT pyramid by its naive form.
+    """Replace every softmax-free attention and tanh-approximated GELU of a SOFT pyramid by its naive form; return it.
 
-    Returns the model, which keeps its weights. Raises ValueError for a model without softmax-free attention, and for
-    one that `NaiveSoftAttention` refuses.
+    Raises ValueError for a model without softmax-free attention, and for one that `NaiveSoftAttention` refuses.
     """
     if not any(isinstance(module, SoftAttention) for module in model.modules()):
-        raise ValueError(f"{type(model).__name__} has no softmax-free attention to compute naively; give a SOFT model.")
+        raise ValueError(f"model must be a SOFT pyramid, got {type(model).__name__}.")
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if isinstance(child, SoftAttention) and not isinstance(module, NaiveSoftAttention):
                 setattr(module, name, NaiveSoftAttention(child))
             elif isinstance(child, nn.GELU) and child.approximate == "tanh":
                 setattr(module, name, NaiveTanhGELU())
-    return model
-
-
-def checkpointed(model: nn.Module) -> nn.Module:
-    """Make a timm model recompute its activations in backward; returns it."""
-    model.set_grad_checkpointing()
-    return model
-
-
-def with_attributes(model: nn.Module, **attributes: object) -> nn.Module:
-    """Set attributes of every softmax-free attention; returns the model. ValueError for a model without any."""
-    attentions = [module for module in model.modules() if isinstance(module, SoftAttention)]
-    if not attentions:
-        options = ", ".join(f"{name}={value!r}" for name, value in attributes.items())
-        raise ValueError(f"{type(model).__name__} has no softmax-free attention to give {options}; use a SOFT model.")
-    for attention in attentions:
-        vars(attention).update(attributes)
-    return model
-
-
-FORMS: dict[str, Callable[[nn.Module], nn.Module]] = {
-    "naive": naive_formulation,
-    **{backend: partial(with_attributes, backend=backend) for backend in BACKENDS},
-}
-"""Ways to compute the softmax-free attentions of a model; a name has at most one of them."""
-
-VARIANTS: dict[str, Callable[[nn.Module], nn.Module]] = {
-    **FORMS,
-    # As max_bottleneck=(7, 7): the cost is linear in the image, and at 224 pixels nothing changes.
-    "capped": partial(with_attributes, limit=(7, 7)),
-    "folded": fold_batch_norm,
-    # Convolutions take over the layout of their weights.
-    "channels_last": partial(nn.Module.to, memory_format=torch.channels_last),
-    # By default, torch would compile the second batch size for any size.
-    "compiled": partial(torch.compile, dynamic=False),
-    "checkpointed": checkpointed,
-}
-"""What follows a `+` in a name such as `soft_tiny+naive`; a folded model cannot be trained."""
-
-
-def create_variant(name: str, img_size: tuple[int, int] | None = None, **kwargs: object) -> nn.Module:
-    """A timm model by name, with the variants after each `+` applied in turn; kwargs go to `timm.create_model`.
-
-    img_size: the size (H, W) of images, for models that have `set_input_size`. Raises ValueError for an unknown model
-    or variant, and for two of `FORMS`.
-    """
-    model_name, *variants = name.split("+")
-    require_known(model_name)
-    if unknown := set(variants) - set(VARIANTS):
-        raise ValueError(f"{name} has no variant {min(unknown)}; after a + stand {', '.join(VARIANTS)}.")
-    if len(forms := set(variants) & set(FORMS)) > 1:
-        raise ValueError(f"{name} is {' and '.join(sorted(forms))} at once; choose one of {', '.join(FORMS)}.")
-    model = timm.create_model(model_name, **kwargs)
-    if img_size is not None and hasattr(model, "set_input_size"):
-        model.set_input_size(img_size)
-    for variant in variants:
-        model = VARIANTS[variant](model)
     return model

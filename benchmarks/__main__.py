@@ -1,0 +1,76 @@
+"""Measure speed and memory: python -m benchmarks COMMAND ...
+
+Every command prints a page; with --out NAME it writes NAME.md, and NAME.csv where there are figures for programs. The
+atlas, its models and the report of a GPU write into a folder as they go, and continue where they were stopped.
+benchmarks/README.md lists the command of each table that the documentation shows.
+"""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+from benchmarks.memory import is_out_of_memory
+from benchmarks.timer import machine_description, use_threads
+from soft_vit.cli import add_device_option, command_line
+from soft_vit.probe.load import require_device
+from soft_vit.weights.files import require_place
+
+COMMANDS = {
+    "models": "benchmarks.models",
+    "operator": "benchmarks.operator",
+    "attentions": "benchmarks.attentions",
+    "memory": "benchmarks.savings",
+    "resolution": "benchmarks.resolution",
+    "data": "benchmarks.data",
+    "atlas": "benchmarks.atlas.measure",
+    "atlas-models": "benchmarks.atlas.models",
+    "check": "benchmarks.atlas.check",
+    "gpu": "benchmarks.gpu.run",
+}
+"""Modules with `add_options(parser)`, and `run(args)`, which returns a `Report`, or None if it has written all."""
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name, module_name in COMMANDS.items():
+        module = import_module(module_name)
+        of_command = commands.add_parser(name, help=module.__doc__.partition("\n")[0], description=module.__doc__)
+        module.add_options(of_command)
+        add_device_option(of_command)
+        of_command.add_argument("--threads", type=int, help="CPU threads (default: all)")
+        of_command.add_argument("--out", type=Path, metavar="NAME", help="where results are written")
+        of_command.set_defaults(run=module.run)
+    return parser
+
+
+@command_line
+def main(argv: Sequence[str] | None = None) -> None:
+    args = make_parser().parse_args(argv)
+    args.command = shlex.join(["python", "-m", "benchmarks", *(sys.argv[1:] if argv is None else argv)])
+    use_threads(args.threads)
+    require_device(args.device)
+    out = args.out and args.out.with_suffix("" if args.out.suffix in (".md", ".csv") else args.out.suffix)
+    if out:
+        require_place(f"{out}.md")
+    try:
+        report = args.run(args)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        raise ValueError(f"{args.device} must have memory for the inputs; give fewer or smaller ones.") from error
+    if report is None:
+        return
+    machine = machine_description(args.device)
+    print(report.page(args.command, machine))
+    if out:
+        report.write(out, args.command, machine)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""What is measured: functions of queries, keys and values by name, and models by names such as `soft_tiny+naive`."""
+
+from collections.abc import Callable
+from functools import partial
+from inspect import signature
+from typing import Any
+
+import timm
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from benchmarks.naive import naive_formulation, naive_soft_attention
+from soft_vit.layers.attention.soft import SoftAttention
+from soft_vit.models.base import require_known
+from soft_vit.models.folding import fold_batch_norm
+from soft_vit.ops import soft_attention
+from soft_vit.ops.linear import elu_features, linear_attention
+from soft_vit.ops.numerics import BACKENDS
+
+
+def softmax_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Torch's fused softmax attention."""
+    return F.scaled_dot_product_attention(q, k, v)
+
+
+def elu_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Linear attention with the features elu + 1."""
+    return linear_attention(elu_features(q), elu_features(k), v)
+
+
+OPERATORS: dict[str, Callable[..., Tensor]] = {
+    "naive": naive_soft_attention,
+    **{inverse: partial(soft_attention, inverse=inverse) for inverse in ("newton", "cholesky")},
+    **{
+        f"{inverse}-{backend}": partial(soft_attention, inverse=inverse, backend=backend)
+        for inverse in ("newton", "cholesky")
+        for backend in BACKENDS
+    },
+    "softmax": softmax_attention,
+    "linear": elu_attention,
+}
+"""Functions of some of q, k, v `[B, H, N, D]` and bottleneck `[B, H, M, D]`: softmax-free attention as released, by
+default and with each backend, and what it is compared with."""
+
+
+def inputs_of(operator: Callable[..., Tensor], tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return those of q, k, v and bottleneck that an operator takes."""
+    return {name: tensor for name, tensor in tensors.items() if name in signature(operator).parameters}
+
+
+def with_attributes(model: nn.Module, **attributes: Any) -> nn.Module:
+    """Set attributes of every softmax-free attention; returns the model. ValueError for a model without any."""
+    attentions = [module for module in model.modules() if isinstance(module, SoftAttention)]
+    if not attentions:
+        raise ValueError(f"model must be a SOFT model to take {attributes}, got {type(model).__name__}.")
+    for attention in attentions:
+        vars(attention).update(attributes)
+    return model
+
+
+def checkpointed(model: nn.Module) -> nn.Module:
+    """Make a timm model recompute its activations in backward; returns it."""
+    model.set_grad_checkpointing()
+    return model
+
+
+FORMS: dict[str, Callable[[nn.Module], nn.Module]] = {
+    "naive": naive_formulation,
+    **{backend: partial(with_attributes, backend=backend) for backend in BACKENDS},
+}
+"""Ways to compute the softmax-free attentions of a model; a name has at most one of them."""
+
+VARIANTS: dict[str, Callable[[nn.Module], nn.Module]] = {
+    **FORMS,
+    # As max_bottleneck=(7, 7): the cost is linear in the image, and at 224 pixels nothing changes.
+    "capped": partial(with_attributes, limit=(7, 7)),
+    "folded": fold_batch_norm,
+    # Convolutions take over the layout of their weights.
+    "channels_last": partial(nn.Module.to, memory_format=torch.channels_last),
+    # By default, torch would compile the second batch size for any size.
+    "compiled": partial(torch.compile, dynamic=False),
+    "checkpointed": checkpointed,
+}
+"""What follows a `+` in a name such as `soft_tiny+naive`; a folded model cannot be trained."""
+
+
+def create_variant(name: str, img_size: tuple[int, int] | None = None, **kwargs: Any) -> nn.Module:
+    """Create a timm model by name, with the variants after each `+` applied in turn; kwargs go to `timm.create_model`.
+
+    img_size: the size (H, W) of images, for models that have `set_input_size`. Raises ValueError for an unknown model
+    or variant, and for two of `FORMS`.
+    """
+    model_name, *variants = name.split("+")
+    require_known(model_name)
+    if unknown := set(variants) - set(VARIANTS):
+        raise ValueError(f"variants must be among {', '.join(VARIANTS)}, got {min(unknown)} in {name}.")
+    if len(forms := set(variants) & set(FORMS)) > 1:
+        raise ValueError(f"variants must hold at most one of {', '.join(FORMS)}, got {', '.join(sorted(forms))}.")
+    model = timm.create_model(model_name, **kwargs)
+    if img_size is not None and hasattr(model, "set_input_size"):
+        model.set_input_size(img_size)
+    for variant in variants:
+        model = VARIANTS[variant](model)
+    return model
+
+
+ZOO: dict[str, tuple[str, ...]] = {
+    "swin_tiny_patch4_window7_224": (
+        "mlla_tiny",
+        "h_vittt_tiny",
+        "inline_swin_tiny",
+        "pola_swin_tiny",
+        "flatten_swin_tiny",
+    ),
+    "pvt_v2_b1": ("inline_pvt_tiny", "pola_pvt_tiny", "flatten_pvt_tiny", "flatten_pvt_v2_b1", "ravlt_t", "mavit_t"),
+    "deit_tiny_patch16_224": ("vittt_tiny", "inline_deit_tiny"),
+}
+"""Transformers with softmax, and models of every family of their body or size. timm lacks PVT; PVTv2 stands for it."""
+
+SMALLEST = (
+    *("deit_small_patch16_224", "swin_tiny_patch4_window7_224", "pvt_v2_b1"),
+    *("soft_tiny+capped", "soft_norm_tiny+capped", "soft_plus_tiny+capped", "flatten_pvt_tiny", "pola_pvt_tiny"),
+    *("inline_deit_tiny", "inline_pvt_tiny", "ravlt_t", "mavit_t", "mlla_tiny", "vittt_tiny", "h_vittt_tiny"),
+)
+"""The smallest model of each family, after models with softmax attention of about their size."""

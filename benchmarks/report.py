@@ -1,0 +1,41 @@
+"""What a command prints and writes: a page for people and rows for programs, both with command, date and machine."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from soft_vit.text_tables import csv_table
+from soft_vit.weights.files import write_atomically
+
+
+@dataclass
+class Report:
+    """The figures of one command.
+
+    case: what was measured, in words. tables: Markdown. rows: unrounded figures by column, for a CSV file. same:
+    columns with one value, after date and machine; None for a file without these.
+    """
+
+    title: str
+    case: str
+    tables: Sequence[str]
+    rows: Sequence[Mapping[str, Any]] = ()
+    same: Mapping[str, Any] | None = None
+
+    def page(self, command: str, machine: str) -> str:
+        """Return the page in Markdown."""
+        head = f"# {self.title}\n\n`{command}`\n\n{date.today().isoformat()}; {machine}; {self.case}"
+        return "\n\n".join([head, *self.tables]) + "\n"
+
+    def csv(self, machine: str) -> str:
+        """Return the rows as CSV."""
+        head = {} if self.same is None else {"date": date.today().isoformat(), "machine": machine, **self.same}
+        return csv_table([*head, *self.rows[0]], [[*head.values(), *row.values()] for row in self.rows])
+
+    def write(self, out: Path, command: str, machine: str) -> None:
+        """Write OUT.md, and OUT.csv if there are rows."""
+        write_atomically(f"{out}.md", self.page(command, machine).encode())
+        if self.rows:
+            write_atomically(f"{out}.csv", self.csv(machine).encode())
