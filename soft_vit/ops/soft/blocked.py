@@ -37,13 +37,8 @@ class BlockedAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, bottleneck: Tensor, v: Tensor, options: InverseOptions) -> Tensor:
         inputs = (q, bottleneck, v)
-        a = self_gaussian_kernel(bottleneck)
-        if options.inverse == "cholesky":
-            w = cholesky_factor(add_ridge(a, options.ridge))
-        else:
-            w = newton_iterates(a, options.iters, options.ridge, options.start)
-        q, bottleneck, v, a, w = (x.flatten(0, 1) for x in (*inputs, a, w))
-        scale = a.sum(2, keepdim=True).rsqrt_() if options.normalize else None
+        w, scale = invert(bottleneck, options)
+        q, bottleneck, v = (x.flatten(0, 1) for x in inputs)
         blocks = _blocks(bottleneck, q)
         if len(blocks.problems) == len(blocks.chunks) == 1:
             x, y, z = _attend(options.inverse, q, bottleneck, v, w, scale)
@@ -149,7 +144,19 @@ def _kernel(a: Tensor, b: Tensor) -> Tensor:
     return exponent.sub_(a.square().sum(2, keepdim=True), alpha=0.5 * LOG2_E).clamp_(max=0).exp2_()
 
 
-def _solve(inverse: str, w: Tensor, b: Tensor) -> Tensor:
+def invert(bottleneck: Tensor, options: InverseOptions) -> tuple[Tensor, Tensor | None]:
+    """W `[P, M, M]`, or the Cholesky factor, of tokens `[B, H, M, D]` and, normalised, s `[P, M, 1]`."""
+    a = self_gaussian_kernel(bottleneck)
+    if options.inverse == "cholesky":
+        w = cholesky_factor(add_ridge(a, options.ridge))
+    else:
+        w = newton_iterates(a, options.iters, options.ridge, options.start)
+    scale = a.sum(3, keepdim=True).rsqrt_().flatten(0, 1) if options.normalize else None
+    return w.flatten(0, 1), scale
+
+
+def apply_inverse(inverse: str, w: Tensor, b: Tensor) -> Tensor:
+    """`W b` of matrices `[P, M, K]`, of W or the Cholesky factor."""
     return solve_factored(w, b) if inverse == "cholesky" else torch.bmm(w, b)
 
 
@@ -167,7 +174,7 @@ def _attend(
     kernels, z = _kernels_and_sums(bottleneck, q, v, chunks)
     if scale is not None:
         z.mul_(scale)
-    y = _solve(inverse, w, z)
+    y = apply_inverse(inverse, w, z)
     scaled_y = y if scale is None else y * scale
     for chunk, kernel in zip(chunks, kernels, strict=True):
         x = torch.bmm(scaled_y.mT, kernel, out=_columns(out, chunk))
@@ -189,7 +196,7 @@ def _gradients(
     """Gradients through the N x M kernel: of q `[P, D, N]`, the bottleneck tokens `[P, M, D]` and
     v `[P, E, N]`, with chunks in `out`, and of y and z' `[P, M, E]`."""
     kernels, grad_scaled_y = _kernels_and_sums(bottleneck, q, grad, chunks)
-    grad_z = _solve(inverse, w, grad_scaled_y if scale is None else grad_scaled_y * scale)
+    grad_z = apply_inverse(inverse, w, grad_scaled_y if scale is None else grad_scaled_y * scale)
     grad_scaled_z = grad_z if scale is None else grad_z * scale
     grad_bottleneck = torch.zeros_like(bottleneck) if out[1] is None else out[1].zero_()
     for chunk, kernel in zip(chunks, kernels, strict=True):

@@ -5,12 +5,9 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-from soft_vit.ops.gaussian import self_gaussian_kernel
 from soft_vit.ops.numerics import full_precision_backward
-from soft_vit.ops.soft.blocked import gradient_through_a
-from soft_vit.ops.soft.cholesky import cholesky_factor, solve_factored
-from soft_vit.ops.soft.newton import newton_iterates
-from soft_vit.ops.soft.options import InverseOptions, add_ridge
+from soft_vit.ops.soft.blocked import apply_inverse, gradient_through_a, invert
+from soft_vit.ops.soft.options import InverseOptions
 from soft_vit.ops.soft.triton.layouts import empty
 from soft_vit.ops.soft.triton.plan import form, plan_backward, plan_forward, plan_newton_inverse
 
@@ -101,17 +98,12 @@ def solve_large(bottleneck: Tensor, partial: Tensor, options: InverseOptions) ->
     """
     with full_precision_backward(partial):
         z = partial.sum(1)
-        a = self_gaussian_kernel(bottleneck)
-        scale = a.sum(3).rsqrt().flatten(0, 1) if options.normalize else z.new_empty(0)
-        if options.normalize:
-            z = z * scale[..., None]
-        if options.inverse == "cholesky":
-            w = cholesky_factor(add_ridge(a, options.ridge)).flatten(0, 1)
-            y = solve_factored(w, z).contiguous()
-        else:
-            w = newton_iterates(a, options.iters, options.ridge, options.start).flatten(0, 1)
-            y = torch.bmm(w, z)
-        return y, w.contiguous(), z if options.normalize else z.new_empty(0), scale
+        w, scale = invert(bottleneck, options)
+        nothing = z.new_empty(0)
+        if scale is None:
+            return apply_inverse(options.inverse, w, z).contiguous(), w.contiguous(), nothing, nothing
+        z = z * scale
+        return apply_inverse(options.inverse, w, z).contiguous(), w.contiguous(), z, scale[..., 0]
 
 
 def solve_large_backward(
@@ -129,7 +121,7 @@ def solve_large_backward(
     with full_precision_backward(partial):
         grad_scaled, factor = partial.sum(1), scale[..., None] if normalize else None
         grad_y = grad_scaled if factor is None else grad_scaled * factor
-        grad_z = solve_factored(w, grad_y) if inverse == "cholesky" else torch.bmm(w, grad_y)
+        grad_z = apply_inverse(inverse, w, grad_y)
         tokens = bottleneck.flatten(0, 1).float()
         grad_tokens.copy_(gradient_through_a(tokens, y, grad_scaled, grad_z, z, factor))
         return (grad_z if factor is None else grad_z * factor).contiguous()

@@ -4,8 +4,7 @@ Its products are fp32 on the ordinary cores (PRECISION `ieee`) or, otherwise, th
 cores. Two fp16 terms of a matrix scaled by a power of two hold 22 bits, as two tf32 terms do, at twice the rate: 4096
 problems of 49 x 49 and 20 steps, 86 GFLOP on tiles of 64 x 64, take 0.26 ms at the peak of an H200, three tf32 products
 0.5 ms, fp32 1.3 ms. In sums of more than 32 products 22 bits add no more error than fp32 makes by rounding along the
-way, and less on flat kernels (`tests/ops/soft/triton/test_precision.py`). Shorter sums are more exact in fp32,
-and cheap.
+way, and less on flat kernels. Shorter sums are more exact in fp32, and cheap.
 """
 
 import triton

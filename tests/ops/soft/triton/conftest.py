@@ -14,7 +14,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 # Under the interpreter only the kernels' tests are of interest.
 collect_ignore_glob = []
 if INTERPRETED:
-    collect_ignore_glob += ["test_ahead_of_time.py", "test_choice.py", "test_in_interpreter.py", "test_precision.py"]
+    collect_ignore_glob += ["test_ahead_of_time.py", "test_choice.py", "test_in_interpreter.py"]
 
 
 @pytest.fixture(params=["cpu" if INTERPRETED else pytest.param("cuda", marks=pytest.mark.gpu)])

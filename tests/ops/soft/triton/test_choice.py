@@ -9,8 +9,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from soft_vit.ops import newton_inverse, soft_attention
 from soft_vit.ops.soft.triton import op, support
 
-NO_GPU = r"^backend='triton' runs on a CUDA device, not on 'cpu'.*use backend='eager'"
-
 
 def tensors(
     d: int = 8, m: int = 3, n: int = 9, dtype: torch.dtype = torch.float32, device: str = "cpu"
@@ -18,63 +16,55 @@ def tensors(
     return [torch.ones(1, 2, rows, d, dtype=dtype, device=device) for rows in (n, m, n)]
 
 
-def test_cpu_is_eager():
-    q, bottleneck, v = tensors()
-    chosen = soft_attention(q, bottleneck, v)
-    assert torch.equal(chosen, soft_attention(q, bottleneck, v, backend="eager"))
-    with pytest.raises(ValueError, match=NO_GPU):
-        soft_attention(q, bottleneck, v, backend="triton")
-
-
-def test_unknown_backend():
+@pytest.mark.parametrize(
+    ("function", "inputs"), [(soft_attention, tensors()), (newton_inverse, [torch.eye(3).expand(2, 3, 3)])]
+)
+def test_cpu_is_eager(function, inputs):
+    assert torch.equal(function(*inputs), function(*inputs, backend="eager"))
+    with pytest.raises(ValueError, match="not on 'cpu'"):
+        function(*inputs, backend="triton")
     with pytest.raises(ValueError, match="cuda"):
-        soft_attention(*tensors(), backend="cuda")
+        function(*inputs, backend="cuda")
+
+
+@pytest.fixture
+def with_kernels(monkeypatch):
+    """A device that has the kernels."""
+    monkeypatch.setattr(support, "INSTALLED", True)
+    monkeypatch.setattr(support, "INTERPRETED", True)
 
 
 @pytest.mark.parametrize(
     ("sizes", "options", "message"),
     [
-        ({}, {"inverse": "eigh"}, "no form of inverse='eigh'"),
-        ({}, {"gradient": "unrolled"}, "no form of"),
-        ({}, {"start": "guarded_batch"}, "no form of"),
-        ({"dtype": torch.float64}, {}, "takes float32, bfloat16 and float16"),
-        ({"n": 0}, {}, "takes non-empty tensors"),
-        ({"d": 129}, {}, "at most 128 channels a head, not 129"),
+        ({}, {"inverse": "eigh"}, "eigh"),
+        ({}, {"gradient": "unrolled"}, "unrolled"),
+        ({}, {"start": "guarded_batch"}, "unrolled"),
+        ({"dtype": torch.float64}, {}, "float32"),
+        ({"n": 0}, {}, "non-empty"),
+        ({"d": 129}, {}, "129"),
     ],
 )
-def test_cases_without_a_fused_form(monkeypatch, sizes, options, message):
-    """On a device that has the kernels: refused when asked for, and left to eager when not."""
-    monkeypatch.setattr(support, "INSTALLED", True)
-    monkeypatch.setattr(support, "INTERPRETED", True)
+def test_cases_without_a_fused_form(sizes, options, message, with_kernels):
+    """Refused when asked for, and left to eager when not."""
     with pytest.raises(ValueError, match=message):
         soft_attention(*tensors(**sizes), **options, backend="triton")
     assert soft_attention(*tensors(**sizes), **options).isfinite().all()
 
 
-def test_inverse_on_a_cpu_is_eager():
-    a = torch.eye(3).expand(2, 3, 3)
-    assert torch.equal(newton_inverse(a), newton_inverse(a, backend="eager"))
-    with pytest.raises(ValueError, match=NO_GPU):
-        newton_inverse(a, backend="triton")
-    with pytest.raises(ValueError, match="cuda"):
-        newton_inverse(a, backend="cuda")
-
-
 @pytest.mark.parametrize(
     ("shape", "dtype", "options", "message"),
     [
-        ((2, 65, 65), torch.float32, {}, "matrices of at most 64 x 64, not 65 x 65"),
-        ((2, 3, 3), torch.float64, {}, "takes float32, bfloat16 and float16"),
-        ((0, 3, 3), torch.float32, {}, "takes non-empty square matrices"),
-        ((2, 3, 3), torch.float32, {"gradient": "unrolled"}, "no form of .*gradient='unrolled'"),
+        ((2, 65, 65), torch.float32, {}, "65 x 65"),
+        ((2, 3, 3), torch.float64, {}, "float32"),
+        ((0, 3, 3), torch.float32, {}, "non-empty"),
+        ((2, 3, 3), torch.float32, {"gradient": "unrolled"}, "unrolled"),
     ],
 )
-def test_inverses_without_a_fused_form(monkeypatch, shape, dtype, options, message):
-    """On a device that has the kernel: refused when asked for, and left to eager when not."""
-    monkeypatch.setattr(support, "INSTALLED", True)
-    monkeypatch.setattr(support, "INTERPRETED", True)
+def test_inverses_without_a_fused_form(shape, dtype, options, message, with_kernels):
+    """Refused when asked for, and left to eager when not."""
     a = torch.eye(shape[-1], dtype=dtype).expand(shape).clone().requires_grad_()
-    with pytest.raises(ValueError, match=rf"^backend='triton' .*{message}.*; use backend='eager'"):
+    with pytest.raises(ValueError, match=message):
         newton_inverse(a, **options, backend="triton")
     assert newton_inverse(a, **options).shape == shape
 
@@ -93,13 +83,11 @@ def test_inverse_on_a_gpu_is_fused(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["bottleneck", "v", "residual"])
-def test_shapes_that_do_not_fit_reach_no_kernel(monkeypatch, name):
+def test_shapes_that_do_not_fit_reach_no_kernel(name, with_kernels):
     """A kernel would read beyond their memory."""
-    monkeypatch.setattr(support, "INSTALLED", True)
-    monkeypatch.setattr(support, "INTERPRETED", True)
     arguments = dict(zip(("q", "bottleneck", "v", "residual"), (*tensors(), tensors()[2]), strict=True))
     arguments[name] = arguments[name][:, :1]
-    with pytest.raises(ValueError, match=r"takes q \[B, H, N, D\].*without broadcasting"):
+    with pytest.raises(ValueError, match="bottleneck"):
         soft_attention(**arguments, backend="triton")
 
 
@@ -126,8 +114,8 @@ def a_gpu(monkeypatch, capability=(9, 0), shared_memory=227 << 10):
 @pytest.mark.parametrize(
     ("capability", "shared_memory", "d", "message"),
     [
-        ((7, 5), 64 << 10, 32, "compute capability 8.0 or later, not 7.5"),
-        ((8, 9), 99 << 10, 64, "160 KiB of shared memory"),
+        ((7, 5), 64 << 10, 32, "7.5"),
+        ((8, 9), 99 << 10, 64, "160 KiB"),
         ((8, 9), 99 << 10, 32, None),
         ((9, 0), 227 << 10, 128, None),
     ],
@@ -148,8 +136,8 @@ def test_eager_without_a_c_compiler(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(support.sysconfig, "get_path", lambda *_: tmp_path)
     for missing in ("gcc", "Python.h"):
-        with pytest.warns(UserWarning, match="eager form .* needs a C compiler"):
-            assert "gcc, clang, or the variable CC" in support.gpu_unavailable_reason(wide_heads=False)
+        with pytest.warns(UserWarning, match="C compiler"):
+            assert "gcc" in support.gpu_unavailable_reason(wide_heads=False)
         (tmp_path / missing).touch(0o755)
     assert support.gpu_unavailable_reason(wide_heads=False) is None
 

@@ -1,10 +1,9 @@
-"""Newton's iteration in one kernel against float64, beside the eager form, and as a PyTorch operator."""
+"""Newton's iteration in one kernel against float64, next to the eager form."""
 
 import pytest
 import torch
 
 from soft_vit.ops import newton_inverse, self_gaussian_kernel
-from soft_vit.ops.soft.triton import op
 
 ROWSUM = dict(start="rowsum", ridge=0.01)
 GUARDED = dict(start="guarded_image", ridge=0.0)
@@ -112,45 +111,6 @@ def test_not_a_number_stays_in_its_problem(device, m):
     v = newton_inverse(a, backend="triton")
     assert v[0].isnan().all()
     assert torch.equal(v[1], newton_inverse(a[1], backend="triton"))
-
-
-def test_operator_contract(device):
-    a, step_size = kernel(device, 5).mT.requires_grad_(), torch.full((2,), 0.1, device=device)
-    torch.library.opcheck(op.newton_forward, (a, step_size, 2, 0.01))
-    torch.library.opcheck(op.newton_forward, (a, None, 2, 0.01), test_utils=("test_schema", "test_faketensor"))
-
-
-def test_second_derivative(device):
-    a = kernel(device, 5).requires_grad_()
-    results = []
-    for backend in ("triton", "eager"):
-        (grad,) = torch.autograd.grad(newton_inverse(a, backend=backend).sum(), a, create_graph=True)
-        results.append(torch.autograd.grad(grad.square().sum(), a)[0])
-    torch.testing.assert_close(*results)
-
-
-class Fused(torch.nn.Module):
-    def forward(self, a):
-        return newton_inverse(a, iters=2, backend="triton") + 1
-
-
-def test_compiles_without_a_break(device):
-    a = kernel(device, 5, (2, 3)).requires_grad_()
-    compiled = torch.compile(Fused(), fullgraph=True, backend="inductor" if device == "cuda" else "aot_eager")
-    results = []
-    for function in (compiled, Fused()):
-        v = function(a)
-        results.append((v, *torch.autograd.grad(v.sum(), a)))
-    for actual, expected in zip(*results, strict=True):
-        torch.testing.assert_close(actual, expected)
-
-
-def test_exports_with_any_number_of_problems(device):
-    problems = torch.export.Dim("problems", min=2, max=1 << 20)
-    exported = torch.export.export(Fused(), (kernel(device, 5, (3,)),), dynamic_shapes=({0: problems},))
-    assert any(node.target is torch.ops.soft_vit.newton_inverse.default for node in exported.graph.nodes)
-    other = kernel(device, 5, (7,))
-    torch.testing.assert_close(exported.module()(other), Fused()(other))
 
 
 def test_autocast_changes_nothing(device):

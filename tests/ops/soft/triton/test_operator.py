@@ -9,6 +9,16 @@ from soft_vit.ops import newton_inverse, self_gaussian_kernel, soft_attention
 from soft_vit.ops.soft.triton import op
 
 
+class Attention(nn.Module):
+    def forward(self, q, bottleneck, v):
+        return soft_attention(q, bottleneck, v, residual=v, iters=2, backend="triton") + 1
+
+
+class Inverse(nn.Module):
+    def forward(self, a):
+        return newton_inverse(a, iters=2, backend="triton") + 1
+
+
 def tensors(device: str, n: int = 17, requires_grad: bool = True) -> tuple[torch.Tensor, ...]:
     generator = torch.Generator().manual_seed(0)
     q, v = (torch.randn(1, 2, 16, n, generator=generator).to(device).mT for _ in range(2))
@@ -16,11 +26,29 @@ def tensors(device: str, n: int = 17, requires_grad: bool = True) -> tuple[torch
     return tuple(x.requires_grad_(requires_grad) for x in (q, bottleneck, v))
 
 
+def matrices(device: str, n: int = 3, requires_grad: bool = True) -> tuple[torch.Tensor]:
+    """Kernel matrices of n problems."""
+    a = self_gaussian_kernel(torch.randn(n, 2, 5, 16, generator=torch.Generator().manual_seed(0)))
+    return (a.to(device).requires_grad_(requires_grad),)
+
+
+def step(backend: str, *inputs: torch.Tensor, **options) -> torch.Tensor:
+    """The operator of one tensor is the inverse."""
+    function = soft_attention if len(inputs) == 3 else newton_inverse
+    return function(*inputs, **options, backend=backend)
+
+
+both = pytest.mark.parametrize(("module", "make"), [(Attention, tensors), (Inverse, matrices)])
+
+
 def test_operator_contract(device):
     q, bottleneck, v = tensors(device)
     residual = v.detach().clone().requires_grad_()
     arguments = (q, bottleneck, v, residual, "newton", True, 2, 0.01, "rowsum", "maps", "maps")
     torch.library.opcheck(op.forward, arguments)
+    a, step_size = matrices(device, n=1)[0].flatten(0, 1), torch.full((2,), 0.1, device=device)
+    torch.library.opcheck(op.newton_forward, (a.detach().mT.requires_grad_(), step_size, 2, 0.01))
+    torch.library.opcheck(op.newton_forward, (a, None, 2, 0.01), test_utils=("test_schema", "test_faketensor"))
 
 
 def test_contract_of_the_backward(device):
@@ -30,32 +58,33 @@ def test_contract_of_the_backward(device):
     torch.library.opcheck(op.backward, arguments, test_utils=("test_schema", "test_faketensor"))
 
 
-def test_second_derivative(device):
-    """By the reference, and refused where an operator was recorded."""
-    q, bottleneck, v = tensors(device)
+@both
+def test_second_derivative(device, module, make):
+    """By the reference."""
+    inputs = make(device)
 
     def gradient(backend):
-        x = soft_attention(q, bottleneck, v, iters=20, backend=backend)
-        return torch.autograd.grad(x.sum(), q, create_graph=True)[0]
+        (grad, *_) = torch.autograd.grad(step(backend, *inputs, iters=20).sum(), inputs, create_graph=True)
+        return torch.autograd.grad(grad.square().sum(), inputs[0])[0]
 
-    results = [torch.autograd.grad(gradient(backend).square().sum(), q)[0] for backend in ("triton", "eager")]
-    torch.testing.assert_close(*results)
-    with FlopCounterMode(display=False):
-        recorded = gradient("triton")
-    with pytest.raises(RuntimeError):
-        torch.autograd.grad(recorded.sum(), q)
+    torch.testing.assert_close(gradient("triton"), gradient("eager"))
 
 
-class Fused(nn.Module):
-    def forward(self, q, bottleneck, v):
-        return soft_attention(q, bottleneck, v, residual=v, iters=2, backend="triton") + 1
-
-
-def test_compiles_without_a_break(device):
+def test_a_recorded_operator_has_no_second_derivative(device):
     inputs = tensors(device)
-    compiled = torch.compile(Fused(), fullgraph=True, backend="inductor" if device == "cuda" else "aot_eager")
+    with FlopCounterMode(display=False):
+        x = soft_attention(*inputs, iters=2, backend="triton")
+        (grad, *_) = torch.autograd.grad(x.sum(), inputs, create_graph=True)
+    with pytest.raises(RuntimeError):
+        torch.autograd.grad(grad.sum(), inputs)
+
+
+@both
+def test_compiles_without_a_break(device, module, make):
+    inputs = make(device)
+    compiled = torch.compile(module(), fullgraph=True, backend="inductor" if device == "cuda" else "aot_eager")
     results = []
-    for function in (compiled, Fused()):
+    for function in (compiled, module()):
         x = function(*inputs)
         results.append((x, *torch.autograd.grad(x.square().sum(), inputs)))
     for actual, expected in zip(*results, strict=True):
@@ -63,13 +92,16 @@ def test_compiles_without_a_break(device):
         assert actual.stride() == expected.stride()
 
 
-def test_exports_with_any_number_of_tokens(device):
-    tokens = torch.export.Dim("tokens", min=2, max=1 << 20)
-    inputs = tensors(device, requires_grad=False)
-    exported = torch.export.export(Fused(), inputs, dynamic_shapes=({2: tokens}, None, {2: tokens}))
-    assert any(node.target is torch.ops.soft_vit.soft_attention.default for node in exported.graph.nodes)
-    other = tensors(device, n=50, requires_grad=False)
-    torch.testing.assert_close(exported.module()(*other), Fused()(*other))
+@both
+def test_exports_for_any_size(device, module, make):
+    """Any number of tokens, and of matrices."""
+    size = torch.export.Dim("size", min=2, max=1 << 20)
+    dynamic = ({2: size}, None, {2: size}) if module is Attention else ({0: size},)
+    exported = torch.export.export(module(), make(device, requires_grad=False), dynamic_shapes=dynamic)
+    operator = torch.ops.soft_vit.soft_attention if module is Attention else torch.ops.soft_vit.newton_inverse
+    assert any(node.target is operator.default for node in exported.graph.nodes)
+    other = make(device, n=50, requires_grad=False)
+    torch.testing.assert_close(exported.module()(*other), module()(*other))
 
 
 def test_diagonal_of_the_kernel_is_exact(device):
@@ -79,36 +111,22 @@ def test_diagonal_of_the_kernel_is_exact(device):
     torch.testing.assert_close(factor, (1.01**0.5 * torch.eye(5, device=device)).expand(2, 5, 5))
 
 
-def counted(function, arguments) -> int:
-    with FlopCounterMode(display=False) as counter:
-        function(*arguments)
-    return counter.get_total_flops()
-
-
-@pytest.mark.parametrize("normalize", [False, True])
-def test_counts_as_the_eager_form_does(device, normalize):
-    forward, both = {}, {}
+@both
+@pytest.mark.parametrize("options", [{}, {"normalize": True}])
+def test_counts_as_the_eager_form_does(device, module, make, options):
+    options = options if module is Attention else {}
+    counts = {}
     for backend in ("eager", "triton"):
-
-        def attend(*inputs, backend=backend):
-            return soft_attention(*inputs, normalize=normalize, iters=3, backend=backend)
-
-        forward[backend] = counted(attend, tensors(device, requires_grad=False))
-        both[backend] = counted(lambda *inputs: attend(*inputs).sum().backward(), tensors(device))
-    assert forward["triton"] == forward["eager"] > 0
-    assert both["triton"] == both["eager"] > forward["eager"]
-
-
-def test_newtons_inverse_counts_as_the_eager_form_does(device):
-    def step(a, backend):
-        newton_inverse(a, 3, backend=backend).sum().backward()
-
-    a = self_gaussian_kernel(torch.randn(4, 9, 16)).to(device)
-    counts = {backend: counted(step, (a.clone().requires_grad_(), backend)) for backend in ("eager", "triton")}
-    assert counts["triton"] == counts["eager"] > 0
+        for requires_grad in (False, True):
+            with FlopCounterMode(display=False) as counter:
+                x = step(backend, *make(device, requires_grad=requires_grad), iters=3, **options)
+                if requires_grad:
+                    x.sum().backward()
+            counts[backend, requires_grad] = counter.get_total_flops()
+    assert counts["triton", True] == counts["eager", True] > counts["eager", False] == counts["triton", False] > 0
 
 
-def test_who_watches_the_backward_alone_sees_the_operator(device):
+def test_a_counter_of_the_backward_alone_sees_the_operator(device):
     inputs = tensors(device)
     x = soft_attention(*inputs, iters=2, backend="triton")
     with FlopCounterMode(display=False) as counter:

@@ -1,9 +1,8 @@
-"""Newton, Cholesky and the float64 oracle, on conditioned kernels and on flat ones."""
+"""Newton's iteration against the float64 oracle, on conditioned kernels and on flat ones."""
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from kernel_matrices import SPREADS, STARTS, UNIT_ROUNDOFF, kernel, relative_error
 from torch.utils.flop_counter import FlopCounterMode
 
 from soft_vit.ops import (
@@ -12,26 +11,9 @@ from soft_vit.ops import (
     newton_inverse,
     newton_step_size,
     self_gaussian_kernel,
-    soft_attention,
 )
 from soft_vit.ops.soft.newton import newton_iterate, newton_residual
 from soft_vit.ops.soft.options import add_ridge
-
-# Spread of the tokens: 0.5 gives condition numbers near 1, 0.05 and less flat kernels, 0 equal tokens.
-SPREADS = (0.5, 0.2, 0.05, 0.01, 0.0)
-UNIT_ROUNDOFF = torch.finfo(torch.float32).eps / 2
-STARTS = (("rowsum", 0.01), ("guarded_image", 0.0))
-
-
-def kernel(spread: float, count: int = 6, m: int = 49, seed: int = 0) -> torch.Tensor:
-    """Kernel matrices exactly symmetric and exactly representable in fp32, in float64."""
-    tokens = torch.randn(count, m, 32, generator=torch.Generator().manual_seed(seed)) * spread
-    a = self_gaussian_kernel(tokens)
-    return ((a + a.mT) / 2).double()
-
-
-def relative_error(actual: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
-    return (actual.double() - expected).flatten(1).norm(dim=1) / expected.flatten(1).norm(dim=1)
 
 
 @pytest.mark.parametrize("spread", SPREADS)
@@ -99,23 +81,6 @@ def test_twenty_steps_are_far_from_the_inverse_of_a_flat_kernel():
     assert a.mean().item() == pytest.approx(0.99, abs=0.001)
     error = relative_error(newton_inverse(a), eigh_inverse(a, 0.01))
     assert error.mean().item() == pytest.approx(0.88, abs=0.01)
-
-
-@pytest.mark.parametrize("spread", SPREADS)
-def test_cholesky_solve(spread):
-    """Relative error of the solution at most `4 m u cond(P)` (Higham, Accuracy and Stability, Theorem 10.4)."""
-    a = kernel(spread)
-    b = torch.randn(6, 49, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).float().double()
-    p = add_ridge(a, 0.01)
-    bound = 4 * 49 * UNIT_ROUNDOFF * torch.linalg.cond(p)
-    assert (relative_error(cholesky_solve(a.float(), b.float()), eigh_inverse(a, 0.01) @ b) <= bound).all()
-
-
-def test_a_matrix_without_a_factor_gives_nan():
-    """Alone: LAPACK stops there and leaves numbers, by which -1 would have the inverse 1."""
-    a = torch.stack([torch.eye(3), -torch.eye(3)])
-    x = cholesky_solve(a, torch.ones(2, 3, 1), ridge=1e-9)
-    torch.testing.assert_close(x, torch.tensor([1.0, torch.nan])[:, None, None].expand(2, 3, 1), equal_nan=True)
 
 
 def test_eigh_inverse_is_the_pseudo_inverse():
@@ -190,14 +155,6 @@ def test_closed_form_gradient_is_not_the_true_one_before_convergence():
         for gradient in ("closed_form", "unrolled")
     ]
     assert relative_error(*gradients).item() > 0.1
-
-
-@pytest.mark.parametrize("ridge", [0.01, 0.5])
-def test_cholesky_gradient(ridge):
-    generator = torch.Generator().manual_seed(4)
-    tokens = torch.randn(2, 5, 3, dtype=torch.float64, generator=generator, requires_grad=True)
-    b = torch.randn(2, 5, 2, dtype=torch.float64, generator=generator, requires_grad=True)
-    torch.autograd.gradcheck(lambda t, b: cholesky_solve(self_gaussian_kernel(t), b, ridge), (tokens, b))
 
 
 @pytest.mark.parametrize(
@@ -300,19 +257,3 @@ def test_all_steps_are_taken_where_values_may_not_be_looked_at(products):
         with torch.no_grad(), mode:
             newton_iterate(a, start, 20)
         assert len(products) == 20
-
-
-def test_cholesky_on_a_gpu_takes_no_solver_that_waits():
-    """`cholesky_solve` of a batch is MAGMA's there, with memory of its own in each call."""
-    seen = []
-
-    class Names(TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            seen.append(str(function))
-            return function(*args, **(kwargs or {}))
-
-    with FakeTensorMode(), Names():
-        tensors = [torch.ones(2, 2, rows, 8, device="cuda") for rows in (99, 70, 99)]
-        soft_attention(*tensors, inverse="cholesky", backend="eager")
-    assert "aten.linalg_solve_triangular.default" in seen
-    assert not [name for name in seen if "cholesky_solve" in name]
