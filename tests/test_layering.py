@@ -25,7 +25,7 @@ OLD_CIRCLES: set[str] = set()
 THIRD_PARTY = {
     "ops": {"torch", "triton"},
     "layers": {"torch", "timm"},
-    "weights": {"torch", "timm", "safetensors", "filelock", "gdown", "yaml", "huggingface_hub"},
+    "weights": {"torch", "timm", "numpy", "safetensors", "filelock", "gdown", "yaml", "tqdm", "huggingface_hub"},
     "models": {"torch", "timm"},
     "data": {"torch", "numpy", "PIL", "tqdm", "faster_coco_eval"},
 }

@@ -3,28 +3,27 @@
 Processes that want the same file take turns by the lock `.NAME.lock`: one downloads, the others find the file.
 """
 
-import http.client
+import errno
 import os
 import shutil
-import ssl
 import tempfile
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
-from urllib.error import HTTPError, URLError
+from urllib.error import URLError
 from urllib.parse import urlsplit
+from urllib.request import urlopen
 
-import torch
 from filelock import FileLock, Timeout
+from tqdm import tqdm
 
 from soft_vit.weights.files import WeightsError, sha256_of, write_atomically
 from soft_vit.weights.index import Entry, address_of, is_source
 
 __all__ = ["download"]
 
-# A source that sends nothing for so many seconds counts as out of reach. All sources of a file share them.
-PATIENCE = 15.0
+# Seconds without a byte after which a source counts as out of reach.
+IDLE_TIMEOUT = 15.0
+OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def download(entry: Entry, folder: Path, check: Callable[[Path], object], *, progress: bool = True) -> Path:
@@ -67,7 +66,7 @@ def _download_from_any(entry: Entry, target: Path, check: Callable[[Path], objec
         try:
             with tempfile.TemporaryDirectory(prefix=prefix, dir=target.parent, ignore_cleanup_errors=True) as folder:
                 part = Path(folder) / target.name
-                _fetch(source, part, PATIENCE / len(entry.sources), progress)
+                _fetch(source, part, progress)
                 _verify(entry, part, check)
                 if entry.sha256 is None:
                     line = f"{sha256_of(part)}  {target.name}\n"
@@ -81,81 +80,54 @@ def _download_from_any(entry: Entry, target: Path, check: Callable[[Path], objec
     raise WeightsError("; ".join(reasons))
 
 
-def _fetch(source: str, path: Path, patience: float, progress: bool) -> None:
-    """Save a source's file; WeightsError with a reason.
-
-    The libraries that download have no time limit of their own, so a thread calls them while this one watches the
-    folder grow.
-    """
+def _fetch(source: str, path: Path, progress: bool) -> None:
+    """Save a source's file; WeightsError with a reason."""
     if not is_source(source):
         raise WeightsError(f"{source} is not HTTPS")
-    errors: list[BaseException | None] = []
-
-    def work() -> None:
-        try:
-            _call_library(source, path, progress)
-            errors.append(None)
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    size, deadline = 0, time.monotonic() + patience
-    while not errors and time.monotonic() < deadline:
-        thread.join(0.05)
-        if (now := _size_of(path.parent)) != size:
-            size, deadline = now, time.monotonic() + patience
+    scheme, _, rest = source.partition(":")
     host = urlsplit(address_of(source, path.name)).hostname or source
-    if not errors:
-        raise WeightsError(f"{host} does not answer in time")
-    if errors[0] is not None:
-        raise WeightsError(_reason(errors[0], host, path.parent)) from None
+    try:
+        if scheme == "gdrive":
+            # It knows the page with which Google Drive asks before it serves a large file.
+            import gdown
+
+            gdown.download(id=rest, output=str(path), quiet=not progress, use_cookies=False)
+        elif scheme == "hf-hub":
+            from huggingface_hub import hf_hub_download
+
+            hf_hub_download(rest, path.name, local_dir=path.parent)
+        else:
+            _fetch_address(source, path, progress)
+    except ModuleNotFoundError as error:
+        raise WeightsError(f"{error.name} is not installed; pip install {error.name}") from None
+    except Exception as error:
+        # Each library has its own types, from a refused certificate to a page that asks for a login.
+        if isinstance(error, OSError) and error.errno in OF_THE_DISK:
+            raise WeightsError(f"{path.parents[1]} cannot be written: {error.strerror}") from None
+        raise WeightsError(f"{host} gives no file: {_reason(error)}") from None
     if not path.is_file():
         raise WeightsError(f"{host} has no file {path.name}")
 
 
-def _call_library(source: str, path: Path, progress: bool) -> None:
-    scheme, _, rest = source.partition(":")
-    if scheme == "gdrive":
-        # It knows the page with which Google Drive asks before it serves a large file.
-        import gdown
-
-        gdown.download(id=rest, output=str(path), quiet=not progress, use_cookies=False)
-    else:
-        torch.hub.download_url_to_file(address_of(source, path.name), str(path), progress=progress)
-
-
-def _size_of(folder: Path) -> int:
-    size = 0
-    for file in folder.rglob("*"):
-        try:
-            size += file.stat().st_size
-        except OSError:
-            # Renamed since it was listed.
-            continue
-    return size
+def _fetch_address(address: str, path: Path, progress: bool) -> None:
+    with (
+        urlopen(address, timeout=IDLE_TIMEOUT) as response,
+        open(path, "wb") as file,
+        tqdm(total=response.length, unit="B", unit_scale=True, disable=not progress) as bar,
+    ):
+        while block := response.read(1 << 20):
+            file.write(block)
+            bar.update(len(block))
 
 
-def _reason(error: BaseException, host: str, folder: Path) -> str:
-    """In a few words, why a download failed."""
-    if isinstance(error, ModuleNotFoundError):
-        return f"{error.name} is not installed; pip install {error.name}"
+def _reason(error: BaseException) -> str:
+    """Return the first sentence of what a library says of a failure."""
     if isinstance(error, URLError) and isinstance(error.reason, BaseException):
-        # Of the connection, whatever its class: an unreachable network and a refused certificate are plain OSErrors.
         error = error.reason
-    elif isinstance(error, OSError) and not isinstance(error, HTTPError):
-        if error.errno is None:
-            # Of gdown's own library, with a message of several lines.
-            return f"{host} cannot be reached"
-        if not isinstance(error, ConnectionError | TimeoutError | ssl.SSLError):
-            return f"{folder.parent} cannot be written: {error.strerror}"
-    if isinstance(error, http.client.HTTPException):
-        return f"{host} breaks off"
     said = (getattr(error, "strerror", None) or str(error) or type(error).__name__).strip()
     # gdown puts the reason under a heading, and advice under both.
     paragraphs = said.partition(":\n\n")[2] or said
-    sentence = " ".join(paragraphs.split("\n\n")[0].split()).split(". ")[0]
-    return f"{host} gives no file: {sentence.rstrip('.:')}"
+    return " ".join(paragraphs.split("\n\n")[0].split()).split(". ")[0].rstrip(".:")
 
 
 def _verify(entry: Entry, path: Path, check: Callable[[Path], object]) -> None:

@@ -4,13 +4,15 @@ import argparse
 import contextlib
 import json
 import math
+import pickle
 import re
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from timm.models import clean_state_dict, resolve_pretrained_cfg
 from torch import Tensor
@@ -18,12 +20,18 @@ from torch import Tensor
 from soft_vit.weights.files import sha256_of
 from soft_vit.weights.index import CFG_KEYS, ENTRIES
 
+try:
+    from numpy._core import multiarray
+except ImportError:  # numpy before 1.26
+    from numpy.core import multiarray
+
 __all__ = [
     "AVERAGED_KEYS",
     "NOTES_KEY",
     "PLAIN_KEYS",
     "NotedWeights",
     "Notes",
+    "allow_classes",
     "first_not_finite",
     "load_weights",
     "notes_of",
@@ -41,31 +49,60 @@ NOTES_KEY = "timm_model"
 """Where notes stand in the `meta` of a checkpoint."""
 
 
-# Training scripts of Swin's kind keep their options, plain values, in a dictionary of a class of yacs.
-STAND_IN_FOR_YACS = (OrderedDict, "yacs.config.CfgNode")
-
-# MMEngine keeps curves of the loss and NumPy's numbers beside the weights. soft_vit.engine tells torch of all of these;
-# without it, objects that keep nothing take their place.
-LEFT_OUT = (
-    "mmengine.logging.history_buffer.HistoryBuffer",
-    "mmengine.optim.scheduler.param_scheduler.OneCycleParamScheduler",
-    "builtins.getattr",
-    "_codecs.encode",
-    "numpy.ndarray",
-    "numpy.dtype",
-    "numpy.core.multiarray._reconstruct",
-    "numpy.core.multiarray.scalar",
-    "numpy._core.multiarray._reconstruct",
-    "numpy._core.multiarray.scalar",
-)
-
-
 class LeftOut:
-    """What takes the place of an object in LEFT_OUT, or of what a function there returns: it does and keeps nothing."""
+    """Replaces an object of a class in `LEFT_OUT`; it does and keeps nothing."""
 
     def __init__(self, *args: Any) -> None: ...
 
     def __setstate__(self, state: Any) -> None: ...
+
+
+# Classes of MMEngine's checkpoints that only soft_vit.engine reads, see `allow_classes`.
+LEFT_OUT = (
+    "mmengine.logging.history_buffer.HistoryBuffer",
+    "mmengine.optim.scheduler.param_scheduler.OneCycleParamScheduler",
+)
+_methods: dict[type, Sequence[str]] = {}
+
+
+def _get_method(owner: Any, name: str) -> Any:
+    """Replace the `getattr` that a file names, by which it could reach anything."""
+    if owner is LeftOut:
+        return LeftOut
+    if not isinstance(owner, type) or name not in _methods.get(owner, ()):
+        raise pickle.UnpicklingError(f"the file asks for getattr({owner!r}, {name!r})")
+    return getattr(owner, name)
+
+
+def _encode(text: Any, encoding: str) -> bytes:
+    """Replace the `_codecs.encode` by which a file writes bytes, such as those of NumPy's numbers."""
+    if not isinstance(text, str) or encoding != "latin1":
+        raise pickle.UnpicklingError(f"the file asks for _codecs.encode({text!r}, {encoding!r})")
+    return text.encode("latin1")
+
+
+# What a file may name, besides what torch.load(weights_only=True) allows by itself.
+ALLOWED: list[Any] = [
+    argparse.Namespace,
+    # Training scripts of Swin's kind keep their options, plain values, in a dictionary of a class of yacs.
+    (OrderedDict, "yacs.config.CfgNode"),
+    (_get_method, "builtins.getattr"),
+    (_encode, "_codecs.encode"),
+    np.ndarray,
+    np.dtype,
+    *{type(np.dtype(code)) for code in "?bBhHiIlLqQefd"},
+    *((multiarray._reconstruct, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")),
+    *((multiarray.scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")),
+]
+
+
+def allow_classes(methods: Mapping[type, Sequence[str]]) -> None:
+    """Let files hold objects of classes, in this package and in any other reader by torch in this process.
+
+    methods: the classes, and the methods of each that a file may name.
+    """
+    _methods.update(methods)
+    torch.serialization.add_safe_globals([*methods, *ALLOWED])
 
 
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "box", "hamming", "lanczos")
@@ -127,7 +164,7 @@ def read_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> Any:
     try:
         if path.suffix == ".safetensors":
             return _read_safetensors(path)
-        with torch.serialization.safe_globals([argparse.Namespace, *_stand_ins()]):
+        with torch.serialization.safe_globals([*ALLOWED, *_stand_ins()]):
             return torch.load(path, map_location=map_location, weights_only=True)
     except Exception as error:
         # Readers raise many types on bytes that are not theirs, and all of them mean the same to the caller.
@@ -241,13 +278,9 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
 
 
 def _stand_ins() -> list[tuple[Any, str]]:
-    """What takes the place of classes and functions in a file, by name, where soft_vit.engine does not read them."""
-    told = {
-        entry[1] if isinstance(entry, tuple) else f"{entry.__module__}.{entry.__qualname__}"
-        for entry in torch.serialization.get_safe_globals()
-    }
-    left_out = [] if LEFT_OUT[0] in told else [(LeftOut, name) for name in LEFT_OUT if name not in told]
-    return [STAND_IN_FOR_YACS, *left_out]
+    """Return stand-ins for the classes that soft_vit.engine has not allowed."""
+    known = {f"{cls.__module__}.{cls.__qualname__}" for cls in _methods}
+    return [(LeftOut, name) for name in LEFT_OUT if name not in known]
 
 
 def _reason(error: Exception) -> str:

@@ -122,7 +122,7 @@ def test_a_config_of_yacs_is_read_as_plain_values_without_its_code(tmp_path, mon
         load_weights(tmp_path / "b.pth")
 
 
-def test_what_mmengine_puts_beside_the_weights_is_left_out(tmp_path):
+def test_what_mmengine_puts_beside_the_weights_is_left_out(tmp_path, monkeypatch):
     """Also where soft_vit.engine, which tells torch of these classes, was not imported."""
     content = {
         "state_dict": {"a": torch.ones(2)},
@@ -134,13 +134,13 @@ def test_what_mmengine_puts_beside_the_weights_is_left_out(tmp_path):
     torch.save({**content, "more": Call(print, 1)}, tmp_path / "c.pth")
     known = torch.serialization.get_safe_globals()
     torch.serialization.clear_safe_globals()
+    monkeypatch.setattr("soft_vit.weights.read._methods", {})
     try:
-        for name in ("a.pth", "b.pth"):
-            weights = load_weights(tmp_path / name)
-            assert (weights.keys(), weights.notes) == ({"a"}, FULL)
-        assert read_checkpoint_file(tmp_path / "b.pth")["more"] != "A"
-        with pytest.raises(ValueError, match="could run code"):
-            load_weights(tmp_path / "c.pth")
+        weights = load_weights(tmp_path / "a.pth")
+        assert (weights.keys(), weights.notes) == ({"a"}, FULL)
+        for name in ("b.pth", "c.pth"):
+            with pytest.raises(ValueError, match="could run code"):
+                load_weights(tmp_path / name)
         assert not torch.serialization.get_safe_globals()
     finally:
         torch.serialization.add_safe_globals(known)

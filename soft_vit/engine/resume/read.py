@@ -1,21 +1,14 @@
 """Checkpoint loading that never runs code from a file.
 
-A pickle names functions to call. torch.load(weights_only=True) calls only those on an allow-list; MMEngine's
-checkpoints need a few more, because they hold HistoryBuffer objects and NumPy arrays. One of those is `getattr`, by
-which a HistoryBuffer stores its methods and OneCycleLR its curve; the real one on the list would let a crafted file
-reach anything, so a guarded one takes its place.
+`soft_vit.weights.read` reads; MMEngine's own classes are allowed here, and its loaders replaced.
 """
 
 import hashlib
-import pickle
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import numpy as np
-import torch
 from mmengine.logging import HistoryBuffer
 from mmengine.optim.scheduler.param_scheduler import OneCycleParamScheduler
 from mmengine.runner import CheckpointLoader
@@ -24,15 +17,11 @@ from soft_vit.weights import Entry
 from soft_vit.weights.fetch import download
 from soft_vit.weights.files import hub_folder
 from soft_vit.weights.index import SUFFIXES, is_source
-from soft_vit.weights.read import read_checkpoint_file
-
-try:
-    from numpy._core import multiarray
-except ImportError:  # numpy before 1.26
-    from numpy.core import multiarray
+from soft_vit.weights.read import allow_classes, read_checkpoint_file
 
 __all__ = ["install", "load_checkpoint_file"]
 
+# By which a HistoryBuffer stores its methods and OneCycleLR its curve.
 _METHODS = {
     HistoryBuffer: ("min", "max", "mean", "current"),
     OneCycleParamScheduler: ("_annealing_cos", "_annealing_linear"),
@@ -48,37 +37,6 @@ _REFUSED_SCHEMES = (
     "openmmlab://",
     "mmcls://",
 )
-
-
-def _method(owner: Any, name: str) -> Callable:
-    if not isinstance(owner, type) or name not in _METHODS.get(owner, ()):
-        raise pickle.UnpicklingError(f"the file asks for getattr({owner!r}, {name!r})")
-    return getattr(owner, name)
-
-
-def _bytes_of(text: Any, encoding: str) -> bytes:
-    if not isinstance(text, str) or encoding != "latin1":
-        raise pickle.UnpicklingError(f"the file asks for _codecs.encode({text!r}, {encoding!r})")
-    return text.encode("latin1")
-
-
-# The unpickler looks a function up by the name that the file uses.
-_method.__module__, _method.__name__, _method.__qualname__ = "builtins", "getattr", "getattr"
-# By which bytes are written, and NumPy's numbers hold some; torch allows it from 2.5 on.
-_bytes_of.__module__, _bytes_of.__name__, _bytes_of.__qualname__ = "_codecs", "encode", "encode"
-
-
-def _allowed() -> list:
-    return [
-        *_METHODS,
-        _method,
-        _bytes_of,
-        multiarray._reconstruct,
-        multiarray.scalar,
-        np.ndarray,
-        np.dtype,
-        *{type(np.dtype(code)) for code in ("?", "b", "B", "h", "H", "i", "I", "l", "L", "q", "Q", "e", "f", "d")},
-    ]
 
 
 def load_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> dict:
@@ -132,7 +90,7 @@ def load_from_elsewhere(filename: str, map_location: Any = None) -> dict:
 
 def install() -> None:
     """Make MMEngine read every checkpoint through `load_checkpoint_file`."""
-    torch.serialization.add_safe_globals(_allowed())
+    allow_classes(_METHODS)
     CheckpointLoader.register_scheme(prefixes="", loader=load_from_local, force=True)
     CheckpointLoader.register_scheme(prefixes=("http://", "https://"), loader=load_from_http, force=True)
     CheckpointLoader.register_scheme(prefixes=_REFUSED_SCHEMES, loader=load_from_elsewhere, force=True)
