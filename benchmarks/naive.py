@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from soft_vit.layers.attention.soft import LEAST_ROW_SUM, SoftAttention
+from soft_vit.layers.attention.soft import MIN_ROW_SUM, SoftAttention
 from soft_vit.layers.vit_attention import ViTAttention
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.soft.newton import newton_step_size
@@ -108,16 +108,16 @@ class NaiveSoftAttention(nn.Module):
         heads, dim = attention.num_heads, attention.head_dim
         q, v = (linear(x).reshape(B, N, heads, dim).transpose(1, 2) for linear in (attention.q, attention.v))
         q, v = q.contiguous() / dim**0.25, v.contiguous()
-        bottleneck = attention.sample_bottleneck(q.transpose(2, 3).reshape(B, C, N), Layout(feat_size, P))
+        bottleneck = attention.sample_bottleneck(q, Layout(feat_size, P))
         if attention.log_bandwidth is not None:
             bandwidth = attention.log_bandwidth.exp()[:, None, None]
             q, bottleneck = bandwidth * q, bandwidth * bottleneck
         how = attention.options
         values = torch.cat([v, torch.ones_like(v[..., :1])], dim=-1) if attention.normalize_rows else v
-        x = naive_soft_attention(q, bottleneck, values, how.normalize, how.iters, how.ridge, how.start)
+        x = naive_soft_attention(q, bottleneck, values, how.normalize, how.newton_iters, how.ridge, how.newton_start)
         if attention.normalize_rows:
             x, sums = x[..., :-1], x[..., -1:]
-            x = x * sums / (sums**2 + LEAST_ROW_SUM**2)
+            x = x * sums / (sums**2 + MIN_ROW_SUM**2)
         if attention.local is not None:
             v_map = v[:, :, P:].permute(0, 3, 1, 2).reshape(B * dim, heads, *feat_size)
             local = attention.local(v_map).reshape(B, dim, heads, N - P).permute(0, 2, 3, 1)

@@ -73,7 +73,9 @@ def _measure_residual(
     result: Probe, attn: SoftAttention, attend: Callable, q: Tensor, bottleneck: Tensor, *rest: Any
 ) -> Tensor:
     options = attn.options
-    residual = newton_residual(self_gaussian_kernel(bottleneck), options.iters, options.ridge, options.start)
+    residual = newton_residual(
+        self_gaussian_kernel(bottleneck), options.newton_iters, options.ridge, options.newton_start
+    )
     result.newton_residual = residual.mean().item()
     return attend(q, bottleneck, *rest)
 

@@ -86,7 +86,7 @@ def semidefinite() -> Finding:
         "kernel": self_gaussian_kernel(q),
         "Newton": soft_matrix(q, bottleneck),
         "Cholesky": soft_matrix(q, bottleneck, inverse="cholesky"),
-        "normalised": soft_matrix(q, bottleneck, normalize=True, ridge=0.0, start="guarded_image"),
+        "normalised": soft_matrix(q, bottleneck, normalize=True, ridge=0.0, newton_start="guarded_image"),
     }
     lowest = {}
     for name, matrix in forms.items():
@@ -186,7 +186,7 @@ def spectra() -> Finding:
         bottleneck = pooled(q, side, 7)
         forms = {
             "plain": soft_matrix(q, bottleneck),
-            "normalised": soft_matrix(q, bottleneck, normalize=True, ridge=0.0, start="guarded_image"),
+            "normalised": soft_matrix(q, bottleneck, normalize=True, ridge=0.0, newton_start="guarded_image"),
         }
         for name, matrix in forms.items():
             largest[name].append(float(torch.linalg.matrix_norm(matrix, 2)))

@@ -38,8 +38,10 @@ def test_capped_attentions_have_as_many_bottleneck_tokens_at_any_size():
     counts = {}
     for name in ("soft_pico", "soft_pico+capped"):
         attention = next(module for module in create_variant(name).modules() if isinstance(module, SoftAttention))
-        sides, dim = (56, 119), attention.num_heads * attention.head_dim
-        bottlenecks = [attention.sample_bottleneck(torch.randn(1, dim, s * s), Layout((s, s))) for s in sides]
+        sides, heads = (56, 119), (attention.num_heads, attention.head_dim)
+        bottlenecks = [
+            attention.sample_bottleneck(torch.randn(1, heads[0], s * s, heads[1]), Layout((s, s))) for s in sides
+        ]
         counts[name] = [bottleneck.shape[2] for bottleneck in bottlenecks]
     assert counts["soft_pico"][0] == 49 < counts["soft_pico"][1]
     assert counts["soft_pico+capped"] == [49, 49]
@@ -70,10 +72,10 @@ def test_every_family_is_in_the_zoo():
 @pytest.mark.parametrize(("normalize", "start", "ridge"), [(False, "rowsum", 0.01), (True, "guarded_image", 0.0)])
 def test_operator(normalize, start, ridge):
     q, bottleneck, v = (torch.randn(2, 3, n, 8, dtype=torch.float64, requires_grad=True) for n in (63, 6, 63))
-    options = {"normalize": normalize, "start": start, "ridge": ridge}
+    options = {"normalize": normalize, "ridge": ridge}
     gradient = "unrolled" if normalize else "closed_form"
-    naive = naive_soft_attention(q, bottleneck, v, **options)
-    expected = soft_attention_reference(q, bottleneck, v, gradient=gradient, **options)
+    naive = naive_soft_attention(q, bottleneck, v, start=start, **options)
+    expected = soft_attention_reference(q, bottleneck, v, newton_start=start, newton_gradient=gradient, **options)
     torch.testing.assert_close(naive, expected)
     target = torch.randn_like(naive)
     # A detached start: the released backward is that of the inverse alone, which the reference's also is.

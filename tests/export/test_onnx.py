@@ -24,7 +24,7 @@ def pico() -> ExportModel:
     source = load_export_model("soft_pico.shapes")
     for module in source.model.modules():
         if isinstance(module, SoftAttention):
-            module.options = replace(module.options, iters=2)
+            module.options = replace(module.options, newton_iters=2)
     return source
 
 

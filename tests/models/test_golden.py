@@ -143,7 +143,7 @@ def test_an_image_does_not_see_its_neighbours(name, scale, dtype, tmp_path):
 def with_start(model: nn.Module, start: NewtonStart) -> nn.Module:
     for module in model.modules():
         if isinstance(module, SoftAttention):
-            module.options = replace(module.options, start=start)
+            module.options = replace(module.options, newton_start=start)
     return model
 
 

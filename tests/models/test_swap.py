@@ -187,7 +187,7 @@ def test_swapped_models_follow_the_map_of_each_image(kind: str) -> None:
         ("linear", {"blocks": 1}, r"blocks=1 is one number.*such as \[1\]"),
         ("local", {"kernel_size": 2}, "kernel_size=2"),
         # What it says only when it runs.
-        ("soft", {"sr_ratio": 20}, "no window of 20 x 20"),
+        ("soft", {"sr_ratio": 20}, "window of 20 x 20"),
     ],
     ids=["kind", "option", "blocks", "one block", "value", "map"],
 )

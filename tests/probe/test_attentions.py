@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from soft_vit.layers import ATTENTIONS, attention_class
+from soft_vit.layers.attention.base import split_heads
 from soft_vit.layers.attention.soft import SoftAttention
 from soft_vit.ops import newton_step_size, self_gaussian_kernel
 from soft_vit.ops.layout import Layout
@@ -127,9 +128,9 @@ def test_residual_is_that_of_the_blocks(name):
         rows = []
         for attn, x, feat_size, _ in blocks:
             q = nn.functional.linear(x, attn.q.weight, attn.q.bias) / attn.head_dim**0.25
-            a = self_gaussian_kernel(attn.sample_bottleneck(q.mT, Layout(feat_size)))
+            a = self_gaussian_kernel(attn.sample_bottleneck(split_heads(q, attn.num_heads), Layout(feat_size)))
             ridge = attn.options.ridge
-            alpha = newton_step_size(a, ridge, attn.options.start)[..., 0]
+            alpha = newton_step_size(a, ridge, attn.options.newton_start)[..., 0]
             left = (1 - alpha * torch.linalg.eigvalsh(add_ridge(a, ridge)).square()) ** 2**4
             rows.append(left.square().mean(-1).sqrt().mean())
         expected[stage] = torch.stack(rows).mean().item()

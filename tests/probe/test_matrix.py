@@ -177,7 +177,7 @@ def gaussian(attn: Attention, x: Tensor) -> Tensor:
 
 def soft(attn: Attention, x: Tensor) -> Tensor:
     q = heads(attn.q(x)) / attn.head_dim**0.25
-    bottleneck = attn.sample_bottleneck(q.mT.flatten(1, 2), Layout(GRID))
+    bottleneck = attn.sample_bottleneck(q, Layout(GRID))
     k1, a = kernel(q, bottleneck), kernel(bottleneck, bottleneck)
     scale = a.sum(-1).rsqrt() if attn.normalize else a.new_ones(a.shape[:-1])
     inverse = torch.linalg.inv(a + attn.options.ridge * torch.eye(a.shape[-1], dtype=a.dtype))

@@ -59,7 +59,7 @@ def run_averages(x: Tensor, mask: Tensor, length: int, limit: int | None) -> tup
     return weights[:, None] @ x.masked_fill(~mask[:, None, :, None], 0), exists
 
 
-def far_apart(landmarks: Tensor, exists: Tensor) -> Tensor:
+def isolate_missing(landmarks: Tensor, exists: Tensor) -> Tensor:
     """Landmarks `[B, H, M, D]`, at least fp32, those that do not exist so far from all that a Gaussian kernel is zero.
 
     exists: bool `[B, M]`. The kernel of the landmarks then has an identity in place of these, which no inverse mixes

@@ -56,15 +56,17 @@ def add_to_heads(x: Tensor, maps: Tensor, layout: Layout) -> Tensor:
     return x + layout.pad_prefix(maps.flatten(2).mT.unflatten(0, x.shape[:2]))
 
 
-def head_conv(v: Tensor, conv: nn.Conv2d, num_heads: int) -> Tensor:
-    """Depthwise convolution of maps `[B, C, H, W]` by a convolution of maps `[..., heads, H, W]`, one kernel a head."""
+def local_result(v: Tensor, conv: nn.Conv2d, layout: Layout) -> Tensor:
+    """Convolve values `[B, H, P + N, D]` on their map, with the one kernel of each head; zero at prefix tokens."""
+    num_heads, maps = v.shape[1], grid_maps(v, layout)
     if type(conv) is not nn.Conv2d:
-        heads_last = v.unflatten(1, (num_heads, -1)).transpose(1, 2)
-        return conv(heads_last.flatten(0, 1)).unflatten(0, heads_last.shape[:2]).transpose(1, 2).flatten(1, 2)
-    channels = v.shape[1]
-    if torch.is_grad_enabled() and v.device.type == "cpu":
-        # oneDNN has a fast gradient of the kernel in this order alone; the other takes longer than the copy and it.
-        v = channels_last(v)
-    weight = conv.weight.repeat_interleave(channels // num_heads, dim=0)
-    padding = (weight.shape[-2] // 2, weight.shape[-1] // 2)
-    return F.conv2d(v, weight, padding=padding, groups=channels)
+        of_channels = maps.unflatten(1, (num_heads, -1)).transpose(1, 2)
+        maps = conv(of_channels.flatten(0, 1)).unflatten(0, of_channels.shape[:2]).transpose(1, 2).flatten(1, 2)
+    else:
+        if torch.is_grad_enabled() and v.device.type == "cpu":
+            # oneDNN has a fast gradient of the kernel in this order alone; the other takes longer than both.
+            maps = channels_last(maps)
+        weight = conv.weight.repeat_interleave(v.shape[3], dim=0)
+        padding = (weight.shape[-2] // 2, weight.shape[-1] // 2)
+        maps = F.conv2d(maps, weight, padding=padding, groups=maps.shape[1])
+    return layout.pad_prefix(split_heads(maps.flatten(2).mT, num_heads))

@@ -2,20 +2,15 @@
 
 from typing import Any, ClassVar, get_args
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention, grid_limit
 from soft_vit.layers.attention.landmarks import NO_MASK_ON_A_MAP, Landmarks, landmark_tokens
-from soft_vit.layers.attention.local_conv import add_to_grid, grid_maps, head_conv, local_conv
+from soft_vit.layers.attention.local_conv import local_conv, local_result
 from soft_vit.ops.chunked import by_heads
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import check_choice
 from soft_vit.ops.nystrom import PseudoInverse, nystrom_attention
-
-
-def add_local(x: Tensor, v: Tensor, conv: nn.Conv2d, layout: Layout) -> Tensor:
-    """Tokens x plus a depthwise convolution of the values v, both `[B, H, P + N, D]`, with one kernel a head."""
-    return add_to_grid(x, head_conv(grid_maps(v, layout), conv, x.shape[1]), layout)
 
 
 @by_heads
@@ -82,4 +77,4 @@ class NystromAttention(SelfAttention):
         return attention_by_landmarks(q, k, v, layout, *how)
 
     def add_residual(self, x: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        return x if self.local is None else add_local(x, v, self.local, layout)
+        return x if self.local is None else x + local_result(v, self.local, layout)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention, grid_limit
-from soft_vit.layers.attention.landmarks import NO_MASK_ON_A_MAP, far_apart, landmark_tokens
+from soft_vit.layers.attention.landmarks import NO_MASK_ON_A_MAP, isolate_missing, landmark_tokens
 from soft_vit.ops import cholesky_solve, gaussian_kernel, self_gaussian_kernel
 from soft_vit.ops.chunked import map_tokens, sum_over_tokens
 from soft_vit.ops.layout import Layout, fill_masked
@@ -25,7 +25,7 @@ def skyformer_attention(
     dtype, scale = v.dtype, q.shape[-1] ** -0.25
     landmarks = at_least_float32(landmarks) * scale
     if exist is not None:
-        landmarks = far_apart(landmarks, exist.repeat(1, 2))
+        landmarks = isolate_missing(landmarks, exist.repeat(1, 2))
 
     def gathered(k: Tensor, v: Tensor, mask: Tensor | None, landmarks: Tensor) -> tuple[Tensor]:
         k, v = fill_masked(at_least_float32(k) * scale, mask), fill_masked(at_least_float32(v), mask)

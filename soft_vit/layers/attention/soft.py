@@ -1,30 +1,36 @@
-"""Softmax-free attention (SOFT, arXiv 2110.11945) and its normalised form (arXiv 2207.03341)."""
+"""Softmax-free attention (SOFT, arXiv 2110.11945) and its normalised form (arXiv 2207.03341).
 
-import math
-from collections.abc import Sequence
+Letters: B batch, H heads, N tokens, C channels, D channels of a head, M bottleneck tokens.
+"""
+
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, Rotate, grid_limit, merge_heads, split_heads, window
-from soft_vit.layers.attention.landmarks import NO_MASK_ON_A_MAP, far_apart, run_averages, window_averages
-from soft_vit.layers.attention.local_conv import head_conv, local_conv
-from soft_vit.layers.sizes import same_size, smaller
-from soft_vit.ops import soft_attention
+from soft_vit.layers.attention.base import Attention, Rotate, grid_limit, split_heads, window
+from soft_vit.layers.attention.bottleneck import (
+    average_tokens,
+    bottleneck_grid,
+    conv_tokens,
+    first_tokens,
+    random_tokens,
+)
+from soft_vit.layers.attention.landmarks import NO_MASK_ON_A_MAP, isolate_missing
+from soft_vit.layers.attention.local_conv import local_conv, local_result
 from soft_vit.ops.layout import FeatSize, Layout
 from soft_vit.ops.numerics import BACKENDS, Backend, at_least_float32, check_choice
+from soft_vit.ops.soft.attention import soft_attention_by
 from soft_vit.ops.soft.options import Inverse, InverseOptions, NewtonGradient, NewtonStart
 
 Sampling = Literal["conv", "avg", "random", "first"]
 
 # Exact row sums are at least 1, a token's kernel with itself; approximated ones can be anything.
-LEAST_ROW_SUM = 0.01
-GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
+MIN_ROW_SUM = 0.01
 
 
-def as_autocast(x: Tensor) -> Tensor:
+def cast_for_autocast(x: Tensor) -> Tensor:
     """Cast x as autocast would for a layer."""
     device_type = x.device.type
     if x.dtype == torch.float32 and device_type != "meta" and torch.is_autocast_enabled(device_type):
@@ -33,147 +39,40 @@ def as_autocast(x: Tensor) -> Tensor:
 
 
 def expanded_weight(linear: nn.Linear, batch_size: int) -> Tensor:
-    """The weight `[B, C', C]` for batched products.
+    """Return the weight `[B, C', C]` for batched products.
 
     Cast before it is expanded: autocast would cast, and in backward sum, a copy for each image.
     """
-    return as_autocast(linear.weight).expand(batch_size, -1, -1)
+    return cast_for_autocast(linear.weight).expand(batch_size, -1, -1)
 
 
-def project_to_map(x: Tensor, linear: nn.Linear, scale: float = 1.0) -> Tensor:
-    """`scale * linear(x)` for tokens `[B, N, C]`, as a map in memory: `[B, C', N]`.
+def project_to_heads(x: Tensor, linear: nn.Linear, num_heads: int, scale: float = 1.0) -> Tensor:
+    """Project tokens `[B, N, C]` to `scale * linear(x)` of every head, `[B, H, N, D]`, in memory `[B, H, D, N]`.
 
-    Head-wise maps and matrices are views of that layout, so no head is ever copied.
+    A head's map and matrix are views of that layout, so that no head is ever copied.
     """
     if type(linear) is not nn.Linear or torch.compiler.is_exporting():
-        return scale * linear(x).mT
-    weight = expanded_weight(linear, x.shape[0])
-    if linear.bias is None:
-        return scale * torch.bmm(weight, x.mT)
-    return torch.baddbmm(as_autocast(linear.bias)[:, None], weight, x.mT, beta=scale, alpha=scale)
+        y = scale * linear(x).mT
+    elif linear.bias is None:
+        y = scale * torch.bmm(expanded_weight(linear, x.shape[0]), x.mT)
+    else:
+        bias = cast_for_autocast(linear.bias)[:, None]
+        y = torch.baddbmm(bias, expanded_weight(linear, x.shape[0]), x.mT, beta=scale, alpha=scale)
+    return y.unflatten(1, (num_heads, -1)).mT
 
 
-def project_from_map(x: Tensor, linear: nn.Linear) -> Tensor:
-    """`linear` on a map `[B, C, N]`, giving tokens `[B, N, C']`."""
+def project_from_heads(x: Tensor, linear: nn.Linear) -> Tensor:
+    """Project what `project_to_heads` laid out, `[B, H, N, D]`, to tokens `linear(x)` `[B, N, C]`."""
+    x = x.mT.flatten(1, 2).mT
     if type(linear) is not nn.Linear or linear.bias is None or torch.compiler.is_exporting():
-        return linear(x.mT)
-    return torch.baddbmm(as_autocast(linear.bias), x.mT, expanded_weight(linear, x.shape[0]).mT)
+        return linear(x)
+    return torch.baddbmm(cast_for_autocast(linear.bias), x, expanded_weight(linear, x.shape[0]).mT)
 
 
-def reduced_grid(feat_size: Sequence[int], size: tuple[int, int], limit: tuple[int, int] | None) -> tuple[int, int]:
-    """The grid of whole windows of that size on a map, at most `limit`; a remainder of the map is dropped."""
-    if feat_size[0] < size[0] or feat_size[1] < size[1]:
-        raise ValueError(
-            f"A map of {feat_size[0]} x {feat_size[1]} tokens has no window of {size[0]} x {size[1]} to sample a "
-            f"bottleneck token from; use an image of at least 32 x 32 pixels, or a smaller sr_ratio."
-        )
-    height, width = feat_size[0] // size[0], feat_size[1] // size[1]
-    return (height, width) if limit is None else (smaller(height, limit[0]), smaller(width, limit[1]))
-
-
-def conv_tokens(
-    q: Tensor, conv: nn.Module, size: tuple[int, int], limit: tuple[int, int] | None, layout: Layout
-) -> tuple[Tensor, Tensor | None]:
-    """Convolution of query maps `[P, D, H, W]` with kernel = stride, pooled to at most `limit`: tokens `[P, M, D]`.
-
-    Second, bool `[B, M]`: which of them exist, where some tokens of a sequence do not count; otherwise None.
-    """
-    grid = reduced_grid(q.shape[-2:], size, limit)
-    tokens = conv(q)
-    if layout.grid_mask is not None:
-        windows = whole_windows(layout.grid_mask, size[0])
-        require_window(windows.any(1), size[0])
-        return masked_averages(tokens, windows, 1, limit)
-    if not same_size(tokens.shape[-2:], grid):
-        tokens = window_averages(tokens, grid)
-    return tokens.flatten(2).mT, None
-
-
-def average_tokens(
-    q: Tensor, size: tuple[int, int], limit: tuple[int, int] | None, layout: Layout
-) -> tuple[Tensor, Tensor | None]:
-    """Averages over equal windows of query maps `[P, D, H, W]`: tokens `[P, M, D]`; second as in `conv_tokens`."""
-    grid = reduced_grid(q.shape[-2:], size, limit)
-    if layout.grid_mask is not None:
-        require_window(layout.grid_mask.sum(1) >= size[0], size[0])
-        return masked_averages(q, layout.grid_mask, size[0], limit)
-    return window_averages(q, grid).flatten(2).mT, None
-
-
-def masked_averages(maps: Tensor, mask: Tensor, length: int, limit: tuple[int, int] | None) -> tuple[Tensor, Tensor]:
-    """`run_averages` of sequences as maps `[P, D, N, 1]` whose tokens count as mask `[B, N]` says: `[P, M, D]`."""
-    tokens = maps.flatten(2).mT.unflatten(0, (mask.shape[0], -1))
-    tokens, exist = run_averages(tokens, mask, length, None if limit is None else limit[0])
-    return tokens.flatten(0, 1), exist
-
-
-def first_tokens(q: Tensor, size: tuple[int, int], limit: tuple[int, int] | None) -> Tensor:
-    """The first tokens of query maps `[P, D, H, W]` in raster order: `[P, M, D]`."""
-    height, width = reduced_grid(q.shape[-2:], size, limit)
-    return q.flatten(2)[..., : height * width].mT
-
-
-def random_tokens(q: Tensor, size: tuple[int, int], limit: tuple[int, int] | None, redraw: bool) -> Tensor:
-    """One token from each of M equal runs of query maps `[P, D, H, W]`: `[P, M, D]`, no token twice.
-
-    redraw: draw the places within the runs; otherwise a fixed low-discrepancy sequence chooses them.
-    """
-    height, width = reduced_grid(q.shape[-2:], size, limit)
-    count, num_tokens = height * width, q.shape[-2] * q.shape[-1]
-    run = torch.arange(count, device=q.device, dtype=torch.float32)
-    place = torch.rand(count, device=q.device) if redraw else (run * GOLDEN_RATIO) % 1
-    index = ((run + place) * (num_tokens / count)).long().clamp(max=num_tokens - 1)
-    return q.flatten(2)[..., index].mT
-
-
-def whole_windows(mask: Tensor, length: int) -> Tensor:
-    """Which windows of a sequence consist of tokens that count: `[B, N]` to `[B, N // length]`, bool."""
-    count = mask.shape[1] // length
-    return mask[:, : count * length].unflatten(1, (count, length)).all(2)
-
-
-def require_window(found: Tensor, length: int) -> None:
-    """ValueError unless found `[B]` is true for every image: that its tokens which count fill a window."""
-    if not torch.compiler.is_compiling() and not found.all():
-        raise ValueError(
-            f"key_padding_mask leaves an image without a window of {length} tokens to sample a bottleneck token from; "
-            f"use longer sequences, or a smaller sr_ratio."
-        )
-
-
-def bottleneck_heads(tokens: Tensor, exist: Tensor | None, num_heads: int) -> Tensor:
-    """Tokens `[B * H, M, D]` as those of every head `[B, H, M, D]`; where some do not exist, these are far from all."""
-    tokens = tokens.unflatten(0, (tokens.shape[0] // num_heads, num_heads))
-    return tokens if exist is None else far_apart(tokens, exist)
-
-
-def query_maps(q: Tensor, layout: Layout, num_heads: int) -> Tensor:
-    """Tokens in memory as `[B, H * D, P + N]` as a map of each head, `[B * H, D, Y, X]`, without prefix tokens."""
-    grid = q[..., layout.num_prefix_tokens :] if layout.num_prefix_tokens else q
-    return grid.reshape(q.shape[0] * num_heads, q.shape[1] // num_heads, *layout.feat_size)
-
-
-def keep_values(v: Tensor, layout: Layout) -> Tensor:
-    """Values `[B, C, P + N]`, zero where a token does not count."""
-    return v if layout.mask is None else v.masked_fill(~layout.mask[:, None], 0)
-
-
-def local_tokens(v: Tensor, conv: nn.Conv2d, layout: Layout, num_heads: int) -> Tensor:
-    """Depthwise convolution of values `[B, C, P + N]` on their map: `[B, C, P + N]`, zero at prefix tokens."""
-    maps = head_conv(query_maps(v, layout, 1), conv, num_heads).flatten(2)
-    return F.pad(maps, (layout.num_prefix_tokens, 0)) if layout.num_prefix_tokens else maps
-
-
-def row_counts(v: Tensor, mask: Tensor | None) -> Tensor:
-    """1 for each token of values `[B, H, N, D]` that counts, as mask `[B, N]` says, otherwise 0: `[B, H, N, 1]`."""
-    ones = torch.ones_like(v[..., :1])
-    return ones if mask is None else ones * mask[:, None, :, None]
-
-
-def divide_by_sums(x: Tensor, least: float) -> Tensor:
-    """`[..., D + 1]`, of which the last are sums, to the others over these: `[..., D]`, near 0 for sums below least."""
+def divide_by_sums(x: Tensor, smallest: float) -> Tensor:
+    """Divide `[..., D + 1]` by its last channel, the sums: `[..., D]`, near 0 for sums below smallest."""
     sums = at_least_float32(x[..., -1:])
-    return x[..., :-1] * (sums / (sums.square() + least**2)).to(x.dtype)
+    return x[..., :-1] * (sums / (sums.square() + smallest**2)).to(x.dtype)
 
 
 class SoftAttention(Attention):
@@ -239,12 +138,7 @@ class SoftAttention(Attention):
         if ridge is None:
             # Without a ridge, equal tokens have no Cholesky factor.
             ridge = SoftAttention.default_ridge if inverse == "cholesky" else self.default_ridge
-        start = self.default_start if newton_start is None else newton_start
-        # By the names that are given here: those of the operator are others.
-        check_choice("newton_start", start, get_args(NewtonStart))
-        check_choice("newton_gradient", newton_gradient, get_args(NewtonGradient))
-        if newton_iters < 0:
-            raise ValueError(f"newton_iters={newton_iters} must not be negative; the released models have 20.")
+        start = newton_start or self.default_start
         self.options = InverseOptions(inverse, self.normalize, newton_iters, ridge, start, newton_gradient)
         self.limit = grid_limit("max_bottleneck", max_bottleneck, self.sequence)
         if num_bottleneck is not None:
@@ -278,8 +172,8 @@ class SoftAttention(Attention):
             nn.init.zeros_(self.log_bandwidth)
 
     def sample_bottleneck(self, q: Tensor, layout: Layout) -> Tensor:
-        """Bottleneck tokens `[B, heads, M, D]` of queries `[B, heads * D, P + N]`."""
-        maps, exist = query_maps(q, layout, self.num_heads), None
+        """Sample bottleneck tokens `[B, H, M, D]` from queries `[B, H, P + N, D]`."""
+        maps, exist = layout.grid(q).flatten(0, 1).mT.contiguous().unflatten(2, layout.feat_size), None
         if self.sampling == "conv":
             tokens, exist = conv_tokens(maps, self.sample, self.window, self.limit, layout)
             tokens = F.gelu(self.sample_norm(tokens))
@@ -291,64 +185,43 @@ class SoftAttention(Attention):
             tokens = first_tokens(maps, self.window, self.limit)
         else:
             tokens = random_tokens(maps, self.window, self.limit, self.training)
-        return bottleneck_heads(tokens, exist, self.num_heads)
+        tokens = tokens.unflatten(0, q.shape[:2])
+        return tokens if exist is None else isolate_missing(tokens, exist)
 
     def attend(
         self, q: Tensor, bottleneck: Tensor, v: Tensor, residual: Tensor | None = None, mask: Tensor | None = None
     ) -> Tensor:
-        """Queries and values `[B, heads, N, C / heads]` through bottleneck tokens `[B, heads, M, C / heads]`.
+        """Mix values `[B, H, N, D]` by queries of that shape, through bottleneck tokens `[B, H, M, D]`.
 
         residual: shaped as the values, added to the result. mask: `[B, N]`, the tokens that count in a row sum; values
         of others are zero.
         """
         if not self.normalize_rows:
-            return self._product(q, bottleneck, v, residual)
-        counts = row_counts(v, mask)
+            return soft_attention_by(self.options, q, bottleneck, v, residual, self.backend)
+        counts = torch.ones_like(v[..., :1])
+        if mask is not None:
+            counts = counts * mask[:, None, :, None]
         # Sums over many tokens that are alike would leave the range of fp16.
         scale = v.shape[2] ** -0.5
-        x = divide_by_sums(self._product(q, bottleneck, scale * torch.cat([v, counts], dim=-1)), scale * LEAST_ROW_SUM)
+        values = scale * torch.cat([v, counts], dim=-1)
+        sums = soft_attention_by(self.options, q, bottleneck, values, backend=self.backend)
+        x = divide_by_sums(sums, scale * MIN_ROW_SUM)
         return x if residual is None else x + residual
 
-    def _product(self, q: Tensor, bottleneck: Tensor, v: Tensor, residual: Tensor | None = None) -> Tensor:
-        how = self.options
-        # One by one: torch.compile of torch 2.11 captures no `asdict`.
-        return soft_attention(
-            q,
-            bottleneck,
-            v,
-            inverse=how.inverse,
-            normalize=how.normalize,
-            iters=how.iters,
-            ridge=how.ridge,
-            start=how.start,
-            gradient=how.gradient,
-            residual=residual,
-            backend=self.backend,
-        )
-
-    def scaled_queries(self, x: Tensor, rotate: Rotate | None) -> Tensor:
-        """Queries of tokens `[B, P + N, C]` over `D^(1/4)`, as a map in memory: `[B, C, P + N]`."""
+    def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         scale = self.head_dim**-0.25
         if isinstance(self.q_norm, nn.Identity) and rotate is None:
-            return project_to_map(x, self.q, scale)
-        return scale * merge_heads(self.queries(split_heads(self.q(x), self.num_heads), rotate)).mT
-
-    def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
-        B, N, C = x.shape
-        heads = (B, self.num_heads, self.head_dim, N)
-        q = self.scaled_queries(x, rotate)
-        v = keep_values(project_to_map(x, self.v), layout)
+            q = project_to_heads(x, self.q, self.num_heads, scale)
+        else:
+            q = scale * self.queries(split_heads(self.q(x), self.num_heads), rotate)
+        v = layout.keep(project_to_heads(x, self.v, self.num_heads))
         bottleneck = self.sample_bottleneck(q, layout)
-        local = None
-        if self.local is not None:
-            local = local_tokens(v, self.local, layout, self.num_heads).reshape(heads).transpose(2, 3)
-        q, v = q.reshape(heads).transpose(2, 3), v.reshape(heads).transpose(2, 3)
+        residual = None if self.local is None else local_result(v, self.local, layout)
         if self.log_bandwidth is not None:
             bandwidth = self.log_bandwidth.exp()[:, None, None]
             q, bottleneck = bandwidth * q, bandwidth * bottleneck
-        x = self.attend(q, bottleneck, v, local, layout.mask)
-        x = x.transpose(2, 3).reshape(B, C, N)
-        return self.proj_drop(project_from_map(x, self.proj))
+        x = self.attend(q, bottleneck, v, residual, layout.mask)
+        return self.proj_drop(project_from_heads(x, self.proj))
 
 
 class SoftNormAttention(SoftAttention):
@@ -371,18 +244,3 @@ class SoftPlusAttention(SoftAttention):
     """
 
     plus: ClassVar[bool] = True
-
-
-def bottleneck_grid(num_bottleneck: int, feat_size: FeatSize) -> tuple[int, int]:
-    """The square grid of num_bottleneck tokens on a map, or that many along a sequence; ValueError unless it fits."""
-    if len(feat_size) == 1:
-        if not 1 <= num_bottleneck <= feat_size[0]:
-            raise ValueError(f"num_bottleneck={num_bottleneck} does not fit a sequence; use 1 to {feat_size[0]}.")
-        return num_bottleneck, 1
-    side = math.isqrt(max(num_bottleneck, 0))
-    if side < 1 or side * side != num_bottleneck or side > min(feat_size):
-        raise ValueError(
-            f"num_bottleneck={num_bottleneck} is not a square grid on a map of {feat_size[0]} x {feat_size[1]} tokens; "
-            f"use a square number from 1 to {min(feat_size) ** 2}, such as {min(7, *feat_size) ** 2}."
-        )
-    return side, side

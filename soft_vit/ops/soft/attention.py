@@ -26,10 +26,10 @@ def soft_attention(
     v: Tensor,
     inverse: Inverse = "newton",
     normalize: bool = False,
-    iters: int = 20,
+    newton_iters: int = 20,
     ridge: float = 0.01,
-    start: NewtonStart = "rowsum",
-    gradient: NewtonGradient = "closed_form",
+    newton_start: NewtonStart = "rowsum",
+    newton_gradient: NewtonGradient = "closed_form",
     residual: Tensor | None = None,
     backend: Backend | None = None,
 ) -> Tensor:
@@ -39,23 +39,35 @@ def soft_attention(
     result `[B, H, N, Dv]` has v's dtype. Everything inside is at least fp32, also under autocast; eager products on a
     GPU are TF32 where the user has switched that on for all (`torch.backends.cuda.matmul`), which flat kernels lose.
 
-    inverse: `newton` (`iters` steps from `start`, see `newton_inverse`), `cholesky` (a solve, for training from
-    scratch) or `eigh` (the oracle for tests). ridge is added to A before it is inverted.
-    normalize: scale both sides of the inverse by D. gradient: of Newton's iteration, see `newton_inverse`.
+    inverse: `newton` (newton_iters steps from newton_start, see `newton_inverse`), `cholesky` (a solve, for training
+    from scratch) or `eigh` (the oracle for tests). ridge is added to A before it is inverted.
+    normalize: scale both sides of the inverse by D. newton_gradient: of the iteration, see `newton_inverse`.
     residual: `[B, H, N, Dv]`, added to the result before it is rounded.
     backend: `triton` are fused kernels, `eager` anything else; None takes `triton` on a GPU where it has the case, and
     never on a CPU. ValueError where `triton` is asked for and does not have the case.
 
     Backward stores q, the bottleneck tokens, v and tensors of m x m and m x Dv; the N x M kernel is computed again.
     """
-    options = InverseOptions(inverse, normalize, iters, ridge, start, gradient)
+    options = InverseOptions(inverse, normalize, newton_iters, ridge, newton_start, newton_gradient)
+    return soft_attention_by(options, q, bottleneck, v, residual, backend)
+
+
+def soft_attention_by(
+    options: InverseOptions,
+    q: Tensor,
+    bottleneck: Tensor,
+    v: Tensor,
+    residual: Tensor | None = None,
+    backend: Backend | None = None,
+) -> Tensor:
+    """Compute `soft_attention` with options that were checked before."""
     if use_triton(backend, q.device.type, unsupported(q, bottleneck, v, residual, options)):
         return fused_soft_attention(q, bottleneck, v, residual, options)
     with full_precision(q):
         dtype = v.dtype
         q, bottleneck, v = at_least_float32(q), at_least_float32(bottleneck), at_least_float32(v)
-        unrolled = inverse == "newton" and gradient == "unrolled"
-        if inverse == "eigh" or unrolled or in_transform():
+        unrolled = options.inverse == "newton" and options.newton_gradient == "unrolled"
+        if options.inverse == "eigh" or unrolled or in_transform():
             x = attend(q, bottleneck, v, options)
         else:
             x = BlockedAttention.apply(q, bottleneck, v, options).mT.unflatten(0, q.shape[:2])

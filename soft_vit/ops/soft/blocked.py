@@ -150,7 +150,7 @@ def invert(bottleneck: Tensor, options: InverseOptions) -> tuple[Tensor, Tensor 
     if options.inverse == "cholesky":
         w = cholesky_factor(add_ridge(a, options.ridge))
     else:
-        w = newton_iterates(a, options.iters, options.ridge, options.start)
+        w = newton_iterates(a, options.newton_iters, options.ridge, options.newton_start)
     scale = a.sum(3, keepdim=True).rsqrt_().flatten(0, 1) if options.normalize else None
     return w.flatten(0, 1), scale
 

@@ -22,18 +22,18 @@ class InverseOptions:
 
     inverse: Inverse = "newton"
     normalize: bool = False
-    iters: int = 20
+    newton_iters: int = 20
     ridge: float = 0.01
-    start: NewtonStart = "rowsum"
-    gradient: NewtonGradient = "closed_form"
+    newton_start: NewtonStart = "rowsum"
+    newton_gradient: NewtonGradient = "closed_form"
 
     def __post_init__(self) -> None:
         check_choice("inverse", self.inverse, get_args(Inverse))
-        check_choice("start", self.start, get_args(NewtonStart))
-        check_choice("gradient", self.gradient, get_args(NewtonGradient))
+        check_choice("newton_start", self.newton_start, get_args(NewtonStart))
+        check_choice("newton_gradient", self.newton_gradient, get_args(NewtonGradient))
         if self.inverse == "cholesky":
             check_ridge(self.ridge)
-        for name in ("iters", "ridge"):
+        for name in ("newton_iters", "ridge"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}.")
 

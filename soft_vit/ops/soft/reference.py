@@ -32,7 +32,9 @@ def attend(q: Tensor, bottleneck: Tensor, v: Tensor, options: InverseOptions) ->
     elif options.inverse == "eigh":
         y = eigh_inverse(a, options.ridge) @ (scale * z)
     else:
-        y = newton_inverse(a, options.iters, options.ridge, options.start, options.gradient) @ (scale * z)
+        y = newton_inverse(a, options.newton_iters, options.ridge, options.newton_start, options.newton_gradient) @ (
+            scale * z
+        )
     return k1 @ (scale * y)
 
 

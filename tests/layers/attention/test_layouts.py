@@ -176,7 +176,7 @@ def test_prefix_tokens_alone_may_count(name: str, options: dict[str, Any]) -> No
     mask = torch.ones(2, 11, dtype=torch.bool)
     mask[1, 2:] = False
     if name in ("soft", "soft_norm", "soft_plus"):
-        with pytest.raises(ValueError, match="without a window"):
+        with pytest.raises(ValueError, match="key_padding_mask"):
             attn(x, (9,), 2, mask)
         return
     y = attn(x, (9,), 2, mask)
@@ -563,12 +563,12 @@ def test_what_does_not_fit_is_named(kind: str) -> None:
 
 
 def test_more_bottleneck_tokens_than_tokens_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"num_bottleneck=21.*1 to 20"):
+    with pytest.raises(ValueError, match="num_bottleneck=21"):
         make("soft", (20,), num_bottleneck=21)
 
 
 def test_a_mask_without_a_window_is_refused() -> None:
-    with pytest.raises(ValueError, match="without a window of 2 tokens"):
+    with pytest.raises(ValueError, match="2 tokens"):
         make("soft", (20,))(tokens(1, 20), (20,), 0, torch.arange(20)[None] % 2 == 0)
 
 

@@ -14,7 +14,7 @@ from soft_vit.ops.soft import blocked as blocked_attention
 # Starts with the ridges they are made for.
 STARTS = (("rowsum", 0.01), ("guarded_image", 0.0), ("guarded_batch", 0.0))
 VARIANTS = [
-    dict(inverse=inverse, normalize=normalize, start=start, ridge=ridge if inverse == "newton" else 0.01)
+    dict(inverse=inverse, normalize=normalize, newton_start=start, ridge=ridge if inverse == "newton" else 0.01)
     for inverse, normalize, (start, ridge) in itertools.product(("newton", "cholesky"), (False, True), STARTS)
     if inverse == "newton" or start == "rowsum"
 ]
@@ -52,7 +52,7 @@ def test_equals_the_reference(variant, spread):
 def test_gradcheck(variant):
     """Conditioned tokens and enough steps, so that Newton's closed form is the true gradient."""
     tensors = inputs(n=4, m=3, d=3, spread=1.5, heads=2)
-    torch.autograd.gradcheck(lambda *t: soft_attention(*t, iters=40, **variant), tensors)
+    torch.autograd.gradcheck(lambda *t: soft_attention(*t, newton_iters=40, **variant), tensors)
 
 
 FORMS = [("newton", False), ("newton", True), ("cholesky", False), ("cholesky", True)]
@@ -63,7 +63,7 @@ def test_second_derivatives(inverse, normalize):
     tensors = tuple(t[:1].detach().requires_grad_() for t in inputs(n=4, m=3, d=2, heads=1))
 
     def attend(*tensors):
-        return soft_attention(*tensors, inverse=inverse, normalize=normalize, iters=40)
+        return soft_attention(*tensors, inverse=inverse, normalize=normalize, newton_iters=40)
 
     assert torch.autograd.gradcheck(attend, tensors)
     assert torch.autograd.gradgradcheck(attend, tensors)
@@ -81,7 +81,7 @@ def test_batches_of_gradients_are_refused(inverse, n):
 @pytest.mark.parametrize(("inverse", "normalize"), FORMS)
 def test_forward_mode(inverse, normalize):
     q, bottleneck, v = inputs(n=5, m=4, d=3, heads=2)
-    variant = dict(inverse=inverse, normalize=normalize, iters=40)
+    variant = dict(inverse=inverse, normalize=normalize, newton_iters=40)
     direction = torch.randn_like(q)
     with forward_ad.dual_level(), torch.no_grad():
         x = soft_attention(forward_ad.make_dual(q, direction), bottleneck, v, **variant)
@@ -107,7 +107,7 @@ def test_the_result_can_be_written_to(inverse, normalize):
 def test_gradcheck_of_the_truncated_iteration(normalize, iters):
     tensors = inputs(n=5, m=4, d=3, spread=0.3, heads=2)
     torch.autograd.gradcheck(
-        lambda *t: soft_attention(*t, iters=iters, normalize=normalize, gradient="unrolled"), tensors
+        lambda *t: soft_attention(*t, newton_iters=iters, normalize=normalize, newton_gradient="unrolled"), tensors
     )
 
 
@@ -116,7 +116,7 @@ def test_oracle_agrees_on_conditioned_kernels(normalize):
     tensors = inputs(spread=1.5)
     oracle = soft_attention(*tensors, inverse="eigh", normalize=normalize)
     for inverse in ("newton", "cholesky"):
-        x = soft_attention(*tensors, inverse=inverse, normalize=normalize, iters=40)
+        x = soft_attention(*tensors, inverse=inverse, normalize=normalize, newton_iters=40)
         torch.testing.assert_close(x, oracle, rtol=1e-9, atol=1e-11)
 
 
@@ -222,9 +222,9 @@ def test_inside_is_single_precision_under_autocast(variant):
     "option",
     [
         {"inverse": "lu"},
-        {"start": "zero"},
-        {"gradient": "none"},
-        {"iters": -1},
+        {"newton_start": "zero"},
+        {"newton_gradient": "none"},
+        {"newton_iters": -1},
         {"inverse": "cholesky", "ridge": 0.0},
         {"inverse": "cholesky", "ridge": -0.5},
     ],

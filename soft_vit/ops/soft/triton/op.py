@@ -164,7 +164,7 @@ def fused_soft_attention(
     q: Tensor, bottleneck: Tensor, v: Tensor, residual: Tensor | None, options: InverseOptions
 ) -> Tensor:
     """`soft_vit.ops.soft_attention` in Triton, where `support.unsupported` names no obstacle."""
-    flat = (options.inverse, options.normalize, options.iters, float(options.ridge), options.start)
+    flat = (options.inverse, options.normalize, options.newton_iters, float(options.ridge), options.newton_start)
     inputs = (q, bottleneck, v, residual, *flat, layout_of(q), layout_of(v))
     if is_eager(q, bottleneck, v, residual):
         return _Direct.apply(options, *inputs)

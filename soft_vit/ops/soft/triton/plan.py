@@ -144,7 +144,7 @@ def plan_forward(
     w = (problems, size, size)
     scale, z = ((problems, size), y) if options.normalize else ((0,), (0,))
     step_size = None
-    if options.inverse == "newton" and options.start == "guarded_image":
+    if options.inverse == "newton" and options.newton_start == "guarded_image":
         step_size = Launch(
             image_step_size,
             (q.shape[0], 1, 1),
@@ -160,7 +160,7 @@ def plan_forward(
 def plan_sums(q: Form, bottleneck: Form, v: Form, options: InverseOptions | None = None) -> Launch:
     """`K1^T v` of chunks of tokens and, with options, W and s beside it (see `solve.invert`)."""
     tiling, size = tiling_of(q, bottleneck, v, backward=False), bottleneck.shape[2]
-    iters, ridge = (0, 0.0) if options is None else (options.iters, options.ridge)
+    iters, ridge = (0, 0.0) if options is None else (options.newton_iters, options.ridge)
     sizes = (q.shape[1], q.shape[2], size, tiling.tiles, iters, ridge)
     newton_beside = options is not None and options.inverse == "newton" and padded_tile_size(size) == 64
     return Launch(
@@ -169,7 +169,7 @@ def plan_sums(q: Form, bottleneck: Form, v: Form, options: InverseOptions | None
         (*sizes, *q.strides, *bottleneck.strides, *v.strides),
         dict(
             INVERSE="none" if options is None else options.inverse,
-            START="rowsum" if options is None else options.start,
+            START="rowsum" if options is None else options.newton_start,
             NORMALIZE=options is not None and options.normalize,
             BLOCK_A=padded_tile_size(size),
             MULTIPLE=multiple_of(q, v),

@@ -32,9 +32,9 @@ def unsupported(
     """Why `soft_attention` of these has no Triton form, as the end of a sentence; None where it has one."""
     if reason := triton_unavailable_reason(q.device):
         return reason
-    of_newton = options.gradient == "unrolled" or options.start == "guarded_batch"
+    of_newton = options.newton_gradient == "unrolled" or options.newton_start == "guarded_batch"
     if options.inverse == "eigh" or (options.inverse == "newton" and of_newton):
-        return "has no form of inverse='eigh', start='guarded_batch' and gradient='unrolled'"
+        return "has no form of inverse='eigh', newton_start='guarded_batch' and newton_gradient='unrolled'"
     for x in (q, bottleneck, v) if residual is None else (q, bottleneck, v, residual):
         if x.dtype not in DTYPES:
             return "takes float32, bfloat16 and float16"

@@ -38,8 +38,8 @@ def with_kernels(monkeypatch):
     ("sizes", "options", "message"),
     [
         ({}, {"inverse": "eigh"}, "eigh"),
-        ({}, {"gradient": "unrolled"}, "unrolled"),
-        ({}, {"start": "guarded_batch"}, "unrolled"),
+        ({}, {"newton_gradient": "unrolled"}, "unrolled"),
+        ({}, {"newton_start": "guarded_batch"}, "unrolled"),
         ({"dtype": torch.float64}, {}, "float32"),
         ({"n": 0}, {}, "non-empty"),
         ({"d": 129}, {}, "129"),

@@ -9,8 +9,8 @@ from soft_vit.ops import soft_attention, soft_attention_reference
 from soft_vit.ops.soft.triton import tiling
 from soft_vit.ops.soft.triton.support import INTERPRETED
 
-ROWSUM = dict(inverse="newton", start="rowsum", ridge=0.01)
-GUARDED = dict(inverse="newton", start="guarded_image", ridge=0.0)
+ROWSUM = dict(inverse="newton", newton_start="rowsum", ridge=0.01)
+GUARDED = dict(inverse="newton", newton_start="guarded_image", ridge=0.0)
 CHOLESKY = dict(inverse="cholesky", ridge=0.01)
 FP32, BF16, FP16 = torch.float32, torch.bfloat16, torch.float16
 
@@ -108,9 +108,9 @@ SMALL = [
     (dict(n=65, m=9, d=16, dtype=FP16, bottleneck_dtype=FP32), CHOLESKY),
     (dict(n=65, m=9, d=64), dict(ROWSUM, normalize=True)),
     (dict(n=66, m=50, d=16), dict(GUARDED, normalize=True)),
-    (dict(n=33, m=6, d=16, heads=3), dict(ROWSUM, iters=3)),
-    (dict(n=33, m=6, d=16, batch=3), dict(ROWSUM, iters=0)),
-    (dict(n=33, m=16, d=16, batch=2, heads=2, layout="tokens"), dict(GUARDED, normalize=True, iters=5)),
+    (dict(n=33, m=6, d=16, heads=3), dict(ROWSUM, newton_iters=3)),
+    (dict(n=33, m=6, d=16, batch=3), dict(ROWSUM, newton_iters=0)),
+    (dict(n=33, m=16, d=16, batch=2, heads=2, layout="tokens"), dict(GUARDED, normalize=True, newton_iters=5)),
     (dict(n=66, m=70, d=16), dict(GUARDED, normalize=True)),
     (dict(n=66, m=70, d=16, dtype=BF16), dict(CHOLESKY, normalize=True)),
     (dict(n=520, m=4, d=16), ROWSUM),
@@ -195,7 +195,7 @@ def test_a_kernel_without_a_factor_gives_nan(device, backend, m):
 @pytest.mark.parametrize("layout", ["maps", "tokens", "heads"])
 def test_results_are_laid_out_like_inputs(device, layout):
     tensors = inputs(device, n=17, m=5, d=16, batch=2, heads=2, layout=layout)
-    x = soft_attention(**tensors, iters=2, backend="triton")
+    x = soft_attention(**tensors, newton_iters=2, backend="triton")
     assert x.stride() == tensors["v"].stride()
     gradients = torch.autograd.grad(x.sum(), tuple(tensors.values()))
     for name, gradient in zip(tensors, gradients, strict=True):
@@ -208,7 +208,7 @@ def test_image_does_not_depend_on_its_batch(device, monkeypatch):
     if INTERPRETED:
         n = 41
         monkeypatch.setattr(tiling, "CHUNK", 32)
-    tensors, variant = inputs(device, n=n, m=5, d=16, batch=2, heads=2), dict(GUARDED, normalize=True, iters=2)
+    tensors, variant = inputs(device, n=n, m=5, d=16, batch=2, heads=2), dict(GUARDED, normalize=True, newton_iters=2)
     with torch.no_grad():
         # Other heads of an image move its step size, other images do not.
         tensors["bottleneck"][0] *= 0.1

@@ -11,7 +11,7 @@ from soft_vit.ops.soft.triton import op
 
 class Attention(nn.Module):
     def forward(self, q, bottleneck, v):
-        return soft_attention(q, bottleneck, v, residual=v, iters=2, backend="triton") + 1
+        return soft_attention(q, bottleneck, v, residual=v, newton_iters=2, backend="triton") + 1
 
 
 class Inverse(nn.Module):
@@ -32,10 +32,11 @@ def matrices(device: str, n: int = 3, requires_grad: bool = True) -> tuple[torch
     return (a.to(device).requires_grad_(requires_grad),)
 
 
-def step(backend: str, *inputs: torch.Tensor, **options) -> torch.Tensor:
+def step(backend: str, *inputs: torch.Tensor, iters: int = 20, **options) -> torch.Tensor:
     """The operator of one tensor is the inverse."""
-    function = soft_attention if len(inputs) == 3 else newton_inverse
-    return function(*inputs, **options, backend=backend)
+    if len(inputs) == 3:
+        return soft_attention(*inputs, newton_iters=iters, **options, backend=backend)
+    return newton_inverse(*inputs, iters=iters, **options, backend=backend)
 
 
 both = pytest.mark.parametrize(("module", "make"), [(Attention, tensors), (Inverse, matrices)])
@@ -73,7 +74,7 @@ def test_second_derivative(device, module, make):
 def test_a_recorded_operator_has_no_second_derivative(device):
     inputs = tensors(device)
     with FlopCounterMode(display=False):
-        x = soft_attention(*inputs, iters=2, backend="triton")
+        x = soft_attention(*inputs, newton_iters=2, backend="triton")
         (grad, *_) = torch.autograd.grad(x.sum(), inputs, create_graph=True)
     with pytest.raises(RuntimeError):
         torch.autograd.grad(grad.sum(), inputs)
@@ -128,7 +129,7 @@ def test_counts_as_the_eager_form_does(device, module, make, options):
 
 def test_a_counter_of_the_backward_alone_sees_the_operator(device):
     inputs = tensors(device)
-    x = soft_attention(*inputs, iters=2, backend="triton")
+    x = soft_attention(*inputs, newton_iters=2, backend="triton")
     with FlopCounterMode(display=False) as counter:
         torch.autograd.grad(x.sum(), inputs)
     assert "soft_vit.soft_attention_backward" in {str(name) for name in counter.get_flop_counts()["Global"]}
@@ -136,7 +137,7 @@ def test_a_counter_of_the_backward_alone_sees_the_operator(device):
 
 def test_batches_of_gradients_are_refused(device):
     inputs = tensors(device, n=9)
-    x = soft_attention(*inputs, iters=2, backend="triton")
+    x = soft_attention(*inputs, newton_iters=2, backend="triton")
     with pytest.raises(RuntimeError):
         torch.autograd.grad(x, inputs, torch.ones(3, *x.shape, device=device), is_grads_batched=True)
 
@@ -145,7 +146,7 @@ def test_batches_of_gradients_are_refused(device):
 def test_result_can_be_changed_in_place(device, layout):
     q, bottleneck, v = tensors(device)
     v = {"maps": v, "tokens": v.transpose(1, 2).contiguous().transpose(1, 2), "heads": v.contiguous()}[layout]
-    x = soft_attention(q, bottleneck, v, iters=2, backend="triton")
+    x = soft_attention(q, bottleneck, v, newton_iters=2, backend="triton")
     assert x.stride() == v.stride()
     x += 1
     x.sum().backward()

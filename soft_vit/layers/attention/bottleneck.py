@@ -1,0 +1,106 @@
+"""Bottleneck tokens of softmax-free attention, sampled from the query map.
+
+Letters: B batch, H heads, D channels of a head, Y x X a map, M bottleneck tokens.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from soft_vit.layers.attention.landmarks import run_averages, window_averages
+from soft_vit.layers.sizes import same_size, smaller
+from soft_vit.ops.layout import FeatSize, Layout
+
+GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
+Size = tuple[int, int]
+
+
+def bottleneck_grid(num_bottleneck: int, feat_size: FeatSize) -> Size:
+    """Return the square grid of num_bottleneck tokens on a map, or that many along a sequence; ValueError if none."""
+    if len(feat_size) == 1:
+        if not 1 <= num_bottleneck <= feat_size[0]:
+            raise ValueError(f"num_bottleneck must be from 1 to {feat_size[0]}, got num_bottleneck={num_bottleneck}.")
+        return num_bottleneck, 1
+    side = math.isqrt(max(num_bottleneck, 0))
+    if side < 1 or side * side != num_bottleneck or side > min(feat_size):
+        raise ValueError(
+            f"num_bottleneck must be a square number from 1 to {min(feat_size) ** 2} on a map of {feat_size[0]} x "
+            f"{feat_size[1]} tokens, got num_bottleneck={num_bottleneck}."
+        )
+    return side, side
+
+
+def reduced_grid(maps: Tensor, window: Size, limit: Size | None) -> Size:
+    """Return the grid of whole windows on maps `[..., Y, X]`, at most `limit`; a remainder of the map is dropped."""
+    feat_size = maps.shape[-2:]
+    if feat_size[0] < window[0] or feat_size[1] < window[1]:
+        raise ValueError(
+            f"Maps must hold a window of {window[0]} x {window[1]} tokens for each bottleneck token, got a map of "
+            f"{feat_size[0]} x {feat_size[1]}. Use images of at least 32 x 32 pixels, or a smaller sr_ratio."
+        )
+    height, width = feat_size[0] // window[0], feat_size[1] // window[1]
+    return (height, width) if limit is None else (smaller(height, limit[0]), smaller(width, limit[1]))
+
+
+def conv_tokens(
+    maps: Tensor, conv: nn.Module, window: Size, limit: Size | None, layout: Layout
+) -> tuple[Tensor, Tensor | None]:
+    """Convolve query maps `[B * H, D, Y, X]` with kernel = stride, pooled to at most `limit`: tokens `[B * H, M, D]`.
+
+    The second result, bool `[B, M]`, tells which of them exist, where some tokens of a sequence do not count; otherwise
+    None.
+    """
+    grid = reduced_grid(maps, window, limit)
+    tokens = conv(maps)
+    if layout.grid_mask is not None:
+        count = layout.grid_mask.shape[1] // window[0]
+        whole = layout.grid_mask[:, : count * window[0]].unflatten(1, (count, window[0])).all(2)
+        require_window(whole.any(1), window[0])
+        return masked_averages(tokens, whole, 1, limit)
+    if not same_size(tokens.shape[-2:], grid):
+        tokens = window_averages(tokens, grid)
+    return tokens.flatten(2).mT, None
+
+
+def average_tokens(maps: Tensor, window: Size, limit: Size | None, layout: Layout) -> tuple[Tensor, Tensor | None]:
+    """Average query maps `[B * H, D, Y, X]` over equal windows: tokens `[B * H, M, D]`; second as in `conv_tokens`."""
+    grid = reduced_grid(maps, window, limit)
+    if layout.grid_mask is not None:
+        require_window(layout.grid_mask.sum(1) >= window[0], window[0])
+        return masked_averages(maps, layout.grid_mask, window[0], limit)
+    return window_averages(maps, grid).flatten(2).mT, None
+
+
+def masked_averages(maps: Tensor, mask: Tensor, length: int, limit: Size | None) -> tuple[Tensor, Tensor]:
+    """Return `run_averages` of sequences as maps `[B * H, D, N, 1]` whose mask is `[B, N]`: `[B * H, M, D]`."""
+    tokens = maps.flatten(2).mT.unflatten(0, (mask.shape[0], -1))
+    tokens, exist = run_averages(tokens, mask, length, None if limit is None else limit[0])
+    return tokens.flatten(0, 1), exist
+
+
+def require_window(found: Tensor, length: int) -> None:
+    """ValueError unless found `[B]` is true for every image: that its tokens which count fill a window."""
+    if not torch.compiler.is_compiling() and not found.all():
+        raise ValueError(
+            f"key_padding_mask must leave a window of {length} tokens in each image, to sample a bottleneck token "
+            f"from. Use longer sequences, or a smaller sr_ratio."
+        )
+
+
+def first_tokens(maps: Tensor, window: Size, limit: Size | None) -> Tensor:
+    """Return the first tokens of query maps `[B * H, D, Y, X]` in raster order: `[B * H, M, D]`."""
+    return maps.flatten(2)[..., : math.prod(reduced_grid(maps, window, limit))].mT
+
+
+def random_tokens(maps: Tensor, window: Size, limit: Size | None, redraw: bool) -> Tensor:
+    """Return one token from each of M equal runs of query maps `[B * H, D, Y, X]`: `[B * H, M, D]`, each another one.
+
+    redraw: draw the places within the runs; otherwise a fixed low-discrepancy sequence chooses them.
+    """
+    height, width = reduced_grid(maps, window, limit)
+    count, num_tokens = height * width, maps.shape[-2] * maps.shape[-1]
+    run = torch.arange(count, device=maps.device, dtype=torch.float32)
+    place = torch.rand(count, device=maps.device) if redraw else (run * GOLDEN_RATIO) % 1
+    index = ((run + place) * (num_tokens / count)).long().clamp(max=num_tokens - 1)
+    return maps.flatten(2)[..., index].mT
