@@ -77,8 +77,6 @@ def apply_in_chunks(module: nn.Module, x: Tensor, chunks: int) -> Tensor:
     if chunks == 1:
         return module(x)
     parts = torch.tensor_split(x, chunks, dim=1)
-    recomputed = torch.is_grad_enabled() and isinstance(x, Tensor) and not torch.compiler.is_compiling()
-    results = [
-        checkpoint(module, parts[i], use_reentrant=False) if recomputed else module(parts[i]) for i in range(chunks)
-    ]
-    return torch.cat(results, dim=1)
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        return torch.cat([checkpoint(module, part, use_reentrant=False) for part in parts], dim=1)
+    return torch.cat([module(part) for part in parts], dim=1)

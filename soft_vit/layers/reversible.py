@@ -52,7 +52,7 @@ class ForwardState:
 
 
 class _ReversibleBlocks(torch.autograd.Function):
-    """All blocks of a stage on two equal streams; stores only the streams behind the last block."""
+    """All blocks of a stage on two equal streams; stores only the streams after the last block."""
 
     @staticmethod
     def forward(
@@ -104,7 +104,7 @@ class _ReversibleBlocks(torch.autograd.Function):
 def plain_streams(
     blocks: Sequence[Block], x: Tensor, feat_size: tuple[int, int], num_prefix_tokens: int
 ) -> tuple[Tensor, Tensor]:
-    """The two streams behind all blocks, differentiated by autograd, which stores every activation."""
+    """The two streams after all blocks, differentiated by autograd, which stores every activation."""
     y1 = y2 = x
     for block in blocks:
         y1 = y1 + attention_half(block, y2, feat_size, num_prefix_tokens)
@@ -126,7 +126,7 @@ def reversible_blocks(
     if not blocks:
         return x
     recomputed = torch.is_grad_enabled() and not torch.compiler.is_compiling()
-    if recomputed and isinstance(x, Tensor) and x.device.type != "meta":
+    if recomputed and x.device.type != "meta":
         parameters = dict.fromkeys(p for block in blocks for p in block.parameters() if p.requires_grad)
         y1, y2 = _ReversibleBlocks.apply(x, blocks, feat_size, num_prefix_tokens, *parameters)
     else:

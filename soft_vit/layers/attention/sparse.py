@@ -16,7 +16,7 @@ def default_dilation(feat_size: tuple[int, int]) -> int:
 
     In one row or column, `N^(1/2)` for the same reason.
     """
-    # Sizes are tensors in torch.jit.trace.
+    # A number, as symbols of sizes have no fractional powers.
     power = 0.5 if 1 in feat_size else 0.25
     return max(1, round(int(feat_size[0] * feat_size[1]) ** power))
 

@@ -77,7 +77,7 @@ def kernel_gradients(
 
     With `S = (dx (s y)^T + v dz^T) K1`: `dq = S l - q rowsum(S)` and `dl = S^T q - l colsum(S)`. Both are differences
     of near numbers where tokens are alike, so products and sums take the same rounded S, and its rounding stays small
-    beside the difference.
+    relative to the difference.
 
     One launch gives all gradients where one block holds the bottleneck tokens. Otherwise OF_TOKENS loops over blocks,
     and OF_BOTTLENECK has a program for each: sums over both N and M do not fit in registers.
@@ -152,7 +152,7 @@ def kernel_gradients(
             if OF_BOTTLENECK:
                 s_0t, s_1t = tl.trans(s_0), tl.trans(s_1)
                 if PRECISION == "split" and Q_TERMS == 2:
-                    # Left out of this product, it would be missing beside the sums, which have all of S.
+                    # Without this product, the difference from the sums, which have all of S, would be wrong.
                     grad_landmarks = dot_bf16(s_1t, q_1, grad_landmarks)
                 grad_landmarks = dot(s_0t, s_1t, s_1t, 2, q_0, q_1, q_1, Q_TERMS, grad_landmarks, PRECISION)
                 weights += row_sums(s_0t, s_1t, SUM_COLUMNS, PRECISION)

@@ -1,4 +1,4 @@
-"""The two passes over N of the forward: sums `K1^T v` of chunks, beside them the inverse, and `K1 y` plus the residual.
+"""The two passes over N of the forward: sums `K1^T v` of chunks, next to the inverse, and `K1 y` plus the residual.
 
 Bottleneck tokens come in blocks. One block holds them all up to 64; otherwise sums have a program for each block, and
 outputs a loop over blocks inside of that over tokens.
@@ -97,7 +97,7 @@ def kernel_sums(
             products = dot(l_0, l_1, l_2, LANDMARK_TERMS, q_0, q_1, q_1, Q_TERMS, zeros, PRECISION)
             kernel = gaussian(products, half_landmarks, half_square(q_tile, 1), PRECISION)
             k_0, k_1, k_2 = three_terms(kernel, PRECISION)
-            # Three terms, because the inverse amplifies what is rounded here, and gradients of tokens show it.
+            # Three terms, because the inverse amplifies the rounding of this product, visibly in gradients of tokens.
             sums = dot(k_0, k_1, k_2, 3, v_0, v_1, v_1, V_TERMS, sums, PRECISION)
         store_tile(partial, sums, slots, num_bottleneck, DV, 1, DV, BLOCK_DV)
     elif INVERSE != "none":

@@ -117,7 +117,7 @@ def solve_large_backward(
     inverse: str,
     normalize: bool,
 ) -> Tensor:
-    """The gradient of `K1^T v`; fills grad_tokens `[P, M, D]` with what A adds to that of the bottleneck tokens."""
+    """The gradient of `K1^T v`; fills grad_tokens `[P, M, D]` with the bottleneck tokens' gradient through A."""
     with full_precision_backward(partial):
         grad_scaled, factor = partial.sum(1), scale[..., None] if normalize else None
         grad_y = grad_scaled if factor is None else grad_scaled * factor

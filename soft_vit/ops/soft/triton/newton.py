@@ -17,7 +17,7 @@ MODE_BOUND = tl.constexpr(_MODE_BOUND)
 SCALED_EXPONENT = tl.constexpr(13)
 # V P has a norm of at most 2 wherever the iteration converges, so its scale needs no look at it.
 PRODUCT_SCALE = tl.constexpr(2.0**12)
-# A step squares `I - V P`: below this square of its norm, what it leaves is less than the rounding unit.
+# A step squares `I - V P`: below this square of its norm, the next one changes V by less than the rounding unit.
 CONVERGED = tl.constexpr(2.0**-23)
 
 
@@ -41,7 +41,7 @@ def squared_row_sums(a, size, ridge):
 @triton.jit
 def keep_modes(alpha, a, size, ridge):
     """The factor of the start `guarded_image` for one matrix, from that of its image."""
-    # The tensor first: Triton's interpreter takes what a constant divides for a constant.
+    # The tensor first: Triton's interpreter takes a quotient of a constant for a constant.
     bounded = tl.minimum(alpha, 1.0 / tl.max(squared_row_sums(a, size, ridge), 0) * MODE_BOUND)
     return tl.where(size == 1, 1.0 / ((1.0 + ridge) * (1.0 + ridge)), bounded)
 
@@ -106,7 +106,7 @@ def newton(p, alpha, size, iters, PRECISION: tl.constexpr):
             x_0, x_1 = fp16_terms(product)
             inverse = 2.0 * inverse - product_of_terms(x_0, x_1, v_0, v_1) * (unscale * (1.0 / PRODUCT_SCALE))
     else:
-        # Registers are short, and the products of small matrices are not what takes the time.
+        # Registers are short, and products of small matrices are cheap.
         for _ in range(iters):
             product = tl.dot(p, inverse, input_precision=PRECISION)
             inverse = 2.0 * inverse - tl.dot(inverse, product, input_precision=PRECISION)

@@ -53,14 +53,14 @@ class Launch:
             compiled[self.grid](*addresses, *others)
             return
         compiled = self.kernel[self.grid](*tensors, *self.numbers, **self.options)
-        # The interpreter compiles nothing.
+        # The interpreter returns None.
         if compiled is not None:
             names = [parameter.name for parameter in self.kernel.params[len(tensors) + len(self.numbers) :]]
             self._compiled[alignment] = compiled, (*self.numbers, *[self.options[name] for name in names])
 
 
 class Form(NamedTuple):
-    """What a launch depends on in a tensor."""
+    """The properties of a tensor that a launch depends on."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -109,7 +109,7 @@ def plan_forward(
     options: InverseOptions,
     layout: str,
 ) -> ForwardPlan:
-    """device: what is compiled belongs to it; layout: that of the result."""
+    """Plan a forward; compiled kernels belong to the device; layout: that of the result."""
     tiling = tiling_of(q, bottleneck, v, backward=False)
     problems, size, columns = q.shape[0] * q.shape[1], bottleneck.shape[2], v.shape[3]
     partial, y = (problems, tiling.chunks, size, columns), (problems, size, columns)
@@ -158,7 +158,7 @@ def plan_forward(
 
 
 def plan_sums(q: Form, bottleneck: Form, v: Form, options: InverseOptions | None = None) -> Launch:
-    """`K1^T v` of chunks of tokens and, with options, W and s beside it (see `solve.invert`)."""
+    """`K1^T v` of chunks of tokens and, with options, also W and s (see `solve.invert`)."""
     tiling, size = tiling_of(q, bottleneck, v, backward=False), bottleneck.shape[2]
     iters, ridge = (0, 0.0) if options is None else (options.newton_iters, options.ridge)
     sizes = (q.shape[1], q.shape[2], size, tiling.tiles, iters, ridge)
@@ -182,7 +182,7 @@ def plan_sums(q: Form, bottleneck: Form, v: Form, options: InverseOptions | None
 class BackwardPlan:
     """Shapes of the tensors in fp32 and launches.
 
-    parts: gradients of the bottleneck tokens from each chunk, and last what the kernel between them adds.
+    parts: gradients of the bottleneck tokens from each chunk, and last their part through A.
     solve: None for more bottleneck tokens than fit on chip.
     """
 
@@ -205,7 +205,7 @@ def plan_backward(
     q_layout: str,
     v_layout: str,
 ) -> BackwardPlan:
-    """device: what is compiled belongs to it; layouts: those of the gradients."""
+    """Plan a backward; compiled kernels belong to the device; layouts: those of the gradients."""
     sums_tiling, tiling = (tiling_of(q, bottleneck, v, backward) for backward in (False, True))
     problems, size, d, dv = q.shape[0] * q.shape[1], *bottleneck.shape[2:], v.shape[3]
     parts = (problems, tiling.chunks + 1, size, d)
@@ -248,7 +248,7 @@ def plan_backward(
 
 @lru_cache(maxsize=MAX_CASES)
 def plan_newton_inverse(device: torch.device, a: Form, iters: int, ridge: float, start: str) -> Launch:
-    """Newton's iteration alone, of a `[P, M, M]`; device: what is compiled belongs to it."""
+    """Plan Newton's iteration alone, of a `[P, M, M]`; compiled kernels belong to the device."""
     problems, size, _ = a.shape
     options = dict(START=start, **newton_options(size))
     return Launch(newton.newton_inverse, (problems, 1, 1), (size, iters, ridge, *a.strides), options)

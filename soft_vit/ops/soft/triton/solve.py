@@ -1,7 +1,7 @@
 """The m x m part, one program for each problem: the inverse of A, `y = W K1^T v`, and its backward. All stays on chip.
 
 W is the inverse as it acts: the Newton iterate of A, or two substitutions with the Cholesky factor of A + ridge I. It
-depends on the bottleneck tokens alone, so `kernel_sums` computes it beside the pass over the tokens.
+depends on the bottleneck tokens alone, so `kernel_sums` computes it during the pass over the tokens.
 """
 
 import triton
@@ -158,7 +158,7 @@ def invert(
     p = with_ridge(a, ridge, size, BLOCK_M)
     w += problem * size * size
     if INVERSE == "newton":
-        # Products on ordinary cores would take more registers than the pass over tokens beside it.
+        # Products on ordinary cores would take more registers than the concurrent pass over tokens.
         NEWTON_PRECISION: tl.constexpr = "fp16x3" if BLOCK_M == 64 else PRECISION
         if START == "rowsum":
             alpha = rowsum_step_size(a, ridge)
@@ -200,7 +200,7 @@ def solve_forward(
     BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """From the chunks of `K1^T v` and what `invert` has written: y and, normalised, `z = s K1^T v`."""
+    """From the chunks of `K1^T v` and the results of `invert`: y and, normalised, `z = s K1^T v`."""
     problem = tl.program_id(0).to(tl.int64)
     slots = tl.arange(0, BLOCK_M)
     rhs = chunk_total(partial + problem * chunks * size * DV, chunks, size, BLOCK_M, DV, BLOCK_DV)
@@ -238,7 +238,7 @@ def solve_backward(
     BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """From the chunks of `K1^T dx`: the gradient of `K1^T v`, and what A adds to that of the bottleneck tokens.
+    """From the chunks of `K1^T dx`: the gradient of `K1^T v`, and the bottleneck tokens' gradient through A.
 
     `dA = -(W dy') y'^T`, with `y' = y / s`: Newton's closed form, and exact for Cholesky. Its diagonal is constant.
     """

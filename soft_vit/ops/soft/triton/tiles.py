@@ -4,7 +4,7 @@ Precision of products, PRECISION:
 - `ieee`: fp32 operands on the ordinary cores. For fp32 inputs.
 - `split`: operands as sums of bf16 terms, one product on tensor cores for each pair of terms that counts, in fp32. For
   inputs of 16 bits. A bf16 input is its own term, an fp16 input the sum of two: their product is exact. The N x M
-  kernel and what is M x D take two, 16 to 17 bits, and bottleneck tokens of fp32 three, which are all 24.
+  kernel and matrices of M x D take two, 16 to 17 bits, and bottleneck tokens of fp32 three, which are all 24.
 
 A single 16-bit term for the N x M kernel would not do: the inverse amplifies the rounding of `K1^T v`, up to 1 / ridge
 times. Two would not do in that product either, so there the kernel has three.
@@ -22,7 +22,7 @@ from soft_vit.ops.soft.triton.support import INTERPRETED as _INTERPRETED
 # The interpreter multiplies the bit patterns of bf16 matrices; the same numbers in fp32 give the same products.
 INTERPRETED = tl.constexpr(_INTERPRETED)
 LOG2_E = tl.constexpr(1.4426950408889634)
-# What fp32 drops of log2(e).
+# The rest of log2(e) that fp32 drops.
 LOG2_E_REST = tl.constexpr(1.9259629911266175e-08)
 LN_2 = tl.constexpr(0.6931471805599453)
 
@@ -32,7 +32,7 @@ def nearest_bf16(x):
     """Round x to the nearest bf16, ties away from zero; the result is fp32.
 
     In integers, because a GPU converts single numbers to bf16 in the unit that the exponentials are waiting for. NaN
-    may become a number, but what is left of x is NaN then, so that the two terms together are.
+    may become a number, but then the rest of x is NaN, and so is the sum of both terms.
     """
     bits = x.to(tl.int32, bitcast=True)
     return ((bits + 0x8000) & -65536).to(tl.float32, bitcast=True)
@@ -42,7 +42,7 @@ def nearest_bf16(x):
 def to_bf16(x):
     """Round x to the nearest bf16."""
     if INTERPRETED:
-        # The interpreter truncates, so what is dropped is rounded away before.
+        # The interpreter truncates, so round before.
         x = nearest_bf16(x)
     return x.to(tl.bfloat16)
 
@@ -52,7 +52,7 @@ def column_offsets(stride_column, BLOCK_COLUMNS: tl.constexpr, MULTIPLE: tl.cons
     """Where columns begin, `[1, BLOCK_COLUMNS]`; MULTIPLE: a number that divides stride_column."""
     offsets = tl.arange(0, BLOCK_COLUMNS)[None, :] * stride_column
     if MULTIPLE > 1:
-        # Triton sees by itself what 16 divides, and nothing less: 14 x 14 tokens in maps would be read one by one.
+        # Triton itself detects multiples of 16 only: 14 x 14 tokens in maps would be read one by one.
         offsets = tl.multiple_of(offsets, (MULTIPLE, MULTIPLE))
     return offsets
 
@@ -70,7 +70,7 @@ def load_tile(
 ):
     """Rows of a matrix `[num_rows, COLUMNS]`, zero outside of it. Zeros add nothing to any sum here.
 
-    MULTIPLE: as in `column_offsets`; whoever calls says so of num_rows.
+    MULTIPLE: as in `column_offsets`; the caller declares it of num_rows.
     """
     columns = tl.arange(0, BLOCK_COLUMNS)
     pointers = pointer + rows[:, None] * stride_row + column_offsets(stride_column, BLOCK_COLUMNS, MULTIPLE)
@@ -131,8 +131,8 @@ def dot_bf16(a, b, acc):
 def two_terms(x, PRECISION: tl.constexpr):
     """The two bf16 terms of x under `split`, the larger first; x twice where it is bf16 itself, or without `split`.
 
-    A kernel splits before its loop what it can: the compiler moves the arithmetic out of a loop by itself, but would
-    store the terms to shared memory in every turn.
+    Kernels split before their loops where they can: the compiler moves the arithmetic out of a loop by itself, but
+    would store the terms to shared memory in every turn.
     """
     x_0 = x
     x_1 = x
@@ -189,7 +189,7 @@ def row_sums(s_0, s_1, COLUMNS: tl.constexpr, PRECISION: tl.constexpr):
     """The sums of rows of a matrix of `two_terms`, `[I, 1]`, or under `split` `[I, COLUMNS]` with all columns equal.
 
     Under `split` a product with ones: tensor cores have time for it, and threads need not exchange sums. It rounds as
-    other products of these terms do, so that what is the same in both cancels in their difference.
+    other products of these terms do, so that common terms cancel in their difference.
     """
     if PRECISION == "split":
         # Some releases of the interpreter have no bf16 constants.

@@ -4,7 +4,7 @@ The budget is that of an H100 or H200: 255 registers a thread, 64 Ki registers a
 programs of a multiprocessor. A tile of the kernel, 64 tokens x 64 bottleneck tokens in fp32, is 32 registers a thread
 of 4 warps, which are one warp group: its products of tensor cores have 64 rows, and 8 warps issue nearly twice the
 instructions. For bf16 and D up to 64, a pass of the forward has 110 to 145 registers and three or four programs on a
-multiprocessor, three with Newton's iteration beside it. The backward holds the kernel, its gradient and the terms of
+multiprocessor, three next to Newton's iteration. The backward holds the kernel, its gradient and the terms of
 both: two programs of up to 255 registers. Products in fp32 on ordinary cores keep whole rows of both operands in
 registers, so their tiles are smaller.
 """
@@ -25,7 +25,7 @@ MAX_CHUNK = 4 * CHUNK
 # Above it the m x m part runs as batched products: 2 m^3 operations on 12 m^2 bytes are bound by arithmetic from about
 # m = 64 on, so there is no traffic left to save, and two matrices of 128 x 128 fp32 do not fit in registers.
 MAX_ON_CHIP = 64
-# Channels of a head up to which a pass over N has registers to spare.
+# Channels of a head up to which a pass over N leaves registers free.
 NARROW = 32
 # By warps of a program that has Newton's iteration on tensor cores: three programs of a multiprocessor, or two of twice
 # the warps, hide each other's waiting. Without the limit some compilers take 230 for the step size before the loop. In
@@ -49,7 +49,7 @@ class Tiling:
     stages: int
 
     def options(self, newton: bool = False) -> dict[str, int | str]:
-        """Constants and options of a launch; newton: of one that has Newton's iteration beside."""
+        """Constants and options of a launch; newton: of one that also runs Newton's iteration."""
         options: dict[str, int | str] = {
             **widths(self.d, self.dv),
             "PRECISION": self.precision,
@@ -57,7 +57,7 @@ class Tiling:
             "BLOCK_M": self.block_m,
             "num_warps": self.warps,
             "num_stages": self.stages,
-            # Multiply-adds are meant, and whether they are the default differs between releases.
+            # Multiply-adds are intended, and are not the default of every release.
             "enable_fp_fusion": True,
         }
         if newton and max(self.d, self.dv) <= (NARROW if self.precision == "ieee" else 64):
@@ -72,7 +72,7 @@ def pass_tiling(
     """How a pass over tokens is cut, for heads of d and dv channels of q and v."""
     width = max(d, dv)
     narrow = width <= NARROW
-    # Beyond 64 channels, blocks of 64 bottleneck tokens with what belongs to them exceed the shared memory.
+    # Beyond 64 channels, blocks of 64 bottleneck tokens with their operands exceed the shared memory.
     block_m = min(padded_tile_size(num_bottleneck), 64 if width <= 64 else 32)
     blocks = -(-num_bottleneck // block_m)
     if precision == "ieee":
@@ -117,7 +117,7 @@ def solve_options(size: int, width: int, precision: str) -> dict[str, int | str]
 
 
 def product_precision(*dtypes: torch.dtype) -> str:
-    """The PRECISION of products over N (see tiles.py) that is as exact as fp32 beside the rounding of these dtypes."""
+    """The PRECISION of products over N (see tiles.py) that is as exact as fp32 for operands of these dtypes."""
     return "ieee" if torch.float32 in dtypes else "split"
 
 
