@@ -13,8 +13,8 @@ from soft_vit.models.names import PYRAMID_MODELS
 from soft_vit.models.vit import VIT_MODELS
 from soft_vit.models.zoo import ZOO
 from soft_vit.weights import ENTRIES
-from soft_vit.weights.files import lookup_folders, sha256_of
-from soft_vit.weights.load import fit_weights, options_of_inference, require_digest
+from soft_vit.weights.fetch import lookup_folders, require_digest, sha256_of
+from soft_vit.weights.load import fit_weights, options_of_inference
 from soft_vit.weights.read import NotedWeights, load_weights
 
 __all__ = ["describe_file", "identify"]

@@ -29,7 +29,7 @@ from soft_vit.probe.health import Probe, probe
 from soft_vit.probe.spectrum import cumulative_singular_values
 from soft_vit.probe.view import OPACITY, colour_scale, key_grid
 from soft_vit.weights import ENTRIES
-from soft_vit.weights.files import lookup_folders
+from soft_vit.weights.fetch import lookup_folders
 
 MAX_BYTES = 30 * 2**20
 # Above what phones take, below what fills a small machine's memory.

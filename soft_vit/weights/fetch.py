@@ -1,10 +1,12 @@
-"""Verified downloads: a file appears under its name only when it is complete and correct.
+"""Recorded files: found in a folder, else downloaded; a download appears only when it is complete and correct.
 
 Processes that want the same file take turns by the lock `.NAME.lock`: one downloads, the others find the file.
 """
 
 import errno
+import hashlib
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -13,17 +15,124 @@ from urllib.error import URLError
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
+import torch
 from filelock import FileLock, Timeout
 from tqdm import tqdm
 
-from soft_vit.weights.files import WeightsError, sha256_of, write_atomically
+from soft_vit.weights.files import RESOURCES, WeightsError, write_atomically
 from soft_vit.weights.index import Entry, address_of, is_source
 
-__all__ = ["download"]
+__all__ = [
+    "WEIGHTS_VARIABLE",
+    "check_command",
+    "download",
+    "download_folder",
+    "hub_folder",
+    "lookup_folders",
+    "recorded_digest",
+    "recorded_file",
+    "require_digest",
+    "sha256_of",
+]
+
+WEIGHTS_VARIABLE = "SOFT_VIT_CHECKPOINTS"
+"""The environment variable that names a folder in which files of weights are looked up first."""
+
 
 # Seconds without a byte after which a source counts as out of reach.
 IDLE_TIMEOUT = 15.0
 OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+def hub_folder(cache_dir: str | Path | None = None) -> Path:
+    """The cache of downloads: cache_dir, by default that of torch.hub."""
+    return Path(cache_dir).expanduser() if cache_dir is not None else Path(torch.hub.get_dir()) / "checkpoints"
+
+
+def named_folder() -> Path | None:
+    """The folder that the environment names; WeightsError if it does not exist, because it may be misspelled."""
+    named = os.environ.get(WEIGHTS_VARIABLE)
+    if not named:
+        return None
+    folder = Path(os.path.expanduser(named))
+    if not folder.is_dir():
+        raise WeightsError(f"{WEIGHTS_VARIABLE} is {named!r}, which is not a folder; correct it or create the folder.")
+    return folder
+
+
+def lookup_folders(cache_dir: str | Path | None = None) -> list[Path]:
+    """Where a recorded file is looked for, in this order; raises what `named_folder` raises."""
+    named = named_folder()
+    return [*([named] if named else []), RESOURCES / "checkpoints", hub_folder(cache_dir)]
+
+
+def download_folder(cache_dir: str | Path | None = None) -> Path:
+    """Where downloads are saved, by this package or a user: the folder that the environment names, else the cache."""
+    return named_folder() or hub_folder(cache_dir)
+
+
+def recorded_file(entry: Entry, check: Callable[[Path], object], cache_dir: str | Path | None = None) -> Path:
+    """Return the path of an entry's file: in one of the folders, else downloaded; WeightsError, in one sentence.
+
+    check: see `download`. cache_dir: instead of torch.hub's folder.
+    """
+    for folder in lookup_folders(cache_dir):
+        path = folder / entry.file
+        if path.is_file():
+            require_digest(entry, path)
+            return path
+    folder = download_folder(cache_dir)
+    place = folder / entry.file
+    if not entry.sources:
+        raise WeightsError(f"The weights {entry.name} have no address; put their file at {place}.")
+    try:
+        return download(entry, folder, check)
+    except WeightsError as error:
+        raise WeightsError(
+            f"The weights {entry.name} cannot be downloaded ({error}); download {entry.page} elsewhere, save it as "
+            f"{place}, and check it with `{check_command(place)}`."
+        ) from None
+
+
+def check_command(path: Path | str) -> str:
+    """The command that checks a file of weights."""
+    return f"python {RESOURCES / 'tools' / 'weights' / 'check_checkpoint.py'} {path}"
+
+
+def require_digest(entry: Entry, path: Path) -> None:
+    """WeightsError for a file whose digest is not the recorded one."""
+    expected = entry.sha256 or recorded_digest(path)
+    if expected is not None and sha256_of(path) != expected:
+        raise WeightsError(
+            f"{path} is not the file of {entry.name}, or was changed (its sha256 does not begin with "
+            f"{expected[:12]}); remove it, or see what it is with `{check_command(path)}`."
+        )
+
+
+def recorded_digest(path: Path) -> str | None:
+    """The SHA-256 recorded beside a file, in sha256sum's format, or None if there is no record.
+
+    Raises WeightsError for a record without one.
+    """
+    beside = path.with_name(path.name + ".sha256")
+    if not os.path.lexists(beside):
+        return None
+    try:
+        found = re.match(r"[0-9a-fA-F]{64}\b", beside.read_text(errors="replace"))
+    except OSError:
+        found = None
+    if found is None:
+        raise WeightsError(f"{beside} does not begin with a SHA-256; write that of {path.name} into it, or remove it.")
+    return found[0].lower()
+
+
+def sha256_of(path: str | Path) -> str:
+    """The SHA-256 of a file, 64 hexadecimal digits."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def download(entry: Entry, folder: Path, check: Callable[[Path], object], *, progress: bool = True) -> Path:

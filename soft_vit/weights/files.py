@@ -1,27 +1,10 @@
-"""Where files of weights lie, and how files are written atomically."""
+"""Where the files of the package lie, and how files are written atomically."""
 
-import hashlib
 import os
 import tempfile
 from pathlib import Path
 
-import torch
-
-__all__ = [
-    "INDEX_FILE",
-    "RESOURCES",
-    "WEIGHTS_VARIABLE",
-    "WeightsError",
-    "download_folder",
-    "hub_folder",
-    "lookup_folders",
-    "require_place",
-    "sha256_of",
-    "write_atomically",
-]
-
-WEIGHTS_VARIABLE = "SOFT_VIT_CHECKPOINTS"
-"""The environment variable that names a folder in which files of weights are looked up first."""
+__all__ = ["INDEX_FILE", "RESOURCES", "WeightsError", "require_place", "write_atomically"]
 
 
 class WeightsError(ValueError, RuntimeError):
@@ -37,33 +20,6 @@ RESOURCES = _PACKAGE / ".mim" if (_PACKAGE / ".mim").is_dir() else _PACKAGE.pare
 """Where configs, checkpoints/ and the metafile lie: beside the package, in a wheel where OpenMMLab looks for them."""
 INDEX_FILE = RESOURCES / "checkpoints" / "index.json"
 """What records the weights."""
-
-
-def hub_folder(cache_dir: str | Path | None = None) -> Path:
-    """The cache of downloads: cache_dir, by default that of torch.hub."""
-    return Path(cache_dir).expanduser() if cache_dir is not None else Path(torch.hub.get_dir()) / "checkpoints"
-
-
-def named_folder() -> Path | None:
-    """The folder that the environment names; WeightsError if it does not exist, because it may be misspelled."""
-    named = os.environ.get(WEIGHTS_VARIABLE)
-    if not named:
-        return None
-    folder = Path(os.path.expanduser(named))
-    if not folder.is_dir():
-        raise WeightsError(f"{WEIGHTS_VARIABLE} is {named!r}, which is not a folder; correct it or create the folder.")
-    return folder
-
-
-def lookup_folders(cache_dir: str | Path | None = None) -> list[Path]:
-    """Where a recorded file is looked for, in this order; raises what `named_folder` raises."""
-    named = named_folder()
-    return [*([named] if named else []), RESOURCES / "checkpoints", hub_folder(cache_dir)]
-
-
-def download_folder(cache_dir: str | Path | None = None) -> Path:
-    """Where downloads are saved, by this package or a user: the folder that the environment names, else the cache."""
-    return named_folder() or hub_folder(cache_dir)
 
 
 def require_place(path: str | Path) -> None:
@@ -111,12 +67,3 @@ def write_atomically(path: str | Path, data: bytes) -> None:
             os.fsync(folder)
         finally:
             os.close(folder)
-
-
-def sha256_of(path: str | Path) -> str:
-    """The SHA-256 of a file, 64 hexadecimal digits."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()

@@ -6,7 +6,6 @@ what belongs to one size of images.
 
 import logging
 import os
-import re
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -18,8 +17,8 @@ import timm
 from timm.models import PretrainedCfg, adapt_input_conv, build_model_with_cfg, resolve_pretrained_cfg
 from torch import Tensor, nn
 
-from soft_vit.weights.fetch import download
-from soft_vit.weights.files import RESOURCES, WeightsError, download_folder, lookup_folders, sha256_of
+from soft_vit.weights.fetch import check_command, recorded_file
+from soft_vit.weights.files import WeightsError
 from soft_vit.weights.index import ENTRIES, Entry
 from soft_vit.weights.read import NotedWeights, Notes, load_weights, require_finite, unwrap_state_dict
 
@@ -32,10 +31,7 @@ __all__ = [
     "load_into",
     "options_of_inference",
     "parameter_names",
-    "recorded_digest",
     "recorded_weights",
-    "require_digest",
-    "require_recorded_model",
 ]
 
 FilterFn = Callable[[Mapping[str, Tensor], Any], dict[str, Tensor]]
@@ -83,7 +79,7 @@ def build_model(
     weights, source = None, variant
     entry = _recorded_entry(variant, cfg) if pretrained else None
     if entry is not None:
-        weights, source = recorded_weights(entry, cache_dir), entry.name
+        weights, source = recorded_weights(entry, cache_dir), f"{variant}.{cfg.tag}"
         if entry.license is None:
             _logger.warning(
                 "The authors of %s state no licence for these weights; ask them before you use them.", source
@@ -207,78 +203,28 @@ def load_into(model: nn.Module, content: Mapping[str, Any], source: str = "the c
 
 
 def recorded_weights(entry: Entry, cache_dir: str | Path | None = None) -> NotedWeights:
-    """Recorded weights: from one of the folders, else downloaded. Raises WeightsError, in one sentence.
-
-    cache_dir: in place of torch.hub's folder.
-    """
-    for folder in lookup_folders(cache_dir):
-        path = folder / entry.file
-        if path.is_file():
-            require_digest(entry, path)
-            return _with_notes(load_weights(path), entry)
-    folder = download_folder(cache_dir)
-    place = folder / entry.file
-    if not entry.sources:
-        raise WeightsError(f"The weights {entry.name} have no address; put their file at {place}.")
+    """Return recorded weights, see `recorded_file`, with what their entry says if the file itself notes nothing."""
     read: list[NotedWeights] = []
 
     def check(path: Path) -> None:
         # Of several sources, an earlier one may have served another file.
-        read[:] = [_with_notes(load_weights(path), entry)]
-        require_recorded_model(entry, read[0], entry.file)
+        read[:] = [load_weights(path)]
+        _require_recorded_model(entry, read[0])
 
-    try:
-        path = download(entry, folder, check)
-    except WeightsError as error:
-        raise WeightsError(
-            f"The weights {entry.name} cannot be downloaded ({error}); download {entry.page} elsewhere, save it as "
-            f"{place}, and check it with `{check_command(place)}`."
-        ) from None
-    return read[0] if read else _with_notes(load_weights(path), entry)
+    path = recorded_file(entry, check, cache_dir)
+    weights = read[0] if read else load_weights(path)
+    if weights.notes.model is None:
+        weights.notes = Notes(entry.model, entry.options, entry.cfg)
+    return weights
 
 
-def check_command(path: Path | str) -> str:
-    """The command that checks a file of weights."""
-    return f"python {RESOURCES / 'tools' / 'weights' / 'check_checkpoint.py'} {path}"
-
-
-def require_digest(entry: Entry, path: Path) -> None:
-    """WeightsError for a file whose digest is not the recorded one."""
-    expected = entry.sha256 or recorded_digest(path)
-    if expected is not None and sha256_of(path) != expected:
-        raise WeightsError(
-            f"{path} is not the file of {entry.name}, or was changed (its sha256 does not begin with "
-            f"{expected[:12]}); remove it, or see what it is with `{check_command(path)}`."
-        )
-
-
-def recorded_digest(path: Path) -> str | None:
-    """The SHA-256 recorded beside a file, in sha256sum's format, or None if there is no record.
-
-    Raises WeightsError for a record without one.
-    """
-    beside = path.with_name(path.name + ".sha256")
-    if not os.path.lexists(beside):
-        return None
-    try:
-        found = re.match(r"[0-9a-fA-F]{64}\b", beside.read_text(errors="replace"))
-    except OSError:
-        found = None
-    if found is None:
-        raise WeightsError(f"{beside} does not begin with a SHA-256; write that of {path.name} into it, or remove it.")
-    return found[0].lower()
-
-
-def require_recorded_model(entry: Entry, weights: NotedWeights, source: str) -> None:
-    """ValueError, in one sentence, for weights that are not finite, or fit no model that their file is recorded for.
-
-    A file may be recorded for several models and fits one of them.
-    """
+def _require_recorded_model(entry: Entry, weights: NotedWeights) -> None:
+    """ValueError for weights that fit no model that their file is recorded for, which may be several."""
     names = dict.fromkeys([entry.name, *(other.name for other in ENTRIES.values() if other.file == entry.file)])
     reasons = []
     for name in names:
         try:
-            fit_weights(weights, timm.create_model(name, device="meta"), source)
+            fit_weights(weights, timm.create_model(name, device="meta"), entry.file)
         except ValueError as error:
             reasons.append(str(error))
         else:
@@ -357,15 +303,8 @@ def _recorded_entry(variant: str, cfg: PretrainedCfg) -> Entry | None:
     entry = ENTRIES.get(f"{variant}.{cfg.tag}")
     if entry is None or cfg.source:
         return None
-    known = timm.get_pretrained_cfg(entry.name)
+    known = timm.get_pretrained_cfg(f"{variant}.{cfg.tag}")
     return entry if all(getattr(cfg, key) == getattr(known, key) for key in SOURCES) else None
-
-
-def _with_notes(weights: NotedWeights, entry: Entry) -> NotedWeights:
-    """Weights with what their entry says, if the file itself notes nothing."""
-    if weights.notes.model is None:
-        weights.notes = Notes(entry.model, entry.options, entry.cfg)
-    return weights
 
 
 def _without_weights(model: str) -> str:

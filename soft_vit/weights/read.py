@@ -17,13 +17,13 @@ import torch
 from timm.models import clean_state_dict, resolve_pretrained_cfg
 from torch import Tensor
 
-from soft_vit.weights.files import sha256_of
+from soft_vit.weights.fetch import sha256_of
 from soft_vit.weights.index import CFG_KEYS, ENTRIES
 
 try:
     from numpy._core import multiarray
 except ImportError:  # numpy before 1.26
-    from numpy.core import multiarray
+    from numpy.core import multiarray  # type: ignore[no-redef]
 
 __all__ = [
     "AVERAGED_KEYS",

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from soft_vit.version import __version__
+from soft_vit.weights.fetch import check_command
 from soft_vit.weights.files import write_atomically
 from soft_vit.weights.index import ENTRIES
-from soft_vit.weights.load import check_command, fit_weights, options_of_inference
+from soft_vit.weights.load import fit_weights, options_of_inference
 from soft_vit.weights.read import (
     AVERAGED_KEYS,
     NOTES_KEY,

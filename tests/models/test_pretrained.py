@@ -32,8 +32,8 @@ def folders(tmp_path, monkeypatch) -> dict[str, Path]:
     for folder in found.values():
         folder.mkdir()
     monkeypatch.setenv("SOFT_VIT_CHECKPOINTS", str(found["named"]))
-    monkeypatch.setattr("soft_vit.weights.files.RESOURCES", tmp_path)
-    monkeypatch.setattr("soft_vit.weights.files.hub_folder", lambda cache_dir=None: Path(cache_dir or found["hub"]))
+    monkeypatch.setattr("soft_vit.weights.fetch.RESOURCES", tmp_path)
+    monkeypatch.setattr("soft_vit.weights.fetch.hub_folder", lambda cache_dir=None: Path(cache_dir or found["hub"]))
     return found
 
 

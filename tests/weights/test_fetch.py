@@ -7,6 +7,7 @@ import socket
 import ssl
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -14,8 +15,7 @@ from file_server import file_server
 
 from soft_vit.weights import Entry, WeightsError
 from soft_vit.weights import fetch as fetch_module
-from soft_vit.weights.fetch import download
-from soft_vit.weights.load import recorded_digest
+from soft_vit.weights.fetch import download, download_folder, lookup_folders, recorded_digest
 
 BODY = bytes(range(256)) * 400
 DIGEST = hashlib.sha256(BODY).hexdigest()
@@ -213,3 +213,27 @@ def test_recorded_digest(text, tmp_path):
     assert recorded_digest(tmp_path / "a.pth") is None
     (tmp_path / "a.pth.sha256").write_text(text)
     assert recorded_digest(tmp_path / "a.pth") == DIGEST
+
+
+@pytest.mark.parametrize("function", [download_folder, lookup_folders])
+@pytest.mark.parametrize("named", ["{}/typo", "{}/file", "~nobody-of-that-name/x", "{}/typo\nmore"])
+def test_a_named_folder_that_is_none(function, named, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SOFT_VIT_CHECKPOINTS", named.format(tmp_path))
+    with pytest.raises(WeightsError, match=r"SOFT_VIT_CHECKPOINTS is .*, which is not a folder; ") as refused:
+        function()
+    assert len(str(refused.value).splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_named_folder_comes_first(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SOFT_VIT_CHECKPOINTS", "~")
+    assert download_folder() == lookup_folders()[0] == tmp_path
+
+
+def test_without_a_name_downloads_go_into_the_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("SOFT_VIT_CHECKPOINTS", "")
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    assert download_folder() == lookup_folders()[-1] == tmp_path / "hub" / "checkpoints"
+    assert download_folder("elsewhere") == Path("elsewhere")

@@ -11,7 +11,8 @@ import timm
 from soft_vit.models import PYRAMID_MODELS
 from soft_vit.models.zoo import ZOO
 from soft_vit.weights import Entry, Metric, add_entry, load_index
-from soft_vit.weights.files import INDEX_FILE, RESOURCES, sha256_of
+from soft_vit.weights.fetch import sha256_of
+from soft_vit.weights.files import INDEX_FILE, RESOURCES
 from soft_vit.weights.index import check_entry
 
 ROOT = Path(__file__).parents[2]

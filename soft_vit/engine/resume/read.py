@@ -14,8 +14,7 @@ from mmengine.optim.scheduler.param_scheduler import OneCycleParamScheduler
 from mmengine.runner import CheckpointLoader
 
 from soft_vit.weights import Entry
-from soft_vit.weights.fetch import download
-from soft_vit.weights.files import hub_folder
+from soft_vit.weights.fetch import download, hub_folder
 from soft_vit.weights.index import SUFFIXES, is_source
 from soft_vit.weights.read import allow_classes, read_checkpoint_file
 

@@ -9,7 +9,7 @@ from crafted import Call, saved
 from file_server import file_server
 from mmengine.runner import CheckpointLoader
 
-from soft_vit.weights.files import lookup_folders
+from soft_vit.weights.fetch import lookup_folders
 
 
 @pytest.fixture(autouse=True)
