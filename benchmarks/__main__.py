@@ -16,7 +16,7 @@ from benchmarks.memory import is_out_of_memory
 from benchmarks.timer import machine_description, use_threads
 from soft_vit.cli import add_device_option, command_line
 from soft_vit.probe.load import require_device
-from soft_vit.weights.files import require_place
+from soft_vit.weights.files import ensure_writable
 
 COMMANDS = {
     "models": "benchmarks.models",
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     require_device(args.device)
     out = args.out and args.out.with_suffix("" if args.out.suffix in (".md", ".csv") else args.out.suffix)
     if out:
-        require_place(f"{out}.md")
+        ensure_writable(f"{out}.md")
     try:
         report = args.run(args)
     except RuntimeError as error:

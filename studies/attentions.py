@@ -13,7 +13,7 @@ from benchmarks.timer import machine_description
 from soft_vit.layers import ATTENTIONS
 from soft_vit.models import model_name
 from soft_vit.text_tables import error_cell, markdown_table
-from soft_vit.weights.files import require_place
+from soft_vit.weights.files import ensure_writable
 from studies.runs import add_run_options, train_each, write_tables
 
 
@@ -67,7 +67,7 @@ def main(argv: Sequence[str]) -> None:
     add_run_options(parser, list(ATTENTIONS), work_dir="work_dirs/attentions", table="accuracy")
     args = parser.parse_args(argv)
     out = args.out or args.work_dir / "accuracy"
-    require_place(f"{out}.md")
+    ensure_writable(f"{out}.md")
     how = dict(work_dir=args.work_dir, jobs=args.jobs, resume="auto" if args.resume else None)
     head, text = f"{machine_description('cpu')}; {args.config}", ""
     for rows in compare_accuracy(args.attentions, args.config, size=args.size, options=args.cfg_options, **how):

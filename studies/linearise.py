@@ -20,7 +20,7 @@ from soft_vit.engine.hooks.checkpoint import find_newest_checkpoint
 from soft_vit.layers import ATTENTIONS, attention_class
 from soft_vit.models import model_name
 from soft_vit.text_tables import error_cell, markdown_table
-from soft_vit.weights.files import require_place
+from soft_vit.weights.files import ensure_writable
 from studies.runs import add_run_options, require_jobs, train_each, write_tables
 
 TOP1 = "accuracy/top1"
@@ -158,7 +158,7 @@ def main(argv: Sequence[str]) -> None:
     add_run_options(parser, list(ATTENTIONS), work_dir="work_dirs", table="linearised")
     args = parser.parse_args(argv)
     out, text = args.out or args.work_dir / "linearised", ""
-    require_place(f"{out}.md")
+    ensure_writable(f"{out}.md")
     how = dict(seeds=args.seeds, work_dir=args.work_dir, jobs=args.jobs, options=args.cfg_options)
     for rows in compare_linearised(args.attentions, args.config, args.teacher, **how):
         head = f"{date.today()}, {machine_description('cpu')}; {args.config}; teacher {rows[0].teacher:.1f} %"

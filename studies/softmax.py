@@ -32,7 +32,7 @@ from soft_vit.models.zoo import ZOO
 from soft_vit.ops.flops import flop_counter
 from soft_vit.text_tables import error_cell, markdown_table
 from soft_vit.weights import ENTRIES
-from soft_vit.weights.files import require_place, write_atomically
+from soft_vit.weights.files import ensure_writable, write_atomically
 
 PAGE = Path(__file__).parents[1] / "docs" / "softmax.md"
 # Pixels to a side of the images whose cost is shown.
@@ -307,7 +307,7 @@ def main(argv: Sequence[str]) -> None:
     args = parser.parse_args(argv)
     for name in args.models:
         require_known(name)
-    require_place(args.out)
+    ensure_writable(args.out)
     groups = {"Models": (args.models, {})} if args.models else model_groups()
     tables = {title: ledgers(names, **options) for title, (names, options) in groups.items()}
     # What stands above the first table explains the page.

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, TypeVar, get_args, get_type_hints
 
 from benchmarks.timer import Spread, machine_description
 from soft_vit.text_tables import csv_table
-from soft_vit.weights.files import require_place, write_atomically
+from soft_vit.weights.files import ensure_writable, write_atomically
 
 MODES = ("inference", "training")
 # A row whose quartiles are farther apart than this part of its median is noted as unstable.
@@ -132,7 +132,7 @@ ENCODING = "utf-8-sig"
 
 def open_table(path: Path, row_type: type[RowT], device: str, command: str) -> Table[RowT]:
     """Return the table in a file, with the command added, or an empty one. ValueError for one of another machine."""
-    require_place(path)
+    ensure_writable(path)
     table = Table(machine_description(device), date.today().isoformat(), command, ())
     if not path.exists():
         return table

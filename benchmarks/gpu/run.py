@@ -25,7 +25,7 @@ from benchmarks.gpu.parts import DRY, FULL, Part, plan
 from benchmarks.timer import Timing, machine_description
 from soft_vit.ops.soft.triton.support import interpreter_unavailable_reason
 from soft_vit.text_tables import csv_table
-from soft_vit.weights.files import require_place, write_atomically
+from soft_vit.weights.files import ensure_writable, write_atomically
 
 LOG = "log.txt"
 # Lines of the output of a part that did not end well.
@@ -150,7 +150,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Run the parts that the folder lacks; ValueError for those that do not end well."""
     out, sizes, parts, here = args.out, DRY if args.dry else FULL, plan(args.dry), machine(args.dry)
-    require_place(out / "report.md")
+    ensure_writable(out / "report.md")
     options = ["--dry"] * args.dry
     # As Ctrl-C does, so that no part outlives this, nor a terminal that is closed.
     for number in (signal.SIGTERM, signal.SIGHUP):

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from soft_vit.text_tables import csv_table
-from soft_vit.weights.files import require_place, write_atomically
+from soft_vit.weights.files import ensure_writable, write_atomically
 
 __all__ = ["Report", "confusion_csv", "metrics_table", "per_class_csv", "results_json"]
 
@@ -37,7 +37,7 @@ class Report:
         """Raise ValueError now, not at the end of a test, for a file that cannot be written."""
         for path in (self.out, self.per_class, self.confusion):
             if path is not None:
-                require_place(path)
+                ensure_writable(path)
 
     def write(self, metrics: dict[str, float], asked: dict[str, Any]) -> None:
         if self.out is not None:

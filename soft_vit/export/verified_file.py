@@ -11,7 +11,7 @@ from soft_vit.engine.errors import one_line
 from soft_vit.export.formats import FORMATS, MIN_SIDE, Run, as_list
 from soft_vit.export.model import ExportModel
 from soft_vit.export.quantization import check_drop, quantize
-from soft_vit.weights.files import require_place, write_atomically
+from soft_vit.weights.files import ensure_writable, write_atomically
 
 __all__ = ["BATCHES", "compare", "export"]
 
@@ -43,7 +43,7 @@ def export(
         raise ValueError(f"out must end in {suffix} for {format}, got {out}.")
     if int8 and (format != "onnx" or source.outputs != ("logits",) or source.input_size[0] != 3):
         raise ValueError("int8 must be asked for with the format onnx and a classifier of RGB images.")
-    require_place(out)
+    ensure_writable(out)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / out.name
         size = "any size" if any_size else "{} x {}".format(*source.input_size[1:])

@@ -4,7 +4,7 @@ import os
 import tempfile
 from pathlib import Path
 
-__all__ = ["INDEX_FILE", "RESOURCES", "WeightsError", "require_place", "write_atomically"]
+__all__ = ["INDEX_FILE", "RESOURCES", "WeightsError", "ensure_writable", "write_atomically"]
 
 
 class WeightsError(ValueError, RuntimeError):
@@ -22,7 +22,7 @@ INDEX_FILE = RESOURCES / "checkpoints" / "index.json"
 """What records the weights."""
 
 
-def require_place(path: str | Path) -> None:
+def ensure_writable(path: str | Path) -> None:
     """Make the folder of a file that long work will end with; ValueError where the file could not be written."""
     path = Path(path)
     try:

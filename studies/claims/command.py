@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.timer import machine_description, use_threads
-from soft_vit.weights.files import require_place, write_atomically
+from soft_vit.weights.files import ensure_writable, write_atomically
 from studies.claims import CLAIMS, check, entries_as_json, ledger_table, load_entries
 
 
@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> None:
     if args.table:
         print(ledger_table(entries))
         return
-    require_place(args.out)
+    ensure_writable(args.out)
     use_threads(1)
     torch.manual_seed(0)
     for number in args.only or sorted(CLAIMS):

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from soft_vit.weights.files import require_place, write_atomically
+from soft_vit.weights.files import ensure_writable, write_atomically
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
@@ -34,7 +34,7 @@ def test_replaces_and_creates_folders_with_usual_permissions(tmp_path):
 
 
 def test_a_folder_is_made_and_nothing_in_it(tmp_path):
-    require_place(tmp_path / "new" / "folder" / "rows.csv")
+    ensure_writable(tmp_path / "new" / "folder" / "rows.csv")
     assert list((tmp_path / "new" / "folder").iterdir()) == []
 
 
@@ -46,4 +46,4 @@ def test_what_cannot_be_written(tmp_path, path, message):
     (tmp_path / "file").touch()
     (tmp_path / "folder").mkdir()
     with pytest.raises(ValueError, match=f"{path} {message}"):
-        require_place(tmp_path / path)
+        ensure_writable(tmp_path / path)

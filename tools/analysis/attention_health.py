@@ -23,7 +23,7 @@ from soft_vit.data.images import find_images
 from soft_vit.models.base import require_known
 from soft_vit.probe.health import MIN_SHARE, health_table, measure_accuracies, measure_health
 from soft_vit.probe.load import require_device
-from soft_vit.weights.files import require_place, write_atomically
+from soft_vit.weights.files import ensure_writable, write_atomically
 
 
 def read_folder(folder: Path, count: int, model: nn.Module, img_size: tuple[int, int] | None) -> tuple[Tensor, Tensor]:
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     require_known(args.model)
     require_device(args.device)
     if args.out:
-        require_place(args.out)
+        ensure_writable(args.out)
     pretrained = not args.no_pretrained and args.checkpoint is None
     size = {} if args.img_size is None else {"img_size": args.img_size}
     model = timm.create_model(args.model, pretrained=pretrained, checkpoint_path=args.checkpoint or "", **size).to(

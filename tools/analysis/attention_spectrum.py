@@ -18,7 +18,7 @@ from soft_vit.data import ShapeImages, normalised_batch
 from soft_vit.data.images import read_image
 from soft_vit.probe.load import load_pyramid
 from soft_vit.probe.spectrum import measure_spectrum, plot_spectrum, spectrum_csv
-from soft_vit.weights.files import require_place, write_atomically
+from soft_vit.weights.files import ensure_writable, write_atomically
 
 
 def read_images(paths: Sequence[Path], model: nn.Module) -> list[Tensor]:
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     out = args.out or Path(f"{args.model}_spectrum")
     png, table = Path(f"{out}.png"), Path(f"{out}.csv")
-    require_place(png)
+    ensure_writable(png)
     model, title = load_pyramid(
         args.model, args.img_size, checkpoint=args.checkpoint, pretrained=not args.no_pretrained, device=args.device
     )

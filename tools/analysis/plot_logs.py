@@ -9,7 +9,7 @@ from pathlib import Path
 
 from soft_vit.cli import command_line
 from soft_vit.probe.curves import DEFAULT_KEYS, plot_curves, read_run
-from soft_vit.weights.files import require_place
+from soft_vit.weights.files import ensure_writable
 
 
 @command_line
@@ -19,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--keys", nargs="+", default=(), help=f"what to draw (default: {' '.join(DEFAULT_KEYS)})")
     parser.add_argument("--out", type=Path, default=Path("curves.png"), help="picture to write (default: %(default)s)")
     args = parser.parse_args(argv)
-    require_place(args.out)
+    ensure_writable(args.out)
     plot_curves({run: read_run(run) for run in args.runs}, args.out, args.keys)
     print(f"Written: {args.out}")
 

@@ -16,7 +16,7 @@ from soft_vit.cli import add_device_option, add_img_size_option, add_model_optio
 from soft_vit.data.images import read_image
 from soft_vit.probe.load import load_pyramid
 from soft_vit.probe.view import attention_row, plot_attention_row
-from soft_vit.weights.files import require_place
+from soft_vit.weights.files import ensure_writable
 
 
 @command_line
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, metavar="PNG", help="(default: IMAGE_attention.png in this folder)")
     args = parser.parse_args(argv)
     out = args.out or Path(f"{args.image.stem}_attention.png")
-    require_place(out)
+    ensure_writable(out)
     model, title = load_pyramid(
         args.model, args.img_size, checkpoint=args.checkpoint, pretrained=not args.no_pretrained, device=args.device
     )
