@@ -17,7 +17,7 @@ from soft_vit.cli import (
     command_line,
     image_size,
 )
-from soft_vit.data.shape_trees import make_tree
+from soft_vit.data.demo.trees import make_tree
 from soft_vit.weights import WeightsError
 from soft_vit.weights.files import write_atomically
 

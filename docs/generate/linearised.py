@@ -11,7 +11,7 @@ import torch
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import load_checkpoint
 
-from soft_vit.data.shapes import draw_shape
+from soft_vit.data.demo.shapes import draw_shape
 from soft_vit.engine import load_config
 from soft_vit.probe.view import attention_row, plot_attention_rows
 

@@ -9,7 +9,7 @@ import torch
 from mmengine.evaluator import Evaluator
 from mmengine.structures import InstanceData
 
-from soft_vit.data.shape_trees import make_tree
+from soft_vit.data.demo.trees import make_tree
 from soft_vit.dense.class_names import ClassNamesHook
 from soft_vit.dense.detection import CocoAP, CocoImages
 from soft_vit.engine.hooks.checks import RunChecksHook

@@ -11,7 +11,7 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DefaultScope, init_default_scope
 from mmengine.runner import Runner
 
-from soft_vit.data.shape_trees import make_tree
+from soft_vit.data.demo.trees import make_tree
 from soft_vit.dense import mmcv_ext  # noqa: F401  before mmdet and mmseg are imported
 from soft_vit.engine import train
 from soft_vit.engine.resume.read import load_checkpoint_file

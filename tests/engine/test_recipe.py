@@ -21,7 +21,7 @@ from mmengine.runner import Runner
 from PIL import Image
 
 from soft_vit.data import CLASSES
-from soft_vit.data.shapes import draw_shape
+from soft_vit.data.demo.shapes import draw_shape
 from soft_vit.engine import SafeOptimWrapper, train
 from soft_vit.engine.config import check_keys, load_config
 from soft_vit.engine.optim.ema_hook import EMAEvalHook

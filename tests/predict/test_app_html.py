@@ -71,7 +71,7 @@ def test_nothing_of_a_file_or_a_user_becomes_html():
     ("choice", "said"),
     [
         (Choice("soft_pico"), "Random weights"),
-        (Choice("soft_pico.shapes", True), "top-1 97.7 % on generated shapes"),
+        (Choice("soft_pico.shapes", True), "top-1 97.3 % on generated shapes"),
         (Choice("soft_pico", checkpoint="my.pth"), "Weights of my.pth"),
     ],
 )

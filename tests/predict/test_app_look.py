@@ -8,8 +8,8 @@ import torch
 from PIL import Image
 
 from soft_vit.data import ShapeImages
+from soft_vit.data.demo.shapes import COLORS
 from soft_vit.data.images import BadImage
-from soft_vit.data.shapes import COLORS
 from soft_vit.predict import TimmPredictor
 from soft_vit.predict import app_look as looking
 from soft_vit.predict.app_look import Choice, available, draw_row, load_choice, look, open_picture

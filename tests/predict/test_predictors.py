@@ -14,7 +14,7 @@ from PIL import Image
 from timm.data import create_transform
 
 from soft_vit.data import CLASSES, ShapeImages, draw_shape
-from soft_vit.data.shape_trees import make_tree
+from soft_vit.data.demo.trees import make_tree
 from soft_vit.engine.config import load_config
 from soft_vit.engine.models.notes import cfg_of_config
 from soft_vit.predict import ConfigPredictor, TimmPredictor, load_predictor

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from soft_vit.data import ShapeImages
-from soft_vit.data.shapes import COLORS
+from soft_vit.data.demo.shapes import COLORS
 
 pytest.importorskip("gradio")
 playwright = pytest.importorskip("playwright.sync_api")

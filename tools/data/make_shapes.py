@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 
 from soft_vit.cli import add_img_size_option, command_line
-from soft_vit.data.shape_trees import TASKS, make_tree
+from soft_vit.data.demo.trees import TASKS, make_tree
 
 
 @command_line

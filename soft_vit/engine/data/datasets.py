@@ -74,8 +74,8 @@ class ShapesDataset(BaseDataset):
     """`soft_vit.data.ShapeImages` with a pipeline.
 
     length: images in the split. split: "train", "val" or "test". seed: of the data set. size: pixels, one number or
-    (H, W). scene: `shape` or `tiles`, see `soft_vit.data.shapes`. Drawn images stay in memory (H * W * 3 bytes each, in
-    each worker), so only the first epoch draws.
+    (H, W). scene: `shape` or `tiles`, see `soft_vit.data.demo.shapes`. Drawn images stay in memory (H * W * 3 bytes
+    each, in each worker), so only the first epoch draws.
     A sample enters the pipeline as `img` (uint8 [H, W, 3], RGB, so `to_rgb=False`), `img_shape`, `ori_shape`,
     `gt_label`, `sample_idx`. Raises ValueError for a bad length, split or size.
     """

@@ -2,7 +2,7 @@
 
 import pytest
 
-from soft_vit.data.shape_trees import make_tree
+from soft_vit.data.demo.trees import make_tree
 from soft_vit.dense.detection import TorchvisionMaskRCNN, TorchvisionRetinaNet
 
 SMALL = {

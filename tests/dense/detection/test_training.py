@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from soft_vit.data.shape_trees import make_tree
+from soft_vit.data.demo.trees import make_tree
 from soft_vit.engine import Report, Target, evaluate, train
 from soft_vit.engine.resume.read import load_checkpoint_file
 

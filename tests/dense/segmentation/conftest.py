@@ -2,7 +2,7 @@
 
 import pytest
 
-from soft_vit.data.shape_trees import make_tree
+from soft_vit.data.demo.trees import make_tree
 from soft_vit.dense.segmentation import TimmSegmentor
 
 DECODERS = {"upernet": {"channels": 16}, "fpn": {"channels": 32, "pyramid_channels": 16}}

@@ -1,0 +1,108 @@
+"""The generated scenes as files, in the layouts of COCO and ADE20K."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from tqdm import tqdm
+
+from soft_vit.data.coco_masks import encode_masks
+from soft_vit.data.demo.drawing import CLASSES, tight_box
+from soft_vit.data.demo.scenes import Instance, Scene, draw_scene
+from soft_vit.data.demo.shapes import SPLITS
+
+__all__ = ["CATEGORY_IDS", "TASKS", "make_tree"]
+
+CATEGORY_IDS = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89)
+"""Numbers of the classes in annotations, with gaps, as in COCO."""
+
+Size = int | tuple[int, int]
+
+
+def make_tree(
+    out: str | Path, task: str, *, train: int = 200, val: int = 100, size: Size = 256, seed: int = 0
+) -> dict[str, int]:
+    """Write training and validation images with their annotations into a new or empty folder.
+
+    task: "coco" (`annotations/instances_*2017.json`, `train2017`, `val2017`) or "ade" (`images` and `annotations`, each
+    with `training` and `validation`; `classes.txt`).
+    train, val: numbers of images. size: pixels, one number or (H, W). Returns the counts of what was written.
+    """
+    if task not in TASKS:
+        raise ValueError(f"task must be one of {', '.join(TASKS)}, got {task!r}.")
+    if min(train, val) < 1:
+        raise ValueError(f"train and val must be at least 1, got {train} and {val}.")
+    out = Path(out)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ValueError(f"out must be a new or an empty folder, got {out}.")
+    out.mkdir(parents=True, exist_ok=True)
+    return TASKS[task](out, {"train": train, "val": val}, size, seed)
+
+
+def _save(image: np.ndarray, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(image).save(path, quality=95)
+
+
+def _scenes(split: str, count: int, size: Size, seed: int) -> Iterator[tuple[int, Scene]]:
+    """Return scenes with their numbers, from 1."""
+    for i in tqdm(range(count), unit="image", desc=split):
+        yield i + 1, draw_scene(seed, SPLITS[split] + i, size)
+
+
+def _write_coco(folder: Path, counts: dict[str, int], size: Size, seed: int) -> dict[str, int]:
+    totals = {"images": 0, "annotations": 0, "crowds": 0, "images without annotations": 0}
+    categories = [
+        {"id": i, "name": name, "supercategory": "shape"} for i, name in zip(CATEGORY_IDS, CLASSES, strict=True)
+    ]
+    for split, count in counts.items():
+        images, annotations = [], []
+        for number, scene in _scenes(split, count, size, seed):
+            height, width = scene.image.shape[:2]
+            image = {"id": number, "file_name": f"{number:012d}.jpg", "height": height, "width": width}
+            _save(scene.image, folder / f"{split}2017" / image["file_name"])
+            images.append(image)
+            for instance in scene.instances:
+                found = {"id": len(annotations) + 1, "image_id": number, **_annotation(instance)}
+                annotations.append(found)
+                totals["crowds"] += found["iscrowd"]
+            totals["images without annotations"] += not scene.instances
+        info = {"description": f"Generated shapes, seed {seed}, split {split}"}
+        content = {"info": info, "images": images, "annotations": annotations, "categories": categories}
+        path = folder / "annotations" / f"instances_{split}2017.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(content))
+        totals["images"] += len(images)
+        totals["annotations"] += len(annotations)
+    return totals
+
+
+def _annotation(instance: Instance) -> dict:
+    x0, y0, x1, y1 = tight_box(instance.mask)
+    if instance.contours is not None and len(instance.contours) == 1:
+        # COCO fills each outline of a list, so a hole needs run lengths.
+        segmentation = [instance.contours[0].round(2).flatten().tolist()]
+    else:
+        (segmentation,) = encode_masks(instance.mask[None])
+    return {
+        "category_id": CATEGORY_IDS[instance.label],
+        "bbox": [x0, y0, x1 - x0, y1 - y0],
+        "area": int(instance.mask.sum()),
+        "iscrowd": int(instance.crowd),
+        "segmentation": segmentation,
+    }
+
+
+def _write_ade(folder: Path, counts: dict[str, int], size: Size, seed: int) -> dict[str, int]:
+    for split, name in (("train", "training"), ("val", "validation")):
+        for number, scene in _scenes(split, counts[split], size, seed):
+            _save(scene.image, folder / "images" / name / f"{number:08d}.jpg")
+            _save(scene.label_map, folder / "annotations" / name / f"{number:08d}.png")
+    (folder / "classes.txt").write_text("\n".join(["background", *CLASSES]) + "\n")
+    return {"images": sum(counts.values()), "classes": 1 + len(CLASSES)}
+
+
+TASKS = {"coco": _write_coco, "ade": _write_ade}
+"""What writes the data of each task."""
