@@ -11,7 +11,7 @@ from benchmarks.timer import log_log_slope
 from soft_vit.layers import ATTENTIONS, PreNormBlock
 from soft_vit.layers.reversible import plain_streams, reversible_blocks
 from soft_vit.ops.flops import flop_counter
-from studies.claims.ledger import Finding, claim, seconds
+from studies.claims.ledger import Finding, claim, seconds, verdict
 from studies.claims.matrices import SOFT
 
 LINEAR_KINDS: dict[str, dict[str, Any]] = {
@@ -68,9 +68,7 @@ def linear_kinds_cost_less() -> Finding:
         f"fused {fused:.0f} MB, " + ", ".join(f"{kind} {value:.0f}" for kind, value in memory.items()) + " MB."
     )
     cheaper = max(flops.values()) < dense / 2 and max(memory.values()) < plain / 2
-    return Finding(
-        "holds" if max(memory.values()) < fused else "holds in part" if cheaper else "does not hold here", found
-    )
+    return Finding(verdict(max(memory.values()) < fused, cheaper), found)
 
 
 @claim(
@@ -94,7 +92,7 @@ def speed() -> Finding:
     found += ", ".join(f"{kind} {1e3 * inference[kind]:.0f} and {1e3 * training[kind]:.0f}" for kind in modules) + "."
     fast = inference["soft"] < 1.2 * max(inference[kind] for kind in others)
     trains = training["soft"] < 1.5 * max(training[kind] for kind in others)
-    return Finding("holds" if fast and trains else "holds in part" if fast or trains else "does not hold here", found)
+    return Finding(verdict(fast and trains, fast or trains), found)
 
 
 @claim(13, "SOFT's memory grows linearly with the sequence, as released and at test resolution too.", f"{SOFT}, figure")
@@ -115,7 +113,7 @@ def memory_growth() -> Finding:
     )
     if max(growth["capped"]) > 1.1:
         return Finding("does not hold here", found)
-    return Finding("holds" if max(growth["released"]) < 1.1 else "holds in part", found)
+    return Finding(verdict(max(growth["released"]) < 1.1, True), found)
 
 
 @claim(
@@ -154,4 +152,4 @@ def reversible() -> Finding:
         f"{memory[16, True]:.1f} MB; 16 with the feed-forward in 8 chunks as well: {chunked:.1f} MB."
     )
     saves = memory[16, True] < memory[16, False] / 2 and chunked < memory[16, True]
-    return Finding("holds" if error < 1e-8 and saves else "holds in part", text)
+    return Finding(verdict(error < 1e-8 and saves, True), text)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from soft_vit.layers import ATTENTIONS
 from soft_vit.probe.matrix import attention_matrix, watch_attention
 from soft_vit.probe.spectrum import cumulative_singular_values
-from studies.claims.ledger import Finding, claim, mean_and_spread, share, untested
+from studies.claims.ledger import Finding, claim, mean_and_spread, share, untested, verdict
 from studies.claims.matrices import SOFT, SOFT_NORM
 from studies.gym import TASKS, Task
 from studies.gym.training import GymModel, Run, test, tests, training_steps
@@ -105,8 +105,10 @@ def low_rank() -> Finding:
         "low rank, averaged tokens": scores("soft", "recall", sampling="avg"),
     }
     dense, conv, averaged = found.values()
-    verdict = "holds" if beats(conv, dense) else "holds in part" if beats(averaged, dense) else "does not hold here"
-    return Finding(verdict, f"Recall: {listed(found)}. See claim 3 for whether there is something to mend.")
+    return Finding(
+        verdict(beats(conv, dense), beats(averaged, dense)),
+        f"Recall: {listed(found)}. See claim 3 for whether there is something to mend.",
+    )
 
 
 @claim(6, "Sampling by convolution is better than average pooling (ImageNet: 79.3 both).", SOFT)
@@ -124,7 +126,7 @@ def number_of_tokens() -> Finding:
     means = [mean(values) for values in list(found.values())[1:]]
     spread = max(max(values) - min(values) for values in found.values())
     text = f"Rank with 324 tokens, averaged bottleneck tokens, by their number: {listed(found)}."
-    return Finding("holds" if max(means) - min(means) <= max(spread, 0.02) else "does not hold here", text)
+    return Finding(verdict(max(means) - min(means) <= max(spread, 0.02)), text)
 
 
 @claim(11, "SOFT is the most accurate of the linear kinds.", f"{SOFT}, Table 2")
@@ -134,7 +136,7 @@ def most_accurate() -> Finding:
     text = "Mean over seeds on recall and rank: "
     text += ", ".join(f"{kind} {'/'.join(f'{100 * value:.0f}' for value in values)}" for kind, values in found.items())
     best = mean(found["soft"]) >= max(mean(found[kind]) for kind in OTHERS)
-    return Finding("holds" if best else "does not hold here", f"{text}. The paper's table needs ImageNet.")
+    return Finding(verdict(best), f"{text}. The paper's table needs ImageNet.")
 
 
 @claim(15, "On long-range tasks (LRA) SOFT is ahead of other linear kinds.", SOFT_NORM)
@@ -190,7 +192,7 @@ def nystrom() -> Finding:
         f"The result changes by {changes['nystrom']:.0%} from call to call, Performer's by {changes['performer']:.0%} "
         f"when features are drawn anew. {listed_by_task(found)}"
     )
-    return Finding("holds" if changes["nystrom"] == 0 and not worse else "holds in part", text)
+    return Finding(verdict(changes["nystrom"] == 0 and not worse, True), text)
 
 
 @claim(26, "Dense and random Synthesizers do about as well as dot products, and transfer worse.", "arXiv 2005.00743")
@@ -273,7 +275,7 @@ def softmax_one() -> Finding:
         "deviations. So small a model has no outliers to tame."
     )
     tames = max(peaks["softmax_one"]) < min(peaks["softmax"])
-    return Finding("holds" if tames and sums["softmax_one"] < 1e-3 else "holds in part", text)
+    return Finding(verdict(tames and sums["softmax_one"] < 1e-3, True), text)
 
 
 @torch.no_grad()
@@ -289,7 +291,7 @@ def _outlier(model: GymModel) -> float:
 def linear_wins() -> Finding:
     found = on_both("softmax", "linear")
     wins = any(beats(of["linear"], of["softmax"]) for of in found.values())
-    return Finding("holds" if wins else "does not hold here", listed_by_task(found))
+    return Finding(verdict(wins), listed_by_task(found))
 
 
 untested(

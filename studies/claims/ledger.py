@@ -99,10 +99,19 @@ def seconds(work: Mapping[str, Callable[[], object]], rounds: int = 5) -> dict[s
     return {name: median(values[1:]) for name, values in times.items()}
 
 
+def verdict(holds: bool, in_part: bool = False) -> Verdict:
+    return "holds" if holds else "holds in part" if in_part else "does not hold here"
+
+
+def named(values: Mapping[str, object], form: str = "", unit: str = "") -> str:
+    """Return names and their values in a format and a unit."""
+    return ", ".join(f"{name} {value:{form}}{unit}" for name, value in values.items())
+
+
 def share(flags: Iterable[bool]) -> Verdict:
     """The verdict on a claim of which each flag is a part."""
     flags = list(flags)
-    return "holds" if all(flags) else "holds in part" if any(flags) else "does not hold here"
+    return verdict(all(flags), any(flags))
 
 
 def mean_and_spread(values: Sequence[float]) -> str:

@@ -5,6 +5,7 @@ Letters: N tokens, D channels of a head, M bottleneck tokens, landmarks or featu
 
 import math
 from itertools import pairwise, product
+from statistics import mean, stdev
 
 import torch
 import torch.nn.functional as F
@@ -27,11 +28,14 @@ from soft_vit.ops.linear import (
     relu_features,
 )
 from soft_vit.probe.health import effective_rank
-from studies.claims.ledger import Finding, claim, seconds
+from studies.claims.ledger import Finding, claim, named, seconds, verdict
 
 SOFT = "arXiv 2110.11945"
 SOFT_NORM = "arXiv 2207.03341"
 LINEAR = "arXiv 2006.16236"
+
+# Options of the operator in soft_norm_*.
+NORMALISED = dict(normalize=True, ridge=0.0, newton_start="guarded_image")
 
 
 def smooth_tokens(side: int, dim: int = 32, noise: float = 0.3, seed: int = 0) -> Tensor:
@@ -75,7 +79,7 @@ def gaussian_entries() -> Finding:
         f"diagonal {diagonal.min():.2f} to {diagonal.max():.2f}."
     )
     of_form = asymmetry < 1e-9 and low_rank.min() >= 0 and diagonal.min() > 0.99
-    return Finding("holds" if exact and of_form else "holds in part" if exact else "does not hold here", found)
+    return Finding(verdict(exact and of_form, exact), found)
 
 
 @claim(2, "The matrix is positive semidefinite, and the Nystroem form keeps this.", SOFT)
@@ -86,44 +90,36 @@ def semidefinite() -> Finding:
         "kernel": self_gaussian_kernel(q),
         "Newton": soft_matrix(q, bottleneck),
         "Cholesky": soft_matrix(q, bottleneck, inverse="cholesky"),
-        "normalised": soft_matrix(q, bottleneck, normalize=True, ridge=0.0, newton_start="guarded_image"),
+        "normalised": soft_matrix(q, bottleneck, **NORMALISED),
     }
     lowest = {}
     for name, matrix in forms.items():
         values = torch.linalg.eigvalsh((matrix + matrix.mT) / 2)
         lowest[name] = float(values[0] / values[-1])
-    found = "Least eigenvalue over the largest: " + ", ".join(f"{name} {low:.0e}" for name, low in lowest.items()) + "."
-    return Finding("holds" if min(lowest.values()) > -1e-9 else "does not hold here", found)
+    found = f"Least eigenvalue over the largest: {named(lowest, '.0e')}."
+    return Finding(verdict(min(lowest.values()) > -1e-9), found)
 
 
 @claim(5, "Random sampling of bottleneck tokens is sensitive to their number.", SOFT)
 def random_sampling() -> Finding:
     """By the error of the low-rank form, not by training."""
-    errors: dict[str, dict[int, float]] = {"random": {}, "pooled": {}}
-    spread = 0.0
-    for grid in (4, 8):
-        of_kind: dict[str, list[float]] = {"random": [], "pooled": []}
-        for seed in range(10):
-            q = soft_queries(16, seed)
-            kernel = self_gaussian_kernel(q)
-            generator = torch.Generator().manual_seed(seed)
-            chosen = q[torch.randperm(256, generator=generator)[: grid**2]]
-            for kind, tokens in (("random", chosen), ("pooled", pooled(q, 16, grid))):
-                cross, inner = gaussian_kernel(q, tokens), self_gaussian_kernel(tokens)
-                of_kind[kind].append(relative_error(cross @ eigh_inverse(inner, 1e-6) @ cross.mT, kernel))
-        for kind, values in of_kind.items():
-            errors[kind][grid**2] = sum(values) / len(values)
-        spread = max(spread, float(torch.tensor(of_kind["random"]).std()))
-    ratio = {kind: value[16] / value[64] for kind, value in errors.items()}
+    errors = {(kind, grid): [] for kind in ("random", "pooled") for grid in (4, 8)}
+    for seed, grid in product(range(10), (4, 8)):
+        q = soft_queries(16, seed)
+        chosen = q[torch.randperm(256, generator=torch.Generator().manual_seed(seed))[: grid**2]]
+        for kind, tokens in (("random", chosen), ("pooled", pooled(q, 16, grid))):
+            cross, inner = gaussian_kernel(q, tokens), self_gaussian_kernel(tokens)
+            low_rank = cross @ eigh_inverse(inner, 1e-6) @ cross.mT
+            errors[kind, grid].append(relative_error(low_rank, self_gaussian_kernel(q)))
+    few, many = ({kind: mean(errors[kind, grid]) for kind in ("random", "pooled")} for grid in (4, 8))
+    spread = max(stdev(errors["random", grid]) for grid in (4, 8))
+    sensitive = few["random"] / many["random"] > 1.5 * few["pooled"] / many["pooled"]
     found = (
-        f"Error of the low-rank form with 16 and 64 of 256 tokens: random {errors['random'][16]:.2f} and "
-        f"{errors['random'][64]:.2f} (standard deviation over draws up to {spread:.3f}), pooled "
-        f"{errors['pooled'][16]:.2f} and {errors['pooled'][64]:.2f}. The number matters as much for both; no training."
+        f"Error of the low-rank form with 16 and 64 of 256 tokens: random {few['random']:.2f} and {many['random']:.2f} "
+        f"(standard deviation over draws up to {spread:.3f}), pooled {few['pooled']:.2f} and {many['pooled']:.2f}. "
+        f"The number matters {'more for random ones' if sensitive else 'as much for both'}; no training."
     )
-    sensitive = ratio["random"] > 1.5 * ratio["pooled"]
-    if sensitive:
-        found = found.replace("as much for both", "more for random ones")
-    return Finding("holds" if sensitive else "does not hold here", found)
+    return Finding(verdict(sensitive), found)
 
 
 @claim(8, "Newton-Raphson converges to the Moore-Penrose inverse.", SOFT)
@@ -170,33 +166,29 @@ def inverses_in_training() -> Finding:
     forms = {"SVD": by_svd, "Newton": newton_inverse, "Cholesky": by_cholesky}
     finite = {name: bool(gradient(form, far).isfinite().all()) for name, form in forms.items()}
     times = seconds({name: lambda form=form: gradient(form, 0.4 * near) for name, form in forms.items()})
-    found = "64 matrices of 49 x 49, forward and backward on one thread: "
-    found += ", ".join(f"{name} {1e3 * times[name]:.0f} ms" for name in forms)
-    found += "; gradient at equal singular values: "
-    found += ", ".join(f"{name} {'finite' if ok else 'not finite'}" for name, ok in finite.items())
-    holds = not finite["SVD"] and finite["Newton"] and finite["Cholesky"]
-    return Finding("holds in part" if holds else "does not hold here", f"{found}. No accelerator was used.")
+    milliseconds = {name: 1e3 * value for name, value in times.items()}
+    found = (
+        f"64 matrices of 49 x 49, forward and backward on one thread: {named(milliseconds, '.0f', ' ms')}; gradient at "
+        f"equal singular values: {named({name: 'finite' if ok else 'not finite' for name, ok in finite.items()})}. "
+        "No accelerator was used."
+    )
+    return Finding(verdict(False, not finite["SVD"] and finite["Newton"] and finite["Cholesky"]), found)
 
 
 @claim(16, "Normalising makes the spectrum, and the transfer to detection, better behaved.", SOFT_NORM)
 def spectra() -> Finding:
-    largest: dict[str, list[float]] = {"plain": [], "normalised": []}
+    plain, normal = [], []
     for side in (14, 28):
         q = soft_queries(side)
         bottleneck = pooled(q, side, 7)
-        forms = {
-            "plain": soft_matrix(q, bottleneck),
-            "normalised": soft_matrix(q, bottleneck, normalize=True, ridge=0.0, newton_start="guarded_image"),
-        }
-        for name, matrix in forms.items():
-            largest[name].append(float(torch.linalg.matrix_norm(matrix, 2)))
-    plain, normal = largest["plain"], largest["normalised"]
+        for largest, options in ((plain, {}), (normal, NORMALISED)):
+            largest.append(float(torch.linalg.matrix_norm(soft_matrix(q, bottleneck, **options), 2)))
     found = (
         f"Largest singular value at N = 196 and 784, 49 bottleneck tokens: plain {plain[0]:.1f} and {plain[1]:.1f}, "
         f"normalised {normal[0]:.1f} and {normal[1]:.1f}. Smaller, and in proportion to N all the same. "
         f"The transfer needs COCO."
     )
-    return Finding("holds in part" if normal[1] < plain[1] else "does not hold here", found)
+    return Finding(verdict(False, normal[1] < plain[1]), found)
 
 
 @claim(17, "Without softmax, (Q K^T) V = Q (K^T V): exact, linear in N.", LINEAR)
@@ -213,7 +205,7 @@ def associativity() -> Finding:
         counts.append(counter.get_total_flops())
     slope = log_log_slope((512, 1024, 2048), counts)
     found = f"Relative difference {error:.0e} in float64; FLOPs grow as N^{slope:.2f}."
-    return Finding("holds" if error < 1e-12 and slope < 1.05 else "does not hold here", found)
+    return Finding(verdict(error < 1e-12 and slope < 1.05), found)
 
 
 @claim(
@@ -251,10 +243,9 @@ def causal_forms() -> Finding:
     found = f"They agree to {error:.0e}. At N = 1024, four heads of 32: "
     found += ", ".join(f"{name} {1e3 * times[name]:.0f} ms and {memory[name]:.1f} MB" for name in forms)
     found += "; chunks are pairs within 64 tokens and running sums between."
-    verdict = "holds"
-    if min(times, key=times.__getitem__) != "running sums" or max(memory, key=memory.__getitem__) != "running sums":
-        verdict = "holds in part"
-    return Finding(verdict if error < 1e-10 else "does not hold here", found)
+    extremes = min(times, key=times.__getitem__), max(memory, key=memory.__getitem__)
+    exact = error < 1e-10
+    return Finding(verdict(exact and extremes == ("running sums", "running sums"), exact), found)
 
 
 @claim(
@@ -291,7 +282,7 @@ def random_features() -> Finding:
         f"{independent:.3f} for independent ones. The quotient of two estimates, which attention is, has a bias."
     )
     holds = abs(bias) < 4 * deviation and -0.6 < slope < -0.4 and errors[16] < independent
-    return Finding("holds" if holds else "does not hold here", found)
+    return Finding(verdict(holds), found)
 
 
 @claim(
@@ -301,7 +292,7 @@ def random_features() -> Finding:
 )
 def projected_tokens() -> Finding:
     """Random projections, as in the proof; learned ones are another matter."""
-    errors = {}
+    products, used = [], []
     for side in (16, 32, 64):
         torch.manual_seed(0)
         x = smooth_tokens(side, seed=1)
@@ -310,16 +301,16 @@ def projected_tokens() -> Finding:
         e, f = (torch.randn(128, side**2, dtype=x.dtype) * 128**-0.5 for _ in range(2))
         product = torch.softmax(q @ k.mT * 32**-0.5, -1) @ f.mT @ (f @ v)
         e, f = (x * (128 / side**2) ** 0.5 for x in (e, f))
-        used = torch.softmax(q @ (e @ k).mT * 32**-0.5, -1) @ (f @ v)
-        errors[side**2] = relative_error(product, exact), relative_error(used, exact)
-    found = "Relative error with k = 128 at N = " + ", ".join(map(str, errors)) + ": of the product P F^T F V "
-    found += ", ".join(f"{product:.2f}" for product, _ in errors.values())
-    found += "; of the form that is used, softmax(Q (E K)^T) F V, "
-    found += ", ".join(f"{used:.2f}" for _, used in errors.values())
-    flat = max(product for product, _ in errors.values()) < 2 * min(product for product, _ in errors.values())
-    close = max(used for _, used in errors.values()) < 0.5
-    verdict = "holds" if flat and close else "holds in part" if flat else "does not hold here"
-    return Finding(verdict, f"{found}. The first hardly depends on N; projections of the second must be learned.")
+        products.append(relative_error(product, exact))
+        used.append(relative_error(torch.softmax(q @ (e @ k).mT * 32**-0.5, -1) @ (f @ v), exact))
+    shown = [", ".join(f"{error:.2f}" for error in errors) for errors in (products, used)]
+    found = (
+        f"Relative error with k = 128 at N = 256, 1024, 4096: of the product P F^T F V {shown[0]}; of the form that is "
+        f"used, softmax(Q (E K)^T) F V, {shown[1]}. The first hardly depends on N; projections of the second must be "
+        "learned."
+    )
+    flat, close = max(products) < 2 * min(products), max(used) < 0.5
+    return Finding(verdict(flat and close, flat), found)
 
 
 @claim(24, "Near vectors share an LSH bucket; more rounds of hashing miss less.", "Reformer, arXiv 2001.04451")
@@ -340,7 +331,7 @@ def hashing() -> Finding:
     found += ", ".join(f"{rate:.2f} at cosine {cosine}" for cosine, rate in rates.items())
     found += "; missed at 0.95 by 1, 2, 4, 8 rounds: " + ", ".join(f"{rate:.3f}" for rate in missed) + "."
     falls = all(a > b for a, b in pairwise(missed))
-    return Finding("holds" if rates[0.95] > rates[0.7] > rates[0.0] and falls else "does not hold here", found)
+    return Finding(verdict(rates[0.95] > rates[0.7] > rates[0.0] and falls), found)
 
 
 @claim(29, "Quantising the keys makes softmax attention linear in N, exactly.", "Transformer-VQ, arXiv 2309.16354")
@@ -362,7 +353,7 @@ def quantised_keys() -> Finding:
         f"Equal to dense attention to the quantised keys up to {error:.0e}, FLOPs as N^{slope:.2f}. Against the keys "
         f"as they were, random ones and 16 codes, the error is {lost:.2f}: the codes must be learned."
     )
-    return Finding("holds" if error < 1e-12 and slope < 1.05 else "does not hold here", text)
+    return Finding(verdict(error < 1e-12 and slope < 1.05), text)
 
 
 @claim(31, "Attention with relative positions can express a convolution.", "arXiv 1911.03584")
@@ -382,8 +373,8 @@ def convolution() -> Finding:
             total += torch.softmax(-sharpness * distance, -1) @ tokens @ kernel[:, :, y, x].mT
         errors[sharpness] = relative_error(total.mT.unflatten(1, (side, side))[:, 1:-1, 1:-1], exact)
     found = "Relative error of nine heads against a 3 x 3 convolution, away from the border, at sharpness "
-    found += ", ".join(f"{sharpness}: {error:.0e}" for sharpness, error in errors.items())
-    return Finding("holds" if errors[16] < 1e-6 else "does not hold here", f"{found}. At the border they differ.")
+    found += named({f"{sharpness}:": error for sharpness, error in errors.items()}, ".0e")
+    return Finding(verdict(errors[16] < 1e-6), f"{found}. At the border they differ.")
 
 
 @claim(32, "Linear attention suffers from low rank; a rank-augmenting weight on keys mends it.", "arXiv 2411.07635")
@@ -409,7 +400,7 @@ def rank_of_linear() -> Finding:
     )
     mends = of_matrix["linear, weighted"] > 1.2 * of_matrix["linear"] or buffers[1] > 1.2 * buffers[0]
     low = ranks["linear"] <= 32 < ranks["softmax"]
-    return Finding("holds" if low and mends else "holds in part" if low else "does not hold here", found)
+    return Finding(verdict(low and mends, low), found)
 
 
 @claim(33, "Linear attention neglects the query's magnitude; scaling mends it.", "MALA, ICCV 2025")
@@ -430,10 +421,9 @@ def magnitude() -> Finding:
     change = {kind: float((weights(kind, 3 * q).std(-1) / weights(kind, q).std(-1)).mean()) for kind in kinds}
     sums = float((weights("scaled", q).sum(-1) - 1).abs().max())
     found = "Spread of the weights of a query three times as long, relative to before: "
-    found += ", ".join(f"{kind} {ratio:.2f}" for kind, ratio in change.items())
-    found += f". The scaled rows still sum to one ({sums:.0e})."
+    found += f"{named(change, '.2f')}. The scaled rows still sum to one ({sums:.0e})."
     holds = abs(change["relu"] - 1) < 1e-6 and change["scaled"] > 2
-    return Finding("holds" if holds else "does not hold here", found)
+    return Finding(verdict(holds), found)
 
 
 @claim(34, "Injectivity and local bias separate softmax from linear attention.", "arXiv 2412.06590")
@@ -459,4 +449,4 @@ def injectivity() -> Finding:
         f"attention with ReLU, {distance(subtracted):.0f} where the mean is subtracted in place of the division. Local "
         f"bias needs a model trained on images."
     )
-    return Finding("holds in part" if distance(linear) < 1e-9 < softmax else "does not hold here", found)
+    return Finding(verdict(False, distance(linear) < 1e-9 < softmax), found)
