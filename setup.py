@@ -10,7 +10,7 @@ from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
 
-# What lies beside the package in the repository, and in a wheel in the folder where OpenMMLab's installer looks for it.
+# Files next to the package in the repository; a wheel has them in the folder where OpenMMLab's installer looks.
 RESOURCES = ("model-index.yml", "configs/**/*.py", "checkpoints/*", "tools/**/*.py", "tools/**/*.sh")
 
 

@@ -4,7 +4,7 @@ gym            compare attentions on generated tasks
 claims         check claims of the field
 softmax        find softmax in the graph of each model
 attentions     train a config once with each attention
-linearise      give a trained model each attention, and tell what is left of its accuracy
+linearise      replace the attention of a trained model, and measure how much accuracy remains
 """
 
 import os

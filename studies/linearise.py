@@ -1,8 +1,8 @@
-"""Give a trained model each attention in turn, and tell what is left of its accuracy.
+"""Replace the attention of a trained model by each other one, and measure how much accuracy remains.
 
 python -m studies linearise configs/linearise/linear_pico_shapes.py linear performer none
 
-Trains the teacher, then the config once for each attention. A command that was stopped goes on where it was.
+Trains the teacher, then the config once for each attention. A stopped command continues where it was.
 """
 
 import argparse
@@ -147,7 +147,9 @@ def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
         "python -m studies linearise", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("config", metavar="CONFIG", help="path of the config; the kind in its model_name is replaced")
+    parser.add_argument(
+        "config", metavar="CONFIG", help="path of the config; the attention in its model_name is replaced"
+    )
     parser.add_argument(
         "--teacher",
         default="configs/linearise/softmax_pico_shapes.py",

@@ -61,7 +61,7 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True)
 class StageLine:
-    """softmax: kinds of softmax in a stage, the strongest first; slope: products between tokens grow as N^slope."""
+    """A stage. softmax: kinds of softmax in it, the strongest first; slope: products between tokens grow as N^slope."""
 
     softmax: tuple[str, ...]
     slope: float | None
@@ -91,7 +91,7 @@ class Ledger:
 
 
 def model_groups() -> dict[str, tuple[list[str], dict[str, Any]]]:
-    """Models of this package, and options, by what they are shown under; of a kind with several sizes, tiny."""
+    """Return models of this package and their options, by heading; of an attention with several sizes, tiny."""
     soft = [f"{kind}_{size}" for kind in ("soft", "soft_norm") for size in PYRAMID_SIZES]
     pure = [f"{name}_pure" for name in soft]
     kinds = [kind for kind in ATTENTIONS if kind not in ("soft", "soft_norm")]
@@ -109,7 +109,7 @@ def model_groups() -> dict[str, tuple[list[str], dict[str, Any]]]:
 
 
 def softmax_ledger(name: str, **options: Any) -> Ledger:
-    """The ledger of a timm model with stages, by name and options; ValueError for one without `feature_info`."""
+    """Return the ledger of a timm model with stages, by name and options; raise ValueError without `feature_info`."""
     own = max(SHOWN[0], timm.get_pretrained_cfg(name).input_size[-1]) if timm.is_model(name) else SHOWN[0]
     models = {
         size: timm.create_model(name, device="meta", **{"img_size": size, **options}).eval()
@@ -140,10 +140,10 @@ def softmax_ledger(name: str, **options: Any) -> Ledger:
 
 
 def stage_modules(model: nn.Module) -> dict[str, tuple[str, ...]]:
-    """The modules of each stage, by the stage's name; modules of one resolution are one stage."""
+    """Return the modules of each stage, by the stage's name; modules of one resolution are one stage."""
     info = getattr(model, "feature_info", None)
     if not info:
-        raise ValueError(f"{type(model).__name__} does not say what its stages are; give a model with feature_info.")
+        raise ValueError(f"{type(model).__name__} must have feature_info, which names its stages.")
     by_reduction: dict[int, list[str]] = defaultdict(list)
     for stage in info:
         by_reduction[stage["reduction"]].append(stage["module"])
@@ -160,7 +160,7 @@ def _stage_of(path: str, stages: dict[str, tuple[str, ...]]) -> str:
 def _softmax_of_graph(
     model: nn.Module, size: int, stages: dict[str, tuple[str, ...]]
 ) -> tuple[list[tuple[str, Rows]], set[str]]:
-    """Every softmax in the graph of a model for one image of a size, and its stage; and the stages that write one out.
+    """Return every softmax in the graph of a model for one image, with its stage, and the stages that write one out.
 
     RuntimeError for an operation in the graph that is not torch's own: it may hide a softmax.
     """
@@ -171,7 +171,7 @@ def _softmax_of_graph(
             continue
         target = str(node.target)
         if not re.match(r"aten\.|<built-in|_operator|sym_", target):
-            raise RuntimeError(f"The graph has the operation {target}, into which nobody can look.")
+            raise RuntimeError(f"The graph may hide a softmax in the operation {target}.")
         modules = list(node.meta.get("nn_module_stack", {"": ("",)}).values())
         stage = _stage_of(re.sub(r"^L\['self'\]\.?", "", modules[-1][0]), stages)
         if "softmax" in target or "dot_product_attention" in target:
@@ -183,7 +183,7 @@ def _softmax_of_graph(
 
 
 def _is_less_a_maximum(node: torch.fx.Node) -> bool:
-    """Whether a node is a difference, and what is subtracted comes from a maximum or a sum of exponentials."""
+    """Return whether a node is a difference to a maximum, or to the logarithm of a sum of exponentials."""
     if not str(node.target).startswith("aten.sub"):
         return False
     # Between them are changes of shape; a few steps do.
@@ -197,7 +197,7 @@ def _is_less_a_maximum(node: torch.fx.Node) -> bool:
 
 
 def _rows(function: str, *args: Any) -> Rows:
-    """The rows of a call of softmax, of a tensor and an axis, or of fused attention, of queries and keys."""
+    """Return the rows of a call of softmax, of a tensor and an axis, or of fused attention, of queries and keys."""
     shape = list(args[0].shape)
     if "softmax" not in function:
         return Rows(math.prod(shape[:-2]), shape[-2], args[1].shape[-2])
@@ -227,7 +227,7 @@ def _strongest_first(kinds: set[str]) -> tuple[str, ...]:
 
 
 def kind_of_softmax(small: Rows, large: Rows) -> str:
-    """What a softmax normalises, from its rows for one image and for a larger one."""
+    """Return what a softmax normalises, from its rows for one image and for a larger one."""
     if large.length == small.length:
         return FIXED if large.sets == small.sets else WINDOWS
     if large.rows == small.rows:
@@ -269,7 +269,7 @@ def _published_top1(name: str) -> float | None:
 
 
 def ledgers(names: Iterable[str], **options: Any) -> tuple[list[Ledger], dict[str, str]]:
-    """Ledgers of the models, with options, that could be measured, and the errors of the others."""
+    """Return the ledgers of the models that could be measured, with options, and the errors of the others."""
     found, errors = [], {}
     for name in tqdm(list(names), desc="models", leave=False):
         try:
@@ -281,7 +281,7 @@ def ledgers(names: Iterable[str], **options: Any) -> tuple[list[Ledger], dict[st
 
 
 def ledger_table(rows: Sequence[Ledger], errors: dict[str, str]) -> str:
-    """A Markdown table: softmax and growth of each stage, size, cost and accuracy."""
+    """Return a Markdown table: softmax and growth of each stage, size, cost and accuracy."""
     columns = max((len(row.stages) for row in rows), default=0)
     stages = [f"stage {i + 1}" for i in range(columns)] if columns > 1 else ["attention"] * columns
     cost = [f"FLOPs at {size} (G)" for size in SHOWN]

@@ -35,7 +35,7 @@ HEAD_DIM = 32
 
 
 def gym_scores(path: Path) -> dict[str, dict[str, tuple[float, ...]]]:
-    """Accuracies in percent of each kind and task in a table of the gym's runs, one for each seed.
+    """Return accuracies in percent of each kind and task in a table of the gym's runs, one for each seed.
 
     A task that was run in several sizes counts in the one that most runs have.
     """
@@ -57,7 +57,7 @@ def _size(row: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def kinds_page(gym: Path, atlas: Table[Row] | None = None) -> str:
-    """Markdown for all kinds, from the runs of the gym in a CSV file, and from a table of the atlas if there is one."""
+    """Return Markdown for all kinds, from a CSV file of the gym's runs and, if given, a table of the atlas."""
     scores = gym_scores(gym)
     found = crossings(atlas.rows, HEAD_DIM) if atlas else {}
     tasks = list(dict.fromkeys(task for of_kind in scores.values() for task in of_kind))
@@ -109,5 +109,5 @@ def _score(task: str, accuracies: Sequence[float]) -> str:
 
 
 def linked(text: str) -> str:
-    """Text in which numbers of arXiv are links."""
+    """Return a text with links for the numbers of arXiv."""
     return re.sub(r"arXiv[ :](\d{4}\.\d{5})", r"[arXiv \1](https://arxiv.org/abs/\1)", text)

@@ -1,4 +1,4 @@
-"""What each attention kind takes besides tokens of a map: sequences, prefix tokens, masks, other sizes."""
+"""The inputs that each attention supports: sequences, prefix tokens, masks, other sizes."""
 
 import math
 from collections.abc import Sequence
@@ -21,13 +21,13 @@ CAUSAL = {"linear": "as functions of `soft_vit.ops.linear`"}
 
 
 def kinds_table(kinds: Sequence[str] = tuple(ATTENTIONS)) -> str:
-    """A Markdown table with a row for each kind; what it says of masks is measured."""
+    """Return a Markdown table with a row for each kind; masks are measured."""
     header = ["kind", "1-D", "2-D", "prefix tokens", "key_padding_mask", "causal", "any size"]
     return markdown_table(header, [kind_row(kind) for kind in kinds])
 
 
 def kind_row(kind: str) -> list[str]:
-    """The cells of a kind: its name, 1-D, 2-D, prefix tokens, key_padding_mask, causal, any size."""
+    """Return the cells of a kind: its name, 1-D, 2-D, prefix tokens, key_padding_mask, causal, any size."""
     cls = attention_class(kind)
     built = [_build(kind, feat_size) for feat_size in ((LENGTH,), MAP)]
     places = [attn if isinstance(attn, str) else "yes" for attn in built]
@@ -37,7 +37,7 @@ def kind_row(kind: str) -> list[str]:
 
 
 def _build(kind: str, feat_size: FeatSize) -> Attention | str:
-    """A kind for a map or a sequence, or why there is none."""
+    """Return a kind for a map or a sequence, or why it cannot be built."""
     torch.manual_seed(0)
     try:
         return attention_class(kind)(DIM, HEADS, feat_size=feat_size, sr_ratio=2).double().eval()
@@ -46,7 +46,7 @@ def _build(kind: str, feat_size: FeatSize) -> Attention | str:
 
 
 def _mask_cell(*attentions: Attention) -> str:
-    """Which masks a kind takes, built for a sequence and for a map."""
+    """Return which masks a kind takes, built for a sequence and for a map."""
     taken = {("sequences" if attn.sequence else "maps"): mask_taken(attn) for attn in attentions}
     if len(set(taken.values())) == 1:
         return next(iter(taken.values()))
@@ -55,7 +55,7 @@ def _mask_cell(*attentions: Attention) -> str:
 
 
 def mask_taken(attn: Attention) -> str:
-    """Which key_padding_mask attn takes: any, one of trailing tokens or rows, or none and why.
+    """Return which key_padding_mask attn takes: any, one of trailing tokens or rows, or none and why.
 
     A mask is taken if the result at the tokens that count is that of the tokens without the others. RuntimeError for an
     attention that accepts trailing padding and gives another result.
@@ -78,7 +78,7 @@ def mask_taken(attn: Attention) -> str:
 
 @torch.no_grad()
 def _equals_deletion(attn: Attention, feat_size: FeatSize, counts: torch.Tensor, rest: FeatSize) -> bool:
-    """Whether attn gives the tokens that count `[N]`, which fill rest, what it gives them alone."""
+    """Return whether attn gives the tokens that count `[N]`, which fill rest, what it gives them alone."""
     x = torch.randn(1, PREFIX + len(counts), DIM, dtype=torch.float64)
     mask = torch.cat([torch.ones(PREFIX, dtype=torch.bool), counts])
     masked = attn(x, feat_size, PREFIX, mask[None])[:, mask]

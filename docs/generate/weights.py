@@ -11,7 +11,7 @@ from soft_vit.weights.papers import COLLECTIONS, collection_of
 
 
 def readme_table(entries: Sequence[Entry]) -> str:
-    """A Markdown table with a row for each entry; every figure says whether it was published or measured."""
+    """Return a Markdown table with a row for each entry; every figure is marked as published or measured."""
     rows = []
     for entry in entries:
         where = f"[{entry.file}]({entry.page})" if entry.sources else f"checkpoints/{entry.file}"
@@ -25,13 +25,13 @@ def readme_table(entries: Sequence[Entry]) -> str:
 
 
 def _names(entry: Entry, entries: Sequence[Entry]) -> str:
-    """The name of an entry, and the model whose pretrained=True gives it too: a `soft_*` without weights of its own."""
+    """Return the name of an entry, and the `soft_*` that loads it too, having no weights of its own."""
     plain = entry.model.replace("soft_norm_", "soft_")
     return f"`{entry.name}`" + ("" if any(other.model == plain for other in entries) else f", also `{plain}`")
 
 
 def metafile(entries: Sequence[Entry]) -> str:
-    """The YAML text by which OpenMMLab's tools find models; the weights come through timm, as everywhere else."""
+    """Return the YAML text by which OpenMMLab's tools find models; the weights come through timm."""
     listed = [entry for entry in entries if entry.config is not None]
     collections = {collection_of(entry.model) for entry in listed}
     index = {

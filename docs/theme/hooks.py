@@ -46,7 +46,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def _served(path: Path, config: MkDocsConfig) -> File:
-    """A file of the repository, and the place in the site that it gets."""
+    """Return a file of the repository with its place in the site."""
     name = path.relative_to(ROOT).as_posix()
     place = name.removeprefix("docs/") if name.startswith("docs/") else f"repository/{name}"
     if path.suffix == ".py":
@@ -56,7 +56,7 @@ def _served(path: Path, config: MkDocsConfig) -> File:
 
 
 def api_pages() -> dict[str, str]:
-    """Markdown for each package that `soft_vit` holds: its public names, then those of its modules."""
+    """Return Markdown for each package that `soft_vit` holds: its public names, then those of its modules."""
     top = griffe.load("soft_vit", search_paths=[str(ROOT)])
     shown: set[str] = set()
     pages = {"soft_vit": _api_page(top, [top], shown)}
@@ -69,13 +69,13 @@ def api_pages() -> dict[str, str]:
 
 
 def _modules_of(package: griffe.Module) -> list[griffe.Module]:
-    """The modules that lie in a package, without those that it imports."""
+    """Return the modules of a package, without those that it imports."""
     own = [module for module in package.modules.values() if not module.is_alias]
     return sorted(own, key=lambda module: module.name)
 
 
 def _all_modules(package: griffe.Module) -> list[griffe.Module]:
-    """A package and every module below it, packages before what they hold."""
+    """Return a package and every module below it, packages before their modules."""
     return [package, *(deeper for module in _modules_of(package) for deeper in _all_modules(module))]
 
 
@@ -85,7 +85,7 @@ def _api_page(package: griffe.Module, modules: list[griffe.Module], shown: set[s
 
 
 def _sections(modules: list[griffe.Module], shown: set[str], names: list[str]) -> str:
-    """A heading for each module with names that are not shown yet; those are added to shown and to names."""
+    """Return a heading for each module with names that are not shown yet, which are added to shown and to names."""
     sections = []
     for module in modules:
         objects = [module[name] for name in module.exports or [] if isinstance(name, str)]
@@ -93,7 +93,7 @@ def _sections(modules: list[griffe.Module], shown: set[str], names: list[str]) -
         new = [member for member in dict.fromkeys(objects) if member.path not in shown and not member.is_module]
         for member in new:
             if not member.has_docstring:
-                log.warning(f"{member.path} is public, as an __all__ names it, and has no docstring.")
+                log.warning(f"{member.path} is listed in an __all__ and needs a docstring.")
         if new:
             paths = [member.path for member in new]
             shown.update(paths)
@@ -103,8 +103,8 @@ def _sections(modules: list[griffe.Module], shown: set[str], names: list[str]) -
 
 
 def on_page_content(html: str, page: Page, **_: object) -> str:
-    """A page whose pictures have their texts as captions; warn of public names that a page of the API lacks."""
+    """Return a page with captions below its pictures; warn of public names that are missing on a page of the API."""
     for name in names_of.get(page.file.src_uri, []):
         if f'id="{name}"' not in html:
-            log.warning(f"{name} is public, as an __all__ names it, and missing from {page.file.src_uri}.")
+            log.warning(f"{name} is listed in an __all__ and missing from {page.file.src_uri}.")
     return PICTURE.sub(r"<figure>\1<figcaption>\2</figcaption></figure>", html)

@@ -38,7 +38,7 @@ class OnMap(nn.Module):
 
 
 def megabytes(kind: str, side: int, **options: Any) -> float:
-    """Of a training step with one image, beyond the weights."""
+    """Return the memory of a training step with one image, beyond the weights."""
 
     def build(device: Any = None) -> nn.Module:
         return OnMap(kind, side, device, **options)
@@ -47,7 +47,7 @@ def megabytes(kind: str, side: int, **options: Any) -> float:
 
 
 def megaflops(kind: str, side: int, **options: Any) -> float:
-    """Of inference, where one multiply-add is one FLOP."""
+    """Return the FLOPs of inference; one multiply-add is one FLOP."""
     with torch.device("meta"), flop_counter() as counter:
         OnMap(kind, side, "meta", **options).eval()(torch.empty(1, side**2, 64))
     return counter.get_total_flops() / 2e6
@@ -123,7 +123,7 @@ def memory_growth() -> Finding:
 )
 def reversible() -> Finding:
     def run(depth: int, reverse: bool, chunks: int, side: int, dtype: torch.dtype) -> tuple[list[Tensor], float]:
-        """Gradients of the input and of all weights, and megabytes."""
+        """Return gradients of the input and of all weights, and megabytes."""
         torch.manual_seed(0)
         blocks = [
             PreNormBlock(32, ATTENTIONS["softmax"](32, 2, feat_size=(side, side)), mlp_chunks=chunks)

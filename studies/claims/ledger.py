@@ -1,4 +1,4 @@
-"""The ledger of claims: what each says, how it is checked, and what came out."""
+"""The table of claims: what each states, how it is checked, and the finding."""
 
 import json
 import time
@@ -15,7 +15,7 @@ Verdict = Literal["holds", "holds in part", "does not hold here", "not tested"]
 
 @dataclass(frozen=True)
 class Finding:
-    """What came out of a check: a verdict, and the figures behind it in a few sentences."""
+    """The result of a check: a verdict, and the figures behind it in a few sentences."""
 
     verdict: Verdict
     found: str
@@ -45,7 +45,7 @@ CLAIMS: dict[int, Claim] = {}
 
 
 def claim(number: int, text: str, source: str) -> Callable[[Callable[[], Finding]], Callable[[], Finding]]:
-    """Enter the decorated check into the ledger."""
+    """Enter the decorated check into `CLAIMS`."""
 
     def enter(check: Callable[[], Finding]) -> Callable[[], Finding]:
         CLAIMS[number] = Claim(number, text, source, check)
@@ -67,19 +67,19 @@ def check(number: int, date: str, machine: str) -> Entry:
 
 
 def load_entries(path: Path) -> dict[int, Entry]:
-    """The entries of a file; none where it is missing."""
+    """Return the entries of a file; none if it is missing."""
     if not path.exists():
         return {}
     return {int(number): Entry(**entry) for number, entry in json.loads(path.read_text()).items()}
 
 
 def entries_as_json(entries: Mapping[int, Entry]) -> str:
-    """The file that `load_entries` reads."""
+    """Return the text of a file for `load_entries`."""
     return json.dumps({number: asdict(entries[number]) for number in sorted(entries)}, indent=1) + "\n"
 
 
 def ledger_table(entries: Mapping[int, Entry]) -> str:
-    """A Markdown table with a row for each claim that has an entry."""
+    """Return a Markdown table with a row for each claim that has an entry."""
     header = ["#", "claim", "source", "what came out", "verdict", "CPU s"]
     return markdown_table(header, [_row(CLAIMS[number], entries[number]) for number in sorted(entries)])
 
@@ -89,7 +89,7 @@ def _row(claim: Claim, entry: Entry) -> list[str]:
 
 
 def seconds(work: Mapping[str, Callable[[], object]], rounds: int = 5) -> dict[str, float]:
-    """Median CPU seconds of each piece of work, which take turns, after a first call; other load counts little."""
+    """Return median CPU seconds of each piece of work, called in turn after a warm-up."""
     times: dict[str, list[float]] = {name: [] for name in work}
     for _ in range(rounds + 1):
         for name, call in work.items():
@@ -109,12 +109,12 @@ def named(values: Mapping[str, object], form: str = "", unit: str = "") -> str:
 
 
 def share(flags: Iterable[bool]) -> Verdict:
-    """The verdict on a claim of which each flag is a part."""
+    """Return the verdict on a claim of several parts."""
     flags = list(flags)
     return verdict(all(flags), any(flags))
 
 
 def mean_and_spread(values: Sequence[float]) -> str:
-    """Percentages as "mean (lowest to highest)"."""
+    """Return percentages as "mean (lowest to highest)"."""
     mean, low, high = (100 * value for value in (sum(values) / len(values), min(values), max(values)))
     return f"{mean:.0f} ({low:.0f} to {high:.0f})"

@@ -39,7 +39,7 @@ NORMALISED = dict(normalize=True, ridge=0.0, newton_start="guarded_image")
 
 
 def smooth_tokens(side: int, dim: int = 32, noise: float = 0.3, seed: int = 0) -> Tensor:
-    """Tokens `[side^2, D]`, float64, that vary slowly over a map, of length sqrt(D), as behind a LayerNorm."""
+    """Return tokens `[side^2, D]`, float64, that vary slowly over a map, of length sqrt(D) as after a LayerNorm."""
     generator = torch.Generator().manual_seed(seed)
     coarse = torch.randn(1, dim, 4, 4, generator=generator, dtype=torch.float64)
     maps = F.interpolate(coarse, (side, side), mode="bilinear", align_corners=True)
@@ -48,17 +48,17 @@ def smooth_tokens(side: int, dim: int = 32, noise: float = 0.3, seed: int = 0) -
 
 
 def soft_queries(side: int, seed: int = 0) -> Tensor:
-    """Smooth tokens over `D^(1/4)`, as the Gaussian kernel takes them."""
+    """Return smooth tokens over `D^(1/4)`, as the Gaussian kernel takes them."""
     return smooth_tokens(side, seed=seed) * 32**-0.25
 
 
 def pooled(q: Tensor, side: int, grid: int) -> Tensor:
-    """Averages of tokens `[side^2, D]` over a grid x grid of windows."""
+    """Return averages of tokens `[side^2, D]` over a grid x grid of windows."""
     return F.adaptive_avg_pool2d(q.mT.unflatten(1, (side, side))[None], grid).flatten(2).mT[0]
 
 
 def soft_matrix(q: Tensor, bottleneck: Tensor, **options) -> Tensor:
-    """The matrix `[N, N]` of softmax-free attention with queries `[N, D]` and bottleneck tokens `[M, D]`."""
+    """Return the matrix `[N, N]` of softmax-free attention with queries `[N, D]` and bottleneck tokens `[M, D]`."""
     unit = torch.eye(len(q), dtype=q.dtype)
     return soft_attention(q[None, None], bottleneck[None, None], unit[None, None], backend="eager", **options)[0, 0]
 

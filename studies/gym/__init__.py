@@ -1,4 +1,4 @@
-"""The gym: generated tasks that tell what an attention can do, and a small isotropic model to try it in."""
+"""The gym: generated tasks that distinguish attentions, and small models to train on them."""
 
 from studies.gym.pictures import Digits, FarPair, Pathfinder
 from studies.gym.symbols import ListOps, Maze, Mirror, Rank, Recall

@@ -2,8 +2,8 @@
 
 python -m studies gym --tasks all --kinds all --seeds 3 --jobs 2 --out gym
 
-A study that was stopped goes on where it was, and may lie in one folder with others. OUT/runs gets a file for each run,
-OUT at the end results.csv, results.md and pictures; --no-train makes them of the runs that are there.
+A stopped study continues where it was, and can share its folder with others. OUT/runs gets a file for each run, and OUT
+at the end results.csv, results.md and pictures; --no-train makes them from the runs that exist.
 """
 
 import argparse
@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--num-tokens", type=int, nargs="+", metavar="N", help="(default: the task's own)")
     parser.add_argument("--difficulty", type=number, nargs="+", help="(default: the task's own)")
     parser.add_argument("--steps", type=int, help="steps of training (default: the task's own)")
-    parser.add_argument("--no-train", action="store_true", help="report the runs that are there")
+    parser.add_argument("--no-train", action="store_true", help="report the runs that exist")
     parser.add_argument("--jobs", type=int, default=1, help="processes, each of one thread (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("gym"), help="(default: %(default)s)")
     args = parser.parse_args(argv)
@@ -75,7 +75,7 @@ def number(text: str) -> int | float:
 
 
 def write_report(study: Study, command: str) -> None:
-    """results.csv, results.md and pictures of the runs that are there."""
+    """Write results.csv, results.md and pictures of the runs that exist."""
     found, ceilings = scores(study), single_token_ceilings(study)
     head = f"{machine_description()}; {date.today()}; `{command}`."
     write_atomically(study.out / "results.csv", results_csv(study).encode())

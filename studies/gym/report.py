@@ -1,4 +1,4 @@
-"""What a study says: tables, checks of its validity, pictures."""
+"""The report of a study: tables, checks of its validity, pictures."""
 
 import statistics
 from collections import Counter
@@ -32,7 +32,7 @@ COLOURS = {
 
 
 class Score(NamedTuple):
-    """An accuracy in [0, 1], with the standard deviation of what it is the mean of."""
+    """A mean accuracy in [0, 1], with the standard deviation and the number of its values."""
 
     mean: float
     deviation: float
@@ -49,7 +49,7 @@ Curves = dict[str, dict[str, tuple[list[float], list[float]]]]
 
 
 def task_name(cell: Cell) -> str:
-    """A task and the options that are given, such as recall num_tokens=144."""
+    """Return a task with the options that were given, such as recall num_tokens=144."""
     return " ".join([cell.task, *(f"{name}={value}" for name, value in cell.task_options.items())])
 
 
@@ -87,20 +87,20 @@ def _csv_row(cell: Cell, result: Result) -> dict[str, Any]:
 
 
 def names(found: Scores) -> tuple[list[str], list[str]]:
-    """Tasks, and kinds from the best mean of the tasks that all kinds have to the worst."""
+    """Return the tasks, and the kinds from the best mean to the worst."""
     tasks = list(dict.fromkeys(task for task, _ in found))
     return tasks, sorted(dict.fromkeys(kind for _, kind in found), key=lambda kind: -_mean(found, kind))
 
 
 def _mean(found: Scores, kind: str) -> float:
-    """Of the tasks that all kinds have, or of this kind's own where there are none."""
+    """Return the mean over the tasks that all kinds have, or over this kind's own if there are none."""
     have = Counter(task for task, _ in found)
     own = {task: score.mean for (task, other), score in found.items() if other == kind}
     return statistics.mean([own[task] for task in own if have[task] == max(have.values())] or own.values())
 
 
 def scores_table(found: Scores) -> str:
-    """Mean and standard deviation in percent.
+    """Return means and standard deviations in percent.
 
     The best of a task is bold where its lead over the next exceeds twice the standard error of their difference.
     """
@@ -145,7 +145,7 @@ def points_lost(results: list[Result]) -> str:
 
 
 def validity_table(study: Study, ceilings: Mapping[str, Score]) -> str:
-    """For each task: what single tokens can reach, `none`, softmax, and how well seeds agree on the order of kinds."""
+    """Return the ceiling of single tokens, `none`, softmax, and how far seeds agree on the order of kinds, by task."""
     found = scores(study)
     tasks, _ = names(found)
     rows = []
@@ -163,7 +163,7 @@ def validity_table(study: Study, ceilings: Mapping[str, Score]) -> str:
 
 
 def _agreement(study: Study, task: str) -> str:
-    """Spearman's rank correlation of kinds, the mean over pairs of seeds."""
+    """Return Spearman's rank correlation of kinds, averaged over pairs of seeds."""
     cells = [cell for cell in study.complete_cells() if task_name(cell) == task]
     last = [[result.accuracy[-1] for result in study.results(cell)] for cell in cells]
     if len(last) < 3 or study.seeds < 2:
@@ -173,13 +173,13 @@ def _agreement(study: Study, task: str) -> str:
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks from 0 up; equal values share the mean of theirs."""
+    """Return ranks from 0; equal values get their mean rank."""
     below = (values[None] < values[:, None]).sum(1)
     return below + ((values[None] == values[:, None]).sum(1) - 1) / 2
 
 
 def single_token_ceilings(study: Study) -> dict[str, Score]:
-    """What single tokens can reach in the tests of tasks; with the error of guesses where nothing hints at answers."""
+    """Return what single tokens can reach in the tests of each task, with the error of guessing if they see no hint."""
     cells = {task_name(cell): cell for cell in study.cells if study.results(cell)}
     return {name: _ceiling(TASKS[cell.task](**cell.task_options)) for name, cell in cells.items()}
 
@@ -187,13 +187,13 @@ def single_token_ceilings(study: Study) -> dict[str, Score]:
 def _ceiling(task: Task) -> Score:
     batch = Batch(*map(np.concatenate, zip(*tests(task), strict=True)))
     ceiling, asked = task.ceiling(batch), int((batch.labels != NOT_ASKED).sum())
-    # Whoever knows the best answer gives it in each test; guesses differ, and so does how many are right.
+    # With hints, the best answer to each is the same in all tests; guesses vary.
     deviation = (ceiling * (1 - ceiling)) ** 0.5 if task.hints(batch) is None else 0.0
     return Score(ceiling, deviation, asked)
 
 
 def report(study: Study, ceilings: Mapping[str, Score], head: str) -> str:
-    """The page: head, scores, steps, what attentions contribute, validity."""
+    """Return the page: head, scores, steps, contribution of attentions, validity."""
     found = scores(study)
     sections = [
         head,
@@ -202,8 +202,8 @@ def report(study: Study, ceilings: Mapping[str, Score], head: str) -> str:
         f"have.\n\n{scores_table(found)}",
         f"Steps until {REACHED:.0%} accuracy, the median of seeds; a dash where a seed does not get there.\n\n"
         f"{table(study, median_steps)}",
-        "Points that are lost when the attentions of the trained model are switched off; what is left is the work of "
-        f"single tokens and of convolutions beside the attention.\n\n{table(study, points_lost)}",
+        "Points that are lost when the attentions of the trained model are switched off; the rest is the work of "
+        f"single tokens and of convolutions next to the attention.\n\n{table(study, points_lost)}",
         "Validity: a model whose tokens exchange nothing (`none`) reaches the ceiling of single tokens in these tests, "
         "softmax is far above it, and seeds agree on the order of kinds. The standard error is that of the seeds, and "
         f"where nothing hints at answers also that of guesses at the tests.\n\n{validity_table(study, ceilings)}",
@@ -212,7 +212,7 @@ def report(study: Study, ceilings: Mapping[str, Score], head: str) -> str:
 
 
 def plot_scores(found: Scores, ceilings: Mapping[str, Score], path: Path) -> None:
-    """A heat map of kinds and tasks: 0 is the ceiling of single tokens, 1 perfect; numbers are percent of accuracy."""
+    """Draw a heat map of kinds and tasks: from the ceiling of single tokens (0) to perfect (1), with accuracies."""
     from matplotlib.figure import Figure
 
     tasks, kinds = names(found)
@@ -234,7 +234,7 @@ def plot_scores(found: Scores, ceilings: Mapping[str, Score], path: Path) -> Non
 
 
 def plot_training(study: Study, path: Path) -> None:
-    """Accuracy against steps, a panel for each task: means over seeds."""
+    """Draw accuracy against steps, a panel for each task: means over seeds."""
     curves: Curves = {}
     for cell in study.cells:
         if results := study.results(cell):
@@ -244,7 +244,7 @@ def plot_training(study: Study, path: Path) -> None:
 
 
 def plot_against(study: Study, option: str, path: Path) -> None:
-    """Accuracy against the number of tokens or the difficulty, a panel for each task."""
+    """Draw accuracy against the number of tokens or the difficulty, a panel for each task."""
     curves: Curves = {}
     for cell in sorted(study.cells, key=lambda cell: cell.task_options[option]):
         if results := study.results(cell):
@@ -255,7 +255,7 @@ def plot_against(study: Study, option: str, path: Path) -> None:
 
 
 def _plot(curves: Curves, xlabel: str, path: Path) -> None:
-    """A panel for each task, a line for each kind: some in colour, all others grey."""
+    """Draw a panel for each task with a line for each kind: some in colour, all others grey."""
     from matplotlib.figure import Figure
 
     columns = min(3, len(curves))

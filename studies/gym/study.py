@@ -47,7 +47,7 @@ class Cell:
 
     @property
     def kind(self) -> str:
-        """The attention as `parse_kind` reads it, such as soft:sampling=avg."""
+        """The attention in the form that `parse_kind` reads, such as soft:sampling=avg."""
         options = ",".join(f"{name}={value}" for name, value in sorted(self.attention_options.items()))
         return f"{self.attention}:{options}" if options else self.attention
 
@@ -71,29 +71,28 @@ class Study:
 
     def __post_init__(self) -> None:
         if self.seeds < 1:
-            raise ValueError(f"A study of {self.seeds} seeds has no runs; give at least 1.")
+            raise ValueError(f"seeds must be at least 1, got {self.seeds}.")
         for steps in {cell.steps for cell in self.cells} - {None}:
             if steps < 3:
-                raise ValueError(
-                    f"steps={steps}: give at least 3, as the runs that choose a learning rate take a third."
-                )
+                # The runs that choose a learning rate take a third.
+                raise ValueError(f"steps must be at least 3, got {steps}.")
 
     def path(self, cell: Cell, name: str) -> Path:
         task = "-".join([cell.task, *(str(value) for value in cell.task_options.values())])
         return self.out / "runs" / cell.model / task / cell.kind.replace(":", "@") / f"{name}.json"
 
     def pilots(self, cell: Cell) -> dict[Path, Run]:
-        """Of a cell's kind: a run of each learning rate, a third as long."""
+        """Return a run of a cell's kind at each learning rate, a third as long."""
         pilot = replace(cell, task=PILOT_TASK, task_options={})
         return {self.path(pilot, f"pilot-{lr:g}"): pilot.run(PILOT_SEED, lr, share=3) for lr in LEARNING_RATES}
 
     def runs(self, cell: Cell) -> dict[Path, Run]:
-        """The runs of all seeds; they need the results of the pilots."""
+        """Return the runs of all seeds; needs the results of the pilots."""
         best = min(map(Result.load, self.pilots(cell)), key=lambda result: result.loss[-1])
         return {self.path(cell, f"seed{seed}"): cell.run(seed, best.run.lr) for seed in range(self.seeds)}
 
     def results(self, cell: Cell) -> list[Result]:
-        """Those of its seeds that are there."""
+        """Return the results of the seeds that have been run."""
         paths = (self.path(cell, f"seed{seed}") for seed in range(self.seeds))
         return [Result.load(path) for path in paths if path.exists()]
 
@@ -108,7 +107,7 @@ class Study:
         and where a result in the folder belongs to another run.
         """
         if jobs < 1:
-            raise ValueError(f"jobs is {jobs}; run at least 1 process at a time.")
+            raise ValueError(f"jobs must be at least 1, got {jobs}.")
         for cell in self.cells:
             make_model(TASKS[cell.task](**cell.task_options), cell.run(0, LEARNING_RATES[0]))
         with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)) as pool:
@@ -125,7 +124,7 @@ class Study:
 
 
 def is_done(path: Path, run: Run) -> bool:
-    """Whether a run's result is there; raises ValueError for the result of another run."""
+    """Return whether a run's result exists; raise ValueError for the result of another run."""
     if path.exists() and Result.load(path).run != run:
         raise ValueError(f"{path} is of a run with other settings; use another --out, or those settings.")
     return path.exists()
@@ -136,7 +135,7 @@ def train_and_save(path: Path, run: Run, evaluations: int) -> None:
 
 
 def parse_kind(text: str) -> tuple[str, dict[str, Any]]:
-    """An attention and its options from text such as `soft:sampling=avg,ridge=0.1`.
+    """Return an attention and its options from text such as `soft:sampling=avg,ridge=0.1`.
 
     Raises ValueError for an attention, or an option of it, that is not known.
     """
@@ -145,12 +144,12 @@ def parse_kind(text: str) -> tuple[str, dict[str, Any]]:
     given = dict(option.partition("=")[::2] for option in options.split(",") if option)
     for option in given:
         if option not in known:
-            raise ValueError(f"{text!r}: {option!r} is no option of {name}; use one of {', '.join(sorted(known))}.")
+            raise ValueError(f"options of {name} must be among {', '.join(sorted(known))}, got {option!r}.")
     return name, {option: _value(value) for option, value in given.items()}
 
 
 def _value(text: str) -> Any:
-    """A Python literal, or else a word."""
+    """Return a Python literal, or else the text."""
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):

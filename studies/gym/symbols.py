@@ -14,7 +14,7 @@ class Recall(Task):
     difficulty: number of pairs; as many tokens ask, each with the key of one pair. Other tokens are empty.
     """
 
-    asks: ClassVar[str] = "Which value stands beside my key?"
+    asks: ClassVar[str] = "Which value belongs to my key?"
     measures: ClassVar[str] = "content-based look-up, sharp"
     source: ClassVar[str] = "multi-query associative recall, arXiv 2312.04927"
 
@@ -42,7 +42,7 @@ class Recall(Task):
 
 
 class Mirror(Task):
-    """The right half of a map repeats the left one, mirrored, save that about half of its symbols are others.
+    """The right half of a map repeats the left one, mirrored; about half of its symbols are changed.
 
     difficulty: number of different symbols.
     """
@@ -91,7 +91,7 @@ class Rank(Task):
         self.spread = difficulty
 
     def hints(self, batch: Batch) -> np.ndarray:
-        """The number."""
+        """Return the number."""
         return np.digitize(batch.inputs[..., 0], np.linspace(-3, 3, 121))
 
     def sample(self, rng: np.random.Generator, count: int) -> Batch:
@@ -124,7 +124,7 @@ class Maze(Task):
         self.walls = difficulty
 
     def hints(self, batch: Batch) -> np.ndarray:
-        """The place: fewer cells of the border can be reached."""
+        """Return the place: cells of the border are harder to reach."""
         return np.broadcast_to(np.arange(self.num_tokens), batch.labels.shape)
 
     def sample(self, rng: np.random.Generator, count: int) -> Batch:
@@ -147,14 +147,14 @@ class Maze(Task):
 
     @staticmethod
     def _start(rng: np.random.Generator, free: np.ndarray) -> np.ndarray:
-        """One free cell of each map, as a map that is true there."""
+        """Return one free cell of each map, as a map that is true there."""
         flat = free.reshape(len(free), -1)
         place = (rng.random(flat.shape) * flat).argmax(axis=1)
         return (np.arange(flat.shape[1]) == place[:, None]).reshape(free.shape) & free
 
 
 def flood(free: np.ndarray, start: np.ndarray) -> np.ndarray:
-    """Free cells that steps to the four neighbours lead to from start, on maps `[..., Y, X]` of truth values."""
+    """Return the free cells reached from start by steps to the four neighbours, on boolean maps `[..., Y, X]`."""
     reached = start
     while True:
         spread = reached.copy()
@@ -200,7 +200,7 @@ class ListOps(Task):
         self.depth = difficulty
 
     def hints(self, batch: Batch) -> np.ndarray:
-        """The operation."""
+        """Return the operation."""
         return batch.inputs.argmax(-1)
 
     def sample(self, rng: np.random.Generator, count: int) -> Batch:
@@ -211,7 +211,7 @@ class ListOps(Task):
         return Batch(one_hot(symbol, self.num_features), labels)
 
     def _draw_list(self, rng: np.random.Generator, depth: int, room: int) -> tuple[list[str], list[int], int]:
-        """Symbols, at most room of them, the value of the list that each opens, and the value of all.
+        """Return at most room symbols, the value of the list that each opens, and the value of all.
 
         The list is at most depth levels deep.
         """

@@ -1,4 +1,4 @@
-"""What every task of the gym has in common.
+"""The base of all tasks of the gym.
 
 Letters: B examples, N tokens, F features of a token, K classes.
 """
@@ -46,11 +46,11 @@ class Task:
         return int(np.prod(self.feat_size))
 
     def hints(self, batch: Batch) -> np.ndarray | None:
-        """What each token sees that makes some answers likelier, as integers from 0 on `[B, N]`; None for nothing."""
+        """Return what each token sees that makes some answers likelier, as integers of at least 0 `[B, N]`, or None."""
         return None
 
     def ceiling(self, tests: Batch | None = None) -> float:
-        """The best accuracy of a model whose tokens exchange nothing, in expectation or on these tests.
+        """Return the best accuracy of a model whose tokens exchange nothing, in expectation or on these tests.
 
         It gives the likeliest answer to each hint, as learned from examples that are no tests.
         """
@@ -66,7 +66,7 @@ class Task:
         return float((counts.argmax(1)[test_hints[is_tested]] == tests.labels[is_tested]).mean())
 
     def held_out(self) -> "Task":
-        """The same task on examples that `sample` never draws, where those are drawn from a fixed stock."""
+        """Return the same task on held-out examples, if examples come from a fixed set."""
         return self
 
     def sample(self, rng: np.random.Generator, count: int) -> Batch:
@@ -91,10 +91,10 @@ def require_difficulty(value: float, least: float, most: float = math.inf, whole
 
 
 def one_hot(values: np.ndarray, count: int) -> np.ndarray:
-    """Numbers below count as float32 vectors, zero for negative ones: `[...]` to `[..., count]`."""
+    """Return numbers below count as float32 vectors, zero for negative ones: `[...]` to `[..., count]`."""
     return (values[..., None] == np.arange(count)).astype(np.float32)
 
 
 def shuffled(rng: np.random.Generator, count: int, size: int) -> np.ndarray:
-    """A random order of size numbers for each of count examples: `[count, size]`."""
+    """Return a random order of size numbers for each of count examples: `[count, size]`."""
     return rng.random((count, size)).argsort(axis=1)

@@ -31,7 +31,7 @@ ModelName = Literal["isotropic", "pyramid"]
 
 @dataclass(frozen=True)
 class Run:
-    """What is trained: a task with its number of tokens and difficulty, an attention with its options, a seed."""
+    """The settings of a run: a task with its number of tokens and difficulty, an attention with its options, a seed."""
 
     task: str
     attention: str
@@ -46,8 +46,10 @@ class Run:
 
 @dataclass
 class Result:
-    """How a run went: after each of the steps, accuracy at the tokens that are asked, in [0, 1], cross-entropy, and the
-    mean share of attentions in their layers' output, see `soft_vit.probe.health`. The last are of all tests.
+    """The course of a run.
+
+    accuracy, loss, share: after each of the steps, accuracy in [0, 1] at the tokens that are asked, cross-entropy, and
+        the mean share of attentions in their layers' output, see `soft_vit.probe.health`. The last are of all tests.
 
     accuracy_off: at the end, with all attentions off; None where not measured.
     """
@@ -62,7 +64,7 @@ class Result:
     cpu_seconds: float = 0.0
 
     def steps_to(self, accuracy: float) -> int | None:
-        """The first of the steps at which the accuracy was reached, or None."""
+        """Return the first of the steps at which the accuracy was reached, or None."""
         return next((step for step, value in zip(self.steps, self.accuracy, strict=True) if value >= accuracy), None)
 
     def save(self, path: Path) -> None:
@@ -102,7 +104,7 @@ class GymPyramid(nn.Module):
     """A small pyramid whose first stage has one token for each of the task's: `[B, N, F]` to logits `[B, N, K]`.
 
     Stages are brought to the first one's map and summed. Convolutions of stem and patch embeddings mix neighbours, so
-    this model has no ceiling of single tokens.
+    the ceiling of single tokens does not hold for this model.
     """
 
     def __init__(self, task: Task, run: Run, dims: tuple[int, ...] = (32, 64, 64, 64)) -> None:
@@ -139,7 +141,7 @@ class GymPyramid(nn.Module):
 
 
 def sincos_positions(feat_size: tuple[int, ...], dim: int) -> Tensor:
-    """Sines and cosines of the coordinates of tokens on a map or along a sequence: `[1, N, dim]`."""
+    """Return sines and cosines of the coordinates of tokens on a map or along a sequence: `[1, N, dim]`."""
     axes = torch.meshgrid(*(torch.arange(size, dtype=torch.float32) for size in feat_size), indexing="ij")
     count = dim // (2 * len(axes))
     # Long waves for long axes.
@@ -149,7 +151,7 @@ def sincos_positions(feat_size: tuple[int, ...], dim: int) -> Tensor:
 
 
 def make_model(task: Task, run: Run) -> nn.Module:
-    """The model of a run with the weights of its seed."""
+    """Return the model of a run with the weights of its seed."""
     torch.manual_seed(run.seed)
     return {"isotropic": GymModel, "pyramid": GymPyramid}[run.model](task, run)
 
@@ -196,7 +198,7 @@ def train(run: Run, evaluations: int = EVALUATIONS) -> Result:
 
 @torch.no_grad()
 def test(model: nn.Module, batches: Iterable[Batch]) -> tuple[float, float]:
-    """Accuracy, in [0, 1], and mean cross-entropy."""
+    """Return the accuracy in [0, 1] and the mean cross-entropy."""
     right, loss, asked = 0, 0.0, 0
     model.eval()
     for batch in batches:
@@ -210,6 +212,6 @@ def test(model: nn.Module, batches: Iterable[Batch]) -> tuple[float, float]:
 
 
 def tests(task: Task) -> list[Batch]:
-    """`TEST_EXAMPLES` examples that no training sees, always the same."""
+    """Return `TEST_EXAMPLES` examples that are never trained on, always the same."""
     rng, held_out = np.random.default_rng(TEST_SEED), task.held_out()
     return [held_out.sample(rng, 64) for _ in range(TEST_EXAMPLES // 64)]

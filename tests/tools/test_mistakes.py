@@ -47,9 +47,9 @@ CASES = {
     ],
     "studies gym": [
         (("--tasks", "recal"), "invalid choice: 'recal'"),
-        (("--kinds", "soft:nothing=1"), "'nothing' is no option of soft"),
-        (("--seeds", 0), "0 seeds"),
-        (("--steps", 2), "steps=2"),
+        (("--kinds", "soft:nothing=1"), "got 'nothing'"),
+        (("--seeds", 0), "seeds"),
+        (("--steps", 2), "steps"),
         (("--jobs", 0), "jobs"),
         (("--tasks", "mirror", "recall", "--difficulty", 4, 2.5), "got 2.5"),
         (("--tasks", "listops", "--model", "pyramid"), "listops is a sequence"),

@@ -98,7 +98,7 @@ def test_kinds(text, kind):
 
 @pytest.mark.parametrize("text", ["nothing", "soft:nothing=1", "linear:sampling=avg"])
 def test_unknown_kinds(text):
-    with pytest.raises(ValueError, match="use one of"):
+    with pytest.raises(ValueError, match=r"nothing|sampling"):
         parse_kind(text)
 
 
@@ -108,9 +108,9 @@ def tiny_study(out) -> Study:
 
 
 def test_a_study_without_runs_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"0 seeds .* at least 1"):
+    with pytest.raises(ValueError, match=r"seeds .* got 0"):
         Study(tmp_path, [], seeds=0)
-    with pytest.raises(ValueError, match=r"steps=0: .* at least 3"):
+    with pytest.raises(ValueError, match=r"steps .* got 0"):
         Study(tmp_path, [Cell("recall", "none", steps=0)])
 
 
