@@ -45,6 +45,7 @@ OPTIONS = {
     TILES: f"{FEW_SHAPES} train_dataloader.dataset.length=64 train_cfg.max_epochs=1",
     "python tools/test.py configs/demo/": FEW_SHAPES,
     "python tools/data/make_shapes.py": "--train 2 --val 1 --img-size 64",
+    "python tools/weights/convert_checkpoint.py FILE": "--model soft_pico",
     "python tools/weights/publish_checkpoint.py FILE": "--model soft_pico --mean 0.5 0.5 0.5 --std 0.25 0.25 0.25",
     "python tools/analysis/attention_health.py": "--num-images 10 --num-matrices 1",
     "python tools/analysis/attention_spectrum.py": "--img-size 64 --shapes 1",
