@@ -39,9 +39,11 @@ def measure_data_rate(
     live through a training, and the first batch are not timed.
     """
     from mmengine.registry import DefaultScope
-    from timm.data import create_dataset
+    from timm.data import create_dataset, create_loader
 
-    from soft_vit.engine.resume.position import SeededDataset
+    from soft_vit.engine.data.preprocessor import collate_labels
+    from soft_vit.engine.data.transforms import allow_zero_bits
+    from soft_vit.engine.resume.position import SampleIndex, SeededDataset
 
     require_at_least(0, workers=min(workers))
     augment = dict(config.train_dataloader.dataset.pipeline[0])
@@ -51,50 +53,26 @@ def measure_data_rate(
         dataset = SeededDataset(config.train_dataloader.dataset)
     if not 1 <= batch_size <= len(dataset) // 2:
         raise ValueError(f"batch_size must be from 1 to half of {len(dataset)} images, got {batch_size}.")
-    count = len(dataset) // batch_size
+    size = augment.pop("img_size")
+    size = (size, size) if isinstance(size, int) else tuple(size)
     timm_set = create_dataset("", root=Path(config.data_root) / "train")
+    order = [SampleIndex(index, (0, 0, index)) for index in range(len(dataset))]
+    options = dict(pin_memory=False, persistent_workers=False)
     timings = []
     for number in workers:
-        make = {
-            "soft_vit": _ours(dataset, batch_size, number),
-            "timm": _timms(timm_set, augment, batch_size, number),
-        }
-        steps = {name: partial(_pass, loader, count) for name, loader in make.items()}
+        options["num_workers"] = number
+        ours = DataLoader(dataset, batch_size, sampler=order, collate_fn=collate_labels, drop_last=True, **options)
+        theirs = create_loader(
+            timm_set, (3, *size), batch_size, is_training=True, device=torch.device("cpu"), **options, **augment
+        )
+        allow_zero_bits(timm_set.transform)
+        # Without timm's prefetcher, which normalises on the device, as our data preprocessor does.
+        loaders = {"soft_vit": ours, "timm": theirs.loader}
+        steps = {name: partial(_pass, loader, len(dataset) // batch_size) for name, loader in loaders.items()}
         found = time_in_turn(steps, rounds, "cpu", desc=f"{number} workers", clock=lambda step, *_: step())
-        timings += [Timing(name, f"{number}", count * batch_size, seconds) for name, seconds in found.items()]
+        images = len(dataset) // batch_size * batch_size
+        timings += [Timing(name, f"{number}", images, seconds) for name, seconds in found.items()]
     return timings
-
-
-def _ours(dataset: Any, batch_size: int, workers: int) -> Iterable:
-    from soft_vit.engine.data.preprocessor import collate_labels
-    from soft_vit.engine.resume.position import SampleIndex
-
-    order = [SampleIndex(index, (0, 0, index)) for index in range(len(dataset))]
-    options = dict(num_workers=workers, collate_fn=collate_labels, drop_last=True)
-    return DataLoader(dataset, batch_size, sampler=order, **options)
-
-
-def _timms(dataset: Any, augment: dict, batch_size: int, workers: int) -> Iterable:
-    from timm.data import create_loader
-
-    from soft_vit.engine.data.transforms import allow_zero_bits
-
-    size = augment["img_size"]
-    size = (size, size) if isinstance(size, int) else tuple(size)
-    loader = create_loader(
-        dataset,
-        input_size=(3, *size),
-        batch_size=batch_size,
-        is_training=True,
-        num_workers=workers,
-        persistent_workers=False,
-        pin_memory=False,
-        device=torch.device("cpu"),
-        **{name: value for name, value in augment.items() if name != "img_size"},
-    )
-    allow_zero_bits(dataset.transform)
-    # Without timm's prefetcher, which normalises on the device, as our data preprocessor does.
-    return loader.loader
 
 
 def _pass(loader: Iterable, count: int) -> float:

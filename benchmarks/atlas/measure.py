@@ -33,9 +33,6 @@ TOKENS = (196, 784, 3136, 12544, 50176)
 HEAD_DIMS = (32, 64)
 WIDTH = 64
 
-# The beginning of the note of an attention that was not timed.
-SKIPPED = "skipped"
-
 # Shorter calls are repeated and averaged.
 MIN_SECONDS = 0.02
 MIN_ROUNDS, MAX_ROUNDS = 3, 20
@@ -78,10 +75,7 @@ def measure(plan: Plan, done: Sequence[Row] = ()) -> Iterator[list[Row]]:
     with tqdm(cases, desc="atlas", unit="case") as bar:
         for tokens, head_dim, mode in bar:
             bar.set_postfix_str(f"{mode}, N = {tokens}, heads of {head_dim}")
-            of_case = [row for row in rows if (row.tokens, row.head_dim, row.mode) == (tokens, head_dim, mode)]
-            due = [row for row in of_case if row.kind in plan.kinds and _is_due(plan, row, rows)]
-            rows = [row for row in rows if row not in due]
-            have = {row.kind for row in of_case if row not in due}
+            have = {row.kind for row in rows if (row.tokens, row.head_dim, row.mode) == (tokens, head_dim, mode)}
             missing = [kind for kind in plan.kinds if kind not in have]
             if missing:
                 found = _measure_case(plan, {BASE, *missing}, tokens, head_dim, mode, rows)
@@ -129,14 +123,6 @@ def _measure_case(
     return rows
 
 
-def _is_due(plan: Plan, row: Row, rows: Sequence[Row]) -> bool:
-    """Return whether a row was skipped for a limit that this plan does not set."""
-    if row.rounds or row.megabytes is None or not row.note.startswith(SKIPPED):
-        return False
-    curve = _curve(rows, row.kind, row.head_dim, row.mode)
-    return not _reason_to_skip(plan, row.kind, row.tokens, row.megabytes, curve)
-
-
 def _curve(rows: Sequence[Row], kind: str, head_dim: int, mode: str) -> list[tuple[int, float]]:
     """Return tokens and seconds of a kind, in ascending order."""
     own = (row for row in rows if (row.kind, row.head_dim, row.mode) == (kind, head_dim, mode))
@@ -150,13 +136,13 @@ def _reason_to_skip(
     if kind == BASE:
         return ""
     if megabytes is None:
-        return f"{SKIPPED}: out of memory"
+        return "skipped: out of memory"
     if megabytes > plan.max_megabytes:
-        return f"{SKIPPED}: {megabytes:.4g} MB counted, more than {plan.max_megabytes:g}"
+        return f"skipped: {megabytes:.4g} MB counted, more than {plan.max_megabytes:g}"
     smaller = [point for point in curve if point[0] < tokens][-2:]
     expected = interpolate(smaller, tokens) if len(smaller) == 2 else 0.0
     if expected > plan.max_seconds:
-        return f"{SKIPPED}: {expected:.2g} s expected, more than {plan.max_seconds:g}"
+        return f"skipped: {expected:.2g} s expected, more than {plan.max_seconds:g}"
     return ""
 
 

@@ -1,6 +1,6 @@
 """The page and the table of a report, and whether its aims are reached."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from benchmarks.gpu.outcome import DONE, Outcome
@@ -15,50 +15,22 @@ MIN_TOKENS = 3136
 
 
 class Call(NamedTuple):
-    """A timed call of the operator, and the least time, `compulsory_bytes` at the speed of a copy, as a part of it."""
+    """Median seconds of a call of the operator; of_floor: the least time, `compulsory_bytes` at the speed of a copy,
+    as a part of it."""
 
-    timing: Timing
+    seconds: float
     of_floor: float
 
 
 Calls = dict[tuple[str, str, int], Call]
 
-
-class Aim(NamedTuple):
-    """A number that the operator should reach at every length from `MIN_TOKENS` on."""
-
-    words: str
-    least: float
-    unit: str
-    number: Callable[[Calls, int], float]
-
-
-def times_faster(form: str, than: str, direction: str) -> Callable[[Calls, int], float]:
-    """Return how many times as fast a form is as another, as `Aim.number`."""
-
-    def number(calls: Calls, n: int) -> float:
-        return calls[than, direction, n].timing.time.median / calls[form, direction, n].timing.time.median
-
-    return number
-
-
+# What the fused form should reach at every length from `MIN_TOKENS` on: times as fast as another form, or percent of the
+# floor. In words, the least number, the other form, and the pass.
 AIMS = (
-    Aim("at least 8 times as fast as eager, forward", 8, "times", times_faster(FUSED, EAGER, "forward")),
-    *(
-        Aim(
-            f"60 % of the bandwidth floor, {words}",
-            60,
-            "%",
-            lambda calls, n, direction=direction: 100 * calls[FUSED, direction, n].of_floor,
-        )
-        for direction, words in zip(PASSES, ("forward", "forward + backward"), strict=True)
-    ),
-    Aim(
-        "faster than fused softmax attention, forward + backward",
-        1,
-        "times",
-        times_faster(FUSED, SOFTMAX, "forward+backward"),
-    ),
+    ("at least 8 times as fast as eager, forward", 8, EAGER, "forward"),
+    ("60 % of the bandwidth floor, forward", 60, None, "forward"),
+    ("60 % of the bandwidth floor, forward + backward", 60, None, "forward+backward"),
+    ("faster than fused softmax attention, forward + backward", 1, SOFTMAX, "forward+backward"),
 )
 
 
@@ -87,22 +59,22 @@ def operator_calls(outcomes: Iterable[Outcome], sizes: Sizes) -> Calls:
         for t in outcome.timings:
             if t.mode in PASSES and t.time:
                 floor = compulsory_bytes(t.target, t.mode, token * t.size) / speed
-                calls[t.target, t.mode, t.size] = Call(t, floor / t.time.median)
+                calls[t.target, t.mode, t.size] = Call(t.time.median, floor / t.time.median)
     return calls
 
 
 def aims_table(calls: Calls, planned: Sequence[int]) -> str:
     """Return each aim, whether it is reached at every planned length from `MIN_TOKENS` on, and the number at each."""
     rows = []
-    for aim in AIMS:
+    for words, least, base, direction in AIMS:
         found: dict[int, float | None] = {}
         for n in sorted(n for n in {*planned, *(key[2] for key in calls)} if n >= MIN_TOKENS):
-            try:
-                found[n] = aim.number(calls, n)
-            except KeyError:
-                found[n] = None
-        cells = [f"{n}: " + ("not measured" if x is None else f"{x:.3g} {aim.unit}") for n, x in found.items()]
-        rows.append([aim.words, verdict(list(found.values()), aim.least), "; ".join(cells)])
+            fused, other = (calls.get((form, direction, n)) for form in (FUSED, base or FUSED))
+            ratio = 100 * fused.of_floor if fused and not base else fused and other and other.seconds / fused.seconds
+            found[n] = ratio
+        unit = "times" if base else "%"
+        cells = [f"{n}: " + ("not measured" if x is None else f"{x:.3g} {unit}") for n, x in found.items()]
+        rows.append([words, verdict(list(found.values()), least), "; ".join(cells)])
     return markdown_table(["aim", f"from N = {MIN_TOKENS} on", "at each N"], rows)
 
 
@@ -136,7 +108,7 @@ def operator_table(timings: Sequence[Timing], calls: Calls) -> str:
         cells = ["out of memory", *[""] * 5]
         if t.time:
             bases = [calls.get((form, t.mode, t.size)) for form in (EAGER, SOFTMAX)]
-            ratios = ["" if base is None else f"{base.timing.time.median / t.time.median:.2f}" for base in bases]
+            ratios = ["" if base is None else f"{base.seconds / t.time.median:.2f}" for base in bases]
             middle, lower, upper = (1e3 * seconds for seconds in t.time)
             floor = f"{100 * calls[t.target, t.mode, t.size].of_floor:.0f}"
             memory = "" if t.megabytes is None else f"{t.megabytes:.0f}"

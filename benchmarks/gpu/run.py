@@ -13,8 +13,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from datetime import date
+from itertools import groupby
 from pathlib import Path
 
 import torch
@@ -35,51 +37,52 @@ SECONDS, DRY_SECONDS = 570, 3600
 INTERPRETED = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
 
 
-class Running:
-    """A part in a process group of its own, so that what it started ends with it."""
+class Runner:
+    """Runs parts, each a process group of its own, until a deadline; root is a clone of the repository.
 
-    def __init__(
-        self, part: Part, seconds: float, options: Sequence[str], environment: Mapping[str, str], root: Path
-    ) -> None:
-        self.part, self.seconds = part, seconds
-        self.folder = tempfile.TemporaryDirectory()
-        self.timings, self.output = Path(self.folder.name, "timings.json"), Path(self.folder.name, "output")
-        arguments = part.arguments if part.of_tests else (*part.arguments, str(self.timings), *options)
-        self.began = time.monotonic()
-        with self.output.open("wb") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                cwd=root,
-                env={**os.environ, **environment},
-                start_new_session=True,
-            )
+    options follow the arguments of measurements, environment is added to that of this process.
+    """
 
-    def is_over(self) -> bool:
-        """Whether the process has ended or its time is up."""
-        return self.process.poll() is not None or time.monotonic() - self.began > self.seconds
+    def __init__(self, root: Path, seconds: float, options: Sequence[str], environment: Mapping[str, str]) -> None:
+        self.root, self.options, self.environment = root, options, {**os.environ, **environment}
+        self.deadline = time.monotonic() + seconds
+        self.running: set[subprocess.Popen] = set()
 
-    def end(self) -> Outcome:
-        """End the process if it has not, and whatever it started, and say how it ended."""
-        late = self.process.poll() is None
+    def run(self, part: Part) -> tuple[Outcome | None, str]:
+        """Return how a part ended, None if no time was left to begin it, and what it printed."""
+        began = time.monotonic()
+        if began >= self.deadline:
+            return None, ""
+        with tempfile.TemporaryDirectory() as folder:
+            timings, output = Path(folder, "timings.json"), Path(folder, "output")
+            arguments = part.arguments if part.of_tests else (*part.arguments, str(timings), *self.options)
+            how = dict(cwd=self.root, env=self.environment, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT)
+            with output.open("wb") as stdout:
+                process = subprocess.Popen([sys.executable, *arguments], stdout=stdout, start_new_session=True, **how)
+            self.running.add(process)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(min(part.seconds, self.deadline - began))
+            state = OUT_OF_TIME if process.returncode is None else FAILED if process.returncode else DONE
+            self.end(process)
+            printed = output.read_text(errors="replace")
+            outcome = Outcome(state, round(time.monotonic() - began, 1))
+            if state == DONE and timings.is_file():
+                outcome.timings = [Timing(**timing) for timing in json.loads(timings.read_text())]
+        if state != DONE:
+            outcome.tail = "\n".join(printed.splitlines()[-TAIL:])
+        if state != DONE or part.of_tests:
+            # The last line of tests counts them.
+            outcome.last = next((line.strip("= ") for line in reversed(printed.splitlines()) if line.strip()), "")
+        return outcome, printed
+
+    def end(self, process: subprocess.Popen) -> None:
+        """End a process and whatever it started."""
         with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+            os.killpg(process.pid, signal.SIGKILL)
         # A process that waits for a GPU which has stopped cannot be killed, and the others need not wait for it.
         with suppress(subprocess.TimeoutExpired):
-            self.process.wait(10)
-        state = OUT_OF_TIME if late else FAILED if self.process.returncode else DONE
-        lines = self.output.read_text(errors="replace").splitlines()
-        seconds = time.monotonic() - self.began
-        # That of tests counts them.
-        said = [line.strip("= ") for line in lines if line.strip()] if self.part.of_tests or state != DONE else []
-        outcome = Outcome(state, round(seconds, 1), said[-1] if said else "")
-        if state == DONE and self.timings.is_file():
-            outcome.timings = [Timing(**timing) for timing in json.loads(self.timings.read_text())]
-        elif state != DONE:
-            outcome.tail = "\n".join(lines[-TAIL:])
-        return outcome
+            process.wait(10)
+        self.running.discard(process)
 
 
 def run_parts(
@@ -87,46 +90,37 @@ def run_parts(
     out: Path,
     machine: str,
     report: Callable[[Mapping[str, Outcome]], None],
-    *,
-    root: Path,
-    seconds: float,
-    options: Sequence[str],
-    environment: Mapping[str, str],
+    runner: Runner,
 ) -> dict[str, Outcome]:
-    """Run the parts that are not done, for at most that many seconds together, and return how each ended.
+    """Run the parts that are not done, and return how each ended; a part that could not begin has no outcome.
 
-    Parts that may run together do, half as many as there are cores, and after them the others one by one. After each
-    part out keeps the outcomes, so that another call goes on where this one ended, and report is called; a part that
-    could not begin has none. root: a clone of the repository. options follow the arguments of measurements.
+    Parts that may run together do, half as many as there are cores, the others one by one. After each part out keeps
+    the outcomes, so that another call continues where this one ended, and report is called.
     """
     outcomes = load_outcomes(out, machine)
-    deadline = time.monotonic() + seconds
     waiting = [part for part in parts if part.name not in outcomes or outcomes[part.name].state != DONE]
-    running: list[Running] = []
+    workers = max(1, (os.cpu_count() or 1) // 2)
     try:
-        while running or (waiting and time.monotonic() < deadline):
-            for one in [one for one in running if one.is_over()]:
-                running.remove(one)
-                outcome = outcomes[one.part.name] = one.end()
-                ended = f"{one.part.name}: {outcome.state} after {outcome.seconds:.0f} s. {outcome.last}"
-                print(ended.rstrip(), flush=True)
-                with (out / LOG).open("a") as log:
-                    log.write(f"===== {one.part.name}: {outcome.state}\n{one.output.read_text(errors='replace')}\n")
-                one.folder.cleanup()
-                save_outcomes(out, machine, outcomes)
-                report(outcomes)
-            left = deadline - time.monotonic()
-            most = max(1, (os.cpu_count() or 1) // 2) if all(one.part.together for one in running) else 1
-            if waiting and left > 0 and (not running or (waiting[0].together and len(running) < most)):
-                part = waiting.pop(0)
-                outcomes.pop(part.name, None)
-                running.append(Running(part, min(part.seconds, left), options, environment, root))
-            else:
-                time.sleep(0.05)
-    finally:
-        for one in running:
-            one.end()
-            one.folder.cleanup()
+        for together, group in groupby(waiting, key=lambda part: part.together):
+            with ThreadPoolExecutor(workers if together else 1) as pool:
+                futures = {pool.submit(runner.run, part): part for part in group}
+                for future in as_completed(futures):
+                    part, (outcome, printed) = futures[future], future.result()
+                    if outcome is None:
+                        continue
+                    outcomes[part.name] = outcome
+                    ended = f"{part.name}: {outcome.state} after {outcome.seconds:.0f} s. {outcome.last}"
+                    print(ended.rstrip(), flush=True)
+                    with (out / LOG).open("a") as log:
+                        log.write(f"===== {part.name}: {outcome.state}\n{printed}\n")
+                    save_outcomes(out, machine, outcomes)
+                    report(outcomes)
+    except BaseException:
+        # Threads end with their processes, and begin no others.
+        runner.deadline = 0.0
+        for process in list(runner.running):
+            runner.end(process)
+        raise
     return outcomes
 
 
@@ -164,16 +158,8 @@ def run(args: argparse.Namespace) -> None:
             write_atomically(out / "report.csv", text.encode())
         write_atomically(out / "report.md", page(f"{today}; {here}", command, parts, outcomes, sizes).encode())
 
-    outcomes = run_parts(
-        parts,
-        out,
-        here,
-        report,
-        root=Path(__file__).parents[2],
-        seconds=DRY_SECONDS if args.dry else SECONDS,
-        options=options,
-        environment=INTERPRETED if args.dry else {},
-    )
+    seconds, environment = (DRY_SECONDS, INTERPRETED) if args.dry else (SECONDS, {})
+    outcomes = run_parts(parts, out, here, report, Runner(Path(__file__).parents[2], seconds, options, environment))
     report(outcomes)
     print(f"Written: report.md and report.csv in {out}.")
     if undone := [part.name for part in parts if part.name not in outcomes or outcomes[part.name].state != DONE]:

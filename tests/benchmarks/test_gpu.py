@@ -11,7 +11,7 @@ from benchmarks.gpu import parts as of_parts
 from benchmarks.gpu.outcome import DONE, FAILED, OUT_OF_TIME, Outcome, load_outcomes
 from benchmarks.gpu.page import aims_table, compulsory_bytes, csv_rows, operator_calls, operator_table, page
 from benchmarks.gpu.parts import DRY, EAGER, FORMS, FULL, FUSED, SOFTMAX, Part, measure_part, plan
-from benchmarks.gpu.run import run_parts
+from benchmarks.gpu.run import Runner, run_parts
 from benchmarks.registry import OPERATORS
 from benchmarks.timer import Timing
 
@@ -81,8 +81,8 @@ WRITES = "import json, sys; json.dump([dict({}, size=int(sys.argv[2]))], open(sy
 def run(out, *parts, machine="a machine", seconds=60.0):
     reports = []
     out.mkdir(exist_ok=True)
-    folder = dict(root=out, seconds=seconds, options=["17"], environment={"WORD": "here"})
-    outcomes = run_parts(parts, out, machine, lambda found: reports.append(list(found)), **folder)
+    runner = Runner(out, seconds, options=["17"], environment={"WORD": "here"})
+    outcomes = run_parts(parts, out, machine, lambda found: reports.append(list(found)), runner)
     assert not reports or reports[-1] == list(outcomes)
     return outcomes
 

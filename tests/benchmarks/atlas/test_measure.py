@@ -38,16 +38,6 @@ def test_every_kind_beside_softmax():
         assert row.note == ("unstable" if unsteady else "")
 
 
-def test_a_higher_limit_measures_what_was_skipped():
-    plan = Plan(**SMALL, kinds=["gaussian"], max_megabytes=0.01)
-    skipped = last(plan)
-    assert all(row.note.startswith("skipped: 0.") for row in skipped if row.kind == "gaussian")
-    assert last(plan, skipped) == skipped
-    rows = last(Plan(**SMALL, kinds=["gaussian"]), skipped)
-    assert len(rows) == len(skipped)
-    assert all(row.rounds for row in rows)
-
-
 def test_resumes_after_a_stop(monkeypatch):
     plan = Plan(**SMALL, kinds=["linear"])
     first = next(rows for rows in measure(plan) if rows)
