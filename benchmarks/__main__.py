@@ -28,7 +28,7 @@ COMMANDS = {
     "atlas": "benchmarks.atlas.measure",
     "atlas-models": "benchmarks.atlas.models",
     "check": "benchmarks.atlas.check",
-    "gpu": "benchmarks.gpu.run",
+    "gpu": "benchmarks.gpu",
 }
 """Modules with `add_options(parser)`, and `run(args)`, which returns a `Report`, or None if it has written all."""
 

@@ -59,6 +59,8 @@ def measure_models(
     on_gpu = torch.device(device).type == "cuda"
     variants = numbered(names)
     models = {label: create_variant(name, img_size).to(device) for label, name in variants.items()}
+    # As timm's benchmark has it; sizes do not change.
+    torch.backends.cudnn.benchmark = on_gpu
     counted = [label for label in models if memory and (on_gpu or "compiled" not in variants[label].split("+"))]
     timings = []
     for mode in modes:

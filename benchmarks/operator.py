@@ -51,7 +51,13 @@ def make_inputs(
 
 
 def measure_operators(
-    names: Sequence[str], tokens: Sequence[int], *, rounds: int = 10, device: str = "cpu", **inputs: Any
+    names: Sequence[str],
+    tokens: Sequence[int],
+    *,
+    passes: Sequence[str] = PASSES,
+    rounds: int = 10,
+    device: str = "cpu",
+    **inputs: Any,
 ) -> list[Timing]:
     """Time operators by name at each number of tokens, one call of each in turn; names may repeat.
 
@@ -61,19 +67,24 @@ def measure_operators(
     operators = {label: OPERATORS[name] for label, name in numbered(names).items()}
     timings = []
     for length in tokens:
-        timings += time_passes(operators, make_inputs(length, device=device, **inputs), length, rounds, device)
+        tensors = make_inputs(length, device=device, **inputs)
+        for direction in passes:
+            timings += time_pass(direction, operators, tensors, length, rounds, device)
     return timings
 
 
-def time_passes(
-    operators: Mapping[str, Callable[..., Tensor]], tensors: dict[str, Tensor], size: int, rounds: int, device: str
+def time_pass(
+    direction: str,
+    operators: Mapping[str, Callable[..., Tensor]],
+    tensors: dict[str, Tensor],
+    size: int,
+    rounds: int,
+    device: str,
 ) -> list[Timing]:
-    """Time operators in each of `PASSES`, in turn on the same tensors, and count their memory."""
-    timings = []
-    for direction, call in zip(PASSES, (_forward, _forward_backward), strict=True):
-        steps = {name: partial(call, form, inputs_of(form, tensors)) for name, form in operators.items()}
-        timings += measure(steps, direction, dict.fromkeys(steps, size), rounds, device, counted=steps)
-    return timings
+    """Time operators in one of `PASSES`, in turn on the same tensors, and count their memory."""
+    call = _forward if direction == "forward" else _forward_backward
+    steps = {name: partial(call, form, inputs_of(form, tensors)) for name, form in operators.items()}
+    return measure(steps, direction, dict.fromkeys(steps, size), rounds, device, counted=steps)
 
 
 def _forward(operator: Callable[..., Tensor], inputs: dict[str, Tensor]) -> tuple[Tensor]:
@@ -88,12 +99,13 @@ def _forward_backward(operator: Callable[..., Tensor], inputs: dict[str, Tensor]
     return out, grad, *torch.autograd.grad(out, list(inputs.values()), grad, allow_unused=True)
 
 
-def copy_timing(device: str | torch.device, rounds: int = 10) -> Timing:
-    """Time a copy of 512 MiB within the device's memory."""
+def copy_bandwidth(device: str | torch.device, rounds: int = 10) -> float:
+    """Return the GB/s, read and written, of a copy of 512 MiB within the device's memory."""
     # Pages that were never written would be read without touching memory.
     source = torch.ones(COPIED_BYTES // 4, device=device)
     step = partial(torch.empty_like(source).copy_, source)
-    return Timing("copy", "", source.nbytes, time_in_turn({"copy": step}, rounds, device)["copy"])
+    seconds = time_in_turn({"copy": step}, rounds, device, desc="copy")["copy"]
+    return 2 * source.nbytes / median(seconds) / 1e9
 
 
 def row(timing: Timing, tensors: dict[str, Tensor]) -> dict[str, Any]:
@@ -149,15 +161,24 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("operators", nargs="+", choices=OPERATORS, metavar="OPERATOR", help=f"{names}; the first is 1")
     parser.add_argument("--tokens", type=int, nargs="+", default=[784, 3136, 12544, 50176], metavar="N")
     parser.add_argument("--batch-size", type=int, default=8, metavar="B", help="(default: %(default)s)")
+    parser.add_argument("--shape", type=int, nargs=3, default=(2, 32, 49), metavar=("H", "D", "M"), help="(2 32 49)")
     parser.add_argument("--spread", type=float, default=1.0, help="of tokens; at 0.3 or less, Newton takes all steps")
+    parser.add_argument("--passes", nargs="+", choices=PASSES, default=PASSES, help="(default: both)")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="float32")
+    parser.add_argument("--bandwidth", action="store_true", help="of a copy in memory as well, for the table")
     parser.add_argument("--rounds", type=int, default=10, help="(default: %(default)s)")
 
 
 def run(args: argparse.Namespace) -> Report:
-    options = dict(batch_size=args.batch_size, spread=args.spread)
-    timings = measure_operators(args.operators, args.tokens, rounds=args.rounds, device=args.device, **options)
-    case = f"batch {args.batch_size}, 2 heads of 32, M = 49"
-    words = f"{case}, float32. Memory is the peak beyond the inputs."
+    heads, dim, bottleneck = args.shape
+    shape = dict(batch_size=args.batch_size, num_heads=heads, head_dim=dim, num_bottleneck=bottleneck)
+    shape["dtype"] = getattr(torch, args.dtype)
+    same = {"case": f"batch {args.batch_size}, {heads} heads of {dim}, M = {bottleneck}", "dtype": args.dtype}
+    if args.bandwidth:
+        same["bandwidth_gb_per_s"] = copy_bandwidth(args.device, args.rounds)
+    options = dict(passes=args.passes, rounds=args.rounds, device=args.device, spread=args.spread)
+    timings = measure_operators(args.operators, args.tokens, **options, **shape)
+    words = f"{same['case']}, {args.dtype}. Memory is the peak beyond the inputs."
     tables = [table for table in (operators_table(timings), slopes_table(timings)) if table]
-    rows = [row(timing, make_inputs(timing.size, args.batch_size, device="meta")) for timing in timings]
-    return Report("Speed of the operator", words, tables, rows, {"case": case, "dtype": "float32"})
+    rows = [row(timing, make_inputs(timing.size, device="meta", **shape)) for timing in timings]
+    return Report("Speed of the operator", words, tables, rows, same)

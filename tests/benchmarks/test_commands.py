@@ -28,6 +28,11 @@ COMMANDS = {
         f"{OPERATOR_COLUMNS},extra_memory,gb_per_s",
         8,
     ),
+    "operator newton --tokens 20 --shape 2 16 4 --passes forward --rounds 3 --dtype bfloat16": (
+        "| forward | 20 | newton |",
+        f"{OPERATOR_COLUMNS},extra_memory,gb_per_s",
+        1,
+    ),
     f"attentions local softmax --size pico {SMALL}": ("| softmax |", f"{ATTENTION_COLUMNS},published,error", 2),
     "memory soft_pico --img-size 32 64 --batch-size 1": ("| soft_pico |", "", 0),
     "resolution soft_pico --img-size 64 96x64 --rounds 0": ("| as released | 96 x 64 | 384 |", "", 0),

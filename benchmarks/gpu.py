@@ -1,0 +1,164 @@
+"""Write the page and the table of a report on a GPU, from what benchmarks/gpu_report.sh has measured so far."""
+
+import argparse
+import csv
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
+from pathlib import Path
+
+import torch
+
+from benchmarks.operator import PASSES
+from benchmarks.timer import machine_description
+from soft_vit.ops.soft.triton.support import interpreter_unavailable_reason
+from soft_vit.text_tables import csv_table, markdown_table
+from soft_vit.weights.files import write_atomically
+
+FUSED, EAGER, SOFTMAX = "newton-triton", "newton-eager", "softmax"
+# The shortest length of the aims, a map of 56 x 56 tokens.
+MIN_TOKENS = 3136
+# What the fused form should reach at every length from there on: times as fast as another form, or percent of the
+# floor. In words, the least number, the other form, and the pass.
+AIMS = (
+    ("at least 8 times as fast as eager, forward", 8, EAGER, "forward"),
+    ("60 % of the bandwidth floor, forward", 60, "", "forward"),
+    ("60 % of the bandwidth floor, forward + backward", 60, "", "forward+backward"),
+    ("faster than fused softmax attention, forward + backward", 1, SOFTMAX, "forward+backward"),
+)
+# Lines of the output of a part that did not end well.
+TAIL = 40
+
+Row = Mapping[str, str]
+
+
+def compulsory_bytes(form: str, direction: str, tensor: int) -> int:
+    """Return the bytes of all tensors of N tokens, each read or written once; tensor: the bytes of one.
+
+    Forward reads q and v (and k, which in softmax-free attention is q), and writes x. Between the passes dx is written.
+    Backward reads the inputs and dx, and writes gradients of the inputs.
+    """
+    inputs = 3 if form in (SOFTMAX, "linear") else 2
+    return tensor * (inputs + 1 if direction == "forward" else 3 * inputs + 3)
+
+
+def of_floor(row: Row) -> float:
+    """Return the least time of an operator, `compulsory_bytes` at the speed of a copy, in percent of its time."""
+    batch, heads, dim, _ = map(int, re.findall(r"\d+", row["case"]))
+    tensor = 2 * batch * heads * dim * int(row["tokens"])
+    floor = compulsory_bytes(row["operator"], row["direction"], tensor) / float(row["bandwidth_gb_per_s"]) / 1e6
+    return 100 * floor / float(row["median_ms"])
+
+
+def aims_table(rows: Iterable[Row], planned: Sequence[int]) -> str:
+    """Return each aim, whether it is reached at every planned length from `MIN_TOKENS` on, and the number at each."""
+    timed = {(row["operator"], row["direction"], int(row["tokens"])): row for row in rows if row["median_ms"]}
+    lengths = sorted(n for n in {*planned, *(key[2] for key in timed)} if n >= MIN_TOKENS)
+    lines = []
+    for words, least, base, direction in AIMS:
+        cells, known = [], []
+        for n in lengths:
+            fused, other = (timed.get((form, direction, n)) for form in (FUSED, base or FUSED))
+            if fused is None or other is None:
+                cells.append(f"{n}: not measured")
+                continue
+            known.append(float(other["median_ms"]) / float(fused["median_ms"]) if base else of_floor(fused))
+            cells.append(f"{n}: {known[-1]:.3g} {'times' if base else '%'}")
+        verdict = "reached" if len(known) == len(lengths) else "reached where measured"
+        if not known or min(known) < least:
+            verdict = "missed" if known else "not measured"
+        lines.append([words, verdict, "; ".join(cells)])
+    return markdown_table(["aim", f"from N = {MIN_TOKENS} on", "at each N"], lines)
+
+
+def operator_table(rows: Sequence[Row]) -> str:
+    """Return time and memory of each form, and how many times as fast it is as eager and as softmax attention."""
+    times = {(row["operator"], row["direction"], row["tokens"]): row["median_ms"] for row in rows}
+    lines = []
+    for row in sorted(rows, key=lambda row: (int(row["tokens"]), PASSES.index(row["direction"]))):
+        cells = ["out of memory", *[""] * 5]
+        if row["median_ms"]:
+            middle, lower, upper = (float(row[f"{name}_ms"]) for name in ("median", "lower", "upper"))
+            bases = [times.get((form, row["direction"], row["tokens"])) for form in (EAGER, SOFTMAX)]
+            ratios = [f"{float(base) / middle:.2f}" if base else "" for base in bases]
+            memory = f"{float(row['memory_mb']):.0f}"
+            cells = [f"{middle:.3g}", f"{lower:.3g} - {upper:.3g}", *ratios, f"{of_floor(row):.0f}", memory]
+        lines.append([row["tokens"], row["direction"], row["operator"], *cells])
+    columns = ["N", "pass", "form", "ms", "quartiles", "times eager", "times softmax", "% of floor", "memory (MB)"]
+    return markdown_table(columns, lines)
+
+
+def machine(dry: bool) -> str:
+    """Return what the report is of. ValueError without a GPU, or where a dry run has no interpreter."""
+    if dry and (reason := interpreter_unavailable_reason()):
+        raise ValueError(f"The dry run {reason}; the run on a GPU does not.")
+    if not dry and not torch.cuda.is_available():
+        raise ValueError("torch must see an NVIDIA GPU; run this on a machine with one, or try it with --dry.")
+    import triton
+
+    words = f"{machine_description('cpu' if dry else 'cuda')}, triton {triton.__version__}, CUDA {torch.version.cuda}"
+    return f"{words}; dry run, whose numbers mean nothing" if dry else f"{torch.cuda.device_count()} x {words}"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(out=Path("work_dirs/gpu"))
+    parser.add_argument("--dry", action="store_true", help="tiny sizes on a CPU, kernels in Triton's interpreter")
+    parser.add_argument("--check", action="store_true", help="refuse another machine than that of the folder, and end")
+    parser.add_argument("--final", action="store_true", help="end with exit code 1 if a part is not done")
+
+
+def page(
+    head: str, states: Mapping[str, str], logs: Mapping[str, Sequence[str]], figures: Mapping[str, Figures]
+) -> str:
+    """Return the report in Markdown, without tables of models; states, logs and figures are by the names of parts."""
+    operators = [row for rows in figures.values() for row in rows if "operator" in row]
+    copies = dict.fromkeys(f"{float(row['bandwidth_gb_per_s']):.3g}" for row in operators)
+    cases = dict.fromkeys(row["case"] for row in operators)
+    planned = [int(name.partition("_")[2]) for name in states if name.startswith("operator_")]
+    parts = [[name, state, logs[name][-1].strip("= ") * name.startswith("tests")] for name, state in states.items()]
+    blocks = [
+        f"# GPU report\n\n{head}",
+        f"## Aims\n\n{aims_table(operators, planned)}",
+        f"## Parts\n\n{markdown_table(['part', 'state', 'last line of tests'], parts)}",
+        f"## The operator\n\n{', '.join(cases)}, bf16. Medians over rounds, in which every form takes its turn. The floor "
+        "is the time in which a copy moves the tensors of N tokens, inputs, results and gradients, each once. A copy in "
+        f"memory moves {', '.join(copies)} GB/s, read and written. Memory is the peak beyond the inputs. Bottleneck "
+        "tokens are given, and their sampling is not timed.",
+        operator_table(operators),
+    ]
+    for name, state in states.items():
+        if not state.startswith("done"):
+            lines = "\n".join(logs[name][-TAIL:])
+            blocks.append(f"## {name}: {state}\n\n~~~\n{lines}\n~~~")
+    return "\n\n".join(blocks) + "\n"
+
+
+def run(args: argparse.Namespace) -> None:
+    """Write report.md and report.csv."""
+    out, here = args.out, machine(args.dry)
+    known = out / "machine.txt"
+    if known.exists() and known.read_text() != here:
+        raise ValueError(f"{out} must hold a report of {here}, got {known.read_text()}; give another folder.")
+    write_atomically(known, here.encode())
+    if args.check:
+        return
+    paths = sorted(out.glob("*.state"), key=lambda path: path.stat().st_mtime)
+    states = {path.stem: path.read_text().strip() for path in paths}
+    logs = {path.stem: (path.with_suffix(".log").read_text(errors="replace").splitlines() or [""]) for path in paths}
+    tables = [path.with_suffix(".csv") for path in paths if path.with_suffix(".csv").exists()]
+    figures = {path.stem: list(csv.DictReader(path.open())) for path in tables}
+    command = f"benchmarks/gpu_report.sh OUT{' --dry' * args.dry}"
+    head = f"{date.today().isoformat()}; {here}\n\nMade by `{command}`; the same command runs what is not done."
+    text = page(head, states, logs, figures)
+    for name, rows in figures.items():
+        if "model" in rows[0]:
+            text += f"\n#{(out / f'{name}.md').read_text()}"
+    write_atomically(out / "report.md", text.encode())
+    every = [{"part": name, **row} for name, rows in figures.items() for row in rows]
+    columns = list(dict.fromkeys(column for row in every for column in row))
+    text = csv_table(columns, [[row.get(column) for column in columns] for row in every])
+    write_atomically(out / "report.csv", text.encode())
+    if args.final:
+        print(f"Written: report.md and report.csv in {out}.")
+        if undone := [name for name, state in states.items() if not state.startswith("done")]:
+            raise ValueError(f"{', '.join(undone)}: not done; the report tells why, and the same command tries again.")
