@@ -108,7 +108,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def page(
-    head: str, states: Mapping[str, str], logs: Mapping[str, Sequence[str]], figures: Mapping[str, Figures]
+    head: str, states: Mapping[str, str], logs: Mapping[str, Sequence[str]], figures: Mapping[str, Sequence[Row]]
 ) -> str:
     """Return the report in Markdown, without tables of models; states, logs and figures are by the names of parts."""
     operators = [row for rows in figures.values() for row in rows if "operator" in row]
@@ -120,10 +120,10 @@ def page(
         f"# GPU report\n\n{head}",
         f"## Aims\n\n{aims_table(operators, planned)}",
         f"## Parts\n\n{markdown_table(['part', 'state', 'last line of tests'], parts)}",
-        f"## The operator\n\n{', '.join(cases)}, bf16. Medians over rounds, in which every form takes its turn. The floor "
-        "is the time in which a copy moves the tensors of N tokens, inputs, results and gradients, each once. A copy in "
-        f"memory moves {', '.join(copies)} GB/s, read and written. Memory is the peak beyond the inputs. Bottleneck "
-        "tokens are given, and their sampling is not timed.",
+        f"## The operator\n\n{', '.join(cases)}, bf16. Medians over rounds, in which every form takes its turn. The "
+        "floor is the time in which a copy moves the tensors of N tokens, inputs, results and gradients, each once. A "
+        f"copy in memory moves {', '.join(copies)} GB/s, read and written. Memory is the peak beyond the inputs. "
+        "Bottleneck tokens are given, and their sampling is not timed.",
         operator_table(operators),
     ]
     for name, state in states.items():
