@@ -1,8 +1,9 @@
-"""Weights in the layout of the released SOFT implementation, generated as tests/data/golden/README.md says."""
+"""Weights and images generated as tests/data/golden/README.md says, weights in the layout of the released SOFT."""
 
 import json
 import re
 import zlib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +34,16 @@ def released_state_dict(depths: tuple[int, ...] = (1, 2, 3, 2), scale: float = 1
     return {name: draw(name, shape, scale) for name, shape in released_shapes(depths).items()}
 
 
-def draw(name: str, shape: tuple[int, ...], scale: float) -> torch.Tensor:
+def draw(
+    name: str,
+    shape: tuple[int, ...],
+    scale: float = 1.0,
+    own: Callable[[str, np.ndarray], np.ndarray | None] = lambda name, z: None,
+) -> torch.Tensor:
+    """Values of a parameter, drawn from its name; scale: of those that make the released kernels flat.
+
+    own: gives other values, or None, from the name and standard normal numbers.
+    """
     z = np.asarray(np.random.RandomState(zlib.crc32(name.encode()) & 0xFFFFFFFF).standard_normal(shape))
     if name.endswith("num_batches_tracked"):
         value = np.zeros(shape)
@@ -45,6 +55,8 @@ def draw(name: str, shape: tuple[int, ...], scale: float) -> torch.Tensor:
         value = 0.02 * z
     elif z.ndim == 1:
         value = 1 + 0.1 * np.tanh(z)
+    elif (drawn := own(name, z)) is not None:
+        value = drawn
     elif z.ndim == 4:
         value = z / np.sqrt(np.prod(shape[1:]))
     elif "pos_embed" in name or "cls_token" in name:
@@ -54,3 +66,25 @@ def draw(name: str, shape: tuple[int, ...], scale: float) -> torch.Tensor:
     if name.endswith("W_q.weight") or "Qnorm_act.0" in name or "sample_norm" in name:
         value = value * scale
     return torch.from_numpy(np.asarray(value, dtype=np.float32))
+
+
+def images(batch: int, height: int, width: int, seed: int = 0) -> torch.Tensor:
+    """Images of the golden files of that seed."""
+    shape = (batch, 3, height, width)
+    return torch.from_numpy(np.random.RandomState(seed).standard_normal(shape).astype(np.float32))
+
+
+def relative_error(actual: torch.Tensor, expected: torch.Tensor) -> float:
+    return ((actual.double() - expected.double()).norm() / expected.double().norm()).item()
+
+
+def check_features(
+    golden: Mapping[str, torch.Tensor], features: Mapping[str, torch.Tensor], tolerance: float, unbiased: bool
+) -> None:
+    """Assert first values, mean and standard deviation of those features that a golden file has."""
+    names = {name.removesuffix("_head") for name in golden if name.endswith("_head")}
+    for name in names & features.keys():
+        feature, head = features[name], golden[f"{name}_head"]
+        assert relative_error(feature.flatten()[: head.numel()], head) < tolerance, name
+        mean_std = torch.stack([feature.double().mean(), feature.double().std(correction=int(unbiased))])
+        torch.testing.assert_close(mean_std, golden[f"{name}_mean_std"].double(), rtol=0, atol=tolerance, msg=name)

@@ -3,16 +3,18 @@
 import gzip
 import json
 import re
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from models.zoo.families import FAMILIES, Family
+from models.zoo.families import FAMILIES
+from released import draw, images, relative_error
 from torch import Tensor
 
 import soft_vit  # noqa: F401  registers its models with timm
+
+__all__ = ["FILES", "GoldenFile", "images", "relative_error", "released_state_dict", "shapes"]
 
 GOLDEN = Path(__file__).parents[2] / "data" / "golden_zoo"
 
@@ -28,32 +30,11 @@ def released_state_dict(family: str, model: str) -> dict[str, Tensor]:
     """A released file's content: weights drawn from each parameter's name, and zeros for buffers that are computed."""
     row = FAMILIES[family]
     return {
-        name: torch.zeros(shape) if row.skipped and name.endswith(row.skipped) else draw(name, shape, row)
+        name: torch.zeros(shape)
+        if row.skipped and name.endswith(row.skipped)
+        else draw(name, shape, own=row.draw) * row.factor(name)
         for name, shape in shapes(family, model).items()
     }
-
-
-def draw(name: str, shape: tuple[int, ...], row: Family) -> Tensor:
-    z = np.asarray(np.random.RandomState(zlib.crc32(name.encode()) & 0xFFFFFFFF).standard_normal(shape))
-    if name.endswith("num_batches_tracked"):
-        value = np.zeros(shape)
-    elif name.endswith("running_mean"):
-        value = 0.1 * z
-    elif name.endswith("running_var"):
-        value = 1 + 0.25 * np.tanh(z)
-    elif name.endswith("bias"):
-        value = 0.02 * z
-    elif z.ndim == 1:
-        value = 1 + 0.1 * np.tanh(z)
-    elif (own := row.draw(name, z)) is not None:
-        value = own
-    elif z.ndim == 4:
-        value = z / np.sqrt(np.prod(shape[1:]))
-    elif "pos_embed" in name or "cls_token" in name:
-        value = 0.02 * z
-    else:
-        value = z / np.sqrt(shape[1])
-    return torch.from_numpy(np.asarray(value, dtype=np.float32)) * row.factor(name)
 
 
 @dataclass(frozen=True)
@@ -86,12 +67,3 @@ class GoldenFile:
 
 
 FILES = [GoldenFile(path) for path in sorted(GOLDEN.glob("*/*.npz"))]
-
-
-def images(batch: int, height: int, width: int, seed: int = 0) -> Tensor:
-    shape = (batch, 3, height, width)
-    return torch.from_numpy(np.random.RandomState(seed).standard_normal(shape).astype(np.float32))
-
-
-def relative_error(actual: Tensor, expected: Tensor) -> float:
-    return ((actual.double() - expected.double()).norm() / expected.double().norm()).item()

@@ -5,6 +5,7 @@ import timm
 import torch
 from models.zoo.families import FAMILIES
 from models.zoo.generated import FILES, GoldenFile, relative_error, released_state_dict
+from released import check_features
 
 
 @pytest.mark.parametrize(
@@ -26,9 +27,4 @@ def test_outputs(file: GoldenFile, tmp_path) -> None:
     assert relative_error(logits, golden["logits"]) < row.tolerance
     features = {f"stage{i}": stage for i, stage in enumerate(stages, 1)}
     features["tokens"] = final.flatten(2).mT.contiguous() if final.ndim == 4 else final
-    names = {name.rsplit("_", 1)[0] for name in golden if name.endswith("_head")}
-    for name in names & features.keys():
-        feature, head = features[name], golden[f"{name}_head"]
-        assert relative_error(feature.flatten()[: head.numel()], head) < row.tolerance, name
-        mean_std = torch.stack([feature.double().mean(), feature.double().std(correction=int(row.unbiased))])
-        torch.testing.assert_close(mean_std, golden[f"{name}_mean_std"].double(), rtol=0, atol=row.tolerance, msg=name)
+    check_features(golden, features, row.tolerance, row.unbiased)
