@@ -36,7 +36,7 @@ __all__ = ["MILA"]
 
 
 class Stem(nn.Module):
-    """Images `[B, in_chans, H, W]` to a map `[B, dim, H / 4, W / 4]` by convolutions, two of them beside a shortcut."""
+    """Images `[B, in_chans, H, W]` to a map `[B, dim, H / 4, W / 4]` by convolutions, two of them with a shortcut."""
 
     def __init__(self, in_chans: int, dim: int, device=None, dtype=None) -> None:
         super().__init__()
@@ -68,11 +68,11 @@ class ConvDownsample(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        # Padded here, as released for dense prediction: the first convolution makes of zeros what its bias says.
+        # Padded first, as in the released dense models: the first convolution turns zeros into its bias.
         if not torch.compiler.is_compiling():
             return self.conv(pad_to_multiple(x, 2))
-        # In a graph for any size, each side is padded by one, and the strip that an even side does not need is not
-        # reached: sizes are then as simple as those of a convolution alone.
+        # In a graph for any size, every side is padded by one, and the strided convolution does not reach the strip
+        # where a side is even: sizes are then as simple as those of a convolution alone.
         units: Any = self.conv
         widen, reduce, project = units
         x = F.pad(widen(F.pad(x, (0, 1, 0, 1))), (1, 0, 1, 0))
@@ -82,7 +82,7 @@ class ConvDownsample(nn.Module):
 
 @register_notrace_module
 class MILABlock(nn.Module):
-    """Attention within a gate, and an MLP, each behind a depthwise convolution; from map to map `[B, C, H, W]`."""
+    """Gated attention and an MLP, each after a depthwise convolution; from map to map `[B, C, H, W]`."""
 
     def __init__(
         self, dim: int, num_heads: int, mlp_ratio: float, proj_drop: float, drop_path: float, device=None, dtype=None
@@ -103,7 +103,7 @@ class MILABlock(nn.Module):
         self.drop_path2 = DropPath(drop_path)
 
     def mix(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        """What tokens `[B, N, C]` learn of each other."""
+        """Return the gated attention of tokens `[B, N, C]`."""
         gate = F.silu(self.act_proj(x))
         x = map_to_tokens(F.silu(self.dwc(tokens_to_map(self.in_proj(x), feat_size))))
         return self.out_proj(self.attn(x, feat_size) * gate)
@@ -117,7 +117,7 @@ class MILABlock(nn.Module):
 
 
 class MILA(StagedModel):
-    """Images `[B, in_chans, H, W]` of any size from 32 x 32 up, padded with zeros on the right and below.
+    """MILA for images `[B, in_chans, H, W]` of at least 32 x 32, padded with zeros on the right and below.
 
     embed_dims, depths, num_heads: of each stage. mlp_ratio: hidden channels of an MLP to those of a token.
     kwargs: of `StagedModel`, such as img_size, num_classes and global_pool.
@@ -156,9 +156,9 @@ class MILA(StagedModel):
 
 
 def add_rotations(state_dict: Mapping[str, Tensor], model: StagedModel, name: str) -> dict[str, Tensor]:
-    """A state dict with the tables `[H, W, C / 2, 2]` of cosines and sines at 224 that the released code saves.
+    """Return a state dict with the tables `[H, W, C / 2, 2]` of cosines and sines at 224 that the released code saves.
 
-    name: of the table in its block.
+    name: of the table in a block.
     """
     tables = {}
     for i, info in enumerate(model.feature_info):

@@ -1,7 +1,7 @@
 """RAVLT: rank-augmented linear attention in two stages, softmax attention in two (`ravlt_{t,s,b,l}`).
 
 Fan et al., "Breaking the Low-Rank Dilemma of Linear Attention", CVPR 2025, arXiv 2411.07635. MAViT (`mavit.py`) is the
-same net with another linear attention.
+same network with another linear attention.
 
 Letters: B batch, C channels, H x W a map, N = H * W.
 """
@@ -35,7 +35,7 @@ __all__ = ["RAVLT"]
 
 
 class ConvStem(nn.Module):
-    """Images `[B, C_in, H, W]` to a map of a quarter of their sides, by four convolutions of which two halve it."""
+    """Images `[B, C_in, H, W]` to a map `[B, embed_dim, H / 4, W / 4]` by four convolutions, two of stride 2."""
 
     def __init__(self, in_chans: int, embed_dim: int, device=None, dtype=None) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class ConvMlp(nn.Module):
 
 
 class Block(nn.Module):
-    """Positions by a convolution, attention and an MLP on maps `[B, C, H, W]`, each added to what it is given."""
+    """A position encoding by a convolution, attention and an MLP on maps `[B, C, H, W]`, each with a shortcut."""
 
     def __init__(
         self,
@@ -127,11 +127,11 @@ class Block(nn.Module):
 class RAVLT(StagedModel):
     """Four stages: rank-augmented linear attention in the first two, softmax attention of all tokens in the last two.
 
-    Images `[B, in_chans, H, W]` of any size from 32 x 32 up; each stride of 2 rounds the map up. The cost of the last
-    two stages grows with the square of the number of tokens.
+    Images `[B, in_chans, H, W]` are at least 32 x 32; each stride of 2 rounds the map up. The cost of the last two
+    stages grows with the square of the number of tokens.
 
     proj_width: channels of the layer before the head.
-    layer_scale: of every stage, what the branches of its blocks are multiplied by at first.
+    layer_scale: for every stage, the initial scale of the branches of its blocks.
     embed_dims, depths, num_heads: of each stage. kwargs: of `StagedModel`.
     """
 
@@ -182,20 +182,20 @@ class RAVLT(StagedModel):
         return self.act(self.norm(self.proj(x))) if norm else x
 
     def feature(self, index: int, x: Tensor, norm: bool, output_fmt: str) -> Tensor:
-        """Without a norm: the net's last one is of other channels."""
+        """The output x without the final norm, which is of proj_width channels."""
         return super().feature(index, x, False, output_fmt)
 
     def prune_intermediate_layers(
         self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
     ) -> list[int]:
-        # Without the layers before it, the head has nothing to work on.
+        # The head needs the layers before it.
         taken = super().prune_intermediate_layers(indices, prune_norm, prune_head or prune_norm)
         if isinstance(self.proj, nn.Identity):
             self.num_features = self.head_hidden_size = self.feature_info[len(self.layers) - 1]["num_chs"]
         return taken
 
     def own_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Released weights, whose layers of tokens are convolutions of one pixel, as this model's linear layers."""
+        """Return released weights, whose layers of tokens are 1 x 1 convolutions, as those of linear layers."""
         linear = {f"{name}.weight" for name, module in self.named_modules() if isinstance(module, nn.Linear)}
         return {
             name: value.flatten(1) if name in linear and value.shape[2:] == (1, 1) else value

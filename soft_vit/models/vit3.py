@@ -35,7 +35,7 @@ __all__ = ["HViTTT", "ViTTT"]
 
 
 class PatchEmbed(nn.Module):
-    """Images `[B, in_chans, H, W]` to a map of patches, the last ones filled up with zeros."""
+    """Images `[B, in_chans, H, W]` to a map of patches, padded with zeros on the right and below."""
 
     def __init__(self, in_chans: int, dim: int, patch_size: int, device=None, dtype=None) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class ConvMlp(nn.Module):
 class ViTTTBlock(nn.Module):
     """A depthwise convolution, attention and an MLP, each with a shortcut; from map to map `[B, C, H, W]`.
 
-    conv: an MLP with a convolution, and rotary embedding of places in the attention.
+    conv: use an MLP with a convolution, and rotary position embedding in the attention.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class ViTTTBlock(nn.Module):
         super().__init__()
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
         self.conv = conv
-        # For a block that is a stage of its own; a `Stage` sees to its blocks.
+        # For a block that is a stage of its own; a `Stage` checkpoints its blocks itself.
         self.grad_checkpointing = False
         self.cpe = nn.Conv2d(dim, dim, 3, padding=1, groups=dim, **dd)
         self.norm1 = nn.LayerNorm(dim, eps=eps, **dd)
@@ -126,7 +126,7 @@ class ViTTTBlock(nn.Module):
 
 
 class ViTTT(StagedModel):
-    """The plain form: images `[B, in_chans, H, W]` of any size from 32 x 32 up, in patches of patch_size.
+    """The plain form, for images `[B, in_chans, H, W]` of at least 32 x 32, in patches of patch_size.
 
     Every block counts as a stage of features. mlp_ratio: hidden channels of an MLP to those of a token. kwargs: of
     `StagedModel`, such as img_size, num_classes and global_pool.
@@ -159,7 +159,7 @@ class ViTTT(StagedModel):
 
 
 class HViTTT(StagedModel):
-    """The pyramid: images `[B, in_chans, H, W]` of any size from 32 x 32 up, padded with zeros on the right and below.
+    """The pyramid, for images `[B, in_chans, H, W]` of at least 32 x 32, padded with zeros on the right and below.
 
     embed_dims, depths, num_heads: of each stage. mlp_ratio: hidden channels of an MLP to those of a token. kwargs: of
     `StagedModel`, such as img_size, num_classes and global_pool.
@@ -190,7 +190,7 @@ class HViTTT(StagedModel):
             lambda i, rate: ViTTTBlock(embed_dims[i], num_heads[i], mlp_ratio, True, 1e-5, proj_drop_rate, rate, **dd),
             partial(ConvDownsample, **dd),
         )
-        # Not a LayerNorm: statistics of the training set.
+        # As released: BatchNorm, unlike the plain form.
         self.norm = nn.BatchNorm2d(embed_dims[-1], **dd)
         self.init_weights(needs_reset=False)
 
