@@ -4,46 +4,32 @@ import pytest
 import timm
 import torch
 from captured_models import create, images
+from models.zoo.families import SHALLOW, SMALL
 from timm.models import create_feature_extractor, get_graph_node_names
 from torch import Tensor, nn
 
 from soft_vit.models.pyramid import PyramidViT
 
-# One model of each family, and what shrinks it.
-PYRAMID = {"depths": (1, 1, 1, 1)}
-MODELS = {
-    "soft_pico": PYRAMID,
-    "soft_norm_pico": PYRAMID,
-    "soft_plus_pico": PYRAMID,
-    "local_pyramid_pico": PYRAMID,
-    "reversible": {"reversible": True},
-    "inline_pvt_tiny": PYRAMID,
-    "pola_pvt_tiny": PYRAMID,
-    "flatten_pvt_v2_b0": PYRAMID,
-    "inline_swin_tiny": PYRAMID,
-    "flatten_swin_tiny": PYRAMID,
-    "pola_swin_tiny": PYRAMID,
-    "mlla_tiny": PYRAMID,
-    "h_vittt_tiny": PYRAMID,
-    "vittt_tiny": {},
-    "ravlt_t": PYRAMID,
-    "mavit_t": PYRAMID,
-    "inline_deit_tiny": {"depth": 2},
-    "performer_vit_tiny_patch16": {"depth": 2},
-    "local_vit_tiny_patch16": {"depth": 2, "dynamic_img_size": True},
+# A name, and what makes the model small.
+MODELS: dict[str, tuple[str, dict]] = {
+    **{name: (name, SHALLOW) for name in ("soft_pico", "soft_norm_pico", "soft_plus_pico", "local_pyramid_pico")},
+    "reversible": ("soft_pico", {"reversible": True}),
+    **SMALL,
+    "performer_vit": ("performer_vit_tiny_patch16", {"depth": 2}),
+    "local_vit": ("local_vit_tiny_patch16", {"depth": 2, "dynamic_img_size": True}),
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_features_of_a_graph_equal_those_of_the_model(name):
+@pytest.mark.parametrize(("name", "options"), MODELS.values(), ids=MODELS)
+def test_features_of_a_graph_equal_those_of_the_model(name, options):
     """Bit for bit, with gradients and in inference, at the size that was traced and at another."""
     torch.manual_seed(0)
-    model = timm.create_model("soft_pico" if name == "reversible" else name, num_classes=5, **MODELS[name]).eval()
+    model = timm.create_model(name, num_classes=5, **options).eval()
     assert isinstance(model, nn.Module)
     last = get_graph_node_names(model)[1][-1]
     traced = create_feature_extractor(model, [last])
     sizes = [(224, 224)] if isinstance(model, timm.models.VisionTransformer) else [(64, 64), (64, 96)]
-    for size in [(64, 144)] if MODELS[name].get("dynamic_img_size") else sizes:
+    for size in [(64, 144)] if options.get("dynamic_img_size") else sizes:
         x = torch.randn(2, 3, *size)
         with torch.no_grad():
             assert torch.equal(traced(x)[last], model(x))
