@@ -1,7 +1,6 @@
 """CONTRIBUTING.md: its example runs, its lists are complete, and the version is the same everywhere."""
 
 import re
-import runpy
 import sys
 
 import timm
@@ -26,7 +25,7 @@ def test_worked_example_of_an_attention(tmp_path, monkeypatch):
         exec(lines, dict(vars(attention)))
         exec(case, names)
         names["test_equals_the_dense_formula"]()
-        assert "relu_pyramid_tiny" in runpy.run_path(models.names.__file__)["PYRAMID_MODELS"]
+        assert "relu_pyramid_tiny" in models.pyramid._pyramid_models()
         model = timm.create_model("soft_pico", attention="relu", img_size=64).eval()
         assert type(model.stages[0].blocks[0].attn).__name__ == "ReluAttention"
         assert model(torch.randn(1, 3, 64, 64)).isfinite().all()

@@ -10,7 +10,6 @@ from soft_vit.models.folding import fold_batch_norm
 from soft_vit.models.inline import *  # noqa: F403 - as above
 from soft_vit.models.mavit import *  # noqa: F403 - as above
 from soft_vit.models.mila import *  # noqa: F403 - as above
-from soft_vit.models.names import PYRAMID_MODELS, PYRAMID_SIZES, model_name
 from soft_vit.models.polaformer import *  # noqa: F403 - as above
 from soft_vit.models.pyramid import *  # noqa: F403 - as above
 from soft_vit.models.ravlt import *  # noqa: F403 - as above
@@ -21,13 +20,10 @@ from soft_vit.weights.load import checkpoint_filter_fn
 from soft_vit.weights.read import load_weights
 
 __all__ = [
-    "PYRAMID_MODELS",
-    "PYRAMID_SIZES",
     "SwapReport",
     "checkpoint_filter_fn",
     "fold_batch_norm",
     "load_weights",
-    "model_name",
     "swap_attention",
     *flatten.__all__,
     *inline.__all__,

@@ -20,7 +20,7 @@ from timm.models._input import update_model_input_size
 from torch import Tensor, nn
 
 from soft_vit.layers.attention import name_hint
-from soft_vit.layers.embed import channels_last  # noqa: F401  for families
+from soft_vit.layers.embed import channels_last, resample_pos_embed  # noqa: F401  channels_last for families
 from soft_vit.models.resample import resample_state, watch_img_size
 from soft_vit.ops.numerics import check_choice
 from soft_vit.weights import ENTRIES
@@ -124,6 +124,17 @@ class Stage(nn.Module):
         for block in self.blocks:
             x = checkpoint(block, x) if self.grad_checkpointing else block(x)
         return x
+
+
+def resize_stage(stage: Any, grid_size: tuple[int, int]) -> None:
+    """Resample the position embedding of a stage, and the weights of its attentions for one map, to another map."""
+    if stage.pos_embed is not None:
+        with torch.no_grad():
+            pos_embed = resample_pos_embed(stage.pos_embed, stage.grid_size, grid_size, stage.num_prefix_tokens)
+        stage.pos_embed = nn.Parameter(pos_embed.clone(), requires_grad=stage.pos_embed.requires_grad)
+    stage.grid_size = grid_size
+    for block in stage.blocks:
+        getattr(block, "resize", block.attn.resize)(grid_size)
 
 
 def make_stages(
@@ -267,8 +278,15 @@ class StagedModel(nn.Module):
         # timm writes this beside the weights it saves.
         update_model_input_size(self, img_size)
 
+    def grids(self, img_size: tuple[int, int]) -> list[tuple[int, int]]:
+        """Return the maps of the stages for a size of images, by default rounded up."""
+        return [(-(-img_size[0] // r), -(-img_size[1] // r)) for r in self.reductions]
+
     def resize(self, img_size: tuple[int, int]) -> None:
-        """Resample, for good, the parameters that belong to one image size; most families have none."""
+        """Resample, for good, what belongs to the map of a stage that has a `grid_size`; see `resize_stage`."""
+        for stage, grid_size in zip(self.stages, self.grids(img_size), strict=False):
+            if hasattr(stage, "grid_size"):
+                resize_stage(stage, grid_size)
 
     def get_classifier(self) -> nn.Module:
         return self.head
@@ -323,10 +341,6 @@ class StagedModel(nn.Module):
         return dict(state_dict)
 
     resample_state = resample_state
-
-    def grids(self, img_size: tuple[int, int]) -> list[tuple[int, int]]:
-        """Return the maps of the stages for a size of images; see `resample_state`."""
-        return [(img_size[0] // r, img_size[1] // r) for r in self.reductions]
 
     def embed(self, x: Tensor) -> Tensor:
         """Images to the map `[B, C, H, W]` that the first stage takes."""

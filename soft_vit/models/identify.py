@@ -8,8 +8,7 @@ from typing import Any
 import timm
 from torch import Tensor
 
-from soft_vit.models.checkpoint import rename_released
-from soft_vit.models.names import PYRAMID_MODELS
+from soft_vit.models.pyramid import PYRAMID_MODELS, rename_released
 from soft_vit.models.vit import VIT_MODELS
 from soft_vit.models.zoo import ZOO
 from soft_vit.weights import ENTRIES

@@ -45,7 +45,7 @@ class TokenStage(Stage):
     grid_size: the map that the position embedding is built for; it is resampled bilinearly to others.
     """
 
-    blocks: Sequence[Any]  # type: ignore[assignment]  # a ModuleList knows no type of its modules
+    num_prefix_tokens: ClassVar[int] = 0
 
     def __init__(
         self,
@@ -74,16 +74,6 @@ class TokenStage(Stage):
         for block in self.blocks:
             x = checkpoint(block, x, (H, W)) if self.grad_checkpointing else block(x, (H, W))
         return x.transpose(1, 2).reshape(B, C, H, W)
-
-    def resize(self, grid_size: tuple[int, int]) -> None:
-        """Resample the weights that belong to one map to another, for good."""
-        if self.pos_embed is not None:
-            with torch.no_grad():
-                pos_embed = resample_pos_embed(self.pos_embed, self.grid_size, grid_size)
-            self.pos_embed = nn.Parameter(pos_embed.clone(), requires_grad=self.pos_embed.requires_grad)
-        self.grid_size = grid_size
-        for block in self.blocks:
-            block.attn.resize(grid_size)  # type: ignore[operator, union-attr]  # a ModuleList knows no type of its modules
 
 
 class ConvMlpBlock(PreNormBlock):
@@ -222,13 +212,9 @@ class PVT(StagedModel):
                 init_conv(module)
 
     def grids(self, img_size: tuple[int, int]) -> list[tuple[int, int]]:
-        """The maps of the stages for a size of images."""
-        sides = [[-(-side // r) if self.overlap else side // r for r in self.reductions] for side in img_size]
-        return list(zip(*sides, strict=True))
-
-    def resize(self, img_size: tuple[int, int]) -> None:
-        for stage, grid in zip(self.layers, self.grids(img_size), strict=False):
-            stage.resize(grid)
+        if self.overlap:
+            return super().grids(img_size)
+        return [(img_size[0] // r, img_size[1] // r) for r in self.reductions]
 
     def own_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Leaves out the norm behind the last stage that some families' files have and their forward never applies."""

@@ -8,6 +8,7 @@ Letters: B batch, C channels, H x W the token map of a stage, N = H * W.
 """
 
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
@@ -20,6 +21,7 @@ from timm.models._input import update_model_input_size
 from torch import Tensor, nn
 
 from soft_vit.layers import (
+    ATTENTIONS,
     Attention,
     AttentionPool,
     ConvPatchEmbed,
@@ -32,16 +34,14 @@ from soft_vit.layers import (
 from soft_vit.models.base import (
     StagedModel,
     check_stages,
+    create_staged,
     drop_path_rates,
     imagenet_cfg,
     init_conv,
     init_linear,
     recorded_cfgs,
     register_named,
-    stage_grids,
 )
-from soft_vit.models.checkpoint import own_state_dict, released_name
-from soft_vit.models.names import PYRAMID_MODELS
 from soft_vit.models.stage import (
     PyramidStage,
     choose_bottleneck_img_size,
@@ -51,11 +51,11 @@ from soft_vit.models.stage import (
 )
 from soft_vit.ops.numerics import check_choice
 from soft_vit.weights import ENTRIES, WeightsError
-from soft_vit.weights.load import SOURCES, build_model, load_into
-from soft_vit.weights.read import load_weights
+from soft_vit.weights.load import SOURCES, load_into
+from soft_vit.weights.read import NotedWeights, Notes, load_weights
 
 # `register_model` adds the entrypoints.
-__all__ = ["PyramidViT"]
+__all__ = ["PYRAMID_MODELS", "PYRAMID_SIZES", "PyramidViT", "model_name"]
 
 GlobalPool = Literal["token", "avg", "attn", ""]
 
@@ -158,8 +158,8 @@ class PyramidViT(StagedModel):
         self.embed_dims = tuple(embed_dims)
 
         rates = drop_path_rates(drop_path_rate, depths)
-        grids = stage_grids(self.img_size, num_stages)
-        counted_grids = stage_grids(self.bottleneck_img_size or self.img_size, num_stages)
+        grids = self.grids(self.img_size)
+        counted_grids = self.grids(self.bottleneck_img_size or self.img_size)
         stages = []
         for i, (dim, grid) in enumerate(zip(embed_dims, grids, strict=True)):
             last = i == num_stages - 1
@@ -237,12 +237,28 @@ class PyramidViT(StagedModel):
         """Load released or converted weights from a file; see `soft_vit.weights.load.fit_weights`."""
         load_into(self, load_weights(checkpoint_path), str(checkpoint_path))
 
-    def grids(self, img_size: tuple[int, int]) -> list[tuple[int, int]]:
-        return stage_grids(img_size, len(self.stages))
-
     def own_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return released or converted weights under this model's names; see `soft_vit.models.checkpoint`."""
-        return own_state_dict(state_dict, self)
+        """Return released or converted weights under this model's names.
+
+        Raises ValueError if the file notes a model that computes something else with the same parameters.
+        """
+        notes = state_dict.notes if isinstance(state_dict, NotedWeights) else Notes()
+        reversible = any(stage.reversible for stage in self.stages)
+        own = self.attention[0]
+        noted = notes.options.get("attention", PYRAMID_MODELS.get(notes.model or "", {}).get("attention"))
+        if {str(noted), own} == {"soft", "soft_norm"}:
+            raise ValueError(
+                f"attention must be {noted!r}, as in {notes.model or 'the model'} of the file, got {own!r}."
+            )
+        if notes.options.get("reversible") and not reversible:
+            raise ValueError("reversible must be True, as in the training of the weights, got False.")
+        weights = {rename_released(name): value for name, value in state_dict.items()}
+        if notes.options.get("reversible"):
+            # Files of earlier versions have the names of plain blocks.
+            weights = {
+                re.sub(r"\.blocks\.(?=\d)", ".blocks.reversible.", name): value for name, value in weights.items()
+            }
+        return weights
 
     def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return weights of this model under the released names, the inverse of `own_state_dict`.
@@ -254,10 +270,6 @@ class PyramidViT(StagedModel):
     def set_input_size(self, img_size: int | tuple[int, int]) -> None:
         super().set_input_size(img_size)
         update_model_input_size(self, self.img_size, bottleneck_img_size=self.bottleneck_img_size)
-
-    def resize(self, img_size: tuple[int, int]) -> None:
-        for stage, grid_size in zip(self.stages, stage_grids(img_size, len(self.stages)), strict=True):
-            stage.set_grid_size(grid_size)
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
         super().reset_classifier(num_classes, global_pool)
@@ -321,6 +333,116 @@ class PyramidViT(StagedModel):
         return x if pre_logits else self.head(x)
 
 
+RELEASED_MODULES = {
+    "att.mha.W_q.": "attn.q.",
+    "att.mha.W_v.": "attn.v.",
+    "att.mha.attn.Qlandmark_op.": "attn.sample.",
+    "att.mha.attn.Qnorm_act.0.": "attn.sample_norm.",
+    "att.mha.attn.conv.": "attn.local.",
+    "att.mha.ff.": "attn.proj.",
+    "att.norm": "norm",
+    "att.ff": "mlp.fc",
+}
+"""Names of the released SOFT implementation (first match of each kind), and ours."""
+
+# Of the last stage, whose blocks are those of a standard transformer, named alike in both.
+STANDARD_MODULES = {name: name for name in ("norm", "attn.q.", "attn.kv.", "attn.proj.", "mlp.fc")}
+
+
+def rename_released(name: str) -> str:
+    """Our name for a parameter of the released implementation; any other name is returned as it is."""
+    if match := re.match(r"pos_embed(\d)$", name):
+        return f"stages.{int(match[1]) - 1}.pos_embed"
+    if name == "cls_token":
+        return "stages.3.cls_token"
+    if match := re.match(r"patch_embed(\d)\.proj\.(\d)\.(.+)", name):
+        # Every unit is convolution, norm, activation: three indices.
+        unit, part = divmod(int(match[2]), 3)
+        return f"stages.{int(match[1]) - 1}.patch_embed.{unit}.{('conv', 'norm')[part]}.{match[3]}"
+    if match := re.match(r"block(\d)\.(\d+)\.(.+)", name):
+        rest = match[3]
+        for theirs, ours in RELEASED_MODULES.items():
+            if rest.startswith(theirs):
+                rest = ours + rest.removeprefix(theirs)
+                break
+        return f"stages.{int(match[1]) - 1}.blocks.{match[2]}.{rest}"
+    return name
+
+
+def released_name(name: str) -> str:
+    """The released implementation's name for a parameter of ours, the inverse of `rename_released`.
+
+    ValueError for a parameter that it does not have.
+    """
+    theirs = name
+    if match := re.match(r"stages\.(\d)\.pos_embed$", name):
+        theirs = f"pos_embed{int(match[1]) + 1}"
+    elif name == "stages.3.cls_token":
+        theirs = "cls_token"
+    elif match := re.match(r"stages\.(\d)\.patch_embed\.(\d)\.(conv|norm)\.(.+)", name):
+        # Every unit is convolution, norm, activation: three indices.
+        index = 3 * int(match[2]) + ("conv", "norm").index(match[3])
+        theirs = f"patch_embed{int(match[1]) + 1}.proj.{index}.{match[4]}"
+    elif match := re.match(r"stages\.(\d)\.blocks\.(\d+)\.(.+)", name):
+        stage, rest = int(match[1]) + 1, match[3]
+        modules = STANDARD_MODULES if stage == 4 else {ours: theirs for theirs, ours in RELEASED_MODULES.items()}
+        ours = next((module for module in modules if rest.startswith(module)), None)
+        if ours is not None:
+            theirs = f"block{stage}.{match[2]}.{modules[ours]}{rest.removeprefix(ours)}"
+    known = theirs != name or name.startswith(("norm.", "head."))
+    if not known or rename_released(theirs) != name:
+        raise ValueError(f"The released implementation has no parameter for {name}; choose another layout.")
+    return theirs
+
+
+PYRAMID_SIZES: dict[str, dict[str, Any]] = {
+    "pico": dict(embed_dims=(32, 64, 128, 160), num_heads=(1, 2, 4, 5), depths=(1, 1, 2, 1), stem_width=16),
+    "tiny": dict(embed_dims=(64, 128, 320, 512), num_heads=(2, 4, 10, 16), depths=(1, 2, 3, 2)),
+    "small": dict(embed_dims=(64, 128, 320, 512), num_heads=(2, 4, 10, 16), depths=(1, 3, 7, 4)),
+    "base": dict(embed_dims=(64, 128, 320, 512), num_heads=(2, 4, 10, 16), depths=(1, 3, 20, 4)),
+    "medium": dict(embed_dims=(64, 128, 288, 512), num_heads=(2, 4, 9, 16), depths=(1, 3, 29, 5)),
+    "large": dict(embed_dims=(64, 128, 320, 512), num_heads=(2, 4, 10, 16), depths=(1, 3, 40, 5)),
+    "huge": dict(embed_dims=(64, 128, 352, 512), num_heads=(2, 4, 11, 16), depths=(1, 5, 49, 5)),
+}
+"""Arguments of each size; the released code calls our base `soft_small`."""
+# Other attentions have the sizes that comparisons need.
+BASELINE_SIZES = ("pico", "tiny", "small")
+SOFT = ("soft", "soft_norm", "soft_plus")
+
+
+def _timm_name(attention: str, size: str) -> str:
+    return f"{attention}_{size}" if attention in SOFT else f"{attention}_pyramid_{size}"
+
+
+def _pyramid_models() -> dict[str, dict[str, Any]]:
+    models: dict[str, dict[str, Any]] = {}
+    for attention in ATTENTIONS:
+        for size in PYRAMID_SIZES if attention in SOFT else BASELINE_SIZES:
+            models[_timm_name(attention, size)] = dict(PYRAMID_SIZES[size], attention=attention)
+    for size, arguments in PYRAMID_SIZES.items():
+        # The released models have softmax in their last stage; for training from scratch, no stage needs it.
+        models[f"soft_plus_{size}"].update(stage4="soft_plus", class_token=False, global_pool="avg")
+        models[f"soft_{size}_pure"] = dict(arguments, attention="soft", stage4="soft")
+        models[f"soft_norm_{size}_pure"] = dict(arguments, attention="soft_norm", stage4="soft")
+    return models
+
+
+PYRAMID_MODELS = _pyramid_models()
+"""Arguments of every named model of the pyramid."""
+
+
+def model_name(attention: str, size: str) -> str:
+    """The timm name of the pyramid with an attention, such as soft_tiny or linformer_pyramid_tiny.
+
+    Raises ValueError for an attention or a size without a model.
+    """
+    attention_class(attention)
+    name = _timm_name(attention, size)
+    if name not in PYRAMID_MODELS:
+        raise ValueError(f"There is no model {name}; use size {', '.join(BASELINE_SIZES)} for {attention}.")
+    return name
+
+
 def _cfg(name: str) -> dict[str, Any]:
     return imagenet_cfg(
         min_input_size=(3, 32, 32),
@@ -346,14 +468,7 @@ def _create_pyramid(name: str, pretrained: bool = False, **kwargs: Any) -> nn.Mo
     feature_cls = kwargs.get("feature_cls")
     if isinstance(feature_cls, str) and feature_cls != "getter":
         raise ValueError(f"feature_cls={feature_cls!r} would take tokens from stages instead of maps; leave it out.")
-    feature_cfg = dict(out_indices=(0, 1, 2, 3), feature_cls="getter")
-    return build_model(
-        PyramidViT,
-        name,
-        pretrained,
-        feature_cfg=feature_cfg,
-        **{**PYRAMID_MODELS[name], **kwargs},
-    )
+    return create_staged(PyramidViT, name, pretrained, PYRAMID_MODELS[name], **kwargs)
 
 
 def _with_weights(name: str, attention: str | None) -> str:

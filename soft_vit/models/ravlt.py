@@ -26,7 +26,6 @@ from soft_vit.models.base import (
     imagenet_cfg,
     make_stages,
     recorded_cfgs,
-    stage_grids,
 )
 from soft_vit.ops.rotary import place_angles
 
@@ -157,7 +156,7 @@ class RAVLT(StagedModel):
         check_stages(depths, embed_dims=embed_dims, num_heads=num_heads, layer_scale=layer_scale)
         super().__init__(embed_dims, num_features=proj_width, **kwargs, **dd)
         self.patch_embed = ConvStem(self.in_chans, embed_dims[0], **dd)
-        grids = stage_grids(self.img_size, len(depths))
+        grids = self.grids(self.img_size)
 
         def make_block(i: int, rate: float) -> Block:
             kind = self.linear_attention if i < 2 else GatedRotarySoftmaxAttention

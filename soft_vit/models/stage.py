@@ -87,15 +87,6 @@ class PyramidStage(nn.Module):
         B, _, C = x.shape
         return x[:, self.num_prefix_tokens :].transpose(1, 2).reshape(B, C, feat_size[0], feat_size[1])
 
-    def set_grid_size(self, grid_size: tuple[int, int]) -> None:
-        """Resample the position embedding, and weights of attentions that fix their map, to another grid."""
-        with torch.no_grad():
-            pos_embed = resample_pos_embed(self.pos_embed, self.grid_size, grid_size, self.num_prefix_tokens)
-        self.pos_embed = nn.Parameter(pos_embed.clone(), requires_grad=self.pos_embed.requires_grad)
-        self.grid_size = grid_size
-        for block in self.blocks:
-            block.attn.resize(grid_size)
-
 
 def stage_attentions(attention: str | Sequence[str], stage4: str | None, num_stages: int) -> tuple[str, ...]:
     """The attention's name in every stage."""

@@ -264,16 +264,6 @@ class Swin(StagedModel):
         self.norm = LayerNorm2d(embed_dims[-1], eps=1e-5, **dd)
         self.init_weights(needs_reset=False)
 
-    def grids(self, img_size: Size) -> list[Size]:
-        """The maps of the stages for a size of images."""
-        return [(-(-img_size[0] // r), -(-img_size[1] // r)) for r in self.reductions]
-
-    def resize(self, img_size: Size) -> None:
-        for stage, grid in zip(self.layers, self.grids(img_size), strict=False):
-            stage.grid_size = grid
-            for block in stage.blocks:
-                block.resize(grid)
-
     def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Weights under the released names, which are the model's own, with the buffers for the model's size."""
         weights = super().released_state_dict(state_dict)

@@ -12,7 +12,7 @@ from torch import nn
 
 from soft_vit.layers.attention.soft import SoftAttention
 from soft_vit.models import PYRAMID_SIZES
-from soft_vit.models.checkpoint import rename_released
+from soft_vit.models.pyramid import rename_released
 from soft_vit.ops.soft.options import NewtonStart
 
 FILES = sorted(GOLDEN.glob("*.npz"))

@@ -10,7 +10,7 @@ from released import released_shapes
 from safetensors.torch import load_file
 
 from soft_vit.models import PYRAMID_SIZES, load_weights
-from soft_vit.models.checkpoint import rename_released
+from soft_vit.models.pyramid import rename_released
 from soft_vit.weights.files import RESOURCES
 from soft_vit.weights.publish import _pretrained_cfg
 from soft_vit.weights.read import NOTES_KEY
