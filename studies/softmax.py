@@ -24,11 +24,10 @@ from tqdm import tqdm
 
 from benchmarks.timer import log_log_slope
 from soft_vit.layers import ATTENTIONS
-from soft_vit.models import PYRAMID_SIZES, model_name
+from soft_vit.models import FAMILY_MODELS, PYRAMID_SIZES, model_name
 from soft_vit.models.base import require_known
 from soft_vit.models.eval_mode import eval_mode
 from soft_vit.models.vit import vit_name
-from soft_vit.models.zoo import ZOO
 from soft_vit.ops.flops import flop_counter
 from soft_vit.text_tables import error_cell, markdown_table
 from soft_vit.weights import ENTRIES
@@ -102,7 +101,7 @@ def model_groups() -> dict[str, tuple[list[str], dict[str, Any]]]:
             [name for name in soft + pure if "tiny" in name],
             {"max_bottleneck": (7, 7)},
         ),
-        "Other families": (list(ZOO), {}),
+        "Other families": (list(FAMILY_MODELS), {}),
         "Each attention in the tiny pyramid": ([model_name(kind, "tiny") for kind in kinds], {}),
         "Each attention in the tiny ViT": ([vit_name(kind, "tiny") for kind in ATTENTIONS], {}),
     }

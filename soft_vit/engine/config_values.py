@@ -18,8 +18,7 @@ from mmengine.config import Config
 
 import soft_vit  # noqa: F401  registers its models with timm
 from soft_vit.data.images import find_images
-from soft_vit.models import PYRAMID_MODELS
-from soft_vit.models.zoo import ZOO
+from soft_vit.models import FAMILY_MODELS, PYRAMID_MODELS
 
 __all__ = [
     "count_classes",
@@ -131,7 +130,7 @@ def _shared(
 
 
 def _takes_img_size(name: str) -> bool:
-    if name.partition(".")[0] in {**PYRAMID_MODELS, **ZOO}:
+    if name.partition(".")[0] in {**PYRAMID_MODELS, **FAMILY_MODELS}:
         return True
     found = timm.get_pretrained_cfg(name, allow_unregistered=True) if timm.is_model(name) else None
     return bool(found and found.fixed_input_size)

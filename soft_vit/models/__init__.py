@@ -1,8 +1,10 @@
-"""The pyramid and its variants, registered in timm on import.
+"""The pyramid, ViTs and families of other authors, registered in timm on import.
 
-`PYRAMID_MODELS` has the arguments of every named pyramid and `PYRAMID_SIZES` those of every size; `model_name` names
-one of the table.
+`PYRAMID_MODELS` has the arguments of every named pyramid, `PYRAMID_SIZES` those of every size and `FAMILY_MODELS` those
+of the models of other authors; `model_name` names a pyramid.
 """
+
+from typing import Any
 
 from soft_vit.models import flatten, inline, mavit, mila, polaformer, pyramid, ravlt, vit, vit3
 from soft_vit.models.flatten import *  # noqa: F403 - the entrypoints, which register_model lists in __all__
@@ -19,7 +21,19 @@ from soft_vit.models.vit3 import *  # noqa: F403 - as above
 from soft_vit.weights.load import checkpoint_filter_fn
 from soft_vit.weights.read import load_weights
 
+FAMILY_MODELS: dict[str, dict[str, Any]] = {
+    **flatten.FLATTEN_MODELS,
+    **inline.INLINE_MODELS,
+    **mavit.MAVIT_MODELS,
+    **mila.MILA_MODELS,
+    **polaformer.POLAFORMER_MODELS,
+    **ravlt.RAVLT_MODELS,
+    **vit3.VIT3_MODELS,
+}
+"""Arguments of every named model of the families with released weights."""
+
 __all__ = [
+    "FAMILY_MODELS",
     "SwapReport",
     "checkpoint_filter_fn",
     "fold_batch_norm",

@@ -30,7 +30,7 @@ class FLattenSwin(Swin):
     attention = FlattenAttention
 
 
-FLATTEN_PVT_MODELS: dict[str, dict[str, Any]] = {
+FLATTEN_MODELS: dict[str, dict[str, Any]] = {
     **{f"flatten_pvt_{size}": arguments for size, arguments in PVT_SIZES.items()},
     "flatten_pvt_v2_b0": dict(PVT_SIZES["tiny"], overlap=True, embed_dims=(32, 64, 160, 256)),
     "flatten_pvt_v2_b1": dict(PVT_SIZES["tiny"], overlap=True),
@@ -38,18 +38,18 @@ FLATTEN_PVT_MODELS: dict[str, dict[str, Any]] = {
     "flatten_pvt_v2_b3": dict(PVT_SIZES["medium"], overlap=True),
     "flatten_pvt_v2_b4": dict(PVT_SIZES["large"], overlap=True),
     "flatten_pvt_v2_b5": dict(PVT_SIZES["large"], overlap=True, depths=(3, 6, 40, 3), mlp_ratios=(4, 4, 4, 4)),
+    **{f"flatten_swin_{size}": arguments for size, arguments in SWIN_SIZES.items()},
 }
-FLATTEN_SWIN_MODELS = {f"flatten_swin_{size}": arguments for size, arguments in SWIN_SIZES.items()}
 
-default_cfgs = generate_default_cfgs(recorded_cfgs({**FLATTEN_PVT_MODELS, **FLATTEN_SWIN_MODELS}, swin_cfg))
+default_cfgs = generate_default_cfgs(recorded_cfgs(FLATTEN_MODELS, swin_cfg))
 
 
 def _create_pvt(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
-    return create_staged(FLattenPVT, name, pretrained, FLATTEN_PVT_MODELS[name], **kwargs)
+    return create_staged(FLattenPVT, name, pretrained, FLATTEN_MODELS[name], **kwargs)
 
 
 def _create_swin(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
-    return create_staged(FLattenSwin, name, pretrained, FLATTEN_SWIN_MODELS[name], **kwargs)
+    return create_staged(FLattenSwin, name, pretrained, FLATTEN_MODELS[name], **kwargs)
 
 
 @register_model

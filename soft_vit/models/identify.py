@@ -8,9 +8,9 @@ from typing import Any
 import timm
 from torch import Tensor
 
+from soft_vit.models import FAMILY_MODELS
 from soft_vit.models.pyramid import PYRAMID_MODELS, rename_released
 from soft_vit.models.vit import VIT_MODELS
-from soft_vit.models.zoo import ZOO
 from soft_vit.weights import ENTRIES
 from soft_vit.weights.fetch import lookup_folders, require_digest, sha256_of
 from soft_vit.weights.load import fit_weights, options_of_inference
@@ -51,7 +51,7 @@ def identify(weights: NotedWeights) -> list[str]:
     Raises ValueError for weights of no model of this package, or that are not finite.
     """
     reasons: list[str] = []
-    noted = [weights.notes.model] if weights.notes.model in (*PYRAMID_MODELS, *VIT_MODELS, *ZOO) else []
+    noted = [weights.notes.model] if weights.notes.model in (*PYRAMID_MODELS, *VIT_MODELS, *FAMILY_MODELS) else []
     for names in (noted, _candidates(weights)):
         found = [name for name in names if name and _fits(weights, name, reasons)]
         if found:
@@ -78,12 +78,14 @@ def _candidates(weights: Mapping[str, Tensor]) -> Iterable[str]:
         depths = _depths(names, r"stages\.(\d+)\.blocks\.(?:reversible\.)?(\d+)\.")
         widths = [weights[given].shape[-1] for given, name in zip(weights, names, strict=True) if _is_position(name)]
         # A released PVT has positions of the same names.
-        return [name for name, size in PYRAMID_MODELS.items() if _size(size) == (depths, tuple(widths))] or ZOO
+        return [
+            name for name, size in PYRAMID_MODELS.items() if _size(size) == (depths, tuple(widths))
+        ] or FAMILY_MODELS
     if "blocks.0.norm1.weight" in names:
         depth, width = _depths(names, r"()blocks\.(\d+)\."), weights["blocks.0.norm1.weight"].shape[0]
         vits = [name for name, size in VIT_MODELS.items() if (size["depth"], size["embed_dim"]) == (*depth, width)]
-        return [*vits, *ZOO]
-    return ZOO
+        return [*vits, *FAMILY_MODELS]
+    return FAMILY_MODELS
 
 
 def _depths(names: Iterable[str], pattern: str) -> tuple[int, ...]:

@@ -39,19 +39,14 @@ class InLineDeiT(AttentionViT):
         return dict(state_dict)
 
 
-INLINE_PVT_MODELS = {
-    f"inline_pvt_{size}": dict(arguments, num_heads=(2, 4, 10, 16)) for size, arguments in PVT_SIZES.items()
-}
-INLINE_SWIN_MODELS: dict[str, dict[str, Any]] = {
+# The released names stand for narrower models than DeiT's.
+_DEIT = dict(attention="inline", class_token=True, dynamic_img_size=True, depth=12)
+INLINE_MODELS: dict[str, dict[str, Any]] = {
+    **{f"inline_pvt_{size}": dict(arguments, num_heads=(2, 4, 10, 16)) for size, arguments in PVT_SIZES.items()},
     "inline_swin_tiny": dict(SWIN_SIZES["tiny"], linear_blocks=(2, 2, 6, 0)),
     "inline_swin_small": SWIN_SIZES["small"],
     "inline_swin_base": dict(SWIN_SIZES["base"], linear_blocks=(2, 2, 2, 0)),
     "inline_swin_base_384": dict(SWIN_SIZES["base_384"], linear_blocks=(2, 2, 2, 0)),
-}
-
-# The released names stand for narrower models than DeiT's.
-_DEIT = dict(attention="inline", class_token=True, dynamic_img_size=True, depth=12)
-INLINE_DEIT_MODELS: dict[str, dict[str, Any]] = {
     "inline_deit_tiny": dict(_DEIT, embed_dim=192, num_heads=6),
     "inline_deit_small": dict(_DEIT, embed_dim=320, num_heads=10),
     "inline_deit_base": dict(_DEIT, embed_dim=384, num_heads=12),
@@ -61,27 +56,25 @@ _DEIT_SIDES = {"inline_deit_small": 288, "inline_deit_base": 448}
 
 
 def _cfg(name: str) -> dict[str, Any]:
-    if name not in INLINE_DEIT_MODELS:
+    if "deit" not in name:
         return swin_cfg(name)
     side = _DEIT_SIDES.get(name, 224)
     return dict(swin_cfg(name), input_size=(3, side, side), pool_size=None)
 
 
-default_cfgs = generate_default_cfgs(
-    recorded_cfgs({**INLINE_PVT_MODELS, **INLINE_SWIN_MODELS, **INLINE_DEIT_MODELS}, _cfg)
-)
+default_cfgs = generate_default_cfgs(recorded_cfgs(INLINE_MODELS, _cfg))
 
 
 def _create_pvt(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
-    return create_staged(InLinePVT, name, pretrained, INLINE_PVT_MODELS[name], **kwargs)
+    return create_staged(InLinePVT, name, pretrained, INLINE_MODELS[name], **kwargs)
 
 
 def _create_swin(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
-    return create_staged(InLineSwin, name, pretrained, INLINE_SWIN_MODELS[name], **kwargs)
+    return create_staged(InLineSwin, name, pretrained, INLINE_MODELS[name], **kwargs)
 
 
 def _create_deit(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
-    return create_staged(InLineDeiT, name, pretrained, INLINE_DEIT_MODELS[name], feature_indices=3, **kwargs)
+    return create_staged(InLineDeiT, name, pretrained, INLINE_MODELS[name], feature_indices=3, **kwargs)
 
 
 @register_model

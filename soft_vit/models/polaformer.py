@@ -41,18 +41,20 @@ class PolaFormerSwin(Swin):
         return reorder_projections(super().released_state_dict(state_dict), _LAYERS, ("qkvg",))
 
 
-POLA_PVT_MODELS = {f"pola_pvt_{size}": arguments for size, arguments in PVT_SIZES.items()}
-POLA_SWIN_MODELS = {f"pola_swin_{size}": arguments for size, arguments in SWIN_SIZES.items()}
+POLAFORMER_MODELS: dict[str, dict[str, Any]] = {
+    **{f"pola_pvt_{size}": arguments for size, arguments in PVT_SIZES.items()},
+    **{f"pola_swin_{size}": arguments for size, arguments in SWIN_SIZES.items()},
+}
 
-default_cfgs = generate_default_cfgs(recorded_cfgs({**POLA_PVT_MODELS, **POLA_SWIN_MODELS}, swin_cfg))
+default_cfgs = generate_default_cfgs(recorded_cfgs(POLAFORMER_MODELS, swin_cfg))
 
 
 def _create_pvt(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
-    return create_staged(PolaFormerPVT, name, pretrained, POLA_PVT_MODELS[name], **kwargs)
+    return create_staged(PolaFormerPVT, name, pretrained, POLAFORMER_MODELS[name], **kwargs)
 
 
 def _create_swin(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
-    return create_staged(PolaFormerSwin, name, pretrained, POLA_SWIN_MODELS[name], **kwargs)
+    return create_staged(PolaFormerSwin, name, pretrained, POLAFORMER_MODELS[name], **kwargs)
 
 
 @register_model

@@ -198,36 +198,31 @@ class HViTTT(StagedModel):
         return add_rotations(state_dict, self, "rope.rotations")
 
 
-PAPER = "arXiv:2512.01643"
-
-VITTT_MODELS: dict[str, dict[str, Any]] = {
+VIT3_MODELS: dict[str, dict[str, Any]] = {
     "vittt_tiny": dict(embed_dim=192, depth=12, num_heads=6),
     "vittt_small": dict(embed_dim=384, depth=12, num_heads=6),
     "vittt_base": dict(embed_dim=768, depth=12, num_heads=12),
-}
-H_VITTT_MODELS: dict[str, dict[str, Any]] = {
     "h_vittt_tiny": dict(embed_dims=(64, 128, 320, 512), depths=(1, 3, 9, 4), num_heads=(2, 4, 10, 16)),
     "h_vittt_small": dict(embed_dims=(64, 128, 320, 512), depths=(2, 6, 18, 8), num_heads=(2, 4, 10, 16)),
     "h_vittt_base": dict(embed_dims=(96, 192, 448, 640), depths=(2, 6, 18, 8), num_heads=(3, 6, 14, 20)),
 }
 
-default_cfgs = generate_default_cfgs(
-    {
-        **recorded_cfgs(VITTT_MODELS, lambda name: imagenet_cfg(pool_size=(14, 14), paper_ids=PAPER)),
-        **recorded_cfgs(
-            H_VITTT_MODELS, lambda name: imagenet_cfg(first_conv="patch_embed.conv.0.conv", paper_ids=PAPER)
-        ),
-    }
-)
+
+def _cfg(name: str) -> dict[str, Any]:
+    body = dict(first_conv="patch_embed.conv.0.conv") if name.startswith("h_") else dict(pool_size=(14, 14))
+    return imagenet_cfg(paper_ids="arXiv:2512.01643", **body)
+
+
+default_cfgs = generate_default_cfgs(recorded_cfgs(VIT3_MODELS, _cfg))
 
 
 def _create_vittt(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
     # The last three blocks.
-    return create_staged(ViTTT, name, pretrained, VITTT_MODELS[name], feature_indices=3, **kwargs)
+    return create_staged(ViTTT, name, pretrained, VIT3_MODELS[name], feature_indices=3, **kwargs)
 
 
 def _create_h_vittt(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
-    return create_staged(HViTTT, name, pretrained, H_VITTT_MODELS[name], **kwargs)
+    return create_staged(HViTTT, name, pretrained, VIT3_MODELS[name], **kwargs)
 
 
 @register_model

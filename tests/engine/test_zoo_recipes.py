@@ -15,7 +15,7 @@ from soft_vit.engine import train
 from soft_vit.engine.config import check_keys, load_config
 from soft_vit.engine.config_values import fill_values
 from soft_vit.engine.resume.read import load_checkpoint_file
-from soft_vit.models.zoo import ZOO
+from soft_vit.models import FAMILY_MODELS
 from soft_vit.weights import ENTRIES
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +26,7 @@ CONFIGS = sorted((ROOT / "configs" / "zoo").glob("*.py"))
 def test_recipe(path):
     config = load_config(path)
     check_keys(config)
-    assert config.model.model_name == path.stem in ZOO
+    assert config.model.model_name == path.stem in FAMILY_MODELS
     batch = 8 * config.train_dataloader.batch_size
     assert config.auto_scale_lr.base_batch_size == batch
     # Models at 384 go on from those at 224.
@@ -51,7 +51,7 @@ def test_recipe(path):
 
 
 def test_every_recorded_file_of_the_zoo_names_its_recipe():
-    recorded = {entry.config for entry in ENTRIES.values() if entry.model in ZOO}
+    recorded = {entry.config for entry in ENTRIES.values() if entry.model in FAMILY_MODELS}
     assert recorded <= {str(path.relative_to(ROOT)) for path in CONFIGS}
 
 
@@ -60,8 +60,8 @@ def test_a_demo_for_every_family():
     for path in (ROOT / "configs" / "demo" / "zoo").glob("*.py"):
         config = load_config(path)
         check_keys(config)
-        families.add(ZOO[config.model.model_name].__module__)
-    assert families == {cls.__module__ for cls in ZOO.values()}
+        families.add(timm.model_entrypoint(config.model.model_name).__module__)
+    assert families == {timm.model_entrypoint(name).__module__ for name in FAMILY_MODELS}
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import timm
 
-from soft_vit.models import PYRAMID_MODELS
-from soft_vit.models.zoo import ZOO
+from soft_vit.models import FAMILY_MODELS, PYRAMID_MODELS
 from soft_vit.weights import Entry, Metric, add_entry, load_index
 from soft_vit.weights.fetch import sha256_of
 from soft_vit.weights.files import INDEX_FILE, RESOURCES
@@ -113,11 +112,11 @@ class TestShippedIndex:
         assert len({entry.name for entry in self.entries}) == len(self.entries)
         for entry in self.entries:
             check_entry(entry)
-            assert entry.model in PYRAMID_MODELS or entry.model in ZOO
+            assert entry.model in PYRAMID_MODELS or entry.model in FAMILY_MODELS
             assert entry.name in timm.list_pretrained()
             assert (ROOT / entry.config).is_file()
             # Most of the zoo's authors state none for their weights.
-            assert entry.license or entry.model in ZOO
+            assert entry.license or entry.model in FAMILY_MODELS
             # No figure is published for a network of these depths.
             assert entry.metrics or entry.model == "soft_norm_base"
 
