@@ -36,7 +36,7 @@ class Storage(Protocol):
         """Paths of the folders, including empty ones that the storage lists."""
 
     def read(self, entry: Entry) -> bytes:
-        """The bytes of a file. Raises OSError or ValueError for an unreadable or too large file."""
+        """Return the bytes of a file. Raises OSError or ValueError for an unreadable or too large file."""
 
 
 def _check_size(name: str, size: int) -> None:
@@ -99,9 +99,7 @@ class TarStorage:
             with tarfile.open(self.path, "r:") as archive:
                 members = archive.getmembers()
         except tarfile.TarError as error:
-            raise ValueError(
-                f"{self.path} is not an uncompressed TAR ({error}); pack the images without compression."
-            ) from error
+            raise ValueError(f"{self.path} must be an uncompressed TAR ({error}).") from error
         places = {_plain(m.name): (m.offset_data, m.size) for m in members if m.isreg()}
         # Hard links first, which name a member; symbolic ones, which may lead to those, a path from their folder.
         for m in sorted((m for m in members if m.islnk() or m.issym()), key=tarfile.TarInfo.issym):
@@ -152,7 +150,7 @@ class ZipStorage:
         try:
             self._archive()
         except zipfile.BadZipFile as error:
-            raise ValueError(f"{path} is not a readable ZIP ({error}); pack it again.") from error
+            raise ValueError(f"{path} must be a ZIP ({error}).") from error
 
     def _archive(self) -> zipfile.ZipFile:
         # Forked processes would share the position in the file.
@@ -184,22 +182,20 @@ class ZipStorage:
 
 
 def _plain(name: str) -> str:
-    """A member's path without a leading `./` or a trailing slash."""
+    """Return a member's path without a leading `./` or a trailing slash."""
     return PurePosixPath(name).as_posix()
 
 
 def require_storage(root: Path, name: str) -> Storage:
-    """The storage of a name in a folder, see `open_storage`. Raises FileNotFoundError if there is none."""
+    """Return the storage of a name in a folder, see `open_storage`. Raises FileNotFoundError if there is none."""
     storage = open_storage(root / name)
     if storage is None:
-        raise FileNotFoundError(
-            f"There is no folder {name}, no {name}.tar and no {name}.zip in {root}; give the folder that holds it."
-        )
+        raise FileNotFoundError(f"There is no folder {name}, no {name}.tar and no {name}.zip in {root}.")
     return storage
 
 
 def open_storage(path: Path) -> Storage | None:
-    """The folder at a path, or the TAR or ZIP of its name; None if neither exists."""
+    """Return the folder at a path, or the TAR or ZIP of its name; None if neither exists."""
     if path.is_dir():
         return FolderStorage(path)
     for suffix, kind in ((".tar", TarStorage), (".zip", ZipStorage)):

@@ -47,7 +47,7 @@ class CocoProblems(Counter):
             self.examples[kind].append(str(name))
 
     def sentences(self) -> list[str]:
-        """A sentence for each kind that occurred, with the ids or names of the first examples."""
+        """Return a sentence for each kind that occurred, with the ids or names of the first examples."""
         found = []
         for kind, text in KINDS.items():
             if self[kind]:
@@ -71,10 +71,10 @@ class CocoImage:
     height: int
     has_file: bool
     objects: list[dict[str, Any]] = field(default_factory=list)
-    # Set once all objects are read.
-    boxes: np.ndarray = field(init=False)
-    labels: np.ndarray = field(init=False)
-    trainable: np.ndarray = field(init=False)
+    # Arrays once all objects are read.
+    boxes: Any = field(default_factory=list)
+    labels: Any = field(default_factory=list)
+    trainable: Any = field(default_factory=list)
 
 
 @dataclass
@@ -107,35 +107,47 @@ def read_coco(
     content = _load(path)
     categories = _categories(content["categories"], path)
     category_ids = list(categories) if classes is None else _chosen(classes, categories, path)
-    names = [categories[number] for number in category_ids]
+    label_of = {number: label for label, number in enumerate(category_ids)}
     problems = CocoProblems()
-    images = _images(content["images"], files, problems, path)
-    reader = _ObjectReader(images, set(categories), category_ids, masks, problems)
+    images = _images(content["images"], set(files), problems, path)
+    seen: set[int] = set()
     for entry in content["annotations"]:
         entry = entry if isinstance(entry, dict) else {}
-        if problem := reader.add(entry):
+        problem, kept = _object(entry, images, categories, seen)
+        if problem is None and kept["category_id"] not in label_of:
+            continue
+        if problem is None and masks:
+            image = images[kept["image_id"]]
+            kept["segmentation"], problem = check_segmentation(entry.get("segmentation"), image.height, image.width)
+        if problem:
             problems.add(problem, entry.get("id"))
-    if not images:
-        why = " ".join(problems.sentences()).rstrip(".") or "it lists none"
-        raise ValueError(
-            f"None of the {len(content['images'])} images in {path} can be used ({why}); correct the file."
-        )
+        else:
+            image = images[kept["image_id"]]
+            box = None if kept["iscrowd"] else _clip(kept, image, problems)
+            image.objects.append(kept)
+            image.boxes.append(box or (0, 0, 0, 0))
+            image.labels.append(label_of[kept["category_id"]])
+            image.trainable.append(box is not None)
     if not any(image.has_file for image in images.values()):
-        first = next(iter(images.values())).file_name
-        raise ValueError(f"None of the images in {path} has a file, such as {first}; give the folder that holds them.")
-    return CocoAnnotations(path, names, category_ids, reader.finish(), problems)
+        why = " ".join(problems.sentences()).rstrip(".") or "it lists none"
+        raise ValueError(f"{path} must list images with files, none of {len(content['images'])} can be used ({why}).")
+    for image in images.values():
+        image.boxes = np.array(image.boxes, np.float32).reshape(-1, 4)
+        image.labels, image.trainable = np.array(image.labels, np.int64), np.array(image.trainable, bool)
+    names = [categories[number] for number in category_ids]
+    return CocoAnnotations(path, names, category_ids, list(images.values()), problems)
 
 
 def _load(path: Path) -> dict[str, list]:
     if not path.is_file():
-        raise FileNotFoundError(f"There is no annotation file {path}; give the path of a JSON file in COCO's format.")
+        raise FileNotFoundError(f"There is no annotation file {path}.")
     try:
         content = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not JSON ({error}); write or download it again.") from error
+        raise ValueError(f"{path} must be JSON ({error}); write or download it again.") from error
     for key in ("images", "annotations", "categories"):
         if not isinstance(content, dict) or not isinstance(content.get(key), list):
-            raise ValueError(f"{path} has no list {key!r}; give a file in COCO's format for detection.")
+            raise ValueError(f"{path} must hold a list {key!r}, as COCO's format for detection does.")
     return content
 
 
@@ -143,137 +155,90 @@ def _is_id(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
 def _categories(entries: list, path: Path) -> dict[int, str]:
-    """Names by id, in the order of the ids."""
+    """Return names by id, in the order of the ids."""
     names: dict[int, str] = {}
     for entry in entries:
-        if not isinstance(entry, dict) or not _is_id(entry.get("id")) or not isinstance(entry.get("name"), str):
-            raise ValueError(f"{path} has a category without a number id and a name: {entry!r}; correct the file.")
-        if entry["id"] in names:
-            raise ValueError(f"{path} has the category id {entry['id']} twice; correct the file.")
+        known = isinstance(entry, dict) and _is_id(entry.get("id")) and isinstance(entry.get("name"), str)
+        if not known or entry["id"] in names:
+            raise ValueError(f"Every category of {path} must have an id of its own and a name, got {entry!r}.")
         names[entry["id"]] = entry["name"]
     if not names:
-        raise ValueError(f"{path} lists no categories; give a file that names its classes.")
+        raise ValueError(f"{path} must list categories.")
     return dict(sorted(names.items()))
 
 
 def _chosen(classes: Sequence[str], categories: dict[int, str], path: Path) -> list[int]:
-    """The category id of each class. Raises ValueError for an unknown or ambiguous name."""
-    given = list(categories.values())
+    """Return the category id of each class."""
+    numbers: dict[str, list[int]] = defaultdict(list)
+    for number, name in categories.items():
+        numbers[name].append(number)
     for name in classes:
-        if name not in given:
-            raise ValueError(f"{path} has no category {name!r}; choose classes among {', '.join(sorted(given))}.")
-        if given.count(name) > 1 or list(classes).count(name) > 1:
-            raise ValueError(
-                f"{name!r} occurs twice in the classes or in the categories of {path}; give each its own name."
-            )
-    id_of = {name: number for number, name in categories.items()}
-    return [id_of[name] for name in classes]
+        if len(numbers[name]) != 1 or list(classes).count(name) > 1:
+            known = ", ".join(sorted(categories.values()))
+            raise ValueError(f"classes must each be one of the categories in {path} ({known}), got {name!r}.")
+    return [numbers[name][0] for name in classes]
 
 
-def _plain_name(name: str, path: Path) -> str:
-    """A file's path below its folder. Raises ValueError for a path that leaves the folder."""
-    windows = PureWindowsPath(name)
-    if windows.drive or windows.root or ".." in windows.parts or "\0" in name:
-        raise ValueError(f"{path} names the file {name!r}, outside of the folder of the images; correct the file.")
-    return PurePosixPath(name).as_posix()
-
-
-def _images(entries: list, files: Collection[str], problems: CocoProblems, path: Path) -> dict[int, CocoImage]:
+def _images(entries: list, files: set[str], problems: CocoProblems, path: Path) -> dict[int, CocoImage]:
     images: dict[int, CocoImage] = {}
-    files = set(files)
     for entry in entries:
         entry = entry if isinstance(entry, dict) else {}
         number, name = entry.get("id"), entry.get("file_name")
         sides = entry.get("width"), entry.get("height")
         if not (_is_id(number) and isinstance(name, str) and name and all(_is_id(s) and s > 0 for s in sides)):
             problems.add("image_broken", number if number is not None else name)
-            continue
-        if number in images:
+        elif number in images:
             problems.add("image_repeated", number)
-            continue
-        name = _plain_name(name, path)
-        has_file = name in files
-        if not has_file:
-            problems.add("image_missing", name)
-        images[number] = CocoImage(number, name, *sides, has_file)
+        else:
+            windows = PureWindowsPath(name)
+            if windows.drive or windows.root or ".." in windows.parts or "\0" in name:
+                raise ValueError(f"{path} must name files inside the folder of the images, got {name!r}.")
+            name = PurePosixPath(name).as_posix()
+            images[number] = CocoImage(number, name, *sides, name in files)
+            if name not in files:
+                problems.add("image_missing", name)
     return images
 
 
-class _ObjectReader:
-    """Adds annotations to their images."""
+def _object(
+    entry: dict[str, Any], images: dict[int, CocoImage], categories: dict[int, str], seen: set[int]
+) -> tuple[str | None, dict[str, Any]]:
+    """Return the problem for which an annotation is left out, if any, and what is kept of it."""
+    number, image_id, category, box = (entry.get(key) for key in ("id", "image_id", "category_id", "bbox"))
+    if not isinstance(box, list) or len(box) != 4 or not all(map(_is_number, box)):
+        return "object_broken", {}
+    if not all(map(_is_id, (number, category, image_id))):
+        return "object_broken", {}
+    if number in seen:
+        return "object_repeated", {}
+    seen.add(number)
+    if image_id not in images:
+        return "image_unknown", {}
+    if category not in categories:
+        return "category_unknown", {}
+    kept = {"id": number, "image_id": image_id, "category_id": category, "bbox": [float(side) for side in box]}
+    kept["iscrowd"] = int(bool(entry.get("iscrowd")))
+    kept["area"] = entry["area"] if _is_number(entry.get("area")) else kept["bbox"][2] * kept["bbox"][3]
+    return None, kept
 
-    def __init__(
-        self,
-        images: dict[int, CocoImage],
-        known: set[int],
-        category_ids: Sequence[int],
-        masks: bool,
-        problems: CocoProblems,
-    ) -> None:
-        self.images = images
-        self.known = known
-        self.label_of = {number: label for label, number in enumerate(category_ids)}
-        self.masks = masks
-        self.problems = problems
-        self._boxes: dict[int, list[tuple[float, ...] | None]] = defaultdict(list)
-        self._seen: set[int] = set()
 
-    def add(self, entry: dict[str, Any]) -> str | None:
-        """Add an entry to its image, or return the kind of problem for which it is left out."""
-        number, category, box = entry.get("id"), entry.get("category_id"), _numbers(entry.get("bbox"))
-        if box is None or not all(map(_is_id, (number, category, entry.get("image_id")))):
-            return "object_broken"
-        if number in self._seen:
-            return "object_repeated"
-        self._seen.add(number)
-        image = self.images.get(entry["image_id"])
-        if image is None:
-            return "image_unknown"
-        if category not in self.label_of:
-            # A category that is listed and not chosen is no problem.
-            return None if category in self.known else "category_unknown"
-        kept = {"id": number, "image_id": image.id, "category_id": category, "bbox": list(box)}
-        kept["iscrowd"] = int(bool(entry.get("iscrowd")))
-        area = entry.get("area")
-        kept["area"] = area if isinstance(area, int | float) and math.isfinite(area) else box[2] * box[3]
-        if self.masks:
-            kept["segmentation"], problem = check_segmentation(entry.get("segmentation"), image.height, image.width)
-            if problem:
-                return problem
-        self._boxes[image.id].append(None if kept["iscrowd"] else self._clip(box, image, number))
-        image.objects.append(kept)
+def _clip(kept: dict[str, Any], image: CocoImage, problems: CocoProblems) -> tuple[float, ...] | None:
+    """Return the corners of a box (x, y, width, height) inside the image; None if nothing is left."""
+    x, y, width, height = kept["bbox"]
+    if width <= 0 or height <= 0:
+        problems.add("box_empty", kept["id"])
         return None
-
-    def _clip(self, box: Sequence[float], image: CocoImage, number: int) -> tuple[float, ...] | None:
-        """The corners of a box (x, y, width, height) inside the image; None if nothing is left."""
-        x, y, width, height = box
-        if width <= 0 or height <= 0:
-            self.problems.add("box_empty", number)
-            return None
-        corners = (max(x, 0.0), max(y, 0.0), min(x + width, image.width), min(y + height, image.height))
-        # Close coordinates may coincide in float32.
-        x0, y0, x1, y1 = np.asarray(corners, np.float32).tolist()
-        if x1 <= x0 or y1 <= y0:
-            self.problems.add("box_outside", number)
-            return None
-        if min(x, y, image.width - x - width, image.height - y - height) < -_TOLERANCE:
-            self.problems.add("box_clipped", number)
-        return x0, y0, x1, y1
-
-    def finish(self) -> list[CocoImage]:
-        for image in self.images.values():
-            boxes = self._boxes.get(image.id, [])
-            image.boxes = np.array([box or (0, 0, 0, 0) for box in boxes], np.float32).reshape(-1, 4)
-            image.labels = np.array([self.label_of[entry["category_id"]] for entry in image.objects], np.int64)
-            image.trainable = np.array([box is not None for box in boxes], bool)
-        return list(self.images.values())
-
-
-def _numbers(box: Any) -> tuple[float, ...] | None:
-    """Four finite numbers, or None."""
-    if not isinstance(box, list) or len(box) != 4:
+    corners = (max(x, 0.0), max(y, 0.0), min(x + width, image.width), min(y + height, image.height))
+    # Close coordinates may coincide in float32.
+    x0, y0, x1, y1 = np.asarray(corners, np.float32).tolist()
+    if x1 <= x0 or y1 <= y0:
+        problems.add("box_outside", kept["id"])
         return None
-    if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in box):
-        return None
-    return tuple(map(float, box)) if all(map(math.isfinite, box)) else None
+    if min(x, y, image.width - x - width, image.height - y - height) < -_TOLERANCE:
+        problems.add("box_clipped", kept["id"])
+    return x0, y0, x1, y1

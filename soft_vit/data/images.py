@@ -28,7 +28,7 @@ class LabelledImages:
     samples: list[tuple[Entry, int]]
 
     def load(self, entry: Entry) -> Image.Image:
-        """The image in a file, in RGB. Raises BadImage if it cannot be read or decoded."""
+        """Return the image in a file, in RGB. Raises BadImage if it cannot be read or decoded."""
         with named(entry):
             return decode_image(self.storage.read(entry))
 
@@ -42,10 +42,10 @@ def named(entry: Entry) -> Iterator[None]:
         raise BadImage(f"{entry.name}: {error}") from error
 
 
-def decode_image(data: bytes, most_pixels: int | None = None) -> Image.Image:
-    """The first frame of an encoded image, in RGB. Raises BadImage.
+def decode_image(data: bytes, max_pixels: int | None = None) -> Image.Image:
+    """Return the first frame of an encoded image, in RGB. Raises BadImage.
 
-    most_pixels: refuse larger images before their pixels are decoded.
+    max_pixels: refuse larger images before their pixels are decoded.
 
     Transparency is dropped, CMYK and palettes are converted, 16 bits become the upper 8, and floats and 32 bits are
     refused. The EXIF orientation is ignored, as by torchvision and timm. Pillow refuses more than 179 million pixels,
@@ -53,8 +53,8 @@ def decode_image(data: bytes, most_pixels: int | None = None) -> Image.Image:
     """
     try:
         image = Image.open(io.BytesIO(data))
-        if most_pixels is not None and image.width * image.height > most_pixels:
-            raise BadImage(f"it has {image.width} x {image.height} pixels, more than {most_pixels / 1e6:.0f} million")
+        if max_pixels is not None and image.width * image.height > max_pixels:
+            raise BadImage(f"it has {image.width} x {image.height} pixels, more than {max_pixels / 1e6:.0f} million")
         # Of other formats, mode I holds 16 bits.
         if image.mode == "F" or (image.mode == "I" and image.format == "TIFF"):
             what = "floating-point numbers" if image.mode == "F" else "signed or 32-bit numbers"
@@ -75,20 +75,20 @@ def decode_image(data: bytes, most_pixels: int | None = None) -> Image.Image:
 
 
 def read_image(path: str | Path) -> Image.Image:
-    """The image in a file, in RGB; see `decode_image`. Raises FileNotFoundError or BadImage."""
+    """Return the image in a file, in RGB; see `decode_image`. Raises FileNotFoundError or BadImage."""
     path = Path(path).expanduser()
     if not path.is_file():
-        raise FileNotFoundError(f"There is no image {path}; give the path of a file that exists.")
+        raise FileNotFoundError(f"There is no image {path}.")
     try:
         return decode_image(path.read_bytes())
     except (OSError, BadImage) as error:
-        raise BadImage(f"The file {path} cannot be read as an image ({error}); give another.") from error
+        raise BadImage(f"{path} cannot be read as an image ({error}).") from error
 
 
 def find_images(
     root: str | Path, split: str, *, label_file: str | Path | None = None, classes: Sequence[str] | None = None
 ) -> LabelledImages:
-    """The images of a split, from the first of `root/split`, `root/split.tar`, `root/split.zip` that exists.
+    """Return the images of a split, from the first of `root/split`, `root/split.tar`, `root/split.zip` that exists.
 
     It holds a folder for each class; an archive may hold these in a folder of its own. Without such folders, labels
     come from `label_file`, by default `root/split.txt`: on each line a file name and its class, as a
@@ -102,21 +102,21 @@ def find_images(
     """
     root = Path(root).expanduser()
     if not root.is_dir():
-        raise FileNotFoundError(f"There is no folder {root}; give the folder that holds the images of each split.")
+        raise FileNotFoundError(f"There is no folder {root}.")
     storage = require_storage(root, split)
     entries = [entry for entry in storage.entries() if is_image(entry.name)]
     if not entries:
-        raise ValueError(f"{storage.path} holds no images ({', '.join(sorted(SUFFIXES))}); give a folder that does.")
+        raise ValueError(f"{storage.path} must hold images ({', '.join(sorted(SUFFIXES))}).")
     top = "" if isinstance(storage, FolderStorage) else _common_folder(entries)
     names = list(classes) if classes is not None else _listed_classes(root, split)
     inside = [entry.name.removeprefix(top) for entry in entries]
     if any("/" in name for name in inside):
         labels = _labels_of_folders(storage, top, inside)
-        source = f"a folder of {storage.path}"
+        source = f"A folder of {storage.path}"
     else:
         listed = root / (f"{split}.txt" if label_file is None else label_file)
         labels = _labels_of_list(storage, listed, inside)
-        source = f"a label in {listed}"
+        source = f"A label in {listed}"
     names = names or _ordered(set(labels))
     places = _places(names, set(labels), source)
     return LabelledImages(storage, names, [(e, places[label]) for e, label in zip(entries, labels, strict=True)])
@@ -130,7 +130,7 @@ def is_image(path: str | PurePath) -> bool:
 
 
 def _common_folder(entries: Sequence[Entry]) -> str:
-    """The folder, with its slash, that holds the folders of all classes; "" if there is none."""
+    """Return the folder, with its slash, that holds the folders of all classes; "" if there is none."""
     first = entries[0].name.split("/")[0] + "/"
     if all(entry.name.startswith(first) and entry.name.count("/") > 1 for entry in entries):
         return first
@@ -142,33 +142,27 @@ def _ordered(names: set[str]) -> list[str]:
 
 
 def _labels_of_folders(storage: Storage, top: str, names: Sequence[str]) -> list[str]:
-    """The folder of each file. Raises ValueError for a file outside of folders and for an empty folder."""
+    """Return the folder of each file. Raises ValueError for a file outside of folders and for an empty folder."""
     loose = [name for name in names if "/" not in name]
     if loose:
-        raise ValueError(
-            f"{storage.path} holds {loose[0]} beside the folders of its classes; move it into one of them."
-        )
+        raise ValueError(f"{storage.path} must hold images in folders of classes alone, got {loose[0]}.")
     labels = [name.split("/")[0] for name in names]
     folders = {folder.removeprefix(top) for folder in storage.folders() if folder.startswith(top)}
     empty = sorted({folder for folder in folders if folder and "/" not in folder} - set(labels))
     if empty:
-        raise ValueError(
-            f"{len(empty)} classes of {storage.path} have no images, such as {empty[0]}; add some or remove the folder."
-        )
+        raise ValueError(f"Every folder of {storage.path} must hold images, {len(empty)} do not, such as {empty[0]}.")
     return labels
 
 
 def _places(names: Sequence[str], given: set[str], what: str) -> dict[str, int]:
-    """The index of each given class: by name, or by number if none of them is a name."""
+    """Return the index of each given class: by name, or by number if none of them is a name."""
     places = {name: index for index, name in enumerate(names)}
     if not given & set(places) and all(name.isdecimal() for name in given):
         places = {name: int(name) for name in given if int(name) < len(names)}
     unknown = sorted(given - set(places))
     if unknown:
-        raise ValueError(
-            f"{unknown[0]!r}, {what}, is none of the {len(names)} classes ({names[0]}, ... {names[-1]}); use their "
-            f"names or numbers from 0 to {len(names) - 1}."
-        )
+        known = f"the {len(names)} classes ({names[0]}, ... {names[-1]}) or a number below {len(names)}"
+        raise ValueError(f"{what} must be one of {known}, got {unknown[0]!r}.")
     return places
 
 
@@ -190,37 +184,28 @@ def _listed_classes(root: Path, split: str) -> list[str] | None:
 
 
 def _labels_of_list(storage: Storage, path: Path, names: Sequence[str]) -> list[str]:
-    """The label of each file. Raises FileNotFoundError without the list, ValueError if it does not fit."""
+    """Return the label of each file. Raises FileNotFoundError without the list, ValueError if it does not fit."""
     if not path.is_file():
-        raise FileNotFoundError(
-            f"{storage.path} has no folders of classes, and there is no list of labels {path}; write a file name and "
-            "its class on each line of it."
-        )
+        raise FileNotFoundError(f"There is no list of labels {path}, and no folder of a class in {storage.path}.")
     lines = read_lines(path)
     if all(len(line.split()) == 1 for line in lines):
         if len(lines) != len(names):
-            raise ValueError(f"{path} has {len(lines)} labels for {len(names)} images; give one for each.")
-        if "ground_truth" in path.name:
-            # These count from 1, in an order of their own.
-            raise ValueError(
-                f"{path} looks like that of ImageNet's development kit, whose numbers are not those of sorted classes; "
-                "write the synset of each image instead."
-            )
+            raise ValueError(f"{path} must have a label for each of {len(names)} images, got {len(lines)}.")
         return lines
     # A class may contain spaces after a TAB; else it is the last word.
     pairs = (line.split("\t", 1) if "\t" in line else line.rsplit(maxsplit=1) for line in lines)
     labels = {pair[0].strip(): pair[1].strip() for pair in pairs if len(pair) == 2}
     missing = [name for name in names if name not in labels]
     if missing:
-        raise ValueError(f"{path} names no class for {len(missing)} images, such as {missing[0]}; add them.")
+        raise ValueError(f"{path} must name the class of every image, {len(missing)} lack one, such as {missing[0]}.")
     return [labels[name] for name in names]
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a UTF-8 text, stripped and without empty ones. Raises ValueError for another encoding."""
+    """Return the lines of a UTF-8 text, stripped and without empty ones. Raises ValueError for another encoding."""
     try:
         # Some editors put a byte order mark first.
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text ({error}); save it as UTF-8.") from error
+        raise ValueError(f"{path} must be UTF-8 text ({error}).") from error
     return [line.strip() for line in lines if line.strip()]

@@ -20,7 +20,6 @@ __all__ = ["IGNORED", "LabelMaps", "decode_label_map", "find_label_maps"]
 
 IGNORED = 255
 """The label of a pixel without a class, on disk and in memory."""
-_MAP_SUFFIX = ".png"
 # Bad label maps that an error names.
 _EXAMPLES = 3
 
@@ -39,7 +38,7 @@ class LabelMaps:
     reduce_zero_label: bool = True
 
     def load(self, pair: tuple[Entry, Entry]) -> tuple[Image.Image, np.ndarray]:
-        """The image in RGB and its classes, uint8 `[H, W]`, 255 for none. Raises BadImage."""
+        """Return the image in RGB and its classes, uint8 `[H, W]`, 255 for none. Raises BadImage."""
         with named(pair[0]):
             image = decode_image(self.images.read(pair[0]))
         labels = self.load_labels(pair[1])
@@ -48,7 +47,7 @@ class LabelMaps:
         return image, labels
 
     def load_labels(self, entry: Entry) -> np.ndarray:
-        """The classes of a label map, uint8 `[H, W]`, 255 for none. Raises BadImage."""
+        """Return the classes of a label map, uint8 `[H, W]`, 255 for none. Raises BadImage."""
         with named(entry):
             values = decode_label_map(self.maps.read(entry))
             last = len(self.classes) - (0 if self.reduce_zero_label else 1)
@@ -73,33 +72,29 @@ class LabelMaps:
             problems = [problem for problem in pool.map(self._problem, self.pairs) if problem is not None]
         if problems:
             raise ValueError(
-                f"{len(problems)} of the {len(self.pairs)} label maps in {self.maps.path} do not fit, such as "
-                f"{'; '.join(problems[:_EXAMPLES])}. Repair or remove them, or correct the {len(self.classes)} classes "
-                f"or reduce_zero_label ({self.reduce_zero_label})."
+                f"{len(problems)} of the {len(self.pairs)} label maps in {self.maps.path} do not fit the "
+                f"{len(self.classes)} classes or reduce_zero_label={self.reduce_zero_label}, such as "
+                f"{'; '.join(problems[:_EXAMPLES])}."
             )
 
     def _problem(self, pair: tuple[Entry, Entry]) -> str | None:
-        """The name of a label map that does not fit, and why."""
+        """Return the name of a label map that does not fit, and why."""
         try:
-            shape = self.load_labels(pair[1]).shape
+            height, width = self.load_labels(pair[1]).shape
         except BadImage as error:
             return str(error)
-        size = self._image_size(pair[0])
-        if size in (None, shape):
-            return None
-        return f"{pair[1].name}: {shape[1]} x {shape[0]} pixels for an image of {size[1]} x {size[0]}"
-
-    def _image_size(self, entry: Entry) -> tuple[int, int] | None:
-        """(H, W) from the header of an image; None if that cannot be read."""
         try:
-            with Image.open(self.images.path / entry.name) as image:
-                return image.size[::-1]
+            # Reads the header alone.
+            with Image.open(self.images.path / pair[0].name) as image:
+                size = image.size
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
             return None
+        given = f"{pair[1].name}: {width} x {height} pixels for an image of {size[0]} x {size[1]}"
+        return None if size == (width, height) else given
 
 
 def decode_label_map(data: bytes) -> np.ndarray:
-    """The values of an encoded label map, grey or with a palette, uint8 or int32 `[H, W]`. Raises BadImage."""
+    """Return the values of an encoded label map, grey or with a palette, uint8 or int32 `[H, W]`. Raises BadImage."""
     try:
         with Image.open(io.BytesIO(data)) as image:
             values = np.asarray(image)
@@ -114,7 +109,7 @@ def decode_label_map(data: bytes) -> np.ndarray:
 def find_label_maps(
     root: str | Path, split: str, *, classes: Sequence[str] | None = None, reduce_zero_label: bool = True
 ) -> LabelMaps:
-    """The images of a split in `root/images/<split>` with their label maps in `root/annotations/<split>`.
+    """Return the images of a split in `root/images/<split>` with their label maps in `root/annotations/<split>`.
 
     split: "training" or "validation". classes: names in order; by default the lines of `root/classes.txt`, else those
     of ADE20K's `root/objectInfo150.txt`. reduce_zero_label: see `LabelMaps`.
@@ -122,30 +117,27 @@ def find_label_maps(
     Raises FileNotFoundError for a missing folder or list of classes, ValueError for images without a label map.
     """
     root = Path(root).expanduser()
-    folders = [root / kind / split for kind in ("images", "annotations")]
-    for folder in folders:
+    images, maps = (FolderStorage(root / kind / split) for kind in ("images", "annotations"))
+    for folder in (images.path, maps.path):
         if not folder.is_dir():
-            raise FileNotFoundError(
-                f"There is no folder {folder}; give the folder that holds images/{split} and annotations/{split}."
-            )
-    images, maps = (FolderStorage(folder) for folder in folders)
-    pairs = [(entry, Entry(str(Path(entry.name).with_suffix(_MAP_SUFFIX)))) for entry in images.entries()]
-    pairs = [pair for pair in pairs if is_image(pair[0].name)]
+            raise FileNotFoundError(f"There is no folder {folder}.")
+    pairs = [
+        (entry, Entry(str(Path(entry.name).with_suffix(".png")))) for entry in images.entries() if is_image(entry.name)
+    ]
     if not pairs:
-        raise ValueError(f"{images.path} holds no images ({', '.join(sorted(SUFFIXES))}); give a folder that does.")
-    there = {entry.name for entry in maps.entries()}
-    missing = [image.name for image, label in pairs if label.name not in there]
+        raise ValueError(f"{images.path} must hold images ({', '.join(sorted(SUFFIXES))}).")
+    missing = {label.name for _, label in pairs} - {entry.name for entry in maps.entries()}
     if missing:
         raise ValueError(
-            f"{len(missing)} of {len(pairs)} images in {images.path} have no label map in {maps.path}, such as "
-            f"{missing[0]}; add {Path(missing[0]).with_suffix(_MAP_SUFFIX)}, or remove the image."
+            f"Every image in {images.path} must have a label map in {maps.path}, {len(missing)} of {len(pairs)} are "
+            f"missing, such as {min(missing)}."
         )
     names = list(classes) if classes is not None else _listed_classes(root)
     return LabelMaps(images, maps, names, pairs, reduce_zero_label)
 
 
 def _listed_classes(root: Path) -> list[str]:
-    """Class names from a file in the root. Raises FileNotFoundError without one."""
+    """Return class names from a file in the root. Raises FileNotFoundError without one."""
     listed, ade = root / "classes.txt", root / "objectInfo150.txt"
     if listed.is_file():
         return read_lines(listed)
@@ -153,6 +145,4 @@ def _listed_classes(root: Path) -> list[str]:
         # Columns Idx, Ratio, Train, Val, Stuff, Name; synonyms follow a name.
         rows = [line.split("\t") for line in read_lines(ade)[1:]]
         return [row[-1].split(",")[0].strip() for row in rows]
-    raise FileNotFoundError(
-        f"There is neither {listed} nor {ade.name} beside it; write one class on each line, or give the class names."
-    )
+    raise FileNotFoundError(f"There is no {listed} and no {ade.name}; write one class on each line of one.")

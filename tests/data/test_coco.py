@@ -51,7 +51,7 @@ def test_chosen_classes_have_labels_in_their_order(read):
     assert (found.classes, found.category_ids) == (["ring"], [90])
     assert [entry["id"] for entry in found.images[0].objects] == [2]
     assert not found.problems.sentences()
-    with pytest.raises(ValueError, match=r"'rings'.*ring, star"):
+    with pytest.raises(ValueError, match=r"ring, star.*'rings'"):
         read(content(), classes=["rings"])
     with pytest.raises(ValueError, match="'ring'"):
         read(content(), classes=["ring", "star", "ring"])
@@ -63,7 +63,7 @@ def test_categories_of_one_name_are_two_classes(read):
     found = read(value)
     assert (found.classes, found.category_ids) == (["star", "star"], [5, 90])
     np.testing.assert_array_equal(found.images[0].labels, [0, 1])
-    with pytest.raises(ValueError, match=r"'star'.*instances\.json"):
+    with pytest.raises(ValueError, match="'star'"):
         read(value, classes=["star"])
 
 
@@ -175,13 +175,13 @@ REFUSED = {
     "no annotations": (without("annotations"), "list 'annotations'"),
     "no categories": (without("categories"), "list 'categories'"),
     "captions": (content(categories={}), "list 'categories'"),
-    "empty categories": (content(categories=[]), "no categories"),
+    "empty categories": (content(categories=[]), "categories"),
     "category without a name": (content(categories=[{"id": 1}]), "category"),
-    "category twice": (content(categories=[{"id": 1, "name": "a"}, {"id": 1, "name": "b"}]), "id 1"),
-    "empty images": (content(images=[]), r"None of the 0 images in .* \(it lists none\)"),
+    "category twice": (content(categories=[{"id": 1, "name": "a"}, {"id": 1, "name": "b"}]), "'b'"),
+    "empty images": (content(images=[]), r"0 can be used \(it lists none\)"),
     "only broken images": (
         content(images=[{}, {"id": 7, "file_name": "a.jpg", "height": 60.0, "width": 90.0}]),
-        r"None of the 2 images in .* \(Images without a usable id, .* are left out: 2 \(None, 7\)",
+        r"2 can be used \(Images without a usable id, .* are left out: 2 \(None, 7\)",
     ),
 }
 
@@ -197,7 +197,7 @@ def test_a_file_without_sense_is_refused_in_one_sentence(read, case):
 def test_missing_files_are_errors(read, tmp_path):
     with pytest.raises(FileNotFoundError, match="annotation file"):
         read_coco(tmp_path / "nowhere.json", [])
-    with pytest.raises(ValueError, match="such as a"):
+    with pytest.raises(ValueError, match="Images without a file"):
         read(content(annotation()), files=["c.jpg"])
 
 
@@ -207,7 +207,7 @@ def test_missing_files_are_errors(read, tmp_path):
 def test_no_image_lies_outside_of_the_folder(read, name):
     value = content(annotation())
     value["images"][0]["file_name"] = name
-    with pytest.raises(ValueError, match="outside of the folder"):
+    with pytest.raises(ValueError, match="inside the folder"):
         read(value)
 
 

@@ -253,7 +253,7 @@ def test_weights_that_know_their_options_are_tested_with_them(folders, tmp_path)
         ("{checkpoint}", {"classes": "no.txt"}, ValueError, "no.txt"),
         ("{checkpoint}", {"img_size": 31}, ValueError, "PyramidViT does not take images of 31 x 31"),
         ("{checkpoint}", {"data_root": "nowhere"}, FileNotFoundError, "There is no folder nowhere"),
-        ("{checkpoint}", {"data_root": "{folders}"}, ValueError, "'named', a folder of .*, is none of the 10 classes"),
+        ("{checkpoint}", {"data_root": "{folders}"}, ValueError, "10 classes.*'named'"),
         (
             "{checkpoint}",
             {"data_root": "{folders}/named", "classes": "no.txt"},

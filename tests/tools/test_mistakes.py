@@ -60,7 +60,7 @@ CASES = {
         (("nowhere.py", "soft", "--work-dir", "."), "nowhere.py"),
         (("{demo}", "soft", "--work-dir", "."), "configs/linearise"),
     ],
-    "make_shapes": [((".", "--task", "ade"), "not an empty folder")],
+    "make_shapes": [((".", "--task", "ade"), "empty folder")],
     "plot_logs": [
         (("nowhere",), "got nowhere"),
         (("file",), "empty"),

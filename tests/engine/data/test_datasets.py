@@ -20,7 +20,7 @@ def test_mistakes(root, error, message):
 
 def test_an_empty_class_is_the_users_error(tmp_path):
     (tmp_path / "train" / "a").mkdir(parents=True)
-    with pytest.raises(ValueError, match="holds no images"):
+    with pytest.raises(ValueError, match="must hold images"):
         ImageTree(str(tmp_path))
 
 
