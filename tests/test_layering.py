@@ -14,14 +14,8 @@ PACKAGE = ROOT / "soft_vit"
 ROOMS = ("version", "text_tables", "ops", "layers", "weights", "models", "__init__", "data", "probe", "registry")
 ROOMS += ("engine", "dense", "predict", "export", "cli")
 """Folders and root files of the package; soft_vit/__init__.py registers the models."""
-OUTSIDE = {"benchmarks", "studies", "docs", "tools", "tests", "configs"}
-"""Folders of the repository that the package never imports."""
-# Rooms that are being moved out or renamed, and the room whose imports they may make. To become empty.
-OLD_ROOMS: dict[str, str] = {}
-# Imports that still go up, as (file, imported file), and rooms that still hold circles. To become empty.
-OLD_IMPORTS: set[tuple[str, str]] = set()
-OLD_CIRCLES: set[str] = set()
-
+OUTSIDE = ("tools", "benchmarks", "studies", "docs", "tests", "configs")
+"""Folders of the repository; the package imports none, and each only those before it."""
 THIRD_PARTY = {
     "ops": {"torch", "triton"},
     "layers": {"torch", "timm"},
@@ -34,16 +28,15 @@ MODULES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob(
 
 
 def room_of(module: str) -> str:
-    room = module.partition("/")[0].removesuffix(".py")
-    return OLD_ROOMS.get(room, room)
+    return module.partition("/")[0].removesuffix(".py")
 
 
 @cache
-def imported_names(module: str) -> frozenset[str]:
+def imported_names(path: Path) -> frozenset[str]:
     """Return the absolute dotted names that a file imports: at its top, in functions and for type checkers alone."""
     names = set()
-    package = ["soft_vit", *Path(module).parts[:-1]]
-    for node in ast.walk(ast.parse((PACKAGE / module).read_text())):
+    package = path.relative_to(ROOT).parts[:-1]
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -67,9 +60,8 @@ def file_of(name: str) -> str:
 
 
 def imported_files(module: str) -> set[str]:
-    """Return the files of the package that a file imports, except those that `OLD_IMPORTS` excuses."""
-    files = {file_of(name) for name in imported_names(module) if name.partition(".")[0] == "soft_vit"}
-    return {file for file in files if (module, file) not in OLD_IMPORTS}
+    """Return the files of the package that a file imports."""
+    return {file_of(name) for name in imported_names(PACKAGE / module) if name.partition(".")[0] == "soft_vit"}
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -77,18 +69,25 @@ def test_imports_go_down(module):
     room = room_of(module)
     up = {file for file in imported_files(module) if ROOMS.index(room_of(file)) > ROOMS.index(room)}
     assert not up
-    roots = {name.partition(".")[0] for name in imported_names(module)} - {"soft_vit"}
-    assert not roots & OUTSIDE
+    roots = {name.partition(".")[0] for name in imported_names(PACKAGE / module)} - {"soft_vit"}
+    assert roots.isdisjoint(OUTSIDE)
     if room in THIRD_PARTY:
         assert roots - set(sys.stdlib_module_names) <= THIRD_PARTY[room]
 
 
 def test_no_circle_of_files():
-    graph = {module: imported_files(module) for module in MODULES if room_of(module) not in OLD_CIRCLES}
+    graph = {module: imported_files(module) for module in MODULES}
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
+@pytest.mark.parametrize("index", range(4), ids=OUTSIDE[:4])
+def test_other_folders_import_those_before_them(index):
+    for path in (ROOT / OUTSIDE[index]).rglob("*.py"):
+        roots = {name.partition(".")[0] for name in imported_names(path)}
+        assert roots.isdisjoint(OUTSIDE[index + 1 :]), path
 
 
 def test_tools_register_nothing():

@@ -12,9 +12,6 @@ NEED_TRAIN = {
     "test": "--help",
     "predict": "--help",
     "export": "--help",
-    "weights/convert_checkpoint": "--help",
-    "weights/publish_checkpoint": "--help",
-    "benchmark_data": "--help",
     "analysis/get_flops": "--config=configs/soft_tiny.py",
 }
 CODE = """
@@ -59,5 +56,4 @@ def test_eager_needs_no_triton(said):
 
 
 def test_tools_name_the_extra(said):
-    message = "error: mmengine is missing; pip install 'soft_vit[train]' installs it."
-    assert {name: said[name] for name in NEED_TRAIN} == dict.fromkeys(NEED_TRAIN, message)
+    assert all("mmengine" in said[name] and "soft_vit[train]" in said[name] for name in NEED_TRAIN)
