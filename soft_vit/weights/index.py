@@ -78,8 +78,8 @@ class Entry:
     `gdrive:ID` (a file on Google Drive) or `hf-hub:OWNER/NAME` (the file of this name in a Hugging Face repository);
     empty for a file that comes with the package. size: bytes. sha256: 64 hexadecimal digits; both None if unknown.
     license: as timm writes it. config: path of the training config, from the root of the repository. options: arguments
-    of the model that the weights need beside its name. cfg: what timm's configuration of the model says beside its
-    family's, see CFG_KEYS. notes: sentences about the file.
+    of the model that the weights need in addition to its name. cfg: what timm's configuration of the model says in
+    addition to its family's, see CFG_KEYS. notes: sentences about the file.
     """
 
     model: str

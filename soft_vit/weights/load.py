@@ -67,7 +67,7 @@ def build_model(
     pretrained_filter_fn: FilterFn = checkpoint_filter_fn,
     **kwargs: Any,
 ) -> nn.Module:
-    """A model for timm, as by its `build_model_with_cfg`; recorded weights and files are verified and fitted here.
+    """Build a model for timm, as by its `build_model_with_cfg`; recorded weights and files are fitted here.
 
     variant: a name that is registered with timm. pretrained_cfg: for timm, a tag, a dict or a PretrainedCfg.
     pretrained_strict: refuse weights that lack parameters of the model or have others. Options that a file notes, such
@@ -131,7 +131,7 @@ def fit_weights(
     classes: Sequence[str] = (),
     filter_fn: FilterFn | None = None,
 ) -> tuple[dict[str, Tensor], list[str]]:
-    """Weights of a timm model made to fit one with another head, image size or number of input channels.
+    """Return weights of a timm model made to fit one with another head, image size or number of input channels.
 
     content: a state dict, or a checkpoint that holds one. filter_fn: by default the model's own, which renames released
     weights and resamples what belongs to a grid. A head for other classes is left out, so that the model keeps its own.
@@ -233,7 +233,7 @@ def _require_recorded_model(entry: Entry, weights: NotedWeights) -> None:
 
 
 def describe_mismatch(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> str:
-    """What differs between two state dicts, in a few words; empty if names and shapes agree."""
+    """Return what differs between two state dicts, in a few words; empty if names and shapes agree."""
     missing = [name for name in expected if name not in given and not name.endswith("num_batches_tracked")]
     surplus = [name for name in given if name not in expected]
     shapes = [name for name in expected if name in given and tuple(expected[name].shape) != tuple(given[name].shape)]
@@ -252,7 +252,7 @@ def describe_mismatch(expected: Mapping[str, Tensor], given: Mapping[str, Tensor
 
 
 def parameter_names(model: nn.Module, key: str, *endings: str) -> list[str]:
-    """Parameter names of a part, `first_conv` or `classifier`, that timm's configuration of the model names."""
+    """Return parameter names of a part, `first_conv` or `classifier`, that timm's configuration of the model names."""
     parts = getattr(model, "pretrained_cfg", {}).get(key) or ()
     return [part + ending for part in ([parts] if isinstance(parts, str) else parts) for ending in endings]
 
@@ -290,7 +290,7 @@ def _load_pretrained(
     model.load_state_dict(fitted, strict=False)
     if classes and not named_classes and any(name not in fitted for name in heads if name in model.state_dict()):
         warnings.warn(
-            f"{source} tells {classes} classes apart and the model {model.num_classes}: its head is left out; give "
+            f"{source} has {classes} classes and the model {model.num_classes}: its head is left out; give "
             f"num_classes={classes} to keep it.",
             stacklevel=4,
         )
@@ -299,7 +299,7 @@ def _load_pretrained(
 
 
 def _recorded_entry(variant: str, cfg: PretrainedCfg) -> Entry | None:
-    """The recorded weights that a configuration means; None if it has a tag of ours and a source of its own."""
+    """Return the recorded weights that a configuration means; None if it has a tag of ours and a source of its own."""
     entry = ENTRIES.get(f"{variant}.{cfg.tag}")
     if entry is None or cfg.source:
         return None
@@ -312,6 +312,5 @@ def _without_weights(model: str) -> str:
     alike = [name for name, entry in ENTRIES.items() if entry.model.endswith(f"_{size}")]
     return (
         f"No pretrained weights exist for {model}; choose {' or '.join(alike) or 'one of timm.list_pretrained()'}, or "
-        "give a file of your own (pretrained_cfg_overlay=dict(file=PATH), or --checkpoint), or take random weights "
-        "(pretrained=False, or --no-pretrained)."
+        "give a file (pretrained_cfg_overlay=dict(file=PATH), or --checkpoint), or take random weights."
     )

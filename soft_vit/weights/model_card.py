@@ -12,23 +12,6 @@ from soft_vit.weights.papers import collection_of
 
 __all__ = ["model_card"]
 
-SOFT = """\
-@inproceedings{SOFT,
-  title     = {SOFT: Softmax-free Transformer with Linear Complexity},
-  author    = {Lu, Jiachen and Yao, Jinghan and Zhang, Junge and Zhu, Xiatian and Xu, Hang and Gao, Weiguo and
-               Xu, Chunjing and Xiang, Tao and Zhang, Li},
-  booktitle = {NeurIPS},
-  year      = {2021}
-}"""
-SOFT_NORM = """\
-@article{SoftmaxFree,
-  title   = {Softmax-free Linear Transformers},
-  author  = {Lu, Jiachen and Zhang, Junge and Zhu, Xiatian and Feng, Jianfeng and Xiang, Tao and Zhang, Li},
-  journal = {International Journal of Computer Vision},
-  year    = {2024},
-  note    = {arXiv:2207.03341}
-}"""
-
 # Keys of timm's configuration that say what the images of these weights look like.
 SHOWN = ("input_size", "mean", "std", "crop_pct", "crop_mode", "interpolation")
 
@@ -40,7 +23,7 @@ def model_card(
     arguments: Mapping[str, Any],
     repo: str | None = None,
 ) -> str:
-    """The card of published weights.
+    """Return the card of published weights.
 
     training: facts with their names. arguments: that timm makes the model with. repo: of a hub, for the snippet.
     """
@@ -78,19 +61,19 @@ def model_card(
             "transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))",
             "```",
             "",
-            "## Citation",
+            "## Papers",
             "",
-            *_citation(entry),
+            *_papers(entry.model),
             "",
         ]
     )
 
 
-def _citation(entry: Entry) -> list[str]:
-    if not entry.model.startswith("soft_"):
-        _, url, title = collection_of(entry.model)
-        return [f"[{title}]({url})"]
-    return ["```bibtex", SOFT, *([SOFT_NORM] if entry.model.startswith("soft_norm_") else []), "```"]
+def _papers(model: str) -> list[str]:
+    """Return links to the papers of a model's family; a normalised SOFT has two."""
+    families = ["soft_", model] if model.startswith("soft_norm_") else [model]
+    papers = [collection_of(family) for family in families]
+    return [f"- [{title}]({url})" for _, url, title in papers]
 
 
 def _header(entry: Entry) -> dict[str, Any]:

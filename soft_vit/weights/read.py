@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import json
-import math
 import pickle
 import re
 from collections import OrderedDict
@@ -44,7 +43,7 @@ __all__ = [
 AVERAGED_KEYS = ("state_dict_ema", "model_ema")
 """Where training programs keep averaged weights inside a checkpoint."""
 PLAIN_KEYS = ("state_dict", "model")
-"""Where they keep plain ones."""
+"""Where they keep the others."""
 NOTES_KEY = "timm_model"
 """Where notes stand in the `meta` of a checkpoint."""
 
@@ -105,16 +104,18 @@ def allow_classes(methods: Mapping[type, Sequence[str]]) -> None:
     torch.serialization.add_safe_globals([*methods, *ALLOWED])
 
 
-INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "box", "hamming", "lanczos")
-CROP_MODES = ("center", "squash", "border")
+# What notes say of images; classes and maps are those of the weights themselves.
+SEQUENCES = ("input_size", "mean", "std", "label_names")
+IMAGE_KEYS = tuple(key for key in CFG_KEYS if key not in ("num_classes", "pool_size"))
 
 
 @dataclass(frozen=True)
 class Notes:
     """What a file says of the model that its weights belong to.
 
-    model: its timm name. options: arguments of `timm.create_model` beside the name. cfg: entries of its pretrained
-    configuration, see CFG_KEYS; mean and std are those of RGB values in [0, 1]. training: facts, for a model card.
+    model: its timm name. options: arguments of `timm.create_model` in addition to the name. cfg: entries of its
+    pretrained configuration, see CFG_KEYS; mean and std are those of RGB values in [0, 1]. training: facts, for a
+    model card.
     """
 
     model: str | None = None
@@ -123,11 +124,11 @@ class Notes:
     training: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """The notes as plain values, for `meta[NOTES_KEY]` or JSON."""
+        """Return the notes as plain values, for `meta[NOTES_KEY]` or JSON."""
         return {key: value for key, value in asdict(self).items() if value}
 
     def img_size(self) -> tuple[int, int] | None:
-        """Height and width of the images that the model was made for, if noted."""
+        """Return height and width of the images that the model was made for, if noted."""
         size = self.options.get("img_size")
         sides = tuple(size) if isinstance(size, list | tuple) else (size, size)
         right = len(sides) == 2 and all(type(side) is int and side > 0 for side in sides)
@@ -143,7 +144,7 @@ class NotedWeights(dict[str, Tensor]):
 
 
 def load_weights(path: str | Path) -> NotedWeights:
-    """The state dict in a file, on the CPU: safetensors, or a torch checkpoint that holds one (EMA weights first).
+    """Return the state dict in a file, on the CPU: of safetensors, or a torch checkpoint (its EMA weights first).
 
     Raises what `read_checkpoint_file` raises, and ValueError for a file without a state dict.
     """
@@ -151,7 +152,7 @@ def load_weights(path: str | Path) -> NotedWeights:
 
 
 def read_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> Any:
-    """The content of a file by torch.save, or dict(state_dict=..., meta=...) of a safetensors file.
+    """Return the content of a file by torch.save, or dict(state_dict=..., meta=...) of a safetensors file.
 
     Nothing in the file is executed. FileNotFoundError for a missing file; PermissionError for one that may not be read;
     ValueError, in one sentence, for one that is not a checkpoint or would run code.
@@ -175,7 +176,7 @@ def read_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> Any:
 
 
 def unwrap_state_dict(content: Any, source: str = "the checkpoint") -> NotedWeights:
-    """The tensors by name inside a loaded checkpoint, with its notes; ValueError if there are none."""
+    """Return the tensors by name inside a loaded checkpoint, with its notes; ValueError without tensors."""
     notes = content.notes if isinstance(content, NotedWeights) else notes_of(content)
     if isinstance(content, Mapping):
         for key in (*AVERAGED_KEYS, *PLAIN_KEYS):
@@ -183,10 +184,8 @@ def unwrap_state_dict(content: Any, source: str = "the checkpoint") -> NotedWeig
                 content = content[key]
                 break
     if not isinstance(content, Mapping) or not any(isinstance(value, Tensor) for value in content.values()):
-        raise ValueError(
-            f"{source} holds no state dict; give a file with parameters by name, as torch.save writes one."
-        )
-    # Models of this package put options that change no name or shape beside the version of their state dict.
+        raise ValueError(f"{source} must hold a state dict, parameters by name, as torch.save writes one.")
+    # Models of this package note their size of images in what torch saves next to a state dict.
     told = getattr(content, "_metadata", {}).get("", {}).get("options", {})
     notes = replace(notes, options={**told, **notes.options})
     return NotedWeights(
@@ -195,7 +194,7 @@ def unwrap_state_dict(content: Any, source: str = "the checkpoint") -> NotedWeig
 
 
 def notes_of(content: Any) -> Notes:
-    """The notes in a loaded checkpoint; values of a wrong type or range are left out.
+    """Return the notes in a loaded checkpoint, of which only plain values are kept.
 
     Besides the notes of this package, the training scripts of timm and of the released code note the model as `arch` or
     among their options (`args`), and MMEngine notes the names of the classes.
@@ -210,11 +209,16 @@ def notes_of(content: Any) -> Notes:
             "options": getattr(args, "model_kwargs", None),
             "cfg": {"label_names": _mapping(meta.get("dataset_meta")).get("classes")},
         }
-    model = found.get("model")
+    model, noted = found.get("model"), _mapping(found.get("cfg"))
+    cfg = {
+        key: tuple(value) if isinstance(value, list) else value
+        for key in IMAGE_KEYS
+        if _is_plain(value := noted.get(key)) and isinstance(value, list | tuple) == (key in SEQUENCES) and value
+    }
     return Notes(
         model if isinstance(model, str) else None,
         {key: value for key, value in _mapping(found.get("options")).items() if _is_plain(value)},
-        _checked_cfg(_mapping(found.get("cfg"))),
+        cfg,
         {key: value for key, value in _mapping(found.get("training")).items() if isinstance(value, str)},
     )
 
@@ -234,13 +238,12 @@ def trained_notes(content: Mapping[str, Any], path: str | Path) -> Notes:
         return notes_of(content)
     # timm's configuration adds what the entry leaves at the defaults of its family.
     cfg = resolve_pretrained_cfg(entry.name).to_dict()
-    unlike_images = ("num_classes", "pool_size")
-    known = {key: cfg[key] for key in CFG_KEYS if cfg.get(key) is not None and key not in unlike_images}
+    known = {key: cfg[key] for key in IMAGE_KEYS if cfg.get(key) is not None}
     return Notes(entry.model, entry.options, known)
 
 
 def first_not_finite(content: Any, name: str = "") -> str | None:
-    """The dotted name of the first tensor in nested dictionaries that is infinite or NaN somewhere; None without one.
+    """Return the dotted name of the first tensor in nested dictionaries that is infinite or NaN somewhere, or None.
 
     name: of the content itself, before the names in it.
     """
@@ -258,7 +261,7 @@ def _is_finite(x: Tensor) -> bool:
 
 
 def require_finite(state_dict: Mapping[str, Tensor], source: str) -> None:
-    """ValueError, naming the first, if a weight is infinite or not a number."""
+    """Raise ValueError, naming the first, if a weight is infinite or not a number."""
     if name := first_not_finite(state_dict):
         raise ValueError(f"{name} in {source} has values that are not finite; get the file again, or another one.")
 
@@ -284,7 +287,7 @@ def _stand_ins() -> list[tuple[Any, str]]:
 
 
 def _reason(error: Exception) -> str:
-    """What is wrong with a file, without torch's advice to switch the safety off."""
+    """Return what is wrong with a file, without torch's advice to switch the safety off."""
     refused = re.search(r"GLOBAL (\S+)|the file asks for ([^\n]+)", str(error))
     if refused is None:
         return "it is damaged or of another kind"
@@ -295,34 +298,8 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _checked_cfg(cfg: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of CFG_KEYS whose values timm can use, with tuples for lists."""
-    mean, std = cfg.get("mean", ()), cfg.get("std", ())
-    normalised = _are_numbers(mean) and _are_numbers(std) and len(mean) == len(std) and min(std) > 0
-    size, names = cfg.get("input_size", ()), cfg.get("label_names", ())
-    right = {
-        "mean": normalised,
-        "std": normalised,
-        "input_size": _are_numbers(size) and len(size) == 3 and all(type(n) is int and n > 0 for n in size),
-        "crop_pct": _are_numbers([cfg.get("crop_pct")]) and cfg["crop_pct"] > 0,
-        "crop_mode": cfg.get("crop_mode") in CROP_MODES,
-        "interpolation": cfg.get("interpolation") in INTERPOLATIONS,
-        "label_names": isinstance(names, list | tuple) and len(names) > 0 and all(isinstance(n, str) for n in names),
-    }
-    found = {key: cfg[key] for key in CFG_KEYS if right.get(key)}
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in found.items()}
-
-
-def _are_numbers(values: Any) -> bool:
-    return (
-        isinstance(values, list | tuple)
-        and len(values) > 0
-        and all(type(value) in (int, float) and math.isfinite(value) for value in values)
-    )
-
-
 def _is_plain(value: Any) -> bool:
-    """Whether a value is a number, a text, True, False, None, or a list of these."""
+    """Return whether a value is a number, a text, True, False, None, or a list of these."""
     if isinstance(value, list | tuple):
         return all(_is_plain(item) for item in value)
     return value is None or isinstance(value, bool | int | float | str)

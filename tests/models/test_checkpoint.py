@@ -102,7 +102,7 @@ def test_adapted_to_the_model(options, pico_file, pico_weights):
 
 
 def test_a_head_that_is_left_out_is_said(pico_file):
-    with pytest.warns(UserWarning, match=r"pico\.pth tells 11 classes .* model 1000: .* give num_classes=11") as warned:
+    with pytest.warns(UserWarning, match=r"pico\.pth has 11 classes .* model 1000: .* give num_classes=11") as warned:
         model = load(pico_file, "soft_pico")
     assert len(warned) == 1
     assert model(torch.zeros(1, 3, 64, 64)).shape == (1, 1000)
@@ -181,8 +181,8 @@ NO_CHECKPOINT = {
     "text": (lambda _: b"<html>not found</html>", "damaged or of another kind"),
     "empty": (lambda _: b"", "damaged or of another kind"),
     "truncated": (lambda _: saved({"a": torch.zeros(9)})[:-100], "damaged or of another kind"),
-    "number": (lambda _: saved(3), "holds no state dict"),
-    "dictionary without tensors": (lambda _: saved({"state_dict": {"a": 1}}), "holds no state dict"),
+    "number": (lambda _: saved(3), "must hold a state dict"),
+    "dictionary without tensors": (lambda _: saved({"state_dict": {"a": 1}}), "must hold a state dict"),
     "torch file that runs code": (lambda s: saved({"a": torch.zeros(1), "b": touch(s)}), "could run code"),
     "pickle that runs code": (lambda s: pickle.dumps(touch(s), protocol=2), "could run code"),
     # torch's reader stops at the first byte of this protocol.

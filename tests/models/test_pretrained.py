@@ -16,6 +16,7 @@ from released import released_shapes
 from safetensors.torch import load_file, save_file
 from timm.data import create_transform, resolve_model_data_config
 
+import soft_vit
 from soft_vit.data.demo.drawing import CLASSES
 from soft_vit.data.demo.shapes import ShapeImages
 from soft_vit.weights import ENTRIES, Entry, WeightsError
@@ -65,6 +66,23 @@ def test_options_that_a_file_notes_are_those_of_the_model(tmp_path):
     images = torch.randn(2, 3, 64, 64)
     assert torch.equal(create().eval()(images), given(images))
     assert create(global_pool="token").global_pool == "token"
+
+
+def test_few_files_run_for_a_name():
+    """From `timm.create_model` to a model with weights, a reader opens at most so many files of the package."""
+    package = str(Path(soft_vit.__file__).parent)
+    files = set()
+
+    def record(frame, event, argument):
+        if frame.f_code.co_filename.startswith(package):
+            files.add(frame.f_code.co_filename.removeprefix(f"{package}/"))
+
+    sys.setprofile(record)
+    try:
+        timm.create_model("soft_pico", pretrained=True)
+    finally:
+        sys.setprofile(None)
+    assert len(files) <= 18, sorted(files)
 
 
 class TestShapes:

@@ -1,4 +1,4 @@
-"""What a file notes of its model: values of a wrong type or range are left out."""
+"""What a file notes of its model, of which only plain values are kept; and what a file may hold."""
 
 import math
 import sys
@@ -43,31 +43,7 @@ def test_written_and_read_again():
 
 
 @pytest.mark.parametrize(
-    "cfg",
-    [
-        {"input_size": "64"},
-        {"input_size": (3, -64, 64)},
-        {"input_size": (3, 64)},
-        {"input_size": (3, True, 64)},
-        {"mean": (1, 1, 1)},
-        {"mean": ["a"] * 3, "std": [1] * 3},
-        {"mean": (1, 1, 1), "std": (1, 0, 1)},
-        {"mean": (1, 1, 1), "std": (1,)},
-        {"mean": (float("nan"),) * 3, "std": (1,) * 3},
-        {"mean": (), "std": ()},
-        {"mean": 3, "std": None},
-        {"crop_pct": "x"},
-        {"crop_pct": -1},
-        {"crop_mode": "x"},
-        {"crop_mode": [1]},
-        {"interpolation": 3},
-        {"label_names": "abc"},
-        {"label_names": (1, 2)},
-        {"file": "/etc/passwd"},
-        {"url": "https://example.org"},
-        3,
-    ],
-    ids=str,
+    "cfg", [{"file": "/etc/passwd"}, {"url": "https://example.org"}, {"mean": {"a": 1}}, {"num_classes": 3}, 3], ids=str
 )
 def test_strange_values_are_left_out(cfg):
     assert noted(cfg=cfg) == Notes("soft_pico")

@@ -127,7 +127,7 @@ def test_weights_of_another_model(given, model, message):
 
 
 def test_no_weights():
-    with pytest.raises(ValueError, match="holds no state dict"):
+    with pytest.raises(ValueError, match="must hold a state dict"):
         fit_weights({"state_dict": {}}, small())
 
 
