@@ -12,16 +12,6 @@ from soft_vit.ops.layout import Layout
 from soft_vit.ops.softmax import dot_product_attention
 
 
-@by_heads
-def agent_attention(
-    q: Tensor, k: Tensor, v: Tensor, layout: Layout, sr_ratio: int, limit: tuple[int, int] | None, fused: bool
-) -> Tensor:
-    """`softmax(Q A^T) softmax(A K^T) V` through `landmark_tokens` A of q; q, k, v and the result `[B, H, P + N, D]`."""
-    agents, exist = landmark_tokens(q, layout, sr_ratio, limit)
-    gathered = dot_product_attention(agents, k, v, layout.key_mask, fused=fused)
-    return dot_product_attention(q, agents, gathered, None if exist is None else exist[:, None, None], fused=fused)
-
-
 class AgentAttention(SelfAttention):
     """`softmax(Q A^T) softmax(A K^T) V` through agent tokens A, averages of queries, plus a depthwise convolution of V.
 
@@ -54,8 +44,14 @@ class AgentAttention(SelfAttention):
             self.cost = "N^2/r^2"
         self.dwconv = depthwise_conv(dim, local_kernel, self.sequence, **dd)
 
+    @by_heads
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        return agent_attention(q, k, v, layout, self.sr_ratio, self.limit, self.fused_attn)
+        """Attend through agents A, the `landmark_tokens` of q: `softmax(Q A^T) softmax(A K^T) V`."""
+        agents, exist = landmark_tokens(q, layout, self.sr_ratio, self.limit)
+        gathered = dot_product_attention(agents, k, v, layout.key_mask, fused=self.fused_attn)
+        return dot_product_attention(
+            q, agents, gathered, None if exist is None else exist[:, None, None], fused=self.fused_attn
+        )
 
     def add_residual(self, x: Tensor, v: Tensor, layout: Layout) -> Tensor:
         if self.dwconv is None:

@@ -29,13 +29,7 @@ class AtrousAttention(ScoreAttention):
     no_mask: str = ""
 
     def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        sr_ratio: int = 1,
-        dilation: int | None = None,
-        **options: Any,
+        self, dim: int, num_heads: int, *, sr_ratio: int = 1, dilation: int | None = None, **options: Any
     ) -> None:
         super().__init__(dim, num_heads, sr_ratio=sr_ratio, **options)
         self.dilation = check_dilation(sr_ratio if dilation is None else dilation)

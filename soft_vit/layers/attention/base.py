@@ -108,14 +108,7 @@ class Attention(nn.Module):
     """Rate of the dropout on attention weights, for the attentions that take it as an argument."""
 
     def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        feat_size: FeatSize | None = None,
-        sr_ratio: int = 1,
-        device=None,
-        dtype=None,
+        self, dim: int, num_heads: int, *, feat_size: FeatSize | None = None, sr_ratio: int = 1, device=None, dtype=None
     ) -> None:
         super().__init__()
         self.num_heads = num_heads
@@ -179,10 +172,13 @@ class Attention(nn.Module):
 
 
 class SelfAttention(Attention):
-    """An attention with one projection to queries, keys and values of every head, and one of the heads' results.
+    """An attention that projects tokens to queries, keys and values of every head, and the heads' results back.
 
     A subclass implements `attend`, and has an `__init__` where it has options of its own.
     """
+
+    projections: ClassVar[dict[str, int]] = {"qkv": 3}
+    """The layers that project tokens: the name of each, and how many of queries, keys and values it gives."""
 
     def __init__(
         self,
@@ -197,7 +193,8 @@ class SelfAttention(Attention):
     ) -> None:
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
         super().__init__(dim, num_heads, **dd, **options)
-        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias, **dd)
+        for name, parts in self.projections.items():
+            self.add_module(name, nn.Linear(dim, parts * dim, bias=qkv_bias, **dd))
         self.proj = nn.Linear(dim, dim, **dd)
         self.proj_drop = nn.Dropout(proj_drop)
 
@@ -209,10 +206,19 @@ class SelfAttention(Attention):
         """Add to the result x of `attend` what the attention computes from the values v besides; mostly nothing."""
         return x
 
+    def project(self, x: Tensor) -> list[Tensor]:
+        """Project tokens `[B, P + N, C]` to queries, keys and values, each `[B, H, P + N, C / H]`."""
+        layers = ((getattr(self, name)(x), parts) for name, parts in self.projections.items())
+        return [part for y, parts in layers for part in split_parts(y, parts, self.num_heads)]
+
+    def output(self, x: Tensor) -> Tensor:
+        """Project the heads' results `[B, H, P + N, C / H]` to tokens `[B, P + N, C]`."""
+        return self.proj_drop(self.proj(merge_heads(x)))
+
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
-        q, k, v = split_parts(self.qkv(x), 3, self.num_heads)
+        q, k, v = self.project(x)
         x = self.attend(self.queries(q, rotate), self.keys(k, rotate), v, layout)
-        return self.proj_drop(self.proj(merge_heads(self.add_residual(x, v, layout))))
+        return self.output(self.add_residual(x, v, layout))
 
 
 class ScoreAttention(SelfAttention):

@@ -9,11 +9,6 @@ from soft_vit.layers.attention.base import SelfAttention
 from soft_vit.ops.layout import Layout
 
 
-def efficient_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-    """`softmax(Q) (softmax(K)^T V)` over the tokens that count; q, k, v and the result `[B, H, P + N, D]`."""
-    return q.softmax(-1) @ (layout.keep(k, -math.inf).softmax(-2).mT @ layout.keep(v))
-
-
 class EfficientAttention(SelfAttention):
     """`softmax(Q) (softmax(K)^T V)`: queries normalised over their features, each feature of the keys over tokens."""
 
@@ -22,4 +17,5 @@ class EfficientAttention(SelfAttention):
     no_mask: str = ""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        return efficient_attention(q, k, v, layout)
+        """Attend to the tokens that count: `softmax(Q) (softmax(K)^T V)`."""
+        return q.softmax(-1) @ (layout.keep(k, -math.inf).softmax(-2).mT @ layout.keep(v))

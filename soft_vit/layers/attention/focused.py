@@ -7,7 +7,7 @@ from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention
 from soft_vit.layers.attention.local_conv import add_to_heads, depthwise_conv, head_maps
-from soft_vit.layers.attention.placed import PlacedAttention, unscaled
+from soft_vit.layers.attention.positional_key import PositionalKeyAttention, unscaled
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.linear import linear_attention
 from soft_vit.ops.numerics import at_least_float32, full_precision
@@ -32,19 +32,6 @@ def scaled_features(x: Tensor, scale: Tensor) -> Tensor:
     """`relu(x) / softplus(scale)`, focused over all channels, at least fp32; x and the result `[B, N, C]`."""
     with full_precision(x):
         return focused(unscaled(at_least_float32(x).relu() + FLOOR, scale), 3.0)
-
-
-def flatten_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-    """Linear attention with features q, k `[B, H, N, D]`; rows are divided by their sum plus 1e-6 for each token.
-
-    v and the result: `[B, H, N, D]` of one dtype.
-    """
-    return linear_attention(q, k, v, layout, eps=1e-6)
-
-
-def focused_attention(q: Tensor, k: Tensor, v: Tensor, power: float, layout: Layout) -> Tensor:
-    """Linear attention with focused features of q, k `[B, H, N, D]`; v and the result `[B, H, N, D]` of one dtype."""
-    return linear_attention(q, k, v, layout, phi=partial(focused_features, power=power))
 
 
 class FocusedAttention(SelfAttention):
@@ -83,7 +70,7 @@ class FocusedAttention(SelfAttention):
         self.dwconv = depthwise_conv(self.head_dim, local_kernel, self.sequence, **dd)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        return focused_attention(q, k, v, self.power, layout)
+        return linear_attention(q, k, v, layout, phi=partial(focused_features, power=self.power))
 
     def add_residual(self, x: Tensor, v: Tensor, layout: Layout) -> Tensor:
         if self.dwconv is None:
@@ -91,7 +78,7 @@ class FocusedAttention(SelfAttention):
         return add_to_heads(x, self.dwconv(head_maps(v, layout)), layout)
 
 
-class FlattenAttention(PlacedAttention):
+class FlattenAttention(PositionalKeyAttention):
     """The focused attention of the released models: features are focused over all channels, before they are heads'.
 
     Keys have a learned encoding of their place, queries and keys a learned scale for each channel.
@@ -101,4 +88,5 @@ class FlattenAttention(PlacedAttention):
         return scaled_features(x, self.scale)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        return flatten_attention(q, k, v, layout)
+        """Attend with features q, k `[B, H, N, D]`; rows are divided by their sum plus 1e-6 for each token."""
+        return linear_attention(q, k, v, layout, eps=1e-6)

@@ -2,19 +2,14 @@
 
 from typing import Any, ClassVar
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from soft_vit.layers.attention.base import Attention, Rotate, merge_heads, split_heads
+from soft_vit.layers.attention.base import Rotate, SelfAttention
 from soft_vit.ops import gaussian_attention
 from soft_vit.ops.layout import Layout
 
 
-def gaussian_to_all(q: Tensor, v: Tensor, normalize: bool, layout: Layout) -> Tensor:
-    """`gaussian_attention` of scaled queries and values `[B, H, P + N, D]` to all tokens that count."""
-    return gaussian_attention(q, v, normalize, layout.key_mask)
-
-
-class GaussianAttention(Attention):
+class GaussianAttention(SelfAttention):
     """`exp(-||q_i - q_j||^2 / (2 sqrt(d))) V` over all pairs of tokens, the key being the query.
 
     normalize: scale the kernel symmetrically by `rowsum^(-1/2)` on both sides (arXiv 2207.03341).
@@ -25,31 +20,16 @@ class GaussianAttention(Attention):
     needs_grid: ClassVar[bool] = False
     no_mask: str = ""
 
-    def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        qkv_bias: bool = True,
-        normalize: bool = False,
-        proj_drop: float = 0.0,
-        device=None,
-        dtype=None,
-        **options: Any,
-    ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__(dim, num_heads, **dd, **options)
-        self.normalize = normalize
-        self.q = nn.Linear(dim, dim, bias=qkv_bias, **dd)
-        self.v = nn.Linear(dim, dim, bias=qkv_bias, **dd)
-        self.proj = nn.Linear(dim, dim, **dd)
-        self.proj_drop = nn.Dropout(proj_drop)
+    projections: ClassVar[dict[str, int]] = {"q": 1, "v": 1}
 
-    def attend(self, q: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        """Scaled queries and values `[B, heads, P + N, C / heads]` to the result of that shape."""
-        return gaussian_to_all(q, v, self.normalize, layout)
+    def __init__(self, dim: int, num_heads: int, *, normalize: bool = False, **options: Any) -> None:
+        super().__init__(dim, num_heads, **options)
+        self.normalize = normalize
+
+    def attend(self, q: Tensor, v: Tensor, layout: Layout) -> Tensor:  # type: ignore[override]  # no keys
+        """Mix values `[B, H, P + N, C / H]` by scaled queries of that shape."""
+        return gaussian_attention(q, v, self.normalize, layout.key_mask)
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
-        q = self.queries(split_heads(self.q(x), self.num_heads), rotate) * self.head_dim**-0.25
-        x = self.attend(q, split_heads(self.v(x), self.num_heads), layout)
-        return self.proj_drop(self.proj(merge_heads(x)))
+        q, v = self.project(x)
+        return self.output(self.attend(self.queries(q, rotate) * self.head_dim**-0.25, v, layout))

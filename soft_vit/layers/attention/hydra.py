@@ -10,16 +10,6 @@ from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least_float32, full_precision
 
 
-def hydra_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-    """`q^ * sum_j k^_j * v_j`, channel by channel, with q and k of length one, over the tokens j that count.
-
-    q, k, v: `[B, C, P + N, 1]`; the result has v's shape and dtype; everything inside is at least fp32.
-    """
-    with full_precision(q):
-        q, k = (F.normalize(at_least_float32(x), dim=1) for x in (q, k))
-        return (q * layout.keep(k * at_least_float32(v)).sum(2, keepdim=True)).to(v.dtype)
-
-
 class HydraAttention(SelfAttention):
     """`q^_i * sum_j k^_j * v_j`, channel by channel: each is a head; q^ and k^ have length one over all channels.
 
@@ -36,4 +26,10 @@ class HydraAttention(SelfAttention):
         super().__init__(dim, dim, **options)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        return hydra_attention(q, k, v, layout)
+        """Mix values `[B, C, P + N, 1]`, whose channels are heads, by queries and keys of that shape.
+
+        Everything inside is at least fp32.
+        """
+        with full_precision(q):
+            q, k = (F.normalize(at_least_float32(x), dim=1) for x in (q, k))
+            return (q * layout.keep(k * at_least_float32(v)).sum(2, keepdim=True)).to(v.dtype)

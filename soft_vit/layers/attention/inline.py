@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Rotate, SelfAttention, merge_heads, split_parts, window
+from soft_vit.layers.attention.base import Rotate, SelfAttention, window
 from soft_vit.layers.attention.local_conv import add_to_grid, grid_maps
 from soft_vit.ops.chunked import by_heads
 from soft_vit.ops.layout import Layout
@@ -18,23 +18,6 @@ from soft_vit.ops.numerics import at_least_float32, full_precision, wide_dtype
 
 # Side of the convolution that each image has for itself.
 KERNEL = 3
-
-
-@by_heads
-def inline_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-    """`sum_j W_ij v_j` over the n tokens that count, `W_ij = (q_i . k_j - q_i . mean(k)) / (n sqrt(D)) + 1 / n`.
-
-    q, k, v and the result: `[B, H, P + N, D]`, the result in v's dtype; everything inside is at least fp32.
-    """
-    with full_precision(q):
-        dtype, scale = v.dtype, q.shape[3] ** -0.5
-        q, k, v = at_least_float32(q), layout.keep(at_least_float32(k)), layout.keep(at_least_float32(v))
-        count = layout.num_tokens(k)
-        # Both factors of the state are scaled, so that neither it nor a product on the way to it overflows.
-        factor = (scale / count) ** 0.5
-        state = (k * factor).mT @ (v * factor)
-        k_mean, v_mean = (x.sum(2, keepdim=True) / count for x in (k, v))
-        return bounded(q @ state + (1 - scale * (q @ k_mean.mT)) * v_mean, dtype)
 
 
 def bounded(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -85,15 +68,7 @@ class InLineAttention(SelfAttention):
     prefix: ClassVar[str] = "as all tokens, save that the convolution leaves them out"
     no_mask: str = ""
 
-    def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        device=None,
-        dtype=None,
-        **options: Any,
-    ) -> None:
+    def __init__(self, dim: int, num_heads: int, *, device=None, dtype=None, **options: Any) -> None:
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
         super().__init__(dim, num_heads, **dd, **options)
         rows, columns = window(KERNEL, self.sequence)
@@ -103,13 +78,26 @@ class InLineAttention(SelfAttention):
             nn.Conv1d(dim, dim * rows * columns, 1, groups=num_heads, **dd),
         )
 
+    @by_heads
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        return inline_attention(q, k, v, layout)
+        """Attend by `W_ij = (q_i . k_j - q_i . mean(k)) / (n sqrt(D)) + 1 / n` to the n tokens that count.
+
+        Everything inside is at least fp32.
+        """
+        with full_precision(q):
+            dtype, scale = v.dtype, q.shape[3] ** -0.5
+            q, k, v = at_least_float32(q), layout.keep(at_least_float32(k)), layout.keep(at_least_float32(v))
+            count = layout.num_tokens(k)
+            # Both factors of the state are scaled, so that neither it nor a product on the way to it overflows.
+            factor = (scale / count) ** 0.5
+            state = (k * factor).mT @ (v * factor)
+            k_mean, v_mean = (x.sum(2, keepdim=True) / count for x in (k, v))
+            return bounded(q @ state + (1 - scale * (q @ k_mean.mT)) * v_mean, dtype)
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
-        q, k, v = split_parts(self.qkv(x), 3, self.num_heads)
+        q, k, v = self.project(x)
         q, k = self.queries(q, rotate), self.keys(k, rotate)
         kernels = self.residual(mean_token(x, layout.mask)[..., None]).unflatten(1, (x.shape[2], -1))[..., 0]
         local = convolve_each_image(grid_maps(v, layout), kernels, self.sequence)
         x = add_to_grid(self.attend(q, k, v, layout), local, layout)
-        return self.proj_drop(self.proj(merge_heads(x)))
+        return self.output(x)

@@ -12,12 +12,6 @@ from soft_vit.ops.numerics import check_choice
 Features = Literal["elu", "relu"]
 
 
-def attention_by_features(q: Tensor, k: Tensor, v: Tensor, features: Features, layout: Layout) -> Tensor:
-    """`linear_attention` of the features of q and k; q, k, v and the result `[B, H, P + N, D]`."""
-    phi = elu_features if features == "elu" else relu_features
-    return linear_attention(q, k, v, layout, phi=phi)
-
-
 class LinearAttention(SelfAttention):
     """`phi(q_i) sum_j phi(k_j) v_j^T / phi(q_i) sum_j phi(k_j)`, over all tokens.
 
@@ -30,16 +24,10 @@ class LinearAttention(SelfAttention):
     needs_grid: ClassVar[bool] = False
     no_mask: str = ""
 
-    def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        features: Features = "elu",
-        **options: Any,
-    ) -> None:
+    def __init__(self, dim: int, num_heads: int, *, features: Features = "elu", **options: Any) -> None:
         super().__init__(dim, num_heads, **options)
         self.features = check_choice("features", features, get_args(Features))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        return attention_by_features(q, k, v, self.features, layout)
+        phi = elu_features if self.features == "elu" else relu_features
+        return linear_attention(q, k, v, layout, phi=phi)

@@ -50,13 +50,7 @@ class LinformerProjection(nn.Module):
     """
 
     def __init__(
-        self,
-        feat_size: tuple[int, int],
-        proj_k: int,
-        groups: int = 1,
-        shared_kv: bool = False,
-        device=None,
-        dtype=None,
+        self, feat_size: tuple[int, int], proj_k: int, groups: int = 1, shared_kv: bool = False, device=None, dtype=None
     ) -> None:
         super().__init__()
         if proj_k < 1:

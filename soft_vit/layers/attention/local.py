@@ -26,14 +26,7 @@ class LocalAttention(ScoreAttention):
     prefix: ClassVar[str] = "see all tokens, and all see them, by softmax attention"
     no_mask: str = ""
 
-    def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        kernel_size: int = 7,
-        **options: Any,
-    ) -> None:
+    def __init__(self, dim: int, num_heads: int, *, kernel_size: int = 7, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)
         self.kernel_size = check_kernel_size(kernel_size)
 

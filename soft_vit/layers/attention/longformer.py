@@ -11,7 +11,7 @@ import torch
 from timm.layers import to_2tuple
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Rotate, ScoreAttention, merge_heads, split_heads, split_parts
+from soft_vit.layers.attention.base import Rotate, ScoreAttention, split_heads, split_parts
 from soft_vit.layers.attention.local import check_kernel_size
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.softmax import dot_product_attention
@@ -129,9 +129,9 @@ class LongformerAttention(ScoreAttention):
         return put_global_tokens(x, global_x, layout, self.global_grid)
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
-        q, k, v = split_parts(self.qkv(x), 3, self.num_heads)
+        q, k, v = self.project(x)
         q_global = split_heads(self.q_global(take_global_tokens(x, layout, self.global_grid)), self.num_heads)
         k_global, v_global = split_parts(self.kv_global(x), 2, self.num_heads)
         q, q_global, k, k_global = self.q_norm(q), self.q_norm(q_global), self.k_norm(k), self.k_norm(k_global)
         x = self.attend(q, k, v, q_global, k_global, v_global, layout)
-        return self.proj_drop(self.proj(merge_heads(x)))
+        return self.output(x)

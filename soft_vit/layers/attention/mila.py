@@ -16,29 +16,6 @@ from soft_vit.ops.rotary import place_tables, rotate
 FLOOR = 1e-6
 
 
-def rotated_linear_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-    """`R(q_i) sum_j R(k_j) v_j^T / (q_i sum_j k_j)`, q and k being features `elu + 1`; rows do not sum to 1.
-
-    R rotates by place, over all heads' channels. q, k, v and the result `[B, H, P + N, D]`, the result in v's dtype;
-    everything inside is at least fp32.
-    """
-    dtype, count = v.dtype, layout.num_tokens(q)
-    tables = place_tables(layout, q, channels=q.shape[1] * q.shape[3])
-
-    def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        return split_heads(rotate(merge_heads(x), cos[:, 0], sin[:, 0]), x.shape[1])
-
-    def state(k: Tensor, v: Tensor, mask: Tensor | None, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-        k, v = fill_masked(elu_features(k), mask), fill_masked(at_least_float32(v), mask)
-        return turned(k, cos, sin).mT @ (v / count), k.sum(2)[..., None] / count
-
-    def read(q: Tensor, cos: Tensor, sin: Tensor, kv: Tensor, k_mean: Tensor) -> Tensor:
-        q = elu_features(q)
-        return (turned(q, cos, sin) @ kv / (q @ k_mean + FLOOR)).to(dtype)
-
-    return map_tokens(read, (q, *tables), sum_over_tokens(state, (k, v, layout.token_mask, *tables)))
-
-
 class MilaAttention(Attention):
     """`R(q_i) . sum_j R(k_j) v_j^T / (q_i . sum_j k_j)`, plus a 3x3 depthwise convolution of V.
 
@@ -73,8 +50,26 @@ class MilaAttention(Attention):
         self.proj_drop = nn.Dropout(proj_drop)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        """Queries, keys and values `[B, heads, P + N, C / heads]` to the result of that shape."""
-        return rotated_linear_attention(q, k, v, layout)
+        """Attend linearly: `R(q_i) sum_j R(k_j) v_j^T / (q_i sum_j k_j)`; rows do not sum to 1.
+
+        q and k are features `elu + 1`, and R rotates by place, over all heads' channels. Everything inside is at least
+        fp32.
+        """
+        dtype, count = v.dtype, layout.num_tokens(q)
+        tables = place_tables(layout, q, channels=q.shape[1] * q.shape[3])
+
+        def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+            return split_heads(rotate(merge_heads(x), cos[:, 0], sin[:, 0]), x.shape[1])
+
+        def state(k: Tensor, v: Tensor, mask: Tensor | None, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+            k, v = fill_masked(elu_features(k), mask), fill_masked(at_least_float32(v), mask)
+            return turned(k, cos, sin).mT @ (v / count), k.sum(2)[..., None] / count
+
+        def read(q: Tensor, cos: Tensor, sin: Tensor, kv: Tensor, k_mean: Tensor) -> Tensor:
+            q = elu_features(q)
+            return (turned(q, cos, sin) @ kv / (q @ k_mean + FLOOR)).to(dtype)
+
+        return map_tokens(read, (q, *tables), sum_over_tokens(state, (k, v, layout.token_mask, *tables)))
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         q, k = split_parts(self.qk(x), 2, self.num_heads)

@@ -13,24 +13,6 @@ from soft_vit.ops.numerics import check_choice
 from soft_vit.ops.nystrom import PseudoInverse, nystrom_attention
 
 
-@by_heads
-def attention_by_landmarks(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    layout: Layout,
-    sr_ratio: int,
-    limit: tuple[int, int] | None,
-    landmarks: Landmarks,
-    inverse: PseudoInverse,
-    iters: int,
-    fused: bool,
-) -> Tensor:
-    """`nystrom_attention` through the `landmark_tokens` of q and k; q, k, v and the result `[B, H, P + N, D]`."""
-    (of_queries, exist), (of_keys, _) = (landmark_tokens(x, layout, sr_ratio, limit, landmarks) for x in (q, k))
-    return nystrom_attention(q, k, v, of_queries, of_keys, exist, layout, inverse, iters, fused)
-
-
 class NystromAttention(SelfAttention):
     """`softmax(Q K~^T) softmax(Q~ K~^T)^+ softmax(Q~ K^T) V` through landmarks, plus a depthwise convolution of V.
 
@@ -72,9 +54,14 @@ class NystromAttention(SelfAttention):
         self.iters = iters
         self.local = local_conv(num_heads, local_kernel, self.sr_ratio, self.sequence, **dd)
 
+    @by_heads
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        how = (self.sr_ratio, self.limit, self.landmarks, self.inverse, self.iters, self.fused_attn)
-        return attention_by_landmarks(q, k, v, layout, *how)
+        """Attend by `nystrom_attention` through the `landmark_tokens` of q and k."""
+        (of_queries, exist), (of_keys, _) = (
+            landmark_tokens(x, layout, self.sr_ratio, self.limit, self.landmarks) for x in (q, k)
+        )
+        how = self.inverse, self.iters, self.fused_attn
+        return nystrom_attention(q, k, v, of_queries, of_keys, exist, layout, *how)
 
     def add_residual(self, x: Tensor, v: Tensor, layout: Layout) -> Tensor:
         return x if self.local is None else x + local_result(v, self.local, layout)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.placed import PlacedAttention
+from soft_vit.layers.attention.positional_key import PositionalKeyAttention
 from soft_vit.ops.chunked import map_tokens, max_over_tokens, sum_over_tokens
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least_float32
@@ -36,37 +36,6 @@ def positive(x: Tensor) -> Tensor:
     return torch.where(x > 0, x, 1.0)
 
 
-def polar_attention(q: Tensor, k: Tensor, v: Tensor, power: Tensor) -> Tensor:
-    """Pairs of like signs mix the first half of the values, pairs of unlike signs the second.
-
-    q, k: `[B, H, P + N, D]`. v: `[B, 2 H, P + N, W]`, both halves of a head one after the other. power: `[1, H, 1, D]`.
-    The result has v's shape and dtype; everything inside is at least fp32. Rows are divided by their sum plus 1e-6 for
-    each token.
-    """
-    dtype, count, power = v.dtype, k.shape[2], at_least_float32(power)
-    # So scaled, products of fifth powers do not overflow.
-    k_size = positive(max_over_tokens(raised, (k,), (power,)).amax(3, keepdim=True))
-
-    def state(k: Tensor, v: Tensor, power: Tensor) -> tuple[Tensor, Tensor]:
-        k = polar_features(k, power) / k_size
-        v = at_least_float32(v).unflatten(1, (k.shape[1], 2)).transpose(2, 3).flatten(3)
-        return k.mT @ v / count, k.sum(2)[..., None] / count
-
-    def read(q: Tensor, power: Tensor, kv: Tensor, mean: Tensor) -> Tensor:
-        q = polar_features(q, power)
-        q_size = positive(q.detach().amax(-1, keepdim=True))
-        q = q / q_size
-        # Unlike signs are like ones after the halves of either side are swapped: those of the state, which is small.
-        halves, swapped = kv.shape[3] // 2, q.shape[3] // 2
-        like, unlike = kv.split(halves, dim=-1)
-        weighted = (q @ torch.cat([like, unlike.roll(swapped, 2)], dim=-1)).unflatten(3, (2, halves))
-        total = q @ torch.cat([mean, mean.roll(swapped, 2)], dim=-1) + EPS / (q_size * k_size)
-        return (weighted / total[..., None]).transpose(2, 3).flatten(1, 2).to(dtype)
-
-    kv, mean = sum_over_tokens(state, (k, v), (power,))
-    return map_tokens(read, (q,), (power, kv, mean))
-
-
 def halved(v: Tensor) -> Tensor:
     """Values `[B, H, N, D]` as halves of heads `[B, 2 H, N, W]`; of an odd D the first has a zero before it."""
     first, second = v.split([v.shape[3] // 2, v.shape[3] - v.shape[3] // 2], dim=3)
@@ -79,7 +48,7 @@ def unhalved(x: Tensor, head_dim: int) -> Tensor:
     return torch.cat([first[..., head_dim % 2 :], second], dim=-1)
 
 
-class PolaFormerAttention(PlacedAttention):
+class PolaFormerAttention(PositionalKeyAttention):
     """`[(Q+ K+^T + Q- K-^T) V1, (Q+ K-^T + Q- K+^T) V2]` over row sums, beside a convolution of V, behind a gate.
 
     Q+ and Q- are powers of the positive and negative parts, with learned exponents, one for each channel; V1 and V2 are
@@ -88,14 +57,7 @@ class PolaFormerAttention(PlacedAttention):
     """
 
     def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        qkv_bias: bool = True,
-        device=None,
-        dtype=None,
-        **options: Any,
+        self, dim: int, num_heads: int, *, qkv_bias: bool = True, device=None, dtype=None, **options: Any
     ) -> None:
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
         super().__init__(dim, num_heads, qkv_bias=qkv_bias, **dd, **options)
@@ -108,7 +70,33 @@ class PolaFormerAttention(PlacedAttention):
         nn.init.zeros_(self.power)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        return polar_attention(q, k, v, self.power)
+        """Mix the first half of the values by pairs of like signs, the second by pairs of unlike signs.
+
+        q, k: `[B, H, P + N, D]`. v: `[B, 2 H, P + N, W]`, both halves of a head one after the other. Rows are divided
+        by their sum plus 1e-6 for each token. Everything inside is at least fp32.
+        """
+        dtype, count, power = v.dtype, k.shape[2], at_least_float32(self.power)
+        # So scaled, products of fifth powers do not overflow.
+        k_size = positive(max_over_tokens(raised, (k,), (power,)).amax(3, keepdim=True))
+
+        def state(k: Tensor, v: Tensor, power: Tensor) -> tuple[Tensor, Tensor]:
+            k = polar_features(k, power) / k_size
+            v = at_least_float32(v).unflatten(1, (k.shape[1], 2)).transpose(2, 3).flatten(3)
+            return k.mT @ v / count, k.sum(2)[..., None] / count
+
+        def read(q: Tensor, power: Tensor, kv: Tensor, mean: Tensor) -> Tensor:
+            q = polar_features(q, power)
+            q_size = positive(q.detach().amax(-1, keepdim=True))
+            q = q / q_size
+            # Unlike signs become like ones when the halves of either side are swapped: of the state, which is small.
+            halves, swapped = kv.shape[3] // 2, q.shape[3] // 2
+            like, unlike = kv.split(halves, dim=-1)
+            weighted = (q @ torch.cat([like, unlike.roll(swapped, 2)], dim=-1)).unflatten(3, (2, halves))
+            total = q @ torch.cat([mean, mean.roll(swapped, 2)], dim=-1) + EPS / (q_size * k_size)
+            return (weighted / total[..., None]).transpose(2, 3).flatten(1, 2).to(dtype)
+
+        kv, mean = sum_over_tokens(state, (k, v), (power,))
+        return map_tokens(read, (q,), (power, kv, mean))
 
     def values(self, v: Tensor) -> Tensor:
         return halved(v)

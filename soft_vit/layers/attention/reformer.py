@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from soft_vit.layers.attention.base import Attention, Rotate, merge_heads, split_heads
+from soft_vit.layers.attention.base import Rotate, ScoreAttention
 from soft_vit.ops.chunked import by_heads
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least_float32, full_precision
@@ -124,7 +124,7 @@ def lsh_attention(qk: Tensor, v: Tensor, rotations: Tensor, chunk_size: int, dro
     return (share[..., None] * pick(x.flatten(3, 4), rank)).sum(2).to(v.dtype)
 
 
-class ReformerAttention(Attention):
+class ReformerAttention(ScoreAttention):
     """`sum_j softmax_j(q_i . q_j / |q_j|) v_j` over tokens j that hash like i; linear-logarithmic in N.
 
     Tokens are sorted by the angular hash of their query, cut into chunks, and attend within their bucket, chunk and the
@@ -142,17 +142,16 @@ class ReformerAttention(Attention):
     no_mask: str = "its number of hash buckets follows from the number of tokens, so without some it is another one"
     rotations: Tensor
 
+    projections: ClassVar[dict[str, int]] = {"qk": 1, "v": 1}
+
     def __init__(
         self,
         dim: int,
         num_heads: int,
         *,
-        qkv_bias: bool = True,
         num_rounds: int = 2,
         chunk_size: int = 64,
         seed: int = 0,
-        attn_drop: float = 0.0,
-        proj_drop: float = 0.0,
         device=None,
         dtype=None,
         **options: Any,
@@ -165,11 +164,6 @@ class ReformerAttention(Attention):
                 f"round and two tokens, such as 2 and 64."
             )
         self.chunk_size = chunk_size
-        self.attn_drop = attn_drop
-        self.qk = nn.Linear(dim, dim, bias=qkv_bias, **dd)
-        self.v = nn.Linear(dim, dim, bias=qkv_bias, **dd)
-        self.proj = nn.Linear(dim, dim, **dd)
-        self.proj_drop = nn.Dropout(proj_drop)
         self.register_buffer("rotations", torch.empty(num_rounds, self.head_dim, MAX_FACTORS * FACTOR_COLUMNS, **dd))
         self.seed = seed
         self.reset_parameters()
@@ -183,11 +177,10 @@ class ReformerAttention(Attention):
         """Draw other random directions, from generator (on the CPU) or else from torch's default one."""
         self.rotations.copy_(torch.randn(self.rotations.shape, generator=generator))
 
-    def attend(self, qk: Tensor, v: Tensor) -> Tensor:
-        """Shared queries and keys, and values, `[B, heads, N, C / heads]` to the result of that shape."""
+    def attend(self, qk: Tensor, v: Tensor) -> Tensor:  # type: ignore[override]  # the key is the query
+        """Mix values `[B, H, N, C / H]` by shared queries and keys of that shape."""
         return lsh_attention(qk, v, self.rotations, self.chunk_size, self.dropout_p)
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
-        qk = self.queries(split_heads(self.qk(x), self.num_heads), rotate)
-        x = self.attend(qk, split_heads(self.v(x), self.num_heads))
-        return self.proj_drop(self.proj(merge_heads(x)))
+        qk, v = self.project(x)
+        return self.output(self.attend(self.queries(qk, rotate), v))

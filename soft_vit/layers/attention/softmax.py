@@ -1,49 +1,26 @@
 """Multi-head scaled dot-product attention (Vaswani et al. 2017, arXiv 1706.03762)."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from soft_vit.layers.attention.base import Attention, Rotate, merge_heads, split_heads, split_parts
+from soft_vit.layers.attention.base import ScoreAttention
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.softmax import softmax_attention
 
 
-class SoftmaxAttention(Attention):
+class SoftmaxAttention(ScoreAttention):
     """`softmax(Q K^T / sqrt(d)) V` over all tokens; the last stage of every SOFT model."""
 
     cost: str = "N^2"
     needs_grid: ClassVar[bool] = False
     no_mask: str = ""
 
-    def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        qkv_bias: bool = True,
-        attn_drop: float = 0.0,
-        proj_drop: float = 0.0,
-        device=None,
-        dtype=None,
-        **options: Any,
-    ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__(dim, num_heads, **dd, **options)
-        self.attn_drop = attn_drop
-        self.q = nn.Linear(dim, dim, bias=qkv_bias, **dd)
-        self.kv = nn.Linear(dim, 2 * dim, bias=qkv_bias, **dd)
-        self.proj = nn.Linear(dim, dim, **dd)
-        self.proj_drop = nn.Dropout(proj_drop)
+    projections: ClassVar[dict[str, int]] = {"q": 1, "kv": 2}
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         """Queries, keys and values `[B, heads, P + N, C / heads]` to the result of that shape."""
         return softmax_attention(q, k, v, layout, self.dropout_p, self.fused_attn)
-
-    def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
-        q = self.queries(split_heads(self.q(x), self.num_heads), rotate)
-        k, v = split_parts(self.kv(x), 2, self.num_heads)
-        return self.proj_drop(self.proj(merge_heads(self.attend(q, self.keys(k, rotate), v, layout))))
 
 
 class SoftmaxOneAttention(SoftmaxAttention):

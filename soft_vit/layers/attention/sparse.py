@@ -21,22 +21,6 @@ def default_dilation(feat_size: tuple[int, int]) -> int:
     return max(1, round(int(feat_size[0] * feat_size[1]) ** power))
 
 
-def attend_sparsely(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    layout: Layout,
-    kernel_size: int | None,
-    dilation: int | None,
-    dropout_p: float,
-    fused: bool,
-) -> Tensor:
-    """`sparse_attention` with the defaults of `SparseAttention` on this map."""
-    dilation = dilation or default_dilation(layout.feat_size)
-    kernel_size = kernel_size or max(3, dilation + 1 - dilation % 2)
-    return sparse_attention(q, k, v, layout, kernel_size, dilation, dropout_p, fused)
-
-
 class SparseAttention(ScoreAttention):
     """`sum_j softmax_j(q_i . k_j / sqrt(d)) v_j` over the neighbours j of i and those at multiples of a dilation.
 
@@ -52,13 +36,7 @@ class SparseAttention(ScoreAttention):
     prefix: ClassVar[str] = "see all tokens, and all see them, by softmax attention"
 
     def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        kernel_size: int | None = None,
-        dilation: int | None = None,
-        **options: Any,
+        self, dim: int, num_heads: int, *, kernel_size: int | None = None, dilation: int | None = None, **options: Any
     ) -> None:
         super().__init__(dim, num_heads, **options)
         self.kernel_size = None if kernel_size is None else check_kernel_size(kernel_size)
@@ -69,4 +47,6 @@ class SparseAttention(ScoreAttention):
             self.cost = "N^2/k^2"
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        return attend_sparsely(q, k, v, layout, self.kernel_size, self.dilation, self.dropout_p, self.fused_attn)
+        dilation = self.dilation or default_dilation(layout.feat_size)
+        kernel_size = self.kernel_size or max(3, dilation + 1 - dilation % 2)
+        return sparse_attention(q, k, v, layout, kernel_size, dilation, self.dropout_p, self.fused_attn)

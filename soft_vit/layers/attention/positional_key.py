@@ -28,7 +28,7 @@ def unscaled(x: Tensor, scale: Tensor) -> Tensor:
         return at_least_float32(x) / F.softplus(at_least_float32(scale))
 
 
-class PlacedAttention(SelfAttention):
+class PositionalKeyAttention(SelfAttention):
     """An attention whose keys have a learned encoding of their place, which belongs to the map feat_size.
 
     On another map the encoding is resampled, bicubically. A subclass implements `attend`, and may replace `features`.
@@ -38,16 +38,10 @@ class PlacedAttention(SelfAttention):
     fixed_feat_size: ClassVar[bool] = True
     prefix: ClassVar[str] = "as all tokens, save that they have no place and the convolution leaves them out"
     no_mask: str = "its encoding of keys belongs to places"
+    qkv: nn.Linear
 
     def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        feat_size: FeatSize,
-        device=None,
-        dtype=None,
-        **options: Any,
+        self, dim: int, num_heads: int, *, feat_size: FeatSize, device=None, dtype=None, **options: Any
     ) -> None:
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
         super().__init__(dim, num_heads, feat_size=feat_size, **dd, **options)
