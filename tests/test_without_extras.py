@@ -50,7 +50,7 @@ def test_importing_the_package_stays_light(said):
 
 
 def test_eager_needs_no_triton(said):
-    assert "needs the package triton" in said["triton"]
+    assert "package triton" in said["triton"]
     assert "soft_vit.ops.soft.triton.op" in said["loaded"]
     assert "soft_vit.ops.soft.triton.launch" not in said["loaded"]
 

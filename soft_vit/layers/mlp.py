@@ -8,6 +8,7 @@ from timm.layers import register_notrace_function, register_notrace_module
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from soft_vit.layers.plain import is_plain
 from soft_vit.ops.cpu import can_fuse_linear, fused_linear
 from soft_vit.ops.numerics import is_eager
 
@@ -35,8 +36,8 @@ class Mlp(nn.Module):
 
 def linear_gelu(x: Tensor, layer: nn.Linear, act: nn.GELU) -> Tensor:
     """Return `act(layer(x))` of tokens `[B, N, C]`, in less time and memory where neither was replaced."""
-    replaced = type(layer) is not nn.Linear or type(act) is not nn.GELU
-    if replaced or torch.is_grad_enabled() or not is_eager(x, layer.weight):
+    plain = is_plain(layer, nn.Linear) and type(act) is nn.GELU
+    if not plain or torch.is_grad_enabled() or not is_eager(x):
         return act(layer(x))
     if is_fused(x, layer):
         return fused_linear(x, layer.weight, layer.bias, act.approximate)
@@ -46,7 +47,7 @@ def linear_gelu(x: Tensor, layer: nn.Linear, act: nn.GELU) -> Tensor:
 
 def linear(x: Tensor, layer: nn.Linear) -> Tensor:
     """Return `layer(x)` of tokens `[B, N, C]`, in one pass over memory where it was not replaced."""
-    if type(layer) is nn.Linear and is_fused(x, layer):
+    if is_plain(layer, nn.Linear) and is_fused(x, layer):
         return fused_linear(x, layer.weight, layer.bias)
     return layer(x)
 

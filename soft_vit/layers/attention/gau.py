@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, Rotate
+from soft_vit.layers.plain import is_plain
 from soft_vit.ops.chunked import computes_parts, map_tokens
 from soft_vit.ops.layout import Layout, fill_masked
 from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision
@@ -108,7 +109,7 @@ def linear_form(
     projection: Sequence[Tensor] = ()
     if made_by is not None and torch.is_grad_enabled() and computes_parts(v[:, None]):
         x, layer = made_by
-        if type(layer) is nn.Linear:
+        if is_plain(layer, nn.Linear):
             z, projection = x, [weight for weight in (layer.weight, layer.bias) if weight is not None]
     total = v.shape[1] if mask is None else mask.sum(1)[:, None, None, None]
 

@@ -19,6 +19,7 @@ from soft_vit.layers.attention.bottleneck import (
 )
 from soft_vit.layers.attention.landmarks import NO_MASK_ON_A_MAP, isolate_missing
 from soft_vit.layers.attention.local_conv import local_conv, local_result
+from soft_vit.layers.plain import is_plain
 from soft_vit.ops.layout import FeatSize, Layout
 from soft_vit.ops.numerics import BACKENDS, Backend, at_least_float32, check_choice
 from soft_vit.ops.soft.attention import soft_attention_by
@@ -51,7 +52,7 @@ def project_to_heads(x: Tensor, linear: nn.Linear, num_heads: int, scale: float 
 
     A head's map and matrix are views of that layout, so that no head is ever copied.
     """
-    if type(linear) is not nn.Linear or torch.compiler.is_exporting():
+    if not is_plain(linear, nn.Linear):
         y = scale * linear(x).mT
     elif linear.bias is None:
         y = scale * torch.bmm(expanded_weight(linear, x.shape[0]), x.mT)
@@ -64,7 +65,7 @@ def project_to_heads(x: Tensor, linear: nn.Linear, num_heads: int, scale: float 
 def project_from_heads(x: Tensor, linear: nn.Linear) -> Tensor:
     """Project what `project_to_heads` laid out, `[B, H, N, D]`, to tokens `linear(x)` `[B, N, C]`."""
     x = x.mT.flatten(1, 2).mT
-    if type(linear) is not nn.Linear or linear.bias is None or torch.compiler.is_exporting():
+    if not is_plain(linear, nn.Linear) or linear.bias is None:
         return linear(x)
     return torch.baddbmm(cast_for_autocast(linear.bias), x, expanded_weight(linear, x.shape[0]).mT)
 

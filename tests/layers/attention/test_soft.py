@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils import prune
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from soft_vit.layers.attention.gaussian import GaussianAttention
@@ -237,3 +238,15 @@ def test_autocast_casts_no_weight_for_each_image():
         attention(x, (6, 4)).float().sum().backward()
     assert 0 < largest.elements <= max(x.numel(), 48 * 48)
     assert attention.q.weight.grad.dtype == x.grad.dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", ["q", "sample", "local", "proj"])
+def test_pruned_layers_can_be_trained(name):
+    attn, x = small_attention()
+    layer = attn.get_submodule(name)
+    prune.l1_unstructured(layer, "weight", 0.5)
+    for _ in range(2):
+        attn(x, (6, 9)).square().sum().backward()
+    assert layer.weight_orig.grad.count_nonzero() > 0
+    # What is pruned is not learned.
+    assert not layer.weight_orig.grad[layer.weight_mask == 0].any()
