@@ -34,39 +34,30 @@ def with_kernels(monkeypatch):
     monkeypatch.setattr(support, "INTERPRETED", True)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "options", "message"),
-    [
-        ({}, {"inverse": "eigh"}, "eigh"),
-        ({}, {"newton_gradient": "unrolled"}, "unrolled"),
-        ({}, {"newton_start": "guarded_batch"}, "unrolled"),
-        ({"dtype": torch.float64}, {}, "float32"),
-        ({"n": 0}, {}, "non-empty"),
-        ({"d": 129}, {}, "129"),
-    ],
-)
-def test_cases_without_a_fused_form(sizes, options, message, with_kernels):
-    """Refused when asked for, and left to eager when not."""
-    with pytest.raises(ValueError, match=message):
-        soft_attention(*tensors(**sizes), **options, backend="triton")
-    assert soft_attention(*tensors(**sizes), **options).isfinite().all()
+def matrices(shape: tuple[int, ...] = (2, 3, 3), dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    return [torch.eye(shape[-1], dtype=dtype).expand(shape).clone().requires_grad_()]
 
 
 @pytest.mark.parametrize(
-    ("shape", "dtype", "options", "message"),
+    ("function", "inputs", "options", "named"),
     [
-        ((2, 65, 65), torch.float32, {}, "65 x 65"),
-        ((2, 3, 3), torch.float64, {}, "float32"),
-        ((0, 3, 3), torch.float32, {}, "non-empty"),
-        ((2, 3, 3), torch.float32, {"gradient": "unrolled"}, "unrolled"),
+        (soft_attention, tensors(), {"inverse": "eigh"}, "eigh"),
+        (soft_attention, tensors(), {"newton_gradient": "unrolled"}, "unrolled"),
+        (soft_attention, tensors(), {"newton_start": "guarded_batch"}, "guarded_batch"),
+        (soft_attention, tensors(dtype=torch.float64), {}, "float32"),
+        (soft_attention, tensors(n=0), {}, "non-empty"),
+        (soft_attention, tensors(d=129), {}, "129"),
+        (newton_inverse, matrices((2, 65, 65)), {}, "65 x 65"),
+        (newton_inverse, matrices(dtype=torch.float64), {}, "float32"),
+        (newton_inverse, matrices((0, 3, 3)), {}, "non-empty"),
+        (newton_inverse, matrices(), {"gradient": "unrolled"}, "unrolled"),
     ],
 )
-def test_inverses_without_a_fused_form(shape, dtype, options, message, with_kernels):
+def test_cases_without_a_fused_form(function, inputs, options, named, with_kernels):
     """Refused when asked for, and left to eager when not."""
-    a = torch.eye(shape[-1], dtype=dtype).expand(shape).clone().requires_grad_()
-    with pytest.raises(ValueError, match=message):
-        newton_inverse(a, **options, backend="triton")
-    assert newton_inverse(a, **options).shape == shape
+    with pytest.raises(ValueError, match=named):
+        function(*inputs, **options, backend="triton")
+    assert function(*inputs, **options).isfinite().all()
 
 
 def test_inverse_on_a_gpu_is_fused(monkeypatch):
