@@ -19,6 +19,7 @@ class LiveTensors(TorchDispatchMode):
     """Count the bytes of live tensors made by operations under it, and their peak.
 
     Works on any device, including meta, which computes nothing. Memory that a kernel uses internally is not seen.
+    Operations that this package fuses on a CPU in inference, such as a linear layer and GELU, count separately.
     """
 
     def __init__(self) -> None:

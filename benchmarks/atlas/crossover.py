@@ -14,7 +14,7 @@ Place = float | Literal["always", "never"]
 
 
 def crossover(ratios: Sequence[tuple[float, float]]) -> Place:
-    """The x from which on ratios stay below one: pairs (x, ratio) in ascending order, power laws between them.
+    """Return the x from which on ratios stay below one: pairs (x, ratio) in ascending order, power laws between them.
 
     "always" if all are below one, "never" if the last is not.
     """
@@ -38,7 +38,7 @@ class Crossing(NamedTuple):
 
 
 def memory_ratio(row: Row, rows: Sequence[Row]) -> float | None:
-    """MB of a row divided by those of softmax; None where either was not counted."""
+    """Return the MB of a row divided by those of softmax; None where either was not counted."""
     for base in rows:
         same = (base.mode, base.head_dim, base.tokens) == (row.mode, row.head_dim, row.tokens)
         if base.kind == BASE and same and base.megabytes and row.megabytes:
@@ -47,9 +47,9 @@ def memory_ratio(row: Row, rows: Sequence[Row]) -> float | None:
 
 
 def ratios(row: Row, quantity: str, rows: Sequence[Row]) -> tuple[float, float, float] | None:
-    """A row's ratio to softmax, median and quartiles, in one of `QUANTITIES`; None where the row has none of it.
+    """Return a row's ratio to softmax, median and quartiles, in one of `QUANTITIES`; None where it was not measured.
 
-    Memory is counted, so that its quartiles equal it.
+    Memory is counted, so its quartiles equal it.
     """
     if quantity == "memory":
         ratio = memory_ratio(row, rows) if row.mode == "training" else None
@@ -60,7 +60,7 @@ def ratios(row: Row, quantity: str, rows: Sequence[Row]) -> tuple[float, float, 
 
 
 def crossings(rows: Sequence[Row], head_dim: int) -> dict[tuple[str, str], Crossing]:
-    """Crossings of all kinds but softmax for heads of one width, by kind and quantity."""
+    """Return the crossings of all kinds except softmax for heads of one width, by kind and quantity."""
     curves: dict[tuple[str, str], list[tuple[int, tuple[float, float, float]]]] = {}
     for row in sorted(rows, key=lambda row: row.tokens):
         for quantity in QUANTITIES:

@@ -10,11 +10,11 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "other linear forms": ("hydra", "sima", "gau", "mala", "mila", "rala", "ttt"),
     "some tokens only": SOME_TOKENS,
 }
-"""Every kind but softmax, which all pictures show, and `none`, which mixes nothing."""
+"""Every attention except softmax, which all pictures show, and `none`, which mixes no tokens."""
 
 
 def measured_with() -> str:
-    """`FIXED_TOKENS` in words."""
+    """Return `FIXED_TOKENS` in words."""
     kinds: dict[str, list[str]] = {}
     for kind, options in FIXED_TOKENS.items():
         kinds.setdefault(", ".join(f"`{name}={value!r}`" for name, value in options.items()), []).append(f"`{kind}`")

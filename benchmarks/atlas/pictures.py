@@ -17,10 +17,10 @@ Y_LABELS = {
 
 
 def plot_groups(rows: Sequence[Row], quantity: str, head_dim: int, path: Path) -> None:
-    """One quantity per token against N on logarithmic axes; in each panel one group in colour and softmax in black.
+    """Draw one quantity per token against N on logarithmic axes; a panel has one group in colour, softmax in black.
 
-    A kind that is linear in N runs level, and softmax rises. What would flatten all others is cut: `none`, which is far
-    below them, and above them the kinds of all pairs.
+    The curve of a kind that is linear in N is level, and softmax rises. Curves that would flatten the others are cut:
+    `none`, which is far below them, and the kinds of all pairs above them.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, LogLocator
@@ -62,7 +62,7 @@ def plot_groups(rows: Sequence[Row], quantity: str, head_dim: int, path: Path) -
 
 
 def _curves(rows: Sequence[Row], quantity: str, head_dim: int) -> dict[str, list[tuple[float, float]]]:
-    """Points (tokens, quantity per token) of every kind."""
+    """Return points (tokens, quantity per token) of every kind."""
     mode, value = _READ[quantity]
     curves: dict[str, list[tuple[float, float]]] = {}
     for row in sorted(rows, key=lambda row: row.tokens):
@@ -80,7 +80,7 @@ _READ: dict[str, tuple[str, Callable[[Row], float | None]]] = {
 
 
 def _label_ends(axes: Any, labels: Sequence[tuple[str, tuple[float, float], str]]) -> None:
-    """Names to the right of the panel at the ends of their curves, moved apart where they would overlap."""
+    """Write names to the right of a panel at the ends of their curves, moved apart where they would overlap."""
     axes.autoscale_view()
     labels = sorted(labels, key=lambda label: label[1][1])
     heights = [min(axes.transData.transform(end)[1], axes.bbox.y1) for _, end, _ in labels]
@@ -100,7 +100,7 @@ def _label_ends(axes: Any, labels: Sequence[tuple[str, tuple[float, float], str]
 
 
 def apart(places: Sequence[float], least: float) -> list[float]:
-    """Places moved as little as needs be for neighbours to lie at least so far apart, in their order."""
+    """Return places in their order, moved as little as possible for neighbours to be at least so far apart."""
     order = sorted(range(len(places)), key=places.__getitem__)
     # Runs of labels that touch: their first place, and what its members want that place to be.
     runs: list[list[Any]] = []
@@ -117,7 +117,7 @@ def apart(places: Sequence[float], least: float) -> list[float]:
 
 
 def plot_crossovers(rows: Sequence[Row], head_dim: int, path: Path) -> None:
-    """For each kind and quantity the N from which on it takes less than softmax, with quartiles."""
+    """Draw for each kind and quantity the N from which on it takes less than softmax, with quartiles."""
     from matplotlib.figure import Figure
 
     found = crossings(rows, head_dim)

@@ -9,7 +9,7 @@ from soft_vit.text_tables import markdown_table
 
 
 def report(table: Table[Row]) -> str:
-    """A Markdown page of all figures."""
+    """Return a Markdown page of all figures."""
     rows = table.rows
     # What the command was called when the shipped table was measured.
     command = table.command.replace("python tools/atlas.py", "python -m benchmarks atlas")
@@ -33,7 +33,7 @@ def report(table: Table[Row]) -> str:
 
 
 def count_unstable(rows: Sequence[Row]) -> str:
-    """How many rows have quartiles too far apart."""
+    """Return how many rows have quartiles too far apart, in words."""
     timed = [row for row in rows if row.seconds is not None]
     unstable = sum(row.note == UNSTABLE for row in timed)
     return (
@@ -43,14 +43,14 @@ def count_unstable(rows: Sequence[Row]) -> str:
 
 
 def kinds_in_order(rows: Sequence[Row]) -> list[str]:
-    """softmax, then all others group by group, and `none`."""
+    """Return the kinds of rows: softmax, all others group by group, and `none`."""
     known = {row.kind for row in rows}
     grouped = (kind for kinds in GROUPS.values() for kind in kinds)
     return [kind for kind in ("softmax", *grouped, "none") if kind in known]
 
 
 def crossover_table(rows: Sequence[Row]) -> str:
-    """A row for each kind but softmax, with columns for each quantity and width of heads."""
+    """Return a row for each kind except softmax, with columns for each quantity and width of heads."""
     head_dims = sorted({row.head_dim for row in rows})
     found = {dim: crossings(rows, dim) for dim in head_dims}
     costs = {row.kind: row.cost for row in rows}
@@ -63,7 +63,7 @@ def crossover_table(rows: Sequence[Row]) -> str:
 
 
 def crossing_cell(crossing: Crossing | None) -> str:
-    """Such as `870 (820 - 930)`, `always`, or `never (1.3 at 3136)`."""
+    """Return a cell such as `870 (820 - 930)`, `always`, or `never (1.3 at 3136)`."""
     if crossing is None:
         return "not measured"
     if crossing.place == crossing.lower == crossing.upper:
@@ -78,7 +78,7 @@ def _place(place: Place) -> str:
 
 
 def figures_table(rows: Sequence[Row]) -> str:
-    """Milliseconds and MB by kind and number of tokens, of rows of one mode and one width of heads."""
+    """Return milliseconds and MB by kind and number of tokens, of rows of one mode and one width of heads."""
     tokens = sorted({row.tokens for row in rows})
     by_case = {(row.kind, row.tokens): row for row in rows}
     lines = [
@@ -89,7 +89,7 @@ def figures_table(rows: Sequence[Row]) -> str:
 
 
 def figures_cell(row: Row | None, rows: Sequence[Row]) -> str:
-    """Such as `3.1 ms (0.42)*` above `7.9 MB (1.20)`; or, of a kind that was not timed, why."""
+    """Return a cell such as `3.1 ms (0.42)*` above `7.9 MB (1.20)`; or why a kind was not timed."""
     if row is None:
         return "not measured"
     lines = [] if row.note in ("", UNSTABLE) else [row.note]
@@ -103,5 +103,5 @@ def figures_cell(row: Row | None, rows: Sequence[Row]) -> str:
 
 
 def _three_digits(value: float) -> str:
-    """Such as 0.0312, 3.12 or 31,200."""
+    """Return a number such as 0.0312, 3.12 or 31,200."""
     return f"{value:.3g}" if value < 999.5 else f"{float(f'{value:.3g}'):,.0f}"
