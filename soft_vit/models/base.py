@@ -43,7 +43,7 @@ def check_image_size(img_size: int | tuple[int, int], minimum: int = 1) -> tuple
 
 @register_notrace_function
 def check_image(x: Tensor, in_chans: int) -> Tensor:
-    """Return images x `[B, in_chans, H, W]`; ValueError for another shape, or a side below 32."""
+    """Return images x `[B, in_chans, H, W]`; ValueError for another shape or a side below 32."""
     if x.ndim != 4 or x.shape[1] != in_chans:
         raise ValueError(f"The input must be images [B, {in_chans}, H, W], got the shape {tuple(x.shape)}.")
     if x.shape[2] < MIN_IMAGE_SIDE or x.shape[3] < MIN_IMAGE_SIDE:
@@ -112,7 +112,7 @@ def init_conv(layer: nn.Conv2d) -> None:
 
 
 class Stage(nn.Module):
-    """Blocks of one resolution, from maps `[B, C, H, W]` to such maps, and what leads from their result to the next."""
+    """Blocks of one resolution on maps `[B, C, H, W]`, and the downsampling between them and the next stage."""
 
     def __init__(self, blocks: Sequence[nn.Module], downsample: nn.Module | None = None) -> None:
         super().__init__()
@@ -142,7 +142,7 @@ def make_stages(
     depths: Sequence[int],
     drop_path_rate: float,
     make_block: Callable[[int, float], nn.Module],
-    make_downsample: Callable[[int, int], nn.Module],
+    make_downsample: Callable[[int, int], nn.Module | None],
     make_stage: Callable[..., nn.Module] = lambda index, blocks, downsample: Stage(blocks, downsample),
 ) -> nn.ModuleList:
     """Return the stages of a model, with drop-path rates from 0 at the first block to drop_path_rate at the last.
@@ -159,12 +159,12 @@ def make_stages(
 
 
 class StagedModel(nn.Module):
-    """Stem, stages, norm, mean over the map, linear head. Images `[B, in_chans, H, W]` from 32 x 32 up.
+    """Stem, stages, norm, mean over the map, linear head, for images `[B, in_chans, H, W]` of at least 32 x 32.
 
-    A family's `__init__` calls this one, sets `patch_embed` (images to the first stage's map), the stages in an
-    `nn.ModuleList` under the name `stages_name`, and `norm` (of the last stage's map), and calls `init_weights`. A
-    stage takes a map `[B, C, H, W]` and returns one; its module `downsample`, if it has one, leads from there to the
-    next stage. Everything else, such as `embed` or `finish`, may be replaced by a family that does it otherwise.
+    A family's `__init__` calls this one, sets `patch_embed` (images to the first stage's map), the stages under the
+    name `stages_name` (see `make_stages`) and `norm` (of the last stage's map), and calls `init_weights`. A stage maps
+    `[B, C, H, W]` to such a map; its `downsample`, if any, comes before the next stage. A family overrides what
+    differs, such as `grids`, `finish`, or the names of released weights (`own_state_dict`, `released_state_dict`).
 
     embed_dims: channels of the stages; reductions: pixels to a side of one token of each, by default 4 and
         twice as many from stage to stage.
@@ -179,7 +179,7 @@ class StagedModel(nn.Module):
     """Regular expression for the names of the stem's parameters, for `group_matcher`."""
 
     finish_names: ClassVar[tuple[str, ...]] = ("norm",)
-    """Modules between the last stage and the head, which are removed together with the last stage."""
+    """Modules between the last stage and the head, which go when the last stage is pruned."""
 
     no_decay: ClassVar[tuple[str, ...]] = ()
     """Suffixes of parameters without weight decay, in addition to vectors and biases."""
@@ -224,7 +224,7 @@ class StagedModel(nn.Module):
 
     @property
     def stages(self) -> nn.ModuleList:
-        # Not by getattr: the pyramid's are named like this property.
+        # Not by getattr: in the pyramid, the attribute has the name of this property.
         return cast(nn.ModuleList, self._modules[self.stages_name])
 
     def make_head(self, num_classes: int, device=None, dtype=None) -> nn.Module:
@@ -234,7 +234,7 @@ class StagedModel(nn.Module):
         return nn.Linear(self.num_features, num_classes, device=device, dtype=dtype)
 
     def init_weights(self, needs_reset: bool = True) -> None:
-        """Random weights: truncated normal (0.02) for linear layers, torch's own for all others.
+        """Draw random weights: truncated normal (0.02) for linear layers, torch's own for all others.
 
         needs_reset: also reset layers that initialise themselves, whose values the meta device does not keep.
         """
@@ -248,9 +248,9 @@ class StagedModel(nn.Module):
         return {name for name, _ in self.named_parameters() if name.endswith(self.no_decay)}
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
-        """Layers for layer-wise settings: stages if coarse, otherwise blocks.
+        """Return patterns of parameter names for layer-wise settings: one group a stage if coarse, otherwise a block.
 
-        What leads to a stage goes with its first block, what leads out of one and the last norm with the block before.
+        Embeddings of a stage belong to its first block, downsampling and the last norm to the block before them.
         """
         stage = rf"^{self.stages_name}\.(\d+)"
         if coarse:
@@ -270,12 +270,12 @@ class StagedModel(nn.Module):
             stage.grad_checkpointing = enable  # type: ignore[assignment]  # a ModuleList knows no type of its modules
 
     def set_input_size(self, img_size: int | tuple[int, int]) -> None:
-        """Make img_size (at least 32 x 32) the model's own; see `resize`."""
+        """Set the model's image size, at least 32 x 32, and resample what belongs to it."""
         img_size = check_image_size(img_size, MIN_IMAGE_SIDE)
         if img_size != self.img_size:
             self.resize(img_size)
             self.img_size = img_size
-        # timm writes this beside the weights it saves.
+        # timm saves this with the weights.
         update_model_input_size(self, img_size)
 
     def grids(self, img_size: tuple[int, int]) -> list[tuple[int, int]]:
@@ -283,7 +283,7 @@ class StagedModel(nn.Module):
         return [(-(-img_size[0] // r), -(-img_size[1] // r)) for r in self.reductions]
 
     def resize(self, img_size: tuple[int, int]) -> None:
-        """Resample, for good, what belongs to the map of a stage that has a `grid_size`; see `resize_stage`."""
+        """Resample the parameters of stages that belong to one map: stages with a `grid_size`."""
         for stage, grid_size in zip(self.stages, self.grids(img_size), strict=False):
             if hasattr(stage, "grid_size"):
                 resize_stage(stage, grid_size)
@@ -296,7 +296,7 @@ class StagedModel(nn.Module):
         return check_choice("global_pool", global_pool, self.global_pools)
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """A fresh head for num_classes (0: none), on the model's device and dtype, in its training mode."""
+        """Replace the head by a new one for num_classes (0: none), on the model's device and dtype, in its mode."""
         if global_pool is not None:
             self.global_pool = self.check_global_pool(global_pool)
         self.num_classes = num_classes
@@ -308,7 +308,7 @@ class StagedModel(nn.Module):
     def prune_intermediate_layers(
         self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
     ) -> list[int]:
-        """Drop what the chosen intermediates do not need; returns the indices as non-negative numbers."""
+        """Remove what the chosen intermediates do not need; return the indices as non-negative numbers."""
         take_indices, max_index = feature_take_indices(len(self.stages), indices)
         shortened = max_index < len(self.stages) - 1
         setattr(self, self.stages_name, self.stages[: max_index + 1])
@@ -325,41 +325,41 @@ class StagedModel(nn.Module):
         return take_indices
 
     def own_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Released weights under this model's names, without buffers that it computes; other names pass unchanged.
+        """Return released weights under this model's names, without `computed` buffers; other names pass unchanged.
 
-        A family with other names extends this.
+        A family whose released names differ extends this.
         """
         return {
             name: value for name, value in state_dict.items() if not (self.computed and name.endswith(self.computed))
         }
 
     def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Weights of this model as released: the inverse of `own_state_dict`, with what the released code computes.
+        """Return weights of this model under the released names, with `computed` buffers: inverts `own_state_dict`.
 
-        A family with other names, or whose released code asks for buffers, extends this.
+        A family whose released names or buffers differ extends this.
         """
         return dict(state_dict)
 
     resample_state = resample_state
 
     def embed(self, x: Tensor) -> Tensor:
-        """Images to the map `[B, C, H, W]` that the first stage takes."""
+        """Return the map `[B, C, H, W]` that the first stage takes, from images."""
         return self.patch_embed(x)
 
     def forward_stage(self, index: int, x: Any) -> Any:
-        """The output of a stage, a map `[B, C, H, W]`, from that of the stage before, or from `embed`."""
+        """Return the output of a stage, a map `[B, C, H, W]`, from that of the stage before, or of `embed`."""
         downsample = getattr(self.stages[index - 1], "downsample", None) if index else None
         if downsample is not None:
             x = downsample(x)
         return self.stages[index](x)
 
     def feature(self, index: int, x: Any, norm: bool, output_fmt: str) -> Tensor:
-        """The output x of a stage as an intermediate feature; norm: under the final norm."""
+        """Return the output x of a stage as an intermediate feature, under the final norm if norm."""
         x = self.norm(x) if norm else x
         return (x if output_fmt == "NCHW" else x.permute(0, 2, 3, 1)).contiguous()
 
     def finish(self, x: Any, norm: bool = True) -> Tensor:
-        """The last stage's output as `forward_features` returns it; without norm, that of an earlier stage."""
+        """Return the last stage's output as `forward_features` does; without norm, that of an earlier stage."""
         return self.norm(x) if norm else x
 
     def forward_intermediates(
@@ -371,10 +371,10 @@ class StagedModel(nn.Module):
         output_fmt: str = "NCHW",
         intermediates_only: bool = False,
     ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
-        """Features of the stages: contiguous maps `[B, C, H, W]` (NCHW), or another of `output_formats`.
+        """Return the final features, unless intermediates_only, and features of the stages.
 
-        indices: the last n stages if int, all if None. norm: apply the final norm to the last stage's features, the
-        only ones it fits. Returns the intermediates, and before them the final features unless intermediates_only.
+        The latter are contiguous maps `[B, C, H, W]` (NCHW), or another of `output_formats`. indices: the last n stages
+        if int, all if None. norm: apply the final norm to the last stage's features, the only ones it fits.
         """
         check_choice("output_fmt", output_fmt, self.output_formats)
         take_indices, max_index = feature_take_indices(len(self.stages), indices)
@@ -390,14 +390,14 @@ class StagedModel(nn.Module):
         return self.finish(x, norm=num_stages == len(self.stages)), intermediates
 
     def forward_features(self, x: Tensor) -> Tensor:
-        """Images `[B, in_chans, H, W]` to the final map `[B, num_features, H', W']`."""
+        """Return the final map `[B, num_features, H', W']` of images `[B, in_chans, H, W]`."""
         x = self.embed(check_image(x, self.in_chans))
         for i in range(len(self.stages)):
             x = self.forward_stage(i, x)
         return self.finish(x)
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        """Features of `forward_features` to logits, of each place without a pool, or pooled if pre_logits."""
+        """Return logits of the output of `forward_features`, pooled features if pre_logits; without a pool, a map."""
         x = self.head_drop(x.mean((2, 3)) if self.global_pool else x)
         if pre_logits or isinstance(self.head, nn.Identity):
             return x
@@ -427,9 +427,9 @@ def imagenet_cfg(**kwargs: Any) -> dict[str, Any]:
 def recorded_cfgs(
     names: Iterable[str], cfg: Callable[[str], Mapping[str, Any]]
 ) -> dict[str, dict[str, Any] | PretrainedCfg]:
-    """Return configurations by name for `generate_default_cfgs`: one for each tag of recorded weights, or one without.
+    """Return configurations by name, with a tag for each of a model's recorded weights, for `generate_default_cfgs`.
 
-    cfg: gives what the configurations of a model have in common.
+    cfg: returns what the configurations of a model have in common.
     """
     names = list(names)
     recorded = {tag: {**cfg(entry.model), **entry.timm_cfg()} for tag, entry in ENTRIES.items() if entry.model in names}
@@ -445,10 +445,9 @@ def create_staged(
     feature_indices: int | Sequence[int] = (0, 1, 2, 3),
     **kwargs: Any,
 ) -> nn.Module:
-    """Build the model registered as name; kwargs come before its arguments.
+    """Build the model registered as name; kwargs override its arguments.
 
-    cls: a `StagedModel`, or another class with its methods for weights. feature_indices: the stages that
-    `features_only` returns by default.
+    feature_indices: of the stages that `features_only` returns by default.
     """
     feature_cfg = dict(out_indices=feature_indices, feature_cls="getter")
     options: dict[str, Any] = {**arguments, **kwargs}
@@ -458,7 +457,7 @@ def create_staged(
 def register_named(name: str, create: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
     """Register `create(name, pretrained, **kwargs)` with timm as the entrypoint of that name, and return it.
 
-    For models whose names are made of parts, such as an attention and a size; other models are functions in their file.
+    For names made of an attention and a size; other models are functions in the file of their family.
     """
 
     def entrypoint(pretrained: bool = False, **kwargs: Any) -> nn.Module:

@@ -1,7 +1,7 @@
 """FLatten: focused linear attention in the bodies of PVT, PVTv2 and Swin.
 
-Han et al., "FLatten Transformer: Vision Transformer using Focused Linear Attention", ICCV 2023, arXiv 2308.00442. What
-the attention computes stands in `soft_vit/layers/attention/focused.py`.
+Han et al., "FLatten Transformer: Vision Transformer using Focused Linear Attention", ICCV 2023, arXiv 2308.00442. The
+attention is in `soft_vit/layers/attention/focused.py`.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""A model prepared for inference alone."""
+"""BatchNorm folded into convolutions, for inference."""
 
 import copy
 from itertools import pairwise
@@ -11,12 +11,11 @@ from soft_vit.layers import ConvNormAct
 
 
 def fold_batch_norm(model: nn.Module) -> nn.Module:
-    """A copy of the model in evaluation mode whose BatchNorms are part of the convolutions before them.
+    """Return a copy of the model, in evaluation mode, with BatchNorms folded into the convolutions before them.
 
-    Any module that has `ConvNormAct` units inside, or convolutions and BatchNorms one after the other in an
-    nn.Sequential, such as a pyramid, its features_only form or a detector on it. The copy computes the same up to
-    rounding, cannot be trained, and has other parameter names: it is for inference and export, not for checkpoints.
-    Raises ValueError for a model without such a unit.
+    These are found in `ConvNormAct` units and in any nn.Sequential, also of a features_only model or a detector. The
+    copy computes the same up to rounding, cannot be trained, and has other parameter names: it is for inference and
+    export, not for checkpoints. ValueError for a model without a BatchNorm after a convolution.
     """
     model = copy.deepcopy(model).eval()
     found = False
@@ -33,5 +32,5 @@ def fold_batch_norm(model: nn.Module) -> nn.Module:
             # A model that was folded before has none.
             found |= isinstance(conv, nn.Conv2d) and (is_norm or isinstance(norm, nn.Identity))
     if not found:
-        raise ValueError(f"{type(model).__name__} has no convolution followed by BatchNorm to fold; use it as it is.")
+        raise ValueError(f"model must have a BatchNorm after a convolution, got {type(model).__name__}.")
     return model.requires_grad_(False)

@@ -1,7 +1,7 @@
 """InLine: injective linear attention in the bodies of PVT, Swin and DeiT.
 
-Han et al., "Bridging the Divide: Reconsidering Softmax and Linear Attention", NeurIPS 2024, arXiv 2412.06590. What the
-attention computes stands in `soft_vit/layers/attention/inline.py`.
+Han et al., "Bridging the Divide: Reconsidering Softmax and Linear Attention", NeurIPS 2024, arXiv 2412.06590. The
+attention is in `soft_vit/layers/attention/inline.py`.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """PolaFormer: polarity-aware linear attention in the bodies of PVT and Swin.
 
-Meng et al., "PolaFormer: Polarity-aware Linear Attention for Vision Transformers", ICLR 2025, arXiv 2501.15061. What
-the attention computes stands in `soft_vit/layers/attention/polaformer.py`.
+Meng et al., "PolaFormer: Polarity-aware Linear Attention for Vision Transformers", ICLR 2025, arXiv 2501.15061. The
+attention is in `soft_vit/layers/attention/polaformer.py`.
 """
 
 from collections.abc import Mapping

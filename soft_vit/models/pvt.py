@@ -1,5 +1,6 @@
-"""The body of PVT (Wang et al. 2021, arXiv 2102.12122) and PVTv2 (arXiv 2106.13797), without spatial reduction, for
-families that differ in their attention.
+"""The body of PVT (Wang et al. 2021, arXiv 2102.12122) and PVTv2 (arXiv 2106.13797), without spatial reduction.
+
+Families subclass `PVT` with their attention.
 
 Letters: B batch, C channels, H x W the map of a stage, N = H * W.
 """
@@ -21,8 +22,8 @@ from soft_vit.models.base import Stage, StagedModel, channels_last, check_stages
 class PatchEmbed(nn.Module):
     """A strided convolution with bias and a LayerNorm: maps `[B, C, H, W]` to `[B, C', H', W']`.
 
-    overlap: of PVTv2, with padding, which rounds H / stride up; otherwise what is left of a patch is dropped.
-    pre_norm: a LayerNorm before the convolution too.
+    overlap: overlapping patches, as in PVTv2, with padding: H / stride is rounded up, otherwise down.
+    pre_norm: apply a LayerNorm before the convolution too.
     """
 
     def __init__(
@@ -40,9 +41,9 @@ class PatchEmbed(nn.Module):
 
 
 class TokenStage(Stage):
-    """A stage whose blocks work on tokens `[B, N, C]`, with a position embedding before them or without.
+    """A stage whose blocks take tokens `[B, N, C]`, with an optional position embedding before them.
 
-    grid_size: the map that the position embedding is built for; it is resampled bilinearly to others.
+    grid_size: the map of the position embedding; it is resampled bilinearly to others. pos_dim: its channels, or None.
     """
 
     num_prefix_tokens: ClassVar[int] = 0
@@ -92,7 +93,7 @@ class ConvMlpBlock(PreNormBlock):
 
 
 def released_prefixes() -> list[tuple[str, str]]:
-    """Return beginnings of names in released files, whose stages count from 1, and this package's."""
+    """Return pairs of prefixes: of names in released files, whose stages count from 1, and in this package."""
     pairs = [("patch_embed1.", "patch_embed."), ("norm4.", "norm.")]
     for i in range(4):
         pairs += [
@@ -105,7 +106,7 @@ def released_prefixes() -> list[tuple[str, str]]:
 
 
 def rename(name: str, prefixes: Iterable[tuple[str, str]]) -> str:
-    """Return name with the first of the prefixes that it has replaced by that one's partner."""
+    """Return name with its prefix replaced, by the first pair (old, new) that fits."""
     for old, new in prefixes:
         if name.startswith(old):
             return new + name.removeprefix(old)
@@ -115,7 +116,7 @@ def rename(name: str, prefixes: Iterable[tuple[str, str]]) -> str:
 def reorder_projections(
     weights: Mapping[str, Tensor], given: Sequence[str], wanted: Sequence[str]
 ) -> dict[str, Tensor]:
-    """Weights in which the layers `wanted` of each attention have the rows of the layers `given`.
+    """Return weights in which the layers `wanted` of each attention have the rows of the layers `given`.
 
     A layer's name has a letter for each of its projections, which are of equal width.
     """
@@ -145,13 +146,13 @@ PVT_SIZES: dict[str, dict[str, Any]] = {
 
 
 class PVT(StagedModel):
-    """Four stages of an attention on all tokens of their maps; images `[B, in_chans, H, W]` from 32 x 32 up.
+    """Four stages of attention between all tokens of a map, for images `[B, in_chans, H, W]` of at least 32 x 32.
 
-    A subclass says which attention. A stride-2 embedding rounds its map down, with overlap up. What belongs to the maps
-    of img_size, such as position embeddings, is resampled where an image is of another.
+    A subclass sets the attention. Embeddings of stride 2 round their map down, with overlap up. Position embeddings and
+    weights for the maps of img_size are resampled for images of another size.
 
-    overlap: the embeddings of PVTv2 and its MLPs with a convolution, no position embeddings, and a norm behind every
-        stage; otherwise those of PVT, and no norm behind the last stage.
+    overlap: use the embeddings of PVTv2, MLPs with a convolution, and a norm after every stage; otherwise those of PVT
+        with position embeddings, and a norm after every stage but the last.
     embed_dims, depths, num_heads, mlp_ratios: of each stage. kwargs: of `StagedModel`.
     """
 
@@ -161,13 +162,13 @@ class PVT(StagedModel):
     layers: Sequence[TokenStage]  # type: ignore[assignment]  # a ModuleList knows no type of its modules
 
     released_layers: ClassVar[tuple[str, ...]] = ("q", "kv")
-    """The attention's layers in released files; a letter is one projection of the tokens."""
+    """Layers of the attention in released files; each letter is one projection of the tokens."""
 
     unused_norm: ClassVar[bool] = False
-    """Whether released files of PVT hold a norm behind the last stage that no forward applies."""
+    """Whether released files of PVT hold a norm after the last stage that is not applied."""
 
     layers_here: ClassVar[tuple[str, ...]] = ("qkv",)
-    """The attention's layers for them."""
+    """Layers of the attention in this package for `released_layers`."""
 
     def __init__(
         self,
@@ -205,7 +206,7 @@ class PVT(StagedModel):
         self.init_weights(needs_reset=False)
 
     def init_weights(self, needs_reset: bool = True) -> None:
-        """As `StagedModel` does; convolutions of PVTv2 normal, of variance 2 / fan-out."""
+        """Draw random weights as `StagedModel` does; convolutions of PVTv2 are normal, of variance 2 / fan-out."""
         super().init_weights(needs_reset)
         for module in self.modules():
             if self.overlap and isinstance(module, nn.Conv2d):
@@ -217,7 +218,7 @@ class PVT(StagedModel):
         return [(img_size[0] // r, img_size[1] // r) for r in self.reductions]
 
     def own_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Leaves out the norm behind the last stage that some families' files have and their forward never applies."""
+        """Return released weights under this model's names, without an `unused_norm`."""
         weights = {
             rename(name, released_prefixes()).replace(".mlp.dwconv.dwconv.", ".mlp.dwconv."): value
             for name, value in super().own_state_dict(state_dict).items()

@@ -9,8 +9,7 @@ Letters: B batch, C channels, H x W the token map of a stage, N = H * W.
 
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import torch
@@ -22,7 +21,6 @@ from torch import Tensor, nn
 
 from soft_vit.layers import (
     ATTENTIONS,
-    Attention,
     AttentionPool,
     ConvPatchEmbed,
     DropPathMode,
@@ -33,22 +31,17 @@ from soft_vit.layers import (
 )
 from soft_vit.models.base import (
     StagedModel,
+    check_image_size,
     check_stages,
     create_staged,
-    drop_path_rates,
     imagenet_cfg,
     init_conv,
     init_linear,
+    make_stages,
     recorded_cfgs,
     register_named,
 )
-from soft_vit.models.stage import (
-    PyramidStage,
-    choose_bottleneck_img_size,
-    choose_class_token,
-    split_attn_options,
-    stage_attentions,
-)
+from soft_vit.models.stage import PyramidStage, split_attn_options, stage_attentions
 from soft_vit.ops.numerics import check_choice
 from soft_vit.weights import ENTRIES, WeightsError
 from soft_vit.weights.load import SOURCES, load_into
@@ -73,9 +66,9 @@ class StageTokens(NamedTuple):
 class PyramidViT(StagedModel):
     """A pyramid vision transformer whose attention is chosen by name, SOFT by default.
 
-    Images `[B, in_chans, H, W]` of any size from 32 x 32 up; each stride-2 convolution rounds its map up, and windows
-    of bottleneck tokens that do not fit on a map are dropped. Position embeddings are resampled where the size is
-    not img_size.
+    Images `[B, in_chans, H, W]` are at least 32 x 32; each stride-2 convolution rounds its map up, and windows of
+    bottleneck tokens that do not fit on a map are dropped. Position embeddings are resampled for sizes other than
+    img_size.
 
     global_pool: `token` (class token), `avg` (mean of the last stage's tokens), `attn` (their mean by learned scores,
         see `AttentionPool`) or the empty string (all tokens, class token first).
@@ -83,14 +76,14 @@ class PyramidViT(StagedModel):
     attention: a name of `soft_vit.layers.ATTENTIONS` for the first three stages, or a sequence of four names.
     stage4: attention of the last stage where `attention` is one name: `softmax` (released), `soft` (exact Gaussian) or
         `soft_plus`.
-    class_token: by default present where the last stage's attention has a place for it.
+    class_token: by default, True where the last stage's attention takes tokens outside of the map.
     drop_path_mode: `stochastic_depth`, or `dropout` for the element-wise dropout that the released code applies at
         drop_path_rate in the first three stages.
     reversible: blocks as two streams whose activations are computed again in backward, see `reversible_blocks`. This is
         another model, whose weights differ; gradient checkpointing does not affect it.
     mlp_chunks: number of parts of the tokens that an MLP processes one after the other, see `apply_in_chunks`.
-    bottleneck_img_size: size of the images on whose maps num_bottleneck tokens are counted, by default img_size. The
-        weights belong to it, so `set_input_size` leaves it as it is.
+    bottleneck_img_size: image size at which num_bottleneck tokens are counted, by default img_size. The weights
+        belong to it, so `set_input_size` does not change it.
     attn_options: options of the attentions, such as inverse="cholesky" or max_bottleneck=(7, 7); each goes to the
         stages whose attention has it.
     """
@@ -134,68 +127,69 @@ class PyramidViT(StagedModel):
         **attn_options: Any,
     ) -> None:
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        num_stages = len(depths)
-        ratios: Sequence[float] = to_ntuple(num_stages)(mlp_ratios)
+        last = len(depths) - 1
+        ratios: Sequence[float] = to_ntuple(len(depths))(mlp_ratios)
         check_stages(depths, embed_dims=embed_dims, num_heads=num_heads, sr_ratios=sr_ratios, mlp_ratios=ratios)
         if in_chans < 1 or stem_width < 1:
             raise ValueError(f"in_chans and stem_width must be positive, got {in_chans} and {stem_width}.")
         check_choice("drop_path_mode", drop_path_mode, get_args(DropPathMode))
-        kinds = stage_attentions(attention, stage4, num_stages)
-        stage_options = split_attn_options(
-            kinds, attn_options, defaults={"attn_drop": attn_drop_rate, "proj_drop": proj_drop_rate}
-        )
-        class_token = choose_class_token(class_token, kinds[-1])
+        kinds = stage_attentions(attention, stage4, len(depths))
+        needs_grid = attention_class(kinds[-1]).needs_grid
+        if class_token and needs_grid:
+            raise ValueError(
+                f"class_token must be False where the last stage has the attention {kinds[-1]!r}, got True."
+            )
+        class_token = not needs_grid if class_token is None else class_token
+        rates = {"attn_drop": attn_drop_rate, "proj_drop": proj_drop_rate}
+        options = split_attn_options(kinds, attn_options, defaults=rates)
+        num_bottleneck = attn_options.get("num_bottleneck")
+        if bottleneck_img_size is not None and num_bottleneck is None:
+            raise ValueError(f"bottleneck_img_size must be None without num_bottleneck, got {bottleneck_img_size}.")
+
         common: dict[str, Any] = dict(img_size=img_size, in_chans=in_chans, global_pool=global_pool, **dd)
-        # The head comes last among the parameters, as in states of optimizers.
+        # The head is registered last: saved states of optimizers go by the order of parameters.
         super().__init__(embed_dims, num_classes=0, drop_rate=drop_rate, **common)
         del self.head
-
-        num_bottleneck = attn_options.get("num_bottleneck")
-        self.bottleneck_img_size = choose_bottleneck_img_size(bottleneck_img_size, num_bottleneck, self.img_size)
+        self.bottleneck_img_size = check_image_size(bottleneck_img_size or self.img_size) if num_bottleneck else None
         self.num_classes = num_classes
         self.attention = kinds
         self.depths = tuple(depths)
         self.embed_dims = tuple(embed_dims)
-
-        rates = drop_path_rates(drop_path_rate, depths)
         grids = self.grids(self.img_size)
         counted_grids = self.grids(self.bottleneck_img_size or self.img_size)
-        stages = []
-        for i, (dim, grid) in enumerate(zip(embed_dims, grids, strict=True)):
-            last = i == num_stages - 1
-            feat_size = counted_grids[i] if "num_bottleneck" in stage_options[i] else grid
-            block_class = PreNormBlock if last else partial(PostNormBlock, drop_path_mode=drop_path_mode)
-            attention_type: Callable[..., Attention] = attention_class(kinds[i])
-            make_attention = partial(attention_type, dim, num_heads[i], feat_size=feat_size, sr_ratio=sr_ratios[i])
-            blocks = [
-                block_class(
-                    dim,
-                    make_attention(**stage_options[i], **dd),
-                    mlp_ratio=ratios[i],
-                    proj_drop=proj_drop_rate,
-                    drop_path=rate,
-                    mlp_chunks=mlp_chunks,
-                    **dd,
-                )
-                for rate in rates[i]
-            ]
-            if i == 0:
-                patch_embed = ConvPatchEmbed(in_chans, (stem_width, stem_width, dim), (2, 1, 2), **dd)
-            else:
-                patch_embed = ConvPatchEmbed(embed_dims[i - 1], (dim,), (2,), **dd)
-            stages.append(
-                PyramidStage(
-                    patch_embed,
-                    blocks,
-                    embed_dim=dim,
-                    grid_size=grid,
-                    class_token=last and class_token,
-                    pos_drop=pos_drop_rate,
-                    reversible=reversible,
-                    **dd,
-                )
+
+        def make_block(i: int, rate: float) -> nn.Module:
+            attn = attention_class(kinds[i])(
+                embed_dims[i],
+                num_heads[i],
+                feat_size=counted_grids[i] if "num_bottleneck" in options[i] else grids[i],
+                sr_ratio=sr_ratios[i],
+                **options[i],
+                **dd,
             )
-        self.stages = nn.ModuleList(stages)  # type: ignore[assignment]  # a ModuleList knows no type of its modules
+            arguments: dict[str, Any] = dict(mlp_ratio=ratios[i], proj_drop=proj_drop_rate, mlp_chunks=mlp_chunks, **dd)
+            if i == last:
+                return PreNormBlock(embed_dims[i], attn, drop_path=rate, **arguments)
+            return PostNormBlock(embed_dims[i], attn, drop_path=rate, drop_path_mode=drop_path_mode, **arguments)
+
+        def make_stage(i: int, blocks: Sequence[Any], _: None) -> PyramidStage:
+            if i == 0:
+                patch_embed = ConvPatchEmbed(in_chans, (stem_width, stem_width, embed_dims[0]), (2, 1, 2), **dd)
+            else:
+                patch_embed = ConvPatchEmbed(embed_dims[i - 1], (embed_dims[i],), (2,), **dd)
+            return PyramidStage(
+                patch_embed,
+                blocks,
+                embed_dim=embed_dims[i],
+                grid_size=grids[i],
+                class_token=i == last and class_token,
+                pos_drop=pos_drop_rate,
+                reversible=reversible,
+                **dd,
+            )
+
+        stages = make_stages(embed_dims, depths, drop_path_rate, make_block, lambda *_: None, make_stage)
+        self.stages = stages  # type: ignore[assignment]
         self.norm = nn.LayerNorm(embed_dims[-1], eps=1e-6, **dd)
         self.stage_fusion = StageFusion(embed_dims, **dd) if fuse_stages else None
         self.check_global_pool(global_pool)
@@ -216,10 +210,9 @@ class PyramidViT(StagedModel):
         return global_pool
 
     def init_weights(self, needs_reset: bool = True) -> None:
-        """Random weights: truncated normal (0.02) for linear layers and tokens, fan-out normal for convolutions.
+        """Draw random weights: truncated normal (0.02) for linear layers and tokens, fan-out normal for convolutions.
 
-        needs_reset: also reset layers that initialise themselves, such as norms, whose values the meta device does not
-        keep.
+        needs_reset: also reset layers that initialise themselves, whose values the meta device does not keep.
         """
         for module in self.modules():
             if isinstance(module, nn.Linear):
@@ -292,7 +285,7 @@ class PyramidViT(StagedModel):
         return x
 
     def forward_stage(self, index: int, x: Any) -> StageTokens:
-        """The output of a stage, from images `[B, in_chans, H, W]` or the output of the stage before."""
+        """Return the output of a stage, from images `[B, in_chans, H, W]` or the output of the stage before."""
         pooled: tuple[Tensor, ...] = ()
         if index:
             before: StageTokens = x
@@ -302,14 +295,14 @@ class PyramidViT(StagedModel):
         return StageTokens(tokens, feat_size, pooled)
 
     def feature(self, index: int, x: StageTokens, norm: bool, output_fmt: str) -> Tensor:
-        """A map, or the tokens `[B, N, C]` (NLC) without the class token."""
+        """Return a map, or the tokens `[B, N, C]` (NLC) without the class token."""
         tokens = self.norm(x.tokens) if norm else x.tokens
         if output_fmt == "NLC":
             return tokens[:, self.stages[index].num_prefix_tokens :]
         return self.stages[index].to_map(tokens, x.feat_size).contiguous()
 
     def finish(self, x: StageTokens, norm: bool = True) -> Tensor:
-        """Tokens `[B, P + N, C]`; with fuse_stages, the projected features of earlier stages come first, one each."""
+        """Return tokens `[B, P + N, C]`; with fuse_stages, one of each earlier stage comes first: its features."""
         if not norm:
             return x.tokens
         tokens = self.norm(x.tokens)
@@ -318,7 +311,7 @@ class PyramidViT(StagedModel):
         return torch.cat([self.stage_fusion.project(list(x.pooled)), tokens], dim=1)
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        """Tokens of `forward_features` to logits, or to pooled features if pre_logits."""
+        """Return logits of the tokens of `forward_features`, or pooled features if pre_logits."""
         if self.stage_fusion is not None:
             earlier, x = x[:, : self.stage_fusion.num_earlier], x[:, self.stage_fusion.num_earlier :]
         if self.global_pool == "token":
@@ -343,14 +336,14 @@ RELEASED_MODULES = {
     "att.norm": "norm",
     "att.ff": "mlp.fc",
 }
-"""Names of the released SOFT implementation (first match of each kind), and ours."""
+"""Beginnings of names in blocks of the released SOFT, of which the first match counts, and of this package."""
 
-# Of the last stage, whose blocks are those of a standard transformer, named alike in both.
+# In the last stage, whose blocks are those of a standard transformer, both have the same names.
 STANDARD_MODULES = {name: name for name in ("norm", "attn.q.", "attn.kv.", "attn.proj.", "mlp.fc")}
 
 
 def rename_released(name: str) -> str:
-    """Our name for a parameter of the released implementation; any other name is returned as it is."""
+    """Return this package's name for a parameter of the released SOFT; other names are returned unchanged."""
     if match := re.match(r"pos_embed(\d)$", name):
         return f"stages.{int(match[1]) - 1}.pos_embed"
     if name == "cls_token":
@@ -370,7 +363,7 @@ def rename_released(name: str) -> str:
 
 
 def released_name(name: str) -> str:
-    """The released implementation's name for a parameter of ours, the inverse of `rename_released`.
+    """Return the released SOFT's name for a parameter of this package, the inverse of `rename_released`.
 
     ValueError for a parameter that it does not have.
     """
@@ -391,7 +384,7 @@ def released_name(name: str) -> str:
             theirs = f"block{stage}.{match[2]}.{modules[ours]}{rest.removeprefix(ours)}"
     known = theirs != name or name.startswith(("norm.", "head."))
     if not known or rename_released(theirs) != name:
-        raise ValueError(f"The released implementation has no parameter for {name}; choose another layout.")
+        raise ValueError(f"name must be a parameter of the released SOFT, got {name}. Choose another layout.")
     return theirs
 
 
@@ -404,8 +397,8 @@ PYRAMID_SIZES: dict[str, dict[str, Any]] = {
     "large": dict(embed_dims=(64, 128, 320, 512), num_heads=(2, 4, 10, 16), depths=(1, 3, 40, 5)),
     "huge": dict(embed_dims=(64, 128, 352, 512), num_heads=(2, 4, 11, 16), depths=(1, 5, 49, 5)),
 }
-"""Arguments of each size; the released code calls our base `soft_small`."""
-# Other attentions have the sizes that comparisons need.
+"""Arguments of each size (SOFT, Table 1); the released code calls base `soft_small`."""
+# Sizes of the pyramids with other attentions.
 BASELINE_SIZES = ("pico", "tiny", "small")
 SOFT = ("soft", "soft_norm", "soft_plus")
 
@@ -432,14 +425,14 @@ PYRAMID_MODELS = _pyramid_models()
 
 
 def model_name(attention: str, size: str) -> str:
-    """The timm name of the pyramid with an attention, such as soft_tiny or linformer_pyramid_tiny.
+    """Return timm's name of the pyramid with an attention, such as soft_tiny or linformer_pyramid_tiny.
 
-    Raises ValueError for an attention or a size without a model.
+    ValueError for an attention or a size without a model.
     """
     attention_class(attention)
     name = _timm_name(attention, size)
     if name not in PYRAMID_MODELS:
-        raise ValueError(f"There is no model {name}; use size {', '.join(BASELINE_SIZES)} for {attention}.")
+        raise ValueError(f"size must be {', '.join(BASELINE_SIZES)} for {attention}, got {size!r}.")
     return name
 
 
@@ -463,24 +456,24 @@ def _create_pyramid(name: str, pretrained: bool = False, **kwargs: Any) -> nn.Mo
         if pretrained and not own_source:
             name = _with_weights(name, kwargs.get("attention"))
         else:
-            # Classes, size and normalisation of recorded weights belong to those weights alone.
+            # A tag of recorded weights brings their classes, size and normalisation.
             kwargs["pretrained_cfg"] = PretrainedCfg(**_cfg(name), architecture=name)
     feature_cls = kwargs.get("feature_cls")
     if isinstance(feature_cls, str) and feature_cls != "getter":
-        raise ValueError(f"feature_cls={feature_cls!r} would take tokens from stages instead of maps; leave it out.")
+        raise ValueError(f"feature_cls must be 'getter', as stages return tokens, got {feature_cls!r}.")
     return create_staged(PyramidViT, name, pretrained, PYRAMID_MODELS[name], **kwargs)
 
 
 def _with_weights(name: str, attention: str | None) -> str:
-    """The model to build for pretrained=True: `soft_norm_*` for a `soft_*` whose only weights are normalised."""
+    """Return the model to build for pretrained=True: `soft_norm_*` for a `soft_*` with weights of that form alone."""
     normalised = name.replace("soft_", "soft_norm_", 1)
     recorded = {entry.model for entry in ENTRIES.values()}
     if not name.startswith("soft_") or name in recorded or normalised not in recorded:
         return name
     if attention not in (None, "soft_norm"):
         raise WeightsError(
-            f"The only pretrained weights of {name} are those of {normalised}, and attention={attention!r} is given; "
-            "leave attention out, or take random weights (pretrained=False)."
+            f"attention must be 'soft_norm' for the pretrained weights of {name}, which are those of {normalised}, "
+            f"got {attention!r}."
         )
     _logger.warning("The released weights of %s are of the normalised attention: %s is built.", name, normalised)
     return normalised

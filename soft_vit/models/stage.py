@@ -1,4 +1,4 @@
-"""One resolution of the pyramid, and which attention with which options every stage has.
+"""A stage of the pyramid, and the attention and options of every stage.
 
 Letters: B batch, C channels, H x W the token map of a stage, N = H * W.
 """
@@ -12,14 +12,14 @@ from torch import Tensor, nn
 
 from soft_vit.layers import attention_class, attention_options, resample_pos_embed, reversible_blocks
 from soft_vit.layers.reversible import Block
-from soft_vit.models.base import UnknownOptionError, check_image_size
+from soft_vit.models.base import UnknownOptionError
 from soft_vit.ops.numerics import check_choice
 
 STAGE4_KINDS = {"softmax": "softmax", "soft": "gaussian", "soft_plus": "soft_plus"}
 
 
 class ReversibleBlocks(nn.Module):
-    """Blocks as two streams, see `reversible_blocks`; a prefix of their own keeps weights of plain blocks out."""
+    """Blocks as two streams, see `reversible_blocks`; the prefix of their names keeps weights of plain blocks out."""
 
     def __init__(self, blocks: Sequence[Block]) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class PyramidStage(nn.Module):
         self.blocks: Any = ReversibleBlocks(blocks) if reversible else nn.ModuleList(blocks)
 
     def forward(self, x: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """A map `[B, C_in, H_in, W_in]` to tokens `[B, prefix + N, C]` and their map (H, W)."""
+        """Return tokens `[B, P + N, C]` and their map (H, W), from a map `[B, C_in, H_in, W_in]`; P: prefix tokens."""
         x = self.patch_embed(x)
         B, _, H, W = x.shape
         x = x.flatten(2).transpose(1, 2)
@@ -83,67 +83,35 @@ class PyramidStage(nn.Module):
         return x, (H, W)
 
     def to_map(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        """Tokens `[B, prefix + N, C]` as a map `[B, C, H, W]`, channels last in memory."""
+        """Return tokens `[B, P + N, C]` as a map `[B, C, H, W]`, channels last in memory, without prefix tokens."""
         B, _, C = x.shape
         return x[:, self.num_prefix_tokens :].transpose(1, 2).reshape(B, C, feat_size[0], feat_size[1])
 
 
 def stage_attentions(attention: str | Sequence[str], stage4: str | None, num_stages: int) -> tuple[str, ...]:
-    """The attention's name in every stage."""
+    """Return the attention's name in every stage."""
     if isinstance(attention, str):
         stage4 = check_choice("stage4", stage4 or "softmax", tuple(STAGE4_KINDS))
         return (attention,) * (num_stages - 1) + (STAGE4_KINDS[stage4],)
     if len(attention) != num_stages or stage4 is not None:
         raise ValueError(
-            f"attention={tuple(attention)!r} with stage4={stage4!r} is ambiguous; give one name and a stage4, or "
-            f"{num_stages} names and no stage4."
+            f"attention must be a name, or {num_stages} names without stage4, got {tuple(attention)!r} and {stage4!r}."
         )
     return tuple(attention)
 
 
-def choose_class_token(class_token: bool | None, last: str) -> bool:
-    """Whether the last stage has a class token: as given, by default where its attention has a place for one.
-
-    ValueError for one among the tokens of an attention that needs them on a full map. last: the attention's name.
-    """
-    needs_grid = attention_class(last).needs_grid
-    if class_token and needs_grid:
-        raise ValueError(
-            f"The attention {last!r} of the last stage needs its tokens on a full map; use class_token=False and "
-            f"global_pool='avg'."
-        )
-    return not needs_grid if class_token is None else class_token
-
-
-def choose_bottleneck_img_size(
-    bottleneck_img_size: int | tuple[int, int] | None, num_bottleneck: int | None, img_size: tuple[int, int]
-) -> tuple[int, int] | None:
-    """The size of the images on whose maps num_bottleneck tokens are counted: as given, by default img_size.
-
-    None where their number follows from the map. ValueError for a size without num_bottleneck.
-    """
-    if num_bottleneck is not None:
-        return check_image_size(bottleneck_img_size or img_size)
-    if bottleneck_img_size is not None:
-        raise ValueError(
-            f"bottleneck_img_size={bottleneck_img_size} says where num_bottleneck tokens are counted, but "
-            f"num_bottleneck is not given; give both, or neither."
-        )
-    return None
-
-
 def split_attn_options(kinds: Sequence[str], options: dict[str, Any], defaults: dict[str, Any]) -> list[dict[str, Any]]:
-    """For every stage the options, and before them the defaults, that its attention has; kinds: of all stages.
+    """Return for every stage the options that its attention, one of kinds, has; defaults give way to options.
 
-    UnknownOptionError for an option that none of them has; a default that none has is left out. The exact Gaussian
-    attention that ends a normalised pyramid is normalised too, unless the options say otherwise.
+    UnknownOptionError for an option of none of them. The exact Gaussian attention in the last stage of a normalised
+    pyramid is normalised too, unless the options say otherwise.
     """
     known = [attention_options(attention_class(kind)) for kind in kinds]
     for name in options:
         if not any(name in accepted for accepted in known):
             choices = sorted(set().union(*known))
             raise UnknownOptionError(
-                f"{name!r} is no option of this model or its attentions; the attentions have {', '.join(choices)}."
+                f"Options must be those of the model, or of its attentions ({', '.join(choices)}), got {name!r}."
             )
     given = {**defaults, **options}
     stages = [{name: value for name, value in given.items() if name in accepted} for accepted in known]

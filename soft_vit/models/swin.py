@@ -1,4 +1,6 @@
-"""The body of Swin (Liu et al. 2021, arXiv 2103.14030) for families that replace softmax in its first stages.
+"""The body of Swin (Liu et al. 2021, arXiv 2103.14030), with another attention in its first blocks.
+
+Families subclass `Swin` with their attention.
 
 Letters: B batch, C channels, H x W the map of a stage, N = H * W, G windows of an image, S the side of a window.
 """
@@ -26,7 +28,7 @@ from soft_vit.ops.numerics import at_least_float32
 
 Size = tuple[int, int]
 
-# Added to scores of pairs that lie apart in the image, as in the released models.
+# Added to the scores of pairs that are not neighbours in the image, as in the released models.
 MASK_VALUE = -100.0
 
 
@@ -42,7 +44,7 @@ SWIN_SIZES: dict[str, dict[str, Any]] = {
 
 
 def swin_cfg(name: str) -> dict[str, Any]:
-    """Timm's configuration of a model of the families, whose images are of 384 pixels where its name says so."""
+    """Return timm's configuration of a model by its name, which ends in _384 for images of 384 pixels."""
     side = 384 if name.endswith("_384") else 224
     crop_pct = 1.0 if side == 384 else 0.875
     return imagenet_cfg(
@@ -51,18 +53,18 @@ def swin_cfg(name: str) -> dict[str, Any]:
 
 
 def linear_window(feat_size: Size, window: int) -> Size:
-    """The window of an attention whose cost is linear: square where such windows cut the map evenly, else the map."""
+    """Return the window of a linear attention: a square if squares divide the map evenly, otherwise the map."""
     side = min(window, *feat_size)
     return feat_size if feat_size[0] % side or feat_size[1] % side else (side, side)
 
 
 def window_shift(feat_size: Size, size: Size, shifted: bool) -> int:
-    """Half a window where windows are shifted, 0 for a map without two of them on each side."""
+    """Return half a window if windows are shifted, and 0 for a map without two windows on each side."""
     return size[0] // 2 if shifted and max(size) < min(feat_size) else 0
 
 
 def cut(x: Tensor, feat_size: Size, size: Size, shift: int) -> Tensor:
-    """Tokens `[B, N, C]` as windows `[B * G, S * S, C]` of the map, rolled by shift, with zeros right and below."""
+    """Return tokens `[B, N, C]` as windows `[B * G, S * S, C]` of the map, rolled by shift and padded with zeros."""
     if size == tuple(feat_size):
         return x
     x = x.unflatten(1, feat_size)
@@ -73,7 +75,7 @@ def cut(x: Tensor, feat_size: Size, size: Size, shift: int) -> Tensor:
 
 
 def join(x: Tensor, feat_size: Size, size: Size, shift: int) -> Tensor:
-    """The inverse of `cut`."""
+    """Invert `cut`."""
     if size == tuple(feat_size):
         return x
     (H, W), padded = feat_size, [side + -side % s for side, s in zip(feat_size, size, strict=True)]
@@ -84,7 +86,7 @@ def join(x: Tensor, feat_size: Size, size: Size, shift: int) -> Tensor:
 
 
 def window_mask(x: Tensor, feat_size: Size, size: Size, shift: int) -> Tensor | None:
-    """What is added to scores in windows: 0, or -100 for pairs that only the roll or the padding made neighbours.
+    """Return what is added to scores in windows: 0, or -100 for pairs that only the roll or padding made neighbours.
 
     `[G, S * S, S * S]` in the dtype of x; None where it is zero.
     """
@@ -94,7 +96,7 @@ def window_mask(x: Tensor, feat_size: Size, size: Size, shift: int) -> Tensor | 
     regions = []
     for side, more in zip(feat_size, beyond, strict=True):
         place = torch.arange(side + more, device=x.device)
-        # What was rolled to the end is the first, what lies behind it the second other region.
+        # Region 1 was rolled to the end of the map, region 2 is padding.
         regions.append((place >= side - shift).long() + (place >= side).long())
     region = (3 * regions[0][:, None] + regions[1])[None, ..., None]
     region = window_partition(region, size).flatten(1)
@@ -103,9 +105,9 @@ def window_mask(x: Tensor, feat_size: Size, size: Size, shift: int) -> Tensor | 
 
 @register_notrace_function
 def specialize_sizes(x: Tensor) -> Tensor:
-    """Return a map `[B, C, H, W]`; torch.compile then takes its sides for constants.
+    """Return a map `[B, C, H, W]` whose sides torch.compile takes for constants.
 
-    With symbols for them, sizes of padded and merged windows become expressions that it simplifies for minutes.
+    With symbols for them, sizes of padded and merged windows become expressions that take minutes to simplify.
     """
     for side in x.shape[2:]:
         range(side)
@@ -113,7 +115,7 @@ def specialize_sizes(x: Tensor) -> Tensor:
 
 
 def resample_offsets(table: Tensor, window: int) -> Tensor:
-    """Biases of the offsets within a square window `[(2 S - 1)^2, H]` for those within another, bicubically."""
+    """Return biases of offsets in a square window `[(2 S - 1)^2, heads]`, resampled bicubically to another window."""
     side, own = math.isqrt(table.shape[0]), 2 * window - 1
     if side == own or side * side != table.shape[0]:
         return table
@@ -123,10 +125,10 @@ def resample_offsets(table: Tensor, window: int) -> Tensor:
 
 
 class SoftmaxWindows(WindowAttention):
-    """timm's softmax attention within windows, with a bias for each offset, and weights that fit other windows."""
+    """timm's softmax attention within windows, whose biases of offsets can be resampled to other windows."""
 
     def resize(self, feat_size: Size) -> None:
-        """Resample the biases to windows of another size, for good."""
+        """Resample the biases to windows of another size."""
         table = self.relative_position_bias_table
         resampled = resample_offsets(table.detach(), feat_size[0]).clone()
         self.relative_position_bias_table = nn.Parameter(resampled, requires_grad=table.requires_grad)
@@ -134,7 +136,7 @@ class SoftmaxWindows(WindowAttention):
         self.relative_position_index = get_relative_position_index(*feat_size, device=table.device)
 
     def resample_state(self, prefix: str, state_dict: MutableMapping[str, Tensor]) -> None:
-        """Resample, in state_dict, the biases of other windows to this module's own."""
+        """Resample, in state_dict, the biases of other windows to this module's windows."""
         name = f"{prefix}relative_position_bias_table"
         if name in state_dict and state_dict[name].shape[1:] == self.relative_position_bias_table.shape[1:]:
             state_dict[name] = resample_offsets(state_dict[name], self.window_size[0])
@@ -144,7 +146,7 @@ class SoftmaxWindows(WindowAttention):
 class WindowBlock(PreNormBlock):
     """A pre-norm block whose attention works within windows of the map.
 
-    window: their side, at most; shifted: whether they are shifted by half of it. kwargs: of `PreNormBlock`.
+    window: the largest side of a window. shifted: shift windows by half a side. kwargs: of `PreNormBlock`.
     """
 
     def __init__(self, dim: int, attn: Any, *, window: int, shifted: bool, **kwargs: Any) -> None:
@@ -153,7 +155,7 @@ class WindowBlock(PreNormBlock):
         self.shifted = shifted
 
     def mix(self, x: Tensor, feat_size: Size) -> Tensor:
-        """The attention of tokens `[B, N, C]`."""
+        """Return the attention of tokens `[B, N, C]`."""
         raise NotImplementedError
 
     def forward(self, x: Tensor, feat_size: Size, num_prefix_tokens: int = 0) -> Tensor:
@@ -162,7 +164,7 @@ class WindowBlock(PreNormBlock):
 
 
 class LinearBlock(WindowBlock):
-    """The window of an attention without softmax is the whole map, unless smaller ones cut it evenly.
+    """Linear attention within windows that divide the map evenly, or on the whole map.
 
     Shifted windows wrap around the map, as in the released models.
     """
@@ -173,12 +175,12 @@ class LinearBlock(WindowBlock):
         return join(self.attn(cut(x, feat_size, size, shift), size), feat_size, size, shift)
 
     def resize(self, grid_size: Size) -> None:
-        """Resample the weights that belong to one map to another, for good."""
+        """Resample the weights that belong to one map to another."""
         self.attn.resize(linear_window(grid_size, self.window))
 
 
 class SoftmaxBlock(WindowBlock):
-    """Softmax attention within windows; zeros that fill up the last ones are left out."""
+    """Softmax attention within windows; padding is masked."""
 
     attn: SoftmaxWindows  # type: ignore[assignment]
 
@@ -189,32 +191,32 @@ class SoftmaxBlock(WindowBlock):
         return join(self.attn(cut(x, feat_size, size, shift), mask), feat_size, size, shift)
 
     def resize(self, grid_size: Size) -> None:
-        """Resample the weights that belong to one map to another, for good."""
+        """Resample the weights that belong to one map to another."""
         self.attn.resize((min(self.window, *grid_size),) * 2)
 
 
 class PaddedPatchEmbed(PatchEmbed):
-    """Images, filled up with zeros to multiples of 4, to a map of patches."""
+    """Images, padded with zeros to multiples of 4, to a map of patches."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(pad_to_multiple(specialize_sizes(x), 4))
 
 
 class MergePatches(PatchMerging):
-    """timm's merging of 2 x 2 places, from `[B, C, H, W]` to `[B, 2 C, H / 2, W / 2]`, odd sides rounded up."""
+    """timm's merging of 2 x 2 tokens, from `[B, C, H, W]` to `[B, 2 C, H / 2, W / 2]`, odd sides rounded up."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
 class Swin(StagedModel):
-    """Four stages of attention within windows; images `[B, in_chans, H, W]` from 32 x 32 up.
+    """Four stages of attention within windows, for images `[B, in_chans, H, W]` of at least 32 x 32.
 
-    A subclass says which attention takes the place of softmax. Images are filled up with zeros to multiples of 4, odd
-    maps to even ones. A model built for img_size has the windows of that size; other images keep them.
+    A subclass sets the attention of the first blocks. Images are padded with zeros to multiples of 4, maps to even
+    sides. Windows are those of img_size for images of any size.
 
-    linear_blocks: for every stage, how many of its first blocks have that attention; the others have softmax.
-    window_size: side of the windows without softmax, at most; those with softmax have an eighth, at least 7.
+    linear_blocks: for every stage, the number of first blocks with the subclass's attention; the others have softmax.
+    window_size: the largest side of windows without softmax; those with softmax have an eighth of it, at least 7.
     embed_dims, depths, num_heads: of each stage. kwargs: of `StagedModel`.
     """
 
@@ -265,7 +267,7 @@ class Swin(StagedModel):
         self.init_weights(needs_reset=False)
 
     def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Weights under the released names, which are the model's own, with the buffers for the model's size."""
+        """Return weights under the released names, which are the model's own, with the buffers for its image size."""
         weights = super().released_state_dict(state_dict)
         for i, stage in enumerate(self.layers):
             for j, block in enumerate(stage.blocks):

@@ -50,7 +50,7 @@ def test_small_and_pico():
 def test_names_of_models():
     assert model_name("soft_norm", "tiny") == "soft_norm_tiny"
     assert model_name("linformer", "pico") == "linformer_pyramid_pico"
-    with pytest.raises(ValueError, match="linformer_pyramid_huge"):
+    with pytest.raises(ValueError, match="huge"):
         model_name("linformer", "huge")
     with pytest.raises(ValueError, match="performer"):
         model_name("perfomer", "tiny")
