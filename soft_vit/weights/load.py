@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -33,9 +33,6 @@ __all__ = [
     "parameter_names",
     "recorded_weights",
 ]
-
-FilterFn = Callable[[Mapping[str, Tensor], Any], dict[str, Tensor]]
-"""Takes a state dict and a model, and returns one under the model's names, as timm's `pretrained_filter_fn`."""
 
 SOURCES = ("url", "file", "state_dict", "hf_hub_id")
 
@@ -64,7 +61,6 @@ def build_model(
     pretrained_cfg_overlay: dict[str, Any] | None = None,
     pretrained_strict: bool = True,
     cache_dir: str | Path | None = None,
-    pretrained_filter_fn: FilterFn = checkpoint_filter_fn,
     **kwargs: Any,
 ) -> nn.Module:
     """Build a model for timm, as by its `build_model_with_cfg`; recorded weights and files are fitted here.
@@ -107,7 +103,7 @@ def build_model(
         model = model_cls(**arguments)
         if weights is not None:
             model.pretrained_cfg = cfg.to_dict()
-            _load_pretrained(model, weights, source, pretrained_strict, named_classes, pretrained_filter_fn)
+            _load_pretrained(model, weights, source, pretrained_strict, named_classes)
         return model
 
     return build_model_with_cfg(
@@ -115,7 +111,7 @@ def build_model(
         variant,
         pretrained and weights is None,
         pretrained_cfg=cast(Any, cfg),
-        pretrained_filter_fn=pretrained_filter_fn,
+        pretrained_filter_fn=checkpoint_filter_fn,
         pretrained_strict=pretrained_strict,
         cache_dir=cache_dir,
         **kwargs,
@@ -129,19 +125,18 @@ def fit_weights(
     *,
     strict: bool = True,
     classes: Sequence[str] = (),
-    filter_fn: FilterFn | None = None,
 ) -> tuple[dict[str, Tensor], list[str]]:
     """Return weights of a timm model made to fit one with another head, image size or number of input channels.
 
-    content: a state dict, or a checkpoint that holds one. filter_fn: by default the model's own, which renames released
-    weights and resamples what belongs to a grid. A head for other classes is left out, so that the model keeps its own.
+    content: a state dict, or a checkpoint that holds one. The model's own filter renames released weights and
+    resamples what belongs to a grid. A head for other classes is left out, so that the model keeps its own.
     classes: names of the model's classes, if known; where the checkpoint names its own, rows of the head follow the
     names. Returns the state dict and a sentence for each change. Raises ValueError, in one sentence, for weights that
     are not finite, or that do not fit apart from the head; without `strict`, missing and surplus ones are allowed.
     """
     given = unwrap_state_dict(content, source)
     require_finite(given, source)
-    weights = (filter_fn or _filter_of(model))(given, model)
+    weights = _filtered(given, model)
     own = model.state_dict()
     sentences = []
     changed = [name for name, value in weights.items() if name in given and given[name].shape != value.shape]
@@ -192,7 +187,7 @@ def fit_weights(
 
 def filter_weights(content: Mapping[str, Any], model: nn.Module) -> dict[str, Tensor]:
     """Return what the model's own filter makes of weights; raises ValueError for weights of another form of it."""
-    return _filter_of(model)(unwrap_state_dict(content), model)
+    return _filtered(unwrap_state_dict(content), model)
 
 
 def load_into(model: nn.Module, content: Mapping[str, Any], source: str = "the checkpoint") -> list[str]:
@@ -257,12 +252,12 @@ def parameter_names(model: nn.Module, key: str, *endings: str) -> list[str]:
     return [part + ending for part in ([parts] if isinstance(parts, str) else parts) for ending in endings]
 
 
-def _filter_of(model: nn.Module) -> FilterFn:
-    """Return the filter of a model: of this package, or the one that timm defines next to the model's class."""
+def _filtered(weights: NotedWeights, model: nn.Module) -> dict[str, Tensor]:
+    """Return what the filter of a model makes of weights: its own, or the one that timm defines next to its class."""
     if hasattr(model, "own_state_dict"):
-        return checkpoint_filter_fn
+        return checkpoint_filter_fn(weights, model)
     found = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
-    return (lambda weights, model: found(dict(weights), model)) if found else lambda weights, model: dict(weights)
+    return found(dict(weights), model) if found else dict(weights)
 
 
 def options_of_inference(notes: Notes) -> dict[str, Any]:
@@ -277,7 +272,6 @@ def _load_pretrained(
     source: str,
     strict: bool,
     named_classes: bool,
-    filter_fn: FilterFn,
 ) -> None:
     """Load weights into a fresh model, in place; see `build_model`."""
     heads = parameter_names(model, "classifier", ".weight", ".bias")
@@ -286,7 +280,7 @@ def _load_pretrained(
         # How timm's train.py asks to leave the head out.
         weights = NotedWeights({k: v for k, v in weights.items() if k not in heads}, weights.notes)
         named_classes = True
-    fitted, sentences = fit_weights(weights, model, source, strict=strict, filter_fn=filter_fn)
+    fitted, sentences = fit_weights(weights, model, source, strict=strict)
     model.load_state_dict(fitted, strict=False)
     if classes and not named_classes and any(name not in fitted for name in heads if name in model.state_dict()):
         warnings.warn(

@@ -12,6 +12,31 @@ from soft_vit.weights.papers import collection_of
 
 __all__ = ["model_card"]
 
+CARD = """\
+---
+{header}---
+
+# {name}
+
+`{model}` of soft_vit, a vision transformer, with weights `{tag}`.
+
+{facts}
+
+{results}## Usage
+
+```python
+import timm
+import soft_vit
+
+{snippet}
+transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
+```
+
+## Papers
+
+{papers}
+"""
+
 # Keys of timm's configuration that say what the images of these weights look like.
 SHOWN = ("input_size", "mean", "std", "crop_pct", "crop_mode", "interpolation")
 
@@ -38,34 +63,15 @@ def model_card(
         ("sha256", f"`{entry.sha256}`"),
         *training,
     ]
-    return "\n".join(
-        [
-            "---",
-            yaml.safe_dump(_header(entry), sort_keys=False, allow_unicode=True).rstrip(),
-            "---",
-            "",
-            f"# {name}",
-            "",
-            f"`{entry.model}` of soft_vit, a vision transformer, with weights `{entry.tag}`.",
-            "",
-            markdown_table(["", ""], facts),
-            "",
-            *_results(entry),
-            "## Usage",
-            "",
-            "```python",
-            "import timm",
-            "import soft_vit",
-            "",
-            *_snippet(entry, arguments, repo),
-            "transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))",
-            "```",
-            "",
-            "## Papers",
-            "",
-            *_papers(entry.model),
-            "",
-        ]
+    return CARD.format(
+        header=yaml.safe_dump(_header(entry), sort_keys=False, allow_unicode=True),
+        name=name,
+        model=entry.model,
+        tag=entry.tag,
+        facts=markdown_table(["", ""], facts),
+        results=_results(entry),
+        snippet="\n".join(_snippet(entry, arguments, repo)),
+        papers="\n".join(_papers(entry.model)),
     )
 
 
@@ -100,11 +106,9 @@ def _header(entry: Entry) -> dict[str, Any]:
     return header
 
 
-def _results(entry: Entry) -> list[str]:
-    if not entry.metrics:
-        return []
+def _results(entry: Entry) -> str:
     rows = [(m.dataset, m.name, f"{m.value:g}", f"{m.origin}: {m.source}") for m in entry.metrics]
-    return ["## Results", "", markdown_table(["data set", "metric", "value", "source"], rows), ""]
+    return f"## Results\n\n{markdown_table(['data set', 'metric', 'value', 'source'], rows)}\n\n" if rows else ""
 
 
 def _snippet(entry: Entry, arguments: Mapping[str, Any], repo: str | None) -> list[str]:

@@ -66,11 +66,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     require_device(args.device)
     if args.out:
         ensure_writable(args.out)
-    pretrained = not args.no_pretrained and args.checkpoint is None
-    size = {} if args.img_size is None else {"img_size": args.img_size}
-    model = timm.create_model(args.model, pretrained=pretrained, checkpoint_path=args.checkpoint or "", **size).to(
-        args.device
-    )
+    options = {} if args.img_size is None else {"img_size": args.img_size}
+    if args.checkpoint is not None:
+        options["pretrained_cfg_overlay"] = dict(file=args.checkpoint)
+    pretrained = args.checkpoint is not None or not args.no_pretrained
+    model = timm.create_model(args.model, pretrained=pretrained, **options).to(args.device)
     read = draw_shapes if args.data is None else lambda *given: read_folder(args.data, *given)
     images, labels = read(max(args.num_images, args.num_matrices), model, args.img_size)
     images, labels = images.to(args.device), labels.to(args.device)
