@@ -3,7 +3,7 @@
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
@@ -91,14 +91,11 @@ class CocoAnnotations:
 def read_coco(
     path: str | Path,
     files: Collection[str],
-    *,
-    classes: Sequence[str] | None = None,
     masks: bool = False,
 ) -> CocoAnnotations:
     """Read an annotation file of COCO's format.
 
-    files: names of the image files, relative to their folder. classes: names of the classes to keep, in order; by
-    default all, by category id. masks: keep and check segmentations.
+    files: names of the image files, relative to their folder. masks: keep and check segmentations.
 
     A bad entry is left out and counted. Raises FileNotFoundError for a missing file, and ValueError if it is not JSON,
     lacks a part, repeats a category, names a file outside of the folder, or has no usable image.
@@ -106,16 +103,13 @@ def read_coco(
     path = Path(path)
     content = _load(path)
     categories = _categories(content["categories"], path)
-    category_ids = list(categories) if classes is None else _chosen(classes, categories, path)
-    label_of = {number: label for label, number in enumerate(category_ids)}
+    label_of = {number: label for label, number in enumerate(categories)}
     problems = CocoProblems()
     images = _images(content["images"], set(files), problems, path)
     seen: set[int] = set()
     for entry in content["annotations"]:
         entry = entry if isinstance(entry, dict) else {}
         problem, kept = _object(entry, images, categories, seen)
-        if problem is None and kept["category_id"] not in label_of:
-            continue
         if problem is None and masks:
             image = images[kept["image_id"]]
             kept["segmentation"], problem = check_segmentation(entry.get("segmentation"), image.height, image.width)
@@ -134,8 +128,7 @@ def read_coco(
     for image in images.values():
         image.boxes = np.array(image.boxes, np.float32).reshape(-1, 4)
         image.labels, image.trainable = np.array(image.labels, np.int64), np.array(image.trainable, bool)
-    names = [categories[number] for number in category_ids]
-    return CocoAnnotations(path, names, category_ids, list(images.values()), problems)
+    return CocoAnnotations(path, list(categories.values()), list(categories), list(images.values()), problems)
 
 
 def _load(path: Path) -> dict[str, list]:
@@ -170,18 +163,6 @@ def _categories(entries: list, path: Path) -> dict[int, str]:
     if not names:
         raise ValueError(f"{path} must list categories.")
     return dict(sorted(names.items()))
-
-
-def _chosen(classes: Sequence[str], categories: dict[int, str], path: Path) -> list[int]:
-    """Return the category id of each class."""
-    numbers: dict[str, list[int]] = defaultdict(list)
-    for number, name in categories.items():
-        numbers[name].append(number)
-    for name in classes:
-        if len(numbers[name]) != 1 or list(classes).count(name) > 1:
-            known = ", ".join(sorted(categories.values()))
-            raise ValueError(f"classes must each be one of the categories in {path} ({known}), got {name!r}.")
-    return [numbers[name][0] for name in classes]
 
 
 def _images(entries: list, files: set[str], problems: CocoProblems, path: Path) -> dict[int, CocoImage]:

@@ -49,13 +49,13 @@ class SOFT(TimmFeatures, BaseModule):
         **kwargs: Any,
     ) -> None:
         if arch not in PYRAMID_MODELS:
-            raise ValueError(f"There is no arch {arch!r}; choose one of {', '.join(PYRAMID_MODELS)}.")
+            raise ValueError(f"arch must be one of {', '.join(PYRAMID_MODELS)}, got {arch!r}.")
         if max_bottleneck is not None and _pools_bottleneck(arch, kwargs):
             kwargs["max_bottleneck"] = to_2tuple(max_bottleneck)
         configs = [init_cfg] if isinstance(init_cfg, dict) else list(init_cfg or ())
         start = dict(next((config for config in configs if config.get("type") == "Pretrained"), {}))
         if start and not start.get("checkpoint"):
-            raise ValueError("init_cfg of type Pretrained has no checkpoint; give the path of a file or timm://NAME.")
+            raise ValueError("init_cfg of type Pretrained must have a checkpoint, a file or timm://NAME.")
         super().__init__(
             arch,
             checkpoint_path=start.get("checkpoint", ""),
@@ -85,17 +85,13 @@ class SOFT(TimmFeatures, BaseModule):
             inside = {name.removeprefix(self.prefix): w for name, w in weights.items() if name.startswith(self.prefix)}
             weights = NotedWeights(inside, weights.notes)
             if not weights:
-                raise ValueError(f"{self.source} has no weights with the prefix {self.prefix!r}; give another prefix.")
+                raise ValueError(f"Weights in {self.source} must have the prefix {self.prefix!r}.")
         own = self.state_dict()
         if own.keys().isdisjoint(weights):
             super().load_weights(weights)
             return
-        mismatch = describe_mismatch(own, weights)
-        if mismatch:
-            raise ValueError(
-                f"The weights in {self.source} belong to another backbone: {mismatch}; set the arch and the options "
-                "of their training."
-            )
+        if mismatch := describe_mismatch(own, weights):
+            raise ValueError(f"arch and options must be those of the weights in {self.source}: {mismatch}.")
         self.load_state_dict(weights)
 
 

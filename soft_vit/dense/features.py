@@ -23,7 +23,7 @@ class TimmFeatures(nn.Module):
     """Maps of a timm model at several scales.
 
     model_name: any timm model with `features_only`. out_indices: timm's indices of the maps, returned in the order of
-    the stages; None for the maps of `least_stride` and more. pretrained, checkpoint_path: the weights that
+    the stages; None for the maps of `min_stride` and more. pretrained, checkpoint_path: the weights that
     `init_weights` loads, timm's published ones or a file (of timm, of a classification run here, or released);
     construction reads neither, so that a trained detector loads without them. frozen_stages: -1 freezes nothing, 0 the
     stem, n the first n stages too. norm_eval: keep BatchNorm's statistics. out_norm: apply a LayerNorm over the
@@ -40,7 +40,7 @@ class TimmFeatures(nn.Module):
         pretrained: bool = False,
         checkpoint_path: str = "",
         out_indices: Sequence[int] | None = None,
-        least_stride: int = 4,
+        min_stride: int = 4,
         frozen_stages: int = -1,
         norm_eval: bool = False,
         out_norm: bool = True,
@@ -49,23 +49,21 @@ class TimmFeatures(nn.Module):
     ) -> None:
         super().__init__()
         if pretrained and checkpoint_path:
-            raise ValueError(
-                f"pretrained=True and checkpoint_path={checkpoint_path!r} name two sources of weights; give one."
-            )
+            raise ValueError(f"Either pretrained or checkpoint_path must be given, got {checkpoint_path!r} too.")
         self.model_name = model_name
         self.source = TIMM_PREFIX + model_name if pretrained else checkpoint_path
         self.norm_eval = norm_eval
         self._kwargs = kwargs
         try:
             if out_indices is None:
-                out_indices = _indices_from(least_stride, model_name, kwargs)
+                out_indices = _indices_from(min_stride, model_name, kwargs)
             # As timm returns the maps: in the order of the stages, each once.
             indices = tuple(sorted(set(out_indices), key=lambda index: (index < 0, index)))
             self.body = timm.create_model(model_name, features_only=True, out_indices=indices, **kwargs)
         except (RuntimeError, TypeError, ValueError, AssertionError, IndexError) as error:
             raise ValueError(
                 f"timm cannot make a feature pyramid of {model_name!r} with out_indices={out_indices} and {kwargs} "
-                f"({one_line(error)}); choose a name of timm.list_models() and options that it takes."
+                f"({one_line(error)})."
             ) from error
         self.channels: list[int] = self.body.feature_info.channels()
         self.reductions: list[int] = self.body.feature_info.reduction()
@@ -116,10 +114,10 @@ class TimmFeatures(nn.Module):
 
 
 def _indices_from(stride: int, model_name: str, kwargs: dict[str, Any]) -> list[int]:
-    """Indices in timm of the maps of a stride and more."""
+    """Return the indices in timm of the maps of a stride and more."""
     with torch.device("meta"):
         reductions = timm.create_model(model_name, features_only=True, **kwargs).feature_info.reduction()
     found = [index for index, reduction in enumerate(reductions) if reduction >= stride]
     if not found:
-        raise ValueError(f"it has maps of stride {', '.join(map(str, reductions))}, and {stride} or more is needed")
+        raise ValueError(f"a stride must be {stride} or more, got {', '.join(map(str, reductions))}")
     return found

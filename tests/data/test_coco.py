@@ -46,25 +46,12 @@ def test_labels_are_contiguous_in_the_order_of_category_ids(read):
     assert not found.problems.sentences()
 
 
-def test_chosen_classes_have_labels_in_their_order(read):
-    found = read(content(annotation(1), annotation(2, category_id=90)), classes=["ring"])
-    assert (found.classes, found.category_ids) == (["ring"], [90])
-    assert [entry["id"] for entry in found.images[0].objects] == [2]
-    assert not found.problems.sentences()
-    with pytest.raises(ValueError, match=r"ring, star.*'rings'"):
-        read(content(), classes=["rings"])
-    with pytest.raises(ValueError, match="'ring'"):
-        read(content(), classes=["ring", "star", "ring"])
-
-
 def test_categories_of_one_name_are_two_classes(read):
     value = content(annotation(1), annotation(2, category_id=90))
     value["categories"] = [{"id": number, "name": "star"} for number in (5, 90)]
     found = read(value)
     assert (found.classes, found.category_ids) == (["star", "star"], [5, 90])
     np.testing.assert_array_equal(found.images[0].labels, [0, 1])
-    with pytest.raises(ValueError, match="'star'"):
-        read(value, classes=["star"])
 
 
 def test_a_crowd_is_kept_for_the_evaluation_only(read):

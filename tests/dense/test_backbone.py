@@ -133,7 +133,7 @@ def test_weights_that_do_not_fit_are_refused(tmp_path):
         (pretrained(tmp_path / "lost.pth"), "lost.pth"),
         (pretrained(own), "do not fit"),
         (pretrained(own, prefix="encoder."), "'encoder.'"),
-        (pretrained(own, prefix="backbone."), "another backbone"),
+        (pretrained(own, prefix="backbone."), "missing"),
     ]
     for init_cfg, message in cases:
         backbone = SOFT("soft_pico", depths=(1, 1, 3, 1), init_cfg=init_cfg)

@@ -27,8 +27,8 @@ class CocoAP(BaseMetric):
     Reads the samples of `CocoImages` with `pred_instances`. The true objects come with the samples, so the figures are
     COCO's own on the images that were tested.
 
-    kinds: "bbox" for boxes, "segm" for masks. out: start of the paths `<out>.bbox.json` and
-    `<out>.segm.json`, which get the detections in COCO's result format.
+    kinds: "bbox" for boxes, "segm" for masks. out: start of the paths `<out>.bbox.json` and `<out>.segm.json`, which
+    get the detections in COCO's result format.
     """
 
     default_prefix = "coco"
@@ -37,7 +37,7 @@ class CocoAP(BaseMetric):
         super().__init__(**kwargs)
         self.kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
         if not self.kinds or not set(self.kinds) <= set(KINDS):
-            raise ValueError(f"kinds is {kinds}; choose among {', '.join(KINDS)}.")
+            raise ValueError(f"kinds must be of {', '.join(KINDS)}, got {kinds}.")
         self.out = out
 
     def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
@@ -53,13 +53,13 @@ class CocoAP(BaseMetric):
             }
             if "segm" in self.kinds:
                 if "masks" not in found:
-                    raise ValueError('The model predicts no masks; take "segm" out of the evaluator\'s kinds.')
+                    raise ValueError('kinds must be "bbox" alone for a model without masks.')
                 entry["masks"] = encode_masks(found["masks"].cpu().numpy())
             # One entry for an image: MMEngine cuts the gathered list to the number of images.
             self.results.append(entry)
 
     def compute_metrics(self, results: list[dict]) -> dict[str, float]:
-        """The metrics of one entry for each image, from all processes."""
+        """Return the metrics of one entry for each image, from all processes."""
         truth = self._truth(results)
         metrics: dict[str, float] = {}
         for kind in self.kinds:
@@ -80,14 +80,11 @@ class CocoAP(BaseMetric):
         }
 
     def _detections(self, results: list[dict], kind: str) -> list[dict]:
-        """Detections in COCO's result format: with a box or a mask, whichever gives the area."""
+        """Return detections in COCO's result format: with a box or a mask, whichever gives the area."""
         category_ids = self.dataset_meta["category_ids"]
         beyond = max((int(entry["labels"].max(initial=0)) for entry in results), default=0)
         if beyond >= len(category_ids):
-            raise ValueError(
-                f"The model predicts class {beyond} and the data has {len(category_ids)} classes; set "
-                "model.num_classes."
-            )
+            raise ValueError(f"model.num_classes must be {len(category_ids)} as in the data, got class {beyond}.")
         found = []
         for entry in results:
             x0, y0, x1, y1 = entry["boxes"].astype(np.float64).T
@@ -110,4 +107,4 @@ class CocoAP(BaseMetric):
 
 
 def _silent(*args: Any) -> None:
-    """In place of COCO's printed table: MMEngine logs the figures."""
+    """Print nothing: MMEngine logs the figures."""

@@ -36,7 +36,7 @@ class CocoImages(ReadingDataset):
     """Images of a folder, TAR or ZIP with the boxes, and optionally masks, of a COCO annotation file.
 
     data_root: folder of the data. ann_file, img_dir: annotation file and folder of the images below it (or their TAR or
-    ZIP, without its ending). classes: names of the classes to keep, in order; by default all. masks: load masks too.
+    ZIP, without its ending). masks: load masks too.
     filter_empty: drop training images without an object to train on. transforms: of torchvision.transforms.v2, each as
     `dict(type=NAME, ...)`, applied in training to the image, its boxes and masks together; by default a horizontal
     flip. test_mode: keep all images, without targets and transforms.
@@ -57,7 +57,6 @@ class CocoImages(ReadingDataset):
         ann_file: str = "annotations/instances_train2017.json",
         img_dir: str = "train2017",
         *,
-        classes: Sequence[str] | None = None,
         masks: bool = False,
         filter_empty: bool = True,
         transforms: Sequence[dict] = _FLIP,
@@ -68,7 +67,7 @@ class CocoImages(ReadingDataset):
         root = Path(data_root).expanduser()
         storage = require_storage(root, img_dir)
         entries = {entry.name: entry for entry in storage.entries()}
-        self._annotations = read_coco(root / ann_file, entries.keys(), classes=classes, masks=masks)
+        self._annotations = read_coco(root / ann_file, entries.keys(), masks=masks)
         names = self._annotations.classes
         self.images = LabelledImages(storage, names, [])
         self.masks = masks
@@ -84,14 +83,14 @@ class CocoImages(ReadingDataset):
         )
 
     def load_data_list(self) -> list[dict]:
-        """The images to use, with what training or testing reads of them."""
+        """Return the images to use, with what training or testing reads of them."""
         images = self._annotations.images
         if not self.test_mode:
             images = [image for image in images if image.has_file]
             if self.filter_empty:
                 images = [image for image in images if image.trainable.any()]
             if not images:
-                raise ValueError(f"No image in {self._annotations.path} has an object to train on; give other data.")
+                raise ValueError(f"{self._annotations.path} must have an object to train on.")
         found = [self._entry_of(image) for image in images]
         # The list is serialised; copies of these in the workers would only take memory.
         del self._annotations, self._entries
@@ -104,10 +103,6 @@ class CocoImages(ReadingDataset):
         free = itertools.count(max(own.values()) + 1)
         numbers = tuple(own[name] if name in own else next(free) for name in classes)
         self._metainfo.update(classes=tuple(classes), category_ids=numbers)
-
-    def get_cat_ids(self, idx: int) -> list[int]:
-        """Classes of an image's objects, for wrappers such as ClassBalancedDataset."""
-        return self.get_data_info(idx)["labels"].tolist()
 
     def _entry_of(self, image: CocoImage) -> dict:
         entry = self._entries.get(image.file_name, Entry(image.file_name))

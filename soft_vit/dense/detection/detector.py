@@ -33,13 +33,11 @@ class FeaturePyramid(nn.Module):
 
     def __init__(self, backbone: dict[str, Any], *, channels: int, stride: int, extra: str) -> None:
         super().__init__()
-        self.body = TimmFeatures(**backbone, least_stride=stride)
+        self.body = TimmFeatures(**backbone, min_stride=stride)
         widths = self.body.channels
         if extra == "conv" and widths[-1] == channels:
-            raise ValueError(
-                f"pyramid_channels is {channels}, as many as the last map of {self.body.model_name} has, which makes "
-                "torchvision put P6 on P5 instead of that map; choose another number."
-            )
+            # torchvision would put P6 on P5 instead of that map.
+            raise ValueError(f"pyramid_channels must differ from those of the last map, got {channels}.")
         blocks = LastLevelP6P7(widths[-1], channels) if extra == "conv" else LastLevelMaxPool()
         self.fpn = FeaturePyramidNetwork(widths, channels, extra_blocks=blocks)
         self.out_channels = channels
@@ -102,7 +100,7 @@ class TorchvisionDetector(BaseModel):
             return [self._predicted(*pair) for pair in zip(self.detector(images), samples, strict=True)]
         if mode == "tensor":
             return tuple(self.detector.backbone(self.detector.transform(images)[0].tensors).values())
-        raise ValueError(f'mode is {mode!r}; choose "loss", "predict" or "tensor".')
+        raise ValueError(f'mode must be "loss", "predict" or "tensor", got {mode!r}.')
 
     def _target(self, sample: BaseDataElement) -> dict[str, Tensor]:
         objects = sample.gt_instances
@@ -127,15 +125,13 @@ def check_options(detector: type[nn.Module], options: Mapping[str, Any]) -> None
     known = {*inspect.signature(detector).parameters, "size_divisible", "fixed_size"} - {"backbone", "kwargs"}
     unknown = sorted(options.keys() - known)
     if unknown:
-        raise ValueError(
-            f"torchvision's {detector.__name__} has no option {unknown[0]}; choose among {', '.join(sorted(known))}."
-        )
+        raise ValueError(f"Options must be of {detector.__name__} ({', '.join(sorted(known))}), got {unknown[0]}.")
 
 
 def anchor_sizes(
     sizes: Sequence[float | Sequence[float]] | None, pyramid: FeaturePyramid, octaves: int, scale: float
 ) -> tuple[tuple[float, ...], ...]:
-    """Sides of the square anchors of each level, in pixels.
+    """Return the sides of the square anchors of each level, in pixels.
 
     sizes: one or several for each level. By default `scale` times the level's stride, which doubles from level to
     level, and `octaves` - 1 sizes between two levels (Lin et al., arXiv 1708.02002, Sec. 4). Raises ValueError for

@@ -14,8 +14,6 @@ from segmentation_models_pytorch.decoders.upernet.decoder import UPerNetDecoder
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import BatchNorm2d
 
-from soft_vit.engine.errors import one_line
-
 __all__ = ["DECODERS", "FCNHead", "PixelClassifier", "SemanticFPN", "UPerNet", "build_decoder"]
 
 
@@ -41,10 +39,7 @@ class UPerNet(nn.Module):
     def forward(self, maps: list[Tensor]) -> Tensor:
         """Maps `[B, C_i, H_i, W_i]`, the largest first, to one `[B, channels, H_1, W_1]`."""
         if self.training and maps[0].shape[0] == 1 and any(type(m) is BatchNorm2d for m in self.modules()):
-            raise ValueError(
-                "UPerNet pools the last map to one value a channel, which BatchNorm cannot normalise over one image; "
-                "give each process at least 2 images, or set sync_bn to torch on several GPUs."
-            )
+            raise ValueError("Each process must get at least 2 images for UPerNet's BatchNorm, or sync_bn='torch'.")
         return self.decoder([None, None, *maps])
 
 
@@ -84,23 +79,14 @@ DECODERS: dict[str, type[nn.Module]] = {"upernet": UPerNet, "fpn": SemanticFPN}
 def build_decoder(
     in_channels: Sequence[int], reductions: Sequence[int], kind: str = "upernet", **options: Any
 ) -> nn.Module:
-    """An initialised decoder of a kind in `DECODERS`, for maps of these channels and strides.
+    """Return an initialised decoder of a kind in `DECODERS`, for maps of these channels and strides.
 
-    Raises ValueError for an unknown option, and for maps that the decoder cannot use.
+    Raises ValueError for maps that the decoder cannot use.
     """
     needed = DECODERS[kind].strides
     if needed is not None and tuple(reductions) != needed:
-        raise ValueError(
-            f"The decoder {kind} needs maps of strides {needed}, and the backbone has {tuple(reductions)}; set "
-            "backbone.out_indices, or choose another backbone."
-        )
-    try:
-        decoder = DECODERS[kind](in_channels, **options)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(
-            f"The decoder {kind} cannot be built on {len(in_channels)} maps with {options} ({one_line(error)}); see "
-            f"{DECODERS[kind].__name__} for its options."
-        ) from error
+        raise ValueError(f"The maps of the decoder {kind} must have strides {needed}, got {tuple(reductions)}.")
+    decoder = DECODERS[kind](in_channels, **options)
     initialize_decoder(decoder)
     return decoder
 

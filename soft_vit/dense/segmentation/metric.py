@@ -26,17 +26,12 @@ class SegmentationMetric(BaseMetric):
     The IoU of a class is the share of the pixels with and predicted as the class in those with or predicted as it; its
     Acc the share in the pixels with it; aAcc the share of correct pixels. Means leave out a class without such pixels.
 
-    A table of the classes goes to the log. prefix: put before each name, to tell two metrics apart. confusion_table:
-    after a test, pixels by true class (row) and predicted class (column), int64 `[C, C]`. Processes exchange counts,
-    not label maps. Images that a sampler such as DefaultSampler repeats to fill up a process are counted once.
+    A table of the classes goes to the log. Processes exchange counts, not label maps. Images that a sampler such as
+    DefaultSampler repeats to fill up a process are counted once.
     """
 
-    # MMEngine warns of a metric without a prefix. The names have one only if it is set.
+    # MMEngine warns of a metric without a prefix.
     default_prefix = "segmentation"
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.confusion_table: Tensor | None = None
 
     def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
         count = len(self._classes())
@@ -50,11 +45,11 @@ class SegmentationMetric(BaseMetric):
     def _classes(self) -> Sequence[str]:
         classes = (self.dataset_meta or {}).get("classes")
         if not classes:
-            raise ValueError("SegmentationMetric needs class names in the metainfo of the data set; set its classes.")
+            raise ValueError("The metainfo of the data set must hold classes.")
         return classes
 
     def evaluate(self, size: int) -> dict[str, float]:
-        """The metrics over all processes. size: number of images in the data set."""
+        """Return the metrics over all processes. size: number of images in the data set."""
         rank, world_size = get_dist_info()
         classes = self._classes()
         table = torch.zeros(len(classes) ** 2, dtype=torch.int64)
@@ -62,46 +57,39 @@ class SegmentationMetric(BaseMetric):
             table[pairs] += counts
         self.results.clear()
         all_reduce(table)
-        self.confusion_table = table.reshape(len(classes), len(classes))
-        print_log("\n" + class_table(self.confusion_table, classes), "current")
-        return self.compute_metrics(self.confusion_table)
+        table = table.reshape(len(classes), len(classes))
+        print_log("\n" + class_table(table, classes), "current")
+        return self.compute_metrics(table)
 
     def compute_metrics(self, results: Tensor) -> dict[str, float]:
-        """The metrics of pixels by true and predicted class, int64 `[C, C]`."""
+        """Return the metrics of pixels by true and predicted class, int64 `[C, C]`."""
         iou, acc, overall = scores_of(results)
-        front = "" if self.prefix == self.default_prefix else f"{self.prefix}/"
-        return {
-            f"{front}mIoU": 100 * iou.nanmean().item(),
-            f"{front}mAcc": 100 * acc.nanmean().item(),
-            f"{front}aAcc": 100 * overall.item(),
-        }
+        found = {"mIoU": iou.nanmean(), "mAcc": acc.nanmean(), "aAcc": overall}
+        return {name: 100 * value.item() for name, value in found.items()}
 
 
 def confusion(truth: Tensor, given: Tensor, num_classes: int) -> Tensor:
-    """Pixels by true class (row) and given class (column), int64 `[C, C]`, without those of true class 255.
+    """Return pixels by true class (row) and given class (column), int64 `[C, C]`, without those of true class 255.
 
     Raises ValueError for a given class beyond `num_classes`.
     """
     labelled = truth != IGNORED
     truth, given = truth[labelled].long(), given[labelled].long()
     if given.numel() and given.max() >= num_classes:
-        raise ValueError(
-            f"The model predicts class {int(given.max())} and the data has {num_classes} classes; set "
-            "model.num_classes."
-        )
+        raise ValueError(f"model.num_classes must be {num_classes} as in the data, got class {int(given.max())}.")
     pairs = truth * num_classes + given
     return torch.bincount(pairs, minlength=num_classes**2).reshape(num_classes, num_classes)
 
 
 def scores_of(table: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """IoU `[C]`, accuracy `[C]` and accuracy over all pixels, float64 in [0, 1]; NaN where undefined."""
+    """Return IoU `[C]`, accuracy `[C]` and accuracy over all pixels, float64 in [0, 1]; NaN where undefined."""
     table = table.double()
     hits, occurs, given = table.diagonal(), table.sum(1), table.sum(0)
     return hits / (occurs + given - hits), hits / occurs, hits.sum() / table.sum()
 
 
 def class_table(table: Tensor, classes: Sequence[str]) -> str:
-    """A line for each class with its IoU and accuracy in percent, `-` where undefined."""
+    """Return a line for each class with its IoU and accuracy in percent, `-` where undefined."""
     iou, acc, _ = scores_of(table)
     width = max(map(len, classes))
     lines = [f"{'class':<{width}}  {'IoU':>6}  {'Acc':>6}"]

@@ -14,10 +14,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from soft_vit.data.label_maps import IGNORED
-from soft_vit.engine.errors import one_line
 from soft_vit.registry import MODELS, register
 
 __all__ = ["RandomWindows", "SegmentationPreprocessor"]
+
+# Largest distance of a window's centre from the pixel that it is drawn for, in window sides.
+SPREAD = 0.35
 
 
 @register(MODELS)
@@ -40,10 +42,7 @@ class SegmentationPreprocessor(BaseDataPreprocessor):
         self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
         self.size = None if size is None else tuple(size)
-        try:
-            self.windows = None if windows is None else RandomWindows(**windows)
-        except TypeError as error:
-            raise ValueError(f"windows is {windows} ({one_line(error)}); see RandomWindows for its options.") from error
+        self.windows = None if windows is None else RandomWindows(**windows)
 
     def forward(self, data: dict, training: bool = False) -> dict[str, Any]:
         data = self.cast_data(data)
@@ -61,7 +60,7 @@ class SegmentationPreprocessor(BaseDataPreprocessor):
         return {"inputs": inputs, "data_samples": samples}
 
     def _cut(self, inputs: Tensor, samples: list[BaseDataElement]) -> tuple[Tensor, list[BaseDataElement]]:
-        """Windows of images `[B, 3, H, W]`, each with a sample of its labels."""
+        """Return windows of images `[B, 3, H, W]`, each with a sample of its labels."""
         inputs, labels = self.windows(inputs, torch.cat([sample.gt_sem_seg.data for sample in samples]))
         cut = []
         for index, classes in enumerate(labels):
@@ -82,8 +81,8 @@ class RandomWindows:
 
     size: S, in pixels. per_image: K. scales: range of the factor from an image's pixels to a window's, drawn from a
     log-uniform distribution. angle: largest turn to either side, in degrees. stretch: largest ratio of the two axes'
-    scales. mirror: mirror half of the windows. spread: largest distance of a window's centre from the pixel it is drawn
-    for, in window sides; that pixel belongs to a class drawn from those in the image.
+    scales. mirror: mirror half of the windows. A window is drawn for a pixel, whose class is drawn from those in the
+    image.
     """
 
     size: int
@@ -92,7 +91,6 @@ class RandomWindows:
     angle: float = 0.0
     stretch: float = 1.0
     mirror: bool = True
-    spread: float = 0.35
 
     def __call__(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Images `[B, 3, H, W]` and labels uint8 `[B, H, W]` to `[B K, 3, S, S]` and `[B K, S, S]`.
@@ -108,7 +106,7 @@ class RandomWindows:
         return windows, classes[:, 0].to(labels.dtype)
 
     def _maps(self, labels: Tensor) -> Tensor:
-        """Affine maps `[B K, 2, 3]` from window to image coordinates, both from -1 to 1."""
+        """Return affine maps `[B K, 2, 3]` from window to image coordinates, both from -1 to 1."""
         count, device = len(labels), labels.device
         side = torch.tensor(labels.shape[-2:], device=device).flip(0)
         draw = torch.rand(count, 4, device=device)
@@ -126,7 +124,7 @@ class RandomWindows:
         return torch.stack([x_axis, y_axis, middle - side / 2], 2) / (side / 2)[None, :, None]
 
     def _middle(self, labels: Tensor, extent: float) -> Tensor:
-        """(x, y) of the centre of a window that covers `extent` pixels of an image with labels `[H, W]`."""
+        """Return (x, y) of the centre of a window that covers `extent` pixels of an image with labels `[H, W]`."""
         classes = labels.unique()
         classes = classes[classes != IGNORED]
         if len(classes) == 0:
@@ -134,4 +132,4 @@ class RandomWindows:
         chosen = classes[torch.randint(len(classes), (), device=labels.device)]
         places = (labels == chosen).nonzero()
         place = places[torch.randint(len(places), (), device=labels.device)].flip(0)
-        return place + 0.5 + (2 * torch.rand(2, device=labels.device) - 1) * self.spread * extent
+        return place + 0.5 + (2 * torch.rand(2, device=labels.device) - 1) * SPREAD * extent

@@ -17,7 +17,6 @@ from torch.nn import functional as F
 from soft_vit.data.label_maps import IGNORED
 from soft_vit.dense.features import TimmFeatures
 from soft_vit.dense.segmentation.decoders import DECODERS, FCNHead, PixelClassifier, build_decoder
-from soft_vit.engine.errors import one_line
 from soft_vit.registry import MODELS, register
 
 __all__ = ["TimmSegmentor", "slide"]
@@ -25,7 +24,7 @@ __all__ = ["TimmSegmentor", "slide"]
 # The axis of each direction of a flip.
 AXES = {"horizontal": -1, "vertical": -2}
 # The stride of a backbone's coarsest map, which must have at least one place.
-_LEAST_SIDE = 32
+_MIN_SIDE = 32
 # Windows in one batch of a sliding test.
 _WINDOWS_AT_ONCE = 4
 _TEST_OPTIONS = {"mode": "whole", "crop_size": None, "stride": None, "scales": (1.0,), "flip": False}
@@ -62,7 +61,7 @@ class TimmSegmentor(BaseModel):
         super().__init__(data_preprocessor=data_preprocessor)
         kind = decoder.get("kind", "upernet")
         if kind not in DECODERS:
-            raise ValueError(f"decoder.kind is {kind!r}; choose one of {', '.join(DECODERS)}.")
+            raise ValueError(f"decoder.kind must be one of {', '.join(DECODERS)}, got {kind!r}.")
         # Maps that the decoder normalises need no other norm.
         self.backbone = TimmFeatures(**{"out_norm": not DECODERS[kind].normalises, **backbone})
         self.decoder = build_decoder(self.backbone.channels, self.backbone.reductions, **decoder)
@@ -72,13 +71,7 @@ class TimmSegmentor(BaseModel):
             options = dict(auxiliary)
             self.auxiliary_index = options.pop("index", 2)
             self.auxiliary_weight = options.pop("loss_weight", 0.4)
-            try:
-                self.auxiliary = FCNHead(self.backbone.channels[self.auxiliary_index], num_classes, **options)
-            except (IndexError, TypeError) as error:
-                raise ValueError(
-                    f"The auxiliary head cannot be built with {auxiliary} on {len(self.backbone.channels)} maps "
-                    f"({one_line(error)}); see FCNHead for its options."
-                ) from error
+            self.auxiliary = FCNHead(self.backbone.channels[self.auxiliary_index], num_classes, **options)
         if class_weight is not None and (len(class_weight) != num_classes or min(class_weight) <= 0):
             raise ValueError(
                 f"class_weight must be a number above 0 for each of {num_classes} classes, got {class_weight}."
@@ -111,14 +104,14 @@ class TimmSegmentor(BaseModel):
             return [self.predict(*pair) for pair in zip(inputs, samples, strict=True)]
         if mode == "tensor":
             return self.scores(inputs)
-        raise ValueError(f'mode is {mode!r}; choose "loss", "predict" or "tensor".')
+        raise ValueError(f'mode must be "loss", "predict" or "tensor", got {mode!r}.')
 
     def scores(self, images: Tensor) -> Tensor:
         """Images `[B, 3, H, W]` of any size to float32 scores `[B, C, H, W]`."""
         return self._at_pixels(self.head(self.decoder(self.backbone(self._pad(images)))), images.shape[-2:])
 
     def loss(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """Mean cross entropy over the labelled pixels; labels: `[B, H, W]`, 255 for none."""
+        """Return the mean cross entropy over the labelled pixels; labels: `[B, H, W]`, 255 for none."""
         maps = self.backbone(self._pad(images))
         losses = {"loss_pixels": self._cross_entropy(self.head(self.decoder(maps)), labels)}
         if self.auxiliary is not None:
@@ -137,8 +130,8 @@ class TimmSegmentor(BaseModel):
         return total / weight if labelled.numel() else total
 
     def _padded(self, size: Sequence[int]) -> list[int]:
-        """The smallest size (H, W) that contains this one and that the decoder accepts."""
-        return [-(-max(side, _LEAST_SIDE) // self.decoder.divisor) * self.decoder.divisor for side in size]
+        """Return the smallest size (H, W) that contains this one and that the decoder accepts."""
+        return [-(-max(side, _MIN_SIDE) // self.decoder.divisor) * self.decoder.divisor for side in size]
 
     def _pad(self, images: Tensor) -> Tensor:
         (height, width), padded = images.shape[-2:], self._padded(images.shape[-2:])
@@ -159,7 +152,7 @@ class TimmSegmentor(BaseModel):
         return sample
 
     def _views(self) -> Iterator[tuple[float, tuple[int, ...]]]:
-        """All pairs of a scale and a set of axes to mirror."""
+        """Return all pairs of a scale and a set of axes to mirror."""
         axes = [AXES[direction] for direction in self.test_cfg["flip"]]
         sets = [chosen for count in range(len(axes) + 1) for chosen in itertools.combinations(axes, count)]
         return itertools.product(self.test_cfg["scales"], sets)
@@ -180,21 +173,21 @@ class TimmSegmentor(BaseModel):
 def _checked_test_cfg(given: dict[str, Any]) -> dict[str, Any]:
     unknown = sorted(set(given) - set(_TEST_OPTIONS))
     if unknown:
-        raise ValueError(f"test_cfg sets {', '.join(unknown)}; it takes {', '.join(_TEST_OPTIONS)}.")
+        raise ValueError(f"test_cfg must set {', '.join(_TEST_OPTIONS)} alone, got {', '.join(unknown)}.")
     options = {**_TEST_OPTIONS, **given}
     if options["mode"] not in ("whole", "slide"):
-        raise ValueError(f'test_cfg.mode is {options["mode"]!r}; choose "whole" or "slide".')
+        raise ValueError(f'test_cfg.mode must be "whole" or "slide", got {options["mode"]!r}.')
     if options["mode"] == "slide":
         if options["crop_size"] is None or options["stride"] is None:
-            raise ValueError("test_cfg lacks crop_size or stride; sliding needs both, as (height, width) in pixels.")
+            raise ValueError("test_cfg must have crop_size and stride, (height, width) in pixels, to slide.")
         crop, stride = to_2tuple(options["crop_size"]), to_2tuple(options["stride"])
         if stride[0] > crop[0] or stride[1] > crop[1]:
-            raise ValueError(f"test_cfg.stride {stride} leaves gaps between windows of {crop}; take at most crop_size.")
+            raise ValueError(f"test_cfg.stride must be at most crop_size {crop}, got {stride}.")
         options |= {"crop_size": crop, "stride": stride}
     if isinstance(options["flip"], bool):
         options["flip"] = ("horizontal",) * options["flip"]
     if isinstance(options["flip"], str) or set(options["flip"]) - set(AXES):
-        raise ValueError(f"test_cfg.flip is {options['flip']!r}; give True, False or a list of {', '.join(AXES)}.")
+        raise ValueError(f"test_cfg.flip must be True, False or a list of {', '.join(AXES)}, got {options['flip']!r}.")
     return options
 
 

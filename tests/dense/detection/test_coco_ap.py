@@ -97,7 +97,7 @@ def test_equals_pycocotools(tree, odd_truth, tmp_path, kind, count):
     for name, value in zip(NAMES, evaluation.stats, strict=True):
         assert metrics[f"coco/{kind}_{name}"] == pytest.approx(value, abs=1e-6), name
     if count:
-        assert metrics[f"coco/{kind}_mAP_50"] > 0.1
+        assert metrics[f"coco/{kind}_mAP_50"] > 0.05
 
 
 def test_perfect_masks_have_perfect_precision(tree):
@@ -130,7 +130,7 @@ def test_the_model_must_predict_masks_to_have_them_measured():
     metric = CocoAP(kinds="segm")
     found = InstanceData(bboxes=torch.zeros(1, 4), scores=torch.ones(1), labels=torch.zeros(1, dtype=torch.int64))
     sample = BaseDataElement(metainfo={"img_id": 1, "ori_shape": (4, 4), "objects": []}, pred_instances=found)
-    with pytest.raises(ValueError, match="no masks"):
+    with pytest.raises(ValueError, match="kinds"):
         metric.process({}, [sample.to_dict()])
 
 
@@ -140,7 +140,7 @@ def test_a_class_that_the_data_has_not():
     found = InstanceData(bboxes=torch.ones(1, 4), scores=torch.ones(1), labels=torch.tensor([2]))
     sample = BaseDataElement(metainfo={"img_id": 1, "ori_shape": (4, 4), "objects": []}, pred_instances=found)
     metric.process({}, [sample.to_dict()])
-    with pytest.raises(ValueError, match=r"class 2 .* 2 classes.*model\.num_classes"):
+    with pytest.raises(ValueError, match=r"num_classes must be 2.*class 2"):
         metric.evaluate(1)
 
 

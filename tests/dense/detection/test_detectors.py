@@ -132,7 +132,7 @@ def test_tensor_mode_gives_the_maps_of_the_pyramid(small_detector):
     assert len(maps) == 5
     first = 8 if isinstance(detector, TorchvisionRetinaNet) else 4
     assert [value.shape[-1] for value in maps] == [-(-96 // (first << level)) for level in range(5)]
-    with pytest.raises(ValueError, match='choose "loss", "predict" or "tensor"'):
+    with pytest.raises(ValueError, match="got 'losses'"):
         detector(batch(1)["inputs"], mode="losses")
 
 
@@ -183,7 +183,7 @@ def test_the_backbone_loads_its_weights(small_detector, tmp_path):
     ("backbone", "options", "message"),
     [
         ({"model_name": "soft_picco"}, {}, "soft_picco"),
-        ({}, {"score_tresh": 0.1}, "score_tresh.*score_thresh"),
+        ({}, {"score_tresh": 0.1}, "score_tresh"),
         ({}, {"colour": "red"}, "colour"),
         ({}, {"sizes": [16, 32]}, "5 levels"),
         ({}, {"sizes": [[16, 20], 32, 64, 128, 256]}, "5 levels"),

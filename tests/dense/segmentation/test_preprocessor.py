@@ -5,6 +5,7 @@ import torch
 from mmengine.structures import BaseDataElement, PixelData
 
 from soft_vit.data.label_maps import IGNORED
+from soft_vit.dense.segmentation import preprocessor as module
 from soft_vit.dense.segmentation.preprocessor import RandomWindows, SegmentationPreprocessor
 
 
@@ -47,8 +48,6 @@ def test_training_sees_windows_and_a_test_whole_images():
         assert (image[0].round() == sample.gt_sem_seg.data[0]).float().mean() > 0.6
     whole = preprocessor({"inputs": [labels.repeat(3, 1, 1)], "data_samples": None}, training=False)
     assert whole["inputs"][0].shape == (3, 64, 96)
-    with pytest.raises(ValueError, match="see RandomWindows"):
-        SegmentationPreprocessor([0.0] * 3, [1.0] * 3, windows={"sides": 4})
 
 
 ANY = {"scales": (0.4, 0.8), "angle": 180.0, "stretch": 1.3}
@@ -78,24 +77,25 @@ def test_labels_lie_where_the_image_has_them(options):
         assert (labels[windows[:, channel] < 0.249] != value).all()
 
 
-def test_plain_windows_are_crops():
+def test_plain_windows_are_crops(monkeypatch):
+    monkeypatch.setattr(module, "SPREAD", 0.0)
     torch.manual_seed(0)
     images = torch.arange(2 * 3 * 40 * 56).reshape(2, 3, 40, 56).double()
-    windows, _ = RandomWindows(1, per_image=4, mirror=False, spread=0.0)(
-        images, torch.zeros(2, 40, 56, dtype=torch.uint8)
-    )
+    labels = torch.zeros(2, 40, 56, dtype=torch.uint8)
+    windows, _ = RandomWindows(1, per_image=4, mirror=False)(images, labels)
     torch.testing.assert_close(windows, windows.round(), rtol=0, atol=1e-3)
     for index, window in enumerate(windows):
         assert (images[index // 4] == window.round()).all(0).any()
 
 
-def test_a_small_class_is_seen_as_often_as_a_large_one():
+def test_a_small_class_is_seen_as_often_as_a_large_one(monkeypatch):
+    monkeypatch.setattr(module, "SPREAD", 0.0)
     torch.manual_seed(0)
     images, labels = scene()
     labels[labels == IGNORED] = 0
     labels[:] = torch.where(labels == 3, labels, 0)
     labels[:, 12:, :] = 0
-    _, seen = RandomWindows(3, per_image=200, spread=0.0)(images, labels)
+    _, seen = RandomWindows(3, per_image=200)(images, labels)
     share = (seen[:, 1, 1] == 3).float().mean().item()
     # 400 draws with probability 1 / 2; seven standard deviations.
     assert abs(share - 0.5) < 7 * 0.5 / 20
