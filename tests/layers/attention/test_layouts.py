@@ -8,119 +8,43 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from attention_cases import (
+    CASES,
+    DIM,
+    FORMULAS,
+    Case,
+    Size,
+    case,
+    every,
+    heads,
+    make,
+    output_by,
+    relative_error,
+    tokens,
+    turned,
+    using,
+)
+from torch import Tensor
 
 from soft_vit import layers
 from soft_vit.layers import ATTENTIONS, Attention
 from soft_vit.layers.attention import base
 
-DIM, HEADS = 12, 3
-
 # Float64 on both sides; an inverse of a kernel with a ridge of 0.01 enlarges roundings by at most 1e2.
 TOLERANCE = 1e-10
 
-Case = tuple[str, dict[str, Any]]
-
-# All tokens enter alike, so any of them may be left out.
-ANY_MASK: list[Case] = [
-    ("softmax", {}),
-    ("softmax_one", {}),
-    ("gaussian", {}),
-    ("gaussian", {"normalize": True}),
-    ("linear", {}),
-    ("performer", {}),
-    ("performer", {"kernel": "relu"}),
-    ("efficient", {}),
-    ("hydra", {}),
-    ("sima", {}),
-    ("cosformer", {}),
-    ("gau", {"form": "quadratic"}),
-    ("vq", {"num_codes": 5}),
-    ("skyformer", {}),
-    ("nystrom", {"local_kernel": 0}),
-    ("nystrom", {"local_kernel": 0, "landmarks": "segment", "max_landmarks": (4,)}),
-    ("agent", {"local_kernel": 0, "max_agents": (4,)}),
-    ("soft", {"local_kernel": 0, "sampling": "avg"}),
-    ("soft_norm", {"local_kernel": 0, "sampling": "avg", "num_bottleneck": 5}),
-    ("soft_plus", {"local_kernel": 0, "sampling": "avg"}),
-    ("none", {}),
+NO_MASK = [
+    (case("linformer"), (20,), "places"),
+    (case("synthesizer"), (20,), "places"),
+    (case("polaformer"), (20,), "places"),
+    (case("longformer"), (20,), "fixed places"),
+    (case("bigbird"), (20,), "number of tokens"),
+    (case("reformer"), (20,), "number of tokens"),
+    (case("sparse"), (20,), "dilation"),
+    (case("soft", sampling="first"), (20,), "sampling"),
+    (case("spatial_reduction", linear=True), (20,), "49 windows"),
+    *((case(kind), (4, 5), "sequence") for kind in ("soft", "nystrom", "agent", "skyformer")),
 ]
-
-# Windows, strides and convolutions begin at the first token, so the last ones may be left out.
-TRAILING_MASK: list[Case] = [
-    ("soft", {}),
-    ("soft", {"num_bottleneck": 5}),
-    ("soft_norm", {"sampling": "avg"}),
-    ("soft_plus", {}),
-    ("spatial_reduction", {}),
-    ("nystrom", {}),
-    ("agent", {}),
-    ("focused", {}),
-    ("inline", {}),
-    ("rala", {}),
-    ("mala", {}),
-    ("mila", {}),
-    ("ttt", {"rope": True}),
-    ("gau", {"chunk_size": 8}),
-    ("local", {}),
-    ("atrous", {"dilation": 3}),
-    ("sparse", {"dilation": 3}),
-]
-
-MAP_MASK: list[Case] = [
-    ("local", {"kernel_size": 3}),
-    ("atrous", {"dilation": 2}),
-    ("sparse", {"dilation": 3}),
-    ("focused", {}),
-    ("inline", {}),
-    ("rala", {}),
-    ("mala", {}),
-    ("mila", {}),
-    ("ttt", {}),
-    ("spatial_reduction", {}),
-]
-
-NO_MASK: list[tuple[str, dict[str, Any], tuple[int, ...], str]] = [
-    ("linformer", {}, (20,), "places"),
-    ("synthesizer", {}, (20,), "places"),
-    ("polaformer", {}, (20,), "places"),
-    ("longformer", {}, (20,), "fixed places"),
-    ("bigbird", {}, (20,), "number of tokens"),
-    ("reformer", {}, (20,), "number of tokens"),
-    ("sparse", {}, (20,), "give dilation"),
-    ("soft", {"sampling": "first"}, (20,), "'conv' or 'avg'"),
-    ("spatial_reduction", {"linear": True}, (20,), "49 windows"),
-    ("soft", {}, (4, 5), "sequence"),
-    ("nystrom", {}, (4, 5), "sequence"),
-    ("agent", {}, (4, 5), "sequence"),
-    ("skyformer", {}, (4, 5), "sequence"),
-]
-
-
-def case_id(value: Any) -> str:
-    return value if isinstance(value, str) else "-".join(f"{k}={v}" for k, v in value.items()) or "default"
-
-
-def make(name: str, feat_size: tuple[int, ...], **options: Any) -> Attention:
-    """In float64, with weights large enough that the attention's matrix is far from uniform."""
-    torch.manual_seed(0)
-    attn = ATTENTIONS[name](DIM, HEADS, feat_size=feat_size, sr_ratio=2, **options, dtype=torch.float64)
-    for module in attn.modules():
-        if isinstance(module, nn.Linear):
-            nn.init.normal_(module.weight, std=DIM**-0.5)
-            nn.init.normal_(module.bias, std=0.3)
-    for name, parameter in attn.named_parameters():
-        if name in ("positional_encoding", "power", "scale"):
-            nn.init.normal_(parameter, std=0.3)
-    return attn.eval()
-
-
-def tokens(batch: int, count: int) -> Tensor:
-    return torch.randn(batch, count, DIM, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-
-
-def relative_error(found: Tensor, expected: Tensor) -> float:
-    return float((found - expected).detach().norm() / expected.detach().norm().clamp(min=1e-300))
 
 
 def check_mask(attn: Attention, feat_size: tuple[int, ...], mask: Tensor, shorter: list[tuple[int, ...]]) -> None:
@@ -141,41 +65,39 @@ def check_mask(attn: Attention, feat_size: tuple[int, ...], mask: Tensor, shorte
         assert relative_error(grad[image, keep], expected_grad[0]) <= TOLERANCE
 
 
-@pytest.mark.parametrize(("name", "options"), ANY_MASK, ids=case_id)
-def test_any_tokens_may_be_masked(name: str, options: dict[str, Any]) -> None:
-    for prefix in (0, 2):
-        mask = torch.ones(3, prefix + 23, dtype=torch.bool)
-        mask[1, [prefix + 3, prefix + 9, prefix + 20]] = False
-        mask[2, prefix::3] = False
-        mask[2, : prefix // 2] = False
-        check_mask(make(name, (23,), **options), (23,), mask, [(23,), (20,), (15,)])
-
-
-@pytest.mark.parametrize(("name", "options"), TRAILING_MASK, ids=case_id)
-def test_trailing_tokens_of_a_sequence_may_be_masked(name: str, options: dict[str, Any]) -> None:
-    for prefix in (0, 2):
-        mask = torch.ones(3, prefix + 23, dtype=torch.bool)
-        mask[1, prefix + 16 :] = False
-        mask[2, prefix + 5 :] = False
-        mask[2, : prefix // 2] = False
-        check_mask(make(name, (23,), **options), (23,), mask, [(23,), (16,), (5,)])
-
-
-@pytest.mark.parametrize(("name", "options"), MAP_MASK, ids=case_id)
-def test_trailing_rows_of_a_map_may_be_masked(name: str, options: dict[str, Any]) -> None:
-    for prefix in (0, 2):
+def masks(use: str, prefix: int) -> tuple[tuple[int, ...], Tensor, list[tuple[int, ...]]]:
+    """A map, a mask of its tokens, and the maps of the tokens that are left."""
+    if use == "rows":
         mask = torch.ones(2, prefix + 7 * 5, dtype=torch.bool)
         mask[1, prefix + 4 * 5 :] = False
         mask[1, : prefix // 2] = False
-        check_mask(make(name, (7, 5), **options), (7, 5), mask, [(7, 5), (4, 5)])
+        return (7, 5), mask, [(7, 5), (4, 5)]
+    mask = torch.ones(3, prefix + 23, dtype=torch.bool)
+    mask[2, : prefix // 2] = False
+    if use == "any":
+        mask[1, [prefix + 3, prefix + 9, prefix + 20]] = False
+        mask[2, prefix::3] = False
+        return (23,), mask, [(23,), (20,), (15,)]
+    mask[1, prefix + 16 :] = False
+    mask[2, prefix + 5 :] = False
+    return (23,), mask, [(23,), (16,), (5,)]
 
 
-@pytest.mark.parametrize(("name", "options"), ANY_MASK + TRAILING_MASK, ids=case_id)
-def test_prefix_tokens_alone_may_count(name: str, options: dict[str, Any]) -> None:
-    attn, x = make(name, (9,), **options), tokens(2, 11).requires_grad_()
+@pytest.mark.parametrize("prefix", [0, 2])
+@pytest.mark.parametrize(
+    ("use", "case"), [(use, case) for use in ("any", "trailing", "rows") for case in using(use)], ids=str
+)
+def test_tokens_may_be_masked(use: str, case: Case, prefix: int) -> None:
+    feat_size, mask, shorter = masks(use, prefix)
+    check_mask(make(case, feat_size), feat_size, mask, shorter)
+
+
+@every(using("any") + using("trailing"))
+def test_prefix_tokens_alone_may_count(case: Case) -> None:
+    attn, x = make(case, (9,)), tokens(2, 11).requires_grad_()
     mask = torch.ones(2, 11, dtype=torch.bool)
     mask[1, 2:] = False
-    if name in ("soft", "soft_norm", "soft_plus"):
+    if case.kind in ("soft", "soft_norm", "soft_plus"):
         with pytest.raises(ValueError, match="key_padding_mask"):
             attn(x, (9,), 2, mask)
         return
@@ -186,272 +108,54 @@ def test_prefix_tokens_alone_may_count(name: str, options: dict[str, Any]) -> No
     assert not grad[~mask].any()
 
 
-def test_every_kind_takes_a_mask_or_says_why_not() -> None:
-    assert {name for name, *_ in ANY_MASK + TRAILING_MASK + NO_MASK} == ATTENTIONS.keys()
-    for name, options, feat_size, reason in NO_MASK:
-        attn, mask = make(name, feat_size, **options), torch.ones(1, 20, dtype=torch.bool)
-        with pytest.raises(ValueError, match=f"key_padding_mask must be None: .*{reason}"):
-            attn(tokens(1, 20), feat_size, 0, mask)
+def test_every_attention_takes_a_mask_or_names_the_reason() -> None:
+    refusing = {case.kind for case, *_ in NO_MASK}
+    assert {case.kind for case in using("any") + using("trailing")} | refusing == ATTENTIONS.keys()
+    for refused, feat_size, reason in NO_MASK:
+        with pytest.raises(ValueError, match=reason):
+            make(refused, feat_size)(tokens(1, 20), feat_size, 0, torch.ones(1, 20, dtype=torch.bool))
 
 
 @pytest.mark.parametrize("kind", [kind for kind, cls in ATTENTIONS.items() if not cls.needs_grid])
-def test_kinds_without_a_grid_take_prefix_tokens_as_all_others(kind: str) -> None:
+def test_without_a_grid_prefix_tokens_are_as_all_others(kind: str) -> None:
     x = tokens(2, 38)
-    on_map, in_sequence = make(kind, (5, 7)), make(kind, (38,))
+    on_map, in_sequence = make(case(kind), (5, 7)), make(case(kind), (38,))
     torch.testing.assert_close(on_map(x, (5, 7), 3), in_sequence(x, (38,)), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in ATTENTIONS if kind != "none"])
 def test_prefix_tokens_and_the_map_see_each_other(kind: str) -> None:
-    attn, x = make(kind, (5, 7)), tokens(2, 38).requires_grad_()
+    attn, x = make(case(kind), (5, 7)), tokens(2, 38).requires_grad_()
     y = attn(x, (5, 7), 3)
     to_prefix, to_map = (torch.autograd.grad(part.sum(), x, retain_graph=True)[0] for part in (y[:, :3], y[:, 3:]))
     assert to_prefix[:, 3:].any(-1).float().mean() > 0.5
     assert to_map[:, :3].any(-1).all()
 
 
-def test_softmax_one_has_one_more_in_its_denominator() -> None:
-    attn, x = make("softmax_one", (5, 7)), tokens(2, 35)
-    q, (k, v) = heads(attn.q(x)), (heads(part) for part in attn.kv(x).chunk(2, dim=-1))
-    weights = scores(q, k).exp()
-    mixed = weights @ v / (1 + weights.sum(-1, keepdim=True))
-    torch.testing.assert_close(attn(x, (5, 7)), attn.proj(mixed.transpose(1, 2).flatten(2)), rtol=1e-12, atol=1e-12)
+LAYOUTS = pytest.mark.parametrize(("feat_size", "prefix"), [((5, 7), 3), ((23,), 0), ((23,), 2)], ids=str)
 
 
-# Dense formulas for P prefix tokens before a map (Y, X), or a sequence as a map of one column.
+def check_formula(attn: Any, formula: Callable[..., Tensor], feat_size: tuple[int, ...], prefix: int) -> None:
+    """The result and all gradients are those of the formula."""
+    grid = (feat_size[0], 1) if len(feat_size) == 1 else feat_size
+    x, results = tokens(2, prefix + grid[0] * grid[1]).requires_grad_(), []
+    for y in (attn(x, feat_size, prefix), formula(attn, x, prefix, grid)):
+        results.append([y, *torch.autograd.grad(y.square().sum(), [x, *attn.parameters()])])
+    for found, expected in zip(*results, strict=True):
+        # Some gradients are zero, such as that of a bias that no softmax depends on.
+        assert (found - expected).norm() <= TOLERANCE * expected.norm().clamp(min=1)
 
 
-def heads(x: Tensor, count: int = HEADS) -> Tensor:
-    """`[B, N, C]` to `[B, H, N, C / H]`."""
-    return x.unflatten(2, (count, -1)).transpose(1, 2)
+@LAYOUTS
+@every(FORMULAS)
+def test_equals_the_dense_formula(case: Case, feat_size: tuple[int, ...], prefix: int) -> None:
+    def formula(*args: Any) -> Tensor:
+        return output_by(case.formula(*args), *args)
+
+    check_formula(make(case, feat_size), formula, feat_size, prefix)
 
 
-def qkv(attn: Attention, x: Tensor) -> tuple[Tensor, ...]:
-    return tuple(heads(part) for part in attn.qkv(x).chunk(3, dim=-1))
-
-
-def scores(q: Tensor, k: Tensor) -> Tensor:
-    return q @ k.mT * q.shape[-1] ** -0.5
-
-
-def kernel(q: Tensor, k: Tensor) -> Tensor:
-    return torch.exp(-(q[..., :, None, :] - k[..., None, :, :]).square().sum(-1) / 2)
-
-
-def convolve(maps: Tensor, conv: nn.Conv2d, groups: int) -> Tensor:
-    """Maps `[B, C, Y, X]` by conv, its kernels repeated for all channels; of one column by a 1-D convolution."""
-    repeat = 1 if groups == 1 else maps.shape[1] // conv.out_channels
-    one_a_head = conv.out_channels == HEADS
-    weight = conv.weight.repeat_interleave(repeat, 0) if one_a_head else conv.weight.repeat(repeat, 1, 1, 1)
-    bias = None if conv.bias is None else conv.bias.repeat(repeat)
-    if maps.shape[3] > 1:
-        return F.conv2d(maps, weight, bias, conv.stride, conv.padding, groups=groups)
-    assert weight.shape[3] == conv.stride[1] == 1
-    return F.conv1d(maps[..., 0], weight[..., 0], bias, conv.stride[0], conv.padding[0], groups=groups)[..., None]
-
-
-def behind(x: Tensor, conv: nn.Conv2d | None, prefix: int, feat_size: tuple[int, int]) -> Tensor:
-    """The depthwise convolution of values `[B, H, P + N, D]`, zero at prefix tokens."""
-    if conv is None:
-        return torch.zeros_like(x)
-    maps = x[:, :, prefix:].transpose(1, 2).flatten(2).mT.unflatten(2, feat_size)
-    return F.pad(heads(convolve(maps, conv, DIM).flatten(2).mT), (0, 0, prefix, 0))
-
-
-def averages(x: Tensor, prefix: int, feat_size: tuple[int, int], grid: tuple[int, int]) -> Tensor:
-    """Of tokens `[B, H, P + N, D]` of the map over a grid of windows: `[B, H, M, D]`."""
-    maps = x[:, :, prefix:].flatten(0, 1).mT.unflatten(2, feat_size)
-    return F.adaptive_avg_pool2d(maps, grid).flatten(2).mT.unflatten(0, x.shape[:2])
-
-
-def landmark_grid(attn: Attention, feat_size: tuple[int, int]) -> tuple[int, int]:
-    """Windows of two by two, or two along a sequence, at most `attn.limit`."""
-    limit = attn.limit or feat_size
-    return min(max(1, feat_size[0] // 2), limit[0]), min(max(1, feat_size[1] // 2), limit[1])
-
-
-def pattern_formula(near: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
-    """One softmax over the pattern and all prefix tokens, which see all tokens."""
-
-    def formula(attn: Attention, x: Tensor, prefix: int, feat_size: tuple[int, int]) -> Tensor:
-        place = torch.arange(feat_size[0] * feat_size[1])
-        row, column = place // feat_size[1], place % feat_size[1]
-        pattern = near(row[:, None] - row, column[:, None] - column)
-        q, k, v = qkv(attn, x)
-        mask = F.pad(pattern, (prefix, 0, prefix, 0), value=True)
-        return scores(q, k).masked_fill(~mask, float("-inf")).softmax(-1) @ v
-
-    return formula
-
-
-def longformer(attn: Attention, x: Tensor, prefix: int, feat_size: tuple[int, int]) -> Tensor:
-    centres = [
-        [(2 * i + 1) * side // (2 * min(side, cells)) for i in range(min(side, cells))]
-        for side, cells in zip(feat_size, attn.global_grid, strict=True)
-    ]
-    index = [*range(prefix), *(prefix + i * feat_size[1] + j for i in centres[0] for j in centres[1])]
-    place = torch.arange(feat_size[0] * feat_size[1])
-    row, column = place // feat_size[1], place % feat_size[1]
-    mask = ((row[:, None] - row).abs() <= 1) & ((column[:, None] - column).abs() <= 1)
-    mask = F.pad(mask, (prefix, 0, prefix, 0), value=False)
-    mask[:, index] = True
-    mask[index] = True
-    q, k, v = qkv(attn, x)
-    result = scores(q, k).masked_fill(~mask, float("-inf")).softmax(-1) @ v
-    k, v = (heads(part) for part in attn.kv_global(x).chunk(2, dim=-1))
-    from_global = scores(heads(attn.q_global(x)), k).softmax(-1) @ v
-    is_global = torch.zeros(x.shape[1], dtype=torch.bool).index_fill(0, torch.tensor(index), True)
-    return torch.where(is_global[:, None], from_global, result)
-
-
-def spatial_reduction(attn: Attention, x: Tensor, prefix: int, feat_size: tuple[int, int]) -> Tensor:
-    maps = x[:, prefix:].mT.unflatten(2, feat_size)
-    if attn.linear:
-        maps = F.adaptive_avg_pool2d(maps, 7)
-        reduced = F.gelu(attn.norm(attn.sr(maps).flatten(2).mT))
-    else:
-        reduced = attn.norm(convolve(maps, attn.sr, 1).flatten(2).mT)
-    k, v = (heads(part) for part in attn.kv(torch.cat([x[:, :prefix], reduced], 1)).chunk(2, dim=-1))
-    return scores(heads(attn.q(x)), k).softmax(-1) @ v
-
-
-def linformer(attn: Attention, x: Tensor, prefix: int, feat_size: tuple[int, int]) -> Tensor:
-    q, k, v = qkv(attn, x)
-    k, v = (
-        torch.cat([part[:, :, :prefix], weight.flatten(2) @ part[:, :, prefix:]], 2)
-        for part, weight in ((k, attn.projection.weight_k), (v, attn.projection.weight_v))
-    )
-    return scores(q, k).softmax(-1) @ v
-
-
-def synthesizer(attn: Attention, x: Tensor, prefix: int, feat_size: tuple[int, int]) -> Tensor:
-    (source,) = attn.scores.values()
-    hidden = heads(source.hidden(x).relu())
-    # Every token scores the places of the map, and prefix tokens have none.
-    return F.pad(hidden @ source.weight.flatten(2) + source.bias.flatten(2), (prefix, 0)).softmax(-1) @ heads(attn.v(x))
-
-
-def synthesizer_random(attn: Attention, x: Tensor, prefix: int, feat_size: tuple[int, int]) -> Tensor:
-    weight = attn.scores["random"].weight.flatten(3).flatten(1, 2)
-    return F.pad(weight, (prefix, 0, prefix, 0)).softmax(-1) @ heads(attn.v(x))
-
-
-def soft(attn: Attention, x: Tensor, prefix: int, feat_size: tuple[int, int]) -> Tensor:
-    q, v = heads(attn.q(x)) / attn.head_dim**0.25, heads(attn.v(x))
-    if attn.sampling == "avg":
-        bottleneck = averages(q, prefix, feat_size, landmark_grid(attn, feat_size))
-    else:
-        maps = q[:, :, prefix:].flatten(0, 1).mT.unflatten(2, feat_size)
-        bottleneck = F.gelu(attn.sample_norm(convolve(maps, attn.sample, 1).flatten(2).mT)).unflatten(0, q.shape[:2])
-    if attn.scale_bottleneck and attn.sampling == "conv":
-        bottleneck = bottleneck / attn.head_dim**0.25
-    if attn.log_bandwidth is not None:
-        q, bottleneck = (attn.log_bandwidth.exp()[:, None, None] * tokens for tokens in (q, bottleneck))
-    k1, a = kernel(q, bottleneck), kernel(bottleneck, bottleneck)
-    scale = a.sum(-1).rsqrt()[..., None] if attn.normalize else 1.0
-    inverse = torch.linalg.inv(a + attn.options.ridge * torch.eye(a.shape[-1], dtype=a.dtype))
-    matrix = k1 @ (scale * inverse * scale.mT if attn.normalize else inverse) @ k1.mT
-    if attn.normalize_rows:
-        # Row sums of 1 and more: the least one is beside them a ten-thousandth.
-        matrix = matrix / (matrix.sum(-1, keepdim=True) + 1e-4 / matrix.sum(-1, keepdim=True))
-    return matrix @ v + behind(v, attn.local, prefix, feat_size)
-
-
-def nystrom(attn: Attention, x: Tensor, prefix: int, feat_size: tuple[int, int]) -> Tensor:
-    q, k, v = qkv(attn, x)
-    q_landmarks, k_landmarks = (averages(part, prefix, feat_size, landmark_grid(attn, feat_size)) for part in (q, k))
-    middle = torch.linalg.pinv(scores(q_landmarks, k_landmarks).softmax(-1))
-    summary = middle @ (scores(q_landmarks, k).softmax(-1) @ v)
-    return scores(q, k_landmarks).softmax(-1) @ summary + behind(v, attn.local, prefix, feat_size)
-
-
-def agent(attn: Attention, x: Tensor, prefix: int, feat_size: tuple[int, int]) -> Tensor:
-    q, k, v = qkv(attn, x)
-    agents = averages(q, prefix, feat_size, landmark_grid(attn, feat_size))
-    gathered = scores(agents, k).softmax(-1) @ v
-    return scores(q, agents).softmax(-1) @ gathered + behind(v, attn.dwconv, prefix, feat_size)
-
-
-def skyformer(attn: Attention, x: Tensor, prefix: int, feat_size: tuple[int, int]) -> Tensor:
-    q, k, v = qkv(attn, x)
-    q, k = q / attn.head_dim**0.25, k / attn.head_dim**0.25
-    landmarks = torch.cat([averages(part, prefix, feat_size, landmark_grid(attn, feat_size)) for part in (q, k)], 2)
-    a = kernel(landmarks, landmarks) + attn.ridge * torch.eye(landmarks.shape[2], dtype=x.dtype)
-    return kernel(q, landmarks) @ torch.linalg.solve(a, kernel(landmarks, k) @ v)
-
-
-def focused(attn: Attention, x: Tensor, prefix: int, feat_size: tuple[int, int]) -> Tensor:
-    q, k, v = qkv(attn, x)
-    q, k = (part.relu() + 1e-6 for part in (q, k))
-    q, k = (part**3 * (part.norm(dim=-1) / (part**3).norm(dim=-1))[..., None] for part in (q, k))
-    return F.normalize(q @ k.mT, p=1, dim=-1) @ v + behind(v, attn.dwconv, prefix, feat_size)
-
-
-def inline(attn: Attention, x: Tensor, prefix: int, feat_size: tuple[int, int]) -> Tensor:
-    q, k, v = qkv(attn, x)
-    raw = scores(q, k) / x.shape[1]
-    mixed = (raw - raw.mean(-1, keepdim=True) + 1 / x.shape[1]) @ v
-    first, _, last = attn.residual
-    m = F.gelu(F.conv1d(x.mean(1)[..., None], first.weight, first.bias, groups=HEADS))
-    kernels = F.conv1d(m, last.weight, last.bias, groups=HEADS).reshape(*x.shape[::2], 1, 3, -1)
-    maps = v[:, :, prefix:].transpose(1, 2).flatten(2).mT.unflatten(2, feat_size)
-    padding = (1, kernels.shape[-1] // 2)
-    local = torch.stack([F.conv2d(a, b, padding=padding, groups=DIM) for a, b in zip(maps, kernels, strict=True)])
-    return mixed + F.pad(heads(local.flatten(2).mT), (0, 0, prefix, 0))
-
-
-def turned(x: Tensor, prefix: int, feat_size: tuple[int, int], end_point: int = 0) -> Tensor:
-    """Tokens `[..., P + N, C]` rotated by place, as products of complex numbers; a prefix token is not turned."""
-    place, steps = torch.arange(feat_size[0] * feat_size[1]), torch.arange(x.shape[-1] // 4, dtype=x.dtype)
-    theta = 10000 ** (-steps / max(1, len(steps) - end_point))
-    angles = torch.cat([side[:, None] * theta for side in (place // feat_size[1], place % feat_size[1])], dim=1)
-    angles = F.pad(angles, (0, 0, prefix, 0))
-    turns = torch.polar(torch.ones_like(angles), angles)
-    return torch.view_as_real(torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous()) * turns).flatten(-2)
-
-
-def rala(attn: Attention, x: Tensor, prefix: int, feat_size: tuple[int, int]) -> Tensor:
-    q, k, v, gate = (heads(part) for part in attn.qkvo(x).chunk(4, dim=-1))
-    q, k = F.elu(q) + 1, F.elu(k) + 1
-    weight = q.shape[2] * scores(q.mean(2, keepdim=True), k).softmax(-1)
-    matrix = (turned(q, prefix, feat_size, 1) @ turned(k, prefix, feat_size, 1).mT) * weight
-    matrix = matrix / ((q @ k.mT * weight).sum(-1, keepdim=True) + 1e-6 * q.shape[2])
-    return (matrix @ v + behind(v, attn.lepe, prefix, feat_size)) * gate
-
-
-def mala(attn: Attention, x: Tensor, prefix: int, feat_size: tuple[int, int]) -> Tensor:
-    q, k, v, gate = (heads(part) for part in attn.qkvo(x).chunk(4, dim=-1))
-    q, k = F.elu(q) + 1, F.elu(k) + 1
-    z = scores(q, k).mean(-1, keepdim=True)
-    beta, gamma = 1 + 1 / (z + 1e-6), z / q.shape[2]
-    matrix = beta * scores(*(turned(part, prefix, feat_size, 1) for part in (q, k))) / q.shape[2] - gamma
-    return (matrix @ v + behind(v, attn.lepe, prefix, feat_size)) * gate
-
-
-def mila(attn: Attention, x: Tensor, prefix: int, feat_size: tuple[int, int]) -> Tensor:
-    q, k = (F.elu(part) + 1 for part in attn.qk(x).chunk(2, dim=-1))
-    q_turned, k_turned = (turned(part, prefix, feat_size) for part in (q, k))
-    normalizer = heads(q) @ heads(k).mean(2, keepdim=True).mT + 1e-6
-    weights = heads(q_turned) @ heads(k_turned).mT / x.shape[1] / normalizer
-    return weights @ heads(x) + behind(heads(x), attn.lepe, prefix, feat_size)
-
-
-def polaformer(attn: Attention, x: Tensor, prefix: int, feat_size: tuple[int, int]) -> Tensor:
-    q, k, v = attn.qkv(x).chunk(3, dim=-1)
-    q, k, v = (heads(part) for part in (q, k + F.pad(attn.positional_encoding, (0, 0, prefix, 0)), v))
-    q, k = (part / heads(attn.scale.exp().log1p()) for part in (q, k))
-    exponent = 1 + 4 / (1 + (-attn.power).exp())
-    q_plus, q_minus, k_plus, k_minus = (part.relu() ** exponent for part in (q, -q, k, -k))
-    matrices = (q_plus @ k_plus.mT + q_minus @ k_minus.mT, q_plus @ k_minus.mT + q_minus @ k_plus.mT)
-    mixed = [
-        matrix @ half / (matrix.sum(-1, keepdim=True) + 1e-6 * x.shape[1])
-        for matrix, half in zip(matrices, v.split([2, 2], dim=-1), strict=True)
-    ]
-    mixed = torch.cat(mixed, dim=-1) + behind(v, attn.dwc, prefix, feat_size)
-    return mixed * heads(attn.g(x))
-
-
-def ttt(attn: Attention, x: Tensor, prefix: int, feat_size: tuple[int, int]) -> Tensor:
+def ttt(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
     """The inner models trained by autograd, each image's on its own, with losses as the paper states them."""
 
     def unit(x: Tensor, w1: Tensor, w2: Tensor) -> Tensor:
@@ -476,66 +180,28 @@ def ttt(attn: Attention, x: Tensor, prefix: int, feat_size: tuple[int, int]) -> 
         y = convolution(maps[0], attn.w3 - g / (g.norm(dim=(2, 3), keepdim=True) + 1))
         y = F.pad(y.flatten(2).mT, (0, 0, prefix, 0))
         results.append(torch.cat([gated.transpose(1, 2).flatten(2), y], dim=-1))
-    return torch.cat(results)[:, None]
+    return attn.proj(torch.cat(results))
 
 
-FORMULAS: list[tuple[str, dict[str, Any], Callable[..., Tensor]]] = [
-    ("local", {"kernel_size": 3}, pattern_formula(lambda y, x: (y.abs() <= 1) & (x.abs() <= 1))),
-    ("atrous", {}, pattern_formula(lambda y, x: (y % 2 == 0) & (x % 2 == 0))),
-    (
-        "sparse",
-        {"kernel_size": 3, "dilation": 2},
-        pattern_formula(lambda y, x: (y.abs() <= 1) & (x.abs() <= 1) | (y % 2 == 0) & (x % 2 == 0)),
-    ),
-    ("longformer", {"kernel_size": 3}, longformer),
-    ("spatial_reduction", {}, spatial_reduction),
-    ("spatial_reduction", {"linear": True}, spatial_reduction),
-    ("linformer", {"proj_k": 5}, linformer),
-    ("synthesizer", {}, synthesizer),
-    ("synthesizer", {"scores": "random"}, synthesizer_random),
-    ("soft", {"inverse": "cholesky"}, soft),
-    ("soft", {"inverse": "cholesky", "sampling": "avg"}, soft),
-    ("soft_norm", {"inverse": "cholesky", "ridge": 0.01}, soft),
-    ("soft_plus", {"inverse": "cholesky"}, soft),
-    ("soft_plus", {"inverse": "cholesky", "sampling": "avg"}, soft),
-    ("nystrom", {"inverse": "exact", "max_landmarks": (2, 1)}, nystrom),
-    ("agent", {}, agent),
-    ("skyformer", {}, skyformer),
-    ("focused", {}, focused),
-    ("inline", {}, inline),
-    ("polaformer", {}, polaformer),
-    ("rala", {}, rala),
-    ("mala", {"local_kernel": 3}, mala),
-    ("mila", {}, mila),
-    ("ttt", {}, ttt),
-    ("ttt", {"rope": True}, ttt),
-]
+@LAYOUTS
+@pytest.mark.parametrize("rope", [False, True])
+def test_inner_models_are_trained_as_by_autograd(rope: bool, feat_size: tuple[int, ...], prefix: int) -> None:
+    check_formula(make(case("ttt", rope=rope), feat_size), ttt, feat_size, prefix)
 
 
-@pytest.mark.parametrize(("feat_size", "prefix"), [((5, 7), 3), ((23,), 0), ((23,), 2)], ids=str)
-@pytest.mark.parametrize(("name", "options", "formula"), FORMULAS, ids=lambda v: "" if callable(v) else case_id(v))
-def test_equals_the_dense_formula(
-    name: str, options: dict[str, Any], formula: Callable[..., Tensor], feat_size: tuple[int, ...], prefix: int
-) -> None:
-    grid = (feat_size[0], 1) if len(feat_size) == 1 else feat_size
-    attn, results = make(name, feat_size, **options), []
-    x = tokens(2, prefix + grid[0] * grid[1]).requires_grad_()
-    project = getattr(attn, "proj", nn.Identity())
-    for y in (attn(x, feat_size, prefix), project(formula(attn, x, prefix, grid).transpose(1, 2).flatten(2))):
-        results.append([y, *torch.autograd.grad(y.square().sum(), [x, *attn.parameters()])])
-    for found, expected in zip(*results, strict=True):
-        # Some gradients are zero, such as that of a bias that no softmax depends on.
-        assert (found - expected).norm() <= TOLERANCE * expected.norm().clamp(min=1)
+def test_every_attention_with_a_rule_for_prefix_tokens_has_a_formula() -> None:
+    assert {case.kind for case in FORMULAS} | {"ttt"} >= {kind for kind, cls in ATTENTIONS.items() if cls.needs_grid}
 
 
-def test_every_kind_with_a_rule_for_prefix_tokens_has_a_formula() -> None:
-    assert {name for name, *_ in FORMULAS} == {name for name, cls in ATTENTIONS.items() if cls.needs_grid}
+@every([case for case in CASES if case.cost])
+def test_cost_is_that_of_the_options(case: Case) -> None:
+    assert make(case, (8, 8)).cost == case.cost
 
 
 @pytest.mark.parametrize("kind", ATTENTIONS)
 def test_what_does_not_fit_is_named(kind: str) -> None:
     """Each in one sentence."""
-    attn, in_sequence = make(kind, (4, 5)), make(kind, (20,))
+    attn, in_sequence = make(case(kind), (4, 5)), make(case(kind), (20,))
     x = tokens(2, 20)
     mistakes: list[tuple[Callable[[], Any], str]] = [
         (lambda: attn(x, (4, 4)), "(2, 20, 12)"),
@@ -544,7 +210,7 @@ def test_what_does_not_fit_is_named(kind: str) -> None:
         (lambda: attn(x, (20,)), "(H, W), got (20,)"),
         (lambda: in_sequence(x, 20), "(N,), got 20"),
         (lambda: in_sequence(x, (4, 5)), "(N,), got (4, 5)"),
-        (lambda: make(kind, (5,)).forward(x, (5,)), "(2, 20, 12)"),
+        (lambda: make(case(kind), (5,)).forward(x, (5,)), "(2, 20, 12)"),
         (lambda: ATTENTIONS[kind](DIM, 5, feat_size=(20,)), "5 heads do not divide the width 12"),
     ]
     if not in_sequence.no_mask:
@@ -564,12 +230,12 @@ def test_what_does_not_fit_is_named(kind: str) -> None:
 
 def test_more_bottleneck_tokens_than_tokens_are_refused() -> None:
     with pytest.raises(ValueError, match="num_bottleneck=21"):
-        make("soft", (20,), num_bottleneck=21)
+        make(case("soft", num_bottleneck=21), (20,))
 
 
 def test_a_mask_without_a_window_is_refused() -> None:
     with pytest.raises(ValueError, match="2 tokens"):
-        make("soft", (20,))(tokens(1, 20), (20,), 0, torch.arange(20)[None] % 2 == 0)
+        make(case("soft"), (20,))(tokens(1, 20), (20,), 0, torch.arange(20)[None] % 2 == 0)
 
 
 def test_docstring_examples_run() -> None:

@@ -5,72 +5,44 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import attention_cases
 import pytest
 import timm
 import torch
 import torch.nn.functional as F
+from attention_cases import Case, every, using
 from timm.layers import set_fused_attn
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from soft_vit.layers import ATTENTIONS, Attention, attention_options
+from soft_vit.layers import ATTENTIONS, attention_options
 
-DIM = 24
+WIDTH = 24
 
-# Options that take another path through a kind; every name of the table is tested with its defaults besides.
-VARIANTS: list[tuple[str, dict[str, Any]]] = [
-    ("atrous", {"dilation": 4}),
-    ("agent", {"local_kernel": 0}),
-    ("bigbird", {"block_size": 8}),
-    ("focused", {"power": 8.0, "local_kernel": 0}),
-    ("gau", {"chunk_size": 16}),
-    ("gau", {"form": "quadratic"}),
-    ("linear", {"features": "relu"}),
-    ("linformer", {"sharing": "none"}),
-    ("linformer", {"sharing": "kv"}),
-    ("mala", {"local_kernel": 0}),
-    ("nystrom", {"landmarks": "segment", "max_landmarks": None, "local_kernel": 0}),
-    ("performer", {"kernel": "relu"}),
-    ("reformer", {"chunk_size": 16}),
-    ("spatial_reduction", {"linear": True}),
-    ("synthesizer", {"scores": "random"}),
-    ("ttt", {"rope": True}),
-    ("synthesizer", {"scores": "dense+factorized_dense+factorized_random"}),
-]
-CASES = [(name, {}) for name in ATTENTIONS] + VARIANTS
+every_case = every(using("contract"))
 
 # The largest tensor of a kind may grow with N by at most this power. A cost that is not here is only kept from N x N.
 SLOPES = {"N": 1.1, "N log N": 1.2, "N^1.5": 1.6}
+GRID = (7, 9)
 
 
-def case_id(value: Any) -> str:
-    return value if isinstance(value, str) else "-".join(f"{k}={v}" for k, v in value.items()) or "default"
+def make(case: Case, grid: tuple[int, ...] = GRID, num_heads: int = 3, dim: int = WIDTH, dtype: Any = None) -> Any:
+    return attention_cases.make(case, grid, dim, num_heads, dtype)
 
 
-every_case = pytest.mark.parametrize(("name", "options"), CASES, ids=case_id)
+def tokens(grid: tuple[int, ...], batch: int = 2, dim: int = WIDTH, seed: int = 1) -> Tensor:
+    return attention_cases.tokens(batch, math.prod(grid), dim, seed, dtype=None)
 
 
-def make(
-    name: str, options: dict[str, Any], grid: tuple[int, ...] = (7, 9), num_heads: int = 3, dim: int = DIM
-) -> Attention:
-    """An attention with weights large enough that its matrix is far from uniform."""
-    torch.manual_seed(0)
-    attn = ATTENTIONS[name](dim, num_heads, feat_size=grid, sr_ratio=min(2, *grid), **options)
-    for module in attn.modules():
-        if isinstance(module, nn.Linear):
-            nn.init.normal_(module.weight, std=dim**-0.5)
-    return attn.eval()
-
-
-def tokens(grid: tuple[int, ...], batch: int = 2, dim: int = DIM, seed: int = 1) -> Tensor:
-    return torch.randn(batch, math.prod(grid), dim, generator=torch.Generator().manual_seed(seed))
+def test_every_attention_is_tested_with_its_defaults() -> None:
+    assert {case.kind for case in using("contract") if not case.options} == ATTENTIONS.keys()
 
 
 @every_case
-def test_any_map_gives_a_finite_result_and_gradient(name: str, options: dict[str, Any]) -> None:
+def test_any_map_gives_a_finite_result_and_gradient(case: Case) -> None:
     for grid in ((7, 9), (15, 13), (1, 1), (1, 40)):
-        attn, x = make(name, options, grid).train(), tokens(grid).requires_grad_()
+        attn, x = make(case, grid).train(), tokens(grid).requires_grad_()
         y = attn(x, grid)
         assert y.shape == x.shape
         assert y.isfinite().all()
@@ -83,8 +55,8 @@ def test_any_map_gives_a_finite_result_and_gradient(name: str, options: dict[str
 
 
 @every_case
-def test_map_other_than_the_one_it_was_built_for(name: str, options: dict[str, Any]) -> None:
-    attn = make(name, options, (8, 8))
+def test_map_other_than_the_one_it_was_built_for(case: Case) -> None:
+    attn = make(case, (8, 8))
     for grid in ((7, 9), (15, 13)):
         x = tokens(grid)
         y = attn(x, grid)
@@ -93,16 +65,16 @@ def test_map_other_than_the_one_it_was_built_for(name: str, options: dict[str, A
 
 
 @every_case
-def test_any_head_count_that_divides_the_width(name: str, options: dict[str, Any]) -> None:
-    for num_heads in (1, 4, DIM):
-        assert make(name, options, num_heads=num_heads)(tokens((7, 9)), (7, 9)).isfinite().all()
+def test_any_head_count_that_divides_the_width(case: Case) -> None:
+    for num_heads in (1, 4, WIDTH):
+        assert make(case, num_heads=num_heads)(tokens((7, 9)), (7, 9)).isfinite().all()
     with pytest.raises(ValueError, match="5 heads"):
-        make(name, options, num_heads=5)
+        make(case, num_heads=5)
 
 
 @every_case
-def test_bf16_autocast_is_finite(name: str, options: dict[str, Any]) -> None:
-    attn, x = make(name, options), tokens((15, 13)).requires_grad_()
+def test_bf16_autocast_is_finite(case: Case) -> None:
+    attn, x = make(case), tokens((15, 13)).requires_grad_()
     with torch.autocast("cpu", torch.bfloat16):
         y = attn(x, (15, 13))
     assert y.isfinite().all()
@@ -112,8 +84,8 @@ def test_bf16_autocast_is_finite(name: str, options: dict[str, Any]) -> None:
 
 
 @every_case
-def test_large_weights_in_fp16_and_large_inputs_are_finite(name: str, options: dict[str, Any]) -> None:
-    attn, x = make(name, options), tokens((15, 13))
+def test_large_weights_in_fp16_and_large_inputs_are_finite(case: Case) -> None:
+    attn, x = make(case), tokens((15, 13))
     with torch.no_grad():
         for parameter in attn.parameters():
             parameter.mul_(3)
@@ -124,19 +96,19 @@ def test_large_weights_in_fp16_and_large_inputs_are_finite(name: str, options: d
 
 
 @every_case
-def test_timms_switch_leaves_fused_kernels_out(name: str, options: dict[str, Any], monkeypatch) -> None:
+def test_timms_switch_leaves_fused_kernels_out(case: Case, monkeypatch) -> None:
     # Two prefix tokens before a map of 7 x 9.
-    fused, x = make(name, options).double(), tokens((5, 13)).double()
+    fused, x = make(case).double(), tokens((5, 13)).double()
     monkeypatch.setattr(timm.layers.config, "_USE_FUSED_ATTN", timm.layers.config._USE_FUSED_ATTN)
     set_fused_attn(False)
-    plain, expected = make(name, options).double(), fused(x, (7, 9), 2)
+    plain, expected = make(case).double(), fused(x, (7, 9), 2)
     monkeypatch.delattr(F, "scaled_dot_product_attention")
     torch.testing.assert_close(plain(x, (7, 9), 2), expected, rtol=1e-9, atol=1e-11)
 
 
 @every_case
-def test_no_image_gives_no_result(name: str, options: dict[str, Any]) -> None:
-    attn, x = make(name, options), tokens((7, 9), batch=0).requires_grad_()
+def test_no_image_gives_no_result(case: Case) -> None:
+    attn, x = make(case), tokens((7, 9), batch=0).requires_grad_()
     y = attn(x, (7, 9))
     assert y.shape == x.shape
     y.sum().backward()
@@ -144,8 +116,8 @@ def test_no_image_gives_no_result(name: str, options: dict[str, Any]) -> None:
 
 
 @every_case
-def test_an_image_does_not_see_its_batch(name: str, options: dict[str, Any]) -> None:
-    attn, grid = make(name, options), (7, 9)
+def test_an_image_does_not_see_its_batch(case: Case) -> None:
+    attn, grid = make(case), (7, 9)
     x, other = tokens(grid, batch=1), 30 * tokens(grid, batch=2, seed=2)
     alone, among = attn(x, grid), attn(torch.cat([other[:1], x, other[1:]]), grid)[1:2]
     # Matrix products of another batch size may add in another order: some ulps, which an inverse may enlarge.
@@ -154,34 +126,32 @@ def test_an_image_does_not_see_its_batch(name: str, options: dict[str, Any]) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "options", "grids"),
+    ("case", "grids"),
     [
-        ("atrous", {}, [(7,), (15,), (16,)]),
-        ("bigbird", {"block_size": 8}, [(7, 9), (15, 7), (16, 8)]),
-        ("local", {}, [(7, 9), (15, 7), (16, 8)]),
+        (attention_cases.case("atrous"), [(7,), (15,), (16,)]),
+        (attention_cases.case("bigbird", block_size=8), [(7, 9), (15, 7), (16, 8)]),
+        (attention_cases.case("local"), [(7, 9), (15, 7), (16, 8)]),
     ],
     ids=["atrous", "bigbird", "local"],
 )
-def test_a_graph_for_any_map_also_holds_for_one_that_needs_no_padding(
-    name: str, options: dict[str, Any], grids: list[tuple[int, ...]]
-) -> None:
+def test_a_graph_for_any_map_also_holds_for_one_that_needs_no_padding(case: Case, grids: list[tuple[int, ...]]) -> None:
     """What lies in memory in another order there must not be taken for a view."""
     torch._dynamo.reset()
-    attn = make(name, options, grids[0])
+    attn = make(case, grids[0])
     compiled = torch.compile(attn, fullgraph=True, backend="aot_eager")
     for grid in grids:
         torch.testing.assert_close(compiled(tokens(grid), grid), attn(tokens(grid), grid))
 
 
 @pytest.mark.parametrize(
-    ("name", "options"),
-    [pytest.param(*case, marks=pytest.mark.slow) if case[1] else case for case in CASES],
-    ids=case_id,
+    "case",
+    [pytest.param(case, marks=pytest.mark.slow if case.options else ()) for case in using("contract")],
+    ids=attention_cases.name_of,
 )
-def test_exported_with_any_batch(name: str, options: dict[str, Any]) -> None:
+def test_exported_with_any_batch(case: Case) -> None:
     # A graph has nodes of each iteration.
-    few = {"newton_iters": 2} if "newton_iters" in attention_options(ATTENTIONS[name]) else {}
-    attn, grid = make(name, {**few, **options}), (7, 9)
+    few = {"newton_iters": 2} if "newton_iters" in attention_options(ATTENTIONS[case.kind]) else {}
+    attn, grid = make(attention_cases.case(case.kind, **few, **case.options)), GRID
     batch = torch.export.Dim("batch", min=1, max=64)
     program = torch.export.export(attn, (tokens(grid), grid), dynamic_shapes=({0: batch}, (None, None)))
     x = tokens(grid, batch=5)
@@ -192,9 +162,9 @@ def test_exported_with_any_batch(name: str, options: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 @every_case
-def test_compiled_forward_and_gradient(name: str, options: dict[str, Any]) -> None:
+def test_compiled_forward_and_gradient(case: Case) -> None:
     torch._dynamo.reset()
-    attn, grid = make(name, options), (7, 9)
+    attn, grid = make(case), (7, 9)
     results = []
     for form in (attn, torch.compile(attn, fullgraph=True)):
         x = tokens(grid).requires_grad_()
@@ -205,10 +175,10 @@ def test_compiled_forward_and_gradient(name: str, options: dict[str, Any]) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["focused", "polaformer", "agent"])
-def test_compiled_gradient_for_any_map_behind_prefix_tokens(name: str) -> None:
+@pytest.mark.parametrize("kind", ["focused", "polaformer", "agent"])
+def test_compiled_gradient_for_any_map_behind_prefix_tokens(kind: str) -> None:
     torch._dynamo.reset()
-    attn, grid = make(name, {}), (7, 9)
+    attn, grid = make(attention_cases.case(kind)), GRID
     compiled = torch.compile(attn, fullgraph=True, backend="aot_eager", dynamic=True)
     # Two prefix tokens before the map.
     x = tokens((5, 13)).requires_grad_()
@@ -217,10 +187,11 @@ def test_compiled_gradient_for_any_map_behind_prefix_tokens(name: str) -> None:
 
 
 @every_case
-def test_device_and_dtype_reach_every_tensor(name: str, options: dict[str, Any]) -> None:
-    attn = ATTENTIONS[name](DIM, 3, feat_size=(7, 9), sr_ratio=2, **options, device="meta")
+def test_device_and_dtype_reach_every_tensor(case: Case) -> None:
+    kind = ATTENTIONS[case.kind]
+    attn = kind(WIDTH, 3, feat_size=GRID, sr_ratio=2, **case.options, device="meta")
     assert all(value.is_meta for value in attn.state_dict().values())
-    attn = ATTENTIONS[name](DIM, 3, feat_size=(7, 9), sr_ratio=2, **options, dtype=torch.float64)
+    attn = kind(WIDTH, 3, feat_size=GRID, sr_ratio=2, **case.options, dtype=torch.float64)
     assert all(value.dtype == torch.float64 for value in attn.state_dict().values() if value.is_floating_point())
     assert attn(tokens((7, 9)).double(), (7, 9)).dtype == torch.float64
 
@@ -237,10 +208,8 @@ def half_precision(request) -> Iterator[torch.dtype]:
 
 
 @every_case
-def test_builds_and_runs_under_a_default_dtype_of_16_bits(
-    name: str, options: dict[str, Any], half_precision: torch.dtype
-) -> None:
-    attn, x = make(name, options).train(), tokens((7, 9)).requires_grad_()
+def test_builds_and_runs_under_a_default_dtype_of_16_bits(case: Case, half_precision: torch.dtype) -> None:
+    attn, x = make(case).train(), tokens((7, 9)).requires_grad_()
     y = attn(x, (7, 9))
     assert y.dtype == half_precision
     y.sum().backward()
@@ -260,56 +229,30 @@ class LargestTensor(TorchDispatchMode):
         return result
 
 
-def largest_tensor(name: str, options: dict[str, Any], grid: tuple[int, int]) -> int:
+def largest_tensor(case: Case, grid: tuple[int, int]) -> int:
     """Elements of the largest tensor in forward and backward of one image, one head of width 8."""
-    attn, x = make(name, options, grid, num_heads=1, dim=8), tokens(grid, batch=1, dim=8).requires_grad_()
+    attn, x = make(case, grid, num_heads=1, dim=8), tokens(grid, batch=1, dim=8).requires_grad_()
     with LargestTensor() as record:
         attn(x, grid).square().sum().backward()
     return record.numel
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "cost"),
-    [
-        ("agent", {}, "N"),
-        ("agent", {"max_agents": None}, "N^2/r^2"),
-        ("gau", {"form": "linear"}, "N"),
-        ("gau", {"form": "quadratic"}, "N^2"),
-        ("nystrom", {}, "N"),
-        ("nystrom", {"max_landmarks": None}, "N^2/r^2 + N^3/r^6"),
-        ("skyformer", {}, "N"),
-        ("skyformer", {"max_landmarks": None}, "N^2/r^2 + N^3/r^6"),
-        ("soft", {}, "N^2/r^2 + N^3/r^6"),
-        ("soft", {"max_bottleneck": 7}, "N"),
-        ("soft_norm", {"num_bottleneck": 9}, "N"),
-        ("sparse", {}, "N^1.5"),
-        ("sparse", {"dilation": 4}, "N^2/k^2"),
-        ("spatial_reduction", {}, "N^2/r^2"),
-        ("spatial_reduction", {"linear": True}, "N"),
-    ],
-    ids=str,
-)
-def test_cost_is_that_of_the_options(name: str, options: dict[str, Any], cost: str) -> None:
-    assert make(name, options).cost == cost
-
-
-def promises_less_than_n_squared(case: tuple[str, dict[str, Any]]) -> bool:
-    name, options = case
+def promises_less_than_n_squared(case: Case) -> bool:
     # Landmarks without a limit grow with the map, on request.
-    by_request = options.get("max_landmarks", 7) is None or options.get("form") == "quadratic"
-    return ATTENTIONS[name].cost != "N^2" and not by_request
+    by_request = case.options.get("max_landmarks", 7) is None or case.options.get("form") == "quadratic"
+    return ATTENTIONS[case.kind].cost != "N^2" and not by_request
 
 
-@pytest.mark.parametrize(("name", "options"), list(filter(promises_less_than_n_squared, CASES)), ids=case_id)
-def test_no_tensor_has_n_squared_elements(name: str, options: dict[str, Any]) -> None:
-    if name in ("soft", "soft_norm", "soft_plus"):
+@every(list(filter(promises_less_than_n_squared, using("contract"))))
+def test_no_tensor_has_n_squared_elements(case: Case) -> None:
+    if case.kind in ("soft", "soft_norm", "soft_plus"):
         # By default their bottleneck tokens grow with the map, as released.
-        options = dict(options, max_bottleneck=(7, 7))
+        case = attention_cases.case(case.kind, max_bottleneck=(7, 7))
     small, large = (28, 28), (56, 112)
     growth = large[0] * large[1] / (small[0] * small[1])
-    before, after = largest_tensor(name, options, small), largest_tensor(name, options, large)
+    before, after = largest_tensor(case, small), largest_tensor(case, large)
     assert after < (large[0] * large[1]) ** 2
-    cost = make(name, options).cost
+    cost = make(case).cost
     if cost in SLOPES:
         assert math.log(after / before) / math.log(growth) <= SLOPES[cost]
 
@@ -356,11 +299,11 @@ def test_no_tensor_has_n_squared_elements(name: str, options: dict[str, Any]) ->
 def test_options_without_a_sense_are_refused(name: str, option: str, value: Any) -> None:
     """When the layer is made, naming the option and its value."""
     with pytest.raises(ValueError, match=rf"{option}.*{re.escape(str(value))}"):
-        ATTENTIONS[name](DIM, 3, feat_size=(8, 8), **{option: value})
+        ATTENTIONS[name](WIDTH, 3, feat_size=(8, 8), **{option: value})
 
 
 def test_options_that_do_not_fit_each_other_are_refused() -> None:
     with pytest.raises(ValueError, match="ridge"):
-        ATTENTIONS["soft"](DIM, 3, feat_size=(8, 8), inverse="cholesky", ridge=0.0)
+        ATTENTIONS["soft"](WIDTH, 3, feat_size=(8, 8), inverse="cholesky", ridge=0.0)
     with pytest.raises(ValueError, match="rank=0"):
-        ATTENTIONS["synthesizer"](DIM, 3, feat_size=(8, 8), scores="factorized_random", rank=0)
+        ATTENTIONS["synthesizer"](WIDTH, 3, feat_size=(8, 8), scores="factorized_random", rank=0)

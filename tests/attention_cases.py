@@ -1,0 +1,472 @@
+"""The attentions, a row for each set of options: the masks it takes, its cost, and the formula of its matrix.
+
+Formulas are dense, for P prefix tokens before a map (Y, X) or a sequence, which is a map of one column. They return the
+matrix `[B, H, P + N, M]` by which an attention mixes its values; `output_by` adds what else it computes.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from soft_vit.layers import ATTENTIONS
+
+DIM, HEADS = 12, 3
+
+Size = tuple[int, int]
+Formula = Callable[[Any, Tensor, int, Size], Tensor]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A row.
+
+    uses: where it is tested: "contract"; "any", "trailing" and "rows" for the tokens of a sequence, or the rows of a
+    map, that may be masked.
+    """
+
+    kind: str
+    options: dict[str, Any]
+    uses: frozenset[str]
+    formula: Formula | None
+    cost: str
+
+
+def case(kind: str, uses: str = "", formula: Formula | None = None, cost: str = "", **options: Any) -> Case:
+    return Case(kind, options, frozenset(uses.split()), formula, cost)
+
+
+def every(cases: list[Case]) -> pytest.MarkDecorator:
+    """Parametrise a test by cases."""
+    return pytest.mark.parametrize("case", cases, ids=name_of)
+
+
+def name_of(case: Case) -> str:
+    return "-".join([case.kind, *(f"{name}={value}" for name, value in case.options.items())])
+
+
+def make(
+    case: Case, feat_size: tuple[int, ...], dim: int = DIM, num_heads: int = HEADS, dtype: Any = torch.float64
+) -> Any:
+    """An attention with weights large enough that its matrix is far from uniform."""
+    torch.manual_seed(0)
+    attn = ATTENTIONS[case.kind](
+        dim, num_heads, feat_size=feat_size, sr_ratio=min(2, *feat_size), dtype=dtype, **case.options
+    )
+    for module in attn.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, std=dim**-0.5)
+            nn.init.normal_(module.bias, std=0.3)
+    for name, parameter in attn.named_parameters():
+        if name in ("positional_encoding", "power", "scale"):
+            nn.init.normal_(parameter, std=0.3)
+    return attn.eval()
+
+
+def tokens(batch: int, count: int, dim: int = DIM, seed: int = 1, dtype: Any = torch.float64) -> Tensor:
+    return torch.randn(batch, count, dim, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def relative_error(found: Tensor, expected: Tensor) -> float:
+    return float((found - expected).detach().norm() / expected.detach().norm().clamp(min=1e-300))
+
+
+def heads(x: Tensor, count: int = HEADS) -> Tensor:
+    """`[B, N, C]` to `[B, H, N, C / H]`."""
+    return x.unflatten(2, (count, -1)).transpose(1, 2)
+
+
+def queries_and_keys(attn: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    q, k, *_ = (attn.qkvo(x).chunk(4, dim=-1)) if hasattr(attn, "qkvo") else attn.qkv(x).chunk(3, dim=-1)
+    return heads(q), heads(k)
+
+
+def scores(q: Tensor, k: Tensor) -> Tensor:
+    return q @ k.mT * q.shape[-1] ** -0.5
+
+
+def kernel(q: Tensor, k: Tensor) -> Tensor:
+    return torch.exp(-(q[..., :, None, :] - k[..., None, :, :]).square().sum(-1) / 2)
+
+
+def rows_of_one(weights: Tensor) -> Tensor:
+    return F.normalize(weights, p=1, dim=-1)
+
+
+def convolve(maps: Tensor, conv: nn.Conv2d, groups: int) -> Tensor:
+    """Maps `[B, C, Y, X]` by conv, its kernels repeated for all channels; of one column by a 1-D convolution."""
+    repeat = 1 if groups == 1 else maps.shape[1] // conv.out_channels
+    one_a_head = conv.out_channels == HEADS
+    weight = conv.weight.repeat_interleave(repeat, 0) if one_a_head else conv.weight.repeat(repeat, 1, 1, 1)
+    bias = None if conv.bias is None else conv.bias.repeat(repeat)
+    if maps.shape[3] > 1:
+        return F.conv2d(maps, weight, bias, conv.stride, conv.padding, groups=groups)
+    assert weight.shape[3] == conv.stride[1] == 1
+    return F.conv1d(maps[..., 0], weight[..., 0], bias, conv.stride[0], conv.padding[0], groups=groups)[..., None]
+
+
+def averages(x: Tensor, prefix: int, feat_size: Size, grid: Size) -> Tensor:
+    """Of tokens `[B, H, P + N, D]` of the map over a grid of windows: `[B, H, M, D]`."""
+    maps = x[:, :, prefix:].flatten(0, 1).mT.unflatten(2, feat_size)
+    return F.adaptive_avg_pool2d(maps, grid).flatten(2).mT.unflatten(0, x.shape[:2])
+
+
+def landmark_grid(attn: Any, feat_size: Size) -> Size:
+    """Windows of two by two, or two along a sequence, at most `attn.limit`."""
+    limit = attn.limit or feat_size
+    return min(max(1, feat_size[0] // 2), limit[0]), min(max(1, feat_size[1] // 2), limit[1])
+
+
+def landmarks(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
+    return averages(x, prefix, feat_size, landmark_grid(attn, feat_size))
+
+
+def softmax(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
+    weights = scores(heads(attn.q(x)), heads(attn.kv(x).chunk(2, dim=-1)[0])).exp()
+    return weights / (weights.sum(-1, keepdim=True) + float(isinstance(attn, ATTENTIONS["softmax_one"])))
+
+
+def gaussian(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
+    q = heads(attn.q(x)) / attn.head_dim**0.25
+    a = kernel(q, q)
+    scale = a.sum(-1, keepdim=True).rsqrt()
+    return scale * a * scale.mT if attn.normalize else a
+
+
+def linear(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
+    q, k = (F.elu(part) + 1 if attn.features == "elu" else part.relu() for part in queries_and_keys(attn, x))
+    return rows_of_one(q @ k.mT)
+
+
+def cosformer(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
+    q, k = (part.relu() for part in queries_and_keys(attn, x))
+    place = torch.arange(x.shape[1], dtype=x.dtype)
+    return rows_of_one(q @ k.mT * torch.cos(torch.pi / 2 * (place[:, None] - place) / x.shape[1]))
+
+
+def efficient(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
+    q, k = queries_and_keys(attn, x)
+    return q.softmax(-1) @ k.softmax(-2).mT
+
+
+def sima(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
+    q, k = (part / part.abs().sum(-2, keepdim=True) for part in queries_and_keys(attn, x))
+    return q @ k.mT
+
+
+def hydra(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
+    q, k, _ = attn.qkv(x).chunk(3, dim=-1)
+    q, k = (part / part.square().sum(-1, keepdim=True).sqrt() for part in (q, k))
+    return q.mT[..., :, None] * k.mT[..., None, :]
+
+
+def pattern(near: Callable[[Tensor, Tensor], Tensor]) -> Formula:
+    """One softmax over the places that are near, by rows and columns between them, and all prefix tokens."""
+
+    def formula(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
+        place = torch.arange(feat_size[0] * feat_size[1])
+        row, column = place // feat_size[1], place % feat_size[1]
+        mask = near(row[:, None] - row, column[:, None] - column)
+        mask = F.pad(mask, (prefix, 0, prefix, 0), value=True)
+        return scores(*queries_and_keys(attn, x)).masked_fill(~mask, float("-inf")).softmax(-1)
+
+    return formula
+
+
+def global_tokens(attn: Any, prefix: int, feat_size: Size) -> list[int]:
+    rows, columns = (
+        [(2 * i + 1) * side // (2 * min(side, cells)) for i in range(min(side, cells))]
+        for side, cells in zip(feat_size, attn.global_grid, strict=True)
+    )
+    return [*range(prefix), *(prefix + i * feat_size[1] + j for i in rows for j in columns)]
+
+
+def longformer(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
+    """Rows of global tokens are of values that are theirs alone."""
+    index = global_tokens(attn, prefix, feat_size)
+    place = torch.arange(feat_size[0] * feat_size[1])
+    row, column = place // feat_size[1], place % feat_size[1]
+    mask = ((row[:, None] - row).abs() <= 1) & ((column[:, None] - column).abs() <= 1)
+    mask = F.pad(mask, (prefix, 0, prefix, 0), value=False)
+    mask[:, index] = True
+    matrix = scores(*queries_and_keys(attn, x)).masked_fill(~mask, float("-inf")).softmax(-1)
+    k_global = heads(attn.kv_global(x).chunk(2, dim=-1)[0])
+    of_global = scores(heads(attn.q_global(x)), k_global).softmax(-1)
+    is_global = torch.zeros(x.shape[1], dtype=torch.bool).index_fill(0, torch.tensor(index), True)
+    return torch.where(is_global[:, None], of_global, matrix)
+
+
+def reduced(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
+    """The tokens that become keys and values of `spatial_reduction`."""
+    maps = x[:, prefix:].mT.unflatten(2, feat_size)
+    if attn.linear:
+        tokens = F.gelu(attn.norm(attn.sr(F.adaptive_avg_pool2d(maps, 7)).flatten(2).mT))
+    else:
+        tokens = attn.norm(convolve(maps, attn.sr, 1).flatten(2).mT)
+    return torch.cat([x[:, :prefix], tokens], 1)
+
+
+def spatial_reduction(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
+    k = attn.kv(reduced(attn, x, prefix, feat_size)).chunk(2, dim=-1)[0]
+    return scores(heads(attn.q(x)), heads(k)).softmax(-1)
+
+
+def linformer(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
+    q, k = queries_and_keys(attn, x)
+    of_keys, of_values = (
+        torch.block_diag(torch.eye(prefix, dtype=x.dtype), weight[0].flatten(1))
+        for weight in (attn.projection.weight_k, attn.projection.weight_v)
+    )
+    return scores(q, of_keys @ k).softmax(-1) @ of_values
+
+
+def synthesizer(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
+    (source,) = attn.scores.values()
+    hidden = heads(source.hidden(x).relu())
+    # Every token scores the places of the map; prefix tokens have none.
+    return F.pad(hidden @ source.weight.flatten(2) + source.bias.flatten(2), (prefix, 0)).softmax(-1)
+
+
+def synthesizer_random(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
+    weight = attn.scores["random"].weight.flatten(3).flatten(1, 2)
+    return F.pad(weight, (prefix, 0, prefix, 0)).softmax(-1).expand(len(x), -1, -1, -1)
+
+
+def soft(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
+    q = heads(attn.q(x)) / attn.head_dim**0.25
+    if attn.sampling == "avg":
+        bottleneck = landmarks(attn, q, prefix, feat_size)
+    else:
+        maps = q[:, :, prefix:].flatten(0, 1).mT.unflatten(2, feat_size)
+        bottleneck = F.gelu(attn.sample_norm(convolve(maps, attn.sample, 1).flatten(2).mT)).unflatten(0, q.shape[:2])
+        if attn.scale_bottleneck:
+            bottleneck = bottleneck / attn.head_dim**0.25
+    if attn.log_bandwidth is not None:
+        q, bottleneck = (attn.log_bandwidth.exp()[:, None, None] * part for part in (q, bottleneck))
+    k1, a = kernel(q, bottleneck), kernel(bottleneck, bottleneck)
+    inverse = torch.linalg.inv(a + attn.options.ridge * torch.eye(a.shape[-1], dtype=a.dtype))
+    scale = a.sum(-1, keepdim=True).rsqrt()
+    matrix = k1 @ (scale * inverse * scale.mT if attn.normalize else inverse) @ k1.mT
+    if attn.normalize_rows:
+        # Row sums are 1 and more: the smallest one counts for a ten-thousandth.
+        matrix = matrix / (matrix.sum(-1, keepdim=True) + 1e-4 / matrix.sum(-1, keepdim=True))
+    return matrix
+
+
+def nystrom(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
+    q, k = queries_and_keys(attn, x)
+    of_queries, of_keys = (landmarks(attn, part, prefix, feat_size) for part in (q, k))
+    middle = torch.linalg.pinv(scores(of_queries, of_keys).softmax(-1))
+    return scores(q, of_keys).softmax(-1) @ middle @ scores(of_queries, k).softmax(-1)
+
+
+def agent(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
+    q, k = queries_and_keys(attn, x)
+    agents = landmarks(attn, q, prefix, feat_size)
+    return scores(q, agents).softmax(-1) @ scores(agents, k).softmax(-1)
+
+
+def skyformer(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
+    q, k = (part / attn.head_dim**0.25 for part in queries_and_keys(attn, x))
+    both = torch.cat([landmarks(attn, part, prefix, feat_size) for part in (q, k)], 2)
+    a = kernel(both, both) + attn.ridge * torch.eye(both.shape[2], dtype=x.dtype)
+    return kernel(q, both) @ torch.linalg.solve(a, kernel(both, k))
+
+
+def focused(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
+    q, k = (part.relu() + 1e-6 for part in queries_and_keys(attn, x))
+    q, k = (part**3 * (part.norm(dim=-1) / (part**3).norm(dim=-1))[..., None] for part in (q, k))
+    return rows_of_one(q @ k.mT)
+
+
+def inline(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
+    raw = scores(*queries_and_keys(attn, x)) / x.shape[1]
+    return raw - raw.mean(-1, keepdim=True) + 1 / x.shape[1]
+
+
+def turned(x: Tensor, prefix: int, feat_size: Size, end_point: int = 0) -> Tensor:
+    """Tokens `[..., P + N, C]` rotated by place, as products of complex numbers; a prefix token is not turned."""
+    place, steps = torch.arange(feat_size[0] * feat_size[1]), torch.arange(x.shape[-1] // 4, dtype=x.dtype)
+    theta = 10000 ** (-steps / max(1, len(steps) - end_point))
+    angles = torch.cat([side[:, None] * theta for side in (place // feat_size[1], place % feat_size[1])], dim=1)
+    angles = F.pad(angles, (0, 0, prefix, 0))
+    turns = torch.polar(torch.ones_like(angles), angles)
+    return torch.view_as_real(torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous()) * turns).flatten(-2)
+
+
+def rala(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
+    q, k = (F.elu(part) + 1 for part in queries_and_keys(attn, x))
+    weight = q.shape[2] * scores(q.mean(2, keepdim=True), k).softmax(-1)
+    matrix = (turned(q, prefix, feat_size, 1) @ turned(k, prefix, feat_size, 1).mT) * weight
+    return matrix / ((q @ k.mT * weight).sum(-1, keepdim=True) + 1e-6 * q.shape[2])
+
+
+def mala(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
+    q, k = (F.elu(part) + 1 for part in queries_and_keys(attn, x))
+    z = scores(q, k).mean(-1, keepdim=True)
+    beta, gamma = 1 + 1 / (z + 1e-6), z / q.shape[2]
+    return beta * scores(*(turned(part, prefix, feat_size, 1) for part in (q, k))) / q.shape[2] - gamma
+
+
+def mila(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
+    q, k = (F.elu(part) + 1 for part in attn.qk(x).chunk(2, dim=-1))
+    q_turned, k_turned = (turned(part, prefix, feat_size) for part in (q, k))
+    normalizer = heads(q) @ heads(k).mean(2, keepdim=True).mT + 1e-6
+    return heads(q_turned) @ heads(k_turned).mT / x.shape[1] / normalizer
+
+
+def polaformer(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
+    """A matrix for pairs of like signs and one for pairs of unlike signs, for each head."""
+    q, k, _ = attn.qkv(x).chunk(3, dim=-1)
+    k = k + F.pad(attn.positional_encoding, (0, 0, prefix, 0))
+    q, k = (heads(part / attn.scale.exp().log1p()) for part in (q, k))
+    exponent = 1 + 4 / (1 + (-attn.power).exp())
+    q_plus, q_minus, k_plus, k_minus = (part.relu() ** exponent for part in (q, -q, k, -k))
+    like, unlike = q_plus @ k_plus.mT + q_minus @ k_minus.mT, q_plus @ k_minus.mT + q_minus @ k_plus.mT
+    both = torch.stack([like, unlike], dim=2).flatten(1, 2)
+    return both / (both.sum(-1, keepdim=True) + 1e-6 * x.shape[1])
+
+
+def values_of(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
+    """The values `[B, H, M, D]` by the layer that makes them, by its usual names."""
+    if hasattr(attn, "qkv"):
+        return heads(attn.qkv(x).chunk(3, dim=-1)[2], attn.num_heads)
+    if hasattr(attn, "qkvo"):
+        return heads(attn.qkvo(x).chunk(4, dim=-1)[2])
+    if hasattr(attn, "kv"):
+        x = reduced(attn, x, prefix, feat_size) if hasattr(attn, "sr") else x
+        return heads(attn.kv(x).chunk(2, dim=-1)[1])
+    if hasattr(attn, "uv"):
+        return F.silu(attn.uv(x)).chunk(2, dim=-1)[1][:, None]
+    return heads(attn.v(x) if hasattr(attn, "v") else x)
+
+
+def convolved(attn: Any, v: Tensor, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
+    """The depthwise convolution of values `[B, H, P + N, D]`, zero at prefix tokens or where there is none."""
+    conv = next((getattr(attn, name) for name in ("local", "dwconv", "dwc", "lepe") if hasattr(attn, name)), None)
+    if conv is None and not hasattr(attn, "residual"):
+        return torch.zeros(())
+    maps = v[:, :, prefix:].transpose(1, 2).flatten(2).mT.unflatten(2, feat_size)
+    if conv is None:
+        first, _, last = attn.residual
+        m = F.gelu(F.conv1d(x.mean(1)[..., None], first.weight, first.bias, groups=HEADS))
+        kernels = F.conv1d(m, last.weight, last.bias, groups=HEADS).reshape(*x.shape[::2], 1, 3, -1)
+        padding = (1, kernels.shape[-1] // 2)
+        maps = torch.stack([F.conv2d(a, b, padding=padding, groups=DIM) for a, b in zip(maps, kernels, strict=True)])
+    else:
+        maps = convolve(maps, conv, DIM)
+    return F.pad(heads(maps.flatten(2).mT), (0, 0, prefix, 0))
+
+
+def output_by(matrix: Tensor, attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
+    """What attn returns for x if its attention is this matrix."""
+    v = values_of(attn, x, prefix, feat_size)
+    if matrix.shape[1] == 2 * HEADS:
+        halves = v.unflatten(3, (2, -1)).transpose(2, 3).flatten(1, 2)
+        mixed = (matrix @ halves).unflatten(1, (-1, 2)).transpose(2, 3).flatten(3)
+    else:
+        mixed = matrix @ v
+    if hasattr(attn, "kv_global"):
+        index = torch.tensor(global_tokens(attn, prefix, feat_size))
+        of_global = matrix[:, :, index] @ heads(attn.kv_global(x).chunk(2, dim=-1)[1])
+        mixed = mixed.index_copy(2, index, of_global)
+    mixed = (mixed + convolved(attn, v, x, prefix, feat_size)).transpose(1, 2).flatten(2)
+    if hasattr(attn, "g"):
+        mixed = mixed * attn.g(x)
+    if hasattr(attn, "uv"):
+        mixed = mixed * F.silu(attn.uv(x)).chunk(2, dim=-1)[0]
+    if hasattr(attn, "qkvo"):
+        mixed = mixed * attn.qkvo(x).chunk(4, dim=-1)[3]
+    return attn.proj(mixed) if hasattr(attn, "proj") else mixed
+
+
+LOCAL = pattern(lambda y, x: (y.abs() <= 1) & (x.abs() <= 1))
+ATROUS = pattern(lambda y, x: (y % 2 == 0) & (x % 2 == 0))
+SPARSE = pattern(lambda y, x: (y.abs() <= 1) & (x.abs() <= 1) | (y % 2 == 0) & (x % 2 == 0))
+GROWING = "N^2/r^2 + N^3/r^6"
+
+CASES = [
+    case("softmax", "contract any", softmax, "N^2"),
+    case("softmax_one", "contract any", softmax, "N^2"),
+    case("gaussian", "contract any", gaussian, "N^2"),
+    case("gaussian", "any", gaussian, normalize=True),
+    case("linear", "contract any", linear, "N"),
+    case("linear", "contract", linear, features="relu"),
+    case("performer", "contract any", cost="N"),
+    case("performer", "contract any", kernel="relu"),
+    case("efficient", "contract any", efficient, "N"),
+    case("hydra", "contract any", hydra, "N"),
+    case("sima", "contract any", sima, "N"),
+    case("cosformer", "contract any", cosformer, "N"),
+    case("gau", "contract", cost="N"),
+    case("gau", "contract any", cost="N^2", form="quadratic"),
+    case("gau", "contract trailing", chunk_size=8),
+    case("vq", "contract", cost="N"),
+    case("vq", "any", num_codes=5),
+    case("none", "contract any", cost="0"),
+    case("reformer", "contract", cost="N log N"),
+    case("reformer", "contract", chunk_size=16),
+    case("bigbird", "contract", cost="N"),
+    case("bigbird", "contract", block_size=8),
+    case("spatial_reduction", "contract trailing rows", spatial_reduction, "N^2/r^2"),
+    case("spatial_reduction", "contract", spatial_reduction, "N", linear=True),
+    case("linformer", "contract", linformer, "N"),
+    case("linformer", "contract", sharing="none"),
+    case("linformer", "contract", sharing="kv"),
+    case("synthesizer", "contract", synthesizer, "N^2"),
+    case("synthesizer", "contract", synthesizer_random, scores="random"),
+    case("synthesizer", "contract", scores="dense+factorized_dense+factorized_random"),
+    case("soft", "contract trailing", cost=GROWING),
+    case("soft", formula=soft, inverse="cholesky"),
+    case("soft", formula=soft, inverse="cholesky", sampling="avg"),
+    case("soft", "any", local_kernel=0, sampling="avg"),
+    case("soft", "trailing", cost="N", num_bottleneck=4),
+    case("soft", cost="N", max_bottleneck=7),
+    case("soft_norm", "contract", cost=GROWING),
+    case("soft_norm", formula=soft, inverse="cholesky", ridge=0.01),
+    case("soft_norm", "any", cost="N", local_kernel=0, sampling="avg", num_bottleneck=4),
+    case("soft_norm", "trailing", sampling="avg"),
+    case("soft_plus", "contract trailing", cost=GROWING),
+    case("soft_plus", formula=soft, inverse="cholesky"),
+    case("soft_plus", formula=soft, inverse="cholesky", sampling="avg"),
+    case("soft_plus", "any", local_kernel=0, sampling="avg"),
+    case("nystrom", "contract trailing", cost="N"),
+    case("nystrom", formula=nystrom, inverse="exact", max_landmarks=(2, 1)),
+    case("nystrom", "any", local_kernel=0),
+    case("nystrom", "any", local_kernel=0, landmarks="segment", max_landmarks=(4,)),
+    case("nystrom", "contract", cost=GROWING, local_kernel=0, landmarks="segment", max_landmarks=None),
+    case("agent", "contract trailing", agent, "N"),
+    case("agent", "contract", local_kernel=0),
+    case("agent", "any", local_kernel=0, max_agents=(4,)),
+    case("agent", cost="N^2/r^2", max_agents=None),
+    case("skyformer", "contract any", skyformer, "N"),
+    case("skyformer", cost=GROWING, max_landmarks=None),
+    case("focused", "contract trailing rows", focused, "N"),
+    case("focused", "contract", power=8.0, local_kernel=0),
+    case("inline", "contract trailing rows", inline, "N"),
+    case("polaformer", "contract", polaformer, "N"),
+    case("rala", "contract trailing rows", rala, "N"),
+    case("mala", "contract trailing rows", mala, "N"),
+    case("mala", "contract", mala, local_kernel=0),
+    case("mila", "contract trailing rows", mila, "N"),
+    case("ttt", "contract rows", cost="N"),
+    case("ttt", "contract trailing", rope=True),
+    case("local", "contract trailing", cost="N"),
+    case("local", "rows", LOCAL, kernel_size=3),
+    case("atrous", "contract", ATROUS, "N^2/k^2"),
+    case("atrous", "contract trailing rows", dilation=3),
+    case("sparse", "contract", cost="N^1.5"),
+    case("sparse", "trailing rows", cost="N^2/k^2", dilation=3),
+    case("sparse", formula=SPARSE, kernel_size=3, dilation=2),
+    case("longformer", "contract", cost="N"),
+    case("longformer", formula=longformer, kernel_size=3),
+]
+FORMULAS = [case for case in CASES if case.formula is not None]
+
+
+def using(use: str) -> list[Case]:
+    return [case for case in CASES if use in case.uses]
