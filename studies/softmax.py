@@ -30,7 +30,6 @@ from soft_vit.models.eval_mode import eval_mode
 from soft_vit.models.vit import vit_name
 from soft_vit.ops.flops import flop_counter
 from soft_vit.text_tables import error_cell, markdown_table
-from soft_vit.weights import ENTRIES
 from soft_vit.weights.files import ensure_writable, write_atomically
 
 PAGE = Path(__file__).parents[1] / "docs" / "softmax.md"
@@ -72,17 +71,13 @@ class StageLine:
 
 @dataclass(frozen=True)
 class Ledger:
-    """A model's stages, the softmax outside of them, parameters, multiply-adds at each size of `SHOWN`, and accuracy.
-
-    top1: published, in percent, of recorded weights.
-    """
+    """A model's stages, the softmax outside of them, parameters, and multiply-adds at each size of `SHOWN`."""
 
     model: str
     stages: tuple[StageLine, ...]
     outside: tuple[str, ...]
     params: int
     macs: tuple[int, ...]
-    top1: float | None = None
 
     @property
     def has_softmax(self) -> bool:
@@ -134,7 +129,6 @@ def softmax_ledger(name: str, **options: Any) -> Ledger:
         _strongest_first(kinds[OUTSIDE]),
         sum(parameter.numel() for parameter in models[own].parameters()),
         tuple(costs[size].macs for size in SHOWN),
-        _published_top1(name),
     )
 
 
@@ -259,14 +253,6 @@ def _costs(model: nn.Module, size: int, stages: dict[str, tuple[str, ...]]) -> C
     return Cost(sum(counts.get("Global", {}).values()) // 2, products, calls.found)
 
 
-def _published_top1(name: str) -> float | None:
-    for entry in ENTRIES.values():
-        for metric in entry.metrics:
-            if entry.model == name and metric.origin == "published" and metric.name == "top-1":
-                return metric.value
-    return None
-
-
 def ledgers(names: Iterable[str], **options: Any) -> tuple[list[Ledger], dict[str, str]]:
     """Return the ledgers of the models that could be measured, with options, and the errors of the others."""
     found, errors = [], {}
@@ -280,7 +266,7 @@ def ledgers(names: Iterable[str], **options: Any) -> tuple[list[Ledger], dict[st
 
 
 def ledger_table(rows: Sequence[Ledger], errors: dict[str, str]) -> str:
-    """Return a Markdown table: softmax and growth of each stage, size, cost and accuracy."""
+    """Return a Markdown table: softmax and growth of each stage, size and cost."""
     columns = max((len(row.stages) for row in rows), default=0)
     stages = [f"stage {i + 1}" for i in range(columns)] if columns > 1 else ["attention"] * columns
     cost = [f"FLOPs at {size} (G)" for size in SHOWN]
@@ -291,10 +277,10 @@ def ledger_table(rows: Sequence[Ledger], errors: dict[str, str]) -> str:
         if row.outside:
             name += f" (outside of stages: {', '.join(row.outside)})"
         macs = (f"{count / 1e9:.2f}" for count in row.macs)
-        lines.append([name, *cells, f"{row.params / 1e6:.1f}", *macs, "" if row.top1 is None else f"{row.top1:g}"])
-    width = columns + len(cost) + 2
+        lines.append([name, *cells, f"{row.params / 1e6:.1f}", *macs])
+    width = columns + len(cost) + 1
     lines += [[name, error, *[""] * (width - 1)] for name, error in errors.items()]
-    return markdown_table(["model", *stages, "params (M)", *cost, "top-1 %"], lines)
+    return markdown_table(["model", *stages, "params (M)", *cost], lines)
 
 
 def main(argv: Sequence[str]) -> None:

@@ -55,7 +55,6 @@ OPTIONS = {
     "python -m studies gym": "--no-train",
     "python -m studies softmax": "--out ledger.md",
     "python -m docs.generate": "--out written",
-    "python -m docs.generate.linearised": "--help",
     # Run by tests/tools/test_tutorial.py, test_app_browser.py and tests/distributed/test_resume.py.
     "python tools/tutorial.py": "--help",
     "python tools/app.py": "--help",
