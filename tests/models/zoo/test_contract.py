@@ -69,6 +69,19 @@ def test_every_model(name: str) -> None:
     assert set(model.no_weight_decay()) <= parameters
 
 
+@pytest.mark.parametrize("family", STAGED)
+def test_released_weights_and_back(family: str) -> None:
+    """Bit for bit, with buffers that the released code computes, under its names."""
+    row = FAMILIES[family]
+    released = {name: torch.rand(shape) for name, shape in shapes(family, row.tiny).items()}
+    model = timm.create_model(row.tiny, device="meta")
+    again = model.released_state_dict(checkpoint_filter_fn(released, model))
+    assert {name: value.shape for name, value in again.items()} == shapes(family, row.tiny)
+    for name, value in released.items():
+        unused = name.startswith("norm.") and getattr(model, "unused_norm", False)
+        assert unused or name.endswith(row.skipped or "-") or torch.equal(again[name], value), name
+
+
 @every_family
 def test_features_and_pruning(family: str) -> None:
     """`features_only`, `forward_intermediates` in its forms, and what is left after pruning, all say the same."""
@@ -144,6 +157,7 @@ def test_the_size_of_images_and_rates_reach_their_parts(family: str) -> None:
 def test_any_size_and_any_neighbours(family: str) -> None:
     """An image's logits do not depend on its batch, also by vmap; the size may be set before or given at once."""
     model = create(family).double()
+    weights = copy.deepcopy(model.state_dict())
     x = images(3, 72, 100).double()
     x[1] *= 0.01
     model.set_input_size((72, 100))
@@ -154,8 +168,11 @@ def test_any_size_and_any_neighbours(family: str) -> None:
     assert (together[0] - together[1]).norm() > 1e-4 * together.norm()
     for logits in (alone, mapped):
         torch.testing.assert_close(together, logits, rtol=1e-10, atol=1e-10)
+    # What belongs to the other size is resampled as it is loaded.
     built = create(family, img_size=(72, 100)).double()
-    built.load_state_dict(model.state_dict())
+    built.load_state_dict(weights)
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(built.state_dict()[name], value, msg=name)
     torch.testing.assert_close(built(x), together)
     with pytest.raises(ValueError, match="16"):
         model(x[:, :, :16])

@@ -1,8 +1,9 @@
-"""The bodies of PVT and Swin that families share: windows, sizes of images, and released names."""
+"""What the families have of their own: windows, bodies, sizes of images, and parts of released networks."""
 
 import pytest
 import timm
 import torch
+import torch.nn.functional as F
 from models.zoo.families import FAMILIES, SMALL
 from models.zoo.generated import images, relative_error, shapes
 from timm.models.swin_transformer import SwinTransformerBlock
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from soft_vit.models import checkpoint_filter_fn
 from soft_vit.models.swin import SoftmaxBlock, SoftmaxWindows, cut, join, linear_window, window_mask, window_shift
+from studies.softmax import SoftmaxCalls
 
 BODIES = [family for family in FAMILIES if family.rpartition("_")[2] in ("pvt", "v2", "swin")]
 
@@ -113,28 +115,93 @@ def test_three_stages(family: str) -> None:
         create(family, num_heads=(1, 3))
 
 
-@pytest.mark.parametrize("family", BODIES)
-def test_released_names_and_back(family: str) -> None:
-    """Names and shapes of the released file, and bit for bit."""
-    row = FAMILIES[family]
-    tiny = timm.create_model(row.tiny, device="meta")
-    released = {name: value.shape for name, value in tiny.released_state_dict(tiny.state_dict()).items()}
-    assert released == shapes(family, row.tiny)
-    model = create(family)
-    back = checkpoint_filter_fn(model.released_state_dict(model.state_dict()), model)
-    assert back.keys() == model.state_dict().keys()
-    assert all(torch.equal(value, back[name]) for name, value in model.state_dict().items())
-
-
-@pytest.mark.parametrize("family", BODIES)
-def test_weights_of_another_size_are_resampled(family: str) -> None:
-    """A model built for 64 x 96 takes those of 64 x 64, as does one that is set to that size."""
+def test_deit_takes_images_of_other_sizes() -> None:
+    """Set, or given at once; the position embedding is resampled as a file's is."""
     torch.manual_seed(0)
-    square, x = create(family, img_size=64), images(1, 64, 96)
-    built = create(family, img_size=(64, 96))
-    built.load_state_dict(square.state_dict())
-    square.set_input_size((64, 96))
+    model, wide = (create("inline_deit", img_size=size) for size in (64, (64, 96)))
+    wide.load_state_dict(checkpoint_filter_fn(model.state_dict(), wide))
+    x = images(2, 64, 96)
     with torch.no_grad():
-        assert relative_error(built(x), square(x)) < 1e-5
-    for name, value in square.state_dict().items():
-        torch.testing.assert_close(built.state_dict()[name], value, msg=name)
+        assert relative_error(model(x), wide(x)) < 1e-5
+        assert relative_error(model(x[:1]), model(x)[:1]) < 1e-5
+
+
+def test_deit_of_another_width_is_refused(tmp_path) -> None:
+    weights = {name: torch.zeros(shape) for name, shape in shapes("inline_deit", "inline_deit_tiny").items()}
+    torch.save({"model": weights}, tmp_path / "tiny.pth")
+    with pytest.raises(ValueError, match="do not fit inline_deit_small"):
+        timm.create_model(
+            "inline_deit_small", pretrained=True, pretrained_cfg_overlay={"file": str(tmp_path / "tiny.pth")}
+        )
+
+
+def test_an_odd_map_is_padded_before_its_first_convolution() -> None:
+    """The strip beside it holds what the bias makes of zeros, and not the zeros of the next convolution's padding."""
+    torch.manual_seed(0)
+    model = create("mila")
+    # To multiples of 4 before the stem.
+    x = images(1, 75, 98)
+    with torch.no_grad():
+        torch.testing.assert_close(model(x), model(F.pad(x, (0, 2, 0, 1))))
+        narrow, wide, last = model.layers[0].downsample.conv
+        features = model.forward_intermediates(x, [0], intermediates_only=True)[0]
+        assert features.shape[2:] == (19, 25)
+        hidden = narrow.conv.bias.relu()[None, :, None, None].expand(1, -1, 20, 26).clone()
+        hidden[:, :, :19, :25] = narrow(features)
+        expected = last(wide(hidden))
+        torch.testing.assert_close(model.layers[0].downsample(features), expected)
+        other = last(wide(narrow(features)))
+    assert expected.shape == other.shape
+    assert not torch.allclose(expected, other)
+
+
+TWINS = {"ravlt_t": "mavit_t", "mavit_t": "ravlt_t"}
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_a_twin_is_refused_where_no_head_tells_them_apart(name: str) -> None:
+    """Nor the layer before the head, by which alone their files differ: timm drops it from what is built here."""
+    other = {key: torch.zeros(shape) for key, shape in shapes(TWINS[name][:5], TWINS[name]).items()}
+    for options in ({"features_only": True}, {"num_classes": 0}):
+        overlay = {"state_dict": {"model": other, "epoch": 3}}
+        with pytest.raises(ValueError, match=f"do not fit {name}"):
+            timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay, **options)
+
+
+def test_released_frequencies() -> None:
+    """RAVLT saves those of each stage."""
+    model = timm.create_model("ravlt_b", device="meta")
+    for name, value in model.released_state_dict({}).items():
+        count = len(value) // 2
+        assert name.endswith("RoPE.angle")
+        assert value.tolist() == pytest.approx([10000 ** (-t / (count - 1)) for t in range(count) for _ in range(2)])
+
+
+def test_each_halving_rounds_a_side_up() -> None:
+    for size, maps in {
+        (230, 150): [(58, 38), (29, 19), (15, 10), (8, 5)],
+        (32, 33): [(8, 9), (4, 5), (2, 3), (1, 2)],
+    }.items():
+        with torch.no_grad():
+            features = create("ravlt").forward_intermediates(images(1, *size), intermediates_only=True)
+        assert [tuple(feature.shape[2:]) for feature in features] == maps
+
+
+def test_the_layer_before_the_head_goes_with_it() -> None:
+    """The head knows the channels of that layer alone, so neither stays without the other."""
+    model = create("ravlt")
+    with torch.no_grad():
+        expected = model.forward_intermediates(images(1, 64, 64), norm=True)[1][-1]
+        assert model.prune_intermediate_layers([3], prune_norm=True, prune_head=False) == [3]
+        assert torch.equal(model(images(1, 64, 64)), expected)
+    assert isinstance(model.head, nn.Identity)
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_softmax_is_where_it_is_said_to_be(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over one row of keys in RAVLT's first two stages, over all pairs of tokens in the last two of both."""
+    monkeypatch.setattr(timm.layers.config, "_USE_FUSED_ATTN", 0)
+    with torch.no_grad(), SoftmaxCalls() as calls:
+        create(name[:5])(images(1, 64, 64))
+    found = [(call.rows, call.length) for call in calls.found]
+    assert found == [(1, 256), (1, 64)] * (name == "ravlt_t") + [(16, 16), (4, 4)]
