@@ -306,5 +306,5 @@ def _without_weights(model: str) -> str:
     alike = [name for name, entry in ENTRIES.items() if entry.model.endswith(f"_{size}")]
     return (
         f"No pretrained weights exist for {model}; choose {' or '.join(alike) or 'one of timm.list_pretrained()'}, or "
-        "give a file (pretrained_cfg_overlay=dict(file=PATH), or --checkpoint), or take random weights."
+        "give a file (pretrained_cfg_overlay=dict(file=PATH), or --checkpoint), or random weights (--no-pretrained)."
     )
