@@ -17,8 +17,14 @@ from torch import Tensor, nn
 from soft_vit.layers import ATTENTIONS, attention_class, attention_options
 from soft_vit.layers.attention.none import NoAttention
 from soft_vit.layers.vit_attention import BLOCK_ARGUMENTS, FollowsMap, ViTAttention, attn_layer, follow_map
-from soft_vit.models.base import UnknownOptionError, check_image_size, imagenet_cfg, register_named
-from soft_vit.models.resample import grid_of_positions, watch_img_size
+from soft_vit.models.base import (
+    UnknownOptionError,
+    check_image_size,
+    grid_of_positions,
+    imagenet_cfg,
+    register_named,
+    watch_img_size,
+)
 from soft_vit.weights.load import build_model
 
 # `register_named` adds the entrypoints.

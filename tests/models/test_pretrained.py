@@ -82,7 +82,7 @@ def test_few_files_run_for_a_name():
         timm.create_model("soft_pico", pretrained=True)
     finally:
         sys.setprofile(None)
-    assert len(files) <= 18, sorted(files)
+    assert len(files) <= 14, sorted(files)
 
 
 class TestShapes:
