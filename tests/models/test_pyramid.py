@@ -6,6 +6,8 @@ What timm expects of all models is in zoo/test_contract.py.
 import pytest
 import timm
 import torch
+from captured_models import create as captured
+from captured_models import images, options_of_pyramids
 from timm.optim import param_groups_layer_decay, param_groups_weight_decay
 from torch import nn
 
@@ -291,3 +293,42 @@ def test_every_name_is_there_once():
     assert len(set(names)) == len(names)
     assert all(hasattr(soft_vit.models, name) for name in names)
     assert set(PYRAMID_MODELS) == set(timm.list_models(module="pyramid")) <= set(names)
+
+
+@options_of_pyramids
+def test_weights_are_saved_and_loaded(options: dict, tmp_path) -> None:
+    model, other = captured(options), captured(options)
+    for parameter in other.parameters():
+        torch.nn.init.zeros_(parameter)
+    torch.save(model.state_dict(), tmp_path / "weights.pth")
+    other.load_pretrained(str(tmp_path / "weights.pth"))
+    with torch.no_grad():
+        assert torch.equal(other(images()), model(images()))
+
+
+@pytest.mark.parametrize("options", [dict(mlp_chunks=3), dict(mlp_chunks=100)])
+def test_mlp_in_parts_is_the_same_model(options: dict) -> None:
+    with torch.no_grad():
+        whole = captured({}).double()(images().double())
+        in_parts = captured(options).double()(images().double())
+    assert (in_parts - whole).norm() <= 1e-12 * whole.norm()
+
+
+def test_attention_pooling_is_of_the_tokens_without_class_token() -> None:
+    model = captured(dict(global_pool="attn"))
+    with torch.no_grad():
+        tokens = model.forward_features(images())
+        assert torch.equal(model.forward_head(tokens, pre_logits=True), model.attn_pool(tokens[:, 1:]))
+        # Zero scores weigh all alike.
+        model.attn_pool.score.weight.zero_()
+        mean = model.forward_head(tokens, pre_logits=True)
+    torch.testing.assert_close(mean, tokens[:, 1:].mean(1), rtol=1e-5, atol=1e-6)
+
+
+def test_classifier_is_reset_to_attention_pooling_and_back() -> None:
+    model = captured({})
+    model.reset_classifier(5, "attn")
+    assert model(images()).shape == (2, 5)
+    assert not model.attn_pool.training
+    model.reset_classifier(5, "avg")
+    assert not any(name.startswith("attn_pool") for name, _ in model.named_parameters())

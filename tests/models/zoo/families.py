@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from captured_models import OPTIONS
 
 Draw = Callable[[str, np.ndarray], np.ndarray | None]
 
@@ -189,6 +190,7 @@ PYRAMIDS: dict[str, Family] = {
     # Weights of one map or not: what does not depend on the attention.
     "soft": Family((), "soft_pico", SHALLOW),
     "synthesizer": Family((), "synthesizer_pyramid_pico", SHALLOW),
+    **{name: Family((), "soft_pico", {**SHALLOW, **options}) for name, options in OPTIONS.items()},
 }
 """Pyramids of this package, for the same contract; files of released ones are in tests/released.py."""
 

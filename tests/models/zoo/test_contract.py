@@ -113,7 +113,7 @@ def test_features_and_pruning(family: str) -> None:
 @every_family
 def test_heads_and_gradients(family: str) -> None:
     """Classifiers may be taken off and put on; every parameter gets a gradient, the same with checkpointing."""
-    model, x = create(family), images(2, 64, 64)
+    row, model, x = ROWS[family], create(family), images(2, 64, 64)
     logits = model(x)
     assert logits.shape == (2, 7)
     gradients = []
@@ -123,6 +123,7 @@ def test_heads_and_gradients(family: str) -> None:
         model(x).square().sum().backward()
         gradients.append({name: parameter.grad.clone() for name, parameter in model.named_parameters()})
     for name, gradient in gradients[0].items():
+        assert gradient.any(), name
         torch.testing.assert_close(gradients[1][name], gradient, msg=name)
     features = model.forward_features(x)
     pooled = model.forward_head(features, pre_logits=True)
@@ -131,8 +132,9 @@ def test_heads_and_gradients(family: str) -> None:
     assert torch.equal(model(x), pooled)
     model.reset_classifier(5)
     assert model(x).shape == (2, 5)
-    model.reset_classifier(0, "")
-    assert torch.equal(model(x), features)
+    if not row.small.get("fuse_stages"):
+        model.reset_classifier(0, "")
+        assert torch.equal(model(x), features)
     with pytest.raises(ValueError, match="global_pool"):
         model.reset_classifier(5, "max")
 
