@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -160,20 +160,6 @@ def measure_health(model: nn.Module, images: Sequence[Tensor]) -> list[LayerHeal
     return health
 
 
-class Accuracies(NamedTuple):
-    """Top-1 accuracies of a model, in [0, 1]: whole, without all attentions, and without the dead ones, if any."""
-
-    whole: float
-    without_all: float
-    without_dead: float | None
-
-    def __str__(self) -> str:
-        text = f"Top-1 {100 * self.whole:.1f} %, with all attentions off {100 * self.without_all:.1f} %"
-        if self.without_dead is None:
-            return text
-        return f"{text}, with the dead ones off together {100 * self.without_dead:.1f} %"
-
-
 @torch.inference_mode()
 def accuracy(model: nn.Module, batches: Batches) -> float:
     """Return the top-1 accuracy, in [0, 1], over images `[B, C, H, W]` and labels `[B]`."""
@@ -182,8 +168,8 @@ def accuracy(model: nn.Module, batches: Batches) -> float:
     return right / sum(len(labels) for _, labels in batches)
 
 
-def measure_accuracies(model: nn.Module, batches: Batches, health: Sequence[LayerHealth]) -> Accuracies:
-    """Set accuracy_off of each layer; return the accuracies of the model with several layers off."""
+def measure_accuracies(model: nn.Module, batches: Batches, health: Sequence[LayerHealth]) -> dict[str, float]:
+    """Set accuracy_off of each layer; return the accuracies of the model by what is off, "none", "all" or "dead"."""
     layers = attentions(model)
 
     def without(names: Iterable[str]) -> float:
@@ -193,7 +179,7 @@ def measure_accuracies(model: nn.Module, batches: Batches, health: Sequence[Laye
     for layer in tqdm(health, desc="accuracy without a layer", leave=False):
         layer.accuracy_off = without([layer.layer])
     dead = [layer.layer for layer in health if layer.is_dead]
-    return Accuracies(without([]), without(layers), without(dead) if dead else None)
+    return {"none": without([]), "all": without(layers), **({"dead": without(dead)} if dead else {})}
 
 
 def health_table(health: Sequence[LayerHealth]) -> str:

@@ -79,7 +79,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     # Shapes have labels for the models that were trained on them.
     if args.data is not None or model.num_classes == 10:
         batches = list(zip(images.split(50), labels.split(50), strict=True))
-        text = f"\n\n{measure_accuracies(model, batches, health)}, on {len(labels)} images."
+        found = measure_accuracies(model, batches, health)
+        text = f"\n\nTop-1 {100 * found['none']:.1f} %, with all attentions off {100 * found['all']:.1f} %"
+        if "dead" in found:
+            text += f", with the dead ones off together {100 * found['dead']:.1f} %"
+        text += f", on {len(labels)} images."
     text = f"{args.model}, {images.shape[2]} x {images.shape[3]}\n\n{health_table(health)}{text}\n"
     dead = [layer.layer for layer in health if layer.is_dead]
     if dead:

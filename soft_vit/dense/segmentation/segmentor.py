@@ -27,7 +27,6 @@ AXES = {"horizontal": -1, "vertical": -2}
 _MIN_SIDE = 32
 # Windows in one batch of a sliding test.
 _WINDOWS_AT_ONCE = 4
-_TEST_OPTIONS = {"mode": "whole", "crop_size": None, "stride": None, "scales": (1.0,), "flip": False}
 
 
 @register(MODELS)
@@ -78,7 +77,7 @@ class TimmSegmentor(BaseModel):
             )
         weight = None if class_weight is None else torch.tensor(class_weight, dtype=torch.float32)
         self.register_buffer("class_weight", weight, persistent=False)
-        self.test_cfg = _checked_test_cfg(test_cfg or {})
+        self.test_cfg = _test_options(**(test_cfg or {}))
 
     def init_weights(self) -> None:
         """Load the backbone's weights; the other parts are initialised at construction."""
@@ -170,25 +169,22 @@ class TimmSegmentor(BaseModel):
         return resize_scores(scores.flip(mirrored), size)
 
 
-def _checked_test_cfg(given: dict[str, Any]) -> dict[str, Any]:
-    unknown = sorted(set(given) - set(_TEST_OPTIONS))
-    if unknown:
-        raise ValueError(f"test_cfg must set {', '.join(_TEST_OPTIONS)} alone, got {', '.join(unknown)}.")
-    options = {**_TEST_OPTIONS, **given}
-    if options["mode"] not in ("whole", "slide"):
-        raise ValueError(f'test_cfg.mode must be "whole" or "slide", got {options["mode"]!r}.')
-    if options["mode"] == "slide":
-        if options["crop_size"] is None or options["stride"] is None:
-            raise ValueError("test_cfg must have crop_size and stride, (height, width) in pixels, to slide.")
-        crop, stride = to_2tuple(options["crop_size"]), to_2tuple(options["stride"])
-        if stride[0] > crop[0] or stride[1] > crop[1]:
-            raise ValueError(f"test_cfg.stride must be at most crop_size {crop}, got {stride}.")
-        options |= {"crop_size": crop, "stride": stride}
-    if isinstance(options["flip"], bool):
-        options["flip"] = ("horizontal",) * options["flip"]
-    if isinstance(options["flip"], str) or set(options["flip"]) - set(AXES):
-        raise ValueError(f"test_cfg.flip must be True, False or a list of {', '.join(AXES)}, got {options['flip']!r}.")
-    return options
+def _test_options(
+    mode: str = "whole",
+    crop_size: int | Sequence[int] = (512, 512),
+    stride: int | Sequence[int] | None = None,
+    scales: Sequence[float] = (1.0,),
+    flip: bool | Sequence[str] = False,
+) -> dict[str, Any]:
+    """Return the options of a test in one form; stride: by default crop_size."""
+    if mode not in ("whole", "slide"):
+        raise ValueError(f'test_cfg.mode must be "whole" or "slide", got {mode!r}.')
+    crop = to_2tuple(crop_size)
+    step = to_2tuple(stride or crop)
+    if step[0] > crop[0] or step[1] > crop[1]:
+        raise ValueError(f"test_cfg.stride must be at most crop_size {crop}, got {step}.")
+    directions = ("horizontal",) * flip if isinstance(flip, bool) else flip
+    return {"mode": mode, "crop_size": crop, "stride": step, "scales": scales, "flip": directions}
 
 
 def resize_scores(scores: Tensor, size: Sequence[int]) -> Tensor:

@@ -120,11 +120,7 @@ REFUSED = [
     ({"decoder": {"kind": "fpn"}, "backbone": {"model_name": "soft_pico", "out_indices": (0, 1)}}, "strides"),
     ({"class_weight": [1.0, 2.0]}, "each of 11 classes"),
     ({"test_cfg": {"mode": "tile"}}, '"whole" or "slide"'),
-    ({"test_cfg": {"mode": "slide"}}, "crop_size"),
     ({"test_cfg": {"mode": "slide", "crop_size": 64, "stride": 65}}, "test_cfg.stride"),
-    ({"test_cfg": {"crop": 64}}, "got crop"),
-    ({"test_cfg": {"flip": "horizontal"}}, "horizontal, vertical"),
-    ({"test_cfg": {"flip": ["diagonal"]}}, "horizontal, vertical"),
 ]
 
 
