@@ -78,7 +78,7 @@ class FolderStorage:
 class TarStorage:
     """Files of an uncompressed TAR, and links to them.
 
-    Listing them takes a pass over the archive; the list is kept beside it in `<name>.index.json` where that can be
+    Listing them takes a pass over the archive; the list is kept next to it in `<name>.index.json` where that can be
     written. Raises ValueError for a compressed or damaged archive.
     """
 

@@ -48,7 +48,7 @@ def _is_polygon(points: Any) -> bool:
 
 
 def _is_rle(rle: dict, height: int, width: int) -> bool:
-    """Whether run lengths fill the image exactly, which faster_coco_eval checks when it decodes."""
+    """Return whether run lengths fill the image exactly, which faster_coco_eval checks when it decodes."""
     if rle.get("size") != [height, width] or not isinstance(rle.get("counts"), str | list):
         return False
     try:

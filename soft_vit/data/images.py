@@ -123,9 +123,9 @@ def find_images(
 
 
 def is_image(path: str | PurePath) -> bool:
-    """Whether a file has an image's ending and is not hidden."""
+    """Return whether a file has an image's ending and is not hidden."""
     path = PurePath(path)
-    # macOS puts a hidden file with the same ending beside each file of an archive.
+    # macOS adds a hidden file with the same ending for each file of an archive.
     return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
 
 

@@ -145,4 +145,4 @@ def _listed_classes(root: Path) -> list[str]:
         # Columns Idx, Ratio, Train, Val, Stuff, Name; synonyms follow a name.
         rows = [line.split("\t") for line in read_lines(ade)[1:]]
         return [row[-1].split(",")[0].strip() for row in rows]
-    raise FileNotFoundError(f"There is no {listed} and no {ade.name}; write one class on each line of one.")
+    raise FileNotFoundError(f"{listed} or {ade.name} must list the classes, neither exists.")

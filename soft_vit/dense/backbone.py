@@ -71,7 +71,7 @@ class SOFT(TimmFeatures, BaseModule):
         self.init_cfg = [config for config in configs if config.get("type") != "Pretrained"]
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Images `[B, 3, H, W]` of at least 32 x 32 pixels to contiguous maps `[B, C_i, H_i, W_i]`."""
+        """Turn images `[B, 3, H, W]` of at least 32 x 32 pixels into contiguous maps `[B, C_i, H_i, W_i]`."""
         return tuple(super().forward(x))
 
     def init_weights(self) -> None:
@@ -96,7 +96,7 @@ class SOFT(TimmFeatures, BaseModule):
 
 
 def _pools_bottleneck(arch: str, options: dict[str, Any]) -> bool:
-    """Whether any attention of the pyramid has the option max_bottleneck."""
+    """Return whether any attention of the pyramid has the option max_bottleneck."""
     kinds = options.get("attention", PYRAMID_MODELS[arch]["attention"])
     kinds = (kinds,) if isinstance(kinds, str) else kinds
     # The model itself refuses unknown names.

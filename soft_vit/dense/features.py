@@ -78,7 +78,7 @@ class TimmFeatures(nn.Module):
             self._frozen = freeze_stages(self.body, frozen_stages, whole)
 
     def forward(self, x: Tensor) -> list[Tensor]:
-        """Images `[B, 3, H, W]` to contiguous maps `[B, C_i, H_i, W_i]`."""
+        """Turn images `[B, 3, H, W]` into contiguous maps `[B, C_i, H_i, W_i]`."""
         maps = self.body(x)
         if Format(getattr(self.body, "output_fmt", "NCHW")) == Format.NHWC:
             maps = [nhwc_to(feature, Format.NCHW) for feature in maps]

@@ -29,7 +29,7 @@ _AVERAGE = 1
 
 
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Tensor:
-    """Indices of the kept boxes of `[N, 4]`, best first; offset: 1 if x2 and y2 belong to the box."""
+    """Return indices of the kept boxes of `[N, 4]`, best first; offset: 1 if x2 and y2 belong to the box."""
     boxes = _widen(boxes)
     return ops.nms(boxes + boxes.new_tensor([0, 0, offset, offset]), scores.to(boxes), iou_threshold)
 
@@ -107,7 +107,7 @@ def _focal_loss(logits: Tensor, target: Tensor, weight: Tensor, gamma: float, al
 
 
 def _widen(tensor: Tensor) -> Tensor:
-    """float32 in place of a 16-bit type, which torchvision's functions do not take on every device."""
+    """Return float32 instead of a 16-bit type, which torchvision's functions do not take on every device."""
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
@@ -137,7 +137,7 @@ def _missing(name: str) -> Callable[..., Any]:
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError(
             f"{name} needs the compiled mmcv; mmcv-lite has only nms, roi_align and the sigmoid focal loss, served by "
-            "torchvision. Install mmcv 2.1 built with MMCV_WITH_OPS=1 in its place."
+            "torchvision. Install mmcv 2.1 built with MMCV_WITH_OPS=1 instead."
         )
 
     refuse.__name__ = refuse.__qualname__ = name
@@ -160,7 +160,7 @@ def install() -> bool:
 
 
 def _complete_transformer() -> None:
-    """Add to mmcv.cnn the name that it lacks when imported before mmcv.ops, as mmpretrain does."""
+    """Add to mmcv.cnn the name that is missing when it is imported before mmcv.ops, as mmpretrain does."""
     transformer = sys.modules.get("mmcv.cnn.bricks.transformer")
     name = "MultiScaleDeformableAttention"
     if transformer is not None and not hasattr(transformer, name):

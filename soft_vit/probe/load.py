@@ -10,14 +10,14 @@ from soft_vit.weights import ENTRIES
 
 
 def require_device(device: str | torch.device) -> None:
-    """ValueError for a device that this machine does not have."""
+    """Raise ValueError for a device that this machine does not have."""
     try:
         # A valid name does not mean that the device exists.
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         accelerator = torch.accelerator.current_accelerator()
         present = ["cpu", *(f"{accelerator}:{i}" for i in range(torch.accelerator.device_count()))]
-        raise ValueError(f"There is no device {str(device)!r} here; choose from {', '.join(present)}.") from error
+        raise ValueError(f"device must be one of {', '.join(present)}, got {str(device)!r}.") from error
 
 
 def load_pyramid(
@@ -28,7 +28,7 @@ def load_pyramid(
     pretrained: bool = True,
     device: str | torch.device = "cpu",
 ) -> tuple[PyramidViT, str]:
-    """A pyramid by its timm name, in evaluation mode, and a title that tells its name and its weights.
+    """Return a pyramid by its timm name, in eval mode, and a title with its name and its weights.
 
     img_size: height and width of the images (default: the model's own). The weights come from the file checkpoint, or
     are the published ones, or random without pretrained. Raises ValueError or FileNotFoundError, and WeightsError if
@@ -53,6 +53,6 @@ def load_pyramid(
 
 
 def require_pyramid(name: str) -> None:
-    """ValueError for a name, with or without a tag, that is not a pyramid of this package."""
+    """Raise ValueError for a name, with or without a tag, that is not a pyramid of this package."""
     if name not in PYRAMID_MODELS and name not in ENTRIES:
-        raise ValueError(f"{name} is not a pyramid of this package; give a name such as soft_tiny.")
+        raise ValueError(f"model must be a pyramid of this package such as soft_tiny, got {name}.")

@@ -70,7 +70,7 @@ def without_images(tree):
 FINDING = [
     (without_maps, ValueError, r"2 of 3 .*a\.png"),
     (without_images, ValueError, "images"),
-    (lambda tree: (tree / "classes.txt").unlink(), FileNotFoundError, r"classes\.txt .*objectInfo150\.txt"),
+    (lambda tree: (tree / "classes.txt").unlink(), FileNotFoundError, r"classes\.txt or objectInfo150\.txt"),
     (lambda tree: (tree / "annotations").rename(tree / "masks"), FileNotFoundError, "annotations/training"),
 ]
 

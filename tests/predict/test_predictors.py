@@ -59,7 +59,7 @@ def photo(height: int, width: int) -> Image.Image:
         ({"model": "test_vit", "checkpoint": "{checkpoint}"}, ValueError, "do not fit"),
         ({"model": "test_vit", "pretrained": False, "img_size": 7}, ValueError, "7 x 7"),
         ({"model": "test_vit", "pretrained": False, "img_size": 0}, ValueError, "0 x 0"),
-        ({"model": "test_vit", "pretrained": False, "device": "gpu"}, ValueError, "device 'gpu'"),
+        ({"model": "test_vit", "pretrained": False, "device": "gpu"}, ValueError, "'gpu'"),
         ({"model": "test_vit", "options": {"a": 1}}, ValueError, "--cfg-options"),
         (
             {"config": DEMO, "checkpoint": "{checkpoint}", "options": {"model.model_name": "soft_tiny"}},

@@ -39,12 +39,12 @@ def test_random_weights_of_a_size(img_size, expected):
 @pytest.mark.parametrize(
     ("name", "options", "error", "message"),
     [
-        ("resnet18", {}, ValueError, "resnet18 is not a pyramid"),
-        ("soft_pico.none", {}, ValueError, "soft_pico.none is not a pyramid"),
+        ("resnet18", {}, ValueError, "got resnet18"),
+        ("soft_pico.none", {}, ValueError, "soft_pico.none"),
         ("soft_pico", {"checkpoint": "none.pth"}, FileNotFoundError, "no checkpoint none.pth"),
         ("soft_norm_pico", {}, WeightsError, "No pretrained weights exist for soft_norm_pico"),
-        ("soft_pico", {"device": "gpu"}, ValueError, "There is no device 'gpu' here; choose from cpu"),
-        ("soft_pico", {"device": "cuda:99"}, ValueError, "There is no device 'cuda:99' here"),
+        ("soft_pico", {"device": "gpu"}, ValueError, "cpu.*'gpu'"),
+        ("soft_pico", {"device": "cuda:99"}, ValueError, "'cuda:99'"),
     ],
 )
 def test_mistake_is_one_sentence(name, options, error, message):

@@ -19,7 +19,7 @@ CASES = {
         (("--model", "soft_pico", "--out", "file/table.md"), "table.md cannot be written"),
     ],
     "attention_spectrum": [
-        (("--model", "no_such_model"), "no_such_model is not a pyramid"),
+        (("--model", "no_such_model"), "got no_such_model"),
         (("--model", "soft_pico", "--img-size", 20), "20 x 20"),
         (("--model", "soft_norm_pico"), "No pretrained weights exist"),
         (("--model", "soft_pico", "--checkpoint", "missing.pth"), "missing.pth"),
@@ -84,7 +84,7 @@ CASES = {
         (("missing.png", "--model", "soft_pico"), "missing.png"),
         (("file", "--model", "soft_pico"), "file cannot be read"),
         (("photo.png", "--model", "soft_pico", "--stage", 5), "got 5"),
-        (("photo.png", "--model", "soft_norm_pico"), "--no-pretrained"),
+        (("photo.png", "--model", "soft_norm_pico"), "soft_norm_pico"),
         (("photo.png", "--model", "soft_pico", "--device", "gpu"), "'gpu'"),
     ],
 }

@@ -45,7 +45,7 @@ class FeaturePyramid(nn.Module):
         self.num_levels = len(widths) + (2 if extra == "conv" else 1)
 
     def forward(self, images: Tensor) -> OrderedDict[str, Tensor]:
-        """Normalised images `[B, 3, H, W]` to maps `[B, channels, H_i, W_i]`, the largest first."""
+        """Turn normalised images `[B, 3, H, W]` into maps `[B, channels, H_i, W_i]`, the largest first."""
         return self.fpn(OrderedDict(zip(self.names, self.body(images), strict=True)))
 
 
@@ -73,7 +73,7 @@ class TorchvisionDetector(BaseModel):
 
     @property
     def features(self) -> nn.Module:
-        """The `TimmFeatures` of the detector."""
+        """Return the `TimmFeatures` of the detector."""
         return self.detector.backbone.body
 
     def init_weights(self) -> None:

@@ -50,11 +50,11 @@ class LabelMapTree(ReadingDataset):
         return [{"files": (tuple(image), tuple(labels))} for image, labels in pairs]
 
     def read(self, info: dict) -> tuple[Image.Image, np.ndarray]:
-        """The image and its classes, uint8 `[H, W]`. Raises BadImage."""
+        """Return the image and its classes, uint8 `[H, W]`. Raises BadImage."""
         return self.maps.load(_entries(info))
 
     def substitute(self, info: dict) -> tuple[Image.Image, np.ndarray]:
-        """A black image with the label map if that can be read, else without labels."""
+        """Return a black image with the label map if that can be read, else without labels."""
         try:
             labels = self.maps.load_labels(_entries(info)[1])
         except BadImage:

@@ -37,7 +37,7 @@ class UPerNet(nn.Module):
         self.out_channels = channels
 
     def forward(self, maps: list[Tensor]) -> Tensor:
-        """Maps `[B, C_i, H_i, W_i]`, the largest first, to one `[B, channels, H_1, W_1]`."""
+        """Turn maps `[B, C_i, H_i, W_i]`, the largest first, into one `[B, channels, H_1, W_1]`."""
         if self.training and maps[0].shape[0] == 1 and any(type(m) is BatchNorm2d for m in self.modules()):
             raise ValueError("Each process must get at least 2 images for UPerNet's BatchNorm, or sync_bn='torch'.")
         return self.decoder([None, None, *maps])
@@ -47,7 +47,7 @@ class SemanticFPN(nn.Module):
     """Semantic FPN (Kirillov et al., arXiv 1901.02446): a feature pyramid whose maps are enlarged and added.
 
     in_channels: of four maps of strides 4, 8, 16, 32. pyramid_channels, channels: of the pyramid's maps and of the
-    result. Unlike mmseg's, the pyramid has no 3 x 3 convolutions after its sums: 2.36 M parameters fewer at 256
+    result. Unlike mmseg's, the pyramid is without 3 x 3 convolutions after its sums: 2.36 M parameters fewer at 256
     channels.
     """
 
@@ -68,7 +68,7 @@ class SemanticFPN(nn.Module):
         self.out_channels = channels
 
     def forward(self, maps: list[Tensor]) -> Tensor:
-        """Maps `[B, C_i, H_i, W_i]`, the largest first, to one `[B, channels, H_1, W_1]`."""
+        """Turn maps `[B, C_i, H_i, W_i]`, the largest first, into one `[B, channels, H_1, W_1]`."""
         return self.decoder(maps)
 
 
@@ -101,7 +101,7 @@ class PixelClassifier(nn.Module):
         self.conv = nn.Conv2d(channels, num_classes, kernel_size=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`[B, channels, H, W]` to `[B, num_classes, H, W]`."""
+        """Turn `[B, channels, H, W]` into `[B, num_classes, H, W]`."""
         return self.conv(self.dropout(x))
 
 
@@ -118,5 +118,5 @@ class FCNHead(nn.Module):
         self.classifier = PixelClassifier(widths[-1], num_classes, dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`[B, in_channels, H, W]` to `[B, num_classes, H, W]`."""
+        """Turn `[B, in_channels, H, W]` into `[B, num_classes, H, W]`."""
         return self.classifier(self.convs(x))

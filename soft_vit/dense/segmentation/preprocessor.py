@@ -93,7 +93,7 @@ class RandomWindows:
     mirror: bool = True
 
     def __call__(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Images `[B, 3, H, W]` and labels uint8 `[B, H, W]` to `[B K, 3, S, S]` and `[B K, S, S]`.
+        """Turn images `[B, 3, H, W]` and labels uint8 `[B, H, W]` into `[B K, 3, S, S]` and `[B K, S, S]`.
 
         An image continues beyond its border as its mirror image.
         """

@@ -106,7 +106,7 @@ class TimmSegmentor(BaseModel):
         raise ValueError(f'mode must be "loss", "predict" or "tensor", got {mode!r}.')
 
     def scores(self, images: Tensor) -> Tensor:
-        """Images `[B, 3, H, W]` of any size to float32 scores `[B, C, H, W]`."""
+        """Turn images `[B, 3, H, W]` of any size into float32 scores `[B, C, H, W]`."""
         return self._at_pixels(self.head(self.decoder(self.backbone(self._pad(images)))), images.shape[-2:])
 
     def loss(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
@@ -137,7 +137,7 @@ class TimmSegmentor(BaseModel):
         return F.pad(images, (0, padded[1] - width, 0, padded[0] - height))
 
     def _at_pixels(self, scores: Tensor, size: Sequence[int]) -> Tensor:
-        """Scores `[B, C, h, w]` of padded images, resized and cut to the images' size (H, W)."""
+        """Return scores `[B, C, h, w]` of padded images, resized and cut to the images' size (H, W)."""
         return resize_scores(scores, self._padded(size))[..., : size[0], : size[1]]
 
     @torch.no_grad()
@@ -157,7 +157,7 @@ class TimmSegmentor(BaseModel):
         return itertools.product(self.test_cfg["scales"], sets)
 
     def _scores_of_view(self, image: Tensor, size: tuple[int, int], scale: float, mirrored: tuple[int, ...]) -> Tensor:
-        """Scores `[1, C, *size]` of an image `[1, 3, H, W]` at a scale, mirrored along some axes."""
+        """Return scores `[1, C, *size]` of an image `[1, 3, H, W]` at a scale, mirrored along some axes."""
         if scale != 1:
             seen = [max(round(side * scale), 1) for side in image.shape[-2:]]
             image = F.interpolate(image, size=seen, mode="bilinear", align_corners=False, antialias=True)
@@ -188,14 +188,14 @@ def _test_options(
 
 
 def resize_scores(scores: Tensor, size: Sequence[int]) -> Tensor:
-    """Scores `[B, C, h, w]` resized bilinearly to `[B, C, *size]`, in float32."""
+    """Return scores `[B, C, h, w]` resized bilinearly to `[B, C, *size]`, in float32."""
     return F.interpolate(scores.float(), size=size, mode="bilinear", align_corners=False)
 
 
 def slide(
     network: Callable[[Tensor], Tensor], image: Tensor, crop_size: tuple[int, int], stride: tuple[int, int]
 ) -> Tensor:
-    """Scores `[1, C, H, W]` of an image `[1, 3, H, W]`, each pixel's mean over its windows.
+    """Return scores `[1, C, H, W]` of an image `[1, 3, H, W]`, each pixel's mean over its windows.
 
     network: windows `[B, 3, h, w]` to scores `[B, C, h, w]`. The last window of a row or column ends at the border. All
     have one size: the crop, or the image's where the image is smaller.

@@ -32,7 +32,7 @@ __all__ = [
 
 
 def resize_within(size: tuple[int, int], scale: Sequence[float]) -> tuple[int, int]:
-    """The largest size of the same aspect ratio with sides of at most max(scale) and min(scale)."""
+    """Return the largest size of the same aspect ratio with sides of at most max(scale) and min(scale)."""
     height, width = size
     factor = min(max(scale) / max(height, width), min(scale) / min(height, width))
     return max(round(height * factor), 1), max(round(width * factor), 1)
