@@ -5,9 +5,9 @@ from typing import Any
 
 import yaml
 
+from docs.generate.papers import COLLECTIONS, collection_of
 from soft_vit.text_tables import markdown_table
 from soft_vit.weights.index import Entry
-from soft_vit.weights.papers import COLLECTIONS, collection_of
 
 
 def readme_table(entries: Sequence[Entry]) -> str:

@@ -8,10 +8,10 @@ from pathlib import Path
 import timm
 
 from benchmarks.atlas.table import InferRow, Table
+from docs.generate.papers import collection_of
 from soft_vit.probe.complexity import count_complexity
 from soft_vit.text_tables import markdown_table
 from soft_vit.weights import Entry
-from soft_vit.weights.papers import collection_of
 from studies.softmax import SoftmaxCalls, stage_modules
 
 COUNTED = ("model", "img_size", "params", "macs", "softmax")

@@ -4,6 +4,7 @@ Han et al., "FLatten Transformer: Vision Transformer using Focused Linear Attent
 attention is in `soft_vit/layers/attention/focused.py`.
 """
 
+from functools import partial
 from typing import Any
 
 from timm.models import generate_default_cfgs, register_model
@@ -41,7 +42,7 @@ FLATTEN_MODELS: dict[str, dict[str, Any]] = {
     **{f"flatten_swin_{size}": arguments for size, arguments in SWIN_SIZES.items()},
 }
 
-default_cfgs = generate_default_cfgs(recorded_cfgs(FLATTEN_MODELS, swin_cfg))
+default_cfgs = generate_default_cfgs(recorded_cfgs(FLATTEN_MODELS, partial(swin_cfg, paper_ids="arXiv:2308.00442")))
 
 
 def _create_pvt(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:

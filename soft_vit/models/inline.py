@@ -56,10 +56,11 @@ _DEIT_SIDES = {"inline_deit_small": 288, "inline_deit_base": 448}
 
 
 def _cfg(name: str) -> dict[str, Any]:
+    cfg = swin_cfg(name, paper_ids="arXiv:2412.06590")
     if "deit" not in name:
-        return swin_cfg(name)
+        return cfg
     side = _DEIT_SIDES.get(name, 224)
-    return dict(swin_cfg(name), input_size=(3, side, side), pool_size=None)
+    return dict(cfg, input_size=(3, side, side), pool_size=None)
 
 
 default_cfgs = generate_default_cfgs(recorded_cfgs(INLINE_MODELS, _cfg))

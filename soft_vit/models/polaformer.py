@@ -5,6 +5,7 @@ attention is in `soft_vit/layers/attention/polaformer.py`.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from timm.models import generate_default_cfgs, register_model
@@ -46,7 +47,7 @@ POLAFORMER_MODELS: dict[str, dict[str, Any]] = {
     **{f"pola_swin_{size}": arguments for size, arguments in SWIN_SIZES.items()},
 }
 
-default_cfgs = generate_default_cfgs(recorded_cfgs(POLAFORMER_MODELS, swin_cfg))
+default_cfgs = generate_default_cfgs(recorded_cfgs(POLAFORMER_MODELS, partial(swin_cfg, paper_ids="arXiv:2501.15061")))
 
 
 def _create_pvt(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:

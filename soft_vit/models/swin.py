@@ -43,13 +43,12 @@ SWIN_SIZES: dict[str, dict[str, Any]] = {
 """Arguments of the sizes of Swin."""
 
 
-def swin_cfg(name: str) -> dict[str, Any]:
+def swin_cfg(name: str, **kwargs: Any) -> dict[str, Any]:
     """Return timm's configuration of a model by its name, which ends in _384 for images of 384 pixels."""
     side = 384 if name.endswith("_384") else 224
     crop_pct = 1.0 if side == 384 else 0.875
-    return imagenet_cfg(
-        input_size=(3, side, side), pool_size=(side // 32, side // 32), crop_pct=crop_pct, crop_mode="squash"
-    )
+    shape = dict(input_size=(3, side, side), pool_size=(side // 32, side // 32))
+    return imagenet_cfg(**shape, crop_pct=crop_pct, crop_mode="squash", **kwargs)
 
 
 def linear_window(feat_size: Size, window: int) -> Size:

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
+from timm.models import resolve_pretrained_cfg
 
 from soft_vit.text_tables import markdown_table
 from soft_vit.weights import Entry
-from soft_vit.weights.papers import collection_of
 
 __all__ = ["model_card"]
 
@@ -76,10 +76,10 @@ def model_card(
 
 
 def _papers(model: str) -> list[str]:
-    """Return links to the papers of a model's family; a normalised SOFT has two."""
-    families = ["soft_", model] if model.startswith("soft_norm_") else [model]
-    papers = [collection_of(family) for family in families]
-    return [f"- [{title}]({url})" for _, url, title in papers]
+    """Return links to the papers that timm's configuration of a model names."""
+    papers = resolve_pretrained_cfg(model).paper_ids or ()
+    papers = (papers,) if isinstance(papers, str) else papers
+    return [f"- [{paper}](https://arxiv.org/abs/{paper.removeprefix('arXiv:')})" for paper in papers]
 
 
 def _header(entry: Entry) -> dict[str, Any]:

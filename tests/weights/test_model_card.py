@@ -46,9 +46,9 @@ def test_snippet_of_the_card_gives_the_model(published, averaged, monkeypatch):
 @pytest.mark.parametrize(
     ("model", "papers"),
     [
-        ("soft_pico", ["abs/2110.11945"]),
+        ("inline_pvt_tiny", ["abs/2412.06590"]),
         ("soft_norm_pico", ["abs/2110.11945", "abs/2207.03341"]),
-        ("softmax_pyramid_pico", ["abs/2110.11945"]),
+        ("softmax_vit_tiny_patch16", []),
         ("mlla_tiny", ["abs/2405.16605"]),
     ],
 )
