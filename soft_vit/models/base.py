@@ -111,6 +111,14 @@ def init_conv(layer: nn.Conv2d) -> None:
         nn.init.zeros_(layer.bias)
 
 
+def rename(name: str, prefixes: Iterable[tuple[str, str]]) -> str:
+    """Return name with its prefix replaced, by the first pair (old, new) that fits."""
+    for old, new in prefixes:
+        if name.startswith(old):
+            return new + name.removeprefix(old)
+    return name
+
+
 def watch_img_size(model: nn.Module) -> None:
     """Make state dicts of a model note its size of images, and its `load_state_dict` resample by that."""
     model.register_state_dict_post_hook(note_img_size)

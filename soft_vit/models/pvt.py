@@ -5,7 +5,7 @@ Families subclass `PVT` with their attention.
 Letters: B batch, C channels, H x W the map of a stage, N = H * W.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -16,7 +16,7 @@ from timm.models.pvt_v2 import MlpWithDepthwiseConv
 from torch import Tensor, nn
 
 from soft_vit.layers import Attention, PreNormBlock, resample_pos_embed
-from soft_vit.models.base import Stage, StagedModel, channels_last, check_stages, init_conv, make_stages
+from soft_vit.models.base import Stage, StagedModel, channels_last, check_stages, init_conv, make_stages, rename
 
 
 class PatchEmbed(nn.Module):
@@ -103,14 +103,6 @@ def released_prefixes() -> list[tuple[str, str]]:
             (f"patch_embed{i + 2}.", f"layers.{i}.downsample."),
         ]
     return pairs
-
-
-def rename(name: str, prefixes: Iterable[tuple[str, str]]) -> str:
-    """Return name with its prefix replaced, by the first pair (old, new) that fits."""
-    for old, new in prefixes:
-        if name.startswith(old):
-            return new + name.removeprefix(old)
-    return name
 
 
 def reorder_projections(

@@ -45,6 +45,7 @@ from soft_vit.models.base import (
     make_stages,
     recorded_cfgs,
     register_named,
+    rename,
 )
 from soft_vit.ops.numerics import check_choice
 from soft_vit.weights import ENTRIES, WeightsError
@@ -449,23 +450,23 @@ RELEASED_MODULES = {
 STANDARD_MODULES = {name: name for name in ("norm", "attn.q.", "attn.kv.", "attn.proj.", "mlp.fc")}
 
 
+def released_prefixes() -> list[tuple[str, str]]:
+    """Return pairs of prefixes: of names in released files, whose stages count from 1, and in this package."""
+    pairs = [("cls_token", "stages.3.cls_token")]
+    for i in range(4):
+        pairs += [(f"pos_embed{i + 1}", f"stages.{i}.pos_embed"), (f"block{i + 1}.", f"stages.{i}.blocks.")]
+        for unit in range(3):
+            # Every unit is convolution, norm, activation: three indices.
+            for part, index in (("conv", 3 * unit), ("norm", 3 * unit + 1)):
+                pairs.append((f"patch_embed{i + 1}.proj.{index}.", f"stages.{i}.patch_embed.{unit}.{part}."))
+    return pairs
+
+
 def rename_released(name: str) -> str:
     """Return this package's name for a parameter of the released SOFT; other names are returned unchanged."""
-    if match := re.match(r"pos_embed(\d)$", name):
-        return f"stages.{int(match[1]) - 1}.pos_embed"
-    if name == "cls_token":
-        return "stages.3.cls_token"
-    if match := re.match(r"patch_embed(\d)\.proj\.(\d)\.(.+)", name):
-        # Every unit is convolution, norm, activation: three indices.
-        unit, part = divmod(int(match[2]), 3)
-        return f"stages.{int(match[1]) - 1}.patch_embed.{unit}.{('conv', 'norm')[part]}.{match[3]}"
-    if match := re.match(r"block(\d)\.(\d+)\.(.+)", name):
-        rest = match[3]
-        for theirs, ours in RELEASED_MODULES.items():
-            if rest.startswith(theirs):
-                rest = ours + rest.removeprefix(theirs)
-                break
-        return f"stages.{int(match[1]) - 1}.blocks.{match[2]}.{rest}"
+    name = rename(name, released_prefixes())
+    if match := re.match(r"(stages\.\d\.blocks\.\d+\.)(.+)", name):
+        name = match[1] + rename(match[2], RELEASED_MODULES.items())
     return name
 
 
@@ -474,22 +475,12 @@ def released_name(name: str) -> str:
 
     ValueError for a parameter that it does not have.
     """
-    theirs = name
-    if match := re.match(r"stages\.(\d)\.pos_embed$", name):
-        theirs = f"pos_embed{int(match[1]) + 1}"
-    elif name == "stages.3.cls_token":
-        theirs = "cls_token"
-    elif match := re.match(r"stages\.(\d)\.patch_embed\.(\d)\.(conv|norm)\.(.+)", name):
-        # Every unit is convolution, norm, activation: three indices.
-        index = 3 * int(match[2]) + ("conv", "norm").index(match[3])
-        theirs = f"patch_embed{int(match[1]) + 1}.proj.{index}.{match[4]}"
-    elif match := re.match(r"stages\.(\d)\.blocks\.(\d+)\.(.+)", name):
-        stage, rest = int(match[1]) + 1, match[3]
-        modules = STANDARD_MODULES if stage == 4 else {ours: theirs for theirs, ours in RELEASED_MODULES.items()}
-        ours = next((module for module in modules if rest.startswith(module)), None)
-        if ours is not None:
-            theirs = f"block{stage}.{match[2]}.{modules[ours]}{rest.removeprefix(ours)}"
+    theirs = rename(name, [(ours, theirs) for theirs, ours in released_prefixes()])
     known = theirs != name or name.startswith(("norm.", "head."))
+    if match := re.match(r"(block(\d)\.\d+\.)(.+)", theirs):
+        modules = STANDARD_MODULES if match[2] == "4" else RELEASED_MODULES
+        known = match[3].startswith(tuple(modules.values()))
+        theirs = match[1] + rename(match[3], [(ours, theirs) for theirs, ours in modules.items()])
     if not known or rename_released(theirs) != name:
         raise ValueError(f"name must be a parameter of the released SOFT, got {name}. Choose another layout.")
     return theirs
