@@ -47,6 +47,19 @@ CFG_KEYS = (
 SUFFIXES = (".pth", ".pth.tar", ".pt", ".bin", ".safetensors")
 """Endings of files of weights."""
 
+# Fields of an entry: what they must match, and that in words.
+PATTERNS = {
+    "model": (r"[a-z0-9][a-z0-9_]*", "small letters, digits and _"),
+    "tag": (r"[a-z0-9][a-z0-9_]*", "small letters, digits and _"),
+    "file": (
+        rf"[A-Za-z0-9][A-Za-z0-9._-]*({'|'.join(map(re.escape, SUFFIXES))})",
+        f"a name of letters, digits and . _ - without a folder, ending in {', '.join(SUFFIXES)}",
+    ),
+    "sha256": (r"[0-9a-f]{64}", "64 hexadecimal digits"),
+    "license": (r"[\w.+-]+", "a short name"),
+    "config": (r"configs/(?:[\w-]+/)*[\w-]+\.py", "the path of a file below configs/"),
+}
+
 DRIVE = "https://drive.google.com"
 # Plain HTTP serves files of this machine alone.
 _LOCAL = r"http://(?:127\.0\.0\.1|localhost|\[::1\])(?::\d+)?/\S*"
@@ -97,23 +110,23 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """The name for timm, such as soft_tiny.fudan_in1k."""
+        """Return the name for timm, such as soft_tiny.fudan_in1k."""
         return f"{self.model}.{self.tag}"
 
     @property
     def page(self) -> str:
-        """The address at which a person downloads the file with a browser."""
+        """Return the address at which a person downloads the file with a browser."""
         source = self.sources[0]
         return f"{DRIVE}/file/d/{source[7:]}/view" if source.startswith("gdrive:") else address_of(source, self.file)
 
     def timm_cfg(self) -> dict[str, Any]:
-        """What timm's configuration of the model has of this entry."""
+        """Return what timm's configuration of the model has of this entry."""
         source = {"url": address_of(self.sources[0], self.file)} if self.sources else {"file": self.file}
         return {**self.cfg, "license": self.license, **source}
 
 
 def address_of(source: str, file: str) -> str:
-    """The address at which a source of `Entry` serves a file."""
+    """Return the address at which a source of `Entry` serves a file."""
     scheme, _, rest = source.partition(":")
     if scheme == "gdrive":
         return f"{DRIVE}/uc?export=download&id={rest}"
@@ -121,35 +134,29 @@ def address_of(source: str, file: str) -> str:
 
 
 def is_source(text: Any) -> bool:
-    """Whether a text names a source that weights may come from: over HTTPS, or from this machine."""
+    """Return whether a text names a source that weights may come from: over HTTPS, or from this machine."""
     return isinstance(text, str) and _SOURCE.fullmatch(text) is not None
 
 
 def check_entry(entry: Entry) -> None:
-    """ValueError, in one sentence, for an entry that must not be written, such as one whose file leaves its folder."""
-    for name, value in (("model", entry.model), ("tag", entry.tag)):
-        _require(_matches(r"[a-z0-9][a-z0-9_]*", value), name, value, "small letters, digits and _")
-    _require(
-        _matches(r"[A-Za-z0-9][A-Za-z0-9._-]*", entry.file) and entry.file.endswith(SUFFIXES),
-        "file",
-        entry.file,
-        f"a name of letters, digits and . _ - without a folder, ending in {', '.join(SUFFIXES)}",
-    )
+    """Raise ValueError for an entry that must not be written, such as one whose file leaves its folder."""
+    for name, (pattern, meaning) in PATTERNS.items():
+        value = getattr(entry, name)
+        if value is not None and not (isinstance(value, str) and re.fullmatch(pattern, value)):
+            raise ValueError(f"{name} must be {meaning}, got {value!r}.")
     for source in entry.sources:
-        _require(is_source(source), "source", source, "https://..., gdrive:ID or hf-hub:OWNER/NAME")
-    _require(entry.sha256 is None or _matches(r"[0-9a-f]{64}", entry.sha256), "sha256", entry.sha256, "64 hex digits")
-    _require(entry.license is None or _matches(r"[\w.+-]+", entry.license), "license", entry.license, "a short name")
-    inside = entry.config is None or _matches(r"configs/(?:[\w-]+/)*[\w-]+\.py", entry.config)
-    _require(inside, "config", entry.config, "the path of a file below configs/")
-    unknown = [key for key in entry.cfg if key not in CFG_KEYS]
-    _require(not unknown, "cfg", unknown, f"some of {', '.join(CFG_KEYS)}")
+        if not is_source(source):
+            raise ValueError(f"source must be https://..., gdrive:ID or hf-hub:OWNER/NAME, got {source!r}.")
+    for key in entry.cfg:
+        if key not in CFG_KEYS:
+            raise ValueError(f"cfg must consist of {', '.join(CFG_KEYS)}, got {key!r}.")
     for metric in entry.metrics:
-        _require(math.isfinite(metric.value), metric.name, metric.value, "a finite number")
-        _require(metric.origin in ORIGINS, "origin", metric.origin, f"one of {', '.join(ORIGINS)}")
+        if not math.isfinite(metric.value) or metric.origin not in ORIGINS:
+            raise ValueError(f"A metric must be finite, and of origin {' or '.join(ORIGINS)}, got {metric}.")
 
 
 def load_index(path: str | Path = INDEX_FILE) -> tuple[Entry, ...]:
-    """The entries of an index, the default of each model first among its own.
+    """Return the entries of an index, the default of each model first among its own.
 
     Raises FileNotFoundError, or ValueError, in one sentence with the path, for a file that is not an index.
     """
@@ -166,7 +173,7 @@ def load_index(path: str | Path = INDEX_FILE) -> tuple[Entry, ...]:
 
 
 def add_entry(entry: Entry, path: str | Path = INDEX_FILE) -> None:
-    """Put an entry into an index, in place of one with the same name or at the end; the file is created if missing.
+    """Put an entry into an index, instead of one with the same name or at the end; the file is created if missing.
 
     The file is replaced as a whole or stays as it was. Raises what `check_entry` raises, and `load_index` for the file.
     """
@@ -192,15 +199,6 @@ def _entry(item: dict[str, Any]) -> Entry:
         given = values.get(name, {})
         values[name] = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
     return Entry(**values)
-
-
-def _matches(pattern: str, value: Any) -> bool:
-    return isinstance(value, str) and re.fullmatch(pattern, value) is not None
-
-
-def _require(condition: bool, name: str, value: Any, allowed: str) -> None:
-    if not condition:
-        raise ValueError(f"{name} is {value!r}; give {allowed}.")
 
 
 ENTRIES: dict[str, Entry] = {entry.name: entry for entry in load_index()} if INDEX_FILE.is_file() else {}

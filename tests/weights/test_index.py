@@ -39,41 +39,40 @@ def test_written_and_read_again(tmp_path):
     assert [file.name for file in path.parent.iterdir()] == ["index.json"]
 
 
+FILES = ("../x.pth", "/etc/x.pth", "a/b.pth", "a\\b.pth", "..pth", ".x.pth", "x.pth\n", "x.py", "", 3)
+SOURCES = (
+    "http://example.org/x.pth",
+    "http://localhost.example.org/x.pth",
+    "http://127.0.0.1@example.org/x.pth",
+    "file:///etc/passwd",
+    "gdrive:../../x/y/z/w/",
+    "hf-hub:owner/../name",
+    "https://example.org/a b",
+    "/x.pth",
+    None,
+)
+
+
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    "changes",
     [
-        *[
-            ({"file": name}, "file is .* without a folder")
-            for name in ("../x.pth", "/etc/x.pth", "a/b.pth", "a\\b.pth", "..pth", ".x.pth", "x.pth\n", "x.py", "", 3)
-        ],
-        *[
-            ({"sources": (source,)}, "source is .* hf-hub:OWNER/NAME")
-            for source in (
-                "http://example.org/x.pth",
-                "http://localhost.example.org/x.pth",
-                "http://127.0.0.1@example.org/x.pth",
-                "file:///etc/passwd",
-                "gdrive:../../x/y/z/w/",
-                "hf-hub:owner/../name",
-                "https://example.org/a b",
-                "/x.pth",
-                None,
-            )
-        ],
-        ({"model": "soft-tiny"}, "model is 'soft-tiny'"),
-        ({"tag": "a.b"}, "tag is 'a.b'"),
-        ({"sha256": "G" * 64}, "64 hex digits"),
-        ({"license": "a b"}, "license is"),
-        ({"config": "../configs/x.py"}, "config is"),
-        ({"config": "configs/../x.py"}, "config is"),
-        ({"cfg": {"file": "/etc/passwd"}}, "cfg is .*some of num_classes"),
-        ({"metrics": (Metric("d", "n", float("nan"), "measured", "s"),)}, "n is nan"),
-        ({"metrics": (Metric("d", "n", 1, "ours", "s"),)}, "origin is 'ours'"),
+        *({"file": name} for name in FILES),
+        *({"sources": (source,)} for source in SOURCES),
+        {"model": "soft-tiny"},
+        {"tag": "a.b"},
+        {"sha256": "G" * 64},
+        {"license": "a b"},
+        {"config": "../configs/x.py"},
+        {"config": "configs/../x.py"},
+        {"cfg": {"file": "/etc/passwd"}},
+        {"metrics": (Metric("d", "n", float("nan"), "measured", "s"),)},
+        {"metrics": (Metric("d", "n", 1, "ours", "s"),)},
     ],
     ids=str,
 )
-def test_refused_entries(changes, message, tmp_path):
-    with pytest.raises(ValueError, match=message) as refused:
+def test_refused_entries(changes, tmp_path):
+    (field,) = changes
+    with pytest.raises(ValueError, match=f"(?i){field.removesuffix('s')}") as refused:
         add_entry(Entry(**GOOD | changes), tmp_path / "index.json")
     assert len(str(refused.value).splitlines()) == 1
     assert not list(tmp_path.iterdir())

@@ -113,10 +113,10 @@ def test_a_vit_is_what_its_file_notes(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tag": "../mine"}, "tag is"),
-        ({"licence": "a b"}, "license is"),
-        ({"config": "/home/me/config.py"}, "config is"),
-        ({"repo": "https://x"}, "source is"),
+        ({"tag": "../mine"}, "tag must be"),
+        ({"licence": "a b"}, "license must be"),
+        ({"config": "/home/me/config.py"}, "config must be"),
+        ({"repo": "https://x"}, "source must be"),
         ({"model": "soft_norm_pico"}, "must be soft_pico, .*, got soft_norm_pico"),
     ],
     ids=str,
