@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from soft_vit.data import archives as storage
-from soft_vit.data.images import BadImage, decode_image, find_images, read_image, read_lines
+from soft_vit.data.images import BadImage, decode_image, find_images, read_image
 
 
 def encode(array: np.ndarray, kind: str = "PNG", **kwargs) -> bytes:
@@ -270,22 +270,6 @@ def test_a_file_too_large_and_one_that_would_block(tmp_path, monkeypatch):
         images.load(images.samples[0][0])
 
 
-def test_a_folder_that_may_not_be_listed(tmp_path, monkeypatch):
-    """Without its images a data set would be a smaller one."""
-    (tmp_path / "train" / "cat" / "closed").mkdir(parents=True)
-    (tmp_path / "train" / "cat" / "1.png").touch()
-    scandir = os.scandir
-
-    def refuse(path):
-        if str(path).endswith("closed"):
-            raise PermissionError(13, "Permission denied", str(path))
-        return scandir(path)
-
-    monkeypatch.setattr(os, "scandir", refuse)
-    with pytest.raises(PermissionError, match="closed"):
-        find_images(tmp_path, "train")
-
-
 def test_reading_one_file(tmp_path):
     (tmp_path / "photo.png").write_bytes(picture(7))
     (tmp_path / "notes.png").write_text("no image")
@@ -297,13 +281,3 @@ def test_reading_one_file(tmp_path):
     ]:
         with pytest.raises(error, match=re.escape(message)):
             read_image(tmp_path / name)
-
-
-def test_lines_of_a_text(tmp_path):
-    path = tmp_path / "classes.txt"
-    for encoding in ("utf-8", "utf-8-sig"):
-        path.write_bytes("Käfer\r\n\n  two words \n".encode(encoding))
-        assert read_lines(path) == ["Käfer", "two words"]
-    path.write_bytes("Käfer".encode("latin-1"))
-    with pytest.raises(ValueError, match="UTF-8"):
-        read_lines(path)

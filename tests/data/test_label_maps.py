@@ -104,15 +104,6 @@ def test_label_maps_that_do_not_fit_are_counted_and_named(tree, damage, sentence
         maps.check()
 
 
-def test_all_kinds_of_problems_are_told_at_once(tree):
-    folder = tree / "annotations/training"
-    save(folder / "a.png", np.full((5, 7), 4, np.uint8))
-    save(folder / "more/c.png", np.full((5, 7), 200, np.uint8))
-    save(folder / "b.png", np.zeros((4, 9), np.uint8))
-    with pytest.raises(ValueError, match=r"3 of the 3 .*a\.png: .*b\.png: .*more/c\.png: "):
-        find_label_maps(tree, "training").check()
-
-
 def test_the_highest_class_depends_on_the_meaning_of_zero(tree):
     """3 is the last of three classes where 0 is none of them, and one too many where it is the first."""
     save(tree / "annotations/training/a.png", np.full((5, 7), 3, np.uint8))

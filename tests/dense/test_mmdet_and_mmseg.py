@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 from mmengine.config import Config
-from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DefaultScope, init_default_scope
 from mmengine.runner import Runner
 
@@ -60,30 +59,6 @@ def test_as_many_parameters_as_published(library, size, millions, third):
     with torch.device("meta"):
         model = build(config)
     assert sum(p.numel() for p in model.parameters()) == pytest.approx(1e6 * millions, rel=0.03)
-
-
-@pytest.mark.parametrize(("library", "lr", "weight_decay"), [("mmdet", 1e-4, 1e-4), ("mmseg", 6e-5, 0.01)])
-def test_the_recipe(library, lr, weight_decay):
-    """AdamW in batches of 16, without decay of norms and positions."""
-    config = Config.fromfile(str(LARGE[library]))
-    assert 8 * config.train_dataloader.batch_size == config.auto_scale_lr.base_batch_size == 16
-    if library == "mmdet":
-        assert (config.train_cfg.max_epochs, config.param_scheduler[1].milestones) == (12, [8, 11])
-    else:
-        assert config.train_cfg.max_iters == config.param_scheduler[-1].end == 160_000
-    with torch.device("meta"):
-        model = build(config)
-    with DefaultScope.overwrite_default_scope(library):
-        wrapper = build_optim_wrapper(model, config.optim_wrapper)
-    groups = {id(group["params"][0]): group for group in wrapper.param_groups}
-    decays = {name: groups[id(p)]["weight_decay"] for name, p in model.named_parameters()}
-    kinds = (torch.nn.LayerNorm, torch.nn.modules.batchnorm._BatchNorm)
-    norms = {name for name, module in model.named_modules() if isinstance(module, kinds)}
-    embeddings = {name for name in decays if name.endswith(("pos_embed", "cls_token"))}
-    exempt = {name for name, decay in decays.items() if decay == 0}
-    assert exempt == {name for name in decays if name.rpartition(".")[0] in norms} | embeddings
-    assert {decay for name, decay in decays.items() if name not in exempt} == {weight_decay}
-    assert {group["lr"] for group in wrapper.param_groups} == {lr}
 
 
 def detection_options(folder: Path) -> dict:

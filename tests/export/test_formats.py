@@ -119,10 +119,3 @@ def test_every_attention(attention, format, tmp_path):
 def test_any_size_with_a_capped_bottleneck(inverse, tmp_path):
     source = source_of("soft_norm_pico", max_bottleneck=(3, 3), inverse=inverse)
     export(source, tmp_path / "model.pt2", "torch_export", any_size=True, report=silent)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("attention", ["softmax", "soft"])
-def test_onnx_at_any_size(attention, tmp_path):
-    source = source_of(model_name(attention, "pico"))
-    export(source, tmp_path / "model.onnx", "onnx", any_size=True, report=silent)

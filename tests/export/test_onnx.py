@@ -12,7 +12,7 @@ import soft_vit
 from soft_vit.data import CLASSES
 from soft_vit.export import ExportModel, export, load_export_model, quantization
 from soft_vit.export.formats import open_onnx
-from soft_vit.export.quantization import check_drop, quantize, shape_images
+from soft_vit.export.quantization import check_drop, quantize
 from soft_vit.layers.attention.soft import SoftAttention
 
 onnx = pytest.importorskip("onnx")
@@ -108,11 +108,3 @@ def test_loss_is_refused(pico, pico_onnx, tmp_path, monkeypatch):
     monkeypatch.setattr(quantization, "TEST_IMAGES", 50)
     with pytest.raises(ValueError, match=r"more than 2 points.*of 50 generated images"):
         check_drop(pico_onnx, tmp_path / "blind.onnx", pico, max_drop=2)
-
-
-def test_images_are_prepared_as_for_the_model(pico):
-    images, labels = shape_images("test", 3, pico)
-    assert images.shape == (3, 3, 64, 64)
-    assert labels.tolist() == [(2 * 2**32 + i) % 10 for i in range(3)]
-    pixels = images * torch.tensor(pico.std).view(3, 1, 1) + 0.5
-    assert ((pixels * 255).round() - pixels * 255).abs().max() < 1e-3

@@ -86,15 +86,6 @@ def test_every_form_of_model(name, stages, kinds):
             assert draw_row(weights[0], picture_of(), layer, PLACE).size == (looking.PANEL_SIDE,) * 2
 
 
-def test_a_frame_around_the_token(trained):
-    layer = look(trained, picture_of()).shown[2]
-    panel = np.asarray(draw_row(np.zeros((4, 4)), picture_of(), layer, (0.99, 0.0)))
-    lime = np.argwhere((panel == (0, 255, 0)).all(-1))
-    side = looking.PANEL_SIDE
-    assert lime[:, 0].max() == pytest.approx(side / 4, abs=2)
-    assert lime[:, 1].min() == pytest.approx(3 * side / 4, abs=2)
-
-
 def test_random_weights_are_the_same_each_time_and_draw_nothing_from_others():
     before = torch.random.get_rng_state()
     first, second = (load_choice(Choice("soft_pico")).model.state_dict() for _ in range(2))

@@ -100,14 +100,6 @@ def test_goes_on_past_images_that_the_model_refuses(photos, tmp_path, batch_size
     assert f"{photos / 'a.png'}: the model refuses it (ValueError: The image is too small)" in str(outcome)
 
 
-def test_nothing_readable_is_exit_code_1(tmp_path):
-    for name in "ab":
-        (tmp_path / f"{name}.png").write_text("no image")
-    outcome = predict_files([tmp_path / "a.png", tmp_path / "b.png"], Brightness, tmp_path / "out")
-    assert outcome.exit_code == 1
-    assert read(tmp_path / "out")["images"] == []
-
-
 def test_interruption_loses_nothing(photos, tmp_path):
     outcome = predict_files([photos], lambda: Brightness(4, ctrl_c), tmp_path / "out", batch_size=2)
     assert (outcome.predicted, outcome.interrupted, outcome.exit_code) == (4, True, 130)
@@ -168,11 +160,3 @@ def test_link_in_the_folder_of_results_is_not_followed(photos, tmp_path):
     predict_files([photos / "a.png"], Brightness, tmp_path / "out")
     assert precious.read_text() == "precious"
     assert Image.open(tmp_path / "out/a.png").format == "PNG"
-
-
-@pytest.mark.parametrize(("options", "error"), [({"out": "file"}, FileExistsError), ({"batch_size": 0}, ValueError)])
-def test_mistakes_come_before_the_model_is_loaded(photos, tmp_path, monkeypatch, options, error):
-    monkeypatch.chdir(tmp_path)
-    Path("file").touch()
-    with pytest.raises(error):
-        predict_files([photos], None, **{"out": "out", **options})

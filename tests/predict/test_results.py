@@ -7,10 +7,9 @@ import pytest
 import torch
 from mmengine.structures import BaseDataElement, InstanceData, PixelData
 from mmpretrain.structures import DataSample
-from PIL import Image
 from pycocotools import mask as coco
 
-from soft_vit.predict import ClassMap, Instances, RankedClasses, result_of
+from soft_vit.predict import RankedClasses, result_of
 
 NAMES = ["circle", "square", "star"]
 
@@ -94,21 +93,6 @@ def test_shares_of_a_map_add_up():
         {"class": "class 4", "label": 4, "pixels": 1, "share": 0.166667},
     ]
     assert found.lines()[0] == " 66.7 %  star"
-
-
-@pytest.mark.parametrize(
-    ("result", "expected"),
-    [
-        (RankedClasses([1], ["square"], [0.5]), "classification"),
-        (Instances(np.array([[1.0, 2, 30, 40]]), [1], ["square"], [0.5], np.ones((1, 50, 60), bool)), "detection"),
-        (ClassMap(np.full((50, 60), 2), NAMES), "segmentation"),
-    ],
-)
-def test_result_draws_itself(result, expected):
-    assert result.task == expected
-    image = Image.new("RGB", (60, 50), (10, 20, 30))
-    drawn = result.draw(image)
-    assert np.asarray(drawn).std() > 0
 
 
 def test_bfloat16_of_a_model_on_half_precision():

@@ -51,16 +51,6 @@ def test_switched_off(kind):
     assert torch.equal(before, without) == (kind == "none")
 
 
-def test_contexts_within_contexts():
-    attn, x = make("soft"), torch.randn(1, 48, 32)
-    with switched_off(attn):
-        without = attn(x, (6, 8))
-        with switched_off(attn):
-            assert torch.equal(attn(x, (6, 8)), without)
-        assert torch.equal(attn(x, (6, 8)), without)
-    assert not torch.equal(attn(x, (6, 8)), without)
-
-
 def test_share_beside_a_local_branch():
     """By hand: the output is linear in what attention and convolution add."""
     attn, x = make("soft").double(), torch.randn(2, 48, 32, dtype=torch.float64)

@@ -1,12 +1,9 @@
 """The models to look at, and where a figure is drawn."""
 
-import matplotlib
 import pytest
 import timm
 import torch
-from matplotlib import pyplot
 
-from soft_vit.probe.curves import plot_curves
 from soft_vit.probe.load import load_pyramid
 from soft_vit.weights import WeightsError
 
@@ -51,14 +48,3 @@ def test_mistake_is_one_sentence(name, options, error, message):
     with pytest.raises(error, match=message) as caught:
         load_pyramid(name, **options)
     assert "\n" not in str(caught.value)
-
-
-def test_no_backend_is_chosen_and_no_figure_kept(tmp_path):
-    before = matplotlib.get_backend()
-    try:
-        matplotlib.use("svg")
-        plot_curves({"run": {"loss": ("epoch", [1, 2], [3.0, 2.0])}}, tmp_path / "figure.png")
-        assert matplotlib.get_backend() == "svg"
-        assert not pyplot.get_fignums()
-    finally:
-        matplotlib.use(before)

@@ -23,13 +23,6 @@ def test_scenes_are_what_they_say(size):
         assert (labels == 1).sum() == labels.size - sum(instance.mask.sum() for instance in scene.instances)
 
 
-def test_shapes_are_not_hidden_beyond_recognition():
-    for index in range(60):
-        for instance in draw_scene(0, index, 128).instances:
-            # A bar, the thinnest class, of the smallest radius covers 0.34 of its disc; a line may cross it.
-            assert instance.mask.sum() > 0.1 * np.pi * (0.08 * 128) ** 2
-
-
 def inside(outline: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Whether each point lies inside a closed outline [P, 2]: a ray from it crosses an odd number of edges."""
     odd = np.zeros(np.broadcast_shapes(x.shape, y.shape), dtype=bool)

@@ -115,25 +115,6 @@ def test_perfect_masks_have_perfect_precision(tree):
     assert metrics["coco/bbox_mAP"] == metrics["coco/segm_mAP"] == 1
 
 
-def test_detections_are_written_in_cocos_format(tree, tmp_path):
-    data = CocoImages(str(tree), *TRAIN, masks=True, test_mode=True)
-    measure(data, guesses(data, torch.Generator(), 2), kinds=["bbox", "segm"], out=str(tmp_path / "results" / "epoch"))
-    boxes = json.loads((tmp_path / "results" / "epoch.bbox.json").read_text())
-    masks = json.loads((tmp_path / "results" / "epoch.segm.json").read_text())
-    assert len(boxes) == len(masks) > 0
-    assert boxes[0].keys() == {"image_id", "category_id", "bbox", "score"}
-    assert masks[0].keys() == {"image_id", "category_id", "segmentation", "score"}
-    assert {entry["category_id"] for entry in boxes} <= set(data.metainfo["category_ids"])
-
-
-def test_the_model_must_predict_masks_to_have_them_measured():
-    metric = CocoAP(kinds="segm")
-    found = InstanceData(bboxes=torch.zeros(1, 4), scores=torch.ones(1), labels=torch.zeros(1, dtype=torch.int64))
-    sample = BaseDataElement(metainfo={"img_id": 1, "ori_shape": (4, 4), "objects": []}, pred_instances=found)
-    with pytest.raises(ValueError, match="kinds"):
-        metric.process({}, [sample.to_dict()])
-
-
 def test_a_class_that_the_data_has_not():
     metric = CocoAP()
     metric.dataset_meta = {"classes": ("a", "b"), "category_ids": (3, 7)}
@@ -142,11 +123,6 @@ def test_a_class_that_the_data_has_not():
     metric.process({}, [sample.to_dict()])
     with pytest.raises(ValueError, match=r"num_classes must be 2.*class 2"):
         metric.evaluate(1)
-
-
-def test_unknown_kinds_are_refused():
-    with pytest.raises(ValueError, match="bbox, segm"):
-        CocoAP(kinds=["bbox", "keypoints"])
 
 
 def test_an_empty_image_alone_has_no_precision():

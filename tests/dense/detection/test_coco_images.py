@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from pycocotools.coco import COCO
 
-from soft_vit.dense.detection import CocoImages, coco_images
+from soft_vit.dense.detection import CocoImages
 
 TRAIN = ("annotations/instances_train2017.json", "train2017")
 VAL = ("annotations/instances_val2017.json", "val2017")
@@ -115,16 +115,6 @@ def test_bad_images_are_skipped_in_training_and_black_in_a_test(copy):
         assert not test[index]["inputs"].any()
     assert test.bad_images() == [2, 3, 4]
     assert test.why_bad(4).startswith(f"{names[4]}: ")
-
-
-def test_bad_annotations_are_named_in_the_log(copy, monkeypatch):
-    lines = []
-    monkeypatch.setattr(coco_images, "print_log", lambda message, *args: lines.append(message))
-    change(copy, lambda content: content["annotations"][0].update(category_id=4))
-    CocoImages(str(copy), *TRAIN)
-    (line,) = lines
-    assert line.endswith("category are left out: 1 (1).")
-    assert TRAIN[0] in line
 
 
 def test_images_are_read_from_an_archive(copy):

@@ -3,10 +3,7 @@
 from pathlib import Path
 
 import pytest
-import torch
-from mmengine.registry import MODELS
 
-from soft_vit.dense.detection import TorchvisionDetector
 from soft_vit.engine.config import check_keys, load_config
 
 FOLDER = Path(__file__).parents[3] / "configs" / "detection"
@@ -28,16 +25,6 @@ def test_a_config_fits_together(path, recwarn):
         assert data.get("test_mode", False) == (split != "train")
     assert config.val_evaluator == config.test_evaluator
     assert ("segm" in config.val_evaluator.kinds) == masks
-
-
-@pytest.mark.parametrize("kind", ["retinanet", "mask_rcnn"])
-def test_a_model_is_built_by_name(kind):
-    config = load_config(FOLDER / f"{kind}_soft_norm_tiny_fpn_1x_coco.py")
-    with torch.device("meta"):
-        model = MODELS.build(config.model)
-    assert isinstance(model, TorchvisionDetector)
-    assert model.num_classes == 80
-    assert (model.detector.transform.min_size[-1], model.detector.transform.max_size) == (800, 1333)
 
 
 @pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)

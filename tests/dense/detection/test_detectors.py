@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from mmengine.optim import build_optim_wrapper
 from mmengine.structures import BaseDataElement, InstanceData
 from torchvision.models.detection import maskrcnn_resnet50_fpn, retinanet_resnet50_fpn
 
@@ -98,32 +97,6 @@ def test_losses_and_boxes_are_float32_in_any_precision(small_detector, dtype):
             samples = detector(**batch(1), mode="predict")
     assert {value.dtype for value in losses.values()} == {torch.float32}
     assert samples[0].pred_instances.bboxes.dtype == torch.float32
-
-
-def test_a_step_in_bfloat16_changes_every_parameter(small_detector):
-    detector = small_detector({"norm_eval": True})
-    before = {name: value.clone() for name, value in detector.named_parameters()}
-    wrapper = build_optim_wrapper(
-        detector,
-        {"type": "SafeOptimWrapper", "dtype": "bfloat16", "optimizer": {"type": "AdamW", "lr": 1e-3}},
-    )
-    detector.train().train_step(batch(3, 2), wrapper)
-    assert wrapper.stepped
-    assert [name for name, value in detector.named_parameters() if torch.equal(value, before[name])] == []
-
-
-# Sides of two images in a batch; each is padded to the larger.
-SIZES = [((64, 64), (64, 1024)), ((1024, 64), (97, 203))]
-
-
-@pytest.mark.parametrize("sizes", SIZES)
-def test_no_shape_of_images_stops_a_step(small_detector, sizes):
-    detector = small_detector(min_size=(48, 96), max_size=1024)
-    losses = losses_of(detector, batch(1, 1, sizes=sizes))
-    assert all(loss.isfinite() for loss in losses.values())
-    with torch.no_grad():
-        for sample, size in zip(detector.eval()(**batch(1, 1, sizes=sizes), mode="predict"), sizes, strict=True):
-            assert (sample.pred_instances.bboxes <= torch.tensor([size[1], size[0]] * 2)).all()
 
 
 def test_tensor_mode_gives_the_maps_of_the_pyramid(small_detector):

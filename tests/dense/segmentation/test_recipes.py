@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 import torch
 from mmengine.dataset import Compose
-from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DATASETS, MODELS
 
 from soft_vit.engine.config import check_keys, load_config
@@ -56,18 +55,3 @@ def test_upernet_has_the_layers_of_mmseg_and_the_published_number_of_parameters(
     own = sum(p.numel() for part in (model.decoder, model.head, model.auxiliary) for p in part.parameters())
     norms = 2 * sum(model.backbone.channels)
     assert own - norms == upernet_of_mmseg(model.backbone.channels, 512, 150)
-
-
-@pytest.mark.parametrize("config_name", NAMES)
-def test_norms_and_position_embeddings_have_no_weight_decay(config_name):
-    cfg = load_config(CONFIGS / config_name)
-    model = model_of(config_name)
-    # A wrapper on the meta device can step nothing, and needs no precision.
-    config = {**cfg.optim_wrapper, "type": "OptimWrapper"}
-    decay = {id(p): g["weight_decay"] for g in build_optim_wrapper(model, config).param_groups for p in g["params"]}
-    assert decay.keys() >= {id(parameter) for parameter in model.parameters()}
-    for module_name, module in model.named_modules():
-        for name, parameter in module.named_parameters(recurse=False):
-            exempt = "pos_embed" in name or "Norm" in type(module).__name__
-            if exempt or "ade20k" in config_name:
-                assert (decay[id(parameter)] == 0) == exempt, f"{module_name}.{name}"

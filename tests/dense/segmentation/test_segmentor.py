@@ -66,13 +66,6 @@ def test_results_have_the_size_of_the_original(segmentor):
         assert data.max() < 11
 
 
-def test_sliding_over_an_image_no_larger_than_the_crop_is_seeing_it_whole(segmentor):
-    model = segmentor(test_cfg={"mode": "slide", "crop_size": (96, 96), "stride": (64, 64)}).eval()
-    image = torch.randn(3, 72, 96)
-    sliding = model([image], mode="predict")[0].pred_sem_seg.data
-    assert torch.equal(sliding, model(image[None]).argmax(1))
-
-
 @pytest.mark.parametrize(
     ("options", "flip", "axes"),
     [
