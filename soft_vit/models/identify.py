@@ -40,7 +40,7 @@ def describe_file(path: str | Path) -> list[str]:
     if weights.notes.model in models:
         lines.append("Its notes name the model.")
     head = weights.get("head.weight")
-    lines.append("It has no head." if head is None else f"Its head distinguishes {head.shape[0]} classes.")
+    lines.append("It lacks a head." if head is None else f"Its head distinguishes {head.shape[0]} classes.")
     lines.append(f"Its sha256 is {sha256_of(path)}.")
     return [*lines, _how_it_is_found(path, models)]
 

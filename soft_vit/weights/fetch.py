@@ -45,29 +45,29 @@ OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPER
 
 
 def hub_folder(cache_dir: str | Path | None = None) -> Path:
-    """The cache of downloads: cache_dir, by default that of torch.hub."""
+    """Return the cache of downloads: cache_dir, by default that of torch.hub."""
     return Path(cache_dir).expanduser() if cache_dir is not None else Path(torch.hub.get_dir()) / "checkpoints"
 
 
 def named_folder() -> Path | None:
-    """The folder that the environment names; WeightsError if it does not exist, because it may be misspelled."""
+    """Return the folder that the environment names; WeightsError if it does not exist, as it may be misspelled."""
     named = os.environ.get(WEIGHTS_VARIABLE)
     if not named:
         return None
     folder = Path(os.path.expanduser(named))
     if not folder.is_dir():
-        raise WeightsError(f"{WEIGHTS_VARIABLE} is {named!r}, which is not a folder; correct it or create the folder.")
+        raise WeightsError(f"{WEIGHTS_VARIABLE} must name a folder that exists, got {named!r}.")
     return folder
 
 
 def lookup_folders(cache_dir: str | Path | None = None) -> list[Path]:
-    """Where a recorded file is looked for, in this order; raises what `named_folder` raises."""
+    """Return the folders where a recorded file is looked for, in order; raises what `named_folder` raises."""
     named = named_folder()
     return [*([named] if named else []), RESOURCES / "checkpoints", hub_folder(cache_dir)]
 
 
 def download_folder(cache_dir: str | Path | None = None) -> Path:
-    """Where downloads are saved, by this package or a user: the folder that the environment names, else the cache."""
+    """Return where downloads are saved: the folder that the environment names, else the cache."""
     return named_folder() or hub_folder(cache_dir)
 
 
@@ -84,7 +84,7 @@ def recorded_file(entry: Entry, check: Callable[[Path], object], cache_dir: str 
     folder = download_folder(cache_dir)
     place = folder / entry.file
     if not entry.sources:
-        raise WeightsError(f"The weights {entry.name} have no address; put their file at {place}.")
+        raise WeightsError(f"The weights {entry.name} cannot be downloaded; put their file at {place}.")
     try:
         return download(entry, folder, check)
     except WeightsError as error:
@@ -95,12 +95,12 @@ def recorded_file(entry: Entry, check: Callable[[Path], object], cache_dir: str 
 
 
 def check_command(path: Path | str) -> str:
-    """The command that checks a file of weights."""
+    """Return the command that says what a file of weights is."""
     return f"python {RESOURCES / 'tools' / 'weights' / 'check_checkpoint.py'} {path}"
 
 
 def require_digest(entry: Entry, path: Path) -> None:
-    """WeightsError for a file whose digest is not the recorded one."""
+    """Raise WeightsError for a file whose digest is not the recorded one."""
     expected = entry.sha256 or recorded_digest(path)
     if expected is not None and sha256_of(path) != expected:
         raise WeightsError(
@@ -110,24 +110,24 @@ def require_digest(entry: Entry, path: Path) -> None:
 
 
 def recorded_digest(path: Path) -> str | None:
-    """The SHA-256 recorded beside a file, in sha256sum's format, or None if there is no record.
+    """Return the SHA-256 in FILE.sha256, in sha256sum's format, or None without that file.
 
-    Raises WeightsError for a record without one.
+    Raises WeightsError for a file of that name without a digest.
     """
-    beside = path.with_name(path.name + ".sha256")
-    if not os.path.lexists(beside):
+    record = path.with_name(path.name + ".sha256")
+    if not os.path.lexists(record):
         return None
     try:
-        found = re.match(r"[0-9a-fA-F]{64}\b", beside.read_text(errors="replace"))
+        found = re.match(r"[0-9a-fA-F]{64}\b", record.read_text(errors="replace"))
     except OSError:
         found = None
     if found is None:
-        raise WeightsError(f"{beside} does not begin with a SHA-256; write that of {path.name} into it, or remove it.")
+        raise WeightsError(f"{record} must begin with the SHA-256 of {path.name}; correct or remove it.")
     return found[0].lower()
 
 
 def sha256_of(path: str | Path) -> str:
-    """The SHA-256 of a file, 64 hexadecimal digits."""
+    """Return the SHA-256 of a file, 64 hexadecimal digits."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while block := file.read(1 << 20):
@@ -139,7 +139,7 @@ def download(entry: Entry, folder: Path, check: Callable[[Path], object], *, pro
     """Download an entry's file into a folder and return its path.
 
     check: called with a file whose digest is not recorded; raises ValueError if it is not the entry's. Its digest is
-    then recorded beside it, as NAME.sha256. Raises WeightsError, whose message is a reason and not a sentence,
+    then recorded in NAME.sha256. Raises WeightsError, whose message is a reason and not a sentence,
     for anything that keeps the file from coming, and then leaves nothing behind.
     """
     target, waited = folder / entry.file, False
@@ -240,7 +240,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _verify(entry: Entry, path: Path, check: Callable[[Path], object]) -> None:
-    """WeightsError if a file is not the entry's."""
+    """Raise WeightsError if a file is not the entry's."""
     try:
         if entry.size is not None and path.stat().st_size != entry.size:
             raise ValueError(f"it has {path.stat().st_size:,} bytes and not {entry.size:,}")

@@ -8,7 +8,7 @@ __all__ = ["INDEX_FILE", "RESOURCES", "WeightsError", "ensure_writable", "write_
 
 
 class WeightsError(ValueError, RuntimeError):
-    """Recorded weights are missing, or are not what is recorded; its message is one sentence for the user.
+    """Raised where recorded weights are missing or changed, with one sentence for the user.
 
     timm raises RuntimeError for the same.
     """
@@ -17,9 +17,9 @@ class WeightsError(ValueError, RuntimeError):
 _PACKAGE = Path(__file__).parents[1]
 
 RESOURCES = _PACKAGE / ".mim" if (_PACKAGE / ".mim").is_dir() else _PACKAGE.parent
-"""Where configs, checkpoints/ and the metafile lie: beside the package, in a wheel where OpenMMLab looks for them."""
+"""Where configs, checkpoints/ and the metafile lie: next to the package, in a wheel where OpenMMLab looks for them."""
 INDEX_FILE = RESOURCES / "checkpoints" / "index.json"
-"""What records the weights."""
+"""The index of recorded weights."""
 
 
 def ensure_writable(path: str | Path) -> None:
@@ -31,13 +31,13 @@ def ensure_writable(path: str | Path) -> None:
     except OSError as error:
         raise ValueError(f"{path} cannot be written ({error.strerror}); give another path.") from error
     if path.is_dir():
-        raise ValueError(f"{path} is a folder; give the path of a file.")
+        raise ValueError(f"{path} is a folder; the path of a file must be given.")
 
 
 def write_atomically(path: str | Path, data: bytes) -> None:
     """Write a file under a temporary name in the same folder, force it to disk, then rename it.
 
-    A process that is killed, or a machine that stops, leaves the old file or the new one, never half of one.
+    A process that is killed, or a machine that stops, leaves the old file or the new one, never a part of one.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)

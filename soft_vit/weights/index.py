@@ -162,7 +162,7 @@ def load_index(path: str | Path = INDEX_FILE) -> tuple[Entry, ...]:
     """
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"There is no index of weights {path}; give the path of a file that exists.")
+        raise FileNotFoundError(f"The index of weights {path} does not exist.")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["version"] != VERSION:
@@ -202,4 +202,4 @@ def _entry(item: dict[str, Any]) -> Entry:
 
 
 ENTRIES: dict[str, Entry] = {entry.name: entry for entry in load_index()} if INDEX_FILE.is_file() else {}
-"""The recorded weights by `model.tag`; none in a package that was copied without its files."""
+"""The recorded weights by `model.tag`; empty in a package that was copied without its files."""

@@ -91,12 +91,12 @@ def build_model(
     elif pretrained and not cfg.has_weights:
         raise WeightsError(_without_weights(variant))
     if weights is not None and entry is None:
-        # No name or shape tells options such as global_pool.
+        # Names and shapes do not determine options such as global_pool.
         kwargs = {**options_of_inference(weights.notes), **kwargs}
     kwargs.setdefault("img_size", cfg.input_size[-2:])
     named_classes = "num_classes" in kwargs or bool(kwargs.get("features_only"))
     if pretrained and kwargs.get("features_only"):
-        # No head is kept, so none of the file's is missed.
+        # The head is not kept, so that of the file is not missed.
         kwargs.setdefault("num_classes", 0)
 
     def make(**arguments: Any) -> nn.Module:
@@ -179,7 +179,7 @@ def fit_weights(
         name = getattr(model, "pretrained_cfg", {}).get("architecture") or type(model).__name__
         path = Path(source) if os.path.isfile(source) else "FILE"
         raise ValueError(
-            f"The weights in {source} do not fit {name} with its options: {mismatch}; `{check_command(path)}` tells "
+            f"The weights in {source} do not fit {name} with its options: {mismatch}; `{check_command(path)}` says "
             "which model they belong to."
         )
     return weights, sentences

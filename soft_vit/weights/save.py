@@ -121,7 +121,7 @@ def read_trained_file(path: str | Path, weights: WeightsChoice | None = None, mo
     own = cast(Any, network).own_state_dict(noted) if hasattr(network, "own_state_dict") else dict(noted)
     released = any(own.get(name) is not value for name, value in given.items())
     layout = "released" if released else "safetensors" if safetensors else "mmengine" if of_mmengine else "timm"
-    # A safetensors file, and a bare state dict, hold nothing else.
+    # Safetensors files and bare state dicts hold weights alone.
     bare = safetensors or all(isinstance(value, Tensor) for value in content.values())
     dropped = () if bare else tuple(str(name) for name in content if name not in PLAIN_KEYS)
     return TrainedFile(own, noted.notes, network, layout, chosen, dropped)
@@ -201,7 +201,7 @@ def _noted_model(notes: Notes, path: str | Path, given: Mapping[str, Tensor]) ->
             except ValueError:
                 continue
             return entry.model
-    raise ValueError(f"{path} does not note its model; give --model, the name that `{check_command(path)}` tells.")
+    raise ValueError(f"{path} does not note its model; give --model, the name that `{check_command(path)}` says.")
 
 
 def _network(noted: NotedWeights) -> nn.Module:
