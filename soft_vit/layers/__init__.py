@@ -1,4 +1,4 @@
-"""The nn.Modules that the pyramid is made of."""
+"""The nn.Modules of the models."""
 
 from soft_vit.layers.attention import ATTENTIONS, Attention, attention_class, attention_options
 from soft_vit.layers.attn_pool import AttentionPool, StageFusion

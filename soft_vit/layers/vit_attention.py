@@ -1,4 +1,4 @@
-"""Attention kinds in the blocks of timm's vision transformers."""
+"""Attentions in the blocks of timm's vision transformers."""
 
 import threading
 from collections.abc import Callable
@@ -15,22 +15,22 @@ from soft_vit.layers.attention import ATTENTIONS, attention_class, attention_opt
 from soft_vit.layers.attention.base import Attention
 from soft_vit.ops.layout import square_layout
 
-# Arguments that timm's blocks give every attention; a kind without one of them goes without.
+# Arguments that timm's blocks give every attention; types without one of them ignore it.
 BLOCK_ARGUMENTS = {"qkv_bias", "attn_drop", "proj_drop"}
 
 
 def padding_mask(attn_mask: Tensor | None, is_causal: bool, x: Tensor) -> Tensor | None:
-    """What timm's blocks mask of tokens `[B, N, C]` as a key_padding_mask; ValueError if it is pairs of tokens."""
+    """Return the mask of a timm block for tokens `[B, N, C]` as a key_padding_mask; ValueError if it masks pairs."""
     if is_causal:
-        raise ValueError("is_causal masks pairs of tokens, which not every attention has; use is_causal=False.")
+        raise ValueError("is_causal must be False, as attentions here take no mask of pairs of tokens.")
     if attn_mask is None:
         return None
     B, N = x.shape[:2]
     if attn_mask.dtype == torch.bool and tuple(attn_mask.shape) in ((B, N), (B, 1, 1, N)):
         return attn_mask.reshape(B, N)
     raise ValueError(
-        f"attn_mask of shape {tuple(attn_mask.shape)} and {attn_mask.dtype} masks pairs of tokens; give torch.bool of "
-        f"shape {(B, N)} or {(B, 1, 1, N)}, True where a token counts."
+        f"attn_mask must be torch.bool of shape {(B, N)} or {(B, 1, 1, N)}, True where a token counts, got "
+        f"{attn_mask.dtype} of shape {tuple(attn_mask.shape)}; masks of pairs of tokens are not supported."
     )
 
 
@@ -91,10 +91,10 @@ class ViTAttention(Attention):
         # Whether a rotary embedding pairs channels with those half a head away, instead of neighbours.
         self.rotate_half = False
         if scale_norm:
-            raise ValueError(f"{kind.__name__} has no norm of its result; use scale_attn_norm=False.")
+            raise ValueError(f"scale_attn_norm must be False for {kind.__name__}, which cannot normalise its result.")
         if qk_norm:
             if not self.qk_norm:
-                raise ValueError(f"{kind.__name__} has no queries and keys to normalise; use qk_norm=False.")
+                raise ValueError(f"qk_norm must be False for {kind.__name__}, which has no queries and keys.")
             self.q_norm = norm_layer(self.head_dim, **dd)
             if not self.key_is_query:
                 self.k_norm = norm_layer(self.head_dim, **dd)
@@ -119,7 +119,7 @@ class ViTAttention(Attention):
         if isinstance(shared_rel_pos_bias, TokenMap):
             attn_mask, shared_rel_pos_bias = shared_rel_pos_bias, None
         if shared_rel_pos_bias is not None:
-            raise ValueError(f"{type(self).__name__} has no scores of all pairs of tokens to add a bias to.")
+            raise ValueError(f"shared_rel_pos_bias must be None for {type(self).__name__}.")
         token_map, mask = (attn_mask, attn_mask.mask) if isinstance(attn_mask, TokenMap) else (None, attn_mask)
         mask = padding_mask(mask, is_causal, x)
         if not self.needs_grid:
@@ -142,11 +142,11 @@ globals().update({cls.__name__: cls for cls in VIT_ATTENTIONS.values()})
 
 
 def check_options(kind: str, options: dict[str, Any]) -> None:
-    """ValueError for an option that the kind does not have."""
+    """ValueError for an option that the attention type does not have."""
     accepted = {*attention_options(attention_class(kind)), "sr_ratio"}
     unknown = sorted(options.keys() - accepted)
     if unknown:
-        raise ValueError(f"{unknown[0]!r} is no option of {kind!r}; it has {', '.join(sorted(accepted))}.")
+        raise ValueError(f"Options of {kind!r} must be among {', '.join(sorted(accepted))}, got {unknown[0]!r}.")
 
 
 class AttnLayer(str):
@@ -207,7 +207,7 @@ class FollowsMap:
     """Mixin of timm's ViTs whose attentions work on the map of each image, of any size that the model takes.
 
     The map reaches each attention as an argument of its block, bound before gradient checkpointing sees the block. So
-    nothing of a call is kept on a module, and forwards may run in several threads.
+    modules keep no state of a call, and forwards may run in several threads.
     """
 
     _modules: dict[str, Any]
@@ -272,11 +272,11 @@ def map_of_images(model: Any, x: Tensor) -> TokenMap:
 def follow_map(model: Any) -> None:
     """Make a ViT of timm's, in place, one that follows the map of each image (`FollowsMap`), where it needs one.
 
-    ValueError for a model that drops patches, of which no map is left.
+    ValueError for a model that drops patches, which leaves no whole map.
     """
     needing = [module for module in model.modules() if isinstance(module, ViTAttention) and module.needs_grid]
     if needing and getattr(getattr(model, "patch_drop", None), "prob", 0) > 0:
-        raise ValueError(f"{type(needing[0]).__name__} works on whole maps; use patch_drop_rate=0.")
+        raise ValueError(f"patch_drop_rate must be 0 for {type(needing[0]).__name__}, which works on whole maps.")
     if needing and not isinstance(model, FollowsMap):
         cls: Any = type(model)
         model.__class__ = _following(cls)

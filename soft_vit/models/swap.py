@@ -1,4 +1,4 @@
-"""Another attention in a model that exists, with the weights that both have."""
+"""Replace the attention of a model, keeping the weights that both have."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from soft_vit.layers.vit_attention import VIT_ATTENTIONS, ViTAttention, check_op
 from soft_vit.models.eval_mode import eval_mode
 from soft_vit.ops.flops import flop_counter
 
-# What the layers of an attention project tokens to, one part after the other.
+# The parts that each layer of an attention projects tokens to.
 OLD_LAYERS = {"qkv": "qkv", "kv": "kv", "q": "q", "v": "v", "q_proj": "q", "k_proj": "k", "v_proj": "v", "qkvo": "qkvo"}
 # Reformer's keys are its queries; Longformer's global projections start as the others, as published.
 NEW_LAYERS = {
@@ -34,16 +34,16 @@ KNOWN = (TimmAttention, AttentionRope, EvaAttention, BeitAttention, ViTAttention
 
 @dataclass
 class SwapReport:
-    """What `swap_attention` did: names of parameters of the model, and its cost before and after."""
+    """The result of `swap_attention`: names of parameters of the model, and its cost before and after."""
 
     attention: str
     blocks: list[int]
     kept: list[str] = field(default_factory=list)
-    """Parameters with values of the attention that was there; a gate beside them is open where there was none."""
+    """Parameters with values of the replaced attention; a new gate next to them is open."""
     new: list[str] = field(default_factory=list)
-    """Parameters that are new, at their random start."""
+    """New parameters, with random values."""
     dropped: list[str] = field(default_factory=list)
-    """Parameters of the attention that was there which have no place in the other."""
+    """Parameters of the replaced attention that the new one does not have."""
     params_before: int = 0
     params_after: int = 0
     flops_before: int = 0
@@ -59,18 +59,18 @@ class SwapReport:
 
 
 def swap_attention(model: Any, kind: str, blocks: Iterable[int] | None = None, **options: Any) -> SwapReport:
-    """Replace the attention of a ViT of timm's by a kind of `soft_vit.layers.ATTENTIONS`, in place.
+    """Replace the attention of one of timm's ViTs by one of `soft_vit.layers.ATTENTIONS`, in place.
 
     For models with `blocks` behind a `patch_embed`, whose attention is softmax of products of queries and keys: timm's
     VisionTransformer (ViT, DeiT, DINO, SigLIP, with class token, registers or without), Eva with or without rotary
-    embedding, and BEiT without relative positions. The others' weights stay; queries, keys, values, the output layer
+    embedding, and BEiT without relative positions. Other weights stay; queries, keys, values, the output layer
     and norms of queries and keys are kept where the kind has them. Afterwards the attention follows the map of each
     image, of any size that the model takes.
 
     blocks: numbers of the blocks to change, negative ones from the end; by default all. options: of the kind, and
     sr_ratio (default 2), the side of the window that one reduced token stands for.
 
-    Raises ValueError, and changes nothing, for an unknown kind or option, and for a model that it cannot change.
+    Raises ValueError for an unknown attention or option, or a model of another form, which stays unchanged.
     """
     check_options(kind, options)
     indices = _check_model(model, blocks)
@@ -87,7 +87,7 @@ def swap_attention(model: Any, kind: str, blocks: Iterable[int] | None = None, *
     model_class = type(model)
     try:
         follow_map(model)
-        # Some kinds only say when they run that a map is too small for them.
+        # Some attentions raise an error for too small a map only when they run.
         after = _cost(model)
     except Exception:
         for i, attn in previous.items():
@@ -100,27 +100,27 @@ def swap_attention(model: Any, kind: str, blocks: Iterable[int] | None = None, *
 
 
 def _check_model(model: Any, blocks: Iterable[int] | None) -> list[int]:
-    """The numbers of the blocks to change; ValueError where one of them, or the model, is not of a known form."""
+    """Return the numbers of the blocks to change; ValueError where one of them, or the model, is of an unknown form."""
     found = getattr(model, "blocks", None)
     patch_embed = getattr(model, "patch_embed", None)
     if found is None or not hasattr(patch_embed, "dynamic_feat_size") or not hasattr(model, "num_prefix_tokens"):
         raise ValueError(
-            f"{type(model).__name__} is no ViT of timm's: swap_attention looks for its patch_embed, its "
-            f"num_prefix_tokens and its blocks, each with an attention `attn`."
+            f"The model must be one of timm's ViTs, with patch_embed, num_prefix_tokens, and blocks that each have an "
+            f"attention `attn`, got {type(model).__name__}."
         )
     if isinstance(blocks, int):
-        raise ValueError(f"blocks={blocks} is one number; give all numbers in a list, such as [{blocks}].")
+        raise ValueError(f"blocks must be a list of numbers, such as [{blocks}], got {blocks}.")
     count = len(found)
     indices = list(range(count)) if blocks is None else list(blocks)
     if any(not -count <= i < count for i in indices):
-        raise ValueError(f"blocks={indices} are not all in the model; give numbers from 0 to {count - 1}.")
+        raise ValueError(f"blocks must be from 0 to {count - 1}, got {indices}.")
     indices = sorted({i % count for i in indices})
     for i in indices:
         attn = getattr(found[i], "attn", None)
         if not isinstance(attn, KNOWN):
             raise ValueError(
-                f"The attention of block {i} is {type(attn).__name__}; swap_attention knows "
-                f"{', '.join(f'{cls.__module__}.{cls.__name__}' for cls in KNOWN)}."
+                f"The attention of block {i} must be one of "
+                f"{', '.join(f'{cls.__module__}.{cls.__name__}' for cls in KNOWN)}, got {type(attn).__name__}."
             )
         if isinstance(attn, ViTAttention):
             continue
@@ -138,7 +138,7 @@ def _check_model(model: Any, blocks: Iterable[int] | None) -> list[int]:
 
 
 def _cost(model: Any) -> tuple[int, int]:
-    """Parameters, and multiply-adds of one image."""
+    """Return the number of parameters, and multiply-adds of one image."""
     x = torch.zeros(1, model.in_chans, *model.patch_embed.img_size, **get_device_dtype(model))
     # torch's counter of modules cannot take a parameter as an argument without gradients (pooling by a latent).
     with eval_mode(model), torch.enable_grad(), flop_counter() as counter:
@@ -147,7 +147,7 @@ def _cost(model: Any) -> tuple[int, int]:
 
 
 def _replace(model: Any, i: int, kind: str, options: dict[str, Any]) -> tuple[ViTAttention, set[str], list[str]]:
-    """The attention for block i, the names of its parameters that have old values, and the old ones without a place."""
+    """Return the attention for block i, names of its parameters with old values, and names of dropped parameters."""
     old = model.blocks[i].attn
     source = _projections(old)
     num_heads = old.block_heads if isinstance(old, ViTAttention) else old.num_heads
@@ -174,19 +174,19 @@ def _replace(model: Any, i: int, kind: str, options: dict[str, Any]) -> tuple[Vi
     kept |= projected
     if getattr(model, "rope", None) is not None and not (attn.qk_norm and attn.qk_of_each_token):
         raise ValueError(
-            f"{type(model).__name__} rotates the query and key of each token, and {kind!r} has none or others."
+            f"{type(model).__name__} rotates the query and key of each token, which {kind!r} does not have."
         )
     old_names = {*source, *(f"{name}.{part}" for name, norm in norms.items() for part, _ in norm.named_parameters())}
     return attn.train(old.training), kept, sorted(old_names - used)
 
 
 def keep_weights(attn: nn.Module, old: nn.Module) -> set[str]:
-    """Give an attention, in place, the projections of another where shapes allow; returns their names in it."""
+    """Copy the projections of another attention into attn where shapes allow; return their names in it."""
     return _keep_projections(attn, _projections(old))[0]
 
 
 def _keep_projections(attn: nn.Module, source: dict[str, Tensor]) -> tuple[set[str], set[str]]:
-    """The names of attn's parameters that now have values of source, and those of source."""
+    """Copy values of source into attn's parameters; return the names of these, and of those in source."""
     kept, used = set(), set()
     with torch.no_grad():
         for name, parameter in attn.named_parameters():
@@ -202,7 +202,7 @@ def _keep_projections(attn: nn.Module, source: dict[str, Tensor]) -> tuple[set[s
 
 
 def _open_gate(name: str, qkvo: Tensor, source: dict[str, Tensor]) -> Tensor:
-    """The gate's quarter of the weight or bias of a layer qkvo, so that all passes; as it is where there is no bias."""
+    """Return an open gate for the weight or bias of a layer qkvo; its present values where source has no bias."""
     has_bias = any(part in source for part in ("q.bias", "k.bias", "v.bias"))
     return torch.full_like(qkvo.chunk(4)[3], float(name == "qkvo.bias")) if has_bias else qkvo.chunk(4)[3]
 
@@ -212,7 +212,7 @@ def _rate(dropout: Any) -> float:
 
 
 def _projections(attn: nn.Module) -> dict[str, Tensor]:
-    """Parameters of an attention; what it projects tokens by as q, k and v, whichever it has: "q.weight", "q.bias"."""
+    """Return the parameters of an attention, its projections split into q, k and v: "q.weight", "q.bias"."""
     own = dict(attn.named_parameters())
     found: dict[str, Tensor] = {}
     for layer, parts in OLD_LAYERS.items():
@@ -229,7 +229,7 @@ def _projections(attn: nn.Module) -> dict[str, Tensor]:
 
 
 def _sources_of(name: str, source: dict[str, Tensor]) -> list[str]:
-    """The parts of source that the parameter of that name is made of; none where one of them is missing."""
+    """Return the parts of source that make up the parameter of that name; none where one of them is missing."""
     if name in source:
         return [name]
     layer, _, kind = name.partition(".")

@@ -105,7 +105,7 @@ def test_weights_of_another_image_size_load_by_name(kind: str, tmp_path) -> None
 def test_patches_are_dropped_where_no_grid_is_needed() -> None:
     model = create("linear", patch_drop_rate=0.5).train()
     assert model(images()).isfinite().all()
-    with pytest.raises(ValueError, match="patch_drop_rate=0"):
+    with pytest.raises(ValueError, match="patch_drop_rate"):
         create("local", patch_drop_rate=0.5)
 
 

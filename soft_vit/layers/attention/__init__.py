@@ -1,4 +1,4 @@
-"""The attentions of the pyramid: one file each, one line each in the table."""
+"""The attentions: one file each, one line each in the table."""
 
 import difflib
 from collections.abc import Iterable
@@ -76,22 +76,22 @@ ATTENTIONS: dict[str, type[Attention]] = {
     "ttt": TTTAttention,
     "none": NoAttention,
 }
-"""The kinds of attention: name and class."""
+"""The attention types: name and class."""
 
 # Arguments that a model gives every attention; options are those that a constructor passes on.
 COMMON_ARGUMENTS = {"self", "dim", "num_heads", "feat_size", "sr_ratio", "device", "dtype", "options"}
 
 
 def attention_class(name: str) -> type[Attention]:
-    """The class of an attention by its name in `ATTENTIONS`; ValueError for another name."""
+    """Return the class of an attention by its name in `ATTENTIONS`; ValueError for another name."""
     if name not in ATTENTIONS:
         hint = name_hint(name, ATTENTIONS, f"use one of {', '.join(sorted(ATTENTIONS))}.")
-        raise ValueError(f"attention={name!r} is not known; {hint}")
+        raise ValueError(f"attention must be a known name, got {name!r}; {hint}")
     return ATTENTIONS[name]
 
 
 def name_hint(name: str, known: Iterable[str], otherwise: str) -> str:
-    """The end of an error about an unknown name: up to three known names that are like it, or else `otherwise`."""
+    """Return the end of an error about an unknown name: up to three similar known names, or else `otherwise`."""
     alike = difflib.get_close_matches(name, known, n=3)
     return f"did you mean {' or '.join(alike)}?" if alike else otherwise
 

@@ -23,7 +23,7 @@ class AgentAttention(SelfAttention):
     """
 
     cost: str = "N"
-    prefix: ClassVar[str] = "as all tokens, save that no agent averages them and the convolution leaves them out"
+    prefix: ClassVar[str] = "as all tokens, but left out of the agents and of the convolution"
 
     def __init__(
         self,

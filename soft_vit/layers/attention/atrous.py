@@ -12,7 +12,7 @@ from soft_vit.ops.map import atrous_attention
 def check_dilation(dilation: int) -> int:
     """Return dilation; ValueError unless it is positive."""
     if dilation < 1:
-        raise ValueError(f"dilation={dilation} is no distance between tokens; use a positive number, such as 8.")
+        raise ValueError(f"dilation must be at least 1, got dilation={dilation}.")
     return dilation
 
 

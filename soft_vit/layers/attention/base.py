@@ -14,43 +14,43 @@ Rotate = Callable[[Tensor], Tensor]
 
 
 def check_heads(dim: int, num_heads: int) -> int:
-    """The width of one head; ValueError unless num_heads divides dim."""
+    """Return the width of one head; ValueError unless num_heads divides dim."""
     if num_heads < 1 or dim % num_heads:
-        raise ValueError(f"{num_heads} heads do not divide the width {dim}; choose a divisor of {dim} for num_heads.")
+        raise ValueError(f"num_heads must divide the width {dim}, got {num_heads} heads.")
     return dim // num_heads
 
 
 def grid_limit(name: str, value: int | tuple[int, ...] | None, sequence: bool = False) -> tuple[int, int] | None:
-    """The largest grid (height, width) of tokens, from one side or both; along a sequence as many, in one column.
+    """Return the largest grid (height, width) of tokens, from one side or both.
 
-    ValueError for a grid that has no token. For a sequence, value may be their number, (M,).
+    ValueError unless it holds a token. Along a sequence as many tokens lie in one column; value may be (M,).
     """
     if value is None:
         return None
     limit = tuple(to_2tuple(value))
     if min(limit) < 1 or len(limit) not in ((1, 2) if sequence else (2,)):
-        raise ValueError(f"{name}={value} leaves no token; use a positive side such as 7, two of them, or None.")
+        raise ValueError(f"{name} must be a positive side, two of them, or None, got {name}={value}.")
     return (math.prod(limit), 1) if sequence else limit
 
 
 def window(side: int, sequence: bool) -> tuple[int, int]:
-    """A window of that side on a map, or of that length along a sequence."""
+    """Return a window of that side on a map, or of that length along a sequence."""
     return side, 1 if sequence else side
 
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:
-    """Tokens `[B, N, C]` as those of every head, `[B, H, N, C / H]`."""
+    """Split tokens `[B, N, C]` into those of every head, `[B, H, N, C / H]`."""
     return x.unflatten(2, (num_heads, -1)).transpose(1, 2)
 
 
 def split_parts(x: Tensor, parts: int, num_heads: int) -> tuple[Tensor, ...]:
-    """What one layer projects tokens to, such as keys and values, `[B, N, parts * C]`: each `[B, H, N, C / H]`."""
+    """Split what one layer gives, such as keys and values, `[B, N, parts * C]`: each `[B, H, N, C / H]`."""
     # Not unbind of one permuted tensor, whose gradient is copied twice.
     return tuple(split_heads(part, num_heads) for part in x.chunk(parts, dim=-1))
 
 
 def merge_heads(x: Tensor) -> Tensor:
-    """The inverse of `split_heads`: `[B, H, N, D]` to `[B, N, H * D]`."""
+    """Invert `split_heads`: `[B, H, N, D]` to `[B, N, H * D]`."""
     return x.transpose(1, 2).flatten(2)
 
 
@@ -98,7 +98,7 @@ class Attention(nn.Module):
     qk_of_each_token: ClassVar[bool] = True
     """Whether each token has a query and a key, as a rotary embedding requires."""
 
-    no_mask: str = "this kind defines none"
+    no_mask: str = "it defines none"
     """Why a key_padding_mask is refused, as the end of a sentence; empty where masks are taken."""
 
     fused_attn: bool
@@ -122,7 +122,7 @@ class Attention(nn.Module):
 
     @property
     def dropout_p(self) -> float:
-        """The dropout rate of attention weights in the module's present mode."""
+        """Return the dropout rate of attention weights in the module's present mode."""
         return self.attn_drop if self.training else 0.0
 
     def layout(self, x: Tensor, feat_size: FeatSize, num_prefix_tokens: int, key_padding_mask: Tensor | None) -> Layout:
@@ -155,7 +155,7 @@ class Attention(nn.Module):
         return self.mix(x, self.layout(x, feat_size, num_prefix_tokens, key_padding_mask))
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
-        """Mix tokens x `[B, P + N, C]` that lie as layout says.
+        """Mix tokens x `[B, P + N, C]` of that layout.
 
         rotate: the rotation by place of a model with a rotary embedding, for `queries` and `keys`.
         """
@@ -203,7 +203,7 @@ class SelfAttention(Attention):
         raise NotImplementedError
 
     def add_residual(self, x: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        """Add to the result x of `attend` what the attention computes from the values v besides; mostly nothing."""
+        """Add to the result x of `attend` what else the attention computes from the values v, such as a convolution."""
         return x
 
     def project(self, x: Tensor) -> list[Tensor]:

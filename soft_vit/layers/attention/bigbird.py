@@ -19,7 +19,7 @@ NUM_PARTS = 16
 
 
 def scramble(x: Tensor) -> Tensor:
-    """Non-negative int64 to pseudo-random integers in [0, 2^31), the same on every device."""
+    """Map non-negative int64 to pseudo-random integers in [0, 2^31), the same on every device."""
     for _ in range(2):
         # Odd multipliers below 2^31 keep the product of two such numbers within 63 bits.
         x = ((x ^ (x >> 16)) * 0x45D9F3B) & 0x7FFFFFFF
@@ -29,7 +29,7 @@ def scramble(x: Tensor) -> Tensor:
 def random_blocks(
     num_blocks: int, num_heads: int, window: int, num_global: int, num_random: int, seed: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """For every head and block num_random others outside its window that are not global, and which of them exist.
+    """Return, for every head and block, num_random others outside its window that are not global, and which exist.
 
     Both are `[H, K, num_random]`, int64 and bool. No block is drawn twice: each comes from its own part of the eligible
     ones, and where these are fewer than num_random, some parts are empty. A function of the arguments alone.
@@ -52,7 +52,7 @@ def random_blocks(
 def visible_blocks(
     num_blocks: int, num_heads: int, window: int, num_global: int, num_random: int, seed: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """The blocks that every block sees in every head, each once, and which entries count: int64 and bool `[H, K, M]`.
+    """Return the blocks that each block sees in each head, once, and which entries count: int64, bool `[H, K, M]`.
 
     M is num_global + window + num_random. The global blocks are the first ones.
     """
@@ -73,7 +73,7 @@ def visible_blocks(
 def block_attention(
     q: Tensor, k: Tensor, v: Tensor, index: Tensor, mask: Tensor, dropout_p: float = 0.0, fused: bool = True
 ) -> Tensor:
-    """Scaled dot-product attention of each of n blocks of queries to M of the K blocks of keys and values.
+    """Attend from each of n blocks of queries to M of the K blocks of keys and values.
 
     q and the result: `[B, H, n * L, D]`. k, v: `[B, H, K * L, D]`. index: `[H, n, M]`; mask: bool `[H, n, M, L]`, which
     tokens of these blocks count.
@@ -102,7 +102,7 @@ def bigbird_attention(
     dropout_p: float = 0.0,
     fused: bool = True,
 ) -> Tensor:
-    """Scaled dot-product attention of each block of tokens to the blocks near it, the global and some random ones.
+    """Attend from each block of tokens to the blocks near it, the global and some random ones.
 
     q, k, v: `[B, H, N, D]`; the result has v's shape. The first num_global blocks attend to all tokens. Where N is
     large, on a CPU, it takes a few blocks after the others, see `in_parts`.
@@ -149,7 +149,7 @@ class BigBirdAttention(ScoreAttention):
     block_size: tokens in a block.
     window: blocks near a block that it sees, itself among them; odd.
     num_global, num_random: global blocks, and random ones for each block and head. Those are a function of seed and of
-        the number of blocks; nothing is ever redrawn.
+        the number of blocks, and never redrawn.
     """
 
     cost: str = "N"
@@ -171,11 +171,11 @@ class BigBirdAttention(ScoreAttention):
     ) -> None:
         super().__init__(dim, num_heads, **options)
         if window < 1 or window % 2 == 0:
-            raise ValueError(f"window={window} has no centre; use an odd number of blocks, such as 3.")
+            raise ValueError(f"window must be odd and positive, got window={window}.")
         if block_size < 1 or num_global < 0 or num_random < 0 or seed < 0:
             raise ValueError(
-                f"block_size={block_size}, num_global={num_global}, num_random={num_random} and seed={seed} are no "
-                f"pattern; use a positive block_size, and none of the others below zero."
+                f"block_size must be positive, and num_global, num_random and seed at least 0, got "
+                f"block_size={block_size}, num_global={num_global}, num_random={num_random}, seed={seed}."
             )
         self.block_size = block_size
         self.window = window

@@ -13,7 +13,7 @@ from soft_vit.ops.numerics import wide_dtype
 
 
 def turned_features(x: Tensor, angle: Tensor) -> Tensor:
-    """`[relu(x) cos(angle), relu(x) sin(angle)]`, `[B, H, N, D]` to `[B, H, N, 2 D]`.
+    """Return `[relu(x) cos(angle), relu(x) sin(angle)]`, `[B, H, N, D]` to `[B, H, N, 2 D]`.
 
     The cosine of a difference is a sum of such products; where angles lie in the first quadrant, none is negative.
     """

@@ -17,19 +17,19 @@ FLOOR = 1e-6
 
 
 def focused(x: Tensor, power: float) -> Tensor:
-    """`x^p` at the length of x: its direction moves towards its largest features; x `[..., D]`, positive."""
+    """Return `x^p` at the length of x: its direction moves towards its largest features; x `[..., D]`, positive."""
     # The length of what is raised cancels; so scaled, its power neither overflows nor vanishes.
     raised = (x / x.detach().amax(-1, keepdim=True)) ** power
     return raised * (x.norm(dim=-1, keepdim=True) / raised.norm(dim=-1, keepdim=True))
 
 
 def focused_features(x: Tensor, power: float) -> Tensor:
-    """`relu(x)`, focused; x and the result `[..., D]`, the result at least fp32."""
+    """Return `relu(x)`, focused; x and the result `[..., D]`, the result at least fp32."""
     return focused(at_least_float32(x).relu() + FLOOR, power)
 
 
 def scaled_features(x: Tensor, scale: Tensor) -> Tensor:
-    """`relu(x) / softplus(scale)`, focused over all channels, at least fp32; x and the result `[B, N, C]`."""
+    """Return `relu(x) / softplus(scale)`, focused over all channels, at least fp32; x and the result `[B, N, C]`."""
     with full_precision(x):
         return focused(unscaled(at_least_float32(x).relu() + FLOOR, scale), 3.0)
 
@@ -48,7 +48,7 @@ class FocusedAttention(SelfAttention):
     """
 
     cost: str = "N"
-    prefix: ClassVar[str] = "as all tokens, save that the convolution leaves them out"
+    prefix: ClassVar[str] = "as all tokens, but left out of the convolution"
     no_mask: str = ""
 
     def __init__(
@@ -65,7 +65,7 @@ class FocusedAttention(SelfAttention):
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
         super().__init__(dim, num_heads, **dd, **options)
         if power <= 0:
-            raise ValueError(f"power={power} does not focus; use a positive number, such as 3.")
+            raise ValueError(f"power must be positive, got power={power}.")
         self.power = power
         self.dwconv = depthwise_conv(self.head_dim, local_kernel, self.sequence, **dd)
 

@@ -1,4 +1,4 @@
-"""What the attentions of RAVLT and MAViT share: queries and keys turned by place, a gate, and a convolution of values.
+"""What the attentions of RAVLT and MAViT share: rotated queries and keys, a gate, and a convolution of values.
 
 Fan et al., arXiv 2411.07635 and 2507.00698.
 """
@@ -18,7 +18,7 @@ from soft_vit.ops.softmax import softmax_attention
 
 
 def gated(x: Tensor, gate: Tensor, width: int) -> Tensor:
-    """`x * gate` `[B, H, N, D]` in the gate's dtype, for tokens of that width.
+    """Return `x * gate` `[B, H, N, D]` in the gate's dtype, for tokens of that width.
 
     Tokens enter four times, so it is kept so small that a LayerNorm which follows may square it in fp32; trained nets
     stay far below.
@@ -34,7 +34,7 @@ def gated(x: Tensor, gate: Tensor, width: int) -> Tensor:
 def rotary_softmax_attention(
     q: Tensor, k: Tensor, v: Tensor, layout: Layout, dropout_p: float = 0.0, fused: bool = True
 ) -> Tensor:
-    """Softmax attention of q and k turned by their places; q, k, v and the result `[B, H, P + N, D]`."""
+    """Attend by a softmax of q and k rotated by place; q, k, v and the result `[B, H, P + N, D]`."""
     q, k = (part.to(v.dtype) for part in rotate_by_place(layout, q, k, end_point=True))
     return softmax_attention(q, k, v, layout, dropout_p, fused)
 
@@ -45,7 +45,7 @@ class GatedRotaryAttention(Attention):
     local_kernel: side of the depthwise convolution of v, odd; 0 for none.
     """
 
-    prefix: ClassVar[str] = "as all tokens, save that they have no place to turn by and the convolution leaves them out"
+    prefix: ClassVar[str] = "as all tokens, but not rotated and left out of the convolution"
     no_mask: str = ""
 
     def __init__(
@@ -68,11 +68,11 @@ class GatedRotaryAttention(Attention):
         self.proj_drop = nn.Dropout(proj_drop)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        """Queries, keys and values `[B, heads, P + N, C / heads]` to the result of that shape."""
+        """Map queries, keys and values `[B, heads, P + N, C / heads]` to the result of that shape."""
         raise NotImplementedError
 
     def add_residual(self, x: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        """The result x of `attend` plus the convolution of the values v on the map."""
+        """Add the convolution of the values v on the map to the result x of `attend`."""
         if self.lepe is None:
             return x
         return add_to_grid(x, self.lepe(grid_maps(v, layout)), layout)

@@ -22,7 +22,9 @@ Form = Literal["quadratic", "linear"]
 def queries_and_keys(
     z: Tensor, scale: Tensor, offset: Tensor, indices: Sequence[int], projection: Sequence[Tensor] = ()
 ) -> list[Tensor]:
-    """The copies of these indices, `[..., N, S]`, of z before its activation; 0 and 2 are queries, 1 and 3 keys.
+    """Return the copies of these indices, `[..., N, S]`, of z before its activation.
+
+    Copies 0 and 2 are queries, 1 and 3 keys.
 
     projection: a weight `[S, C]` and perhaps a bias `[S]`, where z are tokens `[..., N, C]` before their projection.
     """
@@ -34,7 +36,7 @@ def queries_and_keys(
 
 
 def squared_relu_attention(q: Tensor, k: Tensor, v: Tensor, count: Tensor | int, dropout_p: float = 0.0) -> Tensor:
-    """`relu(q k^T / sqrt(S))^2 v / count`; q and k `[..., N, S]`, v and the result `[..., N, E]`."""
+    """Return `relu(q k^T / sqrt(S))^2 v / count`; q and k `[..., N, S]`, v and the result `[..., N, E]`."""
     weights = (q @ k.mT * q.shape[-1] ** -0.5).relu().square() / count
     if dropout_p > 0:
         weights = F.dropout(weights, dropout_p)
@@ -42,13 +44,13 @@ def squared_relu_attention(q: Tensor, k: Tensor, v: Tensor, count: Tensor | int,
 
 
 def activated(v: Tensor, has_gate: bool) -> Tensor:
-    """The values of v, in at least fp32; where there is a gate, v is before its activation."""
+    """Return the values of v, in at least fp32; where there is a gate, v is before its activation."""
     v = at_least_float32(v)
     return F.silu(v) if has_gate else v
 
 
 def gated(x: Tensor, gate: Tensor | None) -> Tensor:
-    """`silu(gate) * x` `[..., N, E]` in the gate's dtype, kept so small that E of them have a finite sum.
+    """Return `silu(gate) * x` `[..., N, E]` in the gate's dtype, kept so small that E of them have a finite sum.
 
     The result grows with the sixth power of the tokens, beyond fp16 for weights of a few times their initial size. The
     LayerNorm that follows squares it in fp32: hence the second limit, which leaves room for the projection.
@@ -68,7 +70,7 @@ def quadratic_form(
     mask: Tensor | None = None,
     dropout_p: float = 0.0,
 ) -> Tensor:
-    """Squared ReLU attention over all pairs of tokens.
+    """Attend over all pairs of tokens by squared ReLUs.
 
     z: queries and keys before their copies and activation, `[B, N, S]`; scale, offset: `[2, S]`, of the two copies.
     Without a gate, v are values `[B, N, E]`, as is the result, at least fp32. With one, v and gate `[B, N, E]` are both
@@ -96,7 +98,7 @@ def linear_form(
     dropout_p: float = 0.0,
     made_by: tuple[Tensor, nn.Linear] | None = None,
 ) -> Tensor:
-    """Squared ReLU attention within chunks of consecutive tokens plus `q (k^T v) / N` over all tokens.
+    """Attend by squared ReLUs within chunks of consecutive tokens, plus `q (k^T v) / N` over all tokens.
 
     As `quadratic_form`, with scale and offset `[4, S]`: of query and key within chunks, and of those over all tokens.
     The last chunk may be shorter; it averages over the tokens that it has. Where N is large, on a CPU, it takes a few
@@ -196,8 +198,8 @@ class GatedAttentionUnit(Attention):
         width = int(expansion * dim)
         if width < 1 or qk_dim < 1 or chunk_size < 1:
             raise ValueError(
-                f"expansion={expansion}, qk_dim={qk_dim} and chunk_size={chunk_size} must be positive; the paper's are "
-                f"2, 128 and 256."
+                f"expansion, qk_dim and chunk_size must be positive, got expansion={expansion}, qk_dim={qk_dim}, "
+                f"chunk_size={chunk_size}."
             )
         if form == "quadratic":
             self.cost = "N^2"
@@ -214,7 +216,7 @@ class GatedAttentionUnit(Attention):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Copies of z as it is."""
+        """Make all copies equal z."""
         nn.init.ones_(self.scale)
         nn.init.zeros_(self.offset)
 
@@ -226,7 +228,7 @@ class GatedAttentionUnit(Attention):
         gate: Tensor | None = None,
         made_by: tuple[Tensor, nn.Linear] | None = None,
     ) -> Tensor:
-        """Values v `[B, N, E]`, before their activation with a gate `[B, N, E]`, and z `[B, N, S]` to v's shape."""
+        """Mix values `[B, N, E]`, given before their activation where there is a gate `[B, N, E]`, by z `[B, N, S]`."""
         if self.form == "quadratic":
             return quadratic_form(v, z, self.scale, self.offset, gate, layout.mask, self.dropout_p)
         return linear_form(v, z, self.scale, self.offset, self.chunk_size, gate, layout.mask, self.dropout_p, made_by)

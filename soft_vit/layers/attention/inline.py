@@ -21,13 +21,13 @@ KERNEL = 3
 
 
 def bounded(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """A product of three projections in a dtype, kept so small that the LayerNorm behind it has a finite sum."""
+    """Return a product of three projections in a dtype, so small that the LayerNorm behind it has a finite sum."""
     limit = min(torch.finfo(dtype).max, 1e16) / x.shape[-1]
     return x.clamp(-limit, limit).to(dtype)
 
 
 def mean_token(x: Tensor, mask: Tensor | None) -> Tensor:
-    """The mean `[B, C]` of the tokens `[B, P + N, C]` that count, those where mask `[B, P + N]` is True or all."""
+    """Return the mean `[B, C]` of the tokens `[B, P + N, C]` that count: where mask `[B, P + N]` is True, or all."""
     if mask is None:
         return x.mean(1)
     # The sum and the number of many tokens are beyond fp16.
@@ -36,7 +36,7 @@ def mean_token(x: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def convolve_each_image(maps: Tensor, kernels: Tensor, sequence: bool) -> Tensor:
-    """Depthwise convolution of maps `[B, C, Y, X]`, zeros around them, each image by its own kernels `[B, C, T]`.
+    """Convolve maps `[B, C, Y, X]` depthwise, zeros around them, each image by its own kernels `[B, C, T]`.
 
     T: 3 x 3 taps, row by row, or 3 along a sequence, whose maps have one column.
     """
@@ -65,7 +65,7 @@ class InLineAttention(SelfAttention):
     """
 
     cost: str = "N"
-    prefix: ClassVar[str] = "as all tokens, save that the convolution leaves them out"
+    prefix: ClassVar[str] = "as all tokens, but left out of the convolution"
     no_mask: str = ""
 
     def __init__(self, dim: int, num_heads: int, *, device=None, dtype=None, **options: Any) -> None:

@@ -17,7 +17,7 @@ NO_MASK_ON_A_MAP = "its landmarks stand for windows of a full map; use a sequenc
 
 
 def window_averages(maps: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Averages `[P, D, h, w]` of maps `[P, D, H, W]` over a grid of h x w windows, which may overlap by a token."""
+    """Return averages `[P, D, h, w]` of maps `[P, D, H, W]` over h x w windows, which may overlap by a token."""
     size = maps.shape[-2:]
     if not any(isinstance(side, torch.SymInt) for side in (*size, *grid)):
         return F.adaptive_avg_pool2d(maps, grid)
@@ -27,7 +27,7 @@ def window_averages(maps: Tensor, grid: tuple[int, int]) -> Tensor:
 
 
 def window_weights(size: Sequence[int], grid: Sequence[int], like: Tensor) -> Tensor:
-    """The matrix `[h * w, H * W]` by which `adaptive_avg_pool2d` averages a map (H, W) to a grid (h, w)."""
+    """Return the matrix `[h * w, H * W]` by which `adaptive_avg_pool2d` averages a map (H, W) to a grid (h, w)."""
     window, token = (torch.arange(h * w, device=like.device) for h, w in (grid, size))
     window_row, token_row = window // grid[1], token // size[1]
     # No remainders: ONNX has none by a size that is open.
@@ -41,7 +41,7 @@ def window_weights(size: Sequence[int], grid: Sequence[int], like: Tensor) -> Te
 
 
 def run_averages(x: Tensor, mask: Tensor, length: int, limit: int | None) -> tuple[Tensor, Tensor]:
-    """Averages `[B, H, M, D]` over runs of those of the tokens `[B, H, N, D]` that count, and which of them exist.
+    """Return averages `[B, H, M, D]` over runs of the tokens `[B, H, N, D]` that count, and which of them exist.
 
     mask: bool `[B, N]`. An image has as many averages as runs of `length` tokens that count, at least one and at most
     limit; they are those that `adaptive_avg_pool1d` gives for these tokens alone. The others are zero, and False in the
@@ -54,16 +54,16 @@ def run_averages(x: Tensor, mask: Tensor, length: int, limit: int | None) -> tup
     start, end = run * tokens // count, ((run + 1) * tokens + count - 1) // count
     place, exists = (mask.cumsum(1) - 1)[:, None], run < count
     inside = (place >= start[..., None]) & (place < end[..., None]) & mask[:, None] & exists[..., None]
-    # Where none counts, the one average is of nothing: zero.
+    # Where no token counts, the one average is zero.
     weights = inside.to(x.dtype) / (end - start).clamp(min=1)[..., None]
     return weights[:, None] @ x.masked_fill(~mask[:, None, :, None], 0), exists
 
 
 def isolate_missing(landmarks: Tensor, exists: Tensor) -> Tensor:
-    """Landmarks `[B, H, M, D]`, at least fp32, those that do not exist so far from all that a Gaussian kernel is zero.
+    """Move landmarks `[B, H, M, D]` that do not exist so far from all others that a Gaussian kernel is zero.
 
-    exists: bool `[B, M]`. The kernel of the landmarks then has an identity in place of these, which no inverse mixes
-    with the rest.
+    exists: bool `[B, M]`. The result is at least fp32. The kernel of the landmarks then has an identity instead of
+    these, which no inverse mixes with the rest.
     """
     landmarks = at_least_float32(landmarks)
     far = torch.zeros_like(landmarks[:1, :1])
@@ -74,10 +74,10 @@ def isolate_missing(landmarks: Tensor, exists: Tensor) -> Tensor:
 def landmark_tokens(
     x: Tensor, layout: Layout, sr_ratio: int, limit: tuple[int, int] | None, landmarks: Landmarks = "grid"
 ) -> tuple[Tensor, Tensor | None]:
-    """Averages `[B, H, M, D]` of tokens `[B, H, P + N, D]`: over a grid of windows of the map, or over runs of tokens.
+    """Average tokens `[B, H, P + N, D]` to `[B, H, M, D]`: over a grid of windows of the map, or over runs of tokens.
 
     There are as many as whole windows of side sr_ratio, at least one and at most `limit` on each side of the map.
-    Where they do not divide the tokens, neighbouring windows overlap by a token. Prefix tokens have no part in them.
+    Where they do not divide the tokens, neighbouring windows overlap by a token. Prefix tokens are left out.
     Second, bool `[B, M]`: which of them exist, where some tokens of a sequence do not count; otherwise None.
     """
     x, feat_size = layout.grid(x), layout.feat_size

@@ -17,7 +17,7 @@ Sharing = Literal["none", "headwise", "kv"]
 
 
 def resample_projection(weight: Tensor, feat_size: Sequence[int]) -> Tensor:
-    """Projections `[G, K, H, W]` of one map as projections of another, `[G, K, H', W']`.
+    """Resample projections `[G, K, H, W]` of one map to another, `[G, K, H', W']`.
 
     Bilinear (align_corners=False), then every row is scaled by the ratio of the token counts and shifted to its old
     sum: a constant map keeps its projection, however small the sum is. On the map itself the weight is returned
@@ -33,7 +33,7 @@ def resample_projection(weight: Tensor, feat_size: Sequence[int]) -> Tensor:
 
 
 def project_tokens(x: Tensor, weight: Tensor, layout: Layout) -> Tensor:
-    """Tokens `[B, heads, P + N, D]` by the projections `[G, K, H, W]`, resampled to their map: `[B, heads, P + K, D]`.
+    """Project tokens `[B, heads, P + N, D]` to `[B, heads, P + K, D]` by `[G, K, H, W]`, resampled to their map.
 
     G is 1 or the number of heads. Prefix tokens stay as they are.
     """
@@ -54,19 +54,19 @@ class LinformerProjection(nn.Module):
     ) -> None:
         super().__init__()
         if proj_k < 1:
-            raise ValueError(f"proj_k={proj_k} leaves no keys; use a positive number of projected tokens, such as 49.")
+            raise ValueError(f"proj_k must be at least 1, got proj_k={proj_k}.")
         shape = (groups, proj_k, *feat_size)
         self.weight_k = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         self.weight_v = None if shared_kv else nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Normal entries of variance 1 / N: projected keys are as long as keys, and the softmax as soft as without."""
+        """Draw normal entries of variance 1 / N, with which projected keys are as long as keys."""
         for weight in self.parameters():
             nn.init.normal_(weight, std=(weight.shape[-2] * weight.shape[-1]) ** -0.5)
 
     def forward(self, k: Tensor, v: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-        """Keys and values `[B, heads, P + N, D]` to `[B, heads, P + K, D]`."""
+        """Project keys and values `[B, heads, P + N, D]` to `[B, heads, P + K, D]`."""
         weight_v = self.weight_k if self.weight_v is None else self.weight_v
         return project_tokens(k, self.weight_k, layout), project_tokens(v, weight_v, layout)
 
@@ -90,7 +90,7 @@ class LinformerAttention(ScoreAttention):
 
     cost: str = "N"
     fixed_feat_size: ClassVar[bool] = True
-    prefix: ClassVar[str] = "seen by all tokens beside the projected ones"
+    prefix: ClassVar[str] = "seen by all tokens, next to the projected ones"
     no_mask: str = "its learned projections belong to places"
 
     def __init__(

@@ -12,7 +12,7 @@ from soft_vit.ops.windows import local_attention
 def check_kernel_size(kernel_size: int) -> int:
     """Return kernel_size; ValueError unless it is odd and positive."""
     if kernel_size < 1 or kernel_size % 2 == 0:
-        raise ValueError(f"kernel_size={kernel_size} has no centre; use an odd number of tokens, such as 7.")
+        raise ValueError(f"kernel_size must be odd and positive, got kernel_size={kernel_size}.")
     return kernel_size
 
 

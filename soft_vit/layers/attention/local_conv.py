@@ -1,4 +1,4 @@
-"""Depthwise convolutions of the values that stand beside an attention."""
+"""Depthwise convolutions of the values, added to the result of an attention."""
 
 import torch
 import torch.nn.functional as F
@@ -13,8 +13,9 @@ from soft_vit.ops.layout import Layout
 def local_conv(
     num_heads: int, local_kernel: int | None, sr_ratio: int, sequence: bool, device=None, dtype=None
 ) -> nn.Conv2d | None:
-    """A `depthwise_conv` without bias of maps `[..., heads, H, W]`; local_kernel None for the next odd number above
-    sr_ratio.
+    """Return a `depthwise_conv` without bias of maps `[..., heads, H, W]`.
+
+    local_kernel: by default the next odd number above sr_ratio.
     """
     side = sr_ratio + 1 + sr_ratio % 2 if local_kernel is None else local_kernel
     return depthwise_conv(num_heads, side, sequence, bias=False, device=device, dtype=dtype)
@@ -23,7 +24,7 @@ def local_conv(
 def depthwise_conv(
     channels: int, local_kernel: int, sequence: bool, bias: bool = True, device=None, dtype=None
 ) -> nn.Conv2d | None:
-    """A convolution of maps `[..., channels, H, W]` that keeps their size, with a kernel for each channel.
+    """Return a convolution of maps `[..., channels, H, W]` that keeps their size, with a kernel for each channel.
 
     local_kernel: its side, odd; None is returned for 0. ValueError for another number. sequence: whether the maps have
     one column, and the kernel too.
@@ -31,29 +32,29 @@ def depthwise_conv(
     if local_kernel == 0:
         return None
     if local_kernel < 0 or local_kernel % 2 == 0:
-        raise ValueError(f"local_kernel={local_kernel} has no centre; use an odd side, or 0 for no convolution.")
+        raise ValueError(f"local_kernel must be odd, or 0 for no convolution, got local_kernel={local_kernel}.")
     size, dd = window(local_kernel, sequence), {"device": device, "dtype": dtype}
     padding = (size[0] // 2, size[1] // 2)
     return nn.Conv2d(channels, channels, size, padding=padding, groups=channels, bias=bias, **dd)
 
 
 def grid_maps(v: Tensor, layout: Layout) -> Tensor:
-    """Values `[B, H, P + N, D]` as maps `[B, H * D, Y, X]`, zero where a token does not count."""
+    """Return values `[B, H, P + N, D]` as maps `[B, H * D, Y, X]`, zero where a token does not count."""
     return merge_heads(layout.grid(layout.keep(v))).mT.unflatten(2, layout.feat_size)
 
 
 def add_to_grid(x: Tensor, maps: Tensor, layout: Layout) -> Tensor:
-    """Tokens `[B, H, P + N, D]` plus maps `[B, H * D, Y, X]`; prefix tokens stay as they are."""
+    """Return tokens `[B, H, P + N, D]` plus maps `[B, H * D, Y, X]`; prefix tokens stay as they are."""
     return x + layout.pad_prefix(split_heads(maps.flatten(2).mT, x.shape[1]))
 
 
 def head_maps(v: Tensor, layout: Layout) -> Tensor:
-    """Values `[B, H, P + N, D]` as a map of each head, `[B * H, D, Y, X]`, zero where a token does not count."""
+    """Return values `[B, H, P + N, D]` as a map of each head, `[B * H, D, Y, X]`, zero where a token does not count."""
     return layout.grid(layout.keep(v)).flatten(0, 1).mT.unflatten(2, layout.feat_size)
 
 
 def add_to_heads(x: Tensor, maps: Tensor, layout: Layout) -> Tensor:
-    """Tokens `[B, H, P + N, D]` plus maps `[B * H, D, Y, X]`; prefix tokens stay as they are."""
+    """Return tokens `[B, H, P + N, D]` plus maps `[B * H, D, Y, X]`; prefix tokens stay as they are."""
     return x + layout.pad_prefix(maps.flatten(2).mT.unflatten(0, x.shape[:2]))
 
 

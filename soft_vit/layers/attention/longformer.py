@@ -19,7 +19,7 @@ from soft_vit.ops.windows import window_attention
 
 
 def global_positions(feat_size: tuple[int, int], global_grid: tuple[int, int], device: torch.device) -> Tensor:
-    """The tokens at the centres of the cells of global_grid, or of every row or column where those are fewer: `[G]`."""
+    """Return the tokens at the centres of the cells of global_grid, at most one in each row and column: `[G]`."""
     rows, columns = (
         torch.tensor([(2 * i + 1) * length // (2 * count) for i in range(count)], device=device)
         for length, count in ((side, min(side, cells)) for side, cells in zip(feat_size, global_grid, strict=True))
@@ -28,13 +28,13 @@ def global_positions(feat_size: tuple[int, int], global_grid: tuple[int, int], d
 
 
 def global_tokens(layout: Layout, global_grid: tuple[int, int], device: torch.device) -> Tensor:
-    """All prefix tokens, and behind them the map's `global_positions`: `[G]`."""
+    """Return all prefix tokens, and behind them the map's `global_positions`: `[G]`."""
     P, places = layout.num_prefix_tokens, global_positions(layout.feat_size, global_grid, device)
     return torch.cat([torch.arange(P, device=device), P + places]) if P else places
 
 
 def take_global_tokens(x: Tensor, layout: Layout, global_grid: tuple[int, int]) -> Tensor:
-    """The global ones of tokens `[B, P + N, C]`: `[B, G, C]`."""
+    """Return the global ones of tokens `[B, P + N, C]`: `[B, G, C]`."""
     return x[:, global_tokens(layout, global_grid, x.device)]
 
 
@@ -48,7 +48,7 @@ def window_and_global_attention(
     dropout_p: float = 0.0,
     fused: bool = True,
 ) -> Tensor:
-    """Scaled dot-product attention of each token to the kernel_size x kernel_size tokens around it and the global ones.
+    """Attend from each token to the kernel_size x kernel_size tokens around it and the global ones.
 
     q, k, v: `[B, H, P + N, D]`; the result is `[B, H, N, D]`. One softmax over the union: a global token in a window
     counts once.
@@ -62,7 +62,7 @@ def window_and_global_attention(
 
 
 def put_global_tokens(x: Tensor, global_x: Tensor, layout: Layout, global_grid: tuple[int, int]) -> Tensor:
-    """Tokens of the map `[B, H, N, D]` behind prefix tokens; those and the global ones are global_x `[B, H, G, D]`."""
+    """Put tokens of the map `[B, H, N, D]` behind prefix tokens; both other kinds are global_x `[B, H, G, D]`."""
     x = layout.pad_prefix(x)
     return x.index_copy(2, global_tokens(layout, global_grid, x.device), global_x.to(x.dtype))
 
@@ -100,10 +100,7 @@ class LongformerAttention(ScoreAttention):
         self.kernel_size = check_kernel_size(kernel_size)
         self.global_grid = tuple(to_2tuple(global_grid))
         if len(self.global_grid) != 2 or min(self.global_grid) < 1:
-            raise ValueError(
-                f"global_grid={self.global_grid} has no global token; use two positive numbers, such as (2, 2), or the "
-                f"attention 'local', which has none."
-            )
+            raise ValueError(f"global_grid must be two positive numbers, got global_grid={self.global_grid}.")
         if self.sequence:
             self.global_grid = (math.prod(self.global_grid), 1)
         self.q_global = nn.Linear(dim, dim, bias=qkv_bias, **dd)
@@ -119,7 +116,7 @@ class LongformerAttention(ScoreAttention):
         v_global: Tensor,
         layout: Layout,
     ) -> Tensor:
-        """All `[B, heads, P + N, C / heads]`, q_global `[B, heads, G, C / heads]`, to the result of v's shape.
+        """Mix all `[B, heads, P + N, C / heads]`, q_global `[B, heads, G, C / heads]`, to the result of v's shape.
 
         The ones with `global` in their names are of the global tokens: what these look with, look at, and gather.
         """

@@ -26,7 +26,7 @@ class MilaAttention(Attention):
     """
 
     cost: str = "N"
-    prefix: ClassVar[str] = "as all tokens, save that they are not rotated and the convolution leaves them out"
+    prefix: ClassVar[str] = "as all tokens, but not rotated and left out of the convolution"
     no_mask: str = ""
 
     def __init__(
@@ -43,7 +43,7 @@ class MilaAttention(Attention):
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
         super().__init__(dim, num_heads, **dd, **options)
         if dim % 4:
-            raise ValueError(f"A width of {dim} has no pairs of channels for rows and columns; use a multiple of 4.")
+            raise ValueError(f"dim must be a multiple of 4, for pairs of channels of rows and columns, got {dim}.")
         size = window(3, self.sequence)
         self.qk = nn.Linear(dim, 2 * dim, bias=qkv_bias, **dd)
         self.lepe = nn.Conv2d(dim, dim, size, padding=(1, size[1] // 2), groups=dim, **dd)

@@ -1,4 +1,4 @@
-"""No attention: the control that every comparison needs."""
+"""No attention: the baseline of every comparison."""
 
 from typing import ClassVar
 
@@ -9,7 +9,7 @@ from soft_vit.ops.layout import Layout
 
 
 class NoAttention(Attention):
-    """`0` in place of an attention: tokens exchange nothing here, and only what else a model has mixes them."""
+    """`0` instead of an attention: only the other layers of a model mix tokens."""
 
     cost: str = "0"
     needs_grid: ClassVar[bool] = False
@@ -17,7 +17,7 @@ class NoAttention(Attention):
     no_mask: str = ""
 
     def attend(self, v: Tensor) -> Tensor:
-        """Zeros for tokens of any shape."""
+        """Return zeros for tokens of any shape."""
         return 0 * v
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:

@@ -18,11 +18,11 @@ RELU_FLOOR = 1e-3
 
 
 def orthogonal_random_features(num_features: int, dim: int, generator: torch.Generator | None = None) -> Tensor:
-    """Rows `[num_features, dim]`, fp32, each distributed as a standard normal vector, orthogonal in blocks of dim.
+    """Draw rows `[num_features, dim]`, fp32, each distributed as a standard normal vector, orthogonal in blocks of dim.
 
     Drawn on the generator's device, or the default one.
     """
-    # fp32 whatever the default dtype: there is no QR in half precision.
+    # fp32 whatever the default dtype, as QR needs it.
     given: dict[str, Any] = {"generator": generator, "device": generator and generator.device, "dtype": torch.float32}
     blocks = -(-num_features // dim)
     basis, triangle = torch.linalg.qr(torch.randn(blocks, dim, dim, **given))
@@ -33,19 +33,19 @@ def orthogonal_random_features(num_features: int, dim: int, generator: torch.Gen
 
 
 def key_exponents(k: Tensor, projection: Tensor) -> Tensor:
-    """`W k - |k|^2 / 2` for keys `[B, H, N, D]` over `D^(1/4)` and W, projection `[M, D]`: `[B, H, N, M]`."""
+    """Return `W k - |k|^2 / 2` for keys `[B, H, N, D]` over `D^(1/4)` and W, projection `[M, D]`: `[B, H, N, M]`."""
     k = at_least_float32(k) * k.shape[-1] ** -0.25
     return k @ projection.mT - 0.5 * k.square().sum(-1, keepdim=True)
 
 
 def key_features(k: Tensor, projection: Tensor, largest: Tensor) -> Tensor:
-    """`exp(W k - |k|^2 / 2 - largest)`, in [0, 1]; see `query_features`."""
+    """Return `exp(W k - |k|^2 / 2 - largest)`, in [0, 1]; see `query_features`."""
     # Tokens that do not count may have larger ones. A bound of 0 would stop the gradient of the largest.
     return (key_exponents(k, projection) - largest).clamp(max=1).exp()
 
 
 def query_features(q: Tensor, projection: Tensor, largest: Tensor) -> Tensor:
-    """`exp(W q + largest)` over its largest entry, in [0, 1]; q `[B, H, N, D]`, projection W `[M, D]`.
+    """Return `exp(W q + largest)` over its largest entry, in [0, 1]; q `[B, H, N, D]`, projection W `[M, D]`.
 
     Products with `key_features` estimate `exp(q . k / sqrt(D))`, up to a factor of each query, which cancels in the
     attention. So the largest exponents are taken out: of every feature over the keys, `largest` `[B, H, 1, M]`, which
@@ -56,14 +56,14 @@ def query_features(q: Tensor, projection: Tensor, largest: Tensor) -> Tensor:
 
 
 def relu_features(x: Tensor, projection: Tensor) -> Tensor:
-    """The generalised form: `relu(W x) + 0.001`, `[B, H, N, M]`, of x `[B, H, N, D]` over `D^(1/4)`."""
+    """Return the generalised form `relu(W x) + 0.001`, `[B, H, N, M]`, of x `[B, H, N, D]` over `D^(1/4)`."""
     return (at_least_float32(x) * x.shape[-1] ** -0.25 @ projection.mT).relu() + RELU_FLOOR
 
 
 def favor_attention(
     q: Tensor, k: Tensor, v: Tensor, projection: Tensor, kernel: Kernel = "softmax", layout: Layout | None = None
 ) -> Tensor:
-    """Attention by random features to all tokens that count, linear in N, at least fp32 inside.
+    """Attend by random features to all tokens that count, linear in N, at least fp32 inside.
 
     q, k, v: `[B, H, P + N, D]`, projection: `[M, D]`, which gets no gradient; the result has v's shape and dtype.
     """
@@ -113,7 +113,7 @@ class PerformerAttention(SelfAttention):
         if num_features is None:
             num_features = max(self.head_dim, int(self.head_dim * math.log(self.head_dim)))
         if num_features < 1:
-            raise ValueError(f"num_features={num_features} estimates nothing; use a positive number, such as 110.")
+            raise ValueError(f"num_features must be at least 1, got num_features={num_features}.")
         self.register_buffer("projection", torch.empty(num_features, self.head_dim, **dd))
         self.reset_parameters()
 
@@ -122,7 +122,7 @@ class PerformerAttention(SelfAttention):
 
     @torch.no_grad()
     def redraw(self, generator: torch.Generator | None = None) -> None:
-        """Draw other random features, from generator or else from torch's default one."""
+        """Draw random features, from generator or else from torch's default one."""
         num_features, dim = self.projection.shape
         self.projection.copy_(orthogonal_random_features(num_features, dim, generator))
 

@@ -21,35 +21,35 @@ EPS = 1e-6
 
 
 def raised(x: Tensor, power: Tensor) -> Tensor:
-    """`|x|^p` for `p = 1 + 4 sigmoid(power)`, at least fp32."""
+    """Return `|x|^p` for `p = 1 + 4 sigmoid(power)`, at least fp32."""
     return at_least_float32(x).abs() ** (1 + ALPHA * power.sigmoid())
 
 
 def polar_features(x: Tensor, power: Tensor) -> Tensor:
-    """`[relu(x)^p, relu(-x)^p]` of `[B, H, P + N, D]`, `[B, H, P + N, 2 D]`, at least fp32; see `raised`."""
+    """Return `[relu(x)^p, relu(-x)^p]` of `[B, H, P + N, D]`, `[B, H, P + N, 2 D]`, at least fp32; see `raised`."""
     size, zero = raised(x, power), torch.zeros((), dtype=at_least_float32(x).dtype, device=x.device)
     return torch.cat([torch.where(x > 0, size, zero), torch.where(x > 0, zero, size)], dim=-1)
 
 
 def positive(x: Tensor) -> Tensor:
-    """X, 1 where it is zero; a factor that a quotient does not depend on."""
+    """Return x, and 1 where it is zero; a factor that cancels in a quotient."""
     return torch.where(x > 0, x, 1.0)
 
 
 def halved(v: Tensor) -> Tensor:
-    """Values `[B, H, N, D]` as halves of heads `[B, 2 H, N, W]`; of an odd D the first has a zero before it."""
+    """Return values `[B, H, N, D]` as halves of heads `[B, 2 H, N, W]`; of an odd D the first has a zero before it."""
     first, second = v.split([v.shape[3] // 2, v.shape[3] - v.shape[3] // 2], dim=3)
     return torch.stack([F.pad(first, (v.shape[3] % 2, 0)), second], dim=2).flatten(1, 2)
 
 
 def unhalved(x: Tensor, head_dim: int) -> Tensor:
-    """The inverse of `halved`, for heads of head_dim channels."""
+    """Invert `halved`, for heads of head_dim channels."""
     first, second = x.unflatten(1, (-1, 2)).unbind(2)
     return torch.cat([first[..., head_dim % 2 :], second], dim=-1)
 
 
 class PolaFormerAttention(PositionalKeyAttention):
-    """`[(Q+ K+^T + Q- K-^T) V1, (Q+ K-^T + Q- K+^T) V2]` over row sums, beside a convolution of V, behind a gate.
+    """`[(Q+ K+^T + Q- K-^T) V1, (Q+ K-^T + Q- K+^T) V2]` over row sums, plus a convolution of V, behind a gate.
 
     Q+ and Q- are powers of the positive and negative parts, with learned exponents, one for each channel; V1 and V2 are
     the halves of each head.
@@ -65,7 +65,7 @@ class PolaFormerAttention(PositionalKeyAttention):
         self.power = nn.Parameter(torch.zeros(1, num_heads, 1, self.head_dim, **dd))
 
     def reset_parameters(self) -> None:
-        """No places, the scale ln 2, and exponents of 3."""
+        """Start without places, with the scale ln 2 and exponents of 3."""
         super().reset_parameters()
         nn.init.zeros_(self.power)
 

@@ -1,4 +1,4 @@
-"""What FLatten and PolaFormer share: places in the keys, a learned scale, and a convolution of the values."""
+"""What FLatten and PolaFormer share: encoded places of keys, a learned scale, and a convolution of the values."""
 
 from collections.abc import MutableMapping
 from typing import Any, ClassVar, cast
@@ -18,12 +18,12 @@ KERNEL = 5
 
 
 def add_places(k: Tensor, places: Tensor, grid_size: tuple[int, int], layout: Layout) -> Tensor:
-    """Keys `[B, P + N, C]` plus an encoding `[1, n, C]` of the places of a map, resampled to theirs."""
+    """Add to keys `[B, P + N, C]` an encoding `[1, n, C]` of the places of a map, resampled to theirs."""
     return k + layout.pad_prefix(resample_pos_embed(places, grid_size, layout.feat_size, mode="bicubic"))
 
 
 def unscaled(x: Tensor, scale: Tensor) -> Tensor:
-    """`x / softplus(scale)`, at least fp32."""
+    """Return `x / softplus(scale)`, at least fp32."""
     with full_precision(x):
         return at_least_float32(x) / F.softplus(at_least_float32(scale))
 
@@ -36,7 +36,7 @@ class PositionalKeyAttention(SelfAttention):
 
     cost: str = "N"
     fixed_feat_size: ClassVar[bool] = True
-    prefix: ClassVar[str] = "as all tokens, save that they have no place and the convolution leaves them out"
+    prefix: ClassVar[str] = "as all tokens, but without an encoding and left out of the convolution"
     no_mask: str = "its encoding of keys belongs to places"
     qkv: nn.Linear
 
@@ -56,23 +56,23 @@ class PositionalKeyAttention(SelfAttention):
         nn.init.zeros_(self.scale)
 
     def reset_parameters(self) -> None:
-        """No places, and the scale ln 2."""
+        """Start without places, and with the scale ln 2."""
         self.reset_places()
 
     def features(self, x: Tensor) -> Tensor:
-        """Queries or keys `[B, P + N, C]` before they are split into heads."""
+        """Map queries or keys `[B, P + N, C]`, before they are split into heads."""
         return unscaled(x, self.scale)
 
     def values(self, v: Tensor) -> Tensor:
-        """The values `[B, H, P + N, D]` as `attend` takes them."""
+        """Return the values `[B, H, P + N, D]` as `attend` takes them."""
         return v
 
     def joined(self, x: Tensor) -> Tensor:
-        """The result of `attend` as `[B, H, P + N, D]`."""
+        """Return the result of `attend` as `[B, H, P + N, D]`."""
         return x
 
     def gated(self, mixed: Tensor, x: Tensor) -> Tensor:
-        """What the attention makes `[B, P + N, C]` of tokens x of that shape, on its way to the projection."""
+        """Gate the mixed tokens `[B, P + N, C]`, on their way to the projection, by the tokens x."""
         return mixed
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:

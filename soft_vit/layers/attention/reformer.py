@@ -15,7 +15,7 @@ from soft_vit.ops.chunked import by_heads
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least_float32, full_precision
 
-# Low enough that exp gives zero beside any other score, finite so that a token without company attends to itself.
+# Low enough that exp gives zero next to any other score, finite so that a token alone attends to itself.
 SELF_SCORE = -1e5
 
 # A hash of 2^b buckets is a product of hashes of at most 8: its cost grows with b, not with the number of buckets.
@@ -25,7 +25,7 @@ MAX_FACTORS = 8
 
 
 def bucket_bits(num_tokens: int, chunk_size: int) -> int:
-    """The binary logarithm of the number of buckets: about two buckets to a chunk, one where a chunk holds all."""
+    """Return the binary logarithm of the number of buckets: about two to a chunk, one where a chunk holds all."""
     if num_tokens <= chunk_size:
         return 0
     buckets, bits = -(-2 * num_tokens // chunk_size), 0
@@ -35,7 +35,9 @@ def bucket_bits(num_tokens: int, chunk_size: int) -> int:
 
 
 def angular_buckets(q: Tensor, rotations: Tensor, bits: int) -> Tensor:
-    """Buckets in [0, 2^bits) of tokens `[B, H, N, D]` by the random directions `[R, D, columns]`: int64 `[B, H, R, N]`.
+    """Return the buckets in [0, 2^bits) of tokens `[B, H, N, D]`: int64 `[B, H, R, N]`.
+
+    rotations: random directions `[R, D, columns]`.
 
     In each factor the bucket is the nearest of some random directions and their opposites, so it depends on a token's
     direction alone.
@@ -54,7 +56,7 @@ def angular_buckets(q: Tensor, rotations: Tensor, bits: int) -> Tensor:
 
 
 def pick(x: Tensor, index: Tensor) -> Tensor:
-    """Rows of x `[B, H, R or 1, N, ...]` in the order index `[B, H, R, N']`: `[B, H, R, N', ...]`."""
+    """Return rows of x `[B, H, R or 1, N, ...]` in the order index `[B, H, R, N']`: `[B, H, R, N', ...]`."""
     x = x.expand(*index.shape[:3], *x.shape[3:])
     if x.ndim == 4:
         return x.gather(3, index)
@@ -62,7 +64,7 @@ def pick(x: Tensor, index: Tensor) -> Tensor:
 
 
 def with_previous(x: Tensor, fill: int = 0) -> Tensor:
-    """Chunks `[B, H, R, K, L, ...]`, each behind the one before it, the first behind fill: `[B, H, R, K, S, ...]`."""
+    """Put each chunk `[B, H, R, K, L, ...]` behind the one before it, the first behind fill: `[B, H, R, K, S, ...]`."""
     if x.shape[3] == 1:
         return x
     previous = torch.cat([torch.full_like(x[:, :, :, :1], fill), x[:, :, :, :-1]], dim=3)
@@ -70,7 +72,7 @@ def with_previous(x: Tensor, fill: int = 0) -> Tensor:
 
 
 def times_seen(buckets: Tensor, chunks: Tensor, order: Tensor, chunk_size: int) -> Tensor:
-    """In how many rounds each query sees each of the keys it has in one round: int64 `[B, H, R, K, L, S]`.
+    """Count the rounds in which each query sees each of the keys it has in one round: int64 `[B, H, R, K, L, S]`.
 
     buckets, chunks: what every token is in, in each round, order: the tokens in each round's order, all `[B, H, R, N]`.
     """
@@ -86,7 +88,7 @@ def times_seen(buckets: Tensor, chunks: Tensor, order: Tensor, chunk_size: int) 
 
 @by_heads
 def lsh_attention(qk: Tensor, v: Tensor, rotations: Tensor, chunk_size: int, dropout_p: float = 0.0) -> Tensor:
-    """Attention of each token to those that share its bucket and its chunk, or the one before, in any round.
+    """Attend from each token to those that share its bucket and its chunk, or the one before, in any round.
 
     qk, v: `[B, H, N, D]`; qk is the query and, with length one, the key: scores `q . k / |k|` need no further scale, as
     in the authors' code (trax, `length_normalized` and the division by sqrt(D) behind it). rotations: `[R, D, 32]`,
@@ -160,8 +162,8 @@ class ReformerAttention(ScoreAttention):
         super().__init__(dim, num_heads, **dd, **options)
         if num_rounds < 1 or chunk_size < 2:
             raise ValueError(
-                f"num_rounds={num_rounds} with chunk_size={chunk_size} leaves nothing to attend to; use at least one "
-                f"round and two tokens, such as 2 and 64."
+                f"num_rounds must be at least 1 and chunk_size at least 2, got num_rounds={num_rounds}, "
+                f"chunk_size={chunk_size}."
             )
         self.chunk_size = chunk_size
         self.register_buffer("rotations", torch.empty(num_rounds, self.head_dim, MAX_FACTORS * FACTOR_COLUMNS, **dd))
@@ -169,12 +171,12 @@ class ReformerAttention(ScoreAttention):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """The directions that the seed gives."""
+        """Draw the directions of the seed."""
         self.redraw(torch.Generator().manual_seed(self.seed))
 
     @torch.no_grad()
     def redraw(self, generator: torch.Generator | None = None) -> None:
-        """Draw other random directions, from generator (on the CPU) or else from torch's default one."""
+        """Draw random directions, from generator (on the CPU) or else from torch's default one."""
         self.rotations.copy_(torch.randn(self.rotations.shape, generator=generator))
 
     def attend(self, qk: Tensor, v: Tensor) -> Tensor:  # type: ignore[override]  # the key is the query

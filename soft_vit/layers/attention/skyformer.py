@@ -27,7 +27,7 @@ class SkyformerAttention(SelfAttention):
     """
 
     cost: str = "N"
-    prefix: ClassVar[str] = "as all tokens, save that no landmark averages them"
+    prefix: ClassVar[str] = "as all tokens, but left out of the landmarks"
 
     def __init__(
         self,

@@ -101,7 +101,7 @@ class SoftAttention(Attention):
 
     cost: str = "N^2/r^2 + N^3/r^6"
     key_is_query: ClassVar[bool] = True
-    prefix: ClassVar[str] = "as all tokens, save that no bottleneck token samples them"
+    prefix: ClassVar[str] = "as all tokens, but left out of the bottleneck tokens"
     normalize: ClassVar[bool] = False
     plus: ClassVar[bool] = False
     default_start: ClassVar[NewtonStart] = "rowsum"
@@ -168,7 +168,7 @@ class SoftAttention(Attention):
         self.proj_drop = nn.Dropout(proj_drop)
 
     def reset_parameters(self) -> None:
-        """A bandwidth of 1, in place."""
+        """Set the bandwidth to 1."""
         if self.log_bandwidth is not None:
             nn.init.zeros_(self.log_bandwidth)
 

@@ -12,13 +12,13 @@ from soft_vit.ops.map import sparse_attention
 
 
 def default_dilation(feat_size: tuple[int, int]) -> int:
-    """`N^(1/4)`, rounded: with it `N / dilation^2` dilated keys and `dilation^2` near ones are both about `N^(1/2)`.
+    """Return `N^(1/4)`, rounded: `N / dilation^2` dilated and `dilation^2` near keys are then both about `N^(1/2)`.
 
     In one row or column, `N^(1/2)` for the same reason.
     """
     # A number, as symbols of sizes have no fractional powers.
     power = 0.5 if 1 in feat_size else 0.25
-    return max(1, round(int(feat_size[0] * feat_size[1]) ** power))
+    return max(1, round((feat_size[0] * feat_size[1]) ** power))
 
 
 class SparseAttention(ScoreAttention):

@@ -15,7 +15,7 @@ POOLED_SIDE = 7
 
 
 def reduce_by_conv(x: Tensor, conv: nn.Module, size: tuple[int, int], feat_size: tuple[int, int]) -> Tensor:
-    """Tokens `[B, N, C]` through a convolution whose kernel and stride are `size`, as tokens `[B, M, C]`.
+    """Reduce tokens `[B, N, C]` by a convolution whose kernel and stride are `size`, as tokens `[B, M, C]`.
 
     A remainder of the map that fills no window is dropped, as published; a map smaller than one window is padded with
     zeros to one.
@@ -27,7 +27,7 @@ def reduce_by_conv(x: Tensor, conv: nn.Module, size: tuple[int, int], feat_size:
 
 
 def reduce_by_pooling(x: Tensor, conv: nn.Module, feat_size: tuple[int, int]) -> Tensor:
-    """Tokens `[B, N, C]` averaged on a grid of 7 x 7, then through a 1x1 convolution: `[B, 49, C]`.
+    """Average tokens `[B, N, C]` on a grid of 7 x 7, then apply a 1x1 convolution: `[B, 49, C]`.
 
     A smaller map is spread over the grid, as published.
     """
@@ -35,13 +35,13 @@ def reduce_by_pooling(x: Tensor, conv: nn.Module, feat_size: tuple[int, int]) ->
 
 
 def tokens_on_map(x: Tensor, layout: Layout) -> Tensor:
-    """Those of tokens `[B, P + N, C]` that lie on the map, zero where they do not count: `[B, N, C]`."""
+    """Return the tokens of `[B, P + N, C]` that lie on the map, zero where they do not count: `[B, N, C]`."""
     x = x[:, layout.num_prefix_tokens :] if layout.num_prefix_tokens else x
     return x if layout.grid_mask is None else x.masked_fill(~layout.grid_mask[..., None], 0)
 
 
 def behind_prefix(reduced: Tensor, x: Tensor, layout: Layout) -> Tensor:
-    """Reduced tokens `[B, M, C]` behind the prefix tokens among x `[B, P + N, C]`: `[B, P + M, C]`."""
+    """Put reduced tokens `[B, M, C]` behind the prefix tokens among x `[B, P + N, C]`: `[B, P + M, C]`."""
     P = layout.num_prefix_tokens
     return torch.cat([x[:, :P], reduced], dim=1) if P else reduced
 
@@ -49,9 +49,9 @@ def behind_prefix(reduced: Tensor, x: Tensor, layout: Layout) -> Tensor:
 def reduced_attention(
     q: Tensor, k: Tensor, v: Tensor, layout: Layout, size: tuple[int, int], dropout_p: float, fused: bool
 ) -> Tensor:
-    """Softmax attention of tokens `[B, H, P + N, D]` to prefix and reduced tokens `[B, H, P + M, D]`.
+    """Attend from tokens `[B, H, P + N, D]` to prefix and reduced tokens `[B, H, P + M, D]`.
 
-    A window with a token that does not count is left out, save a first one that is padded anyway.
+    A window with a token that does not count is left out, except a first one that is padded anyway.
     """
     mask = layout.mask
     if mask is not None and size != (1, 1):
@@ -77,7 +77,7 @@ class SpatialReductionAttention(Attention):
 
     cost: str = "N^2/r^2"
     qk_of_each_token: ClassVar[bool] = False
-    prefix: ClassVar[str] = "seen by all tokens beside the reduced ones"
+    prefix: ClassVar[str] = "seen by all tokens, next to the reduced ones"
     no_mask: str = ""
 
     def __init__(
@@ -110,7 +110,7 @@ class SpatialReductionAttention(Attention):
         self.proj_drop = nn.Dropout(proj_drop)
 
     def reduce(self, x: Tensor, layout: Layout) -> Tensor:
-        """Tokens `[B, P + N, C]` to those that become keys and values, `[B, P + M, C]`."""
+        """Map tokens `[B, P + N, C]` to those that become keys and values, `[B, P + M, C]`."""
         if self.sr is None or self.norm is None:
             return x
         grid = tokens_on_map(x, layout)
@@ -121,7 +121,7 @@ class SpatialReductionAttention(Attention):
         return behind_prefix(reduced, x, layout)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        """Queries `[B, heads, P + N, C / heads]`, keys and values `[B, heads, P + M, C / heads]` to the first shape."""
+        """Mix keys and values `[B, heads, P + M, C / heads]` by queries `[B, heads, P + N, C / heads]`."""
         return reduced_attention(q, k, v, layout, self.window, self.dropout_p, self.fused_attn)
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:

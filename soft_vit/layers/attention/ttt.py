@@ -22,12 +22,12 @@ SCALE = 1 / 3
 
 
 def damped_step(w: Tensor, gradient: Tensor, dim: int | tuple[int, ...]) -> Tensor:
-    """W after a step along the gradient, each slice along dim shortened by its length plus one."""
+    """Return w after a step along the gradient, each slice along dim shortened by its length plus one."""
     return w - gradient / (torch.linalg.vector_norm(gradient, dim=dim, keepdim=True) + 1)
 
 
 def gated_branch(q: Tensor, k: Tensor, v: Tensor, w1: Tensor, w2: Tensor, layout: Layout) -> Tensor:
-    """`F(q)` for the gated unit `F(x) = (x w1) * silu(x w2)` of every head, trained on all pairs (k, v) at once.
+    """Return `F(q)` for the gated unit `F(x) = (x w1) * silu(x w2)` of every head, trained on all pairs (k, v) at once.
 
     The inner loss of a head is `-SCALE` times the mean of `F(k) . v` over the tokens that count; its gradient is
     written out, so that training differentiates through the step. q, k, v and the result: `[B, H, P + N, D]`, w1 and
@@ -57,7 +57,7 @@ def gated_branch(q: Tensor, k: Tensor, v: Tensor, w1: Tensor, w2: Tensor, layout
 
 
 def shifted(maps: Tensor, size: tuple[int, int]) -> Iterator[Tensor]:
-    """The views of zero-padded maps `[B, D, Y, X]` that the entries of a kernel of that size multiply, row by row."""
+    """Yield the views of zero-padded maps `[B, D, Y, X]` that the entries of a kernel multiply, row by row."""
     Y, X = maps.shape[2:]
     below, right = size[0] // 2, size[1] // 2
     padded = F.pad(maps, (right, right, below, below))
@@ -68,7 +68,7 @@ def shifted(maps: Tensor, size: tuple[int, int]) -> Iterator[Tensor]:
 
 @by_heads
 def conv_branch(q: Tensor, k: Tensor, v: Tensor, w3: Tensor, layout: Layout) -> Tensor:
-    """The depthwise convolution of the map of q by w3, trained on all pairs (k, v) at once; see `gated_branch`.
+    """Convolve the map of q depthwise by w3, trained on all pairs (k, v) at once; see `gated_branch`.
 
     Each channel by itself, as a head: q, k, v and the result, which is zero at prefix tokens, are `[B, D, P + N, 1]`,
     and w3 is `[1, D, 3, 3]`, or `[1, D, 3, 1]` for a sequence.
@@ -94,7 +94,7 @@ def conv_branch(q: Tensor, k: Tensor, v: Tensor, w3: Tensor, layout: Layout) -> 
 
 
 def _as_map(x: Tensor, layout: Layout) -> Tensor:
-    """Tokens `[B, D, P + N, 1]` as a map `[B, D, Y, X]`, zero where a token does not count."""
+    """Return tokens `[B, D, P + N, 1]` as a map `[B, D, Y, X]`, zero where a token does not count."""
     return layout.grid(layout.keep(x)).squeeze(-1).contiguous().unflatten(2, layout.feat_size)
 
 
@@ -110,7 +110,7 @@ class TTTAttention(Attention):
     """
 
     cost: str = "N"
-    prefix: ClassVar[str] = "as all tokens, save that the convolution leaves them out"
+    prefix: ClassVar[str] = "as all tokens, but left out of the convolution"
     no_mask: str = ""
 
     def __init__(
@@ -129,7 +129,7 @@ class TTTAttention(Attention):
         super().__init__(dim, num_heads, **dd, **options)
         d = self.head_dim
         if rope and dim % 4:
-            raise ValueError(f"A width of {dim} has no pairs of channels for rows and columns; use a multiple of 4.")
+            raise ValueError(f"dim must be a multiple of 4, for pairs of channels of rows and columns, got {dim}.")
         self.rope = rope
         self.qkv = nn.Linear(dim, 3 * dim + 3 * d, bias=qkv_bias, **dd)
         self.w1 = nn.Parameter(torch.empty(1, num_heads, d, d, **dd))
@@ -140,7 +140,7 @@ class TTTAttention(Attention):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Truncated normal weights (0.02) for the inner models, in place."""
+        """Draw truncated normal weights (0.02) for the inner models."""
         for w in (self.w1, self.w2, self.w3):
             trunc_normal_(w, std=0.02)
 

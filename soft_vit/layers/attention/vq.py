@@ -15,11 +15,11 @@ from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least_float32, full_precision, in_backward
 
 # A code with fewer keys than this in its moving average begins again, at a key of the batch.
-FEWEST_KEYS = 1e-2
+MIN_KEYS = 1e-2
 
 
 def nearest_codes(k: Tensor, codebook: Tensor, layout: Layout) -> Tensor:
-    """One-hot choice `[B, H, N, S]` of the code `[..., H, S, D]` nearest to each key `[B, H, N, D]`, in k's dtype.
+    """Return the one-hot choice `[B, H, N, S]` of the code `[..., H, S, D]` nearest to each key `[B, H, N, D]`.
 
     Zero where a token does not count.
     """
@@ -31,7 +31,7 @@ def nearest_codes(k: Tensor, codebook: Tensor, layout: Layout) -> Tensor:
 
 @by_heads
 def vq_attention(q: Tensor, k: Tensor, v: Tensor, codebook: Tensor, layout: Layout) -> Tensor:
-    """Softmax attention to keys that are replaced by their nearest codes, in `N S` products, at least fp32 inside.
+    """Attend to keys that are replaced by their nearest codes, in `N S` products, at least fp32 inside.
 
     q, k, v: `[B, H, N, D]`, codebook: `[1, H, S, D]`; the result has v's shape and dtype. Equal to dense attention to
     the replaced keys: those of one code share a score, which counts as often as there are keys and acts on the mean of
@@ -55,7 +55,7 @@ class Codes(NamedTuple):
     codebook: Tensor
     """`[H, S, D]`."""
     key_count: Tensor
-    """How many keys each code is nearest to, `[H, S]`."""
+    """The number of keys that each code is nearest to, `[H, S]`."""
     key_sum: Tensor
     """The sum of those keys, `[H, S, D]`."""
 
@@ -63,7 +63,7 @@ class Codes(NamedTuple):
 @torch.no_grad()
 def refresh(codes: Codes) -> None:
     """Make the averages of the keys observed so far the codes."""
-    mean = codes.key_sum / codes.key_count.clamp(min=FEWEST_KEYS)[..., None]
+    mean = codes.key_sum / codes.key_count.clamp(min=MIN_KEYS)[..., None]
     codes.codebook.copy_(torch.where(codes.key_count[..., None] > 0, mean, codes.codebook))
 
 
@@ -89,13 +89,13 @@ def observe(codes: Codes, k: Tensor, layout: Layout, decay: float, repeated: boo
         dist.broadcast(fresh, src=0)
     codes.key_count.lerp_(count, 1 - decay)
     codes.key_sum.lerp_(total, 1 - decay)
-    lost = codes.key_count < FEWEST_KEYS
+    lost = codes.key_count < MIN_KEYS
     codes.key_count.copy_(torch.where(lost, 1.0, codes.key_count))
     codes.key_sum.copy_(torch.where(lost[..., None], fresh, codes.key_sum))
 
 
 def learning_vq_attention(q: Tensor, k: Tensor, v: Tensor, codes: Codes, layout: Layout, decay: float) -> Tensor:
-    """`vq_attention` to the codes that earlier calls gave, which then learn from these keys."""
+    """Attend to the codes that earlier calls gave; these then learn from the keys."""
     # What gradient checkpointing computes again must find the codes of the first time, and count no key twice.
     learns, repeated = k.shape[0] > 0, in_backward()
     if learns and not repeated:
@@ -139,8 +139,7 @@ class VQAttention(SelfAttention):
         super().__init__(dim, num_heads, **dd, **options)
         if num_codes < 1 or not 0 <= decay < 1:
             raise ValueError(
-                f"num_codes={num_codes} and decay={decay} make no codes; use a positive number such as 64, and a decay "
-                f"from 0 to below 1, such as 0.99."
+                f"num_codes must be at least 1 and decay from 0 to below 1, got num_codes={num_codes}, decay={decay}."
             )
         self.decay = decay
         self.register_buffer("codebook", torch.empty(num_heads, num_codes, self.head_dim, **dd))
@@ -156,7 +155,7 @@ class VQAttention(SelfAttention):
 
     @property
     def codes(self) -> Codes:
-        """The buffers."""
+        """Return the buffers."""
         return Codes(self.codebook, self.key_count, self.key_sum)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:

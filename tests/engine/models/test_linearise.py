@@ -138,7 +138,7 @@ def test_agreement_of_decisions_and_probabilities():
     [
         ("linear_vit_tiny_patch16", dict(phase1_epochs=-1), "choose 0 or more"),
         (NAME, {}, r"model\.swap"),
-        (NAME, dict(swap=dict(kind="lineal")), "'lineal' is not known"),
+        (NAME, dict(swap=dict(kind="lineal")), "lineal"),
         ("linear_vit_tiny_patch16", dict(depth=3), "the same size and parts"),
         ("linear_vit_tiny_patch16", dict(class_token=True, global_pool="token"), "the same size and parts"),
         ("linear_vit_tiny_patch16", dict(data_preprocessor=dict(mean=[0.0] * 3, std=[255.0] * 3)), "mean="),
