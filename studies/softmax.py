@@ -102,6 +102,10 @@ def model_groups() -> dict[str, tuple[list[str], dict[str, Any]]]:
     }
 
 
+class CalledLinear(nn.Linear):
+    """A layer that attentions call instead of reading its weight, so that its product counts as one by a weight."""
+
+
 def softmax_ledger(name: str, **options: Any) -> Ledger:
     """Return the ledger of a timm model with stages, by name and options; raise ValueError without `feature_info`."""
     own = max(SHOWN[0], timm.get_pretrained_cfg(name).input_size[-1]) if timm.is_model(name) else SHOWN[0]
@@ -109,6 +113,9 @@ def softmax_ledger(name: str, **options: Any) -> Ledger:
         size: timm.create_model(name, device="meta", **{"img_size": size, **options}).eval()
         for size in {*SHOWN, own, GROWTH * own}
     }
+    for module in (module for model in models.values() for module in model.modules()):
+        if type(module) is nn.Linear:
+            module.__class__ = CalledLinear
     stages, kinds = stage_modules(models[own]), defaultdict(set)
     costs = {size: _costs(model, size, stages) for size, model in models.items()}
     grown = costs[own], costs[GROWTH * own]
