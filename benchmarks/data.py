@@ -108,13 +108,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Report:
-    from soft_vit.engine.config import load_config
+    from soft_vit.engine.config import resolve
 
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         if args.generate is not None:
             write_photographs(folder, args.generate)
-        config = load_config(args.config, {"data_root": args.data_root or folder})
+        config = resolve(args.config, {"data_root": args.data_root or folder})
         options = dict(workers=args.workers, batch_size=args.batch_size, rounds=args.rounds)
         timings = measure_data_rate(config, **options)
     what = f"{args.generate} generated JPEGs of 500 x 375" if args.generate else args.data_root

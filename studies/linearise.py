@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.timer import machine_description
-from soft_vit.engine.config import load_config
-from soft_vit.engine.hooks.checkpoint import find_newest_checkpoint
+from soft_vit.engine.config import resolve
+from soft_vit.engine.resume.read import find_newest_checkpoint
 from soft_vit.layers import ATTENTIONS, attention_class
 from soft_vit.models import model_name
 from soft_vit.text_tables import error_cell, markdown_table
@@ -70,7 +70,7 @@ def compare_linearised(
     require_jobs(jobs)
     for kind in kinds:
         attention_class(kind)
-    cfg = load_config(config, options)
+    cfg = resolve(config, options)
     found = re.fullmatch(r"[a-z_]+_(vit|pyramid)_(\w+)", cfg.model.get("model_name", ""))
     if found is None or "phase1_epochs" not in cfg.model:
         raise ValueError(f"config must be one of configs/linearise/, got {config}.")
@@ -98,7 +98,7 @@ def compare_linearised(
 def _train_teacher(config: str | Path, work_dir: Path, progress: bool) -> float:
     """Return top-1 of the teacher, which is trained unless that has been done."""
     folder = Path(config).stem
-    last = load_config(config).train_cfg.max_epochs
+    last = resolve(config).train_cfg.max_epochs
     if last not in validations(work_dir / folder):
         for _, outcome in train_each(config, {folder: {}}, work_dir=work_dir, resume="auto", progress=progress):
             if isinstance(outcome, Exception):

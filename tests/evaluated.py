@@ -1,6 +1,5 @@
 """Checkpoints and images that tests of an evaluation share, and what a loop, torch and timm make of them."""
 
-from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +10,6 @@ from PIL import Image
 from timm.data import create_transform
 
 from soft_vit.data import CLASSES, ShapeImages
-from soft_vit.engine.evaluate import Images, Target, evaluate
-from soft_vit.engine.report import Report
 
 DEMO = Path(__file__).parents[1] / "configs" / "demo" / "soft_pico_shapes.py"
 MODEL = {"num_classes": 10, "img_size": 32, "depths": (1, 1, 1, 1)}
@@ -90,10 +87,3 @@ def agrees(metrics: dict, expected: dict) -> bool:
     """Logits in fp32 in other batches differ by rounding, which is no change of rank here."""
     assert {name: metrics[name] for name in expected} == pytest.approx(expected, abs=2e-4)
     return True
-
-
-def measure(config: str | Path, model: str, **asked: object) -> dict[str, float]:
-    """`evaluate` with the fields of its target, images and report as keywords."""
-    asked |= {"config": config, "model": model}
-    kinds = (Target, Images, Report)
-    return evaluate(*(kind(**{f.name: asked[f.name] for f in fields(kind) if f.name in asked}) for kind in kinds))

@@ -22,7 +22,7 @@ from PIL import Image
 from released import released_state_dict
 
 from soft_vit.data import draw_shape
-from soft_vit.engine.config import load_config
+from soft_vit.engine.config import resolve
 from soft_vit.layers import ATTENTIONS, attention_options
 from soft_vit.models import PYRAMID_SIZES, PyramidViT
 from soft_vit.weights import load_index
@@ -135,9 +135,9 @@ class Desk:
             return
         call = call_of(command, *ENDS_IN[end], extra)
         if "tools/train.py" in end:
-            load_config(*call.args, call.kwargs["options"])
+            resolve(*call.args, call.kwargs["options"])
         elif "tools/test.py" in end:
-            load_config(call.args[0].config, call.args[0].options)
+            resolve(call.args[0].config, call.args[0].options)
 
     def make_what_is_used_in(self, text: str) -> None:
         for used, start in NEEDS.items():

@@ -57,7 +57,7 @@ except WeightsError as error:
     print(error)
 import mmpretrain, soft_vit.engine
 assert "soft_pico.shapes" in mmpretrain.list_models("soft_"), mmpretrain.list_models()
-assert soft_vit.engine.load_config("configs/demo/soft_pico_shapes.py").model.model_name == "soft_pico"
+assert soft_vit.engine.resolve("configs/demo/soft_pico_shapes.py").model.model_name == "soft_pico"
 import runpy
 resources = pathlib.Path({target!r}, "soft_vit", ".mim")
 tool = runpy.run_path(str(resources / "tools" / "weights" / "check_checkpoint.py"))["main"]

@@ -23,9 +23,8 @@ IMAGENET = Path(__file__).parents[1] / "configs" / "soft_tiny.py"
 def main(argv: Sequence[str] | None = None) -> None:
     from mmengine.dist import is_main_process
 
-    from soft_vit.engine.evaluate import Images, Target, evaluate
-    from soft_vit.engine.prepare import LAUNCHERS
-    from soft_vit.engine.report import Report, metrics_table
+    from soft_vit.engine.evaluate import evaluate, metrics_table
+    from soft_vit.engine.machine import LAUNCHERS
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config", nargs="?", metavar="CONFIG", help=f"the config (default: {IMAGENET})")
@@ -66,12 +65,24 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error(f"{subject} is a config; give CHECKPOINT or --model NAME as well.")
     if (args.model is None) == (subject is None):
         parser.error("give CHECKPOINT or --model NAME, and not both.")
-    ema = None if args.weights is None else args.weights == "ema"
-    pretrained = not args.no_pretrained
-    target = Target(config or IMAGENET, args.model or subject, args.checkpoint, pretrained, ema, args.cfg_options)
-    images = Images(args.data_root, args.classes, args.img_size, args.crop_pct, args.tta)
-    report = Report(args.out, args.per_class, args.confusion, args.work_dir)
-    metrics = evaluate(target, images, report, launcher=args.launcher)
+    metrics = evaluate(
+        config or IMAGENET,
+        args.model or subject,
+        weights=args.checkpoint,
+        pretrained=not args.no_pretrained,
+        ema=None if args.weights is None else args.weights == "ema",
+        options=args.cfg_options,
+        data_root=args.data_root,
+        classes=args.classes,
+        img_size=args.img_size,
+        crop_pct=args.crop_pct,
+        tta=args.tta,
+        out=args.out,
+        per_class=args.per_class,
+        confusion=args.confusion,
+        work_dir=args.work_dir,
+        launcher=args.launcher,
+    )
     if is_main_process():
         print(metrics_table(metrics))
 

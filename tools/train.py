@@ -17,7 +17,7 @@ from soft_vit.cli import add_config_options, command_line
 def main(argv: Sequence[str] | None = None) -> None:
     from mmengine.dist import is_main_process
 
-    from soft_vit.engine.prepare import LAUNCHERS
+    from soft_vit.engine.machine import LAUNCHERS
     from soft_vit.engine.run import train
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

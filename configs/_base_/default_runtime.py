@@ -3,11 +3,17 @@ default_scope = "mmpretrain"
 custom_imports = dict(imports=["soft_vit.engine"], allow_failed_imports=False)
 
 default_hooks = dict(
+    # Fits the weights of load_from to the model; what is resumed or tested must fit as it is.
+    weights=dict(type="WeightsHook"),
     timer=dict(type="IterTimerHook"),
     logger=dict(type="LoggerHook", interval=50),
     param_scheduler=dict(type="ParamSchedulerHook"),
     checkpoint=dict(type="SafeCheckpointHook", interval=1, max_keep_ckpts=2),
     sampler_seed=dict(type="DistSamplerSeedHook"),
+    # Saves and ends the run at a signal, see --stop-signals of tools/train.py.
+    stop=dict(type="StopHook"),
+    # Images per second of a test.
+    throughput=dict(type="ThroughputHook"),
     # Refuses what does not fit before the first step, and resuming where the position in the data would be lost.
     checks=dict(type="RunChecksHook"),
     batch_position=dict(type="BatchPositionHook"),

@@ -14,7 +14,7 @@ model = dict(
     image_std=[0.229, 0.224, 0.225],
 )
 
-train_cfg = dict(by_epoch=True, max_epochs=12, val_interval=1)
+train_cfg = dict(type="ExactEpochLoop", max_epochs=12, val_interval=1)
 optim_wrapper = dict(type="SafeOptimWrapper", optimizer=dict(type="AdamW", lr=1e-4, weight_decay=1e-4))
 param_scheduler = [
     dict(type="LinearLR", start_factor=0.001, by_epoch=False, begin=0, end=500),

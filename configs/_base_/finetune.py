@@ -6,7 +6,7 @@ model = dict(
     loss=dict(type="LabelSmoothLoss", label_smooth_val=0.1),
 )
 
-train_cfg = dict(by_epoch=True, max_epochs=30, val_interval=1)
+train_cfg = dict(type="ExactEpochLoop", max_epochs=30, val_interval=1)
 optim_wrapper = dict(
     type="SafeOptimWrapper",
     constructor="TimmOptimWrapperConstructor",

@@ -3,7 +3,8 @@
 # In it lie train/ and val/ with a folder for each class; or train.tar, val.zip and so on; or val/ without folders and
 # val.txt with a file name and a class a line.
 data_root = None
-# These two reach the model, its batches and the pipelines: --cfg-options image_size=192 num_classes=100
+# These two reach the model, its batches and the pipelines, which leave them open: --cfg-options image_size=192
+# num_classes=100
 num_classes = 1000
 image_size = 224
 
@@ -30,7 +31,7 @@ train_pipeline = [
 ]
 test_pipeline = [
     dict(type="LoadedImage"),
-    dict(type="TimmEvalCrop", img_size=image_size, crop_pct=0.875, interpolation="bicubic"),
+    dict(type="TimmEvalCrop", crop_pct=0.875, interpolation="bicubic"),
     dict(type="PackInputs"),
 ]
 

@@ -3,7 +3,7 @@
 model = dict(type="LineariseClassifier", phase1_epochs=1)
 custom_hooks = [dict(type="LineariseHook")]
 
-train_cfg = dict(by_epoch=True, max_epochs=3, val_interval=1)
+train_cfg = dict(type="ExactEpochLoop", max_epochs=3, val_interval=1)
 optim_wrapper = dict(
     type="SafeOptimWrapper",
     optimizer=dict(type="AdamW", lr=1e-3, weight_decay=0.02),

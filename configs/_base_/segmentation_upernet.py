@@ -11,7 +11,7 @@ model = dict(
     test_cfg=dict(mode="slide", crop_size=(512, 512), stride=(341, 341)),
 )
 
-train_cfg = dict(by_epoch=False, max_iters=160000, val_interval=16000)
+train_cfg = dict(type="ExactIterLoop", max_iters=160000, val_interval=16000)
 optim_wrapper = dict(
     type="SafeOptimWrapper",
     optimizer=dict(type="AdamW", lr=6e-5, betas=(0.9, 0.999), weight_decay=0.01),

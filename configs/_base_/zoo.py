@@ -8,7 +8,7 @@ model = dict(
     loss=dict(type="CrossEntropyLoss", use_soft=True),
 )
 
-train_cfg = dict(by_epoch=True, max_epochs=300, val_interval=1)
+train_cfg = dict(type="ExactEpochLoop", max_epochs=300, val_interval=1)
 optim_wrapper = dict(
     type="SafeOptimWrapper",
     # No weight decay on vectors and on what the model itself exempts, as in timm.

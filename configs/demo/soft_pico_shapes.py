@@ -7,7 +7,7 @@ model = dict(
     type="TimmProgressClassifier", model_name="soft_pico", num_classes=_base_.num_classes, img_size=_base_.image_size
 )
 
-train_cfg = dict(by_epoch=True, max_epochs=5, val_interval=1)
+train_cfg = dict(type="ExactEpochLoop", max_epochs=5, val_interval=1)
 optim_wrapper = dict(
     type="SafeOptimWrapper",
     optimizer=dict(type="AdamW", lr=1e-3, weight_decay=0.02),

@@ -47,7 +47,7 @@ test_dataloader = val_dataloader
 val_evaluator = dict(kinds=["bbox", "segm"])
 test_evaluator = val_evaluator
 
-train_cfg = dict(by_epoch=True, max_epochs=20, val_interval=5)
+train_cfg = dict(type="ExactEpochLoop", max_epochs=20, val_interval=5)
 optim_wrapper = dict(
     type="SafeOptimWrapper",
     optimizer=dict(type="AdamW", lr=1e-3, weight_decay=0.05),

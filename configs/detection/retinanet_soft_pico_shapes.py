@@ -24,7 +24,7 @@ model = dict(
 
 # Many small steps: 200 images are few, and the heads begin with nothing.
 train_dataloader = dict(batch_size=2)
-train_cfg = dict(by_epoch=True, max_epochs=28, val_interval=7)
+train_cfg = dict(type="ExactEpochLoop", max_epochs=28, val_interval=7)
 optim_wrapper = dict(
     type="SafeOptimWrapper",
     optimizer=dict(type="AdamW", lr=8e-4, weight_decay=0.05),

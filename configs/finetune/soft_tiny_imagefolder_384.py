@@ -4,14 +4,14 @@ _base_ = ["../_base_/default_runtime.py", "../_base_/imagenet.py", "../_base_/fi
 
 num_classes = None
 image_size = 384
-model = dict(model_name="soft_tiny", img_size=image_size)
+model = dict(model_name="soft_tiny")
 load_from = "timm://soft_tiny"
 
 # Milder than from scratch; and small data sets have no image to lose.
 data_preprocessor = dict(num_classes=num_classes, reprob=0.1, mixup=0.0, cutmix=0.0, smoothing=0.0)
 test_pipeline = [
     dict(type="LoadedImage"),
-    dict(type="TimmEvalCrop", img_size=image_size, crop_pct=1.0, interpolation="bicubic"),
+    dict(type="TimmEvalCrop", crop_pct=1.0, interpolation="bicubic"),
     dict(type="PackInputs"),
 ]
 train_dataloader = dict(batch_size=16, drop_last=False)

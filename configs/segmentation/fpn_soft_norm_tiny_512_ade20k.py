@@ -13,7 +13,7 @@ model = dict(
     test_cfg=dict(mode="whole"),
 )
 
-train_cfg = dict(by_epoch=False, max_iters=80000, val_interval=8000)
+train_cfg = dict(type="ExactIterLoop", max_iters=80000, val_interval=8000)
 optim_wrapper = dict(
     type="SafeOptimWrapper",
     optimizer=dict(type="AdamW", lr=1e-4, weight_decay=1e-4),

@@ -22,7 +22,7 @@ model = dict(
     test_cfg=dict(mode="slide", crop_size=64, stride=32, scales=(0.8, 0.9, 1.0), flip=["horizontal", "vertical"]),
 )
 
-train_cfg = dict(by_epoch=False, max_iters=5500, val_interval=5500)
+train_cfg = dict(type="ExactIterLoop", max_iters=5500, val_interval=5500)
 optim_wrapper = dict(
     type="SafeOptimWrapper",
     optimizer=dict(type="AdamW", lr=1.2e-3, weight_decay=0.05),

@@ -1,82 +1,45 @@
 """What MMEngine needs: registered classes, safe checkpoints, and the runs behind the command lines.
 
 Importing this package registers everything it holds, lets mmpretrain find the recorded models by name, and makes
-MMEngine's checkpoint loading safe.
+MMEngine's checkpoint loading safe. Configs in pure Python import the classes from here.
 """
 
-# ruff: noqa: E402  two settings come before the imports
+# ruff: noqa: E402, F401  two settings come before the imports, which register
 import os
 import warnings
 
 # Both before mmpretrain is imported: Albumentations would ask the package index for updates, and mmcv-lite lacks a
-# class that nothing here needs.
+# class that is not used here.
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
 warnings.filterwarnings("ignore", message="Fail to import ``MultiScaleDeformableAttention``")
 
-from soft_vit.engine.config import load_config
+from soft_vit.engine.config import resolve
 from soft_vit.engine.data.bad_images import BadImagesHook
 from soft_vit.engine.data.datasets import ImageTree, ShapesDataset
 from soft_vit.engine.data.preprocessor import RecipeDataPreprocessor
 from soft_vit.engine.data.transforms import AlbumentationsTransform, LoadedImage, TimmAugment, TimmEvalCrop
-from soft_vit.engine.evaluate import Images, Target, evaluate
+from soft_vit.engine.evaluate import evaluate
 from soft_vit.engine.hooks.attention_report import AttentionReportHook
 from soft_vit.engine.hooks.checkpoint import AtomicBackend, SafeCheckpointHook
 from soft_vit.engine.hooks.checks import RunChecksHook
 from soft_vit.engine.hooks.progress import JsonLinesBackend, ProgressLogProcessor, ShortHistoryHook
+from soft_vit.engine.hooks.throughput import ThroughputHook
 from soft_vit.engine.hooks.watch import WatchHook
+from soft_vit.engine.hooks.weights import WeightsHook
 from soft_vit.engine.metrics import ClassificationMetric
 from soft_vit.engine.models.classifier import TimmProgressClassifier
 from soft_vit.engine.models.distillation import DistillClassifier
 from soft_vit.engine.models.feature_redraw import FeatureRedrawHook
-from soft_vit.engine.models.finetune import CheckpointMatchHook, StartWeightsHook
 from soft_vit.engine.models.linearise import LineariseClassifier, LineariseHook
 from soft_vit.engine.models.mesa import MesaClassifier, MesaHook
 from soft_vit.engine.models.model_index import register_models
 from soft_vit.engine.optim.ema_hook import EMAEvalHook
 from soft_vit.engine.optim.optim_constructor import TimmOptimWrapperConstructor
 from soft_vit.engine.optim.optim_wrapper import SafeOptimWrapper
-from soft_vit.engine.report import Report
-from soft_vit.engine.resume import read
+from soft_vit.engine.resume import loops, position, read, stop
 from soft_vit.engine.run import train
 
 read.install()
 register_models()
 
-__all__ = [
-    "AlbumentationsTransform",
-    "AtomicBackend",
-    "AttentionReportHook",
-    "BadImagesHook",
-    "CheckpointMatchHook",
-    "ClassificationMetric",
-    "DistillClassifier",
-    "EMAEvalHook",
-    "FeatureRedrawHook",
-    "ImageTree",
-    "Images",
-    "JsonLinesBackend",
-    "LineariseClassifier",
-    "LineariseHook",
-    "LoadedImage",
-    "MesaClassifier",
-    "MesaHook",
-    "ProgressLogProcessor",
-    "RecipeDataPreprocessor",
-    "Report",
-    "RunChecksHook",
-    "SafeCheckpointHook",
-    "SafeOptimWrapper",
-    "ShapesDataset",
-    "ShortHistoryHook",
-    "StartWeightsHook",
-    "Target",
-    "TimmAugment",
-    "TimmEvalCrop",
-    "TimmOptimWrapperConstructor",
-    "TimmProgressClassifier",
-    "WatchHook",
-    "evaluate",
-    "load_config",
-    "register_models",
-    "train",
-]
+__all__ = ["evaluate", "resolve", "train"]

@@ -18,11 +18,10 @@ from torch import nn
 from torchvision.transforms.v2.functional import pil_to_tensor
 
 from soft_vit.data.label_maps import IGNORED
-from soft_vit.engine.config import load_config
-from soft_vit.engine.config_values import take_trained_classes, type_name
-from soft_vit.engine.data.eval_data import set_view, view_of_config
+from soft_vit.engine.config import resolve, type_name
+from soft_vit.engine.data.views import set_view, view_of_config
+from soft_vit.engine.hooks.weights import fit_image_size
 from soft_vit.engine.models.notes import model_options
-from soft_vit.engine.models.tested_model import fit_image_size
 from soft_vit.engine.models.timm_model import create_timm_model
 from soft_vit.engine.resume.read import load_checkpoint_file
 from soft_vit.predict.results import RankedClasses, Result, ranked_classes, result_of
@@ -146,10 +145,9 @@ class ConfigPredictor:
     ) -> None:
         self.score_thr = score_thr
         self.topk = topk
-        cfg = load_config(config, options)
         content = load_checkpoint_file(checkpoint)
         trained = notes_of(content).cfg.get("label_names", ())
-        take_trained_classes(cfg, trained)
+        cfg = resolve(config, options, num_classes=len(trained) or None)
         init_default_scope(cfg.get("default_scope") or "mmengine")
         model = dict(cfg.model)
         if cfg.get("data_preprocessor") is not None:

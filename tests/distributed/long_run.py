@@ -2,11 +2,11 @@
 # second step and at every epoch, an average of the weights, mixup, cutmix, drop path, dropout, flips.
 _base_ = ["../../configs/_base_/default_runtime.py", "../../configs/_base_/shapes.py"]
 
+image_size = 32
 model = dict(
     type="TimmProgressClassifier",
     model_name="soft_pico",
     num_classes=10,
-    img_size=32,
     depths=[1, 1, 1, 1],
     drop_rate=0.1,
     drop_path_rate=0.3,
@@ -14,8 +14,8 @@ model = dict(
     train_cfg=dict(augments=[dict(type="Mixup", alpha=0.8), dict(type="CutMix", alpha=1.0)]),
 )
 train_cfg = dict(by_epoch=True, max_epochs=3, val_interval=2)
-train_dataloader = dict(batch_size=4, dataset=dict(length=19, size=32))
-val_dataloader = dict(batch_size=6, dataset=dict(length=10, size=32))
+train_dataloader = dict(batch_size=4, dataset=dict(length=19))
+val_dataloader = dict(batch_size=6, dataset=dict(length=10))
 test_dataloader = val_dataloader
 
 optim_wrapper = dict(

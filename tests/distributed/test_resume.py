@@ -10,7 +10,7 @@ from distributed.kill_trials import loading, trials
 from distributed.preparations import FullDisk, Strike
 from distributed.processes import differences, final_state, train
 
-from soft_vit.engine.hooks.checkpoint import find_newest_checkpoint
+from soft_vit.engine.resume.read import find_newest_checkpoint
 from soft_vit.engine.resume.stop import EXIT_STOPPED
 
 

@@ -1,141 +1,333 @@
-"""Slips in configs are said early."""
+"""A config is resolved from top to bottom: the file, options, shared values, flags, the machine, checks."""
 
-import warnings
+from pathlib import Path
 
 import pytest
 from mmengine.config import Config
+from PIL import Image
 
-from soft_vit.engine.config import apply_options, check_keys, known_keys, load_config
-from soft_vit.engine.config_values import type_name
+from soft_vit.engine.config import entries, resolve, timm_model_of, type_name
+from soft_vit.engine.machine import scale_learning_rate
 
-
-@pytest.mark.parametrize(
-    ("slip", "meant"),
-    [
-        ("train_cfgs", "train_cfg"),
-        ("optim_wraper", "optim_wrapper"),
-        ("random_ness", "randomness"),
-    ],
-)
-def test_slip_is_refused(slip, meant):
-    with pytest.raises(ValueError, match=f"sets '{slip}', which nothing reads; did you mean '{meant}'"):
-        check_keys(Config({slip: {}}))
+CONFIGS = Path(__file__).parents[2] / "configs"
+DEMO = CONFIGS / "demo" / "soft_pico_shapes.py"
+ALL = sorted(path for path in CONFIGS.rglob("*.py") if path.parent.name != "_base_")
 
 
-def test_known_and_helper_names_pass_in_silence():
-    names = [*known_keys(), "train_pipeline", "test_pipeline", "dataset_type", "backend_args", "metainfo", "norm_cfg"]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        check_keys(Config(dict.fromkeys(names, 1)))
+def written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
 
 
-def test_stranger_is_warned_of():
-    with pytest.warns(UserWarning, match="sets frobnicate, which MMEngine does not read"):
-        check_keys(Config({"frobnicate": 1}))
+# Files.
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"model = dict(", "was never closed"),
-        (b"# caf\xe9", "can't decode byte 0xe9"),
-    ],
-)
-def test_unreadable_config(tmp_path, content, message):
-    """The reason stands in the sentence, whatever the kind of error."""
-    file = tmp_path / "c.py"
-    file.write_bytes(content)
-    message = rf"cannot be read \(.*{message}"
-    with pytest.raises(ValueError, match=message):
-        load_config(file)
+@pytest.mark.parametrize("path", ALL, ids=lambda path: str(path.relative_to(CONFIGS)))
+def test_every_config_resolves_to_itself(path):
+    """What is resolved can be saved, and resolves to the same."""
+    pytest.importorskip(path.parent.name if path.parent.name in ("mmdet", "mmseg") else "mmpretrain")
+    cfg = resolve(path)
+    assert Config.fromstring(cfg.pretty_text, ".py").to_dict() == cfg.to_dict()
+    assert cfg.default_hooks["weights"] == {"type": "WeightsHook"}
+    model = cfg.model
+    if "model_name" in model and path.parent.name not in ("mmdet", "mmseg"):
+        sizes = [entry.get("img_size", entry.get("size")) for _, entry in entries(cfg) if type_name(entry) in SIZED]
+        assert set(sizes) == {model.get("img_size", cfg.image_size)}
 
 
-def test_pure_python_config(tmp_path):
-    """MMEngine's other style imports its classes; what it imports is no key, however much it looks like one."""
-    file = tmp_path / "c.py"
-    file.write_text(
-        "from mmengine.visualization import Visualizer\n"
-        "from soft_vit.engine import ClassificationMetric\n"
-        "visualizer = dict(type=Visualizer)\n"
-        "val_evaluator = [dict(type=ClassificationMetric, topk=(1, 3))]\n"
-    )
-    config = load_config(file)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        check_keys(config)
-    assert config.to_dict() == {
-        "visualizer": {"type": "mmengine.visualization.Visualizer"},
-        "val_evaluator": [{"type": "soft_vit.engine.ClassificationMetric", "topk": (1, 3)}],
-    }
-    assert config.filename == str(file)
+SIZED = ("AlbumentationsTransform", "ShapesDataset", "TimmAugment", "TimmEvalCrop")
 
 
-@pytest.mark.parametrize(
-    ("entry", "name"), [({"type": "EMAHook"}, "EMAHook"), ({"type": "mmengine.hooks.EMAHook"}, "EMAHook"), ({}, "")]
-)
-def test_type_name(entry, name):
-    assert type_name(entry) == name
+@pytest.mark.parametrize("content", [b"model = dict(", b"# caf\xe9"])
+def test_unreadable_file(tmp_path, content):
+    (tmp_path / "c.py").write_bytes(content)
+    with pytest.raises(ValueError, match=r"c\.py cannot be read"):
+        resolve(tmp_path / "c.py")
 
 
-def test_missing_config(tmp_path):
-    with pytest.raises(FileNotFoundError, match="There is no config"):
-        load_config(tmp_path / "none.py")
+def test_pure_python_style(tmp_path):
+    """Its classes become the names that are registered."""
+    text = "from soft_vit.engine import ClassificationMetric\nval_evaluator = [dict(type=ClassificationMetric)]\n"
+    cfg = resolve(written(tmp_path / "c.py", text))
+    assert cfg.val_evaluator == [{"type": "ClassificationMetric"}]
+
+
+def test_saved_config_of_an_earlier_version(tmp_path):
+    """It names classes where they stood, and lacks hooks that were added in code."""
+    text = """
+default_hooks = dict(checkpoint=dict(type="soft_vit.engine.checkpoints.checkpoint_hook.SafeCheckpointHook"))
+train_cfg = dict(type="soft_vit.engine.loops.ExactEpochLoop", max_epochs=2)
+"""
+    cfg = resolve(written(tmp_path / "c.py", text))
+    assert cfg.default_hooks.checkpoint.type == "SafeCheckpointHook"
+    assert cfg.train_cfg.type == "ExactEpochLoop"
+    assert {"weights", "stop", "throughput"} <= cfg.default_hooks.keys()
 
 
 def test_configs_of_the_package_are_found_from_any_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert load_config("configs/demo/soft_pico_shapes.py").model.model_name == "soft_pico"
-    with pytest.raises(FileNotFoundError, match="There is no config"):
-        load_config("configs/demo/none.py")
+    assert resolve("configs/demo/soft_pico_shapes.py").model.model_name == "soft_pico"
+    with pytest.raises(FileNotFoundError, match="none"):
+        resolve("configs/demo/none.py")
     own = tmp_path / "configs" / "demo" / "soft_pico_shapes.py"
     own.parent.mkdir(parents=True)
     own.write_text("x = 1")
-    assert load_config("configs/demo/soft_pico_shapes.py").x == 1
+    assert resolve("configs/demo/soft_pico_shapes.py").x == 1
 
 
-def test_options():
-    config = Config({"a": {"b": 1}, "hooks": [{"x": 1}]})
-    apply_options(config, {"a.b": 2, "hooks.0.x": 3})
-    assert (config.a.b, config.hooks[0].x) == (2, 3)
-    with pytest.raises(ValueError, match="do not fit the config"):
-        apply_options(config, {"hooks.5.x": 3})
+def test_arguments_of_the_timm_model(tmp_path):
+    name, arguments = timm_model_of(CONFIGS / "linearise" / "linear_vit_tiny_deit.py")
+    assert name == "linear_vit_tiny_patch16"
+    assert arguments == {"class_token": True, "global_pool": "token", "img_size": 224, "num_classes": 1000}
+    with pytest.raises(ValueError, match="model_name"):
+        timm_model_of(written(tmp_path / "c.py", "x = 1"))
+
+
+# Options.
 
 
 @pytest.mark.parametrize(
-    ("option", "advice"),
-    [
-        ("train_pipeline.0.prob", r"set train_dataloader\.dataset\.pipeline\.0\.prob instead"),
-        ("max_epochs", "leave it out"),
-        ("batch_size", "leave it out"),
-        ("data_root", "leave it out"),
-        ("optim_wraper.type", "did you mean 'optim_wrapper'"),
-    ],
+    "option", ["train_pipeline.0.prob", "max_epochs", "batch_size", "data_root", "optim_wraper.type", "train_cfgs.a"]
 )
-def test_options_that_nothing_reads(option, advice):
-    value = "x" if option == "data_root" else 1
-    with pytest.raises(ValueError, match=f"The option {option} changes nothing that a run reads; {advice}"):
-        load_config("configs/demo/soft_pico_shapes.py", {option: value})
+def test_option_that_changes_nothing(option):
+    with pytest.raises(ValueError, match=rf"The option {option} "):
+        resolve(DEMO, {option: "x"})
+
+
+@pytest.mark.parametrize("name", ["image_size", "num_classes"])
+def test_shared_value_that_reaches_nothing(name):
+    with pytest.raises(ValueError, match=rf"The option {name} "):
+        resolve(CONFIGS / "detection" / "retinanet_soft_pico_shapes.py", {name: 8})
 
 
 @pytest.mark.parametrize(
     "options",
     [{"image_size": 32}, {"num_classes": 10}, {"env_cfg.cudnn_benchmark": True}, {"find_unused_parameters": True}],
 )
-def test_options_that_are_read(options):
-    check_keys(load_config("configs/demo/soft_pico_shapes.py", options))
+def test_option_that_is_read(options):
+    resolve(DEMO, options)
+
+
+def test_option_that_does_not_fit():
+    with pytest.raises(ValueError, match="do not fit"):
+        resolve(DEMO, {"param_scheduler.5.end": 3})
+
+
+# Shared values.
+
+
+def sizes_of(cfg: Config) -> list:
+    shown = []
+    for split in ("train", "val", "test"):
+        dataset = cfg[f"{split}_dataloader"].dataset
+        drawn = [dataset.size] if "size" in dataset else []
+        shown += drawn + [entry.img_size for entry in dataset.pipeline if "img_size" in entry]
+    return [cfg.model.get("img_size"), *shown]
+
+
+@pytest.mark.parametrize("config", ["soft_tiny", "soft_tiny_albumentations", "demo/soft_pico_shapes"])
+@pytest.mark.parametrize("option", ["image_size", "model.img_size"])
+def test_image_size_is_one_value(config, option):
+    cfg = resolve(CONFIGS / f"{config}.py", {option: 96})
+    assert sizes_of(cfg) == [96] * 4
+    assert cfg.image_size == 96
+
+
+def test_image_size_of_a_child_reaches_all(tmp_path):
+    child = f"_base_ = '{CONFIGS / 'soft_tiny.py'}'\nimage_size = 192\n"
+    assert sizes_of(resolve(written(tmp_path / "c.py", child))) == [192] * 4
 
 
 @pytest.mark.parametrize(
-    ("option", "message"),
+    ("options", "child"),
     [
-        (
-            "env_cfg.cudnn_benchmrk",
-            "env_cfg sets 'cudnn_benchmrk', which nothing reads; did you mean 'cudnn_benchmark'",
-        ),
-        ("optim_wrapper.paramwise_cfg.norm_decay_mul", "did you mean 'norm_decay_mult'"),
-        ("auto_scale_lr.batch", "auto_scale_lr sets 'batch'"),
+        ({"train_dataloader.dataset.size": 32}, ""),
+        ({"val_dataloader.dataset.size": 32}, ""),
+        ({"image_size": 32, "model.img_size": 96}, ""),
+        ({}, "image_size = 32"),
     ],
 )
-def test_slip_inside_an_entry(option, message):
-    with pytest.raises(ValueError, match=message):
-        check_keys(load_config("configs/demo/soft_pico_shapes.py", {option: 1}))
+def test_sizes_that_contradict_each_other(tmp_path, options, child):
+    """Where a base file sets the size of the model, a child that sets the shared value alone is refused."""
+    with pytest.raises(ValueError, match="image_size"):
+        resolve(written(tmp_path / "c.py", f"_base_ = '{DEMO}'\n{child}\n"), options)
+
+
+def test_a_test_may_have_a_size_of_its_own():
+    assert sizes_of(resolve(DEMO, {"test_dataloader.dataset.size": 96})) == [64, 64, 64, 96]
+
+
+@pytest.mark.parametrize(("name", "size"), [("resnet18", None), ("deit_tiny_patch16_224", 96), ("soft_tiny", 96)])
+def test_models_of_any_size_are_told_none(name, size):
+    assert resolve(CONFIGS / "soft_tiny.py", {"image_size": 96, "model.model_name": name}).model.get("img_size") == size
+
+
+@pytest.mark.parametrize(
+    ("options", "model", "batches"),
+    [
+        ({}, 1000, 1000),
+        ({"num_classes": 7}, 7, 7),
+        ({"model.num_classes": 7}, 7, 7),
+        ({"num_classes": 7, "data_preprocessor.num_classes": 9}, 7, 9),
+    ],
+)
+def test_number_of_classes_is_one_value(options, model, batches):
+    cfg = resolve(CONFIGS / "soft_tiny.py", options)
+    assert (cfg.num_classes, cfg.model.num_classes, cfg.data_preprocessor.num_classes) == (model, model, batches)
+
+
+def test_classes_are_counted_in_the_folders(tmp_path):
+    for name in ("a", "b", "c"):
+        (tmp_path / "train" / name).mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / "train" / name / "0.png")
+    path, options = CONFIGS / "finetune" / "soft_tiny_imagefolder.py", {"data_root": str(tmp_path)}
+    cfg = resolve(path, options)
+    assert (cfg.num_classes, cfg.model.num_classes, cfg.data_preprocessor.num_classes) == (3, 3, 3)
+    assert "num_classes" not in resolve(path).model
+    for given in ({"num_classes": 5}, {"model.num_classes": 5}):
+        assert resolve(path, {**options, **given}).model.num_classes == 5
+    # Those of a checkpoint come first.
+    assert resolve(path, options, num_classes=4).model.num_classes == 4
+    with pytest.raises(FileNotFoundError, match="none"):
+        resolve(path, {"data_root": str(tmp_path / "none")})
+
+
+DATA = """
+data_root = {root!r}
+_tree = dict(type="ImageTree", split="train")
+train_dataloader = dict(dataset=dict(type="ConcatDataset", datasets=[
+    dict(type="RepeatDataset", dataset=_tree),
+    dict(type="ImageTree", data_root="/own"),
+    dict(type="soft_vit.ImageTree"),
+]))
+val_dataloader = dict(dataset=dict(type="AnotherTree", data_root=None))
+test_dataloader = dict(dataset=dict(type="ShapesDataset", length=4))
+"""
+
+
+def test_data_root_reaches_data_sets_without_one(tmp_path):
+    cfg = resolve(written(tmp_path / "c.py", DATA.format(root="/data")))
+    first, second, third = cfg.train_dataloader.dataset.datasets
+    roots = [one.get("data_root") for one in (first.dataset, second, third, cfg.val_dataloader.dataset)]
+    assert roots == ["/data", "/own", "/data", "/data"]
+    assert "data_root" not in cfg.test_dataloader.dataset
+
+
+def test_a_saved_config_is_pointed_at_other_data(tmp_path):
+    cfg = resolve(written(tmp_path / "c.py", DATA.format(root="/data")))
+    cfg.dump(tmp_path / "saved.py")
+    first, second, _ = resolve(tmp_path / "saved.py", {"data_root": 2024}).train_dataloader.dataset.datasets
+    assert (first.dataset.data_root, second.data_root) == ("2024", "/own")
+
+
+def test_data_root_from_which_another_value_was_made():
+    with pytest.raises(ValueError, match=r"val_evaluator\.ann_file"):
+        resolve(CONFIGS / "mmdet" / "mask_rcnn_soft_pico_shapes.py", {"data_root": "/data"})
+
+
+# How a run is built.
+
+
+@pytest.mark.parametrize(
+    ("options", "loop"),
+    [
+        ({}, {"type": "ExactEpochLoop", "max_epochs": 5, "val_interval": 1}),
+        (
+            {"train_cfg.by_epoch": False, "train_cfg.max_iters": 40},
+            {"type": "ExactIterLoop", "max_iters": 40, "val_interval": 1},
+        ),
+        (
+            {"train_cfg": {"_delete_": True, "by_epoch": False, "max_iters": 5}},
+            {"type": "ExactIterLoop", "max_iters": 5},
+        ),
+        (
+            {"train_cfg": {"_delete_": True, "type": "EpochBasedTrainLoop", "max_epochs": 5}},
+            {"type": "EpochBasedTrainLoop", "max_epochs": 5},
+        ),
+    ],
+)
+def test_loop(options, loop):
+    assert resolve(DEMO, options).train_cfg == loop
+
+
+@pytest.mark.parametrize(("epochs", "begins"), [(300, [0, 10]), (12, [0, 10]), (10, [0])])
+def test_schedules_that_would_begin_after_the_run(epochs, begins):
+    cfg = resolve(CONFIGS / "soft_tiny.py", {"train_cfg.max_epochs": epochs})
+    assert [one.begin for one in cfg.param_scheduler] == begins
+
+
+def test_hooks_are_dropped_and_workers_shielded():
+    cfg = resolve(DEMO, {"default_hooks.watch": None, "default_hooks.timer": None, "train_dataloader.num_workers": 2})
+    assert "watch" not in cfg.default_hooks
+    assert cfg.default_hooks.timer is None
+    assert cfg.train_dataloader.worker_init_fn.type == "shield_worker"
+    assert "worker_init_fn" not in cfg.val_dataloader
+
+
+@pytest.mark.parametrize(
+    ("own", "switched"),
+    [
+        ({}, {"dtype": "bfloat16"}),
+        ({"type": "OptimWrapper", "dtype": "float32"}, {"dtype": "bfloat16"}),
+        ({"type": "AmpOptimWrapper", "loss_scale": 8.0}, {"dtype": "bfloat16"}),
+        ({"type": "mmengine.optim.AmpOptimWrapper", "dtype": "float16"}, {"dtype": "float16"}),
+        ({"dtype": "float16", "loss_scale": 8.0}, {"dtype": "float16", "loss_scale": 8.0}),
+    ],
+)
+def test_amp_keeps_float16(tmp_path, own, switched):
+    cfg = resolve(written(tmp_path / "c.py", f"optim_wrapper = {own}"), amp=True)
+    assert cfg.optim_wrapper == {"type": "SafeOptimWrapper", **switched}
+
+
+def test_bgr_images_under_rgb_means_are_refused():
+    options = {"train_dataloader.dataset.pipeline": [{"type": "mmpretrain.LoadImageFromFile"}, {"type": "PackInputs"}]}
+    with pytest.raises(ValueError, match=r"train_dataloader\.dataset\.pipeline\.0 loads BGR"):
+        resolve(CONFIGS / "soft_tiny.py", options)
+    resolve(DEMO, options)
+
+
+SCHEDULERS = [
+    {"type": "LinearLR", "start_factor": 0.05},
+    {"type": "CosineAnnealingLR", "eta_min": 1e-5},
+    {"type": "OneCycleLR", "eta_max": 1e-2},
+    {"type": "OneCycleLR", "eta_max": [1e-2, 1e-3]},
+    {"type": "CosineAnnealingParamScheduler", "param_name": "weight_decay", "eta_min": 0.3},
+]
+
+
+@pytest.mark.parametrize(
+    ("processes", "loader", "wrapper", "factor"),
+    [
+        (1, {"batch_size": 4}, {}, 0.25),
+        (8, {"batch_size": 4}, {}, 2),
+        (2, {"batch_size": 4}, {"accumulative_counts": 6}, 3),
+        (1, {"batch_size": 4, "batch_sampler": {"type": "BatchSampler", "batch_size": 32}}, {}, 2),
+    ],
+)
+def test_learning_rate_and_its_bounds(monkeypatch, capsys, processes, loader, wrapper, factor):
+    monkeypatch.setenv("WORLD_SIZE", str(processes))
+    cfg = Config(
+        {
+            "launcher": "pytorch",
+            "auto_scale_lr": {"enable": True, "base_batch_size": 16},
+            "train_dataloader": loader,
+            "optim_wrapper": {"optimizer": {"type": "AdamW", "lr": 1e-3}, **wrapper},
+            "param_scheduler": SCHEDULERS,
+        }
+    )
+    scale_learning_rate(cfg)
+    assert cfg.optim_wrapper.optimizer.lr == pytest.approx(1e-3 * factor, rel=1e-12)
+    warm_up, cosine, cycle, cycles, decay = cfg.param_scheduler
+    assert warm_up == {"type": "LinearLR", "start_factor": 0.05}
+    assert cosine["eta_min"] == pytest.approx(1e-5 * factor, rel=1e-12)
+    assert cycle["eta_max"] == pytest.approx(1e-2 * factor, rel=1e-12)
+    assert cycles["eta_max"] == pytest.approx([1e-2 * factor, 1e-3 * factor], rel=1e-12)
+    assert decay["eta_min"] == 0.3
+    # MMEngine must not scale once more.
+    assert not cfg.auto_scale_lr.enable
+    assert f"steps of {int(16 * factor)} images" in capsys.readouterr().out
+
+
+def test_learning_rate_without_a_base(tmp_path):
+    with pytest.raises(ValueError, match="base_batch_size"):
+        resolve(DEMO, {"auto_scale_lr": {"base_batch_size": 0}}, auto_scale_lr=True)

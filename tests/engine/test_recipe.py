@@ -5,6 +5,7 @@ images, learning rate 1e-3 after a warm-up of 10 epochs, half a cosine to 5e-5, 
 with decay 0.99996.
 """
 
+import logging
 import math
 import warnings
 from pathlib import Path
@@ -17,13 +18,13 @@ from mmengine.config import Config
 from mmengine.dataset import DefaultSampler
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import HOOKS, MODELS, DefaultScope
-from mmengine.runner import Runner
+from mmengine.runner import BaseLoop, Runner
 from PIL import Image
 
 from soft_vit.data import CLASSES
 from soft_vit.data.demo.shapes import draw_shape
 from soft_vit.engine import SafeOptimWrapper, train
-from soft_vit.engine.config import check_keys, load_config
+from soft_vit.engine.config import resolve
 from soft_vit.engine.optim.ema_hook import EMAEvalHook
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -38,7 +39,7 @@ TOTAL = EPOCHS * STEPS
 
 @pytest.fixture(scope="module")
 def config() -> Config:
-    return load_config(CONFIGS / "soft_tiny.py")
+    return resolve(CONFIGS / "soft_tiny.py")
 
 
 @pytest.fixture(scope="module")
@@ -77,10 +78,19 @@ def learning_rate(step: int) -> float:
     return 5e-5 + (1e-3 - 5e-5) * (1 + math.cos(math.pi * progress)) / 2
 
 
+class Loop(BaseLoop):
+    def __init__(self, runner, dataloader) -> None:
+        pass
+
+    def run(self) -> None:
+        pass
+
+
 @pytest.fixture(scope="module")
 def learning_rates(config, optim_wrapper) -> dict[int, list[float]]:
     """Of every parameter group at the chosen steps, from the schedulers that a Runner makes."""
-    runner = SimpleNamespace(train_dataloader=range(STEPS), _train_loop=None, optim_wrapper=optim_wrapper)
+    loop = Loop(None, None)
+    runner = SimpleNamespace(train_dataloader=range(STEPS), _train_loop=loop, max_epochs=EPOCHS, logger=logging)
     schedulers = Runner._build_param_scheduler(runner, config.param_scheduler, optim_wrapper)
     seen = {}
     with warnings.catch_warnings():
@@ -188,15 +198,14 @@ RATES["soft_norm_medium"] = (4e-4, 32)
 
 @pytest.mark.parametrize("name", RATES)
 def test_config_of_each_size(config, name):
-    given = load_config(CONFIGS / f"{name}.py")
-    check_keys(given)
+    given = resolve(CONFIGS / f"{name}.py")
     assert given.model.model_name == name
     assert timm.is_model(name)
     rate, batch = given.optim_wrapper.optimizer.lr, given.train_dataloader.batch_size
     # The paper trains no `base`.
     assert (rate, batch) == (RATES[name] or (rate, batch))
     assert given.auto_scale_lr.base_batch_size == 8 * batch
-    assert_differs_only_in(config, given, {"model_name", "lr", "batch_size", "base_batch_size"})
+    assert_differs_only_in(config, given, {"model_name", "lr", "batch_size", "base_batch_size", "work_dir"})
 
 
 BASELINES = sorted(path.stem for path in (CONFIGS / "baselines").glob("*.py"))
@@ -204,11 +213,10 @@ BASELINES = sorted(path.stem for path in (CONFIGS / "baselines").glob("*.py"))
 
 @pytest.mark.parametrize("name", BASELINES)
 def test_config_of_each_baseline(config, name):
-    given = load_config(CONFIGS / "baselines" / f"{name}.py")
-    check_keys(given)
+    given = resolve(CONFIGS / "baselines" / f"{name}.py")
     assert given.model.model_name == name
     assert timm.is_model(name)
-    assert_differs_only_in(config, given, {"model_name"})
+    assert_differs_only_in(config, given, {"model_name", "work_dir"})
 
 
 def test_there_is_a_baseline_for_each_other_attention():

@@ -11,8 +11,7 @@ from mmcv.transforms import BaseTransform
 from mmpretrain.registry import TRANSFORMS
 
 from soft_vit.engine import TimmProgressClassifier, train
-from soft_vit.engine.hooks.checkpoint import find_newest_checkpoint
-from soft_vit.engine.resume.read import load_checkpoint_file
+from soft_vit.engine.resume.read import find_newest_checkpoint, load_checkpoint_file
 
 DEMO = Path(__file__).parents[2] / "configs" / "demo" / "soft_pico_shapes.py"
 # Epochs of 5 batches.

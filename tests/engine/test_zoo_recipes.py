@@ -12,8 +12,7 @@ from PIL import Image
 
 from soft_vit.data import ShapeImages
 from soft_vit.engine import train
-from soft_vit.engine.config import check_keys, load_config
-from soft_vit.engine.config_values import fill_values
+from soft_vit.engine.config import resolve
 from soft_vit.engine.resume.read import load_checkpoint_file
 from soft_vit.models import FAMILY_MODELS
 from soft_vit.weights import ENTRIES
@@ -24,8 +23,7 @@ CONFIGS = sorted((ROOT / "configs" / "zoo").glob("*.py"))
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_recipe(path):
-    config = load_config(path)
-    check_keys(config)
+    config = resolve(path)
     assert config.model.model_name == path.stem in FAMILY_MODELS
     batch = 8 * config.train_dataloader.batch_size
     assert config.auto_scale_lr.base_batch_size == batch
@@ -39,7 +37,6 @@ def test_recipe(path):
     lowest = cosine.eta_min if of_ravlt else cosine.eta_min_ratio * lr
     assert lowest == pytest.approx(1e-5 * batch / 1024 if of_ravlt else (0.02 if of_pvt else 0.01) * lr)
     decay = 0.99996 ** (batch / 512) if of_ravlt else 0.9996 ** (batch / 4096)
-    fill_values(config, config.to_dict())
     sizes = {config.model.img_size, *(step.img_size for step in config.test_dataloader.dataset.pipeline[1:-1])}
     assert sizes == {timm.get_pretrained_cfg(path.stem).input_size[-1]}
     for hook in config.get("custom_hooks", []):
@@ -58,8 +55,7 @@ def test_every_recorded_file_of_the_zoo_names_its_recipe():
 def test_a_demo_for_every_family():
     families = set()
     for path in (ROOT / "configs" / "demo" / "zoo").glob("*.py"):
-        config = load_config(path)
-        check_keys(config)
+        config = resolve(path)
         families.add(timm.model_entrypoint(config.model.model_name).__module__)
     assert families == {timm.model_entrypoint(name).__module__ for name in FAMILY_MODELS}
 
@@ -105,7 +101,7 @@ def test_a_recipe_resumes_exactly(family, images, tmp_path):
     straight = train(recipe, work_dir=whole, options=options)
     log = next(whole.glob("*/vis_data/scalars.json"))
     steps = [entry for entry in map(json.loads, log.read_text().splitlines()) if "loss" in entry]
-    hooks = {hook["type"] for hook in load_config(recipe).get("custom_hooks", [])}
+    hooks = {hook["type"] for hook in resolve(recipe).get("custom_hooks", [])}
     assert ["loss_mesa" in entry for entry in steps] == [False] * 3 + ["MesaHook" in hooks] * 3
     parts.mkdir()
     shutil.copy(whole / "iter_4.pth", parts)

@@ -15,7 +15,7 @@ from timm.data import create_transform
 
 from soft_vit.data import CLASSES, ShapeImages, draw_shape
 from soft_vit.data.demo.trees import make_tree
-from soft_vit.engine.config import load_config
+from soft_vit.engine.config import resolve
 from soft_vit.engine.models.notes import cfg_of_config
 from soft_vit.predict import ConfigPredictor, TimmPredictor, load_predictor
 from soft_vit.predict.predictors import readable_names
@@ -51,7 +51,7 @@ def photo(height: int, width: int) -> Image.Image:
         ({"model": "test_vit", "config": DEMO}, ValueError, "either"),
         ({"config": DEMO}, ValueError, "--checkpoint"),
         ({"config": DEMO, "checkpoint": "none.pth"}, FileNotFoundError, "none.pth"),
-        ({"config": "none.py", "checkpoint": "none.pth"}, FileNotFoundError, "none.py"),
+        ({"config": "none.py", "checkpoint": "{checkpoint}"}, FileNotFoundError, "none.py"),
         ({"model": "resnet_50"}, ValueError, "did you mean resnet50"),
         ({"model": "zzzzzz"}, ValueError, "timm.list_models"),
         ({"model": "soft_norm_pico"}, ValueError, "soft_norm_pico"),
@@ -126,7 +126,7 @@ def test_checkpoint_says_how_its_images_were(source, tmp_path):
     if source == "recorded file":
         shutil.copy(SHAPES, path)
     else:
-        meta = noted(**cfg_of_config(load_config(DEMO)), label_names=CLASSES)
+        meta = noted(**cfg_of_config(resolve(DEMO)), label_names=CLASSES)
         torch.save({"state_dict": expected.model.state_dict(), "meta": meta}, path)
     predictor = TimmPredictor("soft_pico", checkpoint=path)
     assert predictor.notes == []
@@ -202,7 +202,7 @@ def test_weights_without_a_head_are_refused(ten_classes, tmp_path):
 
 
 def test_classifier_of_a_config_sees_what_its_test_shows_it(ten_classes):
-    config = load_config(DEMO)
+    config = resolve(DEMO)
     config.test_dataloader.dataset.length = 3
     predictor = ConfigPredictor(DEMO, ten_classes, topk=10)
     # Its transforms are found in the scope that the predictor has set.
@@ -237,7 +237,7 @@ def test_meta_of_another_kind_names_no_classes(ten_classes, tmp_path):
 
 
 def test_pipeline_that_loads_by_mmcv_gets_its_order_of_channels(ten_classes, tmp_path):
-    config = load_config(DEMO)
+    config = resolve(DEMO)
     transforms = [
         dict(type="LoadImageFromFile"),
         dict(type="ResizeEdge", scale=64),
@@ -271,7 +271,7 @@ def dense(request, tmp_path_factory) -> tuple[str, Path, Path]:
         else "test_cfg=dict(stride=64, scales=(1.0,), flip=['vertical'])"
     )
     path.write_text(f'_base_ = ["{CONFIGS / task / f"{name}_soft_pico_shapes.py"}"]\nmodel = dict({options})\n')
-    config = load_config(path)
+    config = resolve(path)
     config.merge_from_dict({"test_dataloader.dataset.data_root": str(folder / "data")})
     config.dump(path)
     torch.manual_seed(0)
@@ -285,7 +285,7 @@ def test_dense_model_sees_what_its_test_shows_it(dense):
     task, path, weights = dense
     predictor = ConfigPredictor(path, weights, score_thr=0.0)
     with torch.no_grad():
-        loader = Runner.build_dataloader(load_config(path).test_dataloader)
+        loader = Runner.build_dataloader(resolve(path).test_dataloader)
         samples = [sample for batch in loader for sample in predictor.model.test_step(batch)]
     files = sorted(file for file in path.parent.rglob("*.jpg") if "val" in file.parent.name)
     images = [Image.open(file).convert("RGB") for file in files]

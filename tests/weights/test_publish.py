@@ -10,7 +10,7 @@ from publications import METRIC, run
 from safetensors.torch import load_file
 
 from soft_vit.data import CLASSES
-from soft_vit.engine.config import load_config
+from soft_vit.engine.config import resolve
 from soft_vit.engine.models.notes import notes_of_config
 from soft_vit.weights import ENTRIES, load_index
 from soft_vit.weights.files import RESOURCES
@@ -74,7 +74,7 @@ def test_config_completes_the_file(meta, averaged, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.save({"state_dict": averaged, "meta": meta}, "bare.pth")
     config = "configs/demo/soft_pico_shapes.py"
-    notes = notes_of_config(load_config(config).to_dict())
+    notes = notes_of_config(resolve(config).to_dict())
     run("bare.pth", tmp_path / "out", model="soft_pico", config=config, notes=notes)
     (entry,) = load_index(tmp_path / "out" / "index.json")
     assert (entry.cfg["mean"], entry.cfg["input_size"], entry.cfg["crop_pct"]) == ((0.5,) * 3, (3, 64, 64), 1.0)

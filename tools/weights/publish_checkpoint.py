@@ -36,10 +36,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     notes = None
     if args.config is not None:
-        from soft_vit.engine.config import load_config
+        from soft_vit.engine.config import resolve
         from soft_vit.engine.models.notes import notes_of_config
 
-        notes = notes_of_config(load_config(args.config).to_dict())
+        notes = notes_of_config(resolve(args.config).to_dict())
     for sentence in publish(
         args.source,
         args.out_dir,

@@ -41,7 +41,7 @@ class TimmAugment(BaseTransform):
     or uint8 [H, W, 3]) becomes a uint8 tensor [3, H, W].
     """
 
-    def __init__(self, img_size: int | tuple[int, int], **kwargs: Any) -> None:
+    def __init__(self, img_size: int | tuple[int, int] = 224, **kwargs: Any) -> None:
         size = img_size if isinstance(img_size, int) else tuple(img_size)
         try:
             self.augment = create_transform(size, is_training=True, normalize=False, **kwargs)
@@ -118,7 +118,7 @@ class TimmEvalCrop(BaseTransform):
     """
 
     def __init__(
-        self, img_size: int, crop_pct: float = 0.875, interpolation: str = "bicubic", crop_mode: str = "center"
+        self, img_size: int = 224, crop_pct: float = 0.875, interpolation: str = "bicubic", crop_mode: str = "center"
     ) -> None:
         self.transform_image = transforms_imagenet_eval(
             img_size, crop_pct=crop_pct, crop_mode=crop_mode, interpolation=interpolation, normalize=False

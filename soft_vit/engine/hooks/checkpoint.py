@@ -2,7 +2,6 @@
 
 import inspect
 import re
-import zipfile
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,18 +14,15 @@ from mmengine.hooks import CheckpointHook
 from mmengine.optim import ZeroRedundancyOptimizer
 from mmengine.runner import Runner
 
-from soft_vit.engine.errors import one_line
 from soft_vit.engine.models.notes import notes_of_run
-from soft_vit.engine.resume.read import load_checkpoint_file
 from soft_vit.registry import HOOKS, register
 from soft_vit.weights.files import write_atomically
 from soft_vit.weights.read import NOTES_KEY, first_not_finite
 
-__all__ = ["AtomicBackend", "SafeCheckpointHook", "find_newest_checkpoint"]
+__all__ = ["AtomicBackend", "SafeCheckpointHook"]
 
 # Whatever a run goes on from.
 _FINITE_PARTS = ("state_dict", "ema_state_dict", "optimizer")
-_NUMBERED = re.compile(r"(epoch|iter|stopped_iter)_\d+\.pth")
 
 
 class AtomicBackend(LocalBackend):
@@ -200,44 +196,3 @@ def _send_optimizer(runner: Runner) -> None:
     optimizer = getattr(runner.optim_wrapper, "optimizer", None)
     if isinstance(optimizer, ZeroRedundancyOptimizer) and not is_main_process():
         optimizer.consolidate_state_dict()
-
-
-def find_newest_checkpoint(work_dir: str | Path) -> Path | None:
-    """The intact checkpoint that training wrote last in a folder, or None; a damaged one is named and passed over.
-
-    The note `last_checkpoint` decides, by its file name alone, because the folder may have moved since; without a
-    usable note it is the highest iteration. A folder without a checkpoint is left for the one that the note names,
-    which is the `out_dir` of the hook.
-    """
-    folder = Path(work_dir)
-    note = folder / "last_checkpoint"
-    noted = Path(note.read_text(errors="replace").strip() or "-") if note.is_file() else None
-    if noted is not None:
-        if noted.is_file() and not _numbered(folder):
-            folder = noted.parent
-        noted = folder / noted.name
-    if noted is not None and noted.is_file() and _iteration_of(noted) is not None:
-        return noted
-    others = [path for path in _numbered(folder) if path != noted]
-    found = [(iteration, path) for path in others if (iteration := _iteration_of(path)) is not None]
-    return max(found)[1] if found else None
-
-
-def _numbered(folder: Path) -> list[Path]:
-    return [path for path in folder.glob("*.pth") if _NUMBERED.fullmatch(path.name)]
-
-
-def _iteration_of(path: Path) -> int | None:
-    """The iteration that a checkpoint was written at; None, with a sentence, for a damaged one."""
-    try:
-        # Torch does not look at the checksums that it writes.
-        with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()
-        if damaged is None:
-            return int(load_checkpoint_file(path)["meta"]["iter"])
-        reason = f"{damaged} in it has changed"
-    except Exception as error:
-        # What readers raise on changed bytes has no common type.
-        reason = one_line(error)
-    print(f"The checkpoint {path} is damaged and passed over ({reason}).")
-    return None

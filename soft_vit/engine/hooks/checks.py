@@ -36,17 +36,13 @@ def match_classes(dataset: Any, expected: Sequence[str], owner: str) -> None:
 
 @register(HOOKS)
 class RunChecksHook(Hook):
-    """Checks that classes, targets and schedules fit each other, and logs the classes of the training data.
+    """Checks that classes and targets fit each other, and logs the classes of the training data.
 
     Classes of the validation data are matched by name; see `match_classes`. Raises ValueError for what
     does not fit.
     """
 
     def before_train(self, runner: Runner) -> None:
-        self._check_classes(runner)
-        self._check_schedules(runner)
-
-    def _check_classes(self, runner: Runner) -> None:
         classes = getattr(runner.train_dataloader.dataset, "metainfo", {}).get("classes")
         model = unwrapped(runner.model)
         # A detector itself, a timm model inside ours, or the head of one of MMPretrain.
@@ -69,18 +65,3 @@ class RunChecksHook(Hook):
                 f"The data preprocessor makes targets for {mixing.num_classes} classes and the model has {head}; set "
                 f"data_preprocessor.num_classes to {head}."
             )
-
-    def _check_schedules(self, runner: Runner) -> None:
-        """Refuse a OneCycleLR of fewer steps than the run has: MMEngine would raise an error after its last one."""
-        named = runner.param_schedulers or []
-        lists = named.values() if isinstance(named, dict) else [named]
-        for scheduler in (scheduler for schedulers in lists for scheduler in schedulers):
-            total = getattr(scheduler, "total_steps", None)
-            # The number of its last step, in epochs or iterations; the step at the start is number 0.
-            run = runner.max_epochs if scheduler.by_epoch else runner.max_iters
-            last = min(run, scheduler.end - 1) - scheduler.begin
-            if total is not None and last > total:
-                raise ValueError(
-                    f"{type(scheduler).__name__} of param_scheduler has {total} steps, and the run takes {last}; set "
-                    f"its total_steps to {last}, or its end to {scheduler.begin + total}."
-                )

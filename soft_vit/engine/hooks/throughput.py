@@ -1,5 +1,6 @@
 """Images per second of a test."""
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,12 +12,15 @@ from mmengine.runner import Runner
 from torch import nn
 
 from soft_vit.engine.models.timm_model import unwrapped
+from soft_vit.registry import HOOKS, register
 
 __all__ = ["ThroughputHook"]
 
 
+@register(HOOKS)
 class ThroughputHook(Hook):
-    """Measures images per second, over all processes, of the whole test loop and of the network's forward passes alone.
+    """Adds images per second, over all processes, of the whole test loop and of the network's forward passes alone.
+
 
     The first batch starts the workers and warms up; it counts only if it is the only one. On a GPU, events time the
     forward passes without a synchronisation. A forward pass is a call of the classifier in mode `tensor`, as
@@ -59,16 +63,18 @@ class ThroughputHook(Hook):
     def after_test_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
         for handle in self._handles:
             handle.remove()
+        metrics.update(self.rates())
 
     def rates(self) -> dict[str, float]:
-        """`images_per_second/loop` and `images_per_second/forward` of the last test."""
+        """Return the finite ones of `images_per_second/loop` and `images_per_second/forward` of the last test."""
         first = min(1, len(self._images) - 1)
         images = sum(self._images[first:])
         # A model without such a mode has no passes: NaN.
         forward = sum(self._between(start, end) for start, end in self._passes[first:]) or float("nan")
         rates = torch.tensor([images / (self._ends[-1] - self._ends[first]), images / forward], dtype=torch.float64)
         all_reduce(rates)
-        return dict(zip(("images_per_second/loop", "images_per_second/forward"), rates.tolist(), strict=True))
+        named = zip(("images_per_second/loop", "images_per_second/forward"), rates.tolist(), strict=True)
+        return {name: rate for name, rate in named if math.isfinite(rate)}
 
 
 def _wall_clock() -> tuple[Callable[[], float], Callable[[float, float], float]]:

@@ -1,26 +1,15 @@
-"""Weights that a run begins with or resumes from, fitted to its model or refused, and stages that it does not train."""
+"""The published weights of a timm model as a checkpoint, and stages that a run does not train."""
 
-from collections.abc import Mapping
 from typing import Any
 
-from mmengine.hooks import Hook
-from mmengine.runner import CheckpointLoader, Runner
+from mmengine.runner import CheckpointLoader
 from timm.models import group_parameters
 from torch import nn
 
-from soft_vit.engine.models.timm_model import create_timm_model, unwrapped
-from soft_vit.registry import HOOKS, register
-from soft_vit.weights.load import describe_mismatch, filter_weights, fit_weights
+from soft_vit.engine.models.timm_model import create_timm_model
 from soft_vit.weights.read import NOTES_KEY, Notes
 
-__all__ = [
-    "TIMM_PREFIX",
-    "CheckpointMatchHook",
-    "StartWeightsHook",
-    "flat_name",
-    "freeze_stages",
-    "require_match",
-]
+__all__ = ["TIMM_PREFIX", "flat_name", "freeze_stages"]
 
 TIMM_PREFIX = "timm://"
 
@@ -40,67 +29,6 @@ def load_from_timm(filename: str, map_location: Any = None) -> dict:
 
 
 CheckpointLoader.register_scheme(prefixes=TIMM_PREFIX, loader=load_from_timm, force=True)
-
-
-@register(HOOKS)
-class StartWeightsHook(Hook):
-    """Makes the weights of `load_from` fit the model, and logs what that took; see `fit_weights`.
-
-    Where the checkpoint and the training data name their classes, rows of the head follow the names. For a run that
-    begins; a resumed one has to find its own weights: `CheckpointMatchHook`.
-    """
-
-    # Before other hooks, such as EMAHook, take the weights for themselves.
-    priority = "VERY_HIGH"
-
-    def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        classifier = unwrapped(runner.model)
-        model = getattr(classifier, "model", None)
-        if not hasattr(model, "pretrained_cfg"):
-            require_match(runner, checkpoint, exact=False)
-            return
-        classes = getattr(runner.train_dataloader.dataset, "metainfo", {}).get("classes") or ()
-        weights, sentences = fit_weights(checkpoint, model, classes=[str(name) for name in classes])
-        for sentence in sentences:
-            runner.logger.info(f"Weights of {runner.cfg.get('load_from')}: {sentence}")
-        checkpoint["state_dict"] = weights
-
-
-@register(HOOKS)
-class CheckpointMatchHook(Hook):
-    """Refuses to resume from a checkpoint of another model, or from weights alone, with ValueError."""
-
-    # Before hooks that read the state of a run.
-    priority = "VERY_HIGH"
-
-    def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        meta = checkpoint.get("meta")
-        if not (isinstance(meta, Mapping) and {"epoch", "iter"} <= meta.keys() and "message_hub" in checkpoint):
-            raise ValueError(
-                "The checkpoint holds no state of a run, such as its iteration, and cannot be resumed; begin a run "
-                "from its weights with load_from."
-            )
-        require_match(runner, checkpoint)
-        network = getattr(unwrapped(runner.model), "model", None)
-        if hasattr(network, "pretrained_cfg"):
-            # Of models whose parameters are alike, only the notes of a checkpoint tell.
-            filter_weights(checkpoint, network)
-
-
-def require_match(runner: Runner, checkpoint: dict, exact: bool = True) -> None:
-    """ValueError if a checkpoint's names and shapes are not those of the model; if not exact, only where none fits.
-
-    MMEngine alone only logs a warning and goes on with whatever fitted.
-    """
-    expected = unwrapped(runner.model).state_dict()
-    given = checkpoint.get("state_dict", checkpoint)
-    given = {name.removeprefix("module."): value for name, value in given.items() if hasattr(value, "shape")}
-    mismatch = describe_mismatch(expected, given)
-    fitting = any(name in given and expected[name].shape == given[name].shape for name in expected)
-    if mismatch and (exact or not fitting):
-        raise ValueError(
-            f"The checkpoint belongs to another model: {mismatch}; use the config that it was trained with."
-        )
 
 
 def freeze_stages(model: nn.Module, stages: int, whole: nn.Module | None = None) -> list[nn.Module]:

@@ -11,7 +11,7 @@ from mmengine.runner import Runner
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
-from soft_vit.engine.data.eval_data import view_of_config
+from soft_vit.engine.data.views import view_of_config
 from soft_vit.engine.models.timm_model import unwrapped
 from soft_vit.layers import ATTENTIONS, attention_options
 from soft_vit.models.pyramid import PyramidViT

@@ -1,6 +1,6 @@
 """Training loops that resume exactly, also in the middle of an epoch.
 
-`soft_vit.engine.prepare` chooses them for `train_cfg = dict(by_epoch=...)`; `train_cfg = dict(type=...)` names
+`soft_vit.engine.config` chooses them for `train_cfg = dict(by_epoch=...)`; `train_cfg = dict(type=...)` names
 another.
 """
 

@@ -5,6 +5,7 @@
 
 import hashlib
 import re
+import zipfile
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,12 +14,15 @@ from mmengine.logging import HistoryBuffer
 from mmengine.optim.scheduler.param_scheduler import OneCycleParamScheduler
 from mmengine.runner import CheckpointLoader
 
+from soft_vit.engine.errors import one_line
 from soft_vit.weights import Entry
 from soft_vit.weights.fetch import download, hub_folder
 from soft_vit.weights.index import SUFFIXES, is_source
 from soft_vit.weights.read import allow_classes, read_checkpoint_file
 
-__all__ = ["install", "load_checkpoint_file"]
+__all__ = ["find_newest_checkpoint", "install", "load_checkpoint_file", "require_checkpoint"]
+
+_NUMBERED = re.compile(r"(epoch|iter|stopped_iter)_\d+\.pth")
 
 # By which a HistoryBuffer stores its methods and OneCycleLR its curve.
 _METHODS = {
@@ -93,3 +97,50 @@ def install() -> None:
     CheckpointLoader.register_scheme(prefixes="", loader=load_from_local, force=True)
     CheckpointLoader.register_scheme(prefixes=("http://", "https://"), loader=load_from_http, force=True)
     CheckpointLoader.register_scheme(prefixes=_REFUSED_SCHEMES, loader=load_from_elsewhere, force=True)
+
+
+def require_checkpoint(path: str) -> None:
+    """Raise FileNotFoundError unless path is a file or an address."""
+    if "://" not in path and not Path(path).expanduser().is_file():
+        raise FileNotFoundError(f"There is no checkpoint {path}; give the path of a file that exists.")
+
+
+def find_newest_checkpoint(work_dir: str | Path) -> Path | None:
+    """The intact checkpoint that training wrote last in a folder, or None; a damaged one is named and passed over.
+
+    The note `last_checkpoint` decides, by its file name alone, because the folder may have moved since; without a
+    usable note it is the highest iteration. A folder without a checkpoint is left for the one that the note names,
+    which is the `out_dir` of the hook.
+    """
+    folder = Path(work_dir)
+    note = folder / "last_checkpoint"
+    noted = Path(note.read_text(errors="replace").strip() or "-") if note.is_file() else None
+    if noted is not None:
+        if noted.is_file() and not _numbered(folder):
+            folder = noted.parent
+        noted = folder / noted.name
+    if noted is not None and noted.is_file() and _iteration_of(noted) is not None:
+        return noted
+    others = [path for path in _numbered(folder) if path != noted]
+    found = [(iteration, path) for path in others if (iteration := _iteration_of(path)) is not None]
+    return max(found)[1] if found else None
+
+
+def _numbered(folder: Path) -> list[Path]:
+    return [path for path in folder.glob("*.pth") if _NUMBERED.fullmatch(path.name)]
+
+
+def _iteration_of(path: Path) -> int | None:
+    """The iteration that a checkpoint was written at; None, with a sentence, for a damaged one."""
+    try:
+        # Torch does not look at the checksums that it writes.
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+        if damaged is None:
+            return int(load_checkpoint_file(path)["meta"]["iter"])
+        reason = f"{damaged} in it has changed"
+    except Exception as error:
+        # What readers raise on changed bytes has no common type.
+        reason = one_line(error)
+    print(f"The checkpoint {path} is damaged and passed over ({reason}).")
+    return None

@@ -4,7 +4,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -17,8 +18,9 @@ from torch import distributed
 
 from soft_vit.engine.hooks.checkpoint import SafeCheckpointHook
 from soft_vit.engine.resume.position import seed_worker
+from soft_vit.registry import HOOKS, register
 
-__all__ = ["EXIT_STOPPED", "RunStopped", "StopHook", "shield_worker"]
+__all__ = ["EXIT_STOPPED", "RunStopped", "StopHook", "listening", "shield_worker"]
 
 EXIT_STOPPED = 75
 """Exit code of a run that was asked to stop: EX_TEMPFAIL of sysexits.h, try again later."""
@@ -34,53 +36,63 @@ class RunStopped(SystemExit):
         super().__init__(EXIT_STOPPED)
 
 
+# The name of the first signal since `listening` began.
+_received: list[str] = []
+
+
+@contextmanager
+def listening(signals: Sequence[str] = ("SIGTERM", "SIGINT"), patience: float = 5.0) -> Iterator[None]:
+    """Let a `StopHook` save and end a run in the block at one of these signals.
+
+    A second signal ends the process at once, unless it follows within `patience` seconds (half a second for Ctrl-C): a
+    launcher and the cluster may both forward the same one. Raises ValueError for the name of another signal.
+    """
+    unknown = [name for name in signals if name not in _SIGNALS or not hasattr(signal, name)]
+    if unknown:
+        raise ValueError(f"stop_signals must be among {', '.join(_SIGNALS)}, got {unknown[0]!r}.")
+    process, first = os.getpid(), 0.0
+
+    def receive(number: int, frame: FrameType | None) -> None:
+        nonlocal first
+        if os.getpid() != process:
+            # A data worker inherits the handler, and ends with its run.
+            return
+        now = time.monotonic()
+        # A person who presses Ctrl-C again does not want to wait.
+        if _received and now - first >= (min(patience, _SECOND_CTRL_C) if number == signal.SIGINT else patience):
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(process, number)
+        if not _received:
+            first = now
+            _received.append(signal.Signals(number).name)
+            if number == signal.SIGINT:
+                print("Saving a checkpoint at the end of this step; Ctrl-C again ends the run at once.", flush=True)
+
+    # Python allows signal handlers in the main thread only.
+    names = signals if threading.current_thread() is threading.main_thread() else ()
+    _received.clear()
+    previous = {number: signal.signal(number, receive) for number in (getattr(signal, name) for name in names)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        _received.clear()
+
+
+@register(HOOKS)
 class StopHook(Hook):
-    """Saves and ends a run after a signal; a context manager that listens while it is entered.
+    """Saves and ends a run after a signal that `listening` received.
 
     All ranks stop after the same iteration: the first that ends a window of accumulated gradients after any rank got
-    the signal. They write one checkpoint. In a validation they stop at once if the training so far is saved. A second
-    signal ends the process at once, unless it follows within `patience` seconds (half a second for Ctrl-C): a launcher
-    and the cluster may both forward the same one. Raises ValueError for the name of another signal.
+    the signal. They write one checkpoint. In a validation they stop at once if the training so far is saved.
     """
 
     # After the hooks that save, so that nothing is saved twice.
     priority = "LOWEST"
 
-    def __init__(self, signals: Sequence[str] = ("SIGTERM", "SIGINT"), patience: float = 5.0) -> None:
-        unknown = [name for name in signals if name not in _SIGNALS or not hasattr(signal, name)]
-        if unknown:
-            raise ValueError(f"A run cannot stop at the signal {unknown[0]!r}; choose of {', '.join(_SIGNALS)}.")
-        self.signals = tuple(signals)
-        self.patience = patience
-        self._received: tuple[str, float] | None = None
-        self._previous: dict[int, Any] = {}
-        self._process = os.getpid()
+    def __init__(self) -> None:
         self._group: Any = None
-
-    def __enter__(self) -> "StopHook":
-        # Python allows signal handlers in the main thread only.
-        if threading.current_thread() is threading.main_thread():
-            numbers = [getattr(signal, name) for name in self.signals]
-            self._previous = {number: signal.signal(number, self._receive) for number in numbers}
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-
-    def _receive(self, number: int, frame: FrameType | None) -> None:
-        if os.getpid() != self._process:
-            # A data worker inherits the handler, and ends with its run.
-            return
-        now = time.monotonic()
-        # A person who presses Ctrl-C again does not want to wait.
-        patience = min(self.patience, _SECOND_CTRL_C) if number == signal.SIGINT else self.patience
-        if self._received is not None and now - self._received[1] >= patience:
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(self._process, number)
-        if self._received is None and number == signal.SIGINT:
-            print("Saving a checkpoint at the end of this step; Ctrl-C again ends the run at once.", flush=True)
-        self._received = self._received or (signal.Signals(number).name, now)
 
     def before_train(self, runner: Runner) -> None:
         if runner.distributed:
@@ -90,8 +102,8 @@ class StopHook(Hook):
     def _agreed(self) -> bool:
         """Whether any rank has received a signal; all ranks must call it together."""
         if self._group is None:
-            return self._received is not None
-        flag = torch.tensor(int(self._received is not None))
+            return bool(_received)
+        flag = torch.tensor(len(_received))
         distributed.all_reduce(flag, distributed.ReduceOp.MAX, group=self._group)
         return bool(flag)
 
@@ -117,7 +129,7 @@ class StopHook(Hook):
             # A launcher takes the first exit for a failure, and would kill the main process while it writes.
             distributed.barrier(group=self._group)
         if is_main_process():
-            name = self._received[0] if self._received else "a signal of another process"
+            name = _received[0] if _received else "a signal of another process"
             runner.logger.info(f"Stopped by {name}: iteration {iteration} is saved; go on with --resume.")
         raise RunStopped
 

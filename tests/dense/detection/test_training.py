@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from soft_vit.data.demo.trees import make_tree
-from soft_vit.engine import Report, Target, evaluate, train
+from soft_vit.engine import evaluate, train
 from soft_vit.engine.resume.read import load_checkpoint_file
 
 ROOT = Path(__file__).parents[3]
@@ -78,9 +78,7 @@ def test_four_images_are_learned_and_a_resumed_run_ends_alike(kind, four_images,
     final = load_checkpoint_file(result.checkpoint)
     assert final["meta"]["dataset_meta"]["classes"][0] == "circle"
     found = {"test_evaluator.out": str(tmp_path / "found")}
-    metrics = evaluate(
-        Target(config, str(result.checkpoint), options={**options, **found}), report=Report(work_dir=tmp_path / "test")
-    )
+    metrics = evaluate(config, str(result.checkpoint), options={**options, **found}, work_dir=tmp_path / "test")
     for name, value in result.metrics.items():
         assert metrics[name] == pytest.approx(value, abs=1e-6), name
     assert json.loads((tmp_path / "found.bbox.json").read_text())

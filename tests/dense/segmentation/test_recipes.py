@@ -7,7 +7,7 @@ import torch
 from mmengine.dataset import Compose
 from mmengine.registry import DATASETS, MODELS
 
-from soft_vit.engine.config import check_keys, load_config
+from soft_vit.engine.config import resolve
 
 CONFIGS = Path(__file__).parents[3] / "configs" / "segmentation"
 NAMES = sorted(path.name for path in CONFIGS.glob("*.py"))
@@ -15,15 +15,14 @@ NAMES = sorted(path.name for path in CONFIGS.glob("*.py"))
 
 def model_of(name):
     """Without the time and memory of initialising."""
-    cfg = load_config(CONFIGS / name)
+    cfg = resolve(CONFIGS / name)
     with torch.device("meta"):
         return MODELS.build({**cfg.model, "data_preprocessor": None})
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_parts_of_a_config_are_known(name):
-    cfg = load_config(CONFIGS / name)
-    check_keys(cfg)
+    cfg = resolve(CONFIGS / name)
     for loader in (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader):
         assert DATASETS.get(loader.dataset.type) is not None
         Compose(loader.dataset.pipeline)

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from soft_vit.engine.evaluate import Target, evaluate
-from soft_vit.engine.report import Report
+from soft_vit.engine.evaluate import evaluate
 from soft_vit.engine.resume.read import load_checkpoint_file
 from soft_vit.engine.run import train
 
@@ -52,5 +51,5 @@ def test_a_run_learns_resumes_exactly_and_is_tested(tree, tmp_path):
     ends = [load_checkpoint_file(run.checkpoint)["state_dict"] for run in (whole, resumed)]
     for name, value in ends[0].items():
         assert torch.equal(value, ends[1][name]), name
-    found = evaluate(Target(CONFIG, str(whole.checkpoint), options=options), report=Report(work_dir=tmp_path / "test"))
+    found = evaluate(CONFIG, str(whole.checkpoint), options=options, work_dir=tmp_path / "test")
     assert {name: found[name] for name in ("mIoU", "mAcc", "aAcc")} == pytest.approx(whole.metrics)

@@ -13,7 +13,7 @@ from mmengine.logging import MessageHub
 from mmengine.runner import save_checkpoint
 
 from soft_vit.engine import AtomicBackend, SafeCheckpointHook
-from soft_vit.engine.hooks.checkpoint import find_newest_checkpoint
+from soft_vit.engine.resume.read import find_newest_checkpoint
 
 
 @pytest.mark.parametrize("keep", [0, 1])

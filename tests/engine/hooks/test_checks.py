@@ -1,12 +1,9 @@
 """What does not fit is refused before the first step."""
 
-import math
 from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
-import torch
-from mmengine.optim import LinearLR, OneCycleLR
 from PIL import Image
 
 from soft_vit.engine import ImageTree
@@ -39,46 +36,12 @@ def test_classes_fit_the_head(classes, model, message):
     run = SimpleNamespace(
         train_dataloader=SimpleNamespace(dataset=SimpleNamespace(metainfo=metainfo)),
         model=SimpleNamespace(**model),
-        param_schedulers=None,
         logger=SimpleNamespace(info=said.append),
         val_loop=None,
     )
     with pytest.raises(ValueError, match=message) if message else nullcontext():
         RunChecksHook().before_train(run)
     assert len(said) == (classes is not None)
-
-
-@pytest.mark.parametrize("by_epoch", [True, False])
-@pytest.mark.parametrize(
-    ("steps", "span"), [(3, {}), (4, {}), (5, {}), (2, {"begin": 3}), (2, {"end": 3}), (2, {"end": 4}), (1, {"end": 3})]
-)
-def test_ends_before_the_run(steps, span, by_epoch):
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    options = {"total_steps": steps, "eta_max": 1.0, "by_epoch": by_epoch, "end": 5, **span}
-    schedulers = [LinearLR(optimizer), OneCycleLR(optimizer, **options)]
-    epochs, iterations = (5, math.inf) if by_epoch else (math.inf, 5)
-    run = SimpleNamespace(
-        param_schedulers={"network": schedulers},
-        max_epochs=epochs,
-        max_iters=iterations,
-        train_dataloader=SimpleNamespace(dataset=None),
-        model=None,
-        val_loop=None,
-    )
-    refused = None
-    try:
-        RunChecksHook().before_train(run)
-    except ValueError as error:
-        refused = error
-    trial = OneCycleLR(optimizer, **options)
-    try:
-        for _ in range(5):
-            optimizer.step()
-            trial.step()
-    except ValueError:
-        assert f"OneCycleLR of param_scheduler has {steps} steps" in str(refused)
-    else:
-        assert refused is None
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,8 @@ def test_rates_leave_the_first_batch_out(monkeypatch):
             now[0] += 1
             model(torch.zeros(count, 2), mode="predict")
             hook.after_test_iter(runner, 0, outputs=[None] * count)
-        hook.after_test_epoch(runner)
-        assert hook.rates() == pytest.approx({"images_per_second/loop": loop, "images_per_second/forward": forward})
+        metrics = {}
+        hook.after_test_epoch(runner, metrics)
+        assert metrics == pytest.approx({"images_per_second/loop": loop, "images_per_second/forward": forward})
     assert not model._forward_hooks
     assert not model._forward_pre_hooks

@@ -1,11 +1,8 @@
-"""Weights that find their place in another model or are refused, and stages that do not move."""
+"""Weights that find their place in another model, and stages that do not move."""
 
 import copy
 import json
-import logging
-from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,20 +14,11 @@ from PIL import Image
 from timm.models import save_for_hf
 from torch import nn
 
-from soft_vit.engine import (
-    CheckpointMatchHook,
-    Report,
-    Target,
-    TimmOptimWrapperConstructor,
-    TimmProgressClassifier,
-    evaluate,
-    train,
-)
-from soft_vit.engine.config import load_config
-from soft_vit.engine.models.finetune import StartWeightsHook, freeze_stages, require_match
+from soft_vit.engine import TimmOptimWrapperConstructor, TimmProgressClassifier, evaluate, train
+from soft_vit.engine.config import resolve
+from soft_vit.engine.models.finetune import freeze_stages
 from soft_vit.engine.resume.read import load_checkpoint_file
 from soft_vit.weights.load import fit_weights
-from soft_vit.weights.read import NOTES_KEY
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 SMALL = dict(depths=(1, 1, 1, 1))
@@ -137,107 +125,6 @@ def test_timm_name_as_source(tmp_path):
     loaded = CheckpointLoader.load_checkpoint(f"timm://local-dir:{tmp_path}", map_location="cpu")["state_dict"]
     assert loaded.keys() == model.state_dict().keys()
     assert all(torch.equal(loaded[name], value) for name, value in model.state_dict().items())
-
-
-@pytest.mark.parametrize(("name", "fits"), [("weight", True), ("kernel", False)])
-def test_model_that_is_not_of_timm(name, fits):
-    runner = SimpleNamespace(model=nn.Linear(2, 3))
-    checkpoint = {"state_dict": {name: torch.ones(3, 2)}}
-    with nullcontext() if fits else pytest.raises(ValueError, match="belongs to another model"):
-        StartWeightsHook().after_load_checkpoint(runner, checkpoint)
-    assert checkpoint["state_dict"].keys() == {name}
-
-
-@pytest.mark.parametrize(
-    ("classes", "rows", "said"),
-    [
-        (("a", "b", "c"), [0, 1, 2], None),
-        (("c", "a", "b"), [2, 0, 1], "follow the names of the classes"),
-        (("a", "b", "d"), None, "The head for 3 classes of other names is replaced"),
-        (None, [0, 1, 2], None),
-    ],
-    ids=["same", "another order", "other names", "unknown"],
-)
-def test_rows_of_the_head_follow_the_names_of_classes(classes, rows, said, caplog):
-    trained, model = small(num_classes=3), small(num_classes=3)
-    fresh = model.head.weight.clone()
-    checkpoint = {"state_dict": trained.state_dict(), "meta": {"dataset_meta": {"classes": ("a", "b", "c")}}}
-    runner = SimpleNamespace(
-        model=SimpleNamespace(model=model),
-        train_dataloader=SimpleNamespace(dataset=SimpleNamespace(metainfo={"classes": classes})),
-        logger=logging.getLogger("start"),
-        cfg={},
-    )
-    with caplog.at_level(logging.INFO):
-        StartWeightsHook().after_load_checkpoint(runner, checkpoint)
-    model.load_state_dict(checkpoint["state_dict"], strict=False)
-    assert torch.equal(model.head.weight, fresh if rows is None else trained.head.weight[rows])
-    assert len(caplog.messages) == bool(said)
-    assert said is None or said in caplog.text
-
-
-PLAIN = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
-
-
-def plain_state(**changes):
-    entries = {**PLAIN.state_dict(), **changes}
-    return {name: value for name, value in entries.items() if value is not None}
-
-
-def check(given, exact):
-    runner = SimpleNamespace(model=PLAIN)
-    require_match(runner, {"state_dict": given}, exact)
-
-
-@pytest.mark.parametrize("exact", [True, False])
-@pytest.mark.parametrize(
-    "given",
-    [
-        plain_state(),
-        {f"module.{name}": value for name, value in plain_state().items()},
-        plain_state(**{"1.num_batches_tracked": None}),
-    ],
-    ids=["same", "from DDP", "without a counter"],
-)
-def test_exactly_fitting(given, exact):
-    check(given, exact)
-
-
-PARTLY = [
-    (plain_state(**{"0.weight": None}), "1 parameters are missing, such as 0.weight"),
-    (plain_state(extra=torch.ones(1)), "1 are unknown to the model, such as extra"),
-    (plain_state(**{"0.bias": torch.ones(7)}), r"1 have another shape, such as 0.bias with \(7,\) instead of \(3,\)"),
-]
-
-
-@pytest.mark.parametrize(("given", "message"), PARTLY, ids=["missing", "unknown", "shape"])
-def test_partly_fitting(given, message):
-    with pytest.raises(ValueError, match=message):
-        check(given, exact=True)
-    check(given, exact=False)
-
-
-def test_a_checkpoint_that_notes_another_model_with_the_same_parameters():
-    runner = SimpleNamespace(model=TimmProgressClassifier("soft_norm_pico", img_size=64))
-    meta = {"epoch": 1, "iter": 2, NOTES_KEY: {"model": "soft_norm_pico"}}
-    checkpoint = {"state_dict": dict(runner.model.state_dict()), "meta": meta, "message_hub": {}}
-    CheckpointMatchHook().after_load_checkpoint(runner, checkpoint)
-    checkpoint["meta"][NOTES_KEY]["model"] = "soft_pico"
-    with pytest.raises(ValueError, match="attention must be 'soft'"):
-        CheckpointMatchHook().after_load_checkpoint(runner, checkpoint)
-
-
-@pytest.mark.parametrize(
-    "content", [{}, {"meta": 3}, {"meta": {"iter": 1}}, {"meta": {"epoch": 0, "iter": 1}}], ids=str
-)
-def test_weights_alone_are_not_resumed(content):
-    with pytest.raises(ValueError, match="holds no state of a run"):
-        CheckpointMatchHook().after_load_checkpoint(SimpleNamespace(model=PLAIN), {"state_dict": {}, **content})
-
-
-def test_nothing_fits():
-    with pytest.raises(ValueError, match="belongs to another model"):
-        check({"conv.weight": torch.ones(1)}, exact=False)
 
 
 def trained(model: nn.Module) -> set[str]:
@@ -367,7 +254,7 @@ def tiny_options(tree: Path, img_size: int) -> dict:
     return options
 
 
-def test_a_folder_from_a_checkpoint(source, tree, tmp_path):
+def test_a_folder_from_a_checkpoint(source, tree, tmp_path, capsys):
     torch.save({"state_dict": source.state_dict(), "meta": {}}, tmp_path / "source.pth")
     options = tiny_options(tree, 48) | {"model.frozen_stages": 1}
     path, start = CONFIGS / "finetune" / "soft_tiny_imagefolder.py", {"load_from": str(tmp_path / "source.pth")}
@@ -379,7 +266,7 @@ def test_a_folder_from_a_checkpoint(source, tree, tmp_path):
     assert "parameters that belong to a grid are resampled, such as stages.0.pos_embed" in text
     assert "The training data has 3 classes: " in text
     # 8 images of the 64 that 5e-4 belongs to.
-    assert "The learning rate is 6.25e-05: the global batch is 8" in text
+    assert "The learning rate is 6.25e-05 for steps of 8 images" in capsys.readouterr().out
     saved = load_checkpoint_file(result.checkpoint)
     expected, _ = fit_weights(source.state_dict(), small(num_classes=3, img_size=48))
     for name, value in saved["state_dict"].items():
@@ -392,13 +279,13 @@ def test_a_folder_from_a_checkpoint(source, tree, tmp_path):
     entries = [json.loads(line) for line in next(tmp_path.glob("run/*/vis_data/scalars.json")).read_text().splitlines()]
     assert sum("loss" in entry for entry in entries) == 3
 
-    metrics = evaluate(Target(path, str(result.checkpoint), options=options), report=Report(work_dir=tmp_path / "test"))
+    metrics = evaluate(path, str(result.checkpoint), options=options, work_dir=tmp_path / "test")
     assert metrics["accuracy/top1"] == pytest.approx(result.top1)
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("finetune/*.py")) + sorted(CONFIGS.glob("distill/*.py")), ids=str)
 def test_configs_describe_a_model(path):
-    config = load_config(path, {"num_classes": 5})
+    config = resolve(path, {"num_classes": 5})
     model = MODELS.build({**config.model, "data_preprocessor": dict(config.data_preprocessor)})
     size = next(step.img_size for step in config.test_dataloader.dataset.pipeline if "img_size" in step)
     assert model.model.img_size == (size, size)

@@ -15,9 +15,8 @@ from mmengine.runner import CheckpointLoader, load_checkpoint
 from safetensors.torch import save_file
 
 from soft_vit.dense import SOFT
-from soft_vit.engine import Report, Target, evaluate, train
-from soft_vit.engine.hooks.checkpoint import find_newest_checkpoint
-from soft_vit.engine.resume.read import load_checkpoint_file
+from soft_vit.engine import evaluate, train
+from soft_vit.engine.resume.read import find_newest_checkpoint, load_checkpoint_file
 from soft_vit.predict import load_predictor
 from soft_vit.weights.save import convert
 
@@ -74,8 +73,8 @@ READERS = {
         folder, model__type="DistillClassifier", model__teacher={"model_name": "soft_pico", "checkpoint": file}
     ),
     "convert": lambda file, folder: convert(file, folder / "out.pth", "timm"),
-    "test": lambda file, folder: evaluate(Target(DEMO, file), report=Report(work_dir=folder)),
-    "weights of a test": lambda file, folder: evaluate(Target(DEMO, "soft_pico", file), report=Report(work_dir=folder)),
+    "test": lambda file, folder: evaluate(DEMO, file, work_dir=folder),
+    "weights of a test": lambda file, folder: evaluate(DEMO, "soft_pico", weights=file, work_dir=folder),
     "overlay of timm": lambda file, folder: timm.create_model(
         "soft_pico", pretrained=True, pretrained_cfg_overlay={"file": file}
     ),

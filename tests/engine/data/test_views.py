@@ -4,7 +4,7 @@ import pytest
 from mmengine.config import Config
 
 from soft_vit.data import CLASSES
-from soft_vit.engine.data.eval_data import View, class_names, set_view, timm_view, view_of_config
+from soft_vit.engine.data.views import View, class_names, set_view, timm_view, view_of_config
 
 
 def config(pipeline: list, **dataset) -> Config:
@@ -32,7 +32,7 @@ def test_view_of_a_config(cfg, asked, expected):
 
 
 def test_view_needs_a_size():
-    with pytest.raises(ValueError, match="img_size beside crop_pct"):
+    with pytest.raises(ValueError, match="img_size"):
         view_of_config(config([]), None, 0.9)
 
 
@@ -81,11 +81,11 @@ def test_names_come_from_the_first_that_has_them(tmp_path):
     assert class_names(cfg, 10, recorded=tuple("abcdefghij")) == list("abcdefghij")
     imagenet = class_names(Config({}), 1000, recorded=["tench"])
     assert (len(imagenet), imagenet[0], imagenet[999]) == (1000, "n01440764", "n15075141")
-    with pytest.raises(ValueError, match="names 10 classes and the model has 12"):
+    with pytest.raises(ValueError, match="12 of the model, got 10"):
         class_names(cfg, 12, (), listed)
     with pytest.raises(ValueError, match="--classes"):
         class_names(Config({}), 12)
-    with pytest.raises(ValueError, match=r"training images neither \(data_root is not set; .*\); give .* as --classes"):
+    with pytest.raises(ValueError, match="--classes"):
         class_names(Config({"train_dataloader": {"dataset": {"type": "ImageTree"}}}), 12)
-    with pytest.raises(ValueError, match="The record of the weights names 3 classes and the model has 12"):
+    with pytest.raises(ValueError, match="12 of the model, got 3"):
         class_names(cfg, 12, recorded=("a", "b", "c"))

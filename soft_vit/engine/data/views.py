@@ -11,8 +11,7 @@ from mmengine.registry import DATASETS, DefaultScope
 from timm.data import ImageNetInfo, infer_imagenet_subset, resolve_data_config
 
 from soft_vit.data.images import find_images, read_lines
-from soft_vit.engine.config_values import type_name
-from soft_vit.engine.errors import one_line
+from soft_vit.engine.config import type_name
 
 __all__ = [
     "View",
@@ -91,7 +90,7 @@ def view_of_config(cfg: Config, img_size: int | None, crop_pct: float | None) ->
     changes = {"img_size": img_size, "crop_pct": crop_pct}
     found.update({name: value for name, value in changes.items() if value is not None})
     if "img_size" not in found:
-        raise ValueError("The config does not say how large its test images are; set img_size beside crop_pct.")
+        raise ValueError("img_size must be given with crop_pct where the config says no size of test images.")
     return View(**found)
 
 
@@ -121,10 +120,7 @@ def _require_one_size(packing: list[dict[str, Any]]) -> None:
     for views in (views for transform in packing for views in transform.get("transforms", [])):
         sizing = [name for name in map(type_name, views) if "Resize" in name or "Crop" in name]
         if sizing:
-            raise ValueError(
-                f"The tta_pipeline sets its own sizes, by {sizing[0]} in TestTimeAug, and the test asks for "
-                "another; leave out what sets a size or a crop, or --tta."
-            )
+            raise ValueError(f"tta_pipeline must not set sizes, which the test sets; got {sizing[0]} in TestTimeAug.")
 
 
 def _preprocessors(cfg: Config) -> list[dict[str, Any]]:
@@ -163,46 +159,40 @@ def class_names(
     listed: str | Path | None = None,
     recorded: Sequence[str] | None = None,
 ) -> list[str]:
-    """Names of a model's classes in the order of its output.
+    """Return the names of a model's classes in the order of its output.
 
     They come from the first of these sources: `listed`, a text file with one a line; `trained`, those in a
     checkpoint; timm's lists of ImageNet's classes, by their number; `recorded`, those of the recorded weights; the
     config's training split. Raises ValueError when none has them, or the number is not the model's.
     """
+    subset = infer_imagenet_subset({"num_classes": num_classes})
     if listed is not None:
         path = Path(listed).expanduser()
         if not path.is_file():
             raise FileNotFoundError(f"There is no list of classes {path}; give a text file with one name a line.")
         names = read_lines(path)
-        return _counted(names, num_classes, f"The list {path}")
-    if trained:
-        return _counted([str(name) for name in trained], num_classes, "The checkpoint")
-    subset = infer_imagenet_subset({"num_classes": num_classes})
-    if subset is not None:
-        return ImageNetInfo(subset).label_names()
-    if recorded:
-        return _counted(list(recorded), num_classes, "The record of the weights")
-    if cfg.get("train_dataloader"):
-        # Transforms are looked up by name in a scope that a runner would set.
-        try:
-            with DefaultScope.overwrite_default_scope(cfg.get("default_scope", "mmengine")):
-                names = DATASETS.build(cfg.train_dataloader.dataset).metainfo.get("classes") or ()
-        except (OSError, ValueError) as error:
-            raise ValueError(
-                f"Nothing names the model's {num_classes} classes, the config's training images neither "
-                f"({one_line(error)}); give a file with one name a line as --classes."
-            ) from error
-        return _counted(list(names), num_classes, "The training split")
-    raise ValueError(f"Nothing names the model's {num_classes} classes; give a file with one name a line as --classes.")
-
-
-def _counted(names: list[str], num_classes: int, source: str) -> list[str]:
+    elif trained:
+        names = [str(name) for name in trained]
+    elif subset is not None:
+        names = ImageNetInfo(subset).label_names()
+    else:
+        names = list(recorded or _training_classes(cfg))
     if len(names) != num_classes:
         raise ValueError(
-            f"{source} names {len(names)} classes and the model has {num_classes}; give a file with one name a line, "
-            "in the order of the model's output, as --classes."
+            f"The classes must be the {num_classes} of the model, got {len(names)} names; give a file with one name a "
+            "line, in the order of the model's output, as --classes."
         )
     return names
+
+
+def _training_classes(cfg: Config) -> Sequence[str]:
+    try:
+        # Transforms are looked up by name in a scope that a runner would set.
+        with DefaultScope.overwrite_default_scope(cfg.get("default_scope", "mmengine")):
+            return DATASETS.build(cfg.train_dataloader.dataset).metainfo.get("classes") or ()
+    except (OSError, ValueError, AttributeError):
+        # The images of the training need not be here.
+        return ()
 
 
 def use_tta_pipeline(cfg: Config, classifies: bool) -> None:
@@ -213,17 +203,11 @@ def use_tta_pipeline(cfg: Config, classifies: bool) -> None:
     """
     absent = [name for name in ("tta_model", "tta_pipeline") if not cfg.get(name)]
     if absent and not classifies:
-        raise ValueError(
-            f"The config {cfg.filename} sets no {' and no '.join(absent)}, and flipping images is the default for "
-            "classification only; set both, or leave --tta out."
-        )
+        raise ValueError(f"The config {cfg.filename} must set {' and '.join(absent)} for --tta.")
     for dataset in shown_datasets(cfg):
         own = dataset.get("pipeline")
         if not cfg.get("tta_pipeline") and not own:
-            raise ValueError(
-                f"The test images of {cfg.filename} have no pipeline whose last step can be repeated; set "
-                "tta_pipeline, or leave --tta out."
-            )
+            raise ValueError(f"The config {cfg.filename} must set tta_pipeline for --tta.")
         dataset.pipeline = copy.deepcopy(cfg.get("tta_pipeline") or [*own[:-1], _flips(own[-1])])
 
 

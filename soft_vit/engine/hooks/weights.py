@@ -1,0 +1,157 @@
+"""The weights of a checkpoint, fitted to the model of a run or refused."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from mmengine.hooks import Hook
+from mmengine.runner import BaseLoop, Runner
+from timm.layers import to_2tuple
+from torch import nn
+
+from soft_vit.engine.errors import one_line
+from soft_vit.engine.models.notes import model_options
+from soft_vit.engine.models.timm_model import unwrapped
+from soft_vit.engine.optim.ema_hook import choose_weights
+from soft_vit.registry import HOOKS, register
+from soft_vit.weights.load import describe_mismatch, filter_weights, fit_weights
+from soft_vit.weights.read import notes_of
+
+__all__ = ["WeightsHook", "changed_options", "fit_image_size", "require_match"]
+
+# Fixed by the weights, or free to choose in a test.
+_OF_THE_TEST = {"num_classes", "in_chans", "img_size", "backend"}
+
+
+@register(HOOKS)
+class WeightsHook(Hook):
+    """Fits the weights of a checkpoint to the model, where MMEngine would log a mismatch and go on.
+
+    When training begins, from `load_from`, heads and grids are fitted, see `fit_weights`, and rows of the head follow
+    the names of the classes. A resumed run and a test must find exactly their own weights.
+
+    For a test, ema: the averaged (True) or the plain weights of a checkpoint with both, None for the averaged ones.
+    img_size: make the model ready for this size. same_classes: refuse images with fewer classes than the model has, not
+    only those with more. Raises ValueError for weights, sizes or classes that do not fit.
+    """
+
+    # Before other hooks, such as EMAHook, take the weights for themselves.
+    priority = "VERY_HIGH"
+
+    def __init__(self, ema: bool | None = None, img_size: int | None = None, same_classes: bool = False) -> None:
+        self.ema = ema
+        self.img_size = img_size
+        self.same_classes = same_classes
+
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        network = getattr(unwrapped(runner.model), "model", None)
+        of_timm = hasattr(network, "pretrained_cfg")
+        if runner._resume:
+            _require_state_of_a_run(checkpoint)
+            require_match(runner, checkpoint)
+            if of_timm:
+                # Of models whose parameters are alike, only the notes of a checkpoint tell.
+                filter_weights(checkpoint, network)
+        elif isinstance(runner._train_loop, BaseLoop):
+            self._begin(runner, checkpoint, network if of_timm else None)
+        else:
+            for sentence in changed_options(checkpoint, runner.cfg):
+                runner.logger.warning(sentence)
+            if self.ema is not None:
+                choose_weights(checkpoint, self.ema)
+            if of_timm:
+                # Weights with the names of the released code, or of another grid.
+                checkpoint["state_dict"] = filter_weights(checkpoint, network)
+            require_match(runner, checkpoint)
+
+    def _begin(self, runner: Runner, checkpoint: dict, network: nn.Module | None) -> None:
+        if network is None:
+            require_match(runner, checkpoint, exact=False)
+            return
+        classes = getattr(runner.train_dataloader.dataset, "metainfo", {}).get("classes") or ()
+        weights, sentences = fit_weights(checkpoint, network, classes=[str(name) for name in classes])
+        for sentence in sentences:
+            runner.logger.info(f"Weights of {runner.cfg.get('load_from')}: {sentence}")
+        checkpoint["state_dict"] = weights
+
+    def before_test(self, runner: Runner) -> None:
+        classifier = unwrapped(runner.model)
+        network = getattr(classifier, "model", classifier)
+        if self.img_size is not None:
+            fit_image_size(network, self.img_size)
+        own = getattr(network, "num_classes", None)
+        names = getattr(runner.test_dataloader.dataset, "metainfo", {}).get("classes")
+        if own and names and (own < len(names) or (self.same_classes and own > len(names))):
+            raise ValueError(
+                f"The test images must be of the {own} classes of the model, got {len(names)}; set model.num_classes, "
+                "or give images in folders that are named like classes of the model, as --data-root."
+            )
+
+
+def _require_state_of_a_run(checkpoint: Mapping[str, Any]) -> None:
+    meta = checkpoint.get("meta")
+    if not (isinstance(meta, Mapping) and {"epoch", "iter"} <= meta.keys() and "message_hub" in checkpoint):
+        raise ValueError(
+            "A checkpoint to resume from must hold the state of a run, such as its iteration; begin a run from weights "
+            "alone with load_from."
+        )
+
+
+def require_match(runner: Runner, checkpoint: dict, exact: bool = True) -> None:
+    """Raise ValueError if a checkpoint's names and shapes are not those of the model; or if none fit."""
+    expected = unwrapped(runner.model).state_dict()
+    given = checkpoint.get("state_dict", checkpoint)
+    given = {name.removeprefix("module."): value for name, value in given.items() if hasattr(value, "shape")}
+    mismatch = describe_mismatch(expected, given)
+    fitting = any(name in given and expected[name].shape == given[name].shape for name in expected)
+    if mismatch and (exact or not fitting):
+        raise ValueError(
+            f"The checkpoint belongs to another model: {mismatch}; use the config that it was trained with."
+        )
+
+
+def changed_options(checkpoint: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each option of the model that differs between the training of a checkpoint and a config.
+
+    Neither weights nor shapes show these. Empty for a checkpoint that does not note its options.
+    """
+    notes = notes_of(checkpoint)
+    if notes.model is None:
+        return []
+    trained, tested = (
+        {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
+        for options in (notes.options, model_options(config))
+    )
+    names = sorted(name for name in {*trained, *tested} - _OF_THE_TEST if "drop" not in name)
+    told = [
+        {name: f"{name}={options[name]!r}" if name in options else f"its default {name}" for name in names}
+        for options in (trained, tested)
+    ]
+    pairs = {name: (told[0][name], told[1][name]) for name in names}
+    return [
+        f"The checkpoint was trained with {before}, and is tested with {now}; set model.{name} as in training unless "
+        "this is meant."
+        for name, (before, now) in pairs.items()
+        if before != now
+    ]
+
+
+def fit_image_size(network: nn.Module, img_size: int | tuple[int, int]) -> None:
+    """Make a timm model ready for images of a size, in place. Raises ValueError when it cannot take them.
+
+    img_size: pixels, one number or (H, W).
+    """
+    height, width = to_2tuple(img_size)
+    weight = next(network.parameters())
+    try:
+        if hasattr(network, "set_input_size"):
+            network.set_input_size((height, width))
+        with torch.no_grad():
+            # Calling the module would compile it where that was asked for.
+            network.eval().forward(torch.zeros(1, 3, height, width, device=weight.device, dtype=weight.dtype))
+    except Exception as error:
+        # Every architecture has its own way of refusing.
+        raise ValueError(
+            f"{type(network).__name__} does not take images of {height} x {width} ({one_line(error)}); choose another "
+            "img_size."
+        ) from error

@@ -1,0 +1,176 @@
+"""Weights fitted where a run begins, and held against the model where it resumes or is tested."""
+
+import logging
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+import timm
+import torch
+from mmengine.runner import BaseLoop
+from torch import nn
+
+from soft_vit.data import CLASSES
+from soft_vit.engine import TimmProgressClassifier, WeightsHook
+from soft_vit.engine.hooks.weights import changed_options, require_match
+from soft_vit.weights.read import NOTES_KEY
+
+
+class Loop(BaseLoop):
+    def __init__(self) -> None:
+        pass
+
+    def run(self) -> None:
+        pass
+
+
+def a_run(model, what: str, **parts) -> SimpleNamespace:
+    """A run that begins, resumes or tests."""
+    return SimpleNamespace(
+        model=model, cfg={}, _resume=what == "resume", _train_loop=what != "test" and Loop(), **parts
+    )
+
+
+def small(**options) -> nn.Module:
+    return timm.create_model("soft_pico", **{"num_classes": 10, "img_size": 64, "depths": (1, 1, 1, 1), **options})
+
+
+@pytest.mark.parametrize(("name", "fits"), [("weight", True), ("kernel", False)])
+def test_model_that_is_not_of_timm(name, fits):
+    runner = a_run(nn.Linear(2, 3), "begin")
+    checkpoint = {"state_dict": {name: torch.ones(3, 2)}}
+    with nullcontext() if fits else pytest.raises(ValueError, match="belongs to another model"):
+        WeightsHook().after_load_checkpoint(runner, checkpoint)
+    assert checkpoint["state_dict"].keys() == {name}
+
+
+@pytest.mark.parametrize(
+    ("classes", "rows", "said"),
+    [
+        (("a", "b", "c"), [0, 1, 2], None),
+        (("c", "a", "b"), [2, 0, 1], "follow the names of the classes"),
+        (("a", "b", "d"), None, "The head for 3 classes of other names is replaced"),
+        (None, [0, 1, 2], None),
+    ],
+    ids=["same", "another order", "other names", "unknown"],
+)
+def test_rows_of_the_head_follow_the_names_of_classes(classes, rows, said, caplog):
+    trained, model = small(num_classes=3), small(num_classes=3)
+    fresh = model.head.weight.clone()
+    checkpoint = {"state_dict": trained.state_dict(), "meta": {"dataset_meta": {"classes": ("a", "b", "c")}}}
+    runner = a_run(
+        SimpleNamespace(model=model),
+        "begin",
+        train_dataloader=SimpleNamespace(dataset=SimpleNamespace(metainfo={"classes": classes})),
+        logger=logging.getLogger("start"),
+    )
+    with caplog.at_level(logging.INFO):
+        WeightsHook().after_load_checkpoint(runner, checkpoint)
+    model.load_state_dict(checkpoint["state_dict"], strict=False)
+    assert torch.equal(model.head.weight, fresh if rows is None else trained.head.weight[rows])
+    assert len(caplog.messages) == bool(said)
+    assert said is None or said in caplog.text
+
+
+PLAIN = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+
+
+def plain_state(**changes):
+    entries = {**PLAIN.state_dict(), **changes}
+    return {name: value for name, value in entries.items() if value is not None}
+
+
+def check(given, exact):
+    runner = SimpleNamespace(model=PLAIN)
+    require_match(runner, {"state_dict": given}, exact)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize(
+    "given",
+    [
+        plain_state(),
+        {f"module.{name}": value for name, value in plain_state().items()},
+        plain_state(**{"1.num_batches_tracked": None}),
+    ],
+    ids=["same", "from DDP", "without a counter"],
+)
+def test_exactly_fitting(given, exact):
+    check(given, exact)
+
+
+PARTLY = [
+    (plain_state(**{"0.weight": None}), "1 parameters are missing, such as 0.weight"),
+    (plain_state(extra=torch.ones(1)), "1 are unknown to the model, such as extra"),
+    (plain_state(**{"0.bias": torch.ones(7)}), r"1 have another shape, such as 0.bias with \(7,\) instead of \(3,\)"),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), PARTLY, ids=["missing", "unknown", "shape"])
+def test_partly_fitting(given, message):
+    with pytest.raises(ValueError, match=message):
+        check(given, exact=True)
+    check(given, exact=False)
+
+
+def test_a_checkpoint_that_notes_another_model_with_the_same_parameters():
+    runner = a_run(TimmProgressClassifier("soft_norm_pico", img_size=64), "resume")
+    meta = {"epoch": 1, "iter": 2, NOTES_KEY: {"model": "soft_norm_pico"}}
+    checkpoint = {"state_dict": dict(runner.model.state_dict()), "meta": meta, "message_hub": {}}
+    WeightsHook().after_load_checkpoint(runner, checkpoint)
+    checkpoint["meta"][NOTES_KEY]["model"] = "soft_pico"
+    with pytest.raises(ValueError, match="create soft_pico for it"):
+        WeightsHook().after_load_checkpoint(runner, checkpoint)
+
+
+@pytest.mark.parametrize(
+    "content", [{}, {"meta": 3}, {"meta": {"iter": 1}}, {"meta": {"epoch": 0, "iter": 1}}], ids=str
+)
+def test_weights_alone_are_not_resumed(content):
+    with pytest.raises(ValueError, match="load_from"):
+        WeightsHook().after_load_checkpoint(a_run(PLAIN, "resume"), {"state_dict": {}, **content})
+
+
+def test_nothing_fits():
+    with pytest.raises(ValueError, match="belongs to another model"):
+        check({"conv.weight": torch.ones(1)}, exact=False)
+
+
+@pytest.mark.parametrize("noted", [True, False])
+def test_weights_of_another_image_size_are_resampled(noted):
+    options = dict(num_classes=3, depths=(1, 1, 1, 1))
+    trained, model = timm.create_model("soft_pico", img_size=32, **options), timm.create_model("soft_pico", **options)
+    meta = {NOTES_KEY: {"model": "soft_pico", "options": {"img_size": [32, 32]}}} if noted else {}
+    checkpoint = {"state_dict": dict(trained.state_dict()), "meta": meta}
+    runner = a_run(SimpleNamespace(model=model, state_dict=model.state_dict), "test")
+    WeightsHook().after_load_checkpoint(runner, checkpoint)
+    trained.set_input_size((224, 224))
+    for name, value in trained.state_dict().items():
+        assert torch.equal(checkpoint["state_dict"][name], value), name
+
+
+@pytest.mark.parametrize(("own", "same_classes"), [(9, False), (9, True), (11, True)])
+def test_classes_that_are_not_the_models(own, same_classes):
+    model = SimpleNamespace(model=SimpleNamespace(num_classes=own))
+    dataset = SimpleNamespace(metainfo={"classes": CLASSES})
+    runner = SimpleNamespace(model=model, test_dataloader=SimpleNamespace(dataset=dataset))
+    with pytest.raises(ValueError, match=f"{own} classes of the model, got 10"):
+        WeightsHook(same_classes=same_classes).before_test(runner)
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ({"global_pool": "avg", "max_bottleneck": (7, 7)}, []),
+        ({"global_pool": "avg", "img_size": 96}, ["max_bottleneck=[7, 7]"]),
+        ({"max_bottleneck": [7, 7], "inverse": "eigh"}, ["global_pool='avg'", "its default inverse"]),
+    ],
+)
+def test_options_that_differ_from_the_training_are_said(own, said):
+    options = {"global_pool": "avg", "max_bottleneck": [7, 7], "img_size": [64, 64]}
+    checkpoint = {"meta": {NOTES_KEY: {"model": "soft_pico", "options": options}}}
+    model = {"model_name": "soft_pico", "num_classes": 10, "drop_path_rate": 0.1, **own}
+    found = changed_options(checkpoint, {"model": model})
+    assert len(found) == len(said)
+    assert all(text in sentence for text, sentence in zip(said, found, strict=True))
+    assert changed_options({"meta": {}}, {"model": model}) == []
