@@ -78,7 +78,7 @@ def test_file_that_cannot_be_written_is_named(tree, monkeypatch, broken, number)
     "action",
     [
         lambda: make_tree("folder", "cocoo"),
-        *(failing(kind("task must be coco or ade")) for kind in (ValueError, WeightsError, FileNotFoundError)),
+        *(failing(kind("task is 'cocoo'")) for kind in (ValueError, WeightsError, FileNotFoundError)),
     ],
 )
 def test_sentence_of_an_error(action):
