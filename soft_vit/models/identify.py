@@ -56,7 +56,11 @@ def identify(weights: NotedWeights) -> list[str]:
         found = [name for name in names if name and _fits(weights, name, reasons)]
         if found:
             return found
-    raise ValueError(reasons[0] if reasons else f"The weights, such as {next(iter(weights))}, belong to no model here.")
+    raise ValueError(
+        reasons[0]
+        if reasons
+        else f"The weights must belong to a model of this package, got names such as {next(iter(weights))}."
+    )
 
 
 def _fits(weights: NotedWeights, name: str, reasons: list[str]) -> bool:
