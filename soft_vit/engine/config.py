@@ -21,6 +21,7 @@ import timm
 from mmengine.config import Config
 from mmengine.registry import MODELS
 from mmengine.runner import Runner
+from mmengine.utils import import_modules_from_strings
 
 import soft_vit  # noqa: F401  registers its models with timm
 from soft_vit.data.images import find_images
@@ -59,6 +60,8 @@ _ADDED_HOOKS = {
     "stop": {"type": "StopHook"},
     "throughput": {"type": "ThroughputHook"},
 }
+# Modules that saved configs of earlier versions import, and where their classes are now.
+_MOVED = {"soft_vit.analysis.attention.report_hook": "soft_vit.engine"}
 # Default hooks for which MMEngine itself understands None.
 _HOOKS_OF_MMENGINE = ("runtime_info", "timer", "sampler_seed", "logger", "param_scheduler", "checkpoint")
 
@@ -134,12 +137,17 @@ def find_config(path: str | Path) -> Path:
 def read_config(path: Path) -> Config:
     """Return a config as its file says. Raises ValueError for a file that is not Python."""
     try:
-        config = Config.fromfile(str(path))
+        config = Config.fromfile(str(path), import_custom_modules=False)
     except (SyntaxError, UnicodeError) as error:
         raise ValueError(f"The config {path} cannot be read ({one_line(error)}).") from error
     if getattr(config, "_imported_names", None):
         # The pure Python style holds classes; names can be saved.
         config = Config(config.to_dict(), cfg_text=config.text, filename=config.filename)
+    elif config.get("custom_imports"):
+        names = config.custom_imports.imports
+        names = [names] if isinstance(names, str) else names
+        config.custom_imports.imports = [_MOVED.get(name, name) for name in names]
+        import_modules_from_strings(**config.custom_imports)
     for _, entry in entries(config):
         if isinstance(entry.get("type"), str) and entry["type"].startswith("soft_vit."):
             # Modules move, registered names stay.

@@ -8,6 +8,7 @@ from PIL import Image
 
 from soft_vit.engine.config import entries, resolve, timm_model_of, type_name
 from soft_vit.engine.machine import scale_learning_rate
+from soft_vit.registry import HOOKS
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 DEMO = CONFIGS / "demo" / "soft_pico_shapes.py"
@@ -53,8 +54,10 @@ def test_pure_python_style(tmp_path):
 
 
 def test_saved_config_of_an_earlier_version(tmp_path):
-    """It names classes where they stood, and lacks hooks that were added in code."""
+    """It names classes and modules where they stood, and lacks hooks that were added in code."""
     text = """
+custom_imports = dict(imports=["soft_vit.engine", "soft_vit.analysis.attention.report_hook"])
+custom_hooks = [dict(type="AttentionReportHook")]
 default_hooks = dict(checkpoint=dict(type="soft_vit.engine.checkpoints.checkpoint_hook.SafeCheckpointHook"))
 train_cfg = dict(type="soft_vit.engine.loops.ExactEpochLoop", max_epochs=2)
 """
@@ -62,6 +65,7 @@ train_cfg = dict(type="soft_vit.engine.loops.ExactEpochLoop", max_epochs=2)
     assert cfg.default_hooks.checkpoint.type == "SafeCheckpointHook"
     assert cfg.train_cfg.type == "ExactEpochLoop"
     assert {"weights", "stop", "throughput"} <= cfg.default_hooks.keys()
+    assert HOOKS.get(cfg.custom_hooks[0].type).__module__ == "soft_vit.engine.hooks.attention_report"
 
 
 def test_configs_of_the_package_are_found_from_any_folder(tmp_path, monkeypatch):
