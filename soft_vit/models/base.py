@@ -214,18 +214,18 @@ def make_stages(
     embed_dims: Sequence[int],
     depths: Sequence[int],
     drop_path_rate: float,
-    make_block: Callable[[int, float], nn.Module],
+    make_block: Callable[[int, int, float], nn.Module],
     make_downsample: Callable[[int, int], nn.Module | None],
     make_stage: Callable[..., nn.Module] = lambda index, blocks, downsample: Stage(blocks, downsample),
 ) -> nn.ModuleList:
     """Return the stages of a model, with drop-path rates from 0 at the first block to drop_path_rate at the last.
 
-    make_block: takes the stage's index and a block's rate. make_downsample: takes the widths of a stage and the next.
-    make_stage: takes the index, the blocks, and what leads to the next stage, None in the last.
+    make_block: takes the indices of the stage and of the block in it, and the block's rate. make_downsample: takes the
+    widths of a stage and the next. make_stage: takes the index, the blocks, and the downsampling, None in the last.
     """
     stages = []
     for i, rates in enumerate(drop_path_rates(drop_path_rate, depths)):
-        blocks = [make_block(i, rate) for rate in rates]
+        blocks = [make_block(i, j, rate) for j, rate in enumerate(rates)]
         downsample = make_downsample(embed_dims[i], embed_dims[i + 1]) if i + 1 < len(depths) else None
         stages.append(make_stage(i, blocks, downsample))
     return nn.ModuleList(stages)

@@ -145,7 +145,7 @@ class MILA(StagedModel):
             embed_dims,
             depths,
             drop_path_rate,
-            lambda i, rate: MILABlock(embed_dims[i], num_heads[i], mlp_ratio, proj_drop_rate, rate, **dd),
+            lambda i, _, rate: MILABlock(embed_dims[i], num_heads[i], mlp_ratio, proj_drop_rate, rate, **dd),
             partial(ConvDownsample, **dd),
         )
         self.norm = LayerNorm2d(embed_dims[-1], eps=1e-5, **dd)

@@ -183,7 +183,7 @@ class PVT(StagedModel):
         block_class = ConvMlpBlock if overlap else PreNormBlock
         grids = self.grids(self.img_size)
 
-        def make_block(i: int, rate: float) -> nn.Module:
+        def make_block(i: int, _: int, rate: float) -> nn.Module:
             dim = embed_dims[i]
             attn = self.attention(dim, num_heads[i], feat_size=grids[i], proj_drop=proj_drop_rate, **dd)
             return block_class(dim, attn, mlp_ratio=mlp_ratios[i], proj_drop=proj_drop_rate, drop_path=rate, **dd)

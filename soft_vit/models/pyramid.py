@@ -266,7 +266,7 @@ class PyramidViT(StagedModel):
         grids = self.grids(self.img_size)
         counted_grids = self.grids(self.bottleneck_img_size or self.img_size)
 
-        def make_block(i: int, rate: float) -> nn.Module:
+        def make_block(i: int, _: int, rate: float) -> nn.Module:
             attn = attention_class(kinds[i])(
                 embed_dims[i],
                 num_heads[i],

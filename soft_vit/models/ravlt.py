@@ -158,7 +158,7 @@ class RAVLT(StagedModel):
         self.patch_embed = ConvStem(self.in_chans, embed_dims[0], **dd)
         grids = self.grids(self.img_size)
 
-        def make_block(i: int, rate: float) -> Block:
+        def make_block(i: int, _: int, rate: float) -> Block:
             kind = self.linear_attention if i < 2 else GatedRotarySoftmaxAttention
             attn = kind(embed_dims[i], num_heads[i], feat_size=grids[i], **dd)
             return Block(embed_dims[i], attn, mlp_ratio, layer_scale[i], rate, **dd)

@@ -7,6 +7,7 @@ Letters: B batch, C channels, H x W the map of a stage, N = H * W, G windows of 
 
 import math
 from collections.abc import Mapping, MutableMapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, cast
 
 import torch
@@ -22,7 +23,7 @@ from timm.models.swin_transformer import (
 from torch import Tensor, nn
 
 from soft_vit.layers import PreNormBlock
-from soft_vit.models.base import StagedModel, check_stages, drop_path_rates, imagenet_cfg, pad_to_multiple
+from soft_vit.models.base import StagedModel, check_stages, imagenet_cfg, make_stages, pad_to_multiple
 from soft_vit.models.pvt import PatchEmbed, TokenStage
 from soft_vit.ops.numerics import at_least_float32
 
@@ -243,25 +244,24 @@ class Swin(StagedModel):
         check_stages(depths, embed_dims=embed_dims, num_heads=num_heads)
         super().__init__(embed_dims, **kwargs, **dd)
         self.patch_embed = PaddedPatchEmbed(self.in_chans, embed_dims[0], 4, overlap=False, pre_norm=False, **dd)
-        grids, stages = self.grids(self.img_size), []
+        grids = self.grids(self.img_size)
         common: dict[str, Any] = dict(proj_drop=proj_drop_rate, **dd)
-        for i, (dim, rates) in enumerate(zip(embed_dims, drop_path_rates(drop_path_rate, depths), strict=True)):
-            grid, heads = grids[i], num_heads[i]
-            blocks: list[nn.Module] = []
-            for j, rate in enumerate(rates):
-                attn: nn.Module
-                block_class: type[WindowBlock]
-                if j < linear_blocks[i]:
-                    block_class, window = LinearBlock, window_size
-                    attn = self.attention(dim, heads, feat_size=linear_window(grid, window), **common)
-                else:
-                    block_class, window = SoftmaxBlock, max(7, window_size // 8)
-                    attn = SoftmaxWindows(dim, heads, window_size=min(window, *grid), **common)
-                blocks.append(block_class(dim, attn, window=window, shifted=j % 2 == 1, drop_path=rate, **common))
-            following = embed_dims[i + 1 : i + 2]
-            downsample = MergePatches(dim, following[0], **dd) if following else None
-            stages.append(TokenStage(blocks, downsample, grid, **dd))
-        self.layers = nn.ModuleList(stages)  # type: ignore[assignment]
+
+        def make_block(i: int, j: int, rate: float) -> WindowBlock:
+            dim, heads = embed_dims[i], num_heads[i]
+            options: dict[str, Any] = dict(shifted=j % 2 == 1, drop_path=rate, **common)
+            if j < linear_blocks[i]:
+                attn = self.attention(dim, heads, feat_size=linear_window(grids[i], window_size), **common)
+                return LinearBlock(dim, attn, window=window_size, **options)
+            window = max(7, window_size // 8)
+            attn = SoftmaxWindows(dim, heads, window_size=min(window, *grids[i]), **common)
+            return SoftmaxBlock(dim, attn, window=window, **options)
+
+        def make_stage(i: int, blocks: Sequence[nn.Module], downsample: nn.Module | None) -> TokenStage:
+            return TokenStage(blocks, downsample, grids[i], **dd)
+
+        stages = make_stages(embed_dims, depths, drop_path_rate, make_block, partial(MergePatches, **dd), make_stage)
+        self.layers = stages  # type: ignore[assignment]
         self.norm = LayerNorm2d(embed_dims[-1], eps=1e-5, **dd)
         self.init_weights(needs_reset=False)
 

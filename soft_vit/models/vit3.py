@@ -187,7 +187,9 @@ class HViTTT(StagedModel):
             embed_dims,
             depths,
             drop_path_rate,
-            lambda i, rate: ViTTTBlock(embed_dims[i], num_heads[i], mlp_ratio, True, 1e-5, proj_drop_rate, rate, **dd),
+            lambda i, _, rate: ViTTTBlock(
+                embed_dims[i], num_heads[i], mlp_ratio, True, 1e-5, proj_drop_rate, rate, **dd
+            ),
             partial(ConvDownsample, **dd),
         )
         # As released: BatchNorm, unlike the plain form.
