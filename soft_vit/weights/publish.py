@@ -4,7 +4,6 @@ import hashlib
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +59,7 @@ def publish(
     what these say. hf_dir: a folder to write as a Hugging Face repository; repo: one on the hub, `OWNER/NAME`, to push
     to. Returns a sentence for each thing written. Raises ValueError or FileNotFoundError, and then writes nothing.
     """
-    file = read_trained_file(source, weights, model)
-    if notes is not None and "mean" not in file.notes.cfg:
-        merged: dict[str, Any] = {
-            key: {**getattr(notes, key), **getattr(file.notes, key)} for key in ("options", "cfg", "training")
-        }
-        file = replace(file, notes=replace(file.notes, **merged))
+    file = read_trained_file(source, weights, model, notes)
     cfg = _pretrained_cfg(file, _normalisation(mean, std))
     of_inference = {"img_size", *options_of_inference(file.notes)}
     options = {key: value for key, value in file.notes.options.items() if key in of_inference}

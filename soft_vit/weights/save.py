@@ -99,12 +99,15 @@ def convert(
     return [*sentences, f"Written: {target} ({layout}, {target.stat().st_size / 1e6:.1f} MB)."]
 
 
-def read_trained_file(path: str | Path, weights: WeightsChoice | None = None, model: str | None = None) -> TrainedFile:
+def read_trained_file(
+    path: str | Path, weights: WeightsChoice | None = None, model: str | None = None, more: Notes | None = None
+) -> TrainedFile:
     """Read the weights of a model from a file; nothing in it is executed.
 
     weights: averaged (`ema`) or `plain`, by default the averaged ones if there are some. model: timm's name of the
-    model, where the file does not note it. Raises FileNotFoundError, or ValueError for a file that is not a checkpoint,
-    lacks the weights asked for, or does not fit its model.
+    model, where the file does not note it. more: what else is known, such as by a training config, used where the file
+    does not note how its images were normalised. Raises FileNotFoundError, or ValueError for a file that is not a
+    checkpoint, lacks the weights asked for, or does not fit its model.
     """
     content = read_checkpoint_file(path)
     if not isinstance(content, Mapping):
@@ -113,6 +116,11 @@ def read_trained_file(path: str | Path, weights: WeightsChoice | None = None, mo
     of_mmengine = not safetensors and "meta" in content and isinstance(content.get("state_dict"), Mapping)
     chosen, given = _choose(content, of_mmengine, weights, path)
     notes = trained_notes(content, path)
+    if more is not None and "mean" not in notes.cfg:
+        merged: dict[str, Any] = {
+            key: {**getattr(more, key), **getattr(notes, key)} for key in ("options", "cfg", "training")
+        }
+        notes = replace(notes, **merged)
     if notes.model and timm.is_model(notes.model) and model not in (None, notes.model):
         raise ValueError(f"model must be {notes.model}, which {path} notes, got {model}.")
     noted = NotedWeights(given, replace(notes, model=model or _noted_model(notes, path, given)))

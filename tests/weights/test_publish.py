@@ -15,7 +15,7 @@ from soft_vit.engine.models.notes import notes_of_config
 from soft_vit.weights import ENTRIES, load_index
 from soft_vit.weights.files import RESOURCES
 from soft_vit.weights.publish import parse_metric
-from soft_vit.weights.read import NOTES_KEY
+from soft_vit.weights.read import NOTES_KEY, Notes
 from soft_vit.weights.save import convert
 
 SECRET = "secret_place"
@@ -79,6 +79,16 @@ def test_config_completes_the_file(meta, averaged, tmp_path, monkeypatch):
     (entry,) = load_index(tmp_path / "out" / "index.json")
     assert (entry.cfg["mean"], entry.cfg["input_size"], entry.cfg["crop_pct"]) == ((0.5,) * 3, (3, 64, 64), 1.0)
     assert ("newton_iters=12" in (tmp_path / "out" / "soft_pico.mine.md").read_text()) == bool(meta)
+
+
+def test_a_config_that_changes_parameters(tmp_path):
+    """Neither a bare state dict nor its name says that the last stage has another attention."""
+    options = dict(stage4="soft", class_token=False, global_pool="avg", img_size=64)
+    torch.save(timm.create_model("soft_pico", num_classes=3, **options).state_dict(), tmp_path / "bare.pth")
+    notes = Notes(None, options, {"mean": (0.5,) * 3, "std": (0.5,) * 3})
+    run(tmp_path / "bare.pth", tmp_path / "out", model="soft_pico", notes=notes)
+    (entry,) = load_index(tmp_path / "out" / "index.json")
+    assert entry.options == {**options, "img_size": (64, 64)}
 
 
 def test_given_normalisation_comes_first(checkpoint, tmp_path):
