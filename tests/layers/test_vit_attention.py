@@ -2,6 +2,7 @@
 
 import copy
 import doctest
+import json
 import pickle
 import re
 from collections.abc import Callable
@@ -209,6 +210,12 @@ def test_what_does_not_fit_is_named(make: Callable[[], Any], words: str) -> None
 def test_biases_are_those_of_the_block() -> None:
     model = create(attn_layer("linear"), qkv_bias=False, proj_bias=False)
     assert not [name for name, _ in model.blocks.named_parameters() if ".attn." in name and name.endswith(".bias")]
+
+
+def test_a_model_is_saved_with_its_attention_by_name(tmp_path) -> None:
+    timm.models.save_for_hf(create(attn_layer("performer", num_features=32)), tmp_path)
+    arguments = json.loads((tmp_path / "config.json").read_text())["model_args"]
+    assert arguments["attn_layer"] == "soft_vit.attn_layer('performer', num_features=32)"
 
 
 def test_docstring_example_runs() -> None:

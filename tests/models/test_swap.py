@@ -178,6 +178,16 @@ def test_swapped_models_follow_the_map_of_each_image(kind: str) -> None:
     torch.testing.assert_close(model(x), built(x))
 
 
+def test_hybrids_follow_the_map_of_their_backbone() -> None:
+    """Also at sizes that its stride does not divide, where timm's own count of tokens is rounded down."""
+    model = timm.create_model("vit_small_resnet26d_224", dynamic_img_size=True, depth=1, num_classes=5).eval()
+    soft_vit.swap_attention(model, "local")
+    seen = []
+    model.blocks[0].attn.register_forward_pre_hook(lambda _, args, kwargs: seen.append(kwargs), with_kwargs=True)
+    assert model(torch.zeros(1, 3, 176, 240)).shape == (1, 5)
+    assert seen[0]["attn_mask"].feat_size == (6, 8)
+
+
 @pytest.mark.parametrize(
     ("kind", "swap", "words"),
     [
