@@ -12,11 +12,9 @@ from tqdm import tqdm
 from benchmarks.memory import is_out_of_memory, unless_out_of_memory
 from benchmarks.registry import VARIANTS, ZOO, create_variant
 from benchmarks.report import Report
-from benchmarks.timer import MIN_ROUNDS, Timing, measure, numbered, require_at_least, time_in_turn
+from benchmarks.timer import MIN_ROUNDS, MODES, Timing, measure, numbered, require_at_least, time_in_turn
 from soft_vit.cli import add_img_size_option
 from soft_vit.text_tables import markdown_table
-
-MODES = ("inference", "training")
 
 # The search for the best batch size.
 START = 8

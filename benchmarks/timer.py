@@ -20,6 +20,8 @@ from benchmarks.memory import nbytes, peak_memory, unless_out_of_memory
 
 Key = TypeVar("Key", bound=Hashable)
 
+MODES = ("inference", "training")
+
 # A measurement on a GPU takes at least this long, about 100 times a synchronisation.
 MIN_SECONDS_ON_GPU = 5e-3
 MAX_REPEATS = 200

@@ -5,27 +5,22 @@ import math
 import re
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 from benchmarks.atlas.table import (
     ENCODING,
-    MODES,
     STEADY,
     UNSTABLE,
-    InferRow,
-    Row,
-    TrainRow,
     case_of,
+    format_of,
     parse,
     spreads_of,
     steadiness,
 )
+from benchmarks.timer import MODES
 from soft_vit.layers import ATTENTIONS
 
 NAME = r"(atlas|models_infer|models_train)-fp32-pt\d+-(cpu|gpu)-[a-z0-9_]+\.csv"
 EXAMPLE = "atlas-fp32-pt2110-cpu-ryzen_9950x.csv"
-ROWS: dict[str, Any] = {"atlas": Row, "models_infer": InferRow, "models_train": TrainRow}
-"""What the rows of a file hold, by the beginning of its name."""
 
 
 def mistakes_in(path: Path) -> list[str]:
@@ -37,7 +32,7 @@ def mistakes_in(path: Path) -> list[str]:
     named = re.fullmatch(NAME, path.name)
     if not named:
         return [f"The file's name must be such as {EXAMPLE}, with models_infer or models_train for models."]
-    _, rows, mistakes = parse(text, ROWS[named[1]])
+    _, rows, mistakes = parse(text, format_of(path))
     cases = Counter(" ".join(map(str, case_of(row))) for row in rows)
     mistakes += [f"There must be one row of {case}, got {count}." for case, count in cases.items() if count > 1]
     # Figures in a file have four digits.

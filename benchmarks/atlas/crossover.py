@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from benchmarks.atlas.table import Row
+from benchmarks.atlas.table import AttentionRow
 
 BASE = "softmax"
 QUANTITIES = ("inference", "training", "memory")
@@ -37,7 +37,7 @@ class Crossing(NamedTuple):
     last_ratio: float
 
 
-def memory_ratio(row: Row, rows: Sequence[Row]) -> float | None:
+def memory_ratio(row: AttentionRow, rows: Sequence[AttentionRow]) -> float | None:
     """Return the MB of a row divided by those of softmax; None where either was not counted."""
     for base in rows:
         same = (base.mode, base.head_dim, base.tokens) == (row.mode, row.head_dim, row.tokens)
@@ -46,7 +46,7 @@ def memory_ratio(row: Row, rows: Sequence[Row]) -> float | None:
     return None
 
 
-def ratios(row: Row, quantity: str, rows: Sequence[Row]) -> tuple[float, float, float] | None:
+def ratios(row: AttentionRow, quantity: str, rows: Sequence[AttentionRow]) -> tuple[float, float, float] | None:
     """Return a row's ratio to softmax, median and quartiles, in one of `QUANTITIES`; None where it was not measured.
 
     Memory is counted, so its quartiles equal it.
@@ -59,7 +59,7 @@ def ratios(row: Row, quantity: str, rows: Sequence[Row]) -> tuple[float, float, 
     return row.ratio, row.ratio_lower, row.ratio_upper
 
 
-def crossings(rows: Sequence[Row], head_dim: int) -> dict[tuple[str, str], Crossing]:
+def crossings(rows: Sequence[AttentionRow], head_dim: int) -> dict[tuple[str, str], Crossing]:
     """Return the crossings of all kinds except softmax for heads of one width, by kind and quantity."""
     curves: dict[tuple[str, str], list[tuple[int, tuple[float, float, float]]]] = {}
     for row in sorted(rows, key=lambda row: row.tokens):

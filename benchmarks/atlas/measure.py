@@ -8,7 +8,7 @@ folder gets a table as CSV and as Markdown, and pictures.
 import argparse
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -21,9 +21,9 @@ from tqdm import tqdm
 from benchmarks.atlas.crossover import BASE, QUANTITIES
 from benchmarks.atlas.pictures import plot_crossovers, plot_groups
 from benchmarks.atlas.report import report
-from benchmarks.atlas.table import MODES, Row, open_table, save_table, steadiness
+from benchmarks.atlas.table import AttentionRow, open_table, steadiness, write_table
 from benchmarks.memory import step_memory, unless_out_of_memory
-from benchmarks.timer import spread, time_in_turn
+from benchmarks.timer import MODES, spread, time_in_turn
 from soft_vit.layers import ATTENTIONS, Attention, attention_class
 from soft_vit.layers.choice import FIXED_TOKENS, interpolate
 from soft_vit.text_tables import error_cell
@@ -67,7 +67,7 @@ class Plan:
                 raise ValueError(f"head_dim must divide the width {WIDTH}, got {dim}.")
 
 
-def measure(plan: Plan, done: Sequence[Row] = ()) -> Iterator[list[Row]]:
+def measure(plan: Plan, done: Sequence[AttentionRow] = ()) -> Iterator[list[AttentionRow]]:
     """Measure what rows that are done lack; yields all rows after each case, and at once what is done."""
     rows = list(done)
     cases = list(product(sorted(plan.tokens), plan.head_dims, plan.modes))
@@ -85,8 +85,8 @@ def measure(plan: Plan, done: Sequence[Row] = ()) -> Iterator[list[Row]]:
 
 
 def _measure_case(
-    plan: Plan, kinds: Collection[str], tokens: int, head_dim: int, mode: str, known: Sequence[Row]
-) -> list[Row]:
+    plan: Plan, kinds: Collection[str], tokens: int, head_dim: int, mode: str, known: Sequence[AttentionRow]
+) -> list[AttentionRow]:
     """Return rows of one number of tokens, width of heads and mode, in the order of `ATTENTIONS`."""
     side = math.isqrt(tokens)
     x = torch.randn(1, tokens, WIDTH, device=plan.device)
@@ -119,11 +119,11 @@ def _measure_case(
             time = spread(own)
             figures = [*time, *spread([s / base for s, base in zip(own, seconds[BASE], strict=True)])]
             note = steadiness(time)
-        rows.append(Row(kind, costs[kind], mode, head_dim, tokens, len(own), *figures, memory[kind], note))
+        rows.append(AttentionRow(kind, costs[kind], mode, head_dim, tokens, len(own), *figures, memory[kind], note))
     return rows
 
 
-def _curve(rows: Sequence[Row], kind: str, head_dim: int, mode: str) -> list[tuple[int, float]]:
+def _curve(rows: Sequence[AttentionRow], kind: str, head_dim: int, mode: str) -> list[tuple[int, float]]:
     """Return tokens and seconds of a kind, in ascending order."""
     own = (row for row in rows if (row.kind, row.head_dim, row.mode) == (kind, head_dim, mode))
     return sorted((row.tokens, row.seconds) for row in own if row.seconds is not None)
@@ -198,9 +198,11 @@ def run(args: argparse.Namespace) -> None:
     plan = Plan(args.kinds, args.tokens, args.head_dims, args.modes, *limits, args.device)
     plan.check()
     path = args.out / "atlas.csv"
-    table = open_table(path, Row, args.device, args.command)
+    table = open_table(path, args.device, args.command)
     for rows in measure(plan, table.rows):
-        table = save_table(path, table, rows)
+        table = replace(table, rows=rows)
+        if rows:
+            write_table(path, table)
     write_atomically(args.out / "figures.md", report(table).encode())
     for head_dim in sorted({row.head_dim for row in table.rows}):
         for quantity in QUANTITIES:

@@ -5,8 +5,9 @@ from itertools import product
 from pathlib import Path
 
 from benchmarks.atlas.models import FORMS, SIZES
-from benchmarks.atlas.table import UNSTABLE, InferRow, TrainRow, case_of, read_table, spreads_of
+from benchmarks.atlas.table import UNSTABLE, ModelRow, read_table
 from benchmarks.registry import SMALLEST
+from benchmarks.timer import MODES
 from soft_vit.text_tables import markdown_table
 
 HEAD = """# Models of the atlas
@@ -31,24 +32,21 @@ def models_page(folder: Path, link: str) -> str:
     sections = [HEAD.rstrip()]
     for infer_path in sorted(folder.glob("models_infer-*.csv")):
         train_path = infer_path.with_name(infer_path.name.replace("infer", "train"))
-        infer, train = read_table(infer_path, InferRow), read_table(train_path, TrainRow)
-        measured = [row for row in (*infer.rows, *train.rows) if spreads_of(row)[0].median]
+        infer, train = map(read_table, (infer_path, train_path))
+        measured = [row for row in (*infer.rows, *train.rows) if row.samples_per_sec]
         unstable = sum(row.note == UNSTABLE for row in measured)
         sections.append(
             f"## {infer.machine.partition(';')[0]}\n\n[Inference]({link}/{infer_path.name}), "
             f"[training]({link}/{train_path.name}); {infer.date}; {infer.machine}. {unstable} of {len(measured)} rows "
             "are unstable."
         )
-        sections += [rates_table("inference", infer.rows), rates_table("training", train.rows)]
+        sections += [rates_table(mode, table.rows) for mode, table in zip(MODES, (infer, train), strict=True)]
     return "\n\n".join(sections) + "\n"
 
 
-def rates_table(mode: str, rows: Sequence[InferRow] | Sequence[TrainRow]) -> str:
+def rates_table(mode: str, rows: Sequence[ModelRow]) -> str:
     """Return a row for each model in the order of `SMALLEST`, and a column for each size, form and batch measured."""
-    cells = {}
-    for row in rows:
-        *case, batch_size = case_of(row)
-        cells[(*case, batch_size > 1)] = _cell(row, batch_size)
+    cells = {(row.model, row.img_size, row.form, row.batch_size > 1): _cell(row) for row in rows}
     measured = {case[1:] for case in cells}
     sizes = [f"{height}" if height == width else f"{height}x{width}" for height, width in SIZES]
     columns = [case for case in product(sizes, FORMS, (False, True)) if case in measured]
@@ -61,8 +59,8 @@ def _title(size: str, form: str, best_batch: bool) -> str:
     return ", ".join([size, *["compiled"] * (form == "compiled"), *["best batch"] * best_batch])
 
 
-def _cell(row: InferRow | TrainRow, batch_size: int) -> str:
-    rate = spreads_of(row)[0].median
-    if rate is None:
+def _cell(row: ModelRow) -> str:
+    if row.samples_per_sec is None:
         return "fails"
-    return f"{rate:.3g}{'*' * (row.note == UNSTABLE)}{f' ({batch_size})' * (batch_size > 1)}"
+    batch = f" ({row.batch_size})" if row.batch_size > 1 else ""
+    return f"{row.samples_per_sec:.3g}{'*' * (row.note == UNSTABLE)}{batch}"

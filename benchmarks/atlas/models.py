@@ -6,6 +6,7 @@ A run that was stopped continues where it was. The folder gets models_infer.csv 
 import argparse
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -15,10 +16,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from tqdm import tqdm
 
-from benchmarks.atlas.table import InferRow, TrainRow, open_table, save_table, steadiness
-from benchmarks.models import MODES, START, BatchSize, batch, measure_models, try_steps
+from benchmarks.atlas.table import ModelRow, open_table, steadiness, write_table
+from benchmarks.models import START, BatchSize, batch, measure_models, try_steps
 from benchmarks.registry import SMALLEST, create_variant
-from benchmarks.timer import MIN_ROUNDS, Timing, require_at_least
+from benchmarks.timer import MIN_ROUNDS, MODES, Timing, require_at_least
 from soft_vit.cli import image_size
 from soft_vit.models.eval_mode import eval_mode
 from soft_vit.probe.complexity import count_complexity
@@ -26,7 +27,7 @@ from soft_vit.text_tables import error_cell
 
 SIZES = ((224, 224), (512, 512), (800, 1333))
 FORMS = ("eager", "compiled")
-ROWS = (InferRow, TrainRow)
+FILES = {"inference": "models_infer.csv", "training": "models_train.csv"}
 BATCHES: tuple[BatchSize, ...] = (1, "auto")
 
 aten = torch.ops.aten
@@ -35,8 +36,7 @@ PRODUCTS = {aten.convolution, aten.mm, aten.addmm, aten.bmm, aten.baddbmm}
 
 def measure_cases(
     names: Sequence[str],
-    infer: Sequence[InferRow],
-    train: Sequence[TrainRow],
+    done: Sequence[ModelRow],
     *,
     sizes: Sequence[tuple[int, int]] = SIZES,
     forms: Sequence[str] = FORMS,
@@ -44,47 +44,34 @@ def measure_cases(
     max_batch_size: int | None = None,
     rounds: int = 7,
     device: str = "cpu",
-) -> Iterator[tuple[list[InferRow], list[TrainRow]]]:
-    """Measure what the rows lack, all models of a case in turn; yields all rows after each case.
+) -> Iterator[list[ModelRow]]:
+    """Measure what the rows that are done lack, all models of a case in turn; yields all rows after each case.
 
     A batch "auto" is the fastest of 8, 16 ... up to max_batch_size. The rows of a model that fails have notes.
     """
-    infer, train = list(infer), list(train)
-    yield infer, train
-    with tqdm(list(product(sizes, forms, batches)), desc="models", unit="case") as bar:
-        for size, form, batch_size in bar:
+    rows = list(done)
+    yield rows
+    with tqdm(list(product(sizes, forms, batches, MODES)), desc="models", unit="case") as bar:
+        for size, form, batch_size, mode in bar:
             shown = f"{size[0]}x{size[1]}" if size[0] != size[1] else f"{size[0]}"
-            bar.set_postfix_str(f"{shown}, {form}, batch {batch_size}")
-            have = {
-                row.model
-                for row in infer
-                if (row.infer_img_size, row.form) == (shown, form) and (row.infer_batch_size == 1) == (batch_size == 1)
-            }
-            missing = [name for name in names if name not in have]
-            failed = {case: why for case in product(missing, MODES) if (why := _failure(*case, size, device))}
-            counts = {name: (None,) * 3 if (name, MODES[0]) in failed else sizes_of(name, size) for name in missing}
-            timings = []
-            for mode in MODES:
-                able = [name for name in missing if (name, mode) not in failed]
-                options = dict(modes=[mode], img_size=size, rounds=rounds, device=device, batch_size=batch_size)
-                if batch_size == "auto":
-                    options["max_batch_size"] = max_batch_size
-                if able:
-                    suffix = "+compiled" * (form == "compiled")
-                    timings += measure_models([name + suffix for name in able], **options)
-            timings += [Timing(*case, 1 if batch_size == 1 else START) for case in failed]
+            bar.set_postfix_str(f"{mode}, {shown}, {form}, batch {batch_size}")
+            case = (mode, shown, form, batch_size == 1)
+            have = {row.model for row in rows if (row.mode, row.img_size, row.form, row.batch_size == 1) == case}
+            failures = {name: _failure(name, mode, size, device) for name in names if name not in have}
+            able = [name + "+compiled" * (form == "compiled") for name, failure in failures.items() if not failure]
+            timings = [Timing(name, mode, 1 if batch_size == 1 else START) for name in failures if failures[name]]
+            if able:
+                batch_sizes = dict(batch_size=batch_size, max_batch_size=max_batch_size)
+                options = dict(img_size=size, modes=[mode], rounds=rounds, device=device)
+                timings = measure_models(able, **batch_sizes, **options) + timings
             for timing in timings:
                 name, rate = timing.target.removesuffix("+compiled"), timing.rate
-                median, *quartiles = rate or (None,) * 3
+                note = failures[name] or (steadiness(rate) if rate else "out of memory")
                 step_time = rate and 1e3 * timing.size / rate.median
-                note = failed.get((name, timing.mode)) or (steadiness(rate) if rate else "out of memory")
-                if timing.mode == "inference":
-                    figures = (shown, median, step_time, timing.size, *counts[name])
-                    infer.append(InferRow(name, *figures, form, *quartiles, note))
-                else:
-                    figures = (median, step_time, timing.size, shown, counts[name][0])
-                    train.append(TrainRow(name, *figures, form, *quartiles, note))
-            yield infer, train
+                counts = (None,) * 3 if failures[name] else sizes_of(name, size)
+                figures = (*(rate or (None,) * 3), step_time, *counts, note)
+                rows.append(ModelRow(name, mode, shown, timing.size, form, *figures))
+            yield rows
 
 
 def _failure(name: str, mode: str, size: tuple[int, int], device: str) -> str:
@@ -146,12 +133,14 @@ def run(args: argparse.Namespace) -> None:
         create_variant(name, device="meta")
     require_at_least(MIN_ROUNDS, rounds=args.rounds)
     require_at_least(1, max_batch_size=1 if args.max_batch_size is None else args.max_batch_size)
-    paths = [args.out / name for name in ("models_infer.csv", "models_train.csv")]
-    tables = [open_table(path, row, args.device, args.command) for path, row in zip(paths, ROWS, strict=True)]
+    paths = {mode: args.out / name for mode, name in FILES.items()}
+    tables = {mode: open_table(path, args.device, args.command) for mode, path in paths.items()}
+    done = [row for table in tables.values() for row in table.rows]
     options = dict(sizes=args.sizes, forms=args.forms, batches=args.batches, max_batch_size=args.max_batch_size)
-    options |= dict(rounds=args.rounds, device=args.device)
-    for both in measure_cases(args.models, *(table.rows for table in tables), **options):
-        tables = [save_table(*given) for given in zip(paths, tables, both, strict=True)]
-    print(f"Written: models_infer.csv and models_train.csv in {args.out}.")
-    if failed := sum(row.lower is None for table in tables for row in table.rows):
-        print(f"{failed} rows have no figures; their notes say why.")
+    for rows in measure_cases(args.models, done, rounds=args.rounds, device=args.device, **options):
+        for mode, path in paths.items():
+            if own := [row for row in rows if row.mode == mode]:
+                write_table(path, replace(tables[mode], rows=own))
+    print(f"Written: {' and '.join(FILES.values())} in {args.out}.")
+    if failed := sum(row.samples_per_sec is None for row in rows):
+        print(f"{failed} rows have no figures; their notes tell why.")

@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.atlas.crossover import BASE, QUANTITIES, Crossing, Place, crossings
 from benchmarks.atlas.groups import GROUPS
-from benchmarks.atlas.table import Row
+from benchmarks.atlas.table import AttentionRow
 
 DPI = 100
 Y_LABELS = {
@@ -16,7 +16,7 @@ Y_LABELS = {
 }
 
 
-def plot_groups(rows: Sequence[Row], quantity: str, head_dim: int, path: Path) -> None:
+def plot_groups(rows: Sequence[AttentionRow], quantity: str, head_dim: int, path: Path) -> None:
     """Draw one quantity per token against N on logarithmic axes; a panel has one group in colour, softmax in black.
 
     The curve of a kind that is linear in N is level, and softmax rises. Curves that would flatten the others are cut:
@@ -61,7 +61,7 @@ def plot_groups(rows: Sequence[Row], quantity: str, head_dim: int, path: Path) -
     figure.savefig(path, dpi=DPI)
 
 
-def _curves(rows: Sequence[Row], quantity: str, head_dim: int) -> dict[str, list[tuple[float, float]]]:
+def _curves(rows: Sequence[AttentionRow], quantity: str, head_dim: int) -> dict[str, list[tuple[float, float]]]:
     """Return points (tokens, quantity per token) of every kind."""
     mode, value = _READ[quantity]
     curves: dict[str, list[tuple[float, float]]] = {}
@@ -72,7 +72,7 @@ def _curves(rows: Sequence[Row], quantity: str, head_dim: int) -> dict[str, list
     return curves
 
 
-_READ: dict[str, tuple[str, Callable[[Row], float | None]]] = {
+_READ: dict[str, tuple[str, Callable[[AttentionRow], float | None]]] = {
     "inference": ("inference", lambda row: row.seconds and row.seconds * 1e6),
     "training": ("training", lambda row: row.seconds and row.seconds * 1e6),
     "memory": ("training", lambda row: row.megabytes and row.megabytes * 1024),
@@ -116,7 +116,7 @@ def apart(places: Sequence[float], least: float) -> list[float]:
     return found
 
 
-def plot_crossovers(rows: Sequence[Row], head_dim: int, path: Path) -> None:
+def plot_crossovers(rows: Sequence[AttentionRow], head_dim: int, path: Path) -> None:
     """Draw for each kind and quantity the N from which on it takes less than softmax, with quartiles."""
     from matplotlib.figure import Figure
 

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 
 from benchmarks.atlas.crossover import QUANTITIES, Crossing, Place, crossings, memory_ratio
 from benchmarks.atlas.groups import GROUPS, measured_with
-from benchmarks.atlas.table import MODES, UNSTABLE, Row, Table
+from benchmarks.atlas.table import UNSTABLE, AttentionRow, Table
+from benchmarks.timer import MODES
 from soft_vit.text_tables import markdown_table
 
 
-def report(table: Table[Row]) -> str:
+def report(table: Table) -> str:
     """Return a Markdown page of all figures."""
     rows = table.rows
     # What the command was called when the shipped table was measured.
@@ -32,7 +33,7 @@ def report(table: Table[Row]) -> str:
     return "\n\n".join(sections) + "\n"
 
 
-def count_unstable(rows: Sequence[Row]) -> str:
+def count_unstable(rows: Sequence[AttentionRow]) -> str:
     """Return how many rows have quartiles too far apart, in words."""
     timed = [row for row in rows if row.seconds is not None]
     unstable = sum(row.note == UNSTABLE for row in timed)
@@ -42,14 +43,14 @@ def count_unstable(rows: Sequence[Row]) -> str:
     )
 
 
-def kinds_in_order(rows: Sequence[Row]) -> list[str]:
+def kinds_in_order(rows: Sequence[AttentionRow]) -> list[str]:
     """Return the kinds of rows: softmax, all others group by group, and `none`."""
     known = {row.kind for row in rows}
     grouped = (kind for kinds in GROUPS.values() for kind in kinds)
     return [kind for kind in ("softmax", *grouped, "none") if kind in known]
 
 
-def crossover_table(rows: Sequence[Row]) -> str:
+def crossover_table(rows: Sequence[AttentionRow]) -> str:
     """Return a row for each kind except softmax, with columns for each quantity and width of heads."""
     head_dims = sorted({row.head_dim for row in rows})
     found = {dim: crossings(rows, dim) for dim in head_dims}
@@ -77,7 +78,7 @@ def _place(place: Place) -> str:
     return place if isinstance(place, str) else f"{float(f'{place:.2g}'):.0f}"
 
 
-def figures_table(rows: Sequence[Row]) -> str:
+def figures_table(rows: Sequence[AttentionRow]) -> str:
     """Return milliseconds and MB by kind and number of tokens, of rows of one mode and one width of heads."""
     tokens = sorted({row.tokens for row in rows})
     by_case = {(row.kind, row.tokens): row for row in rows}
@@ -88,7 +89,7 @@ def figures_table(rows: Sequence[Row]) -> str:
     return markdown_table(["kind", *(f"N = {count}" for count in tokens)], lines)
 
 
-def figures_cell(row: Row | None, rows: Sequence[Row]) -> str:
+def figures_cell(row: AttentionRow | None, rows: Sequence[AttentionRow]) -> str:
     """Return a cell such as `3.1 ms (0.42)*` above `7.9 MB (1.20)`; or why a kind was not timed."""
     if row is None:
         return "not measured"

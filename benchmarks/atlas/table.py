@@ -2,17 +2,17 @@
 
 import csv
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from datetime import date
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar, get_args, get_type_hints
+from typing import Any, ClassVar, NamedTuple, get_args, get_type_hints
 
 from benchmarks.timer import Spread, machine_description
 from soft_vit.text_tables import csv_table
 from soft_vit.weights.files import ensure_writable, write_atomically
 
-MODES = ("inference", "training")
 # A row whose quartiles are farther apart than this part of its median is noted as unstable.
 STEADY = 0.1
 UNSTABLE = "unstable"
@@ -27,7 +27,7 @@ def steadiness(spread: Sequence[float | None] | None, slack: float = 0.0) -> str
 
 
 @dataclass(frozen=True)
-class Row:
+class AttentionRow:
     """One attention layer at one number of tokens: medians and quartiles over rounds, and MB at the peak.
 
     ratio: the seconds divided by those of fused softmax attention in the same round. Figures that were not measured are
@@ -54,75 +54,83 @@ class Row:
 
 
 @dataclass(frozen=True)
-class InferRow:
-    """One model at one size of images, in the columns of timm's benchmark results, then form, quartiles and a note.
+class ModelRow:
+    """One model in one mode at one size of images: images per second with quartiles, and counts.
 
-    Step times are milliseconds, parameters, multiply-adds and activations millions, billions and millions.
+    Step times are milliseconds; parameters, multiply-adds and activations are millions, billions and millions.
     """
 
-    CASE: ClassVar = ("model", "infer_img_size", "form", "infer_batch_size")
-    SPREADS: ClassVar = (("infer_samples_per_sec", "lower", "upper"),)
+    CASE: ClassVar = ("model", "img_size", "form", "batch_size")
+    SPREADS: ClassVar = (("samples_per_sec", "lower", "upper"),)
 
     model: str
-    infer_img_size: str
-    infer_samples_per_sec: float | None
-    infer_step_time: float | None
-    infer_batch_size: int
-    param_count: float | None
-    infer_gmacs: float | None
-    infer_macts: float | None
+    mode: str
+    img_size: str
+    batch_size: int
     form: str
-    lower: float | None
-    upper: float | None
+    samples_per_sec: float | None = None
+    lower: float | None = None
+    upper: float | None = None
+    step_time: float | None = None
+    param_count: float | None = None
+    gmacs: float | None = None
+    macts: float | None = None
     note: str = ""
 
 
-@dataclass(frozen=True)
-class TrainRow:
-    """One model in training, as `InferRow`; a step is forward, cross-entropy and backward."""
-
-    CASE: ClassVar = ("model", "train_img_size", "form", "train_batch_size")
-    SPREADS: ClassVar = (("train_samples_per_sec", "lower", "upper"),)
-
-    model: str
-    train_samples_per_sec: float | None
-    train_step_time: float | None
-    train_batch_size: int
-    train_img_size: str
-    param_count: float | None
-    form: str
-    lower: float | None
-    upper: float | None
-    note: str = ""
+Row = AttentionRow | ModelRow
 
 
-RowT = TypeVar("RowT", Row, InferRow, TrainRow)
-
-
-def case_of(row: Row | InferRow | TrainRow) -> tuple[str | int, ...]:
+def case_of(row: Row) -> tuple[str | int, ...]:
     """Return what a row measured."""
     return tuple(getattr(row, name) for name in row.CASE)
 
 
-def spreads_of(row: Row | InferRow | TrainRow) -> list[Spread]:
+def spreads_of(row: Row) -> list[Spread]:
     """Return median and quartiles of each figure."""
     return [Spread(*(getattr(row, name) for name in names)) for names in row.SPREADS]
 
 
+class Format(NamedTuple):
+    """A type of file: the class of its rows, the field in each column, and fields that the file's type implies."""
+
+    row_type: type[Row]
+    columns: Mapping[str, str]
+    implied: Mapping[str, str]
+
+
+def _model_format(mode: str, prefix: str, names: str) -> Format:
+    columns = {name: name.removeprefix(prefix) for name in f"model,{names},form,lower,upper,note".split(",")}
+    return Format(ModelRow, columns, {"mode": mode})
+
+
+FORMATS = {
+    "atlas": Format(AttentionRow, {field.name: field.name for field in fields(AttentionRow)}, {}),
+    "models_infer": _model_format(
+        "inference",
+        "infer_",
+        "infer_img_size,infer_samples_per_sec,infer_step_time,infer_batch_size,param_count,infer_gmacs,infer_macts",
+    ),
+    "models_train": _model_format(
+        "training", "train_", "train_samples_per_sec,train_step_time,train_batch_size,train_img_size,param_count"
+    ),
+}
+"""Formats by the beginning of a file's name. Those of models have the columns of timm's benchmark results."""
+
+
+def format_of(path: Path) -> Format:
+    """Return the format of a file such as atlas.csv or models_infer-fp32-pt2110-cpu-ryzen_9950x.csv."""
+    return FORMATS[re.split("[-.]", path.name)[0]]
+
+
 @dataclass(frozen=True)
-class Table(Generic[RowT]):
+class Table:
     """What was measured, where, when and by which command; the date is written as 2026-01-31."""
 
     machine: str
     date: str
     command: str
-    rows: Sequence[RowT]
-
-    def as_csv(self) -> str:
-        """Return comments, columns, and figures of four digits."""
-        head = "".join(f"# {name}: {getattr(self, name)}\n" for name in HEAD)
-        lines = [[f"{x:.4g}" if isinstance(x, float) else x for x in asdict(row).values()] for row in self.rows]
-        return head + csv_table([field.name for field in fields(self.rows[0])], lines)
+    rows: Sequence[Row]
 
 
 HEAD = ("machine", "date", "command")
@@ -130,36 +138,37 @@ HEAD = ("machine", "date", "command")
 ENCODING = "utf-8-sig"
 
 
-def open_table(path: Path, row_type: type[RowT], device: str, command: str) -> Table[RowT]:
+def open_table(path: Path, device: str, command: str) -> Table:
     """Return the table in a file, with the command added, or an empty one. ValueError for one of another machine."""
     ensure_writable(path)
     table = Table(machine_description(device), date.today().isoformat(), command, ())
     if not path.exists():
         return table
-    before = read_table(path, row_type)
+    before = read_table(path)
     if before.machine != table.machine:
         raise ValueError(f"{path} must be of {table.machine}, got {before.machine}; give another --out.")
     commands = before.command.split(" && ")
     return before if command in commands else replace(before, command=" && ".join([*commands, command]))
 
 
-def save_table(path: Path, table: Table[RowT], rows: Sequence[RowT]) -> Table[RowT]:
-    """Return the table with these rows, written to its file."""
-    table = replace(table, rows=tuple(rows))
-    if rows:
-        write_atomically(path, table.as_csv().encode())
-    return table
+def write_table(path: Path, table: Table) -> None:
+    """Write comments, columns, and figures of four digits, in the format of the file's name."""
+    columns = format_of(path).columns
+    head = "".join(f"# {name}: {getattr(table, name)}\n" for name in HEAD)
+    lines = [[getattr(row, name) for name in columns.values()] for row in table.rows]
+    lines = [[f"{x:.4g}" if isinstance(x, float) else x for x in line] for line in lines]
+    write_atomically(path, (head + csv_table(list(columns), lines)).encode())
 
 
-def read_table(path: Path, row_type: type[RowT]) -> Table[RowT]:
-    """Read a table that `Table.as_csv` wrote; ValueError for the first mistake in another file."""
-    head, rows, mistakes = parse(path.read_text(encoding=ENCODING), row_type)
+def read_table(path: Path) -> Table:
+    """Read a table that `write_table` wrote; ValueError for the first mistake in another file."""
+    head, rows, mistakes = parse(path.read_text(encoding=ENCODING), format_of(path))
     if mistakes:
         raise ValueError(f"{path}: {mistakes[0]}")
     return Table(head["machine"], head["date"], head["command"], rows)
 
 
-def parse(text: str, row_type: type[RowT]) -> tuple[dict[str, str], list[RowT], list[str]]:
+def parse(text: str, file_format: Format) -> tuple[dict[str, str], list[Any], list[str]]:
     """Return the head, the rows that can be read, and a sentence for each mistake."""
     lines = text.splitlines()
     comments = [line[1:].strip().partition(": ") for line in lines if line.startswith("#")]
@@ -167,7 +176,7 @@ def parse(text: str, row_type: type[RowT]) -> tuple[dict[str, str], list[RowT], 
     mistakes = [f"The head must have a line '# {name}: ...'." for name in HEAD if not head.get(name)]
     if head.get("date") and not _is_date(head["date"]):
         mistakes.append(f"The date must be such as 2026-01-31, got {head['date']}.")
-    columns = [field.name for field in fields(row_type)]
+    columns = list(file_format.columns)
     try:
         found, *body = list(csv.reader(line for line in lines if line and not line.startswith("#"))) or [[]]
     except csv.Error as error:
@@ -176,21 +185,23 @@ def parse(text: str, row_type: type[RowT]) -> tuple[dict[str, str], list[RowT], 
         return head, [], [*mistakes, f"The columns must be {','.join(columns)}, got {','.join(found)}."]
     if not body:
         mistakes.append("There must be at least one row.")
-    rows, hints = [], get_type_hints(row_type)
+    rows, types = [], get_type_hints(file_format.row_type)
     for number, cells in enumerate(body, 1):
         try:
-            rows.append(_row(row_type, columns, cells, hints))
+            rows.append(_row(file_format, types, cells))
         except ValueError as error:
             mistakes.append(f"Row {number}: {error}.")
     return head, rows, mistakes
 
 
-def _row(row_type: type[RowT], columns: Sequence[str], cells: Sequence[str], hints: dict[str, Any]) -> RowT:
-    if len(cells) != len(columns):
-        raise ValueError(f"there must be {len(columns)} cells, got {len(cells)}")
-    row = row_type(**{name: _value(name, cell, hints[name]) for name, cell in zip(columns, cells, strict=True)})
-    if None in asdict(row).values() and not row.note:
+def _row(file_format: Format, types: Mapping[str, Any], cells: Sequence[str]) -> Row:
+    names = list(file_format.columns.values())
+    if len(cells) != len(names):
+        raise ValueError(f"there must be {len(names)} cells, got {len(cells)}")
+    values = {name: _value(name, cell, types[name]) for name, cell in zip(names, cells, strict=True)}
+    if None in values.values() and not values["note"]:
         raise ValueError("the note must explain the missing figures")
+    row = file_format.row_type(**values, **file_format.implied)
     for median, lower, upper in spreads_of(row):
         known = [x for x in (lower, median, upper) if x is not None]
         if known != sorted(known):
@@ -205,8 +216,8 @@ def _value(name: str, cell: str, hint: Any) -> Any:
     if not cell and type(None) in get_args(hint):
         return None
     value = (int if hint is int else float)(cell)
-    # A kind that was skipped has 0 rounds, and some layers 0 MB or 0 products.
-    may_be_zero = name in ("rounds", "megabytes", "infer_gmacs")
+    # An attention that was skipped has 0 rounds, and some layers 0 MB or 0 products.
+    may_be_zero = name in ("rounds", "megabytes", "gmacs")
     if not math.isfinite(value) or value < 0 or (value == 0 and not may_be_zero):
         raise ValueError(f"{name} must be a positive number, got {cell}")
     return value

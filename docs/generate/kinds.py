@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.atlas.crossover import QUANTITIES, Crossing, crossings
 from benchmarks.atlas.groups import measured_with
 from benchmarks.atlas.report import crossing_cell
-from benchmarks.atlas.table import Row, Table
+from benchmarks.atlas.table import Table
 from docs.generate.masks import kind_row
 from soft_vit.layers import ATTENTIONS, attention_options
 from soft_vit.layers.choice import FIXED_TOKENS
@@ -56,7 +56,7 @@ def _size(row: Mapping[str, str]) -> tuple[str, ...]:
     return row["model"], row["num_tokens"], row["difficulty"]
 
 
-def kinds_page(gym: Path, atlas: Table[Row] | None = None) -> str:
+def kinds_page(gym: Path, atlas: Table | None = None) -> str:
     """Return Markdown for all kinds, from a CSV file of the gym's runs and, if given, a table of the atlas."""
     scores = gym_scores(gym)
     found = crossings(atlas.rows, HEAD_DIM) if atlas else {}

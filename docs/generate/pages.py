@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.atlas.model_page import models_page
-from benchmarks.atlas.table import InferRow, Row, read_table
+from benchmarks.atlas.table import read_table
 from docs.generate.cost import cost_curves
 from docs.generate.kinds import kinds_page
 from docs.generate.masks import kinds_table
@@ -37,14 +37,14 @@ def counts() -> dict[str, dict[str, str]]:
 def models_table() -> str:
     rates: dict[str, float] = {}
     for path in RESULTS.glob("models_infer-*-cpu-epyc.csv"):
-        rates |= atlas_rates(read_table(path, InferRow))
+        rates |= atlas_rates(read_table(path))
     return zoo_table(ENTRIES, counts(), rates)
 
 
 PAGES: dict[str, Callable[[], str]] = {
     "model-index.yml": lambda: metafile(ENTRIES),
     "docs/zoo.csv": lambda: csv_table(COUNTED, [row.values() for row in counts().values()]),
-    "docs/kinds.md": lambda: kinds_page(STUDIES / "gym" / "results.csv", read_table(SHIPPED, Row)),
+    "docs/kinds.md": lambda: kinds_page(STUDIES / "gym" / "results.csv", read_table(SHIPPED)),
     "docs/atlas_models.md": lambda: models_page(RESULTS, "../benchmarks/results"),
     "docs/images/resolution.svg": lambda: cost_curves(RESULTS / "resolution_cpu.md"),
 }

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import timm
 
-from benchmarks.atlas.table import InferRow, Table
+from benchmarks.atlas.table import Table
 from docs.generate.papers import collection_of
 from soft_vit.probe.complexity import count_complexity
 from soft_vit.text_tables import markdown_table
@@ -50,15 +50,15 @@ def read_counts(path: Path) -> dict[str, dict[str, str]]:
         return {row["model"]: row for row in csv.DictReader(file)}
 
 
-def atlas_rates(table: Table[InferRow]) -> dict[str, float]:
+def atlas_rates(table: Table) -> dict[str, float]:
     """Return images per second of eager inference on one image of 224 x 224, by model, from a table of the atlas.
 
     At this size, `+capped` changes nothing.
     """
     return {
-        row.model.removesuffix("+capped"): row.infer_samples_per_sec
+        row.model.removesuffix("+capped"): row.samples_per_sec
         for row in table.rows
-        if (row.infer_img_size, row.form, row.infer_batch_size) == ("224", "eager", 1) and row.infer_samples_per_sec
+        if (row.img_size, row.form, row.batch_size) == ("224", "eager", 1) and row.samples_per_sec
     }
 
 

@@ -31,7 +31,7 @@ def test_rows_are_complete_and_a_failing_one_keeps_the_others(monkeypatch):
     [
         ({"rounds": 2}, "2"),
         ({"batch_size": 0}, "0"),
-        ({"size": "x"}, "no model"),
+        ({"size": "x"}, "'x'"),
         ({"size": "pico", "vit": True}, "soft_vit_pico"),
     ],
 )

@@ -6,7 +6,8 @@ import pytest
 
 from benchmarks.__main__ import main
 from benchmarks.atlas import check, measure, models
-from benchmarks.atlas.table import InferRow, Row, TrainRow, read_table
+from benchmarks.atlas.table import AttentionRow, ModelRow, read_table
+from benchmarks.timer import MODES
 from soft_vit.weights.files import RESOURCES
 
 SMALL = "--img-size 32 --batch-size 2 --rounds 3"
@@ -71,7 +72,7 @@ def test_the_atlas_continues(tmp_path, monkeypatch, capsys):
         assert (plan.kinds, plan.tokens, plan.head_dims) == (["soft"], [196, 784], (32, 64))
         for tokens in plan.tokens:
             for kind, ratio in (("softmax", 1.0), ("soft", 400 / tokens)):
-                rows = [*rows, Row(kind, "N", plan.modes[-1], 32, tokens, 5, *[ratio] * 6, 1.0)]
+                rows = [*rows, AttentionRow(kind, "N", plan.modes[-1], 32, tokens, 5, *[ratio] * 6, 1.0)]
             yield rows
 
     monkeypatch.setattr(measure, "measure", measure_again)
@@ -82,7 +83,7 @@ def test_the_atlas_continues(tmp_path, monkeypatch, capsys):
     assert "| `soft` | N | not measured | 400 | never (1.00 at 784) |" in (tmp_path / "figures.md").read_text()
     # A second run continues with the rows, and its command joins the first.
     main([*command, "--modes", "inference"])
-    found = read_table(tmp_path / "atlas.csv", Row)
+    found = read_table(tmp_path / "atlas.csv")
     assert len(found.rows) == 8
     assert found.command.count(" && python -m benchmarks atlas") == 1
     capsys.readouterr()
@@ -101,19 +102,16 @@ def test_the_atlas_continues(tmp_path, monkeypatch, capsys):
 
 
 def test_models_of_the_atlas(tmp_path, monkeypatch):
-    def measure_again(names, infer, train, *, sizes, forms, batches, max_batch_size, rounds, device):
-        assert (names, sizes, forms, batches) == (["soft_pico"], [(64, 64), (64, 96)], ["eager"], [1, "auto"])
-        figures = ("eager", 1.0, 2.0)
-        yield [], []
-        yield (
-            [InferRow("soft_pico", "64", 1.5, 2.5, 1, 3.0, 4.0, 5.0, *figures)],
-            [TrainRow("soft_pico", 1.5, 2.5, 1, "64", 3.0, *figures)],
-        )
+    def measure_again(names, done, *, sizes, forms, batches, max_batch_size, rounds, device):
+        assert (names, done, sizes) == (["soft_pico"], [], [(64, 64), (64, 96)])
+        assert (forms, batches) == (["eager"], [1, "auto"])
+        yield []
+        figures = ("64", 1, "eager", 1.5, 1.0, 2.0, 2.5, 3.0, 4.0, 5.0)
+        yield [ModelRow("soft_pico", mode, *figures) for mode in MODES]
 
     monkeypatch.setattr(models, "measure_cases", measure_again)
-    main(
-        f"atlas-models soft_pico --sizes 64 64x96 --forms eager --batches 1 auto --device cpu --out {tmp_path}".split()
-    )
+    options = "--sizes 64 64x96 --forms eager --batches 1 auto --device cpu"
+    main(f"atlas-models soft_pico {options} --out {tmp_path}".split())
     infer, train = (tmp_path / f"models_{name}.csv" for name in ("infer", "train"))
     assert infer.read_text().splitlines()[-1] == "soft_pico,64,1.5,2.5,1,3,4,5,eager,1,2,"
     assert train.read_text().splitlines()[-1] == "soft_pico,1.5,2.5,1,64,3,eager,1,2,"

@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from benchmarks.atlas.table import Row, Table
+from benchmarks.atlas.table import AttentionRow, Table
 from docs.generate import kinds
 from soft_vit.layers import ATTENTIONS
 
@@ -17,9 +17,9 @@ def test_atlas_adds_crossovers(tmp_path, monkeypatch):
     monkeypatch.setattr(kinds, "kind_row", lambda kind: [kind, *"123456"])
     (tmp_path / "runs.csv").write_text("task,kind,model,num_tokens,difficulty,seed,accuracy\nrank,none,m,64,,0,0.5")
 
-    def row(kind: str, tokens: int, seconds: float, megabytes: float) -> Row:
+    def row(kind: str, tokens: int, seconds: float, megabytes: float) -> AttentionRow:
         ratio = seconds / tokens**2
-        return Row(kind, "N", "training", 32, tokens, 5, *[seconds] * 3, *[ratio] * 3, megabytes)
+        return AttentionRow(kind, "N", "training", 32, tokens, 5, *[seconds] * 3, *[ratio] * 3, megabytes)
 
     rows = [row("softmax", 100, 1e4, 1), row("softmax", 400, 16e4, 4)]
     rows += [row("linear", 100, 2e4, 2), row("linear", 400, 8e4, 8)]

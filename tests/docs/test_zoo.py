@@ -3,7 +3,7 @@ import re
 from documents import ROOT
 from safetensors.torch import load_file
 
-from benchmarks.atlas.table import InferRow, Table
+from benchmarks.atlas.table import ModelRow, Table
 from docs.generate.zoo import atlas_rates, count_model, read_counts
 from soft_vit.weights import ENTRIES
 
@@ -11,8 +11,8 @@ COUNTS = read_counts(ROOT / "docs" / "zoo.csv")
 
 
 def test_rates_are_of_one_image_in_eager_mode():
-    def row(model: str, size: str, rate: float | None, batch: int, form: str) -> InferRow:
-        return InferRow(model, size, rate, 1.0, batch, 1.0, 1.0, 1.0, form, rate, rate)
+    def row(model: str, size: str, rate: float | None, batch: int, form: str) -> ModelRow:
+        return ModelRow(model, "inference", size, batch, form, rate)
 
     rows = [
         row("a+capped", "224", 3.0, 1, "eager"),

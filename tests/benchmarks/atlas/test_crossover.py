@@ -3,13 +3,13 @@
 import pytest
 
 from benchmarks.atlas.crossover import crossings, crossover
-from benchmarks.atlas.table import Row
+from benchmarks.atlas.table import AttentionRow
 
 TOKENS = (196, 784, 3136, 12544)
 
 
-def row(kind: str, tokens: int, ratio: float = 1.0, megabytes: float = 1.0, mode: str = "training") -> Row:
-    return Row(kind, "N", mode, 32, tokens, 9, ratio, ratio, ratio, ratio, ratio / 2, ratio * 2, megabytes)
+def row(kind: str, tokens: int, ratio: float = 1.0, megabytes: float = 1.0, mode: str = "training") -> AttentionRow:
+    return AttentionRow(kind, "N", mode, 32, tokens, 9, ratio, ratio, ratio, ratio, ratio / 2, ratio * 2, megabytes)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_crossings_of_a_table():
     rows += [row("linear", n, 1000 / n, megabytes=20) for n in reversed(TOKENS)]
     # Not timed at the largest.
     rows += [row("gaussian", n, 1.5, megabytes=n) for n in TOKENS[:3]]
-    rows += [Row("gaussian", "N^2", "training", 32, TOKENS[3], 0, *[None] * 7, note="skipped")]
+    rows += [AttentionRow("gaussian", "N^2", "training", 32, TOKENS[3], 0, *[None] * 7, note="skipped")]
     found = crossings(rows, 32)
     linear = found["linear", "training"]
     assert (linear.lower, linear.place, linear.upper) == pytest.approx((500, 1000, 2000))

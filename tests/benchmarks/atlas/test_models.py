@@ -6,7 +6,7 @@ from torch import nn
 
 from benchmarks.atlas import models
 from benchmarks.atlas.models import Activations, measure_cases, sizes_of
-from benchmarks.timer import Timing
+from benchmarks.timer import MODES, Timing
 
 
 @pytest.mark.parametrize(
@@ -43,27 +43,24 @@ def test_models_beside_each_other_and_those_that_fail(monkeypatch):
     monkeypatch.setattr(models, "measure_models", measure)
     names = ["soft_pico", "test_vit"]
     given = dict(sizes=[(64, 64), (64, 99)], forms=["eager", "compiled"], batches=[1])
-    *_, (infer, train) = measure_cases(names, [], [], **given)
+    *_, rows = measure_cases(names, [], **given)
     compiled = [f"{name}+compiled" for name in names]
-    assert asked[:4] == [(of, 1, (64, 64), mode) for of in (names, compiled) for mode in ("inference", "training")]
-    assert [row.infer_img_size for row in infer] == ["64"] * 4 + ["64x99"] * 4
-    first = infer[0]
-    assert (first.infer_samples_per_sec, first.infer_step_time, first.note) == (4.0, 250.0, "unstable")
-    assert (train[0].train_img_size, train[0].train_step_time) == ("64", 250.0)
+    assert asked[:4] == [(of, 1, (64, 64), mode) for of in (names, compiled) for mode in MODES]
+    assert [row.img_size for row in rows] == ["64"] * 8 + ["64x99"] * 8
+    assert (rows[0].samples_per_sec, rows[0].step_time, rows[0].note) == (4.0, 250.0, "unstable")
     # A patch of 16 does not divide 99.
-    (failed,) = [
-        row for row in infer if row.model == "test_vit" and (row.infer_img_size, row.form) == ("64x99", "eager")
-    ]
-    assert failed.infer_samples_per_sec is None
-    assert "ValueError: test_vit fails on images of 64 x 99" in failed.note
+    failed = [row for row in rows if row.samples_per_sec is None]
+    assert {(row.model, row.img_size) for row in failed} == {("test_vit", "64x99")}
+    assert len(failed) == 4
+    assert all("ValueError: test_vit" in row.note for row in failed)
     # What is there is not measured again; the best batch is a case of its own.
     asked.clear()
-    *_, (more, _) = measure_cases(names, infer, train, **given)
-    assert more == infer
+    *_, more = measure_cases(names, rows, **given)
+    assert more == rows
     assert not asked
-    *_, (more, _) = measure_cases(names, infer, train, sizes=[(64, 64)], forms=["eager"], batches=[1, "auto"])
-    assert asked == [(names, "auto", (64, 64), mode) for mode in ("inference", "training")]
-    assert [row.infer_batch_size for row in more[len(infer) :]] == [8, 8]
+    *_, more = measure_cases(names, rows, sizes=[(64, 64)], forms=["eager"], batches=[1, "auto"])
+    assert asked == [(names, "auto", (64, 64), mode) for mode in MODES]
+    assert [row.batch_size for row in more[len(rows) :]] == [8] * 4
 
 
 def test_failures_stay_in_their_row(monkeypatch):
@@ -76,8 +73,7 @@ def test_failures_stay_in_their_row(monkeypatch):
     monkeypatch.setattr(models, "try_steps", steps)
     monkeypatch.setattr(models, "measure_models", lambda names, *, modes, **_: [Timing(names[0], *modes, 8, [2.0] * 3)])
     cases = dict(sizes=[(64, 64)], forms=["eager"], batches=["auto"])
-    *_, (infer, train) = measure_cases(["soft_pico"], [], [], **cases)
-    assert [row.infer_samples_per_sec for row in infer] == [4.0]
-    assert [row.note for row in train] == ["RuntimeError: no training here"]
-    *_, again = measure_cases(["soft_pico"], infer, train, **cases)
-    assert again == (infer, train)
+    *_, rows = measure_cases(["soft_pico"], [], **cases)
+    assert [(row.samples_per_sec, row.note) for row in rows] == [(4.0, ""), (None, "RuntimeError: no training here")]
+    *_, again = measure_cases(["soft_pico"], rows, **cases)
+    assert again == rows
