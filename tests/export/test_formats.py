@@ -71,7 +71,8 @@ def test_features():
 def test_config_with_its_checkpoint(model, tmp_path):
     """Images are sized and normalised as in training, whatever timm's configuration of the model says."""
     config = tmp_path / "config.py"
-    config.write_text(f"_base_ = {str(RESOURCES / 'configs/demo/soft_pico_shapes.py')!r}\nmodel = dict(**{model})\n")
+    own = f"image_size = {model['img_size']}\nmodel = dict(**{model})\n"
+    config.write_text(f"_base_ = {str(RESOURCES / 'configs/demo/soft_pico_shapes.py')!r}\n{own}")
     weights = timm.create_model(num_classes=10, **model).state_dict()
     torch.save({"state_dict": weights, "meta": {"dataset_meta": {"classes": CLASSES}}}, tmp_path / "weights.pth")
     source = load_export_model(config=config, checkpoint=tmp_path / "weights.pth")
