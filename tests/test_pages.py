@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from inspect import signature
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import create_autospec
@@ -119,7 +120,11 @@ class Desk:
         self.folder, self.done = folder, set()
         for name in ("benchmarks", "configs", "tools", "studies", "checkpoints", "docs", "tests"):
             (folder / name).symlink_to(ROOT / name)
-        Image.fromarray(draw_shape(seed=1, index=5).image).save(folder / "shape.png")
+        image = Image.fromarray(draw_shape(seed=1, index=5).image)
+        image.save(folder / "shape.png")
+        for place in product(("train", "val"), ("cat", "dog")):
+            (folder / "images").joinpath(*place).mkdir(parents=True)
+            image.save((folder / "images").joinpath(*place, "1.png"))
         torch.save(released_state_dict(), folder / "SOFT_Tiny.pth")
         torch.save(timm.create_model("soft_pico", num_classes=3).state_dict(), folder / "FILE")
 
@@ -133,11 +138,9 @@ class Desk:
         if len(end) < len(options) or not end:
             run_tool(command, extra)
             return
-        call = call_of(command, *ENDS_IN[end], extra)
-        if "tools/train.py" in end:
-            resolve(*call.args, call.kwargs["options"])
-        elif "tools/test.py" in end:
-            resolve(call.args[0].config, call.args[0].options)
+        call = call_of(command.replace("/path/to/images", "images"), *ENDS_IN[end], extra)
+        if re.search(r"tools/(train|test)\.py", end):
+            resolve(call.args[0], call.kwargs["options"])
 
     def make_what_is_used_in(self, text: str) -> None:
         for used, start in NEEDS.items():

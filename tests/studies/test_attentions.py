@@ -60,7 +60,7 @@ def test_run_that_fails_leaves_the_others(tmp_path, monkeypatch):
     ("change", "error", "message"),
     [
         ({"jobs": 0}, ValueError, "got 0"),
-        ({"size": "huge"}, ValueError, "linear_"),
+        ({"size": "huge"}, ValueError, "huge"),
         ({}, FileNotFoundError, "config.py"),
     ],
 )
