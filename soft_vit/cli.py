@@ -5,7 +5,6 @@ import ast
 import contextlib
 import functools
 import re
-import shlex
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -64,11 +63,6 @@ def _sentence(error: Exception) -> str | None:
     message = str(error).strip()
     # A data worker's message is its traceback, which ends with the error.
     return message.splitlines()[-1] if "in DataLoader worker process" in message else message
-
-
-def command_text(tool: str, argv: Sequence[str] | None) -> str:
-    """The command that a tool such as tools/gym.py was given, for the head of what it measures."""
-    return shlex.join(["python", tool, *(sys.argv[1:] if argv is None else argv)])
 
 
 def image_size(text: str) -> tuple[int, int]:

@@ -1,6 +1,5 @@
 """Writing checkpoints that a crash cannot destroy, and finding the newest one."""
 
-import inspect
 import re
 from collections import deque
 from collections.abc import Iterator
@@ -59,21 +58,14 @@ class SafeCheckpointHook(CheckpointHook):
     A checkpoint holds buffers, such as BatchNorm's statistics, that all ranks share when it is written: those of the
     main one. It notes the timm model, its options and its images, see `notes_of_run`. max_keep_ckpts: at least 2, or -1
     for all, because a disk can damage the newest. saved_iter: the iteration of the newest checkpoint, once there is
-    one. Raises ValueError for 0 or 1, for a save_best that no validation gives, and when a file cannot be
-    written; the ones before are then intact.
+    one. Raises ValueError for 0 or 1, and when a file cannot be written; the ones before are then intact.
     """
 
     def __init__(self, *args: Any, max_keep_ckpts: int = 2, backend_args: dict | None = None, **kwargs: Any) -> None:
         if max_keep_ckpts in (0, 1):
             raise ValueError(
-                f"max_keep_ckpts is {max_keep_ckpts}, which could leave no checkpoint at all after a crash; "
-                "set it to 2 or more, or to -1 to keep all."
+                f"max_keep_ckpts must be at least 2, or -1 to keep all, got {max_keep_ckpts}: a crash could leave none."
             )
-        # MMEngine would hand them to torch.save, after an epoch.
-        known = inspect.signature(CheckpointHook.__init__).parameters
-        if unknown := sorted(kwargs.keys() - known.keys()):
-            names = ", ".join(list(known)[1:-1])
-            raise ValueError(f"SafeCheckpointHook has no argument {unknown[0]}; choose of {names}.")
         backend_args = backend_args or {"backend": "soft_vit.atomic"}
         super().__init__(*args, max_keep_ckpts=max_keep_ckpts, backend_args=backend_args, **kwargs)
         self.saved_iter: int | None = None
@@ -142,12 +134,6 @@ class SafeCheckpointHook(CheckpointHook):
         self._note(runner, meta["iter"])
 
     def _save_best_checkpoint(self, runner: Runner, metrics: dict) -> None:
-        absent = [key for key in (self.key_indicators if self.save_best else ()) if key not in {*metrics, "auto"}]
-        if absent:
-            raise ValueError(
-                f"save_best is {absent[0]!r}, and the validation gives {', '.join(metrics)}; set "
-                "default_hooks.checkpoint.save_best to one of these, and go on with --resume."
-            )
         with self._in_safe_order():
             super()._save_best_checkpoint(runner, metrics)
 

@@ -39,10 +39,8 @@ class TimmProgressClassifier(TimmClassifier):
     ) -> None:
         require_known(model_name)
         if checkpoint_path:
-            raise ValueError(
-                f"model.checkpoint_path is {checkpoint_path!r}; set load_from to it, which also fits the weights to "
-                "other classes and resolutions."
-            )
+            # timm would read it its own way.
+            raise ValueError(f"load_from must name the weights, not model.checkpoint_path, got {checkpoint_path!r}.")
         super().__init__(model_name, *args, **kwargs)
         # Before a run MMEngine calls every init_weights() that it finds, over pretrained weights too; timm's models
         # have initialised themselves.

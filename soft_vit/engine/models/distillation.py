@@ -12,7 +12,6 @@ from timm.layers import to_2tuple
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from soft_vit.engine.errors import one_line
 from soft_vit.engine.models.classifier import TimmProgressClassifier
 from soft_vit.engine.resume.read import load_checkpoint_file
 from soft_vit.registry import MODELS, register
@@ -95,12 +94,7 @@ def build_teacher(options: dict[str, Any], num_classes: int, mean: Tensor, std: 
         options.pop("num_classes", None)
     else:
         options.setdefault("num_classes", num_classes)
-    try:
-        model = timm.create_model(**options)
-    except Exception as error:
-        raise ValueError(
-            f"The teacher {options.get('model_name')} cannot be built ({one_line(error)}); correct model.teacher."
-        ) from error
+    model = timm.create_model(**options)
     fits = model.num_classes == num_classes
     if checkpoint is not None and fits:
         content = load_checkpoint_file(checkpoint)

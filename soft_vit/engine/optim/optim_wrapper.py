@@ -43,7 +43,7 @@ class SafeOptimWrapper(OptimWrapper):
     the batches it has. The schedule advances with every batch. Other arguments are OptimWrapper's.
 
     stepped: whether the last batch ended in an optimizer step. skipped: number of skipped steps. Raises ValueError
-    for a dtype, loss_scale or max_skipped out of range.
+    for another dtype.
     """
 
     def __init__(
@@ -55,12 +55,8 @@ class SafeOptimWrapper(OptimWrapper):
         **kwargs: Any,
     ) -> None:
         if dtype not in _DTYPES:
-            raise ValueError(f"dtype is {dtype!r}; choose one of {', '.join(_DTYPES)}.")
+            raise ValueError(f"dtype must be one of {', '.join(_DTYPES)}, got {dtype!r}.")
         dynamic = loss_scale == "dynamic"
-        if not dynamic and (isinstance(loss_scale, str) or not 0 < loss_scale < math.inf):
-            raise ValueError(f'loss_scale is {loss_scale!r}; choose a number above 0, or "dynamic".')
-        if max_skipped < 1:
-            raise ValueError(f"max_skipped is {max_skipped}; let at least 1 step be skipped before the run ends.")
         super().__init__(*args, **kwargs)
         self.dtype = _DTYPES[dtype]
         self.max_skipped = max_skipped

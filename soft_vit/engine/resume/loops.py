@@ -56,24 +56,17 @@ def _require_batch(loader: DataLoader) -> None:
         )
 
 
-def _require_positive(**numbers: int) -> None:
-    for name, number in numbers.items():
-        if number < 1:
-            raise ValueError(f"train_cfg.{name} is {number}; choose 1 or more.")
-
-
 @LOOPS.register_module()
 class ExactEpochLoop(EpochBasedTrainLoop):
     """MMEngine's EpochBasedTrainLoop that resumes from a checkpoint of any iteration.
 
     A run that resumes at the end of an epoch begins with the validation, which follows the checkpoint.
-    Raises ValueError for data that does not fill a batch and for max_epochs or a val_interval below 1.
+    Raises ValueError for data that does not fill a batch.
     """
 
     def __init__(self, runner: Runner, dataloader: dict, *args: Any, **kwargs: Any) -> None:
         super().__init__(runner, _with_positions(dataloader), *args, **kwargs)
         _require_batch(self.dataloader)
-        _require_positive(max_epochs=self._max_epochs, val_interval=self.val_interval)
 
     def run(self) -> Any:
         self.runner.call_hook("before_train")
@@ -110,13 +103,11 @@ class ExactEpochLoop(EpochBasedTrainLoop):
 class ExactIterLoop(IterBasedTrainLoop):
     """MMEngine's IterBasedTrainLoop that finds its place without loading earlier batches.
 
-    Raises ValueError for data that does not fill a batch, unless the sampler repeats it endlessly, and
-    for max_iters or a val_interval below 1.
+    Raises ValueError for data that does not fill a batch, unless the sampler repeats it endlessly.
     """
 
     def __init__(self, runner: Runner, dataloader: dict, *args: Any, **kwargs: Any) -> None:
         super().__init__(runner, _with_positions(dataloader), *args, **kwargs)
-        _require_positive(max_iters=self._max_iters, val_interval=self.val_interval)
         # Its workers would idle beside those of the run.
         del self.dataloader_iterator
         self._endless = isinstance(self.dataloader.sampler.sampler, InfiniteSampler)

@@ -169,7 +169,7 @@ class BatchPositionHook(Hook):
     """Writes the number of processes, their batch and the steps of an epoch into `meta` of each checkpoint.
 
     A resumed run with other steps or another global batch is a ValueError, because the position among
-    the samples and in the schedule is counted in steps; so is another optimizer. Other processes with the same global
+    the samples and in the schedule is counted in steps; other processes with the same global
     batch are a warning.
     """
 
@@ -186,7 +186,6 @@ class BatchPositionHook(Hook):
                 f"The run is already finished: the checkpoint is from iteration {meta['iter']} of {runner.max_iters}; "
                 "set train_cfg to more epochs or iterations, or measure the checkpoint with tools/test.py."
             )
-        _require_same_optimizer(runner, checkpoint)
         if overruled := _overruled(runner, checkpoint):
             runner.logger.warning(f"The checkpoint overrules the config: {'; '.join(overruled)}.")
         before = meta.get("batches")
@@ -211,22 +210,6 @@ class BatchPositionHook(Hook):
 
 def _sentence(batches: dict[str, int]) -> str:
     return "{processes} processes of batch {batch_size} with {steps} steps an epoch".format(**batches)
-
-
-def _require_same_optimizer(runner: Runner, checkpoint: dict) -> None:
-    """ValueError where each of the two optimizers has a setting that the other lacks: torch fails at its first step.
-
-    One side alone may have settings that another version of torch added.
-    """
-    groups = (checkpoint.get("optimizer") or {}).get("param_groups")
-    if not groups or not hasattr(runner.optim_wrapper, "param_groups"):
-        return
-    before, now = groups[0].keys(), runner.optim_wrapper.param_groups[0].keys()
-    if before - now and now - before:
-        raise ValueError(
-            f"The checkpoint is of another optimizer, which has {min(before - now)} and no {min(now - before)}; set "
-            "optim_wrapper.optimizer as in its run, or begin a run from its weights with load_from."
-        )
 
 
 # What schedulers and groups of parameters count or compute as they go.

@@ -81,12 +81,6 @@ def test_mistakes_for_albumentations(transform, message):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("arguments", [{"autoaugment": "rand-m9"}, {"auto_augment": 9}])
-def test_mistakes_for_timm(arguments):
-    with pytest.raises(ValueError, match="TimmAugment cannot be built"):
-        TRANSFORMS.build({"type": "TimmAugment", "img_size": 32, **arguments})
-
-
 @pytest.mark.parametrize(
     ("size", "crop_pct", "interpolation", "crop_mode"),
     [(48, 0.875, "bicubic", "center"), (33, 1.0, "bilinear", "center"), (40, 0.9, "bicubic", "squash")],

@@ -97,11 +97,6 @@ def test_compiled_model_is_one_graph():
     assert len(graphs) == 2
 
 
-def test_compile_model_takes_true_or_options():
-    assert build()._modules["model"]._compiled_call_impl is None
-    assert build(compile_model=True)._modules["model"]._compiled_call_impl is not None
-
-
 def test_soft_loss_needs_scores():
     """Ten images of ten classes, whose labels have the shape of scores after broadcasting."""
     model = build(loss={"type": "CrossEntropyLoss", "use_soft": True})

@@ -184,12 +184,6 @@ def test_frozen_stages_stay_in_eval(copied):
     assert all(p.grad is None for stage in stages[:2] for p in stage.parameters())
 
 
-def test_without_frozen_stages_everything_trains():
-    model = classifier().eval().train()
-    assert all(module.training for module in model.modules())
-    assert trained(model) == {name for name, _ in model.named_parameters()}
-
-
 def test_optimizer_gets_what_is_trained_with_decayed_rates():
     model = classifier(frozen_stages=1)
     config = dict(type="OptimWrapper", optimizer=dict(type="AdamW", lr=1.0, weight_decay=0.1))
@@ -215,11 +209,6 @@ def test_pretrained_weights_survive_the_start_of_a_run(source, tmp_path):
     model = classifier(pretrained=True, pretrained_cfg_overlay=overlay, img_size=64)
     model.init_weights()
     torch.testing.assert_close(model.state_dict(), source.state_dict(), rtol=0, atol=0)
-
-
-def test_one_way_to_name_a_file():
-    with pytest.raises(ValueError, match="set load_from to it"):
-        classifier(checkpoint_path="weights.pth")
 
 
 @pytest.fixture(scope="module")

@@ -112,21 +112,6 @@ def test_inverse_stays_in_single_precision(dtype, monkeypatch):
         assert parameter.grad.any(), name
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"dtype": "float8"}, "dtype is 'float8'; choose one of float32, bfloat16, float16"),
-        ({"loss_scale": "static"}, "loss_scale is 'static'"),
-        ({"loss_scale": 0.0}, "loss_scale is 0.0"),
-        ({"loss_scale": math.inf}, "loss_scale is inf"),
-        ({"max_skipped": 0}, "max_skipped is 0"),
-    ],
-)
-def test_mistakes(options, message):
-    with pytest.raises(ValueError, match=message):
-        build(nn.Linear(1, 1), **options)
-
-
 # The guard
 
 SPOILT = {

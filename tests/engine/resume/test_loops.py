@@ -113,16 +113,6 @@ def test_iterations_need_a_batch(by_iteration, tmp_path):
         train(by_iteration, work_dir=tmp_path, options=options)
 
 
-@pytest.mark.parametrize(
-    ("loop", "name"),
-    [("by_epoch", "max_epochs"), ("iters", "val_interval")],
-)
-def test_length_and_interval_of_validations_are_positive(loop, name, by_iteration, tmp_path):
-    config, options = (DEMO, BY_EPOCH) if loop == "by_epoch" else (by_iteration, OPTIONS)
-    with pytest.raises(ValueError, match=f"{name} is 0; choose 1 or more"):
-        train(config, work_dir=tmp_path, options={**options, f"train_cfg.{name}": 0})
-
-
 def test_checkpoint_of_another_run_is_no_result(tmp_path):
     options = {**BY_EPOCH, "train_cfg.max_epochs": 1}
     first = train(DEMO, work_dir=tmp_path, validate=False, options=options)

@@ -275,18 +275,6 @@ def test_an_unchanged_run_overrules_nothing():
     assert "end 500 instead of 600" in run.logger.said[0]
 
 
-def test_another_optimizer_is_refused():
-    parameters = [torch.nn.Parameter(torch.ones(1))]
-    run = a_run(1, 1, 1)
-    run.optim_wrapper, run.param_schedulers = OptimWrapper(torch.optim.SGD(parameters, lr=1.0)), []
-    with pytest.raises(ValueError, match="another optimizer, which has amsgrad and no dampening"):
-        BatchPositionHook().after_load_checkpoint(run, {"optimizer": torch.optim.AdamW(parameters).state_dict()})
-    # As an older torch wrote it.
-    saved = torch.optim.SGD(parameters, lr=1.0).state_dict()
-    del saved["param_groups"][0]["fused"]
-    BatchPositionHook().after_load_checkpoint(run, {"optimizer": saved})
-
-
 def test_checkpoint_without_a_note():
     BatchPositionHook().after_load_checkpoint(a_run(1, 1, 1), {"meta": {}})
 
