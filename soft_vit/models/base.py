@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.layers import get_device_dtype, register_notrace_function, to_2tuple, trunc_normal_
-from timm.models import PretrainedCfg, checkpoint, register_model
+from timm.models import DefaultCfg, checkpoint, generate_default_cfgs, register_model
 from timm.models._features import feature_take_indices
 from timm.models._input import update_model_input_size
 from torch import Tensor, nn
@@ -497,17 +497,15 @@ def imagenet_cfg(**kwargs: Any) -> dict[str, Any]:
     }
 
 
-def recorded_cfgs(
-    names: Iterable[str], cfg: Callable[[str], Mapping[str, Any]]
-) -> dict[str, dict[str, Any] | PretrainedCfg]:
-    """Return configurations by name, with a tag for each of a model's recorded weights, for `generate_default_cfgs`.
+def make_default_cfgs(names: Iterable[str], cfg: Callable[[str], Mapping[str, Any]]) -> dict[str, DefaultCfg]:
+    """Return timm's `default_cfgs` of models, with a tag for each of their recorded weights.
 
     cfg: returns what the configurations of a model have in common.
     """
     names = list(names)
     recorded = {tag: {**cfg(entry.model), **entry.timm_cfg()} for tag, entry in ENTRIES.items() if entry.model in names}
     with_weights = {tag.split(".")[0] for tag in recorded}
-    return {**recorded, **{name: dict(cfg(name)) for name in names if name not in with_weights}}
+    return generate_default_cfgs({**recorded, **{name: dict(cfg(name)) for name in names if name not in with_weights}})
 
 
 def create_staged(

@@ -7,11 +7,11 @@ attention is in `soft_vit/layers/attention/focused.py`.
 from functools import partial
 from typing import Any
 
-from timm.models import generate_default_cfgs, register_model
+from timm.models import register_model
 from torch import nn
 
 from soft_vit.layers.attention.focused import FlattenAttention
-from soft_vit.models.base import create_staged, recorded_cfgs
+from soft_vit.models.base import create_staged, make_default_cfgs
 from soft_vit.models.pvt import PVT, PVT_SIZES
 from soft_vit.models.swin import SWIN_SIZES, Swin, swin_cfg
 
@@ -42,7 +42,7 @@ FLATTEN_MODELS: dict[str, dict[str, Any]] = {
     **{f"flatten_swin_{size}": arguments for size, arguments in SWIN_SIZES.items()},
 }
 
-default_cfgs = generate_default_cfgs(recorded_cfgs(FLATTEN_MODELS, partial(swin_cfg, paper_ids="arXiv:2308.00442")))
+default_cfgs = make_default_cfgs(FLATTEN_MODELS, partial(swin_cfg, paper_ids="arXiv:2308.00442"))
 
 
 def _create_pvt(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:

@@ -7,11 +7,11 @@ attention is in `soft_vit/layers/attention/inline.py`.
 from collections.abc import Mapping
 from typing import Any
 
-from timm.models import generate_default_cfgs, register_model
+from timm.models import register_model
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.inline import InLineAttention
-from soft_vit.models.base import create_staged, recorded_cfgs
+from soft_vit.models.base import create_staged, make_default_cfgs
 from soft_vit.models.pvt import PVT, PVT_SIZES
 from soft_vit.models.swin import SWIN_SIZES, Swin, swin_cfg
 from soft_vit.models.vit import AttentionViT
@@ -63,7 +63,7 @@ def _cfg(name: str) -> dict[str, Any]:
     return dict(cfg, input_size=(3, side, side), pool_size=None)
 
 
-default_cfgs = generate_default_cfgs(recorded_cfgs(INLINE_MODELS, _cfg))
+default_cfgs = make_default_cfgs(INLINE_MODELS, _cfg)
 
 
 def _create_pvt(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:

@@ -6,11 +6,11 @@ RAVLT with another linear attention and a wider layer before the head.
 
 from typing import Any
 
-from timm.models import generate_default_cfgs, register_model
+from timm.models import register_model
 from torch import nn
 
 from soft_vit.layers.attention.mala import MALAttention
-from soft_vit.models.base import create_staged, imagenet_cfg, recorded_cfgs
+from soft_vit.models.base import create_staged, imagenet_cfg, make_default_cfgs
 from soft_vit.models.ravlt import RAVLT, RAVLT_MODELS
 
 # `register_model` adds the entrypoints.
@@ -28,10 +28,8 @@ MAVIT_MODELS: dict[str, dict[str, Any]] = {
     for name, arguments in RAVLT_MODELS.items()
 }
 
-default_cfgs = generate_default_cfgs(
-    recorded_cfgs(
-        MAVIT_MODELS, lambda name: imagenet_cfg(first_conv="patch_embed.proj.0", paper_ids="arXiv:2507.00698")
-    )
+default_cfgs = make_default_cfgs(
+    MAVIT_MODELS, lambda name: imagenet_cfg(first_conv="patch_embed.proj.0", paper_ids="arXiv:2507.00698")
 )
 
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from timm.layers import DropPath, LayerNorm2d, register_notrace_module
-from timm.models import generate_default_cfgs, register_model
+from timm.models import register_model
 from torch import Tensor, nn
 
 from soft_vit.layers import ConvNormAct, map_to_tokens, tokens_to_map
@@ -24,9 +24,9 @@ from soft_vit.models.base import (
     check_stages,
     create_staged,
     imagenet_cfg,
+    make_default_cfgs,
     make_stages,
     pad_to_multiple,
-    recorded_cfgs,
 )
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.rotary import rotate_by_place
@@ -177,10 +177,8 @@ MILA_MODELS: dict[str, dict[str, Any]] = {
     "mlla_base": dict(embed_dims=(96, 192, 384, 768), depths=(3, 6, 21, 6), num_heads=(3, 6, 12, 24)),
 }
 
-default_cfgs = generate_default_cfgs(
-    recorded_cfgs(
-        MILA_MODELS, lambda name: imagenet_cfg(first_conv="patch_embed.conv1.conv", paper_ids="arXiv:2405.16605")
-    )
+default_cfgs = make_default_cfgs(
+    MILA_MODELS, lambda name: imagenet_cfg(first_conv="patch_embed.conv1.conv", paper_ids="arXiv:2405.16605")
 )
 
 

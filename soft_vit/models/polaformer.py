@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from timm.models import generate_default_cfgs, register_model
+from timm.models import register_model
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.polaformer import PolaFormerAttention
-from soft_vit.models.base import create_staged, recorded_cfgs
+from soft_vit.models.base import create_staged, make_default_cfgs
 from soft_vit.models.pvt import PVT, PVT_SIZES, reorder_projections
 from soft_vit.models.swin import SWIN_SIZES, Swin, swin_cfg
 
@@ -47,7 +47,7 @@ POLAFORMER_MODELS: dict[str, dict[str, Any]] = {
     **{f"pola_swin_{size}": arguments for size, arguments in SWIN_SIZES.items()},
 }
 
-default_cfgs = generate_default_cfgs(recorded_cfgs(POLAFORMER_MODELS, partial(swin_cfg, paper_ids="arXiv:2501.15061")))
+default_cfgs = make_default_cfgs(POLAFORMER_MODELS, partial(swin_cfg, paper_ids="arXiv:2501.15061"))
 
 
 def _create_pvt(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:

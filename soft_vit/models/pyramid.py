@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, cast, get_args
 
 import torch
 from timm.layers import get_device_dtype, to_ntuple, trunc_normal_
-from timm.models import PretrainedCfg, checkpoint, generate_default_cfgs, register_model
+from timm.models import PretrainedCfg, checkpoint, register_model
 from timm.models._features import feature_take_indices
 from timm.models._input import update_model_input_size
 from torch import Tensor, nn
@@ -42,8 +42,8 @@ from soft_vit.models.base import (
     imagenet_cfg,
     init_conv,
     init_linear,
+    make_default_cfgs,
     make_stages,
-    recorded_cfgs,
     register_named,
     rename,
 )
@@ -544,7 +544,7 @@ def _cfg(name: str) -> dict[str, Any]:
     )
 
 
-default_cfgs = generate_default_cfgs(recorded_cfgs(PYRAMID_MODELS, _cfg))
+default_cfgs = make_default_cfgs(PYRAMID_MODELS, _cfg)
 
 
 def _create_pyramid(name: str, pretrained: bool = False, **kwargs: Any) -> nn.Module:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import torch
 from timm.layers import DropPath, trunc_normal_
-from timm.models import generate_default_cfgs, register_model
+from timm.models import register_model
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention
@@ -24,8 +24,8 @@ from soft_vit.models.base import (
     check_stages,
     create_staged,
     imagenet_cfg,
+    make_default_cfgs,
     make_stages,
-    recorded_cfgs,
 )
 from soft_vit.ops.rotary import place_angles
 
@@ -226,10 +226,8 @@ RAVLT_MODELS: dict[str, dict[str, Any]] = {
     ),
 }
 
-default_cfgs = generate_default_cfgs(
-    recorded_cfgs(
-        RAVLT_MODELS, lambda name: imagenet_cfg(first_conv="patch_embed.proj.0", paper_ids="arXiv:2411.07635")
-    )
+default_cfgs = make_default_cfgs(
+    RAVLT_MODELS, lambda name: imagenet_cfg(first_conv="patch_embed.proj.0", paper_ids="arXiv:2411.07635")
 )
 
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import torch.nn.functional as F
 from timm.layers import DropPath, LayerNorm2d, register_notrace_module
-from timm.models import checkpoint, generate_default_cfgs, register_model
+from timm.models import checkpoint, register_model
 from torch import Tensor, nn
 
 from soft_vit.layers import ConvNormAct, map_to_tokens, tokens_to_map
@@ -24,9 +24,9 @@ from soft_vit.models.base import (
     create_staged,
     drop_path_rates,
     imagenet_cfg,
+    make_default_cfgs,
     make_stages,
     pad_to_multiple,
-    recorded_cfgs,
 )
 from soft_vit.models.mila import ConvDownsample, add_rotations
 
@@ -215,7 +215,7 @@ def _cfg(name: str) -> dict[str, Any]:
     return imagenet_cfg(paper_ids="arXiv:2512.01643", **body)
 
 
-default_cfgs = generate_default_cfgs(recorded_cfgs(VIT3_MODELS, _cfg))
+default_cfgs = make_default_cfgs(VIT3_MODELS, _cfg)
 
 
 def _create_vittt(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
