@@ -16,7 +16,7 @@ from soft_vit.models.base import require_known
 from soft_vit.models.folding import fold_batch_norm
 from soft_vit.ops import soft_attention
 from soft_vit.ops.linear import elu_features, linear_attention
-from soft_vit.ops.numerics import BACKENDS
+from soft_vit.ops.soft.options import BACKENDS
 
 
 def softmax_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -1,17 +1,14 @@
-"""What the operators share: precision under autocast, named options, and whether operations are recorded."""
+"""Helpers of the operators: precision under autocast, named options, and whether operations are recorded."""
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Literal, TypeVar, get_args
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 
-Backend = Literal["eager", "triton"]
 Choice = TypeVar("Choice", bound=str)
-
-BACKENDS = get_args(Backend)
 
 
 def wide_dtype(x: Tensor) -> torch.dtype:
@@ -26,16 +23,16 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 def full_precision(x: Tensor) -> AbstractContextManager:
     """Return a context without autocast for the device of x."""
-    # Entered only where it changes something: exporters would carry an autocast region into the graph.
+    # Entered only under autocast: exporters would carry the region into the graph.
     if x.device.type != "meta" and torch.is_autocast_enabled(x.device.type):
         return torch.autocast(x.device.type, enabled=False)
     return nullcontext()
 
 
 def full_precision_backward(x: Tensor) -> AbstractContextManager:
-    """Return the same context for the backward of an operator, entered whether or not autocast is on.
+    """Return a context without autocast for a backward on the device of x, entered whether or not autocast is on.
 
-    torch.compile traces a backward where the forward has switched autocast off, and runs it where it may be on.
+    torch.compile traces a backward inside of the forward's region without autocast, and may run it under autocast.
     """
     return nullcontext() if x.device.type == "meta" else torch.autocast(x.device.type, enabled=False)
 
@@ -47,31 +44,18 @@ def check_choice(name: str, value: Choice, choices: tuple[str, ...]) -> Choice:
     return value
 
 
-def use_triton(backend: Backend | None, device_type: str, unsupported: str | None) -> bool:
-    """Return whether Triton computes a case; unsupported is the reason why it cannot, as the end of a sentence.
-
-    backend None takes Triton on a GPU where it can, and never on a CPU. ValueError where `triton` is asked for and
-    cannot.
-    """
-    if backend is None:
-        return device_type == "cuda" and unsupported is None
-    if check_choice("backend", backend, BACKENDS) == "triton" and unsupported is not None:
-        raise ValueError(f"backend='triton' {unsupported}; use backend='eager', or None to choose by the case.")
-    return backend == "triton"
-
-
 def in_transform() -> bool:
     """Return whether a transform of torch.func (vmap, grad, jvp) or forward-mode differentiation is active.
 
-    Gradients by hand support neither: there, operators are expressions that torch differentiates.
+    Gradients written by hand support neither, so operators are then expressions that torch differentiates.
     """
     return torch._C._functorch.maybe_current_level() is not None or forward_ad._current_level >= 0
 
 
 def is_eager(*tensors: Tensor | None) -> bool:
-    """Return whether these are plain tensors, and nothing but autograd sees operations on them.
+    """Return whether these are plain tensors, and only autograd records operations on them.
 
-    Others are compilers, dispatch modes (counters of FLOPs, fake tensors), transforms, and subclasses of Tensor.
+    False under compilers, dispatch modes (FLOP counters, fake tensors) and transforms, and for subclasses of Tensor.
     """
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or in_transform():
         return False
@@ -79,5 +63,5 @@ def is_eager(*tensors: Tensor | None) -> bool:
 
 
 def in_backward() -> bool:
-    """Return whether this runs inside of a backward, as gradient checkpointing does when it computes again."""
+    """Return whether this runs inside of a backward, as the recomputation of gradient checkpointing does."""
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1

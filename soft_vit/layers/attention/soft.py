@@ -21,9 +21,9 @@ from soft_vit.layers.attention.landmarks import NO_MASK_ON_A_MAP, isolate_missin
 from soft_vit.layers.attention.local_conv import local_conv, local_result
 from soft_vit.layers.plain import is_plain
 from soft_vit.ops.layout import FeatSize, Layout
-from soft_vit.ops.numerics import BACKENDS, Backend, at_least_float32, check_choice
+from soft_vit.ops.numerics import at_least_float32, check_choice
 from soft_vit.ops.soft.attention import soft_attention_by
-from soft_vit.ops.soft.options import Inverse, InverseOptions, NewtonGradient, NewtonStart
+from soft_vit.ops.soft.options import BACKENDS, Backend, Inverse, InverseOptions, NewtonGradient, NewtonStart
 
 Sampling = Literal["conv", "avg", "random", "first"]
 

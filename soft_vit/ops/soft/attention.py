@@ -6,18 +6,14 @@ form replaces `A^+` by `D A^+ D`, `D = diag(rowsum(A))^(-1/2)`.
 Letters: B batch, H heads, N tokens, M bottleneck tokens, D channels of a head.
 """
 
-from typing import get_args
-
-import torch
 from torch import Tensor
 
-from soft_vit.ops.numerics import Backend, at_least_float32, check_choice, full_precision, in_transform, use_triton
-from soft_vit.ops.soft import newton
+from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision, in_transform
 from soft_vit.ops.soft.blocked import BlockedAttention
-from soft_vit.ops.soft.options import Inverse, InverseOptions, NewtonGradient, NewtonStart
+from soft_vit.ops.soft.options import BACKENDS, Backend, Inverse, InverseOptions, NewtonGradient, NewtonStart
 from soft_vit.ops.soft.reference import attend
-from soft_vit.ops.soft.triton.op import fused_newton_inverse, fused_soft_attention
-from soft_vit.ops.soft.triton.support import unsupported, unsupported_inverse
+from soft_vit.ops.soft.triton.op import fused_soft_attention
+from soft_vit.ops.soft.triton.support import unsupported
 
 
 def soft_attention(
@@ -33,20 +29,22 @@ def soft_attention(
     residual: Tensor | None = None,
     backend: Backend | None = None,
 ) -> Tensor:
-    """Softmax-free attention of q (which is also the key) and v through M bottleneck tokens, linear in N.
+    """Return softmax-free attention of q (which is also the key) and v through M bottleneck tokens, linear in N.
 
     q: `[B, H, N, D]`, already scaled by `D^(-1/4)`; bottleneck: `[B, H, M, D]`; v: `[B, H, N, Dv]`; any strides. The
-    result `[B, H, N, Dv]` has v's dtype. Everything inside is at least fp32, also under autocast; eager products on a
-    GPU are TF32 where the user has switched that on for all (`torch.backends.cuda.matmul`), which flat kernels lose.
+    result `[B, H, N, Dv]` has v's dtype. Everything inside is at least fp32, also under autocast. Do not switch on TF32
+    for all products (`torch.backends.cuda.matmul`): the eager form on a GPU then uses it, too coarse for flat kernels.
 
     inverse: `newton` (newton_iters steps from newton_start, see `newton_inverse`), `cholesky` (a solve, for training
-    from scratch) or `eigh` (the oracle for tests). ridge is added to A before it is inverted.
-    normalize: scale both sides of the inverse by D. newton_gradient: of the iteration, see `newton_inverse`.
+        from scratch) or `eigh` (an eigendecomposition, for tests).
+    normalize: scale both sides of the inverse by D.
+    ridge: added to the diagonal of A before it is inverted.
+    newton_gradient: `closed_form` or `unrolled`, see `newton_inverse`.
     residual: `[B, H, N, Dv]`, added to the result before it is rounded.
-    backend: `triton` are fused kernels, `eager` anything else; None takes `triton` on a GPU where it has the case, and
-    never on a CPU. ValueError where `triton` is asked for and does not have the case.
+    backend: `triton` for the fused kernels, `eager` for PyTorch's operations. None takes `triton` on a GPU if it
+        supports the case, otherwise `eager`. ValueError for `triton` if it does not support the case.
 
-    Backward stores q, the bottleneck tokens, v and tensors of m x m and m x Dv; the N x M kernel is computed again.
+    Backward stores q, the bottleneck tokens, v and tensors of M x M and M x Dv, and computes the N x M kernel again.
     """
     options = InverseOptions(inverse, normalize, newton_iters, ridge, newton_start, newton_gradient)
     return soft_attention_by(options, q, bottleneck, v, residual, backend)
@@ -60,7 +58,7 @@ def soft_attention_by(
     residual: Tensor | None = None,
     backend: Backend | None = None,
 ) -> Tensor:
-    """Compute `soft_attention` with options that were checked before."""
+    """Return `soft_attention` with options that were checked before."""
     if use_triton(backend, q.device.type, unsupported(q, bottleneck, v, residual, options)):
         return fused_soft_attention(q, bottleneck, v, residual, options)
     with full_precision(q):
@@ -74,30 +72,10 @@ def soft_attention_by(
         return x.to(dtype) if residual is None else (x + residual).to(dtype)
 
 
-def newton_inverse(
-    a: Tensor,
-    iters: int = 20,
-    ridge: float = 0.01,
-    start: NewtonStart = "rowsum",
-    gradient: NewtonGradient = "closed_form",
-    backend: Backend | None = None,
-) -> Tensor:
-    """Return `V_T`, the T-th Newton-Raphson iterate towards `(A + ridge I)^-1`.
-
-    a: `[..., H, M, M]`, symmetric with positive entries, or one such matrix; the result has its shape, at least fp32.
-    start: see `newton_step_size`; the H matrices are those of one image's heads.
-    gradient: `closed_form` is the released backward, `-V^T G V^T`, which is exact where the iteration has converged and
-    stores one matrix; `unrolled` is the true gradient of the truncated iteration, start included, and stores 2 T. Under
-    the transforms of `torch.func` it is always the latter.
-    backend: `triton` is one kernel for all steps of matrices up to 64 x 64, `eager` batched products; None takes
-    `triton` on a GPU where it has the case. ValueError where `triton` is asked for and does not have the case.
-    """
-    check_choice("start", start, get_args(NewtonStart))
-    check_choice("gradient", gradient, get_args(NewtonGradient))
-    unrolled = gradient == "unrolled" and torch.is_grad_enabled() and a.requires_grad
-    if not use_triton(backend, a.device.type, unsupported_inverse(a, unrolled)):
-        return newton.newton_inverse(a, iters, ridge, start, gradient)
-    with full_precision(a):
-        a = at_least_float32(a)
-        step_size = None if start == "rowsum" else newton.newton_step_size(a, ridge, start)
-        return fused_newton_inverse(a, step_size, iters, ridge)
+def use_triton(backend: Backend | None, device_type: str, unsupported: str | None) -> bool:
+    """Return whether Triton computes a case. unsupported: the reason why it cannot, as the end of a sentence."""
+    if backend is None:
+        return device_type == "cuda" and unsupported is None
+    if check_choice("backend", backend, BACKENDS) == "triton" and unsupported is not None:
+        raise ValueError(f"backend must be None or 'eager', got 'triton', which {unsupported}.")
+    return backend == "triton"

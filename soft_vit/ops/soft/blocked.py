@@ -1,4 +1,4 @@
-"""The operator in batched products, forward and backward by hand, in blocks that stay in a CPU's cache.
+"""The operator in batched products, with a backward written by hand, in blocks that fit in a CPU's cache.
 
 Letters: P problems (B images times H heads), N tokens, M bottleneck tokens, D channels of q, E channels of v.
 """
@@ -18,19 +18,19 @@ from soft_vit.ops.soft.reference import gradients_by_autograd
 
 LOG2_E = 1.4426950408889634
 
-# The part of a core's second-level cache (1 to 2 MiB on servers) for a kernel, next to operands and results.
+# The part of a core's L2 cache (1 to 2 MiB on servers) that a kernel may take; operands and results take the rest.
 _CACHED_BYTES = 640 << 10
-# Below it, calls cost more than a cache saves.
+# The fewest tokens of a chunk: with fewer, calls cost more time than the cache saves.
 _MIN_CHUNK = 1024
 
 
 class BlockedAttention(torch.autograd.Function):
-    """q `[B, H, N, D]`, bottleneck `[B, H, M, D]`, v `[B, H, N, E]` to `[P, E, N]`, with P = B * H.
+    """Compute `[P, E, N]`, with P = B * H, from q `[B, H, N, D]`, bottleneck `[B, H, M, D]` and v `[B, H, N, E]`.
 
-    Kernels are held transposed, `[P, M, N]`: so q and v may lie in memory as `[P, D, N]` (feature maps) or `[P, N, D]`
-    without a copy, and rows of the kernel are long. They are computed again in backward.
+    Kernels are stored transposed, `[P, M, N]`, so that q and v may lie in memory as `[P, D, N]` (feature maps) or
+    `[P, N, D]` without a copy, and rows of the kernel are long. Backward computes them again.
 
-    W is the inverse as it acts, symmetric: `y' = W z'`, with `z' = s z`, `y = s y'` and `s = rowsum(A)^(-1/2)` or 1.
+    `y' = W z'` with the symmetric inverse W, `z' = s z`, `y = s y'` and `s = rowsum(A)^(-1/2)`, or 1 if not normalised.
     Newton's closed-form gradient and the exact Cholesky gradient are both `dA = -(W dy') y'^T`.
     """
 
@@ -50,7 +50,7 @@ class BlockedAttention(torch.autograd.Function):
                 _, y[part], z[part] = _attend(options.inverse, *operands, blocks.chunks, x[part])
         ctx.save_for_backward(*inputs, y, w, *(() if scale is None else (z, scale)))
         ctx.options = options
-        # Not its transpose: a view made here could not be written to by the caller.
+        # The caller transposes x: it could not write to a view made here.
         return x
 
     @staticmethod
@@ -59,7 +59,7 @@ class BlockedAttention(torch.autograd.Function):
             if torch.compiler.is_compiling() or not torch.is_grad_enabled():
                 return BlockedAttention._backward(ctx, grad.mT)
             inputs = ctx.saved_tensors[:3]
-            # A gradient by hand cannot be differentiated.
+            # The gradient below cannot be differentiated again.
             return *gradients_by_autograd(inputs, grad.mT.unflatten(0, inputs[0].shape[:2]), ctx.options), None
 
     @staticmethod
@@ -75,7 +75,7 @@ class BlockedAttention(torch.autograd.Function):
             operands = (grad, q, bottleneck, v, scaled_y, w, scale)
             grad_q, grad_bottleneck, grad_v, grad_scaled_y, grad_z = _gradients(inverse, *operands)
         else:
-            # In memory as their inputs are: element by element, two layouts take three times as long.
+            # Laid out as their inputs: element-wise operations on two layouts take three times as long.
             grad_q, grad_v = torch.empty_like(q).mT, torch.empty_like(v).mT
             grad_bottleneck = bottleneck.new_empty(bottleneck.shape)
             grad_scaled_y, grad_z = torch.empty_like(y), torch.empty_like(y)
@@ -92,7 +92,7 @@ def _part(x: Tensor | None, problems: slice) -> Tensor | None:
 
 
 class _Blocks(NamedTuple):
-    """Ranges of problems and ranges of tokens, between which a kernel of each core stays in its cache."""
+    """Ranges of problems and of tokens whose kernels fit in the cache of a core."""
 
     problems: Sequence[slice]
     chunks: Sequence[slice]
@@ -102,7 +102,7 @@ _ONE_BLOCK = _Blocks((slice(None),), (slice(None),))
 
 
 def _blocks(bottleneck: Tensor, q: Tensor) -> _Blocks:
-    """All in one block on a GPU, and where a graph is captured that other sizes will run."""
+    """Return the blocks of a case: a single one on a GPU, and in captured graphs, which other sizes run as well."""
     if q.device.type != "cpu" or torch.compiler.is_compiling():
         return _ONE_BLOCK
     num_problems, num_tokens = q.shape[:2]
@@ -124,20 +124,20 @@ def _columns(x: Tensor | None, chunk: slice) -> Tensor | None:
 def _kernels_and_sums(
     bottleneck: Tensor, q: Tensor, v: Tensor, chunks: Sequence[slice]
 ) -> tuple[Sequence[Tensor], Tensor]:
-    """The kernels `[P, M, n]` of chunks of n tokens, and `K1^T v` `[P, M, E]` of all."""
+    """Return the kernels `[P, M, n]` of chunks of n tokens, and `K1^T v` `[P, M, E]` of all tokens."""
     kernels = [_kernel(bottleneck, q[:, chunk].mT) for chunk in chunks]
     total = torch.bmm(kernels[0], v[:, chunks[0]])
     for kernel, chunk in zip(kernels[1:], chunks[1:], strict=True):
-        # Not baddbmm_, which torch's counter of FLOPs does not know.
+        # With out= because torch's FLOP counter does not know baddbmm_.
         torch.baddbmm(total, kernel, v[:, chunk], out=total)
     return kernels, total
 
 
 def _kernel(a: Tensor, b: Tensor) -> Tensor:
-    """`exp(-||a_i - b_j||^2 / 2)` of a `[P, I, D]` and b transposed `[P, D, J]`, in one buffer, `[P, I, J]`.
+    """Return `exp(-||a_i - b_j||^2 / 2)` `[P, I, J]` of a `[P, I, D]` and b transposed `[P, D, J]`, in one buffer.
 
-    By powers of two: PyTorch's exp2 on a CPU takes a third of the time of its exp, and a tenth where results are
-    denormal. The change of base is in the operands of the product, so it costs no rounding of the exponent.
+    Powers of two, because PyTorch's exp2 on a CPU takes a third of the time of exp, and a tenth where results are
+    denormal. The operands of the product change the base, so the exponent is not rounded once more.
     """
     column = b.square().sum(1, keepdim=True)
     exponent = torch.baddbmm(column, a * LOG2_E, b, beta=-0.5 * LOG2_E)
@@ -145,7 +145,7 @@ def _kernel(a: Tensor, b: Tensor) -> Tensor:
 
 
 def invert(bottleneck: Tensor, options: InverseOptions) -> tuple[Tensor, Tensor | None]:
-    """W `[P, M, M]`, or the Cholesky factor, of tokens `[B, H, M, D]` and, normalised, s `[P, M, 1]`."""
+    """Return W or the Cholesky factor `[P, M, M]` of tokens `[B, H, M, D]`; and s `[P, M, 1]`, or None."""
     a = self_gaussian_kernel(bottleneck)
     if options.inverse == "cholesky":
         w = cholesky_factor(add_ridge(a, options.ridge))
@@ -156,7 +156,7 @@ def invert(bottleneck: Tensor, options: InverseOptions) -> tuple[Tensor, Tensor 
 
 
 def apply_inverse(inverse: str, w: Tensor, b: Tensor) -> Tensor:
-    """`W b` of matrices `[P, M, K]`, of W or the Cholesky factor."""
+    """Return `W b` for b `[P, M, K]`, from W or the Cholesky factor."""
     return solve_factored(w, b) if inverse == "cholesky" else torch.bmm(w, b)
 
 
@@ -170,7 +170,7 @@ def _attend(
     chunks: Sequence[slice] = _ONE_BLOCK.chunks,
     out: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The result `[P, E, N]`, y' and z'; with chunks the result is in `out`."""
+    """Return the result `[P, E, N]`, y' and z'; if there are several chunks, the result is in `out` alone."""
     kernels, z = _kernels_and_sums(bottleneck, q, v, chunks)
     if scale is not None:
         z.mul_(scale)
@@ -193,8 +193,11 @@ def _gradients(
     chunks: Sequence[slice] = _ONE_BLOCK.chunks,
     out: tuple[Tensor | None, Tensor | None, Tensor | None] = (None, None, None),
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients through the N x M kernel: of q `[P, D, N]`, the bottleneck tokens `[P, M, D]` and
-    v `[P, E, N]`, with chunks in `out`, and of y and z' `[P, M, E]`."""
+    """Return the gradients through the N x M kernel.
+
+    They are of q `[P, D, N]`, the bottleneck tokens `[P, M, D]`, v `[P, E, N]`, y and z' `[P, M, E]`. If there are
+    several chunks, the first three are in `out` alone.
+    """
     kernels, grad_scaled_y = _kernels_and_sums(bottleneck, q, grad, chunks)
     grad_z = apply_inverse(inverse, w, grad_scaled_y if scale is None else grad_scaled_y * scale)
     grad_scaled_z = grad_z if scale is None else grad_z * scale
@@ -211,13 +214,13 @@ def _gradients(
 def gradient_through_a(
     bottleneck: Tensor, y: Tensor, grad_scaled_y: Tensor, grad_z: Tensor, z: Tensor | None, scale: Tensor | None
 ) -> Tensor:
-    """The gradient of the bottleneck tokens through A and, normalised, its row sums, `[P, M, D]`."""
+    """Return the gradient `[P, M, D]` of the bottleneck tokens through A and, if normalised, through its row sums."""
     grad_a = torch.bmm(grad_z, y.mT).neg_()
     if scale is not None and z is not None:
-        # z holds s z: the product rule of both scalings divides by s once, ds / drowsum = -s^3 / 2 cancels it.
+        # s scales z and y. z is stored as s z, so its term is divided by s; ds / drowsum = -s^3 / 2.
         grad_scale = (grad_scaled_y * y).sum(2, keepdim=True) + (grad_z * z).sum(2, keepdim=True) / scale
         grad_a -= 0.5 * grad_scale * scale.pow(3)
-    # The diagonal of A is constant, and its distance has no gradient.
+    # The diagonal of A needs no mask: the gradient of the distance of a token to itself is zero.
     left, right = _kernel_backward(grad_a.mul_(self_gaussian_kernel(bottleneck)), bottleneck, bottleneck.mT)
     return left + right.mT
 
@@ -225,7 +228,7 @@ def gradient_through_a(
 def _kernel_backward(
     grad_times_kernel: Tensor, a: Tensor, b: Tensor, out: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of `exp(-||a_i - b_j||^2 / 2)` for a `[P, I, D]` and, in `out`, b transposed `[P, D, J]`."""
+    """Return the gradients of `exp(-||a_i - b_j||^2 / 2)` for a `[P, I, D]` and, in `out`, b transposed `[P, D, J]`."""
     s = grad_times_kernel
     grad_a = torch.bmm(s, b.mT).addcmul_(a, s.sum(2, keepdim=True), value=-1)
     grad_b = torch.bmm(a.mT, s, out=out).addcmul_(b, s.sum(1, keepdim=True), value=-1)

@@ -1,38 +1,38 @@
-"""The inverse of the kernel matrix between bottleneck tokens by Newton-Raphson's iteration, in batched products.
+"""The inverse of the kernel matrix between bottleneck tokens, by Newton-Raphson's iteration (SOFT, arXiv 2110.11945).
 
-Letters: `A` [..., M, M] symmetric with entries in (0, 1], `P = A + ridge I`, `V_t` the t-th Newton-Raphson iterate, T
-the last t.
+`V_{t+1} = 2 V_t - V_t P V_t` from `V_0 = alpha P` (Sec. 3.3), with `P = A + ridge I`, A `[..., M, M]` symmetric with
+entries in (0, 1], and T steps.
 
-The iteration `V <- 2 V - V P V` (SOFT, arXiv 2110.11945, Sec. 3.3) started at `V_0 = alpha P` is a spectral filter:
-where P has the eigenvalue p, the iterate has `(1 - (1 - alpha p^2)^(2^T)) / p`. It equals 1 / p only where
-2^T alpha p^2 >> 1, so on an ill-conditioned P it is far from the inverse, and trained weights rely on that.
+It is a spectral filter: where P has the eigenvalue p, V_T has `(1 - (1 - alpha p^2)^(2^T)) / p`. This is 1 / p only
+where 2^T alpha p^2 >> 1. So for an ill-conditioned P, V_T is far from the inverse, and trained weights rely on that.
 """
 
 import math
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
 from soft_vit.ops.cpu import on_cpu_without_gradients
-from soft_vit.ops.numerics import at_least_float32, full_precision, full_precision_backward, in_transform
+from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision, full_precision_backward, in_transform
 from soft_vit.ops.soft.options import NewtonGradient, NewtonStart, add_ridge
 
-# Of the released normalised models.
+# Of the released normalised models: how often alpha is halved at most, and the bound of a column sum of |I - P V_0|.
 MAX_HALVINGS = 10
 RESIDUAL_BOUND = 1.01
-# Twenty steps from alpha p^2 = 2 - 2e-5 leave exp(-2^21 * 1e-5) of a mode; rounding of row sums cannot reach 2.
+# The largest alpha p^2 of a mode. It is above the rounding error of row sums away from 2, where a mode stays zero, and
+# twenty steps from it leave exp(-2^21 * 1e-5) of the mode.
 MODE_BOUND = 2 - 2e-5
 
 
 def newton_step_size(a: Tensor, ridge: float, start: NewtonStart) -> Tensor:
-    """Return the factor alpha of `V_0 = alpha P`, `[..., H, 1, 1]`, for the matrices `[..., H, M, M]` of H heads.
+    """Return alpha of `V_0 = alpha P`, `[..., H, 1, 1]`, for the matrices `[..., H, M, M]` of H heads.
 
-    `rowsum`: `1.8 / r^2` with r the largest row sum of A, for each matrix alone; the rule of the released `soft_*`
-    models. From a ridge of 5 % of r on, 95 % of the row sum of P replaces r, or the iteration would diverge.
-    `guarded_image`: `2 / r^2`, halved at most ten times until no column of `|I - P V_0|` sums to more than 1.01, with
-    both maxima over the heads of one image: the rule of the released `soft_norm_*` models at batch 1. Where it would
-    leave a mode at zero for ever (`alpha p^2 = 2`: tokens far from all others, or a far group with equal row sums),
+    `rowsum`: `1.8 / r^2` with r the largest row sum of A, for each matrix alone. This is the rule of the released
+    `soft_*` models; for a ridge of 5 % of r or more, where it would diverge, 95 % of the row sum of P replaces r.
+    `guarded_image`: `2 / r^2`, halved at most ten times, until no column of `|I - P V_0|` sums to more than 1.01; both
+    maxima are over the heads of one image. This is the rule of the released `soft_norm_*` models at batch 1. If
+    `alpha p^2 = 2`, a mode would stay zero (tokens far from all others, or a far group with equal row sums): there
     alpha is reduced by up to 1e-5, for that matrix alone. A 1 x 1 matrix gets its exact inverse.
     `guarded_batch`: the released rule, unchanged, with both maxima over all matrices of the call.
     """
@@ -55,7 +55,7 @@ def newton_step_size(a: Tensor, ridge: float, start: NewtonStart) -> Tensor:
     residual = residual.amax(-1, keepdim=True)
     if len(shared) > 2:
         residual = residual.amax(shared[:-2], keepdim=True)
-    # The largest candidate within the bound, or the last and smallest where none is.
+    # The largest candidate within the bound, or the smallest of all.
     alpha = torch.where(residual <= RESIDUAL_BOUND, candidates, candidates[..., -1:, :]).amax(-2, keepdim=True)
     alpha = alpha.expand_as(largest)
     if start == "guarded_image":
@@ -67,8 +67,8 @@ def newton_step_size(a: Tensor, ridge: float, start: NewtonStart) -> Tensor:
 def newton_iterate(p: Tensor, v: Tensor, iters: int) -> Tensor:
     """Take `iters` steps `V <- 2 V - V P V` from V = v; `[..., M, M]`, differentiable by autograd.
 
-    On a CPU, without gradients, they end where the iteration has: a step squares `I - P V`, so none changes V any more
-    once that is below the root of the rounding unit.
+    On a CPU, without gradients, the loop ends once the iteration has converged: a step squares `I - P V`, so V stays
+    the same once that is below the root of the rounding unit.
     """
     shape = v.shape
     p, v = p.reshape(-1, *p.shape[-2:]), v.reshape(-1, *v.shape[-2:])
@@ -86,7 +86,7 @@ def _is_near_identity(product: Tensor) -> bool:
     """Return whether `||I - product||` of each matrix `[P, M, M]` is below the root of the rounding unit."""
     # Comparisons with NaN are false.
     bound = torch.finfo(product.dtype).eps ** 0.5
-    # The diagonal first: it alone tells most of the steps.
+    # The diagonal first: it is cheap, and rules out most steps.
     if not bool((product.diagonal(dim1=1, dim2=2) - 1).abs().amax() <= bound):
         return False
     remainder = product - torch.eye(product.shape[-1], dtype=product.dtype, device=product.device)
@@ -94,13 +94,13 @@ def _is_near_identity(product: Tensor) -> bool:
 
 
 def newton_iterates(a: Tensor, iters: int, ridge: float, start: NewtonStart) -> Tensor:
-    """Return `V_T` in batched products; a `[..., H, M, M]`, at least fp32."""
+    """Return `V_T` of a `[..., H, M, M]`, which is at least fp32."""
     p = add_ridge(a, ridge)
     return newton_iterate(p, newton_step_size(a, ridge, start) * p, iters)
 
 
 class _NewtonInverse(torch.autograd.Function):
-    """The iteration with the gradient of the exact inverse, `dA = -V^T G V^T`, at its result."""
+    """Compute `V_T`, with the gradient of an exact inverse, `dA = -V^T G V^T`."""
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, iters: int, ridge: float, start: NewtonStart) -> Tensor:
@@ -122,7 +122,16 @@ def newton_inverse(
     start: NewtonStart = "rowsum",
     gradient: NewtonGradient = "closed_form",
 ) -> Tensor:
-    """Return `V_T`, as `soft_vit.ops.newton_inverse` does, in batched products."""
+    """Return `V_T`, the T-th Newton-Raphson iterate towards `(A + ridge I)^-1`, in batched products.
+
+    a: `[..., H, M, M]`, symmetric with positive entries, or one such matrix; the result has its shape, at least fp32.
+    iters: T. start: see `newton_step_size`; the H matrices are those of one image's heads.
+    gradient: `closed_form` is the released backward, `-V^T G V^T`, which stores one matrix and is exact where the
+        iteration has converged. `unrolled` is the true gradient of T steps, start included, and stores 2 T matrices.
+        Transforms of `torch.func` always take `unrolled`.
+    """
+    check_choice("start", start, get_args(NewtonStart))
+    check_choice("gradient", gradient, get_args(NewtonGradient))
     with full_precision(a):
         a = at_least_float32(a)
         if gradient == "closed_form" and not in_transform():
@@ -133,8 +142,8 @@ def newton_inverse(
 def newton_residual(a: Tensor, iters: int = 20, ridge: float = 0.01, start: NewtonStart = "rowsum") -> Tensor:
     """Return how far `newton_inverse` is from the inverse: `||I - P V_T||_F / sqrt(M)`, for each matrix, `[...]`.
 
-    a: `[..., M, M]`, symmetric with positive entries. The root mean square of `(1 - alpha p^2)^(2^T)` over the
-    eigenvalues p of P: 0 where the iteration has converged, 1 where none of the inverse is there yet.
+    a: `[..., M, M]`, symmetric with positive entries. The residual is the root mean square of `(1 - alpha p^2)^(2^T)`
+    over the eigenvalues p of P: 0 if the iteration has converged, 1 if it has not begun to.
     """
     with full_precision(a):
         a = at_least_float32(a)

@@ -1,4 +1,4 @@
-"""Options of the inverse of the kernel matrix, and helpers that all inverses share."""
+"""Options of softmax-free attention, and helpers of all inverses of its kernel matrix."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -11,13 +11,16 @@ from soft_vit.ops.numerics import check_choice
 Inverse = Literal["newton", "cholesky", "eigh"]
 NewtonStart = Literal["rowsum", "guarded_image", "guarded_batch"]
 NewtonGradient = Literal["closed_form", "unrolled"]
+Backend = Literal["eager", "triton"]
+
+BACKENDS = get_args(Backend)
 
 
 @dataclass(frozen=True)
 class InverseOptions:
     """How softmax-free attention inverts its kernel matrix; `soft_vit.ops.soft_attention` explains each option.
 
-    ValueError for an unknown choice, a negative number of steps or ridge, and a Cholesky factor without a ridge.
+    ValueError for an unknown choice, a negative number of steps or ridge, and `cholesky` without a ridge.
     """
 
     inverse: Inverse = "newton"
@@ -39,7 +42,7 @@ class InverseOptions:
 
 
 def check_ridge(ridge: float) -> None:
-    """Raise a ValueError for a ridge with which a kernel matrix may have no Cholesky factor."""
+    """Raise a ValueError unless the ridge makes every kernel matrix positive definite."""
     if not ridge > 0:
         raise ValueError(f"ridge must be positive, got {ridge}: the kernel matrix of equal tokens is singular.")
 

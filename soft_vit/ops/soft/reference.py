@@ -1,6 +1,6 @@
 """The operator as the papers write it, differentiated by autograd, and its inverse by an eigendecomposition.
 
-Letters as in `attention.py`.
+Letters: see `attention.py`.
 """
 
 from collections.abc import Sequence
@@ -17,12 +17,12 @@ from soft_vit.ops.soft.options import InverseOptions, add_ridge
 
 
 def soft_attention_reference(q: Tensor, bottleneck: Tensor, v: Tensor, **options: Any) -> Tensor:
-    """Compute `soft_attention` as the papers write it, for tests of the fast form; options of `InverseOptions`."""
+    """Return `soft_attention` as the papers write it, for tests of the fast forms. options: of `InverseOptions`."""
     return attend(q, bottleneck, v, InverseOptions(**options))
 
 
 def attend(q: Tensor, bottleneck: Tensor, v: Tensor, options: InverseOptions) -> Tensor:
-    """Return `K1 A^+ (K1^T v)`, normalised `K1 D A^+ D (K1^T v)`; shapes as in `soft_attention`."""
+    """Return `K1 A^+ (K1^T v)`, or normalised `K1 D A^+ D (K1^T v)`; shapes as in `soft_attention`."""
     k1 = gaussian_kernel(q, bottleneck)
     a = self_gaussian_kernel(bottleneck)
     z = k1.mT @ v
@@ -41,7 +41,7 @@ def attend(q: Tensor, bottleneck: Tensor, v: Tensor, options: InverseOptions) ->
 def gradients_by_autograd(inputs: Sequence[Tensor], grad: Tensor, options: InverseOptions) -> tuple[Tensor, ...]:
     """Return the gradients of `attend(*inputs, options)` for q, the bottleneck tokens and v.
 
-    They can be differentiated again, as in a backward that creates a graph; gradients by hand cannot.
+    They can be differentiated again, unlike gradients written by hand.
     """
     with torch.enable_grad(), full_precision(grad):
         inputs = [x.view_as(x) if x.requires_grad else x.detach().requires_grad_() for x in inputs]
@@ -51,10 +51,10 @@ def gradients_by_autograd(inputs: Sequence[Tensor], grad: Tensor, options: Inver
 
 
 def eigh_inverse(a: Tensor, ridge: float = 0.01, iters: int | None = None, alpha: Tensor | None = None) -> Tensor:
-    """Return the inverse of `A + ridge I`, or the exact Newton filter of it, from an eigendecomposition.
+    """Return the inverse of `A + ridge I`, or its exact Newton iterate, from an eigendecomposition.
 
-    a: `[..., M, M]` symmetric. Without `iters` the Moore-Penrose inverse (eigenvalues within rounding of zero are
-    dropped); with `iters` and `alpha` `[..., 1, 1]` the exact value of `newton_inverse`.
+    a: `[..., M, M]` symmetric. By default it is the Moore-Penrose inverse, which drops eigenvalues within rounding of
+    zero. iters and alpha `[..., 1, 1]`: return the exact value of `newton_inverse` instead.
     """
     with full_precision(a):
         a = at_least_float32(a)
@@ -64,7 +64,7 @@ def eigh_inverse(a: Tensor, ridge: float = 0.01, iters: int | None = None, alpha
             counts = eigenvalue.abs() > floor
             inverse = torch.where(counts, 1 / torch.where(counts, eigenvalue, 1), 0)
         elif alpha is None:
-            raise ValueError("alpha must be given with iters: the factor of the start, see newton_step_size.")
+            raise ValueError("alpha must be given with iters, got None; newton_step_size returns it.")
         else:
             inverse = _filtered_inverse(eigenvalue, alpha[..., 0], iters)
         return (basis * inverse[..., None, :]) @ basis.mT
@@ -73,7 +73,7 @@ def eigh_inverse(a: Tensor, ridge: float = 0.01, iters: int | None = None, alpha
 def _filtered_inverse(p: Tensor, alpha: Tensor, iters: int) -> Tensor:
     """Return `(1 - (1 - x)^(2^T)) / p` with `x = alpha p^2`, accurate for tiny x, where it tends to `2^T alpha p`."""
     if iters == 0:
-        # The one power that is odd, where 1 - x keeps its sign.
+        # 2^0 is the only odd power, for which 1 - x keeps its sign.
         return alpha * p
     x = alpha * p.square()
     log_remainder = torch.where(x < 0.5, torch.log1p(-torch.where(x < 0.5, x, 0)), torch.log((1 - x).abs()))

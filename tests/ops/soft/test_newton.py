@@ -162,7 +162,6 @@ def test_closed_form_gradient_is_not_the_true_one_before_convergence():
     [
         (lambda a: newton_inverse(a, start="zero"), "zero"),
         (lambda a: newton_inverse(a, gradient="none"), "none"),
-        (lambda a: newton_inverse(a, backend="cuda"), "cuda"),
         (lambda a: cholesky_solve(a, a, ridge=0), "ridge"),
         (lambda a: eigh_inverse(a, iters=3), "alpha"),
     ],

@@ -73,14 +73,14 @@ def kernel_gradients(
     PRECISION: tl.constexpr,
     MULTIPLE: tl.constexpr,
 ):
-    """Gradients of q and v in a chunk, and its part of the bottleneck's gradient, `partial[problem, chunk]` `[M, D]`.
+    """Write the gradients of q and v in a chunk, and its part of the bottleneck's, `partial[problem, chunk]` `[M, D]`.
 
-    With `S = (dx (s y)^T + v dz^T) K1`: `dq = S l - q rowsum(S)` and `dl = S^T q - l colsum(S)`. Both are differences
-    of near numbers where tokens are alike, so products and sums take the same rounded S, and its rounding stays small
-    relative to the difference.
+    With `S = (dx (s y)^T + v dz^T) * K1`: `dq = S l - q rowsum(S)` and `dl = S^T q - l colsum(S)`. Where tokens are
+    alike, both are small differences of large numbers. So products and sums take the same rounded S, whose rounding
+    then cancels in the difference.
 
-    One launch gives all gradients where one block holds the bottleneck tokens. Otherwise OF_TOKENS loops over blocks,
-    and OF_BOTTLENECK has a program for each: sums over both N and M do not fit in registers.
+    If one block holds the bottleneck tokens, one launch computes all gradients. Otherwise sums over both N and M do not
+    fit in registers: a launch with OF_TOKENS loops over blocks, and one with OF_BOTTLENECK has a program for each.
     """
     problem = tl.program_id(0)
     # The last chunk first, as in `kernel_outputs`.
@@ -108,7 +108,7 @@ def kernel_gradients(
         dz_0, dz_1 = two_terms(load_tile(grad_z, slots, num_bottleneck, DV, 1, DV, BLOCK_DV), PRECISION)
         l_0t, l_1t, l_2t = tl.trans(l_0), tl.trans(l_1), tl.trans(l_2)
         y_0t, y_1t, dz_0t, dz_1t = tl.trans(y_0), tl.trans(y_1), tl.trans(dz_0), tl.trans(dz_1)
-    # Registers are short; but of few columns without a warp group, ptxas spills thousands of bytes.
+    # Few columns save registers; but without a warp group, ptxas then spills thousands of bytes.
     SUM_COLUMNS: tl.constexpr = 16 if BLOCK_N == 64 else BLOCK_D
     grad_landmarks = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     weights = tl.zeros((BLOCK_M, SUM_COLUMNS if PRECISION == "split" else 1), tl.float32)
@@ -142,7 +142,7 @@ def kernel_gradients(
                 k_0, k_1 = two_terms(kernel, PRECISION)
                 grad_v_tile = dot(k_0, k_1, k_1, 2, dz_0, dz_1, dz_1, 2, grad_v_tile, PRECISION)
                 if BLOCKS == 1:
-                    # Early, because registers are short.
+                    # Stored early to free registers.
                     store_tile(
                         grad_v + offset * gv_row, grad_v_tile, rows, left, gv_row, gv_column, DV, BLOCK_DV, MULTIPLE
                     )
@@ -152,7 +152,7 @@ def kernel_gradients(
             if OF_BOTTLENECK:
                 s_0t, s_1t = tl.trans(s_0), tl.trans(s_1)
                 if PRECISION == "split" and Q_TERMS == 2:
-                    # Without this product, the difference from the sums, which have all of S, would be wrong.
+                    # `dot` leaves this product out, but the sums below take all of S.
                     grad_landmarks = dot_bf16(s_1t, q_1, grad_landmarks)
                 grad_landmarks = dot(s_0t, s_1t, s_1t, 2, q_0, q_1, q_1, Q_TERMS, grad_landmarks, PRECISION)
                 weights += row_sums(s_0t, s_1t, SUM_COLUMNS, PRECISION)
@@ -166,7 +166,7 @@ def kernel_gradients(
                 store_tile(grad_v + offset * gv_row, grad_v_tile, rows, left, gv_row, gv_column, DV, BLOCK_DV, MULTIPLE)
             store_tile(grad_q + offset * gq_row, grad_q_tile, rows, left, gq_row, gq_column, D, BLOCK_D, MULTIPLE)
     if OF_BOTTLENECK:
-        # Loaded again, because registers are short.
+        # Loaded again to save registers.
         landmarks = load_tile(bottleneck, slots, num_bottleneck, b_row, b_column, D, BLOCK_D)
         grad_landmarks -= landmarks.to(tl.float32) * equal_columns(weights, BLOCK_D)
         partial += problem.to(tl.int64) * partial_problem + chunk * (num_bottleneck * D)

@@ -1,7 +1,7 @@
-"""The two passes over N of the forward: sums `K1^T v` of chunks, next to the inverse, and `K1 y` plus the residual.
+"""The forward's two passes over N: sums `K1^T v` of chunks, at the same time as the inverse; then `K1 y + residual`.
 
-Bottleneck tokens come in blocks. One block holds them all up to 64; otherwise sums have a program for each block, and
-outputs a loop over blocks inside of that over tokens.
+Bottleneck tokens come in blocks of at most 64. If there are several, sums have a program for each block, and outputs
+loop over blocks inside of the loop over tokens.
 """
 
 import triton
@@ -61,10 +61,10 @@ def kernel_sums(
     PRECISION: tl.constexpr,
     MULTIPLE: tl.constexpr,
 ):
-    """`K1^T v` of a chunk of tokens and a block of bottleneck tokens: rows of `partial[problem, chunk]` `[M, DV]`.
+    """Write `K1^T v` of a chunk of tokens and a block of bottleneck tokens to `partial[problem, chunk]` `[M, DV]`.
 
-    Unless INVERSE is "none", there is a program more than chunks, which starts first and computes w and scale: steps of
-    `invert` wait for one another, and alone they would leave most of a GPU idle.
+    Unless INVERSE is "none", the first program of a problem computes w and scale, and the others one chunk each: steps
+    of `invert` wait for one another, and alone they would leave most of a GPU idle.
     """
     problem = tl.program_id(0)
     bottleneck = head_pointer(bottleneck, problem, heads, b_batch, b_head)
@@ -92,16 +92,16 @@ def kernel_sums(
             q_0, q_1 = two_terms(q_tile, PRECISION)
             q_0, q_1 = tl.trans(q_0), tl.trans(q_1)
             v_0, v_1 = two_terms(v_tile, PRECISION)
-            # Transposed, `[M, N]`: registers of this product are then the left operand of the next.
+            # Transposed, `[M, N]`, so that registers of this product are the left operand of the next.
             zeros = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
             products = dot(l_0, l_1, l_2, LANDMARK_TERMS, q_0, q_1, q_1, Q_TERMS, zeros, PRECISION)
             kernel = gaussian(products, half_landmarks, half_square(q_tile, 1), PRECISION)
             k_0, k_1, k_2 = three_terms(kernel, PRECISION)
-            # Three terms, because the inverse amplifies the rounding of this product, visibly in gradients of tokens.
+            # Three terms, because the inverse amplifies the rounding of this product.
             sums = dot(k_0, k_1, k_2, 3, v_0, v_1, v_1, V_TERMS, sums, PRECISION)
         store_tile(partial, sums, slots, num_bottleneck, DV, 1, DV, BLOCK_DV)
     elif INVERSE != "none":
-        # Every block of bottleneck tokens has one, and all write the same.
+        # Every block of bottleneck tokens has such a program, and all write the same values.
         invert(
             bottleneck,
             w,
@@ -163,9 +163,9 @@ def kernel_outputs(
     PRECISION: tl.constexpr,
     MULTIPLE: tl.constexpr,
 ):
-    """`x = K1 (scale y) + residual` over one chunk of tokens; the sum is rounded once, to the dtype of x."""
+    """Write `x = K1 (scale y) + residual` of one chunk of tokens; the sum is rounded once, to the dtype of x."""
     problem = tl.program_id(0)
-    # The last chunk first: `kernel_sums` has just read it, and part of it is still in the cache.
+    # The last chunk first: `kernel_sums` has just read it, so part of it is still in the cache.
     chunk = tl.num_programs(1) - 1 - tl.program_id(1)
     q = head_pointer(q, problem, heads, q_batch, q_head)
     x = head_pointer(x, problem, heads, x_batch, x_head)

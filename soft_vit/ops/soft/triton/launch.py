@@ -1,4 +1,4 @@
-"""The passes of the operator one after the other, and the tensors between them."""
+"""Run the operator's passes one after the other and allocate the tensors between them."""
 
 from contextlib import AbstractContextManager, nullcontext
 
@@ -9,11 +9,11 @@ from soft_vit.ops.numerics import full_precision_backward
 from soft_vit.ops.soft.blocked import apply_inverse, gradient_through_a, invert
 from soft_vit.ops.soft.options import InverseOptions
 from soft_vit.ops.soft.triton.layouts import empty
-from soft_vit.ops.soft.triton.plan import form, plan_backward, plan_forward, plan_newton_inverse
+from soft_vit.ops.soft.triton.plan import form, plan_backward, plan_forward
 
 
 def on_device(x: Tensor) -> AbstractContextManager:
-    """Triton launches on the current device, which need not be that of x."""
+    """Return a context in which Triton launches on the device of x, which may not be the current device."""
     if x.is_cuda and x.device.index != torch.cuda.current_device():
         return torch.cuda.device(x.device)
     return nullcontext()
@@ -27,7 +27,7 @@ def forward(
     options: InverseOptions,
     layout: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """x, y, W and, normalised, z and s: see `soft_vit.ops.soft.triton.op.forward`."""
+    """Return x, y, W, z and s; see `soft_vit.ops.soft.triton.op.forward`."""
     added = None if residual is None else form(residual)
     plan = plan_forward(q.device, form(q), form(bottleneck), form(v), added, options, layout)
     x = empty(v.shape, layout, v)
@@ -61,7 +61,7 @@ def backward(
     q_layout: str,
     v_layout: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of q, the bottleneck tokens and v."""
+    """Return the gradients of q, the bottleneck tokens and v."""
     forms = (form(grad), form(q), form(bottleneck), form(v))
     plan = plan_backward(q.device, *forms, inverse, normalize, q_layout, v_layout)
     grad_q, grad_v = empty(q.shape, q_layout, q), empty(v.shape, v_layout, v)
@@ -81,20 +81,10 @@ def backward(
     return grad_q, grad_bottleneck, grad_v
 
 
-def newton_inverse(a: Tensor, step_size: Tensor | None, iters: int, ridge: float) -> Tensor:
-    """See `soft_vit.ops.soft.triton.op.newton_forward`."""
-    inverse = a.new_empty(a.shape)
-    start = "rowsum" if step_size is None else "given"
-    with on_device(a):
-        plan = plan_newton_inverse(a.device, form(a), iters, ridge, start)
-        plan(a, inverse, a.new_empty(0) if step_size is None else step_size)
-    return inverse
-
-
 def solve_large(bottleneck: Tensor, partial: Tensor, options: InverseOptions) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Y `[P, M, Dv]`, W `[P, M, M]`, z and s (or empty) from the sums of chunks `[P, chunks, M, Dv]`.
+    """Return y, W, z and s of `op.forward` from the sums of chunks `[P, chunks, M, Dv]`.
 
-    In batched products, for more bottleneck tokens than fit on chip (see `tiling.MAX_ON_CHIP`).
+    Uses batched products, for more bottleneck tokens than fit on chip (see `tiling.MAX_ON_CHIP`).
     """
     with full_precision_backward(partial):
         z = partial.sum(1)
@@ -117,7 +107,7 @@ def solve_large_backward(
     inverse: str,
     normalize: bool,
 ) -> Tensor:
-    """The gradient of `K1^T v`; fills grad_tokens `[P, M, D]` with the bottleneck tokens' gradient through A."""
+    """Return the gradient of `K1^T v`; write that of the bottleneck tokens through A to grad_tokens `[P, M, D]`."""
     with full_precision_backward(partial):
         grad_scaled, factor = partial.sum(1), scale[..., None] if normalize else None
         grad_y = grad_scaled if factor is None else grad_scaled * factor

@@ -1,4 +1,4 @@
-"""The order of `[B, H, N, D]` in memory: results are laid out like the inputs they belong to, so no copy follows."""
+"""The order of `[B, H, N, D]` in memory. Results are laid out like their inputs, so that no copy follows."""
 
 from collections.abc import Sequence
 

@@ -1,7 +1,7 @@
-"""The operators `soft_vit::soft_attention`, its backward and `soft_vit::newton_inverse`, as PyTorch sees them.
+"""The operators `soft_vit::soft_attention` and `soft_vit::soft_attention_backward`, as PyTorch sees them.
 
-Custom operators with fakes, registered gradients and counts of FLOPs: torch.compile, torch.export and autocast carry
-each as one node. Kernels, and Triton with them, are imported at the first call, so that this file needs PyTorch only.
+Custom operators with fakes, registered gradients and FLOP counts: torch.compile, torch.export and autocast carry each
+as one node. Kernels, and Triton with them, are imported at the first call, so this file needs PyTorch only.
 """
 
 from typing import Any
@@ -10,49 +10,10 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from soft_vit.ops.numerics import full_precision_backward, is_eager
+from soft_vit.ops.numerics import is_eager
 from soft_vit.ops.soft.options import InverseOptions
 from soft_vit.ops.soft.reference import gradients_by_autograd
 from soft_vit.ops.soft.triton.layouts import Shape, empty, layout_of
-
-
-@torch.library.custom_op("soft_vit::newton_inverse", mutates_args=())
-def newton_forward(a: Tensor, step_size: Tensor | None, iters: int, ridge: float) -> Tensor:
-    """V_T `[P, M, M]`, contiguous, of a `[P, M, M]` in fp32 and of any strides.
-
-    step_size: the factor of the start of each matrix, `[P]`; None for that of the start `rowsum`.
-    """
-    from soft_vit.ops.soft.triton import launch
-
-    return launch.newton_inverse(a, step_size, iters, ridge)
-
-
-@newton_forward.register_fake
-def _(a, step_size, iters, ridge):
-    return a.new_empty(a.shape)
-
-
-def _setup_newton_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
-    ctx.save_for_backward(output)
-
-
-def _newton_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-    (v,) = ctx.saved_tensors
-    with full_precision_backward(v):
-        return -(v.mT @ grad @ v.mT), None, None, None
-
-
-newton_forward.register_autograd(_newton_backward, setup_context=_setup_newton_context)
-
-
-def fused_newton_inverse(a: Tensor, step_size: Tensor | None, iters: int, ridge: float) -> Tensor:
-    """`soft_vit.ops.newton_inverse` in Triton, where `support.unsupported_inverse` names no obstacle.
-
-    step_size: see `soft_vit.ops.newton_step_size`, `[..., 1, 1]`; None for the start `rowsum`.
-    """
-    # The gradient by hand leaves the start out.
-    step_size = None if step_size is None else step_size.detach().flatten()
-    return newton_forward(a.reshape(-1, *a.shape[-2:]), step_size, iters, float(ridge)).view(a.shape)
 
 
 @torch.library.custom_op("soft_vit::soft_attention", mutates_args=())
@@ -69,12 +30,12 @@ def forward(
     q_layout: str,
     v_layout: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The result `[B, H, N, Dv]`, and for backward on P = B * H problems y, W, z and s.
+    """Return the result `[B, H, N, Dv]` and what backward needs of P = B * H problems: y, W, z and s.
 
-    `y = W z` `[P, M, Dv]`, W `[P, M, M]` (or the Cholesky factor) and, normalised, `z = s K1^T v` `[P, M, Dv]` and
-    s `[P, M]`, otherwise both empty.
+    `y = W z` `[P, M, Dv]`; W `[P, M, M]` is the inverse or the Cholesky factor. If normalised, `z = s K1^T v`
+    `[P, M, Dv]` and s `[P, M]`; otherwise both are empty.
 
-    Layouts are arguments, so that the strides of results do not depend on strides that a compiler may change.
+    Layouts are arguments because the strides of results must not depend on strides that a compiler may change.
     """
     from soft_vit.ops.soft.triton import launch
 
@@ -106,7 +67,7 @@ def backward(
     q_layout: str,
     v_layout: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of q, the bottleneck tokens and v."""
+    """Return the gradients of q, the bottleneck tokens and v."""
     from soft_vit.ops.soft.triton import launch
 
     return launch.backward(grad, q, bottleneck, v, y, w, z, scale, inverse, normalize, q_layout, v_layout)
@@ -137,7 +98,7 @@ forward.register_autograd(_backward, setup_context=_setup_context)
 
 
 class _Direct(torch.autograd.Function):
-    """The same without the dispatcher, whose way through Python takes as long as the kernels of a small case."""
+    """The operator without PyTorch's dispatcher, whose Python code takes as long as the kernels of a small case."""
 
     @staticmethod
     def forward(ctx: Any, options: InverseOptions, *inputs: Any) -> Tensor:
@@ -155,7 +116,7 @@ class _Direct(torch.autograd.Function):
             return None, *_of_inputs(ctx, grad, gradients_by_autograd(ctx.saved_tensors[:3], grad, ctx.inverse))
         from soft_vit.ops.soft.triton import launch
 
-        # Others may look on than at the forward.
+        # A mode such as a FLOP counter may be active in backward and not in forward.
         function = launch.backward if is_eager(grad) else backward
         return None, *_of_inputs(ctx, grad, function(grad, *ctx.saved_tensors, *ctx.options))
 
@@ -163,7 +124,7 @@ class _Direct(torch.autograd.Function):
 def fused_soft_attention(
     q: Tensor, bottleneck: Tensor, v: Tensor, residual: Tensor | None, options: InverseOptions
 ) -> Tensor:
-    """`soft_vit.ops.soft_attention` in Triton, where `support.unsupported` names no obstacle."""
+    """Compute `soft_vit.ops.soft_attention` in Triton, for cases where `support.unsupported` returns None."""
     flat = (options.inverse, options.normalize, options.newton_iters, float(options.ridge), options.newton_start)
     inputs = (q, bottleneck, v, residual, *flat, layout_of(q), layout_of(v))
     if is_eager(q, bottleneck, v, residual):
@@ -171,7 +132,7 @@ def fused_soft_attention(
     return forward(*inputs)[0]
 
 
-# In `torch.utils.flop_counter` the operators count for the products of their eager forms.
+# FLOPs for `torch.utils.flop_counter`: those of the products in the eager form.
 
 
 @register_flop_formula(torch.ops.soft_vit.soft_attention)
@@ -186,7 +147,7 @@ def forward_flops(
     *_: Any,
     **__: Any,
 ) -> int:
-    """K1, `K1^T V` and `K1 y`; A, its inverse, `y = W z`."""
+    """Count K1, `K1^T V` and `K1 y`; A, its inverse and `y = W z`."""
     problems, (n, d), m, dv = q[0] * q[1], q[2:], bottleneck[2], v[3]
     of_inverse = 2 * iters * m**3 if inverse == "newton" else m**3 // 6
     return 2 * problems * (n * m * (d + 2 * dv) + m * m * (d + dv) + of_inverse)
@@ -194,12 +155,6 @@ def forward_flops(
 
 @register_flop_formula(torch.ops.soft_vit.soft_attention_backward)
 def backward_flops(grad: Shape, q: Shape, bottleneck: Shape, v: Shape, *_: Any, **__: Any) -> int:
-    """K1 again, `K1^T dX`, the gradients of v, K1 (twice), q and the bottleneck tokens; A again, W, dA and its two."""
+    """Count K1, `K1^T dX` and the gradients of v, K1 (two products), q and the bottleneck tokens; then those of A."""
     problems, (n, d), m, dv = q[0] * q[1], q[2:], bottleneck[2], v[3]
     return 2 * problems * (n * m * (3 * d + 4 * dv) + m * m * (3 * d + 2 * dv))
-
-
-@register_flop_formula(torch.ops.soft_vit.newton_inverse)
-def newton_flops(a: Shape, step_size: Shape | None, iters: int, *_: Any, **__: Any) -> int:
-    """Two products a step."""
-    return 2 * a[0] * 2 * iters * a[1] ** 3

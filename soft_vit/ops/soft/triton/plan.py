@@ -1,4 +1,4 @@
-"""The launches of the operator's passes, from the shapes, strides and dtypes of tensors; made once for each case."""
+"""Plan the launches of the operator's passes from the shapes, strides and dtypes of tensors, once for each case."""
 
 import math
 from dataclasses import dataclass
@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from soft_vit.ops.soft.options import InverseOptions
-from soft_vit.ops.soft.triton import newton
 from soft_vit.ops.soft.triton.backward import kernel_gradients
 from soft_vit.ops.soft.triton.forward import kernel_outputs, kernel_sums
 from soft_vit.ops.soft.triton.layouts import strides_of
@@ -17,7 +16,6 @@ from soft_vit.ops.soft.triton.solve import image_step_size, solve_backward, solv
 from soft_vit.ops.soft.triton.tiling import (
     MAX_ON_CHIP,
     Tiling,
-    newton_options,
     padded_tile_size,
     pass_tiling,
     product_precision,
@@ -25,14 +23,14 @@ from soft_vit.ops.soft.triton.tiling import (
     widths,
 )
 
-# Cases of which the launches are kept; a model at one size has about ten.
+# Cases whose launches are cached; a model at one image size has about ten.
 MAX_CASES = 1024
 
 
 class Launch:
-    """`kernel[grid](*tensors, *numbers, **options)`: everything but the tensors, whose dtypes and device stay the same.
+    """`kernel[grid](*tensors, *numbers, **options)`, bound once for tensors of one dtype and device.
 
-    Triton takes longer to bind 40 arguments than a GPU to compute a small case.
+    Triton takes longer to bind 40 arguments than a GPU takes to compute a small case.
     """
 
     def __init__(self, kernel: Any, grid: tuple[int, int, int], numbers: tuple, options: dict[str, Any]) -> None:
@@ -49,7 +47,7 @@ class Launch:
         known = self._compiled.get(alignment)
         if known is not None:
             compiled, others = known
-            # Plain addresses spare a question to the driver; the caller holds the tensors.
+            # Plain addresses save a call of the driver; the caller keeps the tensors alive.
             compiled[self.grid](*addresses, *others)
             return
         compiled = self.kernel[self.grid](*tensors, *self.numbers, **self.options)
@@ -72,7 +70,7 @@ def form(x: Tensor) -> Form:
 
 
 def multiple_of(*tensors: Form) -> int:
-    """The largest of 1, 2, 4, 8, 16 that divides N of `[B, H, N, D]` and where channels lie that are not adjacent."""
+    """Return the largest of 1, 2, 4, 8, 16 that divides N of `[B, H, N, D]` and every channel stride other than 1."""
     return math.gcd(16, tensors[0].shape[2], *(x.strides[3] for x in tensors if x.strides[3] != 1))
 
 
@@ -83,9 +81,10 @@ def tiling_of(q: Form, bottleneck: Form, v: Form, backward: bool) -> Tiling:
 
 @dataclass(frozen=True)
 class ForwardPlan:
-    """Shapes of the tensors in fp32 (see `op.forward`; `(0,)` for an unused one) and launches.
+    """Shapes of the fp32 tensors (see `op.forward`; `(0,)` if unused) and launches.
 
-    step_size: of images, None where each matrix has its own. solve: None for more bottleneck tokens than fit on chip.
+    step_size: of one step size for each image; None where each matrix has its own. solve: None if the bottleneck tokens
+    do not fit on chip.
     """
 
     partial: tuple[int, ...]
@@ -109,7 +108,7 @@ def plan_forward(
     options: InverseOptions,
     layout: str,
 ) -> ForwardPlan:
-    """Plan a forward; compiled kernels belong to the device; layout: that of the result."""
+    """Plan a forward. layout: of the result. device: part of the key, because compiled kernels belong to a device."""
     tiling = tiling_of(q, bottleneck, v, backward=False)
     problems, size, columns = q.shape[0] * q.shape[1], bottleneck.shape[2], v.shape[3]
     partial, y = (problems, tiling.chunks, size, columns), (problems, size, columns)
@@ -158,11 +157,11 @@ def plan_forward(
 
 
 def plan_sums(q: Form, bottleneck: Form, v: Form, options: InverseOptions | None = None) -> Launch:
-    """`K1^T v` of chunks of tokens and, with options, also W and s (see `solve.invert`)."""
+    """Plan `K1^T v` of chunks of tokens and, if options are given, W and s (see `solve.invert`)."""
     tiling, size = tiling_of(q, bottleneck, v, backward=False), bottleneck.shape[2]
     iters, ridge = (0, 0.0) if options is None else (options.newton_iters, options.ridge)
     sizes = (q.shape[1], q.shape[2], size, tiling.tiles, iters, ridge)
-    newton_beside = options is not None and options.inverse == "newton" and padded_tile_size(size) == 64
+    with_newton = options is not None and options.inverse == "newton" and padded_tile_size(size) == 64
     return Launch(
         kernel_sums,
         (q.shape[0] * q.shape[1], tiling.chunks + (options is not None), tiling.blocks),
@@ -173,17 +172,17 @@ def plan_sums(q: Form, bottleneck: Form, v: Form, options: InverseOptions | None
             NORMALIZE=options is not None and options.normalize,
             BLOCK_A=padded_tile_size(size),
             MULTIPLE=multiple_of(q, v),
-            **tiling.options(newton=newton_beside),
+            **tiling.options(newton=with_newton),
         ),
     )
 
 
 @dataclass(frozen=True)
 class BackwardPlan:
-    """Shapes of the tensors in fp32 and launches.
+    """Shapes of the fp32 tensors and launches.
 
-    parts: gradients of the bottleneck tokens from each chunk, and last their part through A.
-    solve: None for more bottleneck tokens than fit on chip.
+    parts: gradients of the bottleneck tokens, one from each chunk and the last through A.
+    solve: None if the bottleneck tokens do not fit on chip.
     """
 
     partial: tuple[int, ...]
@@ -205,7 +204,7 @@ def plan_backward(
     q_layout: str,
     v_layout: str,
 ) -> BackwardPlan:
-    """Plan a backward; compiled kernels belong to the device; layouts: those of the gradients."""
+    """Plan a backward. Layouts: of the gradients. device: as in `plan_forward`."""
     sums_tiling, tiling = (tiling_of(q, bottleneck, v, backward) for backward in (False, True))
     problems, size, d, dv = q.shape[0] * q.shape[1], *bottleneck.shape[2:], v.shape[3]
     parts = (problems, tiling.chunks + 1, size, d)
@@ -244,11 +243,3 @@ def plan_backward(
         )
     partial = (problems, sums_tiling.chunks, size, dv)
     return BackwardPlan(partial, parts, plan_sums(q, bottleneck, grad), solve, tuple(gradients))
-
-
-@lru_cache(maxsize=MAX_CASES)
-def plan_newton_inverse(device: torch.device, a: Form, iters: int, ridge: float, start: str) -> Launch:
-    """Plan Newton's iteration alone, of a `[P, M, M]`; compiled kernels belong to the device."""
-    problems, size, _ = a.shape
-    options = dict(START=start, **newton_options(size))
-    return Launch(newton.newton_inverse, (problems, 1, 1), (size, iters, ridge, *a.strides), options)

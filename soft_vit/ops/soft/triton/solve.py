@@ -1,7 +1,7 @@
-"""The m x m part, one program for each problem: the inverse of A, `y = W K1^T v`, and its backward. All stays on chip.
+"""The m x m part, on chip, one program for each problem: the inverse of A, `y = W K1^T v`, and its backward.
 
-W is the inverse as it acts: the Newton iterate of A, or two substitutions with the Cholesky factor of A + ridge I. It
-depends on the bottleneck tokens alone, so `kernel_sums` computes it during the pass over the tokens.
+W stands for the Newton iterate of A or for two substitutions with the Cholesky factor of A + ridge I. It depends on the
+bottleneck tokens alone, so `kernel_sums` computes it during the pass over the tokens.
 """
 
 import triton
@@ -23,7 +23,7 @@ def product(a, b, PRECISION: tl.constexpr):
 
 @triton.jit
 def self_gaussian(tokens, size, BLOCK_M: tl.constexpr, PRECISION: tl.constexpr):
-    """A `[M, M]` of tokens `[M, D]`, zero outside of M x M, its diagonal exactly one."""
+    """Return A `[M, M]` of tokens `[M, D]`, zero outside of M x M, with a diagonal of exactly one."""
     slots = tl.arange(0, BLOCK_M)
     diagonal = slots[:, None] == slots[None, :]
     valid = (slots[:, None] < size) & (slots[None, :] < size)
@@ -48,7 +48,7 @@ def cholesky(p, factor, size, BLOCK_M: tl.constexpr):
 
 @triton.jit
 def substitute_down(factor, b, size, BLOCK_M: tl.constexpr):
-    """`L^-1 b` for L in memory."""
+    """Return `L^-1 b` for L in memory."""
     slots = tl.arange(0, BLOCK_M)
     for j in range(size):
         column = tl.load(factor + slots * size + j, mask=(slots > j) & (slots < size), other=0.0)
@@ -59,7 +59,7 @@ def substitute_down(factor, b, size, BLOCK_M: tl.constexpr):
 
 @triton.jit
 def substitute_up(factor, b, size, BLOCK_M: tl.constexpr):
-    """`L^-T b` for L in memory."""
+    """Return `L^-T b` for L in memory."""
     slots = tl.arange(0, BLOCK_M)
     for step in range(size):
         j = size - 1 - step
@@ -71,10 +71,10 @@ def substitute_up(factor, b, size, BLOCK_M: tl.constexpr):
 
 @triton.jit
 def chunk_total(partial, chunks, size, BLOCK_M: tl.constexpr, COLUMNS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr):
-    """The sum of `partial[chunk]` `[M, COLUMNS]` in the order of chunks: no atomics, the same bits in every run."""
+    """Sum `partial[chunk]` `[M, COLUMNS]` in the order of chunks, for the same bits in every run."""
     slots = tl.arange(0, BLOCK_M)
     total = tl.zeros((BLOCK_M, BLOCK_COLUMNS), tl.float32)
-    # Three loads under way: one alone would wait for memory in every turn.
+    # Several loads at a time: a single one would wait for memory in every iteration.
     for chunk in tl.range(chunks, num_stages=4):
         total += load_tile(partial + chunk * size * COLUMNS, slots, size, COLUMNS, 1, COLUMNS, BLOCK_COLUMNS)
     return total
@@ -96,7 +96,7 @@ def image_step_size(
     BLOCK_D: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """The factor of the start `guarded_image` of one image, from the kernels of all its heads.
+    """Write alpha of the start `guarded_image` of one image, from the kernels of all its heads.
 
     `keep_modes` adds the safeguard of each matrix.
     """
@@ -119,7 +119,7 @@ def image_step_size(
         scaled_total = candidates[:, None] * squared_row_sums(a, size, ridge)[None, :]
         columns = tl.abs(1.0 - scaled_diagonal) + (scaled_total - scaled_diagonal)
         residual = tl.maximum(residual, tl.max(columns, 1))
-    # The largest candidate within the bound, or the last and smallest where none is.
+    # The largest candidate within the bound, or the smallest of all.
     within = (residual <= RESIDUAL_BOUND) | (halvings >= MAX_HALVINGS)
     alpha = tl.max(tl.where(within, candidates, 0.0), 0)
     tl.store(step_size + image, alpha)
@@ -145,9 +145,9 @@ def invert(
     BLOCK_D: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """W or the Cholesky factor and, normalised, `s = rowsum(A)^(-1/2)` of one problem.
+    """Write W or the Cholesky factor of one problem and, if normalised, `s = rowsum(A)^(-1/2)`.
 
-    step_size: where that of its image lies, for START `guarded_image`.
+    step_size: pointer to the step size of its image, for START `guarded_image`.
     """
     slots = tl.arange(0, BLOCK_M)
     tokens = load_tile(bottleneck, slots, size, b_row, b_column, D, BLOCK_D).to(tl.float32)
@@ -158,7 +158,7 @@ def invert(
     p = with_ridge(a, ridge, size, BLOCK_M)
     w += problem * size * size
     if INVERSE == "newton":
-        # Products on ordinary cores would take more registers than the concurrent pass over tokens.
+        # Products on ordinary cores would take more registers than the pass over tokens in the same kernel.
         NEWTON_PRECISION: tl.constexpr = "fp16x3" if BLOCK_M == 64 else PRECISION
         if START == "rowsum":
             alpha = rowsum_step_size(a, ridge)
@@ -173,7 +173,7 @@ def invert(
 
 @triton.jit
 def apply_inverse(w, x, size, INVERSE: tl.constexpr, BLOCK_M: tl.constexpr, PRECISION: tl.constexpr):
-    """`W x`, of W or the Cholesky factor in memory."""
+    """Return `W x`, for W or the Cholesky factor in memory."""
     if INVERSE == "newton":
         slots = tl.arange(0, BLOCK_M)
         inside = (slots[:, None] < size) & (slots[None, :] < size)
@@ -200,7 +200,7 @@ def solve_forward(
     BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """From the chunks of `K1^T v` and the results of `invert`: y and, normalised, `z = s K1^T v`."""
+    """Write y and, if normalised, `z = s K1^T v`, from the chunks of `K1^T v` and the results of `invert`."""
     problem = tl.program_id(0).to(tl.int64)
     slots = tl.arange(0, BLOCK_M)
     rhs = chunk_total(partial + problem * chunks * size * DV, chunks, size, BLOCK_M, DV, BLOCK_DV)
@@ -238,9 +238,9 @@ def solve_backward(
     BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """From the chunks of `K1^T dx`: the gradient of `K1^T v`, and the bottleneck tokens' gradient through A.
+    """Write the gradient of `K1^T v` and the bottleneck tokens' gradient through A, from the chunks of `K1^T dx`.
 
-    `dA = -(W dy') y'^T`, with `y' = y / s`: Newton's closed form, and exact for Cholesky. Its diagonal is constant.
+    `dA = -(W dy') y'^T` with `y' = y / s`: Newton's closed form, and exact for Cholesky. The diagonal of A is constant.
     """
     problem = tl.program_id(0)
     bottleneck = head_pointer(bottleneck, problem, heads, b_batch, b_head)
@@ -257,7 +257,7 @@ def solve_backward(
     grad_a = -product(grad_rhs, tl.trans(solution), PRECISION)
     grad_sums = grad_rhs
     if NORMALIZE:
-        # z holds s z: the product rule of both scalings divides by s once, ds / drowsum = -s^3 / 2 cancels it.
+        # s scales z and y. z is stored as s z, so its term is divided by s; ds / drowsum = -s^3 / 2.
         rhs = load_tile(z + problem * size * DV, slots, size, DV, 1, DV, BLOCK_DV)
         grad_factor = tl.sum(grad_scaled * solution, 1) + tl.sum(grad_rhs * rhs, 1) / factor
         grad_a -= (0.5 * grad_factor * factor * factor * factor)[:, None]

@@ -13,33 +13,33 @@ import torch
 from torch import Tensor
 
 from soft_vit.ops.soft.options import InverseOptions
-from soft_vit.ops.soft.triton.tiling import MAX_ON_CHIP
 
-# Triton reads the variable once as well, when it is imported.
+# Triton too reads the variable once, on import.
 INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"
 INSTALLED = importlib.util.find_spec("triton") is not None
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # A tile spans all channels of a head.
 MAX_HEAD_DIM = 128
-# Up to 32 channels every kernel fits in the shared memory of capability 8.0 and later, beyond in that of A100 and H100.
+# For up to 32 channels every kernel fits in the shared memory of any GPU of capability 8.0 or later. Wider heads need
+# an A100 or H100.
 SHARED_MEMORY_OF_WIDE_HEADS = 160 * 1024
 
 
 def unsupported(
     q: Tensor, bottleneck: Tensor, v: Tensor, residual: Tensor | None, options: InverseOptions
 ) -> str | None:
-    """Why Triton cannot compute `soft_attention` of these, as the end of a sentence; None where it can."""
+    """Return why Triton cannot compute `soft_attention` of these, as the end of a sentence; None if it can."""
     if reason := triton_unavailable_reason(q.device):
         return reason
-    of_newton = options.newton_gradient == "unrolled" or options.newton_start == "guarded_batch"
-    if options.inverse == "eigh" or (options.inverse == "newton" and of_newton):
+    newton_only_eager = options.newton_gradient == "unrolled" or options.newton_start == "guarded_batch"
+    if options.inverse == "eigh" or (options.inverse == "newton" and newton_only_eager):
         return "does not support inverse='eigh', newton_start='guarded_batch' and newton_gradient='unrolled'"
     for x in (q, bottleneck, v) if residual is None else (q, bottleneck, v, residual):
         if x.dtype not in DTYPES:
             return "requires float32, bfloat16 or float16"
         if x.device != q.device:
-            return "requires tensors of one device"
+            return "requires all tensors on one device"
         if x.dim() != 4 or 0 in x.shape:
             return "requires non-empty tensors [B, H, N, D]"
     (B, H, N, D), (*_, M, _), Dv = q.shape, bottleneck.shape, v.shape[3]
@@ -48,27 +48,12 @@ def unsupported(
         return "requires q [B, H, N, D], bottleneck [B, H, M, D] and v and residual [B, H, N, Dv], without broadcasting"
     width = max(D, Dv)
     if width > MAX_HEAD_DIM:
-        return f"requires at most {MAX_HEAD_DIM} channels a head, got {width}"
+        return f"requires at most {MAX_HEAD_DIM} channels per head, got {width}"
     return gpu_unavailable_reason(wide_heads=width > 32)
 
 
-def unsupported_inverse(a: Tensor, unrolled: bool) -> str | None:
-    """The same for `newton_inverse`; unrolled: whether the gradient of the iterations is required."""
-    if reason := triton_unavailable_reason(a.device):
-        return reason
-    if unrolled:
-        return "does not support gradient='unrolled'"
-    if a.dtype not in DTYPES:
-        return "requires float32, bfloat16 or float16"
-    if a.dim() < 2 or a.shape[-1] != a.shape[-2] or 0 in a.shape:
-        return "requires non-empty square matrices [..., M, M]"
-    if a.shape[-1] > MAX_ON_CHIP:
-        return f"requires matrices of at most {MAX_ON_CHIP} x {MAX_ON_CHIP}, got {a.shape[-1]} x {a.shape[-1]}"
-    return gpu_unavailable_reason(wide_heads=False)
-
-
 def triton_unavailable_reason(device: torch.device) -> str | None:
-    """Why no kernel runs on tensors of this device, as the end of a sentence; None where kernels run."""
+    """Return why kernels cannot run on this device, as the end of a sentence; None if they can."""
     if not INSTALLED:
         return "requires the package triton"
     if device.type != "cuda" and not (INTERPRETED and device.type == "cpu"):
@@ -78,24 +63,24 @@ def triton_unavailable_reason(device: torch.device) -> str | None:
 
 @cache
 def interpreter_unavailable_reason() -> str | None:
-    """Why Triton's interpreter does not run here, as the end of a sentence; None where it runs."""
+    """Return why Triton's interpreter cannot run here, as the end of a sentence; None if it can."""
     triton, numpy = (tuple(map(int, version(name).split(".")[:2])) for name in ("triton", "numpy"))
-    # It makes numbers of arrays with one element, which numpy no longer allows.
+    # Older interpreters convert arrays of one element to numbers, which numpy 2.4 forbids.
     return "requires Triton 3.7 or 'numpy<2.4' in the interpreter" if triton < (3, 7) and numpy >= (2, 4) else None
 
 
-# A constant of the machine: torch.compile shall call it once and not look into it.
+# Constant on a machine: torch.compile calls it once instead of tracing it.
 @torch.compiler.assume_constant_result
 def gpu_unavailable_reason(wide_heads: bool) -> str | None:
-    """Why the weakest visible GPU is not enough, as the end of a sentence; None where it is."""
+    """Return why the weakest visible GPU cannot run the kernels, as the end of a sentence; None if it can."""
     return _gpu_unavailable_reason(wide_heads)
 
 
-# Asking the driver takes as long as a kernel.
+# A query of the driver takes as long as a kernel.
 @cache
 def _gpu_unavailable_reason(wide_heads: bool) -> str | None:
     if not torch.cuda.is_available():
-        # Interpreted, or traced for another machine.
+        # Kernels are interpreted, or the model is traced for another machine.
         return None
     if torch.version.hip is not None:
         return "requires an NVIDIA GPU"
@@ -103,14 +88,14 @@ def _gpu_unavailable_reason(wide_heads: bool) -> str | None:
         properties = torch.cuda.get_device_properties(index)
         if properties.major < 8:
             return f"requires a GPU of compute capability 8.0 or later, got {properties.major}.{properties.minor}"
-        # Older releases of PyTorch do not tell.
+        # Missing in older releases of PyTorch.
         shared_memory = getattr(properties, "shared_memory_per_block_optin", 0)
         if wide_heads and shared_memory < SHARED_MEMORY_OF_WIDE_HEADS:
-            return "requires a GPU with 160 KiB of shared memory a program for heads of more than 32 channels"
+            return "requires a GPU with 160 KiB of shared memory per program for heads of more than 32 channels"
     compilers = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
     headers = Path(sysconfig.get_path("include", "posix_prefix"), "Python.h").is_file() or os.environ.get("CPATH")
     if not (compilers and headers):
         reason = "requires a C compiler (gcc, clang, or the variable CC) and Python's headers (the package python3-dev)"
-        warnings.warn(f"The eager form of softmax-free attention runs: the form in Triton {reason}.", stacklevel=2)
+        warnings.warn(f"Softmax-free attention runs in its eager form, because its Triton form {reason}.", stacklevel=2)
         return reason
     return None

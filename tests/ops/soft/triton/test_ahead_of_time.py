@@ -16,7 +16,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from soft_vit.ops.soft.triton import backward, forward, newton, solve
+from soft_vit.ops.soft.triton import backward, forward, solve
 
 FP32, BF16, FP16 = torch.float32, torch.bfloat16, torch.float16
 NAMES = {FP32: "*fp32", BF16: "*bf16", FP16: "*fp16"}
@@ -148,27 +148,6 @@ def test_sizes_of_one_compile(inverse):
     for name, kernel, dtypes, constants, units, options in kernels(1, 1, FP32, FP32, "heads", inverse, True):
         if inverse == "newton" or name in ("kernel_sums", "solve_forward", "solve_backward"):
             compiled(kernel, dtypes, constants, units | ones, options)
-
-
-@pytest.mark.parametrize(
-    ("m", "start", "ones"),
-    [
-        (1, "given", {"size", "iters", "a_row", "a_problem"}),
-        (20, "rowsum", set()),
-        (49, "rowsum", {"iters"}),
-        (49, "given", set()),
-    ],
-)
-def test_newton_inverse_stays_on_chip(tmp_path, m, start, ones):
-    options = tiling.newton_options(m)
-    dtypes = {"a": FP32, "inverse": FP32, "step_size": FP32}
-    program = compiled(newton.newton_inverse, dtypes, {"START": start}, ones | {"a_column"}, options, aligned=())
-    assert ("wgmma" in program.asm["ptx"]) == (m > 32)
-    used = resources(program, tmp_path)
-    assert used["STACK"] == 0
-    # Three programs fit on a multiprocessor.
-    assert used["REG"] * 32 * options["num_warps"] <= 64 * 1024 // 3
-    assert program.metadata.shared <= SHARED_MEMORY // 3
 
 
 CASES = [

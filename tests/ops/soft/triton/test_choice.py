@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from soft_vit.ops import newton_inverse, soft_attention
-from soft_vit.ops.soft.triton import op, support
+from soft_vit.ops import soft_attention
+from soft_vit.ops.soft.triton import support
 
 
 def tensors(
@@ -16,15 +16,11 @@ def tensors(
     return [torch.ones(1, 2, rows, d, dtype=dtype, device=device) for rows in (n, m, n)]
 
 
-@pytest.mark.parametrize(
-    ("function", "inputs"), [(soft_attention, tensors()), (newton_inverse, [torch.eye(3).expand(2, 3, 3)])]
-)
-def test_cpu_is_eager(function, inputs):
-    assert torch.equal(function(*inputs), function(*inputs, backend="eager"))
-    with pytest.raises(ValueError, match="got 'cpu'"):
-        function(*inputs, backend="triton")
-    with pytest.raises(ValueError, match="cuda"):
-        function(*inputs, backend="cuda")
+def test_cpu_is_eager():
+    assert torch.equal(soft_attention(*tensors()), soft_attention(*tensors(), backend="eager"))
+    for backend, value in (("triton", "'cpu'"), ("cuda", "'cuda'")):
+        with pytest.raises(ValueError, match=value):
+            soft_attention(*tensors(), backend=backend)
 
 
 @pytest.fixture
@@ -34,43 +30,22 @@ def with_kernels(monkeypatch):
     monkeypatch.setattr(support, "INTERPRETED", True)
 
 
-def matrices(shape: tuple[int, ...] = (2, 3, 3), dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
-    return [torch.eye(shape[-1], dtype=dtype).expand(shape).clone().requires_grad_()]
-
-
 @pytest.mark.parametrize(
-    ("function", "inputs", "options", "named"),
+    ("inputs", "options", "value"),
     [
-        (soft_attention, tensors(), {"inverse": "eigh"}, "eigh"),
-        (soft_attention, tensors(), {"newton_gradient": "unrolled"}, "unrolled"),
-        (soft_attention, tensors(), {"newton_start": "guarded_batch"}, "guarded_batch"),
-        (soft_attention, tensors(dtype=torch.float64), {}, "float32"),
-        (soft_attention, tensors(n=0), {}, "non-empty"),
-        (soft_attention, tensors(d=129), {}, "129"),
-        (newton_inverse, matrices((2, 65, 65)), {}, "65 x 65"),
-        (newton_inverse, matrices(dtype=torch.float64), {}, "float32"),
-        (newton_inverse, matrices((0, 3, 3)), {}, "non-empty"),
-        (newton_inverse, matrices(), {"gradient": "unrolled"}, "unrolled"),
+        (tensors(), {"inverse": "eigh"}, "eigh"),
+        (tensors(), {"newton_gradient": "unrolled"}, "unrolled"),
+        (tensors(), {"newton_start": "guarded_batch"}, "guarded_batch"),
+        (tensors(dtype=torch.float64), {}, "float32"),
+        (tensors(n=0), {}, "non-empty"),
+        (tensors(d=129), {}, "129"),
     ],
 )
-def test_cases_without_a_fused_form(function, inputs, options, named, with_kernels):
-    """Refused when asked for, and left to eager when not."""
-    with pytest.raises(ValueError, match=named):
-        function(*inputs, **options, backend="triton")
-    assert function(*inputs, **options).isfinite().all()
-
-
-def test_inverse_on_a_gpu_is_fused(monkeypatch):
-    """Without a gradient there is none to unroll. An answer on the CPU marks the fused form."""
-    monkeypatch.setattr(support, "INSTALLED", True)
-    monkeypatch.setattr(op, "newton_forward", lambda a, *options: a.new_full(a.shape, 7, device="cpu"))
-    with FakeTensorMode():
-        fused = torch.ones(2, 1, 3, 3, device="cuda")
-        for options in ({}, {"gradient": "unrolled"}):
-            assert newton_inverse(fused, **options).device.type == "cpu"
-        assert newton_inverse(fused, backend="eager").device.type == "cuda"
-        assert newton_inverse(fused.double()).device.type == "cuda"
-        assert newton_inverse(torch.ones(2, 65, 65, device="cuda")).device.type == "cuda"
+def test_cases_without_a_fused_form(inputs, options, value, with_kernels):
+    """Explicitly, they are refused; by default, they run in eager."""
+    with pytest.raises(ValueError, match=value):
+        soft_attention(*inputs, **options, backend="triton")
+    assert soft_attention(*inputs, **options).isfinite().all()
 
 
 @pytest.mark.parametrize("name", ["bottleneck", "v", "residual"])
