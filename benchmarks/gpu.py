@@ -9,7 +9,6 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.operator import PASSES
 from benchmarks.timer import machine_description
 from soft_vit.ops.soft.triton.support import interpreter_unavailable_reason
 from soft_vit.text_tables import csv_table, markdown_table
@@ -71,23 +70,6 @@ def aims_table(rows: Iterable[Row], planned: Sequence[int]) -> str:
     return markdown_table(["aim", f"from N = {MIN_TOKENS} on", "at each N"], lines)
 
 
-def operator_table(rows: Sequence[Row]) -> str:
-    """Return time and memory of each form, and how many times as fast it is as eager and as softmax attention."""
-    times = {(row["operator"], row["direction"], row["tokens"]): row["median_ms"] for row in rows}
-    lines = []
-    for row in sorted(rows, key=lambda row: (int(row["tokens"]), PASSES.index(row["direction"]))):
-        cells = ["out of memory", *[""] * 5]
-        if row["median_ms"]:
-            middle, lower, upper = (float(row[f"{name}_ms"]) for name in ("median", "lower", "upper"))
-            bases = [times.get((form, row["direction"], row["tokens"])) for form in (EAGER, SOFTMAX)]
-            ratios = [f"{float(base) / middle:.2f}" if base else "" for base in bases]
-            memory = f"{float(row['memory_mb']):.0f}"
-            cells = [f"{middle:.3g}", f"{lower:.3g} - {upper:.3g}", *ratios, f"{of_floor(row):.0f}", memory]
-        lines.append([row["tokens"], row["direction"], row["operator"], *cells])
-    columns = ["N", "pass", "form", "ms", "quartiles", "times eager", "times softmax", "% of floor", "memory (MB)"]
-    return markdown_table(columns, lines)
-
-
 def machine(dry: bool) -> str:
     """Return what the report is of. ValueError without a GPU, or where a dry run has no interpreter."""
     if dry and (reason := interpreter_unavailable_reason()):
@@ -110,21 +92,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def page(
     head: str, states: Mapping[str, str], logs: Mapping[str, Sequence[str]], figures: Mapping[str, Sequence[Row]]
 ) -> str:
-    """Return the report in Markdown, without tables of models; states, logs and figures are by the names of parts."""
+    """Return the report in Markdown, without the pages of its parts; states, logs and figures are by name of a part."""
     operators = [row for rows in figures.values() for row in rows if "operator" in row]
     copies = dict.fromkeys(f"{float(row['bandwidth_gb_per_s']):.3g}" for row in operators)
-    cases = dict.fromkeys(row["case"] for row in operators)
     planned = [int(name.partition("_")[2]) for name in states if name.startswith("operator_")]
     parts = [[name, state, logs[name][-1].strip("= ") * name.startswith("tests")] for name, state in states.items()]
     blocks = [
         f"# GPU report\n\n{head}",
-        f"## Aims\n\n{aims_table(operators, planned)}",
+        f"## Aims\n\nThe floor is the time in which a copy moves the tensors of N tokens, inputs, results and "
+        f"gradients, each once. A copy in memory moves {', '.join(copies)} GB/s, read and written. Bottleneck tokens "
+        f"are given, and their sampling is not timed.\n\n{aims_table(operators, planned)}",
         f"## Parts\n\n{markdown_table(['part', 'state', 'last line of tests'], parts)}",
-        f"## The operator\n\n{', '.join(cases)}, bf16. Medians over rounds, in which every form takes its turn. The "
-        "floor is the time in which a copy moves the tensors of N tokens, inputs, results and gradients, each once. A "
-        f"copy in memory moves {', '.join(copies)} GB/s, read and written. Memory is the peak beyond the inputs. "
-        "Bottleneck tokens are given, and their sampling is not timed.",
-        operator_table(operators),
     ]
     for name, state in states.items():
         if not state.startswith("done"):
@@ -150,9 +128,8 @@ def run(args: argparse.Namespace) -> None:
     command = f"benchmarks/gpu_report.sh OUT{' --dry' * args.dry}"
     head = f"{date.today().isoformat()}; {here}\n\nMade by `{command}`; the same command runs what is not done."
     text = page(head, states, logs, figures)
-    for name, rows in figures.items():
-        if "model" in rows[0]:
-            text += f"\n#{(out / f'{name}.md').read_text()}"
+    for name in figures:
+        text += f"\n#{(out / f'{name}.md').read_text()}"
     write_atomically(out / "report.md", text.encode())
     every = [{"part": name, **row} for name, rows in figures.items() for row in rows]
     columns = list(dict.fromkeys(column for row in every for column in row))

@@ -129,8 +129,3 @@ def unless_out_of_memory(work: Callable[[], Result]) -> Result | None:
     # After the except clause: the error holds the frames of the failed work, and with them its tensors.
     torch.cuda.empty_cache()
     return None
-
-
-def nbytes(tensors: Any) -> int:
-    """Return the bytes of all tensors in a nest of tuples and lists."""
-    return sum(tensor.nbytes for tensor in tree_leaves(tensors) if isinstance(tensor, Tensor))

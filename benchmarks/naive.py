@@ -11,12 +11,10 @@ models may be NaN. Ratios to it then compare speed alone.
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from soft_vit.layers.attention.soft import MIN_ROW_SUM, SoftAttention
-from soft_vit.layers.vit_attention import ViTAttention
+from soft_vit.layers.attention.soft import SoftAttention, SoftNormAttention
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.soft.newton import newton_step_size
 
@@ -85,48 +83,33 @@ def naive_soft_attention(
 
 
 class NaiveSoftAttention(nn.Module):
-    """The naive form of a `SoftAttention`, with its weights; tokens `[B, P + N, C]`, N of them of a map (H, W).
+    """The naive form of an attention of `soft` or `soft_norm`, with its weights and Newton's inverse.
 
-    Raises ValueError for an attention of a ViT, with another inverse than Newton's, or with a norm of the queries.
+    Tokens are `[B, N, C]` of a map (H, W).
     """
 
     def __init__(self, attention: SoftAttention) -> None:
         super().__init__()
-        if isinstance(attention, ViTAttention):
-            raise ValueError(f"attention must be one of a SOFT pyramid, got {type(attention).__name__} of a ViT.")
-        inverse = attention.options.inverse
-        if inverse != "newton":
-            raise ValueError(f"inverse must be 'newton' in the naive form, got {inverse!r}.")
-        if not isinstance(attention.q_norm, nn.Identity):
-            norm = type(attention.q_norm).__name__
-            raise ValueError(f"q_norm must be the identity in the naive form, got {norm}.")
+        if type(attention) not in (SoftAttention, SoftNormAttention):
+            raise ValueError(f"attention must be of soft or soft_norm, got {type(attention).__name__}.")
         self.attention = attention
 
     def forward(self, x: Tensor, feat_size: tuple[int, int], num_prefix_tokens: int = 0) -> Tensor:
-        attention, P = self.attention, num_prefix_tokens
+        attention, options = self.attention, self.attention.options
         B, N, C = x.shape
         heads, dim = attention.num_heads, attention.head_dim
         q, v = (linear(x).reshape(B, N, heads, dim).transpose(1, 2) for linear in (attention.q, attention.v))
         q, v = q.contiguous() / dim**0.25, v.contiguous()
-        bottleneck = attention.sample_bottleneck(q, Layout(feat_size, P))
-        if attention.log_bandwidth is not None:
-            bandwidth = attention.log_bandwidth.exp()[:, None, None]
-            q, bottleneck = bandwidth * q, bandwidth * bottleneck
-        how = attention.options
-        values = torch.cat([v, torch.ones_like(v[..., :1])], dim=-1) if attention.normalize_rows else v
-        x = naive_soft_attention(q, bottleneck, values, how.normalize, how.newton_iters, how.ridge, how.newton_start)
-        if attention.normalize_rows:
-            x, sums = x[..., :-1], x[..., -1:]
-            x = x * sums / (sums**2 + MIN_ROW_SUM**2)
-        if attention.local is not None:
-            v_map = v[:, :, P:].permute(0, 3, 1, 2).reshape(B * dim, heads, *feat_size)
-            local = attention.local(v_map).reshape(B, dim, heads, N - P).permute(0, 2, 3, 1)
-            x = x + F.pad(local, (0, 0, P, 0))
+        bottleneck = attention.sample_bottleneck(q, Layout(feat_size, num_prefix_tokens))
+        newton = (options.normalize, options.newton_iters, options.ridge, options.newton_start)
+        x = naive_soft_attention(q, bottleneck, v, *newton)
+        v_map = v.permute(0, 3, 1, 2).reshape(B * dim, heads, *feat_size)
+        x = x + attention.local(v_map).reshape(B, dim, heads, N).permute(0, 2, 3, 1)
         return attention.proj_drop(attention.proj(x.transpose(1, 2).reshape(B, N, C)))
 
 
 def naive_formulation(model: nn.Module) -> nn.Module:
-    """Replace every softmax-free attention and tanh-approximated GELU of a SOFT pyramid by its naive form; return it.
+    """Replace every softmax-free attention and tanh-approximated GELU by its naive form; return the model.
 
     Raises ValueError for a model without softmax-free attention, and for one that `NaiveSoftAttention` refuses.
     """

@@ -4,7 +4,7 @@ Letters: B batch, H heads, N tokens, M bottleneck tokens, D channels of a head.
 """
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import median
 from typing import Any
@@ -12,18 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.memory import nbytes
 from benchmarks.registry import OPERATORS, inputs_of
 from benchmarks.report import Report
 from benchmarks.timer import Timing, log_log_slope, measure, numbered, require_at_least, time_in_turn
 from soft_vit.text_tables import markdown_table
 
 PASSES = ("forward", "forward+backward")
-
-# Tensors of N tokens that softmax-free attention reads or writes at least, if no N x M matrix is stored. Forward reads
-# q and v for `K1^T v`, then q again for x, which it writes. Between the passes the benchmark writes dx. Backward reads
-# q and dx for `K1^T dx`, then q, v and dx for dq and dv, which it writes.
-TRAFFIC = {"forward": 4, "forward+backward": 4 + 1 + 7}
 
 # More than any cache holds.
 COPIED_BYTES = 512 << 20
@@ -69,34 +63,21 @@ def measure_operators(
     for length in tokens:
         tensors = make_inputs(length, device=device, **inputs)
         for direction in passes:
-            timings += time_pass(direction, operators, tensors, length, rounds, device)
+            call = _forward if direction == "forward" else _forward_backward
+            steps = {label: partial(call, form, inputs_of(form, tensors)) for label, form in operators.items()}
+            timings += measure(steps, direction, dict.fromkeys(steps, length), rounds, device, counted=steps)
     return timings
 
 
-def time_pass(
-    direction: str,
-    operators: Mapping[str, Callable[..., Tensor]],
-    tensors: dict[str, Tensor],
-    size: int,
-    rounds: int,
-    device: str,
-) -> list[Timing]:
-    """Time operators in one of `PASSES`, in turn on the same tensors, and count their memory."""
-    call = _forward if direction == "forward" else _forward_backward
-    steps = {name: partial(call, form, inputs_of(form, tensors)) for name, form in operators.items()}
-    return measure(steps, direction, dict.fromkeys(steps, size), rounds, device, counted=steps)
-
-
-def _forward(operator: Callable[..., Tensor], inputs: dict[str, Tensor]) -> tuple[Tensor]:
+def _forward(operator: Callable[..., Tensor], inputs: dict[str, Tensor]) -> None:
     with torch.inference_mode():
-        return (operator(**inputs),)
+        operator(**inputs)
 
 
-def _forward_backward(operator: Callable[..., Tensor], inputs: dict[str, Tensor]) -> tuple[Tensor | None, ...]:
+def _forward_backward(operator: Callable[..., Tensor], inputs: dict[str, Tensor]) -> None:
     inputs = {name: tensor.detach().requires_grad_() for name, tensor in inputs.items()}
     out = operator(**inputs)
-    grad = torch.ones_like(out)
-    return out, grad, *torch.autograd.grad(out, list(inputs.values()), grad, allow_unused=True)
+    torch.autograd.grad(out, list(inputs.values()), torch.ones_like(out), allow_unused=True)
 
 
 def copy_bandwidth(device: str | torch.device, rounds: int = 10) -> float:
@@ -108,22 +89,12 @@ def copy_bandwidth(device: str | torch.device, rounds: int = 10) -> float:
     return 2 * source.nbytes / median(seconds) / 1e9
 
 
-def row(timing: Timing, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """Return the columns of a CSV file; tensors: inputs of that size, such as those on the meta device.
-
-    extra_memory: the peak beyond inputs and results, as a fraction of both. gb_per_s: `TRAFFIC` by the median time, for
-    softmax-free attention.
-    """
-    operator = OPERATORS[timing.target.partition(" ")[0]]
-    given = inputs_of(operator, tensors)
-    milliseconds = [1e3 * seconds for seconds in timing.time] if timing.time else [None] * 3
+def row(timing: Timing) -> dict[str, Any]:
+    """Return the columns of a CSV file."""
+    milliseconds = [1e3 * seconds for seconds in timing.time or ()] or [None] * 3
     figures = dict(zip(("median_ms", "lower_ms", "upper_ms"), milliseconds, strict=True))
-    extra = rate = None
-    if timing.time and timing.memory is not None:
-        extra = (timing.memory - timing.made) / (timing.made + nbytes(list(given.values())))
-        rate = TRAFFIC[timing.mode] * given["v"].nbytes / timing.time.median / 1e9 if "bottleneck" in given else None
-    figures |= {"memory_mb": timing.megabytes, "extra_memory": extra, "gb_per_s": rate}
-    return {"operator": timing.target, "direction": timing.mode, "tokens": timing.size, **figures}
+    case = {"operator": timing.target, "direction": timing.mode, "tokens": timing.size}
+    return {**case, **figures, "memory_mb": timing.megabytes}
 
 
 def operators_table(timings: Sequence[Timing]) -> str:
@@ -180,5 +151,4 @@ def run(args: argparse.Namespace) -> Report:
     timings = measure_operators(args.operators, args.tokens, **options, **shape)
     words = f"{same['case']}, {args.dtype}. Memory is the peak beyond the inputs."
     tables = [table for table in (operators_table(timings), slopes_table(timings)) if table]
-    rows = [row(timing, make_inputs(timing.size, device="meta", **shape)) for timing in timings]
-    return Report("Speed of the operator", words, tables, rows, same)
+    return Report("Speed of the operator", words, tables, list(map(row, timings)), same)

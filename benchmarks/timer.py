@@ -16,7 +16,7 @@ import timm
 import torch
 from tqdm import tqdm
 
-from benchmarks.memory import nbytes, peak_memory, unless_out_of_memory
+from benchmarks.memory import peak_memory, unless_out_of_memory
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -42,7 +42,7 @@ class Timing:
     """One target in one mode at one size: seconds of a call in each round, and bytes at the peak.
 
     size: images of a batch, or tokens. seconds are empty where the device has too little memory. memory: the peak
-    beyond what there was before the call, None where it was not measured; made: the part of it that the results take.
+    beyond what there was before the call; None where it was not measured.
     """
 
     target: str
@@ -50,7 +50,6 @@ class Timing:
     size: int
     seconds: Sequence[float] = ()
     memory: int | None = None
-    made: int = 0
 
     @property
     def time(self) -> Spread | None:
@@ -78,17 +77,17 @@ def measure(
 ) -> list[Timing]:
     """Time steps in turn, and measure the peak memory of those in counted; sizes and counted go by the steps' names.
 
-    A step may return the tensors that it makes. One that runs out of memory does not end the others.
+    A step that runs out of memory does not end the others.
     """
-    made = {name: unless_out_of_memory(partial(_bytes_made, step)) for name, step in steps.items()}
-    able = {name: step for name, step in steps.items() if made[name] is not None}
+    able = {name: step for name, step in steps.items() if unless_out_of_memory(partial(_succeeds, step))}
     seconds = time_in_turn(able, rounds, device, desc=mode)
     peaks = {name: peak_memory(able[name], device) for name in counted if name in able}
-    return [Timing(name, mode, sizes[name], seconds.get(name, ()), peaks.get(name), made[name] or 0) for name in steps]
+    return [Timing(name, mode, sizes[name], seconds.get(name, ()), peaks.get(name)) for name in steps]
 
 
-def _bytes_made(step: Callable[[], Any]) -> int:
-    return nbytes(step())
+def _succeeds(step: Callable[[], Any]) -> bool:
+    step()
+    return True
 
 
 def time_in_turn(

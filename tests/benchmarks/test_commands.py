@@ -26,12 +26,12 @@ COMMANDS = {
     ),
     "operator naive newton --tokens 20 40 --batch-size 1 --rounds 3 --spread 0.2": (
         "| forward+backward | 40 | newton |",
-        f"{OPERATOR_COLUMNS},extra_memory,gb_per_s",
+        f"{OPERATOR_COLUMNS}",
         8,
     ),
     "operator newton --tokens 20 --shape 2 16 4 --passes forward --rounds 3 --dtype bfloat16": (
         "| forward | 20 | newton |",
-        f"{OPERATOR_COLUMNS},extra_memory,gb_per_s",
+        f"{OPERATOR_COLUMNS}",
         1,
     ),
     f"attentions local softmax --size pico {SMALL}": ("| softmax |", f"{ATTENTION_COLUMNS},published,error", 2),
