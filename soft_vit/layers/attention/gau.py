@@ -19,15 +19,13 @@ from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision
 Form = Literal["quadratic", "linear"]
 
 
-def queries_and_keys(
-    z: Tensor, scale: Tensor, offset: Tensor, indices: Sequence[int], projection: Sequence[Tensor] = ()
-) -> list[Tensor]:
-    """Return the copies of these indices, `[..., N, S]`, of z before its activation.
+def queries_and_keys(z: Tensor, indices: Sequence[int], weights: Sequence[Tensor]) -> list[Tensor]:
+    """Return the copies of these indices, `[..., N, S]`, of z before its activation; 0, 2 are queries, 1, 3 keys.
 
-    Copies 0 and 2 are queries, 1 and 3 keys.
-
-    projection: a weight `[S, C]` and perhaps a bias `[S]`, where z are tokens `[..., N, C]` before their projection.
+    weights: scale and offset `[copies, S]`. Where z are tokens `[..., N, C]` before their projection, the weight
+    `[S, C]` and perhaps a bias `[S]` follow.
     """
+    scale, offset, *projection = weights
     z = at_least_float32(z)
     if projection:
         z = F.linear(z, *map(at_least_float32, projection))
@@ -59,101 +57,6 @@ def gated(x: Tensor, gate: Tensor | None) -> Tensor:
         return x
     limit = min(torch.finfo(gate.dtype).max, 1e16) / gate.shape[-1]
     return (F.silu(at_least_float32(gate)) * x).clamp(-limit, limit).to(gate.dtype)
-
-
-def quadratic_form(
-    v: Tensor,
-    z: Tensor,
-    scale: Tensor,
-    offset: Tensor,
-    gate: Tensor | None = None,
-    mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-) -> Tensor:
-    """Attend over all pairs of tokens by squared ReLUs.
-
-    z: queries and keys before their copies and activation, `[B, N, S]`; scale, offset: `[2, S]`, of the two copies.
-    Without a gate, v are values `[B, N, E]`, as is the result, at least fp32. With one, v and gate `[B, N, E]` are both
-    before their activation, and the gated result has their dtype. mask: bool `[B, N]`, the tokens that count.
-    Everything inside is at least fp32.
-    """
-    with full_precision(v):
-        q, k = queries_and_keys(z, scale, offset, (0, 1))
-        values = activated(v, gate is not None)
-        count: Tensor | int = v.shape[1]
-        if mask is not None:
-            k, values = (x.masked_fill(~mask[..., None], 0) for x in (k, values))
-            count = mask.sum(1)[:, None, None]
-        return gated(squared_relu_attention(q, k, values, count, dropout_p), gate)
-
-
-def linear_form(
-    v: Tensor,
-    z: Tensor,
-    scale: Tensor,
-    offset: Tensor,
-    chunk_size: int,
-    gate: Tensor | None = None,
-    mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    made_by: tuple[Tensor, nn.Linear] | None = None,
-) -> Tensor:
-    """Attend by squared ReLUs within chunks of consecutive tokens, plus `q (k^T v) / N` over all tokens.
-
-    As `quadratic_form`, with scale and offset `[4, S]`: of query and key within chunks, and of those over all tokens.
-    The last chunk may be shorter; it averages over the tokens that it has. Where N is large, on a CPU, it takes a few
-    chunks after the others, see `map_tokens`.
-
-    made_by: the tokens `[B, N, C]` and the layer that give z. Where chunks are computed one after the other, training
-    projects for each anew, instead of keeping z and its gradient for all, unless the layer is more than a product.
-    """
-    has_gate = gate is not None
-    projection: Sequence[Tensor] = ()
-    if made_by is not None and torch.is_grad_enabled() and computes_parts(v[:, None]):
-        x, layer = made_by
-        if is_plain(layer, nn.Linear):
-            z, projection = x, [weight for weight in (layer.weight, layer.bias) if weight is not None]
-    total = v.shape[1] if mask is None else mask.sum(1)[:, None, None, None]
-
-    def average(
-        v: Tensor,
-        z: Tensor,
-        gate: Tensor | None,
-        mask: Tensor | None,
-        scale: Tensor,
-        offset: Tensor,
-        *projection: Tensor,
-    ) -> tuple[Tensor]:
-        (k,) = queries_and_keys(z, scale, offset, (3,), projection)
-        return (fill_masked(k, mask).mT @ fill_masked(activated(v, has_gate), mask) / total,)
-
-    def read(
-        v: Tensor,
-        z: Tensor,
-        gate: Tensor | None,
-        mask: Tensor | None,
-        scale: Tensor,
-        offset: Tensor,
-        *rest: Tensor,
-    ) -> Tensor:
-        *projection, average = rest
-        N = v.shape[2]
-        length = min(chunk_size, N)
-        q, k, q_linear = queries_and_keys(z, scale, offset, (0, 1, 2), projection)
-        k, values = fill_masked(k, mask), fill_masked(activated(v, has_gate), mask)
-        # Keys of zero have no weight, so the tokens that fill up the last chunk need no mask.
-        q, k, values = (F.pad(x, (0, 0, 0, -N % length)).unflatten(2, (-1, length)) for x in (q, k, values))
-        if mask is None:
-            count = (N - torch.arange(0, N, length, device=v.device)).clamp(max=length)[:, None, None]
-        else:
-            count = F.pad(mask, (0, 0, 0, -N % length)).unflatten(2, (-1, length)).sum(3, keepdim=True).clamp(min=1)
-        x = squared_relu_attention(q, k, values, count, dropout_p).flatten(2, 3)[:, :, :N]
-        return gated(x + q_linear @ average, gate)
-
-    token_mask = None if mask is None else mask[:, None, :, None]
-    # As one head.
-    tokens = (v[:, None], z[:, None], None if gate is None else gate[:, None], token_mask)
-    return map_tokens(read, tokens, (scale, offset, *projection), chunk_size, sums=average).squeeze(1)
 
 
 class GatedAttentionUnit(Attention):
@@ -228,10 +131,70 @@ class GatedAttentionUnit(Attention):
         gate: Tensor | None = None,
         made_by: tuple[Tensor, nn.Linear] | None = None,
     ) -> Tensor:
-        """Mix values `[B, N, E]`, given before their activation where there is a gate `[B, N, E]`, by z `[B, N, S]`."""
-        if self.form == "quadratic":
-            return quadratic_form(v, z, self.scale, self.offset, gate, layout.mask, self.dropout_p)
-        return linear_form(v, z, self.scale, self.offset, self.chunk_size, gate, layout.mask, self.dropout_p, made_by)
+        """Mix values `[B, N, E]` by z `[B, N, S]`, queries and keys before their copies and activation.
+
+        Without a gate, the result is at least fp32. With a gate `[B, N, E]`, it and v are before their activation, and
+        the gated result has their dtype. Everything inside is at least fp32.
+
+        made_by: the tokens `[B, N, C]` and the layer that give z. Where chunks are computed one after the other,
+        training projects for each anew, instead of keeping z and its gradient for all, unless the layer is more than a
+        product.
+        """
+        if self.form == "linear":
+            return self._linear(v, z, layout.mask, gate, made_by)
+        with full_precision(v):
+            q, k = queries_and_keys(z, (0, 1), (self.scale, self.offset))
+            values = activated(v, gate is not None)
+            count: Tensor | int = v.shape[1]
+            if layout.mask is not None:
+                k, values = (x.masked_fill(~layout.mask[..., None], 0) for x in (k, values))
+                count = layout.mask.sum(1)[:, None, None]
+            return gated(squared_relu_attention(q, k, values, count, self.dropout_p), gate)
+
+    def _linear(
+        self,
+        v: Tensor,
+        z: Tensor,
+        mask: Tensor | None,
+        gate: Tensor | None,
+        made_by: tuple[Tensor, nn.Linear] | None,
+    ) -> Tensor:
+        """Attend by squared ReLUs within chunks of consecutive tokens, plus `q (k^T v) / N` over all tokens.
+
+        The last chunk may be shorter; it averages over the tokens that it has. Where N is large, on a CPU, it takes a
+        few chunks after the others, see `map_tokens`.
+        """
+        has_gate, dropout_p = gate is not None, self.dropout_p
+        weights: list[Tensor] = [self.scale, self.offset]
+        if made_by is not None and torch.is_grad_enabled() and computes_parts(v[:, None]):
+            x, layer = made_by
+            if is_plain(layer, nn.Linear):
+                z, weights = x, [*weights, *(weight for weight in (layer.weight, layer.bias) if weight is not None)]
+        total = v.shape[1] if mask is None else mask.sum(1)[:, None, None, None]
+
+        def average(v: Tensor, z: Tensor, gate: Tensor | None, mask: Tensor | None, *weights: Tensor) -> tuple[Tensor]:
+            (k,) = queries_and_keys(z, (3,), weights)
+            return (fill_masked(k, mask).mT @ fill_masked(activated(v, has_gate), mask) / total,)
+
+        def read(v: Tensor, z: Tensor, gate: Tensor | None, mask: Tensor | None, *rest: Tensor) -> Tensor:
+            *weights, average = rest
+            N = v.shape[2]
+            length = min(self.chunk_size, N)
+            q, k, q_linear = queries_and_keys(z, (0, 1, 2), weights)
+            k, values = fill_masked(k, mask), fill_masked(activated(v, has_gate), mask)
+            # Keys of zero have no weight, so the tokens that fill up the last chunk need no mask.
+            q, k, values = (F.pad(x, (0, 0, 0, -N % length)).unflatten(2, (-1, length)) for x in (q, k, values))
+            if mask is None:
+                count = (N - torch.arange(0, N, length, device=v.device)).clamp(max=length)[:, None, None]
+            else:
+                count = F.pad(mask, (0, 0, 0, -N % length)).unflatten(2, (-1, length)).sum(3, keepdim=True).clamp(min=1)
+            x = squared_relu_attention(q, k, values, count, dropout_p).flatten(2, 3)[:, :, :N]
+            return gated(x + q_linear @ average, gate)
+
+        token_mask = None if mask is None else mask[:, None, :, None]
+        # As one head.
+        tokens = (v[:, None], z[:, None], None if gate is None else gate[:, None], token_mask)
+        return map_tokens(read, tokens, tuple(weights), self.chunk_size, sums=average).squeeze(1)
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         gate, v = self.uv(x).chunk(2, dim=-1)

@@ -5,7 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from soft_vit.layers.attention.gau import GatedAttentionUnit, linear_form
+from soft_vit.layers.attention.gau import GatedAttentionUnit
+from soft_vit.ops.layout import Layout
 
 # Float64 on both sides, sums of at most some hundred terms in another order: 1e3 roundings of 2.2e-16.
 TOLERANCE = 1e-12
@@ -69,8 +70,11 @@ def test_equal_tokens_give_the_same_on_any_map() -> None:
 def test_an_average_that_half_precision_holds_needs_no_sum_that_it_does_not() -> None:
     """All tokens alike: the average of their products is 64, and the sum beyond the 65504 of fp16."""
     token = torch.full((1, 1, 8), 8.0, dtype=torch.float16).expand(1, 2000, 8)
-    linear_alone, none = torch.tensor([0.0, 0.0, 1.0, 1.0]).repeat(8, 1).mT, torch.zeros(4, 8)
-    x = linear_form(token, token, linear_alone, none, chunk_size=64, gate=torch.ones_like(token))
+    attn = GatedAttentionUnit(8, 1, qk_dim=8, expansion=1.0)
+    with torch.no_grad():
+        # The linear part alone.
+        attn.scale.copy_(torch.tensor([0.0, 0.0, 1.0, 1.0]).repeat(8, 1).mT)
+        x = attn.attend(token, token, Layout((2000, 1)), gate=torch.ones_like(token))
     one, eight = F.silu(torch.tensor([1.0, 8.0]))
     torch.testing.assert_close(x, (one * 8 * eight**3).to(x.dtype).expand_as(x))
 
