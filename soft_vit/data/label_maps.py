@@ -4,9 +4,7 @@ The label map of `images/<split>/NAME.jpg` is `annotations/<split>/NAME.png`.
 """
 
 import io
-import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,8 +18,6 @@ __all__ = ["IGNORED", "LabelMaps", "decode_label_map", "find_label_maps"]
 
 IGNORED = 255
 """The label of a pixel without a class, on disk and in memory."""
-# Bad label maps that an error names.
-_EXAMPLES = 3
 
 
 @dataclass
@@ -61,36 +57,6 @@ class LabelMaps:
             # 0 wraps around to 255.
             labels = np.where(labels == IGNORED, labels, labels - np.uint8(1))
         return labels
-
-    def check(self) -> None:
-        """Check every label map. Raises a ValueError that counts the bad ones and names the first.
-
-        A label map must be readable, have its image's size, and hold known classes only. Unreadable images are reported
-        when they are loaded.
-        """
-        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-            problems = [problem for problem in pool.map(self._problem, self.pairs) if problem is not None]
-        if problems:
-            raise ValueError(
-                f"{len(problems)} of the {len(self.pairs)} label maps in {self.maps.path} do not fit the "
-                f"{len(self.classes)} classes or reduce_zero_label={self.reduce_zero_label}, such as "
-                f"{'; '.join(problems[:_EXAMPLES])}."
-            )
-
-    def _problem(self, pair: tuple[Entry, Entry]) -> str | None:
-        """Return the name of a label map that does not fit, and why."""
-        try:
-            height, width = self.load_labels(pair[1]).shape
-        except BadImage as error:
-            return str(error)
-        try:
-            # Reads the header alone.
-            with Image.open(self.images.path / pair[0].name) as image:
-                size = image.size
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-            return None
-        given = f"{pair[1].name}: {width} x {height} pixels for an image of {size[0]} x {size[1]}"
-        return None if size == (width, height) else given
 
 
 def decode_label_map(data: bytes) -> np.ndarray:

@@ -21,12 +21,12 @@ __all__ = ["LabelMapTree"]
 class LabelMapTree(ReadingDataset):
     """Images and label maps in the layout of ADE20K.
 
-    data_root, split, classes, reduce_zero_label: see `soft_vit.data.label_maps.find_label_maps`. Every label map is
-    checked before the first step. A sample enters the pipeline as `img` (uint8 `[3, H, W]`, RGB), `gt_seg_map` (uint8
-    `[H, W]`, 255 for no class), `img_path`, `ori_shape` (H, W) and `sample_idx`.
+    data_root, split, classes, reduce_zero_label: see `soft_vit.data.label_maps.find_label_maps`. A sample enters the
+    pipeline as `img` (uint8 `[3, H, W]`, RGB), `gt_seg_map` (uint8 `[H, W]`, 255 for no class), `img_path`,
+    `ori_shape` (H, W) and `sample_idx`.
 
-    An unreadable pair is replaced, see `ReadingDataset`; in a test by a black image, with its labels if they can be
-    read. Raises ValueError or FileNotFoundError for a tree that cannot be used.
+    A pair that cannot be read, or whose label map does not fit, is replaced, see `ReadingDataset`; in a test by a black
+    image, with its labels if they can be read. Raises ValueError or FileNotFoundError for a tree that cannot be used.
     """
 
     def __init__(
@@ -40,7 +40,6 @@ class LabelMapTree(ReadingDataset):
     ) -> None:
         require_data_root(data_root)
         self.maps = find_label_maps(data_root, split, classes=classes, reduce_zero_label=reduce_zero_label)
-        self.maps.check()
         self._pairs, self.maps.pairs = self.maps.pairs, []
         super().__init__({"classes": tuple(self.maps.classes)}, pipeline=pipeline, **kwargs)
 

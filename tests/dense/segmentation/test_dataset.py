@@ -57,8 +57,7 @@ def test_in_a_test_a_black_image_does_and_its_labels_count(copied):
 
 REFUSED = [
     (lambda root: (root / "annotations/training/00000002.png").unlink(), "1 of 8 are missing"),
-    (lambda root: cut(root / "annotations/training/00000002.png"), r"1 of the 8 label maps .* 00000002\.png"),
-    (lambda root: (root / "classes.txt").write_text("background\ncircle\n"), "beyond the 2 classes"),
+    (lambda root: (root / "classes.txt").write_text("background\n"), "beyond the 1 classes"),
     (lambda root: [cut(path) for path in (root / "images/training").iterdir()], "None of the 8 images can be read"),
 ]
 
