@@ -20,12 +20,12 @@ from soft_vit.layers.vit_attention import BLOCK_ARGUMENTS, FollowsMap, ViTAttent
 from soft_vit.models.base import (
     UnknownOptionError,
     check_image_size,
+    create_staged,
     grid_of_positions,
     imagenet_cfg,
     register_named,
     watch_img_size,
 )
-from soft_vit.weights.load import build_model
 
 # `register_named` adds the entrypoints.
 __all__ = ["VIT_MODELS", "AttentionViT", "vit_name"]
@@ -151,14 +151,7 @@ default_cfgs = generate_default_cfgs(
 
 
 def _create_vit(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
-    feature_cfg = dict(out_indices=3, feature_cls="getter")
-    return build_model(
-        AttentionViT,
-        name,
-        pretrained,
-        feature_cfg=feature_cfg,
-        **{**VIT_MODELS[name], **kwargs},
-    )
+    return create_staged(AttentionViT, name, pretrained, VIT_MODELS[name], feature_indices=3, **kwargs)
 
 
 for _name in VIT_MODELS:
