@@ -91,8 +91,8 @@ def find_images(
     """Return the images of a split, from the first of `root/split`, `root/split.tar`, `root/split.zip` that exists.
 
     It holds a folder for each class; an archive may hold these in a folder of its own. Without such folders, labels
-    come from `label_file`, by default `root/split.txt`: on each line a file name and its class, as a
-    name or an index from 0, after a space or a TAB; or only a class, for the files sorted by name.
+    come from `label_file`, by default `root/split.txt`: on each line a file name and its class, as a name or an index
+    from 0, after a space or a TAB.
 
     split: "" stands for root itself. classes: names of all classes, in order; folders and labels must be among them, or
     be indices. By default they are the lines of `root/classes.txt`, else the folders of `root/train` or of its archive,
@@ -188,10 +188,6 @@ def _labels_of_list(storage: Storage, path: Path, names: Sequence[str]) -> list[
     if not path.is_file():
         raise FileNotFoundError(f"There is no list of labels {path}, and no folder of a class in {storage.path}.")
     lines = read_lines(path)
-    if all(len(line.split()) == 1 for line in lines):
-        if len(lines) != len(names):
-            raise ValueError(f"{path} must have a label for each of {len(names)} images, got {len(lines)}.")
-        return lines
     # A class may contain spaces after a TAB; else it is the last word.
     pairs = (line.split("\t", 1) if "\t" in line else line.rsplit(maxsplit=1) for line in lines)
     labels = {pair[0].strip(): pair[1].strip() for pair in pairs if len(pair) == 2}
