@@ -84,7 +84,7 @@ def _build(transform: dict, img_size: int | tuple[int, int] | None) -> Any:
     name = arguments.pop("type")
     kind = getattr(albumentations, name, None)
     if not isinstance(kind, type):
-        raise ValueError(f"Albumentations has no transform {name}; see its documentation for the names of version 2.")
+        raise ValueError(f"type must be a transform of Albumentations 2, got {name}.")
     if name == "RandomResizedCrop" and img_size is not None:
         arguments.setdefault("size", (img_size, img_size) if isinstance(img_size, int) else tuple(img_size))
     if "transforms" in arguments:

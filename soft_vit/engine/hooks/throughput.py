@@ -69,7 +69,7 @@ class ThroughputHook(Hook):
         """Return the finite ones of `images_per_second/loop` and `images_per_second/forward` of the last test."""
         first = min(1, len(self._images) - 1)
         images = sum(self._images[first:])
-        # A model without such a mode has no passes: NaN.
+        # A model without such a mode gives NaN.
         forward = sum(self._between(start, end) for start, end in self._passes[first:]) or float("nan")
         rates = torch.tensor([images / (self._ends[-1] - self._ends[first]), images / forward], dtype=torch.float64)
         all_reduce(rates)

@@ -119,9 +119,9 @@ class WatchHook(Hook):
 
 
 # Pixels for the label below an image, and the smallest side that leaves room for it.
-CAPTION, LEAST_SIDE = 14, 112
+CAPTION, MIN_SIDE = 14, 112
 # Smaller shares of a mixed target come from label smoothing.
-LEAST_MIX = 0.05
+MIN_MIX = 0.05
 
 
 def label_text(sample: Any, names: Sequence[str] | None) -> str:
@@ -129,7 +129,7 @@ def label_text(sample: Any, names: Sequence[str] | None) -> str:
     if "gt_score" not in sample:
         return _name(int(sample.gt_label), names)
     share, index = sample.gt_score.float().cpu().topk(min(2, len(sample.gt_score)))
-    pairs = [(_name(i, names), s) for i, s in zip(index.tolist(), share.tolist(), strict=True) if s >= LEAST_MIX]
+    pairs = [(_name(i, names), s) for i, s in zip(index.tolist(), share.tolist(), strict=True) if s >= MIN_MIX]
     if len(pairs) == 1:
         return pairs[0][0]
     return " + ".join(f"{name} {s:.2f}" for name, s in pairs)
@@ -144,7 +144,7 @@ def batch_grid(images: np.ndarray, labels: Sequence[str]) -> np.ndarray:
     count, height, width, _ = images.shape
     columns = math.ceil(math.sqrt(count))
     # Whole multiples show every pixel as it is.
-    scale = max(1, math.ceil(LEAST_SIDE / width))
+    scale = max(1, math.ceil(MIN_SIDE / width))
     cell = (width * scale + 2, height * scale + CAPTION + 2)
     grid = Image.new("RGB", (columns * cell[0], math.ceil(count / columns) * cell[1]), "white")
     draw = ImageDraw.Draw(grid)

@@ -157,7 +157,7 @@ class LineariseClassifier(DistillClassifier):
 
     def predict(self, inputs: Tensor, data_samples: list[DataSample] | None = None, **kwargs: Any) -> list[DataSample]:
         samples = super().predict(inputs, data_samples, **kwargs)
-        # In the validations of a training; a test has no teacher.
+        # In the validations of a training; a test does without the teacher.
         if self._teacher is not None:
             for sample, score in zip(samples, self.teacher(inputs).softmax(dim=1), strict=True):
                 sample.set_field(score, "teacher_score")

@@ -59,7 +59,7 @@ class MesaClassifier(TimmProgressClassifier):
 class MesaHook(Hook):
     """Gives a `MesaClassifier` the averaged model of the run's `EMAEvalHook` from the share `begin` of its epochs on.
 
-    Raises ValueError where the run has no such hook, or trains another model.
+    Raises ValueError unless the run has such a hook and trains a `MesaClassifier`.
     """
 
     def __init__(self, begin: float = 0.25) -> None:

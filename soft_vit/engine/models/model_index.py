@@ -15,6 +15,6 @@ def register_models() -> None:
     has no recorded weights to offer.
     """
     index = RESOURCES / "model-index.yml"
-    # Without entries of our own, a file of this name beside the package is that of another project.
+    # Without entries of our own, a file of this name next to the package is that of another project.
     if ENTRIES and index.is_file() and not any(ModelHub.has(name) for name in ENTRIES):
         ModelHub.register_model_index(index, config_prefix=RESOURCES)

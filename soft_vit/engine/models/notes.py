@@ -28,7 +28,7 @@ def notes_of_config(config: Mapping[str, Any]) -> Notes:
 
 
 def notes_of_run(runner: Runner) -> Notes | None:
-    """What a checkpoint of a run notes; None for a model that is no classifier of timm."""
+    """Return what a checkpoint of a run notes; None unless the model is a timm classifier."""
     classifier = unwrapped(runner.model)
     network = getattr(classifier, "model", None)
     if not isinstance(network, nn.Module) or not hasattr(network, "pretrained_cfg"):

@@ -1,4 +1,4 @@
-"""The exponential moving average (EMA) of the weights, validated beside the weights themselves."""
+"""The exponential moving average (EMA) of the weights, validated together with the weights themselves."""
 
 import copy
 from typing import Any
@@ -136,13 +136,13 @@ class EMAEvalHook(EMAHook):
             self._swap_ema_state_dict(checkpoint)
             self.ema_model.load_state_dict(checkpoint["ema_state_dict"])
         else:
-            runner.logger.warning("The checkpoint has no averaged weights; the average begins with its weights.")
+            runner.logger.warning("The checkpoint lacks averaged weights; the average begins with its plain weights.")
 
 
 def choose_weights(checkpoint: dict, ema: bool) -> None:
     """Put the averaged or the plain weights of a checkpoint into its `state_dict`, which a model loads.
 
-    Raises ValueError when ema is True and the checkpoint has no average.
+    Raises ValueError when ema is True and the checkpoint lacks an average.
     """
     other = checkpoint.get("ema_state_dict")
     if other is None:

@@ -108,7 +108,7 @@ class ExactIterLoop(IterBasedTrainLoop):
 
     def __init__(self, runner: Runner, dataloader: dict, *args: Any, **kwargs: Any) -> None:
         super().__init__(runner, _with_positions(dataloader), *args, **kwargs)
-        # Its workers would idle beside those of the run.
+        # Its workers would idle next to those of the run.
         del self.dataloader_iterator
         self._endless = isinstance(self.dataloader.sampler.sampler, InfiniteSampler)
         if not self._endless:

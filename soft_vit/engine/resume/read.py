@@ -29,7 +29,7 @@ _METHODS = {
     HistoryBuffer: ("min", "max", "mean", "current"),
     OneCycleParamScheduler: ("_annealing_cos", "_annealing_linear"),
 }
-# Sources that MMEngine offers beside plain files and addresses; each reads pickles its own way.
+# Other sources of MMEngine than files and addresses; each reads pickles its own way.
 _REFUSED_SCHEMES = (
     "pavi://",
     r"(\S+\:)?s3://",
@@ -106,7 +106,7 @@ def require_checkpoint(path: str) -> None:
 
 
 def find_newest_checkpoint(work_dir: str | Path) -> Path | None:
-    """The intact checkpoint that training wrote last in a folder, or None; a damaged one is named and passed over.
+    """Return the intact checkpoint that training wrote last in a folder, or None; report and skip damaged ones.
 
     The note `last_checkpoint` decides, by its file name alone, because the folder may have moved since; without a
     usable note it is the highest iteration. A folder without a checkpoint is left for the one that the note names,
@@ -140,7 +140,7 @@ def _iteration_of(path: Path) -> int | None:
             return int(load_checkpoint_file(path)["meta"]["iter"])
         reason = f"{damaged} in it has changed"
     except Exception as error:
-        # What readers raise on changed bytes has no common type.
+        # Readers raise errors of any type on changed bytes.
         reason = one_line(error)
     print(f"The checkpoint {path} is damaged and passed over ({reason}).")
     return None
