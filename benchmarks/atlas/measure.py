@@ -8,7 +8,7 @@ folder gets a table as CSV and as Markdown, and pictures.
 import argparse
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -36,60 +36,54 @@ WIDTH = 64
 # Shorter calls are repeated and averaged.
 MIN_SECONDS = 0.02
 MIN_ROUNDS, MAX_ROUNDS = 3, 20
+# An attention is skipped where a call is expected to take longer, or to need more memory; softmax never is.
+MAX_SECONDS = 6.0
+MAX_MEGABYTES = 8000.0
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What to measure: every attention at every number of tokens, width of heads and mode.
+def measure(
+    done: Sequence[AttentionRow],
+    *,
+    kinds: Sequence[str] = tuple(ATTENTIONS),
+    tokens: Sequence[int] = TOKENS,
+    seconds: float = 20.0,
+    device: str = "cpu",
+) -> Iterator[list[AttentionRow]]:
+    """Measure attentions at every number of tokens, width of heads and mode, except the rows that are done.
 
-    seconds: the aim for the rounds of one case, of which there are 3 to 20. An attention is skipped where a call is
-    expected to take longer than max_seconds, or more than max_megabytes; softmax never is.
+    Yields all rows at once and after each case. seconds: the aim for the rounds of one case, of which there are 3 to
+    20. Raises ValueError for an unknown attention, and for a number of tokens that cannot be measured.
     """
-
-    kinds: Sequence[str] = tuple(ATTENTIONS)
-    tokens: Sequence[int] = TOKENS
-    head_dims: Sequence[int] = HEAD_DIMS
-    modes: Sequence[str] = MODES
-    seconds: float = 20.0
-    max_seconds: float = 6.0
-    max_megabytes: float = 8000.0
-    device: str = "cpu"
-
-    def check(self) -> None:
-        """Raise ValueError for what cannot be measured."""
-        for kind in self.kinds:
-            attention_class(kind)
-        for tokens in self.tokens:
-            if tokens < 49 or math.isqrt(tokens) ** 2 != tokens:
-                raise ValueError(f"tokens must fill a square map of 7 x 7 or more, got {tokens}.")
-        for dim in self.head_dims:
-            if dim < 1 or WIDTH % dim:
-                raise ValueError(f"head_dim must divide the width {WIDTH}, got {dim}.")
-
-
-def measure(plan: Plan, done: Sequence[AttentionRow] = ()) -> Iterator[list[AttentionRow]]:
-    """Measure what rows that are done lack; yields all rows after each case, and at once what is done."""
+    for kind in kinds:
+        attention_class(kind)
+    for number in tokens:
+        if number < 49 or math.isqrt(number) ** 2 != number:
+            raise ValueError(f"tokens must fill a square map of 7 x 7 or more, got {number}.")
     rows = list(done)
-    cases = list(product(sorted(plan.tokens), plan.head_dims, plan.modes))
     yield rows
-    with tqdm(cases, desc="atlas", unit="case") as bar:
-        for tokens, head_dim, mode in bar:
-            bar.set_postfix_str(f"{mode}, N = {tokens}, heads of {head_dim}")
-            have = {row.kind for row in rows if (row.tokens, row.head_dim, row.mode) == (tokens, head_dim, mode)}
-            missing = [kind for kind in plan.kinds if kind not in have]
-            if missing:
-                found = _measure_case(plan, {BASE, *missing}, tokens, head_dim, mode, rows)
+    with tqdm(list(product(sorted(tokens), HEAD_DIMS, MODES)), desc="atlas", unit="case") as bar:
+        for case in bar:
+            bar.set_postfix_str("N = {}, heads of {}, {}".format(*case))
+            have = {row.kind for row in rows if (row.tokens, row.head_dim, row.mode) == case}
+            if missing := set(kinds) - have:
+                found = _measure_case({BASE, *missing}, *case, rows, seconds, device)
                 # Rows of softmax from before stay with the attentions of those rounds.
                 rows += [row for row in found if row.kind not in have]
                 yield rows
 
 
 def _measure_case(
-    plan: Plan, kinds: Collection[str], tokens: int, head_dim: int, mode: str, known: Sequence[AttentionRow]
+    kinds: Collection[str],
+    tokens: int,
+    head_dim: int,
+    mode: str,
+    known: Sequence[AttentionRow],
+    aim: float,
+    device: str,
 ) -> list[AttentionRow]:
     """Return rows of one number of tokens, width of heads and mode, in the order of `ATTENTIONS`."""
     side = math.isqrt(tokens)
-    x = torch.randn(1, tokens, WIDTH, device=plan.device)
+    x = torch.randn(1, tokens, WIDTH, device=device)
     steps: dict[str, Callable[[], Any]] = {}
     notes, costs, memory = {}, {}, {}
     for kind in (kind for kind in ATTENTIONS if kind in kinds):
@@ -98,19 +92,19 @@ def _measure_case(
         costs[kind], memory[kind] = "", None
         try:
             costs[kind] = build(device="meta").cost
-            peak = unless_out_of_memory(partial(step_memory, build, x.shape, plan.device, step))
+            peak = unless_out_of_memory(partial(step_memory, build, x.shape, device, step))
             memory[kind] = None if peak is None else peak / 2**20
-            notes[kind] = _reason_to_skip(plan, kind, tokens, memory[kind], _curve(known, kind, head_dim, mode))
+            notes[kind] = _reason_to_skip(kind, tokens, memory[kind], _curve(known, kind, head_dim, mode))
             if not notes[kind]:
-                steps[kind] = partial(step, build(device=plan.device), x)
+                steps[kind] = partial(step, build(device=device), x)
         except Exception as error:
             # A failure of one attention is a result and does not end the others.
             notes[kind] = error_cell(error)
 
     def rounds(seconds: float) -> int:
-        return max(MIN_ROUNDS, min(MAX_ROUNDS, int(plan.seconds / seconds)))
+        return max(MIN_ROUNDS, min(MAX_ROUNDS, int(aim / seconds)))
 
-    seconds = time_in_turn(steps, rounds, plan.device, desc="rounds", min_seconds=MIN_SECONDS)
+    seconds = time_in_turn(steps, rounds, device, desc="rounds", min_seconds=MIN_SECONDS)
     rows = []
     for kind, note in notes.items():
         own = seconds.get(kind, [])
@@ -129,20 +123,18 @@ def _curve(rows: Sequence[AttentionRow], kind: str, head_dim: int, mode: str) ->
     return sorted((row.tokens, row.seconds) for row in own if row.seconds is not None)
 
 
-def _reason_to_skip(
-    plan: Plan, kind: str, tokens: int, megabytes: float | None, curve: Sequence[tuple[int, float]]
-) -> str:
-    """Return why a kind is not timed, or "". curve: its tokens and seconds so far; the last two show its growth."""
+def _reason_to_skip(kind: str, tokens: int, megabytes: float | None, curve: Sequence[tuple[int, float]]) -> str:
+    """Return why an attention is not timed, or "". curve: its tokens and seconds; the last two show its growth."""
     if kind == BASE:
         return ""
     if megabytes is None:
         return "skipped: out of memory"
-    if megabytes > plan.max_megabytes:
-        return f"skipped: {megabytes:.4g} MB counted, more than {plan.max_megabytes:g}"
+    if megabytes > MAX_MEGABYTES:
+        return f"skipped: {megabytes:.4g} MB counted, more than {MAX_MEGABYTES:g}"
     smaller = [point for point in curve if point[0] < tokens][-2:]
     expected = interpolate(smaller, tokens) if len(smaller) == 2 else 0.0
-    if expected > plan.max_seconds:
-        return f"skipped: {expected:.2g} s expected, more than {plan.max_seconds:g}"
+    if expected > MAX_SECONDS:
+        return f"skipped: {expected:.2g} s expected, more than {MAX_SECONDS:g}"
     return ""
 
 
@@ -178,28 +170,17 @@ STEPS: dict[str, Callable[..., None]] = {"inference": inference_step, "training"
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(out=Path("atlas"))
-    parser.add_argument("--kinds", nargs="+", default=Plan.kinds, metavar="KIND", help="attentions (default: all)")
+    parser.add_argument("--kinds", nargs="+", default=tuple(ATTENTIONS), metavar="KIND", help="(default: all)")
     parser.add_argument("--tokens", type=int, nargs="+", default=TOKENS, metavar="N", help="(default: 196 to 50176)")
-    parser.add_argument("--head-dims", type=int, nargs="+", default=HEAD_DIMS, metavar="D", help="(default: 32 64)")
-    parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES, help="(default: both)")
-    limits = {
-        "seconds": "aim for the rounds of one case",
-        "max-seconds": "skip longer calls",
-        "max-megabytes": "skip larger calls",
-    }
-    for name, what in limits.items():
-        default = getattr(Plan, name.replace("-", "_"))
-        parser.add_argument(f"--{name}", type=float, default=default, help=f"{what} (default: %(default)g)")
+    parser.add_argument("--seconds", type=float, default=20, help="aim for the rounds of one case (default: 20)")
 
 
 def run(args: argparse.Namespace) -> None:
     """Measure, write after each case, and draw at the end."""
-    limits = (args.seconds, args.max_seconds, args.max_megabytes)
-    plan = Plan(args.kinds, args.tokens, args.head_dims, args.modes, *limits, args.device)
-    plan.check()
     path = args.out / "atlas.csv"
     table = open_table(path, args.device, args.command)
-    for rows in measure(plan, table.rows):
+    options = dict(kinds=args.kinds, tokens=args.tokens, seconds=args.seconds, device=args.device)
+    for rows in measure(table.rows, **options):
         table = replace(table, rows=rows)
         if rows:
             write_table(path, table)

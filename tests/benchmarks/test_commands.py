@@ -68,11 +68,14 @@ def test_the_zoo_is_measured_group_by_group(tmp_path, monkeypatch):
 
 
 def test_the_atlas_continues(tmp_path, monkeypatch, capsys):
-    def measure_again(plan, rows):
-        assert (plan.kinds, plan.tokens, plan.head_dims) == (["soft"], [196, 784], (32, 64))
-        for tokens in plan.tokens:
-            for kind, ratio in (("softmax", 1.0), ("soft", 400 / tokens)):
-                rows = [*rows, AttentionRow(kind, "N", plan.modes[-1], 32, tokens, 5, *[ratio] * 6, 1.0)]
+    modes = iter(("training", "inference"))
+
+    def measure_again(rows, *, kinds, tokens, seconds, device):
+        assert (kinds, tokens, device) == (["soft"], [196, 784], "cpu")
+        mode = next(modes)
+        for number in tokens:
+            for kind, ratio in (("softmax", 1.0), ("soft", 400 / number)):
+                rows = [*rows, AttentionRow(kind, "N", mode, 32, number, 5, *[ratio] * 6, 1.0)]
             yield rows
 
     monkeypatch.setattr(measure, "measure", measure_again)
@@ -82,7 +85,7 @@ def test_the_atlas_continues(tmp_path, monkeypatch, capsys):
     assert {path.name for path in tmp_path.iterdir()} == {"atlas.csv", "figures.md", *names}
     assert "| `soft` | N | not measured | 400 | never (1.00 at 784) |" in (tmp_path / "figures.md").read_text()
     # A second run continues with the rows, and its command joins the first.
-    main([*command, "--modes", "inference"])
+    main([*command, "--seconds", "9"])
     found = read_table(tmp_path / "atlas.csv")
     assert len(found.rows) == 8
     assert found.command.count(" && python -m benchmarks atlas") == 1

@@ -5,29 +5,29 @@ from functools import partial
 import pytest
 
 from benchmarks.atlas import measure as module
-from benchmarks.atlas.measure import Plan, build_attention, measure, training_step
+from benchmarks.atlas.measure import build_attention, measure, training_step
 from benchmarks.memory import step_memory
 from benchmarks.timer import log_log_slope
 from soft_vit.layers import ATTENTIONS
 from soft_vit.layers.choice import FIXED_TOKENS
 
-SMALL = dict(tokens=(49, 100), head_dims=(32,), seconds=0.0)
+SMALL = dict(tokens=(49, 100), seconds=0.0)
 LINEAR = sorted(name for name, cls in ATTENTIONS.items() if cls.cost == "N" or name in FIXED_TOKENS)
 
 
 @pytest.fixture(autouse=True)
 def short_calls(monkeypatch):
     monkeypatch.setattr(module, "MIN_SECONDS", 0.0)
-    monkeypatch.setattr(module, "MIN_ROUNDS", 3)
+    monkeypatch.setattr(module, "HEAD_DIMS", (32,))
 
 
-def last(plan: Plan, done=()):
-    *_, rows = measure(plan, done)
+def last(done=(), **options):
+    *_, rows = measure(done, **options)
     return rows
 
 
 def test_every_kind_beside_softmax():
-    rows = last(Plan(**SMALL, kinds=["soft", "none"]))
+    rows = last(**SMALL, kinds=["soft", "none"])
     assert len(rows) == 3 * 2 * 2
     for row in rows:
         assert row.rounds == 3
@@ -39,8 +39,7 @@ def test_every_kind_beside_softmax():
 
 
 def test_resumes_after_a_stop(monkeypatch):
-    plan = Plan(**SMALL, kinds=["linear"])
-    first = next(rows for rows in measure(plan) if rows)
+    first = next(rows for rows in measure([], **SMALL, kinds=["linear"]) if rows)
     before = list(first)
     timed = []
     time_in_turn = module.time_in_turn
@@ -50,12 +49,12 @@ def test_resumes_after_a_stop(monkeypatch):
         return time_in_turn(steps, *args, **kwargs)
 
     monkeypatch.setattr(module, "time_in_turn", recorded)
-    rows = last(plan, before)
+    rows = last(before, **SMALL, kinds=["linear"])
     assert rows[: len(before)] == before
     assert timed == [{"softmax", "linear"}] * 3
     timed.clear()
     # Another kind is measured beside softmax, whose rows stay.
-    more = last(Plan(**SMALL, kinds=["linear", "none"]), rows)
+    more = last(rows, **SMALL, kinds=["linear", "none"])
     assert timed == [{"softmax", "none"}] * 4
     assert more[: len(rows)] == rows
     assert {row.kind for row in more[len(rows) :]} == {"none"}
@@ -68,9 +67,9 @@ def test_skipped_kinds_say_why(monkeypatch):
         return build_attention(kind, side, head_dim, device)
 
     monkeypatch.setattr(module, "build_attention", build)
-    kinds, tokens = ["gaussian", "hydra", "linear"], (49, 64, 100)
-    limits = dict(seconds=0.0, max_seconds=1e-9, max_megabytes=0.2)
-    rows = last(Plan(kinds, tokens, head_dims=(32,), modes=("inference",), **limits))
+    for name, value in {"MODES": ("inference",), "MAX_SECONDS": 1e-9, "MAX_MEGABYTES": 0.2}.items():
+        monkeypatch.setattr(module, name, value)
+    rows = last(kinds=["gaussian", "hydra", "linear"], tokens=(49, 64, 100), seconds=0.0)
     notes = {(row.kind, row.tokens): row.note for row in rows}
     assert notes["hydra", 49] == "RuntimeError: no such map"
     assert "MB counted, more than 0" in notes["gaussian", 100]
@@ -100,11 +99,3 @@ def memory_slope(kind: str) -> float:
         for side in sides
     ]
     return log_log_slope([side**2 for side in sides], peaks)
-
-
-@pytest.mark.parametrize(
-    ("options", "value"), [({"kinds": ["sofd"]}, "'sofd'"), ({"tokens": [50]}, "50"), ({"head_dims": [24]}, "24")]
-)
-def test_what_cannot_be_measured(options, value):
-    with pytest.raises(ValueError, match=value):
-        Plan(**options).check()
