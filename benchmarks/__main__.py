@@ -1,7 +1,7 @@
 """Measure speed and memory: python -m benchmarks COMMAND ...
 
-Every command prints a page; with --out NAME it writes NAME.md, and NAME.csv where there are figures for programs. The
-atlas, its models and the report of a GPU write into a folder as they go, and continue where they were stopped.
+Every command prints a page. --out NAME writes it to NAME.md, and the figures of some commands to NAME.csv. The atlas,
+its models and the report of a GPU write into a folder after each part; the same command continues a stopped run.
 benchmarks/README.md lists the command of each table that the documentation shows.
 """
 
@@ -30,7 +30,7 @@ COMMANDS = {
     "check": "benchmarks.atlas.check",
     "gpu": "benchmarks.gpu",
 }
-"""Modules with `add_options(parser)`, and `run(args)`, which returns a `Report`, or None if it has written all."""
+"""Modules with `add_options(parser)`, and `run(args)`, which returns a `Report`, or None if it wrote files itself."""
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        raise ValueError(f"{args.device} must have memory for the inputs; give fewer or smaller ones.") from error
+        raise ValueError(f"inputs must fit into the memory of {args.device}; give fewer or smaller ones.") from error
     if report is None:
         return
     machine = machine_description(args.device)

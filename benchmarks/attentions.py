@@ -67,7 +67,7 @@ def compare_attentions(
     for model, row in tqdm(rows.items(), desc="complexity and memory", leave=False):
         try:
             row |= count(model, img_size, batch_size, device)
-            # Counting computes nothing except on a GPU; a model that cannot run must fail here, alone.
+            # Counting on a CPU does not run the model: an error in a step must appear here, in the row of its model.
             try_steps(model, batch_size, img_size, device)
         except Exception as error:
             # A failure of one attention, such as out of memory, is a result and does not end the comparison.

@@ -35,8 +35,8 @@ def measure_data_rate(
     """Time a config's training loader and timm's in turn over all images, with each number of workers.
 
     Both end with batches of uint8 images in memory; timm's uses the augmentation of the config's first transform, which
-    must be a TimmAugment. Ours seeds the augmentation of each sample, as training does. The start of the workers, which
-    live through a training, and the first batch are not timed.
+    must be a TimmAugment. Ours seeds the augmentation of each sample, as training does. The start of the workers and
+    the first batch are not timed.
     """
     from mmengine.registry import DefaultScope
     from timm.data import create_dataset, create_loader
@@ -101,7 +101,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("data_root", nargs="?", metavar="DATA_ROOT", help="folder with train/")
     what.add_argument("--generate", type=int, metavar="N", help="measure on N generated JPEGs instead")
-    parser.add_argument("--config", default="configs/soft_tiny.py", help="whose training data (default: %(default)s)")
+    parser.add_argument("--config", default="configs/soft_tiny.py", help="of the training data (default: %(default)s)")
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 2], help="numbers of processes (default: 0 2)")
     parser.add_argument("--batch-size", type=int, default=32, help="(default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=7, help="(default: %(default)s)")

@@ -17,15 +17,15 @@ from soft_vit.weights.files import write_atomically
 FUSED, EAGER, SOFTMAX = "newton-triton", "newton-eager", "softmax"
 # The shortest length of the aims, a map of 56 x 56 tokens.
 MIN_TOKENS = 3136
-# What the fused form should reach at every length from there on: times as fast as another form, or percent of the
-# floor. In words, the least number, the other form, and the pass.
+# Aims of the fused form at every length of `MIN_TOKENS` or more: in words, the smallest factor over another form or
+# percentage of the floor, that form, and the pass.
 AIMS = (
     ("at least 8 times as fast as eager, forward", 8, EAGER, "forward"),
     ("60 % of the bandwidth floor, forward", 60, "", "forward"),
     ("60 % of the bandwidth floor, forward + backward", 60, "", "forward+backward"),
     ("faster than fused softmax attention, forward + backward", 1, SOFTMAX, "forward+backward"),
 )
-# Lines of the output of a part that did not end well.
+# Lines shown of the output of a part that failed.
 TAIL = 40
 
 Row = Mapping[str, str]
@@ -50,7 +50,7 @@ def of_floor(row: Row) -> float:
 
 
 def aims_table(rows: Iterable[Row], planned: Sequence[int]) -> str:
-    """Return each aim, whether it is reached at every planned length from `MIN_TOKENS` on, and the number at each."""
+    """Return each aim, whether every planned length of at least `MIN_TOKENS` reaches it, and the number at each."""
     timed = {(row["operator"], row["direction"], int(row["tokens"])): row for row in rows if row["median_ms"]}
     lengths = sorted(n for n in {*planned, *(key[2] for key in timed)} if n >= MIN_TOKENS)
     lines = []
@@ -71,9 +71,9 @@ def aims_table(rows: Iterable[Row], planned: Sequence[int]) -> str:
 
 
 def machine(dry: bool) -> str:
-    """Return what the report is of. ValueError without a GPU, or where a dry run has no interpreter."""
+    """Describe the measured machine. ValueError without a GPU, or without an interpreter for a dry run."""
     if dry and (reason := interpreter_unavailable_reason()):
-        raise ValueError(f"The dry run {reason}; the run on a GPU does not.")
+        raise ValueError(f"The dry run {reason}; the run on a GPU does not need it.")
     if not dry and not torch.cuda.is_available():
         raise ValueError("torch must see an NVIDIA GPU; run this on a machine with one, or try it with --dry.")
     import triton
@@ -85,7 +85,7 @@ def machine(dry: bool) -> str:
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(out=Path("work_dirs/gpu"))
     parser.add_argument("--dry", action="store_true", help="tiny sizes on a CPU, kernels in Triton's interpreter")
-    parser.add_argument("--check", action="store_true", help="refuse another machine than that of the folder, and end")
+    parser.add_argument("--check", action="store_true", help="only check that the folder is of this machine")
     parser.add_argument("--final", action="store_true", help="end with exit code 1 if a part is not done")
 
 
@@ -138,4 +138,4 @@ def run(args: argparse.Namespace) -> None:
     if args.final:
         print(f"Written: report.md and report.csv in {out}.")
         if undone := [name for name, state in states.items() if not state.startswith("done")]:
-            raise ValueError(f"{', '.join(undone)}: not done; the report tells why, and the same command tries again.")
+            raise ValueError(f"{', '.join(undone)}: not done; the report has their output. Run the command again.")

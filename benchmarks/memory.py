@@ -19,7 +19,7 @@ class LiveTensors(TorchDispatchMode):
     """Count the bytes of live tensors made by operations under it, and their peak.
 
     Works on any device, including meta, which computes nothing. Memory that a kernel uses internally is not seen.
-    Operations that this package fuses on a CPU in inference, such as a linear layer and GELU, count separately.
+    Operations that this package fuses on a CPU in inference, such as a linear layer with GELU, are counted unfused.
     """
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ def step_memory(
 
 
 def peak_memory(work: Callable[[], Any], device: str | torch.device) -> int:
-    """Return the peak bytes of work() beyond those at its start."""
+    """Return the peak bytes of work() above the bytes at its start."""
     device = torch.device(device)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -109,12 +109,12 @@ def peak_memory(work: Callable[[], Any], device: str | torch.device) -> int:
 
 
 def memory_source(device: str | torch.device) -> str:
-    """Return how `peak_memory` measures, for the head of a table."""
+    """Describe how `peak_memory` measures on a device."""
     return "allocator's peak" if torch.device(device).type == "cuda" else "bytes of live tensors, counted"
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Return whether an error says that the device ran out of memory."""
+    """Return whether the device ran out of memory."""
     # The CPU's allocator has no exception class of its own.
     return isinstance(error, torch.cuda.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
 

@@ -21,7 +21,7 @@ START = 8
 SEARCH_ROUNDS = 3
 # For images of 224 x 224. At 2048, maps of small models have more elements than 32-bit indices can address.
 MAX_ON_GPU = 1024
-# Larger batches do not make a CPU faster, and a step takes many seconds.
+# Larger batches are not faster on a CPU, and their steps take many seconds.
 MAX_ON_CPU = 64
 MIN_GAIN = 1.02
 
@@ -42,7 +42,7 @@ def measure_models(
 ) -> list[Timing]:
     """Time timm models by name, with variants: one step of each in turn, for `rounds` rounds after a warm-up.
 
-    A repeated name is a second model, labelled by `numbered`; how much the two differ shows the noise of the machine.
+    A repeated name is a second model, labelled by `numbered`; the difference of the two shows the noise of the machine.
 
     Training is forward, cross-entropy and backward; inference is a forward pass in inference mode. bf16 and fp16 run
     under autocast. batch_size "auto" gives each model in each mode its own, by `best_batch_size` up to max_batch_size
@@ -57,7 +57,7 @@ def measure_models(
     on_gpu = torch.device(device).type == "cuda"
     variants = numbered(names)
     models = {label: create_variant(name, img_size).to(device) for label, name in variants.items()}
-    # As timm's benchmark has it; sizes do not change.
+    # As in timm's benchmark: sizes do not change.
     torch.backends.cudnn.benchmark = on_gpu
     counted = [label for label in models if memory and (on_gpu or "compiled" not in variants[label].split("+"))]
     timings = []
@@ -83,7 +83,7 @@ def try_steps(
     dtype: torch.dtype = torch.float32,
     modes: Sequence[str] = MODES,
 ) -> None:
-    """Run one step of a model in each mode, to raise here what `measure_models` would raise."""
+    """Run one step of a model in each mode, to find errors before `measure_models`."""
     model = create_variant(name, img_size).to(device)
     for mode in modes:
         _make_step(mode, name, model, img_size, device, dtype, batch_size)()
@@ -116,7 +116,7 @@ def best_batch_size(seconds_of_step: Callable[[int], float], limit: int) -> int 
 
 
 def _search_seconds(make: Callable[[int], Callable[[], None]], device: str | torch.device, batch: int) -> float:
-    # After a limited number of sizes, a compiled model would stay eager.
+    # torch recompiles a model for a limited number of sizes and then runs it eagerly.
     torch.compiler.reset()
     # Other load on the machine can only lengthen a step.
     return min(time_in_turn({batch: make(batch)}, SEARCH_ROUNDS, device, desc=f"batch {batch}")[batch])
@@ -155,7 +155,7 @@ def _make_step(
             reason = str(error).partition("\n")[0]
             raise ValueError(f"{name} fails on images of {size[0]} x {size[1]} pixels ({reason}).") from error
         finally:
-            # Even if memory ran out: a smaller batch follows.
+            # Also after running out of memory: a smaller batch follows.
             model.zero_grad(set_to_none=True)
 
     return step

@@ -1,11 +1,11 @@
 """Softmax-free attention as the released code computes it, the baseline of speed and memory.
 
 The same function of the same weights as this package's models (arXiv 2110.11945, Eq. 8-10), in the order of the
-formulas. Heads are copied apart, kernels of distances take several passes, `V <- 2 V - V P V` goes product by product,
-`(K1 V_T)(K1^T V)` from left to right, and GELU is written out in elementary functions.
+formulas. Heads are copied, kernels of distances take several passes, `V <- 2 V - V P V` and `(K1 V_T)(K1^T V)` are
+computed product by product from left to right, and GELU is written out in elementary functions.
 
-In half precision, autocast included, it also inverts in half precision, which is useless: the logits of `soft_norm`
-models may be NaN. Ratios to it then compare speed alone.
+In half precision, also under autocast, it inverts in half precision, and the logits of `soft_norm` models may be NaN.
+Ratios to it then compare speed alone.
 """
 
 import math

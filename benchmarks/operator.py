@@ -82,7 +82,7 @@ def _forward_backward(operator: Callable[..., Tensor], inputs: dict[str, Tensor]
 
 def copy_bandwidth(device: str | torch.device, rounds: int = 10) -> float:
     """Return the GB/s, read and written, of a copy of 512 MiB within the device's memory."""
-    # Pages that were never written would be read without touching memory.
+    # Written first: reading pages that were never written does not touch memory.
     source = torch.ones(COPIED_BYTES // 4, device=device)
     step = partial(torch.empty_like(source).copy_, source)
     seconds = time_in_turn({"copy": step}, rounds, device, desc="copy")["copy"]
@@ -98,7 +98,7 @@ def row(timing: Timing) -> dict[str, Any]:
 
 
 def operators_table(timings: Sequence[Timing]) -> str:
-    """Return a Markdown table; the ratio tells how many times faster an operator is than the first one."""
+    """Return a Markdown table; the ratio is the time of the first operator over that of another."""
     rows = []
     base: dict[tuple[str, int], float | None] = {}
     for timing in timings:
@@ -133,10 +133,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokens", type=int, nargs="+", default=[784, 3136, 12544, 50176], metavar="N")
     parser.add_argument("--batch-size", type=int, default=8, metavar="B", help="(default: %(default)s)")
     parser.add_argument("--shape", type=int, nargs=3, default=(2, 32, 49), metavar=("H", "D", "M"), help="(2 32 49)")
-    parser.add_argument("--spread", type=float, default=1.0, help="of tokens; at 0.3 or less, Newton takes all steps")
+    parser.add_argument("--spread", type=float, default=1.0, help="of tokens; at 0.3 or less, Newton takes 20 steps")
     parser.add_argument("--passes", nargs="+", choices=PASSES, default=PASSES, help="(default: both)")
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="float32")
-    parser.add_argument("--bandwidth", action="store_true", help="of a copy in memory as well, for the table")
+    parser.add_argument("--bandwidth", action="store_true", help="also measure the bandwidth of a copy in memory")
     parser.add_argument("--rounds", type=int, default=10, help="(default: %(default)s)")
 
 

@@ -1,4 +1,4 @@
-"""What is measured: functions of queries, keys and values by name, and models by names such as `soft_tiny+naive`."""
+"""Operators by name, as functions of queries, keys and values, and models by names such as `soft_tiny+naive`."""
 
 from collections.abc import Callable
 from functools import partial
@@ -32,7 +32,7 @@ def elu_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 class Graphed:
     """Replays a CUDA graph of a softmax-free operator, without the time that Python takes to launch it.
 
-    The graph is captured at the first call with tensors; forward only.
+    The graph is captured at the first call with each tensor of queries. Forward only.
     """
 
     def __init__(self, operator: Callable[..., Tensor]) -> None:
@@ -40,12 +40,12 @@ class Graphed:
 
     def __call__(self, q: Tensor, bottleneck: Tensor, v: Tensor) -> Tensor:
         if q not in self.captured:
-            # Compiles, which a capture forbids.
+            # Compile first: a capture does not allow it.
             self.operator(q, bottleneck, v)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
                 out = self.operator(q, bottleneck, v)
-            # Those of other lengths are over.
+            # Frees the graph of the previous length.
             self.captured = {q: (graph, out)}
         graph, out = self.captured[q]
         graph.replay()
@@ -64,17 +64,17 @@ OPERATORS: dict[str, Callable[..., Tensor]] = {
     "softmax": softmax_attention,
     "linear": elu_attention,
 }
-"""Functions of some of q, k, v `[B, H, N, D]` and bottleneck `[B, H, M, D]`: softmax-free attention as released, by
-default and with each backend, and what it is compared with."""
+"""Functions of q, v and either k, `[B, H, N, D]`, or bottleneck `[B, H, M, D]`: softmax-free attention as released, by
+default and with each backend, and its baselines."""
 
 
 def inputs_of(operator: Callable[..., Tensor], tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return those of q, k, v and bottleneck that an operator takes."""
+    """Return the tensors among q, k, v and bottleneck that are arguments of an operator."""
     return {name: tensor for name, tensor in tensors.items() if name in signature(operator).parameters}
 
 
 def with_attributes(model: nn.Module, **attributes: Any) -> nn.Module:
-    """Set attributes of every softmax-free attention; returns the model. ValueError for a model without any."""
+    """Set attributes of every softmax-free attention and return the model. ValueError for a model without any."""
     attentions = [module for module in model.modules() if isinstance(module, SoftAttention)]
     if not attentions:
         raise ValueError(f"model must be a SOFT model to take {attributes}, got {type(model).__name__}.")
@@ -84,7 +84,7 @@ def with_attributes(model: nn.Module, **attributes: Any) -> nn.Module:
 
 
 def checkpointed(model: nn.Module) -> nn.Module:
-    """Make a timm model recompute its activations in backward; returns it."""
+    """Make a timm model recompute its activations in backward, and return it."""
     model.set_grad_checkpointing()
     return model
 
@@ -93,7 +93,7 @@ FORMS: dict[str, Callable[[nn.Module], nn.Module]] = {
     "naive": naive_formulation,
     **{backend: partial(with_attributes, backend=backend) for backend in BACKENDS},
 }
-"""Ways to compute the softmax-free attentions of a model; a name has at most one of them."""
+"""Ways to compute the softmax-free attentions of a model; a name takes at most one."""
 
 VARIANTS: dict[str, Callable[[nn.Module], nn.Module]] = {
     **FORMS,
@@ -106,7 +106,7 @@ VARIANTS: dict[str, Callable[[nn.Module], nn.Module]] = {
     "compiled": partial(torch.compile, dynamic=False),
     "checkpointed": checkpointed,
 }
-"""What follows a `+` in a name such as `soft_tiny+naive`; a folded model cannot be trained."""
+"""Changes to a model, by their names after a `+`, as in `soft_tiny+naive`. A folded model cannot be trained."""
 
 
 def create_variant(name: str, img_size: tuple[int, int] | None = None, **kwargs: Any) -> nn.Module:
@@ -140,7 +140,7 @@ ZOO: dict[str, tuple[str, ...]] = {
     "pvt_v2_b1": ("inline_pvt_tiny", "pola_pvt_tiny", "flatten_pvt_tiny", "flatten_pvt_v2_b1", "ravlt_t", "mavit_t"),
     "deit_tiny_patch16_224": ("vittt_tiny", "inline_deit_tiny"),
 }
-"""Transformers with softmax, and models of every family of their body or size. timm lacks PVT; PVTv2 stands for it."""
+"""Softmax transformers, each with models of other families of its architecture or size; PVTv2 for PVT, as in timm."""
 
 SMALLEST = (
     *("deit_small_patch16_224", "swin_tiny_patch4_window7_224", "pvt_v2_b1"),

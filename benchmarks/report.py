@@ -1,4 +1,4 @@
-"""What a command prints and writes: a page for people and rows for programs, both with command, date and machine."""
+"""The results of a command: a page in Markdown and rows for a CSV file, with command, date and machine."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from soft_vit.weights.files import write_atomically
 class Report:
     """The figures of one command.
 
-    case: what was measured, in words. tables: Markdown. rows: unrounded figures by column, for a CSV file. same:
-    columns with one value, after date and machine; None for a file without these.
+    case: description of what was measured. tables: in Markdown. rows: unrounded figures by column, for a CSV file.
+    same: columns with one value for all rows, after date and machine; None leaves out all three.
     """
 
     title: str

@@ -55,8 +55,8 @@ def measure_resolutions(
     """Measure training steps of one image through the feature pyramid of a timm model, by form and size (H, W).
 
     The size of a timing is the number of tokens at stride 4. Memory is measured by `training_memory`. Times are taken
-    in rounds over all forms and sizes; rounds=0 takes none. A size and all larger ones are skipped if they would exceed
-    max_seconds at the previous size's time per token.
+    in rounds over all forms and sizes; rounds=0 takes none. A size and all larger ones are not timed if a step would
+    take more than max_seconds at the previous size's time per token.
     """
     if rounds:
         require_at_least(MIN_ROUNDS, rounds=rounds)

@@ -22,7 +22,7 @@ SAVINGS: dict[str, dict[str, Any]] = {
     "reversible=True, mlp_chunks=4": {"reversible": True, "mlp_chunks": 4},
     "set_grad_checkpointing()": {},
 }
-"""The pyramid's ways to train in less memory, and the model arguments that choose them."""
+"""Ways to train a pyramid in less memory, and their model arguments."""
 
 
 def measure_savings(

@@ -1,4 +1,4 @@
-"""Time contenders in turn, in one process, so that other load on the machine slows them all alike."""
+"""Time contenders in turn, in one process, so that other load on the machine slows all of them equally."""
 
 import platform
 import random
@@ -25,7 +25,7 @@ MODES = ("inference", "training")
 # A measurement on a GPU takes at least this long, about 100 times a synchronisation.
 MIN_SECONDS_ON_GPU = 5e-3
 MAX_REPEATS = 200
-# Fewer have no quartiles.
+# Quartiles need as many.
 MIN_ROUNDS = 3
 
 
@@ -41,8 +41,8 @@ class Spread(NamedTuple):
 class Timing:
     """One target in one mode at one size: seconds of a call in each round, and bytes at the peak.
 
-    size: images of a batch, or tokens. seconds are empty where the device has too little memory. memory: the peak
-    beyond what there was before the call; None where it was not measured.
+    size: images of a batch, or tokens. seconds: empty if memory ran out. memory: the peak above the bytes before the
+    call; None if it was not measured.
     """
 
     target: str
@@ -75,9 +75,9 @@ def measure(
     device: str | torch.device,
     counted: Collection[str] = (),
 ) -> list[Timing]:
-    """Time steps in turn, and measure the peak memory of those in counted; sizes and counted go by the steps' names.
+    """Time steps in turn. counted: names of the steps whose peak memory is measured; sizes: by name of a step.
 
-    A step that runs out of memory does not end the others.
+    A step that runs out of memory does not end the measurement of the others.
     """
     able = {name: step for name, step in steps.items() if unless_out_of_memory(partial(_succeeds, step))}
     seconds = time_in_turn(able, rounds, device, desc=mode)
@@ -101,10 +101,10 @@ def time_in_turn(
 ) -> dict[Key, list[float]]:
     """Return the seconds of each step, one value per round, after a warm-up round; desc names the progress bar.
 
-    Each round runs every step once, in an order of its own, so that no step always finds the caches and allocators as
-    the same other step left them. On a GPU, each step first runs once untimed, so that the allocator serves it again,
-    and a short step is timed over several calls in a row, which overlap launching with computing as in real use. On a
-    CPU, a step shorter than min_seconds is timed over as many calls as fill them.
+    Each round runs every step once, in a new random order, so that no step always runs in the caches and allocators
+    that the same other step left. On a GPU, each step first runs once untimed, which fills the allocator's cache, and
+    a short step is timed over several calls in a row, which overlap launching with computing as in real use. On a CPU,
+    a step shorter than min_seconds is repeated for about that long.
 
     rounds: their number, or a function that gives it from the seconds of one round. clock: times a step instead of
     `seconds_of`, with its arguments.
@@ -124,7 +124,7 @@ def time_in_turn(
                 steps[key]()
             elapsed[key] = clock(steps[key], device, repeats[key])
             if warm_up and elapsed[key] < 10 * min_seconds:
-                # Much of a short first call is what no later call does.
+                # The first call does work that later calls do not repeat, a large part of a short call.
                 elapsed[key] = clock(steps[key], device, 1)
             bar.update()
         return elapsed

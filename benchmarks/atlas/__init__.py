@@ -1,1 +1,1 @@
-"""The atlas: from how many tokens on each attention is faster, or smaller, than fused softmax attention."""
+"""The atlas: the number of tokens above which each attention is faster, or smaller, than fused softmax attention."""

@@ -1,4 +1,4 @@
-"""Check a table of the atlas, or of its models, before it is submitted; exit code 1 if anything has to be mended."""
+"""Check a table of the atlas, or of its models, before it is submitted; exit code 1 if it has mistakes."""
 
 import argparse
 import math

@@ -1,4 +1,4 @@
-"""The number of tokens from which on an attention takes less than fused softmax attention."""
+"""The number of tokens above which an attention takes less time or memory than fused softmax attention."""
 
 import math
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ Place = float | Literal["always", "never"]
 
 
 def crossover(ratios: Sequence[tuple[float, float]]) -> Place:
-    """Return the x from which on ratios stay below one: pairs (x, ratio) in ascending order, power laws between them.
+    """Return the x above which ratios stay below one: pairs (x, ratio) in ascending order, power laws between them.
 
-    "always" if all are below one, "never" if the last is not.
+    "always" if all ratios are below one, "never" if the last one is not.
     """
     above = [index for index, (_, ratio) in enumerate(ratios) if ratio >= 1]
     if not above:
@@ -28,7 +28,7 @@ def crossover(ratios: Sequence[tuple[float, float]]) -> Place:
 
 
 class Crossing(NamedTuple):
-    """Where a kind crosses softmax by the median of ratios and by their quartiles; the largest N, and its ratio."""
+    """Where an attention crosses softmax, by median and quartiles of ratios; the largest N, and the ratio there."""
 
     place: Place
     lower: Place
@@ -38,7 +38,7 @@ class Crossing(NamedTuple):
 
 
 def memory_ratio(row: AttentionRow, rows: Sequence[AttentionRow]) -> float | None:
-    """Return the MB of a row divided by those of softmax; None where either was not counted."""
+    """Return the MB of a row divided by the MB of softmax; None if either was not counted."""
     for base in rows:
         same = (base.mode, base.head_dim, base.tokens) == (row.mode, row.head_dim, row.tokens)
         if base.kind == BASE and same and base.megabytes and row.megabytes:
@@ -60,7 +60,7 @@ def ratios(row: AttentionRow, quantity: str, rows: Sequence[AttentionRow]) -> tu
 
 
 def crossings(rows: Sequence[AttentionRow], head_dim: int) -> dict[tuple[str, str], Crossing]:
-    """Return the crossings of all kinds except softmax for heads of one width, by kind and quantity."""
+    """Return the crossings of all attentions except softmax for heads of one width, by name and quantity."""
     curves: dict[tuple[str, str], list[tuple[int, tuple[float, float, float]]]] = {}
     for row in sorted(rows, key=lambda row: row.tokens):
         for quantity in QUANTITIES:

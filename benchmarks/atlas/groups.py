@@ -10,7 +10,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "other linear forms": ("hydra", "sima", "gau", "mala", "mila", "rala", "ttt"),
     "some tokens only": SOME_TOKENS,
 }
-"""Every attention except softmax, which all pictures show, and `none`, which mixes no tokens."""
+"""All attentions except softmax, which every panel shows, and `none`, which does not mix tokens."""
 
 
 def measured_with() -> str:

@@ -1,8 +1,8 @@
 """Measure time and memory of every attention against the number of tokens, in turn with fused softmax attention.
 
-One image, one attention layer with its projections: width 64, 2 heads of 32 or 1 of 64, on a square map, in fp32. What
-an attention reduces tokens to stays the same as the map grows. A run that was stopped continues where it was. The
-folder gets a table as CSV and as Markdown, and pictures.
+One image, one attention layer with its projections: width 64, 2 heads of 32 or 1 of 64, on a square map, in fp32. The
+number of reduced tokens stays the same as the map grows. A stopped run continues from its table. The folder gets a
+table as CSV and as Markdown, and pictures.
 """
 
 import argparse
@@ -52,13 +52,8 @@ def measure(
     """Measure attentions at every number of tokens, width of heads and mode, except the rows that are done.
 
     Yields all rows at once and after each case. seconds: the aim for the rounds of one case, of which there are 3 to
-    20. Raises ValueError for an unknown attention, and for a number of tokens that cannot be measured.
+    20.
     """
-    for kind in kinds:
-        attention_class(kind)
-    for number in tokens:
-        if number < 49 or math.isqrt(number) ** 2 != number:
-            raise ValueError(f"tokens must fill a square map of 7 x 7 or more, got {number}.")
     rows = list(done)
     yield rows
     with tqdm(list(product(sorted(tokens), HEAD_DIMS, MODES)), desc="atlas", unit="case") as bar:
@@ -67,7 +62,7 @@ def measure(
             have = {row.kind for row in rows if (row.tokens, row.head_dim, row.mode) == case}
             if missing := set(kinds) - have:
                 found = _measure_case({BASE, *missing}, *case, rows, seconds, device)
-                # Rows of softmax from before stay with the attentions of those rounds.
+                # Earlier rows of softmax stay: they belong to the rounds of the other attentions.
                 rows += [row for row in found if row.kind not in have]
                 yield rows
 
@@ -139,7 +134,7 @@ def _reason_to_skip(kind: str, tokens: int, megabytes: float | None, curve: Sequ
 
 
 def build_attention(kind: str, side: int, head_dim: int, device: str | torch.device = "cpu") -> Attention:
-    """Build a kind for a map of side x side tokens, width 64, with as many reduced tokens on every map."""
+    """Build a kind for a map of side x side tokens, width 64, with the same number of reduced tokens on every map."""
     # As the stages of the pyramids at 224 pixels: 49 windows, at most 8 tokens wide.
     ratio = max(1, min(8, side // 7))
     options = FIXED_TOKENS.get(kind, {})
@@ -160,7 +155,7 @@ def training_step(attention: nn.Module, x: Tensor, feat_size: tuple[int, int]) -
     attention.train()
     x = x.detach().requires_grad_()
     out = attention(x, feat_size)
-    # A kind may ignore weights of its own, and `none` ignores the tokens.
+    # Some attentions do not use all of their weights, and `none` does not use the tokens.
     if out.requires_grad:
         torch.autograd.grad(out, [x, *attention.parameters()], torch.ones_like(out), allow_unused=True)
 
@@ -177,6 +172,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Measure, write after each case, and draw at the end."""
+    for kind in args.kinds:
+        attention_class(kind)
+    for tokens in args.tokens:
+        if tokens < 49 or math.isqrt(tokens) ** 2 != tokens:
+            raise ValueError(f"tokens must fill a square map of 7 x 7 or more, got {tokens}.")
     path = args.out / "atlas.csv"
     table = open_table(path, args.device, args.command)
     options = dict(kinds=args.kinds, tokens=args.tokens, seconds=args.seconds, device=args.device)

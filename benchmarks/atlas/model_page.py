@@ -18,9 +18,9 @@ python -m docs.generate
 ```
 
 from the files that each section links, which have timm's columns, quartiles and commands. *best batch*: the fastest of
-8, 16 and so on, up to the command's limit, in brackets; all else is one image. A star marks an unstable row, whose
-quartiles lie more than 10 % of the median apart; an empty cell was not measured; where a model fails, its note in the
-file says why. `+capped` is `max_bottleneck=(7, 7)`. [What the atlas shows](atlas.md) compares them.
+8, 16 and so on, up to the command's limit, in brackets; all other columns are of one image. A star marks an unstable
+row, whose quartiles lie more than 10 % of the median apart; an empty cell was not measured; a model that fails has a
+note in the file with the error. `+capped` is `max_bottleneck=(7, 7)`. [What the atlas shows](atlas.md) compares them.
 """
 
 

@@ -1,6 +1,6 @@
 """Measure models in the columns of timm's benchmark results: step times, images per second, and sizes.
 
-A run that was stopped continues where it was. The folder gets models_infer.csv and models_train.csv.
+A stopped run continues from its tables. The folder gets models_infer.csv and models_train.csv.
 """
 
 import argparse
@@ -75,7 +75,7 @@ def measure_cases(
 
 
 def _failure(name: str, mode: str, size: tuple[int, int], device: str) -> str:
-    """Return why a model cannot take images of a size in a mode, or ""."""
+    """Return the error of a model on images of a size in a mode, or ""."""
     try:
         try_steps(name, 1, size, device, modes=(mode,))
     except Exception as error:
@@ -91,7 +91,7 @@ def sizes_of(name: str, size: tuple[int, int]) -> tuple[float, float, float]:
     Activations are counted as by fvcore, whose figures timm shows: the outputs of convolutions, linear layers and
     products of matrices; fused attention counts as its two products.
     """
-    # The published counts are of the model as it is, without the compiler.
+    # timm publishes the counts of eager models.
     model = create_variant(name, size, device="meta")
     complexity = count_complexity(model, (1, 3, *size))
     with Activations() as activations, eval_mode(model), torch.no_grad():
@@ -143,4 +143,4 @@ def run(args: argparse.Namespace) -> None:
                 write_table(path, replace(tables[mode], rows=own))
     print(f"Written: {' and '.join(FILES.values())} in {args.out}.")
     if failed := sum(row.samples_per_sec is None for row in rows):
-        print(f"{failed} rows have no figures; their notes tell why.")
+        print(f"{failed} rows have no figures; their notes give the reason.")

@@ -1,4 +1,4 @@
-"""Pictures of the atlas: a panel for each group of kinds, and where each kind crosses fused softmax attention."""
+"""Pictures of the atlas: curves of each group of attentions, and where each crosses fused softmax attention."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,8 +19,8 @@ Y_LABELS = {
 def plot_groups(rows: Sequence[AttentionRow], quantity: str, head_dim: int, path: Path) -> None:
     """Draw one quantity per token against N on logarithmic axes; a panel has one group in colour, softmax in black.
 
-    The curve of a kind that is linear in N is level, and softmax rises. Curves that would flatten the others are cut:
-    `none`, which is far below them, and the kinds of all pairs above them.
+    The curve of an attention that is linear in N is level, and softmax rises. The axis leaves out curves that would
+    flatten the others: `none`, far below them, and the upper part of the group of all pairs.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, LogLocator
@@ -47,7 +47,7 @@ def plot_groups(rows: Sequence[AttentionRow], quantity: str, head_dim: int, path
         axes.grid(alpha=0.2)
     tokens = sorted({row.tokens for row in rows})
     flat = [amount for kind, points in curves.items() if kind not in GROUPS["all pairs"] for _, amount in points]
-    # A mode that was not measured has no curve.
+    # Empty for a mode that was not measured.
     if flat:
         axes.set_ylim(top=1.5 * max(flat))
     for axes, labels in ends.items():
@@ -100,9 +100,9 @@ def _label_ends(axes: Any, labels: Sequence[tuple[str, tuple[float, float], str]
 
 
 def apart(places: Sequence[float], least: float) -> list[float]:
-    """Return places in their order, moved as little as possible for neighbours to be at least so far apart."""
+    """Return places in the same order, moved as little as possible so that neighbours are at least so far apart."""
     order = sorted(range(len(places)), key=places.__getitem__)
-    # Runs of labels that touch: their first place, and what its members want that place to be.
+    # Runs of labels that touch: the mean of the first places that their members ask for, and their number.
     runs: list[list[Any]] = []
     for rank, index in enumerate(order):
         runs.append([places[index] - rank * least, 1])
@@ -117,7 +117,7 @@ def apart(places: Sequence[float], least: float) -> list[float]:
 
 
 def plot_crossovers(rows: Sequence[AttentionRow], head_dim: int, path: Path) -> None:
-    """Draw for each kind and quantity the N from which on it takes less than softmax, with quartiles."""
+    """Draw for each attention and quantity the N above which it takes less than softmax, with quartiles."""
     from matplotlib.figure import Figure
 
     found = crossings(rows, head_dim)
@@ -135,7 +135,7 @@ def plot_crossovers(rows: Sequence[AttentionRow], head_dim: int, path: Path) -> 
             crossing = found.get((kind, quantity))
             if crossing is None:
                 continue
-            # Left of the first measured number, a kind is always ahead.
+            # "always" is drawn at the first number of tokens.
             low, place, high = (
                 _position(p, tokens[0], crossing.last) for p in (crossing.lower, crossing.place, crossing.upper)
             )

@@ -12,18 +12,18 @@ from soft_vit.text_tables import markdown_table
 def report(table: Table) -> str:
     """Return a Markdown page of all figures."""
     rows = table.rows
-    # What the command was called when the shipped table was measured.
+    # The shipped table was measured by an earlier name of the command.
     command = table.command.replace("python tools/atlas.py", "python -m benchmarks atlas")
     sections = [
         f"# The atlas of attentions\n\n`{command}`",
         f"{table.date}; {table.machine}. One image, one attention layer of width 64 with its projections, fp32, square "
-        "maps. Times are medians over rounds in which each kind runs beside fused softmax attention; in brackets "
-        "stands the median ratio to it. What a kind reduces tokens to stays the same as the map grows: "
+        "maps. Times are medians over rounds, in turn with fused softmax attention; brackets hold the median "
+        "ratio to it. The number of reduced tokens stays the same as the map grows: "
         f"{measured_with()}. Memory is the peak of live tensors beyond weights and input. "
         f"{count_unstable(rows)}",
-        "## Crossovers\n\nThe number of tokens from which on a kind takes less than fused softmax attention; in "
-        "brackets by the quartiles of the ratios. `always`: at every measured N. `never`: not at the largest that was "
-        f"measured, with the ratio there.\n\n{crossover_table(rows)}",
+        "## Crossovers\n\nThe number of tokens above which an attention takes less than fused softmax attention; "
+        "brackets hold it by the quartiles of the ratios. `always`: at every measured N. `never`: not at the largest "
+        f"measured N, with the ratio there.\n\n{crossover_table(rows)}",
     ]
     for head_dim in sorted({row.head_dim for row in rows}):
         for mode in MODES:
@@ -34,7 +34,7 @@ def report(table: Table) -> str:
 
 
 def count_unstable(rows: Sequence[AttentionRow]) -> str:
-    """Return how many rows have quartiles too far apart, in words."""
+    """Return how many rows have the note `UNSTABLE`, in words."""
     timed = [row for row in rows if row.seconds is not None]
     unstable = sum(row.note == UNSTABLE for row in timed)
     return (
@@ -90,7 +90,7 @@ def figures_table(rows: Sequence[AttentionRow]) -> str:
 
 
 def figures_cell(row: AttentionRow | None, rows: Sequence[AttentionRow]) -> str:
-    """Return a cell such as `3.1 ms (0.42)*` above `7.9 MB (1.20)`; or why a kind was not timed."""
+    """Return a cell such as `3.1 ms (0.42)*` above `7.9 MB (1.20)`; or why it was not timed."""
     if row is None:
         return "not measured"
     lines = [] if row.note in ("", UNSTABLE) else [row.note]

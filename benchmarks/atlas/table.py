@@ -1,4 +1,4 @@
-"""Measured tables as CSV files: machine, date and command in comments on top; a run continues in the table it finds."""
+"""Measured tables as CSV files: machine, date and command in comments at the top; a run continues its table."""
 
 import csv
 import math
@@ -19,7 +19,7 @@ UNSTABLE = "unstable"
 
 
 def steadiness(spread: Sequence[float | None] | None, slack: float = 0.0) -> str:
-    """Return `UNSTABLE` or "" for median and quartiles; slack: a part of the median that they may be farther apart."""
+    """Return `UNSTABLE` or "" for median and quartiles; slack: added to `STEADY`."""
     if spread is None or None in spread:
         return ""
     median, lower, upper = spread
