@@ -52,20 +52,15 @@ class LiveTensors(TorchDispatchMode):
         self.current -= size
 
 
-def training_memory(
-    build: Callable[..., nn.Module], input_shape: tuple[int, ...], device: str | torch.device, **autocast: Any
-) -> int:
+def training_memory(build: Callable[..., nn.Module], input_shape: tuple[int, ...], device: str | torch.device) -> int:
     """Return the peak bytes of one training step of the model `build(device=...)` on `device`, weights excluded.
 
-    Counted as by `step_memory`. autocast: arguments of torch.autocast; without any, it is off.
+    Counted as by `step_memory`.
     """
-    device = torch.device(device)
 
     def step(model: nn.Module, x: Tensor) -> None:
         model.train()
-        with torch.autocast(device.type, **autocast) if autocast else nullcontext():
-            loss = model(x).float().sum()
-        loss.backward()
+        model(x).float().sum().backward()
         model.zero_grad(set_to_none=True)
 
     return step_memory(build, input_shape, device, step)

@@ -196,7 +196,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     what.add_argument("models", nargs="*", default=[], metavar="MODEL", help=f"names, with {variants}; the first is 1")
     what.add_argument("--zoo", action="store_true", help="each family, in turn with a softmax transformer of its size")
     parser.add_argument("--batch-size", type=batch, default=8, metavar="B", help="(default: 8); auto: the fastest")
-    parser.add_argument("--max-batch-size", type=int, metavar="B", help="last batch that auto tries")
     add_img_size_option(parser, default=(224, 224))
     parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES, help="(default: both)")
     parser.add_argument("--memory", action="store_true", help="measure the peak memory of a step as well")
@@ -205,7 +204,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Report:
-    options = dict(batch_size=args.batch_size, max_batch_size=args.max_batch_size, img_size=args.img_size)
+    options = dict(batch_size=args.batch_size, img_size=args.img_size)
     options |= dict(modes=args.modes, rounds=args.rounds, device=args.device, memory=args.memory)
     groups = [[first, *others] for first, others in ZOO.items()] if args.zoo else [args.models]
     timings = [measure_models(names, dtype=getattr(torch, args.dtype), **options) for names in groups]

@@ -79,10 +79,8 @@ def test_a_training_step_leaves_no_gradients():
 @pytest.mark.parametrize(
     ("name", "change", "value"),
     [
-        ("soft_pico", {"rounds": 2}, "2"),
         ("soft_pico", {"batch_size": 0}, "0"),
         ("soft_pico", {"batch_size": "auto", "max_batch_size": 0}, "0"),
-        ("soft_pic", {}, "soft_pico"),
         ("mixer_s32_224", {"img_size": (64, 64)}, "mixer_s32_224 .* 64 x 64"),
         ("soft_pico+triton", {}, "triton"),
     ],
