@@ -1,4 +1,4 @@
-"""Attention fusion: several feature vectors become one, each weighted by a score of its own.
+"""Attention fusion: combine several feature vectors into one, each weighted by its own score.
 
 Letters: B batch, P sources, C channels.
 """
@@ -21,7 +21,7 @@ class AttentionPool(nn.Module):
         self.score = nn.Linear(dim, 1, bias=False, device=device, dtype=dtype)
 
     def weights(self, x: Tensor) -> Tensor:
-        """The shares of sources `[B, P, C]`: `[B, P, 1]`, positive, summing to one over P."""
+        """Return the weights `[B, P, 1]` of sources x `[B, P, C]`: positive, with a sum of one over P."""
         return self.score(self.hidden(x).relu()).softmax(dim=1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -29,9 +29,9 @@ class AttentionPool(nn.Module):
 
 
 class StageFusion(nn.Module):
-    """The pooled features of all stages as one vector: projected to the last width, then fused by `AttentionPool`.
+    """Fuse the pooled features of all stages to one vector: project them to the last width, then use `AttentionPool`.
 
-    embed_dims: widths of the stages; the last stage's features are taken as they are.
+    embed_dims: widths of the stages; the features of the last stage are not projected.
     """
 
     def __init__(self, embed_dims: Sequence[int], device=None, dtype=None) -> None:
@@ -42,9 +42,9 @@ class StageFusion(nn.Module):
         self.pool = AttentionPool(embed_dims[-1], **dd)
 
     def project(self, features: Sequence[Tensor]) -> Tensor:
-        """Pooled features `[B, C_i]` of the stages before the last, as `[B, stages - 1, C]`."""
+        """Project pooled features `[B, C_i]` of the stages before the last to `[B, stages - 1, C]`."""
         return torch.stack([proj(x) for proj, x in zip(self.proj, features, strict=True)], dim=1)
 
     def forward(self, earlier: Tensor, last: Tensor) -> Tensor:
-        """Fuse the result of `project` and the last stage's pooled features `[B, C]`: `[B, C]`."""
+        """Fuse earlier, the result of `project`, and the last stage's pooled features `[B, C]` to `[B, C]`."""
         return self.pool(torch.cat([earlier, last[:, None]], dim=1))

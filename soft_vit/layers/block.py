@@ -9,11 +9,11 @@ from soft_vit.layers.attention.base import Attention
 from soft_vit.layers.mlp import Mlp, apply_in_chunks, check_chunks
 
 DropPathMode = Literal["stochastic_depth", "dropout"]
-"""Whether stochastic depth drops a block's branch for a whole image, or dropout drops single values."""
+"""Drop a block's branch for whole images (stochastic depth), or single values of it (dropout)."""
 
 
 def make_drop_path(rate: float, mode: DropPathMode) -> nn.Module:
-    """Stochastic depth at `rate`, or the element-wise dropout that the released SOFT code uses instead."""
+    """Return a layer for stochastic depth, or for the element-wise dropout that the released SOFT code uses instead."""
     if rate == 0:
         return nn.Identity()
     return DropPath(rate) if mode == "stochastic_depth" else nn.Dropout(rate)
@@ -22,7 +22,7 @@ def make_drop_path(rate: float, mode: DropPathMode) -> nn.Module:
 class PostNormBlock(nn.Module):
     """`x = LN(x + drop(attn(x)))`, `x = LN(x + drop(mlp(x)))` on tokens `[B, N, C]`: the block of stages 1 to 3.
 
-    mlp_chunks: number of parts of the tokens that the MLP processes one after the other.
+    mlp_chunks: number of parts of the tokens that the MLP processes in turn.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class PostNormBlock(nn.Module):
         self.norm2 = nn.LayerNorm(dim, eps=1e-5, **dd)
 
     def feed_forward(self, x: Tensor) -> Tensor:
-        """The MLP of tokens `[B, N, C]`."""
+        """Apply the MLP to tokens `[B, N, C]`, in mlp_chunks parts."""
         return apply_in_chunks(self.mlp, x, self.mlp_chunks)
 
     def forward(self, x: Tensor, feat_size: tuple[int, int], num_prefix_tokens: int = 0) -> Tensor:
@@ -60,7 +60,7 @@ class PostNormBlock(nn.Module):
 class PreNormBlock(nn.Module):
     """`x = x + drop(attn(LN(x)))`, `x = x + drop(mlp(LN(x)))` on tokens `[B, N, C]`: the block of the last stage.
 
-    mlp_chunks: number of parts of the tokens that the MLP processes one after the other.
+    mlp_chunks: number of parts of the tokens that the MLP processes in turn.
     norm_eps: of the LayerNorms.
     """
 
@@ -88,7 +88,7 @@ class PreNormBlock(nn.Module):
         self.drop_path2 = make_drop_path(drop_path, "stochastic_depth")
 
     def feed_forward(self, x: Tensor) -> Tensor:
-        """The MLP of tokens `[B, N, C]`."""
+        """Apply the MLP to tokens `[B, N, C]`, in mlp_chunks parts."""
         return apply_in_chunks(self.mlp, x, self.mlp_chunks)
 
     def forward(self, x: Tensor, feat_size: tuple[int, int], num_prefix_tokens: int = 0) -> Tensor:

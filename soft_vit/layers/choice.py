@@ -33,12 +33,12 @@ FIXED_TOKENS: dict[str, dict[str, Any]] = {
 class Choice(NamedTuple):
     """An attention type, and the time and memory of one layer of it at that number of tokens.
 
-    seconds and megabytes are of one image in a layer of width 64; weights and input are not in megabytes.
+    seconds and megabytes: of one image in a layer of width 64; megabytes do not include weights and input.
     """
 
     kind: str
     options: dict[str, Any]
-    """The options it was measured with, as `soft_vit.attn_layer` takes them."""
+    """The options of the measured layer, as `soft_vit.attn_layer` takes them."""
     seconds: float
     megabytes: float
     source: str
@@ -68,13 +68,14 @@ def choose_attention(
 ) -> Choice:
     """Return the fastest measured attention in which every token sees all others, for a square map of num_tokens.
 
-    memory: the largest number of MB that one layer of width 64 may take for one image. training: count forward and
-    backward instead of forward. kinds: choose among these instead, such as those that learn your task. Figures between
-    measured numbers of tokens are interpolated by power laws, for heads of 32. The table is of one machine, and fast is
-    not accurate: docs/gym shows what each attention type learns.
+    memory: the most MB that one layer of width 64 may take for one image.
+    training: measure forward and backward instead of forward.
+    kinds: choose among these attention types instead, such as those that learn your task.
 
-    Raises ValueError outside of the measured range, for a type without measurements there, or where memory is too small
-    for all.
+    Between measured numbers of tokens, figures are interpolated by power laws. They are of one machine and heads of 32
+    channels. Fast is not accurate: docs/gym shows what each attention type learns.
+
+    ValueError outside of the measured range, for a type without measurements there, or if memory is too small for all.
 
     >>> choose_attention(196, training=True).source.startswith("measured at N = 196")
     True
@@ -103,7 +104,7 @@ def choose_attention(
             figures = interpolate(seconds, num_tokens), interpolate(megabytes, num_tokens)
             found.append(Choice(kind, dict(FIXED_TOKENS.get(kind, {})), *figures, source))
     if not found:
-        raise ValueError(f"kinds must hold one that was measured at {num_tokens} tokens, got {sorted(wanted)}.")
+        raise ValueError(f"kinds must hold a type measured at {num_tokens} tokens, got {sorted(wanted)}.")
     fitting = [choice for choice in found if memory is None or choice.megabytes <= memory]
     if not fitting:
         smallest = min(found, key=lambda choice: choice.megabytes)
@@ -111,14 +112,14 @@ def choose_attention(
             f"memory must be at least {smallest.megabytes:.3g} MB ({smallest.kind}) for {num_tokens} tokens, "
             f"got {memory}."
         )
-    # Of equally fast ones the smallest.
+    # The smallest of equally fast ones.
     return min(fitting, key=lambda choice: (choice.seconds, choice.megabytes))
 
 
 def interpolate(points: Sequence[tuple[float, float]], x: float) -> float:
-    """Return the value at x of the power laws between neighbouring points (x, y), which lie in ascending order.
+    """Return the value at x of power laws between neighbouring points (x, y), which must be in ascending order of x.
 
-    The first and the last law continue beyond the ends; a single point is a constant. All numbers are positive.
+    The first and the last law continue beyond the ends; a single point is a constant. All numbers must be positive.
     """
     if len(points) == 1:
         return points[0][1]

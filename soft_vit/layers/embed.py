@@ -14,25 +14,25 @@ from soft_vit.ops.numerics import at_least_float32
 
 
 def map_to_tokens(x: Tensor) -> Tensor:
-    """A map `[B, C, H, W]` as tokens `[B, H * W, C]`, row by row; a view of a channels-last map."""
+    """Return a map `[B, C, H, W]` as tokens `[B, H * W, C]`, row by row; a view of a channels-last map."""
     return x.flatten(2).transpose(1, 2)
 
 
 def tokens_to_map(x: Tensor, feat_size: tuple[int, int]) -> Tensor:
-    """The inverse of `map_to_tokens`; a view, channels last in memory."""
+    """Return tokens `[B, H * W, C]` as a map `[B, C, H, W]`: a channels-last view."""
     return x.transpose(1, 2).unflatten(2, feat_size)
 
 
 def channels_last(x: Tensor) -> Tensor:
     """Return a map `[B, C, H, W]` in channels-last memory, where its tokens `[B, N, C]` are a view."""
-    # By permutations: torch.func.vmap takes no memory format.
+    # By permutations, because torch.func.vmap does not support memory formats.
     return x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
 
 
 class ConvNormAct(nn.Module):
     """Convolution, BatchNorm, ReLU: `[B, C, H, W]` to `[B, C', ceil(H / stride), ceil(W / stride)]`.
 
-    kernel_size: odd. groups: of the convolution. bias, norm, act: whether there are these.
+    kernel_size: odd. groups: of the convolution. bias: of the convolution. norm, act: use BatchNorm and ReLU.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class ConvNormAct(nn.Module):
 
 
 class ConvPatchEmbed(nn.Sequential):
-    """Units of `ConvNormAct`, one for each (channels, stride); odd maps are rounded up, by the zero padding."""
+    """A sequence of `ConvNormAct`, one for each (channels, stride); sizes of maps are rounded up."""
 
     def __init__(
         self, in_chans: int, channels: tuple[int, ...], strides: tuple[int, ...], device=None, dtype=None
@@ -79,7 +79,7 @@ class ConvPatchEmbed(nn.Sequential):
 
 
 def interpolate_maps(maps: Tensor, size: Sequence[int], mode: str = "bilinear") -> Tensor:
-    """Maps `[B, C, Y, X]` to `[B, C, *size]` (align_corners=False), in their dtype, at least fp32 inside."""
+    """Resample maps `[B, C, Y, X]` to `[B, C, *size]` (align_corners=False), in their dtype, at least fp32 inside."""
     return F.interpolate(at_least_float32(maps), size=tuple(size), mode=mode, align_corners=False).to(maps.dtype)
 
 
@@ -91,10 +91,10 @@ def resample_pos_embed(
     num_prefix_tokens: int = 0,
     mode: str = "bilinear",
 ) -> Tensor:
-    """A position embedding `[1, P + h*w, C]` of the grid (h, w), resampled to `[1, P + H*W, C]`.
+    """Resample a position embedding `[1, P + h*w, C]` of grid_size (h, w) to feat_size (H, W): `[1, P + H*W, C]`.
 
-    The slots of the P prefix tokens come first and stay as they are. On its own grid the embedding is returned
-    unchanged. Half-pixel centres (align_corners=False), as in the released SOFT models.
+    The first P entries, of prefix tokens, stay the same. If both sizes are equal, pos_embed itself is returned.
+    Half-pixel centres (align_corners=False), as in the released SOFT models.
     """
     if same_size(grid_size, feat_size):
         return pos_embed
@@ -106,9 +106,10 @@ def resample_pos_embed(
 def resample_square(
     pos_embed: Tensor, own: Sequence[int], feat_size: tuple[int, int], mode: str = "bilinear"
 ) -> Tensor:
-    """A position embedding `[1, n * n, C]` of a square map, resampled to the map feat_size.
+    """Resample a position embedding `[1, n * n, C]` of a square map to the map feat_size.
 
-    own: the shape of an embedding of that map. Embeddings of this shape, or not of a square, are returned unchanged.
+    own: the shape of an embedding of that map. An embedding that has this shape, or is not of a square map, is returned
+    unchanged.
     """
     side = math.isqrt(pos_embed.shape[1]) if pos_embed.ndim == 3 else 0
     if pos_embed.shape == own or pos_embed.shape[2:] != own[2:] or side * side != pos_embed.shape[1]:

@@ -1,4 +1,4 @@
-"""The feed-forward layer of a block, and ways to compute it in less time or memory."""
+"""The feed-forward layer of a block, and how to compute it in less time or memory."""
 
 from typing import Literal
 
@@ -35,31 +35,31 @@ class Mlp(nn.Module):
 
 
 def linear_gelu(x: Tensor, layer: nn.Linear, act: nn.GELU) -> Tensor:
-    """Return `act(layer(x))` of tokens `[B, N, C]`, in less time and memory where neither was replaced."""
+    """Return `act(layer(x))` of tokens `[B, N, C]`, in less time and memory if both are plain layers."""
     plain = is_plain(layer, nn.Linear) and type(act) is nn.GELU
     if not plain or torch.is_grad_enabled() or not is_eager(x):
         return act(layer(x))
     if is_fused(x, layer):
         return fused_linear(x, layer.weight, layer.bias, act.approximate)
-    # The hidden map is the largest tensor of a block, and two of them would set the peak of memory.
+    # In place, because the hidden map is the largest tensor of a block: two would be the peak of memory.
     return torch.ops.aten.gelu_(F.linear(x, layer.weight, layer.bias), approximate=act.approximate)
 
 
 def linear(x: Tensor, layer: nn.Linear) -> Tensor:
-    """Return `layer(x)` of tokens `[B, N, C]`, in one pass over memory where it was not replaced."""
+    """Return `layer(x)` of tokens `[B, N, C]`, in one pass over memory if it is a plain layer."""
     if is_plain(layer, nn.Linear) and is_fused(x, layer):
         return fused_linear(x, layer.weight, layer.bias)
     return layer(x)
 
 
 def is_fused(x: Tensor, layer: nn.Linear) -> bool:
-    """Return whether `fused_linear` computes a layer."""
-    # Reentrant checkpointing runs a block without gradients first, then with them: both must give the same bits.
+    """Return whether to compute a layer by `fused_linear`."""
+    # Not in training: reentrant checkpointing runs a block without gradients and then with them, with the same bits.
     return not layer.training and can_fuse_linear(x, layer.weight)
 
 
 def check_chunks(chunks: int) -> int:
-    """Return chunks; ValueError unless it is positive."""
+    """Return mlp_chunks; ValueError unless it is at least 1."""
     if chunks < 1:
         raise ValueError(f"mlp_chunks must be at least 1, got {chunks}.")
     return chunks
@@ -67,13 +67,11 @@ def check_chunks(chunks: int) -> int:
 
 @register_notrace_function
 def apply_in_chunks(module: nn.Module, x: Tensor, chunks: int) -> Tensor:
-    """Return `module(x)` for a module that treats each of the tokens `[B, N, C]` alike, in `chunks` parts of them.
+    """Return `module(x)`, computed for `chunks` parts of the tokens `[B, N, C]` in turn.
 
-    Reformer, arXiv 2001.04451, Sec. 3.
-
-    Hidden activations exist for one part at a time, also in backward, where each part is computed again. Compiled
-    models compute nothing again: there, only inference uses less memory. Dropout inside draws another mask than it
-    would for all tokens at once.
+    module must treat each token by itself. Hidden activations exist for one part at a time (Reformer, arXiv 2001.04451,
+    Sec. 3), also in backward, which computes each part again. Compiled models do not, so they save memory in inference
+    only. Dropout in module draws a different mask than for all tokens at once.
     """
     if chunks == 1:
         return module(x)

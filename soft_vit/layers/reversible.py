@@ -1,7 +1,7 @@
 """Reversible residual blocks (Gomez et al. 2017, arXiv 1707.04585; for transformers, Reformer, arXiv 2001.04451).
 
-Two streams, `y1 = x1 + F(x2)` and `y2 = x2 + G(y1)`, from which `x2 = y2 - G(y1)` and `x1 = y1 - F(x2)` are recovered:
-only the last block's activations are stored.
+Two streams, `y1 = x1 + F(x2)` and `y2 = x2 + G(y1)`, from which `x2 = y2 - G(y1)` and `x1 = y1 - F(x2)` are recovered.
+So only the activations after the last block are stored.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,17 +20,17 @@ Block = PostNormBlock | PreNormBlock
 
 
 def attention_half(block: Block, x: Tensor, feat_size: tuple[int, int], num_prefix_tokens: int) -> Tensor:
-    """F: the attention of a block on normalised tokens `[B, P + N, C]`, as in `Attention`."""
+    """Compute F: the attention of a block on normalised tokens `[B, P + N, C]`."""
     return block.drop_path1(block.attn(block.norm1(x), feat_size, num_prefix_tokens))
 
 
 def feed_forward_half(block: Block, x: Tensor) -> Tensor:
-    """G: the MLP of a block on normalised tokens `[B, N, C]`."""
+    """Compute G: the MLP of a block on normalised tokens `[B, P + N, C]`."""
     return block.drop_path2(block.feed_forward(block.norm2(x)))
 
 
 class ForwardState:
-    """The random state and the autocast setting at a point of the forward, to repeat it later."""
+    """The random state and the autocast settings at a point of the forward, to repeat it from there."""
 
     def __init__(self, x: Tensor, random: bool) -> None:
         self.device_type = x.device.type
@@ -40,7 +40,7 @@ class ForwardState:
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """The same states, with gradients; afterwards the caller's random state is restored."""
+        """Restore both within the context, with gradients enabled; afterwards restore the caller's."""
         autocast = torch.autocast(self.device_type, dtype=self.autocast_dtype, enabled=self.autocast)
         devices = self.random_state[1] if self.random_state else []
         with torch.random.fork_rng(devices, enabled=self.random_state is not None), autocast, torch.enable_grad():
@@ -52,7 +52,7 @@ class ForwardState:
 
 
 class _ReversibleBlocks(torch.autograd.Function):
-    """All blocks of a stage on two equal streams; stores only the streams after the last block."""
+    """All blocks of a stage on two streams that start equal; stores only the streams after the last block."""
 
     @staticmethod
     def forward(
@@ -82,7 +82,7 @@ class _ReversibleBlocks(torch.autograd.Function):
         grads: dict[Tensor, Tensor] = {}
 
         def half_backward(half: Any, block: Block, x: Tensor, grad: Tensor, before: ForwardState, *arguments: Any):
-            """The half's value at x and its gradient there; adds up those of its parameters."""
+            """Return the value of F or G at x and the gradient of x; add the gradients of parameters to grads."""
             parameters = [parameter for parameter in block.parameters() if parameter.requires_grad]
             with before.restored():
                 x = x.detach().requires_grad_()
@@ -104,7 +104,7 @@ class _ReversibleBlocks(torch.autograd.Function):
 def plain_streams(
     blocks: Sequence[Block], x: Tensor, feat_size: tuple[int, int], num_prefix_tokens: int
 ) -> tuple[Tensor, Tensor]:
-    """The two streams after all blocks, differentiated by autograd, which stores every activation."""
+    """Return the two streams after all blocks; autograd stores every activation."""
     y1 = y2 = x
     for block in blocks:
         y1 = y1 + attention_half(block, y2, feat_size, num_prefix_tokens)
@@ -116,12 +116,13 @@ def plain_streams(
 def reversible_blocks(
     blocks: Sequence[Block], x: Tensor, feat_size: tuple[int, int], num_prefix_tokens: int = 0
 ) -> Tensor:
-    """Tokens `[B, P + N, C]` through blocks in reversible form: both streams start as x, and their mean is the result.
+    """Apply blocks to tokens `[B, P + N, C]` in reversible form: both streams start as x, and the result is their mean.
 
-    blocks: `PostNormBlock` or `PreNormBlock`; in either, each half is preceded by its LayerNorm, as in Reformer.
-    Activations are computed again in backward, under the same dropout and autocast; memory does not grow with the
-    number of blocks. In half precision the recovered streams carry its rounding error, which grows with the
-    number of blocks. Traced and compiled models compute the same but store all activations.
+    blocks: `PostNormBlock` or `PreNormBlock`; in both, a LayerNorm precedes attention and MLP, as in Reformer.
+
+    Backward computes activations again, with the same dropout and autocast, so memory does not grow with the number of
+    blocks. In half precision the recovered streams have a rounding error, which does grow with it. Compiled models give
+    the same results, but store all activations.
     """
     if not blocks:
         return x

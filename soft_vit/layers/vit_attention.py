@@ -35,7 +35,7 @@ def padding_mask(attn_mask: Tensor | None, is_causal: bool, x: Tensor) -> Tensor
 
 
 class TokenMap(NamedTuple):
-    """The map of a batch of images, which a block hands to its attention together with the mask of tokens."""
+    """The map of a batch of images and the mask of its tokens, which a block passes to its attention."""
 
     feat_size: tuple[int, int]
     num_prefix_tokens: int
@@ -43,7 +43,7 @@ class TokenMap(NamedTuple):
 
 
 def rotate_tokens(x: Tensor, rope: Tensor, half: bool) -> Tensor:
-    """Rotate each head's queries or keys `[B, H, P + N, D]` behind P prefix tokens; rope: timm's sines and cosines."""
+    """Rotate queries or keys `[B, H, P + N, D]`, except P prefix tokens, by timm's sines and cosines rope."""
     P = x.shape[2] - rope.shape[-2]
     return torch.cat([x[:, :, :P], apply_rot_embed_cat(x[:, :, P:], rope, half=half).to(x)], dim=2)
 
@@ -51,12 +51,12 @@ def rotate_tokens(x: Tensor, rope: Tensor, half: bool) -> Tensor:
 class ViTAttention(Attention):
     """An attention with the constructor and the call of `timm.layers.Attention`, on tokens `[B, P + N, C]`.
 
-    timm's blocks pass no map. It is the one of a model that follows its images (`FollowsMap`), otherwise feat_size, or
-    the largest square that the tokens fill; the tokens before it are prefix tokens.
+    timm's blocks do not pass a map. In a model that follows its images (`FollowsMap`) it is theirs. Otherwise it is
+    feat_size or, by default, the largest square that the tokens fill; the tokens before it are prefix tokens.
 
-    feat_size: the map (H, W); weights that belong to a map are made for it, by default for 14 x 14.
-    num_prefix_tokens: their number; by default what the map leaves, at most 5.
-    sr_ratio: side of the window that one reduced token stands for.
+    feat_size: the map (H, W); weights that belong to a map have this size, by default 14 x 14.
+    num_prefix_tokens: their number; by default the tokens that are not on the map, at most 5.
+    sr_ratio: side of the window that a reduced token summarises.
     options: of the attention type.
     """
 
@@ -84,7 +84,7 @@ class ViTAttention(Attention):
         accepted = attention_options(kind)
         given = {name: value for name, value in given.items() if name in accepted or name not in BLOCK_ARGUMENTS}
         super().__init__(dim, num_heads, feat_size=feat_size or (14, 14), sr_ratio=sr_ratio, **given, **dd)
-        # The heads of the block; an attention type may have others, or none.
+        # The heads of the block; the attention type may have another number.
         self.block_heads = num_heads
         self.feat_size_of_model = feat_size
         self.num_prefix_tokens = num_prefix_tokens
@@ -112,9 +112,11 @@ class ViTAttention(Attention):
     ) -> Tensor:
         """Mix tokens x `[B, P + N, C]`.
 
-        attn_mask: bool `[B, P + N]` or `[B, 1, 1, P + N]`, True where a token counts. rope: sines and cosines of timm's
-        rotary embedding, for attention types that have a query and a key of each token. ValueError for is_causal, a
-        bias of scores, and masks of pairs. A `TokenMap` comes in place of attn_mask or shared_rel_pos_bias.
+        attn_mask: bool `[B, P + N]` or `[B, 1, 1, P + N]`, True where a token counts.
+        rope: sines and cosines of timm's rotary embedding, for attention types with a query and a key of each token.
+
+        ValueError for is_causal, a bias of scores, and masks of pairs. Models that follow the map of their images pass
+        a `TokenMap` as attn_mask or shared_rel_pos_bias.
         """
         if isinstance(shared_rel_pos_bias, TokenMap):
             attn_mask, shared_rel_pos_bias = shared_rel_pos_bias, None
@@ -133,7 +135,7 @@ class ViTAttention(Attention):
         return self.mix(x, layout, rope if rope is None else partial(rotate_tokens, rope=rope, half=self.rotate_half))
 
 
-# Named in this module, so that a model which holds them can be pickled.
+# Global names in this module, so that models with them can be pickled.
 VIT_ATTENTIONS: dict[str, type[ViTAttention]] = {
     name: type(f"ViT{cls.__name__}", (ViTAttention, cls), {"__module__": __name__, "__doc__": cls.__doc__})
     for name, cls in ATTENTIONS.items()
@@ -150,7 +152,7 @@ def check_options(kind: str, options: dict[str, Any]) -> None:
 
 
 class AttnLayer(str):
-    """The name in timm's table of attention layers of an attention type with options; calling it makes a layer."""
+    """The name, in timm's table of attention layers, of an attention type with options; calling it makes a layer."""
 
     make: partial[ViTAttention]
 
@@ -159,7 +161,7 @@ class AttnLayer(str):
 
 
 class _Layer:
-    """The entry of an `AttnLayer` in timm's table, which holds classes."""
+    """The class for an `AttnLayer` in timm's table."""
 
     make: partial[ViTAttention]
 
@@ -175,11 +177,11 @@ def attn_layer(
     >>> attention = attn_layer("performer", num_features=64)
     >>> model = timm.create_model("vit_tiny_patch16_224", attn_layer=attention)
 
-    timm's blocks pass no map to their attention. It is taken to be the largest square behind at most five prefix
-    tokens, unless feat_size (H, W) and num_prefix_tokens are given. Models by name (`performer_vit_tiny_patch16`)
-    and those of `swap_attention` follow the map of each image.
+    timm's blocks do not pass a map to their attention. By default it is the largest square after at most five prefix
+    tokens; otherwise give feat_size (H, W) and num_prefix_tokens. Models by name (`performer_vit_tiny_patch16`) and
+    those of `swap_attention` follow the map of each image.
 
-    options: of the attention type, and sr_ratio (default 2), the side of the window that one reduced token stands for.
+    options: of the attention type, and sr_ratio (default 2), the side of the window that a reduced token summarises.
     ValueError for an unknown type or option, or a feat_size that is not two positive integers.
     """
     check_options(kind, options)
@@ -195,7 +197,7 @@ def attn_layer(
 
 
 class _Call(threading.local):
-    """The forward of a `FollowsMap` that this thread is in."""
+    """The map of the images in the current forward of a `FollowsMap`, for each thread."""
 
     feat_size: tuple[int, int] | None = None
 
@@ -216,7 +218,7 @@ class FollowsMap:
 
     @property
     def blocks(self) -> Any:
-        """The blocks; within a forward, as functions that pass on the map of its images."""
+        """The blocks; within a forward, functions that pass the map of its images to blocks."""
         blocks = self._modules["blocks"]
         if _CALL.feat_size is None:
             return blocks
@@ -237,7 +239,7 @@ class FollowsMap:
             _CALL.feat_size = outer
 
     def _pos_embed(self, x: Tensor) -> Any:
-        """Add timm's position embedding to the result x of patch_embed, `[B, H, W, C]` where sizes are dynamic."""
+        """Add timm's position embedding to x, the result of patch_embed (`[B, H, W, C]` if sizes are dynamic)."""
         if self.dynamic_img_size:  # type: ignore[attr-defined]  # timm's
             _CALL.feat_size = x.shape[1], x.shape[2]
         return super()._pos_embed(x)  # type: ignore[misc]  # timm's
@@ -257,13 +259,13 @@ def _needs_map(block: nn.Module) -> bool:
 
 
 def _on_map(block: nn.Module, token_map: TokenMap, x: Tensor, **kwargs: Any) -> Tensor:
-    """Call a block of timm's with the map in place of an argument that it hands to its attention."""
+    """Call a block with the map instead of an argument that it passes to its attention."""
     name = "shared_rel_pos_bias" if isinstance(block, BeitBlock) else "attn_mask"
     return block(x, **{**kwargs, name: token_map._replace(mask=kwargs.get(name))})
 
 
 def map_of_images(model: Any, x: Tensor) -> TokenMap:
-    """Return the map that a ViT makes of images x `[B, C, H, W]`."""
+    """Return the map of tokens that a ViT makes from images x `[B, C, H, W]`."""
     embed = model.patch_embed
     dynamic = getattr(model, "dynamic_img_size", False)
     return TokenMap(embed.dynamic_feat_size(x.shape[2:]) if dynamic else embed.grid_size, model.num_prefix_tokens)
@@ -284,12 +286,12 @@ def follow_map(model: Any) -> None:
 
 @cache
 def _following(cls: Any) -> Any:
-    """Return the class of timm's as a `FollowsMap`, under its own name."""
+    """Return a subclass of timm's class and `FollowsMap`, with the name of timm's."""
     return type(cls.__name__, (FollowsMap, cls), {"__module__": cls.__module__, "__reduce_ex__": _reduce_following})
 
 
 def _reduce_following(model: Any, protocol: Any) -> tuple[Any, ...]:
-    """Pickle by the class of timm's, as the derived one exists in memory alone."""
+    """Pickle by timm's class, because the derived one exists only in memory."""
     parts: Any = object.__reduce_ex__(model, protocol)
     return (_new_following, (type(model).__mro__[2],), *parts[2:])
 

@@ -29,7 +29,7 @@ from soft_vit.models.base import (
     pad_to_multiple,
 )
 from soft_vit.ops.layout import Layout
-from soft_vit.ops.rotary import rotate_by_place
+from soft_vit.ops.rotary import rotate_by_position
 
 # `register_model` adds the entrypoints.
 __all__ = ["MILA"]
@@ -164,7 +164,7 @@ def add_rotations(state_dict: Mapping[str, Tensor], model: StagedModel, name: st
     for i, info in enumerate(model.feature_info):
         side, pairs = 224 // info["reduction"], info["num_chs"] // 2
         # A pair (1, 0) turns to the cosine and the sine of its angle.
-        (turned,) = rotate_by_place(Layout((side, side)), torch.tensor([1.0, 0.0]).repeat(1, side**2, pairs))
+        (turned,) = rotate_by_position(Layout((side, side)), torch.tensor([1.0, 0.0]).repeat(1, side**2, pairs))
         table = turned.reshape(side, side, pairs, 2)
         blocks: Any = model.stages[i].blocks
         tables.update({f"layers.{i}.blocks.{j}.{name}": table for j in range(len(blocks))})

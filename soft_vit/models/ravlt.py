@@ -27,7 +27,7 @@ from soft_vit.models.base import (
     make_default_cfgs,
     make_stages,
 )
-from soft_vit.ops.rotary import place_angles
+from soft_vit.ops.rotary import rotary_angles
 
 # `register_model` adds the entrypoints.
 __all__ = ["RAVLT"]
@@ -210,7 +210,7 @@ class RAVLT(StagedModel):
         for i, stage in enumerate(self.layers):
             attn: Any = next(module for module in stage.modules() if isinstance(module, Attention))
             head_dim = attn.head_dim
-            angles = place_angles((1, 2), head_dim, torch.empty(0), end_point=True)[1, head_dim // 4 :]
+            angles = rotary_angles((1, 2), head_dim, torch.empty(0), end_point=True)[1, head_dim // 4 :]
             released[f"layers.{i}.RoPE.angle"] = angles.repeat_interleave(2)
         return released
 

@@ -1,4 +1,4 @@
-"""The mathematics as pure functions on tensors; imports torch only."""
+"""Pure functions on tensors; imports torch only."""
 
 from soft_vit.ops.gaussian import gaussian_attention, gaussian_kernel, self_gaussian_kernel
 from soft_vit.ops.soft.attention import soft_attention

@@ -1,7 +1,7 @@
-"""Functions computed part by part, and once more in backward, so that training stores their arguments alone.
+"""Compute functions part by part, and again in backward, so that training stores only their arguments.
 
-`in_parts` computes any parts, `by_heads` a few heads at a time, and `sum_over_tokens` and `map_tokens` a few tokens:
-linear attentions consist of a state, which sums over keys and values, and what each query reads from it.
+`in_parts` computes any parts, `by_heads` a few heads at a time, `sum_over_tokens` and `map_tokens` a few tokens at a
+time. The last two make a linear attention: a state, summed over keys and values, and what each query reads from it.
 
 Letters: B batch, H heads, N tokens, D channels of a head.
 """
@@ -18,36 +18,36 @@ from soft_vit.ops.numerics import full_precision, full_precision_backward, in_tr
 
 Attend = TypeVar("Attend", bound=Callable[..., Tensor])
 
-# With fewer tokens, what is stored is small, and computing it twice takes a larger part of the time.
+# With fewer tokens, little is stored, and computing it twice takes a larger part of the time.
 MIN_TOKENS = 2048
-# Bytes of q, of the heads that are computed together: their intermediates stay in a core's cache of 1 to 2 MiB.
+# Bytes of q of the heads that are computed together, so that intermediates stay in a core's cache of 1 to 2 MiB.
 HEAD_CHUNK_BYTES = 512 << 10
-# Bytes of the first tensor, of the tokens that are computed together.
+# Bytes of the first tensor of the tokens that are computed together.
 TOKEN_CHUNK_BYTES = 256 << 10
 
 Arguments = Sequence[Tensor | None]
 Results = tuple[Tensor, ...]
 
 Tokens = tuple[Tensor | None, ...]
-"""Tensors `[B or 1, H or 1, N, ...]`, the first `[B, H, N, D]`; None for what is absent, such as a mask."""
+"""Tensors `[B or 1, H or 1, N, ...]`, the first `[B, H, N, D]`; None for an absent one, such as a mask."""
 
 Shared = tuple[Tensor, ...]
-"""Tensors that all tokens share, such as weights and states."""
+"""Tensors without tokens, such as weights and states."""
 
 
 class Part(NamedTuple):
-    """A part of a function of some arguments."""
+    """One part of a function."""
 
     cut: Callable[[Arguments], Arguments]
-    """Views of the arguments, or of tensors of their shapes, that the part reads; None stays None."""
+    """Return views of the part of the arguments, or of tensors of their shapes; None stays None."""
     compute: Callable[..., Results]
-    """The results of these views."""
+    """Return the results of these views."""
 
 
 def computes_parts(q: Tensor) -> bool:
-    """Return whether an attention is computed in parts: of many tokens q `[B, H, N, D]`, on a CPU, outside of graphs.
+    """Return whether to compute an attention in parts: for many tokens q `[B, H, N, D]`, on a CPU, outside of graphs.
 
-    On a GPU, small pieces are slow.
+    On a GPU, small parts are slow.
     """
     if torch.compiler.is_compiling() or in_transform():
         return False
@@ -55,21 +55,21 @@ def computes_parts(q: Tensor) -> bool:
 
 
 def in_parts(parts: Sequence[Part], dim: int | None, *args: Tensor | None, before: Sequence[Part] = ()) -> Results:
-    """Return the results of all parts: summed for dim None, otherwise the one result `[B, H, N, D]`, joined along dim.
+    """Return the results of all parts: summed if dim is None, otherwise one result `[B, H, N, D]`, joined along dim.
 
-    With a dim, parts cut the first argument along it, in order, and each result is as long as its cut, or a multiple.
-    The cuts of other arguments may overlap. Memory is that of the arguments, their gradients and the result, plus that
-    of a part; a training step takes one more forward. Gradients reach args and nothing else that parts compute with.
-    Backward draws the random numbers of forward.
+    With a dim, parts cut the first argument along it, in order, and the length of each result is that of its cut, or a
+    multiple. The cuts of other arguments may overlap. Memory is that of the arguments, their gradients and the result,
+    plus that of one part; a training step takes one more forward. Gradients reach only args. Backward draws the same
+    random numbers as forward.
 
-    before: parts of args alone, which draw no random numbers; parts take args and then the summed results of before. In
-    one call, both add to the same gradients of args; in two, each would make its own.
+    before: parts of args, without random numbers, whose summed results parts take after args. In one call, both add to
+        the same gradients of args; in two, each would allocate its own.
     """
     return _InParts.apply(before, parts, dim, *args)
 
 
 def all_at_once(parts: Sequence[Part], dim: int | None, *args: Tensor | None, before: Sequence[Part] = ()) -> Results:
-    """Compute `in_parts` as one differentiable expression, which stores what all parts make."""
+    """Compute `in_parts` as one differentiable expression, which stores the intermediates of all parts."""
     args = (*args, *_summed_parts(before, args))
     if dim is None or len(parts) == 1:
         return _summed_parts(parts, args)
@@ -105,7 +105,7 @@ class _InParts(torch.autograd.Function):
         args, needed = ctx.saved_tensors, ctx.needs_input_grad[3:]
         with torch.random.fork_rng(devices=()):
             torch.set_rng_state(ctx.random_state)
-            # All at once where the gradients will be differentiated again.
+            # All at once if the gradients will be differentiated again.
             if len(ctx.parts) == 1 or torch.is_grad_enabled():
                 compute = partial(all_at_once, ctx.parts, ctx.dim, before=ctx.before)
                 return None, None, None, *_gradients(ctx, compute, args[: ctx.num_args], needed, grads)
@@ -113,7 +113,7 @@ class _InParts(torch.autograd.Function):
             found: list[Tensor | None] = [None] * len(args)
             for i, view in enumerate(ctx.parts[0].cut(args)):
                 if needed[i]:
-                    # The gradient of an argument that all parts read has many summands.
+                    # The gradient of an argument that all parts read is a sum of many terms.
                     dtype = wide_dtype(view) if view is args[i] else args[i].dtype
                     found[i] = torch.zeros_like(args[i], dtype=dtype)
             _add_gradients(ctx, ctx.parts, ctx.dim, args, found, grads)
@@ -126,7 +126,7 @@ class _InParts(torch.autograd.Function):
 def _add_gradients(
     ctx: Any, parts: Sequence[Part], dim: int | None, args: Arguments, found: Arguments, grads: Arguments
 ) -> None:
-    """Add to found, where it is not None, the gradients of args that those of the results give."""
+    """Add the gradients of args to found, where it is not None; grads: of the results."""
     needed, weights, place = [x is not None for x in found], grads, 0
     for part in parts:
         views = part.cut(args)
@@ -135,7 +135,7 @@ def _add_gradients(
             assert grads[0] is not None
             weights = (grads[0].narrow(dim, place, length),)
             place += length
-        # Without a name, which would keep them in memory while the next part is computed.
+        # Unnamed, so that the gradients are freed before the next part.
         pairs = zip(part.cut(found), _gradients(ctx, part.compute, views, needed, weights), strict=True)
         for x, gradient in pairs:
             if x is not None and gradient is not None:
@@ -149,13 +149,13 @@ def _length(args: Arguments, dim: int) -> int:
 
 
 def _empty_result(x: Tensor, dim: int, length: int) -> Tensor:
-    """Allocate `[B, H, N, D]` of this length along dim, in memory as `[B, N, H * D]`, which a projection takes."""
+    """Allocate `[B, H, N, D]` of this length along dim, laid out as `[B, N, H * D]`, which a projection takes."""
     B, H, N, D = (length if i == dim else size for i, size in enumerate(x.shape))
     return x.new_empty(B, N, H, D).transpose(1, 2)
 
 
 def _summed_parts(parts: Sequence[Part], args: Arguments) -> Results:
-    """Return the results of all parts, summed entry by entry; none for no parts."""
+    """Return the sum of the results of all parts, entry by entry; an empty tuple without parts."""
     total: Results = ()
     for part in parts:
         results = part.compute(*part.cut(args))
@@ -166,7 +166,7 @@ def _summed_parts(parts: Sequence[Part], args: Arguments) -> Results:
 def _gradients(
     ctx: Any, compute: Callable[..., Results], args: Arguments, needed: Sequence[bool], grads: Arguments
 ) -> list[Tensor | None]:
-    """Return the gradients of the needed arguments; with grad mode on, they can be differentiated again."""
+    """Return the gradients of the needed arguments; in grad mode, they can be differentiated again."""
     create_graph = torch.is_grad_enabled()
     with torch.enable_grad():
         # Views, so that gradients stop at these arguments.
@@ -188,14 +188,14 @@ def _gradients(
 
 
 def by_heads(attend: Attend) -> Attend:
-    """Make attend compute a few heads at a time where N is large, on a CPU, and store no more than its arguments.
+    """Decorate attend to compute a few heads at a time for large N on a CPU, and to store only its arguments.
 
-    Memory is then that of the arguments and the result, plus what attend makes of a few heads; a training step takes
-    one more forward of attend, part of which the cache gives back. On a GPU, small pieces are slow: nothing changes.
+    Memory is then that of the arguments and the result, plus the intermediates of a few heads. A training step takes
+    one more forward of attend; better use of the cache saves part of that time. On a GPU nothing changes.
 
-    attend treats all heads alike. Its arguments of four dimensions, `[B or 1, H, ...]`, are those that heads differ in,
-    first of all q `[B, H, N, D]`; instead of H there may be a multiple, as in the result. In backward it draws the
-    random numbers of forward.
+    attend must treat all heads alike. Its tensors of four dimensions, `[B or 1, H, ...]`, are split by heads; the first
+    is q `[B, H, N, D]`. Others, and the result, may have a multiple of H. Backward draws the same random numbers as
+    forward.
     """
 
     @wraps(attend)
@@ -204,15 +204,15 @@ def by_heads(attend: Attend) -> Attend:
         if not computes_parts(q):
             return attend(*args, **kwargs)
         leaves, structure = tree_flatten((args, kwargs))
-        # Those of heads first, as parts are cut along the first.
-        places = sorted((i for i, x in enumerate(leaves) if isinstance(x, Tensor)), key=lambda i: leaves[i].ndim != 4)
-        tensors = [leaves[i] for i in places]
-        # Without the tensors, which would stay in memory as long as this function.
+        # Tensors of heads first, because parts cut the first one.
+        indices = sorted((i for i, x in enumerate(leaves) if isinstance(x, Tensor)), key=lambda i: leaves[i].ndim != 4)
+        tensors = [leaves[i] for i in indices]
+        # Without the tensors, which `compute` would keep in memory.
         others = [None if isinstance(x, Tensor) else x for x in leaves]
 
         def compute(*part: Tensor) -> tuple[Tensor]:
             given = list(others)
-            for i, x in zip(places, part, strict=True):
+            for i, x in zip(indices, part, strict=True):
                 given[i] = x
             args, kwargs = tree_unflatten(given, structure)
             return (attend(*args, **kwargs),)
@@ -226,7 +226,7 @@ def by_heads(attend: Attend) -> Attend:
 
 
 def _cut_heads(first: int, size: int, num_heads: int, args: Arguments) -> Arguments:
-    """Return these heads of the arguments, which may have a multiple of num_heads, and all of those without heads."""
+    """Return some heads of the arguments, which may have a multiple of num_heads, and arguments without heads whole."""
 
     def cut(x: Tensor | None) -> Tensor | None:
         if x is None or x.ndim != 4:
@@ -237,10 +237,10 @@ def _cut_heads(first: int, size: int, num_heads: int, args: Arguments) -> Argume
 
 
 def sum_over_tokens(function: Callable[..., Results], tokens: Tokens, shared: Shared = ()) -> Results:
-    """Return `function(*tokens, *shared)`, whose results are sums over the tokens, without autocast.
+    """Return `function(*tokens, *shared)`, whose results must be sums over the tokens, without autocast.
 
-    Where N is large, on a CPU, it takes a few tokens at a time, stores its arguments alone for backward, and computes
-    them once more there. Gradients reach tokens and shared, and nothing else that function is made of.
+    For large N on a CPU, function runs on a few tokens at a time, stores only its arguments for backward, and runs once
+    more there. Gradients reach tokens and shared, but not tensors that function closes over.
     """
     return _over_tokens(function, None, tokens, shared)
 
@@ -252,10 +252,11 @@ def map_tokens(
     chunk_size: int = 1,
     sums: Callable[..., Results] | None = None,
 ) -> Tensor:
-    """Return `function(*tokens, *shared)`, `[B, H, N, ...]`, each token of which is made of this token of tokens.
+    """Return `function(*tokens, *shared)`, `[B, H, N, ...]`, which must compute each token from this token alone.
 
-    chunk_size: consecutive tokens that are made together; no chunk is split. Computed as by `sum_over_tokens`.
-    sums: function takes `sum_over_tokens(sums, tokens, shared)` as well, after shared. Tokens that both read then have
+    It is computed as in `sum_over_tokens`.
+    chunk_size: number of consecutive tokens that function computes from each other; such a chunk is never split.
+    sums: if given, function takes `sum_over_tokens(sums, tokens, shared)` after shared. Tokens that both read then have
         one gradient in memory instead of two.
     """
     return _over_tokens(lambda *args: (function(*args),), 2, tokens, shared, chunk_size, sums)[0]
@@ -263,7 +264,7 @@ def map_tokens(
 
 def max_over_tokens(function: Callable[..., Tensor], tokens: Tokens, shared: Shared = ()) -> Tensor:
     """Return the maximum over tokens of `function(*tokens, *shared)` `[B, H, N, ...]`, without a gradient."""
-    # Detached tensors instead of a mode without gradients, which an exported graph would hide in a graph of its own.
+    # Detached instead of torch.no_grad, which would become a subgraph in an exported graph.
     tokens, shared = tuple(x if x is None else x.detach() for x in tokens), tuple(x.detach() for x in shared)
     first = _first(tokens)
     with full_precision(first):
@@ -307,12 +308,12 @@ def _first(tokens: Tokens) -> Tensor:
 
 
 def _spans(x: Tensor, chunk_size: int = 1) -> Iterator[slice]:
-    """Yield spans of the tokens `[B, H, N, D]`, in whole chunks."""
+    """Yield spans of the tokens of x `[B, H, N, D]`, in whole chunks."""
     B, H, N, D = x.shape
     length = chunk_size * max(1, TOKEN_CHUNK_BYTES // (chunk_size * B * H * D * x.element_size()))
     return (slice(start, start + length) for start in range(0, N, length))
 
 
 def _cut_tokens(count: int, span: slice, args: Arguments) -> Arguments:
-    """Return these tokens of the first count arguments, and all of the others."""
+    """Return the tokens of span of the first count arguments, and the other arguments whole."""
     return [x if x is None or i >= count else x[:, :, span] for i, x in enumerate(args)]

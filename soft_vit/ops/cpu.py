@@ -1,4 +1,4 @@
-"""Private operations of torch, which are faster on a CPU, and the one rule for where they are taken."""
+"""Private operations of torch that are faster on a CPU, and the rule for when they are used."""
 
 from functools import cache
 
@@ -9,9 +9,9 @@ from soft_vit.ops.numerics import is_eager
 
 
 def on_cpu_without_gradients(*tensors: Tensor) -> bool:
-    """Return whether these are plain tensors on a CPU, and nothing differentiates or records operations on them.
+    """Return whether these are plain tensors on a CPU, without gradients, and operations on them are not recorded.
 
-    There alone, private operations and answers that depend on values replace documented operations.
+    Only then may private operations or checks of values replace documented operations.
     """
     return not torch.is_grad_enabled() and is_eager(*tensors) and all(x.device.type == "cpu" for x in tensors)
 
@@ -23,7 +23,7 @@ def has_bfloat16() -> bool:
 
 
 def can_fuse_linear(x: Tensor, weight: Tensor) -> bool:
-    """Return whether `fused_linear` takes these: in fp32, and in bf16 or under its autocast where the CPU has it."""
+    """Return whether `fused_linear` supports these: fp32, or bf16 and bf16 autocast if the CPU has it."""
     if not on_cpu_without_gradients(x, weight) or not torch.backends.mkldnn.is_available():
         return False
     if not torch.backends.mkldnn.enabled or not x.layout == weight.layout == torch.strided:
@@ -39,12 +39,13 @@ def can_fuse_linear(x: Tensor, weight: Tensor) -> bool:
 
 
 def fused_linear(x: Tensor, weight: Tensor, bias: Tensor | None, gelu: str | None = None) -> Tensor:
-    """Return `x W^T + b`, or GELU of it, exact or approximated by tanh; x `[..., C]`, weight `[C', C]`, bias `[C']`.
+    """Return `x W^T + b`, or GELU of it, for x `[..., C]`, weight `[C', C]` and bias `[C']`; needs `can_fuse_linear`.
 
-    Separately, the bias is written first, the product added to it, and the result read and written again for GELU.
-    oneDNN does all of it while the product is in cache, by an operation that torch.compile uses too: inference of
-    soft_tiny takes 7 % longer without it at batch 1, and 12 % at batch 8.
-    Only where `can_fuse_linear`. The result has the dtype of `F.linear`, under autocast as well.
+    gelu: `none` (exact) or `tanh`; None for no activation. The result has the dtype of `F.linear`, also under autocast.
+
+    Separate operations write the bias, add the product to it, and read and write the result again for GELU. oneDNN does
+    all of it while the product is in cache, by an operation that torch.compile uses too: without it, inference of
+    soft_tiny takes 7 % longer at batch 1 and 12 % at batch 8.
     """
     if torch.is_autocast_enabled("cpu"):
         x, weight = x.bfloat16(), weight.bfloat16()

@@ -1,4 +1,4 @@
-"""FLOPs of operations that torch's counter does not know; a multiply-add counts as two, as in torch."""
+"""FLOP formulas of operations that torch's counter lacks; a multiply-add counts as two, as in torch."""
 
 from math import prod
 from typing import Any
@@ -8,17 +8,17 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 
 def _cholesky_flop(shape: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
-    """Factorisations of `[..., M, M]`: M^3 / 6 multiply-adds each."""
+    """Count factorisations of `[..., M, M]`: M^3 / 6 multiply-adds each."""
     return 2 * prod(shape) * shape[-1] // 6
 
 
 def _cholesky_solve_flop(right: Any, factor: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
-    """Two triangular solves of `[..., M, M]` with K columns: M^2 K multiply-adds each pair."""
+    """Count two triangular solves of `[..., M, M]` with K columns: M^2 K multiply-adds for both."""
     return 2 * prod(factor) * right[-1]
 
 
 def _triangular_solve_flop(factor: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
-    """One triangular solve of `[..., M, M]` with K columns, or K rows from the right: M^2 K / 2 multiply-adds each."""
+    """Count triangular solves of `[..., M, M]` with K columns, or K rows from the right: M^2 K / 2 multiply-adds."""
     return prod(out_shape) * factor[-1]
 
 
@@ -36,5 +36,5 @@ EXTRA_FLOPS = {
 
 
 def flop_counter() -> FlopCounterMode:
-    """A context that counts the operations within it, factorisations and triangular solves among them."""
+    """Return a context that counts the FLOPs within it, including factorisations and triangular solves."""
     return FlopCounterMode(display=False, custom_mapping=EXTRA_FLOPS)

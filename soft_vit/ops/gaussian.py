@@ -7,11 +7,11 @@ from soft_vit.ops.numerics import at_least_float32, full_precision
 
 
 def gaussian_kernel(q: Tensor, k: Tensor) -> Tensor:
-    """`exp(-||q_i - k_j||^2 / 2)` for every pair of rows.
+    """Return `exp(-||q_i - k_j||^2 / 2)` for every pair of rows.
 
-    q: `[..., N, D]`, k: `[..., M, D]`, any real dtype and strides; the result `[..., N, M]`, in [0, 1], is at least
-    fp32, also under autocast. The squared distance is never negative, whatever its rounding, so large inputs give
-    zeros and not infinities.
+    q: `[..., N, D]`, k: `[..., M, D]`, of any real dtype and strides. The result `[..., N, M]`, in [0, 1], is at least
+    fp32, also under autocast. Squared distances that rounding makes negative are clamped to zero, so that large inputs
+    cannot give infinities.
     """
     with full_precision(q):
         q, k = at_least_float32(q), at_least_float32(k)
@@ -19,10 +19,10 @@ def gaussian_kernel(q: Tensor, k: Tensor) -> Tensor:
 
 
 def self_gaussian_kernel(x: Tensor) -> Tensor:
-    """`gaussian_kernel(x, x)` with a diagonal of exactly one: `[..., M, D]` to `[..., M, M]`, symmetric.
+    """Return `gaussian_kernel(x, x)` `[..., M, M]` of x `[..., M, D]`, symmetric, with a diagonal of exactly one.
 
-    The distance of a token to itself is a difference of large numbers; its rounding would reach the diagonal, which
-    the inverse depends on most.
+    The inverse depends most on the diagonal. Computed as other entries, it would have the rounding of a difference of
+    large numbers.
     """
     with full_precision(x):
         x = at_least_float32(x)
@@ -31,15 +31,15 @@ def self_gaussian_kernel(x: Tensor) -> Tensor:
 
 
 def gaussian_exponent(q: Tensor, k: Tensor) -> Tensor:
-    """`q_i . k_j - ||q_i||^2 / 2 - ||k_j||^2 / 2`: minus half the squared distance, up to rounding."""
+    """Return `q_i . k_j - ||q_i||^2 / 2 - ||k_j||^2 / 2`: minus half the squared distance, up to rounding."""
     return q @ k.mT - 0.5 * q.square().sum(-1)[..., :, None] - 0.5 * k.square().sum(-1)[..., None, :]
 
 
 def gaussian_attention(q: Tensor, v: Tensor, normalize: bool = False, mask: Tensor | None = None) -> Tensor:
-    """`S v` with `S = exp(-||q_i - q_j||^2 / 2)`; q `[..., N, D]`, v and the result `[..., N, Dv]`, in v's dtype.
+    """Return `S v`, `S = exp(-||q_i - q_j||^2 / 2)`, in v's dtype; q `[..., N, D]`, v and the result `[..., N, Dv]`.
 
-    normalize: `D S D v` with `D = diag(rowsum(S))^(-1/2)` (arXiv 2207.03341, Sec. 3). mask: bool, broadcast to
-    `[..., N, N]`, the keys that count.
+    normalize: return `D S D v` with `D = diag(rowsum(S))^(-1/2)` (arXiv 2207.03341, Sec. 3).
+    mask: bool, broadcast to `[..., N, N]`, True for keys that count.
     """
     with full_precision(q):
         dtype, v = v.dtype, at_least_float32(v)

@@ -1,4 +1,4 @@
-"""The layout of tokens: prefix tokens, then a map or a sequence, some of which may be padding.
+"""The layout of tokens: prefix tokens, then those of a map or a sequence; some may be padding.
 
 Letters: B batch, H heads, P prefix tokens, N = Y * X tokens of a map of Y rows and X columns, D channels of a head.
 """
@@ -12,21 +12,21 @@ from torch import Tensor
 from soft_vit.ops.numerics import wide_dtype
 
 FeatSize = tuple[int] | tuple[int, int]
-"""The map (Y, X) that tokens fill, row by row, or the length (N,) of a sequence."""
+"""The size (Y, X) of a map that tokens fill row by row, or the length (N,) of a sequence."""
 
 
 def as_map(feat_size: FeatSize) -> tuple[int, int]:
-    """Return a map as it is, and a sequence as a map of one column."""
+    """Return the size of a map; a sequence is a map of one column."""
     return feat_size[0], 1 if len(feat_size) == 1 else feat_size[1]
 
 
 def fill_masked(x: Tensor, token_mask: Tensor | None, fill: float = 0.0) -> Tensor:
-    """Tokens `[B, H, N, D]`, with fill where the mask `[B, 1, N, 1]` is False."""
+    """Return tokens `[B, H, N, D]` with fill where token_mask `[B, 1, N, 1]` is False."""
     return x if token_mask is None else x.masked_fill(~token_mask, fill)
 
 
 class Layout(NamedTuple):
-    """P prefix tokens, such as a class token, followed by those of a map; a sequence is a map of one column."""
+    """P prefix tokens, such as a class token, followed by the tokens of a map; a sequence is a map of one column."""
 
     feat_size: tuple[int, int]
     num_prefix_tokens: int = 0
@@ -35,46 +35,47 @@ class Layout(NamedTuple):
 
     @property
     def key_mask(self) -> Tensor | None:
-        """The mask for scores `[B, H, queries, P + N]`."""
+        """The mask `[B, 1, 1, P + N]` of scores `[B, H, queries, P + N]`."""
         return None if self.mask is None else self.mask[:, None, None]
 
     @property
     def token_mask(self) -> Tensor | None:
-        """The mask for tokens `[B, H, P + N, D]`."""
+        """The mask `[B, 1, P + N, 1]` of tokens `[B, H, P + N, D]`."""
         return None if self.mask is None else self.mask[:, None, :, None]
 
     @property
     def grid_mask(self) -> Tensor | None:
-        """The part `[B, N]` of the mask that follows the prefix tokens."""
+        """The mask `[B, N]` of the tokens of the map."""
         return None if self.mask is None else self.mask[:, self.num_prefix_tokens :]
 
     def grid(self, x: Tensor) -> Tensor:
-        """The tokens of `[B, H, P + N, D]` that lie on the map: `[B, H, N, D]`."""
+        """Return the tokens of the map, `[B, H, N, D]`, of x `[B, H, P + N, D]`."""
         return x[:, :, self.num_prefix_tokens :] if self.num_prefix_tokens else x
 
     def pad_prefix(self, x: Tensor) -> Tensor:
-        """Zeros for prefix tokens, followed by tokens of the map `[..., N, D]`: `[..., P + N, D]`."""
+        """Put zeros for prefix tokens in front of tokens of the map `[..., N, D]`: `[..., P + N, D]`."""
         if not self.num_prefix_tokens:
             return x
-        # Not F.pad, whose gradient lies in memory in another order than graphs of symbolic sizes expect.
+        # Not F.pad: the memory format of its gradient differs from what graphs of symbolic sizes expect.
         return torch.cat([x.new_zeros(*x.shape[:-2], self.num_prefix_tokens, x.shape[-1]), x], dim=-2)
 
     def keep(self, x: Tensor, fill: float = 0.0) -> Tensor:
-        """Tokens `[B, H, P + N, D]`, with fill for those that do not count."""
+        """Return tokens `[B, H, P + N, D]` with fill for padding."""
         return fill_masked(x, self.token_mask, fill)
 
     def num_tokens(self, x: Tensor) -> Tensor | int:
-        """The number of tokens `[B, H, P + N, D]` that count: an int, or `[B, 1, 1, 1]` in x's dtype, at least fp32."""
+        """Count the tokens of x `[B, H, P + N, D]` without padding: an int, or `[B, 1, 1, 1]` of at least fp32."""
         return x.shape[2] if self.mask is None else self.mask.sum(1).to(wide_dtype(x))[:, None, None, None]
 
 
 def token_layout(
     x: Tensor, feat_size: FeatSize, num_prefix_tokens: int, mask: Tensor | None, sequence: bool, no_mask: str
 ) -> Layout:
-    """The layout of tokens x `[B, P + N, C]`.
+    """Return the layout of tokens x `[B, P + N, C]`, after checks.
 
-    sequence: whether feat_size must be (N,). no_mask: why a mask is refused, as the end of a sentence, or empty.
-    ValueError unless feat_size has the right form and as many tokens as x, and the mask fits and leaves each image one.
+    sequence: whether feat_size must be (N,), not (Y, X). no_mask: why a mask is refused, as the end of a sentence, or
+    empty. ValueError unless feat_size has the right form and as many tokens as x, and the mask has the shape of x and a
+    token that counts in each image.
     """
     if isinstance(feat_size, int) or (len(feat_size) == 1) != sequence:
         raise ValueError(f"feat_size must be {'a length (N,)' if sequence else 'a map (H, W)'}, got {feat_size}.")
@@ -102,14 +103,15 @@ def token_layout(
     return layout
 
 
-# timm's models have a class token and up to four registers.
+# timm's ViTs have at most a class token and four registers.
 MAX_PREFIX_TOKENS = 5
 
 
 def square_layout(x: Tensor, feat_size: tuple[int, int] | None, num_prefix_tokens: int | None) -> Layout:
-    """The layout of tokens x `[B, P + N, C]`: P prefix tokens, then the map feat_size, by default the largest square.
+    """Return the layout of tokens x `[B, P + N, C]`: P prefix tokens, then a map.
 
-    num_prefix_tokens: P; by default the tokens that the map leaves, at most 5. ValueError for tokens that do not fit.
+    feat_size: the map; by default the largest square. num_prefix_tokens: P; by default the tokens that are not on the
+    map, at most 5. ValueError if the number of tokens does not fit.
     """
     tokens = int(x.shape[1])
     if feat_size is None:

@@ -16,7 +16,7 @@ from soft_vit.ops.chunked import map_tokens, sum_over_tokens
 from soft_vit.ops.layout import Layout, fill_masked
 from soft_vit.ops.numerics import at_least_float32, full_precision
 
-# Far below any sum of features of sensible inputs; it keeps 0 / 0 out of inputs whose features underflow.
+# Below any sum of features of reasonable inputs; avoids 0 / 0 where features underflow.
 MIN_NORMALIZER = 1e-20
 
 
@@ -30,14 +30,14 @@ class LinearAttentionState(NamedTuple):
 
 
 def elu_features(x: Tensor) -> Tensor:
-    """`elu(x) + 1`, at least fp32: `x + 1` above zero, `exp(x)` below, where `elu(x) + 1` would round to zero."""
+    """Return `elu(x) + 1`, at least fp32: `x + 1` above zero and `exp(x)` below, which does not round to zero."""
     x = at_least_float32(x)
-    # Twice as fast as a choice between the two, and equal.
+    # Equal to torch.where, and twice as fast.
     return x.relu() + x.clamp(max=0).exp()
 
 
 def relu_features(x: Tensor) -> Tensor:
-    """`relu(x)`, at least fp32."""
+    """Return `relu(x)`, at least fp32."""
     return at_least_float32(x).relu()
 
 
@@ -49,21 +49,20 @@ def linear_attention(
     eps: float = 0.0,
     phi: Callable[..., Tensor] = at_least_float32,
     phi_q: Callable[..., Tensor] | None = None,
-    places: Tensor | None = None,
+    positions: Tensor | None = None,
     weights: Sequence[Tensor] = (),
 ) -> Tensor:
-    """Each token attends to all of them, or those that count; time and memory are linear in N.
+    """Let each token attend to all tokens except padding, in time and memory linear in N.
 
-    eps: added to the weight of each token where a row's weights are divided by their sum.
-    phi: makes features of q and of k, for a few tokens at a time, `phi(x, *weights)`; or `phi(x, places, *weights)`
-        where places are given, `[1 or B, 1, N, ...]`. Gradients reach weights, and no tensors that phi closes over.
-    phi_q: another for q.
-
-    q, k: `[B, H, N, M]`, of which phi is not negative; v: `[B, H, N, D]`. The result `[B, H, N, D]` has v's dtype;
-    everything inside is at least fp32.
+    q, k: `[B, H, N, M]`; v: `[B, H, N, D]`. The result `[B, H, N, D]` has v's dtype; all inside is at least fp32.
+    eps: added to the weight of each token when the weights of a row are divided by their sum.
+    phi: returns the features of some tokens of q or k, which must not be negative: `phi(x, *weights)`, or
+        `phi(x, positions, *weights)` with positions. Gradients reach weights, but not tensors that phi closes over.
+    phi_q: phi of q, by default phi.
+    positions: `[1 or B, 1, N, ...]`.
     """
     dtype, mask = v.dtype, None if layout is None else layout.token_mask
-    at = () if places is None else (places,)
+    at = () if positions is None else (positions,)
     extra = eps and eps * (k.shape[2] if layout is None else layout.num_tokens(k))
     phi_q = phi_q or phi
 
@@ -81,11 +80,11 @@ def linear_attention(
 
 
 def causal_linear_attention(q: Tensor, k: Tensor, v: Tensor, chunk_size: int = 64) -> Tensor:
-    """Each token attends to itself and to those before it, all at once.
+    """Let each token attend to itself and to those before it, for all tokens in parallel.
 
     q, k: features `[B, H, N, M]`, not negative; v: `[B, H, N, D]`. The result `[B, H, N, D]` has v's dtype; everything
-    inside is at least fp32. Within a chunk the pairs are formed, between chunks the running sums: `N L` and `N M D / L`
-    numbers for chunks of L = chunk_size tokens, never an M x D matrix for each token.
+    inside is at least fp32. Chunks of L = chunk_size tokens take weights of all pairs inside and running sums between
+    them: `N L` and `N M D / L` numbers, instead of an M x D matrix for each token.
     """
     if chunk_size < 1:
         raise ValueError(f"chunk_size must be at least 1, got {chunk_size}.")
@@ -95,14 +94,14 @@ def causal_linear_attention(q: Tensor, k: Tensor, v: Tensor, chunk_size: int = 6
         v = F.pad(at_least_float32(v), (0, 1), value=1.0)
         padding = -num_tokens % chunk_size
         q, k, v = (F.pad(at_least_float32(x), (0, 0, 0, padding)).unflatten(2, (-1, chunk_size)) for x in (q, k, v))
-        # The sum over the chunks before, shifted and not subtracted, which would cancel.
+        # The sum over earlier chunks; shifted, because subtracting a chunk from the sum would cancel.
         before = F.pad((k.mT @ v)[:, :, :-1], (0, 0, 0, 0, 1, 0)).cumsum(2)
         x = (q @ before + (q @ k.mT).tril() @ v).flatten(2, 3)[:, :, :num_tokens]
         return (x[..., :-1] / x[..., -1:].clamp(min=MIN_NORMALIZER)).to(dtype)
 
 
 def linear_attention_init(k: Tensor, v: Tensor) -> LinearAttentionState:
-    """The state before the first token, for features `[B, H, ..., M]` and values `[B, H, ..., D]` like these."""
+    """Return the state before the first token, for features like k `[B, H, ..., M]`, values like v `[B, H, ..., D]`."""
     k, v = at_least_float32(k), at_least_float32(v)
     batch_heads, features, channels = k.shape[:2], k.shape[-1], v.shape[-1]
     return LinearAttentionState(k.new_zeros(*batch_heads, features, channels), k.new_zeros(*batch_heads, features))
@@ -111,10 +110,10 @@ def linear_attention_init(k: Tensor, v: Tensor) -> LinearAttentionState:
 def linear_attention_step(
     state: LinearAttentionState, q: Tensor, k: Tensor, v: Tensor
 ) -> tuple[Tensor, LinearAttentionState]:
-    """One token of causal linear attention: time and memory do not depend on how many came before.
+    """Compute one token of causal linear attention, in time and memory that do not grow with earlier tokens.
 
     q, k: features `[B, H, M]` of the token, v: its value `[B, H, D]`. Returns the result `[B, H, D]` in v's dtype, and
-    the next state; the one given is left as it is.
+    the next state; the given state is not modified.
     """
     with full_precision(q):
         dtype = v.dtype

@@ -1,4 +1,4 @@
-"""Softmax attention restricted to a dilated grid on the token map, or to it and a neighbourhood.
+"""Softmax attention of each token of a map to a dilated grid, or to that and its neighbourhood.
 
 Letters: B batch, H heads, N = Y * X tokens of a map of Y rows and X columns, row by row, D channels of a head; G groups
 of L queries and S keys each.
@@ -18,27 +18,28 @@ from soft_vit.ops.numerics import at_least_float32
 from soft_vit.ops.softmax import attention_in_groups, attention_with_prefix, dot_product_attention
 from soft_vit.ops.windows import merge_tiles, split_tiles, tile_mask
 
-# Weights are divided by their sum after the product with values: fp16 holds sums of many of these, and small ones.
+# The largest weight before the division by their sum, which follows the product with values: fp16 can hold sums of
+# many such weights, and small weights.
 MAX_WEIGHT = 1 / 64
 
 
 def phase_steps(feat_size: tuple[int, int], dilation: int) -> tuple[int, int]:
-    """The dilation in y and in x; a side of one token has one phase."""
+    """Return the dilation in y and in x: 1 for a side of one token."""
     return 1 if feat_size[0] == 1 else dilation, 1 if feat_size[1] == 1 else dilation
 
 
 def split_phases(x: Tensor, feat_size: tuple[int, int], dilation: int) -> Tensor:
-    """`[B, H, N, D]` to the groups of equal phase (y mod dilation, x mod dilation): `[B * H, G, L, D]`."""
+    """Split `[B, H, N, D]` into groups of equal phase (y mod dilation, x mod dilation): `[B * H, G, L, D]`."""
     dy, dx = phase_steps(feat_size, dilation)
     x = F.pad(x.unflatten(2, feat_size), (0, 0, 0, -feat_size[1] % dx, 0, -feat_size[0] % dy))
     x = x.unflatten(3, (-1, dx)).unflatten(2, (-1, dy))
-    # See `split_tiles`.
+    # `clone`: see `split_tiles`.
     x = x.permute(0, 1, 3, 5, 2, 4, 6).clone(memory_format=torch.contiguous_format)
     return x.flatten(4, 5).flatten(2, 3).flatten(0, 1)
 
 
 def merge_phases(x: Tensor, feat_size: tuple[int, int], dilation: int, num_heads: int) -> Tensor:
-    """The inverse of `split_phases`: `[B * H, G, L, D]` to `[B, H, N, D]`."""
+    """Merge phases `[B * H, G, L, D]` to `[B, H, N, D]`: the inverse of `split_phases`."""
     dy, dx = phase_steps(feat_size, dilation)
     rows = -(-feat_size[0] // dy)
     x = x.unflatten(2, (rows, -1)).unflatten(1, (dy, dx)).unflatten(0, (-1, num_heads))
@@ -47,12 +48,12 @@ def merge_phases(x: Tensor, feat_size: tuple[int, int], dilation: int, num_heads
 
 
 def phase_mask(feat_size: tuple[int, int], dilation: int, device: torch.device) -> Tensor | None:
-    """Which keys of each phase are tokens of the map, bool `[1, G, 1, L]`; None if all are."""
+    """Return which keys of each phase are on the map, bool `[1, G, 1, L]`; None if all are."""
     if all(length % step == 0 for length, step in zip(feat_size, phase_steps(feat_size, dilation), strict=True)):
         return None
     on_map = torch.ones(1, 1, feat_size[0] * feat_size[1], 1, dtype=torch.bool, device=device)
     mask = split_phases(on_map, feat_size, dilation).mT
-    # A phase that lies beyond a small map altogether is cut off later; until then it must not be 0 / 0.
+    # On a small map, a phase may be empty. It is dropped later; until then it must not be 0 / 0.
     return mask | ~mask.any(-1, keepdim=True)
 
 
@@ -67,7 +68,7 @@ def phase_attention(
     dropout_p: float = 0.0,
     fused: bool = True,
 ) -> Tensor:
-    """Scaled dot-product attention of each token to those of its phase, and to all others; see `window_attention`."""
+    """Return attention of each token to those of its phase and to all of others; arguments as in `window_attention`."""
 
     @by_heads
     def attend(q: Tensor, k: Tensor, v: Tensor, *others: Tensor) -> Tensor:
@@ -92,11 +93,11 @@ def atrous_attention(
     dropout_p: float = 0.0,
     fused: bool = True,
 ) -> Tensor:
-    """Scaled dot-product attention of each token to those at multiples of dilation from it, in y and in x.
+    """Return attention of each token to those at multiples of dilation from it, in y and in x.
 
-    q, k, v: `[B, H, P + N, D]`; the result has v's shape. Prefix tokens see all tokens, and all see them. Tokens of one
-    phase (y mod dilation, x mod dilation) see only each other, so there are `N^2 / dilation^2` products. fused: see
-    `dot_product_attention`.
+    q, k, v: `[B, H, P + N, D]`; the result has v's shape. Prefix tokens see all tokens, and all tokens see them. Tokens
+    of one phase (y mod dilation, x mod dilation) see only each other, so there are `N^2 / dilation^2` products. fused:
+    see `dot_product_attention`.
     """
     attend = partial(phase_attention, feat_size=layout.feat_size, dilation=dilation)
     return attention_with_prefix(attend, q, k, v, layout, dropout_p, fused)
@@ -112,11 +113,11 @@ def sparse_attention(
     dropout_p: float = 0.0,
     fused: bool = True,
 ) -> Tensor:
-    """Scaled dot-product attention of each token to the union of its `local_attention` and `atrous_attention` keys.
+    """Return attention of each token to the union of its `local_attention` and `atrous_attention` keys.
 
-    q, k, v: `[B, H, P + N, D]`; the result has v's shape and dtype. One softmax over the union: a token in both
-    patterns counts once. Prefix tokens see all tokens, and all see them; fused: of prefix tokens, see
-    `dot_product_attention`.
+    q, k, v: `[B, H, P + N, D]`; the result has v's shape and dtype. One softmax is over the union: a token in both
+    patterns counts once. Prefix tokens see all tokens, and all tokens see them. fused: see `dot_product_attention`;
+    for the queries of prefix tokens alone.
     """
     feat_size, P, reach, num_heads = layout.feat_size, layout.num_prefix_tokens, kernel_size // 2, q.shape[1]
     all_q, all_k, all_v = q, k, v
@@ -137,7 +138,7 @@ def sparse_attention(
     if see_atrous is not None:
         atrous_scores = atrous_scores.masked_fill(~see_atrous, float("-inf"))
 
-    # All parts are taken relative to one maximum, which is finite because each token that counts is in its own phase.
+    # One maximum for all parts. It is finite for every token that counts, because its own phase contains it.
     largest = torch.maximum(
         merge_tiles(local_scores.detach().amax(-1, keepdim=True), feat_size, reach, num_heads),
         merge_phases(atrous_scores.detach().amax(-1, keepdim=True), feat_size, dilation, num_heads),

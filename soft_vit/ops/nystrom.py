@@ -19,12 +19,12 @@ PseudoInverse = Literal["iterative", "exact"]
 
 
 def iterative_pseudo_inverse(a: Tensor, iters: int = 6) -> Tensor:
-    """The iterate `Z <- Z (13 I - A Z (15 I - A Z (7 I - A Z))) / 4` towards the pseudo-inverse (Eq. 11 of the paper).
+    """Return the iterate of `Z <- Z (13 I - A Z (15 I - A Z (7 I - A Z))) / 4`, towards the pseudo-inverse (Eq. 11).
 
-    a: `[..., M, M]`; the result has its shape, at least fp32, and the true gradient of the steps taken. The start
-    `A^T / (max column sum * max row sum)` of |A| is each matrix's own. The error is cubed in each step once it is
-    below one; until then a small singular value s grows by 13 / 4 a step, so those below about
-    `(max column sum * max row sum) (13 / 4)^-iters` (squared) stay damped instead of inverted.
+    a: `[..., M, M]`; the result has its shape, at least fp32, and the true gradient of the steps. Each matrix starts at
+    its own `A^T / (max column sum * max row sum)` of |A|. A step cubes the error once it is below one. Until then a
+    small singular value s of A gives A Z a value that grows by 13 / 4 a step: if `s^2` is below about
+    `(max column sum * max row sum) (13 / 4)^-iters`, s stays damped instead of inverted.
     """
     with full_precision(a):
         a = at_least_float32(a)
@@ -50,12 +50,13 @@ def nystrom_attention(
     iters: int = 6,
     fused: bool = True,
 ) -> Tensor:
-    """Softmax attention through landmarks, linear in N; fused: both N x M matrices stay inside torch's kernels.
+    """Return softmax attention through landmarks, linear in N.
 
-    q, k, v: `[B, H, N, D]`; q_landmarks, k_landmarks: `[B, H, M, D]`; exist: bool `[B, M]`, which of these exist,
-    None if all do; layout says which tokens count. The result has v's shape and dtype; the M x M matrix and its inverse
-    are at least fp32. inverse: `iterative` (the paper's) or `exact` (`torch.linalg.pinv`, by singular values: slow, for
-    analysis).
+    q, k, v: `[B, H, N, D]`; q_landmarks, k_landmarks: `[B, H, M, D]`. The result has v's shape and dtype; the M x M
+    matrix and its inverse are at least fp32.
+    exist: bool `[B, M]`, which landmarks exist; None if all do. layout: its mask says which tokens count.
+    inverse: `iterative` (the paper's) or `exact` (`torch.linalg.pinv`, by singular values: slow, for analysis).
+    fused: use torch's kernels, which do not store the N x M matrices.
     """
     check_choice("inverse", inverse, get_args(PseudoInverse))
     key_mask = None if layout is None else layout.key_mask
@@ -67,7 +68,7 @@ def nystrom_attention(
         if landmark_mask is None:
             a = torch.softmax(scores, dim=-1)
         else:
-            # An identity for those that do not exist: neither the others' inverse nor its start depends on it.
+            # Rows of the identity for landmarks that do not exist: the inverse of the others stays the same.
             eye = torch.eye(scores.shape[-1], dtype=scores.dtype, device=scores.device)
             a = torch.softmax(scores.masked_fill(~landmark_mask, -torch.inf), dim=-1)
             a = torch.where(landmark_mask.mT, a, eye)

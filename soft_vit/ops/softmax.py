@@ -12,10 +12,10 @@ from soft_vit.ops.layout import Layout
 def dot_product_attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, dropout_p: float = 0.0, fused: bool = True
 ) -> Tensor:
-    """`softmax(Q K^T / sqrt(D)) V` for queries `[..., N, D]`, keys `[..., M, D]`, values `[..., M, C]`: `[..., N, C]`.
+    """Return `softmax(Q K^T / sqrt(D)) V` `[..., N, C]` of q `[..., N, D]`, k `[..., M, D]` and v `[..., M, C]`.
 
-    mask: bool, broadcast to `[..., N, M]`: the keys that a query sees, at least one. dropout_p: rate at which weights
-    are dropped. fused: use torch's kernels, which store no N x M matrix; otherwise separate operations.
+    mask: bool, broadcast to `[..., N, M]`: the keys that a query sees, at least one. dropout_p: dropout of the weights.
+    fused: use torch's kernels, which do not store the N x M matrix; otherwise separate operations.
     """
     if fused:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout_p)
@@ -31,9 +31,9 @@ def dot_product_attention(
 def softmax_attention(
     q: Tensor, k: Tensor, v: Tensor, layout: Layout, dropout_p: float = 0.0, fused: bool = True, one: bool = False
 ) -> Tensor:
-    """`dot_product_attention` to all tokens that count; q, k, v and the result `[B, H, P + N, D]`.
+    """Return `dot_product_attention` to all tokens except padding; q, k, v and the result are `[B, H, P + N, D]`.
 
-    one: one more in the denominator, `exp(s_ij) / (1 + sum_j exp(s_ij))`: a key and a value of zero.
+    one: add one to the denominator, `exp(s_ij) / (1 + sum_j exp(s_ij))`, by a key and a value of zero.
     """
     mask = layout.key_mask
     if one:
@@ -52,11 +52,13 @@ def attention_in_groups(
     dropout_p: float = 0.0,
     fused: bool = True,
 ) -> Tensor:
-    """`dot_product_attention` of queries `[B * H, G, L, D]` to others and to the keys and values of their group.
+    """Return `dot_product_attention` of queries `[B * H, G, L, D]` to the tokens of their group and to others.
 
-    keys, values: `[B * H, G, S, D]`. mask: bool `[1, G, L or 1, S]`, the keys that a query sees; None if all. others:
-    none, or keys and values `[B, H, P, D]` that all groups see before their own. seen: the keys that count, of the
-    others, bool `[B or 1, P]`, and of the groups, bool `[B or 1, G, 1, S]`; None if all.
+    keys, values: of groups, `[B * H, G, S, D]`.
+    mask: bool `[1, G, L or 1, S]`, the keys of its group that a query sees; None if all.
+    others: empty, or keys and values `[B, H, P, D]` that all queries see.
+    seen: the keys that are not padding, of the others, bool `[B or 1, P]`, and of the groups, bool `[B or 1, G, 1, S]`;
+        None if all.
     """
     if others:
         extra = (x.flatten(0, 1)[:, None].expand(-1, keys.shape[1], -1, -1) for x in others)
@@ -68,7 +70,7 @@ def attention_in_groups(
         if counts.shape[0] > 1:
             counts = counts.repeat_interleave(queries.shape[0] // counts.shape[0], dim=0)
         mask = counts if mask is None else mask & counts
-        # Results of tokens that do not count are cut off later; until then they must not be 0 / 0.
+        # Results of padding are dropped later; until then they must not be 0 / 0.
         mask = mask | ~mask.any(-1, keepdim=True)
     return dot_product_attention(queries, keys, values, mask, dropout_p, fused)
 
@@ -82,10 +84,11 @@ def attention_with_prefix(
     dropout_p: float = 0.0,
     fused: bool = True,
 ) -> Tensor:
-    """The tokens of a map attend by `attend` to some of them and to all prefix tokens, and those to all tokens.
+    """Let prefix tokens attend to all tokens, and tokens of the map to prefix tokens and, by attend, to the map.
 
-    q, k, v and the result: `[B, H, P + N, D]`. attend takes those of the map; others, the keys and values of the prefix
-    `[B, H, P, D]`, or none; seen, bool `[B, P + N]`, the keys that count, None if all; dropout_p; and fused.
+    q, k, v and the result: `[B, H, P + N, D]`. attend takes q, k and v of the map, and by name: others, empty or the
+    keys and values `[B, H, P, D]` of the prefix; seen, bool `[B, P + N]`, the keys that are not padding, None if all;
+    dropout_p and fused.
     """
     P = layout.num_prefix_tokens
     others = (k[:, :, :P], v[:, :, :P]) if P else ()

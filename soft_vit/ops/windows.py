@@ -1,4 +1,4 @@
-"""Softmax attention of the tokens of a map to those around them, in tiles of the map with their neighbours.
+"""Softmax attention of the tokens of a map to their neighbourhoods, in tiles of the map and the tokens around each.
 
 Letters: B batch, H heads, P prefix tokens, N = Y * X tokens of a map of Y rows and X columns, row by row, D channels of
 a head; G tiles of L queries and S keys each.
@@ -16,55 +16,54 @@ from soft_vit.ops.chunked import Arguments, Part, computes_parts, in_parts
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.softmax import attention_in_groups, attention_with_prefix
 
-# 64 queries are one block of a fused kernel, and their keys overlap enough that few are read twice.
+# 64 queries are one block of a fused kernel, and their neighbourhoods overlap enough.
 TILE_SIDE = 8
 
-# Bytes of the queries, for the rows of tiles that are computed together: their intermediates then stay in a core's
-# cache.
+# Bytes of the queries of the rows of tiles that are computed together, so that intermediates stay in a core's cache.
 CHUNK_BYTES = 128 << 10
 
-# Not written out where it annotates an inner function, as torch.compile cannot trace `|`.
+# A name, because torch.compile cannot trace `|` in annotations of inner functions.
 Rows = tuple[int, int] | None
 """The first row of tiles and the one after the last; None for all."""
 
 
 def axis_tiles(length: int, reach: int) -> tuple[int, int, int]:
-    """Tiles of one side of a map: their number, their length, and how many tokens of the neighbours each one needs."""
+    """Return the number of tiles along a side, their length, and how many tokens around each its queries see."""
     if length <= TILE_SIDE + 2 * reach:
-        # One tile has no more keys than a tile with its neighbours would have.
+        # One tile has as few keys as a tile with its neighbours would have.
         return 1, length, 0
     return -(-length // TILE_SIDE), TILE_SIDE, reach
 
 
 def token_rows(feat_size: tuple[int, int], reach: int, rows: tuple[int, int], with_neighbours: bool) -> tuple[int, int]:
-    """The first row of tokens that these rows of tiles read, and the one after the last; both may lie off the map."""
+    """Return the first row of tokens that rows of tiles read, and the one after the last; both may be off the map."""
     _, tile, halo = axis_tiles(feat_size[0], reach)
     halo = halo if with_neighbours else 0
     return rows[0] * tile - halo, rows[1] * tile + halo
 
 
 def split_tiles(x: Tensor, feat_size: tuple[int, int], reach: int, with_neighbours: bool, rows: Rows = None) -> Tensor:
-    """`[B, H, N, D]` to the tiles of the map `[B * H, G, L, D]`, or each with its neighbours, `[B * H, G, S, D]`.
+    """Split `[B, H, N, D]` into tiles `[B * H, G, L, D]`, or tiles with their neighbours `[B * H, G, S, D]`.
 
-    rows: take these rows of tiles alone; x has the tokens that `token_rows` gives.
+    rows: only these rows of tiles; x then has the tokens of `token_rows` alone.
     """
     (ny, ty, hy), (nx, tx, hx) = (axis_tiles(length, reach) for length in feat_size)
     first, end = token_rows(feat_size, reach, rows or (0, ny), with_neighbours)
     above, below, right = max(-first, 0), max(end - feat_size[0], 0), nx * tx - feat_size[1]
     if not with_neighbours:
         hy = hx = 0
-    # A map's own height where it is whole: graphs for any size need not simplify what else would equal it.
+    # Of a whole map its own height: an expression equal to it would make graphs for any size more complex.
     height = feat_size[0] if rows is None else end - first - above - below
     x = x.unflatten(2, (height, feat_size[1]))
     x = F.pad(x, (0, 0, hx, hx + right, above, below)).unfold(2, ty + 2 * hy, ty).unfold(3, tx + 2 * hx, tx)
-    # Without padding, F.pad keeps the order of x in memory, which a graph for any size does not know: it would take
-    # copies for views, and leave out `contiguous`.
+    # `clone`, because F.pad without padding keeps the strides of x, which a graph for any size does not know: it would
+    # take copies for views and leave out `contiguous`.
     x = x.permute(0, 1, 2, 3, 5, 6, 4).clone(memory_format=torch.contiguous_format)
     return x.flatten(4, 5).flatten(2, 3).flatten(0, 1)
 
 
 def merge_tiles(x: Tensor, feat_size: tuple[int, int], reach: int, num_heads: int, rows: Rows = None) -> Tensor:
-    """The inverse of `split_tiles` without neighbours: `[B * H, G, L, D]` to `[B, H, N, D]`."""
+    """Merge tiles `[B * H, G, L, D]` to `[B, H, N, D]`: the inverse of `split_tiles` without neighbours."""
     (ny, ty, _), (nx, tx, _) = (axis_tiles(length, reach) for length in feat_size)
     first, end = rows or (0, ny)
     x = x.unflatten(2, (ty, tx)).unflatten(1, (end - first, nx)).unflatten(0, (-1, num_heads))
@@ -73,10 +72,10 @@ def merge_tiles(x: Tensor, feat_size: tuple[int, int], reach: int, num_heads: in
 
 
 def axis_pairs(length: int, reach: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """For the queries and keys of each tile of one side, `[tiles, L, S]`: do they see each other; their distance."""
+    """Return whether queries and keys of each tile along a side see each other, and their distance: `[tiles, L, S]`."""
     count, tile, halo = axis_tiles(length, reach)
     start = tile * torch.arange(count, device=device)[:, None, None]
-    # A query beyond the map sees the keys of the last one: without any it would be 0 / 0.
+    # A query off the map takes the keys of the last one on it: without keys it would be 0 / 0.
     query = (start + torch.arange(tile, device=device)[:, None]).clamp(max=length - 1)
     key = start + torch.arange(-halo, tile + halo, device=device)
     distance = query - key
@@ -86,10 +85,10 @@ def axis_pairs(length: int, reach: int, device: torch.device) -> tuple[Tensor, T
 def tile_mask(
     feat_size: tuple[int, int], reach: int, device: torch.device, without_phase: int = 0, rows: Rows = None
 ) -> Tensor:
-    """Which keys of a tile and its neighbours are within reach of each query, on the map: bool `[1, G, L, S]`.
+    """Return which keys of a tile and its neighbours are on the map and in reach of each query: bool `[1, G, L, S]`.
 
-    without_phase: leave out the pairs whose distances in y and x are both multiples of this number. rows: of these
-    rows of tiles alone.
+    without_phase: leave out pairs whose distances in y and x are both multiples of this number. rows: only these rows
+    of tiles.
     """
     (see_y, y), (see_x, x) = (axis_pairs(length, reach, device) for length in feat_size)
     if rows is not None:
@@ -112,11 +111,11 @@ def window_attention(
     dropout_p: float = 0.0,
     fused: bool = True,
 ) -> Tensor:
-    """Scaled dot-product attention of each token to those at most reach from it in y and in x, and to all others.
+    """Return attention of each token to those at most reach away in y and in x, and to all of others.
 
-    q, k, v and the result: `[B, H, N, D]`. others: none, or keys and values `[B, H, P, D]`, which stand before those of
-    the map in seen, bool `[B or 1, P + N]`: the keys that count, None if all. fused: see `dot_product_attention`. Where
-    N is large, on a CPU, it takes some rows of tiles after the others, see `in_parts`.
+    q, k, v and the result: `[B, H, N, D]`. others: empty, or keys and values `[B, H, P, D]`. seen: bool
+    `[B or 1, P + N]`, which of others and of the map are not padding; None if all. fused: see `dot_product_attention`.
+    For large N on a CPU, rows of tiles are computed one after the other, see `in_parts`.
     """
     num_others = others[0].shape[2] if others else 0
     args: tuple[Any, ...] = (q, k, v, None if seen is None else seen[:, None, num_others:, None], *others)
@@ -155,11 +154,11 @@ def local_attention(
     dropout_p: float = 0.0,
     fused: bool = True,
 ) -> Tensor:
-    """Scaled dot-product attention of each token to the kernel_size x kernel_size tokens around it, cut at the edges.
+    """Return attention of each token to the kernel_size x kernel_size tokens around it, cut at the edges of the map.
 
-    q, k, v: `[B, H, P + N, D]`; the result has v's shape. kernel_size is odd. Prefix tokens see all tokens, and all see
-    them. Works on tiles of the map with their neighbours, at most `(8 + kernel_size - 1)^2` keys for each query. fused:
-    see `dot_product_attention`.
+    q, k, v: `[B, H, P + N, D]`; the result has v's shape. kernel_size: odd. Prefix tokens see all tokens, and all
+    tokens see them. fused: see `dot_product_attention`. Tiles of the map are computed with their neighbours, so a query
+    has at most `(8 + kernel_size - 1)^2` keys.
     """
     attend = partial(window_attention, feat_size=layout.feat_size, reach=kernel_size // 2)
     return attention_with_prefix(attend, q, k, v, layout, dropout_p, fused)

@@ -42,4 +42,4 @@ class CosformerAttention(SelfAttention):
         else:
             place = (layout.mask.cumsum(1) - 1).clamp(min=0).to(wide_dtype(q))[:, None, :, None]
         angle = place * (0.5 * math.pi / layout.num_tokens(q))
-        return linear_attention(q, k, v, layout, phi=turned_features, places=angle)
+        return linear_attention(q, k, v, layout, phi=turned_features, positions=angle)

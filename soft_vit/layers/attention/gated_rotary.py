@@ -13,7 +13,7 @@ from soft_vit.layers.attention.local_conv import add_to_grid, depthwise_conv, gr
 from soft_vit.ops.chunked import map_tokens
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least_float32
-from soft_vit.ops.rotary import rotate_by_place
+from soft_vit.ops.rotary import rotate_by_position
 from soft_vit.ops.softmax import softmax_attention
 
 
@@ -35,7 +35,7 @@ def rotary_softmax_attention(
     q: Tensor, k: Tensor, v: Tensor, layout: Layout, dropout_p: float = 0.0, fused: bool = True
 ) -> Tensor:
     """Attend by a softmax of q and k rotated by place; q, k, v and the result `[B, H, P + N, D]`."""
-    q, k = (part.to(v.dtype) for part in rotate_by_place(layout, q, k, end_point=True))
+    q, k = (part.to(v.dtype) for part in rotate_by_position(layout, q, k, end_point=True))
     return softmax_attention(q, k, v, layout, dropout_p, fused)
 
 

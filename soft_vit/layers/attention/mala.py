@@ -7,7 +7,7 @@ from soft_vit.ops.chunked import map_tokens, sum_over_tokens
 from soft_vit.ops.layout import Layout, fill_masked
 from soft_vit.ops.linear import elu_features
 from soft_vit.ops.numerics import at_least_float32
-from soft_vit.ops.rotary import place_tables, rotate
+from soft_vit.ops.rotary import rotary_tables, rotate
 
 
 class MALAttention(GatedRotaryAttention):
@@ -27,7 +27,7 @@ class MALAttention(GatedRotaryAttention):
         without. Means are over the tokens that count; everything inside is at least fp32.
         """
         dtype, scale = v.dtype, q.shape[-1] ** -0.5
-        cos, sin = place_tables(layout, q, end_point=True)
+        cos, sin = rotary_tables(layout, q, end_point=True)
         count = layout.num_tokens(q)
 
         def state(k: Tensor, v: Tensor, mask: Tensor | None, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:

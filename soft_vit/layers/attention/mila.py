@@ -10,7 +10,7 @@ from soft_vit.ops.chunked import map_tokens, sum_over_tokens
 from soft_vit.ops.layout import Layout, fill_masked
 from soft_vit.ops.linear import elu_features
 from soft_vit.ops.numerics import at_least_float32
-from soft_vit.ops.rotary import place_tables, rotate
+from soft_vit.ops.rotary import rotary_tables, rotate
 
 # Added to the normaliser.
 FLOOR = 1e-6
@@ -56,7 +56,7 @@ class MilaAttention(Attention):
         fp32.
         """
         dtype, count = v.dtype, layout.num_tokens(q)
-        tables = place_tables(layout, q, channels=q.shape[1] * q.shape[3])
+        tables = rotary_tables(layout, q, channels=q.shape[1] * q.shape[3])
 
         def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
             return split_heads(rotate(merge_heads(x), cos[:, 0], sin[:, 0]), x.shape[1])

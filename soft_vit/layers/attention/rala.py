@@ -9,7 +9,7 @@ from soft_vit.ops.chunked import map_tokens, sum_over_tokens
 from soft_vit.ops.layout import Layout, fill_masked
 from soft_vit.ops.linear import elu_features
 from soft_vit.ops.numerics import at_least_float32
-from soft_vit.ops.rotary import place_tables, rotate
+from soft_vit.ops.rotary import rotary_tables, rotate
 
 
 class RALAttention(GatedRotaryAttention):
@@ -30,7 +30,7 @@ class RALAttention(GatedRotaryAttention):
         least fp32.
         """
         dtype, mask = v.dtype, layout.token_mask
-        cos, sin = place_tables(layout, q, end_point=True)
+        cos, sin = rotary_tables(layout, q, end_point=True)
         count = layout.num_tokens(q)
 
         def features(q: Tensor, mask: Tensor | None) -> tuple[Tensor]:

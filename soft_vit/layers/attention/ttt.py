@@ -15,7 +15,7 @@ from soft_vit.layers.attention.base import Attention, Rotate, merge_heads, split
 from soft_vit.ops.chunked import by_heads, map_tokens, sum_over_tokens
 from soft_vit.ops.layout import Layout, fill_masked
 from soft_vit.ops.numerics import at_least_float32, full_precision
-from soft_vit.ops.rotary import rotate_by_place
+from soft_vit.ops.rotary import rotate_by_position
 
 # Of both inner losses, for every head dimension.
 SCALE = 1 / 3
@@ -151,7 +151,7 @@ class TTTAttention(Attention):
         q, k, v = (split_heads(part, self.num_heads) for part in of_heads)
         q, k = self.queries(q, rotate), self.keys(k, rotate)
         if self.rope:
-            q, k = rotate_by_place(layout, merge_heads(q), merge_heads(k))
+            q, k = rotate_by_position(layout, merge_heads(q), merge_heads(k))
             q, k = split_heads(q, self.num_heads), split_heads(k, self.num_heads)
         gated = merge_heads(gated_branch(q, k, v, self.w1, self.w2, layout))
         q, k, v = (split_heads(part, d) for part in (q_conv, k_conv, v_conv))
