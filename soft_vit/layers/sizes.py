@@ -1,4 +1,4 @@
-"""Comparisons of sizes that stay open in a graph that torch.export captures for images of any size."""
+"""Comparisons of sizes that do not specialise a graph which torch.export captures for images of any size."""
 
 from collections.abc import Sequence
 
@@ -7,9 +7,10 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 
 def same_size(a: Sequence[int], b: Sequence[int]) -> bool:
-    """Return whether two sizes are equal; in an exported graph, False where only some images make them so.
+    """Return whether two sizes are equal; in an exported graph, False unless they are equal for all images.
 
-    An ordinary comparison would tie such a graph to its answer. torch.compile captures another for another answer.
+    An ordinary comparison would restrict such a graph to images with the same answer. torch.compile captures a graph
+    for each answer.
     """
     if not torch.compiler.is_exporting():
         return tuple(a) == tuple(b)
@@ -20,4 +21,4 @@ def smaller(a: int, b: int) -> int:
     """Return the smaller of two sizes, as a symbol in an exported graph."""
     if not torch.compiler.is_exporting():
         return min(a, b)
-    return torch.sym_min(a, b)  # type: ignore[return-value]  # a SymInt is an int to all that take sizes
+    return torch.sym_min(a, b)  # type: ignore[return-value]  # a SymInt works as an int

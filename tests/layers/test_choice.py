@@ -14,7 +14,7 @@ def row(
     return Measurement(kind, mode, dim, tokens, seconds, megabytes)
 
 
-# softmax takes N^2, linear 1000 N, hydra is fast and large; none and local mix no or few tokens.
+# softmax takes N^2, linear 500 N; hydra is fast and large. none and local do not mix all tokens.
 ROWS = [row("softmax", n, n * n * 1e-6, n / 100) for n in (100, 400, 1600)]
 ROWS += [row("linear", n, n * 5e-4, n / 50) for n in (100, 400, 1600)]
 ROWS += [row("hydra", n, n * 1e-4, n) for n in (100, 400)] + [row("hydra", 1600, None, 1600)]
@@ -36,7 +36,7 @@ def table(monkeypatch):
         (400, {}, "hydra", 0.04, 400, "N = 400"),
         (200, {}, "hydra", 0.02, 200, "N = 100 and 400"),
         (200, {"memory": 3}, "softmax", 0.04, 2, "N = 100 and 400"),
-        # Without a measurement on both sides, a kind is no candidate.
+        # A type needs a measurement on both sides.
         (1000, {}, "linear", 0.5, 20, "N = 400 and 1600"),
         (1600, {}, "linear", 0.8, 32, "N = 1600"),
         (1600, {"memory": 16}, "softmax", 2.56, 16, "N = 1600"),
@@ -70,7 +70,7 @@ def test_refusals(table, num_tokens, options, value):
 
 @pytest.mark.parametrize(("x", "y"), [(1, 3), (2, 12), (4, 48), (8, 384), (16, 3072)])
 def test_power_laws_between_points_go_on_beyond_the_ends(x, y):
-    # 3 x^2 up to 4, and 0.75 x^3 from there on.
+    # 3 x^2 up to 4, and 0.75 x^3 beyond.
     assert choice.interpolate([(1, 3), (4, 48), (8, 384)], x) == pytest.approx(y)
     assert choice.interpolate([(4, 48)], x) == 48
 

@@ -1,4 +1,4 @@
-"""The feed-forward layer, fused on a CPU and not where somebody would notice."""
+"""The feed-forward layer, fused on a CPU only for plain layers and inputs."""
 
 import copy
 
@@ -14,14 +14,14 @@ from soft_vit.ops.cpu import fused_linear, has_bfloat16
 
 APPROXIMATIONS = ("none", "tanh")
 needs_fusion = pytest.mark.skipif(
-    not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="this build of torch has no oneDNN"
+    not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="needs a build of torch with oneDNN"
 )
-needs_bfloat16 = pytest.mark.skipif(not has_bfloat16(), reason="this CPU has no bf16")
+needs_bfloat16 = pytest.mark.skipif(not has_bfloat16(), reason="needs a CPU with bf16")
 
 
 @pytest.fixture
 def calls(monkeypatch):
-    """The GELUs asked of the fused layer."""
+    """The argument gelu of each call of fused_linear."""
     made = []
 
     def spy(x, weight, bias, gelu=None):
@@ -72,11 +72,11 @@ def test_bfloat16_is_at_least_as_exact(approximate, autocast, calls):
     assert calls == [approximate, None]
     assert fused.dtype == plain.dtype == torch.bfloat16
     error, plain_error = ((y.double() - expected).norm() / expected.norm() for y in (fused, plain.detach()))
-    # Both end in a rounding to 8 bits; GELU takes the sum before that in one of them only.
+    # Both round the result to 8 bits; only one of them also rounds the input of GELU.
     assert error <= 1.1 * plain_error
 
 
-def test_strided_tokens_are_taken_as_they_are():
+def test_strided_tokens():
     mlp = Mlp(24, 48)
     x = torch.randn(2, 24, 35).mT
     with torch.inference_mode():
@@ -100,7 +100,7 @@ def test_replaced_layers_are_called_without_gradients(name, replacement, calls):
     assert len(calls) == (0 if name == "act" else 1) + (name == "act")
 
 
-def test_who_counts_operations_sees_all_of_them(calls):
+def test_flop_counters_see_all_operations(calls):
     mlp = Mlp(24, 48)
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         mlp(torch.randn(2, 9, 24))

@@ -43,7 +43,7 @@ def images(height: int = 64, width: int = 64, batch: int = 2) -> Tensor:
 
 @every_kind
 def test_in_a_plain_vit(kind: str) -> None:
-    """With registers, norms of queries and keys where there are such, and images of any square size."""
+    """With registers, norms of queries and keys if the type has them, and images of any square size."""
     model = create(attn_layer(kind), reg_tokens=4, qk_norm=ATTENTIONS[kind].qk_norm, dynamic_img_size=True)
     assert all(isinstance(block.attn, ATTENTIONS[kind]) for block in model.blocks)
     expected = model(images())
@@ -51,7 +51,7 @@ def test_in_a_plain_vit(kind: str) -> None:
         assert torch.equal(form(images()), expected)
     assert model(images(96, 96)).shape == (2, 5)
     model.train()(images()).sum().backward()
-    # One that is not used stops training on several GPUs.
+    # An unused parameter stops training on several GPUs.
     assert not [name for name, parameter in model.named_parameters() if parameter.grad is None]
 
 
@@ -151,7 +151,7 @@ def test_compiled(kind: str) -> None:
     torch.testing.assert_close(compiled(images()), model(images()))
 
 
-def test_attn_mask_tells_which_tokens_count() -> None:
+def test_attn_mask_is_a_padding_mask() -> None:
     attn, plain = (
         attn_layer("performer")(DIM, HEADS, qkv_bias=True),
         ATTENTIONS["performer"](DIM, HEADS, feat_size=(9,)),
@@ -168,8 +168,8 @@ def test_attn_mask_tells_which_tokens_count() -> None:
         attn(x, is_causal=True)
 
 
-def test_a_grid_that_is_no_square_is_given() -> None:
-    """As a model by name finds it for itself."""
+def test_maps_that_are_not_square() -> None:
+    """Given to attn_layer, or found by a model by name."""
     model = create(attn_layer("local", (4, 7), kernel_size=3), img_size=(64, 112))
     named = timm.create_model(
         "local_vit_tiny_patch16",
@@ -183,7 +183,7 @@ def test_a_grid_that_is_no_square_is_given() -> None:
     for given in ({}, {"num_prefix_tokens": 1}, {"feat_size": (5, 5)}):
         with pytest.raises(ValueError, match="feat_size and num_prefix_tokens"):
             create(attn_layer("local", **given), img_size=(64, 176))(images(64, 176))
-    # A kind without a grid needs none.
+    # Types that do not use the map take any number of tokens.
     assert create(attn_layer("linear"), img_size=(64, 176))(images(64, 176)).shape == (2, 5)
 
 
@@ -202,7 +202,7 @@ def test_a_grid_that_is_no_square_is_given() -> None:
         ),
     ],
 )
-def test_what_does_not_fit_is_named(make: Callable[[], Any], words: str) -> None:
+def test_bad_arguments(make: Callable[[], Any], words: str) -> None:
     with pytest.raises(ValueError, match=re.escape(words)):
         make()
 

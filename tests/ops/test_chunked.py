@@ -1,4 +1,4 @@
-"""Functions computed in parts: the same results and gradients, and little more memory than softmax attention."""
+"""Functions computed in parts: the same results and gradients as at once, and little more memory than softmax."""
 
 from collections.abc import Callable
 from functools import cache, partial
@@ -19,14 +19,14 @@ GRID = (23, 9)
 BY_TOKENS = ["linear", "cosformer", "performer", "focused", "polaformer", "rala", "mala", "mila", "skyformer", "gau"]
 BY_HEADS = ["inline", "vq", "nystrom", "agent", "atrous", "reformer"]
 KINDS = [*BY_TOKENS, *BY_HEADS, "ttt", "local", "longformer", "bigbird"]
-# Those whose fused kernels have no second gradient.
+# Attention types whose fused kernels cannot be differentiated twice.
 ONCE = {"nystrom", "agent", "local", "atrous", "longformer", "bigbird"}
 LINEAR = [kind for kind, attention in ATTENTIONS.items() if attention.cost == "N"]
 
 
 @pytest.fixture
 def part_after_part(monkeypatch) -> Callable[[bool], None]:
-    """Switches it on for any length, a head, a row of tiles, a block or ten tokens of two images at a time, or off."""
+    """Return a function that switches computing in parts on, with the smallest parts and for any length, or off."""
 
     def switch(on: bool) -> None:
         monkeypatch.setattr(chunked, "MIN_TOKENS", 1 if on else 1 << 40)
@@ -104,12 +104,12 @@ def test_training_needs_little_more_memory_than_softmax_attention(kind: str) -> 
 
 
 def attend_heads(q: Tensor, v: Tensor, weight: Tensor, shared: Tensor) -> Tensor:
-    """A function of every head, with halves of heads as values, and weights that heads differ in."""
+    """A function of each head, with values of half the width and twice the heads, and weights of each head."""
     return (q @ weight).sin().repeat_interleave(2, dim=1) * v * shared
 
 
 def attend_tokens(q: Tensor, v: Tensor, weight: Tensor, shared: Tensor) -> Tensor:
-    """A state, and results read from it; a table of tokens that needs no gradient, and no mask."""
+    """A state and results read from it, with a table of tokens without a gradient, and without a mask."""
     table = torch.linspace(0, 1, 5, dtype=q.dtype)[None, None, :, None]
     state, total = sum_over_tokens(
         lambda q, v, mask, table, weight: ((q * table).mT @ v * weight, v.sum(2, keepdim=True)),
@@ -120,7 +120,7 @@ def attend_tokens(q: Tensor, v: Tensor, weight: Tensor, shared: Tensor) -> Tenso
 
 
 def attend_tokens_in_one(q: Tensor, v: Tensor, weight: Tensor, shared: Tensor) -> Tensor:
-    """Both in one call: v is read by either, q by one, and the mask by none."""
+    """The same in one call: both functions read v, only one reads q, and the mask is unused."""
     return map_tokens(
         lambda q, v, mask, weight, state, total: (q @ weight).sin() @ state * v + total,
         (q, v, None),
@@ -130,7 +130,7 @@ def attend_tokens_in_one(q: Tensor, v: Tensor, weight: Tensor, shared: Tensor) -
 
 
 def small_inputs(function: Callable[..., Tensor]) -> tuple[Tensor, ...]:
-    """q, v, weight and a tensor that needs no gradient."""
+    """q, v, weight and a tensor without a gradient."""
     g = torch.Generator().manual_seed(0)
     of_heads = function is attend_heads
     sizes = ((2, 2, 3, 2), (2, 4, 3, 1), (1, 2, 2, 1)) if of_heads else ((2, 1, 5, 3), (2, 1, 5, 2), (1, 1, 3, 2))
@@ -192,7 +192,7 @@ def test_random_numbers_and_autocast_are_those_of_forward(part_after_part: Calla
     assert x.dtype == torch.bfloat16
     state = torch.get_rng_state()
     x.float().sum().backward()
-    # The gradient of a token is that of its channels which were not dropped.
+    # Dropped channels do not contribute to the gradient of a token.
     assert torch.equal(q.grad, 2 * (x != 0).float().sum(-1, keepdim=True).expand_as(q))
     assert torch.equal(torch.get_rng_state(), state)
 
@@ -205,7 +205,7 @@ def test_shared_tensors_have_exact_gradients_in_half_precision(
     tokens = torch.ones(2, 3, 500, 4, dtype=torch.bfloat16)
     weight = torch.ones(1, 3, 1, 4, dtype=torch.bfloat16, requires_grad=True)
     map_tokens(torch.mul, (tokens,), (weight,)).sum().backward()
-    # Twos added to one another in bf16 end at 512.
+    # A sum of twos in bf16 stops growing at 512.
     assert torch.equal(weight.grad, torch.full_like(weight, 1000))
 
 

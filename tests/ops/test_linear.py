@@ -17,7 +17,7 @@ LENGTHS = [1, 63, 64, 256, 500]
 
 
 def inputs(num_tokens: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
-    """Features of 12 channels and values of 5: other widths than each other's, so that none stands for another."""
+    """Features of 12 channels and values of 5, so that a mixed-up width fails."""
     generator = torch.Generator().manual_seed(num_tokens)
     q, k = torch.randn(2, 2, 3, num_tokens, 12, generator=generator, dtype=torch.float64)
     v = torch.randn(2, 3, num_tokens, 5, generator=generator, dtype=torch.float64)

@@ -43,7 +43,7 @@ def newton_step_size(a: Tensor, ridge: float, start: NewtonStart) -> Tensor:
     if start == "guarded_image" and a.shape[-1] == 1:
         return 1 / add_ridge(a, ridge).square()
     if not a.numel():
-        # An empty tensor has no maximum.
+        # amax fails for an empty tensor.
         return largest
     shared = tuple(range(a.ndim)) if start == "guarded_batch" else tuple(range(-min(a.ndim, 3), 0))
     candidates = 0.5 ** torch.arange(MAX_HALVINGS + 1, dtype=a.dtype, device=a.device)

@@ -36,16 +36,16 @@ def outputs_and_gradients(function, tensors: tuple, **variant) -> dict[str, torc
     return {"x": out.detach(), **dict(zip(("dq", "dbottleneck", "dv"), gradients, strict=True))}
 
 
+def assert_equals_the_reference(tensors: tuple, variant: dict) -> None:
+    actual = outputs_and_gradients(soft_attention, tensors, **variant)
+    for name, expected in outputs_and_gradients(soft_attention_reference, tensors, **variant).items():
+        torch.testing.assert_close(actual[name], expected, rtol=1e-7, atol=1e-9, msg=lambda m, n=name: f"{n}: {m}")
+
+
 @variants
 @pytest.mark.parametrize("spread", [1.0, 0.1])
 def test_equals_the_reference(variant, spread):
-    tensors = inputs(spread=spread)
-    actual = outputs_and_gradients(soft_attention, tensors, **variant)
-    expected = outputs_and_gradients(soft_attention_reference, tensors, **variant)
-    for name in expected:
-        torch.testing.assert_close(
-            actual[name], expected[name], rtol=1e-7, atol=1e-9, msg=lambda m, n=name: f"{n}: {m}"
-        )
+    assert_equals_the_reference(inputs(spread=spread), variant)
 
 
 @variants
@@ -65,7 +65,6 @@ def test_second_derivatives(inverse, normalize):
     def attend(*tensors):
         return soft_attention(*tensors, inverse=inverse, normalize=normalize, newton_iters=40)
 
-    assert torch.autograd.gradcheck(attend, tensors)
     assert torch.autograd.gradgradcheck(attend, tensors)
 
 
@@ -135,13 +134,10 @@ def test_memory_layout_does_not_matter(variant):
 @pytest.mark.parametrize("rows", [1, 20, 100], ids="cache of {} tokens".format)
 def test_blocks_do_not_matter(variant, rows, monkeypatch):
     """Chunks of 63 tokens and parts of 6 problems that do not divide them."""
-    tensors = inputs()
     monkeypatch.setattr(blocked_attention, "_CACHED_BYTES", rows * 6 * 8)
     monkeypatch.setattr(blocked_attention, "_MIN_CHUNK", 1)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
-    actual = outputs_and_gradients(soft_attention, tensors, **variant)
-    for name, expected in outputs_and_gradients(soft_attention_reference, tensors, **variant).items():
-        torch.testing.assert_close(actual[name], expected, rtol=1e-7, atol=1e-9, msg=name)
+    assert_equals_the_reference(inputs(), variant)
 
 
 @variants
@@ -160,7 +156,7 @@ def test_single_precision_error(variant):
 
 
 class LargestTensor(TorchDispatchMode):
-    """Watches the number of elements of every tensor that an operation makes."""
+    """Records the number of elements of the largest result of an operation."""
 
     def __init__(self):
         super().__init__()
@@ -184,14 +180,14 @@ def test_nothing_larger_than_the_kernel_is_made_or_stored(variant):
         soft_attention(*tensors, **variant).sum().backward()
     # One kernel at a time, N x M; never N x M x anything.
     assert watch.numel <= problems * n * m
-    # For backward: q, v and what has no N in it.
+    # For backward: q, v, and tensors whose size does not depend on N.
     assert sum(stored) <= problems * (n * (d + d - 1) + 2 * m * m + m * (3 * d + 1))
 
 
 FLAT = {"all tokens equal": 1.0, "zeros": 0.0, "magnitude 1e4": 1e4}
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: "-".join(map(str, v.values())))
+@variants
 @pytest.mark.parametrize("case", FLAT)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_finite_on_hard_inputs(variant, case, dtype):

@@ -75,7 +75,7 @@ def test_newton_residual_is_what_the_filter_leaves(spread, start, ridge, iters):
 
 
 def test_twenty_steps_are_far_from_the_inverse_of_a_flat_kernel():
-    """0.88 on 49 x 49 kernels whose mean entry is 0.99: published weights know the filter, not the inverse."""
+    """0.88 on 49 x 49 kernels whose mean entry is 0.99: published weights were trained with the filter."""
     tokens = torch.randn(4, 49, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(3)) * 0.018
     a = self_gaussian_kernel(tokens)
     assert a.mean().item() == pytest.approx(0.99, abs=0.001)
@@ -101,7 +101,7 @@ def released_step_size(a: torch.Tensor) -> float:
 
 @pytest.mark.parametrize("spread", SPREADS)
 def test_guarded_starts_are_the_released_rule(spread):
-    """For each image by itself, or for all at once; heads of one image may be flat beside others that are not."""
+    """For each image alone, or for all at once; an image has flat and conditioned heads."""
     a = torch.stack([torch.cat([kernel(spread, 2), kernel(0.1, 1)]), kernel(0.3, 3, seed=1)])
     by_image = [released_step_size(image) for image in a]
     for start, expected in (("guarded_image", by_image), ("guarded_batch", [released_step_size(a.flatten(0, 1))] * 2)):
@@ -111,7 +111,7 @@ def test_guarded_starts_are_the_released_rule(spread):
 
 
 def test_a_safeguard_for_one_head_leaves_the_others_alone():
-    """The pair's constant mode is at 2 and would stay zero; the other head has the step size of the image still."""
+    """The pair's constant mode is at 2 and would stay zero; the other head keeps the step size of the image."""
     pair = torch.eye(9, dtype=torch.float64)
     pair[0, 1] = pair[1, 0] = 0.9
     a = torch.stack([pair, kernel(0.4, 1, m=9)[0]])
@@ -130,7 +130,7 @@ def test_two_tokens_keep_their_constant_mode():
 
 
 def test_one_token_has_an_inverse():
-    """The rule itself starts a 1 x 1 matrix where the iterate becomes zero and stays so."""
+    """The released rule starts a 1 x 1 matrix where the iterate becomes zero and stays zero."""
     a = torch.ones(3, 1, 1, dtype=torch.float64)
     torch.testing.assert_close(newton_inverse(a, 0, 0.0, "guarded_image"), a)
     torch.testing.assert_close(newton_inverse(a, ridge=0.0, start="guarded_batch"), torch.zeros_like(a))
@@ -175,7 +175,7 @@ def test_bad_options(call, named):
 @pytest.mark.parametrize("ridge", [0.0, 0.001, 0.01, 0.05, 0.06, 0.1, 1.0, 10.0])
 @pytest.mark.parametrize("spread", [0.0, 0.1, 0.5, 2.0])
 def test_no_ridge_makes_the_iteration_diverge(start, ridge, spread):
-    """`||I - P V_T||` never grows beyond the 1 that it is in a mode of which nothing is there yet."""
+    """`||I - P V_T||` never exceeds 1, its value in a mode that has not converged at all."""
     a = kernel(spread, m=9)
     residual = newton_residual(a, 20, ridge, start)
     assert (residual <= 1 + 1e-6).all(), residual.max()
@@ -205,7 +205,7 @@ def all_steps(p: torch.Tensor, v: torch.Tensor, iters: int) -> torch.Tensor:
 
 @pytest.fixture
 def products(monkeypatch):
-    """A list that grows by one with each step of the iteration."""
+    """A list that gets an entry in each step of the iteration."""
     made, bmm = [], torch.bmm
 
     def counted(*args, **kwargs):
@@ -218,7 +218,7 @@ def products(monkeypatch):
 
 @pytest.mark.parametrize(("spread", "steps"), [(1.0, 8), (0.4, 14), (0.05, 20), (0.0, 20)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_converged_iteration_ends_and_nothing_else_changes(spread, steps, dtype, products):
+def test_a_converged_iteration_ends_with_the_same_result(spread, steps, dtype, products):
     tokens = spread * torch.randn(3, 25, 16, generator=torch.Generator().manual_seed(0), dtype=dtype)
     a = self_gaussian_kernel(tokens)
     p = add_ridge(a, 0.01)
@@ -230,11 +230,11 @@ def test_a_converged_iteration_ends_and_nothing_else_changes(spread, steps, dtyp
     assert taken <= steps if steps < 20 else taken == 20
     if taken == 20:
         assert torch.equal(ended, whole)
-    # Each of 20 more steps would round anew, by less than 25 terms do.
+    # Each of up to 20 more steps rounds again, by less than sums of 25 terms do.
     assert (ended - whole).norm() <= 25 * torch.finfo(dtype).eps * whole.norm()
 
 
-def test_one_matrix_that_has_not_converged_keeps_all_going(products):
+def test_all_matrices_iterate_until_the_last_converges(products):
     tokens = torch.randn(3, 25, 16, generator=torch.Generator().manual_seed(0))
     a = self_gaussian_kernel(tokens * torch.tensor([1.0, 0.05, 1.0])[:, None, None])
     with torch.no_grad():
@@ -242,7 +242,7 @@ def test_one_matrix_that_has_not_converged_keeps_all_going(products):
     assert len(products) == 20
 
 
-def test_all_steps_are_taken_where_values_may_not_be_looked_at(products):
+def test_all_steps_are_taken_for_nan_and_with_gradients_or_modes(products):
     a = self_gaussian_kernel(torch.randn(3, 5, 16, generator=torch.Generator().manual_seed(0)))
     start = newton_step_size(a, 0.0, "rowsum") * a
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Which backend runs, and what is refused."""
+"""Which backend runs a case, and which cases are refused."""
 
 from types import SimpleNamespace
 
@@ -68,7 +68,7 @@ def test_gpu_is_fused(monkeypatch, inverse):
 
 
 def a_gpu(monkeypatch, capability=(9, 0), shared_memory=227 << 10):
-    """Pretend that there is one, and that nothing was asked of it."""
+    """Pretend that there is one GPU, and clear the cache of its check."""
     properties = SimpleNamespace(major=capability[0], minor=capability[1], shared_memory_per_block_optin=shared_memory)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)

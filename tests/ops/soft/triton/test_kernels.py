@@ -1,4 +1,4 @@
-"""The fused kernels against the reference in float64, beside the eager form in the same dtype."""
+"""The fused kernels against the reference in float64, compared with the eager form in the same dtype."""
 
 import itertools
 
@@ -57,7 +57,7 @@ def inputs(
 def outputs_and_gradients(function, tensors: dict, variant: dict, cast=lambda x: x) -> dict[str, torch.Tensor]:
     """The result x and the gradient of every input by name, of `function` on the inputs after `cast`.
 
-    The gradient that comes in has as many bits as v before the cast, so that it is the same for all.
+    The gradient of the result is rounded to the dtype of v before the cast, so that it is the same for all forms.
     """
     bits = tensors["v"].dtype
     tensors = {name: cast(x.detach()).requires_grad_() for name, x in tensors.items()}

@@ -1,4 +1,4 @@
-"""What a GPU alone can show: graphs of launches, streams, several devices, tensors of more than 2^31 elements."""
+"""Tests that need a GPU: CUDA graphs, streams, several devices, tensors of more than 2^31 elements."""
 
 import pytest
 import torch
@@ -41,7 +41,7 @@ def test_another_stream(device):
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        # The launches follow this in the same stream, or read what it has not written.
+        # Launches in another stream would read these before they are written.
         late = [torch.zeros_like(x) for x in inputs]
         torch.cuda._sleep(20_000_000)
         for x, value in zip(late, inputs, strict=True):

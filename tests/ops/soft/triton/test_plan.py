@@ -1,4 +1,4 @@
-"""How tokens are cut, which calls have the same launches, and which find a compiled kernel; none is computed."""
+"""How tokens are cut, which calls share launches, and which reuse a compiled kernel, without running kernels."""
 
 from types import SimpleNamespace
 
@@ -57,7 +57,7 @@ def test_chunks_of_tokens(num_heads, num_tokens, chunks):
 
 
 class Kernel:
-    """Stands for a kernel in Triton: notes what is bound, and what a compiled kernel is called with."""
+    """A stand-in for a Triton kernel that records bindings and the arguments of compiled calls."""
 
     params = tuple(SimpleNamespace(name=name) for name in ("x", "size", "BLOCK", "PRECISION"))
 
