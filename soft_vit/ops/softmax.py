@@ -29,14 +29,14 @@ def dot_product_attention(
 
 
 def softmax_attention(
-    q: Tensor, k: Tensor, v: Tensor, layout: Layout, dropout_p: float = 0.0, fused: bool = True, one: bool = False
+    q: Tensor, k: Tensor, v: Tensor, layout: Layout, dropout_p: float = 0.0, fused: bool = True, add_one: bool = False
 ) -> Tensor:
     """Return `dot_product_attention` to all tokens except padding; q, k, v and the result are `[B, H, P + N, D]`.
 
-    one: add one to the denominator, `exp(s_ij) / (1 + sum_j exp(s_ij))`, by a key and a value of zero.
+    add_one: add one to the denominator, `exp(s_ij) / (1 + sum_j exp(s_ij))`, by a key and a value of zero.
     """
     mask = layout.key_mask
-    if one:
+    if add_one:
         k, v = (F.pad(x, (0, 0, 0, 1)) for x in (k, v))
         mask = None if mask is None else F.pad(mask, (0, 1), value=True)
     return dot_product_attention(q, k, v, mask, dropout_p, fused)

@@ -30,4 +30,4 @@ class SoftmaxOneAttention(SoftmaxAttention):
     """
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        return softmax_attention(q, k, v, layout, self.dropout_p, self.fused_attn, one=True)
+        return softmax_attention(q, k, v, layout, self.dropout_p, self.fused_attn, add_one=True)
