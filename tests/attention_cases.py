@@ -190,7 +190,8 @@ def longformer(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
     index = global_tokens(attn, prefix, feat_size)
     place = torch.arange(feat_size[0] * feat_size[1])
     row, column = place // feat_size[1], place % feat_size[1]
-    mask = ((row[:, None] - row).abs() <= 1) & ((column[:, None] - column).abs() <= 1)
+    reach = attn.kernel_size // 2
+    mask = ((row[:, None] - row).abs() <= reach) & ((column[:, None] - column).abs() <= reach)
     mask = F.pad(mask, (prefix, 0, prefix, 0), value=False)
     mask[:, index] = True
     matrix = scores(*queries_and_keys(attn, x)).masked_fill(~mask, float("-inf")).softmax(-1)
@@ -415,11 +416,8 @@ CASES = [
     case("spatial_reduction", "contract trailing rows", spatial_reduction, "N^2/r^2"),
     case("spatial_reduction", "contract", spatial_reduction, "N", linear=True),
     case("linformer", "contract", linformer, "N"),
-    case("linformer", "contract", sharing="none"),
-    case("linformer", "contract", sharing="kv"),
     case("synthesizer", "contract", synthesizer, "N^2"),
     case("synthesizer", "contract", synthesizer_random, scores="random"),
-    case("synthesizer", "contract", scores="dense+factorized_dense+factorized_random"),
     case("soft", "contract trailing", cost=GROWING),
     case("soft", formula=soft, inverse="cholesky"),
     case("soft", formula=soft, inverse="cholesky", sampling="avg"),
@@ -440,18 +438,16 @@ CASES = [
     case("nystrom", "any", local_kernel=0, landmarks="segment", max_landmarks=(4,)),
     case("nystrom", "contract", cost=GROWING, local_kernel=0, landmarks="segment", max_landmarks=None),
     case("agent", "contract trailing", agent, "N"),
-    case("agent", "contract", local_kernel=0),
-    case("agent", "any", local_kernel=0, max_agents=(4,)),
+    case("agent", "trailing", max_agents=(4,)),
     case("agent", cost="N^2/r^2", max_agents=None),
     case("skyformer", "contract any", skyformer, "N"),
     case("skyformer", cost=GROWING, max_landmarks=None),
     case("focused", "contract trailing rows", focused, "N"),
-    case("focused", "contract", power=8.0, local_kernel=0),
+    case("focused", "contract", power=8.0),
     case("inline", "contract trailing rows", inline, "N"),
     case("polaformer", "contract", polaformer, "N"),
     case("rala", "contract trailing rows", rala, "N"),
     case("mala", "contract trailing rows", mala, "N"),
-    case("mala", "contract", mala, local_kernel=0),
     case("mila", "contract trailing rows", mila, "N"),
     case("ttt", "contract rows", cost="N"),
     case("ttt", "contract trailing", rope=True),
@@ -464,6 +460,7 @@ CASES = [
     case("sparse", formula=SPARSE, kernel_size=3, dilation=2),
     case("longformer", "contract", cost="N"),
     case("longformer", formula=longformer, kernel_size=3),
+    case("longformer", formula=longformer, kernel_size=5, global_grid=(3, 1)),
 ]
 FORMULAS = [case for case in CASES if case.formula is not None]
 

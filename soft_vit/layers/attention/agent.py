@@ -17,9 +17,9 @@ class AgentAttention(SelfAttention):
 
     sr_ratio: side of the window that one agent stands for.
     max_agents: the largest grid of agents, which makes the cost linear in N; None for one that grows with the map.
-    local_kernel: side of the convolution, odd, with one kernel for each channel; 0 for none.
 
-    The released code also has learned biases of agents and tokens, for one size of map; this has none.
+    The convolution is 3 x 3, with one kernel for each channel. The released code also adds learned biases of agents and
+    tokens, which belong to one size of map.
     """
 
     cost: str = "N"
@@ -31,7 +31,6 @@ class AgentAttention(SelfAttention):
         num_heads: int,
         *,
         max_agents: int | tuple[int, int] | None = 7,
-        local_kernel: int = 3,
         device=None,
         dtype=None,
         **options: Any,
@@ -42,7 +41,7 @@ class AgentAttention(SelfAttention):
         self.no_mask = "" if self.sequence else NO_MASK_ON_A_MAP
         if self.limit is None:
             self.cost = "N^2/r^2"
-        self.dwconv = depthwise_conv(dim, local_kernel, self.sequence, **dd)
+        self.dwconv = depthwise_conv(dim, 3, self.sequence, **dd)
 
     @by_heads
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
@@ -54,6 +53,4 @@ class AgentAttention(SelfAttention):
         )
 
     def add_residual(self, x: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        if self.dwconv is None:
-            return x
         return add_to_grid(x, self.dwconv(grid_maps(v, layout)), layout)

@@ -14,6 +14,10 @@ from soft_vit.ops.chunked import Arguments, Part, all_at_once, computes_parts, i
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.softmax import dot_product_attention
 
+# Blocks near a block that it sees, itself among them, and the first blocks, which are global; as published.
+WINDOW = 3
+NUM_GLOBAL = 2
+
 # Fewer parts take more memory, and more take more time, as each makes gradients of all keys and values.
 NUM_PARTS = 16
 
@@ -26,9 +30,7 @@ def scramble(x: Tensor) -> Tensor:
     return x ^ (x >> 16)
 
 
-def random_blocks(
-    num_blocks: int, num_heads: int, window: int, num_global: int, num_random: int, seed: int, device: torch.device
-) -> tuple[Tensor, Tensor]:
+def random_blocks(num_blocks: int, num_heads: int, num_random: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return, for every head and block, num_random others outside its window that are not global, and which exist.
 
     Both are `[H, K, num_random]`, int64 and bool. No block is drawn twice: each comes from its own part of the eligible
@@ -37,32 +39,28 @@ def random_blocks(
     block = torch.arange(num_blocks, device=device)[None, :, None]
     head = torch.arange(num_heads, device=device)[:, None, None]
     draw = torch.arange(num_random, device=device)
-    reach = window // 2
-    first = (block - reach).clamp(min=num_global)
-    past = (block + reach + 1).clamp(min=num_global, max=num_blocks)
+    reach = WINDOW // 2
+    first = (block - reach).clamp(min=NUM_GLOBAL)
+    past = (block + reach + 1).clamp(min=NUM_GLOBAL, max=num_blocks)
     in_window = (past - first).clamp(min=0)
-    eligible = num_blocks - num_global - in_window
+    eligible = num_blocks - NUM_GLOBAL - in_window
     low, high = draw * eligible // max(num_random, 1), (draw + 1) * eligible // max(num_random, 1)
-    key = scramble(scramble(scramble(block + seed) + head) + draw)
-    place = num_global + low + key % (high - low).clamp(min=1)
+    key = scramble(scramble(scramble(block) + head) + draw)
+    place = NUM_GLOBAL + low + key % (high - low).clamp(min=1)
     index = torch.where(place >= first, place + in_window, place)
     return index.clamp(max=num_blocks - 1), (high > low).expand_as(index)
 
 
-def visible_blocks(
-    num_blocks: int, num_heads: int, window: int, num_global: int, num_random: int, seed: int, device: torch.device
-) -> tuple[Tensor, Tensor]:
+def visible_blocks(num_blocks: int, num_heads: int, num_random: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return the blocks that each block sees in each head, once, and which entries count: int64, bool `[H, K, M]`.
 
-    M is num_global + window + num_random. The global blocks are the first ones.
+    M is NUM_GLOBAL + WINDOW + num_random.
     """
     shape = (num_heads, num_blocks, -1)
-    first = torch.arange(num_global, device=device)
-    near = torch.arange(num_blocks, device=device)[:, None] + torch.arange(
-        -(window // 2), window // 2 + 1, device=device
-    )
-    far, far_exists = random_blocks(num_blocks, num_heads, window, num_global, num_random, seed, device)
-    near_exists = (near >= num_global) & (near < num_blocks)
+    first = torch.arange(NUM_GLOBAL, device=device)
+    near = torch.arange(num_blocks, device=device)[:, None] + torch.arange(WINDOW, device=device) - WINDOW // 2
+    far, far_exists = random_blocks(num_blocks, num_heads, num_random, device)
+    near_exists = (near >= NUM_GLOBAL) & (near < num_blocks)
     index = torch.cat([first.expand(shape), near.clamp(0, num_blocks - 1).expand(shape), far], dim=-1)
     exists = torch.cat(
         [torch.ones_like(first, dtype=torch.bool).expand(shape), near_exists.expand(shape), far_exists], -1
@@ -95,23 +93,20 @@ def bigbird_attention(
     k: Tensor,
     v: Tensor,
     block_size: int,
-    window: int,
-    num_global: int,
     num_random: int,
-    seed: int,
     dropout_p: float = 0.0,
     fused: bool = True,
 ) -> Tensor:
     """Attend from each block of tokens to the blocks near it, the global and some random ones.
 
-    q, k, v: `[B, H, N, D]`; the result has v's shape. The first num_global blocks attend to all tokens. Where N is
-    large, on a CPU, it takes a few blocks after the others, see `in_parts`.
+    q, k, v: `[B, H, N, D]`; the result has v's shape. The global blocks attend to all tokens. A CPU
+    computes large N a few blocks at a time, see `in_parts`.
     """
     B, H, N, _ = q.shape
     num_blocks = -(-N // block_size)
-    if num_blocks <= num_global:
+    if num_blocks <= NUM_GLOBAL:
         return dot_product_attention(q, k, v, None, dropout_p, fused)
-    index, exists = visible_blocks(num_blocks, H, window, num_global, num_random, seed, q.device)
+    index, exists = visible_blocks(num_blocks, H, num_random, q.device)
     is_token = (torch.arange(num_blocks * block_size, device=q.device) < N).unflatten(0, (num_blocks, block_size))
     mask = exists[..., None] & is_token[index]
 
@@ -130,10 +125,9 @@ def bigbird_attention(
     # expects another.
     q, k, v = (torch.cat([x, x.new_zeros(B, H, num_blocks * block_size - N, x.shape[3])], dim=2) for x in (q, k, v))
     step = -(-num_blocks // NUM_PARTS) if in_turn else num_blocks
-    spans = [slice(first, min(first + step, num_blocks)) for first in range(num_global, num_blocks, step)]
-    parts = [Part(partial(cut, span), partial(attend_to_some, span)) for span in spans]
-    if num_global:
-        parts.insert(0, Part(partial(cut, slice(0, num_global)), attend_to_all))
+    spans = [slice(first, min(first + step, num_blocks)) for first in range(NUM_GLOBAL, num_blocks, step)]
+    parts = [Part(partial(cut, slice(0, NUM_GLOBAL)), attend_to_all)]
+    parts += [Part(partial(cut, span), partial(attend_to_some, span)) for span in spans]
     compute = in_parts if in_turn else all_at_once
     return compute(parts, 2, q, k, v)[0][:, :, :N]
 
@@ -141,15 +135,12 @@ def bigbird_attention(
 class BigBirdAttention(ScoreAttention):
     """`sum_j softmax_j(q_i . k_j / sqrt(d)) v_j` over the tokens j of the blocks that the block of i sees.
 
-    A block of consecutive tokens sees the blocks near it, the first ones, and some at random.
-
-    The first blocks are global: they attend to all tokens and all to them (the paper's internal construction). The last
-    block may be shorter than the others.
+    A block of consecutive tokens sees itself, both neighbours, the first two blocks, and some at random. The first two
+    are global: they attend to all tokens and all to them (the paper's internal construction). The last block may be
+    shorter than the others.
 
     block_size: tokens in a block.
-    window: blocks near a block that it sees, itself among them; odd.
-    num_global, num_random: global blocks, and random ones for each block and head. Those are a function of seed and of
-        the number of blocks, and never redrawn.
+    num_random: random blocks for each block and head, a function of the number of blocks alone.
     """
 
     cost: str = "N"
@@ -163,26 +154,17 @@ class BigBirdAttention(ScoreAttention):
         num_heads: int,
         *,
         block_size: int = 32,
-        window: int = 3,
-        num_global: int = 2,
         num_random: int = 3,
-        seed: int = 0,
         **options: Any,
     ) -> None:
         super().__init__(dim, num_heads, **options)
-        if window < 1 or window % 2 == 0:
-            raise ValueError(f"window must be odd and positive, got window={window}.")
-        if block_size < 1 or num_global < 0 or num_random < 0 or seed < 0:
+        if block_size < 1 or num_random < 0:
             raise ValueError(
-                f"block_size must be positive, and num_global, num_random and seed at least 0, got "
-                f"block_size={block_size}, num_global={num_global}, num_random={num_random}, seed={seed}."
+                f"block_size must be at least 1 and num_random at least 0, got block_size={block_size}, "
+                f"num_random={num_random}."
             )
         self.block_size = block_size
-        self.window = window
-        self.num_global = num_global
         self.num_random = num_random
-        self.seed = seed
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        pattern = (self.block_size, self.window, self.num_global, self.num_random, self.seed)
-        return bigbird_attention(q, k, v, *pattern, self.dropout_p, self.fused_attn)
+        return bigbird_attention(q, k, v, self.block_size, self.num_random, self.dropout_p, self.fused_attn)

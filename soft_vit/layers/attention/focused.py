@@ -40,11 +40,10 @@ class FocusedAttention(SelfAttention):
     `phi(x) = |relu(x)| relu(x)^p / |relu(x)^p|`. The depthwise convolution of V gives the matrix full rank.
 
     power: the focusing factor p; 1 leaves the features as `relu` gives them.
-    local_kernel: side of the convolution, odd, with one kernel for each channel of a head, which heads share; 0 for
-        none.
 
-    The released code also divides by a learned scale and adds a table of positions to the keys, see
-    `FlattenAttention`; the formulas of the paper, and this, have neither.
+    The convolution is 5 x 5, with one kernel for each channel of a head, which heads share. The released code also
+    divides by a learned scale and adds a learned encoding of places to the keys, as `FlattenAttention` does; the
+    paper's formulas do not.
     """
 
     cost: str = "N"
@@ -57,7 +56,6 @@ class FocusedAttention(SelfAttention):
         num_heads: int,
         *,
         power: float = 3.0,
-        local_kernel: int = 5,
         device=None,
         dtype=None,
         **options: Any,
@@ -67,14 +65,12 @@ class FocusedAttention(SelfAttention):
         if power <= 0:
             raise ValueError(f"power must be positive, got power={power}.")
         self.power = power
-        self.dwconv = depthwise_conv(self.head_dim, local_kernel, self.sequence, **dd)
+        self.dwconv = depthwise_conv(self.head_dim, 5, self.sequence, **dd)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         return linear_attention(q, k, v, layout, phi=partial(focused_features, power=self.power))
 
     def add_residual(self, x: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        if self.dwconv is None:
-            return x
         return add_to_heads(x, self.dwconv(head_maps(v, layout)), layout)
 
 

@@ -42,7 +42,7 @@ def rotary_softmax_attention(
 class GatedRotaryAttention(Attention):
     """`proj((attend(q, k, v) + conv(v)) * o)`: one layer projects tokens to q, k, v and the gate o.
 
-    local_kernel: side of the depthwise convolution of v, odd; 0 for none.
+    The convolution is depthwise, 5 x 5.
     """
 
     prefix: ClassVar[str] = "as all tokens, but not rotated and left out of the convolution"
@@ -54,7 +54,6 @@ class GatedRotaryAttention(Attention):
         num_heads: int,
         *,
         qkv_bias: bool = True,
-        local_kernel: int = 5,
         proj_drop: float = 0.0,
         device=None,
         dtype=None,
@@ -63,7 +62,7 @@ class GatedRotaryAttention(Attention):
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
         super().__init__(dim, num_heads, **dd, **options)
         self.qkvo = nn.Linear(dim, 4 * dim, bias=qkv_bias, **dd)
-        self.lepe = depthwise_conv(dim, local_kernel, self.sequence, **dd)
+        self.lepe = depthwise_conv(dim, 5, self.sequence, **dd)
         self.proj = nn.Linear(dim, dim, **dd)
         self.proj_drop = nn.Dropout(proj_drop)
 
@@ -73,8 +72,6 @@ class GatedRotaryAttention(Attention):
 
     def add_residual(self, x: Tensor, v: Tensor, layout: Layout) -> Tensor:
         """Add the convolution of the values v on the map to the result x of `attend`."""
-        if self.lepe is None:
-            return x
         return add_to_grid(x, self.lepe(grid_maps(v, layout)), layout)
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:

@@ -1,6 +1,6 @@
 """Gated attention unit (FLASH; Hua et al. 2022, arXiv 2202.10447).
 
-Letters: B batch, N tokens, S channels of the shared query and key, E expanded channels.
+Letters: B batch, N tokens, C channels, S channels of the shared query and key, E expanded channels.
 """
 
 from collections.abc import Sequence
@@ -62,15 +62,13 @@ def gated(x: Tensor, gate: Tensor | None) -> Tensor:
 class GatedAttentionUnit(Attention):
     """`(u * A v) W_o` with gate u and values v of an expanded width, and A of squared ReLUs on one shared low-dim z.
 
-    Single-headed, as the gate makes up for heads: num_heads only sets the default of qk_dim. Scores are
+    Single-headed, as the gate makes up for heads: num_heads only sets the width S of z, two heads' channels. Scores are
     `relu(q k^T / sqrt(S))^2 / N`: the division by N once, behind the square, makes the result an average on any map,
     where the paper's, before the square, makes it vanish as N grows. The paper's relative position bias is left to the
     pyramid's position embedding.
 
     form: `quadratic`, or `linear`: quadratic within chunks of chunk_size consecutive tokens plus a linear term over all
         tokens, which is not causal.
-    expansion: width of u and v in multiples of dim.
-    qk_dim: width S of z; by default that of two heads, which is the paper's 128 for heads of 64.
     """
 
     cost: str = "N"
@@ -85,8 +83,6 @@ class GatedAttentionUnit(Attention):
         *,
         qkv_bias: bool = True,
         form: Form = "linear",
-        expansion: float = 2.0,
-        qk_dim: int | None = None,
         chunk_size: int = 64,
         attn_drop: float = 0.0,
         proj_drop: float = 0.0,
@@ -96,14 +92,11 @@ class GatedAttentionUnit(Attention):
     ) -> None:
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
         super().__init__(dim, num_heads, **dd, **options)
-        qk_dim = 2 * self.head_dim if qk_dim is None else qk_dim
         self.form = check_choice("form", form, get_args(Form))
-        width = int(expansion * dim)
-        if width < 1 or qk_dim < 1 or chunk_size < 1:
-            raise ValueError(
-                f"expansion, qk_dim and chunk_size must be positive, got expansion={expansion}, qk_dim={qk_dim}, "
-                f"chunk_size={chunk_size}."
-            )
+        if chunk_size < 1:
+            raise ValueError(f"chunk_size must be positive, got chunk_size={chunk_size}.")
+        # As in the paper, whose heads of 64 channels give its S = 128.
+        width, qk_dim = 2 * dim, 2 * self.head_dim
         if form == "quadratic":
             self.cost = "N^2"
         self.chunk_size = chunk_size
@@ -129,19 +122,19 @@ class GatedAttentionUnit(Attention):
         z: Tensor,
         layout: Layout,
         gate: Tensor | None = None,
-        made_by: tuple[Tensor, nn.Linear] | None = None,
+        z_source: tuple[Tensor, nn.Linear] | None = None,
     ) -> Tensor:
         """Mix values `[B, N, E]` by z `[B, N, S]`, queries and keys before their copies and activation.
 
         Without a gate, the result is at least fp32. With a gate `[B, N, E]`, it and v are before their activation, and
         the gated result has their dtype. Everything inside is at least fp32.
 
-        made_by: the tokens `[B, N, C]` and the layer that give z. Where chunks are computed one after the other,
+        z_source: the tokens `[B, N, C]` and the layer that give z. Where chunks are computed one after the other,
         training projects for each anew, instead of keeping z and its gradient for all, unless the layer is more than a
         product.
         """
         if self.form == "linear":
-            return self._linear(v, z, layout.mask, gate, made_by)
+            return self._linear(v, z, layout.mask, gate, z_source)
         with full_precision(v):
             q, k = queries_and_keys(z, (0, 1), (self.scale, self.offset))
             values = activated(v, gate is not None)
@@ -157,7 +150,7 @@ class GatedAttentionUnit(Attention):
         z: Tensor,
         mask: Tensor | None,
         gate: Tensor | None,
-        made_by: tuple[Tensor, nn.Linear] | None,
+        z_source: tuple[Tensor, nn.Linear] | None,
     ) -> Tensor:
         """Attend by squared ReLUs within chunks of consecutive tokens, plus `q (k^T v) / N` over all tokens.
 
@@ -166,8 +159,8 @@ class GatedAttentionUnit(Attention):
         """
         has_gate, dropout_p = gate is not None, self.dropout_p
         weights: list[Tensor] = [self.scale, self.offset]
-        if made_by is not None and torch.is_grad_enabled() and computes_parts(v[:, None]):
-            x, layer = made_by
+        if z_source is not None and torch.is_grad_enabled() and computes_parts(v[:, None]):
+            x, layer = z_source
             if is_plain(layer, nn.Linear):
                 z, weights = x, [*weights, *(weight for weight in (layer.weight, layer.bias) if weight is not None)]
         total = v.shape[1] if mask is None else mask.sum(1)[:, None, None, None]
@@ -198,4 +191,4 @@ class GatedAttentionUnit(Attention):
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         gate, v = self.uv(x).chunk(2, dim=-1)
-        return self.proj_drop(self.proj(self.attend(v, self.z(x), layout, gate, made_by=(x, self.z))))
+        return self.proj_drop(self.proj(self.attend(v, self.z(x), layout, gate, z_source=(x, self.z))))

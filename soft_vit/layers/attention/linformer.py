@@ -1,7 +1,7 @@
 """Linformer: keys and values projected along the tokens (Wang et al. 2020, arXiv 2006.04768)."""
 
 from collections.abc import MutableMapping, Sequence
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -10,14 +10,12 @@ from soft_vit.layers.attention.base import ScoreAttention
 from soft_vit.layers.embed import interpolate_maps
 from soft_vit.layers.sizes import same_size
 from soft_vit.ops.layout import FeatSize, Layout, as_map
-from soft_vit.ops.numerics import at_least_float32, check_choice
+from soft_vit.ops.numerics import at_least_float32
 from soft_vit.ops.softmax import dot_product_attention
-
-Sharing = Literal["none", "headwise", "kv"]
 
 
 def resample_projection(weight: Tensor, feat_size: Sequence[int]) -> Tensor:
-    """Resample projections `[G, K, H, W]` of one map to another, `[G, K, H', W']`.
+    """Resample projections `[1, K, H, W]` of one map to another, `[1, K, H', W']`.
 
     Bilinear (align_corners=False), then every row is scaled by the ratio of the token counts and shifted to its old
     sum: a constant map keeps its projection, however small the sum is. On the map itself the weight is returned
@@ -33,9 +31,9 @@ def resample_projection(weight: Tensor, feat_size: Sequence[int]) -> Tensor:
 
 
 def project_tokens(x: Tensor, weight: Tensor, layout: Layout) -> Tensor:
-    """Project tokens `[B, heads, P + N, D]` to `[B, heads, P + K, D]` by `[G, K, H, W]`, resampled to their map.
+    """Project tokens `[B, heads, P + N, D]` to `[B, heads, P + K, D]` by `[1, K, H, W]`, resampled to their map.
 
-    G is 1 or the number of heads. Prefix tokens stay as they are.
+    Prefix tokens stay as they are.
     """
     projected = resample_projection(weight, layout.feat_size).flatten(2) @ layout.grid(x)
     P = layout.num_prefix_tokens
@@ -43,21 +41,15 @@ def project_tokens(x: Tensor, weight: Tensor, layout: Layout) -> Tensor:
 
 
 class LinformerProjection(nn.Module):
-    """The K x N matrices E and F, kept as K maps so that they can be resampled.
+    """The K x N matrices E and F, shared by all heads, each kept as K maps so that it can be resampled."""
 
-    groups: number of matrices for the keys, and again for the values; 1 or the number of heads. shared_kv: E = F, one
-    matrix for both.
-    """
-
-    def __init__(
-        self, feat_size: tuple[int, int], proj_k: int, groups: int = 1, shared_kv: bool = False, device=None, dtype=None
-    ) -> None:
+    def __init__(self, feat_size: tuple[int, int], proj_k: int, device=None, dtype=None) -> None:
         super().__init__()
         if proj_k < 1:
             raise ValueError(f"proj_k must be at least 1, got proj_k={proj_k}.")
-        shape = (groups, proj_k, *feat_size)
+        shape = (1, proj_k, *feat_size)
         self.weight_k = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
-        self.weight_v = None if shared_kv else nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+        self.weight_v = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -67,8 +59,7 @@ class LinformerProjection(nn.Module):
 
     def forward(self, k: Tensor, v: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
         """Project keys and values `[B, heads, P + N, D]` to `[B, heads, P + K, D]`."""
-        weight_v = self.weight_k if self.weight_v is None else self.weight_v
-        return project_tokens(k, self.weight_k, layout), project_tokens(v, weight_v, layout)
+        return project_tokens(k, self.weight_k, layout), project_tokens(v, self.weight_v, layout)
 
     def resize(self, feat_size: tuple[int, int]) -> None:
         """Resample the matrices to another map, for good."""
@@ -84,8 +75,6 @@ class LinformerAttention(ScoreAttention):
     The matrices belong to the map feat_size; on another map they are resampled.
 
     proj_k: K, the number of projected tokens, the same on every map, so that weights of one map fit another.
-    sharing: `none` (every head has its E and F), `headwise` (one E and one F for all heads) or `kv` (one matrix for
-        both, for all heads).
     """
 
     cost: str = "N"
@@ -100,16 +89,13 @@ class LinformerAttention(ScoreAttention):
         *,
         feat_size: FeatSize,
         proj_k: int = 49,
-        sharing: Sharing = "headwise",
         device=None,
         dtype=None,
         **options: Any,
     ) -> None:
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
         super().__init__(dim, num_heads, feat_size=feat_size, **dd, **options)
-        check_choice("sharing", sharing, get_args(Sharing))
-        groups = num_heads if sharing == "none" else 1
-        self.projection = LinformerProjection(as_map(feat_size), proj_k, groups, shared_kv=sharing == "kv", **dd)
+        self.projection = LinformerProjection(as_map(feat_size), proj_k, **dd)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         k, v = self.projection(k, v, layout)

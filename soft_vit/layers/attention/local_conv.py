@@ -13,27 +13,24 @@ from soft_vit.ops.layout import Layout
 def local_conv(
     num_heads: int, local_kernel: int | None, sr_ratio: int, sequence: bool, device=None, dtype=None
 ) -> nn.Conv2d | None:
-    """Return a `depthwise_conv` without bias of maps `[..., heads, H, W]`.
+    """Return a `depthwise_conv` without bias of maps `[..., heads, H, W]`, or None for a local_kernel of 0.
 
-    local_kernel: by default the next odd number above sr_ratio.
+    local_kernel: its side, odd; by default the next odd number above sr_ratio.
     """
     side = sr_ratio + 1 + sr_ratio % 2 if local_kernel is None else local_kernel
+    if side == 0:
+        return None
+    if side < 0 or side % 2 == 0:
+        raise ValueError(f"local_kernel must be odd, or 0 for no convolution, got local_kernel={local_kernel}.")
     return depthwise_conv(num_heads, side, sequence, bias=False, device=device, dtype=dtype)
 
 
-def depthwise_conv(
-    channels: int, local_kernel: int, sequence: bool, bias: bool = True, device=None, dtype=None
-) -> nn.Conv2d | None:
+def depthwise_conv(channels: int, side: int, sequence: bool, bias: bool = True, device=None, dtype=None) -> nn.Conv2d:
     """Return a convolution of maps `[..., channels, H, W]` that keeps their size, with a kernel for each channel.
 
-    local_kernel: its side, odd; None is returned for 0. ValueError for another number. sequence: whether the maps have
-    one column, and the kernel too.
+    side: of the kernel, odd. sequence: whether the maps, and so the kernel, have a single column.
     """
-    if local_kernel == 0:
-        return None
-    if local_kernel < 0 or local_kernel % 2 == 0:
-        raise ValueError(f"local_kernel must be odd, or 0 for no convolution, got local_kernel={local_kernel}.")
-    size, dd = window(local_kernel, sequence), {"device": device, "dtype": dtype}
+    size, dd = window(side, sequence), {"device": device, "dtype": dtype}
     padding = (size[0] // 2, size[1] // 2)
     return nn.Conv2d(channels, channels, size, padding=padding, groups=channels, bias=bias, **dd)
 

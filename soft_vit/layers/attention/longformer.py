@@ -4,11 +4,9 @@ Letters: B batch, H heads, N = Y * X tokens of a map of Y rows and X columns, ro
 tokens.
 """
 
-import math
 from typing import Any, ClassVar
 
 import torch
-from timm.layers import to_2tuple
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Rotate, ScoreAttention, split_heads, split_parts
@@ -90,7 +88,7 @@ class LongformerAttention(ScoreAttention):
         *,
         qkv_bias: bool = True,
         kernel_size: int = 7,
-        global_grid: int | tuple[int, int] = (2, 2),
+        global_grid: tuple[int, int] = (2, 2),
         device=None,
         dtype=None,
         **options: Any,
@@ -98,11 +96,10 @@ class LongformerAttention(ScoreAttention):
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
         super().__init__(dim, num_heads, qkv_bias=qkv_bias, **dd, **options)
         self.kernel_size = check_kernel_size(kernel_size)
-        self.global_grid = tuple(to_2tuple(global_grid))
-        if len(self.global_grid) != 2 or min(self.global_grid) < 1:
-            raise ValueError(f"global_grid must be two positive numbers, got global_grid={self.global_grid}.")
-        if self.sequence:
-            self.global_grid = (math.prod(self.global_grid), 1)
+        rows, columns = global_grid
+        if rows < 1 or columns < 1:
+            raise ValueError(f"global_grid must be two positive numbers, got global_grid={global_grid}.")
+        self.global_grid = (rows * columns, 1) if self.sequence else (rows, columns)
         self.q_global = nn.Linear(dim, dim, bias=qkv_bias, **dd)
         self.kv_global = nn.Linear(dim, 2 * dim, bias=qkv_bias, **dd)
 

@@ -4,8 +4,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, Rotate, merge_heads, split_heads, split_parts, window
-from soft_vit.layers.attention.local_conv import add_to_grid, grid_maps
+from soft_vit.layers.attention.base import Attention, Rotate, merge_heads, split_heads, split_parts
+from soft_vit.layers.attention.local_conv import add_to_grid, depthwise_conv, grid_maps
 from soft_vit.ops.chunked import map_tokens, sum_over_tokens
 from soft_vit.ops.layout import Layout, fill_masked
 from soft_vit.ops.linear import elu_features
@@ -44,9 +44,8 @@ class MilaAttention(Attention):
         super().__init__(dim, num_heads, **dd, **options)
         if dim % 4:
             raise ValueError(f"dim must be a multiple of 4, for pairs of channels of rows and columns, got {dim}.")
-        size = window(3, self.sequence)
         self.qk = nn.Linear(dim, 2 * dim, bias=qkv_bias, **dd)
-        self.lepe = nn.Conv2d(dim, dim, size, padding=(1, size[1] // 2), groups=dim, **dd)
+        self.lepe = depthwise_conv(dim, 3, self.sequence, **dd)
         self.proj_drop = nn.Dropout(proj_drop)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:

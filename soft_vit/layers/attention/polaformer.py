@@ -65,7 +65,7 @@ class PolaFormerAttention(PositionalKeyAttention):
         self.power = nn.Parameter(torch.zeros(1, num_heads, 1, self.head_dim, **dd))
 
     def reset_parameters(self) -> None:
-        """Start without places, with the scale ln 2 and exponents of 3."""
+        """Set the encoding to zero, the scale to ln 2, and the exponents to 3."""
         super().reset_parameters()
         nn.init.zeros_(self.power)
 

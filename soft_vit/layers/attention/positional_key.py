@@ -1,7 +1,7 @@
 """What FLatten and PolaFormer share: encoded places of keys, a learned scale, and a convolution of the values."""
 
 from collections.abc import MutableMapping
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -12,9 +12,6 @@ from soft_vit.layers.attention.local_conv import add_to_heads, depthwise_conv, h
 from soft_vit.layers.embed import resample_pos_embed, resample_square
 from soft_vit.ops.layout import FeatSize, Layout, as_map
 from soft_vit.ops.numerics import at_least_float32, full_precision
-
-# Side of the depthwise convolution of the values.
-KERNEL = 5
 
 
 def add_places(k: Tensor, places: Tensor, grid_size: tuple[int, int], layout: Layout) -> Tensor:
@@ -46,18 +43,14 @@ class PositionalKeyAttention(SelfAttention):
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
         super().__init__(dim, num_heads, feat_size=feat_size, **dd, **options)
         self.feat_size = Y, X = as_map(feat_size)
-        self.positional_encoding = nn.Parameter(torch.empty(1, Y * X, dim, **dd))
-        self.scale = nn.Parameter(torch.empty(1, 1, dim, **dd))
-        self.dwc = cast(nn.Conv2d, depthwise_conv(self.head_dim, KERNEL, self.sequence, **dd))
-        self.reset_places()
-
-    def reset_places(self) -> None:
-        nn.init.zeros_(self.positional_encoding)
-        nn.init.zeros_(self.scale)
+        self.positional_encoding = nn.Parameter(torch.zeros(1, Y * X, dim, **dd))
+        self.scale = nn.Parameter(torch.zeros(1, 1, dim, **dd))
+        self.dwc = depthwise_conv(self.head_dim, 5, self.sequence, **dd)
 
     def reset_parameters(self) -> None:
-        """Start without places, and with the scale ln 2."""
-        self.reset_places()
+        """Set the encoding to zero and the scale to ln 2."""
+        nn.init.zeros_(self.positional_encoding)
+        nn.init.zeros_(self.scale)
 
     def features(self, x: Tensor) -> Tensor:
         """Map queries or keys `[B, P + N, C]`, before they are split into heads."""

@@ -134,8 +134,9 @@ class ReformerAttention(ScoreAttention):
 
     num_rounds: rounds of hashing, the union of which a token sees.
     chunk_size: tokens in a chunk, about twice the size of a bucket.
-    seed: of the random directions, a buffer `rotations` [rounds, d, 32] that is saved with the weights; `redraw` draws
-        others.
+
+    The random directions are a buffer `rotations` [num_rounds, d, 32], equal in every new layer and saved with the
+    weights; `redraw` draws others.
     """
 
     cost: str = "N log N"
@@ -153,7 +154,6 @@ class ReformerAttention(ScoreAttention):
         *,
         num_rounds: int = 2,
         chunk_size: int = 64,
-        seed: int = 0,
         device=None,
         dtype=None,
         **options: Any,
@@ -167,12 +167,11 @@ class ReformerAttention(ScoreAttention):
             )
         self.chunk_size = chunk_size
         self.register_buffer("rotations", torch.empty(num_rounds, self.head_dim, MAX_FACTORS * FACTOR_COLUMNS, **dd))
-        self.seed = seed
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the directions of the seed."""
-        self.redraw(torch.Generator().manual_seed(self.seed))
+        """Draw the directions of a new layer."""
+        self.redraw(torch.Generator().manual_seed(0))
 
     @torch.no_grad()
     def redraw(self, generator: torch.Generator | None = None) -> None:

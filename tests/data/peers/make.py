@@ -246,8 +246,7 @@ def transformers_bigbird(attn: Attention) -> Callable:
     def run(x: Tensor) -> Tensor:
         tokens = torch.arange(x.shape[1]).unflatten(0, (-1, attn.block_size))
         num_blocks = tokens.shape[0]
-        pattern = (attn.window, attn.num_global, attn.num_random, attn.seed)
-        index, exists = random_blocks(num_blocks, NUM_HEADS, *pattern, x.device)
+        index, exists = random_blocks(num_blocks, NUM_HEADS, attn.num_random, x.device)
         assert exists[:, 2:].all()
         # Its global blocks are the first and the last, ours the first two, so our second block goes behind the others.
         # Outside of training it draws no random blocks; it gets ours, in its numbers.
@@ -471,7 +470,7 @@ def main() -> None:
     write("reformer_transformers", "reformer", options, "transformers", "LSHSelfAttention", transformers_reformer)
     options, row = {"chunk_size": 4, "num_rounds": 2}, {"feat_size": (1, 16)}
     write("reformer_lsh_reformer", "reformer", options, "reformer-pytorch", "LSHAttention", reformer_lsh, **row)
-    options = {"block_size": 2, "window": 3, "num_global": 2, "num_random": 2}
+    options = {"block_size": 2, "num_random": 2}
     part = "BigBirdBlockSparseAttention"
     write("bigbird_transformers", "bigbird", options, "transformers", part, transformers_bigbird, **row)
     write("gau_flash", "gau", {"form": "quadratic"}, "FLASH-pytorch", "GAU", flash_gau)

@@ -1,29 +1,13 @@
+"""Projections of the Linformer on maps other than their own; its formula is in attention_cases.py."""
+
 import pytest
 import torch
 from torch import Tensor
 
-from soft_vit.layers.attention.linformer import LinformerAttention, LinformerProjection, resample_projection
+from soft_vit.layers.attention.linformer import LinformerProjection, resample_projection
 from soft_vit.models import PyramidViT, checkpoint_filter_fn
 
 SIZE = dict(embed_dims=(8, 8, 16, 16), num_heads=(1, 2, 2, 2), depths=(1, 1, 1, 1), stem_width=8, num_classes=5)
-
-
-@pytest.mark.parametrize("sharing", ["none", "headwise", "kv"])
-def test_equals_the_dense_formula(sharing) -> None:
-    torch.manual_seed(0)
-    attn = LinformerAttention(24, 3, feat_size=(7, 9), proj_k=10, sharing=sharing).double()
-    x = torch.randn(2, 63, 24, dtype=torch.float64)
-    q, k, v = attn.qkv(x).chunk(3, -1)
-    weight_v = attn.projection.weight_k if sharing == "kv" else attn.projection.weight_v
-    heads = []
-    for head in range(3):
-        group = head if sharing == "none" else 0
-        e, f = attn.projection.weight_k[group].reshape(10, 63), weight_v[group].reshape(10, 63)
-        columns = slice(8 * head, 8 * head + 8)
-        scores = q[..., columns] @ (e @ k[..., columns]).mT / 8**0.5
-        heads.append(scores.softmax(-1) @ (f @ v[..., columns]))
-    expected = attn.proj(torch.cat(heads, -1))
-    torch.testing.assert_close(attn(x, (7, 9)), expected, rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("new", [(14, 18), (15, 13), (3, 4), (1, 1)])
@@ -49,11 +33,6 @@ def test_resampled_projection_sees_a_smooth_map_alike() -> None:
     after = (resample_projection(weight[None], (32, 32))[0] * smooth_map(fine, fine)).sum((-2, -1))
     # The sum over a finer grid is the same integral, by a rule of error O(h^2), h = 1/4.
     torch.testing.assert_close(after, before, rtol=0, atol=0.05 * float(weight.sum((-2, -1)).max()))
-
-
-def test_same_map_returns_the_weight_itself() -> None:
-    weight = LinformerProjection((7, 9), 10).weight_k
-    assert resample_projection(weight, (7, 9)) is weight
 
 
 def test_resizing_keeps_the_function_on_the_new_map() -> None:
