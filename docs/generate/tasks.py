@@ -1,5 +1,6 @@
 """The table of the gym's tasks."""
 
+import re
 from inspect import getdoc, signature
 
 from soft_vit.text_tables import markdown_table
@@ -14,9 +15,8 @@ def tasks_table() -> str:
 
 def _row(name: str, task: Task) -> list[str]:
     options = signature(type(task)).parameters
-    knob = " ".join((getdoc(type(task)) or "").partition("difficulty: ")[2].split())
-    # A docstring goes on to explain; the first clause says what the number is.
-    knob = min((knob.partition(end)[0] for end in (". ", "; ", ", each", ", in")), key=len).rstrip(".")
+    # The first clause says what the number is, the rest of the docstring explains it.
+    knob = re.split(r"[.;]", (getdoc(type(task)) or "").partition("difficulty: ")[2])[0]
     chance, ceiling = (f"{100 * share:.1f} %" for share in (1 / task.num_classes, task.ceiling()))
     difficulty = f"{options['difficulty'].default}: {knob}"
     return [f"`{name}`", task.asks, task.measures, str(task.num_tokens), difficulty, chance, ceiling, task.source]

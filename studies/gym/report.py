@@ -1,4 +1,4 @@
-"""The report of a study: tables, checks of its validity, pictures."""
+"""The report of a study: tables, checks of its validity, plots."""
 
 import statistics
 from collections import Counter
@@ -18,7 +18,7 @@ from studies.gym.training import Result, tests
 REACHED = 0.9
 CSV_COLUMNS = ("task", "kind", "model", "num_tokens", "difficulty", "seed", "lr", "steps", "accuracy", "accuracy_off")
 CSV_COLUMNS += ("share", "steps_to_90", "cpu_seconds")
-# All others are grey.
+# Other attentions are drawn in grey.
 COLOURS = {
     "none": "black",
     "softmax": "C0",
@@ -32,7 +32,7 @@ COLOURS = {
 
 
 class Score(NamedTuple):
-    """A mean accuracy in [0, 1], with the standard deviation and the number of its values."""
+    """Mean, standard deviation and number of accuracies in [0, 1]."""
 
     mean: float
     deviation: float
@@ -43,18 +43,17 @@ class Score(NamedTuple):
         return self.deviation**2 / self.count
 
 
+# By task and attention.
 Scores = Mapping[tuple[str, str], Score]
-# By task and kind: where, and how accurate.
-Curves = dict[str, dict[str, tuple[list[float], list[float]]]]
 
 
 def task_name(cell: Cell) -> str:
-    """Return a task with the options that were given, such as recall num_tokens=144."""
+    """Return the name of a cell's task with its options, such as `recall num_tokens=144`."""
     return " ".join([cell.task, *(f"{name}={value}" for name, value in cell.task_options.items())])
 
 
 def scores(study: Study) -> dict[tuple[str, str], Score]:
-    """Return the scores of complete cells, by task and kind."""
+    """Return the scores of complete cells, by task and attention."""
     found = {}
     for cell in study.complete_cells():
         last = [result.accuracy[-1] for result in study.results(cell)]
@@ -64,7 +63,7 @@ def scores(study: Study) -> dict[tuple[str, str], Score]:
 
 
 def results_csv(study: Study) -> str:
-    """Return a row for each run that is there."""
+    """Return CSV with a row for each run that exists."""
     rows = [_csv_row(cell, result) for cell in study.cells for result in study.results(cell)]
     return csv_table(CSV_COLUMNS, [[row[column] for column in CSV_COLUMNS] for row in rows])
 
@@ -87,22 +86,22 @@ def _csv_row(cell: Cell, result: Result) -> dict[str, Any]:
 
 
 def names(found: Scores) -> tuple[list[str], list[str]]:
-    """Return the tasks, and the kinds from the best mean to the worst."""
+    """Return the tasks, and the attentions from the best mean to the worst."""
     tasks = list(dict.fromkeys(task for task, _ in found))
     return tasks, sorted(dict.fromkeys(kind for _, kind in found), key=lambda kind: -_mean(found, kind))
 
 
 def _mean(found: Scores, kind: str) -> float:
-    """Return the mean over the tasks that all kinds have, or over this kind's own if there are none."""
+    """Return an attention's mean over the tasks that all attentions have, or else over all its tasks."""
     have = Counter(task for task, _ in found)
     own = {task: score.mean for (task, other), score in found.items() if other == kind}
     return statistics.mean([own[task] for task in own if have[task] == max(have.values())] or own.values())
 
 
 def scores_table(found: Scores) -> str:
-    """Return means and standard deviations in percent.
+    """Return a Markdown table of means and standard deviations in percent.
 
-    The best of a task is bold where its lead over the next exceeds twice the standard error of their difference.
+    The best score of a task is bold if its lead over the next exceeds twice the standard error of their difference.
     """
     tasks, kinds = names(found)
     bold = set()
@@ -124,7 +123,7 @@ def scores_table(found: Scores) -> str:
 
 
 def table(study: Study, value: Callable[[list[Result]], str]) -> str:
-    """Return a value of the results of each complete cell, by kind and task."""
+    """Return a Markdown table with a value for each complete cell, computed from its results."""
     tasks, kinds = names(scores(study))
     values = {(task_name(cell), cell.kind): value(study.results(cell)) for cell in study.complete_cells()}
     return markdown_table(
@@ -133,19 +132,19 @@ def table(study: Study, value: Callable[[list[Result]], str]) -> str:
 
 
 def median_steps(results: list[Result]) -> str:
-    """Return the median over seeds of the steps until 90 % accuracy; a dash where a seed does not get there."""
+    """Return the median over seeds of the steps until 90 % accuracy, or a dash if a seed does not reach it."""
     steps = [result.steps_to(REACHED) for result in results]
     return "–" if None in steps else f"{statistics.median(steps):g}"
 
 
 def points_lost(results: list[Result]) -> str:
-    """Return the mean points of accuracy that are lost when the attentions of a trained model are switched off."""
+    """Return the mean accuracy in points that a trained model loses with its attentions switched off."""
     lost = [result.accuracy[-1] - result.accuracy_off for result in results if result.accuracy_off is not None]
     return str(round(100 * statistics.mean(lost))) if len(lost) == len(results) else ""
 
 
 def validity_table(study: Study, ceilings: Mapping[str, Score]) -> str:
-    """Return the ceiling of single tokens, `none`, softmax, and how far seeds agree on the order of kinds, by task."""
+    """Return a Markdown table by task: ceiling of single tokens, `none`, softmax, rank correlation of seeds."""
     found = scores(study)
     tasks, _ = names(found)
     rows = []
@@ -163,7 +162,7 @@ def validity_table(study: Study, ceilings: Mapping[str, Score]) -> str:
 
 
 def _agreement(study: Study, task: str) -> str:
-    """Return Spearman's rank correlation of kinds, averaged over pairs of seeds."""
+    """Return Spearman's rank correlation of attentions, averaged over pairs of seeds."""
     cells = [cell for cell in study.complete_cells() if task_name(cell) == task]
     last = [[result.accuracy[-1] for result in study.results(cell)] for cell in cells]
     if len(last) < 3 or study.seeds < 2:
@@ -173,13 +172,16 @@ def _agreement(study: Study, task: str) -> str:
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
-    """Return ranks from 0; equal values get their mean rank."""
+    """Return ranks from 0. Equal values get their mean rank."""
     below = (values[None] < values[:, None]).sum(1)
     return below + ((values[None] == values[:, None]).sum(1) - 1) / 2
 
 
 def single_token_ceilings(study: Study) -> dict[str, Score]:
-    """Return what single tokens can reach in the tests of each task, with the error of guessing if they see no hint."""
+    """Return the accuracy that single tokens can reach in the tests of each task.
+
+    Its deviation is that of guessing if tokens see no hint, and otherwise 0.
+    """
     cells = {task_name(cell): cell for cell in study.cells if study.results(cell)}
     return {name: _ceiling(TASKS[cell.task](**cell.task_options)) for name, cell in cells.items()}
 
@@ -187,13 +189,13 @@ def single_token_ceilings(study: Study) -> dict[str, Score]:
 def _ceiling(task: Task) -> Score:
     batch = Batch(*map(np.concatenate, zip(*tests(task), strict=True)))
     ceiling, asked = task.ceiling(batch), int((batch.labels != NOT_ASKED).sum())
-    # With hints, the best answer to each is the same in all tests; guesses vary.
+    # With hints, the best answer to each is the same in all tests. Guesses vary.
     deviation = (ceiling * (1 - ceiling)) ** 0.5 if task.hints(batch) is None else 0.0
     return Score(ceiling, deviation, asked)
 
 
 def report(study: Study, ceilings: Mapping[str, Score], head: str) -> str:
-    """Return the page: head, scores, steps, contribution of attentions, validity."""
+    """Return the report in Markdown: head, scores, steps, contribution of attentions, validity."""
     found = scores(study)
     sections = [
         head,
@@ -212,7 +214,7 @@ def report(study: Study, ceilings: Mapping[str, Score], head: str) -> str:
 
 
 def plot_scores(found: Scores, ceilings: Mapping[str, Score], path: Path) -> None:
-    """Draw a heat map of kinds and tasks: from the ceiling of single tokens (0) to perfect (1), with accuracies."""
+    """Plot a heat map of attentions and tasks, from the ceiling of single tokens (0) to perfect (1)."""
     from matplotlib.figure import Figure
 
     tasks, kinds = names(found)
@@ -234,44 +236,27 @@ def plot_scores(found: Scores, ceilings: Mapping[str, Score], path: Path) -> Non
 
 
 def plot_training(study: Study, path: Path) -> None:
-    """Draw accuracy against steps, a panel for each task: means over seeds."""
-    curves: Curves = {}
-    for cell in study.cells:
-        if results := study.results(cell):
-            mean = np.mean([result.accuracy for result in results], axis=0)
-            curves.setdefault(task_name(cell), {})[cell.kind] = results[0].steps, mean.tolist()
-    _plot(curves, "step", path)
-
-
-def plot_against(study: Study, option: str, path: Path) -> None:
-    """Draw accuracy against the number of tokens or the difficulty, a panel for each task."""
-    curves: Curves = {}
-    for cell in sorted(study.cells, key=lambda cell: cell.task_options[option]):
-        if results := study.results(cell):
-            xs, ys = curves.setdefault(cell.task, {}).setdefault(cell.kind, ([], []))
-            xs.append(cell.task_options[option])
-            ys.append(statistics.mean(result.accuracy[-1] for result in results))
-    _plot(curves, option.replace("_", " "), path)
-
-
-def _plot(curves: Curves, xlabel: str, path: Path) -> None:
-    """Draw a panel for each task with a line for each kind: some in colour, all others grey."""
+    """Plot accuracy against steps, a panel for each task: the mean over seeds of each attention."""
     from matplotlib.figure import Figure
 
-    columns = min(3, len(curves))
-    rows = -(-len(curves) // columns)
+    tasks = dict.fromkeys(task_name(cell) for cell in study.cells if study.results(cell))
+    columns = min(3, len(tasks))
+    rows = -(-len(tasks) // columns)
     figure = Figure(figsize=(4.2 * columns, 3.0 * rows + 0.5), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False).flatten()
-    for axes in grid[len(curves) :]:
+    for axes in grid[len(tasks) :]:
         axes.set_visible(False)
+    panels = dict(zip(tasks, grid, strict=False))
+    for task, axes in panels.items():
+        axes.set(title=task, xlabel="step", ylabel="accuracy (%)", ylim=(0, 102))
     handles = {}
-    for (task, lines), axes in zip(curves.items(), grid, strict=False):
-        # Grey lines lie below.
-        for kind, (xs, ys) in sorted(lines.items(), key=lambda line: line[0] in COLOURS):
-            colour, width = (COLOURS[kind], 1.8) if kind in COLOURS else ("0.85", 1)
-            (line,) = axes.plot(xs, [100 * y for y in ys], ".-", color=colour, lw=width)
-            handles[kind if kind in COLOURS else "others"] = line
-        axes.set(title=task, xlabel=xlabel, ylabel="accuracy (%)", ylim=(0, 102))
+    # Grey lines are drawn first, below the others.
+    for cell in sorted(study.cells, key=lambda cell: cell.kind in COLOURS):
+        if results := study.results(cell):
+            accuracy = np.mean([result.accuracy for result in results], axis=0)
+            colour, width = (COLOURS[cell.kind], 1.8) if cell.kind in COLOURS else ("0.85", 1)
+            (line,) = panels[task_name(cell)].plot(results[0].steps, 100 * accuracy, ".-", color=colour, lw=width)
+            handles[cell.kind if cell.kind in COLOURS else "others"] = line
     labels = [name for name in (*COLOURS, "others") if name in handles]
     figure.legend([handles[name] for name in labels], labels, loc="outside lower center", ncols=5, frameon=False)
     figure.savefig(path, dpi=150)

@@ -1,4 +1,4 @@
-"""Tasks on tokens that carry symbols: recall, mirror, rank, maze, nested lists."""
+"""Tasks on symbols and numbers: recall, mirror, rank, maze, nested lists."""
 
 from collections.abc import Callable
 from typing import ClassVar
@@ -9,7 +9,7 @@ from studies.gym.task import NOT_ASKED, Batch, Task, one_hot, require_difficulty
 
 
 class Recall(Task):
-    """Pairs of a key and a value lie at random places of a map, and tokens with a key alone ask for its value.
+    """Tokens with a key and a value lie at random places of a map, and tokens with only a key ask for its value.
 
     difficulty: number of pairs; as many tokens ask, each with the key of one pair. Other tokens are empty.
     """
@@ -42,7 +42,7 @@ class Recall(Task):
 
 
 class Mirror(Task):
-    """The right half of a map repeats the left one, mirrored; about half of its symbols are changed.
+    """The right half of a map is the mirror image of the left, with about half of its symbols changed.
 
     difficulty: number of different symbols.
     """
@@ -71,10 +71,10 @@ class Mirror(Task):
 
 
 class Rank(Task):
-    """Every token has a number, drawn around a mean that differs between examples.
+    """Each token has a number, drawn around a mean that differs between examples.
 
-    difficulty: spread of the means, in standard deviations of the numbers of one example; with more, a number by itself
-        tells less.
+    difficulty: spread of the means; its unit is the standard deviation of the numbers of one example. The larger it is,
+        the less a number tells by itself.
     """
 
     asks: ClassVar[str] = "In which quarter of all numbers of this example is mine?"
@@ -91,7 +91,7 @@ class Rank(Task):
         self.spread = difficulty
 
     def hints(self, batch: Batch) -> np.ndarray:
-        """Return the number."""
+        """Return the number of each token in bins."""
         return np.digitize(batch.inputs[..., 0], np.linspace(-3, 3, 121))
 
     def sample(self, rng: np.random.Generator, count: int) -> Batch:
@@ -103,10 +103,12 @@ class Rank(Task):
 
 
 class Maze(Task):
-    """Walls stand on a map at random; one free cell is marked.
+    """A map with random walls and one marked free cell.
 
-    difficulty: share of walls. Asked are free cells, as many that can be reached from the marked one, by steps to the
-        four neighbours, as cannot.
+    difficulty: share of walls.
+
+    Questions are asked at free cells. As many of them can be reached from the marked cell, by steps to the four
+    neighbours, as cannot.
     """
 
     asks: ClassVar[str] = "Can I be reached from the marked cell?"
@@ -117,14 +119,14 @@ class Maze(Task):
     num_features = 3
 
     def __init__(self, num_tokens: int = 36, difficulty: float = 0.5) -> None:
-        # Other mazes lack one of the answers.
+        # With other shares of walls, nearly all free cells have the same answer.
         side = square_side(num_tokens, 4)
         require_difficulty(difficulty, 0.2, 0.6, whole=False)
         self.feat_size = (side, side)
         self.walls = difficulty
 
     def hints(self, batch: Batch) -> np.ndarray:
-        """Return the place: cells of the border are harder to reach."""
+        """Return the position: cells at the border are harder to reach."""
         return np.broadcast_to(np.arange(self.num_tokens), batch.labels.shape)
 
     def sample(self, rng: np.random.Generator, count: int) -> Batch:
@@ -147,7 +149,7 @@ class Maze(Task):
 
     @staticmethod
     def _start(rng: np.random.Generator, free: np.ndarray) -> np.ndarray:
-        """Return one free cell of each map, as a map that is true there."""
+        """Return a boolean map that is true at one free cell of each map."""
         flat = free.reshape(len(free), -1)
         place = (rng.random(flat.shape) * flat).argmax(axis=1)
         return (np.arange(flat.shape[1]) == place[:, None]).reshape(free.shape) & free
@@ -169,12 +171,12 @@ def flood(free: np.ndarray, start: np.ndarray) -> np.ndarray:
 
 
 class ListOps(Task):
-    """A nested list such as `[max 3 [min 7 2 ] 5 ]`, one symbol a token, padded at its end.
+    """A nested list such as `[max 3 [min 7 2 ] 5 ]`, one symbol per token, padded at its end.
 
     difficulty: deepest level of nesting; with 4, 6, 8 a list takes on average half of 128, 512, 2,048 tokens.
 
-    Asked is every operation, also of the lists within; its name alone makes some answers likelier. `med` is the middle
-    value, the greater of two.
+    Every operation is asked, including those of inner lists. Its name already makes some answers likelier. `med` is the
+    median, and the greater of two middle values.
     """
 
     asks: ClassVar[str] = "What is the value of the list that I open?"
@@ -200,7 +202,7 @@ class ListOps(Task):
         self.depth = difficulty
 
     def hints(self, batch: Batch) -> np.ndarray:
-        """Return the operation."""
+        """Return the symbol of each token, which is its operation where one is asked."""
         return batch.inputs.argmax(-1)
 
     def sample(self, rng: np.random.Generator, count: int) -> Batch:
@@ -211,14 +213,14 @@ class ListOps(Task):
         return Batch(one_hot(symbol, self.num_features), labels)
 
     def _draw_list(self, rng: np.random.Generator, depth: int, room: int) -> tuple[list[str], list[int], int]:
-        """Return at most room symbols, the value of the list that each opens, and the value of all.
+        """Return a list of at most room symbols and depth levels.
 
-        The list is at most depth levels deep.
+        Returns its symbols, the value of the list that each symbol opens, and the value of the whole list.
         """
         name = str(rng.choice(list(self.OPERATIONS)))
         words, opened, arguments = [f"[{name}"], [NOT_ASKED], []
         for left in range(min(int(rng.integers(2, 6)), room - 2), 0, -1):
-            # Each argument that follows needs a symbol, and so does the bracket.
+            # Leave a symbol for each following argument and for the bracket.
             space = room - len(words) - left
             if depth > 1 and space >= 4 and rng.random() < 0.6:
                 inner, inner_values, value = self._draw_list(rng, depth - 1, space)

