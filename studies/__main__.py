@@ -1,4 +1,4 @@
-"""Run a study; --help after its name lists its options: python -m studies STUDY ...
+"""Run a study: python -m studies STUDY ... (--help after STUDY lists its options)
 
 gym            compare attentions on generated tasks
 claims         check claims of the field

@@ -19,7 +19,7 @@ from studies.runs import add_run_options, train_each, write_tables
 
 @dataclass
 class AccuracyRow:
-    """The run of one attention: top-1 of its last validation in percent, on how many images, or its error."""
+    """The run of one attention: top-1 of its last validation in percent, number of its images, minutes, or error."""
 
     attention: str
     model: str
@@ -34,8 +34,8 @@ def compare_accuracy(
 ) -> Iterator[list[AccuracyRow]]:
     """Train `config` with the pyramid of each attention, and yield all rows, in order, whenever a run ends.
 
-    Runs are in the folders `work_dir/<model>`; `how` are the other arguments of `train_each`. Raises ValueError for an
-    attention or a size without a model, and what `train_each` raises.
+    Runs are in the folders `work_dir/<model>`. how: other arguments of `train_each`. Raises ValueError for an unknown
+    attention or size, and the errors of `train_each`.
     """
     rows = {name: AccuracyRow(attention, name) for attention in attentions for name in [model_name(attention, size)]}
     runs = {name: {**(options or {}), "model.model_name": name} for name in rows}
@@ -48,7 +48,7 @@ def compare_accuracy(
 
 
 def accuracy_table(rows: Sequence[AccuracyRow]) -> str:
-    """Return a Markdown table; the cells of unfinished runs are empty."""
+    """Return a Markdown table. The cells of unfinished runs are empty."""
 
     def figures(row: AccuracyRow) -> tuple[str, str]:
         return (row.error, "") if row.top1 is None else (f"{row.top1:.1f}", f"{row.minutes:.1f}")
@@ -61,7 +61,7 @@ def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
         "python -m studies attentions", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("config", metavar="CONFIG", help="path of the config; its model_name is replaced")
+    parser.add_argument("config", metavar="CONFIG", help="path of a config, whose model_name is replaced")
     parser.add_argument("--size", choices=["pico", "tiny", "small"], default="pico", help="(default: %(default)s)")
     parser.add_argument("--resume", action="store_true", help="continue each run from its newest checkpoint")
     add_run_options(parser, list(ATTENTIONS), work_dir="work_dirs/attentions", table="accuracy")

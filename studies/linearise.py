@@ -1,8 +1,8 @@
-"""Replace the attention of a trained model by each other one, and measure how much accuracy remains.
+"""Replace the attention of a trained model by others, and measure how much accuracy remains.
 
 python -m studies linearise configs/linearise/linear_pico_shapes.py linear performer none
 
-Trains the teacher, then the config once for each attention. A stopped command continues where it was.
+Trains the teacher, then the config once for each attention. Run a stopped command again to resume it.
 """
 
 import argparse
@@ -21,18 +21,18 @@ from soft_vit.layers import ATTENTIONS, attention_class
 from soft_vit.models import model_name
 from soft_vit.text_tables import error_cell, markdown_table
 from soft_vit.weights.files import ensure_writable
-from studies.runs import add_run_options, require_jobs, train_each, write_tables
+from studies.runs import add_run_options, train_each, write_tables
 
 TOP1 = "accuracy/top1"
-# Percent of the teacher's accuracy.
+# Share of the teacher's accuracy to reach, in percent.
 AIM = 95
 
 
 @dataclass
 class LinearisedRow:
-    """One run of a linearising config: top-1 in percent after each part, or its error.
+    """A run of a linearising config: top-1 in percent of the teacher and after each part of the run, or its error.
 
-    share: of the teacher's top-1, in percent. agreement, kl: with the teacher at the end, see `TeacherAgreement`.
+    share: last top-1 in percent of the teacher's. agreement, kl: with the teacher at the end, see `TeacherAgreement`.
     cpu_minutes: see `LineariseHook`.
     """
 
@@ -60,14 +60,16 @@ def compare_linearised(
     options: dict[str, Any] | None = None,
     progress: bool = True,
 ) -> Iterator[list[LinearisedRow]]:
-    """Train teacher_config, then `config` with each attention and seed; yield all rows, in order, as runs end.
+    """Train teacher_config, then `config` with each attention and seed, and yield all rows, in order, as runs end.
 
-    Runs have the folders `work_dir/<name of teacher_config>` and `work_dir/<name of config>/<model>_seed<n>`. One that
-    was stopped goes on, and one that has ended is read from its log: the first rows are those. options: of `config`, by
-    dotted name. Raises ValueError for an unknown attention, a teacher that cannot be trained or a config whose model is
-    not named after an attention, and what `train_each` raises.
+    Runs are in the folders `work_dir/<name of teacher_config>` and `work_dir/<name of config>/<model>_seed<n>`. A
+    stopped run is resumed. A run that has ended is read from its log, and the first rows yielded are those.
+
+    options: of `config`, by dotted name.
+
+    Raises ValueError for an unknown attention, a teacher whose training fails and a config whose model is not named
+    after an attention, and the errors of `train_each`.
     """
-    require_jobs(jobs)
     for kind in kinds:
         attention_class(kind)
     cfg = resolve(config, options)
@@ -96,18 +98,18 @@ def compare_linearised(
 
 
 def _train_teacher(config: str | Path, work_dir: Path, progress: bool) -> float:
-    """Return top-1 of the teacher, which is trained unless that has been done."""
+    """Return top-1 of the teacher, after training it unless its run has ended."""
     folder = Path(config).stem
     last = resolve(config).train_cfg.max_epochs
     if last not in validations(work_dir / folder):
         for _, outcome in train_each(config, {folder: {}}, work_dir=work_dir, resume="auto", progress=progress):
             if isinstance(outcome, Exception):
-                raise ValueError(f"The teacher of {config} cannot be trained: {error_cell(outcome)}") from outcome
+                raise ValueError(f"Training the teacher {config} failed: {error_cell(outcome)}") from outcome
     return validations(work_dir / folder)[last][TOP1]
 
 
 def validations(folder: Path) -> dict[int, dict[str, float]]:
-    """Return the metrics of a run's validations by epoch; a resumed run has a log of each part."""
+    """Return the metrics of a run's validations by epoch, from all logs of a run that was resumed."""
     lines = [line for log in sorted(folder.glob("*/vis_data/scalars.json")) for line in log.read_text().splitlines()]
     # A killed run may have left its last line incomplete.
     entries = [json.loads(line) for line in lines if line.endswith("}")]
@@ -129,7 +131,7 @@ def _read(row: LinearisedRow, folder: Path, cfg: Any) -> bool:
 
 
 def linearised_table(rows: Sequence[LinearisedRow]) -> str:
-    """Return a Markdown table; the cells of unfinished runs are empty."""
+    """Return a Markdown table. The cells of unfinished runs are empty."""
 
     def cells(row: LinearisedRow) -> list[str]:
         figures = [row.swap, row.phase1, row.phase2, row.share, row.agreement, row.cpu_minutes]
@@ -147,14 +149,12 @@ def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
         "python -m studies linearise", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "config", metavar="CONFIG", help="path of the config; the attention in its model_name is replaced"
-    )
+    parser.add_argument("config", metavar="CONFIG", help="path of a config, whose model_name is replaced")
     parser.add_argument(
         "--teacher",
         default="configs/linearise/softmax_pico_shapes.py",
         metavar="CONFIG",
-        help="of the teacher (default: %(default)s)",
+        help="config of the teacher (default: %(default)s)",
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], metavar="N", help="(default: 0)")
     add_run_options(parser, list(ATTENTIONS), work_dir="work_dirs", table="linearised")

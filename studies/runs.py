@@ -1,4 +1,4 @@
-"""Train one config several times, each run in a process of its own."""
+"""Train one config several times, each run in its own process."""
 
 import argparse
 import contextlib
@@ -24,12 +24,6 @@ LOG_NAME = "console.log"
 Outcome = tuple[float | None, int, float]
 
 
-def require_jobs(jobs: int) -> None:
-    """Raise ValueError for fewer than 1 run at a time."""
-    if jobs < 1:
-        raise ValueError(f"jobs must be at least 1, got {jobs}.")
-
-
 def train_each(
     config: str | Path,
     runs: Mapping[str, Mapping[str, Any]],
@@ -39,16 +33,19 @@ def train_each(
     resume: str | None = None,
     progress: bool = True,
 ) -> Iterator[tuple[str, Outcome | Exception]]:
-    """Train a config once for each entry of runs, a folder in work_dir with options of the config, `jobs` at a time.
+    """Train a config once for each entry of runs, `jobs` at a time.
 
-    What a run prints is in console.log in its folder. Yields each folder with top-1, number of images and minutes, or
-    with the error, as the runs end: one that fails, or whose process dies, does not end the others. resume: as in
-    `train`. Raises ValueError for jobs below 1, and FileNotFoundError for a config that is missing.
+    runs: options of the config by folder in work_dir. A run writes its output to console.log in its folder.
+
+    resume: as in `train`.
+
+    Yields each folder with its outcome when its run ends: top-1, number of images and minutes, or the error. A run that
+    fails, or whose process dies, does not end the others. Raises ValueError for jobs below 1, and FileNotFoundError for
+    a missing config.
     """
-    require_jobs(jobs)
     find_config(config)
-    threads = max(1, torch.get_num_threads() // jobs)
     pool = ThreadPoolExecutor(jobs)
+    threads = max(1, torch.get_num_threads() // jobs)
     try:
         futures: dict[Future, str] = {
             pool.submit(_in_own_process, str(config), dict(options), Path(work_dir) / name, resume, threads): name
@@ -58,14 +55,14 @@ def train_each(
             error = future.exception()
             yield futures[future], error if isinstance(error, Exception) else future.result()
     finally:
-        # After an interrupt, runs that have not begun are cancelled.
+        # After an interrupt, cancel the runs that have not started.
         pool.shutdown(cancel_futures=True)
 
 
 def _in_own_process(*arguments: Any) -> Outcome:
-    """Run `_train_one` in a fresh process, with the random state, registries and memory of a first run.
+    """Run `_train_one` in a new process, with the random state, registries and memory of a first run.
 
-    A shared pool would be lost to all runs when one process dies.
+    In a shared pool, a process that dies would end all runs.
     """
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
         return process.submit(_train_one, *arguments).result()
@@ -81,15 +78,17 @@ def _train_one(config: str, options: dict, work_dir: Path, resume: str | None, t
 
 
 def add_run_options(parser: argparse.ArgumentParser, attentions: Sequence[str], work_dir: str, table: str) -> None:
-    """Add the options of studies that train once with each attention: which, how many at a time, where results go."""
+    """Add the options of studies that train once with each attention."""
     parser.add_argument("attentions", nargs="*", default=list(attentions), metavar="ATTENTION", help="(default: all)")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, sharing the CPU's threads (default: 1)")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="runs at a time, which share the CPU's threads (default: 1)"
+    )
     parser.add_argument(
         "--work-dir",
         type=Path,
         default=Path(work_dir),
         metavar="FOLDER",
-        help="for a folder per run (default: %(default)s)",
+        help="contains a folder per run (default: %(default)s)",
     )
     parser.add_argument(
         "--out", type=Path, metavar="PREFIX", help=f"write PREFIX.md and PREFIX.csv (default: WORK_DIR/{table})"
@@ -98,7 +97,7 @@ def add_run_options(parser: argparse.ArgumentParser, attentions: Sequence[str], 
 
 
 def write_tables(out: str | Path, head: str, table: str, rows: Sequence[Any]) -> str:
-    """Write out.md, whose text is returned, and out.csv."""
+    """Write out.md and out.csv, and return the text of out.md."""
     text = f"{head}\n\n{table}\n"
     write_atomically(f"{out}.md", text.encode())
     write_atomically(f"{out}.csv", rows_as_csv(rows).encode())

@@ -1,10 +1,10 @@
-"""Write where softmax is in each model, stage by stage, and how attention grows with the number of tokens N.
+"""Find softmax in each stage of each model, and measure how the cost of attention grows with the number of tokens N.
 
 python -m studies softmax
-python -m studies softmax soft_tiny soft_tiny_pure --out ledger.md
+python -m studies softmax soft_tiny soft_tiny_pure --out softmax.md
 
-Both are measured: softmax is looked for in the model's exported graph, and what it normalises shows in what grows with
-the image; the growth of cost is that of counted products. Nothing is computed: the models are on the meta device.
+Softmax is searched in the model's exported graph. What it normalises follows from which of its dimensions grow with the
+image. The growth of the cost is that of counted products. Models are on the meta device, which computes nothing.
 """
 
 import argparse
@@ -33,24 +33,26 @@ from soft_vit.text_tables import error_cell, markdown_table
 from soft_vit.weights.files import ensure_writable, write_atomically
 
 PAGE = Path(__file__).parents[1] / "docs" / "softmax.md"
-# Pixels to a side of the images whose cost is shown.
-SHOWN = (224, 896)
-# The graph is of a model's own size, at least the smaller of these; growth is from there to sides so much longer.
+# Sides in pixels of the images whose cost the table shows.
+COST_SIZES = (224, 896)
+# The graph is exported at the model's own size, at least the smaller of these. Growth is measured from there to images
+# whose sides are longer by this factor.
 GROWTH = 4
 
-# Products by a weight of the model; all other products are between tokens, or sums over tokens.
+# Products with a weight of the model. All other products are between tokens, or sums over tokens.
 WEIGHT_PRODUCTS = {torch.ops.aten.convolution, torch.ops.aten.addmm, torch.ops.aten.mm}
 
-# What a softmax normalises, the strongest first.
+# What a softmax normalises, from most to least of the tokens.
 FULL, WINDOWS, FIXED, ROWS = "full", "windows", "rows of fixed length", "one row"
-# Exponentials less their maximum, by which softmax is written out in steps.
+# Exponentials of differences to a maximum, as in softmax that is computed in several steps.
 WRITTEN_OUT = "written out"
 
+# The name for what is in no stage.
 OUTSIDE = "outside"
 
 
 class Rows(NamedTuple):
-    """A softmax in a graph: how many sets of rows there are, how many rows in each, and how long they are."""
+    """The shape of a softmax: the number of sets of rows, the number of rows in a set, the length of a row."""
 
     sets: int
     rows: int
@@ -58,8 +60,8 @@ class Rows(NamedTuple):
 
 
 @dataclass(frozen=True)
-class StageLine:
-    """A stage. softmax: kinds of softmax in it, the strongest first; slope: products between tokens grow as N^slope."""
+class Stage:
+    """What each softmax of a stage normalises, and the exponent of N by which products between tokens grow."""
 
     softmax: tuple[str, ...]
     slope: float | None
@@ -70,11 +72,11 @@ class StageLine:
 
 
 @dataclass(frozen=True)
-class Ledger:
-    """A model's stages, the softmax outside of them, parameters, and multiply-adds at each size of `SHOWN`."""
+class ModelRow:
+    """A model's stages, the softmax outside of them, parameters, and multiply-adds at each of `COST_SIZES`."""
 
     model: str
-    stages: tuple[StageLine, ...]
+    stages: tuple[Stage, ...]
     outside: tuple[str, ...]
     params: int
     macs: tuple[int, ...]
@@ -85,7 +87,7 @@ class Ledger:
 
 
 def model_groups() -> dict[str, tuple[list[str], dict[str, Any]]]:
-    """Return models of this package and their options, by heading; of an attention with several sizes, tiny."""
+    """Return names and options of this package's models, by heading; attentions other than SOFT are in tiny models."""
     soft = [f"{kind}_{size}" for kind in ("soft", "soft_norm") for size in PYRAMID_SIZES]
     pure = [f"{name}_pure" for name in soft]
     kinds = [kind for kind in ATTENTIONS if kind not in ("soft", "soft_norm")]
@@ -103,15 +105,15 @@ def model_groups() -> dict[str, tuple[list[str], dict[str, Any]]]:
 
 
 class CalledLinear(nn.Linear):
-    """A layer that attentions call instead of reading its weight, so that its product counts as one by a weight."""
+    """A Linear that attentions call, as they read the weight of plain ones, whose products would count as of tokens."""
 
 
-def softmax_ledger(name: str, **options: Any) -> Ledger:
-    """Return the ledger of a timm model with stages, by name and options; raise ValueError without `feature_info`."""
-    own = max(SHOWN[0], timm.get_pretrained_cfg(name).input_size[-1]) if timm.is_model(name) else SHOWN[0]
+def measure_model(name: str, **options: Any) -> ModelRow:
+    """Return the row of a timm model, by name and options. Raises ValueError for a model without `feature_info`."""
+    own = max(COST_SIZES[0], timm.get_pretrained_cfg(name).input_size[-1]) if timm.is_model(name) else COST_SIZES[0]
     models = {
         size: timm.create_model(name, device="meta", **{"img_size": size, **options}).eval()
-        for size in {*SHOWN, own, GROWTH * own}
+        for size in {*COST_SIZES, own, GROWTH * own}
     }
     for module in (module for model in models.values() for module in model.modules()):
         if type(module) is nn.Linear:
@@ -129,21 +131,21 @@ def softmax_ledger(name: str, **options: Any) -> Ledger:
     for stage in stages:
         products = [cost.products[stage] for cost in grown]
         slope = log_log_slope([1, GROWTH**2], products) if all(products) else None
-        lines.append(StageLine(_strongest_first(kinds[stage]), slope))
-    return Ledger(
+        lines.append(Stage(_strongest_first(kinds[stage]), slope))
+    return ModelRow(
         name,
         tuple(lines),
         _strongest_first(kinds[OUTSIDE]),
         sum(parameter.numel() for parameter in models[own].parameters()),
-        tuple(costs[size].macs for size in SHOWN),
+        tuple(costs[size].macs for size in COST_SIZES),
     )
 
 
 def stage_modules(model: nn.Module) -> dict[str, tuple[str, ...]]:
-    """Return the modules of each stage, by the stage's name; modules of one resolution are one stage."""
+    """Return the module names of each stage by the name of the first. Modules of one resolution are one stage."""
     info = getattr(model, "feature_info", None)
     if not info:
-        raise ValueError(f"{type(model).__name__} must have feature_info, which names its stages.")
+        raise ValueError(f"model must have feature_info, which names its stages, got {type(model).__name__}.")
     by_reduction: dict[int, list[str]] = defaultdict(list)
     for stage in info:
         by_reduction[stage["reduction"]].append(stage["module"])
@@ -160,9 +162,9 @@ def _stage_of(path: str, stages: dict[str, tuple[str, ...]]) -> str:
 def _softmax_of_graph(
     model: nn.Module, size: int, stages: dict[str, tuple[str, ...]]
 ) -> tuple[list[tuple[str, Rows]], set[str]]:
-    """Return every softmax in the graph of a model for one image, with its stage, and the stages that write one out.
+    """Return each softmax in the graph of a model for one image with its stage, and the stages with one written out.
 
-    RuntimeError for an operation in the graph that is not torch's own: it may hide a softmax.
+    Raises RuntimeError for an operation in the graph that is not torch's own, as it may hide a softmax.
     """
     graph = torch.export.export(model, (torch.empty(1, 3, size, size, device="meta"),)).graph
     found, written_out = [], set()
@@ -183,10 +185,10 @@ def _softmax_of_graph(
 
 
 def _is_less_a_maximum(node: torch.fx.Node) -> bool:
-    """Return whether a node is a difference to a maximum, or to the logarithm of a sum of exponentials."""
+    """Return whether a node subtracts a maximum, or the logarithm of a sum of exponentials."""
     if not str(node.target).startswith("aten.sub"):
         return False
-    # Between them are changes of shape; a few steps do.
+    # There may be changes of shape in between. A few steps back suffice.
     nodes = [node.args[1]]
     for step in nodes:
         if re.match(r"aten\.(a?max|maximum|logsumexp)\b", str(getattr(step, "target", ""))):
@@ -197,7 +199,7 @@ def _is_less_a_maximum(node: torch.fx.Node) -> bool:
 
 
 def _rows(function: str, *args: Any) -> Rows:
-    """Return the rows of a call of softmax, of a tensor and an axis, or of fused attention, of queries and keys."""
+    """Return the rows of a call: softmax of a tensor over an axis, or fused attention of queries and keys."""
     shape = list(args[0].shape)
     if "softmax" not in function:
         return Rows(math.prod(shape[:-2]), shape[-2], args[1].shape[-2])
@@ -206,7 +208,7 @@ def _rows(function: str, *args: Any) -> Rows:
 
 
 class SoftmaxCalls(TorchFunctionMode):
-    """Records every softmax that is called."""
+    """Record the rows of every softmax that is called."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -227,7 +229,7 @@ def _strongest_first(kinds: set[str]) -> tuple[str, ...]:
 
 
 def kind_of_softmax(small: Rows, large: Rows) -> str:
-    """Return what a softmax normalises, from its rows for one image and for a larger one."""
+    """Return what a softmax normalises, from its rows for an image and for a larger one."""
     if large.length == small.length:
         return FIXED if large.sets == small.sets else WINDOWS
     if large.rows == small.rows:
@@ -236,7 +238,7 @@ def kind_of_softmax(small: Rows, large: Rows) -> str:
 
 
 class Cost(NamedTuple):
-    """Multiply-adds for one image, those of products between tokens by stage, and softmax in the order of calls."""
+    """Multiply-adds for one image, those of products between tokens by stage, and each softmax in order of calls."""
 
     macs: int
     products: dict[str, int]
@@ -252,7 +254,7 @@ def _costs(model: nn.Module, size: int, stages: dict[str, tuple[str, ...]]) -> C
         if f"{root}.{path}" in counts:
             ops = counts[f"{root}.{path}"]
             return sum(count for op, count in ops.items() if op not in WEIGHT_PRODUCTS) // 2
-        # A ModuleList is never called itself.
+        # Counters skip a ModuleList, as it is never called.
         children = model.get_submodule(path).named_children()
         return sum(between_tokens(f"{path}.{child}") for child, _ in children)
 
@@ -260,23 +262,23 @@ def _costs(model: nn.Module, size: int, stages: dict[str, tuple[str, ...]]) -> C
     return Cost(sum(counts.get("Global", {}).values()) // 2, products, calls.found)
 
 
-def ledgers(names: Iterable[str], **options: Any) -> tuple[list[Ledger], dict[str, str]]:
-    """Return the ledgers of the models that could be measured, with options, and the errors of the others."""
+def measure_models(names: Iterable[str], **options: Any) -> tuple[list[ModelRow], dict[str, str]]:
+    """Return the rows of models with the same options, and the errors of those that cannot be measured."""
     found, errors = [], {}
     for name in tqdm(list(names), desc="models", leave=False):
         try:
-            found.append(softmax_ledger(name, **options))
+            found.append(measure_model(name, **options))
         except Exception as error:
-            # A model that fails is a result and does not end the others.
+            # The table shows the error of a model that fails, and the others continue.
             errors[name] = error_cell(error)
     return found, errors
 
 
-def ledger_table(rows: Sequence[Ledger], errors: dict[str, str]) -> str:
-    """Return a Markdown table: softmax and growth of each stage, size and cost."""
+def softmax_table(rows: Sequence[ModelRow], errors: dict[str, str]) -> str:
+    """Return a Markdown table of softmax and growth in each stage, parameters and cost."""
     columns = max((len(row.stages) for row in rows), default=0)
     stages = [f"stage {i + 1}" for i in range(columns)] if columns > 1 else ["attention"] * columns
-    cost = [f"FLOPs at {size} (G)" for size in SHOWN]
+    cost = [f"FLOPs at {size} (G)" for size in COST_SIZES]
     lines = []
     for row in rows:
         cells = [str(stage) for stage in row.stages] + [""] * (columns - len(row.stages))
@@ -301,10 +303,10 @@ def main(argv: Sequence[str]) -> None:
         require_known(name)
     ensure_writable(args.out)
     groups = {"Models": (args.models, {})} if args.models else model_groups()
-    tables = {title: ledgers(names, **options) for title, (names, options) in groups.items()}
-    # What stands above the first table explains the page.
+    tables = {title: measure_models(names, **options) for title, (names, options) in groups.items()}
+    # The text above the first table is kept.
     head = args.out.read_text().partition("\n## ")[0].strip() if args.out.exists() else "# Where softmax is"
-    sections = [f"## {title}\n{ledger_table(*found)}" for title, found in tables.items()]
+    sections = [f"## {title}\n{softmax_table(*found)}" for title, found in tables.items()]
     versions = f"Measured with torch {torch.__version__}, timm {timm.__version__}."
     write_atomically(args.out, "\n\n".join([head, *sections, f"{versions}\n"]).encode())
     print(f"Written: {args.out}")

@@ -54,7 +54,7 @@ OPTIONS = {
     "python -m studies claims": "--only 17",
     "python -m studies claims --": "",
     "python -m studies gym": "--no-train",
-    "python -m studies softmax": "--out ledger.md",
+    "python -m studies softmax": "--out softmax.md",
     "python -m docs.generate": "--out written",
     # Run by tests/tools/test_tutorial.py, test_app_browser.py and tests/distributed/test_resume.py.
     "python tools/tutorial.py": "--help",
@@ -78,7 +78,7 @@ ENDS_IN = {
     "python -m benchmarks check": ("benchmarks.atlas.check.mistakes_in", []),
     "python -m studies attentions": ("studies.attentions.compare_accuracy", []),
     "python -m studies linearise": ("studies.linearise.compare_linearised", []),
-    "python -m studies softmax": ("studies.softmax.ledgers", ([], {})),
+    "python -m studies softmax": ("studies.softmax.measure_models", ([], {})),
     "python -m docs.generate": ("docs.generate.pages.generated", ""),
 }
 # What a command uses, and the command that makes it.

@@ -22,7 +22,7 @@ from soft_vit.layers.choice import SHIPPED
 from soft_vit.text_tables import csv_table
 from soft_vit.weights import load_index
 from soft_vit.weights.files import write_atomically
-from studies.claims import ledger_table, load_entries
+from studies.claims import claims_table, load_entries
 
 ROOT = Path(__file__).parents[2]
 RESULTS, STUDIES = ROOT / "benchmarks" / "results", ROOT / "studies" / "results"
@@ -52,7 +52,7 @@ PAGES: dict[str, Callable[[], str]] = {
 TABLES: dict[str, Callable[[], str]] = {
     "checkpoints/README.md": lambda: readme_table(ENTRIES),
     "docs/anywhere.md": kinds_table,
-    "docs/claims.md": lambda: ledger_table(load_entries(STUDIES / "claims.json")),
+    "docs/claims.md": lambda: claims_table(load_entries(STUDIES / "claims.json")),
     "docs/gym/tasks.md": tasks_table,
     "docs/zoo_table.md": models_table,
 }

@@ -2,7 +2,7 @@
 
 python -m studies claims --only 1 2
 
-Findings are added to the JSON file --out; what is there stays. --table prints it and checks nothing.
+Each finding is added to the JSON file --out, or replaces its earlier one. --table only prints the findings of --out.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.timer import machine_description, use_threads
 from soft_vit.weights.files import ensure_writable, write_atomically
-from studies.claims import CLAIMS, check, entries_as_json, ledger_table, load_entries
+from studies.claims import CLAIMS, check, claims_table, entries_as_json, load_entries
 
 
 def main(argv: Sequence[str]) -> None:
@@ -25,11 +25,11 @@ def main(argv: Sequence[str]) -> None:
         "--only", nargs="+", type=int, choices=sorted(CLAIMS), metavar="N", help="numbers of claims (default: all)"
     )
     parser.add_argument("--out", type=Path, default=Path("claims.json"), help="(default: %(default)s)")
-    parser.add_argument("--table", action="store_true", help="print the ledger of --out alone")
+    parser.add_argument("--table", action="store_true", help="only print the findings of --out")
     args = parser.parse_args(argv)
     entries = load_entries(args.out)
     if args.table:
-        print(ledger_table(entries))
+        print(claims_table(entries))
         return
     ensure_writable(args.out)
     use_threads(1)

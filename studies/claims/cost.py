@@ -1,4 +1,4 @@
-"""Claims about FLOPs, time and memory of single attentions, counted or measured on a CPU."""
+"""Claims about FLOPs, time and memory of single attentions, measured on a CPU."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,8 +11,8 @@ from benchmarks.timer import log_log_slope
 from soft_vit.layers import ATTENTIONS, PreNormBlock
 from soft_vit.layers.reversible import plain_streams, reversible_blocks
 from soft_vit.ops.flops import flop_counter
-from studies.claims.ledger import Finding, claim, seconds, verdict
 from studies.claims.matrices import SOFT
+from studies.claims.table import Finding, claim, seconds, verdict
 
 LINEAR_KINDS: dict[str, dict[str, Any]] = {
     "soft": dict(sr_ratio=8, max_bottleneck=7),
@@ -38,7 +38,7 @@ class OnMap(nn.Module):
 
 
 def megabytes(kind: str, side: int, **options: Any) -> float:
-    """Return the memory of a training step with one image, beyond the weights."""
+    """Return the memory of a training step with one image, without the weights."""
 
     def build(device: Any = None) -> nn.Module:
         return OnMap(kind, side, device, **options)
@@ -47,7 +47,7 @@ def megabytes(kind: str, side: int, **options: Any) -> float:
 
 
 def megaflops(kind: str, side: int, **options: Any) -> float:
-    """Return the FLOPs of inference; one multiply-add is one FLOP."""
+    """Return the multiply-adds of inference in millions."""
     with torch.device("meta"), flop_counter() as counter:
         OnMap(kind, side, "meta", **options).eval()(torch.empty(1, side**2, 64))
     return counter.get_total_flops() / 2e6
@@ -123,7 +123,7 @@ def memory_growth() -> Finding:
 )
 def reversible() -> Finding:
     def run(depth: int, reverse: bool, chunks: int, side: int, dtype: torch.dtype) -> tuple[list[Tensor], float]:
-        """Return gradients of the input and of all weights, and megabytes."""
+        """Return the gradients of the input and of all weights, and the peak memory in megabytes."""
         torch.manual_seed(0)
         blocks = [
             PreNormBlock(32, ATTENTIONS["softmax"](32, 2, feat_size=(side, side)), mlp_chunks=chunks)

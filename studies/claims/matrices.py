@@ -1,9 +1,10 @@
-"""Claims about matrices and estimates, measured on tensors.
+"""Claims about matrices and estimates, checked on tensors.
 
 Letters: N tokens, D channels of a head, M bottleneck tokens, landmarks or features.
 """
 
 import math
+from collections.abc import Callable
 from itertools import pairwise, product
 from statistics import mean, stdev
 
@@ -28,7 +29,7 @@ from soft_vit.ops.linear import (
     relu_features,
 )
 from soft_vit.probe.health import effective_rank
-from studies.claims.ledger import Finding, claim, named, seconds, verdict
+from studies.claims.table import Finding, claim, named, seconds, verdict
 
 SOFT = "arXiv 2110.11945"
 SOFT_NORM = "arXiv 2207.03341"
@@ -39,7 +40,7 @@ NORMALISED = dict(normalize=True, ridge=0.0, newton_start="guarded_image")
 
 
 def smooth_tokens(side: int, dim: int = 32, noise: float = 0.3, seed: int = 0) -> Tensor:
-    """Return tokens `[side^2, D]`, float64, that vary slowly over a map, of length sqrt(D) as after a LayerNorm."""
+    """Return tokens `[side^2, D]` in float64 that vary slowly over a map and have norm sqrt(D), as after LayerNorm."""
     generator = torch.Generator().manual_seed(seed)
     coarse = torch.randn(1, dim, 4, 4, generator=generator, dtype=torch.float64)
     maps = F.interpolate(coarse, (side, side), mode="bilinear", align_corners=True)
@@ -48,7 +49,7 @@ def smooth_tokens(side: int, dim: int = 32, noise: float = 0.3, seed: int = 0) -
 
 
 def soft_queries(side: int, seed: int = 0) -> Tensor:
-    """Return smooth tokens over `D^(1/4)`, as the Gaussian kernel takes them."""
+    """Return smooth tokens divided by `D^(1/4)`, the scale of queries in SOFT's Gaussian kernel."""
     return smooth_tokens(side, seed=seed) * 32**-0.25
 
 
@@ -61,6 +62,13 @@ def soft_matrix(q: Tensor, bottleneck: Tensor, **options) -> Tensor:
     """Return the matrix `[N, N]` of softmax-free attention with queries `[N, D]` and bottleneck tokens `[M, D]`."""
     unit = torch.eye(len(q), dtype=q.dtype)
     return soft_attention(q[None, None], bottleneck[None, None], unit[None, None], backend="eager", **options)[0, 0]
+
+
+def count_flops(function: Callable[..., object], *args: object) -> int:
+    """Return the FLOPs of a call."""
+    with flop_counter() as counter:
+        function(*args)
+    return counter.get_total_flops()
 
 
 def relative_error(found: Tensor, exact: Tensor) -> float:
@@ -102,7 +110,7 @@ def semidefinite() -> Finding:
 
 @claim(5, "Random sampling of bottleneck tokens is sensitive to their number.", SOFT)
 def random_sampling() -> Finding:
-    """By the error of the low-rank form, not by training."""
+    """Compare errors of the low-rank form, without training."""
     errors = {(kind, grid): [] for kind in ("random", "pooled") for grid in (4, 8)}
     for seed, grid in product(range(10), (4, 8)):
         q = soft_queries(16, seed)
@@ -124,7 +132,7 @@ def random_sampling() -> Finding:
 
 @claim(8, "Newton-Raphson converges to the Moore-Penrose inverse.", SOFT)
 def newton_converges() -> Finding:
-    """Kernel matrices of 49 tokens from far apart to nearly equal, without ridge, float64."""
+    """Invert kernel matrices of 49 tokens, from distant to nearly equal ones, without ridge, in float64."""
     q = pooled(soft_queries(21), 21, 7)
     converged, failed, error = 0.0, math.inf, 0.0
     for scale in torch.logspace(1, -1.5, 60, dtype=torch.float64):
@@ -147,7 +155,7 @@ def newton_converges() -> Finding:
 
 @claim(9, "SVD is unfit for training on accelerators, Newton's iteration is not.", SOFT)
 def inverses_in_training() -> Finding:
-    """Forward and backward on a CPU; gradients where all singular values are equal, as for tokens far apart."""
+    """Time forward and backward on a CPU, and take gradients at equal singular values, as of distant tokens."""
     far, near = 100 * torch.eye(49, 64)[None], torch.randn(64, 49, 64, generator=torch.Generator().manual_seed(0))
 
     def by_svd(a: Tensor) -> Tensor:
@@ -200,9 +208,7 @@ def associativity() -> Finding:
         q, k = elu_features(q), elu_features(k)
         weights = q @ k.mT
         error = max(error, relative_error(linear_attention(q, k, v), weights / weights.sum(-1, keepdim=True) @ v))
-        with flop_counter() as counter:
-            linear_attention(q, k, v)
-        counts.append(counter.get_total_flops())
+        counts.append(count_flops(linear_attention, q, k, v))
     slope = log_log_slope((512, 1024, 2048), counts)
     found = f"Relative difference {error:.0e} in float64; FLOPs grow as N^{slope:.2f}."
     return Finding(verdict(error < 1e-12 and slope < 1.05), found)
@@ -291,7 +297,7 @@ def random_features() -> Finding:
     "Linformer, arXiv 2006.04768",
 )
 def projected_tokens() -> Finding:
-    """Random projections, as in the proof; learned ones are another matter."""
+    """Use random projections, as the proof does. Learned projections may do better."""
     products, used = [], []
     for side in (16, 32, 64):
         torch.manual_seed(0)
@@ -345,9 +351,7 @@ def quantised_keys() -> Finding:
         replaced = nearest_codes(k, codebook, layout) @ codebook
         error = max(error, relative_error(found, F.scaled_dot_product_attention(q, replaced, v)))
         lost = max(lost, relative_error(found, F.scaled_dot_product_attention(q, k, v)))
-        with flop_counter() as counter:
-            vq_attention(q, k, v, codebook[None], layout)
-        counts.append(counter.get_total_flops())
+        counts.append(count_flops(vq_attention, q, k, v, codebook[None], layout))
     slope = log_log_slope((256, 1024), counts)
     text = (
         f"Equal to dense attention to the quantised keys up to {error:.0e}, FLOPs as N^{slope:.2f}. Against the keys "
@@ -358,7 +362,7 @@ def quantised_keys() -> Finding:
 
 @claim(31, "Attention with relative positions can express a convolution.", "arXiv 1911.03584")
 def convolution() -> Finding:
-    """Nine heads with scores `-a |place - query - shift|^2`, one for each shift of a 3 x 3 kernel."""
+    """Use nine heads with scores `-a |place - query - shift|^2`, one for each shift of a 3 x 3 kernel."""
     torch.manual_seed(0)
     side, C = 12, 8
     image, kernel = torch.randn(1, C, side, side, dtype=torch.float64), torch.randn(C, C, 3, 3, dtype=torch.float64)
@@ -379,7 +383,7 @@ def convolution() -> Finding:
 
 @claim(32, "Linear attention suffers from low rank; a rank-augmenting weight on keys mends it.", "arXiv 2411.07635")
 def rank_of_linear() -> Finding:
-    """The weight is `N softmax(mean query . key / sqrt(D))`, after the paper."""
+    """The weight is `N softmax(mean query . key / sqrt(D))`, as in the paper."""
     torch.manual_seed(0)
     x = smooth_tokens(16)
     q, k, v = (x @ torch.randn(32, 32, dtype=x.dtype) * 32**-0.5 for _ in range(3))
@@ -405,7 +409,7 @@ def rank_of_linear() -> Finding:
 
 @claim(33, "Linear attention neglects the query's magnitude; scaling mends it.", "MALA, ICCV 2025")
 def magnitude() -> Finding:
-    """The weights `(1 + 1/s) q k - s / N`, s being the sum of `q k` over the keys, after the paper."""
+    """The weights are `(1 + 1/s) q k - s / N`, where s is the sum of `q k` over the keys, as in the paper."""
     torch.manual_seed(0)
     q, k = torch.randn(2, 128, 32, dtype=torch.float64)
 
@@ -432,7 +436,7 @@ def injectivity() -> Finding:
     q, k = torch.randn(2, 128, 32, dtype=torch.float64)
 
     def distance(rows) -> float:
-        """Between the weights of a query and of the double query, the largest over all queries."""
+        """Return the largest L1 distance between the weights of a query and of its double, over all queries."""
         return float((rows(2 * q) - rows(q)).abs().sum(-1).max())
 
     def linear(q: Tensor) -> Tensor:

@@ -35,11 +35,11 @@ def test_counts_are_those_of_the_models():
         assert sum(tensor.numel() for tensor in learned) == int(counts["params"])
 
 
-def test_softmax_is_where_the_ledger_finds_it():
-    """The ledger looks for softmax in the exported graph of one model of each family."""
-    ledger = (ROOT / "docs" / "softmax.md").read_text().partition("## Other families\n")[2].partition("\n## ")[0]
+def test_softmax_agrees_with_the_page_of_softmax():
+    """That page searches the exported graph of models of each family."""
+    table = (ROOT / "docs" / "softmax.md").read_text().partition("## Other families\n")[2].partition("\n## ")[0]
     compared = 0
-    for line in ledger.splitlines()[2:]:
+    for line in table.splitlines()[2:]:
         name, *cells = (cell.strip() for cell in line.split("|")[1:-1])
         model, stages = name.strip("*"), [cell for cell in cells[:4] if cell]
         if model in COUNTS:

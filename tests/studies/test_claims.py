@@ -1,4 +1,4 @@
-"""The ledger of claims: its page, its tool, and findings that come out again."""
+"""The table of claims: its page, its command, and findings that are reproduced."""
 
 from collections import Counter
 
@@ -11,7 +11,7 @@ from studies.gym import TASKS
 from studies.gym.training import GymModel, Run
 
 ENTRIES = load_entries(ROOT / "studies" / "results" / "claims.json")
-# What is neither timed nor trained, nor takes seconds.
+# Checks that take less than a second, without timing or training.
 MATHEMATICS = [1, 2, 5, 8, 10, 16, 17, 19, 22, 24, 25, 29, 31, 32, 33, 34]
 
 
@@ -23,17 +23,17 @@ def test_page_shows_all_claims():
 
 
 @pytest.mark.parametrize("number", MATHEMATICS)
-def test_finding_comes_out_again(number):
+def test_finding_is_reproduced(number):
     assert CLAIMS[number].check().verdict == ENTRIES[number].verdict
 
 
 def test_training_checks_end(monkeypatch):
-    """With models that are not trained, after which no verdict means anything."""
+    """Without training the models, so verdicts mean nothing."""
     monkeypatch.setattr(learning, "accuracy", lambda model, task, run: 0.5)
     learning.trained.cache_clear()
     checked = [claim.check() for claim in CLAIMS.values() if claim.check.__module__ == learning.__name__]
     learning.trained.cache_clear()
-    assert len(checked) == 14
+    assert len(checked) == 15
     assert all("50 (50 to 50)" in finding.found for finding in checked if "(" in finding.found)
 
 

@@ -1,4 +1,4 @@
-"""The table of claims: what each states, how it is checked, and the finding."""
+"""The table of claims: statements, checks and findings."""
 
 import json
 import time
@@ -15,7 +15,7 @@ Verdict = Literal["holds", "holds in part", "does not hold here", "not tested"]
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of a check: a verdict, and the figures behind it in a few sentences."""
+    """The result of a check: a verdict and its figures in a few sentences."""
 
     verdict: Verdict
     found: str
@@ -23,6 +23,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class Claim:
+    """A claim, its source, and the function that checks it."""
+
     number: int
     text: str
     source: str
@@ -31,7 +33,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Entry:
-    """A finding with where and when it was made."""
+    """A finding with its CPU time, date and machine."""
 
     verdict: Verdict
     found: str
@@ -41,11 +43,11 @@ class Entry:
 
 
 CLAIMS: dict[int, Claim] = {}
-"""The claims by number, as `claim` enters them."""
+"""The claims by number. `claim` adds to it."""
 
 
 def claim(number: int, text: str, source: str) -> Callable[[Callable[[], Finding]], Callable[[], Finding]]:
-    """Enter the decorated check into `CLAIMS`."""
+    """Decorate the check of a claim, and add the claim to `CLAIMS`."""
 
     def enter(check: Callable[[], Finding]) -> Callable[[], Finding]:
         CLAIMS[number] = Claim(number, text, source, check)
@@ -54,31 +56,26 @@ def claim(number: int, text: str, source: str) -> Callable[[Callable[[], Finding
     return enter
 
 
-def untested(number: int, text: str, source: str, needs: str) -> None:
-    """Enter a claim that no check of at most 30 minutes decides, with what it needs."""
-    claim(number, text, source)(lambda: Finding("not tested", needs))
-
-
 def check(number: int, date: str, machine: str) -> Entry:
-    """Run the check of a claim; date and machine go into its entry."""
+    """Run the check of a claim, and return its entry."""
     began = time.process_time()
     finding = CLAIMS[number].check()
     return Entry(finding.verdict, finding.found, round(time.process_time() - began, 1), date, machine)
 
 
 def load_entries(path: Path) -> dict[int, Entry]:
-    """Return the entries of a file; none if it is missing."""
+    """Return the entries of a JSON file by number, or an empty dictionary if it is missing."""
     if not path.exists():
         return {}
     return {int(number): Entry(**entry) for number, entry in json.loads(path.read_text()).items()}
 
 
 def entries_as_json(entries: Mapping[int, Entry]) -> str:
-    """Return the text of a file for `load_entries`."""
+    """Return the JSON text that `load_entries` reads."""
     return json.dumps({number: asdict(entries[number]) for number in sorted(entries)}, indent=1) + "\n"
 
 
-def ledger_table(entries: Mapping[int, Entry]) -> str:
+def claims_table(entries: Mapping[int, Entry]) -> str:
     """Return a Markdown table with a row for each claim that has an entry."""
     header = ["#", "claim", "source", "what came out", "verdict", "CPU s"]
     return markdown_table(header, [_row(CLAIMS[number], entries[number]) for number in sorted(entries)])
@@ -100,16 +97,17 @@ def seconds(work: Mapping[str, Callable[[], object]], rounds: int = 5) -> dict[s
 
 
 def verdict(holds: bool, in_part: bool = False) -> Verdict:
+    """Return the verdict on a claim that holds, or else may hold in part."""
     return "holds" if holds else "holds in part" if in_part else "does not hold here"
 
 
 def named(values: Mapping[str, object], form: str = "", unit: str = "") -> str:
-    """Return names and their values in a format and a unit."""
+    """Return `name value` pairs as text, with values in a format and with a unit."""
     return ", ".join(f"{name} {value:{form}}{unit}" for name, value in values.items())
 
 
 def share(flags: Iterable[bool]) -> Verdict:
-    """Return the verdict on a claim of several parts."""
+    """Return the verdict on a claim with several parts, from whether each part holds."""
     flags = list(flags)
     return verdict(all(flags), any(flags))
 
