@@ -134,6 +134,13 @@ class ViTAttention(Attention):
         layout = self.layout(x, feat_size, num_prefix_tokens, mask)
         return self.mix(x, layout, rope if rope is None else partial(rotate_tokens, rope=rope, half=self.rotate_half))
 
+    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:
+        # Version 0.2.0 named the norms of rotary models q_norm.norm and k_norm.norm.
+        old = f"{prefix}q_norm.norm.", f"{prefix}k_norm.norm."
+        for name in [name for name in state_dict if name.startswith(old)]:
+            state_dict[name.replace("_norm.norm.", "_norm.")] = state_dict.pop(name)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
 
 # Global names in this module, so that models with them can be pickled.
 VIT_ATTENTIONS: dict[str, type[ViTAttention]] = {
@@ -197,19 +204,21 @@ def attn_layer(
 
 
 class _Call(threading.local):
-    """The map of the images in the current forward of a `FollowsMap`, for each thread."""
+    """The innermost forward of a `FollowsMap` in each thread: the model, and the map of its images."""
 
-    feat_size: tuple[int, int] | None = None
+    model: Any = None
+    feat_size: tuple[int, int] = (0, 0)
 
 
 _CALL = _Call()
 
 
 class FollowsMap:
-    """Mixin of timm's ViTs whose attentions work on the map of each image, of any size that the model takes.
+    """Mixin for timm's ViTs whose attentions work on the map of each image, of any size that the model takes.
 
-    The map reaches each attention as an argument of its block, bound before gradient checkpointing sees the block. So
-    modules keep no state of a call, and forwards may run in several threads.
+    timm's forwards do not pass a map to blocks, so within a forward `blocks` are functions with the map bound to them.
+    Gradient checkpointing recomputes such a function with its own map, whatever images came later, and modules keep no
+    state of a call, so that forwards may run in several threads.
     """
 
     _modules: dict[str, Any]
@@ -218,9 +227,9 @@ class FollowsMap:
 
     @property
     def blocks(self) -> Any:
-        """The blocks; within a forward, functions that pass the map of its images to blocks."""
+        """The blocks; within a forward of this model, functions that pass the map of its images to blocks."""
         blocks = self._modules["blocks"]
-        if _CALL.feat_size is None:
+        if _CALL.model is not self:
             return blocks
         token_map = TokenMap(_CALL.feat_size, self.num_prefix_tokens)
         return _Chain(partial(_on_map, block, token_map) if _needs_map(block) else block for block in blocks)
@@ -232,15 +241,16 @@ class FollowsMap:
         return self._call(super().forward_intermediates, *args, **kwargs)  # type: ignore[misc]  # timm's
 
     def _call(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        outer, _CALL.feat_size = _CALL.feat_size, self.patch_embed.grid_size
+        outer = _CALL.model, _CALL.feat_size
+        _CALL.model, _CALL.feat_size = self, self.patch_embed.grid_size
         try:
             return forward(*args, **kwargs)
         finally:
-            _CALL.feat_size = outer
+            _CALL.model, _CALL.feat_size = outer
 
     def _pos_embed(self, x: Tensor) -> Any:
         """Add timm's position embedding to x, the result of patch_embed (`[B, H, W, C]` if sizes are dynamic)."""
-        if self.dynamic_img_size:  # type: ignore[attr-defined]  # timm's
+        if self.dynamic_img_size and _CALL.model is self:  # type: ignore[attr-defined]  # timm's
             _CALL.feat_size = x.shape[1], x.shape[2]
         return super()._pos_embed(x)  # type: ignore[misc]  # timm's
 
@@ -272,9 +282,9 @@ def map_of_images(model: Any, x: Tensor) -> TokenMap:
 
 
 def follow_map(model: Any) -> None:
-    """Make a ViT of timm's, in place, one that follows the map of each image (`FollowsMap`), where it needs one.
+    """Make a timm ViT follow the map of each image (`FollowsMap`), in place, if one of its attentions needs a map.
 
-    ValueError for a model that drops patches, which leaves no whole map.
+    ValueError if it does and the model drops patches.
     """
     needing = [module for module in model.modules() if isinstance(module, ViTAttention) and module.needs_grid]
     if needing and getattr(getattr(model, "patch_drop", None), "prob", 0) > 0:

@@ -136,6 +136,22 @@ def test_blocks_are_modules_outside_of_a_forward() -> None:
     assert isinstance(model.blocks, torch.nn.Sequential)
 
 
+def test_a_forward_changes_the_blocks_of_its_own_model_alone() -> None:
+    model, other = create("local", dynamic_img_size=True), create("local", dynamic_img_size=True)
+    other._pos_embed(other.patch_embed(images()))
+    assert isinstance(other.blocks, torch.nn.Sequential)
+    seen = []
+
+    def look(*_: Any) -> None:
+        other._pos_embed(other.patch_embed(images(32, 32)))
+        seen.append(type(other.blocks))
+
+    expected = model(images(64, 112))
+    model.norm_pre.register_forward_hook(look)
+    assert torch.equal(model(images(64, 112)), expected)
+    assert seen == [torch.nn.Sequential]
+
+
 @pytest.mark.slow
 @every_kind
 def test_compiled_for_any_size(kind: str) -> None:

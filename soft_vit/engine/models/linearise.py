@@ -80,8 +80,6 @@ def take_over(student: nn.Module, teacher: nn.Module) -> None:
             f"The student is not its teacher with another attention: {mismatch}; give both the same size and parts, "
             "such as patch_size, embed_dim, depth, num_heads, class_token, reg_tokens and global_pool."
         )
-    # Where queries are rotated, their norm stands inside of what rotates them.
-    given |= {name.replace("_norm.", "_norm.norm."): v for name, v in given.items() if name.startswith(attentions)}
     same = {name: v for name, v in given.items() if name in own and v.shape == own[name].shape}
     student.load_state_dict(same, strict=False)
     for _, new, old in attention_pairs(student, teacher):
