@@ -1,4 +1,4 @@
-"""Serve a web page that shows what models make of an image: the prediction, where a token looks, spectra, shares.
+"""Serve a web page that shows a model's prediction for an image, where a token attends, spectra, and shares.
 
 python tools/app.py
 python tools/app.py --model soft_tiny --checkpoint FILE
@@ -20,27 +20,27 @@ from soft_vit.models.base import require_known
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", metavar="NAME", help="the model of --checkpoint")
-    parser.add_argument("--checkpoint", metavar="FILE", help="weights to offer beside those on this machine")
+    parser.add_argument("--checkpoint", metavar="FILE", help="weights to offer in addition to those on this machine")
     parser.add_argument(
-        "--host", default="127.0.0.1", help="address to serve on, such as 0.0.0.0 (default: this machine alone)"
+        "--host", default="127.0.0.1", help="address to serve on, such as 0.0.0.0 (default: only this machine)"
     )
-    parser.add_argument("--port", type=int, help="(default: a free one from 7860)")
+    parser.add_argument("--port", type=int, help="(default: the first free port from 7860)")
     args = parser.parse_args(argv)
     if (args.model is None) != (args.checkpoint is None):
-        raise ValueError("Give --model and --checkpoint together: the name of a model, and the file of its weights.")
+        raise ValueError("--model and --checkpoint must be given together: the name of a model and its weights.")
     if args.model:
         require_known(args.model)
         if not Path(args.checkpoint).is_file():
-            raise FileNotFoundError(f"There is no file {args.checkpoint}; give the path of weights that exist.")
+            raise FileNotFoundError(f"--checkpoint must be an existing file, got {args.checkpoint}.")
     with tempfile.TemporaryDirectory() as folder:
-        # Gradio reads them when it is imported. The page itself puts nothing into the folder.
+        # Gradio reads these when it is imported. The page itself writes no files.
         os.environ.update(GRADIO_ANALYTICS_ENABLED="False", GRADIO_TEMP_DIR=folder)
         from soft_vit.predict.app import STYLE, build_page, theme
         from soft_vit.predict.app_look import MAX_BYTES, available
 
         blocks = build_page(available(args.checkpoint, args.model))
         try:
-            # Gradio would also keep images in the browser, for its list of earlier runs, and offer a tunnel.
+            # By default, Gradio keeps images in the browser for its list of runs, and may open a tunnel.
             _, address, _ = blocks.launch(
                 server_name=args.host,
                 server_port=args.port,
@@ -55,9 +55,9 @@ def main(argv: Sequence[str] | None = None) -> None:
                 quiet=True,
             )
         except OSError as error:
-            raise ValueError(f"The page cannot be served ({error}); give another --host or --port.") from error
+            raise ValueError(f"The page cannot be served ({error}). Use another --host or --port.") from error
         print(f"Open {address} in a browser; Ctrl-C ends it.", flush=True)
-        # Ends the page, and the folder with it, as Ctrl-C does.
+        # End the page and delete the folder, as Ctrl-C does.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit())
         blocks.block_thread()
 

@@ -1,4 +1,4 @@
-"""Write a model as ONNX or torch.export, verified against the model itself.
+"""Export a model as ONNX or torch.export, and verify the file against the model.
 
 python tools/export.py --model soft_tiny --checkpoint FILE --format onnx --out soft_tiny.onnx
 python tools/export.py --config CONFIG --checkpoint FILE --format onnx --int8 --out soft_pico_int8.onnx
@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 # Read when torch is first imported; tools/train.py says why.
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
-
 
 from soft_vit.cli import add_model_options, command_line
 
@@ -26,21 +25,27 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", required=True, metavar="FILE", help="ends in .onnx or .pt2")
     parser.add_argument("--img-size", type=int, metavar="PIXELS", help="side of the images (default: the model's own)")
     parser.add_argument(
-        "--dynamic-size", action="store_true", help="take images of any size from 64 pixels up; not every attention can"
+        "--dynamic-size",
+        action="store_true",
+        help="accept images of any size from 64 pixels; not every attention supports it",
     )
     parser.add_argument(
-        "--features", type=int, nargs="+", metavar="N", help="export the maps of these stages (from 0) without a head"
+        "--features",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help="export the maps of these stages, counted from 0, without a head",
     )
     parser.add_argument(
         "--max-error",
         type=float,
         default=1e-4,
         metavar="SHARE",
-        help="allowed difference, as a share of the largest output (default: %(default)s)",
+        help="allowed error relative to the largest output (default: %(default)s)",
     )
     parser.add_argument("--int8", action="store_true", help="quantise the ONNX file, calibrated on generated images")
     parser.add_argument(
-        "--max-drop", type=float, default=2.0, help="points of accuracy that int8 may cost (default: %(default)s)"
+        "--max-drop", type=float, default=2.0, help="allowed loss of accuracy by int8, in points (default: %(default)s)"
     )
     args = parser.parse_args(argv)
     source = load_export_model(

@@ -1,4 +1,4 @@
-"""Predict for images: classes, boxes with masks, or maps of classes; drawn on the pictures and as JSON.
+"""Predict classes, boxes with masks, or segmentation maps for images, and write drawings and JSON.
 
 python tools/predict.py photos/ cat.jpg --model resnet50 --out predictions
 python tools/predict.py "photos/**/*.jpg" --config CONFIG --checkpoint FILE
@@ -14,7 +14,6 @@ from functools import partial
 # Read when torch is first imported; tools/train.py says why.
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 
-
 from soft_vit.cli import add_config_options, add_device_option, add_model_options, command_line
 
 
@@ -29,7 +28,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     add_model_options(parser, config=True)
     parser.add_argument("--out", default="predictions", metavar="FOLDER", help="for the results (default: %(default)s)")
     parser.add_argument("--no-draw", action="store_true", help="write no drawings")
-    parser.add_argument("--score-thr", type=float, default=0.3, help="least score of an object (default: %(default)s)")
+    parser.add_argument(
+        "--score-thr", type=float, default=0.3, help="minimum score of an object (default: %(default)s)"
+    )
     parser.add_argument("--topk", type=int, default=5, help="classes per image (default: %(default)s)")
     parser.add_argument("--batch-size", type=int, default=8, help="images per batch (default: %(default)s)")
     add_device_option(parser)
@@ -47,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         device=args.device,
         options=args.cfg_options,
     )
-    # Clusters stop a job by SIGTERM: keep its results as after Ctrl-C.
+    # Clusters stop a job by SIGTERM. Keep the results so far, as after Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     outcome = predict_files(
         args.images,

@@ -15,7 +15,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 
 from soft_vit.cli import add_config_options, command_line
 
-# Its test data are used where no config is given.
+# The config whose test data are used by default.
 IMAGENET = Path(__file__).parents[1] / "configs" / "soft_tiny.py"
 
 
@@ -47,9 +47,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--data-root",
         metavar="FOLDER",
-        help="images in one folder per class, as in ImageNetV2, -A or -R; only these classes are predicted",
+        help="images in a folder per class, as in ImageNetV2, -A or -R; only these classes are predicted",
     )
-    parser.add_argument("--classes", metavar="FILE", help="names of the model's classes, one a line, for --data-root")
+    parser.add_argument("--classes", metavar="FILE", help="names of the model's classes, one per line, for --data-root")
     parser.add_argument("--work-dir", metavar="FOLDER", help="for logs (default: work_dirs/<config name>)")
     parser.add_argument("--out", metavar="FILE", help="write the metrics to this JSON file")
     parser.add_argument("--per-class", metavar="FILE", help="write the accuracy of each class to this CSV file")
@@ -62,9 +62,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         # A single argument is the checkpoint.
         config, subject = None, config
     if args.model is None and subject is not None and Path(subject).suffix == ".py":
-        parser.error(f"{subject} is a config; give CHECKPOINT or --model NAME as well.")
+        parser.error(f"CHECKPOINT or --model NAME must be given with the config {subject}.")
     if (args.model is None) == (subject is None):
-        parser.error("give CHECKPOINT or --model NAME, and not both.")
+        parser.error("one of CHECKPOINT and --model NAME must be given, and not both.")
     metrics = evaluate(
         config or IMAGENET,
         args.model or subject,

@@ -4,11 +4,10 @@ import argparse
 import os
 from collections.abc import Sequence
 
-# Read when torch is first imported. By default OpenMP's threads spin for long while they wait for each other, and a
-# training step on a CPU takes ten times as long as soon as another program wants a core. With a few thousand spins they
-# fall asleep between operations, which doubles the time of a step where no other program runs.
+# Read when torch is first imported. By default, OpenMP's threads spin for long while they wait for each other, and a
+# training step on a CPU takes ten times as long when another program needs a core. With only a few thousand spins they
+# would fall asleep between operations, and a step would take twice as long on a free machine.
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
-
 
 from soft_vit.cli import add_config_options, command_line
 
@@ -32,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         metavar="CHECKPOINT",
         help="continue from a checkpoint, or from the newest one in the work directory",
     )
-    parser.add_argument("--amp", action="store_true", help="autocast in bfloat16, or in what optim_wrapper.dtype says")
+    parser.add_argument("--amp", action="store_true", help="autocast in bfloat16, or in optim_wrapper.dtype")
     parser.add_argument(
         "--auto-scale-lr",
         action="store_true",
@@ -43,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         nargs="+",
         default=["SIGTERM", "SIGINT"],
         metavar="SIGNAL",
-        help="save and end with exit code 75 after the current step (default: SIGTERM SIGINT; Slurm may send SIGUSR1)",
+        help="save and end with exit code 75 after the current step (default: SIGTERM SIGINT)",
     )
     parser.add_argument("--no-validate", action="store_true", help="train without validation")
     add_config_options(parser)

@@ -1,4 +1,4 @@
-"""tools/predict.py: what it prints and writes, its exit codes, and its mistakes in one sentence."""
+"""tools/predict.py: what it prints and writes, and its exit codes."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from soft_vit.predict import predict
 
 @pytest.fixture
 def photos(tmp_path, monkeypatch) -> Path:
-    """A folder photos with two images and a broken one, in the working directory."""
+    """Return the folder photos in the working directory, with two images and a broken one."""
     (tmp_path / "photos").mkdir()
     for index, sample in enumerate(ShapeImages(2, "test", size=64)):
         Image.fromarray(sample.image).save(tmp_path / "photos" / f"{index}.png")
@@ -28,7 +28,7 @@ def photos(tmp_path, monkeypatch) -> Path:
 
 @pytest.fixture
 def exit_code(tool, photos) -> Callable[..., int]:
-    """Of the tool with these arguments."""
+    """Return a function that runs the tool and returns its exit code."""
 
     def run(*arguments: str) -> int:
         with pytest.raises(SystemExit) as ended:
@@ -102,19 +102,3 @@ def test_sigterm_keeps_the_results_so_far(exit_code, monkeypatch):
     finally:
         signal.signal(signal.SIGTERM, before)
     assert len(json.loads(Path("predictions/predictions.json").read_text())["images"]) == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["photos"], "either"),
-        (["photos/*.gif", "--model", "test_vit"], "photos/*.gif"),
-        (["none.png", "--model", "test_vit"], "none.png"),
-        (["photos", "--model", "resnet_50"], "did you mean resnet50"),
-        (["photos", "--config", "{demo}"], "--checkpoint"),
-        (["photos", "--model", "test_vit", "--no-pretrained", "--out", "photos"], "folder of the results"),
-        (["photos", "--model", "test_vit", "--no-pretrained", "--out", "photos/0.png"], "photos/0.png"),
-    ],
-)
-def test_mistake_ends_in_one_line(mistake, demo, photos, arguments, words):
-    assert words in mistake("predict", *(part.format(demo=demo) for part in arguments))

@@ -1,4 +1,4 @@
-"""Options of the training command line: the learning rate, stopping, data."""
+"""tools/train.py: the learning rate of another batch, and a full disk."""
 
 import errno
 import json
@@ -17,7 +17,7 @@ def rates(work_dir: Path) -> list[float]:
 
 
 def test_learning_rate_of_another_batch(tool, demo, tmp_path, capsys):
-    # Without workers there is none to persist.
+    # persistent_workers is dropped where there are no workers.
     tool("train")([demo, "--work-dir", str(tmp_path / "plain"), *TINY, "train_dataloader.persistent_workers=True"])
     assert "Training ended without validation" in capsys.readouterr().out
     plain = rates(tmp_path / "plain")
@@ -30,21 +30,6 @@ def test_learning_rate_of_another_batch(tool, demo, tmp_path, capsys):
         assert capsys.readouterr().out.count("The learning rate is 0.00025 for steps of 4 images") == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--auto-scale-lr", *TINY], "without auto_scale_lr.base_batch_size"),
-        (["--stop-signals", "SIGKILL", *TINY], "'SIGKILL'"),
-        ([*TINY, "model.num_classes=9"], "has 10 classes and the model has 9; set num_classes to 10"),
-        ([*TINY, "train_dataloader.batch_size=9", "train_dataloader.drop_last=True"], "has 8 images, and a batch of 9"),
-        ([*TINY, "train_dataloader.batch_sampler.type=BatchSampler"], "train_dataloader.batch_sampler is set"),
-        ([*TINY, "train_dataloader.num_workers=1", "train_dataloader.dataset.pipeline.0.prob=2"], "prob"),
-    ],
-)
-def test_mistake_ends_in_one_line(mistake, demo, tmp_path, arguments, message):
-    assert message in mistake("train", demo, "--work-dir", tmp_path, *arguments)
-
-
 def test_full_disk_anywhere(tool, demo, tmp_path, monkeypatch):
     def fail(*arguments: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -52,18 +37,3 @@ def test_full_disk_anywhere(tool, demo, tmp_path, monkeypatch):
     monkeypatch.setattr("mmengine.visualization.LocalVisBackend.add_scalars", fail)
     with pytest.raises(SystemExit, match=r"error: .*No space left on device"):
         tool("train")([demo, "--work-dir", str(tmp_path), *TINY])
-
-
-@pytest.mark.parametrize(
-    ("config", "options", "message"),
-    [
-        ("soft_tiny.py", ["data_root=nowhere"], "no folder nowhere"),
-        ("soft_tiny.py", [], "data_root is not set"),
-        ("detection/retinanet_soft_norm_tiny_fpn_1x_coco.py", ["data_root=nowhere"], "no folder nowhere"),
-        ("segmentation/upernet_soft_norm_small_512_ade20k.py", ["data_root=nowhere"], "no folder nowhere"),
-    ],
-)
-def test_missing_data_end_before_anything_is_written(mistake, tmp_path, config, options, message):
-    path = Path(__file__).parents[2] / "configs" / config
-    assert message in mistake("train", path, "--work-dir", tmp_path / "run", *(options and ["--cfg-options", *options]))
-    assert not (tmp_path / "run").exists()

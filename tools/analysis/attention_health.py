@@ -1,11 +1,11 @@
-"""Tell whether the attentions of a model do anything.
+"""Measure what each attention of a model contributes.
 
 python tools/analysis/attention_health.py --model soft_pico
 python tools/analysis/attention_health.py --model soft_tiny --checkpoint FILE --data imagenet/val
 
-For each layer: the share of the attention in the output, the mean row sum and the effective rank of its matrix, the
-residual of Newton's iteration; with labelled images, the accuracy with this attention off, and then with all off, and
-with all off that are dead, that is below a thousandth of the output.
+The table shows for each layer the share of its attention in the output, the mean row sum and the effective rank of its
+matrix, and the residual of Newton's iteration. With labelled images it also shows the accuracy with this attention off,
+with all attentions off, and with all dead attentions off, whose share is below a thousandth.
 """
 
 import argparse
@@ -27,10 +27,10 @@ from soft_vit.weights.files import ensure_writable, write_atomically
 
 
 def read_folder(folder: Path, count: int, model: nn.Module, img_size: tuple[int, int] | None) -> tuple[Tensor, Tensor]:
-    """Images of a tree with a folder for each class, evenly spread over it: `[B, 3, H, W]`, and their labels.
+    """Return images `[B, 3, H, W]`, evenly spread over a tree with a folder per class, and their labels.
 
-    Raises FileNotFoundError for a missing folder, ValueError for one without images or with classes that are not the
-    model's.
+    Raises FileNotFoundError for a missing folder, and ValueError for a folder without images or with other classes than
+    the model's.
     """
     size = {"input_size": (3, *img_size)} if img_size else {}
     transform = create_transform(**resolve_data_config(size, model=model))
@@ -43,7 +43,7 @@ def read_folder(folder: Path, count: int, model: nn.Module, img_size: tuple[int,
 
 
 def draw_shapes(count: int, model: nn.Module, img_size: tuple[int, int] | None) -> tuple[Tensor, Tensor]:
-    """Generated test images and their labels, normalised as the model's own."""
+    """Return generated test images, normalised for the model, and their labels."""
     config = resolve_data_config({}, model=model)
     samples = list(ShapeImages(count, split="test", size=img_size or config["input_size"][1:]))
     return normalised_batch(samples, config["mean"], config["std"]), torch.tensor([sample.label for sample in samples])
@@ -56,11 +56,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     add_img_size_option(parser)
     add_device_option(parser)
     parser.add_argument(
-        "--data", type=Path, metavar="FOLDER", help="a folder for each class (default: generated shapes)"
+        "--data", type=Path, metavar="FOLDER", help="images in a folder per class (default: generated shapes)"
     )
-    parser.add_argument("--num-images", type=int, default=500, help="for accuracies (default: %(default)s)")
-    parser.add_argument("--num-matrices", type=int, default=4, help="images for all else (default: %(default)s)")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the table to this Markdown file as well")
+    parser.add_argument("--num-images", type=int, default=500, help="images for accuracies (default: %(default)s)")
+    parser.add_argument("--num-matrices", type=int, default=4, help="images for other figures (default: %(default)s)")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="also write the table to this Markdown file")
     args = parser.parse_args(argv)
     require_known(args.model)
     require_device(args.device)
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     images, labels = images.to(args.device), labels.to(args.device)
     health = measure_health(model, list(images[: args.num_matrices]))
     text = ""
-    # Shapes have labels for the models that were trained on them.
+    # The labels of generated shapes fit models with 10 classes only.
     if args.data is not None or model.num_classes == 10:
         batches = list(zip(images.split(50), labels.split(50), strict=True))
         found = measure_accuracies(model, batches, health)
@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     text = f"{args.model}, {images.shape[2]} x {images.shape[3]}\n\n{health_table(health)}{text}\n"
     dead = [layer.layer for layer in health if layer.is_dead]
     if dead:
-        text += f"\nShares below {MIN_SHARE:g}, attentions that might as well be absent: {', '.join(dead)}.\n"
+        text += f"\nDead attentions, with shares below {MIN_SHARE:g}: {', '.join(dead)}.\n"
     print(text)
     if args.out:
         write_atomically(args.out, text.encode())

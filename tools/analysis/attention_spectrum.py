@@ -1,6 +1,6 @@
-"""Draw the cumulative singular values of attention matrices, which tell how close they are to low rank.
+"""Plot the cumulative singular values of attention matrices, which show how close a pyramid is to low rank.
 
-As in Linformer's Fig. 1 (arXiv 2006.04768), for any pyramid.
+The plot is as in Fig. 1 of Linformer (arXiv 2006.04768).
 
 python tools/analysis/attention_spectrum.py --model soft_pico
 python tools/analysis/attention_spectrum.py cat.jpg dog.jpg --model soft_tiny --checkpoint FILE
@@ -22,13 +22,13 @@ from soft_vit.weights.files import ensure_writable, write_atomically
 
 
 def read_images(paths: Sequence[Path], model: nn.Module) -> list[Tensor]:
-    """Image files, resized and normalised as in the model's evaluation on ImageNet: `[3, H, W]` each."""
+    """Return images `[3, H, W]`, resized and normalised as in the model's evaluation on ImageNet."""
     transform = create_transform(**resolve_data_config({"input_size": (3, *model.img_size)}, model=model))
     return [transform(read_image(path)) for path in paths]
 
 
 def draw_shapes(count: int, model: nn.Module, published: bool) -> list[Tensor]:
-    """Generated test images, `[3, H, W]` each, normalised for the published weights or as in the demo's config."""
+    """Return generated test images `[3, H, W]`, normalised for published weights, or else as in the demo's config."""
     config = resolve_data_config({}, model=model) if published else {"mean": 127.5 / 255, "std": 64 / 255}
     samples = ShapeImages(count, split="test", size=model.img_size)
     return list(normalised_batch(samples, config["mean"], config["std"]))

@@ -1,4 +1,4 @@
-"""Draw curves of training runs in one picture.
+"""Plot the curves of several training runs.
 
 python tools/analysis/plot_logs.py work_dirs/soft_tiny work_dirs/soft_norm_tiny --keys loss accuracy/top1
 """
@@ -16,7 +16,7 @@ from soft_vit.weights.files import ensure_writable
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", metavar="RUN", help="work directory of a run, or its scalars.json")
-    parser.add_argument("--keys", nargs="+", default=(), help=f"what to draw (default: {' '.join(DEFAULT_KEYS)})")
+    parser.add_argument("--keys", nargs="+", default=(), help=f"quantities to plot (default: {' '.join(DEFAULT_KEYS)})")
     parser.add_argument("--out", type=Path, default=Path("curves.png"), help="picture to write (default: %(default)s)")
     args = parser.parse_args(argv)
     ensure_writable(args.out)

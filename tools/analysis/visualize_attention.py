@@ -1,4 +1,4 @@
-"""Draw where a token looks, over its image.
+"""Draw the attention of a token over its image.
 
 python tools/analysis/visualize_attention.py shape.png --model soft_pico --stage 2
 python tools/analysis/visualize_attention.py cat.jpg --model soft_tiny --checkpoint FILE --query 3 5
@@ -26,15 +26,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     add_model_options(parser)
     add_img_size_option(parser)
     add_device_option(parser)
-    parser.add_argument("--stage", type=int, default=1, help="counted from 1 (default: 1)")
-    parser.add_argument("--layer", type=int, default=-1, help="of the stage, counted from 0 (default: the last)")
+    parser.add_argument("--stage", type=int, default=1, help="stage, counted from 1 (default: 1)")
+    parser.add_argument("--layer", type=int, default=-1, help="layer of the stage, counted from 0 (default: the last)")
     parser.add_argument(
         "--query", type=int, nargs=2, metavar=("Y", "X"), help="token on the stage's map (default: its centre)"
     )
-    parser.add_argument(
-        "--mean", type=float, nargs=3, metavar="X", help="mean of RGB in [0, 1] (default: the model's own)"
-    )
-    parser.add_argument("--std", type=float, nargs=3, metavar="X", help="standard deviation, likewise")
     parser.add_argument("--out", type=Path, metavar="PNG", help="(default: IMAGE_attention.png in this folder)")
     args = parser.parse_args(argv)
     out = args.out or Path(f"{args.image.stem}_attention.png")
@@ -44,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     pixels = np.asarray(read_image(args.image).resize(model.img_size[::-1], resample=2))
     config = resolve_data_config({}, model=model)
-    mean, std = torch.tensor(args.mean or config["mean"]), torch.tensor(args.std or config["std"])
+    mean, std = torch.tensor(config["mean"]), torch.tensor(config["std"])
     image = ((torch.from_numpy(pixels / 255) - mean) / std).permute(2, 0, 1).float().to(args.device)
     row = attention_row(model, image, args.stage, tuple(args.query) if args.query else None, args.layer)
     title += f": {row.attention}, stage {args.stage}, query {row.query[0]} {row.query[1]}"

@@ -11,11 +11,11 @@ from soft_vit.data.demo.trees import TASKS, make_tree
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", metavar="OUT", help="folder to create")
-    parser.add_argument("--task", choices=TASKS, required=True, help="layout of the folder")
+    parser.add_argument("--task", choices=TASKS, required=True, help="layout of the annotations")
     parser.add_argument("--train", type=int, default=200, metavar="N", help="training images (default: 200)")
     parser.add_argument("--val", type=int, default=100, metavar="N", help="validation images (default: 100)")
     add_img_size_option(parser, default=(256, 256))
-    parser.add_argument("--seed", type=int, default=0, help="of all images (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the images (default: 0)")
     args = parser.parse_args(argv)
     counts = make_tree(args.out, args.task, train=args.train, val=args.val, size=args.img_size, seed=args.seed)
     print(f"{args.out}: " + ", ".join(f"{count} {what}" for what, count in counts.items()))

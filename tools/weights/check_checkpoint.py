@@ -1,6 +1,6 @@
-"""Say what files of weights hold, and whether they are the recorded ones; nothing in a file is executed.
+"""Identify the model of files of weights, and verify recorded files by their digest.
 
-The exit code is 1 if a file is refused.
+Nothing in a file is executed. The exit code is 1 if a file is rejected.
 
 python tools/weights/check_checkpoint.py checkpoints/SOFT_Tiny.pth
 """
@@ -17,15 +17,15 @@ from soft_vit.models.identify import describe_file
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", metavar="FILE", help="a checkpoint of PyTorch or safetensors")
-    refused = False
+    rejected = False
     for file in parser.parse_args(argv).files:
         try:
             print(f"{file}: {' '.join(describe_file(file))}")
         except (ValueError, FileNotFoundError) as error:
-            refused = True
+            rejected = True
             sentence = str(error) if file in str(error) else f"{file}: {error}"
             print(f"error: {sentence}", file=sys.stderr)
-    if refused:
+    if rejected:
         raise SystemExit(1)
 
 

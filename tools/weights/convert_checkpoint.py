@@ -1,4 +1,4 @@
-"""Convert weights, bit for bit, between the released layout, MMEngine's, timm's and safetensors.
+"""Convert weights between the released layout, MMEngine's, timm's and safetensors, without changing a bit of them.
 
 Nothing in a file is executed.
 
@@ -18,10 +18,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", metavar="IN", help="a checkpoint in any of the layouts")
-    parser.add_argument("target", metavar="OUT", help="ends in .safetensors, or .pth, .pt or .bin for other layouts")
+    parser.add_argument("target", metavar="OUT", help="ends in .safetensors, or in .pth, .pt or .bin for other layouts")
     parser.add_argument("--to", choices=LAYOUTS, required=True)
-    parser.add_argument("--weights", choices=("ema", "plain"), help="which, if IN holds both (default: ema)")
-    parser.add_argument("--model", metavar="NAME", help="name of the timm model, if IN does not tell")
+    parser.add_argument("--weights", choices=("ema", "plain"), help="weights to take if IN holds both (default: ema)")
+    parser.add_argument("--model", metavar="NAME", help="name of the timm model, if IN does not note it")
     parser.add_argument("--force", action="store_true", help="replace OUT")
     args = parser.parse_args(argv)
     for sentence in convert(

@@ -1,5 +1,4 @@
-"""Publish the weights of a checkpoint, and nothing else in it: safetensors with its digest in the name,
-model card, index entry, Hugging Face repository.
+"""Publish the weights of a checkpoint as safetensors, with a model card, an index entry and a Hugging Face repository.
 
 python tools/weights/publish_checkpoint.py work_dirs/soft_pico_shapes/epoch_5.pth published --tag mine --licence mit \\
     --metric top1=97.7 --dataset "generated shapes"
@@ -19,17 +18,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", metavar="IN", help="a checkpoint, as for tools/weights/convert_checkpoint.py")
     parser.add_argument("out_dir", metavar="OUT_DIR", help="for the weights, the model card and index.json")
-    parser.add_argument("--tag", required=True, help="who trained it on what, such as fudan_in1k")
-    parser.add_argument("--licence", required=True, help="as timm writes it, such as mit")
-    parser.add_argument("--model", metavar="NAME", help="name of the timm model, if IN does not tell")
-    parser.add_argument("--weights", choices=("ema", "plain"), help="which, if IN holds both (default: ema)")
+    parser.add_argument("--tag", required=True, help="who trained the weights and on what, such as fudan_in1k")
+    parser.add_argument("--licence", required=True, help="in timm's spelling, such as mit")
+    parser.add_argument("--model", metavar="NAME", help="name of the timm model, if IN does not note it")
+    parser.add_argument("--weights", choices=("ema", "plain"), help="weights to take if IN holds both (default: ema)")
     parser.add_argument("--metric", action="append", default=[], metavar="NAME=VALUE", help="such as top1=97.7")
-    parser.add_argument("--dataset", default="imagenet-1k", help="of the metrics (default: %(default)s)")
-    parser.add_argument("--measured-by", default="tools/test.py", help="command (default: %(default)s)")
+    parser.add_argument("--dataset", default="imagenet-1k", help="dataset of the metrics (default: %(default)s)")
+    parser.add_argument(
+        "--measured-by", default="tools/test.py", help="command that measured the metrics (default: %(default)s)"
+    )
     parser.add_argument("--config", metavar="FILE", help="training config, such as configs/soft_tiny.py")
     for name, example in (("mean", "0.485 0.456 0.406"), ("std", "0.229 0.224 0.225")):
         parser.add_argument(
-            f"--{name}", type=float, nargs="+", metavar="X", help=f"of the images' channels, such as {example}"
+            f"--{name}", type=float, nargs="+", metavar="X", help=f"{name} of the image channels, such as {example}"
         )
     parser.add_argument("--hf-dir", metavar="FOLDER", help="also write a Hugging Face repository there")
     parser.add_argument("--push", metavar="OWNER/NAME", help="push to this Hugging Face repository")
