@@ -1,10 +1,10 @@
-"""A page with a section for each attention kind: what its class says, what it takes, and what was measured of it."""
+"""A page with a section per attention: its docstring, the inputs that it takes, and its measurements."""
 
 import csv
 import inspect
 import re
 import statistics
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -35,40 +35,27 @@ HEAD_DIM = 32
 
 
 def gym_scores(path: Path) -> dict[str, dict[str, tuple[float, ...]]]:
-    """Return accuracies in percent of each kind and task in a table of the gym's runs, one for each seed.
-
-    A task that was run in several sizes counts in the one that most runs have.
-    """
-    with path.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    sizes: dict[str, Counter[tuple[str, ...]]] = defaultdict(Counter)
-    for row in rows:
-        sizes[row["task"]][_size(row)] += 1
+    """Return accuracies in percent, one per seed, by attention and task, from a table of the gym's runs."""
     scores: dict[str, dict[str, tuple[float, ...]]] = defaultdict(dict)
-    for row in rows:
-        task, kind = row["task"], row["kind"]
-        if _size(row) == sizes[task].most_common(1)[0][0]:
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            task, kind = row["task"], row["kind"]
             scores[kind][task] = (*scores[kind].get(task, ()), 100 * float(row["accuracy"]))
     return scores
 
 
-def _size(row: Mapping[str, str]) -> tuple[str, ...]:
-    return row["model"], row["num_tokens"], row["difficulty"]
-
-
-def kinds_page(gym: Path, atlas: Table | None = None) -> str:
-    """Return Markdown for all kinds, from a CSV file of the gym's runs and, if given, a table of the atlas."""
-    scores = gym_scores(gym)
-    found = crossings(atlas.rows, HEAD_DIM) if atlas else {}
+def kinds_page(gym: Path, atlas: Table) -> str:
+    """Return the page in Markdown, from a CSV file of the gym's runs and a table of the atlas."""
+    scores, found = gym_scores(gym), crossings(atlas.rows, HEAD_DIM)
     tasks = list(dict.fromkeys(task for of_kind in scores.values() for task in of_kind))
     rows = []
     for kind, cls in ATTENTIONS.items():
         means = [_mean(scores[kind].get(task, ())) for task in tasks]
-        wins = [crossing_cell(found[kind, what]) if (kind, what) in found else "" for what in QUANTITIES if found]
+        wins = [crossing_cell(found[kind, what]) if (kind, what) in found else "" for what in QUANTITIES]
         rows.append([f"[`{kind}`](#{kind})", f"`{cls.cost}`", *means, *wins])
-    overview = markdown_table(["kind", "cost", *tasks, *(f"N, {what}" for what in QUANTITIES if found)], rows)
-    head = [HEAD, f"{WINS}{atlas.date}; {atlas.machine}.\n"] if atlas else [HEAD]
-    return "\n".join([*head, overview, "", *(_section(kind, scores[kind], found) for kind in ATTENTIONS)])
+    overview = markdown_table(["kind", "cost", *tasks, *(f"N, {what}" for what in QUANTITIES)], rows)
+    sections = [_section(kind, scores[kind], found) for kind in ATTENTIONS]
+    return "\n".join([HEAD, f"{WINS}{atlas.date}; {atlas.machine}.\n", overview, "", *sections])
 
 
 def _mean(accuracies: Sequence[float]) -> str:
@@ -96,7 +83,7 @@ def _section(kind: str, scores: Mapping[str, Sequence[float]], found: Mapping[tu
     if wins:
         given = "".join(f"; with `{name}={value!r}`" for name, value in FIXED_TOKENS.get(kind, {}).items())
         facts["ahead of softmax from N ="] = ", ".join(wins) + given
-    # A bar within code would end a cell.
+    # A bar would end the cell, even within code.
     table = markdown_table([f"`{kind}`", ""], ([name, fact.replace("|", "\\|")] for name, fact in facts.items()))
     about = linked(docstring_markdown(inspect.cleandoc(cls.__dict__["__doc__"])))
     first = linked((module.__doc__ or "").partition("\n")[0])
@@ -109,5 +96,5 @@ def _score(task: str, accuracies: Sequence[float]) -> str:
 
 
 def linked(text: str) -> str:
-    """Return a text with links for the numbers of arXiv."""
+    """Return a text in which arXiv numbers are links."""
     return re.sub(r"arXiv[ :](\d{4}\.\d{5})", r"[arXiv \1](https://arxiv.org/abs/\1)", text)

@@ -11,23 +11,23 @@ from soft_vit.ops.layout import FeatSize
 from soft_vit.text_tables import markdown_table
 
 DIM, HEADS, PREFIX = 24, 3, 2
-# Neither is a multiple of any window, and what stays of them is still one of the kind's structures.
+# Odd sizes of a sequence and a map, and what remains of them without trailing padding.
 LENGTH, TRAILING = 41, 30
 MAP, ROWS = (7, 9), 4
-# The definition of a mask, relative in float64; a mask that another structure answers is off by more than 1e-4.
+# Relative error in float64 at which a mask counts as taken. Where it is not, the error is above 1e-4.
 EXACT = 1e-10
 
 CAUSAL = {"linear": "as functions of `soft_vit.ops.linear`"}
 
 
 def kinds_table(kinds: Sequence[str] = tuple(ATTENTIONS)) -> str:
-    """Return a Markdown table with a row for each kind; masks are measured."""
+    """Return a Markdown table with a row per attention, in which masks are measured."""
     header = ["kind", "1-D", "2-D", "prefix tokens", "key_padding_mask", "causal", "any size"]
     return markdown_table(header, [kind_row(kind) for kind in kinds])
 
 
 def kind_row(kind: str) -> list[str]:
-    """Return the cells of a kind: its name, 1-D, 2-D, prefix tokens, key_padding_mask, causal, any size."""
+    """Return the cells of an attention: name, 1-D, 2-D, prefix tokens, key_padding_mask, causal, any size."""
     cls = attention_class(kind)
     built = [_build(kind, feat_size) for feat_size in ((LENGTH,), MAP)]
     places = [attn if isinstance(attn, str) else "yes" for attn in built]
@@ -37,7 +37,7 @@ def kind_row(kind: str) -> list[str]:
 
 
 def _build(kind: str, feat_size: FeatSize) -> Attention | str:
-    """Return a kind for a map or a sequence, or why it cannot be built."""
+    """Return an attention for a map or a sequence, or the reason why it cannot be built."""
     torch.manual_seed(0)
     try:
         return attention_class(kind)(DIM, HEADS, feat_size=feat_size, sr_ratio=2).double().eval()
@@ -46,25 +46,25 @@ def _build(kind: str, feat_size: FeatSize) -> Attention | str:
 
 
 def _mask_cell(*attentions: Attention) -> str:
-    """Return which masks a kind takes, built for a sequence and for a map."""
+    """Return the masks that an attention takes, built for a sequence and for a map."""
     taken = {("sequences" if attn.sequence else "maps"): mask_taken(attn) for attn in attentions}
     if len(set(taken.values())) == 1:
         return next(iter(taken.values()))
-    # What a reason advises, after a semicolon, is the other place.
+    # After a semicolon, a reason advises the other form, whose cell is next to it.
     return "; ".join(f"{place}: {given.partition(';')[0]}" for place, given in taken.items())
 
 
 def mask_taken(attn: Attention) -> str:
-    """Return which key_padding_mask attn takes: any, one of trailing tokens or rows, or none and why.
+    """Return which key_padding_mask attn takes: any, only trailing tokens or rows, or no mask with the reason.
 
-    A mask is taken if the result at the tokens that count is that of the tokens without the others. RuntimeError for an
+    A mask is taken if the remaining tokens get the same result as without the masked ones. Raises RuntimeError for an
     attention that accepts trailing padding and gives another result.
     """
     if attn.no_mask:
         return f"no, {attn.no_mask}"
     feat_size: FeatSize = (LENGTH,) if attn.sequence else MAP
     tokens = torch.arange(math.prod(feat_size))
-    # Without a grid, tokens of any places are a sequence.
+    # An attention that needs no grid takes the remaining tokens as a sequence.
     if attn.sequence or not attn.needs_grid:
         scattered = tokens % 3 != 1
         count = int(scattered.sum())
@@ -78,7 +78,7 @@ def mask_taken(attn: Attention) -> str:
 
 @torch.no_grad()
 def _equals_deletion(attn: Attention, feat_size: FeatSize, counts: torch.Tensor, rest: FeatSize) -> bool:
-    """Return whether attn gives the tokens that count `[N]`, which fill rest, what it gives them alone."""
+    """Return whether attn, with a mask of counts `[N]`, gives these tokens what they get alone, with size rest."""
     x = torch.randn(1, PREFIX + len(counts), DIM, dtype=torch.float64)
     mask = torch.cat([torch.ones(PREFIX, dtype=torch.bool), counts])
     masked = attn(x, feat_size, PREFIX, mask[None])[:, mask]

@@ -1,8 +1,8 @@
-"""Write the pages, tables and pictures that come from classes and from measured tables.
+"""Write the pages, tables and pictures that are generated from classes and from measured tables.
 
 python -m docs.generate
 
-Models that docs/zoo.csv lacks are counted, which takes some seconds each; delete a row to have its model counted again.
+Models without a row in docs/zoo.csv are counted, which takes some seconds each. Delete a row to count its model again.
 """
 
 import argparse
@@ -30,11 +30,13 @@ ENTRIES = load_index()
 
 
 def counts() -> dict[str, dict[str, str]]:
+    """Return the rows of docs/zoo.csv by model, after counting the missing models."""
     known = read_counts(ROOT / "docs" / "zoo.csv")
     return {entry.model: known.get(entry.model) or count_model(entry) for entry in ENTRIES}
 
 
 def models_table() -> str:
+    """Return the table of weights with the rates of the atlas."""
     rates: dict[str, float] = {}
     for path in RESULTS.glob("models_infer-*-cpu-epyc.csv"):
         rates |= atlas_rates(read_table(path))
@@ -48,7 +50,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/atlas_models.md": lambda: models_page(RESULTS, "../benchmarks/results"),
     "docs/images/resolution.svg": lambda: cost_curves(RESULTS / "resolution_cpu.md"),
 }
-"""Files that are generated whole."""
+"""Files that are generated as a whole."""
 TABLES: dict[str, Callable[[], str]] = {
     "checkpoints/README.md": lambda: readme_table(ENTRIES),
     "docs/anywhere.md": kinds_table,
@@ -60,7 +62,7 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 def generated(name: str) -> str:
-    """Return the text of a file, by its path in the repository; a table replaces the one with the same header."""
+    """Return the text of a file by its path in the repository. A table replaces the one with the same header."""
     if name in PAGES:
         return PAGES[name]()
     page, table = (ROOT / name).read_text(), TABLES[name]()

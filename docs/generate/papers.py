@@ -1,50 +1,23 @@
 """The papers of model families."""
 
-# Collections by how the names of their models begin, the first that fits: name, paper, title.
+# Name, arXiv number and title of each collection, by how the names of its models begin. The first match counts.
 COLLECTIONS = {
-    "soft_norm_": ("SOFT-norm", "https://arxiv.org/abs/2207.03341", "Softmax-free Linear Transformers"),
-    "soft_": (
-        "SOFT",
-        "https://arxiv.org/abs/2110.11945",
-        "SOFT: Softmax-free Transformer with Linear Complexity",
-    ),
-    "mlla_": (
-        "MILA",
-        "https://arxiv.org/abs/2405.16605",
-        "Demystify Mamba in Vision: A Linear Attention Perspective",
-    ),
-    "inline_": (
-        "InLine",
-        "https://arxiv.org/abs/2412.06590",
-        "Bridging the Divide: Reconsidering Softmax and Linear Attention",
-    ),
-    "pola_": (
-        "PolaFormer",
-        "https://arxiv.org/abs/2501.15061",
-        "PolaFormer: Polarity-aware Linear Attention for Vision Transformers",
-    ),
-    "flatten_": (
-        "FLatten",
-        "https://arxiv.org/abs/2308.00442",
-        "FLatten Transformer: Vision Transformer using Focused Linear Attention",
-    ),
-    "vittt_": ("ViT3", "https://arxiv.org/abs/2512.01643", "ViT3: Unlocking Test-Time Training in Vision"),
-    "h_vittt_": ("H-ViT3", "https://arxiv.org/abs/2512.01643", "ViT3: Unlocking Test-Time Training in Vision"),
-    "ravlt_": (
-        "RAVLT",
-        "https://arxiv.org/abs/2411.07635",
-        "Breaking the Low-Rank Dilemma of Linear Attention",
-    ),
-    "mavit_": (
-        "MAViT",
-        "https://arxiv.org/abs/2507.00698",
-        "Rectifying Magnitude Neglect in Linear Attention",
-    ),
+    "soft_norm_": ("SOFT-norm", "2207.03341", "Softmax-free Linear Transformers"),
+    "soft_": ("SOFT", "2110.11945", "SOFT: Softmax-free Transformer with Linear Complexity"),
+    "mlla_": ("MILA", "2405.16605", "Demystify Mamba in Vision: A Linear Attention Perspective"),
+    "inline_": ("InLine", "2412.06590", "Bridging the Divide: Reconsidering Softmax and Linear Attention"),
+    "pola_": ("PolaFormer", "2501.15061", "PolaFormer: Polarity-aware Linear Attention for Vision Transformers"),
+    "flatten_": ("FLatten", "2308.00442", "FLatten Transformer: Vision Transformer using Focused Linear Attention"),
+    "vittt_": ("ViT3", "2512.01643", "ViT3: Unlocking Test-Time Training in Vision"),
+    "h_vittt_": ("H-ViT3", "2512.01643", "ViT3: Unlocking Test-Time Training in Vision"),
+    "ravlt_": ("RAVLT", "2411.07635", "Breaking the Low-Rank Dilemma of Linear Attention"),
+    "mavit_": ("MAViT", "2507.00698", "Rectifying Magnitude Neglect in Linear Attention"),
+    # SOFT's pyramid with other attentions.
+    "": ("SOFT's pyramid", "2110.11945", "SOFT: Softmax-free Transformer with Linear Complexity"),
 }
-# The pyramid with any other attention.
-COLLECTIONS[""] = ("SOFT's pyramid", *COLLECTIONS["soft_"][1:])
 
 
 def collection_of(model: str) -> tuple[str, str, str]:
-    """Name, paper and title of the collection that a model belongs to."""
-    return next(found for start, found in COLLECTIONS.items() if model.startswith(start))
+    """Return the name, the paper's address and its title of the collection that a model belongs to."""
+    name, number, title = next(found for start, found in COLLECTIONS.items() if model.startswith(start))
+    return name, f"https://arxiv.org/abs/{number}", title

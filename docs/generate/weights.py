@@ -1,17 +1,17 @@
-"""What is written from the index of weights: a table for people, and OpenMMLab's `model-index.yml`."""
+"""Files generated from the index of weights: a Markdown table, and OpenMMLab's `model-index.yml`."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import yaml
 
-from docs.generate.papers import COLLECTIONS, collection_of
+from docs.generate.papers import collection_of
 from soft_vit.text_tables import markdown_table
 from soft_vit.weights.index import Entry
 
 
 def readme_table(entries: Sequence[Entry]) -> str:
-    """Return a Markdown table with a row for each entry; every figure is marked as published or measured."""
+    """Return a Markdown table with a row per entry and metric, in which figures are marked as published or measured."""
     rows = []
     for entry in entries:
         where = f"[{entry.file}]({entry.page})" if entry.sources else f"checkpoints/{entry.file}"
@@ -25,27 +25,19 @@ def readme_table(entries: Sequence[Entry]) -> str:
 
 
 def _names(entry: Entry, entries: Sequence[Entry]) -> str:
-    """Return the name of an entry, and the `soft_*` that loads it too, having no weights of its own."""
+    """Return the name of an entry, and that of the `soft_*` model without weights of its own that loads it too."""
     plain = entry.model.replace("soft_norm_", "soft_")
     return f"`{entry.name}`" + ("" if any(other.model == plain for other in entries) else f", also `{plain}`")
 
 
 def metafile(entries: Sequence[Entry]) -> str:
-    """Return the YAML text by which OpenMMLab's tools find models; the weights come through timm."""
+    """Return the YAML text in which OpenMMLab's tools look up models. Their weights are loaded through timm."""
     listed = [entry for entry in entries if entry.config is not None]
-    collections = {collection_of(entry.model) for entry in listed}
-    index = {
-        "Collections": [
-            {
-                "Name": name,
-                "Metadata": {"Architecture": ["Softmax-free attention"]},
-                "Paper": dict(URL=url, Title=title),
-            }
-            for name, url, title in COLLECTIONS.values()
-            if (name, url, title) in collections
-        ],
-        "Models": [_model(entry) for entry in listed],
-    }
+    collections = [
+        {"Name": name, "Metadata": {"Architecture": ["Softmax-free attention"]}, "Paper": {"URL": url, "Title": title}}
+        for name, url, title in dict.fromkeys(collection_of(entry.model) for entry in listed)
+    ]
+    index = {"Collections": collections, "Models": [_model(entry) for entry in listed]}
     header = "# Written from checkpoints/index.json by `python -m docs.generate`.\n"
     return header + yaml.safe_dump(index, sort_keys=False, allow_unicode=True, width=120)
 

@@ -1,4 +1,4 @@
-"""One table of all recorded weights: what is published of them, and what was counted and measured of their models."""
+"""The table of all recorded weights, with published accuracies, counted FLOPs and measured rates."""
 
 import csv
 from collections.abc import Mapping, Sequence
@@ -15,11 +15,11 @@ from soft_vit.weights import Entry
 from studies.softmax import SoftmaxCalls, stage_modules
 
 COUNTED = ("model", "img_size", "params", "macs", "softmax")
-"""What zoo.csv holds of a model with the classes of its weights; softmax: the stages that call it."""
+"""The columns of zoo.csv. softmax: the stages that call it."""
 
 
 def count_model(entry: Entry) -> dict[str, str]:
-    """Count the model of recorded weights in one forward on the meta device, where nothing is computed."""
+    """Return the row of zoo.csv of recorded weights, counted in a forward pass on the meta device."""
     config = timm.get_pretrained_cfg(entry.name)
     size = config.input_size
     model = timm.create_model(entry.model, device="meta", img_size=size[-1], num_classes=config.num_classes)
@@ -32,7 +32,7 @@ def count_model(entry: Entry) -> dict[str, str]:
         seen = len(calls.found)
 
     for number, paths in enumerate(stage_modules(model).values(), 1):
-        # A stage that is a list of blocks is never called itself, so each module in it notes what it called.
+        # A stage may be a ModuleList, which is never called, so the hook is on each module in it.
         for module in (module for path in paths for module in model.get_submodule(path).modules()):
             module.register_forward_hook(partial(note, number))
     with calls:
@@ -43,7 +43,7 @@ def count_model(entry: Entry) -> dict[str, str]:
 
 
 def read_counts(path: Path) -> dict[str, dict[str, str]]:
-    """Return the rows of zoo.csv by model; none if there is no file."""
+    """Return the rows of zoo.csv by model, or an empty dictionary if it is missing."""
     if not path.is_file():
         return {}
     with path.open(newline="") as file:
@@ -51,9 +51,9 @@ def read_counts(path: Path) -> dict[str, dict[str, str]]:
 
 
 def atlas_rates(table: Table) -> dict[str, float]:
-    """Return images per second of eager inference on one image of 224 x 224, by model, from a table of the atlas.
+    """Return images per second by model, in eager inference on one image of 224 x 224, from a table of the atlas.
 
-    At this size, `+capped` changes nothing.
+    The bound of `+capped` has no effect at this size.
     """
     return {
         row.model.removesuffix("+capped"): row.samples_per_sec
@@ -63,7 +63,7 @@ def atlas_rates(table: Table) -> dict[str, float]:
 
 
 def zoo_table(entries: Sequence[Entry], counts: Mapping[str, Mapping[str, str]], rates: Mapping[str, float]) -> str:
-    """Return Markdown with a row for each entry."""
+    """Return a Markdown table with a row per entry."""
     header = ["weights", "family", "top-1 %", "on", "params (M)", "FLOPs (G)", "pixels", "softmax", "images / s"]
     rows = []
     for entry in entries:

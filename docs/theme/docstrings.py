@@ -1,4 +1,4 @@
-"""Shows the entries of docstrings, `name: what it is`, as lists."""
+"""Show the entries of docstrings, `name: what it is`, as lists."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from soft_vit.text_tables import docstring_markdown
 
 
 class Entries(griffe.Extension):
-    """For every docstring that mkdocstrings shows."""
+    """Convert every docstring that mkdocstrings shows."""
 
     def on_instance(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         if obj.docstring:

@@ -1,8 +1,8 @@
-"""Where the site's pages come from: the repository's own files, so that links hold here as they do there, and the API.
+"""Build the site's pages from the repository's own files, so that their links work on both, and add the API.
 
-Every file is known to MkDocs by its path in the repository. Pages of docs/ are served at the site's root; what they
-link to outside of docs/ is served under repository/, programs as plain text. The API has a page for each package, with
-every name of an `__all__`; a name without a docstring, or one that is not on its page, fails a strict build.
+MkDocs knows each file by its path in the repository. Pages of docs/ are served at the root of the site. Files outside
+of docs/ to which they link are served under repository/, and programs as plain text. The API has a page per package
+with each name in an `__all__`. A name without a docstring, or one that is missing on its page, fails a strict build.
 """
 
 import logging
@@ -18,21 +18,21 @@ ROOT = Path(__file__).parents[2]
 LINK = re.compile(r"\]\(([^)#\s]+)")
 # A paragraph of one picture.
 PICTURE = re.compile(r'<p>(<img alt="([^"]+)"[^>]*>)</p>')
-# Strict builds fail on what it warns of.
+# Strict builds fail on its warnings.
 log = logging.getLogger("mkdocs.hooks.api")
 
-# The names on each page of the API, by its path.
+# The names on each page of the API, by the page's path.
 names_of: dict[str, list[str]] = {}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Put the repository's files in place of those of docs/, and add the API."""
+    """Replace the files of docs/ with those of the repository, and add the API."""
     of_docs = [file for file in files if file.src_dir == config.docs_dir]
     for file in of_docs:
         files.remove(file)
     found = [ROOT / "docs" / file.src_uri for file in of_docs if file.inclusion.is_included()]
     found += [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
-    # The list grows while it is read: what a page outside of docs/ links to is a page too.
+    # The list grows during the loop, since files to which a page links are added.
     for path in found:
         files.append(_served(path, config))
         if path.suffix == ".md":
@@ -46,7 +46,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def _served(path: Path, config: MkDocsConfig) -> File:
-    """Return a file of the repository with its place in the site."""
+    """Return a file of the repository with its path in the site."""
     name = path.relative_to(ROOT).as_posix()
     place = name.removeprefix("docs/") if name.startswith("docs/") else f"repository/{name}"
     if path.suffix == ".py":
@@ -56,7 +56,7 @@ def _served(path: Path, config: MkDocsConfig) -> File:
 
 
 def api_pages() -> dict[str, str]:
-    """Return Markdown for each package that `soft_vit` holds: its public names, then those of its modules."""
+    """Return a Markdown page for each package in `soft_vit`, with its public names and those of its modules."""
     top = griffe.load("soft_vit", search_paths=[str(ROOT)])
     shown: set[str] = set()
     pages = {"soft_vit": _api_page(top, [top], shown)}
@@ -69,13 +69,13 @@ def api_pages() -> dict[str, str]:
 
 
 def _modules_of(package: griffe.Module) -> list[griffe.Module]:
-    """Return the modules of a package, without those that it imports."""
+    """Return the modules of a package, sorted, without imported ones."""
     own = [module for module in package.modules.values() if not module.is_alias]
     return sorted(own, key=lambda module: module.name)
 
 
 def _all_modules(package: griffe.Module) -> list[griffe.Module]:
-    """Return a package and every module below it, packages before their modules."""
+    """Return a package and all modules below it, each package before its modules."""
     return [package, *(deeper for module in _modules_of(package) for deeper in _all_modules(module))]
 
 
@@ -85,7 +85,7 @@ def _api_page(package: griffe.Module, modules: list[griffe.Module], shown: set[s
 
 
 def _sections(modules: list[griffe.Module], shown: set[str], names: list[str]) -> str:
-    """Return a heading for each module with names that are not shown yet, which are added to shown and to names."""
+    """Return a section for each module with names that are not shown yet, and add these to shown and names."""
     sections = []
     for module in modules:
         objects = [module[name] for name in module.exports or [] if isinstance(name, str)]
@@ -103,7 +103,7 @@ def _sections(modules: list[griffe.Module], shown: set[str], names: list[str]) -
 
 
 def on_page_content(html: str, page: Page, **_: object) -> str:
-    """Return a page with captions below its pictures; warn of public names that are missing on a page of the API."""
+    """Return a page with captions below its pictures. Warn of public names that are missing on a page of the API."""
     for name in names_of.get(page.file.src_uri, []):
         if f'id="{name}"' not in html:
             log.warning(f"{name} is listed in an __all__ and missing from {page.file.src_uri}.")
