@@ -1,5 +1,6 @@
-"""Checkpoints and images that tests of an evaluation share, and what a loop, torch and timm make of them."""
+"""Checkpoints and images that tests of an evaluation share, and what torch and timm make of them."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,9 @@ from timm.data import create_transform
 from soft_vit.data import CLASSES, ShapeImages
 
 DEMO = Path(__file__).parents[1] / "configs" / "demo" / "soft_pico_shapes.py"
+Model = Callable[[torch.Tensor], torch.Tensor]
+# Classes of `write_folders`.
+THERE = [0, 3, 4, 9]
 MODEL = {"num_classes": 10, "img_size": 32, "depths": (1, 1, 1, 1)}
 OPTIONS = {
     "image_size": 32,
@@ -43,7 +47,7 @@ def write_checkpoint(folder: Path, models: dict[str, torch.nn.Module]) -> str:
 def write_folders(root: Path) -> Path:
     """Images of four classes, larger than the model's and not square, in folders `named` and `numbered`."""
     images = ShapeImages(40, "test", size=(50, 71))
-    for i in (i for i in range(40) if images.label(i) in (0, 3, 4, 9)):
+    for i in (i for i in range(40) if images.label(i) in THERE):
         sample = images[i]
         for folder in (f"named/{CLASSES[sample.label]}", f"numbered/{sample.label}"):
             (root / folder).mkdir(parents=True, exist_ok=True)
@@ -57,16 +61,13 @@ def list_of_classes(folder: Path) -> Path:
     return path
 
 
-def by_the_book(logits: torch.Tensor, labels: list[int]) -> dict[str, float]:
-    x, y = logits.detach().double().numpy(), np.array(labels)
-    order = np.argsort(-x, axis=1)
-    log_p = x - np.log(np.exp(x - x.max(1, keepdims=True)).sum(1, keepdims=True)) - x.max(1, keepdims=True)
-    return {
-        "accuracy/top1": 100 * np.mean(order[:, 0] == y),
-        "accuracy/top5": 100 * np.mean((order[:, :5] == y[:, None]).any(1)),
-        "cross_entropy": -np.mean(log_p[np.arange(len(y)), y]),
-        "images": len(y),
-    }
+def by_the_book(logits: torch.Tensor, labels: list[int], topk: tuple[int, ...] = (1, 5)) -> dict[str, float]:
+    """Accuracies and cross entropy by their definitions, in float64."""
+    x, y = logits.detach().double().numpy(), np.asarray(labels)
+    order, x = np.argsort(-x, axis=1), x - x.max(1, keepdims=True)
+    log_p = x - np.log(np.exp(x).sum(1, keepdims=True))
+    accuracies = {f"accuracy/top{k}": 100 * np.mean((order[:, :k] == y[:, None]).any(1)) for k in topk}
+    return {**accuracies, "cross_entropy": -np.mean(log_p[np.arange(len(y)), y])}
 
 
 def shapes(length: int = 37) -> tuple[torch.Tensor, list[int]]:
@@ -76,11 +77,23 @@ def shapes(length: int = 37) -> tuple[torch.Tensor, list[int]]:
     return (pixels - 127.5) / 64, [images.label(i) for i in range(length)]
 
 
-def tree(folder: Path, size: int, crop_pct: float, mean: float = 127.5 / 255, std: float = 64 / 255, how="bicubic"):
-    """Images of a folder as timm prepares them, and the names of their folders."""
-    transform = create_transform(size, interpolation=how, crop_pct=crop_pct, mean=(mean,) * 3, std=(std,) * 3)
+def expected_on_shapes(model: Model) -> dict[str, float]:
+    images, labels = shapes()
+    return {**by_the_book(model(images), labels), "images": len(labels)}
+
+
+def expected_on_folder(
+    model: Model, folder: Path, size: int, crop_pct: float, mean=127.5 / 255, std=64 / 255, interpolation="bicubic"
+) -> dict[str, float]:
+    """What a model answers for the images of a folder, prepared by timm, among the classes that the folder has."""
+    transform = create_transform(size, interpolation=interpolation, crop_pct=crop_pct, mean=(mean,) * 3, std=(std,) * 3)
     paths = sorted(folder.glob("*/*.png"))
-    return torch.stack([transform(Image.open(path)) for path in paths]), [path.parent.name for path in paths]
+    classes = [CLASSES.index(name) if name in CLASSES else int(name) for name in (path.parent.name for path in paths)]
+    with torch.no_grad():
+        logits = model(torch.stack([transform(Image.open(path)) for path in paths]))
+    if logits.shape[1] > len(THERE):
+        logits = logits[:, THERE]
+    return {**by_the_book(logits, [THERE.index(label) for label in classes]), "images": len(paths)}
 
 
 def agrees(metrics: dict, expected: dict) -> bool:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from evaluated import by_the_book
 from mmengine.evaluator import Evaluator
 
 from soft_vit.engine import metrics
@@ -23,18 +24,6 @@ def run(metric: ClassificationMetric, logits, target, batch: int = 4) -> dict:
     for part, labels in zip(logits.split(batch), target.split(batch), strict=True):
         metric.process({}, samples(part, labels))
     return metric.evaluate(len(target))
-
-
-def by_the_book(logits: torch.Tensor, target: torch.Tensor, topk) -> dict[str, float]:
-    x, y = logits.double().numpy(), target.numpy()
-    order = np.argsort(-x, axis=1)
-    expected = {
-        f"accuracy/top{k}": 100 * np.mean([t in row[:k] for row, t in zip(order, y, strict=True)]) for k in topk
-    }
-    largest = x.max(1, keepdims=True)
-    log_p = x - largest - np.log(np.exp(x - largest).sum(1, keepdims=True))
-    expected["cross_entropy"] = -np.mean(log_p[np.arange(len(y)), y])
-    return expected
 
 
 @pytest.mark.parametrize(
@@ -63,24 +52,14 @@ def test_restricted_to_classes_is_a_model_of_these_alone():
     target = torch.tensor(kept)[among]
     metric = ClassificationMetric((1, 5), class_indices=kept, confusion=True)
     assert run(metric, logits, target) == pytest.approx(by_the_book(logits[:, kept], among, (1, 5)), abs=1e-6)
-    assert metric.confusion_table.sum(1).tolist() == torch.bincount(among, minlength=6).tolist()
+    pairs = list(zip(among.tolist(), logits[:, kept].argmax(1).tolist(), strict=True))
+    assert metric.confusion_table.tolist() == [[pairs.count((t, p)) for p in range(6)] for t in range(6)]
 
 
 def test_an_image_of_a_class_that_is_left_out():
     logits, _ = scores(2, 4)
-    with pytest.raises(ValueError, match=r"class 3, .* class_indices"):
+    with pytest.raises(ValueError, match="class 3"):
         run(ClassificationMetric(class_indices=[0, 2]), logits, torch.tensor([2, 3]))
-
-
-def test_confusion_table():
-    logits, target = scores(50, 4)
-    metric = ClassificationMetric((1,), confusion=True)
-    result = run(metric, logits, target)
-    expected = np.zeros((4, 4), dtype=int)
-    for t, p in zip(target.tolist(), logits.argmax(1).tolist(), strict=True):
-        expected[t, p] += 1
-    assert metric.confusion_table.tolist() == expected.tolist()
-    assert result["accuracy/top1"] == pytest.approx(100 * np.trace(expected) / 50)
 
 
 @pytest.mark.parametrize(("images", "world_size"), [(10, 2), (11, 3), (2, 3), (7, 4)])

@@ -6,15 +6,7 @@ from pathlib import Path
 import pytest
 import timm
 import torch
-from evaluated import (
-    DEMO,
-    OPTIONS,
-    agrees,
-    by_the_book,
-    list_of_classes,
-    shapes,
-    tree,
-)
+from evaluated import DEMO, OPTIONS, Model, agrees, expected_on_folder, expected_on_shapes, list_of_classes
 from mmengine.config import Config
 
 from soft_vit.engine import evaluate
@@ -49,8 +41,9 @@ def views_config(folder: Path, resizing: str = "") -> Path:
     return folder / "config.py"
 
 
-def mean_score(model, images: torch.Tensor) -> torch.Tensor:
-    return sum(model(x).softmax(1) for x in (images, images.flip(-1))) / 2
+def mean_of_mirrored(model: Model) -> Model:
+    """Logarithms of the mean of the probabilities for an image and its mirror image."""
+    return lambda images: (sum(model(x).softmax(1) for x in (images, images.flip(-1))) / 2).log()
 
 
 def test_mean_of_an_image_and_its_mirror_image(checkpoint, models, tmp_path):
@@ -59,43 +52,38 @@ def test_mean_of_an_image_and_its_mirror_image(checkpoint, models, tmp_path):
     options["model.data_preprocessor"] = {"type": "ClsDataPreprocessor", "mean": [127.5] * 3, "std": [64.0] * 3}
     out = tmp_path / "out.json"
     metrics = evaluate(DEMO, checkpoint, tta=True, ema=False, out=out, work_dir=tmp_path, options=options)
-    images, labels = shapes()
-    assert agrees(metrics, by_the_book(mean_score(models["plain"], images).log(), labels))
+    assert agrees(metrics, expected_on_shapes(mean_of_mirrored(models["plain"])))
     assert json.loads(out.read_text())["tta"] is True
 
 
 def test_views_and_merging_of_the_config(checkpoint, models, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     metrics = evaluate(views_config(tmp_path), checkpoint, tta=True, work_dir=tmp_path, options=OPTIONS)
-    images, labels = shapes()
-    best = torch.stack([models["averaged"](x).softmax(1) for x in (images, images.flip(-2))]).amax(0)
-    assert agrees(metrics, by_the_book(best.log(), labels))
+
+    def best(images: torch.Tensor) -> torch.Tensor:
+        return torch.stack([models["averaged"](x).softmax(1) for x in (images, images.flip(-2))]).amax(0).log()
+
+    assert agrees(metrics, expected_on_shapes(best))
 
 
 @pytest.mark.parametrize(
-    ("resizing", "options", "message"),
+    ("resizing", "options", "named"),
     [
-        (
-            "[dict(type='ResizeEdge', scale=s) for s in (32, 40)],",
-            {},
-            "ResizeEdge in TestTimeAug",
-        ),
+        ("[dict(type='ResizeEdge', scale=s) for s in (32, 40)],", {}, "ResizeEdge"),
         ("", {"tta_pipeline": [], "test_dataloader.dataset.pipeline": []}, "tta_pipeline"),
     ],
 )
-def test_views_that_cannot_be_shown(checkpoint, tmp_path, monkeypatch, resizing, options, message):
+def test_views_that_cannot_be_shown(checkpoint, tmp_path, monkeypatch, resizing, options, named):
     monkeypatch.syspath_prepend(tmp_path)
     config = views_config(tmp_path, resizing)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=named):
         evaluate(config, checkpoint, tta=True, img_size=32, work_dir=tmp_path, options={**OPTIONS, **options})
 
 
 def test_views_of_another_crop_in_a_folder(models, folders, tmp_path):
-    """The name of a timm model brings a normalisation of its own."""
-    there = [0, 3, 4, 9]
+    """The name of a timm model brings a normalisation of its own; the config of the training stays."""
     torch.save(models["averaged"].state_dict(), tmp_path / "weights.pth")
-    cfg = timm.get_pretrained_cfg("soft_pico")
-    images, names = tree(folders / "numbered", 32, 0.8, cfg.mean[0], cfg.std[0])
+    (tmp_path / DEMO.name).write_text("trained = True")
     metrics = evaluate(
         DEMO,
         "soft_pico",
@@ -108,12 +96,8 @@ def test_views_of_another_crop_in_a_folder(models, folders, tmp_path):
         work_dir=tmp_path,
         options={**OPTIONS, "model.num_classes": 10},
     )
-    score = mean_score(models["averaged"], images)[:, there]
-    assert agrees(metrics, by_the_book(score.log(), [there.index(int(name)) for name in names]))
-
-
-def test_the_config_of_the_training_stays(checkpoint, tmp_path):
-    (tmp_path / DEMO.name).write_text("trained = True")
-    evaluate(DEMO, checkpoint, tta=True, work_dir=tmp_path, options=OPTIONS)
+    cfg = timm.get_pretrained_cfg("soft_pico")
+    view = (32, 0.8, cfg.mean[0], cfg.std[0])
+    assert agrees(metrics, expected_on_folder(mean_of_mirrored(models["averaged"]), folders / "numbered", *view))
     assert (tmp_path / DEMO.name).read_text() == "trained = True"
     assert Config.fromfile(tmp_path / "soft_pico_shapes_test.py").model.type == "mmpretrain.AverageClsScoreTTA"

@@ -1,19 +1,16 @@
 """The recipes of the zoo: learning rate, average and names follow from the published rules, and runs resume exactly."""
 
-import json
-import shutil
 from pathlib import Path
 
 import pytest
 import timm
-import torch
+from engine.runs import assert_same_state, scalars
 from models.zoo.families import FAMILIES
 from PIL import Image
 
 from soft_vit.data import ShapeImages
 from soft_vit.engine import train
 from soft_vit.engine.config import resolve
-from soft_vit.engine.resume.read import load_checkpoint_file
 from soft_vit.models import FAMILY_MODELS
 from soft_vit.weights import ENTRIES
 
@@ -87,28 +84,19 @@ def test_a_recipe_resumes_exactly(family, images, tmp_path):
         "image_size": 32,
         "num_classes": 2,
         **{f"model.{name}": value for name, value in row.small.items()},
+        **{f"{split}_dataloader.num_workers": 0 for split in ("train", "val")},
+        **{f"{split}_dataloader.persistent_workers": False for split in ("train", "val")},
         "train_cfg.max_epochs": 2,
         "train_dataloader.batch_size": 4,
-        "train_dataloader.num_workers": 0,
-        "train_dataloader.persistent_workers": False,
-        "val_dataloader.num_workers": 0,
-        "val_dataloader.persistent_workers": False,
         "default_hooks.logger.interval": 1,
         "default_hooks.checkpoint.by_epoch": False,
         "default_hooks.checkpoint.max_keep_ckpts": 3,
     }
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     straight = train(recipe, work_dir=whole, options=options)
-    log = next(whole.glob("*/vis_data/scalars.json"))
-    steps = [entry for entry in map(json.loads, log.read_text().splitlines()) if "loss" in entry]
+    steps = [entry for entry in scalars(whole) if "loss" in entry]
     hooks = {hook["type"] for hook in resolve(recipe).get("custom_hooks", [])}
     assert ["loss_mesa" in entry for entry in steps] == [False] * 3 + ["MesaHook" in hooks] * 3
-    parts.mkdir()
-    shutil.copy(whole / "iter_4.pth", parts)
-    (parts / "last_checkpoint").write_text(str(parts / "iter_4.pth"))
-    resumed = train(recipe, work_dir=parts, options=options, resume="auto")
-    expected, found = (load_checkpoint_file(result.checkpoint) for result in (straight, resumed))
-    for key in ["state_dict", *["ema_state_dict"] * ("EMAEvalHook" in hooks)]:
-        assert expected[key].keys() == found[key].keys()
-        for name, value in expected[key].items():
-            assert torch.equal(found[key][name], value), name
+    resumed = train(recipe, work_dir=parts, options=options, resume=str(whole / "iter_4.pth"))
+    kept = ["state_dict", *["ema_state_dict"] * ("EMAEvalHook" in hooks)]
+    assert_same_state(straight.checkpoint, resumed.checkpoint, *kept)

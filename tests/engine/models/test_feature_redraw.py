@@ -1,30 +1,15 @@
 """Performer's features: when they change, that all draw alike, and that a resumed run draws what a whole one does."""
 
 import itertools
-import shutil
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from engine.runs import DEMO, assert_same_state, tiny, weights
 from torch import nn
 
 from soft_vit.engine import FeatureRedrawHook, train
-from soft_vit.engine.resume.read import load_checkpoint_file
 from soft_vit.layers.attention.performer import PerformerAttention
-
-DEMO = Path(__file__).parents[3] / "configs" / "demo" / "soft_pico_shapes.py"
-# Epochs of 3 batches; the features change before the fourth, which is the first of the second epoch.
-OPTIONS = {
-    "model.model_name": "performer_pyramid_pico",
-    "model.depths": [1, 1, 1, 1],
-    "image_size": 32,
-    "train_dataloader.dataset.length": 6,
-    "train_dataloader.batch_size": 2,
-    "val_dataloader.dataset.length": 2,
-    "train_cfg.max_epochs": 2,
-    "custom_hooks": [{"type": "FeatureRedrawHook", "feature_redraw_interval": 3}],
-}
 
 
 def runner_of(model: nn.Module, rank: int = 0, seed: int = 7) -> SimpleNamespace:
@@ -65,22 +50,23 @@ def test_what_does_not_train_keeps_its_features():
 
 
 def test_mistakes():
-    with pytest.raises(ValueError, match="feature_redraw_interval is 0"):
+    with pytest.raises(ValueError, match="feature_redraw_interval"):
         FeatureRedrawHook(0)
-    with pytest.raises(ValueError, match="no Performer attention"):
+    with pytest.raises(ValueError, match="Performer"):
         FeatureRedrawHook().before_train(runner_of(nn.Linear(2, 2)))
 
 
 def test_resumed_run_draws_what_a_whole_one_does(tmp_path):
-    train(DEMO, work_dir=tmp_path / "whole", options=OPTIONS)
-    (tmp_path / "resumed").mkdir()
-    shutil.copy(tmp_path / "whole" / "epoch_1.pth", tmp_path / "resumed")
-    train(DEMO, work_dir=tmp_path / "resumed", resume="auto", options=OPTIONS)
-    first, whole, resumed = (
-        load_checkpoint_file(tmp_path / path)["state_dict"]
-        for path in ("whole/epoch_1.pth", "whole/epoch_2.pth", "resumed/epoch_2.pth")
-    )
-    assert all(torch.equal(value, resumed[name]) for name, value in whole.items())
-    projections = [name for name in whole if name.endswith("projection")]
+    """Epochs of 3 batches; the features change before the fourth, the first of the second epoch."""
+    options = tiny(images=6, batch=2, epochs=2) | {
+        "model.model_name": "performer_pyramid_pico",
+        "custom_hooks": [{"type": "FeatureRedrawHook", "feature_redraw_interval": 3}],
+    }
+    train(DEMO, work_dir=tmp_path / "whole", options=options)
+    first, last = (tmp_path / "whole" / f"epoch_{n}.pth" for n in (1, 2))
+    train(DEMO, work_dir=tmp_path / "resumed", resume=str(first), options=options)
+    assert_same_state(last, tmp_path / "resumed" / "epoch_2.pth")
+    before, after = weights(first), weights(last)
+    projections = [name for name in after if name.endswith("projection")]
     assert len(projections) == 3
-    assert not any(torch.equal(first[name], whole[name]) for name in projections)
+    assert not any(torch.equal(before[name], after[name]) for name in projections)

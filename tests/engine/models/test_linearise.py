@@ -1,11 +1,11 @@
 """What each phase changes, the loss against its formula, and runs that stop and go on."""
 
 import itertools
-from pathlib import Path
 
 import pytest
 import timm
 import torch
+from engine.runs import CONFIGS, assert_same, assert_same_state, tiny, weights
 from mmengine.logging import MessageHub
 from mmengine.optim import OptimWrapper
 from mmpretrain.structures import DataSample
@@ -13,10 +13,9 @@ from timm.layers import Attention as TimmAttention
 
 from soft_vit.engine import LineariseClassifier, train
 from soft_vit.engine.models.linearise import TeacherAgreement, attention_loss
-from soft_vit.engine.resume.read import load_checkpoint_file
 from soft_vit.predict.predictors import load_predictor
 
-CONFIG = Path(__file__).parents[3] / "configs" / "linearise" / "linear_pico_shapes.py"
+CONFIG = CONFIGS / "linearise" / "linear_pico_shapes.py"
 SMALL = dict(img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2)
 GAP = dict(class_token=False, global_pool="avg")
 PIXELS = dict(mean=[127.5] * 3, std=[64.0] * 3)
@@ -121,10 +120,8 @@ def test_none_is_as_far_off_as_the_mean_is(teacher_file):
 
 
 def test_agreement_of_decisions_and_probabilities():
-    student, teacher = (
-        torch.tensor([[0.5, 0.5, 0.0], [0.1, 0.2, 0.7]]),
-        torch.tensor([[0.25, 0.75, 0.0], [0.1, 0.2, 0.7]]),
-    )
+    student = torch.tensor([[0.5, 0.5, 0.0], [0.1, 0.2, 0.7]])
+    teacher = torch.tensor([[0.25, 0.75, 0.0], [0.1, 0.2, 0.7]])
     metric = TeacherAgreement()
     metric.process({}, [dict(pred_score=s, teacher_score=t) for s, t in zip(student, teacher, strict=True)])
     found = metric.evaluate(2)
@@ -134,47 +131,36 @@ def test_agreement_of_decisions_and_probabilities():
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "message"),
+    ("name", "options", "named"),
     [
-        ("linear_vit_tiny_patch16", dict(phase1_epochs=-1), "choose 0 or more"),
-        (NAME, {}, r"model\.swap"),
+        ("linear_vit_tiny_patch16", dict(phase1_epochs=-1), "phase1_epochs"),
+        (NAME, {}, "swap"),
         (NAME, dict(swap=dict(kind="lineal")), "lineal"),
-        ("linear_vit_tiny_patch16", dict(depth=3), "the same size and parts"),
-        ("linear_vit_tiny_patch16", dict(class_token=True, global_pool="token"), "the same size and parts"),
-        ("linear_vit_tiny_patch16", dict(data_preprocessor=dict(mean=[0.0] * 3, std=[255.0] * 3)), "mean="),
+        ("linear_vit_tiny_patch16", dict(depth=3), "size"),
+        ("linear_vit_tiny_patch16", dict(data_preprocessor=dict(mean=[0.0] * 3, std=[255.0] * 3)), "mean"),
     ],
 )
-def test_what_does_not_fit(teacher_file, name, options, message):
-    with pytest.raises(ValueError, match=message) as caught:
+def test_what_does_not_fit(teacher_file, name, options, named):
+    with pytest.raises(ValueError, match=named):
         student(teacher_file, name, **options)
-    assert "\n" not in str(caught.value)
 
 
 def test_run_that_stops_in_either_phase_resumes_exactly(teacher_file, tmp_path):
-    size = {f"model.{key}": value for key, value in SMALL.items() if key != "img_size"}
-    options = {
-        **size,
-        "model.class_token": False,
-        "model.global_pool": "avg",
-        "image_size": 32,
+    options = tiny(images=12, batch=4, epochs=2) | {
+        **{f"model.{key}": value for key, value in (SMALL | GAP).items() if key != "img_size"},
         "model.model_name": "nystrom_vit_tiny_patch16",
         "model.teacher": dict(model_name=NAME, checkpoint=str(teacher_file), **SMALL, **GAP),
-        "train_dataloader.dataset": dict(length=12, size=32),
-        "train_dataloader.batch_size": 4,
-        "val_dataloader.dataset": dict(length=4, size=32),
-        "default_hooks.checkpoint": dict(by_epoch=False, interval=1, max_keep_ckpts=9),
+        "default_hooks.checkpoint.by_epoch": False,
     }
+    del options["model.depths"]
     whole = train(CONFIG, work_dir=tmp_path / "whole", options=options)
     assert {"accuracy/top1", "teacher/agreement", "teacher/kl", "cpu_minutes"} <= whole.metrics.keys()
-    expected = load_checkpoint_file(whole.checkpoint)
-    assert not any("teacher" in name for name in expected["state_dict"])
+    expected = weights(whole.checkpoint)
+    assert not any("teacher" in name for name in expected)
     for step in (2, 5):
-        again = train(
-            CONFIG, work_dir=tmp_path / f"from_{step}", options=options, resume=str(tmp_path / f"whole/iter_{step}.pth")
-        )
-        found = load_checkpoint_file(again.checkpoint)["state_dict"]
-        assert all(value.equal(found[name]) for name, value in expected["state_dict"].items())
+        start, work_dir = tmp_path / "whole" / f"iter_{step}.pth", tmp_path / f"from_{step}"
+        again = train(CONFIG, work_dir=work_dir, options=options, resume=str(start))
+        assert_same_state(whole.checkpoint, again.checkpoint)
     # The name and the notes in the file rebuild it, without the config and the teacher.
     predictor = load_predictor("nystrom_vit_tiny_patch16", checkpoint=whole.checkpoint)
-    weights = predictor.model.state_dict()
-    assert all(value.equal(weights[name]) for name, value in expected["state_dict"].items())
+    assert_same({name: predictor.model.state_dict()[name] for name in expected}, expected)

@@ -1,0 +1,59 @@
+"""Short runs of the demo, and what tests read of their folders."""
+
+import json
+from pathlib import Path
+
+import torch
+
+from soft_vit.engine.resume.read import load_checkpoint_file
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+DEMO = CONFIGS / "demo" / "soft_pico_shapes.py"
+
+
+def tiny(images: int, batch: int, epochs: int, validation: int = 4, size: int = 32) -> dict:
+    """Options of a run of the demo with one block a stage, which keeps every checkpoint."""
+    return {
+        "model.depths": [1, 1, 1, 1],
+        "image_size": size,
+        "train_dataloader.dataset.length": images,
+        "train_dataloader.batch_size": batch,
+        "val_dataloader.dataset.length": validation,
+        "train_cfg.max_epochs": epochs,
+        "default_hooks.logger.interval": 1,
+        "default_hooks.checkpoint.max_keep_ckpts": -1,
+    }
+
+
+def weights(path: Path) -> dict[str, torch.Tensor]:
+    return load_checkpoint_file(path)["state_dict"]
+
+
+def leaves(content: object, name: str = "") -> dict[str, object]:
+    """Values of nested dictionaries and lists by their path."""
+    if isinstance(content, dict | list | tuple):
+        pairs = content.items() if isinstance(content, dict) else enumerate(content)
+        return {key: leaf for k, v in pairs for key, leaf in leaves(v, f"{name}.{k}").items()}
+    return {name: content}
+
+
+def assert_same(one: object, other: object) -> None:
+    """Equal bits in every tensor, and equal values otherwise."""
+    first, second = leaves(one), leaves(other)
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+        same = torch.equal(value, second[name]) if isinstance(value, torch.Tensor) else value == second[name]
+        assert same, name
+
+
+def assert_same_state(one: Path, other: Path, *parts: str) -> None:
+    """Compare parts of two checkpoints; the weights, if none is named."""
+    first, second = load_checkpoint_file(one), load_checkpoint_file(other)
+    for part in parts or ("state_dict",):
+        assert_same(first[part], second[part])
+
+
+def scalars(work_dir: Path) -> list[dict]:
+    """Lines that the runs in a folder logged."""
+    lines = [file.read_text().splitlines() for file in sorted(work_dir.glob("*/vis_data/scalars.json"))]
+    return [json.loads(line) for part in lines for line in part]
