@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from engine.runs import CONFIGS, DEMO
 from mmengine.config import Config
 from PIL import Image
 
@@ -10,9 +11,8 @@ from soft_vit.engine.config import entries, resolve, timm_model_of, type_name
 from soft_vit.engine.machine import scale_learning_rate
 from soft_vit.registry import HOOKS
 
-CONFIGS = Path(__file__).parents[2] / "configs"
-DEMO = CONFIGS / "demo" / "soft_pico_shapes.py"
 ALL = sorted(path for path in CONFIGS.rglob("*.py") if path.parent.name != "_base_")
+SIZED = ("AlbumentationsTransform", "ShapesDataset", "TimmAugment", "TimmEvalCrop")
 
 
 def written(path: Path, text: str) -> Path:
@@ -36,13 +36,10 @@ def test_every_config_resolves_to_itself(path):
         assert set(sizes) == {model.get("img_size", cfg.image_size)}
 
 
-SIZED = ("AlbumentationsTransform", "ShapesDataset", "TimmAugment", "TimmEvalCrop")
-
-
 @pytest.mark.parametrize("content", [b"model = dict(", b"# caf\xe9"])
 def test_unreadable_file(tmp_path, content):
     (tmp_path / "c.py").write_bytes(content)
-    with pytest.raises(ValueError, match=r"c\.py cannot be read"):
+    with pytest.raises(ValueError, match=r"c\.py"):
         resolve(tmp_path / "c.py")
 
 
@@ -89,32 +86,29 @@ def test_arguments_of_the_timm_model(tmp_path):
 
 # Options.
 
-
-@pytest.mark.parametrize(
-    "option", ["train_pipeline.0.prob", "max_epochs", "batch_size", "data_root", "optim_wraper.type", "train_cfgs.a"]
-)
-def test_option_that_changes_nothing(option):
-    with pytest.raises(ValueError, match=rf"The option {option} "):
-        resolve(DEMO, {option: "x"})
-
-
-@pytest.mark.parametrize("name", ["image_size", "num_classes"])
-def test_shared_value_that_reaches_nothing(name):
-    with pytest.raises(ValueError, match=rf"The option {name} "):
-        resolve(CONFIGS / "detection" / "retinanet_soft_pico_shapes.py", {name: 8})
+RETINANET = CONFIGS / "detection" / "retinanet_soft_pico_shapes.py"
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{"image_size": 32}, {"num_classes": 10}, {"env_cfg.cudnn_benchmark": True}, {"find_unused_parameters": True}],
+    ("config", "option", "value"),
+    [
+        *((DEMO, name, "x") for name in ("train_pipeline.0.prob", "max_epochs", "data_root", "optim_wraper.type")),
+        (RETINANET, "image_size", 8),
+        (RETINANET, "num_classes", 8),
+        # Cannot be merged.
+        (DEMO, "param_scheduler.5.end", 3),
+    ],
 )
-def test_option_that_is_read(options):
-    resolve(DEMO, options)
+def test_option_that_changes_nothing(config, option, value):
+    with pytest.raises(ValueError, match=option):
+        resolve(config, {option: value})
 
 
-def test_option_that_does_not_fit():
-    with pytest.raises(ValueError, match="do not fit"):
-        resolve(DEMO, {"param_scheduler.5.end": 3})
+@pytest.mark.parametrize(
+    ("option", "value"), [("num_classes", 10), ("env_cfg.cudnn_benchmark", True), ("find_unused_parameters", True)]
+)
+def test_option_that_is_read(option, value):
+    resolve(DEMO, {option: value})
 
 
 # Shared values.
@@ -137,16 +131,16 @@ def test_image_size_is_one_value(config, option):
     assert cfg.image_size == 96
 
 
-def test_image_size_of_a_child_reaches_all(tmp_path):
+def test_image_size_of_a_child_and_of_a_test(tmp_path):
     child = f"_base_ = '{CONFIGS / 'soft_tiny.py'}'\nimage_size = 192\n"
     assert sizes_of(resolve(written(tmp_path / "c.py", child))) == [192] * 4
+    assert sizes_of(resolve(DEMO, {"test_dataloader.dataset.size": 96})) == [64, 64, 64, 96]
 
 
 @pytest.mark.parametrize(
     ("options", "child"),
     [
         ({"train_dataloader.dataset.size": 32}, ""),
-        ({"val_dataloader.dataset.size": 32}, ""),
         ({"image_size": 32, "model.img_size": 96}, ""),
         ({}, "image_size = 32"),
     ],
@@ -155,10 +149,6 @@ def test_sizes_that_contradict_each_other(tmp_path, options, child):
     """Where a base file sets the size of the model, a child that sets the shared value alone is refused."""
     with pytest.raises(ValueError, match="image_size"):
         resolve(written(tmp_path / "c.py", f"_base_ = '{DEMO}'\n{child}\n"), options)
-
-
-def test_a_test_may_have_a_size_of_its_own():
-    assert sizes_of(resolve(DEMO, {"test_dataloader.dataset.size": 96})) == [64, 64, 64, 96]
 
 
 @pytest.mark.parametrize(("name", "size"), [("resnet18", None), ("deit_tiny_patch16_224", 96), ("soft_tiny", 96)])
@@ -192,8 +182,6 @@ def test_classes_are_counted_in_the_folders(tmp_path):
         assert resolve(path, {**options, **given}).model.num_classes == 5
     # Those of a checkpoint come first.
     assert resolve(path, options, num_classes=4).model.num_classes == 4
-    with pytest.raises(FileNotFoundError, match="none"):
-        resolve(path, {"data_root": str(tmp_path / "none")})
 
 
 DATA = """
@@ -210,21 +198,14 @@ test_dataloader = dict(dataset=dict(type="ShapesDataset", length=4))
 
 
 def test_data_root_reaches_data_sets_without_one(tmp_path):
-    cfg = resolve(written(tmp_path / "c.py", DATA.format(root="/data")))
-    first, second, third = cfg.train_dataloader.dataset.datasets
-    roots = [one.get("data_root") for one in (first.dataset, second, third, cfg.val_dataloader.dataset)]
-    assert roots == ["/data", "/own", "/data", "/data"]
-    assert "data_root" not in cfg.test_dataloader.dataset
-
-
-def test_a_saved_config_is_pointed_at_other_data(tmp_path):
+    """A saved config is pointed at other data."""
     cfg = resolve(written(tmp_path / "c.py", DATA.format(root="/data")))
     cfg.dump(tmp_path / "saved.py")
-    first, second, _ = resolve(tmp_path / "saved.py", {"data_root": 2024}).train_dataloader.dataset.datasets
-    assert (first.dataset.data_root, second.data_root) == ("2024", "/own")
-
-
-def test_data_root_from_which_another_value_was_made():
+    for resolved, root in ((cfg, "/data"), (resolve(tmp_path / "saved.py", {"data_root": 2024}), "2024")):
+        first, second, third = resolved.train_dataloader.dataset.datasets
+        roots = [one.get("data_root") for one in (first.dataset, second, third, resolved.val_dataloader.dataset)]
+        assert roots == [root, "/own", root, root]
+        assert "data_root" not in resolved.test_dataloader.dataset
     with pytest.raises(ValueError, match=r"val_evaluator\.ann_file"):
         resolve(CONFIGS / "mmdet" / "mask_rcnn_soft_pico_shapes.py", {"data_root": "/data"})
 
@@ -236,22 +217,13 @@ def test_data_root_from_which_another_value_was_made():
     ("options", "loop"),
     [
         ({}, {"type": "ExactEpochLoop", "max_epochs": 5, "val_interval": 1}),
-        (
-            {"train_cfg.by_epoch": False, "train_cfg.max_iters": 40},
-            {"type": "ExactIterLoop", "max_iters": 40, "val_interval": 1},
-        ),
-        (
-            {"train_cfg": {"_delete_": True, "by_epoch": False, "max_iters": 5}},
-            {"type": "ExactIterLoop", "max_iters": 5},
-        ),
-        (
-            {"train_cfg": {"_delete_": True, "type": "EpochBasedTrainLoop", "max_epochs": 5}},
-            {"type": "EpochBasedTrainLoop", "max_epochs": 5},
-        ),
+        ({"by_epoch": False, "max_iters": 40}, {"type": "ExactIterLoop", "max_iters": 40, "val_interval": 1}),
+        ({"_delete_": True, "by_epoch": False, "max_iters": 5}, {"type": "ExactIterLoop", "max_iters": 5}),
+        ({"_delete_": True, "type": "EpochBasedTrainLoop"}, {"type": "EpochBasedTrainLoop"}),
     ],
 )
 def test_loop(options, loop):
-    assert resolve(DEMO, options).train_cfg == loop
+    assert resolve(DEMO, {"train_cfg": options}).train_cfg == loop
 
 
 @pytest.mark.parametrize(("epochs", "begins"), [(300, [0, 10]), (12, [0, 10]), (10, [0])])
@@ -272,7 +244,6 @@ def test_hooks_are_dropped_and_workers_shielded():
     ("own", "switched"),
     [
         ({}, {"dtype": "bfloat16"}),
-        ({"type": "OptimWrapper", "dtype": "float32"}, {"dtype": "bfloat16"}),
         ({"type": "AmpOptimWrapper", "loss_scale": 8.0}, {"dtype": "bfloat16"}),
         ({"type": "mmengine.optim.AmpOptimWrapper", "dtype": "float16"}, {"dtype": "float16"}),
         ({"dtype": "float16", "loss_scale": 8.0}, {"dtype": "float16", "loss_scale": 8.0}),
@@ -285,7 +256,7 @@ def test_amp_keeps_float16(tmp_path, own, switched):
 
 def test_bgr_images_under_rgb_means_are_refused():
     options = {"train_dataloader.dataset.pipeline": [{"type": "mmpretrain.LoadImageFromFile"}, {"type": "PackInputs"}]}
-    with pytest.raises(ValueError, match=r"train_dataloader\.dataset\.pipeline\.0 loads BGR"):
+    with pytest.raises(ValueError, match=r"train_dataloader\.dataset\.pipeline\.0"):
         resolve(CONFIGS / "soft_tiny.py", options)
     resolve(DEMO, options)
 
@@ -310,15 +281,9 @@ SCHEDULERS = [
 )
 def test_learning_rate_and_its_bounds(monkeypatch, capsys, processes, loader, wrapper, factor):
     monkeypatch.setenv("WORLD_SIZE", str(processes))
-    cfg = Config(
-        {
-            "launcher": "pytorch",
-            "auto_scale_lr": {"enable": True, "base_batch_size": 16},
-            "train_dataloader": loader,
-            "optim_wrapper": {"optimizer": {"type": "AdamW", "lr": 1e-3}, **wrapper},
-            "param_scheduler": SCHEDULERS,
-        }
-    )
+    cfg = Config({"launcher": "pytorch", "auto_scale_lr": {"enable": True, "base_batch_size": 16}})
+    cfg.merge_from_dict({"train_dataloader": loader, "param_scheduler": SCHEDULERS})
+    cfg.optim_wrapper = {"optimizer": {"type": "AdamW", "lr": 1e-3}, **wrapper}
     scale_learning_rate(cfg)
     assert cfg.optim_wrapper.optimizer.lr == pytest.approx(1e-3 * factor, rel=1e-12)
     warm_up, cosine, cycle, cycles, decay = cfg.param_scheduler

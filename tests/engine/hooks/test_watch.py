@@ -1,6 +1,5 @@
 """Pictures of batches, and what is logged of attentions."""
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -9,55 +8,38 @@ import numpy as np
 import pytest
 import timm
 import torch
+from engine.runs import DEMO, assert_same_state, scalars, tiny
 from mmpretrain.structures import DataSample
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from torch import nn
 
 from soft_vit.data import CLASSES
 from soft_vit.engine import WatchHook, train
 from soft_vit.engine.hooks.watch import batch_grid, label_text
-from soft_vit.engine.resume.read import load_checkpoint_file
 
-DEMO = Path(__file__).parents[3] / "configs" / "demo" / "soft_pico_shapes.py"
 # Epochs of 3 batches.
-OPTIONS = {
-    "train_dataloader.dataset.length": 12,
-    "train_dataloader.batch_size": 4,
-    "val_dataloader.dataset.length": 10,
-    "model.depths": [1, 1, 1, 1],
+OPTIONS = tiny(images=12, batch=4, epochs=3, validation=10, size=64) | {
     "model.drop_path_rate": 0.2,
     "model.sampling": "random",
     "model.train_cfg": {"augments": [{"type": "Mixup", "alpha": 0.8}]},
-    "train_cfg.max_epochs": 3,
-    "default_hooks.logger.interval": 1,
 }
 WATCH = {"type": "WatchHook", "batch_interval": 2, "num_images": 3, "newton_interval": 4, "newton_images": 2}
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory) -> dict[str, Path]:
-    """The same run, watched and not."""
-    folders = {}
-    for name, watch in (("watched", WATCH), ("alone", None)):
-        folders[name] = tmp_path_factory.mktemp(name)
-        train(DEMO, work_dir=folders[name], options={**OPTIONS, "default_hooks.watch": watch})
-    return folders
+def watched(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("watched")
+    train(DEMO, work_dir=folder, options={**OPTIONS, "default_hooks.watch": WATCH})
+    return folder
 
 
-def entries(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in next(folder.glob("*/vis_data/scalars.json")).read_text().splitlines()]
+def test_watching_changes_nothing(watched, tmp_path):
+    train(DEMO, work_dir=tmp_path, options={**OPTIONS, "default_hooks.watch": None})
+    assert_same_state(watched / "epoch_3.pth", tmp_path / "epoch_3.pth")
 
 
-def test_watching_changes_nothing(runs):
-    watched, alone = (load_checkpoint_file(folder / "epoch_3.pth")["state_dict"] for folder in runs.values())
-    assert watched.keys() == alone.keys()
-    for name, value in alone.items():
-        assert torch.equal(value, watched[name]), name
-
-
-def test_lines_of_the_log(runs):
-    lines = entries(runs["watched"])
+def test_lines_of_the_log(watched):
+    lines = scalars(watched)
     for key, stages in (("newton_residual", (1, 2, 3)), ("attention_share", (1, 2, 3, 4))):
         measured = [line for line in lines if f"{key}/stage1" in line]
         assert [line["iter"] for line in measured] == [1, 5, 9]
@@ -68,9 +50,22 @@ def test_lines_of_the_log(runs):
         assert line["images_per_second"] == pytest.approx(4 / line["time"])
         assert line["memory"] > 0
         assert {"lr", "grad_norm"} <= line.keys()
-    assert [(line["mode"], line["step"]) for line in lines if "accuracy/top1" in line] == [
-        ("val", i) for i in (1, 2, 3)
-    ]
+    validations = [(line["mode"], line["step"]) for line in lines if "accuracy/top1" in line]
+    assert validations == [("val", epoch) for epoch in (1, 2, 3)]
+
+
+def test_pictures_and_tensorboard(watched):
+    """The first batches of epochs 1 and 3."""
+    folder = next(watched.glob("*/vis_data"))
+    pictures = folder / "vis_image"
+    assert sorted(path.name for path in pictures.iterdir()) == ["train_batch_1.png", "train_batch_7.png"]
+    # Three images of 64 pixels, each shown as 128.
+    assert Image.open(pictures / "train_batch_1.png").size == (2 * 130, 2 * (130 + 14))
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    logged = {"loss", "lr", "grad_norm", "images_per_second", "memory", "newton_residual/stage3", "accuracy/top1"}
+    assert logged <= set(events.Tags()["scalars"])
+    assert [image.step for image in events.Images("train_batch")] == [1, 7]
 
 
 @pytest.mark.parametrize(("attention", "dead"), [("soft", True), ("soft_plus", False)])
@@ -86,59 +81,16 @@ def test_dead_attentions_are_named(attention, dead):
         assert "stages.2.blocks.0.attn" in logger.warning.call_args.args[0]
 
 
-def test_pictures(runs):
-    folder = next(runs["watched"].glob("*/vis_data/vis_image"))
-    # The first batches of epochs 1 and 3.
-    assert sorted(path.name for path in folder.iterdir()) == ["train_batch_1.png", "train_batch_7.png"]
-    # Three images of 64 pixels, each shown as 128.
-    assert Image.open(folder / "train_batch_1.png").size == (2 * 130, 2 * (130 + 14))
-
-
-def test_tensorboard(runs):
-    events = EventAccumulator(str(next(runs["watched"].glob("*/vis_data"))))
-    events.Reload()
-    scalars = {
-        "loss",
-        "lr",
-        "grad_norm",
-        "images_per_second",
-        "memory",
-        "newton_residual/stage3",
-        "attention_share/stage4",
-        "accuracy/top1",
-    }
-    assert scalars <= set(events.Tags()["scalars"])
-    assert [image.step for image in events.Images("train_batch")] == [1, 7]
-
-
 def test_picture_shows_the_pixels_that_were_normalised():
-    class Classifier(nn.Module):
-        data_preprocessor = SimpleNamespace(mean=torch.tensor([9.0, 50, 99])[:, None, None], std=torch.tensor(17.0))
-
-        def forward(self, inputs: torch.Tensor, data_samples: list, mode: str) -> None:
-            pass
-
+    mean, std = torch.tensor([9.0, 50, 99])[:, None, None], torch.tensor(17.0)
     pixels = torch.randint(256, (4, 3, 40, 120), generator=torch.Generator().manual_seed(0))
-    batch = {
-        "inputs": (pixels - Classifier.data_preprocessor.mean) / Classifier.data_preprocessor.std,
-        "data_samples": [DataSample().set_gt_label(i) for i in range(4)],
-    }
-    pictures = []
     runner = SimpleNamespace(
-        model=Classifier(),
-        epoch=0,
-        iter=0,
-        optim_wrapper=SimpleNamespace(param_groups=[{"lr": 1.0}]),
-        train_dataloader=SimpleNamespace(dataset=SimpleNamespace(metainfo={"classes": CLASSES})),
-        visualizer=SimpleNamespace(add_image=lambda name, image, step: pictures.append(image)),
+        model=SimpleNamespace(data_preprocessor=SimpleNamespace(mean=mean, std=std)), iter=0, visualizer=Mock()
     )
-    hook = WatchHook(num_images=2, newton_interval=0)
-    for batch_idx in (0, 1):
-        hook.before_train_iter(runner, batch_idx)
-        runner.model(**batch, mode="loss")
-        hook.after_train_iter(runner, batch_idx)
-    # Of the first batch alone.
-    (picture,) = pictures
+    runner.train_dataloader = SimpleNamespace(dataset=SimpleNamespace(metainfo={"classes": CLASSES}))
+    samples = [DataSample().set_gt_label(i) for i in range(4)]
+    WatchHook(num_images=2)._draw(runner, (pixels - mean) / std, samples)
+    picture = runner.visualizer.add_image.call_args.args[1]
     assert picture.shape == (40 + 16, 2 * 122, 3)
     assert (picture[1:41, 1:121] == pixels[0].permute(1, 2, 0).numpy()).all()
     assert (picture[1:41, 123:243] == pixels[1].permute(1, 2, 0).numpy()).all()

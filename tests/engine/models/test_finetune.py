@@ -1,13 +1,13 @@
 """Weights that find their place in another model, and stages that do not move."""
 
 import copy
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import timm
 import torch
+from engine.runs import CONFIGS, scalars, tiny
 from mmengine.registry import MODELS
 from mmengine.runner import CheckpointLoader
 from PIL import Image
@@ -20,7 +20,6 @@ from soft_vit.engine.models.finetune import freeze_stages
 from soft_vit.engine.resume.read import load_checkpoint_file
 from soft_vit.weights.load import fit_weights
 
-CONFIGS = Path(__file__).parents[3] / "configs"
 SMALL = dict(depths=(1, 1, 1, 1))
 
 
@@ -34,22 +33,26 @@ def source() -> nn.Module:
     return small()
 
 
-def test_same_model_is_left_alone(source):
-    weights, sentences = fit_weights(source.state_dict(), small())
-    assert sentences == []
-    assert weights.keys() == source.state_dict().keys()
-    assert all(torch.equal(weights[name], value) for name, value in source.state_dict().items())
-
-
-def test_other_classes(source):
-    model = small(num_classes=3)
-    head = copy.deepcopy(model.head)
-    weights, sentences = fit_weights({"state_dict": source.state_dict(), "meta": {}}, model)
-    assert sentences == ["The head for 10 classes is replaced by a new one for 3 classes."]
-    assert model.load_state_dict(weights, strict=False).missing_keys == ["head.weight", "head.bias"]
-    torch.testing.assert_close(model.head.weight, head.weight, rtol=0, atol=0)
-    x = torch.randn(2, 3, 64, 64)
-    torch.testing.assert_close(model.forward_features(x), source.forward_features(x), rtol=0, atol=0)
+@pytest.mark.parametrize(
+    ("classes", "head", "missing", "said"),
+    [
+        (10, True, [], []),
+        (3, True, ["head.weight", "head.bias"], ["10 classes", "3 classes"]),
+        (10, False, ["head.weight", "head.bias"], ["10 classes"]),
+    ],
+    ids=["same model", "other classes", "without a head"],
+)
+def test_head(source, classes, head, missing, said):
+    model = small(num_classes=classes)
+    fresh = copy.deepcopy(model.head)
+    given = {name: value for name, value in source.state_dict().items() if head or not name.startswith("head.")}
+    weights, sentences = fit_weights({"state_dict": given, "meta": {}}, model)
+    assert len(sentences) == bool(said)
+    assert all(text in sentences[0] for text in said)
+    assert model.load_state_dict(weights, strict=False).missing_keys == missing
+    assert torch.equal(model.head.weight, fresh.weight if missing else source.head.weight)
+    for name, value in source.state_dict().items():
+        assert name.startswith("head.") or torch.equal(model.state_dict()[name], value), name
 
 
 @pytest.mark.parametrize("img_size", [96, (48, 80), 65])
@@ -58,7 +61,7 @@ def test_other_resolution(name, img_size):
     source, model = small(name), small(name, img_size=img_size)
     weights, sentences = fit_weights(source.state_dict(), model)
     assert len(sentences) == 1
-    assert "belong to a grid are resampled, such as stages.0.pos_embed from (1, 256," in sentences[0]
+    assert "stages.0.pos_embed from (1, 256," in sentences[0]
     model.load_state_dict(weights)
     source.set_input_size(img_size)
     x = torch.randn(2, 3, *model.img_size)
@@ -69,7 +72,7 @@ def test_other_resolution(name, img_size):
 def test_other_channels(source, in_chans):
     model = small(in_chans=in_chans)
     weights, sentences = fit_weights(source.state_dict(), model)
-    assert sentences == [f"stages.0.patch_embed.0.conv.weight for 3 input channels is adapted to {in_chans}."]
+    assert "stages.0.patch_embed.0.conv.weight" in sentences[0]
     model.load_state_dict(weights)
     theirs = source.stages[0].patch_embed[0].conv.weight
     # timm's rule: the sum for one channel, otherwise the three in turn, together as strong as before.
@@ -85,38 +88,24 @@ def test_other_timm_models(name, options, changes):
     source = timm.create_model(name, num_classes=5, **options).eval()
     model = timm.create_model(name, num_classes=2, **{**options, **changes}).eval()
     weights, sentences = fit_weights(source.state_dict(), model)
-    assert "The head for 5 classes is replaced by a new one for 2 classes." in sentences
     assert len(sentences) == 1 + len(changes)
     missing = model.load_state_dict(weights, strict=False).missing_keys
     classifier = model.pretrained_cfg["classifier"]
     assert set(missing) == {f"{classifier}.weight", f"{classifier}.bias"}
 
 
-def test_weights_without_a_head(source):
-    weights = {name: value for name, value in source.state_dict().items() if not name.startswith("head.")}
-    fitted, sentences = fit_weights(weights, small())
-    assert sentences == ["The head is missing and is replaced by a new one for 10 classes."]
-    assert fitted.keys() == weights.keys()
-
-
 @pytest.mark.parametrize(
-    ("given", "model", "message"),
+    ("given", "model", "named"),
     [
-        (lambda: small(depths=(1, 1, 2, 1)), small, "do not fit"),
-        (lambda: timm.create_model("test_resnet"), small, "do not fit"),
-        (small, lambda: timm.create_model("test_resnet"), "do not fit .* parameters are missing"),
-        (lambda: small("linear_pyramid_pico"), small, "do not fit"),
+        (lambda: small(depths=(1, 1, 2, 1)).state_dict(), small, "stages.2.blocks.1.attn"),
+        (lambda: small().state_dict(), lambda: timm.create_model("test_resnet"), "conv1.0.weight"),
+        (lambda: small("linear_pyramid_pico").state_dict(), small, "stages.0.blocks.0.attn"),
+        (lambda: {"state_dict": {}}, small, "state dict"),
     ],
 )
-def test_weights_of_another_model(given, model, message):
-    with pytest.raises(ValueError, match=message) as caught:
-        fit_weights(given().state_dict(), model())
-    assert "\n" not in str(caught.value)
-
-
-def test_no_weights():
-    with pytest.raises(ValueError, match="must hold a state dict"):
-        fit_weights({"state_dict": {}}, small())
+def test_weights_of_another_model(given, model, named):
+    with pytest.raises(ValueError, match=named):
+        fit_weights(given(), model())
 
 
 def test_timm_name_as_source(tmp_path):
@@ -150,9 +139,9 @@ def test_what_is_frozen(name, options, count, frozen):
 
 @pytest.mark.parametrize("count", [-1, 5])
 def test_stages_that_the_model_does_not_have(count):
-    with pytest.raises(ValueError, match=rf"frozen_stages is {count}, but PyramidViT has 4 stages"):
+    with pytest.raises(ValueError, match=str(count)):
         freeze_stages(small(), count)
-    with pytest.raises(ValueError, match="Linear names no stages"):
+    with pytest.raises(ValueError, match="Linear"):
         freeze_stages(nn.Linear(2, 2), count)
 
 
@@ -211,51 +200,40 @@ def test_pretrained_weights_survive_the_start_of_a_run(source, tmp_path):
     torch.testing.assert_close(model.state_dict(), source.state_dict(), rtol=0, atol=0)
 
 
-@pytest.fixture(scope="module")
-def tree(tmp_path_factory) -> Path:
+@pytest.fixture
+def tree(tmp_path) -> Path:
     """Three classes, told apart by their colour, in folders as of ImageNet."""
-    root = tmp_path_factory.mktemp("tree")
     rng = np.random.default_rng(0)
     for split, count in (("train", 6), ("val", 4)):
         for channel, name in enumerate(("blue sky", "green", "red")):
-            folder = root / split / name
+            folder = tmp_path / "tree" / split / name
             folder.mkdir(parents=True)
             for i in range(count):
                 image = rng.integers(0, 90, (40 + i, 52, 3), dtype=np.uint8)
                 image[..., channel] += 150
                 Image.fromarray(image).save(folder / f"{i}.png")
-    return root
-
-
-def tiny_options(tree: Path, img_size: int) -> dict:
-    options = {
-        "data_root": str(tree),
-        "model.model_name": "soft_pico",
-        "model.depths": [1, 1, 1, 1],
-        "image_size": img_size,
-        "default_hooks.logger.interval": 1,
-        "train_cfg.max_epochs": 1,
-    }
-    for split in ("train", "val", "test"):
-        options[f"{split}_dataloader.num_workers"] = 0
-        options[f"{split}_dataloader.persistent_workers"] = False
-        options[f"{split}_dataloader.batch_size"] = 8
-    return options
+    return tmp_path / "tree"
 
 
 def test_a_folder_from_a_checkpoint(source, tree, tmp_path, capsys):
     torch.save({"state_dict": source.state_dict(), "meta": {}}, tmp_path / "source.pth")
-    options = tiny_options(tree, 48) | {"model.frozen_stages": 1}
+    options = tiny(18, 8, 1, size=48) | {
+        "data_root": str(tree),
+        "model.model_name": "soft_pico",
+        "model.frozen_stages": 1,
+        **{f"{split}_dataloader.num_workers": 0 for split in ("train", "val", "test")},
+        **{f"{split}_dataloader.persistent_workers": False for split in ("train", "val", "test")},
+    }
+    options = {name: value for name, value in options.items() if not name.endswith("dataset.length")}
     path, start = CONFIGS / "finetune" / "soft_tiny_imagefolder.py", {"load_from": str(tmp_path / "source.pth")}
     result = train(path, work_dir=tmp_path / "run", options={**options, **start}, auto_scale_lr=True)
     assert result.images == 12
 
     text = next(tmp_path.glob("run/*/*.log")).read_text()
-    assert f"Weights of {tmp_path / 'source.pth'}: The head for 10 classes is replaced by a new one for 3" in text
-    assert "parameters that belong to a grid are resampled, such as stages.0.pos_embed" in text
-    assert "The training data has 3 classes: " in text
+    assert f"Weights of {tmp_path / 'source.pth'}: " in text
+    assert "stages.0.pos_embed" in text
     # 8 images of the 64 that 5e-4 belongs to.
-    assert "The learning rate is 6.25e-05 for steps of 8 images" in capsys.readouterr().out
+    assert "6.25e-05" in capsys.readouterr().out
     saved = load_checkpoint_file(result.checkpoint)
     expected, _ = fit_weights(source.state_dict(), small(num_classes=3, img_size=48))
     for name, value in saved["state_dict"].items():
@@ -265,8 +243,7 @@ def test_a_folder_from_a_checkpoint(source, tree, tmp_path, capsys):
     assert not torch.equal(saved["state_dict"]["stages.3.pos_embed"], expected["stages.3.pos_embed"])
     rates = {round(group["initial_lr"] * 64 / 8 / 5e-4, 6) for group in saved["optimizer"]["param_groups"]}
     assert rates == {0.75**i for i in range(4)}
-    entries = [json.loads(line) for line in next(tmp_path.glob("run/*/vis_data/scalars.json")).read_text().splitlines()]
-    assert sum("loss" in entry for entry in entries) == 3
+    assert sum("loss" in entry for entry in scalars(tmp_path / "run")) == 3
 
     metrics = evaluate(path, str(result.checkpoint), options=options, work_dir=tmp_path / "test")
     assert metrics["accuracy/top1"] == pytest.approx(result.top1)
