@@ -131,9 +131,7 @@ def test_teacher_stays_outside(teacher_file):
 
 
 def test_a_test_needs_no_teacher():
-    model = DistillClassifier(
-        teacher=dict(model_name="soft_pico", checkpoint="gone.pth"), model_name="soft_pico", num_classes=10, **SMALL
-    ).eval()
+    model = student("gone.pth").eval()
     assert model.predict(torch.randn(2, 3, 32, 32))[0].pred_score.shape == (10,)
     with pytest.raises(FileNotFoundError, match=r"gone\.pth"):
         model.init_weights()
@@ -156,20 +154,18 @@ def test_teacher_that_cannot_be_used(teacher_file, options, named):
 
 @pytest.mark.slow
 def test_student_follows_its_teacher(teacher_file):
-    """Trained on labels that say nothing, only the teacher can tell it anything."""
+    """Trained on labels that say nothing, only the teacher can tell it anything; the last 16 images are held out."""
     images = torch.rand(64, 3, 1, 1) * 255 + torch.randn(64, 3, 32, 32) * 10
-    labels = torch.arange(64) % 10
+    samples = [DataSample().set_gt_label(i % 10) for i in range(64)]
 
     def disagreement(kind: str, alpha: float) -> float:
         torch.manual_seed(0)
         model = student(teacher_file, distillation=kind, alpha=alpha)
         wrapper = OptimWrapper(torch.optim.AdamW(model.parameters(), lr=2e-3))
-        samples = [DataSample().set_gt_label(label) for label in labels]
         for step in range(15):
             part = slice(16 * (step % 3), 16 * (step % 3) + 16)
             model.train_step({"inputs": list(images[part]), "data_samples": samples[part]}, wrapper)
         model.eval()
-        # The last 16 were not trained on.
         held_out = model.data_preprocessor({"inputs": list(images[48:])})["inputs"]
         with torch.no_grad():
             return teacher_loss(model(held_out), model.teacher(held_out), "soft").item()

@@ -1,7 +1,6 @@
 """mmpretrain finds the recorded weights by name."""
 
 import shutil
-from pathlib import Path
 
 import mmpretrain
 import pytest
@@ -43,25 +42,19 @@ def test_inferencers_show_the_model_rgb(name, tmp_path):
     assert batch["inputs"][0, :, 9, 9].tolist() == [255, 128, 0]
 
 
-@pytest.fixture
-def resources(tmp_path, monkeypatch) -> Path:
-    """An empty folder in the place of the package's files, and no model that mmpretrain knows."""
+def test_metafiles_that_are_missing_or_of_another_project(tmp_path, monkeypatch):
+    """Configs are found next to the metafile."""
     monkeypatch.setattr(model_index, "RESOURCES", tmp_path)
     monkeypatch.setattr(ModelHub, "_models_dict", {})
-    return tmp_path
-
-
-def test_configs_are_found_beside_the_metafile(resources):
-    shutil.copy(RESOURCES / "model-index.yml", resources)
+    model_index.register_models()
+    assert not ModelHub._models_dict
+    shutil.copy(RESOURCES / "model-index.yml", tmp_path)
     model_index.register_models()
     assert sorted(ModelHub._models_dict) == RECORDED
-    assert ModelHub._models_dict["soft_pico.shapes"].config == str(resources / "configs/demo/soft_pico_shapes.py")
-
-
-def test_missing_metafile_and_that_of_another_project(resources, monkeypatch):
-    model_index.register_models()
+    assert ModelHub._models_dict["soft_pico.shapes"].config == str(tmp_path / "configs/demo/soft_pico_shapes.py")
+    ModelHub._models_dict.clear()
     # A package that is copied without its files.
     monkeypatch.setattr(model_index, "ENTRIES", {})
-    (resources / "model-index.yml").write_text("Models:\n- Name: theirs\n  Config: theirs.py\n")
+    (tmp_path / "model-index.yml").write_text("Models:\n- Name: theirs\n  Config: theirs.py\n")
     model_index.register_models()
     assert not ModelHub._models_dict

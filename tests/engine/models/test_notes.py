@@ -17,6 +17,7 @@ from soft_vit.weights.read import NOTES_KEY, trained_notes
 
 VIEW = {"crop_pct": 1.0, "interpolation": "bicubic", "crop_mode": "center"}
 DRAWN = {"dataset": {"type": "ShapesDataset", "size": 48}}
+CROPPED = {"dataset": {"pipeline": [{"type": "TimmEvalCrop", "img_size": 80, "crop_pct": 0.9}]}}
 PIXELS = {"mean": [127.5] * 3, "std": [51, 51, 51]}
 HALVES = {"mean": (0.5,) * 3, "std": (0.2,) * 3}
 
@@ -25,17 +26,13 @@ HALVES = {"mean": (0.5,) * 3, "std": (0.2,) * 3}
     ("config", "cfg"),
     [
         ({}, {}),
-        ({"model": {"img_size": 64}}, {"input_size": (3, 64, 64)}),
         ({"model": {"img_size": [96, 33]}, "data_preprocessor": PIXELS}, {"input_size": (3, 96, 33), **HALVES}),
         ({"model": {"data_preprocessor": PIXELS}, "data_preprocessor": {"mean": [1] * 3}}, HALVES),
         ({"test_dataloader": DRAWN}, {"input_size": (3, 48, 48), **VIEW}),
         ({"model": {"img_size": 64}, "test_dataloader": DRAWN}, {"input_size": (3, 64, 64), **VIEW}),
-        (
-            {"test_dataloader": {"dataset": {"pipeline": [{"type": "TimmEvalCrop", "img_size": 80, "crop_pct": 0.9}]}}},
-            {"input_size": (3, 80, 80), **VIEW, "crop_pct": 0.9},
-        ),
+        ({"test_dataloader": CROPPED}, {"input_size": (3, 80, 80), **VIEW, "crop_pct": 0.9}),
     ],
-    ids=["nothing", "size", "sides", "of the model", "drawn", "the model's size first", "cropped"],
+    ids=["nothing", "sides", "of the model", "drawn", "the model's size first", "cropped"],
 )
 def test_config(config, cfg):
     assert cfg_of_config(config) == cfg
@@ -72,11 +69,8 @@ def test_a_run_notes_its_model_and_its_images(tmp_path):
     assert read.training == {"epochs": "5", "optimizer": "AdamW", "learning rate": "0.001"}
 
 
-def test_a_model_of_another_kind_notes_nothing():
-    assert notes_of_run(SimpleNamespace(model=nn.Linear(1, 1))) is None
-
-
 def test_a_checkpoint_without_notes_names_its_classes(tmp_path):
+    assert notes_of_run(SimpleNamespace(model=nn.Linear(1, 1))) is None
     torch.save({"state_dict": {}, "meta": {"dataset_meta": {"classes": ("a", "b")}}}, tmp_path / "a.pth")
     content = load_checkpoint_file(tmp_path / "a.pth")
     assert trained_notes(content, tmp_path / "a.pth").cfg == {"label_names": ("a", "b")}
