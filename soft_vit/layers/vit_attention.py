@@ -94,7 +94,7 @@ class ViTAttention(Attention):
             raise ValueError(f"scale_attn_norm must be False for {kind.__name__}, which cannot normalise its result.")
         if qk_norm:
             if not self.qk_norm:
-                raise ValueError(f"qk_norm must be False for {kind.__name__}, which has no queries and keys.")
+                raise ValueError(f"qk_norm must be False for {kind.__name__}, which does not compute queries and keys.")
             self.q_norm = norm_layer(self.head_dim, **dd)
             if not self.key_is_query:
                 self.k_norm = norm_layer(self.head_dim, **dd)
@@ -217,7 +217,7 @@ class FollowsMap:
     """Mixin for timm's ViTs whose attentions work on the map of each image, of any size that the model takes.
 
     timm's forwards do not pass a map to blocks, so within a forward `blocks` are functions with the map bound to them.
-    Gradient checkpointing recomputes such a function with its own map, whatever images came later, and modules keep no
+    Gradient checkpointing recomputes such a function with its own map, even after other images, and modules keep no
     state of a call, so that forwards may run in several threads.
     """
 

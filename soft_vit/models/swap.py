@@ -64,11 +64,11 @@ def swap_attention(model: Any, kind: str, blocks: Iterable[int] | None = None, *
     For models with `blocks` behind a `patch_embed`, whose attention is softmax of products of queries and keys: timm's
     VisionTransformer (ViT, DeiT, DINO, SigLIP, with class token, registers or without), Eva with or without rotary
     embedding, and BEiT without relative positions. Other weights stay; queries, keys, values, the output layer
-    and norms of queries and keys are kept where the kind has them. Afterwards the attention follows the map of each
-    image, of any size that the model takes.
+    and norms of queries and keys are kept if the new attention has them. Afterwards the attention follows the map of
+    each image, of any size that the model takes.
 
-    blocks: numbers of the blocks to change, negative ones from the end; by default all. options: of the kind, and
-    sr_ratio (default 2), the side of the window that one reduced token stands for.
+    blocks: numbers of the blocks to change, negative ones from the end; by default all. options: of the
+    attention type, and sr_ratio (default 2), the side of the window that a reduced token summarises.
 
     Raises ValueError for an unknown attention or option, or a model of another form, which stays unchanged.
     """
@@ -87,7 +87,7 @@ def swap_attention(model: Any, kind: str, blocks: Iterable[int] | None = None, *
     model_class = type(model)
     try:
         follow_map(model)
-        # Some attentions raise an error for too small a map only when they run.
+        # Some attentions raise an error for a map that is too small only when they run.
         after = _cost(model)
     except Exception:
         for i, attn in previous.items():
@@ -133,7 +133,7 @@ def _check_model(model: Any, blocks: Iterable[int] | None) -> list[int]:
         }
         for what, applies in obstacles.items():
             if applies:
-                raise ValueError(f"The attention of block {i} {what}, which no other attention can take over.")
+                raise ValueError(f"The attention of block {i} {what}, which other attentions cannot take over.")
     return indices
 
 
@@ -202,7 +202,7 @@ def _keep_projections(attn: nn.Module, source: dict[str, Tensor]) -> tuple[set[s
 
 
 def _open_gate(name: str, qkvo: Tensor, source: dict[str, Tensor]) -> Tensor:
-    """Return an open gate for the weight or bias of a layer qkvo; its present values where source has no bias."""
+    """Return an open gate for the weight or bias of a layer qkvo; without a bias in source, keep its values."""
     has_bias = any(part in source for part in ("q.bias", "k.bias", "v.bias"))
     return torch.full_like(qkvo.chunk(4)[3], float(name == "qkvo.bias")) if has_bias else qkvo.chunk(4)[3]
 
@@ -229,7 +229,7 @@ def _projections(attn: nn.Module) -> dict[str, Tensor]:
 
 
 def _sources_of(name: str, source: dict[str, Tensor]) -> list[str]:
-    """Return the parts of source that make up the parameter of that name; none where one of them is missing."""
+    """Return the names in source that make up a parameter; an empty list if one of them is missing."""
     if name in source:
         return [name]
     layer, _, kind = name.partition(".")

@@ -38,13 +38,13 @@ VIT_SIZES = {
 
 
 def vit_name(attention: str, size: str) -> str:
-    """The timm name of the ViT with an attention, such as linear_vit_tiny_patch16.
+    """Return the timm name of the ViT with an attention, such as linear_vit_tiny_patch16.
 
-    Raises ValueError for an attention or a size without a model.
+    Raises ValueError for an unknown attention or size.
     """
     attention_class(attention)
     if size not in VIT_SIZES:
-        raise ValueError(f"There is no model {attention}_vit_{size}_patch16; use size {', '.join(VIT_SIZES)}.")
+        raise ValueError(f"size must be one of {', '.join(VIT_SIZES)}, got {size!r}.")
     return f"{attention}_vit_{size}_patch16"
 
 
@@ -57,12 +57,12 @@ VIT_MODELS: dict[str, dict[str, Any]] = {
 
 
 class AttentionViT(FollowsMap, VisionTransformer):  # type: ignore[override]  # FollowsMap only wraps blocks
-    """timm's VisionTransformer with an attention kind in every block; images `[B, 3, H, W]`.
+    """timm's VisionTransformer with one of the attentions in every block; images `[B, 3, H, W]`.
 
     attention: a name of `soft_vit.layers.ATTENTIONS`.
-    class_token, global_pool: by default a class token, and its output as features, where the attention treats it as any
-        other token, otherwise the mean of all tokens; the mean also for `none`, whose class token would see nothing.
-    sr_ratio: side of the window of tokens that one reduced token stands for.
+    class_token, global_pool: by default a class token, and pooling by it, if the attention treats it as any other
+        token; otherwise, and for `none`, the mean of all tokens.
+    sr_ratio: side of the window of tokens that a reduced token summarises.
 
     Other keyword arguments are those of timm's class, or options of the attention, such as num_features=64.
     """
@@ -86,8 +86,8 @@ class AttentionViT(FollowsMap, VisionTransformer):  # type: ignore[override]  # 
         unknown = kwargs.keys() - signature(VisionTransformer).parameters.keys()
         if unknown:
             raise UnknownOptionError(
-                f"{min(unknown)!r} is no option of this model or its attention {attention!r}, which has "
-                f"{', '.join(sorted(known))}."
+                f"Options of attention={attention!r} must be among {', '.join(sorted(known))}, or timm's, got "
+                f"{min(unknown)!r}."
             )
         patch = check_image_size(patch_size)
         grid = (max(1, img_size[0] // patch[0]), max(1, img_size[1] // patch[1]))
@@ -101,7 +101,7 @@ class AttentionViT(FollowsMap, VisionTransformer):  # type: ignore[override]  # 
         )
         self.attention = attention
         if not any(isinstance(module, ViTAttention) for module in self.blocks.modules()):
-            raise ValueError("These blocks of timm's take no attn_layer; leave block_fn out.")
+            raise ValueError(f"block_fn must be a block that uses attn_layer, got {kwargs.get('block_fn')}.")
         follow_map(self)
         watch_img_size(self)
 
@@ -119,8 +119,8 @@ class AttentionViT(FollowsMap, VisionTransformer):  # type: ignore[override]  # 
         return self.patch_embed.img_size
 
     def own_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return weights of a ViT under this model's names, by timm's filter."""
-        # That would take any map for a square; `resample_state` knows better.
+        """Rename weights of a ViT to this model's names, by timm's filter."""
+        # The filter assumes square maps; `resample_state` resamples the position embedding.
         positions = {name: value for name, value in state_dict.items() if name == "pos_embed"}
         others = {name: value for name, value in state_dict.items() if name != "pos_embed"}
         return {**timm_vit.checkpoint_filter_fn(others, self), **positions}

@@ -64,7 +64,7 @@ def test_contract_of_timm(kind: str) -> None:
 def test_options_of_the_attention_reach_it(kind: str) -> None:
     options = attention_options(ATTENTIONS[kind])
     create(kind, device="meta", **{name: options[name] for name in options.keys() - BLOCK_ARGUMENTS})
-    with pytest.raises(UnknownOptionError, match="'nonsense' is no option"):
+    with pytest.raises(UnknownOptionError, match="'nonsense'"):
         create(kind, nonsense=1)
 
 

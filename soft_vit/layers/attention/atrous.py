@@ -17,9 +17,7 @@ def check_dilation(dilation: int) -> int:
 
 
 class AtrousAttention(ScoreAttention):
-    """`sum_j softmax_j(q_i . k_j / sqrt(d)) v_j` over the tokens j of the phase of i.
-
-    These lie at multiples of a dilation k from i, in y and in x.
+    """`sum_j softmax_j(q_i . k_j / sqrt(d)) v_j` over the tokens j at multiples of a dilation k from i, in y and x.
 
     dilation: the k; by default sr_ratio, which gives each token 49 keys in every stage at 224.
     """

@@ -1,4 +1,4 @@
-"""What every attention has in common."""
+"""The base classes of attentions."""
 
 import math
 from collections.abc import Callable, MutableMapping
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from soft_vit.ops.layout import FeatSize, Layout, token_layout
 
 Rotate = Callable[[Tensor], Tensor]
-"""Rotates queries or keys `[B, H, P + N, D]` by their places."""
+"""Rotates queries or keys `[B, H, P + N, D]` by their positions."""
 
 
 def check_heads(dim: int, num_heads: int) -> int:
@@ -21,20 +21,21 @@ def check_heads(dim: int, num_heads: int) -> int:
 
 
 def grid_limit(name: str, value: int | tuple[int, ...] | None, sequence: bool = False) -> tuple[int, int] | None:
-    """Return the largest grid (height, width) of tokens, from one side or both.
+    """Return the largest grid (height, width) of tokens, given as one side or both.
 
-    ValueError unless it holds a token. Along a sequence as many tokens lie in one column; value may be (M,).
+    Along a sequence the same number of tokens forms one column; value may then be (M,). ValueError unless all numbers
+    are positive.
     """
     if value is None:
         return None
     limit = tuple(to_2tuple(value))
     if min(limit) < 1 or len(limit) not in ((1, 2) if sequence else (2,)):
-        raise ValueError(f"{name} must be a positive side, two of them, or None, got {name}={value}.")
+        raise ValueError(f"{name} must be one or two positive numbers, or None, got {name}={value}.")
     return (math.prod(limit), 1) if sequence else limit
 
 
 def window(side: int, sequence: bool) -> tuple[int, int]:
-    """Return a window of that side on a map, or of that length along a sequence."""
+    """Return the size of a window with this side on a map, or with this length along a sequence."""
     return side, 1 if sequence else side
 
 
@@ -44,7 +45,7 @@ def split_heads(x: Tensor, num_heads: int) -> Tensor:
 
 
 def split_parts(x: Tensor, parts: int, num_heads: int) -> tuple[Tensor, ...]:
-    """Split what one layer gives, such as keys and values, `[B, N, parts * C]`: each `[B, H, N, C / H]`."""
+    """Split the output of one layer `[B, N, parts * C]`, such as keys and values, into parts `[B, H, N, C / H]`."""
     # Not unbind of one permuted tensor, whose gradient is copied twice.
     return tuple(split_heads(part, num_heads) for part in x.chunk(parts, dim=-1))
 
@@ -65,8 +66,8 @@ class Attention(nn.Module):
     A subclass implements `mix`, and takes its own options in `__init__`; timm's tracer takes it as a leaf.
 
     The attention itself is a method `attend`, from which its matrix can be read: the values are its argument `v`
-    (further ones `v_...`), it is linear in them, and all channels of a head share one matrix. Whatever
-    else is computed from the values stands outside of it, or enters as `residual`, which is added to the result.
+    (further ones `v_...`), it is linear in them, and all channels of a head share one matrix. Anything
+    else that is computed from the values is outside of it, or is its argument `residual`, which is added to the result.
 
     >>> attn = attention_class("soft")(64, num_heads=2, feat_size=(14, 14), sr_ratio=2)
     >>> attn(torch.randn(8, 196, 64), (14, 14)).shape
@@ -98,7 +99,7 @@ class Attention(nn.Module):
     qk_of_each_token: ClassVar[bool] = True
     """Whether each token has a query and a key, as a rotary embedding requires."""
 
-    no_mask: str = "it defines none"
+    no_mask: str = "it does not define one"
     """Why a key_padding_mask is refused, as the end of a sentence; empty where masks are taken."""
 
     fused_attn: bool
@@ -144,10 +145,9 @@ class Attention(nn.Module):
     ) -> Tensor:
         """Mix tokens x `[B, P + N, C]`, of which the first P = num_prefix_tokens precede the map or sequence.
 
-        key_padding_mask: bool `[B, P + N]`, True where a token counts. The result at the tokens that count is that of
-        the tokens without the others, where these leave the attention's structure as it is: any for attentions that
-        mix all tokens alike, trailing ones for those with windows. The result at the others is finite and has no
-        meaning.
+        key_padding_mask: bool `[B, P + N]`, True where a token counts. The result at these tokens is the
+        same as without the others, if the attention's structure is too: any tokens may be masked where all are mixed
+        alike, and trailing ones where there are windows. The result at masked tokens is finite and meaningless.
 
         Raises ValueError for tokens that do not fill feat_size, and for a mask of another shape or dtype, without any
         token, or for an attention that takes none (`no_mask`).
@@ -157,15 +157,15 @@ class Attention(nn.Module):
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         """Mix tokens x `[B, P + N, C]` of that layout.
 
-        rotate: the rotation by place of a model with a rotary embedding, for `queries` and `keys`.
+        rotate: the rotation by position of a model with a rotary embedding, for `queries` and `keys`.
         """
         raise NotImplementedError
 
     def resize(self, feat_size: tuple[int, int]) -> None:
-        """Resample the weights that belong to one map to another, for good; most attentions have none."""
+        """Resample, in place, weights that belong to one map to another map; most attentions have no such weights."""
 
     def resample_state(self, prefix: str, state_dict: MutableMapping[str, Tensor]) -> None:
-        """Resample, in state_dict, this module's weights of another map to its own; most attentions have none.
+        """Resample, in state_dict, weights of another map to this module's map; most attentions have no such weights.
 
         prefix: the beginning of the names of this module's weights, such as "stages.0.blocks.1.attn.".
         """
@@ -174,11 +174,11 @@ class Attention(nn.Module):
 class SelfAttention(Attention):
     """An attention that projects tokens to queries, keys and values of every head, and the heads' results back.
 
-    A subclass implements `attend`, and has an `__init__` where it has options of its own.
+    A subclass implements `attend`, and `__init__` if it has options of its own.
     """
 
     projections: ClassVar[dict[str, int]] = {"qkv": 3}
-    """The layers that project tokens: the name of each, and how many of queries, keys and values it gives."""
+    """The layers that project tokens: names, and the number of parts (queries, keys, values) that each returns."""
 
     def __init__(
         self,
@@ -203,7 +203,7 @@ class SelfAttention(Attention):
         raise NotImplementedError
 
     def add_residual(self, x: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        """Add to the result x of `attend` what else the attention computes from the values v, such as a convolution."""
+        """Add what else is computed from the values v, such as a convolution, to the result x of `attend`."""
         return x
 
     def project(self, x: Tensor) -> list[Tensor]:

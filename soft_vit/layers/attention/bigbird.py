@@ -146,7 +146,7 @@ class BigBirdAttention(ScoreAttention):
     cost: str = "N"
     needs_grid: ClassVar[bool] = False
     prefix: ClassVar[str] = "in the first block, which is global"
-    no_mask: str = "which blocks are drawn follows from the number of tokens, so without some it is another attention"
+    no_mask: str = "its random blocks depend on the number of tokens"
 
     def __init__(
         self,

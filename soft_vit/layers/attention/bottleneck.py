@@ -17,7 +17,7 @@ Size = tuple[int, int]
 
 
 def bottleneck_grid(num_bottleneck: int, feat_size: FeatSize) -> Size:
-    """Return the square grid of num_bottleneck tokens on a map, or that many along a sequence; ValueError if none."""
+    """Return the grid of num_bottleneck tokens, square on a map, a column along a sequence; ValueError if too many."""
     if len(feat_size) == 1:
         if not 1 <= num_bottleneck <= feat_size[0]:
             raise ValueError(f"num_bottleneck must be from 1 to {feat_size[0]}, got num_bottleneck={num_bottleneck}.")
@@ -80,7 +80,7 @@ def masked_averages(maps: Tensor, mask: Tensor, length: int, limit: Size | None)
 
 
 def require_window(found: Tensor, length: int) -> None:
-    """ValueError unless found `[B]` is true for every image: that its tokens which count fill a window."""
+    """Raise ValueError unless found `[B]` is True for every image: its tokens fill a window."""
     if not torch.compiler.is_compiling() and not found.all():
         raise ValueError(
             f"key_padding_mask must leave a window of {length} tokens in each image, to sample a bottleneck token "
@@ -94,9 +94,9 @@ def first_tokens(maps: Tensor, window: Size, limit: Size | None) -> Tensor:
 
 
 def random_tokens(maps: Tensor, window: Size, limit: Size | None, redraw: bool) -> Tensor:
-    """Return one token from each of M equal runs of query maps `[B * H, D, Y, X]`: `[B * H, M, D]`, each another one.
+    """Return one token from each of M equal runs of query maps `[B * H, D, Y, X]`: distinct tokens `[B * H, M, D]`.
 
-    redraw: draw the places within the runs; otherwise a fixed low-discrepancy sequence chooses them.
+    redraw: draw the positions within the runs; otherwise a fixed low-discrepancy sequence chooses them.
     """
     height, width = reduced_grid(maps, window, limit)
     count, num_tokens = height * width, maps.shape[-2] * maps.shape[-1]

@@ -24,7 +24,7 @@ def turned_features(x: Tensor, angle: Tensor) -> Tensor:
 class CosformerAttention(SelfAttention):
     """`sum_j s_ij v_j / sum_j s_ij`, `s_ij = relu(q_i) . relu(k_j) cos(pi / 2 (i - j) / N)`: near tokens weigh more.
 
-    They are near in the order of the map's rows, one after the other; the published form is for text.
+    Distances are in raster order, as the published form is for text.
     """
 
     cost: str = "N"
@@ -34,12 +34,12 @@ class CosformerAttention(SelfAttention):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         """Attend by `s_ij = relu(q_i) . relu(k_j) cos(pi / 2 (i - j) / N)`, in a cost linear in N.
 
-        N counts prefix tokens too; i and j are places among the N tokens that count. Everything inside is at least
+        N counts prefix tokens too; i and j are positions among the N tokens that count. Everything inside is at least
         fp32.
         """
         if layout.mask is None:
-            place = torch.arange(q.shape[2], dtype=wide_dtype(q), device=q.device)[None, None, :, None]
+            position = torch.arange(q.shape[2], dtype=wide_dtype(q), device=q.device)[None, None, :, None]
         else:
-            place = (layout.mask.cumsum(1) - 1).clamp(min=0).to(wide_dtype(q))[:, None, :, None]
-        angle = place * (0.5 * math.pi / layout.num_tokens(q))
+            position = (layout.mask.cumsum(1) - 1).clamp(min=0).to(wide_dtype(q))[:, None, :, None]
+        angle = position * (0.5 * math.pi / layout.num_tokens(q))
         return linear_attention(q, k, v, layout, phi=turned_features, positions=angle)

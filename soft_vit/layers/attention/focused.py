@@ -12,13 +12,13 @@ from soft_vit.ops.layout import Layout
 from soft_vit.ops.linear import linear_attention
 from soft_vit.ops.numerics import at_least_float32, full_precision
 
-# Keeps a vector without a positive feature from having no direction.
+# Added to features, so that a vector of zeros has a direction.
 FLOOR = 1e-6
 
 
 def focused(x: Tensor, power: float) -> Tensor:
     """Return `x^p` at the length of x: its direction moves towards its largest features; x `[..., D]`, positive."""
-    # The length of what is raised cancels; so scaled, its power neither overflows nor vanishes.
+    # The length of the base cancels. Divided by its largest entry, its power neither overflows nor vanishes.
     raised = (x / x.detach().amax(-1, keepdim=True)) ** power
     return raised * (x.norm(dim=-1, keepdim=True) / raised.norm(dim=-1, keepdim=True))
 
@@ -42,7 +42,7 @@ class FocusedAttention(SelfAttention):
     power: the focusing factor p; 1 leaves the features as `relu` gives them.
 
     The convolution is 5 x 5, with one kernel for each channel of a head, which heads share. The released code also
-    divides by a learned scale and adds a learned encoding of places to the keys, as `FlattenAttention` does; the
+    divides by a learned scale and adds a learned encoding of positions to the keys, as `FlattenAttention` does; the
     paper's formulas do not.
     """
 
@@ -77,7 +77,7 @@ class FocusedAttention(SelfAttention):
 class FlattenAttention(PositionalKeyAttention):
     """The focused attention of the released models: features are focused over all channels, before they are heads'.
 
-    Keys have a learned encoding of their place, queries and keys a learned scale for each channel.
+    Keys have a learned encoding of their position, queries and keys a learned scale for each channel.
     """
 
     def features(self, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What the attentions of RAVLT and MAViT share: rotated queries and keys, a gate, and a convolution of values.
+"""The common part of the attentions of RAVLT and MAViT: rotated queries and keys, a gate, a convolution of values.
 
 Fan et al., arXiv 2411.07635 and 2507.00698.
 """
@@ -20,8 +20,7 @@ from soft_vit.ops.softmax import softmax_attention
 def gated(x: Tensor, gate: Tensor, width: int) -> Tensor:
     """Return `x * gate` `[B, H, N, D]` in the gate's dtype, for tokens of that width.
 
-    Tokens enter four times, so it is kept so small that a LayerNorm which follows may square it in fp32; trained nets
-    stay far below.
+    The result is clamped so that a following LayerNorm can square it in fp32; values in trained models are far smaller.
     """
     limit = min(torch.finfo(gate.dtype).max, 1e16 / width)
 
@@ -34,7 +33,7 @@ def gated(x: Tensor, gate: Tensor, width: int) -> Tensor:
 def rotary_softmax_attention(
     q: Tensor, k: Tensor, v: Tensor, layout: Layout, dropout_p: float = 0.0, fused: bool = True
 ) -> Tensor:
-    """Attend by a softmax of q and k rotated by place; q, k, v and the result `[B, H, P + N, D]`."""
+    """Attend by a softmax of q and k rotated by position; q, k, v and the result `[B, H, P + N, D]`."""
     q, k = (part.to(v.dtype) for part in rotate_by_position(layout, q, k, end_point=True))
     return softmax_attention(q, k, v, layout, dropout_p, fused)
 

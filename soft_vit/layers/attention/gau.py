@@ -48,7 +48,7 @@ def activated(v: Tensor, has_gate: bool) -> Tensor:
 
 
 def gated(x: Tensor, gate: Tensor | None) -> Tensor:
-    """Return `silu(gate) * x` `[..., N, E]` in the gate's dtype, kept so small that E of them have a finite sum.
+    """Return `silu(gate) * x` `[..., N, E]` in the gate's dtype, clamped so that E of them have a finite sum.
 
     The result grows with the sixth power of the tokens, beyond fp16 for weights of a few times their initial size. The
     LayerNorm that follows squares it in fp32: hence the second limit, which leaves room for the projection.
@@ -129,9 +129,8 @@ class GatedAttentionUnit(Attention):
         Without a gate, the result is at least fp32. With a gate `[B, N, E]`, it and v are before their activation, and
         the gated result has their dtype. Everything inside is at least fp32.
 
-        z_source: the tokens `[B, N, C]` and the layer that give z. Where chunks are computed one after the other,
-        training projects for each anew, instead of keeping z and its gradient for all, unless the layer is more than a
-        product.
+        z_source: the tokens `[B, N, C]` and the layer that give z. Where chunks are computed in turn, training
+        projects each of them again instead of keeping z and its gradient for all, if the layer is a plain one.
         """
         if self.form == "linear":
             return self._linear(v, z, layout.mask, gate, z_source)
@@ -154,8 +153,8 @@ class GatedAttentionUnit(Attention):
     ) -> Tensor:
         """Attend by squared ReLUs within chunks of consecutive tokens, plus `q (k^T v) / N` over all tokens.
 
-        The last chunk may be shorter; it averages over the tokens that it has. Where N is large, on a CPU, it takes a
-        few chunks after the others, see `map_tokens`.
+        The last chunk may be shorter; it averages over its own tokens. A CPU computes large N a few chunks at a time,
+        see `map_tokens`.
         """
         has_gate, dropout_p = gate is not None, self.dropout_p
         weights: list[Tensor] = [self.scale, self.offset]

@@ -13,7 +13,7 @@ from soft_vit.ops.numerics import at_least_float32, full_precision
 class HydraAttention(SelfAttention):
     """`q^_i * sum_j k^_j * v_j`, channel by channel: each is a head; q^ and k^ have length one over all channels.
 
-    num_heads is checked and otherwise without effect.
+    num_heads must divide the width, and is otherwise ignored.
     """
 
     cost: str = "N"

@@ -16,12 +16,12 @@ from soft_vit.ops.chunked import by_heads
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least_float32, full_precision, wide_dtype
 
-# Side of the convolution that each image has for itself.
+# Side of the convolution by each image's own kernels.
 KERNEL = 3
 
 
 def bounded(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a product of three projections in a dtype, so small that the LayerNorm behind it has a finite sum."""
+    """Cast a product of three projections to a dtype, clamped so that a following LayerNorm has a finite sum."""
     limit = min(torch.finfo(dtype).max, 1e16) / x.shape[-1]
     return x.clamp(-limit, limit).to(dtype)
 
@@ -60,7 +60,7 @@ class InLineAttention(SelfAttention):
     """`sum_j ((q_i . k_j - q_i . mean(k)) / (N sqrt(d)) + 1 / N) v_j`, plus a convolution of V made for each image.
 
     Division by a sum maps queries of one direction to one row; subtraction of the mean score does not. Rows sum to one
-    and may have negative entries. The kernels, one for each channel, are what a small network makes of the mean of all
+    and may have negative entries. A small network computes the kernels, one for each channel, from the mean of all
     tokens.
     """
 

@@ -62,7 +62,7 @@ class LinformerProjection(nn.Module):
         return project_tokens(k, self.weight_k, layout), project_tokens(v, self.weight_v, layout)
 
     def resize(self, feat_size: tuple[int, int]) -> None:
-        """Resample the matrices to another map, for good."""
+        """Resample the matrices to another map, in place."""
         for name, weight in list(self.named_parameters()):
             with torch.no_grad():
                 resampled = resample_projection(weight, feat_size).clone()
@@ -80,7 +80,7 @@ class LinformerAttention(ScoreAttention):
     cost: str = "N"
     fixed_feat_size: ClassVar[bool] = True
     prefix: ClassVar[str] = "seen by all tokens, next to the projected ones"
-    no_mask: str = "its learned projections belong to places"
+    no_mask: str = "its learned projections belong to positions"
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ from soft_vit.ops.windows import window_attention
 
 
 def global_positions(feat_size: tuple[int, int], global_grid: tuple[int, int], device: torch.device) -> Tensor:
-    """Return the tokens at the centres of the cells of global_grid, at most one in each row and column: `[G]`."""
+    """Return the indices of the tokens at the centres of the cells of global_grid, `[G]`, without duplicates."""
     rows, columns = (
         torch.tensor([(2 * i + 1) * length // (2 * count) for i in range(count)], device=device)
         for length, count in ((side, min(side, cells)) for side, cells in zip(feat_size, global_grid, strict=True))
@@ -26,9 +26,9 @@ def global_positions(feat_size: tuple[int, int], global_grid: tuple[int, int], d
 
 
 def global_tokens(layout: Layout, global_grid: tuple[int, int], device: torch.device) -> Tensor:
-    """Return all prefix tokens, and behind them the map's `global_positions`: `[G]`."""
-    P, places = layout.num_prefix_tokens, global_positions(layout.feat_size, global_grid, device)
-    return torch.cat([torch.arange(P, device=device), P + places]) if P else places
+    """Return the indices of all prefix tokens and, after them, of the map's global tokens: `[G]`."""
+    P, positions = layout.num_prefix_tokens, global_positions(layout.feat_size, global_grid, device)
+    return torch.cat([torch.arange(P, device=device), P + positions]) if P else positions
 
 
 def take_global_tokens(x: Tensor, layout: Layout, global_grid: tuple[int, int]) -> Tensor:
@@ -60,7 +60,7 @@ def window_and_global_attention(
 
 
 def put_global_tokens(x: Tensor, global_x: Tensor, layout: Layout, global_grid: tuple[int, int]) -> Tensor:
-    """Put tokens of the map `[B, H, N, D]` behind prefix tokens; both other kinds are global_x `[B, H, G, D]`."""
+    """Return tokens `[B, H, P + N, D]`: x `[B, H, N, D]` of the map, with the global ones replaced by global_x."""
     x = layout.pad_prefix(x)
     return x.index_copy(2, global_tokens(layout, global_grid, x.device), global_x.to(x.dtype))
 
@@ -68,9 +68,9 @@ def put_global_tokens(x: Tensor, global_x: Tensor, layout: Layout, global_grid: 
 class LongformerAttention(ScoreAttention):
     """`sum_j softmax_j(q_i . k_j / sqrt(d)) v_j` over the tokens j around i and global ones, which attend to all.
 
-    The global tokens are tokens of the map: those at the centres of a coarse grid. Thus no token is added, and what
-    they gather reaches every other token in the next block, as from the paper's task tokens. As there, they have
-    projections of their own for what they attend to; where they are attended to, they are projected like any token.
+    The global tokens are those of the map at the centres of a coarse grid, instead of the paper's task tokens. Their
+    information reaches every other token in the next block. As in the paper, they attend by projections of their own;
+    where others attend to them, they are projected like any token.
 
     kernel_size: side of the neighbourhood, odd.
     global_grid: rows and columns of the grid of global tokens; a map with fewer has as many as it has rows or columns.
@@ -79,7 +79,7 @@ class LongformerAttention(ScoreAttention):
     cost: str = "N"
     qk_of_each_token: ClassVar[bool] = False
     prefix: ClassVar[str] = "global tokens"
-    no_mask: str = "its global tokens lie at fixed places of the whole"
+    no_mask: str = "its global tokens are at fixed positions of the full map"
 
     def __init__(
         self,
@@ -113,9 +113,10 @@ class LongformerAttention(ScoreAttention):
         v_global: Tensor,
         layout: Layout,
     ) -> Tensor:
-        """Mix all `[B, heads, P + N, C / heads]`, q_global `[B, heads, G, C / heads]`, to the result of v's shape.
+        """Mix values `[B, heads, P + N, C / heads]` to a result of that shape.
 
-        The ones with `global` in their names are of the global tokens: what these look with, look at, and gather.
+        q_global `[B, heads, G, C / heads]`, k_global and v_global: the queries of the global tokens, and the keys and
+        values that they attend to.
         """
         pattern, how = (layout, self.kernel_size, self.global_grid), (self.dropout_p, self.fused_attn)
         x = window_and_global_attention(q, k, v, *pattern, *how)

@@ -13,8 +13,8 @@ from soft_vit.ops.rotary import rotary_tables, rotate
 class MALAttention(GatedRotaryAttention):
     """`(1 + 1 / z_i) / sqrt(d) R(q_i) . mean_j(R(k_j) v_j^T) - z_i mean_j(v_j)`, a convolution of values, and a gate.
 
-    Queries and keys are features `elu + 1`, R rotates by place, and `z_i = q_i . mean_j(k_j) / sqrt(d)` lets a longer
-    query be sharper.
+    Queries and keys are features `elu + 1`, R rotates by position, and `z_i = q_i . mean_j(k_j) / sqrt(d)` makes longer
+    queries sharper.
     """
 
     cost: str = "N"
@@ -23,8 +23,8 @@ class MALAttention(GatedRotaryAttention):
         """Attend linearly, with a factor and a shift instead of a denominator.
 
         `(1 + 1 / (z_i + 1e-6)) / sqrt(D) R(q_i)^T mean_j(R(k_j) v_j^T) - z_i mean_j(v_j)`, with
-        `z_i = q_i^T mean_j(k_j) / sqrt(D)`, for features `q, k = elu + 1` and the rotation by place R, which z is
-        without. Means are over the tokens that count; everything inside is at least fp32.
+        `z_i = q_i^T mean_j(k_j) / sqrt(D)`, for features `q, k = elu + 1` and the rotation by position R, which is not
+        part of z. Means are over the tokens that count; everything inside is at least fp32.
         """
         dtype, scale = v.dtype, q.shape[-1] ** -0.5
         cos, sin = rotary_tables(layout, q, end_point=True)

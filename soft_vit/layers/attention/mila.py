@@ -19,10 +19,10 @@ FLOOR = 1e-6
 class MilaAttention(Attention):
     """`R(q_i) . sum_j R(k_j) v_j^T / (q_i . sum_j k_j)`, plus a 3x3 depthwise convolution of V.
 
-    Queries and keys are features `elu + 1`; R rotates them by place, in the numerator alone. The values are the tokens
-    themselves, and nothing projects the result: in the family's block (`soft_vit.models.mila`) other layers do. The
-    rotation is over all channels before they are split into heads, so heads differ in frequencies, and the first half
-    of them sees rows alone, the second columns. dim is a multiple of 4.
+    Queries and keys are features `elu + 1`; R rotates them by position, in the numerator alone. The values are the
+    tokens themselves, and the result is not projected: other layers of the family's block do so. The rotation is over
+    all channels before they are split into heads, so heads differ in frequencies, and the first half of them sees rows
+    alone, the second columns. dim is a multiple of 4.
     """
 
     cost: str = "N"
@@ -51,8 +51,8 @@ class MilaAttention(Attention):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         """Attend linearly: `R(q_i) sum_j R(k_j) v_j^T / (q_i sum_j k_j)`; rows do not sum to 1.
 
-        q and k are features `elu + 1`, and R rotates by place, over all heads' channels. Everything inside is at least
-        fp32.
+        q and k are features `elu + 1`, and R rotates by position, over all heads' channels. Everything inside is at
+        least fp32.
         """
         dtype, count = v.dtype, layout.num_tokens(q)
         tables = rotary_tables(layout, q, channels=q.shape[1] * q.shape[3])

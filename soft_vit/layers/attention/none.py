@@ -9,7 +9,7 @@ from soft_vit.ops.layout import Layout
 
 
 class NoAttention(Attention):
-    """`0` instead of an attention: only the other layers of a model mix tokens."""
+    """`0` for every token: only the other layers of a model mix tokens."""
 
     cost: str = "0"
     needs_grid: ClassVar[bool] = False

@@ -22,7 +22,7 @@ def orthogonal_random_features(num_features: int, dim: int, generator: torch.Gen
 
     Drawn on the generator's device, or the default one.
     """
-    # fp32 whatever the default dtype, as QR needs it.
+    # In fp32 under any default dtype, as QR needs it.
     given: dict[str, Any] = {"generator": generator, "device": generator and generator.device, "dtype": torch.float32}
     blocks = -(-num_features // dim)
     basis, triangle = torch.linalg.qr(torch.randn(blocks, dim, dim, **given))
@@ -48,8 +48,8 @@ def query_features(q: Tensor, projection: Tensor, largest: Tensor) -> Tensor:
     """Return `exp(W q + largest)` over its largest entry, in [0, 1]; q `[B, H, N, D]`, projection W `[M, D]`.
 
     Products with `key_features` estimate `exp(q . k / sqrt(D))`, up to a factor of each query, which cancels in the
-    attention. So the largest exponents are taken out: of every feature over the keys, `largest` `[B, H, 1, M]`, which
-    is returned to the query's feature, then of every query. The normaliser is then at least one, whatever the inputs.
+    attention. So the largest exponents are subtracted: for every feature over the keys, `largest` `[B, H, 1, M]`,
+    which is added to the query's feature, then for every query. The normaliser is then at least one for all inputs.
     """
     exponent = at_least_float32(q) * q.shape[-1] ** -0.25 @ projection.mT + largest
     return (exponent - exponent.detach().amax(-1, keepdim=True)).exp()

@@ -53,7 +53,7 @@ class PolaFormerAttention(PositionalKeyAttention):
 
     Q+ and Q- are powers of the positive and negative parts, with learned exponents, one for each channel; V1 and V2 are
     the halves of each head.
-    Keys have a learned encoding of their place, queries and keys a learned scale for each channel.
+    Keys have a learned encoding of their position, queries and keys a learned scale for each channel.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class PolaFormerAttention(PositionalKeyAttention):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         """Mix the first half of the values by pairs of like signs, the second by pairs of unlike signs.
 
-        q, k: `[B, H, P + N, D]`. v: `[B, 2 H, P + N, W]`, both halves of a head one after the other. Rows are divided
+        q, k: `[B, H, P + N, D]`. v: `[B, 2 H, P + N, W]`, the halves of a head are adjacent. Rows are divided
         by their sum plus 1e-6 for each token. Everything inside is at least fp32.
         """
         dtype, count, power = v.dtype, k.shape[2], at_least_float32(self.power)

@@ -1,4 +1,4 @@
-"""What FLatten and PolaFormer share: encoded places of keys, a learned scale, and a convolution of the values."""
+"""The common part of FLatten and PolaFormer: encoded positions of keys, a learned scale, a convolution of values."""
 
 from collections.abc import MutableMapping
 from typing import Any, ClassVar
@@ -14,9 +14,9 @@ from soft_vit.ops.layout import FeatSize, Layout, as_map
 from soft_vit.ops.numerics import at_least_float32, full_precision
 
 
-def add_places(k: Tensor, places: Tensor, grid_size: tuple[int, int], layout: Layout) -> Tensor:
-    """Add to keys `[B, P + N, C]` an encoding `[1, n, C]` of the places of a map, resampled to theirs."""
-    return k + layout.pad_prefix(resample_pos_embed(places, grid_size, layout.feat_size, mode="bicubic"))
+def add_positions(k: Tensor, positions: Tensor, grid_size: tuple[int, int], layout: Layout) -> Tensor:
+    """Add to keys `[B, P + N, C]` an encoding `[1, n, C]` of the positions of a map, resampled to their map."""
+    return k + layout.pad_prefix(resample_pos_embed(positions, grid_size, layout.feat_size, mode="bicubic"))
 
 
 def unscaled(x: Tensor, scale: Tensor) -> Tensor:
@@ -26,7 +26,7 @@ def unscaled(x: Tensor, scale: Tensor) -> Tensor:
 
 
 class PositionalKeyAttention(SelfAttention):
-    """An attention whose keys have a learned encoding of their place, which belongs to the map feat_size.
+    """An attention whose keys have a learned encoding of their position, which belongs to the map feat_size.
 
     On another map the encoding is resampled, bicubically. A subclass implements `attend`, and may replace `features`.
     """
@@ -34,7 +34,7 @@ class PositionalKeyAttention(SelfAttention):
     cost: str = "N"
     fixed_feat_size: ClassVar[bool] = True
     prefix: ClassVar[str] = "as all tokens, but without an encoding and left out of the convolution"
-    no_mask: str = "its encoding of keys belongs to places"
+    no_mask: str = "its encoding of keys belongs to positions"
     qkv: nn.Linear
 
     def __init__(
@@ -70,17 +70,17 @@ class PositionalKeyAttention(SelfAttention):
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         q, k, v = self.qkv(x).chunk(3, dim=-1)
-        k = add_places(k, self.positional_encoding, self.feat_size, layout)
+        k = add_positions(k, self.positional_encoding, self.feat_size, layout)
         q, k, v = (split_heads(part, self.num_heads) for part in (self.features(q), self.features(k), v))
         mixed = self.joined(self.attend(self.queries(q, rotate), self.keys(k, rotate), self.values(v), layout))
         mixed = add_to_heads(mixed, self.dwc(head_maps(v, layout)), layout)
         return self.proj_drop(self.proj(self.gated(merge_heads(mixed), x)))
 
     def resize(self, feat_size: tuple[int, int]) -> None:
-        places = self.positional_encoding
+        encoding = self.positional_encoding
         with torch.no_grad():
-            resampled = resample_pos_embed(places, self.feat_size, feat_size, mode="bicubic").clone()
-        self.positional_encoding = nn.Parameter(resampled, requires_grad=places.requires_grad)
+            resampled = resample_pos_embed(encoding, self.feat_size, feat_size, mode="bicubic").clone()
+        self.positional_encoding = nn.Parameter(resampled, requires_grad=encoding.requires_grad)
         self.feat_size = feat_size
 
     def resample_state(self, prefix: str, state_dict: MutableMapping[str, Tensor]) -> None:

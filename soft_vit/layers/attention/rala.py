@@ -15,7 +15,7 @@ from soft_vit.ops.rotary import rotary_tables, rotate
 class RALAttention(GatedRotaryAttention):
     """`R(q_i) . sum_j R(a_j k_j) v_j^T / (q_i . sum_j a_j k_j)`, a convolution of values, and a gate.
 
-    Queries and keys are features `elu + 1`, and R rotates by place. The weights `a` of the keys are a softmax over the
+    Queries and keys are features `elu + 1`, and R rotates by position. The weights `a` of the keys are a softmax over
     tokens: one row for each head, not one for each token.
     """
 
@@ -25,7 +25,7 @@ class RALAttention(GatedRotaryAttention):
         """Attend linearly, with keys weighted by a softmax of their products with the mean query.
 
         `R(q_i)^T mean_j(R(a_j k_j) v_j^T) / (q_i^T mean_j(a_j k_j) + 1e-6)` with features `q, k = elu + 1`, weights
-        `a_j = N softmax_j(mean(q)^T k_j / sqrt(D))` of mean 1, and the rotation by place R: the denominator is not
+        `a_j = N softmax_j(mean(q)^T k_j / sqrt(D))` of mean 1, and the rotation by position R: the denominator is not
         rotated, so weights of tokens need not sum to 1. Means are over the tokens that count; everything inside is at
         least fp32.
         """

@@ -74,7 +74,7 @@ def with_previous(x: Tensor, fill: int = 0) -> Tensor:
 def times_seen(buckets: Tensor, chunks: Tensor, order: Tensor, chunk_size: int) -> Tensor:
     """Count the rounds in which each query sees each of the keys it has in one round: int64 `[B, H, R, K, L, S]`.
 
-    buckets, chunks: what every token is in, in each round, order: the tokens in each round's order, all `[B, H, R, N]`.
+    buckets, chunks: those of every token in each round. order: the tokens in each round's order. All `[B, H, R, N]`.
     """
     count = torch.zeros((), dtype=torch.long, device=order.device)
     for other in range(order.shape[2]):
@@ -104,8 +104,8 @@ def lsh_attention(qk: Tensor, v: Tensor, rotations: Tensor, chunk_size: int, dro
     # Tokens that fill up the last chunk are in a bucket of their own, behind all others.
     buckets = F.pad(angular_buckets(qk, rotations[:rounds], bits), (0, below), value=2**bits)
     order = buckets.argsort(dim=-1, stable=True)
-    places = torch.arange(order.shape[-1], device=order.device).expand_as(order)
-    rank = torch.zeros_like(order).scatter(-1, order, places)
+    positions = torch.arange(order.shape[-1], device=order.device).expand_as(order)
+    rank = torch.zeros_like(order).scatter(-1, order, positions)
 
     k = F.normalize(at_least_float32(qk), dim=-1).to(qk.dtype)
     q, k, v = (pick(F.pad(x, (0, 0, 0, below))[:, :, None], order).unflatten(3, (-1, chunk_size)) for x in (qk, k, v))
@@ -142,7 +142,7 @@ class ReformerAttention(ScoreAttention):
     cost: str = "N log N"
     key_is_query: ClassVar[bool] = True
     needs_grid: ClassVar[bool] = False
-    no_mask: str = "its number of hash buckets follows from the number of tokens, so without some it is another one"
+    no_mask: str = "its number of hash buckets depends on the number of tokens"
     rotations: Tensor
 
     projections: ClassVar[dict[str, int]] = {"qk": 1, "v": 1}

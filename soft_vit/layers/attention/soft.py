@@ -42,7 +42,7 @@ def cast_for_autocast(x: Tensor) -> Tensor:
 def expanded_weight(linear: nn.Linear, batch_size: int) -> Tensor:
     """Return the weight `[B, C', C]` for batched products.
 
-    Cast before it is expanded: autocast would cast, and in backward sum, a copy for each image.
+    It is cast before it is expanded, as autocast would cast a copy for each image, and sum them in backward.
     """
     return cast_for_autocast(linear.weight).expand(batch_size, -1, -1)
 
@@ -63,7 +63,7 @@ def project_to_heads(x: Tensor, linear: nn.Linear, num_heads: int, scale: float 
 
 
 def project_from_heads(x: Tensor, linear: nn.Linear) -> Tensor:
-    """Project what `project_to_heads` laid out, `[B, H, N, D]`, to tokens `linear(x)` `[B, N, C]`."""
+    """Project heads `[B, H, N, D]`, laid out as by `project_to_heads`, to tokens `linear(x)` `[B, N, C]`."""
     x = x.mT.flatten(1, 2).mT
     if not is_plain(linear, nn.Linear) or linear.bias is None:
         return linear(x)

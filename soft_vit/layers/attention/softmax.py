@@ -24,7 +24,7 @@ class SoftmaxAttention(ScoreAttention):
 
 
 class SoftmaxOneAttention(SoftmaxAttention):
-    """`sum_j exp(s_ij) v_j / (1 + sum_j exp(s_ij))`, `s = Q K^T / sqrt(d)`: a token may attend to nothing.
+    """`sum_j exp(s_ij) v_j / (1 + sum_j exp(s_ij))`, `s = Q K^T / sqrt(d)`: weights sum to less than 1.
 
     Miller 2023, "Attention Is Off By One", evanmiller.org/attention-is-off-by-one.html.
     """

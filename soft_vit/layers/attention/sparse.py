@@ -28,7 +28,7 @@ class SparseAttention(ScoreAttention):
     publication calls merged heads, and a token in both patterns counts once.
 
     dilation: by default it grows with the map as `N^(1/4)`, which costs about `N^1.5`; one k costs `N^2/k^2`.
-    kernel_size: side of the neighbourhood, odd; by default the least that is not below the dilation (nor 3), so that
+    kernel_size: side of the neighbourhood, odd; by default the smallest that is at least the dilation and 3, so that
         two layers join each pair of tokens, and three those near opposite edges of the map.
     """
 
@@ -41,7 +41,7 @@ class SparseAttention(ScoreAttention):
         super().__init__(dim, num_heads, **options)
         self.kernel_size = None if kernel_size is None else check_kernel_size(kernel_size)
         self.dilation = None if dilation is None else check_dilation(dilation)
-        self.no_mask = "its dilation follows from the number of tokens; give dilation, such as 4"
+        self.no_mask = "its dilation depends on the number of tokens; set dilation, such as 4"
         if dilation is not None:
             self.no_mask = ""
             self.cost = "N^2/k^2"

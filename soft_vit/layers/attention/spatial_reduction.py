@@ -51,7 +51,7 @@ def reduced_attention(
 ) -> Tensor:
     """Attend from tokens `[B, H, P + N, D]` to prefix and reduced tokens `[B, H, P + M, D]`.
 
-    A window with a token that does not count is left out, except a first one that is padded anyway.
+    Windows with a masked token are left out; where all would be, the first one, padded with zeros, stays.
     """
     mask = layout.mask
     if mask is not None and size != (1, 1):
@@ -69,9 +69,9 @@ def reduced_attention(
 class SpatialReductionAttention(Attention):
     """`softmax(Q K_r^T / sqrt(d)) V_r` with keys K_r and values V_r of a smaller map.
 
-    sr_ratio: side of the window that a strided convolution, followed by LayerNorm, makes one key and value of; with 1
-        the map is used as it is. The cost is `N^2 / sr_ratio^2`.
-    linear: instead of the strided convolution, average the map to 7 x 7 whatever sr_ratio is; then a 1x1 convolution,
+    sr_ratio: side of the window that a strided convolution and LayerNorm reduce to one key and value; with 1 the map
+        is not reduced. The cost is `N^2 / sr_ratio^2`.
+    linear: instead of the strided convolution, average the map to 7 x 7 for any sr_ratio, then apply a 1x1 convolution,
         LayerNorm and GELU. The cost is linear in N.
     """
 

@@ -28,7 +28,7 @@ def resample_map(weight: Tensor, feat_size: Sequence[int]) -> Tensor:
 
 
 def resample_pairs(weight: Tensor, feat_size: tuple[int, int]) -> Tensor:
-    """Resample values of pairs of places `[..., Y, X, Y, X]` to those of another map, `[..., Y', X', Y', X']`."""
+    """Resample values of pairs of positions `[..., Y, X, Y, X]` to those of another map, `[..., Y', X', Y', X']`."""
     weight = resample_map(weight, feat_size)
     weight = resample_map(weight.movedim((-2, -1), (-4, -3)), feat_size)
     return weight.movedim((-2, -1), (-4, -3))
@@ -49,7 +49,7 @@ class Scores(nn.Module):
 
 
 class DenseScores(Scores):
-    """`W2 relu(W1 x)`: scores of each place from the looking token alone."""
+    """`W2 relu(W1 x)`: scores of all positions, computed from each token alone."""
 
     resamplers: ClassVar = {"weight": resample_map, "bias": resample_map}
 
@@ -102,7 +102,7 @@ class SynthesizerAttention(Attention):
     fixed_feat_size: ClassVar[bool] = True
     prefix: ClassVar[str] = "scores of zero where no weight gives one"
     qk_norm: ClassVar[bool] = False
-    no_mask: str = "its learned scores belong to places"
+    no_mask: str = "its learned scores belong to positions"
     scores: Mapping[str, Scores]
 
     def __init__(

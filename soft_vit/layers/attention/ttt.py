@@ -105,7 +105,7 @@ class TTTAttention(Attention):
     side: a gated unit of every head, and a 3x3 depthwise convolution with one head's width of channels. Time and memory
     are linear in N. There is no matrix, as the result is not linear in the values.
 
-    rope: rotate queries and keys of the gated unit by place, over all channels before they are split into heads; dim
+    rope: rotate queries and keys of the gated unit by position, over all channels before they are split into heads; dim
         is a multiple of 4 then.
     """
 

@@ -14,7 +14,7 @@ from soft_vit.ops.chunked import by_heads
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least_float32, full_precision, in_backward
 
-# A code with fewer keys than this in its moving average begins again, at a key of the batch.
+# A code with fewer keys than this in its moving average is reset to a key of the batch.
 MIN_KEYS = 1e-2
 
 
@@ -62,7 +62,7 @@ class Codes(NamedTuple):
 
 @torch.no_grad()
 def refresh(codes: Codes) -> None:
-    """Make the averages of the keys observed so far the codes."""
+    """Set the codes to the averages of the keys observed so far."""
     mean = codes.key_sum / codes.key_count.clamp(min=MIN_KEYS)[..., None]
     codes.codebook.copy_(torch.where(codes.key_count[..., None] > 0, mean, codes.codebook))
 
@@ -71,18 +71,18 @@ def refresh(codes: Codes) -> None:
 def observe(codes: Codes, k: Tensor, layout: Layout, decay: float, repeated: bool = False) -> None:
     """Add the keys k `[B, H, N, D]`, of all processes, to the averages for the codes that they are nearest to.
 
-    decay: of the averages. repeated: they have been added before; draw random numbers all the same, so that a
-    dropout behind this draws what it drew then.
+    decay: of the averages. repeated: they have been added before; still draw random numbers, so that a later
+    dropout draws the same as before.
     """
     k = k.to(codes.codebook.dtype)
     keys = k.transpose(1, 2).flatten(0, 1) if layout.mask is None else k.transpose(1, 2)[layout.mask]
-    places = torch.randint(keys.shape[0], (codes.codebook.shape[1],), device=k.device)
+    indices = torch.randint(keys.shape[0], (codes.codebook.shape[1],), device=k.device)
     if repeated:
         return
     with full_precision(k):
         chosen = nearest_codes(k, codes.codebook, layout)
         count, total = chosen.sum((0, 2)), (chosen.mT @ layout.keep(k)).sum(0)
-    fresh = keys[places].transpose(0, 1).contiguous()
+    fresh = keys[indices].transpose(0, 1).contiguous()
     if dist.is_available() and dist.is_initialized():
         dist.all_reduce(count)
         dist.all_reduce(total)
@@ -95,8 +95,8 @@ def observe(codes: Codes, k: Tensor, layout: Layout, decay: float, repeated: boo
 
 
 def learning_vq_attention(q: Tensor, k: Tensor, v: Tensor, codes: Codes, layout: Layout, decay: float) -> Tensor:
-    """Attend to the codes that earlier calls gave; these then learn from the keys."""
-    # What gradient checkpointing computes again must find the codes of the first time, and count no key twice.
+    """Attend to the codes of earlier calls, then update the codes by the keys."""
+    # The recomputation of gradient checkpointing must use the same codes, and not count keys twice.
     learns, repeated = k.shape[0] > 0, in_backward()
     if learns and not repeated:
         refresh(codes)
@@ -112,9 +112,9 @@ class VQAttention(SelfAttention):
 
     num_codes: S, the code vectors of each head.
     decay: of the moving averages of keys, and of their numbers, that give the codes. A code without keys, as all are at
-        first, begins at a key of the batch.
+        first, is reset to a key of the batch.
 
-    A training step works with the codes that the steps before it gave. Codes are buffers, saved with the weights.
+    A training step uses the codes of the steps before it. Codes are buffers, saved with the weights.
     """
 
     cost: str = "N"
@@ -148,7 +148,7 @@ class VQAttention(SelfAttention):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Random codes, and no keys seen."""
+        """Draw random codes, and forget all keys."""
         torch.nn.init.normal_(self.codebook)
         torch.nn.init.zeros_(self.key_count)
         torch.nn.init.zeros_(self.key_sum)

@@ -34,10 +34,10 @@ from soft_vit.layers.attention import base
 TOLERANCE = 1e-10
 
 NO_MASK = [
-    (case("linformer"), (20,), "places"),
-    (case("synthesizer"), (20,), "places"),
-    (case("polaformer"), (20,), "places"),
-    (case("longformer"), (20,), "fixed places"),
+    (case("linformer"), (20,), "positions"),
+    (case("synthesizer"), (20,), "positions"),
+    (case("polaformer"), (20,), "positions"),
+    (case("longformer"), (20,), "global tokens"),
     (case("bigbird"), (20,), "number of tokens"),
     (case("reformer"), (20,), "number of tokens"),
     (case("sparse"), (20,), "dilation"),
