@@ -35,15 +35,19 @@ class LabelMaps:
 
     def load(self, pair: tuple[Entry, Entry]) -> tuple[Image.Image, np.ndarray]:
         """Return the image in RGB and its classes, uint8 `[H, W]`, 255 for none. Raises BadImage."""
-        with named(pair[0]):
-            image = decode_image(self.images.read(pair[0]))
-        labels = self.load_labels(pair[1])
-        if labels.shape != image.size[::-1]:
-            raise BadImage(f"{pair[1].name}: not of its image's size")
-        return image, labels
+        image = self.load_image(pair[0])
+        return image, self.load_labels(pair[1], image.size[::-1])
 
-    def load_labels(self, entry: Entry) -> np.ndarray:
-        """Return the classes of a label map, uint8 `[H, W]`, 255 for none. Raises BadImage."""
+    def load_image(self, entry: Entry) -> Image.Image:
+        """Return an image in RGB. Raises BadImage."""
+        with named(entry):
+            return decode_image(self.images.read(entry))
+
+    def load_labels(self, entry: Entry, size: tuple[int, int] | None = None) -> np.ndarray:
+        """Return the classes of a label map, uint8 `[H, W]`, 255 for unlabelled pixels. size: required (H, W).
+
+        Raises BadImage.
+        """
         with named(entry):
             values = decode_label_map(self.maps.read(entry))
             last = len(self.classes) - (0 if self.reduce_zero_label else 1)
@@ -51,7 +55,9 @@ class LabelMaps:
             present = np.flatnonzero(np.bincount(values.ravel())) if values.dtype == np.uint8 else np.unique(values)
             beyond = [int(value) for value in present if not (0 <= value <= last or value == IGNORED)]
             if beyond:
-                raise BadImage(f"it holds {beyond[-1]}, beyond the {len(self.classes)} classes")
+                raise BadImage(f"values must be below {last + 1} or {IGNORED}, got {beyond[-1]}")
+            if size not in (None, values.shape):
+                raise BadImage("it must be as large as its image, {} x {}, got {} x {}".format(*size, *values.shape))
         labels = values.astype(np.uint8)
         if self.reduce_zero_label:
             # 0 wraps around to 255.

@@ -87,12 +87,12 @@ def cut(path):
 
 
 CHECKING = [
-    (lambda folder: save(folder / "a.png", np.full((5, 7), 4, np.uint8)), r"a\.png: it holds 4, beyond the 3 classes"),
-    (lambda folder: save(folder / "b.png", np.zeros((4, 9), np.uint8)), r"b\.png: not of its image's size"),
+    (lambda folder: save(folder / "a.png", np.full((5, 7), 4, np.uint8)), r"a\.png: .*got 4"),
+    (lambda folder: save(folder / "b.png", np.zeros((4, 9), np.uint8)), r"b\.png: .*got 4 x 9"),
     (lambda folder: save(folder / "a.png", np.zeros((5, 7, 3), np.uint8)), r"a\.png: .*colours"),
     (lambda folder: cut(folder / "more/c.png"), r"more/c\.png: "),
     (lambda folder: (folder / "b.png").write_bytes(b"<html>"), r"b\.png: "),
-    (lambda folder: save(folder / "a.png", np.full((5, 7), 3000, np.uint16)), r"a\.png: it holds 3000"),
+    (lambda folder: save(folder / "a.png", np.full((5, 7), 3000, np.uint16)), r"a\.png: .*got 3000"),
 ]
 
 
@@ -110,5 +110,5 @@ def test_the_highest_class_depends_on_the_meaning_of_zero(tree):
     maps = find_label_maps(tree, "training")
     assert maps.load_labels(maps.pairs[0][1]).max() == 2
     maps = find_label_maps(tree, "training", reduce_zero_label=False)
-    with pytest.raises(BadImage, match="holds 3"):
+    with pytest.raises(BadImage, match="got 3"):
         maps.load_labels(maps.pairs[0][1])

@@ -1,6 +1,7 @@
 """Images with label maps as a data set of MMEngine."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from torchvision.transforms.v2.functional import pil_to_tensor
 
 from soft_vit.data.archives import Entry
 from soft_vit.data.images import BadImage
-from soft_vit.data.label_maps import IGNORED, find_label_maps
+from soft_vit.data.label_maps import find_label_maps
 from soft_vit.engine.data.bad_images import ReadingDataset, require_data_root
 from soft_vit.registry import DATASETS, register
 
@@ -25,8 +26,9 @@ class LabelMapTree(ReadingDataset):
     pipeline as `img` (uint8 `[3, H, W]`, RGB), `gt_seg_map` (uint8 `[H, W]`, 255 for no class), `img_path`,
     `ori_shape` (H, W) and `sample_idx`.
 
-    A pair that cannot be read, or whose label map does not fit, is replaced, see `ReadingDataset`; in a test by a black
-    image, with its labels if they can be read. Raises ValueError or FileNotFoundError for a tree that cannot be used.
+    In training, another pair replaces one that cannot be read or whose label map does not fit, see `ReadingDataset`. In
+    a test, a black image replaces an unreadable image and keeps its labels; a label map that cannot be used raises
+    ValueError. Raises ValueError or FileNotFoundError for a tree that cannot be used.
     """
 
     def __init__(
@@ -53,12 +55,16 @@ class LabelMapTree(ReadingDataset):
         return self.maps.load(_entries(info))
 
     def substitute(self, info: dict) -> tuple[Image.Image, np.ndarray]:
-        """Return a black image with the label map if that can be read, else without labels."""
+        """Return a black image with the label map. Raises ValueError if the label map cannot be used."""
+        image, labels = _entries(info)
+        size = None
+        with suppress(BadImage):
+            size = self.maps.load_image(image).size[::-1]
         try:
-            labels = self.maps.load_labels(_entries(info)[1])
-        except BadImage:
-            labels = np.full((256, 256), IGNORED, dtype=np.uint8)
-        return Image.new("RGB", labels.shape[::-1]), labels
+            classes = self.maps.load_labels(labels, size)
+        except BadImage as error:
+            raise ValueError(f"A test needs every label map, repair {error}.") from error
+        return Image.new("RGB", classes.shape[::-1]), classes
 
     def pack(self, info: dict, content: tuple[Image.Image, np.ndarray]) -> Any:
         image, labels = content

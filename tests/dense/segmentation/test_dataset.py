@@ -5,6 +5,7 @@ import shutil
 import pytest
 import torch
 from mmengine.dataset import pseudo_collate
+from PIL import Image
 from torch.utils.data import DataLoader
 
 from soft_vit.dense.segmentation import LabelMapTree
@@ -55,9 +56,24 @@ def test_in_a_test_a_black_image_does_and_its_labels_count(copied):
     assert torch.equal(sample["data_samples"].gt_sem_seg.data, sound["data_samples"].gt_sem_seg.data)
 
 
+@pytest.mark.parametrize(
+    ("damage", "value"),
+    [
+        (cut, "00000002.png"),
+        (lambda path: Image.new("L", (80, 64), 200).save(path), "got 200"),
+        (lambda path: Image.new("L", (40, 32)).save(path), "got 32 x 40"),
+    ],
+)
+def test_a_label_map_that_cannot_be_used_ends_a_test(copied, damage, value):
+    damage(copied / "annotations/validation/00000002.png")
+    dataset = LabelMapTree(str(copied), "validation", test_mode=True, pipeline=PACK)
+    with pytest.raises(ValueError, match=value):
+        dataset[1]
+
+
 REFUSED = [
     (lambda root: (root / "annotations/training/00000002.png").unlink(), "1 of 8 are missing"),
-    (lambda root: (root / "classes.txt").write_text("background\n"), "beyond the 1 classes"),
+    (lambda root: (root / "classes.txt").write_text("background\n"), "below 2 or 255"),
     (lambda root: [cut(path) for path in (root / "images/training").iterdir()], "None of the 8 images can be read"),
 ]
 
