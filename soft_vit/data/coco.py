@@ -1,11 +1,9 @@
 """Annotations in COCO's format (cocodataset.org/#format-data), checked entry by entry."""
 
 import json
-import math
-from collections import Counter, defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -14,8 +12,8 @@ from soft_vit.data.coco_masks import check_segmentation
 
 __all__ = ["CocoAnnotations", "CocoImage", "CocoProblems", "read_coco"]
 
-# Problems of single entries, and their treatment.
-KINDS = {
+# Problems of single entries, and how each is treated.
+PROBLEMS = {
     "image_broken": "Images without a usable id, file_name, width or height are left out",
     "image_repeated": "Images with an id that occurred before are left out",
     "image_missing": "Images without a file are not trained on",
@@ -30,29 +28,25 @@ KINDS = {
     "mask_broken": "Annotations with a mask that cannot be decoded are left out",
 }
 _EXAMPLES = 5
+# What Python raises for an entry of another form.
+_MALFORMED = (KeyError, TypeError, ValueError, OverflowError)
 # Pixels by which rounded coordinates may lie outside.
 _TOLERANCE = 0.5
 
 
-class CocoProblems(Counter):
-    """Problems of single entries: the count of each kind, and the first examples."""
+class CocoProblems(dict[str, list[str]]):
+    """Problems of single entries: the names of the entries with each."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.examples: dict[str, list[Any]] = defaultdict(list)
-
-    def add(self, kind: str, name: Any) -> None:
-        self[kind] += 1
-        if self[kind] <= _EXAMPLES:
-            self.examples[kind].append(str(name))
+    def add(self, problem: str, name: Any) -> None:
+        self.setdefault(problem, []).append(str(name))
 
     def sentences(self) -> list[str]:
-        """Return a sentence for each kind that occurred, with the ids or names of the first examples."""
+        """Return a sentence for each problem that occurred, with the names of the first entries."""
         found = []
-        for kind, text in KINDS.items():
-            if self[kind]:
-                more = f" and {self[kind] - _EXAMPLES} more" if self[kind] > _EXAMPLES else ""
-                found.append(f"{text}: {self[kind]} ({', '.join(self.examples[kind])}{more}).")
+        for problem, text in PROBLEMS.items():
+            if names := self.get(problem):
+                more = f" and {len(names) - _EXAMPLES} more" if len(names) > _EXAMPLES else ""
+                found.append(f"{text}: {len(names)} ({', '.join(names[:_EXAMPLES])}{more}).")
         return found
 
 
@@ -79,7 +73,7 @@ class CocoImage:
 
 @dataclass
 class CocoAnnotations:
-    """The content of a file: class names in the order of their category ids, images, and problems of entries."""
+    """The content of a file: class names in the order of their category ids, images, and problems of single entries."""
 
     path: Path
     classes: list[str]
@@ -88,24 +82,20 @@ class CocoAnnotations:
     problems: CocoProblems
 
 
-def read_coco(
-    path: str | Path,
-    files: Collection[str],
-    masks: bool = False,
-) -> CocoAnnotations:
+def read_coco(path: str | Path, files: Collection[str], masks: bool = False) -> CocoAnnotations:
     """Read an annotation file of COCO's format.
 
     files: names of the image files, relative to their folder. masks: keep and check segmentations.
 
     A bad entry is left out and counted. Raises FileNotFoundError for a missing file, and ValueError if it is not JSON,
-    lacks a part, repeats a category, names a file outside of the folder, or has no usable image.
+    lacks a part, repeats a category, or lists only images without files.
     """
     path = Path(path)
     content = _load(path)
     categories = _categories(content["categories"], path)
     label_of = {number: label for label, number in enumerate(categories)}
     problems = CocoProblems()
-    images = _images(content["images"], set(files), problems, path)
+    images = _images(content["images"], set(files), problems)
     seen: set[int] = set()
     for entry in content["annotations"]:
         entry = entry if isinstance(entry, dict) else {}
@@ -123,8 +113,8 @@ def read_coco(
             image.labels.append(label_of[kept["category_id"]])
             image.trainable.append(box is not None)
     if not any(image.has_file for image in images.values()):
-        why = " ".join(problems.sentences()).rstrip(".") or "it lists none"
-        raise ValueError(f"{path} must list images with files, none of {len(content['images'])} can be used ({why}).")
+        why = " ".join(problems.sentences()).rstrip(".") or "it lists 0"
+        raise ValueError(f"{path} must list images with files, 0 of {len(content['images'])} can be used ({why}).")
     for image in images.values():
         image.boxes = np.array(image.boxes, np.float32).reshape(-1, 4)
         image.labels, image.trainable = np.array(image.labels, np.int64), np.array(image.trainable, bool)
@@ -144,44 +134,33 @@ def _load(path: Path) -> dict[str, list]:
     return content
 
 
-def _is_id(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
 def _categories(entries: list, path: Path) -> dict[int, str]:
     """Return names by id, in the order of the ids."""
-    names: dict[int, str] = {}
-    for entry in entries:
-        known = isinstance(entry, dict) and _is_id(entry.get("id")) and isinstance(entry.get("name"), str)
-        if not known or entry["id"] in names:
-            raise ValueError(f"Every category of {path} must have an id of its own and a name, got {entry!r}.")
-        names[entry["id"]] = entry["name"]
-    if not names:
-        raise ValueError(f"{path} must list categories.")
+    try:
+        names = {int(entry["id"]): str(entry["name"]) for entry in entries}
+    except _MALFORMED as error:
+        raise ValueError(f"Every category of {path} must have an id and a name.") from error
+    if not names or len(names) < len(entries):
+        raise ValueError(f"{path} must list categories with different ids, got {[entry['id'] for entry in entries]}.")
     return dict(sorted(names.items()))
 
 
-def _images(entries: list, files: set[str], problems: CocoProblems, path: Path) -> dict[int, CocoImage]:
+def _images(entries: list, files: set[str], problems: CocoProblems) -> dict[int, CocoImage]:
     images: dict[int, CocoImage] = {}
     for entry in entries:
-        entry = entry if isinstance(entry, dict) else {}
-        number, name = entry.get("id"), entry.get("file_name")
-        sides = entry.get("width"), entry.get("height")
-        if not (_is_id(number) and isinstance(name, str) and name and all(_is_id(s) and s > 0 for s in sides)):
-            problems.add("image_broken", number if number is not None else name)
-        elif number in images:
-            problems.add("image_repeated", number)
+        try:
+            # The path as an archive lists it.
+            name = PurePosixPath(entry["file_name"]).as_posix()
+            image = CocoImage(int(entry["id"]), name, int(entry["width"]), int(entry["height"]), name in files)
+        except _MALFORMED:
+            image = None
+        if image is None or min(image.width, image.height) < 1:
+            problems.add("image_broken", entry)
+        elif image.id in images:
+            problems.add("image_repeated", image.id)
         else:
-            windows = PureWindowsPath(name)
-            if windows.drive or windows.root or ".." in windows.parts or "\0" in name:
-                raise ValueError(f"{path} must name files inside the folder of the images, got {name!r}.")
-            name = PurePosixPath(name).as_posix()
-            images[number] = CocoImage(number, name, *sides, name in files)
-            if name not in files:
+            images[image.id] = image
+            if not image.has_file:
                 problems.add("image_missing", name)
     return images
 
@@ -190,26 +169,28 @@ def _object(
     entry: dict[str, Any], images: dict[int, CocoImage], categories: dict[int, str], seen: set[int]
 ) -> tuple[str | None, dict[str, Any]]:
     """Return the problem for which an annotation is left out, if any, and what is kept of it."""
-    number, image_id, category, box = (entry.get(key) for key in ("id", "image_id", "category_id", "bbox"))
-    if not isinstance(box, list) or len(box) != 4 or not all(map(_is_number, box)):
+    try:
+        x, y, width, height = map(float, entry["bbox"])
+        kept = {name: int(entry[name]) for name in ("id", "image_id", "category_id")}
+        area = entry.get("area")
+        kept["area"] = width * height if area is None else float(area)
+    except _MALFORMED:
         return "object_broken", {}
-    if not all(map(_is_id, (number, category, image_id))):
+    if not np.isfinite([x, y, width, height, kept["area"]]).all():
         return "object_broken", {}
-    if number in seen:
+    kept |= {"bbox": [x, y, width, height], "iscrowd": int(bool(entry.get("iscrowd")))}
+    if kept["id"] in seen:
         return "object_repeated", {}
-    seen.add(number)
-    if image_id not in images:
+    seen.add(kept["id"])
+    if kept["image_id"] not in images:
         return "image_unknown", {}
-    if category not in categories:
+    if kept["category_id"] not in categories:
         return "category_unknown", {}
-    kept = {"id": number, "image_id": image_id, "category_id": category, "bbox": [float(side) for side in box]}
-    kept["iscrowd"] = int(bool(entry.get("iscrowd")))
-    kept["area"] = entry["area"] if _is_number(entry.get("area")) else kept["bbox"][2] * kept["bbox"][3]
     return None, kept
 
 
 def _clip(kept: dict[str, Any], image: CocoImage, problems: CocoProblems) -> tuple[float, ...] | None:
-    """Return the corners of a box (x, y, width, height) inside the image; None if nothing is left."""
+    """Return the corners of a box (x, y, width, height), clipped to the image; None if the box is empty there."""
     x, y, width, height = kept["bbox"]
     if width <= 0 or height <= 0:
         problems.add("box_empty", kept["id"])

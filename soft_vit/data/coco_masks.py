@@ -44,7 +44,7 @@ def encode_masks(masks: np.ndarray) -> list[dict[str, Any]]:
 def _is_polygon(points: Any) -> bool:
     if not isinstance(points, list) or len(points) % 2:
         return False
-    return all(isinstance(p, int | float) and not isinstance(p, bool) and math.isfinite(p) for p in points)
+    return all(isinstance(p, int | float) and math.isfinite(p) for p in points)
 
 
 def _is_rle(rle: dict, height: int, width: int) -> bool:

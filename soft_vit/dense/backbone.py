@@ -22,8 +22,8 @@ class SOFT(TimmFeatures, BaseModule):
     """`backbone=dict(type="SOFT", arch="soft_norm_tiny")` after custom_imports of soft_vit.dense; or "soft_vit.SOFT".
 
     arch: timm name of a pyramid of this package. out_indices: stages whose maps are returned, 0 to 3, of strides 4, 8,
-    16, 32. frozen_stages: -1 freezes nothing, 0 the stem, n the first n stages too. norm_eval: keep BatchNorm's
-    statistics. out_norm: apply a LayerNorm over the channels of each map. with_cp: checkpoint activations.
+    16, 32. frozen_stages: -1 freezes nothing, 0 the stem, n the first n stages too. norm_eval: keep the
+    statistics of BatchNorm. out_norm: apply a LayerNorm over the channels of each map. with_cp: checkpoint activations.
     max_bottleneck: grid to which more bottleneck tokens are pooled, so that the cost is linear in the image's area;
     None keeps them all, as released. Ignored for an attention without this option. kwargs: options of `PyramidViT`.
 
@@ -54,11 +54,9 @@ class SOFT(TimmFeatures, BaseModule):
             kwargs["max_bottleneck"] = to_2tuple(max_bottleneck)
         configs = [init_cfg] if isinstance(init_cfg, dict) else list(init_cfg or ())
         start = dict(next((config for config in configs if config.get("type") == "Pretrained"), {}))
-        if start and not start.get("checkpoint"):
-            raise ValueError("init_cfg of type Pretrained must have a checkpoint, a file or timm://NAME.")
         super().__init__(
             arch,
-            checkpoint_path=start.get("checkpoint", ""),
+            checkpoint_path=start["checkpoint"] if start else "",
             out_indices=out_indices,
             frozen_stages=frozen_stages,
             norm_eval=norm_eval,
@@ -99,5 +97,5 @@ def _pools_bottleneck(arch: str, options: dict[str, Any]) -> bool:
     """Return whether any attention of the pyramid has the option max_bottleneck."""
     kinds = options.get("attention", PYRAMID_MODELS[arch]["attention"])
     kinds = (kinds,) if isinstance(kinds, str) else kinds
-    # The model itself refuses unknown names.
+    # The model raises for unknown names.
     return any("max_bottleneck" in attention_options(ATTENTIONS[kind]) for kind in kinds if kind in ATTENTIONS)

@@ -3,9 +3,9 @@
 Importing this module installs it, unless mmcv is compiled. It must come before `mmcv.ops`, which mmdet and mmseg
 import: a config lists it first in its custom_imports, a program imports it first.
 
-torchvision serves nms, roi_align with means, and the sigmoid focal loss (which mmdet calls on a GPU only). Any other
-function raises when it is called, saying that it needs the compiled mmcv. Arguments are those of mmcv 2.1,
-csrc/pytorch/pybind.cpp; results are written into tensors of the caller.
+torchvision computes nms, roi_align with means, and the sigmoid focal loss (which mmdet calls on a GPU only). Any other
+function raises NotImplementedError when it is called. Arguments are those of mmcv 2.1, csrc/pytorch/pybind.cpp; results
+are written into tensors of the caller.
 """
 
 import importlib
@@ -24,7 +24,6 @@ from torchvision import ops
 __all__ = ["install"]
 
 _NAME = "mmcv._ext"
-_ABSENT = "none: torchvision serves nms and roi_align"
 _AVERAGE = 1
 
 
@@ -35,46 +34,36 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Ten
 
 
 def roi_align_forward(
-    input: Tensor,
-    rois: Tensor,
-    output: Tensor,
-    argmax_y: Tensor,
-    argmax_x: Tensor,
-    aligned_height: int,
-    aligned_width: int,
-    spatial_scale: float,
-    sampling_ratio: int,
-    pool_mode: int,
-    aligned: bool,
+    input: Tensor, rois: Tensor, output: Tensor, argmax_y: Tensor, argmax_x: Tensor, **options: Any
 ) -> None:
     """Pool maps `[B, C, H, W]` inside rois `[K, 5]` (image, x1, y1, x2, y2) into output `[K, C, height, width]`."""
-    size = (aligned_height, aligned_width)
-    if pool_mode != _AVERAGE:
-        raise NotImplementedError("roi_align with pool_mode='max' needs the compiled mmcv; choose pool_mode='avg'.")
-    maps = _widen(input)
-    output.copy_(ops.roi_align(maps, rois.to(maps), size, spatial_scale, sampling_ratio, aligned))
+    output.copy_(_roi_align(_widen(input), rois, **options))
 
 
 def roi_align_backward(
-    grad_output: Tensor,
+    grad_output: Tensor, rois: Tensor, argmax_y: Tensor, argmax_x: Tensor, grad_input: Tensor, **options: Any
+) -> None:
+    """Write the gradient of the maps, `[B, C, H, W]`, into grad_input."""
+    with torch.enable_grad():
+        # Sampling is linear, so any map has this gradient.
+        maps = torch.zeros_like(_widen(grad_input), requires_grad=True)
+        grad_input.copy_(torch.autograd.grad(_roi_align(maps, rois, **options), maps, grad_output.to(maps))[0])
+
+
+def _roi_align(
+    maps: Tensor,
     rois: Tensor,
-    argmax_y: Tensor,
-    argmax_x: Tensor,
-    grad_input: Tensor,
+    *,
     aligned_height: int,
     aligned_width: int,
     spatial_scale: float,
     sampling_ratio: int,
     pool_mode: int,
     aligned: bool,
-) -> None:
-    """Write the gradient of the maps, `[B, C, H, W]`, into grad_input."""
-    size = (aligned_height, aligned_width)
-    with torch.enable_grad():
-        # Sampling is linear, so any map has this gradient.
-        maps = torch.zeros_like(_widen(grad_input), requires_grad=True)
-        pooled = ops.roi_align(maps, rois.to(maps), size, spatial_scale, sampling_ratio, aligned)
-        grad_input.copy_(torch.autograd.grad(pooled, maps, grad_output.to(maps))[0])
+) -> Tensor:
+    if pool_mode != _AVERAGE:
+        raise NotImplementedError("roi_align with pool_mode='max' needs the compiled mmcv; choose pool_mode='avg'.")
+    return ops.roi_align(maps, rois.to(maps), (aligned_height, aligned_width), spatial_scale, sampling_ratio, aligned)
 
 
 def sigmoid_focal_loss_forward(
@@ -112,21 +101,19 @@ def _widen(tensor: Tensor) -> Tensor:
 
 
 def get_compiler_version() -> str:
-    return _ABSENT
+    return "none: torchvision serves nms and roi_align"
 
 
-def get_compiling_cuda_version() -> str:
-    return _ABSENT
-
+get_compiling_cuda_version = get_compiler_version
 
 _SERVED = (
-    nms,
-    roi_align_forward,
-    roi_align_backward,
-    sigmoid_focal_loss_forward,
-    sigmoid_focal_loss_backward,
-    get_compiler_version,
-    get_compiling_cuda_version,
+    "nms",
+    "roi_align_forward",
+    "roi_align_backward",
+    "sigmoid_focal_loss_forward",
+    "sigmoid_focal_loss_backward",
+    "get_compiler_version",
+    "get_compiling_cuda_version",
 )
 
 
@@ -136,8 +123,8 @@ def _missing(name: str) -> Callable[..., Any]:
 
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError(
-            f"{name} needs the compiled mmcv; mmcv-lite has only nms, roi_align and the sigmoid focal loss, served by "
-            "torchvision. Install mmcv 2.1 built with MMCV_WITH_OPS=1 instead."
+            f"{name} needs the compiled mmcv; on mmcv-lite, torchvision replaces only nms, roi_align and the "
+            "sigmoid focal loss. Install mmcv 2.1 built with MMCV_WITH_OPS=1 instead."
         )
 
     refuse.__name__ = refuse.__qualname__ = name
@@ -151,8 +138,7 @@ def install() -> bool:
     module = ModuleType(_NAME, "Served by soft_vit.dense.mmcv_ext.")
     # importlib refuses a module without a spec.
     module.__spec__ = ModuleSpec(_NAME, loader=None, origin=__file__)
-    for function in _SERVED:
-        setattr(module, function.__name__, function)
+    module.__dict__.update({name: globals()[name] for name in _SERVED})
     module.__getattr__ = _missing
     sys.modules[_NAME] = module
     _complete_transformer()

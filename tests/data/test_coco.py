@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from soft_vit.data.coco import KINDS, read_coco
+from soft_vit.data.coco import PROBLEMS, read_coco
 
 HEIGHT, WIDTH = 60, 90
 SQUARE = [10, 10, 30, 10, 30, 30, 10, 30]
@@ -76,7 +76,7 @@ def test_a_bad_image_is_counted(read, kind, image):
     value = content(annotation())
     value["images"].append(image)
     found = read(value)
-    assert found.problems == {kind: 1}
+    assert {problem: len(names) for problem, names in found.problems.items()} == {kind: 1}
     usable = [entry.id for entry in found.images if entry.has_file]
     assert usable == [7, 3]
 
@@ -86,10 +86,9 @@ BAD_OBJECTS = [
     ("object_broken", {"bbox": [1, 2, 3]}, False),
     ("object_broken", {"bbox": None}, False),
     ("object_broken", {"bbox": [1, 2, 3, float("nan")]}, False),
-    ("object_broken", {"bbox": [1, 2, 3, "4"]}, False),
     ("object_broken", {"image_id": None}, False),
     ("object_broken", {"category_id": "star"}, False),
-    ("object_broken", {"id": True}, False),
+    ("object_broken", {"area": "large"}, False),
     ("object_repeated", {"id": 1}, False),
     ("image_unknown", {"image_id": 99}, False),
     ("category_unknown", {"category_id": 6}, False),
@@ -118,14 +117,14 @@ BAD_OBJECTS = [
 def test_a_bad_annotation_is_counted_and_not_trained_on(read, kind, changes, evaluated):
     bad = {**annotation(2), **changes}
     found = read(content(annotation(1), bad), masks=True)
-    assert found.problems == {kind: 1}
+    assert {problem: len(names) for problem, names in found.problems.items()} == {kind: 1}
     image = found.images[0]
     assert len(image.objects) == len(image.boxes) == len(image.labels) == 1 + evaluated
     assert image.trainable.sum() == 1 + (kind == "box_clipped")
 
 
 def test_every_kind_of_problem_has_a_case():
-    assert {kind for kind, *_ in BAD_IMAGES + BAD_OBJECTS} == set(KINDS)
+    assert {kind for kind, *_ in BAD_IMAGES + BAD_OBJECTS} == set(PROBLEMS)
 
 
 def test_a_clipped_box_stays_in_the_image(read):
@@ -164,17 +163,17 @@ REFUSED = {
     "captions": (content(categories={}), "list 'categories'"),
     "empty categories": (content(categories=[]), "categories"),
     "category without a name": (content(categories=[{"id": 1}]), "category"),
-    "category twice": (content(categories=[{"id": 1, "name": "a"}, {"id": 1, "name": "b"}]), "'b'"),
-    "empty images": (content(images=[]), r"0 can be used \(it lists none\)"),
+    "category twice": (content(categories=[{"id": 1, "name": "a"}, {"id": 1, "name": "b"}]), "different ids"),
+    "empty images": (content(images=[]), "0 of 0"),
     "only broken images": (
-        content(images=[{}, {"id": 7, "file_name": "a.jpg", "height": 60.0, "width": 90.0}]),
-        r"2 can be used \(Images without a usable id, .* are left out: 2 \(None, 7\)",
+        content(images=[{}, {"id": 7, "file_name": "a.jpg", "height": -60, "width": 90}]),
+        "0 of 2 .* -60",
     ),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_file_without_sense_is_refused_in_one_sentence(read, case):
+def test_a_malformed_file_is_refused_in_one_sentence(read, case):
     value, message = REFUSED[case]
     with pytest.raises(ValueError, match=message) as caught:
         read(value)
@@ -191,11 +190,10 @@ def test_missing_files_are_errors(read, tmp_path):
 @pytest.mark.parametrize(
     "name", ["../a.jpg", "/etc/passwd", "x/../../a.jpg", "C:\\a.jpg", "\\\\host\\a.jpg", "a\0.jpg"]
 )
-def test_no_image_lies_outside_of_the_folder(read, name):
+def test_a_file_outside_of_the_folder_is_missing(read, name):
     value = content(annotation())
     value["images"][0]["file_name"] = name
-    with pytest.raises(ValueError, match="inside the folder"):
-        read(value)
+    assert [image.has_file for image in read(value).images] == [False, True]
 
 
 def test_names_are_compared_as_paths(read):

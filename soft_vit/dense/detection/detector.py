@@ -36,8 +36,8 @@ class FeaturePyramid(nn.Module):
         self.body = TimmFeatures(**backbone, min_stride=stride)
         widths = self.body.channels
         if extra == "conv" and widths[-1] == channels:
-            # torchvision would put P6 on P5 instead of that map.
-            raise ValueError(f"pyramid_channels must differ from those of the last map, got {channels}.")
+            # torchvision would compute P6 from P5 instead of that map.
+            raise ValueError(f"pyramid_channels must differ from the channels of the last map, got {channels}.")
         blocks = LastLevelP6P7(widths[-1], channels) if extra == "conv" else LastLevelMaxPool()
         self.fpn = FeaturePyramidNetwork(widths, channels, extra_blocks=blocks)
         self.out_channels = channels
@@ -71,21 +71,16 @@ class TorchvisionDetector(BaseModel):
         self.num_classes = num_classes
         self.first_label = first_label
 
-    @property
-    def features(self) -> nn.Module:
-        """Return the `TimmFeatures` of the detector."""
-        return self.detector.backbone.body
-
     def init_weights(self) -> None:
         """Load the backbone's weights; torchvision and timm initialised the others at construction."""
         if not self.is_init:
-            self.features.init_weights()
+            self.detector.backbone.body.init_weights()
             self._is_init = True
 
     def forward(
         self, inputs: Sequence[Tensor], data_samples: Sequence[BaseDataElement] | None = None, mode: str = "tensor"
     ) -> Any:
-        """Mode "loss" returns named losses, "predict" the samples with `pred_instances`, "tensor" the pyramid's maps.
+        """Return losses by name (mode "loss"), samples with `pred_instances` ("predict") or the pyramid ("tensor").
 
         `pred_instances` has bboxes float32 `[n, 4]`, scores `[n]`, labels int64 `[n]` and, for Mask R-CNN, masks bool
         `[n, H, W]`, sorted by falling score.

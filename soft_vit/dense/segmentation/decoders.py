@@ -5,16 +5,14 @@ Letters: B images, C_i channels of map i, H_i and W_i its height and width.
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
 
 from segmentation_models_pytorch.base.initialization import initialize_decoder
 from segmentation_models_pytorch.base.modules import Conv2dReLU
 from segmentation_models_pytorch.decoders.fpn.decoder import FPNDecoder
 from segmentation_models_pytorch.decoders.upernet.decoder import UPerNetDecoder
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import BatchNorm2d
 
-__all__ = ["DECODERS", "FCNHead", "PixelClassifier", "SemanticFPN", "UPerNet", "build_decoder"]
+__all__ = ["DECODERS", "FCNHead", "PixelClassifier", "SemanticFPN", "UPerNet"]
 
 
 class UPerNet(nn.Module):
@@ -28,18 +26,16 @@ class UPerNet(nn.Module):
 
     normalises = True
     divisor = 1
-    strides = None
 
     def __init__(self, in_channels: Sequence[int], channels: int = 512) -> None:
         super().__init__()
         # The library expects the image and a map of stride 2 first, and uses neither.
         self.decoder = UPerNetDecoder((0, 0, *in_channels), len(in_channels) + 1, channels)
+        initialize_decoder(self.decoder)
         self.out_channels = channels
 
     def forward(self, maps: list[Tensor]) -> Tensor:
         """Turn maps `[B, C_i, H_i, W_i]`, the largest first, into one `[B, channels, H_1, W_1]`."""
-        if self.training and maps[0].shape[0] == 1 and any(type(m) is BatchNorm2d for m in self.modules()):
-            raise ValueError("Each process must get at least 2 images for UPerNet's BatchNorm, or sync_bn='torch'.")
         return self.decoder([None, None, *maps])
 
 
@@ -54,7 +50,6 @@ class SemanticFPN(nn.Module):
     normalises = False
     # The library enlarges each map by 2 before it adds it to the next.
     divisor = 32
-    strides = (4, 8, 16, 32)
 
     def __init__(self, in_channels: Sequence[int], channels: int = 128, pyramid_channels: int = 256) -> None:
         super().__init__()
@@ -65,6 +60,7 @@ class SemanticFPN(nn.Module):
             # The head has its own.
             dropout=0.0,
         )
+        initialize_decoder(self.decoder)
         self.out_channels = channels
 
     def forward(self, maps: list[Tensor]) -> Tensor:
@@ -74,21 +70,6 @@ class SemanticFPN(nn.Module):
 
 DECODERS: dict[str, type[nn.Module]] = {"upernet": UPerNet, "fpn": SemanticFPN}
 """Decoders by name."""
-
-
-def build_decoder(
-    in_channels: Sequence[int], reductions: Sequence[int], kind: str = "upernet", **options: Any
-) -> nn.Module:
-    """Return an initialised decoder of a kind in `DECODERS`, for maps of these channels and strides.
-
-    Raises ValueError for maps that the decoder cannot use.
-    """
-    needed = DECODERS[kind].strides
-    if needed is not None and tuple(reductions) != needed:
-        raise ValueError(f"The maps of the decoder {kind} must have strides {needed}, got {tuple(reductions)}.")
-    decoder = DECODERS[kind](in_channels, **options)
-    initialize_decoder(decoder)
-    return decoder
 
 
 class PixelClassifier(nn.Module):

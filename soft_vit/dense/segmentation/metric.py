@@ -23,10 +23,10 @@ __all__ = ["SegmentationMetric", "class_table", "confusion", "scores_of"]
 class SegmentationMetric(BaseMetric):
     """`mIoU`, `mAcc` and `aAcc` in percent over all labelled pixels of all images, as mmseg defines them.
 
-    The IoU of a class is the share of the pixels with and predicted as the class in those with or predicted as it; its
-    Acc the share in the pixels with it; aAcc the share of correct pixels. Means leave out a class without such pixels.
+    The correct pixels of a class, divided by those that are of the class or predicted as it, are its IoU; divided by
+    those of the class, its Acc. aAcc is the share of correct pixels. Means leave out classes without such pixels.
 
-    A table of the classes goes to the log. Processes exchange counts, not label maps. Images that a sampler such as
+    A table of the classes is logged. Processes exchange counts, not label maps. Images that a sampler such as
     DefaultSampler repeats to fill up a process are counted once.
     """
 
@@ -34,24 +34,18 @@ class SegmentationMetric(BaseMetric):
     default_prefix = "segmentation"
 
     def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
-        count = len(self._classes())
+        count = len(self.dataset_meta["classes"])
         for sample in data_samples:
-            truth, given = sample["gt_sem_seg"]["data"], sample["pred_sem_seg"]["data"]
-            table = confusion(truth, given.to(truth.device), count).flatten().cpu()
+            truth, predicted = sample["gt_sem_seg"]["data"], sample["pred_sem_seg"]["data"]
+            table = confusion(truth, predicted.to(truth.device), count).flatten().cpu()
             # One entry for an image; most pairs of classes do not occur in it.
             pairs = table.nonzero().flatten()
             self.results.append((pairs, table[pairs]))
 
-    def _classes(self) -> Sequence[str]:
-        classes = (self.dataset_meta or {}).get("classes")
-        if not classes:
-            raise ValueError("The metainfo of the data set must hold classes.")
-        return classes
-
     def evaluate(self, size: int) -> dict[str, float]:
         """Return the metrics over all processes. size: number of images in the data set."""
         rank, world_size = get_dist_info()
-        classes = self._classes()
+        classes = self.dataset_meta["classes"]
         table = torch.zeros(len(classes) ** 2, dtype=torch.int64)
         for pairs, counts in self.results[: len(range(rank, size, world_size))]:
             table[pairs] += counts
@@ -68,24 +62,24 @@ class SegmentationMetric(BaseMetric):
         return {name: 100 * value.item() for name, value in found.items()}
 
 
-def confusion(truth: Tensor, given: Tensor, num_classes: int) -> Tensor:
-    """Return pixels by true class (row) and given class (column), int64 `[C, C]`, without those of true class 255.
+def confusion(truth: Tensor, predicted: Tensor, num_classes: int) -> Tensor:
+    """Return the number of labelled pixels by true class (row) and predicted class (column), int64 `[C, C]`.
 
-    Raises ValueError for a given class beyond `num_classes`.
+    Raises ValueError for a predicted class of `num_classes` or more.
     """
     labelled = truth != IGNORED
-    truth, given = truth[labelled].long(), given[labelled].long()
-    if given.numel() and given.max() >= num_classes:
-        raise ValueError(f"model.num_classes must be {num_classes} as in the data, got class {int(given.max())}.")
-    pairs = truth * num_classes + given
+    truth, predicted = truth[labelled].long(), predicted[labelled].long()
+    if predicted.numel() and predicted.max() >= num_classes:
+        raise ValueError(f"model.num_classes must be {num_classes} as in the data, got class {int(predicted.max())}.")
+    pairs = truth * num_classes + predicted
     return torch.bincount(pairs, minlength=num_classes**2).reshape(num_classes, num_classes)
 
 
 def scores_of(table: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return IoU `[C]`, accuracy `[C]` and accuracy over all pixels, float64 in [0, 1]; NaN where undefined."""
     table = table.double()
-    hits, occurs, given = table.diagonal(), table.sum(1), table.sum(0)
-    return hits / (occurs + given - hits), hits / occurs, hits.sum() / table.sum()
+    hits, true, predicted = table.diagonal(), table.sum(1), table.sum(0)
+    return hits / (true + predicted - hits), hits / true, hits.sum() / table.sum()
 
 
 def class_table(table: Tensor, classes: Sequence[str]) -> str:

@@ -16,14 +16,14 @@ from torch.nn import functional as F
 
 from soft_vit.data.label_maps import IGNORED
 from soft_vit.dense.features import TimmFeatures
-from soft_vit.dense.segmentation.decoders import DECODERS, FCNHead, PixelClassifier, build_decoder
+from soft_vit.dense.segmentation.decoders import DECODERS, FCNHead, PixelClassifier
 from soft_vit.registry import MODELS, register
 
 __all__ = ["TimmSegmentor", "slide"]
 
 # The axis of each direction of a flip.
 AXES = {"horizontal": -1, "vertical": -2}
-# The stride of a backbone's coarsest map, which must have at least one place.
+# The coarsest map of a backbone has stride 32 and must not be empty.
 _MIN_SIDE = 32
 # Windows in one batch of a sliding test.
 _WINDOWS_AT_ONCE = 4
@@ -36,13 +36,14 @@ class TimmSegmentor(BaseModel):
     backbone: arguments of `TimmFeatures`. decoder: its `kind`, "upernet" or "fpn", and its options, see
     `soft_vit.dense.segmentation.decoders`. num_classes: without the unlabelled one. dropout: of channels, before the
     classifier. auxiliary: a second loss on one map: the map's `index`, `loss_weight` and options of `FCNHead`.
-    class_weight: of the pixels of each class in the losses, which are weighted means; None weights all equally.
+    class_weight: positive weight of each class in the losses, which are weighted means over the pixels; None weights
+    all equally.
 
     test_cfg: mode "whole", or "slide" with crop_size and stride (H, W), which averages the scores of overlapping
     windows. scales, flip: test-time augmentation: sizes relative to the image's, and mirroring, left to right for True
     or along all subsets of a list of "horizontal" and "vertical"; class probabilities are averaged.
 
-    Raises ValueError for an unknown option.
+    Raises ValueError for an unknown decoder or mode, and for a stride above crop_size.
     """
 
     def __init__(
@@ -58,12 +59,13 @@ class TimmSegmentor(BaseModel):
         data_preprocessor: dict | None = None,
     ) -> None:
         super().__init__(data_preprocessor=data_preprocessor)
-        kind = decoder.get("kind", "upernet")
+        decoder = {"kind": "upernet", **decoder}
+        kind = decoder.pop("kind")
         if kind not in DECODERS:
             raise ValueError(f"decoder.kind must be one of {', '.join(DECODERS)}, got {kind!r}.")
-        # Maps that the decoder normalises need no other norm.
+        # UPerNet normalises the maps itself.
         self.backbone = TimmFeatures(**{"out_norm": not DECODERS[kind].normalises, **backbone})
-        self.decoder = build_decoder(self.backbone.channels, self.backbone.reductions, **decoder)
+        self.decoder = DECODERS[kind](self.backbone.channels, **decoder)
         self.head = PixelClassifier(self.decoder.out_channels, num_classes, dropout)
         self.auxiliary: FCNHead | None = None
         if auxiliary is not None:
@@ -71,10 +73,6 @@ class TimmSegmentor(BaseModel):
             self.auxiliary_index = options.pop("index", 2)
             self.auxiliary_weight = options.pop("loss_weight", 0.4)
             self.auxiliary = FCNHead(self.backbone.channels[self.auxiliary_index], num_classes, **options)
-        if class_weight is not None and (len(class_weight) != num_classes or min(class_weight) <= 0):
-            raise ValueError(
-                f"class_weight must be a number above 0 for each of {num_classes} classes, got {class_weight}."
-            )
         weight = None if class_weight is None else torch.tensor(class_weight, dtype=torch.float32)
         self.register_buffer("class_weight", weight, persistent=False)
         self.test_cfg = _test_options(**(test_cfg or {}))
@@ -91,10 +89,10 @@ class TimmSegmentor(BaseModel):
         data_samples: Sequence[BaseDataElement] | None = None,
         mode: str = "tensor",
     ) -> Any:
-        """inputs: normalised images `[B, 3, H, W]`, or for "predict" also a list of `[3, H, W]`.
+        """Return named losses (mode "loss"), samples with `pred_sem_seg` ("predict") or scores ("tensor").
 
-        Mode "loss" returns named losses, "predict" the samples with `pred_sem_seg`, int64 `[1, H, W]` at the original
-        image's size, "tensor" scores `[B, C, H, W]`.
+        inputs: normalised images `[B, 3, H, W]`, or for "predict" also a list of `[3, H, W]`. `pred_sem_seg` is int64
+        `[1, H, W]` in the size of the original image, scores are `[B, C, H, W]`.
         """
         if mode == "loss":
             return self.loss(inputs, torch.cat([sample.gt_sem_seg.data for sample in data_samples]))
@@ -110,7 +108,7 @@ class TimmSegmentor(BaseModel):
         return self._at_pixels(self.head(self.decoder(self.backbone(self._pad(images)))), images.shape[-2:])
 
     def loss(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """Return the mean cross entropy over the labelled pixels; labels: `[B, H, W]`, 255 for none."""
+        """Return the mean cross entropy over the labelled pixels; labels: `[B, H, W]`, 255 where unlabelled."""
         maps = self.backbone(self._pad(images))
         losses = {"loss_pixels": self._cross_entropy(self.head(self.decoder(maps)), labels)}
         if self.auxiliary is not None:
@@ -125,7 +123,7 @@ class TimmSegmentor(BaseModel):
         total = F.cross_entropy(scores, labels, **options)
         labelled = labels[labels != IGNORED]
         weight = labelled.numel() if self.class_weight is None else self.class_weight[labelled].sum()
-        # Without labels the loss is 0.
+        # The loss of a batch without labels is 0.
         return total / weight if labelled.numel() else total
 
     def _padded(self, size: Sequence[int]) -> list[int]:
@@ -151,7 +149,7 @@ class TimmSegmentor(BaseModel):
         return sample
 
     def _views(self) -> Iterator[tuple[float, tuple[int, ...]]]:
-        """Return all pairs of a scale and a set of axes to mirror."""
+        """Return each scale with each set of axes to mirror."""
         axes = [AXES[direction] for direction in self.test_cfg["flip"]]
         sets = [chosen for count in range(len(axes) + 1) for chosen in itertools.combinations(axes, count)]
         return itertools.product(self.test_cfg["scales"], sets)

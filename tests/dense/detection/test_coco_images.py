@@ -128,24 +128,27 @@ def test_images_are_read_from_an_archive(copy):
 
 
 def test_unusable_data_is_refused_in_one_sentence(copy):
-    def outside(content):
-        content["images"][0]["file_name"] = "../secret.jpg"
-
     with pytest.raises(ValueError, match="data_root"):
         CocoImages()
     with pytest.raises(FileNotFoundError, match="nothing"):
         CocoImages(str(copy), TRAIN[0], "nothing")
     with pytest.raises(FileNotFoundError, match="annotation file"):
         CocoImages(str(copy), "none.json", TRAIN[1])
-    change(copy, outside)
-    with pytest.raises(ValueError, match="secret"):
-        CocoImages(str(copy), *TRAIN)
     change(copy, lambda content: content["annotations"].clear(), VAL[0])
     with pytest.raises(ValueError, match="object to train on"):
         CocoImages(str(copy), *VAL)
     (copy / TRAIN[0]).write_text("{")
     with pytest.raises(ValueError, match="JSON"):
         CocoImages(str(copy), *TRAIN)
+
+
+def test_a_file_outside_of_the_folder_is_never_read(copy):
+    (copy / "secret.jpg").write_bytes(next((copy / TRAIN[1]).iterdir()).read_bytes())
+    change(copy, lambda content: content["images"][0].update(file_name="../secret.jpg"))
+    assert len(CocoImages(str(copy), *TRAIN, filter_empty=False)) == 15
+    test = CocoImages(str(copy), *TRAIN, test_mode=True)
+    assert not test[0]["inputs"].any()
+    assert "secret" in test.why_bad(0)
 
 
 def test_an_unknown_transform_is_refused(tree):
