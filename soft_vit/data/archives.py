@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 __all__ = ["Entry", "FolderStorage", "Storage", "TarStorage", "ZipStorage", "open_storage", "require_storage"]
 
-# More than any photograph; a larger file would fill the memory before a decoder could refuse it.
+# Above the size of any photograph. A larger file could fill the memory before it is decoded.
 MAX_FILE_BYTES = 256 * 2**20
 
 
@@ -30,10 +30,10 @@ class Storage(Protocol):
     path: Path
 
     def entries(self) -> list[Entry]:
-        """Every regular file, sorted by name."""
+        """Return every regular file, sorted by name."""
 
     def folders(self) -> set[str]:
-        """Paths of the folders, including empty ones that the storage lists."""
+        """Return the paths of the folders, including empty ones."""
 
     def read(self, entry: Entry) -> bytes:
         """Return the bytes of a file. Raises OSError or ValueError for an unreadable or too large file."""
@@ -49,7 +49,7 @@ def _raise(error: OSError) -> None:
 
 
 class FolderStorage:
-    """Files of a folder at any depth; links are followed. Listing raises PermissionError for a closed folder."""
+    """Files of a folder at any depth; links are followed. Listing raises PermissionError for an unreadable folder."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -68,7 +68,7 @@ class FolderStorage:
 
     def read(self, entry: Entry) -> bytes:
         path = self.path / entry.name
-        # A pipe would block.
+        # Reading a pipe would block.
         if not path.is_file():
             raise OSError(f"{path} is not a regular file")
         _check_size(entry.name, path.stat().st_size)
@@ -126,14 +126,14 @@ class TarStorage:
         _check_size(entry.name, entry.size)
         if self._descriptor is None:
             self._descriptor = os.open(self.path, os.O_RDONLY)
-        # Forked processes share the position in the file, which pread does not use.
+        # Forked processes share the file position, which pread ignores.
         data = os.pread(self._descriptor, entry.size, entry.offset)
         if len(data) < entry.size:
             raise OSError(f"{self.path} ends within {entry.name}")
         return data
 
     def __getstate__(self) -> dict:
-        # The samples carry their places.
+        # Each sample holds its entry, so workers need no list.
         return {**self.__dict__, "_descriptor": None, "_entries": [], "_folders": set()}
 
     def __del__(self) -> None:
@@ -142,7 +142,7 @@ class TarStorage:
 
 
 class ZipStorage:
-    """Files of a ZIP, which every process opens by itself. Raises ValueError for a damaged archive."""
+    """Files of a ZIP, which each process opens for itself. Raises ValueError for a damaged archive."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -153,7 +153,7 @@ class ZipStorage:
             raise ValueError(f"{path} must be a ZIP ({error}).") from error
 
     def _archive(self) -> zipfile.ZipFile:
-        # Forked processes would share the position in the file.
+        # Forked processes would share the file position.
         if self._open is None or self._open[0] != os.getpid():
             self._open = os.getpid(), zipfile.ZipFile(self.path)
         return self._open[1]

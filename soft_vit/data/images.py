@@ -55,7 +55,7 @@ def decode_image(data: bytes, max_pixels: int | None = None) -> Image.Image:
         image = Image.open(io.BytesIO(data))
         if max_pixels is not None and image.width * image.height > max_pixels:
             raise BadImage(f"it has {image.width} x {image.height} pixels, more than {max_pixels / 1e6:.0f} million")
-        # Of other formats, mode I holds 16 bits.
+        # In formats other than TIFF, mode I holds 16 bits.
         if image.mode == "F" or (image.mode == "I" and image.format == "TIFF"):
             what = "floating-point numbers" if image.mode == "F" else "signed or 32-bit numbers"
             raise BadImage(f"its pixels are {what} of unknown range; save it with 8 or 16 bits")
@@ -145,12 +145,14 @@ def _labels_of_folders(storage: Storage, top: str, names: Sequence[str]) -> list
     """Return the folder of each file. Raises ValueError for a file outside of folders and for an empty folder."""
     loose = [name for name in names if "/" not in name]
     if loose:
-        raise ValueError(f"{storage.path} must hold images in folders of classes alone, got {loose[0]}.")
+        raise ValueError(f"{storage.path} must hold images in one folder per class, got {loose[0]}.")
     labels = [name.split("/")[0] for name in names]
     folders = {folder.removeprefix(top) for folder in storage.folders() if folder.startswith(top)}
     empty = sorted({folder for folder in folders if folder and "/" not in folder} - set(labels))
     if empty:
-        raise ValueError(f"Every folder of {storage.path} must hold images, {len(empty)} do not, such as {empty[0]}.")
+        raise ValueError(
+            f"Every folder of {storage.path} must hold images, {len(empty)} are empty, such as {empty[0]}."
+        )
     return labels
 
 
@@ -193,7 +195,9 @@ def _labels_of_list(storage: Storage, path: Path, names: Sequence[str]) -> list[
     labels = {pair[0].strip(): pair[1].strip() for pair in pairs if len(pair) == 2}
     missing = [name for name in names if name not in labels]
     if missing:
-        raise ValueError(f"{path} must name the class of every image, {len(missing)} lack one, such as {missing[0]}.")
+        raise ValueError(
+            f"{path} must name the class of every image, {len(missing)} are missing, such as {missing[0]}."
+        )
     return [labels[name] for name in names]
 
 

@@ -17,14 +17,14 @@ from soft_vit.data.images import SUFFIXES, BadImage, decode_image, is_image, nam
 __all__ = ["IGNORED", "LabelMaps", "decode_label_map", "find_label_maps"]
 
 IGNORED = 255
-"""The label of a pixel without a class, on disk and in memory."""
+"""The label of an unlabelled pixel, on disk and in memory."""
 
 
 @dataclass
 class LabelMaps:
     """Images and their label maps: `pairs` are files of the two folders.
 
-    reduce_zero_label: in the files, 0 means no class and 1 the first class, as in ADE20K.
+    reduce_zero_label: whether 0 means unlabelled and 1 the first class in the files, as in ADE20K.
     """
 
     images: FolderStorage
@@ -34,7 +34,7 @@ class LabelMaps:
     reduce_zero_label: bool = True
 
     def load(self, pair: tuple[Entry, Entry]) -> tuple[Image.Image, np.ndarray]:
-        """Return the image in RGB and its classes, uint8 `[H, W]`, 255 for none. Raises BadImage."""
+        """Return the image in RGB and its classes, uint8 `[H, W]`, 255 where unlabelled. Raises BadImage."""
         image = self.load_image(pair[0])
         return image, self.load_labels(pair[1], image.size[::-1])
 
@@ -74,7 +74,7 @@ def decode_label_map(data: bytes) -> np.ndarray:
         # Decoders raise errors of any kind on damaged files.
         raise BadImage(f"{type(error).__name__}: {error}") from error
     if values.ndim != 2 or values.dtype.kind == "f":
-        raise BadImage("it has colours instead of one number for each pixel")
+        raise BadImage(f"it must have one integer per pixel, got shape {values.shape} of {values.dtype}")
     return values if values.dtype == np.uint8 else values.astype(np.int32)
 
 
@@ -117,4 +117,4 @@ def _listed_classes(root: Path) -> list[str]:
         # Columns Idx, Ratio, Train, Val, Stuff, Name; synonyms follow a name.
         rows = [line.split("\t") for line in read_lines(ade)[1:]]
         return [row[-1].split(",")[0].strip() for row in rows]
-    raise FileNotFoundError(f"{listed} or {ade.name} must list the classes, neither exists.")
+    raise FileNotFoundError(f"{listed} or {ade.name} must exist and list the classes.")

@@ -1,4 +1,4 @@
-"""Write a model in each format, and open the file as a function."""
+"""Formats of exported models: how to write a file, and how to open it as a function."""
 
 import json
 from collections.abc import Callable
@@ -19,12 +19,12 @@ Run = Callable[[Tensor], list[Tensor]]
 MAX_BATCH = 4096
 MAX_SIDE = 4096
 MIN_SIDE = 64
-"""The smallest side of an image of any size: a map of one token takes another path, and here the last map has four."""
+"""Smallest side of an image of any size: models treat a map of one token differently; here the last map has four."""
 METADATA_FILE = "metadata.json"
 
 
 def capture(source: ExportModel, any_size: bool = False) -> torch.export.ExportedProgram:
-    """Return the graph of a model for any batch and, with any_size, for sides of 64 pixels and above.
+    """Return the graph of a model for any batch size and, with any_size, for sides of 64 pixels and above.
 
     Raises ValueError for a model whose graph depends on the image size.
     """
@@ -32,7 +32,7 @@ def capture(source: ExportModel, any_size: bool = False) -> torch.export.Exporte
     shapes = {0: dim("batch", min=1, max=MAX_BATCH)}
     if any_size:
         shapes |= {side: dim(name, min=MIN_SIDE, max=MAX_SIDE) for side, name in ((2, "height"), (3, "width"))}
-    # torch.export would fix a batch of one.
+    # torch.export would specialise on a batch of 1.
     example = torch.zeros(2, *source.input_size)
     try:
         return torch.export.export(source.model, (example,), dynamic_shapes=(shapes,))
@@ -46,7 +46,7 @@ def write_torch_export(source: ExportModel, path: Path, any_size: bool = False) 
     """Write a program of torch.export with its metadata as a file inside; raises ValueError as `capture`."""
     program = capture(source, any_size)
     for node in program.graph.nodes:
-        # Names files of this machine.
+        # Contains paths of this machine.
         node.meta.pop("stack_trace", None)
     torch.export.save(program, path, extra_files={METADATA_FILE: json.dumps(source.metadata(), indent=2)})
 
@@ -71,7 +71,7 @@ def write_onnx(source: ExportModel, path: Path, any_size: bool = False) -> None:
 
     Raises ValueError for a model that cannot be captured or translated.
     """
-    # torch.onnx.export names one missing package at a time, and onnxruntime is needed to verify.
+    # Report a missing package before the work: onnxruntime is needed only to verify the file.
     import onnx  # noqa: F401
     import onnxruntime  # noqa: F401
     import onnxscript  # noqa: F401
@@ -81,14 +81,14 @@ def write_onnx(source: ExportModel, path: Path, any_size: bool = False) -> None:
     try:
         onnx_program = torch.onnx.export(program, dynamo=True, verbose=False, **names)
     except Exception as error:
-        # The first cause is wrapped in long reports.
+        # torch wraps the cause in long reports.
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
         reason = one_line(cause).split(". ")[0]
         raise ValueError(f"{source.name} cannot be translated to ONNX ({reason}).") from error
     for node in onnx_program.model.graph.all_nodes():
-        # Names files of this machine, and outweighs a small model.
+        # Contains paths of this machine, and is larger than a small model.
         node.metadata_props.clear()
     onnx_program.model.metadata_props.update(source.metadata())
     onnx_program.save(path, external_data=False)
@@ -99,7 +99,7 @@ def open_onnx(path: Path) -> Run:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    # Only fatal errors: it also raises others, and its optimizer warns about constants.
+    # Log fatal errors only: others are raised as well, and the optimizer warns about constants.
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     name = session.get_inputs()[0].name

@@ -89,7 +89,7 @@ def load_export_model(
     if img_size is not None:
         height = width = img_size
     cfg, outputs = network.pretrained_cfg, ("logits",)
-    # The file of weights comes first.
+    # Names in the file of weights take precedence.
     classes = tuple(predictor.names or cfg.get("label_names") or ())
     if stages is not None:
         network = FeatureMaps(network, stages)

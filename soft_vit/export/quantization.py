@@ -1,4 +1,4 @@
-"""int8 files by onnxruntime, and their loss of accuracy."""
+"""Quantise ONNX files to int8 by onnxruntime, and measure the loss of accuracy."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,8 +21,8 @@ PRODUCTS = ("Conv", "Gemm", "MatMul")
 def quantize(full: Path, target: Path, source: ExportModel) -> str:
     """Write an ONNX file in int8 (QDQ), calibrated on generated images; return a sentence about the result.
 
-    Only products with weights are quantised. Those of two activations (Gaussian kernels, Newton iteration, attention)
-    have no weights to shrink, and the iteration needs all digits on a flat kernel.
+    Only products with a weight are quantised. Products of two activations (Gaussian kernels, Newton iteration,
+    attention) would not shrink the file, and Newton's iteration needs float32 on a flat kernel.
     """
     import onnx
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
@@ -45,7 +45,7 @@ def quantize(full: Path, target: Path, source: ExportModel) -> str:
         activation_type=QuantType.QUInt8,
         weight_type=QuantType.QInt8,
         per_channel=True,
-        # Avoids overflow of 16 bits on processors without int8 dot products.
+        # Avoids overflow of 16-bit sums on processors without int8 dot products.
         reduce_range=True,
         nodes_to_quantize=chosen,
     )
@@ -84,7 +84,7 @@ def shape_images(split: str, count: int, source: ExportModel) -> tuple[torch.Ten
 def check_drop(full: Path, int8: Path, source: ExportModel, max_drop: float) -> str:
     """Measure a file and its int8 form on generated images; return a sentence about the result.
 
-    For a model of other classes than theirs, disagreement of the files counts as loss. Raises ValueError if int8 loses
+    For a model with other classes, disagreement between the files counts as loss. Raises ValueError if int8 loses
     more than max_drop points of top-1.
     """
     images, labels = shape_images("test", TEST_IMAGES, source)
@@ -93,7 +93,10 @@ def check_drop(full: Path, int8: Path, source: ExportModel, max_drop: float) -> 
         run = open_onnx(path)
         chosen.append(torch.cat([run(batch)[0].argmax(1) for batch in images.split(BATCH)]))
     agreement = 100 * (chosen[0] == chosen[1]).float().mean().item()
-    loss, result = 100 - agreement, f"both choose the same class in {agreement:.1f} % of {TEST_IMAGES} generated images"
+    loss, result = (
+        100 - agreement,
+        f"both predict the same class for {agreement:.1f} % of {TEST_IMAGES} generated images",
+    )
     if tuple(source.classes) == tuple(CLASSES):
         before, after = (100 * (each == labels).float().mean().item() for each in chosen)
         loss, result = before - after, f"top-1 is {before:.1f} % in float32 and {after:.1f} % in int8; {result}"

@@ -16,7 +16,7 @@ from soft_vit.weights.files import ensure_writable, write_atomically
 __all__ = ["BATCHES", "compare", "export"]
 
 BATCHES = (1, 5)
-"""Batches that a file is checked with: a single image, and a size that differs from the captured one."""
+"""Batch sizes of the comparison: one image, and a size that differs from the captured one."""
 
 
 def export(
@@ -34,15 +34,15 @@ def export(
 
     format: a key of `FORMATS`. any_size: for images of any size. int8: quantise the ONNX file, see `quantize`.
     max_error: largest difference from the model, see `relative_error`. max_drop: largest loss of accuracy by int8, in
-    points. report: called with a sentence for each step. The file appears once it is verified. Raises ValueError for
-    options that do not go together and for a file that differs from the model.
+    points. report: called with a sentence for each step. `out` is written only after verification. Raises ValueError
+    for incompatible options and for a file that differs from the model.
     """
     out = Path(out)
     suffix, write, open_file = FORMATS[format]
     if out.suffix != suffix:
         raise ValueError(f"out must end in {suffix} for {format}, got {out}.")
     if int8 and (format != "onnx" or source.outputs != ("logits",) or source.input_size[0] != 3):
-        raise ValueError("int8 must be asked for with the format onnx and a classifier of RGB images.")
+        raise ValueError("int8 must be used with the format onnx and a classifier of RGB images.")
     ensure_writable(out)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / out.name
@@ -57,7 +57,7 @@ def export(
         if worst > max_error:
             raise ValueError(
                 f"The file differs from the model by up to {worst:.1e} of the largest output, more than "
-                f"{max_error:.0e}, so it was not written; use another format, or allow more with --max-error."
+                f"{max_error:.0e}, so it was not written; use another format or a larger --max-error."
             )
         if int8:
             report("Quantising to int8, calibrated on generated images.")
@@ -75,7 +75,7 @@ def verified_sizes(source: ExportModel, any_size: bool) -> list[tuple[int, int]]
     """Return sizes to compare at: the model's own and, with any_size, larger, smaller and elongated ones."""
     height, width = source.input_size[1:]
     others = [(height + 37, max(width - 11, MIN_SIDE)), (MIN_SIDE, 3 * width + 5), (2 * height - 1, MIN_SIDE)]
-    # Grids limited to 7 windows on a side reach their limit in the last stage.
+    # In the last stage, grids reach their limit of 7 windows on a side.
     others.append((MIN_SIDE, 8 * 32 + 37))
     return [(height, width), *(others if any_size else ())]
 
@@ -83,7 +83,7 @@ def verified_sizes(source: ExportModel, any_size: bool) -> list[tuple[int, int]]
 def compare(run: Run, source: ExportModel, sizes: Sequence[tuple[int, int]]) -> dict[str, float]:
     """Return the difference from the model, see `relative_error`, for each shape of random images.
 
-    sizes: (H, W) of the images, each tried in all `BATCHES`. Raises ValueError for a file that refuses a batch.
+    sizes: (H, W) of the images, each in all `BATCHES`. Raises ValueError if the file cannot run on a batch.
     """
     generator = torch.Generator().manual_seed(0)
     errors = {}
@@ -96,9 +96,9 @@ def compare(run: Run, source: ExportModel, sizes: Sequence[tuple[int, int]]) -> 
             try:
                 given = run(images)
             except Exception as error:
-                # Every runtime has its own errors.
+                # Runtimes raise errors of many types.
                 reason = shorten(one_line(error), 120)
-                raise ValueError(f"The file refuses {shape} ({reason}); use --img-size for one size.") from error
+                raise ValueError(f"The file cannot run on {shape} ({reason}); use --img-size for one size.") from error
             errors[shape] = relative_error(given, expected)
     return errors
 
@@ -106,11 +106,11 @@ def compare(run: Run, source: ExportModel, sizes: Sequence[tuple[int, int]]) -> 
 def relative_error(given: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
     """Return the largest difference between outputs, each relative to the largest magnitude of the expected one.
 
-    Infinite for a missing output, other shapes and values that are not finite.
+    Infinite if outputs are missing, of another shape or not finite.
     """
     if [output.shape for output in given] != [output.shape for output in expected]:
         return float("inf")
     smallest = torch.finfo(torch.float32).tiny
     errors = [(a - b).abs().max() / b.abs().max().clamp(min=smallest) for a, b in zip(given, expected, strict=True)]
-    # NaN would pass any threshold.
+    # NaN is never above a threshold.
     return float(torch.stack(errors).nan_to_num(nan=float("inf")).max())

@@ -1,6 +1,6 @@
-"""A web page on which a person gives an image, clicks on it, and sees where each attention of two models looks.
+"""A web page that compares two models on an image: predictions, and attention maps of the clicked token.
 
-Images travel within the messages between page and process, so none of them becomes a file.
+Images travel in messages between page and process and are never written to a file.
 """
 
 import base64
@@ -19,11 +19,11 @@ from soft_vit.predict.app_look import DEPTHS, MAX_BYTES, Choice, Look, load_choi
 
 Place = tuple[float, float]
 
-# What can be seen without a download: an attention that has learned to look far, and one that has not.
+# Their weights ship with the package. Only the first was trained on a task that needs distant tokens.
 DEFAULTS = ("soft_plus_pico.tiles", "soft_pico.shapes")
 CENTRE = (0.5, 0.5)
 PARTS = ("summary", "maps", "shares", "spectra")
-# A model is prepared for probing while it runs.
+# Probing changes a model while it runs.
 ONE_AT_A_TIME = threading.Lock()
 STYLE, SCRIPT, PICTURE = (Path(__file__).with_name(n).read_text() for n in ("app.css", "app.js", "app_picture.html"))
 
@@ -44,7 +44,7 @@ def _look(choice: Choice, picture: Image.Image, depth: str) -> Look:
 
 
 def answer(choice: Choice, picture: Image.Image, place: Place, depth: str) -> tuple[str, str, str]:
-    """Return summary, maps and shares of a choice; a summary with the mistake if its weights cannot be used."""
+    """Return summary, maps and shares of a choice; only a summary with the error if its weights cannot be used."""
     try:
         found = _look(choice, picture, depth)
     except (ValueError, OSError) as error:
@@ -57,12 +57,12 @@ def spectra(choice: Choice, picture: Image.Image, depth: str) -> str:
     try:
         return app_html.spectra_html(_look(choice, picture, depth))
     except (ValueError, OSError):
-        # The summary says why.
+        # The summary shows the error.
         return ""
 
 
 def generated(scene: str) -> tuple[Image.Image, Place, str]:
-    """Return one of the demo's test images, the place of what is meant in it, and a sentence with its class."""
+    """Return a test image of the demo, the position of its shape or tile, and a sentence with its class."""
     samples = ShapeImages(1000, split="test", scene=scene)
     sample = samples[random.randrange(len(samples))]
     x0, y0, x1, y1 = (float(side) / samples.size for side in sample.box)
@@ -104,7 +104,7 @@ def build_page(choices: dict[str, Choice]) -> gr.Blocks:
     def spectra_for(title: str, picture: Image.Image, place: Place, depth: str) -> str:
         return spectra(choices[title], picture, depth)
 
-    # Without Gradio's styles for text, which frame tables.
+    # Gradio's styles for text would frame tables.
     html = partial(gr.HTML, apply_default_css=False)
     value, first, at, sentence = draw("tiles")
     with gr.Blocks(title="soft_vit: where a token looks", analytics_enabled=False, fill_width=True) as blocks:
@@ -141,5 +141,5 @@ def build_page(choices: dict[str, Choice]) -> gr.Blocks:
 
 
 def theme() -> gr.Theme:
-    """Return a theme with fonts of the machine itself: none is downloaded."""
+    """Return a theme with system fonts, so that no font is downloaded."""
     return gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])

@@ -1,4 +1,4 @@
-"""Pieces of HTML for what a model makes of a picture: prediction, maps, shares and spectra. Pictures are inside."""
+"""HTML of a `Look`: prediction, maps, shares and spectra, with pictures as data URLs."""
 
 import base64
 import io
@@ -18,7 +18,7 @@ POINTS = 64
 
 
 def data_url(image: Image.Image) -> str:
-    """Return a picture as a PNG in an address."""
+    """Return a picture as a data URL of a PNG."""
     buffer = io.BytesIO()
     image.save(buffer, "PNG", compress_level=1)
     return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
@@ -29,12 +29,12 @@ def message(text: str, alert: bool = False) -> str:
 
 
 def describe(choice: Choice, image_size: tuple[int, int], notes: Iterable[str] = ()) -> str:
-    """Say what the weights are, in a sentence or two."""
+    """Describe the weights in a sentence or two."""
     size = f"It sees {image_size[0]} x {image_size[1]} pixels."
     if choice.checkpoint:
         return message(f"Weights of {choice.checkpoint}. {size} {' '.join(notes)}")
     if not choice.pretrained:
-        return message(f"Random weights: neither its prediction nor where it looks means anything. {size}", alert=True)
+        return message(f"Random weights: its prediction and maps are meaningless. {size}", alert=True)
     figures = [f"{m.name} {m.value:g} % on {m.dataset}" for m in ENTRIES[choice.name].metrics]
     return message(f"{'; '.join(figures) or 'Released weights'}. {size}")
 
@@ -45,7 +45,7 @@ def prediction_html(prediction: RankedClasses) -> str:
 
 
 def shares_html(look: Look) -> str:
-    """Draw a bar for each attention and one for the rest of its layer, a local branch and biases."""
+    """Draw two bars per layer: the attention, and the rest of the output (local branch and biases)."""
     rows = []
     for layer in look.layers:
         found = layer.probe
@@ -55,20 +55,22 @@ def shares_html(look: Look) -> str:
     return _bars(
         "Share of <b>attention</b> and <b>local branch</b>",
         rows,
-        "Of each layer's output, by norm, as stage.layer. The local branch is a convolution, where an attention has "
-        "one, and biases. Where the two cancel, both together are more than 100 %.",
+        "Norm relative to the output of the layer; rows are stage.layer. The local branch is a convolution, if the "
+        "attention contains one, and biases. The sum exceeds 100 % where the two cancel.",
     )
 
 
 def maps_html(look: Look, picture: Image.Image, place: tuple[float, float]) -> str:
-    """Draw where the token at a place looks, in each stage: the mean of the heads, and each head."""
+    """Draw the attention of the token at a place in each stage: the mean over heads, and each head."""
     return "".join(_stage_html(layer, picture, place) for layer in look.shown)
 
 
 def _stage_html(layer: LayerLook, picture: Image.Image, place: tuple[float, float]) -> str:
     title = f"Stage {layer.stage}, layer {layer.layer}: {layer.probe.attention}"
     if layer.matrix is None:
-        return _section(title, message("This attention is not linear in its values, so it has no attention matrix."))
+        return _section(
+            title, message("This attention is not linear in its values, so an attention matrix does not exist.")
+        )
     weights, (height, width) = layer.row(place), layer.feat_size
     panels = [("mean", weights.mean(0))] if len(weights) > 1 else []
     panels += [(f"head {head}", values) for head, values in enumerate(weights, 1)]
@@ -76,7 +78,7 @@ def _stage_html(layer: LayerLook, picture: Image.Image, place: tuple[float, floa
     for name, values in panels:
         largest = values.flat[np.abs(values).argmax()]
         image = f"<img src='{data_url(draw_row(values, picture, layer, place))}' alt='{name}'>"
-        figures.append(_figure(image, name, _short(largest)))
+        figures.append(_figure(image, name, f"{largest:.2g}"))
     note = message(f"{height} x {width} tokens, heads: {len(weights)}; below each name, its largest weight")
     return _section(title, f"{note}<div class='panels'>{''.join(figures)}</div>")
 
@@ -101,7 +103,7 @@ _AXES = "<path class='axes' d='M0 0V100H100'/><path class='equal' d='M0 100L100 
 
 
 def _curve(curve: np.ndarray, head: int) -> str:
-    """Draw the curve of a head in a square of 100 with its origin below; colours repeat after nine heads."""
+    """Draw the curve of a head in a square of 100 units; colours repeat after nine heads."""
     at = np.unique(np.linspace(1, len(curve), POINTS).round().astype(int))
     points = " ".join(f"{100 * i / len(curve):.1f},{100 - 100 * curve[i - 1]:.1f}" for i in at)
     return f"<polyline points='0,100 {points}' style='stroke: hsl({40 * head} 70% 50%)'/>"
@@ -123,11 +125,5 @@ def _bars(title: str, rows: list[tuple[str, list[float], str]], note: str = "") 
     return _section(title, f"{message(note)}<table>{cells}</table>")
 
 
-def _short(value: float) -> str:
-    mantissa, _, exponent = f"{value:.2g}".partition("e")
-    return f"{mantissa}e{int(exponent)}" if exponent else mantissa
-
-
 def _percent(share: float) -> str:
-    value = 100 * share
-    return f"{value:.0f} %" if value >= 9.5 else f"{_short(float(f'{value:.1g}'))} %"
+    return f"{100 * share:.3g} %"

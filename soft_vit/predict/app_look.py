@@ -1,6 +1,6 @@
-"""What a model makes of one picture: its prediction, where each attention looks, and what it adds to its layer.
+"""Predict for one picture and record its attentions: matrices, and shares of the output of their layers.
 
-Pictures are square, so that every model sees all of a picture, and a place on it is a place on every map.
+Pictures are square, so that every model sees the whole picture and positions agree between picture and maps.
 Letters: H heads, N tokens, M keys.
 """
 
@@ -32,20 +32,20 @@ from soft_vit.weights import ENTRIES
 from soft_vit.weights.fetch import lookup_folders
 
 MAX_BYTES = 30 * 2**20
-# Above what phones take, below what fills a small machine's memory.
+# More than the cameras of phones, less than the memory of a small machine.
 MAX_PIXELS = 64_000_000
-# Larger pictures are scaled down to this side, more than any model here sees.
+# Larger pictures are scaled down to this side, which is above the input size of all models here.
 MAX_SIDE = 768
 # Singular values of larger matrices take seconds and more.
 MAX_TOKENS = 1024
 PANEL_SIDE = 168
 
 DEPTHS = {"first": 0.0, "middle": 0.5, "last": 1.0}
-"""Where in a stage a layer stands."""
+"""Relative depth of a layer in its stage."""
 
 
 class Choice(NamedTuple):
-    """A model by its timm name, and its weights: recorded ones, those of a file, or else random ones."""
+    """A model by its timm name, with pretrained weights, those of a file, or random ones."""
 
     name: str
     pretrained: bool = False
@@ -54,10 +54,10 @@ class Choice(NamedTuple):
 
 @dataclass
 class LayerLook:
-    """One attention. Stages and layers of a stage count from 1.
+    """The attention of one layer. Stages, and layers of a stage, count from 1.
 
-    matrix: `[H, N, M]` on the CPU, None where it was not asked for or does not exist. feat_size, key_size: the grids of
-    its rows and columns, after num_prefix_tokens.
+    matrix: `[H, N, M]` on the CPU, None where it was not requested or does not exist. feat_size, key_size: grids of its
+    rows and columns, which follow num_prefix_tokens.
     """
 
     stage: int
@@ -74,7 +74,7 @@ class LayerLook:
         return min(int(y * height), height - 1), min(int(x * width), width - 1)
 
     def row(self, place: tuple[float, float]) -> np.ndarray:
-        """Return where the token at a place looks, `[H, h, w]`; needs a matrix."""
+        """Return the weights of the token at a place, `[H, h, w]`; needs a matrix."""
         row, column = self.cell(place)
         index = self.num_prefix_tokens + row * self.feat_size[1] + column
         return self.matrix[:, index, self.num_prefix_tokens :].unflatten(-1, self.key_size).numpy()
@@ -88,9 +88,9 @@ class LayerLook:
 
 @dataclass
 class Look:
-    """What a model makes of a picture. shown: the layers that were asked for, one for each stage.
+    """A prediction for a picture, and the attentions of the model. shown: one layer of each stage.
 
-    image_size: of what the model sees. notes: on its weights.
+    image_size: (H, W) of the model's input. notes: sentences about the weights.
     """
 
     prediction: RankedClasses
@@ -101,10 +101,10 @@ class Look:
 
 
 def available(checkpoint: str | None = None, model: str | None = None) -> dict[str, Choice]:
-    """Return what can be looked at without a download, by a title that tells the weights.
+    """Return the models that need no download, by a title that names the weights.
 
-    checkpoint, model: a file of weights and the name of its model, which come first. Then models with weights on disk,
-    the recorded default of each first, and every model of the package with random weights.
+    checkpoint, model: a file of weights and the name of its model, which come first. Models with weights on disk and
+    every model of the package with random weights follow.
     """
     found = {f"{model}, {checkpoint}": Choice(model, checkpoint=checkpoint)} if model and checkpoint else {}
     folders = lookup_folders()
@@ -114,7 +114,7 @@ def available(checkpoint: str | None = None, model: str | None = None) -> dict[s
 
 
 def load_choice(choice: Choice) -> TimmPredictor:
-    """Return the model of a choice, which sees a square picture whole; random weights are always the same."""
+    """Return the model of a choice, without a crop of its images; random weights are always the same."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         predictor = TimmPredictor(choice.name, checkpoint=choice.checkpoint, pretrained=choice.pretrained)
@@ -124,7 +124,7 @@ def load_choice(choice: Choice) -> TimmPredictor:
 
 
 def open_picture(data: bytes, size: int = 0) -> Image.Image:
-    """Return the middle square of an encoded image, in RGB. Raises BadImage, in one sentence.
+    """Return the middle square of an encoded image, in RGB. Raises BadImage.
 
     size: of a file whose data were not sent because it is too large.
     """
@@ -142,7 +142,7 @@ def open_picture(data: bytes, size: int = 0) -> Image.Image:
 
 
 def look(predictor: TimmPredictor, picture: Image.Image, depth: str = "last") -> Look:
-    """Return what a model of this package makes of a square picture; depth, a key of DEPTHS, chooses layers."""
+    """Return the `Look` of a model of this package at a square picture. depth: key of DEPTHS."""
     model, watched = predictor.model, attentions(predictor.model)
     if not watched:
         raise ValueError("model must have an attention of this package, as soft_tiny does.")

@@ -1,4 +1,4 @@
-"""The images that files, folders and patterns stand for, and the names of their results."""
+"""Find the images of files, folders and patterns, and names for their results."""
 
 import glob
 import os
@@ -14,9 +14,6 @@ from soft_vit.data.images import SUFFIXES, BadImage, decode_image, is_image
 
 __all__ = ["Input", "find_inputs", "free_name", "printable", "read_input"]
 
-# File systems allow 255 bytes; an ending and a temporary suffix follow.
-STEM_BYTES = 180
-
 
 class Input(NamedTuple):
     """An image file, and its path below the folder or pattern that named it."""
@@ -28,12 +25,13 @@ class Input(NamedTuple):
 def find_inputs(given: Sequence[str | Path], out: Path) -> list[Input]:
     """Return the images of files, folders (at any depth) and patterns such as `photos/**/*.jpg`, each one once.
 
-    A file may have any name; folders and patterns give the files with an image's ending. Files in `out`, the folder of
-    the results, are left out. Raises FileNotFoundError for a missing path, ValueError for an empty one or no image.
+    A file may have any name; of folders and patterns, files with the ending of an image are taken. Files in `out`, the
+    folder of the results, are left out. Raises FileNotFoundError for a missing path, and ValueError for an empty one or
+    if no image is left.
     """
     if "" in given:
         # Path("") is the working folder.
-        raise ValueError("Images must be files, folders or patterns, got an empty text; . is this folder.")
+        raise ValueError("Images must be files, folders or patterns, got an empty string.")
     found: dict[str, Input] = {}
     for item in given:
         for image in _find(str(item)):
@@ -59,7 +57,7 @@ def _find(given: str) -> Iterator[Input]:
             name = PurePosixPath(*(part for part in hit.parts[len(fixed.parts) :] if part != ".."))
             if hit.is_file() and is_image(hit):
                 yield Input(hit, name)
-            # The pattern `**` gives the files of folders by itself.
+            # The pattern `**` itself matches the files of folders.
             elif hit.is_dir() and "**" not in given:
                 yield from _in_folder(hit, name)
     else:
@@ -85,16 +83,13 @@ def printable(path: Path | PurePosixPath) -> str:
     return os.fsencode(path).decode(errors="replace")
 
 
-def free_name(name: PurePosixPath, folder: Path, taken: set[str]) -> str:
-    """Return a name for a file in a folder, numbered where the name is taken, and add it to `taken`.
+def free_name(name: PurePosixPath, taken: set[str]) -> str:
+    """Return a name that is not taken, numbered where needed, and add it to `taken`.
 
-    taken: case-folded names, since some disks ignore case. Raises ValueError if a link would lead out of the folder.
+    taken: case-folded names, since some disks ignore case.
     """
     name = PurePosixPath(printable(name))
-    stem = name.stem.encode()[:STEM_BYTES].decode(errors="ignore")
-    names = (name.with_name(f"{stem}{end}{name.suffix}") for end in chain([""], map("_{}".format, count(2))))
-    free = next(name for name in names if str(name).casefold() not in taken)
-    if not (folder / free).parent.resolve().is_relative_to(folder.resolve()):
-        raise ValueError(f"{folder / free} must not lead out of {folder} by a link.")
-    taken.add(str(free).casefold())
-    return str(free)
+    names = chain([name], (name.with_stem(f"{name.stem}_{number}") for number in count(2)))
+    free = next(str(name) for name in names if str(name).casefold() not in taken)
+    taken.add(free.casefold())
+    return free

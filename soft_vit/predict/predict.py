@@ -1,4 +1,4 @@
-"""Predictions for many images: read, predict, draw and write, without losing what is done."""
+"""Predict for many images, and write results and drawings while it runs."""
 
 import io
 import json
@@ -79,9 +79,9 @@ def predict_files(
     given: see `find_inputs`. load: returns the predictor, called once images are found. draw: False writes no drawings;
     label maps are always written. source: entries about the model for the JSON file.
 
-    The outcome names files that cannot be read and images that the model refuses; the run continues past them. After an
-    interruption or an error the file holds the results so far. Raises ValueError or OSError for bad arguments and a
-    folder that cannot be written.
+    Files that cannot be read and images for which the model raises are listed as failed, and the run continues. After
+    an interruption or an error the JSON file holds the results so far. Raises ValueError for bad arguments and OSError
+    for a folder that cannot be written.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
@@ -119,7 +119,7 @@ def predict_files(
 def _predict_batch(
     predictor: Predictor, batch: Sequence[Input]
 ) -> list[tuple[Input, Image.Image | None, Result | Exception]]:
-    """Return each file with its image and its result, or the reason that there is none."""
+    """Return each file with its image, and its result or the error instead of it."""
     images: dict[Input, Image.Image] = {}
     found: dict[Input, Result | Exception] = {}
     for item in batch:
@@ -127,7 +127,7 @@ def _predict_batch(
             images[item] = read_input(item.path)
         except BadImage as error:
             found[item] = error
-    # Models refuse images in errors of any kind, too small ones or not all of one size: then one after the other.
+    # A model may raise any error for a batch, such as for images of different sizes: retry them one by one.
     for items in ([*images], *([item] for item in images)):
         if any(item not in found for item in items):
             try:
@@ -136,7 +136,7 @@ def _predict_batch(
                 raise ValueError(f"The GPU must have memory for {len(items)} images; lower --batch-size.") from error
             except Exception as error:
                 if len(items) == 1:
-                    found[items[0]] = ValueError(f"the model refuses it ({type(error).__name__}: {one_line(error)})")
+                    found[items[0]] = ValueError(f"the model raised {type(error).__name__}: {one_line(error)}")
     return [(item, images.get(item), found[item]) for item in batch]
 
 
@@ -147,9 +147,9 @@ def _write_pictures(
     pictures = {}
     if draw:
         suffix = "" if name.suffix.lower() in (".jpg", ".jpeg", ".png") else ".png"
-        pictures["drawing"] = free_name(name.with_name(name.name + suffix), out, taken), result.draw(image)
+        pictures["drawing"] = free_name(name.with_name(name.name + suffix), taken), result.draw(image)
     if isinstance(result, ClassMap):
-        map_name = free_name(name.with_name(name.name + ".classes.png"), out, taken)
+        map_name = free_name(name.with_name(name.name + ".classes.png"), taken)
         pictures["map"] = map_name, index_image(result.classes)
     for file, picture in pictures.values():
         stream = io.BytesIO()
@@ -159,7 +159,7 @@ def _write_pictures(
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
-    # An image a line.
+    # One image per line.
     head = json.dumps({key: value for key, value in content.items() if key != "images"}).removesuffix("}")
     images = ",\n".join(json.dumps(entry, allow_nan=False) for entry in content["images"])
     write_atomically(path, f'{head}, "images": [\n{images}\n]}}\n'.encode())

@@ -1,4 +1,4 @@
-"""Predictors: a model with its weights, its preparation of images and its class names."""
+"""Predictors: a model with its weights, transforms and class names."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -40,7 +40,8 @@ class TimmPredictor:
     the published weights; False keeps random ones. img_size: side of the images in pixels. topk: classes reported for
     an image.
 
-    notes: a sentence for each change of the weights, and one if the checkpoint does not note how its images were.
+    notes: a sentence for each change of the weights, and one if the checkpoint lacks the size or normalisation of its
+    images.
     Raises ValueError or FileNotFoundError for a model or a file that cannot be used.
     """
 
@@ -62,14 +63,14 @@ class TimmPredictor:
             content = load_checkpoint_file(checkpoint)
             noted = trained_notes(content, checkpoint)
             cfg, options = dict(noted.cfg), model_options({"model": noted.options})
-            # The size is that of the images.
+            # The input size decides it.
             options.pop("img_size", None)
         if img_size is not None:
             cfg["input_size"] = (3, img_size, img_size)
         self.model = create_timm_model(name, pretrained and checkpoint is None, **options).eval()
         if "input_size" in cfg:
             fit_image_size(self.model, cfg["input_size"][1:])
-        # Where an export finds them as well.
+        # load_export_model reads it too.
         self.model.pretrained_cfg = {**getattr(self.model, "pretrained_cfg", {}), **cfg}
         if checkpoint is not None:
             missing = [what for key, what in (("input_size", "size"), ("mean", "normalisation")) if key not in cfg]
@@ -78,7 +79,7 @@ class TimmPredictor:
                 self.notes.append(f"{checkpoint} does not give the {what} of its images; those of {name} are used.")
             self.notes += _load_classifier(self.model, content, checkpoint)
         if not getattr(self.model, "num_classes", 0):
-            raise ValueError(f"The model must have a classification head, {name} has none.")
+            raise ValueError(f"model must be a classifier, got {name}.")
         self.transform = create_transform(**resolve_model_data_config(self.model), is_training=False)
         self.names = _timm_class_names(self.model)
         self.model.to(self.device)
@@ -99,7 +100,7 @@ def _load_classifier(model: nn.Module, content: dict[str, Any], source: str | Pa
         model.reset_classifier(len(given[heads[0]]))
     weights, sentences = fit_weights(content, model)
     if any(head not in weights for head in heads):
-        raise ValueError(f"The weights must have a classification head, those of {source} have none.")
+        raise ValueError(f"The weights must include a classification head, got {source}.")
     model.load_state_dict(weights, strict=False)
     return sentences
 
@@ -122,7 +123,7 @@ def readable_names(names: Sequence[Any]) -> list[str]:
 
 
 class ConfigPredictor:
-    """The model of a config with the weights of a checkpoint, given images as the config's test loop gives them.
+    """The model of a config with the weights of a checkpoint; images are prepared as in the config's test loop.
 
     A run's averaged weights are preferred to its plain ones. img_size: side of a classifier's images in pixels, by
     default the config's. score_thr: lowest score of an instance. topk: classes reported for an image. options: entries
@@ -157,7 +158,7 @@ class ConfigPredictor:
             # The checkpoint has all weights.
             model["pretrained"] = False
         self.model = MODELS.build(model)
-        # The pipeline of images generated at one size would not resize images on disk.
+        # The pipeline for generated images of one size does not resize.
         if img_size is not None or "size" in cfg.test_dataloader.dataset:
             set_view(cfg, view_of_config(cfg, img_size, None))
         self.notes = self._load(content, checkpoint, img_size)
@@ -193,18 +194,16 @@ class ConfigPredictor:
                 "images with --cfg-options, such as model.min_size."
             )
         if mismatch := describe_mismatch(self.model.state_dict(), given):
-            raise ValueError(
-                f"The config must be that of the weights in {source}, which belong to another: {mismatch}."
-            )
+            raise ValueError(f"The config must be that of the weights in {source}: {mismatch}.")
         self.model.load_state_dict(given, strict=False)
         return sentences
 
 
 def _preparation(cfg: Config) -> Callable[[Image.Image], dict[str, Any]]:
-    """Return a function that makes a sample of an image as a config's test data set does."""
+    """Return a function that turns an image into a sample as the test data set of a config does."""
     dataset = cfg.test_dataloader.dataset
     if "pipeline" not in dataset:
-        # CocoImages gives whole images; the detector resizes them.
+        # CocoImages returns whole images, which the detector resizes.
         return lambda image: {
             "inputs": pil_to_tensor(image),
             "data_samples": BaseDataElement(metainfo={"ori_shape": image.size[::-1]}),
@@ -219,7 +218,7 @@ def _preparation(cfg: Config) -> Callable[[Image.Image], dict[str, Any]]:
         if type_name(dataset) == "LabelMapTree":
             sample |= {"img": pil_to_tensor(image), "gt_seg_map": torch.full(shape, IGNORED, dtype=torch.uint8)}
         else:
-            # mmcv's loader gives BGR.
+            # mmcv loads BGR.
             order = -1 if "LoadImageFromFile" in names else 1
             sample["img"] = np.array(image)[..., ::order].copy()
         return pipeline(sample)
@@ -228,7 +227,7 @@ def _preparation(cfg: Config) -> Callable[[Image.Image], dict[str, Any]]:
 
 
 Predictor = TimmPredictor | ConfigPredictor
-"""What predicts for an image: a model by its name, or one of a config."""
+"""A predictor of either kind."""
 
 
 def load_predictor(
@@ -248,11 +247,11 @@ def load_predictor(
     arguments that cannot be used.
     """
     if (model is None) == (config is None):
-        raise ValueError("Give either the name of a timm model (--model), or --config and --checkpoint.")
+        raise ValueError("Give either --model, or --config and --checkpoint.")
     if model is not None and options:
-        raise ValueError(f"--cfg-options must come with --config, {model} has none.")
+        raise ValueError(f"--cfg-options must come with --config, got --model {model}.")
     if config is not None and checkpoint is None:
-        raise ValueError(f"The config {config} needs weights, give a file of them with --checkpoint.")
+        raise ValueError(f"--checkpoint must be given with --config {config}.")
     shared["device"] = device or ("cuda" if torch.cuda.is_available() else "cpu")
     require_device(shared["device"])
     if model is not None:

@@ -1,4 +1,4 @@
-"""Predictions for an image, of any task: as JSON, as lines of text and as a drawing."""
+"""Predictions for an image, of any task, as JSON, text and drawing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -111,18 +111,18 @@ Result = RankedClasses | Instances | ClassMap
 def ranked_classes(scores: Tensor, names: Sequence[str], topk: int) -> RankedClasses:
     """Return the `topk` most probable classes. scores: `[classes]`, in [0, 1]. Raises ValueError for NaN."""
     if scores.isnan().any():
-        raise ValueError("The model's scores must not be NaN; the run of its weights diverged.")
+        raise ValueError("The scores of the model must not be NaN; its training diverged.")
     best = scores.float().cpu().topk(min(topk, len(scores)))
     indices = best.indices.tolist()
     return RankedClasses(indices, [_name(names, index) for index in indices], best.values.tolist())
 
 
 def result_of(sample: BaseDataElement, names: Sequence[str], score_thr: float = 0.3, topk: int = 5) -> Result:
-    """Return the prediction in a data sample of mmpretrain, mmdet or mmseg; its field tells the task.
+    """Return the prediction in a data sample of mmpretrain, mmdet or mmseg.
 
     `pred_score` means classification, `pred_instances` detection and `pred_sem_seg` segmentation. names: of the
     classes. score_thr: lowest score of an instance. topk: number of classes for an image. Raises ValueError for a
-    sample with none of these fields.
+    sample without these fields.
     """
     if "pred_sem_seg" in sample:
         classes = _array(sample.pred_sem_seg.data).squeeze(0).astype(np.int64)
@@ -141,7 +141,7 @@ def _instances(found: Any, names: Sequence[str], score_thr: float) -> Instances:
     scores = _array(found.scores).astype(np.float64)
     boxes = _array(found.bboxes).astype(np.float64).reshape(-1, 4)
     order = np.argsort(-scores, kind="stable")
-    # Leaves out NaN scores as well: they compare as false.
+    # NaN compares as false, so NaN scores are left out too.
     order = order[(scores[order] >= score_thr) & np.isfinite(boxes[order]).all(axis=1)]
     labels = _array(found.labels)[order].tolist()
     return Instances(
@@ -160,5 +160,5 @@ def _name(names: Sequence[str], index: int) -> str:
 def _array(values: Tensor | np.ndarray) -> np.ndarray:
     if not isinstance(values, Tensor):
         return np.asarray(values)
-    # NumPy has no bfloat16.
+    # NumPy lacks bfloat16.
     return (values.float() if values.is_floating_point() else values).detach().cpu().numpy()

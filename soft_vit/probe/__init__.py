@@ -1,1 +1,1 @@
-"""What attention does: its matrix, where a token looks, spectrum and health; parameters, FLOPs, curves of runs."""
+"""Analysis of attentions (matrix, map of a token, spectrum, health), parameters and FLOPs, curves of runs."""

@@ -1,4 +1,4 @@
-"""The attentions of a model: find them, name them, switch them off."""
+"""Find, name and switch off the attentions of a model."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,9 +20,9 @@ def attentions(model: nn.Module) -> dict[str, Attention]:
 
 
 def kind_name(attn: Attention) -> str:
-    """Return the name of an attention in `soft_vit.layers.ATTENTIONS`, or else that of its class."""
+    """Return the name of an attention in `soft_vit.layers.ATTENTIONS`, otherwise of its class."""
     kinds = {kind: name for name, kind in ATTENTIONS.items()}
-    # timm's ViTs hold subclasses.
+    # Attentions of timm's ViTs are subclasses.
     return next((kinds[cls] for cls in type(attn).__mro__ if cls in kinds), type(attn).__name__)
 
 
@@ -43,27 +43,27 @@ def replaced_attend(attn: Attention, attend: Callable[..., Tensor]) -> Iterator[
 
 @contextmanager
 def switched_off(*layers: Attention) -> Iterator[None]:
-    """Make attentions mix nothing within this context; what a layer adds to them, such as a convolution, remains."""
+    """Replace the products of attentions by zero within this context; a convolution or bias of the layer remains."""
     with ExitStack() as stack:
         for attn in layers:
             if hasattr(attn, "attend"):
-                stack.enter_context(replaced_attend(attn, _nothing(attn.attend)))
+                stack.enter_context(replaced_attend(attn, _zero_attend(attn.attend)))
             else:
-                # Not linear in its values: all that it mixes goes through its projection.
+                # Not linear in its values: everything that it mixes goes through its projection.
                 hook = attn.proj.register_forward_pre_hook(lambda projection, args: torch.zeros_like(args[0]))
                 stack.callback(hook.remove)
         yield
 
 
-def _nothing(attend: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return an `attend` whose result is zero, plus its residual if it is given one."""
+def _zero_attend(attend: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return an `attend` that returns zero, plus the residual if there is one."""
 
     # With attend's signature, for a context within this one.
     @wraps(attend)
-    def nothing(*args: Any, **kwargs: Any) -> Tensor:
+    def zero(*args: Any, **kwargs: Any) -> Tensor:
         call = signature(attend).bind(*args, **kwargs)
         residual = call.arguments.pop("residual", None)
         x = torch.zeros_like(attend(*call.args, **call.kwargs))
         return x if residual is None else x + residual
 
-    return nothing
+    return zero

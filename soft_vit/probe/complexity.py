@@ -18,7 +18,7 @@ from soft_vit.text_tables import markdown_table
 
 @dataclass
 class Complexity:
-    """params, and macs: multiply-adds of one forward pass; by_module holds both by dotted name."""
+    """Parameters and multiply-adds of one forward pass; by_module holds both by dotted name."""
 
     params: int
     macs: int
@@ -28,7 +28,7 @@ class Complexity:
 def count_complexity(model: nn.Module, input_shape: tuple[int, ...] = (1, 3, 224, 224)) -> Complexity:
     """Count one forward pass of model in eval mode on an input of shape `[B, C, H, W]`.
 
-    On the meta device this computes nothing. The model keeps its mode.
+    On the meta device only shapes are computed. The model keeps its mode.
     """
     parameter = next(model.parameters())
     x = torch.empty(input_shape, device=parameter.device, dtype=parameter.dtype)
@@ -43,7 +43,7 @@ def count_complexity(model: nn.Module, input_shape: tuple[int, ...] = (1, 3, 224
     def macs_of(name: str, module: nn.Module) -> int:
         counted = macs.get(f"{root}.{name}" if name else root)
         if counted is None:
-            # A ModuleList is never called itself.
+            # A ModuleList is never called.
             return sum(macs_of(f"{name}.{child}", submodule) for child, submodule in module.named_children())
         return counted
 

@@ -1,4 +1,4 @@
-"""Curves of training runs in one picture, from the logs `scalars.json`, JSON by the line.
+"""Curves of training runs, from the logs `scalars.json` with one JSON object per line.
 
 Every start of a run, and every resumption, writes a log into a folder of its own in the work directory.
 """
@@ -9,17 +9,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 DEFAULT_KEYS = ("loss", "accuracy/top1", "lr", "grad_norm")
-# Keys that place a line in the run.
-PLACES = {"mode", "step", "iter", "epoch"}
+# Keys for the position of a line in the run.
+POSITION_KEYS = {"mode", "step", "iter", "epoch"}
 
-# What the steps count, "iteration" or "epoch"; the steps; the values.
+# Unit of the steps, "iteration" or "epoch"; the steps; the values.
 Series = tuple[str, list[int], list[float]]
 
 
 def read_run(path: str | Path) -> dict[str, Series]:
     """Return the series of a run by key, from its work directory or from one log.
 
-    A key that training and validation log is `val/<key>` for the latter.
+    A key of both training and validation is `val/<key>` for validation.
 
     If a log begins before the previous one ends, the run was resumed from a checkpoint between the two, and the later
     log counts. Raises FileNotFoundError if there is no log, ValueError for a file that is not a log or is empty.
@@ -34,12 +34,12 @@ def read_run(path: str | Path) -> dict[str, Series]:
         later = _read_log(log)
         lines = _before(lines, later) + later
     if not lines:
-        raise ValueError(f"The log of a run must hold a line, {path} is empty.")
+        raise ValueError(f"The log of a run must not be empty, got {path}.")
     trained = {key for line in lines if _is_training(line) for key in line}
     series: dict[str, Series] = {}
     for line in lines:
         training = _is_training(line)
-        for key in line.keys() - PLACES:
+        for key in line.keys() - POSITION_KEYS:
             if line[key] is None or isinstance(line[key], int | float):
                 name = f"val/{key}" if not training and key in trained else key
                 _, steps, values = series.setdefault(name, ("iteration" if training else "epoch", [], []))
@@ -49,7 +49,7 @@ def read_run(path: str | Path) -> dict[str, Series]:
 
 
 def plot_curves(runs: Mapping[str, Mapping[str, Series]], path: str | Path, keys: Sequence[str] = ()) -> None:
-    """Draw a panel per key with a curve per run, and write the picture; by default of those `DEFAULT_KEYS` that exist.
+    """Draw a panel per key with a curve per run, and write the picture. keys: by default the `DEFAULT_KEYS` that exist.
 
     runs: what `read_run` returns, by name. Raises ValueError for a key that no run has.
     """
@@ -69,7 +69,7 @@ def plot_curves(runs: Mapping[str, Mapping[str, Series]], path: str | Path, keys
         for index, (name, run) in enumerate(runs.items()):
             if key in run:
                 axis, steps, values = run[key]
-                # A curve of few points shows where they are.
+                # Mark the points of a short curve.
                 marker = "o" if len(steps) <= 30 else ""
                 (curves[name],) = axes.plot(steps, values, f"C{index}", marker=marker, markersize=3)
                 axes.set_xlabel(axis)
@@ -79,7 +79,7 @@ def plot_curves(runs: Mapping[str, Mapping[str, Series]], path: str | Path, keys
 
 
 def _read_log(path: Path) -> list[dict]:
-    """Return the lines of a log. A killed run may have left the last one incomplete."""
+    """Return the lines of a log, without an incomplete last one of a killed run."""
     texts = path.read_text(errors="replace").splitlines()
     lines = []
     for number, text in enumerate(texts, 1):
@@ -88,17 +88,17 @@ def _read_log(path: Path) -> list[dict]:
             lines.append({**line, "step": int(line["step"])})
         except (ValueError, TypeError, KeyError) as error:
             if number < len(texts) or number == 1:
-                raise ValueError(f"Every line of {path} must be JSON with a step, line {number} is not.") from error
+                raise ValueError(f"Every line of {path} must be JSON with a step, got line {number}.") from error
     return lines
 
 
 def _is_training(line: dict) -> bool:
-    # MMEngine's own logs have no mode, and an iteration in lines of training only.
+    # Logs of MMEngine lack the mode; only lines of training have an iteration.
     return line.get("mode", "train" if "iter" in line else "val") == "train"
 
 
 def _before(earlier: list[dict], later: list[dict]) -> list[dict]:
-    """Return the earlier lines that still count once the run has gone on as in `later`."""
+    """Return the earlier lines that a resumed run, logged in `later`, did not repeat."""
     iteration = min((line["step"] for line in later if _is_training(line)), default=math.inf)
     # An epoch's validation follows its training.
     epochs = (line.get("epoch", math.inf) if _is_training(line) else line["step"] for line in later)

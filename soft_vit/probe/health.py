@@ -1,4 +1,4 @@
-"""Whether the attentions of a model do anything: their share of the output, row sums, rank, accuracy without them."""
+"""Health of the attentions of a model: share of the output, row sums, rank, accuracy without them."""
 
 import re
 from collections import defaultdict
@@ -32,10 +32,10 @@ Batches = Sequence[tuple[Tensor, Tensor]]
 
 @dataclass
 class Probe:
-    """What one attention does over a batch.
+    """Measurements of one attention on a batch.
 
-    share, rest: norms of what the attention adds to its layer's output, and of the output without it (a local branch,
-    biases), relative to that of the output. They add up to more than 1 where the two point against one another.
+    share, rest: norms of the attention's part of its layer's output, and of the output without it (a local branch,
+    biases), relative to the norm of the output. Their sum exceeds 1 where the two cancel.
     newton_residual: `ops.soft.newton.newton_residual`, mean over images and heads; None without the iteration.
     """
 
@@ -47,9 +47,9 @@ class Probe:
 
 @torch.no_grad()
 def probe(model: nn.Module, images: Tensor, visitors: Mapping[str, Visitor] | None = None) -> dict[str, Probe]:
-    """Return what each attention does in one forward, by its name.
+    """Return the measurements of each attention in one forward pass, by its name.
 
-    model runs in eval mode and is left as it was. images: normalised, `[B, C, H, W]`. visitors: by name of an
+    The model runs in eval mode and is left unchanged. images: normalised, `[B, C, H, W]`. visitors: by name of an
     attention, called with its `attention_matrix` if it has one.
     """
     layers = attentions(model)
@@ -64,7 +64,7 @@ def probe(model: nn.Module, images: Tensor, visitors: Mapping[str, Visitor] | No
                 watched.enter_context(replaced_attend(attn, partial(_measure_residual, found[name], attn, attn.attend)))
             hook = partial(_measure_share, found[name], watched)
             stack.callback(attn.register_forward_hook(hook, with_kwargs=True).remove)
-        # Calling the module would run its compiled form, which skips what is watched.
+        # Calling the module would run its compiled form, which skips hooks.
         model.forward(images.to(next(model.parameters(), images).dtype))
     return found
 
@@ -83,7 +83,7 @@ def _measure_residual(
 def _measure_share(
     result: Probe, watched: ExitStack, attn: Attention, args: tuple, kwargs: dict[str, Any], output: Tensor
 ) -> None:
-    # The forward without the attention is not watched.
+    # The forward pass without the attention must not be recorded.
     watched.close()
     with switched_off(attn):
         without = attn.forward(*args, **kwargs)
@@ -94,7 +94,7 @@ def _measure_share(
 
 
 def stage_means(values: Mapping[str, float]) -> dict[str, float]:
-    """Return means over the attentions of each stage, as `stage1`; an attention outside of stages keeps its name."""
+    """Return means over the attentions of each stage, named `stage1`; those outside of stages keep their names."""
     stages: dict[str, list[float]] = defaultdict(list)
     for name, value in values.items():
         stage = re.search(r"(?:stages|layers)\.(\d+)\.", name)
@@ -104,7 +104,7 @@ def stage_means(values: Mapping[str, float]) -> dict[str, float]:
 
 @dataclass
 class LayerHealth:
-    """One attention; means over images and heads, None where it does not apply.
+    """Measurements of one attention, as means over images and heads; None where they do not apply.
 
     row_sum, rank: of its matrix; the rank is the effective one, the exponential of the entropy of the singular values
     as shares of their sum (Roy and Vetterli, EUSIPCO 2007). share, newton_residual: see `Probe`. accuracy_off: in
@@ -169,7 +169,7 @@ def accuracy(model: nn.Module, batches: Batches) -> float:
 
 
 def measure_accuracies(model: nn.Module, batches: Batches, health: Sequence[LayerHealth]) -> dict[str, float]:
-    """Set accuracy_off of each layer; return the accuracies of the model by what is off, "none", "all" or "dead"."""
+    """Set accuracy_off of each layer; return accuracies with "none", "all" or "dead" ones off."""
     layers = attentions(model)
 
     def without(names: Iterable[str]) -> float:
@@ -183,7 +183,7 @@ def measure_accuracies(model: nn.Module, batches: Batches, health: Sequence[Laye
 
 
 def health_table(health: Sequence[LayerHealth]) -> str:
-    """Return a Markdown table with a row for each attention; a dash where a column does not apply."""
+    """Return a Markdown table with a row for each attention, and dashes where columns do not apply."""
     header = ["layer", "attention", "tokens", "share of output", "row sum", "effective rank", "Newton residual"]
     rows = [
         [

@@ -1,4 +1,4 @@
-"""The pyramid to look at: its name, its weights and its device."""
+"""Load a pyramid for analysis by its name, weights and device."""
 
 from pathlib import Path
 
@@ -10,9 +10,9 @@ from soft_vit.weights import ENTRIES
 
 
 def require_device(device: str | torch.device) -> None:
-    """Raise ValueError for a device that this machine does not have."""
+    """Raise ValueError unless this machine has the device."""
     try:
-        # A valid name does not mean that the device exists.
+        # torch.device accepts names of devices that do not exist.
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         accelerator = torch.accelerator.current_accelerator()
@@ -38,7 +38,7 @@ def load_pyramid(
     require_device(device)
     options = {} if img_size is None else {"img_size": img_size}
     if checkpoint is not None:
-        # The attention alone is needed, so the file may have any number of classes.
+        # The head is not needed, so the file may have any number of classes.
         options["num_classes"], pretrained = 0, False
     model = timm.create_model(name, pretrained=pretrained, **options)
     family = name.partition(".")[0]

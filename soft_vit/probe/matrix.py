@@ -1,7 +1,7 @@
-"""The matrix with which an attention mixes its values, read off the attention itself.
+"""The matrix of an attention, computed by the attention itself.
 
 An attention is linear in its values, so with unit vectors as values it returns the columns of its matrix, whatever its
-formula: all that it approximates, hashes or leaves out shows in the matrix as in the model.
+formula. The matrix therefore includes all approximations.
 
 Letters: B batch, H heads, N tokens, M keys.
 """
@@ -17,15 +17,15 @@ from torch import Tensor
 from soft_vit.layers import Attention
 from soft_vit.probe.attentions import replaced_attend
 
-# Columns computed at a time: what an attention gathers for its keys may be many times larger than the keys.
+# Columns computed at a time: some attentions gather tensors that are many times larger than the keys.
 COLUMNS = 256
 
-# Attentions called with unit vectors as values, which no visitor is to see.
+# Attentions that are being called with unit vectors, which visitors must not see.
 _BEING_READ: set[Attention] = set()
 
 
 def attention_matrix(attn: Attention, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
-    """Return the matrix `[B, H, N, M]` with which attn mixes the values of tokens x `[B, N, C]`; a row per query.
+    """Return the matrix `[B, H, N, M]` of attn on tokens x `[B, N, C]`, with a row per query.
 
     M is N except for `spatial_reduction`, whose values belong to its reduced tokens, row by row: the whole windows of
     the map, or 7 x 7. Class tokens come first among rows and columns. `gau` has a single head. In `longformer`, the
@@ -39,10 +39,10 @@ def attention_matrix(attn: Attention, x: Tensor, feat_size: tuple[int, int]) -> 
 
 @contextmanager
 def watch_attention(attn: Attention, visit: Callable[[Tensor], None]) -> Iterator[None]:
-    """Call visit with the `attention_matrix` of each forward of attn within this context; contexts can be nested.
+    """Call visit with the `attention_matrix` of each forward pass of attn within this context; contexts can be nested.
 
-    The matrix is that of this very forward, including random choices, but without dropout and without what is added
-    to the product: convolutions of the values, gates, projections. Raises ValueError for an attention without the
+    The matrix is that of this forward pass, including random choices, but without dropout, convolutions of the values,
+    gates and projections. Raises ValueError for an attention without the
     method `attend`, from which the matrix is read.
     """
     attend = getattr(attn, "attend", None)

@@ -1,4 +1,4 @@
-"""Spectra of attention matrices: the share of the largest singular values.
+"""Spectra of attention matrices: cumulative shares of the singular values.
 
 The Linformer paper's evidence for low rank (Wang et al. 2020, arXiv 2006.04768, Fig. 1), for any pyramid: with singular
 values `s_1 >= s_2 >= ...`, the curve `(s_1 + ... + s_i) / (s_1 + s_2 + ...)` of every layer and head.
@@ -24,7 +24,7 @@ from soft_vit.ops.numerics import at_least_float32
 from soft_vit.probe.matrix import watch_attention
 from soft_vit.text_tables import csv_table
 
-# A table holds at most this many of a curve's N indices.
+# Maximum number of indices of a curve in a table.
 CSV_INDICES = 64
 
 # The heat map shows the curves at the paper's index, 128 of 512.
@@ -54,7 +54,7 @@ def cumulative_singular_values(matrix: Tensor) -> Tensor:
     adds small singular values: at N = 3136, about 1e-5 of the sum.
     """
     if not matrix.isfinite().all():
-        raise ValueError("An attention matrix is not finite; use weights and images without infinities and NaNs.")
+        raise ValueError("Attention matrices must be finite; check weights and images for infinities and NaNs.")
     values = torch.linalg.svdvals(at_least_float32(matrix)).double().cpu()
     total = values.sum(-1, keepdim=True)
     curves = torch.where(total > 0, values.cumsum(-1) / total, 1.0)
@@ -109,7 +109,7 @@ def plot_spectrum(spectra: Sequence[Spectrum], path: Path, title: str) -> None:
 
 
 def _draw_curves(figure: Any, spectra: Sequence[Spectrum]) -> None:
-    """Draw a panel per stage: each head's mean over the layers, in front of the range of all layers and heads."""
+    """Draw a panel per stage: the mean of each head over layers, and the range over all layers and heads."""
     stages = sorted({spectrum.stage for spectrum in spectra})
     entries = {}
     for axes, stage in zip(figure.subplots(1, len(stages), sharey=True, squeeze=False)[0], stages, strict=True):
@@ -130,13 +130,13 @@ def _draw_curves(figure: Any, spectra: Sequence[Spectrum]) -> None:
 
 
 def _draw_heat_map(figure: Any, spectra: Sequence[Spectrum]) -> None:
-    """Draw the curves at N / 4; cells of heads that a stage does not have stay blank."""
+    """Draw the curves at N / 4 as a grid of heads and layers; cells without a head are blank."""
     columns = [spectrum.at(SHARE) for spectrum in spectra]
     values = np.full((max(map(len, columns)), len(columns)), np.nan)
     for place, column in enumerate(columns):
         values[: len(column), place] = column
     axes = figure.subplots()
-    # A curve never rises faster than before, so it is at 1/4 or more here.
+    # Curves are concave, so they are at least 1/4 here.
     image = axes.imshow(values, aspect="auto", vmin=SHARE, vmax=1, cmap="viridis")
     places, heads = range(0, len(columns), 1 + len(columns) // 32), range(values.shape[0])
     axes.set_xticks(places, [f"{spectra[place].stage}.{spectra[place].layer}" for place in places])

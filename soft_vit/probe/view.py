@@ -1,4 +1,4 @@
-"""Where a token looks: its row of the attention matrix, drawn over the image."""
+"""Attention of one token: its row of the attention matrix, drawn over the image."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ from soft_vit.models.base import stage_grids
 from soft_vit.models.pyramid import PyramidViT
 from soft_vit.probe.matrix import watch_attention
 
-# Negative weights this small relative to the largest are rounding and need no signed scale.
+# Negative weights of this magnitude relative to the largest are rounding errors.
 NEGLIGIBLE = 1e-3
-# Of weights over their image.
+# Opacity of weights over their image.
 OPACITY = 0.65
 
 
@@ -83,10 +83,7 @@ def plot_attention_row(row: AttentionRow, image: np.ndarray, path: Path, title: 
 
 
 def plot_attention_rows(rows: Mapping[str, AttentionRow], image: np.ndarray, path: Path) -> None:
-    """Draw an image, uint8 `[H, W, 3]`, and over it rows of several layers or models, by their titles.
-
-    Of each row, the mean over the heads.
-    """
+    """Draw the mean over heads of rows of several layers or models, by title, over an image, uint8 `[H, W, 3]`."""
     panels = {title: (row, row.weights.mean(0)) for title, row in rows.items()}
     _plot({"image": (next(iter(rows.values())), None), **panels}, image, path)
 
@@ -108,7 +105,7 @@ def _plot(
 
 
 def colour_scale(values: np.ndarray) -> tuple[str, float, float]:
-    """Return the colour map for weights and the values at its ends: around 0 if some are negative, or from 0."""
+    """Return the colour map for weights and its limits, which are symmetric if some weights are negative."""
     largest = max(np.abs(values).max(), np.finfo(np.float32).tiny)
     signed = values.min() < -NEGLIGIBLE * largest
     return "RdBu_r" if signed else "inferno", -largest if signed else 0, largest

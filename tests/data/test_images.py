@@ -193,7 +193,7 @@ def flat(root: Path, text: str | None, name: str = "val.txt") -> Path:
         (lambda root: (make_tree(root), make_tree(root, "val", ("a", "z"))), "val", ValueError, "'z'"),
         (lambda root: flat(root, None), "val", FileNotFoundError, "no list of labels"),
         (lambda root: flat(root, "y.png a\n"), "val", ValueError, "x.png"),
-        (lambda root: flat(root, "a\nb\n"), "val", ValueError, "1 lack one, such as x.png"),
+        (lambda root: flat(root, "a\nb\n"), "val", ValueError, "1 are missing, such as x.png"),
         (lambda root: flat(root, "x.png 7\n"), "val", ValueError, "'7'"),
         (lambda root: (root / "train.tar").write_bytes(b"no archive" * 99), "train", ValueError, "TAR"),
         (lambda root: (root / "train.zip").write_bytes(b"no archive" * 99), "train", ValueError, "ZIP"),

@@ -89,7 +89,7 @@ def cut(path):
 CHECKING = [
     (lambda folder: save(folder / "a.png", np.full((5, 7), 4, np.uint8)), r"a\.png: .*got 4"),
     (lambda folder: save(folder / "b.png", np.zeros((4, 9), np.uint8)), r"b\.png: .*got 4 x 9"),
-    (lambda folder: save(folder / "a.png", np.zeros((5, 7, 3), np.uint8)), r"a\.png: .*colours"),
+    (lambda folder: save(folder / "a.png", np.zeros((5, 7, 3), np.uint8)), r"a\.png: .*\(5, 7, 3\)"),
     (lambda folder: cut(folder / "more/c.png"), r"more/c\.png: "),
     (lambda folder: (folder / "b.png").write_bytes(b"<html>"), r"b\.png: "),
     (lambda folder: save(folder / "a.png", np.full((5, 7), 3000, np.uint16)), r"a\.png: .*got 3000"),

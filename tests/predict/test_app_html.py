@@ -37,7 +37,7 @@ def test_maps_show_each_head_and_follow_the_place():
 
 def test_an_attention_without_a_matrix():
     look = look_of(layer_of(None))
-    assert "no attention matrix" in app_html.maps_html(look, PICTURE, (0, 0))
+    assert "not linear in its values" in app_html.maps_html(look, PICTURE, (0, 0))
     assert "<figure" not in app_html.spectra_html(look)
 
 

@@ -97,7 +97,7 @@ def test_goes_on_past_images_that_the_model_refuses(photos, tmp_path, batch_size
     outcome = predict_files([photos], Wide, tmp_path / "out", batch_size=batch_size)
     assert outcome.predicted == 4
     assert [Path(entry["image"]).name for entry in read(tmp_path / "out")["failed"]] == ["a.png", "b.jpg", "c.gif"]
-    assert f"{photos / 'a.png'}: the model refuses it (ValueError: The image is too small)" in str(outcome)
+    assert f"{photos / 'a.png'}: the model raised ValueError: The image is too small" in str(outcome)
 
 
 def test_interruption_loses_nothing(photos, tmp_path):

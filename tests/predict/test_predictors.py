@@ -47,8 +47,8 @@ def photo(height: int, width: int) -> Image.Image:
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [
-        ({}, ValueError, "either"),
-        ({"model": "test_vit", "config": DEMO}, ValueError, "either"),
+        ({}, ValueError, "--model"),
+        ({"model": "test_vit", "config": DEMO}, ValueError, "--model"),
         ({"config": DEMO}, ValueError, "--checkpoint"),
         ({"config": DEMO, "checkpoint": "none.pth"}, FileNotFoundError, "none.pth"),
         ({"config": "none.py", "checkpoint": "{checkpoint}"}, FileNotFoundError, "none.py"),
@@ -197,7 +197,7 @@ def test_synsets_become_words_and_other_names_stay():
 def test_weights_without_a_head_are_refused(ten_classes, tmp_path):
     state = torch.load(ten_classes, weights_only=True)["state_dict"]
     torch.save({name: value for name, value in state.items() if not name.startswith("head.")}, tmp_path / "body.pth")
-    with pytest.raises(ValueError, match="must have a classification head"):
+    with pytest.raises(ValueError, match="classification head"):
         TimmPredictor("soft_pico", checkpoint=tmp_path / "body.pth")
 
 

@@ -92,8 +92,8 @@ def test_incomplete_line_null_and_text(tmp_path):
     [
         (None, FileNotFoundError, ""),
         ("", ValueError, ""),
-        ("x", ValueError, "line 1 "),
-        ('{"step": 1}\n[]\n{"step": 2}', ValueError, "line 2 "),
+        ("x", ValueError, "line 1"),
+        ('{"step": 1}\n[]\n{"step": 2}', ValueError, "line 2"),
     ],
 )
 def test_other_files_are_refused(tmp_path, content, error, value):

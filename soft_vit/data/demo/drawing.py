@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 CLASSES = ("circle", "triangle", "square", "star", "ring", "cross", "bar", "crescent", "heart", "arrow")
-"""The shapes that are drawn."""
+"""Names of the shapes."""
 
 MIN_SIZE = 16
 # Pictures are painted at this multiple of their size, for smooth edges.
@@ -76,7 +76,7 @@ class Picture:
     def __init__(self, seed: int, index: int, size: int | tuple[int, int], family: int = 0) -> None:
         self.height, self.width = check_size(size)
         self.side = min(self.height, self.width)
-        # One integer, since NumPy makes the same of the lists [1] and [1, 0].
+        # One integer: NumPy treats the lists [1] and [1, 0] alike.
         self.rng = np.random.default_rng((family << 128) | (seed << 64) | index)
         self.image = self._background()
         for _ in range(self.integer(1, 3)):

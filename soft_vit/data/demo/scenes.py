@@ -71,7 +71,7 @@ def draw_scene(seed: int, index: int, size: int | tuple[int, int] = 256) -> Scen
 
 
 def _add_shape(picture: Picture, drawn: list[Instance]) -> None:
-    """Paint a shape where every earlier one stays visible, if a few tries find such a place."""
+    """Paint a shape that leaves every earlier one visible, if a few tries find a position for it."""
     for _ in range(_TRIES):
         label, radius = picture.integer(0, len(CLASSES) - 1), picture.uniform(*_RADII) * picture.side
         cx, cy = (picture.uniform(radius, length - radius) for length in (picture.width, picture.height))

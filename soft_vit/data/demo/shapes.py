@@ -1,7 +1,7 @@
 """Generated images on clutter, one shape or several tiles: data sets without files or downloads.
 
-An image depends on (seed, index, size) only. A shape is told by its own pixels; which tile is meant, only by another
-one far away.
+An image depends on (seed, index, size) only. A shape is recognised from its own pixels, the right tile only from
+another one at a distance.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +15,7 @@ from soft_vit.data.demo.drawing import CLASSES, Picture, check_size, tight_box
 SPLITS = {"train": 0, "val": 1 << 32, "test": 2 << 32}
 """The first index of each split."""
 
-# Of tiles: far from one another and from the dull colours of the clutter.
+# Colours of tiles: far from one another and from the dull colours of the clutter.
 COLORS = {
     "red": (1, 0.1, 0.1),
     "green": (0.1, 0.9, 0.1),
@@ -35,7 +35,7 @@ class ShapeSample:
     """One drawn image.
 
     image: uint8 `[H, W, 3]`, RGB. label: index into the scene's classes. mask: bool `[H, W]`, the visible pixels of the
-    shape, or the tile that is meant. box: float32 `[4]`, the tight box of the mask as (x0, y0, x1, y1) in pixels, x1
+    shape, or the tile to find. box: float32 `[4]`, the tight box of the mask as (x0, y0, x1, y1) in pixels, x1
     and y1 exclusive.
     """
 
@@ -71,7 +71,7 @@ def draw_tiles(seed: int, index: int, size: int | tuple[int, int] = 64) -> Shape
     right = [label, *picture.rng.permutation(others)[: NUM_TILES - 1]]
     palette = np.array([*COLORS.values(), (1, 1, 1)], dtype=np.float32)
     mask = np.zeros((picture.height, picture.width), dtype=bool)
-    # The first tile is the one that is meant, and the cue comes last.
+    # The first tile is the one to find, and the cue comes last.
     for place, first, second in zip(places, [*left, left[0]], [*right, len(COLORS)], strict=True):
         row, column = divmod(int(place), CELLS)
         top, bottom = row * picture.height // CELLS, (row + 1) * picture.height // CELLS
@@ -87,7 +87,7 @@ SCENES: dict[str, tuple[Callable[..., ShapeSample], tuple[str, ...]]] = {
     "shape": (draw_shape, CLASSES),
     "tiles": (draw_tiles, tuple(COLORS)),
 }
-"""What an image shows: the function that draws it, and the names of its classes."""
+"""Scenes by name: the function that draws an image, and the names of the classes."""
 
 
 class ShapeImages(Sequence):

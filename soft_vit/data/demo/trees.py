@@ -105,4 +105,4 @@ def _write_ade(folder: Path, counts: dict[str, int], size: Size, seed: int) -> d
 
 
 TASKS = {"coco": _write_coco, "ade": _write_ade}
-"""What writes the data of each task."""
+"""Functions that write the data of each task."""
