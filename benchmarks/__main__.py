@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.memory import is_out_of_memory
 from benchmarks.timer import machine_description, use_threads
-from soft_vit.cli import add_device_option, command_line
+from soft_vit.cli import ArgumentParser, add_device_option, command_line
 from soft_vit.probe.load import require_device
 from soft_vit.weights.files import ensure_writable
 
@@ -34,9 +34,7 @@ COMMANDS = {
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        "python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(__doc__, prog="python -m benchmarks")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, module_name in COMMANDS.items():
         module = import_module(module_name)

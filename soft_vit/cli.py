@@ -1,4 +1,4 @@
-"""What the command lines in tools/ share: how a mistake is reported, and the options that several of them have."""
+"""Shared parts of command lines: the parser, the report of an error, and options that several tools have."""
 
 import argparse
 import ast
@@ -9,72 +9,74 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-# The extra (a file in requirements/) that brings a module.
+# Extras, which are files in requirements/, and the modules that they install.
 EXTRAS = {
-    "albumentations": "train",
-    "faster_coco_eval": "detection",
-    "gradio": "app",
-    "matplotlib": "analysis",
-    "mmcv": "train",
-    "mmdet": "mmdet",
-    "mmengine": "train",
-    "mmpretrain": "train",
-    "mmseg": "mmdet",
-    "onnx": "export",
-    "onnxruntime": "export",
-    "onnxscript": "export",
-    "segmentation_models_pytorch": "segmentation",
-    "tensorboard": "train",
+    "analysis": ("matplotlib",),
+    "app": ("gradio",),
+    "detection": ("faster_coco_eval",),
+    "export": ("onnx", "onnxruntime", "onnxscript"),
+    "mmdet": ("mmdet", "mmseg"),
+    "segmentation": ("segmentation_models_pytorch",),
+    "train": ("albumentations", "mmcv", "mmengine", "mmpretrain", "tensorboard"),
 }
 
 
-def command_line(main: Callable[[Sequence[str]], None]) -> Callable[..., None]:
-    """Decorate the `main(argv)` of a tool: ValueError, OSError and a missing extra end it with `error: ...` and code 1.
+class ArgumentParser(argparse.ArgumentParser):
+    """An argparse.ArgumentParser that keeps the lines of its description, and has `--traceback`."""
 
-    Every tool then takes `--traceback`, which shows where such an error comes from.
+    def __init__(self, description: str | None = None, **kwargs: Any) -> None:
+        kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(description=description, **kwargs)
+        self.add_argument("--traceback", action="store_true", help="show the traceback of an error")
+
+
+def command_line(main: Callable[[Sequence[str]], None]) -> Callable[..., None]:
+    """Decorate the `main(argv)` of a tool, whose options are those of an `ArgumentParser`.
+
+    ValueError, OSError and a missing extra end it with `error: ...` and exit code 1, unless `--traceback` is given.
     """
 
     @functools.wraps(main)
     def run(argv: Sequence[str] | None = None) -> None:
         arguments = list(sys.argv[1:] if argv is None else argv)
         try:
-            main([argument for argument in arguments if argument != "--traceback"])
+            main(arguments)
         except (ValueError, OSError, ImportError) as error:
-            sentence = _sentence(error)
-            if sentence is None or "--traceback" in arguments:
+            message = _message(error)
+            if message is None or "--traceback" in arguments:
                 raise
-            raise SystemExit(f"error: {sentence}") from None
+            raise SystemExit(f"error: {message}") from None
 
     return run
 
 
-def _sentence(error: Exception) -> str | None:
-    """The message for the screen; None for a missing module that no extra brings."""
+def _message(error: Exception) -> str | None:
+    """Return the message for the screen, or None for a missing module that belongs to none of the extras."""
     if isinstance(error, ImportError):
-        # MMEngine raises another one for what a config imports.
+        # MMEngine raises another ImportError for the modules of a config.
         while isinstance(error.__cause__ or error.__context__, ImportError):
             error = error.__cause__ or error.__context__
         package = (error.name or "").split(".")[0]
-        extra = EXTRAS.get(package)
+        extra = next((extra for extra, modules in EXTRAS.items() if package in modules), None)
         return extra and f"{package} is missing; pip install 'soft_vit[{extra}]' installs it."
     if isinstance(error, OSError) and error.filename is not None:
-        # A rename has two names; the second is the file that it replaces.
+        # os.rename has two names; the second is the file that it replaces.
         return f"{error.filename2 or error.filename} cannot be used ({error.strerror}); give another path."
     message = str(error).strip()
-    # A data worker's message is its traceback, which ends with the error.
+    # The message of a data worker is its traceback, which ends with the error.
     return message.splitlines()[-1] if "in DataLoader worker process" in message else message
 
 
 def image_size(text: str) -> tuple[int, int]:
-    """Height and width from `224` or `800x1333`."""
+    """Return height and width from `224` or `800x1333`."""
     if not re.fullmatch("[1-9][0-9]*(x[1-9][0-9]*)?", text):
-        raise argparse.ArgumentTypeError(f"size must be such as 224 or 800x1333, got {text}.")
+        raise argparse.ArgumentTypeError(f"SIZE must be an int or HEIGHTxWIDTH, got {text}.")
     sides = [int(side) for side in text.split("x")]
     return sides[0], sides[-1]
 
 
 def add_model_options(parser: argparse.ArgumentParser, *, config: bool = False) -> None:
-    """Add `--model`, `--checkpoint` and `--no-pretrained`, and `--config` on request."""
+    """Add `--model`, `--checkpoint`, `--no-pretrained`, and with `config` also `--config`."""
     parser.add_argument("--model", metavar="NAME", required=not config, help="name of a timm model")
     if config:
         parser.add_argument("--config", metavar="FILE", help="config of a trained model, instead of --model")
@@ -84,7 +86,7 @@ def add_model_options(parser: argparse.ArgumentParser, *, config: bool = False) 
 
 
 def add_img_size_option(parser: argparse.ArgumentParser, default: tuple[int, int] | None = None) -> None:
-    """Add `--img-size`, one side or height and width, which becomes (height, width)."""
+    """Add `--img-size`, one side or height and width, parsed to (height, width)."""
     shown = "the model's own" if default is None else default[0]
     parser.add_argument(
         "--img-size",
@@ -98,7 +100,7 @@ def add_img_size_option(parser: argparse.ArgumentParser, default: tuple[int, int
 
 
 def add_device_option(parser: argparse.ArgumentParser) -> None:
-    """Add `--device`, by default a GPU if there is one."""
+    """Add `--device`; the default is a GPU if there is one."""
     import torch
 
     default = "cuda" if torch.cuda.is_available() else "cpu"
@@ -106,13 +108,13 @@ def add_device_option(parser: argparse.ArgumentParser) -> None:
 
 
 def add_config_options(parser: argparse.ArgumentParser) -> None:
-    """Add `--cfg-options KEY=VALUE ...`, which becomes `cfg_options`, a dictionary or None."""
+    """Add `--cfg-options KEY=VALUE ...`, parsed to a dict of values by dotted name."""
     from mmengine.config import DictAction
 
     class ConfigOptions(DictAction):
         @staticmethod
         def _parse_iterable(text: str) -> Any:
-            """Keep spaces and quoted commas, and a path as it is; MMEngine splits at commas and drops spaces."""
+            """Parse a value like MMEngine, but keep spaces, quoted commas, and the commas of a path."""
             if "/" in text and text[:1] not in ("[", "("):
                 return text.strip("'\"")
             if "'" in text or '"' in text:
@@ -126,7 +128,7 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
                 super().__call__(parser, namespace, values, *args)
             except (ValueError, AssertionError, RecursionError) as error:
                 raise argparse.ArgumentError(
-                    self, f"{' '.join(values)} is not all KEY=VALUE pairs with closed brackets; write such as a.b=1."
+                    self, f"must be KEY=VALUE pairs, such as a.b=1, with closed brackets, got {' '.join(values)}."
                 ) from error
 
     parser.add_argument("--cfg-options", nargs="+", action=ConfigOptions, metavar="KEY=VALUE", help="change the config")
@@ -141,5 +143,5 @@ def _with_spaces(value: Any) -> Any:
 class _ImageSize(argparse.Action):
     def __call__(self, parser: Any, namespace: Any, values: Sequence[int], option: str | None = None) -> None:
         if len(values) > 2 or min(values) < 1:
-            raise argparse.ArgumentError(self, f"{' '.join(map(str, values))}: give one side, or height and width")
+            raise argparse.ArgumentError(self, f"must be one positive int, or height and width, got {values}.")
         setattr(namespace, self.dest, (values[0], values[-1]))

@@ -3,13 +3,13 @@
 python -m studies attentions configs/demo/soft_pico_shapes.py
 """
 
-import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.timer import machine_description
+from soft_vit.cli import ArgumentParser
 from soft_vit.layers import ATTENTIONS
 from soft_vit.models import model_name
 from soft_vit.text_tables import error_cell, markdown_table
@@ -58,9 +58,7 @@ def accuracy_table(rows: Sequence[AccuracyRow]) -> str:
 
 
 def main(argv: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(
-        "python -m studies attentions", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(__doc__, prog="python -m studies attentions")
     parser.add_argument("config", metavar="CONFIG", help="path of a config, whose model_name is replaced")
     parser.add_argument("--size", choices=["pico", "tiny", "small"], default="pico", help="(default: %(default)s)")
     parser.add_argument("--resume", action="store_true", help="continue each run from its newest checkpoint")

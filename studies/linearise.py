@@ -5,7 +5,6 @@ python -m studies linearise configs/linearise/linear_pico_shapes.py linear perfo
 Trains the teacher, then the config once for each attention. Run a stopped command again to resume it.
 """
 
-import argparse
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.timer import machine_description
+from soft_vit.cli import ArgumentParser
 from soft_vit.engine.config import resolve
 from soft_vit.engine.resume.read import find_newest_checkpoint
 from soft_vit.layers import ATTENTIONS, attention_class
@@ -146,9 +146,7 @@ def linearised_table(rows: Sequence[LinearisedRow]) -> str:
 
 
 def main(argv: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(
-        "python -m studies linearise", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(__doc__, prog="python -m studies linearise")
     parser.add_argument("config", metavar="CONFIG", help="path of a config, whose model_name is replaced")
     parser.add_argument(
         "--teacher",

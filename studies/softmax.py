@@ -7,7 +7,6 @@ Softmax is searched in the model's exported graph. What it normalises follows fr
 image. The growth of the cost is that of counted products. Models are on the meta device, which computes nothing.
 """
 
-import argparse
 import math
 import re
 from collections import defaultdict
@@ -23,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 from tqdm import tqdm
 
 from benchmarks.timer import log_log_slope
+from soft_vit.cli import ArgumentParser
 from soft_vit.layers import ATTENTIONS
 from soft_vit.models import FAMILY_MODELS, PYRAMID_SIZES, model_name
 from soft_vit.models.base import require_known
@@ -293,9 +293,7 @@ def softmax_table(rows: Sequence[ModelRow], errors: dict[str, str]) -> str:
 
 
 def main(argv: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(
-        "python -m studies softmax", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(__doc__, prog="python -m studies softmax")
     parser.add_argument("models", nargs="*", metavar="MODEL", help="timm models (default: all of this package)")
     parser.add_argument("--out", type=Path, default=PAGE, help="(default: docs/softmax.md)")
     args = parser.parse_args(argv)

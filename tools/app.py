@@ -4,7 +4,6 @@ python tools/app.py
 python tools/app.py --model soft_tiny --checkpoint FILE
 """
 
-import argparse
 import os
 import signal
 import sys
@@ -12,13 +11,13 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from soft_vit.cli import command_line
+from soft_vit.cli import ArgumentParser, command_line
 from soft_vit.models.base import require_known
 
 
 @command_line
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(__doc__)
     parser.add_argument("--model", metavar="NAME", help="the model of --checkpoint")
     parser.add_argument("--checkpoint", metavar="FILE", help="weights to offer in addition to those on this machine")
     parser.add_argument(

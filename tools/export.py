@@ -5,21 +5,20 @@ python tools/export.py --config CONFIG --checkpoint FILE --format onnx --int8 --
 python tools/export.py --model soft_tiny --features 1 2 3 --dynamic-size --format torch_export --out backbone.pt2
 """
 
-import argparse
 import os
 from collections.abc import Sequence
 
 # Read when torch is first imported; tools/train.py says why.
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 
-from soft_vit.cli import add_model_options, command_line
+from soft_vit.cli import ArgumentParser, add_model_options, command_line
 
 
 @command_line
 def main(argv: Sequence[str] | None = None) -> None:
     from soft_vit.export import FORMATS, export, load_export_model
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(__doc__)
     add_model_options(parser, config=True)
     parser.add_argument("--format", choices=FORMATS, required=True)
     parser.add_argument("--out", required=True, metavar="FILE", help="ends in .onnx or .pt2")

@@ -4,7 +4,6 @@ python tools/predict.py photos/ cat.jpg --model resnet50 --out predictions
 python tools/predict.py "photos/**/*.jpg" --config CONFIG --checkpoint FILE
 """
 
-import argparse
 import os
 import signal
 import sys
@@ -14,14 +13,14 @@ from functools import partial
 # Read when torch is first imported; tools/train.py says why.
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 
-from soft_vit.cli import add_config_options, add_device_option, add_model_options, command_line
+from soft_vit.cli import ArgumentParser, add_config_options, add_device_option, add_model_options, command_line
 
 
 @command_line
 def main(argv: Sequence[str] | None = None) -> None:
     from soft_vit.predict import load_predictor, predict_files
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(__doc__)
     parser.add_argument(
         "images", nargs="+", metavar="IMAGE", help="a file, a folder, or a quoted pattern such as 'a/**/*.jpg'"
     )

@@ -5,7 +5,6 @@ python tools/test.py configs/soft_tiny.py --model resnet50 --img-size 288 --crop
 python tools/test.py --model resnet50 --data-root data/imagenet-r --per-class resnet50_r.csv
 """
 
-import argparse
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 # Read when torch is first imported; tools/train.py says why.
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 
-from soft_vit.cli import add_config_options, command_line
+from soft_vit.cli import ArgumentParser, add_config_options, command_line
 
 # The config whose test data are used by default.
 IMAGENET = Path(__file__).parents[1] / "configs" / "soft_tiny.py"
@@ -26,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from soft_vit.engine.evaluate import evaluate, metrics_table
     from soft_vit.engine.machine import LAUNCHERS
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(__doc__)
     parser.add_argument("config", nargs="?", metavar="CONFIG", help=f"the config (default: {IMAGENET})")
     parser.add_argument("subject", nargs="?", metavar="CHECKPOINT", help="weights of the config's model")
     parser.add_argument("--model", metavar="NAME", help="a timm model, instead of CHECKPOINT")

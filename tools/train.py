@@ -1,6 +1,5 @@
 """Train a model from a config: `python tools/train.py configs/demo/soft_pico_shapes.py`."""
 
-import argparse
 import os
 from collections.abc import Sequence
 
@@ -9,7 +8,7 @@ from collections.abc import Sequence
 # would fall asleep between operations, and a step would take twice as long on a free machine.
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 
-from soft_vit.cli import add_config_options, command_line
+from soft_vit.cli import ArgumentParser, add_config_options, command_line
 
 
 @command_line
@@ -19,7 +18,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from soft_vit.engine.machine import LAUNCHERS
     from soft_vit.engine.run import train
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(__doc__)
     parser.add_argument("config", metavar="CONFIG", help="path of the config")
     parser.add_argument(
         "--work-dir", metavar="FOLDER", help="for logs and checkpoints (default: work_dirs/<config name>)"

@@ -3,7 +3,6 @@
 python tools/tutorial.py --out tutorial
 """
 
-import argparse
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -21,7 +20,7 @@ from safetensors.torch import save_file
 from timm.optim import create_optimizer_v2
 from torch import Tensor, nn
 
-from soft_vit.cli import command_line
+from soft_vit.cli import ArgumentParser, command_line
 from soft_vit.data import CLASSES, ShapeImages, normalised_batch
 from soft_vit.ops import cholesky_solve, eigh_inverse, newton_inverse, self_gaussian_kernel
 from soft_vit.ops.soft.newton import newton_residual
@@ -235,7 +234,7 @@ def save(model: nn.Module, out: Path) -> None:
 
 @command_line
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(__doc__)
     parser.add_argument("--out", type=Path, default=Path("tutorial"), metavar="FOLDER", help="for pictures and weights")
     parser.add_argument("--steps", type=int, default=30, help="steps of fine-tuning (default: %(default)s)")
     args = parser.parse_args(argv)

@@ -5,7 +5,6 @@ python -m docs.generate
 Models without a row in docs/zoo.csv are counted, which takes some seconds each. Delete a row to count its model again.
 """
 
-import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from docs.generate.masks import kinds_table
 from docs.generate.tasks import tasks_table
 from docs.generate.weights import metafile, readme_table
 from docs.generate.zoo import COUNTED, atlas_rates, count_model, read_counts, zoo_table
-from soft_vit.cli import command_line
+from soft_vit.cli import ArgumentParser, command_line
 from soft_vit.layers.choice import SHIPPED
 from soft_vit.text_tables import csv_table
 from soft_vit.weights import load_index
@@ -75,9 +74,7 @@ def generated(name: str) -> str:
 
 @command_line
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        "python -m docs.generate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(__doc__, prog="python -m docs.generate")
     parser.add_argument("--out", type=Path, default=ROOT, metavar="FOLDER", help="(default: the repository)")
     args = parser.parse_args(argv)
     for name in (*PAGES, *TABLES):

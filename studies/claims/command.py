@@ -5,7 +5,6 @@ python -m studies claims --only 1 2
 Each finding is added to the JSON file --out, or replaces its earlier one. --table only prints the findings of --out.
 """
 
-import argparse
 import datetime
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,14 +12,13 @@ from pathlib import Path
 import torch
 
 from benchmarks.timer import machine_description, use_threads
+from soft_vit.cli import ArgumentParser
 from soft_vit.weights.files import ensure_writable, write_atomically
 from studies.claims import CLAIMS, check, claims_table, entries_as_json, load_entries
 
 
 def main(argv: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(
-        "python -m studies claims", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(__doc__, prog="python -m studies claims")
     parser.add_argument(
         "--only", nargs="+", type=int, choices=sorted(CLAIMS), metavar="N", help="numbers of claims (default: all)"
     )

@@ -6,7 +6,6 @@ A stopped study continues where it stopped, and several studies can share a fold
 the end, results.csv, results.md and plots are written to OUT; --no-train writes them from the runs that exist.
 """
 
-import argparse
 import shlex
 from collections.abc import Sequence
 from datetime import date
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import get_args
 
 from benchmarks.timer import machine_description
+from soft_vit.cli import ArgumentParser
 from soft_vit.layers import ATTENTIONS
 from soft_vit.weights.files import write_atomically
 from studies.gym import TASKS
@@ -23,9 +23,7 @@ from studies.gym.training import ModelName
 
 
 def main(argv: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(
-        "python -m studies gym", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(__doc__, prog="python -m studies gym")
     parser.add_argument(
         "--tasks", nargs="+", default=["all"], choices=["all", *TASKS], metavar="TASK", help=", ".join(TASKS)
     )

@@ -8,7 +8,6 @@ matrix, and the residual of Newton's iteration. With labelled images it also sho
 with all attentions off, and with all dead attentions off, whose share is below a thousandth.
 """
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,7 +16,7 @@ import torch
 from timm.data import ImageNetInfo, create_transform, infer_imagenet_subset, resolve_data_config
 from torch import Tensor, nn
 
-from soft_vit.cli import add_device_option, add_img_size_option, add_model_options, command_line
+from soft_vit.cli import ArgumentParser, add_device_option, add_img_size_option, add_model_options, command_line
 from soft_vit.data import ShapeImages, normalised_batch
 from soft_vit.data.images import find_images
 from soft_vit.models.base import require_known
@@ -51,7 +50,7 @@ def draw_shapes(count: int, model: nn.Module, img_size: tuple[int, int] | None) 
 
 @command_line
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(__doc__)
     add_model_options(parser)
     add_img_size_option(parser)
     add_device_option(parser)

@@ -6,14 +6,13 @@ python tools/analysis/attention_spectrum.py --model soft_pico
 python tools/analysis/attention_spectrum.py cat.jpg dog.jpg --model soft_tiny --checkpoint FILE
 """
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
 from timm.data import create_transform, resolve_data_config
 from torch import Tensor, nn
 
-from soft_vit.cli import add_device_option, add_img_size_option, add_model_options, command_line
+from soft_vit.cli import ArgumentParser, add_device_option, add_img_size_option, add_model_options, command_line
 from soft_vit.data import ShapeImages, normalised_batch
 from soft_vit.data.images import read_image
 from soft_vit.probe.load import load_pyramid
@@ -36,7 +35,7 @@ def draw_shapes(count: int, model: nn.Module, published: bool) -> list[Tensor]:
 
 @command_line
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(__doc__)
     parser.add_argument("images", nargs="*", type=Path, metavar="IMAGE", help="files (default: generated shapes)")
     add_model_options(parser)
     add_img_size_option(parser)

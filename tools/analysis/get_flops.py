@@ -3,20 +3,19 @@
 python tools/analysis/get_flops.py soft_tiny --img-size 224
 """
 
-import argparse
 from collections.abc import Sequence
 
 import timm
 import torch
 
-from soft_vit.cli import add_img_size_option, command_line
+from soft_vit.cli import ArgumentParser, add_img_size_option, command_line
 from soft_vit.models.base import require_known
 from soft_vit.probe.complexity import complexity_table, count_complexity
 
 
 @command_line
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(__doc__)
     subject = parser.add_mutually_exclusive_group(required=True)
     subject.add_argument("model", nargs="?", metavar="MODEL", help="name of a timm model")
     subject.add_argument("--config", metavar="FILE", help="config with a model_name, instead of MODEL")

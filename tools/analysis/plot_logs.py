@@ -3,18 +3,17 @@
 python tools/analysis/plot_logs.py work_dirs/soft_tiny work_dirs/soft_norm_tiny --keys loss accuracy/top1
 """
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from soft_vit.cli import command_line
+from soft_vit.cli import ArgumentParser, command_line
 from soft_vit.probe.curves import DEFAULT_KEYS, plot_curves, read_run
 from soft_vit.weights.files import ensure_writable
 
 
 @command_line
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(__doc__)
     parser.add_argument("runs", nargs="+", metavar="RUN", help="work directory of a run, or its scalars.json")
     parser.add_argument("--keys", nargs="+", default=(), help=f"quantities to plot (default: {' '.join(DEFAULT_KEYS)})")
     parser.add_argument("--out", type=Path, default=Path("curves.png"), help="picture to write (default: %(default)s)")

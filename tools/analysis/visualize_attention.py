@@ -4,7 +4,6 @@ python tools/analysis/visualize_attention.py shape.png --model soft_pico --stage
 python tools/analysis/visualize_attention.py cat.jpg --model soft_tiny --checkpoint FILE --query 3 5
 """
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import numpy as np
 import torch
 from timm.data import resolve_data_config
 
-from soft_vit.cli import add_device_option, add_img_size_option, add_model_options, command_line
+from soft_vit.cli import ArgumentParser, add_device_option, add_img_size_option, add_model_options, command_line
 from soft_vit.data.images import read_image
 from soft_vit.probe.load import load_pyramid
 from soft_vit.probe.view import attention_row, plot_attention_row
@@ -21,7 +20,7 @@ from soft_vit.weights.files import ensure_writable
 
 @command_line
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(__doc__)
     parser.add_argument("image", type=Path)
     add_model_options(parser)
     add_img_size_option(parser)

@@ -1,15 +1,14 @@
 """Write generated images with annotations: `python tools/data/make_shapes.py data/shapes_coco --task coco`."""
 
-import argparse
 from collections.abc import Sequence
 
-from soft_vit.cli import add_img_size_option, command_line
+from soft_vit.cli import ArgumentParser, add_img_size_option, command_line
 from soft_vit.data.demo.trees import TASKS, make_tree
 
 
 @command_line
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(__doc__)
     parser.add_argument("out", metavar="OUT", help="folder to create")
     parser.add_argument("--task", choices=TASKS, required=True, help="layout of the annotations")
     parser.add_argument("--train", type=int, default=200, metavar="N", help="training images (default: 200)")

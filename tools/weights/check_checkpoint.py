@@ -5,17 +5,16 @@ Nothing in a file is executed. The exit code is 1 if a file is rejected.
 python tools/weights/check_checkpoint.py checkpoints/SOFT_Tiny.pth
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 
-from soft_vit.cli import command_line
+from soft_vit.cli import ArgumentParser, command_line
 from soft_vit.models.identify import describe_file
 
 
 @command_line
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(__doc__)
     parser.add_argument("files", nargs="+", metavar="FILE", help="a checkpoint of PyTorch or safetensors")
     rejected = False
     for file in parser.parse_args(argv).files:

@@ -6,17 +6,16 @@ python tools/weights/convert_checkpoint.py SOFT_Tiny.pth soft_tiny.safetensors -
 python tools/weights/convert_checkpoint.py work_dirs/soft_tiny/epoch_300.pth soft_tiny.pth --to released --weights plain
 """
 
-import argparse
 from collections.abc import Sequence
 
-from soft_vit.cli import command_line
+from soft_vit.cli import ArgumentParser, command_line
 
 
 @command_line
 def main(argv: Sequence[str] | None = None) -> None:
     from soft_vit.weights.save import LAYOUTS, convert
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(__doc__)
     parser.add_argument("source", metavar="IN", help="a checkpoint in any of the layouts")
     parser.add_argument("target", metavar="OUT", help="ends in .safetensors, or in .pth, .pt or .bin for other layouts")
     parser.add_argument("--to", choices=LAYOUTS, required=True)

@@ -5,17 +5,16 @@ python tools/weights/publish_checkpoint.py work_dirs/soft_pico_shapes/epoch_5.pt
 python tools/weights/publish_checkpoint.py FILE published --tag mine --licence mit --hf-dir hub --push OWNER/NAME
 """
 
-import argparse
 from collections.abc import Sequence
 
-from soft_vit.cli import command_line
+from soft_vit.cli import ArgumentParser, command_line
 
 
 @command_line
 def main(argv: Sequence[str] | None = None) -> None:
     from soft_vit.weights.publish import parse_metric, publish
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(__doc__)
     parser.add_argument("source", metavar="IN", help="a checkpoint, as for tools/weights/convert_checkpoint.py")
     parser.add_argument("out_dir", metavar="OUT_DIR", help="for the weights, the model card and index.json")
     parser.add_argument("--tag", required=True, help="who trained the weights and on what, such as fudan_in1k")
