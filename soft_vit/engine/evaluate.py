@@ -38,7 +38,7 @@ from soft_vit.weights.read import notes_of, trained_notes, unwrap_state_dict
 __all__ = ["evaluate", "metrics_table"]
 
 _ACCURACIES = ("Accuracy", "ClassificationMetric")
-# What mmpretrain measures of classes of whole images.
+# Metrics of image classification.
 _CLASSIFICATION = ("AveragePrecision", "ConfusionMatrix", "MultiLabelMetric", "SingleLabelMetric")
 _CLASSIFICATION += ("VOCAveragePrecision", "VOCMultiLabelMetric", *_ACCURACIES)
 
@@ -71,28 +71,26 @@ def evaluate(
 
     On which images: data_root is a folder with a folder of images for each class, named like the model's classes or by
     their numbers; predictions are restricted to the classes found. classes: for data_root, a file that names the
-    model's classes, see `class_names`. img_size: pixels a side. crop_pct: side of the crop by that of the resized
-    image, in (0, 1]. tta: test time augmentation by the config's `tta_pipeline` and `tta_model`, or by the mean of the
-    scores of each image and its mirror image.
+    model's classes, see `class_names`. img_size: side in pixels. crop_pct: side of the crop divided by that of the
+    resized image, in (0, 1]. tta: test time augmentation by the config's `tta_pipeline` and `tta_model`, or by the mean
+    of the scores of each image and its mirror image.
 
     What is written: out is a JSON file of the metrics. per_class: CSV of class, images, correct, accuracy. confusion:
     CSV with a row for each true class and a column for each predicted one. work_dir: for logs, by default
     work_dirs/<config name>.
 
-    A config that measures anything but classes of whole images, such as boxes or label maps, is tested as it stands, on
-    a checkpoint of its model; with tta it must set both entries for that.
+    A config of detection or segmentation is tested as it stands, on a checkpoint of its model; tta then needs both
+    entries in the config.
 
-    Returns `accuracy/top1` and `accuracy/top5` in percent, `cross_entropy`, `images`, what else the config measures in
-    single numbers, and `images_per_second/loop` and `/forward`, see `ThroughputHook`. Raises ValueError or
-    FileNotFoundError for what cannot be used.
+    Returns `accuracy/top1` and `accuracy/top5` in percent, `cross_entropy`, `images`, other scalar metrics of the
+    config, and `images_per_second/loop` and `/forward`, see `ThroughputHook`. Raises ValueError or FileNotFoundError
+    for arguments that do not fit.
     """
-    # 1. What is asked.
-    if img_size is not None and img_size < 1:
-        raise ValueError(f"img_size must be at least 1, got {img_size}.")
+    # 1. Read the model's file, before anything is built.
     if crop_pct is not None and not 0 < crop_pct <= 1:
         raise ValueError(f"crop_pct must be above 0 and at most 1, got {crop_pct}.")
     if classes is not None and data_root is None:
-        raise ValueError(f"classes needs data_root, whose folders it names; got classes={classes} alone.")
+        raise ValueError(f"classes needs data_root, whose folders it names, got classes={classes} alone.")
     for path in (out, per_class, confusion):
         if path is not None:
             ensure_writable(path)
@@ -100,17 +98,17 @@ def evaluate(
     content = _read(model, weights, pretrained, named)
     trained = notes_of(content).cfg.get("label_names", ())
 
-    # 2. The config, with the model and its view of images.
+    # 2. Fit the config: pipeline, model, images, hooks, metrics.
     cfg = resolve(config, options, work_dir=work_dir, num_classes=len(trained) or None, launcher=launcher)
     if not cfg.get("test_dataloader"):
         raise ValueError(f"The config {cfg.filename} must have a test_dataloader.")
     classifies = _classifies(cfg)
     if not classifies:
-        asked = dict(data_root=data_root, classes=classes, img_size=img_size, crop_pct=crop_pct, per_class=per_class)
-        _require_config_alone(cfg, model if named else None, asked | {"confusion": confusion, "weights": weights})
+        asked = dict(data_root=data_root, img_size=img_size, crop_pct=crop_pct, per_class=per_class)
+        _require_config_alone(cfg, asked | {"confusion": confusion, "model": model if named else None})
     if tta:
         use_tta_pipeline(cfg, classifies)
-    view, recorded = None, None
+    view, recorded = None, ()
     if named:
         pretrained = pretrained and weights is None
         view, recorded = _use_timm_model(cfg, model, weights, pretrained, content, options or {}, img_size, crop_pct)
@@ -120,53 +118,48 @@ def evaluate(
             view = view_of_config(cfg, img_size, crop_pct)
     indices = None
     if data_root is not None:
-        indices = set_folder(cfg, data_root, class_names(cfg, _num_classes(cfg), trained, classes, recorded))
+        indices = set_folder(cfg, data_root, class_names(_num_classes(cfg), classes, trained, recorded))
     if view is not None:
         set_view(cfg, view)
     if tta:
         use_tta_model(cfg)
-    cfg.default_hooks["weights"] = {
-        "type": "WeightsHook",
-        "ema": ema,
-        "img_size": view and view.img_size,
-        "same_classes": named and pretrained,
-    }
-    # MMEngine's EMAHook would swap the weights that are to be tested for others.
+    cfg.default_hooks["weights"] = {"type": "WeightsHook", "ema": ema, "img_size": view and view.img_size}
+    # MMEngine's EMAHook would replace the weights that are to be tested.
     cfg.custom_hooks = [hook for hook in cfg.get("custom_hooks") or [] if type_name(hook) != "EMAHook"]
     if classifies:
         cfg.test_evaluator = _evaluators(cfg, indices, counted=per_class is not None or confusion is not None)
 
-    # 3. The test.
+    # 3. Run it.
     with traceback_in_log():
         runner = build_runner(_under_another_name(cfg))
         if classifies and data_root is None and trained:
             match_classes(runner.test_dataloader.dataset, trained, "the checkpoint")
-        # Only single numbers: mmpretrain's ConfusionMatrix, for one, gives a table.
+        # Some metrics of mmpretrain, such as ConfusionMatrix, are tables.
         metrics = {name: float(value) for name, value in runner.test().items() if torch.as_tensor(value).numel() == 1}
     rates = {name: metrics.pop(name) for name in [*metrics] if name.startswith("images_per_second/")}
     metrics |= {"images": len(runner.test_dataloader.dataset), **rates}
 
-    # 4. What it writes.
-    if is_main_process() and out is not None:
-        question = dict(config=config, model=model, weights=weights, ema=ema, data_root=data_root, tta=tta or None)
-        question |= dict(random=(named and not pretrained and weights is None) or None)
-        question |= dict(img_size=view and view.img_size, crop_pct=view and view.crop_pct)
-        write_atomically(out, _json(metrics, question).encode())
-    if is_main_process() and (per_class is not None or confusion is not None):
-        _write_counts(runner, indices, per_class, confusion)
+    # 4. Write the files.
+    if is_main_process():
+        if out is not None:
+            asked = dict(config=config, model=model, weights=weights, ema=ema, data_root=data_root, tta=tta or None)
+            asked |= dict(img_size=view and view.img_size, crop_pct=view and view.crop_pct)
+            asked |= dict(random=(named and not pretrained and weights is None) or None)
+            write_atomically(out, _json(metrics, asked).encode())
+        if per_class is not None or confusion is not None:
+            _write_counts(runner, indices, per_class, confusion)
     return metrics
 
 
 def _read(model: str, weights: str | None, pretrained: bool, named: bool) -> dict[str, Any]:
-    """Return the content of the file to be tested; nothing for an address or published weights."""
+    """Return the content of the file that is tested, or {} for an address or published weights."""
     if not named:
         if "://" not in model and not Path(model).expanduser().is_file():
             raise FileNotFoundError(
-                f"There is no checkpoint {model}, and timm has no model of that name; give the path of a file that "
-                "exists, or a name of timm.list_models()."
+                f"model must be an existing checkpoint or a name of timm.list_models(), got {model}."
             )
         if weights is not None or not pretrained:
-            raise ValueError(f"weights must be those of a timm model's name; {model} is a checkpoint with its own.")
+            raise ValueError(f"weights must belong to the name of a timm model, got the checkpoint {model}.")
     elif weights is not None:
         require_checkpoint(weights)
     file = weights if named else model
@@ -174,7 +167,7 @@ def _read(model: str, weights: str | None, pretrained: bool, named: bool) -> dic
 
 
 def _classifies(cfg: Config) -> bool:
-    """Whether a config measures classes of whole images; one without a metric does."""
+    """Return whether a config tests image classification, which is assumed without a metric."""
     own = _metrics_of(cfg)
     return not own or any(name in _CLASSIFICATION for name, _ in own)
 
@@ -184,15 +177,10 @@ def _metrics_of(cfg: Config) -> list[tuple[str, dict[str, Any]]]:
     return [(type_name(entry), entry) for entry in ([own] if isinstance(own, dict) else own)]
 
 
-def _require_config_alone(cfg: Config, timm_name: str | None, asked: Mapping[str, Any]) -> None:
-    """Refuse what only a classifier can be asked for."""
+def _require_config_alone(cfg: Config, asked: Mapping[str, Any]) -> None:
     names = [f"--{name.replace('_', '-')}" for name, value in sorted(asked.items()) if value is not None]
-    names += [timm_name] if timm_name else []
     if names:
-        raise ValueError(
-            f"{cfg.filename} must measure classes of whole images for {', '.join(names)}; it measures something else: "
-            "give a checkpoint of its model, and its data with --cfg-options."
-        )
+        raise ValueError(f"The config {cfg.filename} must be one of image classification for {', '.join(names)}.")
 
 
 def _use_timm_model(
@@ -204,29 +192,25 @@ def _use_timm_model(
     options: Mapping[str, Any],
     img_size: int | None,
     crop_pct: float | None,
-) -> tuple[View, Sequence[str] | None]:
-    """Set a timm model; returns its view of images, and the names of classes that its weights record.
+) -> tuple[View, Sequence[str]]:
+    """Set a timm model; return its view of images and the class names that its weights record.
 
-    A file knows the options of its model and what its images were like; the name only those of its published weights.
+    content: of the file `weights`, whose notes tell the model's options and the view it was trained for.
     """
     timm_cfg = _pretrained_cfg(name)
     if pretrained and "." not in name and timm_cfg.get("tag"):
-        # The head and the size of these weights need not be the bare model's.
+        # The head and the image size of these weights can differ from the model's defaults.
         name = f"{name}.{timm_cfg['tag']}"
-        timm_cfg = _pretrained_cfg(name)
-    own, told = cfg.get("model") or {}, {}
+    noted, own = {}, cfg.get("model") or {}
     model = {"type": "TimmProgressClassifier", "model_name": name}
     if "data_preprocessor" in own:
         model["data_preprocessor"] = own["data_preprocessor"]
     if content:
         notes = trained_notes(content, weights)
-        told = notes.cfg
-        if "mean" not in told:
-            print_log(f"{weights} does not note how its images were prepared; the model's way is used.", "current")
-        if model_options({"model": notes.options}):
-            # The size is that of the images.
-            noted = {key: value for key, value in notes.options.items() if key != "img_size"}
-            model |= model_options({"model": noted})
+        noted = notes.cfg
+        if "mean" not in noted:
+            print_log(f"{weights} does not note its preprocessing; that of {name} is used.", "current")
+        model |= model_options({"model": {key: value for key, value in notes.options.items() if key != "img_size"}})
         head = unwrap_state_dict(content, weights).get(f"{timm_cfg.get('classifier')}.weight")
         if head is not None:
             model["num_classes"] = head.shape[0]
@@ -236,11 +220,11 @@ def _use_timm_model(
     cfg.model, cfg.resume = model, False
     cfg.load_from = TIMM_PREFIX + name if pretrained else weights
     cfg.merge_from_dict({key: value for key, value in options.items() if key.startswith("model.")})
-    if "input_size" in told and timm.models.model_entrypoint(name.split(".")[0]).__module__.startswith("soft_vit."):
-        # Resampled to another size and back, position embeddings would not be the file's.
-        cfg.model.setdefault("img_size", told["input_size"][1:])
-    view = timm_view({**timm_cfg, **told}, img_size, crop_pct)
-    return view, {**(timm_cfg if pretrained else {}), **told}.get("label_names")
+    if "input_size" in noted and timm.models.model_entrypoint(name.split(".")[0]).__module__.startswith("soft_vit."):
+        # Resampling position embeddings to another size and back would change them.
+        cfg.model.setdefault("img_size", noted["input_size"][1:])
+    view = timm_view({**timm_cfg, **noted}, img_size, crop_pct)
+    return view, {**(timm_cfg if pretrained else {}), **noted}.get("label_names") or ()
 
 
 def _pretrained_cfg(name: str) -> dict[str, Any]:
@@ -261,7 +245,7 @@ def _num_classes(cfg: Config) -> int:
 
 
 def _evaluators(cfg: Config, class_indices: list[int] | None, counted: bool) -> list[dict[str, Any]]:
-    """This package's metric instead of other accuracies, then what else a config measures."""
+    """Return this package's metric instead of other accuracies, and the other metrics of a config."""
     own, topk = _metrics_of(cfg), {1, 5}
     for asked in (entry.get("topk", ()) for name, entry in own if name in _ACCURACIES):
         topk |= {asked} if isinstance(asked, int) else set(asked)
@@ -270,13 +254,13 @@ def _evaluators(cfg: Config, class_indices: list[int] | None, counted: bool) -> 
 
 
 def _under_another_name(cfg: Config) -> Config:
-    """The config as `<name>_test.py`: a copy goes into the work directory, where that of the training may lie."""
+    """Return the config as `<name>_test.py`, because MMEngine copies it to the work directory of the training."""
     path = Path(cfg.filename)
     return Config(cfg.to_dict(), cfg_text=cfg.text, filename=str(path.with_name(f"{path.stem}_test{path.suffix}")))
 
 
 def metrics_table(metrics: Mapping[str, float]) -> str:
-    """Return a line for each: percent and rates with two digits, counts with none, all else with four."""
+    """Return a line for each metric: 2 decimals for percent and rates, 0 for counts, 4 for others."""
 
     def digits(name: str) -> int:
         return 0 if name == "images" else 2 if name.startswith(("accuracy/", "images_per_second/")) else 4
@@ -284,11 +268,11 @@ def metrics_table(metrics: Mapping[str, float]) -> str:
     return "\n".join(f"{name}: {value:.{digits(name)}f}" for name, value in metrics.items())
 
 
-def _json(metrics: Mapping[str, float], question: Mapping[str, Any]) -> str:
-    """The metrics, with null for NaN, and what was asked for."""
+def _json(metrics: Mapping[str, float], asked: Mapping[str, Any]) -> str:
+    """Return the metrics as JSON, null for NaN, with the arguments of the test."""
     values = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-    asked = {name: value for name, value in question.items() if value is not None}
-    return json.dumps({**values, **asked}, indent=2, allow_nan=False, default=str) + "\n"
+    given = {name: value for name, value in asked.items() if value is not None}
+    return json.dumps({**values, **given}, indent=2, allow_nan=False, default=str) + "\n"
 
 
 def _write_counts(

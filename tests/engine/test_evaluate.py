@@ -251,7 +251,7 @@ def test_where_results_cannot_go_is_known_before_the_test(tmp_path, name):
     ("model", "arguments", "named"),
     [
         ("{checkpoint}", {"img_size": 64, "confusion": "a.csv"}, "--confusion, --img-size"),
-        ("resnet18", {}, "resnet18"),
+        ("resnet18", {}, "--model"),
         ("{checkpoint}", {"tta": True}, "tta_model"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The images of a test: their folder, size, crop, normalisation and views."""
+"""Fit the test images of a config: folder, size, crop, normalisation, test time augmentation."""
 
 import copy
 from collections.abc import Sequence
@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
-from mmengine.registry import DATASETS, DefaultScope
 from timm.data import ImageNetInfo, infer_imagenet_subset, resolve_data_config
 
 from soft_vit.data.images import find_images, read_lines
@@ -32,7 +31,7 @@ CROP_PCT = 0.875
 
 @dataclass(frozen=True)
 class View:
-    """How an image reaches the model, in timm's terms; see `TimmEvalCrop`. mean, std: of RGB values in [0, 1]."""
+    """Preprocessing of a test image in timm's terms; see `TimmEvalCrop`. mean, std: of RGB values in [0, 1]."""
 
     img_size: int
     crop_pct: float = CROP_PCT
@@ -43,16 +42,16 @@ class View:
 
 
 def timm_view(pretrained_cfg: dict[str, Any], img_size: int | None = None, crop_pct: float | None = None) -> View:
-    """The view that timm reports a model's accuracy for, with another size or crop if given."""
+    """Return the view that timm reports a model's accuracy for, with another size or crop if given."""
     found = resolve_data_config({"img_size": img_size, "crop_pct": crop_pct}, pretrained_cfg, use_test_size=True)
     height, width = found.pop("input_size")[1:]
     if height != width:
-        raise ValueError(f"The model takes images of {height} x {width}, which are not square; set img_size.")
+        raise ValueError(f"img_size must be given for a model whose images are not square, got {height} x {width}.")
     return View(height, **found)
 
 
 def shown_datasets(cfg: Config) -> list[dict[str, Any]]:
-    """The test data set of a config, or those inside wrappers such as ConcatDataset."""
+    """Return the test data set of a config, or those inside wrappers such as ConcatDataset."""
 
     def inside(dataset: dict[str, Any]) -> list[dict[str, Any]]:
         wrapped = dataset.get("datasets") or ([dataset["dataset"]] if "dataset" in dataset else [])
@@ -62,7 +61,7 @@ def shown_datasets(cfg: Config) -> list[dict[str, Any]]:
 
 
 def takes_pillow(cfg: Config) -> bool:
-    """Whether the test pipeline of a config takes the images of `ImageTree`: Pillow's, of any size."""
+    """Return whether the test pipeline of a config takes images of `ImageTree`: Pillow's, of any size."""
     dataset = shown_datasets(cfg)[0]
     loads = any(type_name(transform) == "LoadImageFromFile" for transform in dataset.get("pipeline", []))
     # Images drawn at a given size need no resizing.
@@ -70,7 +69,7 @@ def takes_pillow(cfg: Config) -> bool:
 
 
 def view_of_config(cfg: Config, img_size: int | None, crop_pct: float | None) -> View:
-    """The view of a config's test pipeline, the first of several, with another size or crop if given."""
+    """Return the view of a config's (first) test pipeline, with another size or crop if given."""
     dataset = shown_datasets(cfg)[0]
     found: dict[str, Any] = {}
     for transform in dataset.get("pipeline", []):
@@ -90,21 +89,17 @@ def view_of_config(cfg: Config, img_size: int | None, crop_pct: float | None) ->
     changes = {"img_size": img_size, "crop_pct": crop_pct}
     found.update({name: value for name, value in changes.items() if value is not None})
     if "img_size" not in found:
-        raise ValueError("img_size must be given with crop_pct where the config says no size of test images.")
+        raise ValueError("img_size must be given with crop_pct for a config whose test pipeline sets no size.")
     return View(**found)
 
 
 def set_view(cfg: Config, view: View) -> None:
-    """Give the test images of a config a view, in place.
-
-    Transforms that load, pack or repeat an image stay. Raises ValueError if these set sizes themselves.
-    """
+    """Replace the view of the test images of a config, in place; transforms that load, pack or repeat images stay."""
     crop = {key: getattr(view, key) for key in ("img_size", "crop_pct", "interpolation", "crop_mode")}
     for dataset in shown_datasets(cfg):
         pipeline = dataset.get("pipeline", [])
         loading = [transform for transform in pipeline if type_name(transform).startswith("Load")]
         packing = [transform for transform in pipeline if type_name(transform).startswith(("Pack", "TestTimeAug"))]
-        _require_one_size(packing)
         if "size" in dataset:
             dataset.size = view.img_size
         dataset.pipeline = [*loading, {"type": "TimmEvalCrop", **crop}, *(packing or [{"type": "PackInputs"}])]
@@ -116,24 +111,17 @@ def set_view(cfg: Config, view: View) -> None:
             preprocessor.update(scale)
 
 
-def _require_one_size(packing: list[dict[str, Any]]) -> None:
-    for views in (views for transform in packing for views in transform.get("transforms", [])):
-        sizing = [name for name in map(type_name, views) if "Resize" in name or "Crop" in name]
-        if sizing:
-            raise ValueError(f"tta_pipeline must not set sizes, which the test sets; got {sizing[0]} in TestTimeAug.")
-
-
 def _preprocessors(cfg: Config) -> list[dict[str, Any]]:
     found = (cfg.get("data_preprocessor"), cfg.model.get("data_preprocessor"))
     return [preprocessor for preprocessor in found if preprocessor is not None]
 
 
 def set_folder(cfg: Config, folder: str | Path, classes: Sequence[str]) -> list[int]:
-    """Test on the images of a folder with a folder for each class; changes the config in place.
+    """Set the test data of a config, in place, to a folder with a folder of images for each class.
 
-    classes: of the model, in the order of its output; the folders are named like these or by their numbers. Returns the
-    indices of the classes found. Raises FileNotFoundError for a missing folder, ValueError for
-    images that fit no class.
+    classes: names of the model's classes in the order of its output; the folders are named like these or by their
+    numbers. Returns the indices of the classes found. Raises FileNotFoundError for a missing folder, ValueError for
+    a folder that is not a class.
     """
     images = find_images(folder, "", classes=classes)
     pipeline = shown_datasets(cfg)[0].get("pipeline", [])
@@ -153,57 +141,40 @@ def set_folder(cfg: Config, folder: str | Path, classes: Sequence[str]) -> list[
 
 
 def class_names(
-    cfg: Config,
-    num_classes: int,
-    trained: Sequence[str] = (),
-    listed: str | Path | None = None,
-    recorded: Sequence[str] | None = None,
+    num_classes: int, listed: str | Path | None = None, trained: Sequence[str] = (), recorded: Sequence[str] = ()
 ) -> list[str]:
     """Return the names of a model's classes in the order of its output.
 
-    They come from the first of these sources: `listed`, a text file with one a line; `trained`, those in a
-    checkpoint; timm's lists of ImageNet's classes, by their number; `recorded`, those of the recorded weights; the
-    config's training split. Raises ValueError when none has them, or the number is not the model's.
+    They come from the first of these sources: `listed`, a text file with one name a line; `trained`, the names in a
+    checkpoint; timm's lists for ImageNet's numbers of classes; `recorded`, those of published weights.
+    Raises ValueError for another number of names than the model's.
     """
     subset = infer_imagenet_subset({"num_classes": num_classes})
     if listed is not None:
         path = Path(listed).expanduser()
         if not path.is_file():
-            raise FileNotFoundError(f"There is no list of classes {path}; give a text file with one name a line.")
+            raise FileNotFoundError(f"classes must be an existing text file with one name a line, got {path}.")
         names = read_lines(path)
-    elif trained:
-        names = [str(name) for name in trained]
-    elif subset is not None:
-        names = ImageNetInfo(subset).label_names()
+    elif trained or subset is None:
+        names = [str(name) for name in trained or recorded]
     else:
-        names = list(recorded or _training_classes(cfg))
+        names = ImageNetInfo(subset).label_names()
     if len(names) != num_classes:
         raise ValueError(
-            f"The classes must be the {num_classes} of the model, got {len(names)} names; give a file with one name a "
-            "line, in the order of the model's output, as --classes."
+            f"The class names must be the {num_classes} of the model, got {len(names)} names; --classes takes a text "
+            "file with one name a line, in the order of the model's output."
         )
     return names
-
-
-def _training_classes(cfg: Config) -> Sequence[str]:
-    try:
-        # Transforms are looked up by name in a scope that a runner would set.
-        with DefaultScope.overwrite_default_scope(cfg.get("default_scope", "mmengine")):
-            return DATASETS.build(cfg.train_dataloader.dataset).metainfo.get("classes") or ()
-    except (OSError, ValueError, AttributeError):
-        # The images of the training need not be here.
-        return ()
 
 
 def use_tta_pipeline(cfg: Config, classifies: bool) -> None:
     """Make `tta_pipeline` the test pipeline of a config, in place.
 
-    A classifier without one sees each image and its mirror image at the end of its own test pipeline, which keeps the
-    size and the crop that a run chooses. Raises ValueError for any other config without one.
+    A classifier without one sees each image and its mirror image at the end of its own test pipeline, at the size and
+    crop of the test. Raises ValueError for any other config without `tta_model` or `tta_pipeline`.
     """
-    absent = [name for name in ("tta_model", "tta_pipeline") if not cfg.get(name)]
-    if absent and not classifies:
-        raise ValueError(f"The config {cfg.filename} must set {' and '.join(absent)} for --tta.")
+    if not classifies and not (cfg.get("tta_model") and cfg.get("tta_pipeline")):
+        raise ValueError(f"The config {cfg.filename} must set tta_model and tta_pipeline for --tta.")
     for dataset in shown_datasets(cfg):
         own = dataset.get("pipeline")
         if not cfg.get("tta_pipeline") and not own:
@@ -217,7 +188,7 @@ def _flips(packing: dict) -> dict:
 
 
 def use_tta_model(cfg: Config) -> None:
-    """Wrap the model of a config, in place, in its `tta_model`; by default scores are averaged."""
+    """Wrap the model of a config, in place, in its `tta_model`, which by default averages scores."""
     if cfg.get("data_preprocessor"):
         # MMEngine gives the config's data_preprocessor to the outer model only.
         cfg.model.setdefault("data_preprocessor", cfg.pop("data_preprocessor"))

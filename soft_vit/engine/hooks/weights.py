@@ -1,4 +1,4 @@
-"""The weights of a checkpoint, fitted to the model of a run or refused."""
+"""Fit the weights of a checkpoint to the model of a run."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,29 +19,27 @@ from soft_vit.weights.read import notes_of
 
 __all__ = ["WeightsHook", "changed_options", "fit_image_size", "require_match"]
 
-# Fixed by the weights, or free to choose in a test.
+# Options that the weights fix or a test may choose.
 _OF_THE_TEST = {"num_classes", "in_chans", "img_size", "backend"}
 
 
 @register(HOOKS)
 class WeightsHook(Hook):
-    """Fits the weights of a checkpoint to the model, where MMEngine would log a mismatch and go on.
+    """Fits the weights of a checkpoint to the model; MMEngine would log a mismatch and go on.
 
-    When training begins, from `load_from`, heads and grids are fitted, see `fit_weights`, and rows of the head follow
-    the names of the classes. A resumed run and a test must find exactly their own weights.
+    A training that begins from `load_from` adapts heads and grids, see `fit_weights`; rows of the head follow the names
+    of the classes. A resumed run and a test need weights that fit exactly.
 
     For a test, ema: the averaged (True) or the plain weights of a checkpoint with both, None for the averaged ones.
-    img_size: make the model ready for this size. same_classes: refuse images with fewer classes than the model has, not
-    only those with more. Raises ValueError for weights, sizes or classes that do not fit.
+    img_size: prepare the model for this size. Raises ValueError for weights, sizes or classes that do not fit.
     """
 
-    # Before other hooks, such as EMAHook, take the weights for themselves.
+    # Before hooks that copy the weights, such as EMAHook.
     priority = "VERY_HIGH"
 
-    def __init__(self, ema: bool | None = None, img_size: int | None = None, same_classes: bool = False) -> None:
+    def __init__(self, ema: bool | None = None, img_size: int | None = None) -> None:
         self.ema = ema
         self.img_size = img_size
-        self.same_classes = same_classes
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         network = getattr(unwrapped(runner.model), "model", None)
@@ -50,17 +48,20 @@ class WeightsHook(Hook):
             _require_state_of_a_run(checkpoint)
             require_match(runner, checkpoint)
             if of_timm:
-                # Of models whose parameters are alike, only the notes of a checkpoint tell.
+                # Refuses notes of another model with equal parameter names.
                 filter_weights(checkpoint, network)
         elif isinstance(runner._train_loop, BaseLoop):
             self._begin(runner, checkpoint, network if of_timm else None)
         else:
-            for sentence in changed_options(checkpoint, runner.cfg):
-                runner.logger.warning(sentence)
+            for name, (trained, tested) in changed_options(checkpoint, runner.cfg).items():
+                runner.logger.warning(
+                    f"model.{name} was {trained!r} in training and is {tested!r} now (None: the default); set it as in "
+                    "training unless the change is intended."
+                )
             if self.ema is not None:
                 choose_weights(checkpoint, self.ema)
             if of_timm:
-                # Weights with the names of the released code, or of another grid.
+                # Renames released weights, and resamples those of another grid.
                 checkpoint["state_dict"] = filter_weights(checkpoint, network)
             require_match(runner, checkpoint)
 
@@ -81,7 +82,7 @@ class WeightsHook(Hook):
             fit_image_size(network, self.img_size)
         own = getattr(network, "num_classes", None)
         names = getattr(runner.test_dataloader.dataset, "metainfo", {}).get("classes")
-        if own and names and (own < len(names) or (self.same_classes and own > len(names))):
+        if own and names and own < len(names):
             raise ValueError(
                 f"The test images must be of the {own} classes of the model, got {len(names)}; set model.num_classes, "
                 "or give images in folders that are named like classes of the model, as --data-root."
@@ -98,7 +99,7 @@ def _require_state_of_a_run(checkpoint: Mapping[str, Any]) -> None:
 
 
 def require_match(runner: Runner, checkpoint: dict, exact: bool = True) -> None:
-    """Raise ValueError if a checkpoint's names and shapes are not those of the model; or if none fit."""
+    """Raise ValueError unless names and shapes of a checkpoint are the model's; without `exact`, unless any are."""
     expected = unwrapped(runner.model).state_dict()
     given = checkpoint.get("state_dict", checkpoint)
     given = {name.removeprefix("module."): value for name, value in given.items() if hasattr(value, "shape")}
@@ -110,34 +111,25 @@ def require_match(runner: Runner, checkpoint: dict, exact: bool = True) -> None:
         )
 
 
-def changed_options(checkpoint: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each option of the model that differs between the training of a checkpoint and a config.
+def changed_options(checkpoint: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return the model's options that differ between a checkpoint's notes and a config, as (noted, configured).
 
-    Neither weights nor shapes show these. Empty for a checkpoint that does not note its options.
+    None stands for an option that is not set. Empty for a checkpoint without notes.
     """
     notes = notes_of(checkpoint)
     if notes.model is None:
-        return []
-    trained, tested = (
+        return {}
+    noted, configured = (
         {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
         for options in (notes.options, model_options(config))
     )
-    names = sorted(name for name in {*trained, *tested} - _OF_THE_TEST if "drop" not in name)
-    told = [
-        {name: f"{name}={options[name]!r}" if name in options else f"its default {name}" for name in names}
-        for options in (trained, tested)
-    ]
-    pairs = {name: (told[0][name], told[1][name]) for name in names}
-    return [
-        f"The checkpoint was trained with {before}, and is tested with {now}; set model.{name} as in training unless "
-        "this is meant."
-        for name, (before, now) in pairs.items()
-        if before != now
-    ]
+    names = sorted(name for name in {*noted, *configured} - _OF_THE_TEST if "drop" not in name)
+    pairs = {name: (noted.get(name), configured.get(name)) for name in names}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def fit_image_size(network: nn.Module, img_size: int | tuple[int, int]) -> None:
-    """Make a timm model ready for images of a size, in place. Raises ValueError when it cannot take them.
+    """Prepare a timm model for an image size, in place. Raises ValueError for a size that it does not take.
 
     img_size: pixels, one number or (H, W).
     """
@@ -147,11 +139,10 @@ def fit_image_size(network: nn.Module, img_size: int | tuple[int, int]) -> None:
         if hasattr(network, "set_input_size"):
             network.set_input_size((height, width))
         with torch.no_grad():
-            # Calling the module would compile it where that was asked for.
+            # Calling the module would run torch.compile.
             network.eval().forward(torch.zeros(1, 3, height, width, device=weight.device, dtype=weight.dtype))
     except Exception as error:
-        # Every architecture has its own way of refusing.
+        # Each architecture raises an error of its own.
         raise ValueError(
-            f"{type(network).__name__} does not take images of {height} x {width} ({one_line(error)}); choose another "
-            "img_size."
+            f"img_size must fit {type(network).__name__}, got {height} x {width} ({one_line(error)})."
         ) from error

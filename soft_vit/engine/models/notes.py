@@ -1,4 +1,4 @@
-"""What a checkpoint notes of its training, so that others can use its weights: the model, its options, its images."""
+"""Notes of a training in its checkpoints: the model, its options, its preprocessing, facts for a model card."""
 
 import re
 from collections.abc import Mapping
@@ -21,25 +21,24 @@ __all__ = ["cfg_of_config", "model_options", "notes_of_config", "notes_of_run"]
 
 
 def notes_of_config(config: Mapping[str, Any]) -> Notes:
-    """Return what a training config says of the model, its options and its images."""
+    """Return the notes of a training config: the model's options, preprocessing, facts for a model card."""
     given = model_options(config).items()
     options = {key: value for key, value in given if "drop" not in key and key != "num_classes"}
     return Notes(None, options, cfg_of_config(config), training_facts(config))
 
 
 def notes_of_run(runner: Runner) -> Notes | None:
-    """Return what a checkpoint of a run notes; None unless the model is a timm classifier."""
+    """Return the notes for the checkpoints of a run, or None for a model other than a timm classifier."""
     classifier = unwrapped(runner.model)
     network = getattr(classifier, "model", None)
     if not isinstance(network, nn.Module) or not hasattr(network, "pretrained_cfg"):
         return None
-    config = runner.cfg
-    # Classes and channels are those of the weights themselves.
-    given = model_options(config).items()
-    options = {key: value for key, value in given if "drop" not in key and key not in ("num_classes", "in_chans")}
+    notes = notes_of_config(runner.cfg)
+    options, cfg = notes.options, notes.cfg
+    # The weights themselves tell their channels.
+    options.pop("in_chans", None)
     if hasattr(network, "img_size"):
         options["img_size"] = list(network.img_size)
-    cfg = cfg_of_config(config)
     preprocessor = getattr(classifier, "data_preprocessor", None)
     if getattr(preprocessor, "mean", None) is not None:
         for key in ("mean", "std"):
@@ -47,11 +46,11 @@ def notes_of_run(runner: Runner) -> Notes | None:
     classes = getattr(getattr(runner.train_dataloader, "dataset", None), "metainfo", {}).get("classes")
     if classes:
         cfg["label_names"] = tuple(str(name) for name in classes)
-    return Notes(network.pretrained_cfg.get("architecture"), _plain(options), _plain(cfg), training_facts(config))
+    return Notes(network.pretrained_cfg.get("architecture"), _plain(options), _plain(cfg), notes.training)
 
 
 def training_facts(config: Mapping[str, Any]) -> dict[str, str]:
-    """Facts of a training config for a model card: a word or two each, and no path."""
+    """Return facts of a training config for a model card, a word or two each; paths are left out."""
     wrapper, train = _mapping(config, "optim_wrapper"), _mapping(config, "train_cfg")
     optimizer, loader = _mapping(wrapper, "optimizer"), _mapping(config, "train_dataloader")
     found = {
@@ -67,13 +66,13 @@ def training_facts(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def cfg_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a training config says of timm's configuration: the size of images, how they are cut and normalised."""
+    """Return the entries of timm's pretrained_cfg that a training config determines: size, crop, mean, std."""
     found: dict[str, Any] = {}
     size = _mapping(config, "model").get("img_size")
     try:
         view = view_of_config(config if isinstance(config, Config) else Config(dict(config)), None, None)
     except (ValueError, AttributeError, TypeError, ZeroDivisionError):
-        # A config without test images, or with others than a classifier's.
+        # A config without test images, or of another task than classification.
         pass
     else:
         found = {key: getattr(view, key) for key in ("crop_pct", "interpolation", "crop_mode")}
@@ -87,7 +86,7 @@ def cfg_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def model_options(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of the pyramid or the ViT, such as the inverse, that a training config sets for its model."""
+    """Return the options of a pyramid or ViT, such as its inverse, that a training config sets."""
     own = {name for cls in (PyramidViT, VisionTransformer) for name in signature(cls.__init__).parameters}
     own -= {"self", "device", "dtype", "attn_options"}
     for cls in ATTENTIONS.values():
@@ -96,13 +95,13 @@ def model_options(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _mapping(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """The mapping under a key; an empty one if there is none."""
+    """Return the mapping under a key, or {}."""
     value = values.get(key)
     return value if isinstance(value, Mapping) else {}
 
 
 def _plain(value: Any) -> Any:
-    """A copy without the classes of MMEngine's configs, which the safe reader would refuse."""
+    """Return a copy of plain Python types, without MMEngine's, which the safe reader would refuse."""
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -123,28 +123,25 @@ def test_weights_of_another_image_size_are_resampled(noted):
         assert torch.equal(checkpoint["state_dict"][name], value), name
 
 
-@pytest.mark.parametrize(("own", "same_classes"), [(9, False), (9, True), (11, True)])
-def test_classes_that_are_not_the_models(own, same_classes):
-    model = SimpleNamespace(model=SimpleNamespace(num_classes=own))
+def test_classes_that_are_not_the_models():
+    model = SimpleNamespace(model=SimpleNamespace(num_classes=9))
     dataset = SimpleNamespace(metainfo={"classes": CLASSES})
     runner = SimpleNamespace(model=model, test_dataloader=SimpleNamespace(dataset=dataset))
-    with pytest.raises(ValueError, match=f"{own} .*10"):
-        WeightsHook(same_classes=same_classes).before_test(runner)
+    with pytest.raises(ValueError, match="9 classes of the model, got 10"):
+        WeightsHook().before_test(runner)
 
 
 @pytest.mark.parametrize(
-    ("own", "said"),
+    ("own", "changed"),
     [
-        ({"global_pool": "avg", "max_bottleneck": (7, 7)}, []),
-        ({"global_pool": "avg", "img_size": 96}, ["max_bottleneck=[7, 7]"]),
-        ({"max_bottleneck": [7, 7], "inverse": "eigh"}, ["global_pool='avg'", "its default inverse"]),
+        ({"global_pool": "avg", "max_bottleneck": (7, 7)}, {}),
+        ({"global_pool": "avg", "img_size": 96}, {"max_bottleneck": ([7, 7], None)}),
+        ({"max_bottleneck": [7, 7], "inverse": "eigh"}, {"global_pool": ("avg", None), "inverse": (None, "eigh")}),
     ],
 )
-def test_options_that_differ_from_the_training_are_said(own, said):
+def test_options_that_differ_from_the_training_are_found(own, changed):
     options = {"global_pool": "avg", "max_bottleneck": [7, 7], "img_size": [64, 64]}
     checkpoint = {"meta": {NOTES_KEY: {"model": "soft_pico", "options": options}}}
     model = {"model_name": "soft_pico", "num_classes": 10, "drop_path_rate": 0.1, **own}
-    found = changed_options(checkpoint, {"model": model})
-    assert len(found) == len(said)
-    assert all(text in sentence for text, sentence in zip(said, found, strict=True))
-    assert changed_options({"meta": {}}, {"model": model}) == []
+    assert changed_options(checkpoint, {"model": model}) == changed
+    assert changed_options({"meta": {}}, {"model": model}) == {}
