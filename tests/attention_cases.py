@@ -35,6 +35,9 @@ class Case:
     formula: Formula | None
     cost: str
 
+    def __str__(self) -> str:
+        return "-".join([self.kind, *(f"{name}={value}" for name, value in self.options.items())])
+
 
 def case(kind: str, uses: str = "", formula: Formula | None = None, cost: str = "", **options: Any) -> Case:
     return Case(kind, options, frozenset(uses.split()), formula, cost)
@@ -42,11 +45,7 @@ def case(kind: str, uses: str = "", formula: Formula | None = None, cost: str = 
 
 def every(cases: list[Case]) -> pytest.MarkDecorator:
     """Parametrise a test by cases."""
-    return pytest.mark.parametrize("case", cases, ids=name_of)
-
-
-def name_of(case: Case) -> str:
-    return "-".join([case.kind, *(f"{name}={value}" for name, value in case.options.items())])
+    return pytest.mark.parametrize("case", cases, ids=str)
 
 
 def make(

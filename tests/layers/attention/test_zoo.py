@@ -146,7 +146,7 @@ def test_a_graph_for_any_map_also_holds_for_one_that_needs_no_padding(case: Case
 @pytest.mark.parametrize(
     "case",
     [pytest.param(case, marks=pytest.mark.slow if case.options else ()) for case in using("contract")],
-    ids=attention_cases.name_of,
+    ids=str,
 )
 def test_exported_with_any_batch(case: Case) -> None:
     # A graph has nodes of each iteration.
