@@ -1,7 +1,7 @@
-"""What README.md, CONTRIBUTING.md and docs/ show is true: commands and snippets run, figures and paths are there.
+"""Commands and snippets of README.md, CONTRIBUTING.md and docs/ run, and the pages' figures and paths are correct.
 
-A command runs as a page shows it, with the options of `OPTIONS` that make it small. One that a test of its own runs in
-full ends here in the function of `ENDS_IN`, whose arguments are checked.
+A command runs as a page shows it, with options of `OPTIONS` that make it small. A command that has tests of its own
+ends in the function of `ENDS_IN`, whose arguments are checked.
 """
 
 import importlib
@@ -40,7 +40,7 @@ TILES = "python tools/train.py configs/demo/soft_plus_pico_tiles.py"
 COCO = "python tools/data/make_shapes.py data/shapes_coco --task coco"
 PUBLISH = "python tools/weights/publish_checkpoint.py work_dirs"
 FEW_SHAPES = "--cfg-options val_dataloader.dataset.length=20 test_dataloader.dataset.length=20"
-# What makes a command small, by how it begins; the longest beginning counts.
+# Options that make a command small, by how it begins. The longest beginning counts.
 OPTIONS = {
     DEMO: f"{FEW_SHAPES} train_dataloader.dataset.length=64 train_cfg.val_interval=5",
     TILES: f"{FEW_SHAPES} train_dataloader.dataset.length=64 train_cfg.max_epochs=1",
@@ -61,7 +61,7 @@ OPTIONS = {
     "python tools/app.py": "--help",
     "python tests/distributed/kill_trials.py": "--help",
 }
-# Functions that take long and have tests of their own, and what is returned in their place, by how a command begins.
+# Functions that take long and have tests of their own, and the values to return instead, by how a command begins.
 ENDS_IN = {
     "python tools/train.py": ("soft_vit.engine.run.train", "ended"),
     f"{DEMO} --cfg-options": ("soft_vit.engine.run.train", "ended"),
@@ -81,10 +81,10 @@ ENDS_IN = {
     "python -m studies softmax": ("studies.softmax.measure_models", ([], {})),
     "python -m docs.generate": ("docs.generate.pages.generated", ""),
 }
-# What a command uses, and the command that makes it.
+# Files that a command uses, and the beginning of the command that makes them.
 NEEDS = {"work_dirs/soft_pico_shapes/": DEMO, "data/shapes_coco/": COCO, "published/": PUBLISH}
 INSTALLATIONS = [command for command in COMMANDS if command.startswith("pip ")]
-# What the scripts start for each process; tests/tools/test_launch_scripts.py runs them.
+# The command that a script starts in each process. tests/tools/test_launch_scripts.py runs the scripts.
 SCRIPTS = {
     r"tools/dist_train.sh (\S+) \d": r"python tools/train.py \1",
     r"tools/dist_test.sh (\S+ \S+) \d": r"python tools/test.py \1",
@@ -101,8 +101,8 @@ def beginning(table: Mapping[str, object], command: str) -> str:
 
 
 def call_of(command: str, function: str, returns: object, extra: Sequence[str] = ()):
-    """Return the call of a function, by its dotted name, that a tool ends in; its arguments fit the function."""
-    # Imported by its path: soft_vit.engine has a function of its module's name.
+    """Run a tool that calls a function, by its dotted name, and return the call. Its arguments fit the function."""
+    # By import_module, as soft_vit.engine has functions with the names of their modules.
     path, name = function.rsplit(".", 1)
     module = importlib.import_module(path)
     fake = create_autospec(getattr(module, name), return_value=returns)
@@ -114,7 +114,7 @@ def call_of(command: str, function: str, returns: object, extra: Sequence[str] =
 
 
 class Desk:
-    """A folder in which the commands of the pages are given, each at most once."""
+    """A folder in which the commands of the pages run, each at most once."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.done = folder, set()
@@ -155,7 +155,7 @@ def the_desk(tmp_path_factory) -> Desk:
 
 @pytest.fixture
 def desk(the_desk, monkeypatch) -> Desk:
-    """The desk as working folder, without a display."""
+    """Return the desk as working folder, without a display."""
     monkeypatch.chdir(the_desk.folder)
     monkeypatch.setenv("SOFT_VIT_CHECKPOINTS", str(the_desk.folder))
     matplotlib.use("Agg")
@@ -180,7 +180,7 @@ def test_accuracy_that_the_page_states(tmp_path, monkeypatch, capsys):
         command = next(command for command in COMMANDS if command.startswith(start) and "--cfg" not in command)
         run_tool(command.replace("configs/", f"{ROOT}/configs/").replace("tools/", f"{ROOT}/tools/"))
     top1 = float(capsys.readouterr().out.split("accuracy/top1: ")[1].split()[0])
-    # The last digit depends on the machine's products of matrices.
+    # The last digit depends on the machine.
     assert top1 == pytest.approx(97.7, abs=1)
 
 
@@ -220,7 +220,7 @@ def test_call(desk, call):
 
 @pytest.mark.parametrize("page", [*PAGES, *READ_ONLY], ids=lambda page: str(page.relative_to(ROOT)))
 def test_paths_exist(page):
-    # What the worked example of CONTRIBUTING.md makes.
+    # Files of the worked example in CONTRIBUTING.md.
     example = ["soft_vit/layers/attention/relu.py", "tests/layers/attention/test_relu.py"]
     assert missing_paths(page) == (example if page.stem == "CONTRIBUTING" else [])
 
@@ -233,7 +233,7 @@ def test_pictures_are_shown_and_small():
 
 
 def test_table_of_models():
-    """Depths are those of the models; accuracies and links are those of the index."""
+    """Depths are as in the models, and accuracies and links as in the index."""
     lines = (ROOT / "README.md").read_text().splitlines()
     for row in [line.split("|")[1:-1] for line in lines if line.startswith("| `soft")]:
         names, _, depths, top1, weights = (cell.strip() for cell in row)
@@ -246,7 +246,7 @@ def test_table_of_models():
 
 
 def test_options_of_the_models_exist():
-    """The names in the first column of the table of options."""
+    """These are the names in the first column of the table of options."""
     table = (ROOT / "docs" / "models.md").read_text().split("| option | values |\n|---|---|\n")[1].split("\n\n")[0]
     named = {code for row in table.splitlines() for code in inline_code(row.split("|")[1])}
     assert named <= {*signature(PyramidViT.__init__).parameters, *attention_options(ATTENTIONS["soft"])}

@@ -190,7 +190,7 @@ def nystrom() -> Finding:
     worse = any(beats(of["performer"], of["nystrom"]) for of in found.values())
     text = (
         f"The result changes by {changes['nystrom']:.0%} from call to call, Performer's by {changes['performer']:.0%} "
-        f"when features are drawn anew. {listed_by_task(found)}"
+        f"when features are redrawn. {listed_by_task(found)}"
     )
     return Finding(verdict(changes["nystrom"] == 0 and not worse, True), text)
 
@@ -272,7 +272,7 @@ def softmax_one() -> Finding:
     text = (
         f"At scores of about -200 a row sums to {sums['softmax']:.0f} and {sums['softmax_one']:.0f}. Trained on recall "
         f"({listed({kind: scores(kind, 'recall') for kind in peaks})}), the largest activation is {shown} standard "
-        "deviations. So small a model has no outliers to tame."
+        "deviations. A model this small has no outliers."
     )
     tames = max(peaks["softmax_one"]) < min(peaks["softmax"])
     return Finding(verdict(tames and sums["softmax_one"] < 1e-3, True), text)

@@ -82,7 +82,7 @@ def gaussian_entries() -> Finding:
     exact = torch.allclose(kernel, kernel.mT, rtol=1e-12) and bool((kernel.diagonal() == 1).all()) and kernel.min() >= 0
     asymmetry, diagonal = float((low_rank - low_rank.mT).abs().max()), low_rank.diagonal()
     found = (
-        f"The kernel: {'yes' if exact else 'no'}. The form that is computed, through 49 bottleneck tokens: "
+        f"The kernel: {'yes' if exact else 'no'}. The computed form, through 49 bottleneck tokens: "
         f"symmetric to {asymmetry:.0e}, entries from {low_rank.min():.2f} to {low_rank.max():.2f}, "
         f"diagonal {diagonal.min():.2f} to {diagonal.max():.2f}."
     )
@@ -193,7 +193,7 @@ def spectra() -> Finding:
             largest.append(float(torch.linalg.matrix_norm(soft_matrix(q, bottleneck, **options), 2)))
     found = (
         f"Largest singular value at N = 196 and 784, 49 bottleneck tokens: plain {plain[0]:.1f} and {plain[1]:.1f}, "
-        f"normalised {normal[0]:.1f} and {normal[1]:.1f}. Smaller, and in proportion to N all the same. "
+        f"normalised {normal[0]:.1f} and {normal[1]:.1f}. Smaller, but still proportional to N. "
         f"The transfer needs COCO."
     )
     return Finding(verdict(False, normal[1] < plain[1]), found)
@@ -311,8 +311,8 @@ def projected_tokens() -> Finding:
         used.append(relative_error(torch.softmax(q @ (e @ k).mT * 32**-0.5, -1) @ (f @ v), exact))
     shown = [", ".join(f"{error:.2f}" for error in errors) for errors in (products, used)]
     found = (
-        f"Relative error with k = 128 at N = 256, 1024, 4096: of the product P F^T F V {shown[0]}; of the form that is "
-        f"used, softmax(Q (E K)^T) F V, {shown[1]}. The first hardly depends on N; projections of the second must be "
+        f"Relative error with k = 128 at N = 256, 1024, 4096: of the product P F^T F V {shown[0]}; of the form in "
+        f"use, softmax(Q (E K)^T) F V, {shown[1]}. The first hardly depends on N; projections of the second must be "
         "learned."
     )
     flat, close = max(products) < 2 * min(products), max(used) < 0.5
@@ -399,8 +399,8 @@ def rank_of_linear() -> Finding:
     found = (
         f"Rank of the 256 x 256 matrix: softmax {ranks['softmax']}, linear {ranks['linear']}, with the weight "
         f"{ranks['linear, weighted']}; effective ranks {of_matrix['softmax']:.1f}, {of_matrix['linear']:.1f}, "
-        f"{of_matrix['linear, weighted']:.1f}; of K^T V {buffers[0]:.1f} and {buffers[1]:.1f} of 32. The bound of D "
-        f"stays, whatever the weight; trained weights were not tried."
+        f"{of_matrix['linear, weighted']:.1f}; of K^T V {buffers[0]:.1f} and {buffers[1]:.1f} of 32. The bound D "
+        f"holds for any weight; trained weights were not tried."
     )
     mends = of_matrix["linear, weighted"] > 1.2 * of_matrix["linear"] or buffers[1] > 1.2 * buffers[0]
     low = ranks["linear"] <= 32 < ranks["softmax"]
@@ -450,7 +450,7 @@ def injectivity() -> Finding:
     softmax = distance(lambda q: torch.softmax(q @ k.mT * 32**-0.5, -1))
     found = (
         f"A query and its double: distance of their rows {softmax:.2f} for softmax, {distance(linear):.0e} for linear "
-        f"attention with ReLU, {distance(subtracted):.0f} where the mean is subtracted in place of the division. Local "
+        f"attention with ReLU, {distance(subtracted):.0f} where the mean is subtracted instead of dividing. Local "
         f"bias needs a model trained on images."
     )
     return Finding(verdict(False, distance(linear) < 1e-9 < softmax), found)

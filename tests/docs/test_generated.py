@@ -1,4 +1,4 @@
-"""Generated pages, tables and pictures are what their sources give."""
+"""Generated pages, tables and pictures are up to date."""
 
 import pytest
 import yaml

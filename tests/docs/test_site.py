@@ -1,4 +1,4 @@
-"""The site in a browser: each page opens without an error, tables sort and filter, a phone needs no scrolling sideways.
+"""The site in a browser: pages open without errors, tables sort and filter, pages fit the width of a phone.
 
 Needs the extra `docs`, playwright, and a Chromium: the system's, or playwright's own.
 """
@@ -44,10 +44,10 @@ def address(site) -> Iterator[str]:
 def browser():
     playwright = pytest.importorskip("playwright.sync_api")
     with playwright.sync_playwright() as program:
-        # A container's root has no sandbox.
+        # The sandbox does not work for root in a container.
         browser = program.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         context = browser.new_context()
-        # A busy machine is no error of the pages.
+        # Busy machines need long.
         context.set_default_timeout(300_000)
         yield context
         browser.close()
@@ -71,7 +71,7 @@ def test_pages_open_without_errors_and_without_the_network(site, address, page):
         page.emulate_media(color_scheme="light")
         assert page.goto(f"{address}/{name}/").ok, name
         page.emulate_media(color_scheme="dark")
-        # Pages follow the system's scheme.
+        # Pages follow the colour scheme of the system.
         page.wait_for_function("document.body.dataset.mdColorScheme === 'slate'")
         if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
             wide.append(name)
@@ -115,7 +115,7 @@ def test_search_finds_a_page(address, page):
     page.goto(address)
     box, found = page.locator("input.md-search__input"), page.locator(".md-search-result__link").first
     for _ in range(100):
-        # What is typed before the index has been read is lost.
+        # Text typed before the index is loaded is lost.
         box.fill("")
         box.fill("max_bottleneck")
         page.wait_for_timeout(500)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from studies.attentions import AccuracyRow, accuracy_table, compare_accuracy, main
+from studies.attentions import AccuracyRow, accuracy_table, compare_accuracy
 from studies.runs import LOG_NAME
 
 DEMO = Path(__file__).parents[2] / "configs" / "demo" / "soft_pico_shapes.py"
@@ -75,23 +75,3 @@ def test_tables():
         "| linear | linear_pyramid_pico | 91.2 | 2.5 |",
         "| gau | g | OSError: x |  |",
     ]
-
-
-def test_tables_are_written_after_every_run(tmp_path, monkeypatch, capsys):
-    out, given = tmp_path / "folder" / "two.v1", {}
-
-    def compare(attentions, config, **options):
-        given.update(options, attentions=attentions, config=config)
-        rows = [AccuracyRow(name, f"{name}_pyramid_pico") for name in attentions]
-        yield rows
-        assert "| softmax | softmax_pyramid_pico |  |" in out.with_name("two.v1.md").read_text()
-        rows[1].top1 = 50.0
-        yield rows
-
-    monkeypatch.setattr("studies.attentions.compare_accuracy", compare)
-    arguments = ["--resume", "--jobs", "2", "--work-dir", str(tmp_path), "--out", str(out), "--cfg-options", "a.b=1"]
-    main([str(DEMO), "local", "softmax", *arguments])
-    expected = dict(size="pico", work_dir=tmp_path, jobs=2, resume="auto", options={"a.b": 1})
-    assert given == {"attentions": ["local", "softmax"], "config": str(DEMO), **expected}
-    assert out.with_name("two.v1.csv").read_text().count("\n") == 3
-    assert out.with_name("two.v1.md").read_text() in capsys.readouterr().out

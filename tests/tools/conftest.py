@@ -1,4 +1,4 @@
-"""The command lines as functions."""
+"""Command lines as functions."""
 
 import runpy
 from collections.abc import Callable
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="session")
 def tool() -> Callable[[str], Callable]:
-    """main(argv) of <name>.py, in tools/ or one of its folders, or of `studies <name>`."""
+    """Return a function from a name to main(argv) of <name>.py in tools/, or of `studies <name>`."""
     paths = {path.stem: str(path) for path in (ROOT / "tools").rglob("*.py")}
 
     def main_of(name: str) -> Callable:
@@ -26,7 +26,7 @@ def tool() -> Callable[[str], Callable]:
 
 @pytest.fixture
 def mistake(tool, capsys) -> Callable[..., str]:
-    """The one line in which tools/<name>.py refuses its arguments; exit code 1, or 2 from argparse."""
+    """Return a function that runs a tool and returns the line of its error; the exit code is 1, or 2 from argparse."""
 
     def refused(name: str, *arguments: object) -> str:
         with pytest.raises(SystemExit) as ended:
@@ -43,13 +43,13 @@ def mistake(tool, capsys) -> Callable[..., str]:
 
 @pytest.fixture(scope="session")
 def demo() -> str:
-    """Path of the demo config."""
+    """Return the path of the demo config."""
     return str(ROOT / "configs" / "demo" / "soft_pico_shapes.py")
 
 
 @pytest.fixture
 def photo(tmp_path, monkeypatch) -> str:
-    """photo.png in the working folder, of 50 x 70 pixels."""
+    """Return photo.png in the working folder, an image of 50 x 70 pixels."""
     monkeypatch.chdir(tmp_path)
     pixels = np.random.default_rng(0).integers(0, 256, (50, 70, 3), dtype=np.uint8)
     Image.fromarray(pixels).save("photo.png")

@@ -1,4 +1,4 @@
-"""tools/app.py in Chromium: an image goes in, a click changes the pictures, and nothing leaves the machine or stays.
+"""tools/app.py in Chromium: a click changes the pictures of an uploaded image, and no data leave the machine or remain.
 
 With `--basetemp FOLDER`, FOLDER/test_from_an_image_to_where_a_0/app.png is the picture of docs/app.md.
 """
@@ -42,7 +42,7 @@ def connects(host: str, port: int) -> bool:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    """The address of the page, and the folder in which its process keeps temporary files."""
+    """Return the address of the page, and the folder of temporary files of its process, which is empty at the end."""
     folder, port = tmp_path_factory.mktemp("temporary"), free_port()
     command = [sys.executable, "tools/app.py", "--port", str(port)]
     environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": str(ROOT), "GRADIO_SHARE": "True"}
@@ -57,7 +57,7 @@ def served(tmp_path_factory):
 @pytest.fixture(scope="module")
 def browser():
     with playwright.sync_playwright() as driver:
-        # A system's Chromium, otherwise the one that Playwright installs.
+        # The system's Chromium, or else Playwright's own.
         browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         yield browser
         browser.close()
@@ -65,7 +65,7 @@ def browser():
 
 @pytest.fixture
 def tab(browser, served):
-    """The page with all its pictures; it asked for nothing from elsewhere, and reported no error."""
+    """Return the loaded page. At the end, it has only requested local addresses, and has reported no errors."""
     tab = browser.new_page(viewport={"width": 1280, "height": 800})
     asked, errors = [], []
     tab.on("request", lambda request: asked.append(request.url))
@@ -112,7 +112,7 @@ def test_from_an_image_to_where_a_token_looks(tab, served, tmp_path):
     wait_for_change(tab, MAP.format(0), before[1])
     assert tab.locator("#side0 .summary th").first.inner_text() == tuple(COLORS)[sample.label]
 
-    # A click on the tile that is meant, then one on a map.
+    # Click on the tile in question, then on a map.
     maps = [source(tab, MAP.format(side)) for side in (0, 1)]
     side = tab.locator(PICTURE).bounding_box()["width"]
     x, y = (float(sample.box[axis] + sample.box[axis + 2]) / 2 / 64 * side for axis in (0, 1))
@@ -125,7 +125,7 @@ def test_from_an_image_to_where_a_token_looks(tab, served, tmp_path):
     tab.locator(MAP.format(0)).first.click(position={"x": 5, "y": 5})
     wait_for_change(tab, MAP.format(1), shown)
 
-    # Another attention beside it, and other layers.
+    # Choose another model for the second side, and other layers.
     choose(tab, 1, "linear_pyramid_pico, random weights")
     tab.wait_for_selector("#side1 .maps h3:has-text('linear')", timeout=60_000)
     assert "Random weights" in tab.locator("#side1 .summary").first.inner_text()
@@ -169,5 +169,5 @@ def test_other_files_end_in_a_sentence(tab, served, tmp_path, name, said):
 def test_only_this_machine_is_served(served):
     port = int(served[0].rsplit(":", 1)[1].strip("/"))
     assert connects("127.0.0.1", port)
-    # On Linux, an address of this machine too, which a server for all addresses would answer.
+    # On Linux, 127.0.0.2 is this machine too, and a server for all addresses would answer.
     assert not connects("127.0.0.2", port)

@@ -1,4 +1,4 @@
-"""The tools that count and measure."""
+"""tools/analysis/attention_health.py and get_flops.py."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Pictures and tables of tools/analysis/{attention_spectrum,visualize_attention}.py, and with which weights."""
+"""Plots and tables of tools/analysis/{attention_spectrum,visualize_attention}.py, and the weights that they use."""
 
 import csv
 import sys
@@ -15,7 +15,7 @@ SMALL = ["--model", "soft_pico", "--img-size", "64", "--device", "cpu"]
 
 
 def test_spectrum_of_generated_shapes(tool, tmp_path, capsys):
-    """Published weights by default; given as a file, they see shapes as in their training."""
+    """Published weights are the default. As a file, they get shapes normalised as in their training."""
     recorded = str(RESOURCES / "checkpoints" / "soft_pico.shapes.safetensors")
     tables = []
     for weights in ([], ["--checkpoint", recorded]):
@@ -36,7 +36,7 @@ def test_spectrum_of_generated_shapes(tool, tmp_path, capsys):
 
 
 def test_spectrum_of_images_and_weights_in_files(tool, photo, tmp_path):
-    """The same weights and images give the same table, other weights another."""
+    """The same weights and images give the same table, and other weights give another."""
     name, tables = "linformer_pyramid_pico", []
     for run, seed in enumerate((1, 1, 2)):
         torch.manual_seed(seed)
