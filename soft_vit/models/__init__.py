@@ -1,7 +1,7 @@
-"""The pyramid, ViTs and families of other authors, registered in timm on import.
+"""The pyramid, ViTs and families of other authors, which are registered with timm on import.
 
-`PYRAMID_MODELS` has the arguments of every named pyramid, `PYRAMID_SIZES` those of every size and `FAMILY_MODELS` those
-of the models of other authors; `model_name` names a pyramid.
+`PYRAMID_MODELS` has the arguments of each named pyramid, `PYRAMID_SIZES` those of each size, and `FAMILY_MODELS` those
+of the models of other authors. `model_name` returns the name of a pyramid.
 """
 
 from typing import Any
@@ -30,7 +30,7 @@ FAMILY_MODELS: dict[str, dict[str, Any]] = {
     **ravlt.RAVLT_MODELS,
     **vit3.VIT3_MODELS,
 }
-"""Arguments of every named model of the families with released weights."""
+"""Arguments of each named model of other authors."""
 
 __all__ = [
     "FAMILY_MODELS",

@@ -1,7 +1,7 @@
-"""timm's contract for a model of stem, stages, norm and head, once for the SOFT pyramid and all families.
+"""timm's contract for models of a stem, stages, a norm and a head: the base of the SOFT pyramid and of all families.
 
-A family is one file: its own layers, a subclass of `StagedModel`, a table of arguments, `default_cfgs`, and entrypoints
-that call `build_model`.
+A family is one file: its layers, a subclass of `StagedModel`, a table of arguments, `default_cfgs`, and entrypoints
+that call `create_staged`. `mila.py` is a short example.
 
 Letters: B batch, C channels, H x W a map, P prefix tokens, n tokens of a map.
 """
@@ -21,7 +21,7 @@ from timm.models._input import update_model_input_size
 from torch import Tensor, nn
 
 from soft_vit.layers.attention import name_hint
-from soft_vit.layers.embed import channels_last, resample_pos_embed  # noqa: F401  channels_last for families
+from soft_vit.layers.embed import resample_pos_embed
 from soft_vit.ops.numerics import check_choice
 from soft_vit.weights import ENTRIES, WeightsError
 from soft_vit.weights.load import build_model
@@ -30,81 +30,75 @@ MIN_IMAGE_SIDE = 32
 
 
 class UnknownOptionError(TypeError, ValueError):
-    """An option that neither a model nor any of its attentions has: the TypeError that timm expects of its models."""
+    """Raised for an option of neither the model nor its attentions; timm expects a TypeError, callers a ValueError."""
 
 
 def check_image_size(img_size: int | tuple[int, int], minimum: int = 1) -> tuple[int, int]:
-    """Return height and width from a side or both; ValueError unless there are two of at least `minimum` pixels."""
+    """Return img_size as (height, width); ValueError if a side is below `minimum`."""
     size = tuple(to_2tuple(img_size))
     if len(size) != 2 or min(size) < minimum:
-        raise ValueError(f"img_size must be a side or (height, width) of at least {minimum}, got {img_size}.")
+        raise ValueError(f"img_size must be an int or (height, width) of at least {minimum}, got {img_size}.")
     return size
 
 
 @register_notrace_function
 def check_image(x: Tensor, in_chans: int) -> Tensor:
-    """Return images x `[B, in_chans, H, W]`; ValueError for another shape or a side below 32."""
+    """Return images x `[B, in_chans, H, W]`; ValueError for another shape or a side below 32 pixels."""
     if x.ndim != 4 or x.shape[1] != in_chans:
-        raise ValueError(f"The input must be images [B, {in_chans}, H, W], got the shape {tuple(x.shape)}.")
+        raise ValueError(f"The input must be of shape [B, {in_chans}, H, W], got {tuple(x.shape)}.")
     if x.shape[2] < MIN_IMAGE_SIDE or x.shape[3] < MIN_IMAGE_SIDE:
         raise ValueError(f"Images must be at least {MIN_IMAGE_SIDE} pixels a side, got {x.shape[2]} x {x.shape[3]}.")
     return x
 
 
 def check_stages(depths: Sequence[int], **arguments: Sequence[float]) -> None:
-    """ValueError unless every argument has a positive entry for each stage, and the last stage a block."""
+    """Raise ValueError unless every argument has a positive entry for each stage, and the last stage a block."""
     for name, values in arguments.items():
         if len(values) != len(depths) or min(values) <= 0:
             raise ValueError(
                 f"{name} must be a positive number for each of the {len(depths)} stages, got {tuple(values)}."
             )
     if min(depths) < 0 or depths[-1] < 1:
-        raise ValueError(f"depths must be at least 0, in the last stage at least 1, got {tuple(depths)}.")
+        raise ValueError(f"depths must be at least 0, and at least 1 in the last stage, got {tuple(depths)}.")
 
 
 def require_known(name: str) -> None:
-    """ValueError, with similar names, for a model name that timm does not know.
+    """Raise ValueError, with similar names, for a model name that timm does not know.
 
-    A tag after a dot names weights, and a prefix before a colon a place outside timm: neither is checked.
+    The tag after a dot is not checked, nor a name with a prefix such as `hf-hub:`.
     """
     if ":" in name or timm.is_model(name):
         return
     hint = name_hint(name.split(".")[0], timm.list_models(), "choose a name of timm.list_models().")
-    raise ValueError(f"timm has no model {name!r}; {hint}")
+    raise ValueError(f"The model name must be one that timm knows, got {name!r}; {hint}")
 
 
 def drop_path_rates(rate: float, depths: Sequence[int]) -> list[list[float]]:
-    """Return the drop-path rates of the blocks of every stage: from 0 at the first to rate at the last, linearly."""
+    """Return the drop-path rates of the blocks of every stage, rising linearly from 0 to rate."""
     steps = max(sum(depths) - 1, 1)
     return [[rate * (sum(depths[:i]) + j) / steps for j in range(depth)] for i, depth in enumerate(depths)]
 
 
-def stage_grids(img_size: int | tuple[int, int], num_stages: int = 4) -> list[tuple[int, int]]:
-    """Return the token maps of stages for an image size: strides 4, 8, 16, 32, each halving rounded up."""
-    height, width = to_2tuple(img_size)
-    return [(-(-height // 2**i), -(-width // 2**i)) for i in range(2, num_stages + 2)]
-
-
 @register_notrace_function
 def pad_to_multiple(x: Tensor, multiple: int) -> Tensor:
-    """Pad a map `[B, C, H, W]` with zeros on the right and below, to sides that are multiples of a number."""
-    # Such that the padded sides are multiples also as symbols. Of positive numbers, as ONNX rounds division to zero.
+    """Pad a map `[B, C, H, W]` with zeros on the right and below, to sides that are multiples of `multiple`."""
+    # Written so that symbolic sides become multiples too; numbers stay positive, as ONNX rounds division to zero.
     below, right = ((side + multiple - 1) // multiple * multiple - side for side in x.shape[2:])
-    # A graph for any size must not depend on whether this one fits.
+    # A graph for any size must not depend on whether this size is a multiple.
     if torch.compiler.is_compiling() or below or right:
         x = F.pad(x, (0, right, 0, below))
     return x
 
 
 def init_linear(layer: nn.Linear) -> None:
-    """Truncated normal weights (0.02), in place, and biases of zero."""
+    """Draw truncated normal weights (0.02) in place, and set the bias to zero."""
     trunc_normal_(layer.weight, std=0.02)
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
 
 
 def init_conv(layer: nn.Conv2d) -> None:
-    """Normal weights of variance 2 / fan-out, in place, and biases of zero."""
+    """Draw normal weights of variance 2 / fan-out in place, and set the bias to zero."""
     fan_out = layer.weight[0, 0].numel() * layer.out_channels // layer.groups
     nn.init.normal_(layer.weight, std=(2 / fan_out) ** 0.5)
     if layer.bias is not None:
@@ -112,34 +106,33 @@ def init_conv(layer: nn.Conv2d) -> None:
 
 
 def rename(name: str, prefixes: Iterable[tuple[str, str]]) -> str:
-    """Return name with its prefix replaced, by the first pair (old, new) that fits."""
+    """Return name with its prefix replaced by the first of the pairs (old, new) whose old prefix it has."""
     for old, new in prefixes:
         if name.startswith(old):
             return new + name.removeprefix(old)
     return name
 
 
-def watch_img_size(model: nn.Module) -> None:
-    """Make state dicts of a model note its size of images, and its `load_state_dict` resample by that."""
+def add_img_size_hooks(model: nn.Module) -> None:
+    """Make state dicts of a model note its image size, and its `load_state_dict` resample weights of another size."""
     model.register_state_dict_post_hook(note_img_size)
-    model.register_load_state_dict_pre_hook(fit_img_size)
+    model.register_load_state_dict_pre_hook(resample_and_check)
 
 
 def note_img_size(model: Any, state_dict: Mapping[str, Tensor], prefix: str, local_metadata: dict[str, Any]) -> None:
-    """Note the size of images in what torch saves beside the weights of a module."""
+    """Note the image size of a model in the metadata that torch saves with its state dict."""
     local_metadata["options"] = {"img_size": tuple(model.img_size)}
 
 
-def fit_img_size(
+def resample_and_check(
     model: Any, state_dict: MutableMapping[str, Tensor], prefix: str, local_metadata: Mapping[str, Any], *_: Any
 ) -> None:
-    """Resample weights of another size of images in state_dict, torch's own copy; see `refuse_other_shapes`."""
+    """Resample weights of another image size in state_dict, which is torch's own copy, and check all shapes.
+
+    Raises WeightsError for a parameter of another shape outside of the head. MMEngine's non-strict loading would leave
+    it random.
+    """
     model.resample_state(state_dict, prefix, local_metadata.get("options", {}).get("img_size"))
-    refuse_other_shapes(model, state_dict, prefix)
-
-
-def refuse_other_shapes(model: nn.Module, state_dict: Mapping[str, Tensor], prefix: str, *_: Any) -> None:
-    """Raise WeightsError for another shape outside of the head, which MMEngine's non-strict loading leaves random."""
     heads = getattr(model, "pretrained_cfg", {}).get("classifier") or "head"
     heads = (heads,) if isinstance(heads, str) else heads
     for name, own in (*model.named_parameters(), *model.named_buffers()):
@@ -148,34 +141,13 @@ def refuse_other_shapes(model: nn.Module, state_dict: Mapping[str, Tensor], pref
             raise WeightsError(f"{prefix}{name} must be of shape {tuple(own.shape)}, got {tuple(given.shape)}.")
 
 
-def resample_state(
-    model: Any, weights: MutableMapping[str, Tensor], prefix: str = "", img_size: tuple[int, int] | None = None
-) -> None:
-    """Resample, in place, the position embeddings of a model's stages and the weights of its attentions for one map.
-
-    prefix: of the model's names in weights. img_size: that the weights are for, if known.
-    """
-    grids = model.grids(img_size) if img_size else ()
-    stages = next(name for name, module in model.named_children() if module is model.stages)
-    for i, stage in enumerate(model.stages):
-        name, own = f"{prefix}{stages}.{i}.pos_embed", getattr(stage, "pos_embed", None)
-        if own is not None and name in weights:
-            prefix_tokens = getattr(stage, "num_prefix_tokens", 0)
-            grid = grid_of_positions(weights[name], own, grids[i] if grids else None, prefix_tokens)
-            if grid is not None:
-                weights[name] = resample_pos_embed(weights[name], grid, stage.grid_size, prefix_tokens)
-    for name, module in model.named_modules():
-        if module is not model and hasattr(module, "resample_state"):
-            module.resample_state(f"{prefix}{name}.", weights)
-
-
 def grid_of_positions(
     given: Tensor, own: Tensor, noted: tuple[int, int] | None, num_prefix_tokens: int = 0
 ) -> tuple[int, int] | None:
-    """Return the map that a position embedding `[1, P + n, C]` is to be resampled from; None if it stays as it is.
+    """Return the map from which a position embedding `[1, P + n, C]` is resampled; None if it stays as it is.
 
-    own: the model's. noted: the map that a file notes. Without one that fits, an embedding of another length is that of
-    a square map.
+    own: the embedding of the model. noted: the map that the file notes; if its size does not fit, the map is taken for
+    a square.
     """
     count = given.shape[1] - num_prefix_tokens if given.ndim == 3 and given.shape[2] == own.shape[2] else 0
     if noted is not None and math.prod(noted) == count:
@@ -185,7 +157,10 @@ def grid_of_positions(
 
 
 class Stage(nn.Module):
-    """Blocks of one resolution on maps `[B, C, H, W]`, and the downsampling between them and the next stage."""
+    """Blocks of one resolution on maps `[B, C, H, W]`.
+
+    downsample: the layer between this stage and the next, which the model applies.
+    """
 
     def __init__(self, blocks: Sequence[nn.Module], downsample: nn.Module | None = None) -> None:
         super().__init__()
@@ -210,49 +185,29 @@ def resize_stage(stage: Any, grid_size: tuple[int, int]) -> None:
         getattr(block, "resize", block.attn.resize)(grid_size)
 
 
-def make_stages(
-    embed_dims: Sequence[int],
-    depths: Sequence[int],
-    drop_path_rate: float,
-    make_block: Callable[[int, int, float], nn.Module],
-    make_downsample: Callable[[int, int], nn.Module | None],
-    make_stage: Callable[..., nn.Module] = lambda index, blocks, downsample: Stage(blocks, downsample),
-) -> nn.ModuleList:
-    """Return the stages of a model, with drop-path rates from 0 at the first block to drop_path_rate at the last.
-
-    make_block: takes the indices of the stage and of the block in it, and the block's rate. make_downsample: takes the
-    widths of a stage and the next. make_stage: takes the index, the blocks, and the downsampling, None in the last.
-    """
-    stages = []
-    for i, rates in enumerate(drop_path_rates(drop_path_rate, depths)):
-        blocks = [make_block(i, j, rate) for j, rate in enumerate(rates)]
-        downsample = make_downsample(embed_dims[i], embed_dims[i + 1]) if i + 1 < len(depths) else None
-        stages.append(make_stage(i, blocks, downsample))
-    return nn.ModuleList(stages)
-
-
 class StagedModel(nn.Module):
     """Stem, stages, norm, mean over the map, linear head, for images `[B, in_chans, H, W]` of at least 32 x 32.
 
-    A family's `__init__` calls this one, sets `patch_embed` (images to the first stage's map), the stages under the
-    name `stages_name` (see `make_stages`) and `norm` (of the last stage's map), and calls `init_weights`. A stage maps
-    `[B, C, H, W]` to such a map; its `downsample`, if any, comes before the next stage. A family overrides what
-    differs, such as `grids`, `finish`, or the names of released weights (`own_state_dict`, `released_state_dict`).
+    The `__init__` of a family calls this one. It then sets `patch_embed` (images to the map of the first stage), the
+    stages as a ModuleList of `Stage` under the name `stages_name`, and `norm` (of the last map), and calls
+    `init_weights`. A family overrides what differs, such as `grids`, `finish`, or the names of released weights
+    (`own_state_dict`, `released_state_dict`). Stages whose weights belong to one map have it as `grid_size`.
 
-    embed_dims: channels of the stages; reductions: pixels to a side of one token of each, by default 4 and
-        twice as many from stage to stage.
-    global_pool: `avg` (mean over the map), or the empty string for none.
+    embed_dims: channels of each stage.
+    reductions: stride of each stage to the image, by default 4, 8, 16, ...
+    num_features: channels that the head takes, by default those of the last stage.
+    global_pool: `avg` (mean over the map), or the empty string for no pooling.
     drop_rate: dropout before the head.
     """
 
     stages_name: ClassVar[str] = "layers"
-    """The attribute that holds the stages, whose name is part of all names in them."""
+    """Name of the attribute that holds the stages."""
 
     stem_pattern: ClassVar[str] = r"^patch_embed"
     """Regular expression for the names of the stem's parameters, for `group_matcher`."""
 
     finish_names: ClassVar[tuple[str, ...]] = ("norm",)
-    """Modules between the last stage and the head, which go when the last stage is pruned."""
+    """Modules between the last stage and the head, which are removed together with the last stage."""
 
     no_decay: ClassVar[tuple[str, ...]] = ()
     """Suffixes of parameters without weight decay, in addition to vectors and biases."""
@@ -293,23 +248,23 @@ class StagedModel(nn.Module):
         ]
         self.head_drop = nn.Dropout(drop_rate)
         self.head = self.make_head(num_classes, device=device, dtype=dtype)
-        watch_img_size(self)
+        add_img_size_hooks(self)
 
     @property
     def stages(self) -> nn.ModuleList:
-        # Not by getattr: in the pyramid, the attribute has the name of this property.
+        # Not getattr: the pyramid's attribute has the same name as this property.
         return cast(nn.ModuleList, self._modules[self.stages_name])
 
     def make_head(self, num_classes: int, device=None, dtype=None) -> nn.Module:
-        """Return a classifier of `[B, num_features]`, an Identity for 0 classes."""
+        """Return a linear classifier of `[B, num_features]`, or an Identity for 0 classes."""
         if num_classes <= 0:
             return nn.Identity()
         return nn.Linear(self.num_features, num_classes, device=device, dtype=dtype)
 
     def init_weights(self, needs_reset: bool = True) -> None:
-        """Draw random weights: truncated normal (0.02) for linear layers, torch's own for all others.
+        """Draw random weights: truncated normal (0.02) for linear layers, torch's defaults for all others.
 
-        needs_reset: also reset layers that initialise themselves, whose values the meta device does not keep.
+        needs_reset: also reset layers that initialise themselves; required after `to_empty` from the meta device.
         """
         for module in self.modules():
             if isinstance(module, nn.Linear):
@@ -321,9 +276,9 @@ class StagedModel(nn.Module):
         return {name for name, _ in self.named_parameters() if name.endswith(self.no_decay)}
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
-        """Return patterns of parameter names for layer-wise settings: one group a stage if coarse, otherwise a block.
+        """Return patterns that group parameters for layer-wise settings: by stage if coarse, otherwise by block.
 
-        Embeddings of a stage belong to its first block, downsampling and the last norm to the block before them.
+        Embeddings of a stage belong to its first block; downsampling and the last norm to the block before them.
         """
         stage = rf"^{self.stages_name}\.(\d+)"
         if coarse:
@@ -343,33 +298,29 @@ class StagedModel(nn.Module):
             stage.grad_checkpointing = enable  # type: ignore[assignment]  # a ModuleList knows no type of its modules
 
     def set_input_size(self, img_size: int | tuple[int, int]) -> None:
-        """Set the model's image size, at least 32 x 32, and resample what belongs to it."""
+        """Set the image size of the model, at least 32 x 32, and resample the weights that belong to it."""
         img_size = check_image_size(img_size, MIN_IMAGE_SIDE)
         if img_size != self.img_size:
-            self.resize(img_size)
+            for stage, grid_size in zip(self.stages, self.grids(img_size), strict=False):
+                if hasattr(stage, "grid_size"):
+                    resize_stage(stage, grid_size)
             self.img_size = img_size
         # timm saves this with the weights.
         update_model_input_size(self, img_size)
 
     def grids(self, img_size: tuple[int, int]) -> list[tuple[int, int]]:
-        """Return the maps of the stages for a size of images, by default rounded up."""
+        """Return the map sizes (H, W) of the stages for an image size, rounded up."""
         return [(-(-img_size[0] // r), -(-img_size[1] // r)) for r in self.reductions]
-
-    def resize(self, img_size: tuple[int, int]) -> None:
-        """Resample the parameters of stages that belong to one map: stages with a `grid_size`."""
-        for stage, grid_size in zip(self.stages, self.grids(img_size), strict=False):
-            if hasattr(stage, "grid_size"):
-                resize_stage(stage, grid_size)
 
     def get_classifier(self) -> nn.Module:
         return self.head
 
     def check_global_pool(self, global_pool: str) -> str:
-        """Return global_pool; ValueError where this model cannot pool like that."""
+        """Return global_pool; ValueError if this model does not support it."""
         return check_choice("global_pool", global_pool, self.global_pools)
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """Replace the head by a new one for num_classes (0: none), on the model's device and dtype, in its mode."""
+        """Replace the head by a new one for num_classes (0: Identity), with the model's device, dtype and mode."""
         if global_pool is not None:
             self.global_pool = self.check_global_pool(global_pool)
         self.num_classes = num_classes
@@ -381,7 +332,7 @@ class StagedModel(nn.Module):
     def prune_intermediate_layers(
         self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
     ) -> list[int]:
-        """Remove what the chosen intermediates do not need; return the indices as non-negative numbers."""
+        """Remove the layers that the chosen intermediates do not need; return the indices as non-negative numbers."""
         take_indices, max_index = feature_take_indices(len(self.stages), indices)
         shortened = max_index < len(self.stages) - 1
         setattr(self, self.stages_name, self.stages[: max_index + 1])
@@ -398,41 +349,57 @@ class StagedModel(nn.Module):
         return take_indices
 
     def own_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return released weights under this model's names, without `computed` buffers; other names pass unchanged.
+        """Return released weights under the names of this model, without `computed` buffers.
 
-        A family whose released names differ extends this.
+        Weights that already have these names are returned unchanged. A family whose released names differ extends this.
         """
         return {
             name: value for name, value in state_dict.items() if not (self.computed and name.endswith(self.computed))
         }
 
     def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return weights of this model under the released names, with `computed` buffers: inverts `own_state_dict`.
+        """Return weights of this model under the released names, with `computed` buffers: invert `own_state_dict`.
 
         A family whose released names or buffers differ extends this.
         """
         return dict(state_dict)
 
-    resample_state = resample_state
+    def resample_state(
+        self, weights: MutableMapping[str, Tensor], prefix: str = "", img_size: tuple[int, int] | None = None
+    ) -> None:
+        """Resample, in place, position embeddings and weights of attentions for one map to the maps of this model.
+
+        prefix: of the names of this model in weights. img_size: the image size of the weights, if known.
+        """
+        grids = self.grids(img_size) if img_size else ()
+        for i, stage in enumerate(cast(Any, self.stages)):
+            name, own = f"{prefix}{self.stages_name}.{i}.pos_embed", getattr(stage, "pos_embed", None)
+            if own is not None and name in weights:
+                grid = grid_of_positions(weights[name], own, grids[i] if grids else None, stage.num_prefix_tokens)
+                if grid is not None:
+                    weights[name] = resample_pos_embed(weights[name], grid, stage.grid_size, stage.num_prefix_tokens)
+        for name, module in self.named_modules():
+            if module is not self and hasattr(module, "resample_state"):
+                module.resample_state(f"{prefix}{name}.", weights)
 
     def embed(self, x: Tensor) -> Tensor:
-        """Return the map `[B, C, H, W]` that the first stage takes, from images."""
+        """Return the input of the first stage, a map `[B, C, H, W]`, from images."""
         return self.patch_embed(x)
 
     def forward_stage(self, index: int, x: Any) -> Any:
-        """Return the output of a stage, a map `[B, C, H, W]`, from that of the stage before, or of `embed`."""
+        """Return the output of a stage, a map `[B, C, H, W]`, from the output of the stage before or of `embed`."""
         downsample = getattr(self.stages[index - 1], "downsample", None) if index else None
         if downsample is not None:
             x = downsample(x)
         return self.stages[index](x)
 
     def feature(self, index: int, x: Any, norm: bool, output_fmt: str) -> Tensor:
-        """Return the output x of a stage as an intermediate feature, under the final norm if norm."""
+        """Return the output x of a stage as an intermediate feature. norm: apply the final norm."""
         x = self.norm(x) if norm else x
         return (x if output_fmt == "NCHW" else x.permute(0, 2, 3, 1)).contiguous()
 
     def finish(self, x: Any, norm: bool = True) -> Tensor:
-        """Return the last stage's output as `forward_features` does; without norm, that of an earlier stage."""
+        """Return the output of the last stage as `forward_features` does. norm: apply the final norm."""
         return self.norm(x) if norm else x
 
     def forward_intermediates(
@@ -444,10 +411,11 @@ class StagedModel(nn.Module):
         output_fmt: str = "NCHW",
         intermediates_only: bool = False,
     ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
-        """Return the final features, unless intermediates_only, and features of the stages.
+        """Return the final features and a list of features of the stages, or the list alone if intermediates_only.
 
-        The latter are contiguous maps `[B, C, H, W]` (NCHW), or another of `output_formats`. indices: the last n stages
-        if int, all if None. norm: apply the final norm to the last stage's features, the only ones it fits.
+        These are contiguous maps `[B, C, H, W]` (NCHW), or in another of `output_formats`. indices: the last n stages
+        if int, all if None. norm: apply the final norm to the features of the last stage. stop_early: do not run the
+        stages after the last index.
         """
         check_choice("output_fmt", output_fmt, self.output_formats)
         take_indices, max_index = feature_take_indices(len(self.stages), indices)
@@ -470,7 +438,10 @@ class StagedModel(nn.Module):
         return self.finish(x)
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        """Return logits of the output of `forward_features`, pooled features if pre_logits; without a pool, a map."""
+        """Return logits of the output of `forward_features`, or pooled features if pre_logits.
+
+        Without pooling, both are maps.
+        """
         x = self.head_drop(x.mean((2, 3)) if self.global_pool else x)
         if pre_logits or isinstance(self.head, nn.Identity):
             return x
@@ -481,7 +452,7 @@ class StagedModel(nn.Module):
 
 
 def imagenet_cfg(**kwargs: Any) -> dict[str, Any]:
-    """Return timm's configuration of a model for ImageNet at 224 pixels, with what differs."""
+    """Return timm's configuration of a model for ImageNet at 224 pixels; kwargs override it."""
     return {
         "num_classes": 1000,
         "input_size": (3, 224, 224),
@@ -500,7 +471,7 @@ def imagenet_cfg(**kwargs: Any) -> dict[str, Any]:
 def make_default_cfgs(names: Iterable[str], cfg: Callable[[str], Mapping[str, Any]]) -> dict[str, DefaultCfg]:
     """Return timm's `default_cfgs` of models, with a tag for each of their recorded weights.
 
-    cfg: returns what the configurations of a model have in common.
+    cfg: returns the configuration of a model, which that of the weights overrides.
     """
     names = list(names)
     recorded = {tag: {**cfg(entry.model), **entry.timm_cfg()} for tag, entry in ENTRIES.items() if entry.model in names}
@@ -516,9 +487,9 @@ def create_staged(
     feature_indices: int | Sequence[int] = (0, 1, 2, 3),
     **kwargs: Any,
 ) -> nn.Module:
-    """Build the model registered as name; kwargs override its arguments.
+    """Build the model that is registered as name, as timm's entrypoints do; kwargs override its arguments.
 
-    feature_indices: of the stages that `features_only` returns by default.
+    feature_indices: stages that `features_only` returns by default.
     """
     feature_cfg = dict(out_indices=feature_indices, feature_cls="getter")
     options: dict[str, Any] = {**arguments, **kwargs}
@@ -528,7 +499,7 @@ def create_staged(
 def register_named(name: str, create: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
     """Register `create(name, pretrained, **kwargs)` with timm as the entrypoint of that name, and return it.
 
-    For names made of an attention and a size; other models are functions in the file of their family.
+    For names that combine an attention and a size; other models have a function in the file of their family.
     """
 
     def entrypoint(pretrained: bool = False, **kwargs: Any) -> nn.Module:

@@ -1,4 +1,4 @@
-"""FLatten: focused linear attention in the bodies of PVT, PVTv2 and Swin.
+"""FLatten: focused linear attention in PVT, PVTv2 and Swin.
 
 Han et al., "FLatten Transformer: Vision Transformer using Focused Linear Attention", ICCV 2023, arXiv 2308.00442. The
 attention is in `soft_vit/layers/attention/focused.py`.
@@ -19,14 +19,14 @@ __all__: list[str] = ["FLattenPVT", "FLattenSwin"]
 
 
 class FLattenPVT(PVT):
-    """Focused attention in the bodies of PVT and PVTv2; arguments of `PVT`."""
+    """Focused attention in PVT and PVTv2; arguments of `PVT`."""
 
     attention = FlattenAttention
     unused_norm = True
 
 
 class FLattenSwin(Swin):
-    """Focused attention in the body of Swin; arguments of `Swin`."""
+    """Focused attention in Swin; arguments of `Swin`."""
 
     attention = FlattenAttention
 

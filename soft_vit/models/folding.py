@@ -1,4 +1,4 @@
-"""BatchNorm folded into convolutions, for inference."""
+"""Fold BatchNorm into convolutions, for inference."""
 
 import copy
 from itertools import pairwise
@@ -11,11 +11,11 @@ from soft_vit.layers import ConvNormAct
 
 
 def fold_batch_norm(model: nn.Module) -> nn.Module:
-    """Return a copy of the model, in evaluation mode, with BatchNorms folded into the convolutions before them.
+    """Return a copy of the model, in eval mode, with each BatchNorm folded into the convolution before it.
 
-    These are found in `ConvNormAct` units and in any nn.Sequential, also of a features_only model or a detector. The
-    copy computes the same up to rounding, cannot be trained, and has other parameter names: it is for inference and
-    export, not for checkpoints. ValueError for a model without a BatchNorm after a convolution.
+    Pairs are found in `ConvNormAct` units and in any nn.Sequential, also in a features_only model or a detector. The
+    copy computes the same up to rounding. It is for inference and export: it cannot be trained, and the names of its
+    parameters differ. Raises ValueError for a model without a BatchNorm after a convolution.
     """
     model = copy.deepcopy(model).eval()
     found = False
@@ -24,12 +24,12 @@ def fold_batch_norm(model: nn.Module) -> nn.Module:
             continue
         layers: Any = list(unit.named_children())
         for (conv_name, conv), (norm_name, norm) in pairwise(layers):
-            # Synchronised and frozen ones are other classes with the same statistics.
+            # Not by class: synchronised and frozen BatchNorms are of others, with the same statistics.
             is_norm = getattr(norm, "running_mean", None) is not None
             if isinstance(conv, nn.Conv2d) and is_norm:
                 setattr(unit, conv_name, fuse_conv_bn_eval(conv, norm))
                 setattr(unit, norm_name, nn.Identity())
-            # A model that was folded before has none.
+            # Accept a model that was folded before.
             found |= isinstance(conv, nn.Conv2d) and (is_norm or isinstance(norm, nn.Identity))
     if not found:
         raise ValueError(f"model must have a BatchNorm after a convolution, got {type(model).__name__}.")

@@ -1,9 +1,8 @@
-"""What a file of weights is; `tools/weights/check_checkpoint.py` prints it."""
+"""Identify the models that a file of weights fits, for `tools/weights/check_checkpoint.py`."""
 
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import timm
 from torch import Tensor
@@ -20,10 +19,10 @@ __all__ = ["describe_file", "identify"]
 
 
 def describe_file(path: str | Path) -> list[str]:
-    """Return a sentence for each thing that is known about a file of weights.
+    """Return sentences that describe a file of weights: its models, size, head, digest and how it is found.
 
-    Raises FileNotFoundError, or ValueError, in one sentence, for a file that is not a checkpoint, belongs to no model
-    of this package, is not finite, or is not what is recorded under its name.
+    Raises FileNotFoundError, or ValueError for a file that is not a checkpoint, does not fit any model of this package,
+    is not finite, or differs from the weights that are recorded under its name.
     """
     path = Path(path).expanduser()
     weights = load_weights(path)
@@ -40,15 +39,15 @@ def describe_file(path: str | Path) -> list[str]:
     if weights.notes.model in models:
         lines.append("Its notes name the model.")
     head = weights.get("head.weight")
-    lines.append("It lacks a head." if head is None else f"Its head distinguishes {head.shape[0]} classes.")
+    lines.append("It is without a head." if head is None else f"Its head distinguishes {head.shape[0]} classes.")
     lines.append(f"Its sha256 is {sha256_of(path)}.")
     return [*lines, _how_it_is_found(path, models)]
 
 
 def identify(weights: NotedWeights) -> list[str]:
-    """Return the names of the models that weights fit: the noted one, or all by names and shapes of parameters.
+    """Return the names of the models that weights fit: the noted one, or all with equal parameters.
 
-    Raises ValueError for weights of no model of this package, or that are not finite.
+    Raises ValueError for weights that do not fit any model of this package or are not finite.
     """
     reasons: list[str] = []
     noted = [weights.notes.model] if weights.notes.model in (*PYRAMID_MODELS, *VIT_MODELS, *FAMILY_MODELS) else []
@@ -64,7 +63,7 @@ def identify(weights: NotedWeights) -> list[str]:
 
 
 def _fits(weights: NotedWeights, name: str, reasons: list[str]) -> bool:
-    """Whether weights fit a model by its name; if not, the reason is added to reasons."""
+    """Return whether weights fit the named model; otherwise append the reason to reasons."""
     img_size = weights.notes.img_size()
     options = options_of_inference(weights.notes) if weights.notes.model == name else {}
     try:
@@ -76,14 +75,18 @@ def _fits(weights: NotedWeights, name: str, reasons: list[str]) -> bool:
 
 
 def _candidates(weights: Mapping[str, Tensor]) -> Iterable[str]:
-    """Names of models that weights may fit, by the depths and widths of a pyramid or a ViT."""
+    """Return the names of models that weights may fit, by the depths and widths of a pyramid or a ViT."""
     names = [rename_released(name) for name in weights]
     if "stages.0.pos_embed" in names:
         depths = _depths(names, r"stages\.(\d+)\.blocks\.(?:reversible\.)?(\d+)\.")
-        widths = [weights[given].shape[-1] for given, name in zip(weights, names, strict=True) if _is_position(name)]
-        # A released PVT has positions of the same names.
+        widths = tuple(
+            weights[given].shape[-1]
+            for given, name in zip(weights, names, strict=True)
+            if re.fullmatch(r"stages\.\d+\.pos_embed", name)
+        )
+        # A released PVT has position embeddings of the same names.
         return [
-            name for name, size in PYRAMID_MODELS.items() if _size(size) == (depths, tuple(widths))
+            name for name, size in PYRAMID_MODELS.items() if (size["depths"], size["embed_dims"]) == (depths, widths)
         ] or FAMILY_MODELS
     if "blocks.0.norm1.weight" in names:
         depth, width = _depths(names, r"()blocks\.(\d+)\."), weights["blocks.0.norm1.weight"].shape[0]
@@ -93,22 +96,14 @@ def _candidates(weights: Mapping[str, Tensor]) -> Iterable[str]:
 
 
 def _depths(names: Iterable[str], pattern: str) -> tuple[int, ...]:
-    """Return the number of blocks of each stage, counted by a pattern with the stage and the block as groups."""
+    """Return the number of blocks of each stage. pattern: has the stage and the block as groups."""
     blocks = {match.groups() for name in names if (match := re.match(pattern, name))}
     stages = [stage for stage, _ in blocks]
     return tuple(stages.count(stage) for stage in sorted(set(stages)))
 
 
-def _is_position(name: str) -> bool:
-    return re.fullmatch(r"stages\.\d+\.pos_embed", name) is not None
-
-
-def _size(arguments: Mapping[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    return tuple(arguments["depths"]), tuple(arguments["embed_dims"])
-
-
 def _how_it_is_found(path: Path, models: list[str]) -> str:
-    """Say under which names pretrained=True looks for weights of models."""
+    """Return a sentence on how pretrained=True finds the file."""
     fitting = [entry for entry in ENTRIES.values() if entry.model in models]
     here = [entry.name for entry in fitting if entry.file == path.name]
     if not here:

@@ -1,4 +1,4 @@
-"""InLine: injective linear attention in the bodies of PVT, Swin and DeiT.
+"""InLine: injective linear attention in PVT, Swin and DeiT.
 
 Han et al., "Bridging the Divide: Reconsidering Softmax and Linear Attention", NeurIPS 2024, arXiv 2412.06590. The
 attention is in `soft_vit/layers/attention/inline.py`.
@@ -20,26 +20,26 @@ __all__: list[str] = ["InLineDeiT", "InLinePVT", "InLineSwin"]
 
 
 class InLinePVT(PVT):
-    """InLine attention in the body of PVT; arguments of `PVT`."""
+    """InLine attention in PVT; arguments of `PVT`."""
 
     attention = InLineAttention
 
 
 class InLineSwin(Swin):
-    """InLine attention in the body of Swin; arguments of `Swin`."""
+    """InLine attention in Swin; arguments of `Swin`."""
 
     attention = InLineAttention
 
 
 class InLineDeiT(AttentionViT):
-    """InLine attention in the body of DeiT; arguments of `AttentionViT`. Sides of images are multiples of 16."""
+    """InLine attention in DeiT; arguments of `AttentionViT`. Sides of images are multiples of 16."""
 
     def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return weights under the released names, which are the model's own."""
+        """Return weights under the released names, which are those of this model."""
         return dict(state_dict)
 
 
-# The released names stand for narrower models than DeiT's.
+# The released models are narrower than DeiT's of the same names.
 _DEIT = dict(attention="inline", class_token=True, dynamic_img_size=True, depth=12)
 INLINE_MODELS: dict[str, dict[str, Any]] = {
     **{f"inline_pvt_{size}": dict(arguments, num_heads=(2, 4, 10, 16)) for size, arguments in PVT_SIZES.items()},

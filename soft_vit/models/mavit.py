@@ -1,6 +1,6 @@
 """MAViT: magnitude-aware linear attention in two stages, softmax attention in two (`mavit_{t,s,b,l}`).
 
-Fan et al., "Rectifying Magnitude Neglect in Linear Attention", ICCV 2025, arXiv 2507.00698. The network is that of
+Fan et al., "Rectifying Magnitude Neglect in Linear Attention", ICCV 2025, arXiv 2507.00698. The network is
 RAVLT with another linear attention and a wider layer before the head.
 """
 

@@ -1,4 +1,4 @@
-"""MILA, released as MLLA: a pyramid of gated blocks with linear attention, in timm.
+"""MILA, released as MLLA: a pyramid of gated blocks with linear attention.
 
 Han et al., "Demystify Mamba in Vision: A Linear Attention Perspective", NeurIPS 2024, arXiv 2405.16605. The network and
 its parameter names follow the released code, github.com/LeapLabTHU/MLLA.
@@ -7,7 +7,6 @@ Letters: B batch, C channels, H x W the token map of a stage, N = H * W.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -20,12 +19,13 @@ from soft_vit.layers import ConvNormAct, map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.mila import MilaAttention
 from soft_vit.layers.mlp import Mlp
 from soft_vit.models.base import (
+    Stage,
     StagedModel,
     check_stages,
     create_staged,
+    drop_path_rates,
     imagenet_cfg,
     make_default_cfgs,
-    make_stages,
     pad_to_multiple,
 )
 from soft_vit.ops.layout import Layout
@@ -36,7 +36,7 @@ __all__ = ["MILA"]
 
 
 class Stem(nn.Module):
-    """Images `[B, in_chans, H, W]` to a map `[B, dim, H / 4, W / 4]` by convolutions, two of them with a shortcut."""
+    """Map images `[B, in_chans, H, W]` to `[B, dim, H / 4, W / 4]` by convolutions, two of them with a shortcut."""
 
     def __init__(self, in_chans: int, dim: int, device=None, dtype=None) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Stem(nn.Module):
 
 
 class ConvDownsample(nn.Module):
-    """A map `[B, dim, H, W]` to `[B, out_dim, ceil(H / 2), ceil(W / 2)]` by an inverted bottleneck."""
+    """Map `[B, dim, H, W]` to `[B, out_dim, ceil(H / 2), ceil(W / 2)]` by an inverted bottleneck."""
 
     def __init__(self, dim: int, out_dim: int, device=None, dtype=None) -> None:
         super().__init__()
@@ -68,11 +68,11 @@ class ConvDownsample(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        # Padded first, as in the released dense models: the first convolution turns zeros into its bias.
+        # Pad first, as the released dense models do: the first convolution turns zeros into its bias.
         if not torch.compiler.is_compiling():
             return self.conv(pad_to_multiple(x, 2))
-        # In a graph for any size, every side is padded by one, and the strided convolution does not reach the strip
-        # where a side is even: sizes are then as simple as those of a convolution alone.
+        # In a graph for any size, pad every side by one: the strided convolution does not reach the added strip where
+        # a side is even. The symbolic sizes are then as simple as those of a convolution alone.
         units: Any = self.conv
         widen, reduce, project = units
         x = F.pad(widen(F.pad(x, (0, 1, 0, 1))), (1, 0, 1, 0))
@@ -82,7 +82,7 @@ class ConvDownsample(nn.Module):
 
 @register_notrace_module
 class MILABlock(nn.Module):
-    """Gated attention and an MLP, each after a depthwise convolution; from map to map `[B, C, H, W]`."""
+    """Gated attention and an MLP, each after a depthwise convolution, on maps `[B, C, H, W]`."""
 
     def __init__(
         self, dim: int, num_heads: int, mlp_ratio: float, proj_drop: float, drop_path: float, device=None, dtype=None
@@ -119,8 +119,8 @@ class MILABlock(nn.Module):
 class MILA(StagedModel):
     """MILA for images `[B, in_chans, H, W]` of at least 32 x 32, padded with zeros on the right and below.
 
-    embed_dims, depths, num_heads: of each stage. mlp_ratio: hidden channels of an MLP to those of a token.
-    kwargs: of `StagedModel`, such as img_size, num_classes and global_pool.
+    embed_dims, depths, num_heads: of each stage. mlp_ratio: ratio of hidden channels to channels in the MLPs.
+    kwargs: arguments of `StagedModel`, such as img_size, num_classes and global_pool.
     """
 
     computed: ClassVar[tuple[str, ...]] = ("rope.rotations",)
@@ -141,13 +141,11 @@ class MILA(StagedModel):
         check_stages(depths, embed_dims=embed_dims, num_heads=num_heads)
         super().__init__(embed_dims, **kwargs, **dd)
         self.patch_embed = Stem(self.in_chans, embed_dims[0], **dd)
-        self.layers = make_stages(
-            embed_dims,
-            depths,
-            drop_path_rate,
-            lambda i, _, rate: MILABlock(embed_dims[i], num_heads[i], mlp_ratio, proj_drop_rate, rate, **dd),
-            partial(ConvDownsample, **dd),
-        )
+        self.layers = nn.ModuleList()
+        for i, rates in enumerate(drop_path_rates(drop_path_rate, depths)):
+            blocks = [MILABlock(embed_dims[i], num_heads[i], mlp_ratio, proj_drop_rate, rate, **dd) for rate in rates]
+            downsample = ConvDownsample(*embed_dims[i : i + 2], **dd) if i + 1 < len(depths) else None
+            self.layers.append(Stage(blocks, downsample))
         self.norm = LayerNorm2d(embed_dims[-1], eps=1e-5, **dd)
         self.init_weights(needs_reset=False)
 
@@ -156,14 +154,14 @@ class MILA(StagedModel):
 
 
 def add_rotations(state_dict: Mapping[str, Tensor], model: StagedModel, name: str) -> dict[str, Tensor]:
-    """Return a state dict with the tables `[H, W, C / 2, 2]` of cosines and sines at 224 that the released code saves.
+    """Return state_dict with the tables `[H, W, C / 2, 2]` of cosines and sines at 224 that the released code saves.
 
-    name: of the table in a block.
+    name: name of the table in a block.
     """
     tables = {}
     for i, info in enumerate(model.feature_info):
         side, pairs = 224 // info["reduction"], info["num_chs"] // 2
-        # A pair (1, 0) turns to the cosine and the sine of its angle.
+        # Rotating the pair (1, 0) gives the cosine and the sine of its angle.
         (turned,) = rotate_by_position(Layout((side, side)), torch.tensor([1.0, 0.0]).repeat(1, side**2, pairs))
         table = turned.reshape(side, side, pairs, 2)
         blocks: Any = model.stages[i].blocks

@@ -1,4 +1,4 @@
-"""PolaFormer: polarity-aware linear attention in the bodies of PVT and Swin.
+"""PolaFormer: polarity-aware linear attention in PVT and Swin.
 
 Meng et al., "PolaFormer: Polarity-aware Linear Attention for Vision Transformers", ICLR 2025, arXiv 2501.15061. The
 attention is in `soft_vit/layers/attention/polaformer.py`.
@@ -22,7 +22,7 @@ _LAYERS = ("qkv", "g")
 
 
 class PolaFormerPVT(PVT):
-    """Polarity-aware attention in the body of PVT; arguments of `PVT`."""
+    """Polarity-aware attention in PVT; arguments of `PVT`."""
 
     attention = PolaFormerAttention
     unused_norm = True
@@ -31,7 +31,7 @@ class PolaFormerPVT(PVT):
 
 
 class PolaFormerSwin(Swin):
-    """Polarity-aware attention in the body of Swin; arguments of `Swin`."""
+    """Polarity-aware attention in Swin; arguments of `Swin`."""
 
     attention = PolaFormerAttention
 

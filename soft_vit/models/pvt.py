@@ -1,4 +1,4 @@
-"""The body of PVT (Wang et al. 2021, arXiv 2102.12122) and PVTv2 (arXiv 2106.13797), without spatial reduction.
+"""PVT (Wang et al. 2021, arXiv 2102.12122) and PVTv2 (arXiv 2106.13797), without spatial reduction.
 
 Families subclass `PVT` with their attention.
 
@@ -6,7 +6,6 @@ Letters: B batch, C channels, H x W the map of a stage, N = H * W.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -16,13 +15,14 @@ from timm.models.pvt_v2 import MlpWithDepthwiseConv
 from torch import Tensor, nn
 
 from soft_vit.layers import Attention, PreNormBlock, resample_pos_embed
-from soft_vit.models.base import Stage, StagedModel, channels_last, check_stages, init_conv, make_stages, rename
+from soft_vit.layers.embed import channels_last
+from soft_vit.models.base import Stage, StagedModel, check_stages, drop_path_rates, init_conv, rename
 
 
 class PatchEmbed(nn.Module):
-    """A strided convolution with bias and a LayerNorm: maps `[B, C, H, W]` to `[B, C', H', W']`.
+    """Map `[B, C, H, W]` to `[B, C', H', W']` by a strided convolution and a LayerNorm.
 
-    overlap: overlapping patches, as in PVTv2, with padding: H / stride is rounded up, otherwise down.
+    overlap: use overlapping, padded patches as in PVTv2; H' is H / stride rounded up, otherwise down.
     pre_norm: apply a LayerNorm before the convolution too.
     """
 
@@ -43,7 +43,8 @@ class PatchEmbed(nn.Module):
 class TokenStage(Stage):
     """A stage whose blocks take tokens `[B, N, C]`, with an optional position embedding before them.
 
-    grid_size: the map of the position embedding; it is resampled bilinearly to others. pos_dim: its channels, or None.
+    grid_size: map of the position embedding, which is resampled bilinearly to other maps. pos_dim: channels of the
+        position embedding; None for none.
     """
 
     num_prefix_tokens: ClassVar[int] = 0
@@ -78,7 +79,7 @@ class TokenStage(Stage):
 
 
 class ConvMlpBlock(PreNormBlock):
-    """The block of PVTv2: its MLP convolves the hidden map, depthwise, 3 x 3."""
+    """The block of PVTv2, whose MLP has a depthwise 3 x 3 convolution of the hidden map."""
 
     def __init__(
         self, dim: int, attn: Attention, *, mlp_ratio: float, proj_drop: float, device=None, dtype=None, **kwargs: Any
@@ -93,7 +94,7 @@ class ConvMlpBlock(PreNormBlock):
 
 
 def released_prefixes() -> list[tuple[str, str]]:
-    """Return pairs of prefixes: of names in released files, whose stages count from 1, and in this package."""
+    """Return pairs of name prefixes: in released files, whose stages count from 1, and in this package."""
     pairs = [("patch_embed1.", "patch_embed."), ("norm4.", "norm.")]
     for i in range(4):
         pairs += [
@@ -108,9 +109,10 @@ def released_prefixes() -> list[tuple[str, str]]:
 def reorder_projections(
     weights: Mapping[str, Tensor], given: Sequence[str], wanted: Sequence[str]
 ) -> dict[str, Tensor]:
-    """Return weights in which the layers `wanted` of each attention have the rows of the layers `given`.
+    """Return weights with the rows of the layers `given` of each attention regrouped into the layers `wanted`.
 
-    A layer's name has a letter for each of its projections, which are of equal width.
+    Each letter in the name of a layer stands for one projection; all projections have the same width. For example,
+    given=("q", "kv") and wanted=("qkv",) concatenate both layers.
     """
     result = dict(weights)
     for name in weights:
@@ -140,12 +142,12 @@ PVT_SIZES: dict[str, dict[str, Any]] = {
 class PVT(StagedModel):
     """Four stages of attention between all tokens of a map, for images `[B, in_chans, H, W]` of at least 32 x 32.
 
-    A subclass sets the attention. Embeddings of stride 2 round their map down, with overlap up. Position embeddings and
-    weights for the maps of img_size are resampled for images of another size.
+    A subclass sets the attention. Position embeddings and weights for the maps of img_size are resampled for images of
+    another size.
 
-    overlap: use the embeddings of PVTv2, MLPs with a convolution, and a norm after every stage; otherwise those of PVT
-        with position embeddings, and a norm after every stage but the last.
-    embed_dims, depths, num_heads, mlp_ratios: of each stage. kwargs: of `StagedModel`.
+    overlap: build PVTv2: overlapping patches, MLPs with a convolution, and a norm after every stage. Otherwise PVT:
+        patches that do not overlap and position embeddings, without a norm after the last stage.
+    embed_dims, depths, num_heads, mlp_ratios: of each stage. kwargs: arguments of `StagedModel`.
     """
 
     attention: ClassVar[Any]
@@ -154,13 +156,13 @@ class PVT(StagedModel):
     layers: Sequence[TokenStage]  # type: ignore[assignment]  # a ModuleList knows no type of its modules
 
     released_layers: ClassVar[tuple[str, ...]] = ("q", "kv")
-    """Layers of the attention in released files; each letter is one projection of the tokens."""
+    """Layers of the attention in released files; each letter stands for one projection."""
 
     unused_norm: ClassVar[bool] = False
-    """Whether released files of PVT hold a norm after the last stage that is not applied."""
+    """Whether released files of PVT hold a norm after the last stage, which is not applied."""
 
     layers_here: ClassVar[tuple[str, ...]] = ("qkv",)
-    """Layers of the attention in this package for `released_layers`."""
+    """Layers of the attention in this package."""
 
     def __init__(
         self,
@@ -182,18 +184,18 @@ class PVT(StagedModel):
         self.patch_embed = PatchEmbed(self.in_chans, embed_dims[0], 4, overlap, pre_norm=False, **dd)
         block_class = ConvMlpBlock if overlap else PreNormBlock
         grids = self.grids(self.img_size)
-
-        def make_block(i: int, _: int, rate: float) -> nn.Module:
-            dim = embed_dims[i]
-            attn = self.attention(dim, num_heads[i], feat_size=grids[i], proj_drop=proj_drop_rate, **dd)
-            return block_class(dim, attn, mlp_ratio=mlp_ratios[i], proj_drop=proj_drop_rate, drop_path=rate, **dd)
-
-        def make_stage(i: int, blocks: Sequence[nn.Module], downsample: nn.Module | None) -> TokenStage:
-            return TokenStage(blocks, downsample, grids[i], pos_dim=None if overlap else embed_dims[i], **dd)
-
-        make_downsample = partial(PatchEmbed, stride=2, overlap=overlap, pre_norm=overlap, **dd)
-        stages = make_stages(embed_dims, depths, drop_path_rate, make_block, make_downsample, make_stage)
-        self.layers = stages  # type: ignore[assignment]
+        common: dict[str, Any] = dict(proj_drop=proj_drop_rate, **dd)
+        stages = []
+        for i, rates in enumerate(drop_path_rates(drop_path_rate, depths)):
+            dim, blocks = embed_dims[i], []
+            for rate in rates:
+                attn = self.attention(dim, num_heads[i], feat_size=grids[i], **common)
+                blocks.append(block_class(dim, attn, mlp_ratio=mlp_ratios[i], drop_path=rate, **common))
+            downsample = None
+            if i + 1 < len(depths):
+                downsample = PatchEmbed(dim, embed_dims[i + 1], 2, overlap, pre_norm=overlap, **dd)
+            stages.append(TokenStage(blocks, downsample, grids[i], pos_dim=None if overlap else dim, **dd))
+        self.layers = nn.ModuleList(stages)  # type: ignore[assignment]
         self.norm = LayerNorm2d(embed_dims[-1], eps=1e-6, **dd) if overlap else nn.Identity()
         self.init_weights(needs_reset=False)
 

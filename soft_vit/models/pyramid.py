@@ -1,8 +1,7 @@
-"""SOFT, normalised SOFT and the same pyramid with other attentions: four stages of patch embedding and blocks.
+"""SOFT, normalised SOFT, and the same pyramid with other attentions: four stages of patch embedding and blocks.
 
 Lu et al., "SOFT: Softmax-free Transformer with Linear Complexity", NeurIPS 2021, arXiv 2110.11945, and "Softmax-free
-Linear Transformers", IJCV 2024, arXiv 2207.03341. The skeleton is that of PVT, arXiv 2102.12122, with a convolutional
-stem.
+Linear Transformers", IJCV 2024, arXiv 2207.03341. The pyramid follows PVT, arXiv 2102.12122, with a convolutional stem.
 
 Letters: B batch, C channels, H x W the token map of a stage, N = H * W.
 """
@@ -39,11 +38,11 @@ from soft_vit.models.base import (
     check_image_size,
     check_stages,
     create_staged,
+    drop_path_rates,
     imagenet_cfg,
     init_conv,
     init_linear,
     make_default_cfgs,
-    make_stages,
     register_named,
     rename,
 )
@@ -62,7 +61,10 @@ _logger = logging.getLogger(__name__)
 
 
 class ReversibleBlocks(nn.Module):
-    """Blocks as two streams, see `reversible_blocks`; the prefix of their names keeps weights of plain blocks out."""
+    """Blocks that run as two reversible streams, see `reversible_blocks`.
+
+    The names of their parameters have the prefix `reversible.`, so that weights of plain blocks do not load.
+    """
 
     def __init__(self, blocks: Sequence[Block]) -> None:
         super().__init__()
@@ -82,7 +84,7 @@ class ReversibleBlocks(nn.Module):
 
 
 class PyramidStage(nn.Module):
-    """Patch embedding, position embedding, an optional class token and the blocks of one resolution."""
+    """Patch embedding, position embedding, optional class token and blocks of one resolution."""
 
     def __init__(
         self,
@@ -111,7 +113,7 @@ class PyramidStage(nn.Module):
         self.blocks: Any = ReversibleBlocks(blocks) if reversible else nn.ModuleList(blocks)
 
     def forward(self, x: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """Return tokens `[B, P + N, C]` and their map (H, W), from a map `[B, C_in, H_in, W_in]`; P: prefix tokens."""
+        """Return tokens `[B, P + N, C]`, P of them prefix tokens, and their map (H, W) for `[B, C_in, H_in, W_in]`."""
         x = self.patch_embed(x)
         B, _, H, W = x.shape
         x = x.flatten(2).transpose(1, 2)
@@ -126,13 +128,13 @@ class PyramidStage(nn.Module):
         return x, (H, W)
 
     def to_map(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        """Return tokens `[B, P + N, C]` as a map `[B, C, H, W]`, channels last in memory, without prefix tokens."""
+        """Return tokens `[B, P + N, C]`, without prefix tokens, as a map `[B, C, H, W]`, channels last in memory."""
         B, _, C = x.shape
         return x[:, self.num_prefix_tokens :].transpose(1, 2).reshape(B, C, feat_size[0], feat_size[1])
 
 
 def stage_attentions(attention: str | Sequence[str], stage4: str | None, num_stages: int) -> tuple[str, ...]:
-    """Return the attention's name in every stage."""
+    """Return the name of the attention of each stage."""
     if isinstance(attention, str):
         stage4 = check_choice("stage4", stage4 or "softmax", tuple(STAGE4_KINDS))
         return (attention,) * (num_stages - 1) + (STAGE4_KINDS[stage4],)
@@ -144,17 +146,17 @@ def stage_attentions(attention: str | Sequence[str], stage4: str | None, num_sta
 
 
 def split_attn_options(kinds: Sequence[str], options: dict[str, Any], defaults: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return for every stage the options that its attention, one of kinds, has; defaults give way to options.
+    """Return, for each stage, those options that its attention accepts; options override defaults.
 
-    UnknownOptionError for an option of none of them. The exact Gaussian attention in the last stage of a normalised
-    pyramid is normalised too, unless the options say otherwise.
+    Raises UnknownOptionError for an option that none of the attentions accepts. An exact Gaussian attention in the last
+    stage of a normalised pyramid is normalised by default.
     """
     known = [attention_options(attention_class(kind)) for kind in kinds]
     for name in options:
         if not any(name in accepted for accepted in known):
             choices = sorted(set().union(*known))
             raise UnknownOptionError(
-                f"Options must be those of the model, or of its attentions ({', '.join(choices)}), got {name!r}."
+                f"Options must be those of the model or of its attentions ({', '.join(choices)}), got {name!r}."
             )
     given = {**defaults, **options}
     stages = [{name: value for name, value in given.items() if name in accepted} for accepted in known]
@@ -164,7 +166,7 @@ def split_attn_options(kinds: Sequence[str], options: dict[str, Any], defaults: 
 
 
 class StageTokens(NamedTuple):
-    """The output of a stage: tokens `[B, P + N, C]`, their map (H, W), pooled features `[B, C]` of earlier stages."""
+    """Output of a stage: tokens `[B, P + N, C]`, their map (H, W), and pooled features `[B, C]` of earlier stages."""
 
     tokens: Tensor
     feat_size: tuple[int, int]
@@ -172,28 +174,28 @@ class StageTokens(NamedTuple):
 
 
 class PyramidViT(StagedModel):
-    """A pyramid vision transformer whose attention is chosen by name, SOFT by default.
+    """A pyramid vision transformer with any attention, SOFT by default.
 
-    Images `[B, in_chans, H, W]` are at least 32 x 32; each stride-2 convolution rounds its map up, and windows of
-    bottleneck tokens that do not fit on a map are dropped. Position embeddings are resampled for sizes other than
-    img_size.
+    Images `[B, in_chans, H, W]` are at least 32 x 32. Each stride-2 convolution rounds its map up. Windows of
+    bottleneck tokens that do not fit on a map are dropped. Position embeddings are resampled for images of another size
+    than img_size.
 
-    global_pool: `token` (class token), `avg` (mean of the last stage's tokens), `attn` (their mean by learned scores,
-        see `AttentionPool`) or the empty string (all tokens, class token first).
+    global_pool: `token` (class token), `avg` (mean of the tokens of the last stage), `attn` (mean of these tokens by
+        learned scores, see `AttentionPool`) or the empty string (all tokens, class token first).
     fuse_stages: fuse the pooled features of all stages before the head, see `StageFusion`.
     attention: a name of `soft_vit.layers.ATTENTIONS` for the first three stages, or a sequence of four names.
-    stage4: attention of the last stage where `attention` is one name: `softmax` (released), `soft` (exact Gaussian) or
-        `soft_plus`.
-    class_token: by default, True where the last stage's attention takes tokens outside of the map.
+    stage4: attention of the last stage if attention is one name: `softmax` (default, as released), `soft` (exact
+        Gaussian) or `soft_plus`.
+    class_token: use a class token in the last stage; by default if its attention accepts tokens outside of the map.
     drop_path_mode: `stochastic_depth`, or `dropout` for the element-wise dropout that the released code applies at
         drop_path_rate in the first three stages.
-    reversible: blocks as two streams whose activations are computed again in backward, see `reversible_blocks`. This is
-        another model, whose weights differ; gradient checkpointing does not affect it.
-    mlp_chunks: number of parts of the tokens that an MLP processes one after the other, see `apply_in_chunks`.
-    bottleneck_img_size: image size at which num_bottleneck tokens are counted, by default img_size. The weights
-        belong to it, so `set_input_size` does not change it.
-    attn_options: options of the attentions, such as inverse="cholesky" or max_bottleneck=(7, 7); each goes to the
-        stages whose attention has it.
+    reversible: run blocks as two streams, which recompute activations in backward, see `reversible_blocks`. This is
+        another model with other weights; gradient checkpointing does not affect it.
+    mlp_chunks: number of parts of the tokens that an MLP processes in turn, see `apply_in_chunks`.
+    bottleneck_img_size: image size for which num_bottleneck tokens are counted, by default img_size. The weights
+        depend on it, so `set_input_size` does not change it.
+    attn_options: options of the attentions, such as inverse="cholesky" or max_bottleneck=(7, 7). Each is passed to the
+        stages whose attention accepts it.
     """
 
     stages: Sequence[PyramidStage]  # type: ignore[assignment]  # a ModuleList knows no type of its modules
@@ -244,9 +246,7 @@ class PyramidViT(StagedModel):
         kinds = stage_attentions(attention, stage4, len(depths))
         needs_grid = attention_class(kinds[-1]).needs_grid
         if class_token and needs_grid:
-            raise ValueError(
-                f"class_token must be False where the last stage has the attention {kinds[-1]!r}, got True."
-            )
+            raise ValueError(f"class_token must be False if the last stage has the attention {kinds[-1]!r}, got True.")
         class_token = not needs_grid if class_token is None else class_token
         rates = {"attn_drop": attn_drop_rate, "proj_drop": proj_drop_rate}
         options = split_attn_options(kinds, attn_options, defaults=rates)
@@ -255,53 +255,43 @@ class PyramidViT(StagedModel):
             raise ValueError(f"bottleneck_img_size must be None without num_bottleneck, got {bottleneck_img_size}.")
 
         common: dict[str, Any] = dict(img_size=img_size, in_chans=in_chans, global_pool=global_pool, **dd)
-        # The head is registered last: saved states of optimizers go by the order of parameters.
         super().__init__(embed_dims, num_classes=0, drop_rate=drop_rate, **common)
-        del self.head
         self.bottleneck_img_size = check_image_size(bottleneck_img_size or self.img_size) if num_bottleneck else None
-        self.num_classes = num_classes
         self.attention = kinds
         self.depths = tuple(depths)
         self.embed_dims = tuple(embed_dims)
         grids = self.grids(self.img_size)
         counted_grids = self.grids(self.bottleneck_img_size or self.img_size)
 
-        def make_block(i: int, _: int, rate: float) -> nn.Module:
-            attn = attention_class(kinds[i])(
-                embed_dims[i],
-                num_heads[i],
-                feat_size=counted_grids[i] if "num_bottleneck" in options[i] else grids[i],
-                sr_ratio=sr_ratios[i],
-                **options[i],
-                **dd,
-            )
-            arguments: dict[str, Any] = dict(mlp_ratio=ratios[i], proj_drop=proj_drop_rate, mlp_chunks=mlp_chunks, **dd)
-            if i == last:
-                return PreNormBlock(embed_dims[i], attn, drop_path=rate, **arguments)
-            return PostNormBlock(embed_dims[i], attn, drop_path=rate, drop_path_mode=drop_path_mode, **arguments)
-
-        def make_stage(i: int, blocks: Sequence[Any], _: None) -> PyramidStage:
+        stages = []
+        for i, block_rates in enumerate(drop_path_rates(drop_path_rate, depths)):
+            dim, feat_size = embed_dims[i], counted_grids[i] if "num_bottleneck" in options[i] else grids[i]
+            block: dict[str, Any] = dict(mlp_ratio=ratios[i], proj_drop=proj_drop_rate, mlp_chunks=mlp_chunks, **dd)
+            blocks: list[Block] = []
+            for rate in block_rates:
+                attn = attention_class(kinds[i])(
+                    dim, num_heads[i], feat_size=feat_size, sr_ratio=sr_ratios[i], **options[i], **dd
+                )
+                if i == last:
+                    blocks.append(PreNormBlock(dim, attn, drop_path=rate, **block))
+                else:
+                    blocks.append(PostNormBlock(dim, attn, drop_path=rate, drop_path_mode=drop_path_mode, **block))
             if i == 0:
-                patch_embed = ConvPatchEmbed(in_chans, (stem_width, stem_width, embed_dims[0]), (2, 1, 2), **dd)
+                patch_embed = ConvPatchEmbed(in_chans, (stem_width, stem_width, dim), (2, 1, 2), **dd)
             else:
-                patch_embed = ConvPatchEmbed(embed_dims[i - 1], (embed_dims[i],), (2,), **dd)
-            return PyramidStage(
-                patch_embed,
-                blocks,
-                embed_dim=embed_dims[i],
-                grid_size=grids[i],
-                class_token=i == last and class_token,
-                pos_drop=pos_drop_rate,
-                reversible=reversible,
-                **dd,
+                patch_embed = ConvPatchEmbed(embed_dims[i - 1], (dim,), (2,), **dd)
+            stage: dict[str, Any] = dict(embed_dim=dim, grid_size=grids[i], class_token=i == last and class_token)
+            stages.append(
+                PyramidStage(patch_embed, blocks, pos_drop=pos_drop_rate, reversible=reversible, **stage, **dd)
             )
-
-        stages = make_stages(embed_dims, depths, drop_path_rate, make_block, lambda *_: None, make_stage)
-        self.stages = stages  # type: ignore[assignment]
+        self.stages = nn.ModuleList(stages)  # type: ignore[assignment]
         self.norm = nn.LayerNorm(embed_dims[-1], eps=1e-6, **dd)
         self.stage_fusion = StageFusion(embed_dims, **dd) if fuse_stages else None
         self.check_global_pool(global_pool)
         self.attn_pool = AttentionPool(embed_dims[-1], **dd) if global_pool == "attn" else None
+        # Registered last: saved states of optimizers go by the order of parameters.
+        del self.head
+        self.num_classes = num_classes
         self.head = self.make_head(num_classes, **dd)
         self.init_weights(needs_reset=False)
 
@@ -312,7 +302,7 @@ class PyramidViT(StagedModel):
     def check_global_pool(self, global_pool: str) -> str:
         super().check_global_pool(global_pool)
         if global_pool == "token" and not self.has_class_token:
-            raise ValueError("global_pool must be 'avg', 'attn' or '' without a class token, got 'token'.")
+            raise ValueError("global_pool must be 'avg', 'attn' or '' in a model without class token, got 'token'.")
         if global_pool == "" and self.stage_fusion is not None:
             raise ValueError("global_pool must be 'token', 'avg' or 'attn' with fuse_stages=True, got ''.")
         return global_pool
@@ -320,7 +310,7 @@ class PyramidViT(StagedModel):
     def init_weights(self, needs_reset: bool = True) -> None:
         """Draw random weights: truncated normal (0.02) for linear layers and tokens, fan-out normal for convolutions.
 
-        needs_reset: also reset layers that initialise themselves, whose values the meta device does not keep.
+        needs_reset: also reset layers that initialise themselves; required after `to_empty` from the meta device.
         """
         for module in self.modules():
             if isinstance(module, nn.Linear):
@@ -339,9 +329,9 @@ class PyramidViT(StagedModel):
         load_into(self, load_weights(checkpoint_path), str(checkpoint_path))
 
     def own_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return released or converted weights under this model's names.
+        """Return released or converted weights under the names of this model.
 
-        Raises ValueError if the file notes a model that computes something else with the same parameters.
+        Raises ValueError if the file notes another model with equal parameters.
         """
         notes = state_dict.notes if isinstance(state_dict, NotedWeights) else Notes()
         reversible = any(stage.reversible for stage in self.stages)
@@ -362,7 +352,7 @@ class PyramidViT(StagedModel):
         return weights
 
     def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return weights of this model under the released names, the inverse of `own_state_dict`.
+        """Return weights of this model under the released names: invert `own_state_dict`.
 
         Raises ValueError for a parameter that the released implementation does not have.
         """
@@ -393,7 +383,7 @@ class PyramidViT(StagedModel):
         return x
 
     def forward_stage(self, index: int, x: Any) -> StageTokens:
-        """Return the output of a stage, from images `[B, in_chans, H, W]` or the output of the stage before."""
+        """Return the output of a stage for images `[B, in_chans, H, W]` or the output of the stage before."""
         pooled: tuple[Tensor, ...] = ()
         if index:
             before: StageTokens = x
@@ -403,14 +393,14 @@ class PyramidViT(StagedModel):
         return StageTokens(tokens, feat_size, pooled)
 
     def feature(self, index: int, x: StageTokens, norm: bool, output_fmt: str) -> Tensor:
-        """Return a map, or the tokens `[B, N, C]` (NLC) without the class token."""
+        """Return the output x of a stage as a map (NCHW) or as tokens `[B, N, C]` without class token (NLC)."""
         tokens = self.norm(x.tokens) if norm else x.tokens
         if output_fmt == "NLC":
             return tokens[:, self.stages[index].num_prefix_tokens :]
         return self.stages[index].to_map(tokens, x.feat_size).contiguous()
 
     def finish(self, x: StageTokens, norm: bool = True) -> Tensor:
-        """Return tokens `[B, P + N, C]`; with fuse_stages, one of each earlier stage comes first: its features."""
+        """Return tokens `[B, P + N, C]`; with fuse_stages, after a token of pooled features for each earlier stage."""
         if not norm:
             return x.tokens
         tokens = self.norm(x.tokens)
@@ -444,19 +434,19 @@ RELEASED_MODULES = {
     "att.norm": "norm",
     "att.ff": "mlp.fc",
 }
-"""Beginnings of names in blocks of the released SOFT, of which the first match counts, and of this package."""
+"""Prefixes of names in blocks of the released SOFT, the first match counts, and in this package."""
 
-# In the last stage, whose blocks are those of a standard transformer, both have the same names.
+# Of the last stage, whose blocks are those of a standard transformer: the names are the same.
 STANDARD_MODULES = {name: name for name in ("norm", "attn.q.", "attn.kv.", "attn.proj.", "mlp.fc")}
 
 
 def released_prefixes() -> list[tuple[str, str]]:
-    """Return pairs of prefixes: of names in released files, whose stages count from 1, and in this package."""
+    """Return pairs of name prefixes: in released files, whose stages count from 1, and in this package."""
     pairs = [("cls_token", "stages.3.cls_token")]
     for i in range(4):
         pairs += [(f"pos_embed{i + 1}", f"stages.{i}.pos_embed"), (f"block{i + 1}.", f"stages.{i}.blocks.")]
         for unit in range(3):
-            # Every unit is convolution, norm, activation: three indices.
+            # Each unit has three indices: convolution, norm, activation.
             for part, index in (("conv", 3 * unit), ("norm", 3 * unit + 1)):
                 pairs.append((f"patch_embed{i + 1}.proj.{index}.", f"stages.{i}.patch_embed.{unit}.{part}."))
     return pairs
@@ -471,9 +461,9 @@ def rename_released(name: str) -> str:
 
 
 def released_name(name: str) -> str:
-    """Return the released SOFT's name for a parameter of this package, the inverse of `rename_released`.
+    """Return the name in the released SOFT for a parameter of this package: invert `rename_released`.
 
-    ValueError for a parameter that it does not have.
+    Raises ValueError for a parameter that the released SOFT does not have.
     """
     theirs = rename(name, [(ours, theirs) for theirs, ours in released_prefixes()])
     known = theirs != name or name.startswith(("norm.", "head."))
@@ -495,7 +485,7 @@ PYRAMID_SIZES: dict[str, dict[str, Any]] = {
     "large": dict(embed_dims=(64, 128, 320, 512), num_heads=(2, 4, 10, 16), depths=(1, 3, 40, 5)),
     "huge": dict(embed_dims=(64, 128, 352, 512), num_heads=(2, 4, 11, 16), depths=(1, 5, 49, 5)),
 }
-"""Arguments of each size (SOFT, Table 1); the released code calls base `soft_small`."""
+"""Arguments of each size (SOFT, Table 1); `base` is called `soft_small` in the released code."""
 # Sizes of the pyramids with other attentions.
 BASELINE_SIZES = ("pico", "tiny", "small")
 SOFT = ("soft", "soft_norm", "soft_plus")
@@ -511,7 +501,7 @@ def _pyramid_models() -> dict[str, dict[str, Any]]:
         for size in PYRAMID_SIZES if attention in SOFT else BASELINE_SIZES:
             models[_timm_name(attention, size)] = dict(PYRAMID_SIZES[size], attention=attention)
     for size, arguments in PYRAMID_SIZES.items():
-        # The released models have softmax in their last stage; for training from scratch, no stage needs it.
+        # Released models have softmax in the last stage; these are for training from scratch without it.
         models[f"soft_plus_{size}"].update(stage4="soft_plus", class_token=False, global_pool="avg")
         models[f"soft_{size}_pure"] = dict(arguments, attention="soft", stage4="soft")
         models[f"soft_norm_{size}_pure"] = dict(arguments, attention="soft_norm", stage4="soft")
@@ -523,9 +513,9 @@ PYRAMID_MODELS = _pyramid_models()
 
 
 def model_name(attention: str, size: str) -> str:
-    """Return timm's name of the pyramid with an attention, such as soft_tiny or linformer_pyramid_tiny.
+    """Return the timm name of the pyramid with an attention, such as soft_tiny or linformer_pyramid_tiny.
 
-    ValueError for an attention or a size without a model.
+    Raises ValueError for an attention or a size without a model.
     """
     attention_class(attention)
     name = _timm_name(attention, size)
@@ -554,26 +544,26 @@ def _create_pyramid(name: str, pretrained: bool = False, **kwargs: Any) -> nn.Mo
         if pretrained and not own_source:
             name = _with_weights(name, kwargs.get("attention"))
         else:
-            # A tag of recorded weights brings their classes, size and normalisation.
+            # Not timm's default: the tag of recorded weights has their classes, image size and normalisation.
             kwargs["pretrained_cfg"] = PretrainedCfg(**_cfg(name), architecture=name)
     feature_cls = kwargs.get("feature_cls")
     if isinstance(feature_cls, str) and feature_cls != "getter":
-        raise ValueError(f"feature_cls must be 'getter', as stages return tokens, got {feature_cls!r}.")
+        raise ValueError(f"feature_cls must be 'getter', got {feature_cls!r}. Stages return tokens.")
     return create_staged(PyramidViT, name, pretrained, PYRAMID_MODELS[name], **kwargs)
 
 
 def _with_weights(name: str, attention: str | None) -> str:
-    """Return the model to build for pretrained=True: `soft_norm_*` for a `soft_*` with weights of that form alone."""
+    """Return the model to build for pretrained=True: `soft_norm_*` for a `soft_*` that has no weights of its own."""
     normalised = name.replace("soft_", "soft_norm_", 1)
     recorded = {entry.model for entry in ENTRIES.values()}
     if not name.startswith("soft_") or name in recorded or normalised not in recorded:
         return name
     if attention not in (None, "soft_norm"):
         raise WeightsError(
-            f"attention must be 'soft_norm' for the pretrained weights of {name}, which are those of {normalised}, "
-            f"got {attention!r}."
+            f"attention must be 'soft_norm' for pretrained weights of {name}, got {attention!r}. The weights are those "
+            f"of {normalised}."
         )
-    _logger.warning("The released weights of %s are of the normalised attention: %s is built.", name, normalised)
+    _logger.warning("The released weights of %s have the normalised attention: %s is built.", name, normalised)
     return normalised
 
 
@@ -661,7 +651,7 @@ def soft_norm_huge(pretrained: bool = False, **kwargs: Any) -> nn.Module:
     return _create_pyramid("soft_norm_huge", pretrained, **kwargs)
 
 
-# Names of an attention and a size, such as linear_pyramid_tiny, and soft_tiny_pure.
+# All other names, such as linear_pyramid_tiny and soft_tiny_pure.
 for _name in PYRAMID_MODELS:
     if _name not in globals():
         globals()[_name] = register_named(_name, _create_pyramid)

@@ -7,7 +7,6 @@ Letters: B batch, C channels, H x W a map, N = H * W.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -18,14 +17,15 @@ from torch import Tensor, nn
 from soft_vit.layers.attention.base import Attention
 from soft_vit.layers.attention.gated_rotary import GatedRotaryAttention, GatedRotarySoftmaxAttention
 from soft_vit.layers.attention.rala import RALAttention
+from soft_vit.layers.embed import channels_last
 from soft_vit.models.base import (
+    Stage,
     StagedModel,
-    channels_last,
     check_stages,
     create_staged,
+    drop_path_rates,
     imagenet_cfg,
     make_default_cfgs,
-    make_stages,
 )
 from soft_vit.ops.rotary import rotary_angles
 
@@ -34,7 +34,7 @@ __all__ = ["RAVLT"]
 
 
 class ConvStem(nn.Module):
-    """Images `[B, C_in, H, W]` to a map `[B, embed_dim, H / 4, W / 4]` by four convolutions, two of stride 2."""
+    """Map images `[B, C_in, H, W]` to `[B, embed_dim, H / 4, W / 4]` by four convolutions, two of stride 2."""
 
     def __init__(self, in_chans: int, embed_dim: int, device=None, dtype=None) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class ConvStem(nn.Module):
 
 
 class Downsample(nn.Sequential):
-    """Maps `[B, C, H, W]` to maps `[B, C_out, H / 2, W / 2]`, rounded up."""
+    """Map `[B, C, H, W]` to `[B, C_out, ceil(H / 2), ceil(W / 2)]`."""
 
     def __init__(self, dim: int, out_dim: int, device=None, dtype=None) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Downsample(nn.Sequential):
 
 
 class TokenNorm(nn.Module):
-    """A map `[B, C, H, W]` to tokens `[B, N, C]` under a LayerNorm."""
+    """Return a map `[B, C, H, W]` as tokens `[B, N, C]`, normalised by a LayerNorm."""
 
     def __init__(self, dim: int, device=None, dtype=None) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class TokenNorm(nn.Module):
 
 
 class ConvMlp(nn.Module):
-    """An MLP of tokens `[B, N, C]` with a depthwise convolution of its hidden map, added to it."""
+    """`fc2(u + dwconv(u))` with `u = gelu(fc1(x))` on tokens `[B, N, C]`; dwconv is a depthwise convolution."""
 
     def __init__(self, dim: int, hidden_dim: int, device=None, dtype=None) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class ConvMlp(nn.Module):
 
 
 class Block(nn.Module):
-    """A position encoding by a convolution, attention and an MLP on maps `[B, C, H, W]`, each with a shortcut."""
+    """A depthwise convolution for positions, attention and an MLP, each with a shortcut, on maps `[B, C, H, W]`."""
 
     def __init__(
         self,
@@ -124,14 +124,14 @@ class Block(nn.Module):
 
 
 class RAVLT(StagedModel):
-    """Four stages: rank-augmented linear attention in the first two, softmax attention of all tokens in the last two.
+    """Four stages: rank-augmented linear attention in the first two, softmax attention in the last two.
 
     Images `[B, in_chans, H, W]` are at least 32 x 32; each stride of 2 rounds the map up. The cost of the last two
     stages grows with the square of the number of tokens.
 
     proj_width: channels of the layer before the head.
-    layer_scale: for every stage, the initial scale of the branches of its blocks.
-    embed_dims, depths, num_heads: of each stage. kwargs: of `StagedModel`.
+    layer_scale: initial scale of the branches of the blocks, for each stage.
+    embed_dims, depths, num_heads: of each stage. kwargs: arguments of `StagedModel`.
     """
 
     finish_names = ("proj", "norm", "act")
@@ -157,13 +157,15 @@ class RAVLT(StagedModel):
         super().__init__(embed_dims, num_features=proj_width, **kwargs, **dd)
         self.patch_embed = ConvStem(self.in_chans, embed_dims[0], **dd)
         grids = self.grids(self.img_size)
-
-        def make_block(i: int, _: int, rate: float) -> Block:
-            kind = self.linear_attention if i < 2 else GatedRotarySoftmaxAttention
-            attn = kind(embed_dims[i], num_heads[i], feat_size=grids[i], **dd)
-            return Block(embed_dims[i], attn, mlp_ratio, layer_scale[i], rate, **dd)
-
-        self.layers = make_stages(embed_dims, depths, drop_path_rate, make_block, partial(Downsample, **dd))
+        self.layers = nn.ModuleList()
+        for i, rates in enumerate(drop_path_rates(drop_path_rate, depths)):
+            attention = self.linear_attention if i < 2 else GatedRotarySoftmaxAttention
+            blocks = []
+            for rate in rates:
+                attn = attention(embed_dims[i], num_heads[i], feat_size=grids[i], **dd)
+                blocks.append(Block(embed_dims[i], attn, mlp_ratio, layer_scale[i], rate, **dd))
+            downsample = Downsample(*embed_dims[i : i + 2], **dd) if i + 1 < len(depths) else None
+            self.layers.append(Stage(blocks, downsample))
         self.proj = nn.Conv2d(embed_dims[-1], proj_width, 1, **dd)
         self.norm = nn.BatchNorm2d(proj_width, **dd)
         self.act = nn.SiLU()
@@ -181,7 +183,7 @@ class RAVLT(StagedModel):
         return self.act(self.norm(self.proj(x))) if norm else x
 
     def feature(self, index: int, x: Tensor, norm: bool, output_fmt: str) -> Tensor:
-        """The output x without the final norm, which is of proj_width channels."""
+        """Return the output x of a stage; the final norm is not applied, as it has proj_width channels."""
         return super().feature(index, x, False, output_fmt)
 
     def prune_intermediate_layers(
@@ -193,16 +195,20 @@ class RAVLT(StagedModel):
             self.num_features = self.head_hidden_size = self.feature_info[len(self.layers) - 1]["num_chs"]
         return taken
 
+    def linear_weights(self) -> set[str]:
+        """Return the names of the weights of all linear layers."""
+        return {f"{name}.weight" for name, module in self.named_modules() if isinstance(module, nn.Linear)}
+
     def own_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return released weights, whose layers of tokens are 1 x 1 convolutions, as those of linear layers."""
-        linear = {f"{name}.weight" for name, module in self.named_modules() if isinstance(module, nn.Linear)}
+        """Return released weights, whose 1 x 1 convolutions of tokens are linear layers in this package."""
+        linear = self.linear_weights()
         return {
             name: value.flatten(1) if name in linear and value.shape[2:] == (1, 1) else value
             for name, value in super().own_state_dict(state_dict).items()
         }
 
     def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        linear = {f"{name}.weight" for name, module in self.named_modules() if isinstance(module, nn.Linear)}
+        linear = self.linear_weights()
         released = {
             name: value[:, :, None, None] if name in linear else value
             for name, value in super().released_state_dict(state_dict).items()

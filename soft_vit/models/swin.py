@@ -1,4 +1,4 @@
-"""The body of Swin (Liu et al. 2021, arXiv 2103.14030), with another attention in its first blocks.
+"""Swin (Liu et al. 2021, arXiv 2103.14030) with another attention in its first blocks.
 
 Families subclass `Swin` with their attention.
 
@@ -7,7 +7,6 @@ Letters: B batch, C channels, H x W the map of a stage, N = H * W, G windows of 
 
 import math
 from collections.abc import Mapping, MutableMapping, Sequence
-from functools import partial
 from typing import Any, ClassVar, cast
 
 import torch
@@ -23,13 +22,13 @@ from timm.models.swin_transformer import (
 from torch import Tensor, nn
 
 from soft_vit.layers import PreNormBlock
-from soft_vit.models.base import StagedModel, check_stages, imagenet_cfg, make_stages, pad_to_multiple
+from soft_vit.models.base import StagedModel, check_stages, drop_path_rates, imagenet_cfg, pad_to_multiple
 from soft_vit.models.pvt import PatchEmbed, TokenStage
 from soft_vit.ops.numerics import at_least_float32
 
 Size = tuple[int, int]
 
-# Added to the scores of pairs that are not neighbours in the image, as in the released models.
+# Added to the scores of pairs of tokens that are not neighbours in the image, as in the released models.
 MASK_VALUE = -100.0
 
 
@@ -45,7 +44,7 @@ SWIN_SIZES: dict[str, dict[str, Any]] = {
 
 
 def swin_cfg(name: str, **kwargs: Any) -> dict[str, Any]:
-    """Return timm's configuration of a model by its name, which ends in _384 for images of 384 pixels."""
+    """Return timm's configuration of a model, for images of 384 pixels if its name ends in _384."""
     side = 384 if name.endswith("_384") else 224
     crop_pct = 1.0 if side == 384 else 0.875
     shape = dict(input_size=(3, side, side), pool_size=(side // 32, side // 32))
@@ -53,7 +52,7 @@ def swin_cfg(name: str, **kwargs: Any) -> dict[str, Any]:
 
 
 def linear_window(feat_size: Size, window: int) -> Size:
-    """Return the window of a linear attention: a square if squares divide the map evenly, otherwise the map."""
+    """Return the window of a linear attention: a square if it divides the map evenly, otherwise the whole map."""
     side = min(window, *feat_size)
     return feat_size if feat_size[0] % side or feat_size[1] % side else (side, side)
 
@@ -86,9 +85,9 @@ def join(x: Tensor, feat_size: Size, size: Size, shift: int) -> Tensor:
 
 
 def window_mask(x: Tensor, feat_size: Size, size: Size, shift: int) -> Tensor | None:
-    """Return what is added to scores in windows: 0, or -100 for pairs that only the roll or padding made neighbours.
+    """Return the mask that is added to scores in windows, `[G, S * S, S * S]` in the dtype of x; None if it is zero.
 
-    `[G, S * S, S * S]` in the dtype of x; None where it is zero.
+    It is -100 for pairs of tokens that are neighbours by the roll or by padding alone, otherwise 0.
     """
     beyond = [-side % s for side, s in zip(feat_size, size, strict=True)]
     if not (shift or any(beyond)):
@@ -105,9 +104,9 @@ def window_mask(x: Tensor, feat_size: Size, size: Size, shift: int) -> Tensor | 
 
 @register_notrace_function
 def specialize_sizes(x: Tensor) -> Tensor:
-    """Return a map `[B, C, H, W]` whose sides torch.compile takes for constants.
+    """Return a map `[B, C, H, W]` whose sides torch.compile treats as constants.
 
-    With symbols for them, sizes of padded and merged windows become expressions that take minutes to simplify.
+    With symbolic sides, sizes of padded and merged windows become expressions that take minutes to simplify.
     """
     for side in x.shape[2:]:
         range(side)
@@ -115,7 +114,7 @@ def specialize_sizes(x: Tensor) -> Tensor:
 
 
 def resample_offsets(table: Tensor, window: int) -> Tensor:
-    """Return biases of offsets in a square window `[(2 S - 1)^2, heads]`, resampled bicubically to another window."""
+    """Return relative position biases `[(2 S - 1)^2, heads]`, resampled bicubically to another square window."""
     side, own = math.isqrt(table.shape[0]), 2 * window - 1
     if side == own or side * side != table.shape[0]:
         return table
@@ -125,7 +124,7 @@ def resample_offsets(table: Tensor, window: int) -> Tensor:
 
 
 class SoftmaxWindows(WindowAttention):
-    """timm's softmax attention within windows, whose biases of offsets can be resampled to other windows."""
+    """timm's softmax attention within windows, whose relative position biases can be resampled to other windows."""
 
     def resize(self, feat_size: Size) -> None:
         """Resample the biases to windows of another size."""
@@ -136,7 +135,7 @@ class SoftmaxWindows(WindowAttention):
         self.relative_position_index = get_relative_position_index(*feat_size, device=table.device)
 
     def resample_state(self, prefix: str, state_dict: MutableMapping[str, Tensor]) -> None:
-        """Resample, in state_dict, the biases of other windows to this module's windows."""
+        """Resample biases in state_dict, in place, to the windows of this module."""
         name = f"{prefix}relative_position_bias_table"
         if name in state_dict and state_dict[name].shape[1:] == self.relative_position_bias_table.shape[1:]:
             state_dict[name] = resample_offsets(state_dict[name], self.window_size[0])
@@ -146,7 +145,7 @@ class SoftmaxWindows(WindowAttention):
 class WindowBlock(PreNormBlock):
     """A pre-norm block whose attention works within windows of the map.
 
-    window: the largest side of a window. shifted: shift windows by half a side. kwargs: of `PreNormBlock`.
+    window: largest side of a window. shifted: shift windows by half a side. kwargs: arguments of `PreNormBlock`.
     """
 
     def __init__(self, dim: int, attn: Any, *, window: int, shifted: bool, **kwargs: Any) -> None:
@@ -196,14 +195,14 @@ class SoftmaxBlock(WindowBlock):
 
 
 class PaddedPatchEmbed(PatchEmbed):
-    """Images, padded with zeros to multiples of 4, to a map of patches."""
+    """Map images, padded with zeros to multiples of 4, to a map of patches."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(pad_to_multiple(specialize_sizes(x), 4))
 
 
 class MergePatches(PatchMerging):
-    """timm's merging of 2 x 2 tokens, from `[B, C, H, W]` to `[B, 2 C, H / 2, W / 2]`, odd sides rounded up."""
+    """timm's merging of 2 x 2 tokens on maps: `[B, C, H, W]` to `[B, 2 C, ceil(H / 2), ceil(W / 2)]`."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
@@ -213,11 +212,11 @@ class Swin(StagedModel):
     """Four stages of attention within windows, for images `[B, in_chans, H, W]` of at least 32 x 32.
 
     A subclass sets the attention of the first blocks. Images are padded with zeros to multiples of 4, maps to even
-    sides. Windows are those of img_size for images of any size.
+    sides. Softmax windows keep the size for img_size on images of any size.
 
-    linear_blocks: for every stage, the number of first blocks with the subclass's attention; the others have softmax.
-    window_size: the largest side of windows without softmax; those with softmax have an eighth of it, at least 7.
-    embed_dims, depths, num_heads: of each stage. kwargs: of `StagedModel`.
+    linear_blocks: number of first blocks of each stage with the attention of the subclass; all others have softmax.
+    window_size: largest side of windows without softmax; those with softmax have an eighth of it, at least 7.
+    embed_dims, depths, num_heads: of each stage. kwargs: arguments of `StagedModel`.
     """
 
     attention: ClassVar[Any]
@@ -246,27 +245,27 @@ class Swin(StagedModel):
         self.patch_embed = PaddedPatchEmbed(self.in_chans, embed_dims[0], 4, overlap=False, pre_norm=False, **dd)
         grids = self.grids(self.img_size)
         common: dict[str, Any] = dict(proj_drop=proj_drop_rate, **dd)
-
-        def make_block(i: int, j: int, rate: float) -> WindowBlock:
+        softmax_window = max(7, window_size // 8)
+        stages = []
+        for i, rates in enumerate(drop_path_rates(drop_path_rate, depths)):
             dim, heads = embed_dims[i], num_heads[i]
-            options: dict[str, Any] = dict(shifted=j % 2 == 1, drop_path=rate, **common)
-            if j < linear_blocks[i]:
-                attn = self.attention(dim, heads, feat_size=linear_window(grids[i], window_size), **common)
-                return LinearBlock(dim, attn, window=window_size, **options)
-            window = max(7, window_size // 8)
-            attn = SoftmaxWindows(dim, heads, window_size=min(window, *grids[i]), **common)
-            return SoftmaxBlock(dim, attn, window=window, **options)
-
-        def make_stage(i: int, blocks: Sequence[nn.Module], downsample: nn.Module | None) -> TokenStage:
-            return TokenStage(blocks, downsample, grids[i], **dd)
-
-        stages = make_stages(embed_dims, depths, drop_path_rate, make_block, partial(MergePatches, **dd), make_stage)
-        self.layers = stages  # type: ignore[assignment]
+            blocks: list[WindowBlock] = []
+            for j, rate in enumerate(rates):
+                options: dict[str, Any] = dict(shifted=j % 2 == 1, drop_path=rate, **common)
+                if j < linear_blocks[i]:
+                    attn = self.attention(dim, heads, feat_size=linear_window(grids[i], window_size), **common)
+                    blocks.append(LinearBlock(dim, attn, window=window_size, **options))
+                else:
+                    attn = SoftmaxWindows(dim, heads, window_size=min(softmax_window, *grids[i]), **common)
+                    blocks.append(SoftmaxBlock(dim, attn, window=softmax_window, **options))
+            downsample = MergePatches(dim, embed_dims[i + 1], **dd) if i + 1 < len(depths) else None
+            stages.append(TokenStage(blocks, downsample, grids[i], **dd))
+        self.layers = nn.ModuleList(stages)  # type: ignore[assignment]
         self.norm = LayerNorm2d(embed_dims[-1], eps=1e-5, **dd)
         self.init_weights(needs_reset=False)
 
     def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return weights under the released names, which are the model's own, with the buffers for its image size."""
+        """Return weights with the buffers of released files for the image size of this model; no name differs."""
         weights = super().released_state_dict(state_dict)
         for i, stage in enumerate(self.layers):
             for j, block in enumerate(stage.blocks):

@@ -19,12 +19,12 @@ from soft_vit.layers.attention.none import NoAttention
 from soft_vit.layers.vit_attention import BLOCK_ARGUMENTS, FollowsMap, ViTAttention, attn_layer, follow_map
 from soft_vit.models.base import (
     UnknownOptionError,
+    add_img_size_hooks,
     check_image_size,
     create_staged,
     grid_of_positions,
     imagenet_cfg,
     register_named,
-    watch_img_size,
 )
 
 # `register_named` adds the entrypoints.
@@ -103,7 +103,7 @@ class AttentionViT(FollowsMap, VisionTransformer):  # type: ignore[override]  # 
         if not any(isinstance(module, ViTAttention) for module in self.blocks.modules()):
             raise ValueError(f"block_fn must be a block that uses attn_layer, got {kwargs.get('block_fn')}.")
         follow_map(self)
-        watch_img_size(self)
+        add_img_size_hooks(self)
 
     def set_input_size(
         self, img_size: tuple[int, int] | None = None, patch_size: tuple[int, int] | None = None

@@ -1,4 +1,4 @@
-"""ViT3: vision transformers whose attention is trained on each image, plain (`vittt`) and as a pyramid (`h_vittt`).
+"""ViT3: vision transformers whose attention is trained on each image, plain (`vittt_*`) or a pyramid (`h_vittt_*`).
 
 Han et al., "ViT3: Unlocking Test-Time Training in Vision", arXiv 2512.01643. The networks and their parameter names
 follow the released code, github.com/LeapLabTHU/ViTTT.
@@ -7,7 +7,6 @@ Letters: B batch, C channels, H x W a map, N = H * W.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, ClassVar
 
 import torch.nn.functional as F
@@ -19,13 +18,13 @@ from soft_vit.layers import ConvNormAct, map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.ttt import TTTAttention
 from soft_vit.layers.mlp import Mlp
 from soft_vit.models.base import (
+    Stage,
     StagedModel,
     check_stages,
     create_staged,
     drop_path_rates,
     imagenet_cfg,
     make_default_cfgs,
-    make_stages,
     pad_to_multiple,
 )
 from soft_vit.models.mila import ConvDownsample, add_rotations
@@ -35,7 +34,7 @@ __all__ = ["HViTTT", "ViTTT"]
 
 
 class PatchEmbed(nn.Module):
-    """Images `[B, in_chans, H, W]` to a map of patches, padded with zeros on the right and below."""
+    """Map images `[B, in_chans, H, W]`, padded with zeros on the right and below, to a map of patches."""
 
     def __init__(self, in_chans: int, dim: int, patch_size: int, device=None, dtype=None) -> None:
         super().__init__()
@@ -47,7 +46,7 @@ class PatchEmbed(nn.Module):
 
 
 class ConvStem(nn.Module):
-    """Images `[B, in_chans, H, W]` to a map `[B, dim, H / 4, W / 4]` by five convolutions."""
+    """Map images `[B, in_chans, H, W]` to `[B, dim, H / 4, W / 4]` by five convolutions."""
 
     def __init__(self, in_chans: int, dim: int, device=None, dtype=None) -> None:
         super().__init__()
@@ -83,9 +82,9 @@ class ConvMlp(nn.Module):
 
 @register_notrace_module
 class ViTTTBlock(nn.Module):
-    """A depthwise convolution, attention and an MLP, each with a shortcut; from map to map `[B, C, H, W]`.
+    """A depthwise convolution, attention and an MLP, each with a shortcut, on maps `[B, C, H, W]`.
 
-    conv: use an MLP with a convolution, and rotary position embedding in the attention.
+    conv: use an MLP with a convolution, and rotary position embeddings in the attention.
     """
 
     def __init__(
@@ -103,7 +102,7 @@ class ViTTTBlock(nn.Module):
         super().__init__()
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
         self.conv = conv
-        # For a block that is a stage of its own; a `Stage` checkpoints its blocks itself.
+        # For `ViTTT`, where each block is a stage; `Stage` checkpoints its blocks itself.
         self.grad_checkpointing = False
         self.cpe = nn.Conv2d(dim, dim, 3, padding=1, groups=dim, **dd)
         self.norm1 = nn.LayerNorm(dim, eps=eps, **dd)
@@ -113,7 +112,7 @@ class ViTTTBlock(nn.Module):
         self.mlp = (ConvMlp if conv else Mlp)(dim, int(dim * mlp_ratio), drop=proj_drop, **dd)
         self.drop_path2 = DropPath(drop_path)
 
-    def mix(self, x: Tensor) -> Tensor:
+    def apply_layers(self, x: Tensor) -> Tensor:
         feat_size = x.shape[2], x.shape[3]
         x = map_to_tokens(x + self.cpe(x))
         x = x + self.drop_path1(self.attn(self.norm1(x), feat_size))
@@ -122,13 +121,13 @@ class ViTTTBlock(nn.Module):
         return tokens_to_map(x + self.drop_path2(hidden), feat_size)
 
     def forward(self, x: Tensor) -> Tensor:
-        return checkpoint(self.mix, x) if self.grad_checkpointing else self.mix(x)
+        return checkpoint(self.apply_layers, x) if self.grad_checkpointing else self.apply_layers(x)
 
 
 class ViTTT(StagedModel):
     """The plain form, for images `[B, in_chans, H, W]` of at least 32 x 32, in patches of patch_size.
 
-    Every block counts as a stage of features. mlp_ratio: hidden channels of an MLP to those of a token. kwargs: of
+    Every block counts as a stage. mlp_ratio: ratio of hidden channels to channels in the MLPs. kwargs: arguments of
     `StagedModel`, such as img_size, num_classes and global_pool.
     """
 
@@ -161,8 +160,8 @@ class ViTTT(StagedModel):
 class HViTTT(StagedModel):
     """The pyramid, for images `[B, in_chans, H, W]` of at least 32 x 32, padded with zeros on the right and below.
 
-    embed_dims, depths, num_heads: of each stage. mlp_ratio: hidden channels of an MLP to those of a token. kwargs: of
-    `StagedModel`, such as img_size, num_classes and global_pool.
+    embed_dims, depths, num_heads: of each stage. mlp_ratio: ratio of hidden channels to channels in the MLPs.
+    kwargs: arguments of `StagedModel`, such as img_size, num_classes and global_pool.
     """
 
     computed: ClassVar[tuple[str, ...]] = ("rope.rotations",)
@@ -183,16 +182,13 @@ class HViTTT(StagedModel):
         check_stages(depths, embed_dims=embed_dims, num_heads=num_heads)
         super().__init__(embed_dims, **kwargs, **dd)
         self.patch_embed = ConvStem(self.in_chans, embed_dims[0], **dd)
-        self.layers = make_stages(
-            embed_dims,
-            depths,
-            drop_path_rate,
-            lambda i, _, rate: ViTTTBlock(
-                embed_dims[i], num_heads[i], mlp_ratio, True, 1e-5, proj_drop_rate, rate, **dd
-            ),
-            partial(ConvDownsample, **dd),
-        )
-        # As released: BatchNorm, unlike the plain form.
+        self.layers = nn.ModuleList()
+        for i, rates in enumerate(drop_path_rates(drop_path_rate, depths)):
+            shape = (embed_dims[i], num_heads[i], mlp_ratio)
+            blocks = [ViTTTBlock(*shape, True, 1e-5, proj_drop_rate, rate, **dd) for rate in rates]
+            downsample = ConvDownsample(*embed_dims[i : i + 2], **dd) if i + 1 < len(depths) else None
+            self.layers.append(Stage(blocks, downsample))
+        # BatchNorm as released, unlike in the plain form.
         self.norm = nn.BatchNorm2d(embed_dims[-1], **dd)
         self.init_weights(needs_reset=False)
 
@@ -219,7 +215,6 @@ default_cfgs = make_default_cfgs(VIT3_MODELS, _cfg)
 
 
 def _create_vittt(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
-    # The last three blocks.
     return create_staged(ViTTT, name, pretrained, VIT3_MODELS[name], feature_indices=3, **kwargs)
 
 

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from soft_vit.layers import Attention
 from soft_vit.layers.attention.spatial_reduction import POOLED_SIDE, SpatialReductionAttention
-from soft_vit.models.base import stage_grids
 from soft_vit.models.pyramid import PyramidViT
 from soft_vit.probe.matrix import watch_attention
 
@@ -46,7 +45,7 @@ def attention_row(
     blocks, prefix = model.stages[stage - 1].blocks, model.stages[stage - 1].num_prefix_tokens
     if not -len(blocks) <= layer < len(blocks):
         raise ValueError(f"layer must be from 0 to {len(blocks) - 1} in stage {stage}, got {layer}.")
-    height, width = stage_grids(tuple(image.shape[-2:]))[stage - 1]
+    height, width = model.grids(tuple(image.shape[-2:]))[stage - 1]
     row, column = query or (height // 2, width // 2)
     if not (0 <= row < height and 0 <= column < width):
         raise ValueError(

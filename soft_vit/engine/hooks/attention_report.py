@@ -10,7 +10,6 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 from soft_vit.engine.models.timm_model import unwrapped
-from soft_vit.models.base import stage_grids
 from soft_vit.probe.attentions import attentions, switched_off
 from soft_vit.probe.view import attention_row, plot_attention_rows
 from soft_vit.registry import HOOKS, register
@@ -54,7 +53,7 @@ class AttentionReportHook(Hook):
         image = (pixels - preprocessor.mean) / preprocessor.std
         left, top, right, bottom = sample.box
         rows = {}
-        for stage, (height, width) in enumerate(stage_grids(sample.image.shape[:2]), start=1):
+        for stage, (height, width) in enumerate(model.model.grids(sample.image.shape[:2]), start=1):
             query = (
                 int((top + bottom) / 2 * height / sample.image.shape[0]),
                 int((left + right) / 2 * width / sample.image.shape[1]),
