@@ -125,6 +125,13 @@ class MILA(StagedModel):
 
     computed: ClassVar[tuple[str, ...]] = ("rope.rotations",)
 
+    stem_class: ClassVar[Any] = Stem
+    block_class: ClassVar[Any] = MILABlock
+    norm_class: ClassVar[Any] = LayerNorm2d
+
+    rotations_name: ClassVar[str] = "attn.rope.rotations"
+    """Name in a block of released files for a table of rotations that this package computes."""
+
     def __init__(
         self,
         embed_dims: Sequence[int] = (64, 128, 256, 512),
@@ -140,33 +147,27 @@ class MILA(StagedModel):
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
         check_stages(depths, embed_dims=embed_dims, num_heads=num_heads)
         super().__init__(embed_dims, **kwargs, **dd)
-        self.patch_embed = Stem(self.in_chans, embed_dims[0], **dd)
+        self.patch_embed = self.stem_class(self.in_chans, embed_dims[0], **dd)
         self.layers = nn.ModuleList()
         for i, rates in enumerate(drop_path_rates(drop_path_rate, depths)):
-            blocks = [MILABlock(embed_dims[i], num_heads[i], mlp_ratio, proj_drop_rate, rate, **dd) for rate in rates]
+            common = dict(mlp_ratio=mlp_ratio, proj_drop=proj_drop_rate, **dd)
+            blocks = [self.block_class(embed_dims[i], num_heads[i], drop_path=rate, **common) for rate in rates]
             downsample = ConvDownsample(*embed_dims[i : i + 2], **dd) if i + 1 < len(depths) else None
             self.layers.append(Stage(blocks, downsample))
-        self.norm = LayerNorm2d(embed_dims[-1], eps=1e-5, **dd)
+        self.norm = self.norm_class(embed_dims[-1], eps=1e-5, **dd)
         self.init_weights(needs_reset=False)
 
     def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return add_rotations(state_dict, self, "attn.rope.rotations")
-
-
-def add_rotations(state_dict: Mapping[str, Tensor], model: StagedModel, name: str) -> dict[str, Tensor]:
-    """Return state_dict with the tables `[H, W, C / 2, 2]` of cosines and sines at 224 that the released code saves.
-
-    name: name of the table in a block.
-    """
-    tables = {}
-    for i, info in enumerate(model.feature_info):
-        side, pairs = 224 // info["reduction"], info["num_chs"] // 2
-        # Rotating the pair (1, 0) gives the cosine and the sine of its angle.
-        (turned,) = rotate_by_position(Layout((side, side)), torch.tensor([1.0, 0.0]).repeat(1, side**2, pairs))
-        table = turned.reshape(side, side, pairs, 2)
-        blocks: Any = model.stages[i].blocks
-        tables.update({f"layers.{i}.blocks.{j}.{name}": table for j in range(len(blocks))})
-    return {**state_dict, **tables}
+        """Return state_dict with the tables `[H, W, C / 2, 2]` of cosines and sines at 224 that released files have."""
+        weights = dict(state_dict)
+        for i, info in enumerate(self.feature_info):
+            side, pairs = 224 // info["reduction"], info["num_chs"] // 2
+            # Rotating the pair (1, 0) gives the cosine and the sine of its angle.
+            (rotated,) = rotate_by_position(Layout((side, side)), torch.tensor([1.0, 0.0]).repeat(1, side**2, pairs))
+            blocks: Any = self.stages[i].blocks
+            for j in range(len(blocks)):
+                weights[f"layers.{i}.blocks.{j}.{self.rotations_name}"] = rotated.reshape(side, side, pairs, 2)
+        return weights
 
 
 MILA_MODELS: dict[str, dict[str, Any]] = {

@@ -48,13 +48,13 @@ from soft_vit.models.base import (
 )
 from soft_vit.ops.numerics import check_choice
 from soft_vit.weights import ENTRIES, WeightsError
-from soft_vit.weights.load import SOURCES, load_into
-from soft_vit.weights.read import NotedWeights, Notes, load_weights
+from soft_vit.weights.load import SOURCES
+from soft_vit.weights.read import NotedWeights, Notes
 
 # `register_model` adds the entrypoints.
 __all__ = ["PYRAMID_MODELS", "PYRAMID_SIZES", "PyramidViT", "model_name"]
 
-STAGE4_KINDS = {"softmax": "softmax", "soft": "gaussian", "soft_plus": "soft_plus"}
+STAGE4_ATTENTIONS = {"softmax": "softmax", "soft": "gaussian", "soft_plus": "soft_plus"}
 GlobalPool = Literal["token", "avg", "attn", ""]
 
 _logger = logging.getLogger(__name__)
@@ -136,8 +136,8 @@ class PyramidStage(nn.Module):
 def stage_attentions(attention: str | Sequence[str], stage4: str | None, num_stages: int) -> tuple[str, ...]:
     """Return the name of the attention of each stage."""
     if isinstance(attention, str):
-        stage4 = check_choice("stage4", stage4 or "softmax", tuple(STAGE4_KINDS))
-        return (attention,) * (num_stages - 1) + (STAGE4_KINDS[stage4],)
+        stage4 = check_choice("stage4", stage4 or "softmax", tuple(STAGE4_ATTENTIONS))
+        return (attention,) * (num_stages - 1) + (STAGE4_ATTENTIONS[stage4],)
     if len(attention) != num_stages or stage4 is not None:
         raise ValueError(
             f"attention must be a name, or {num_stages} names without stage4, got {tuple(attention)!r} and {stage4!r}."
@@ -145,13 +145,15 @@ def stage_attentions(attention: str | Sequence[str], stage4: str | None, num_sta
     return tuple(attention)
 
 
-def split_attn_options(kinds: Sequence[str], options: dict[str, Any], defaults: dict[str, Any]) -> list[dict[str, Any]]:
+def split_attn_options(
+    attentions: Sequence[str], options: dict[str, Any], defaults: dict[str, Any]
+) -> list[dict[str, Any]]:
     """Return, for each stage, those options that its attention accepts; options override defaults.
 
     Raises UnknownOptionError for an option that none of the attentions accepts. An exact Gaussian attention in the last
     stage of a normalised pyramid is normalised by default.
     """
-    known = [attention_options(attention_class(kind)) for kind in kinds]
+    known = [attention_options(attention_class(name)) for name in attentions]
     for name in options:
         if not any(name in accepted for accepted in known):
             choices = sorted(set().union(*known))
@@ -160,7 +162,7 @@ def split_attn_options(kinds: Sequence[str], options: dict[str, Any], defaults: 
             )
     given = {**defaults, **options}
     stages = [{name: value for name, value in given.items() if name in accepted} for accepted in known]
-    if kinds[-1] == "gaussian" and "soft_norm" in kinds:
+    if attentions[-1] == "gaussian" and "soft_norm" in attentions:
         stages[-1].setdefault("normalize", True)
     return stages
 
@@ -243,13 +245,15 @@ class PyramidViT(StagedModel):
         if in_chans < 1 or stem_width < 1:
             raise ValueError(f"in_chans and stem_width must be positive, got {in_chans} and {stem_width}.")
         check_choice("drop_path_mode", drop_path_mode, get_args(DropPathMode))
-        kinds = stage_attentions(attention, stage4, len(depths))
-        needs_grid = attention_class(kinds[-1]).needs_grid
+        attentions = stage_attentions(attention, stage4, len(depths))
+        needs_grid = attention_class(attentions[-1]).needs_grid
         if class_token and needs_grid:
-            raise ValueError(f"class_token must be False if the last stage has the attention {kinds[-1]!r}, got True.")
+            raise ValueError(
+                f"class_token must be False if the last stage has the attention {attentions[-1]!r}, got True."
+            )
         class_token = not needs_grid if class_token is None else class_token
         rates = {"attn_drop": attn_drop_rate, "proj_drop": proj_drop_rate}
-        options = split_attn_options(kinds, attn_options, defaults=rates)
+        options = split_attn_options(attentions, attn_options, defaults=rates)
         num_bottleneck = attn_options.get("num_bottleneck")
         if bottleneck_img_size is not None and num_bottleneck is None:
             raise ValueError(f"bottleneck_img_size must be None without num_bottleneck, got {bottleneck_img_size}.")
@@ -257,7 +261,7 @@ class PyramidViT(StagedModel):
         common: dict[str, Any] = dict(img_size=img_size, in_chans=in_chans, global_pool=global_pool, **dd)
         super().__init__(embed_dims, num_classes=0, drop_rate=drop_rate, **common)
         self.bottleneck_img_size = check_image_size(bottleneck_img_size or self.img_size) if num_bottleneck else None
-        self.attention = kinds
+        self.attention = attentions
         self.depths = tuple(depths)
         self.embed_dims = tuple(embed_dims)
         grids = self.grids(self.img_size)
@@ -269,7 +273,7 @@ class PyramidViT(StagedModel):
             block: dict[str, Any] = dict(mlp_ratio=ratios[i], proj_drop=proj_drop_rate, mlp_chunks=mlp_chunks, **dd)
             blocks: list[Block] = []
             for rate in block_rates:
-                attn = attention_class(kinds[i])(
+                attn = attention_class(attentions[i])(
                     dim, num_heads[i], feat_size=feat_size, sr_ratio=sr_ratios[i], **options[i], **dd
                 )
                 if i == last:
@@ -323,10 +327,6 @@ class PyramidViT(StagedModel):
                     trunc_normal_(module.cls_token, std=0.02)
             elif needs_reset and callable(reset := getattr(module, "reset_parameters", None)):
                 reset()
-
-    def load_pretrained(self, checkpoint_path: str) -> None:
-        """Load released or converted weights from a file; see `soft_vit.weights.load.fit_weights`."""
-        load_into(self, load_weights(checkpoint_path), str(checkpoint_path))
 
     def own_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return released or converted weights under the names of this model.

@@ -6,7 +6,6 @@ follow the released code, github.com/LeapLabTHU/ViTTT.
 Letters: B batch, C channels, H x W a map, N = H * W.
 """
 
-from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch.nn.functional as F
@@ -18,16 +17,14 @@ from soft_vit.layers import ConvNormAct, map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.ttt import TTTAttention
 from soft_vit.layers.mlp import Mlp
 from soft_vit.models.base import (
-    Stage,
     StagedModel,
-    check_stages,
     create_staged,
     drop_path_rates,
     imagenet_cfg,
     make_default_cfgs,
     pad_to_multiple,
 )
-from soft_vit.models.mila import ConvDownsample, add_rotations
+from soft_vit.models.mila import MILA
 
 # `register_model` adds the entrypoints.
 __all__ = ["HViTTT", "ViTTT"]
@@ -84,7 +81,7 @@ class ConvMlp(nn.Module):
 class ViTTTBlock(nn.Module):
     """A depthwise convolution, attention and an MLP, each with a shortcut, on maps `[B, C, H, W]`.
 
-    conv: use an MLP with a convolution, and rotary position embeddings in the attention.
+    conv: use an MLP with a convolution, and rotary position embeddings in the attention, as in the pyramid.
     """
 
     def __init__(
@@ -92,10 +89,10 @@ class ViTTTBlock(nn.Module):
         dim: int,
         num_heads: int,
         mlp_ratio: float,
-        conv: bool,
-        eps: float,
         proj_drop: float,
         drop_path: float,
+        conv: bool = True,
+        eps: float = 1e-5,
         device=None,
         dtype=None,
     ) -> None:
@@ -150,50 +147,19 @@ class ViTTT(StagedModel):
         super().__init__([embed_dim] * depth, [patch_size] * depth, **kwargs, **dd)
         self.patch_embed = PatchEmbed(self.in_chans, embed_dim, patch_size, **dd)
         (rates,) = drop_path_rates(drop_path_rate, [depth])
-        self.blocks = nn.ModuleList(
-            ViTTTBlock(embed_dim, num_heads, mlp_ratio, False, 1e-6, proj_drop_rate, rate, **dd) for rate in rates
-        )
+        common: dict[str, Any] = dict(mlp_ratio=mlp_ratio, proj_drop=proj_drop_rate, conv=False, eps=1e-6, **dd)
+        self.blocks = nn.ModuleList(ViTTTBlock(embed_dim, num_heads, drop_path=rate, **common) for rate in rates)
         self.norm = LayerNorm2d(embed_dim, eps=1e-6, **dd)
         self.init_weights(needs_reset=False)
 
 
-class HViTTT(StagedModel):
-    """The pyramid, for images `[B, in_chans, H, W]` of at least 32 x 32, padded with zeros on the right and below.
+class HViTTT(MILA):
+    """The pyramid: `MILA` with another stem, other blocks, and a BatchNorm before the head, as released."""
 
-    embed_dims, depths, num_heads: of each stage. mlp_ratio: ratio of hidden channels to channels in the MLPs.
-    kwargs: arguments of `StagedModel`, such as img_size, num_classes and global_pool.
-    """
-
-    computed: ClassVar[tuple[str, ...]] = ("rope.rotations",)
-
-    def __init__(
-        self,
-        embed_dims: Sequence[int] = (64, 128, 320, 512),
-        depths: Sequence[int] = (1, 3, 9, 4),
-        num_heads: Sequence[int] = (2, 4, 10, 16),
-        mlp_ratio: float = 4.0,
-        proj_drop_rate: float = 0.0,
-        drop_path_rate: float = 0.0,
-        device=None,
-        dtype=None,
-        **kwargs: Any,
-    ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        check_stages(depths, embed_dims=embed_dims, num_heads=num_heads)
-        super().__init__(embed_dims, **kwargs, **dd)
-        self.patch_embed = ConvStem(self.in_chans, embed_dims[0], **dd)
-        self.layers = nn.ModuleList()
-        for i, rates in enumerate(drop_path_rates(drop_path_rate, depths)):
-            shape = (embed_dims[i], num_heads[i], mlp_ratio)
-            blocks = [ViTTTBlock(*shape, True, 1e-5, proj_drop_rate, rate, **dd) for rate in rates]
-            downsample = ConvDownsample(*embed_dims[i : i + 2], **dd) if i + 1 < len(depths) else None
-            self.layers.append(Stage(blocks, downsample))
-        # BatchNorm as released, unlike in the plain form.
-        self.norm = nn.BatchNorm2d(embed_dims[-1], **dd)
-        self.init_weights(needs_reset=False)
-
-    def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return add_rotations(state_dict, self, "rope.rotations")
+    stem_class = ConvStem
+    block_class = ViTTTBlock
+    norm_class = nn.BatchNorm2d
+    rotations_name = "rope.rotations"
 
 
 VIT3_MODELS: dict[str, dict[str, Any]] = {

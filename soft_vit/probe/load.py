@@ -7,6 +7,8 @@ import torch
 
 from soft_vit.models import PYRAMID_MODELS, PyramidViT
 from soft_vit.weights import ENTRIES
+from soft_vit.weights.load import load_into
+from soft_vit.weights.read import load_weights
 
 
 def require_device(device: str | torch.device) -> None:
@@ -47,7 +49,7 @@ def load_pyramid(
     elif checkpoint is None:
         title = f"{family}, random weights"
     else:
-        model.load_pretrained(checkpoint)
+        load_into(model, load_weights(checkpoint), str(checkpoint))
         title = f"{family}, {Path(checkpoint).name}"
     return model.to(device).eval(), title
 

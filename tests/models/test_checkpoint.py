@@ -1,4 +1,4 @@
-"""Weights from files: what is recognised, what is adapted, and what is refused in one sentence."""
+"""Weights from files: what is recognised, what is adapted, and what is refused."""
 
 import os
 import pickle
@@ -113,7 +113,6 @@ def test_a_number_of_classes_that_was_asked_for_is_not(pico_file):
         warnings.simplefilter("error")
         for classes in (11, 5, 0):
             load(pico_file, "soft_pico", num_classes=classes)
-        timm.create_model("soft_pico.shapes", pretrained=True, num_classes=5)
 
 
 def test_a_head_is_left_out_on_request(pico_file, pico_weights):
@@ -140,25 +139,16 @@ def test_a_part_that_weights_lack_is_left_out_on_request(source, pico_file, pico
 class TestSavedByTimm:
     """What timm's save_for_hf writes and create_model("local-dir:...") reads."""
 
-    def test_at_the_size_that_was_set(self, tmp_path):
-        size = (96, 64)
-        pytest.importorskip("timm.models._input", reason="this timm keeps no record of sizes")
-        model = timm.create_model("soft_pico", num_classes=5, img_size=64).eval()
-        model.set_input_size(size)
-        timm.models.save_for_hf(model, tmp_path)
-        loaded = timm.create_model(f"local-dir:{tmp_path}", pretrained=True).eval()
-        assert loaded.img_size == size
-        x = torch.randn(1, 3, *size)
-        assert torch.equal(loaded(x), model(x))
-
-    def test_with_bottleneck_tokens_counted_at_another_size(self, tmp_path):
+    @pytest.mark.parametrize("options", [{}, {"num_bottleneck": 16}], ids=str)
+    def test_at_the_size_that_was_set(self, options, tmp_path):
+        """Bottleneck tokens stay counted at the size before, also in a model that is saved again."""
         size = (32, 48)
-        pytest.importorskip("timm.models._input", reason="this timm keeps no record of sizes")
-        model = timm.create_model("soft_pico", num_classes=5, img_size=64, num_bottleneck=16).eval()
+        model = timm.create_model("soft_pico", num_classes=5, img_size=64, **options).eval()
         model.set_input_size(size)
         for folder in ("first", "second"):
             timm.models.save_for_hf(model, tmp_path / folder)
             loaded = timm.create_model(f"local-dir:{tmp_path / folder}", pretrained=True).eval()
+            assert loaded.img_size == size
             x = torch.randn(1, 3, *size)
             assert torch.equal(loaded(x), model(x))
             model = loaded
@@ -256,7 +246,7 @@ def test_a_refused_file_leaves_the_model_as_it_was(pico_weights, tmp_path):
     model = timm.create_model("soft_pico", num_classes=11, img_size=64)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     with pytest.raises(ValueError, match="another shape"):
-        model.load_pretrained(path)
+        load_into(model, load_weights(path))
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
@@ -292,13 +282,13 @@ class TestLoadStateDict:
         for parameter, value in wrapped.state_dict().items():
             assert torch.equal(value, expected[parameter]), parameter
 
-    @pytest.mark.parametrize("name", ["softmax_vit_tiny_patch16", "mlla_tiny", "inline_pvt_tiny"])
-    def test_other_families(self, name):
-        """A family without position embeddings has nothing to resample."""
+    @pytest.mark.parametrize("name", ["soft_pico", "softmax_vit_tiny_patch16", "mlla_tiny", "inline_pvt_tiny"])
+    def test_on_the_meta_device(self, name):
         options = dict(num_classes=0, device="meta")
         given = timm.create_model(name, img_size=(96, 64), **options).state_dict()
         model = timm.create_model(name, img_size=(64, 96), **options)
         assert model.load_state_dict(given, assign=True) == ([], [])
+        assert {value.device.type for value in model.state_dict().values()} == {"meta"}
 
     @pytest.mark.parametrize("strict", [True, False])
     @pytest.mark.parametrize(
@@ -336,22 +326,6 @@ class TestLoadStateDict:
         trained[0].set_input_size((64, 64))
         for name, value in trained.state_dict().items():
             assert "head" in name or torch.equal(model.state_dict()[name], value), name
-
-    def test_of_another_model(self):
-        for weights in ({"conv1.weight": torch.zeros(1)}, released(), {**released(), "more": torch.zeros(1)}):
-            with pytest.raises(RuntimeError):
-                timm.create_model("soft_tiny", device="meta").load_state_dict(weights, assign=True)
-
-    def test_the_given_weights_stay_as_they_are(self, pico_weights):
-        shapes = {name: value.shape for name, value in pico_weights.items()}
-        timm.create_model("soft_pico", num_classes=11, img_size=96).load_state_dict(pico_weights)
-        assert {name: value.shape for name, value in pico_weights.items()} == shapes
-
-    def test_nothing_is_allocated_on_meta(self):
-        model = timm.create_model("soft_pico", device="meta")
-        other = timm.create_model("soft_pico", device="meta", img_size=64)
-        assert other.load_state_dict(model.state_dict(), assign=True) == ([], [])
-        assert {value.device.type for value in other.state_dict().values()} == {"meta"}
 
 
 class TestIdentify:
@@ -401,7 +375,7 @@ def test_notes_of_the_other_attention(content, refused, tmp_path):
     torch.save({"state_dict": released(), **content}, tmp_path / "file.pth")
     for create in (
         lambda: load(tmp_path / "file.pth", device="meta"),
-        lambda: timm.create_model("soft_tiny", device="meta").load_pretrained(tmp_path / "file.pth"),
+        lambda: load_into(timm.create_model("soft_tiny", device="meta"), load_weights(tmp_path / "file.pth")),
     ):
         with pytest.raises(ValueError, match="soft_norm") if refused else nullcontext():
             create()
@@ -439,16 +413,13 @@ class TestReversible:
             load_into(timm.create_model("soft_pico", **self.KWARGS), content)
 
 
-class TestGrids:
+def test_a_state_dict_notes_its_image_size(tmp_path):
     """A map of 8 x 32 has as many positions as one of 16 x 16."""
-
-    def test_a_state_dict_knows_its_grid(self, tmp_path):
-        trained = timm.create_model("soft_pico", num_classes=3, img_size=(32, 128))
-        torch.save(trained.state_dict(), tmp_path / "file.pth")
-        trained.set_input_size((64, 64))
-        expected = trained.state_dict()
-        given = torch.load(tmp_path / "file.pth", weights_only=True)
-        loaded = timm.create_model("soft_pico", num_classes=3, img_size=64)
-        loaded.load_state_dict(given)
-        for model in (loaded, load(tmp_path / "file.pth", "soft_pico", num_classes=3, img_size=64)):
-            assert all(torch.equal(value, expected[name]) for name, value in model.state_dict().items())
+    trained = timm.create_model("soft_pico", num_classes=3, img_size=(32, 128))
+    torch.save(trained.state_dict(), tmp_path / "file.pth")
+    trained.set_input_size((64, 64))
+    loaded = timm.create_model("soft_pico", num_classes=3, img_size=64)
+    loaded.load_state_dict(torch.load(tmp_path / "file.pth", weights_only=True))
+    for model in (loaded, load(tmp_path / "file.pth", "soft_pico", num_classes=3, img_size=64)):
+        for name, value in trained.state_dict().items():
+            assert torch.equal(model.state_dict()[name], value), name

@@ -48,7 +48,7 @@ def create(family: str, **options) -> torch.nn.Module:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model(name: str) -> None:
-    """Registered, with the names and shapes of a released file if there is one, and timm's description fits."""
+    """Names and shapes are those of a released file if there is one, and timm's configuration fits the model."""
     model = timm.create_model(name, device="meta")
     cfg, own = model.pretrained_cfg, model.state_dict()
     if name in RELEASED:
@@ -67,6 +67,11 @@ def test_every_model(name: str) -> None:
         assert {n for names in groups.values() for n in names} == parameters
         assert len(groups) > len(model.stages)
     assert set(model.no_weight_decay()) <= parameters
+    if name in PYRAMID_MODELS:
+        without_decay = {n for n in parameters if n.endswith(("pos_embed", "cls_token"))}
+        assert set(model.no_weight_decay()) == without_decay
+        assert ("stages.3.cls_token" in without_decay) == model.has_class_token
+    assert tuple(cfg["pool_size"]) == model.grids(cfg["input_size"][1:])[-1]
 
 
 @pytest.mark.parametrize("family", STAGED)
@@ -85,12 +90,12 @@ def test_released_weights_and_back(family: str) -> None:
 @every_family
 def test_features_and_pruning(family: str) -> None:
     """`features_only`, `forward_intermediates` in its forms, and what is left after pruning, all say the same."""
-    model, x = create(family), images(2, 64, 96)
+    model, x = create(family), images(1, 96, 160)
     with torch.no_grad():
         final, maps = model.forward_intermediates(x)
         torch.testing.assert_close(model.forward_features(x), final, rtol=0, atol=0)
         for feature, info in zip(maps, model.feature_info, strict=True):
-            assert feature.shape[1:] == (info["num_chs"], 64 // info["reduction"], 96 // info["reduction"])
+            assert feature.shape[1:] == (info["num_chs"], 96 // info["reduction"], 160 // info["reduction"])
             assert feature.is_contiguous()
         extractor = create(family, features_only=True)
         extractor.load_state_dict({f"model.{k}": v for k, v in model.state_dict().items()}, strict=False)
@@ -98,7 +103,7 @@ def test_features_and_pruning(family: str) -> None:
         torch.testing.assert_close(extractor(x), wanted)
         other = model.forward_intermediates(x, output_fmt=model.output_formats[1], intermediates_only=True)
         torch.testing.assert_close(
-            [feature.reshape(2, -1, feature.shape[-1]) for feature in other],
+            [feature.reshape(1, -1, feature.shape[-1]) for feature in other],
             [feature.flatten(2).mT for feature in maps],
         )
         for index in range(len(maps)):
