@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measure a checkpoint with a process for each GPU; GPUs, CPUs and several machines as in dist_train.sh:
+# Test a checkpoint with a process per GPU. GPUs, CPUs and several machines are used as in dist_train.sh:
 #   tools/dist_test.sh configs/soft_tiny.py work_dirs/soft_tiny/epoch_300.pth 8
 set -euo pipefail
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Train with a process for each GPU, or, on a machine without one, with GPUS processes on its CPU:
+# Train with a process per GPU, or with GPUS processes on the CPU of a machine without GPUs:
 #   tools/dist_train.sh configs/soft_tiny.py 8 --work-dir work_dirs/soft_tiny --resume
-# On several machines the same command runs on each of them, told apart by the environment:
+# On several machines, run the same command on each with its own NODE_RANK:
 #   NNODES=2 NODE_RANK=0 MASTER_ADDR=10.0.0.1 PORT=29500 tools/dist_train.sh configs/soft_tiny.py 8
-# PYTHON names another interpreter than `python`, OMP_NUM_THREADS another number of threads than each process's share.
+# PYTHON sets the interpreter (default: python), and OMP_NUM_THREADS the threads of a process (default: its share).
 set -euo pipefail
 
 if [[ $# -lt 2 ]]; then

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Train on a Slurm cluster with a task for each GPU; what stands behind WORK_DIR goes to tools/train.py:
+# Train on a Slurm cluster with a task per GPU. Arguments after WORK_DIR are passed to tools/train.py:
 #   GPUS=16 SRUN_ARGS="--time=24:00:00" \
 #       tools/slurm_train.sh PARTITION soft_tiny configs/soft_tiny.py work_dirs/soft_tiny --resume
-# GPUS: of the whole job (8). GPUS_PER_NODE (8, or GPUS if fewer). CPUS_PER_TASK (5): the data workers of a task run on
-# them. SRUN_ARGS: more options of srun, such as the time limit. NOTICE (300): seconds before the time limit at which
-# SIGTERM arrives, upon which the run saves and exits; the same command goes on from there when it ends in --resume.
+# Environment: GPUS of the whole job (default: 8); GPUS_PER_NODE (8, or GPUS if fewer); CPUS_PER_TASK (5), on which the
+# data workers of a task run; SRUN_ARGS, more options of srun, such as the time limit; NOTICE (300), seconds before the
+# time limit at which SIGTERM arrives. At SIGTERM the run saves and exits; with --resume, the same command continues it.
 set -euo pipefail
 
 if [[ $# -lt 4 ]]; then

@@ -18,19 +18,18 @@ from soft_vit.layers.choice import FIXED_TOKENS
 from soft_vit.text_tables import docstring_markdown, markdown_table
 
 HEAD = """# Kind by kind
-What each attention computes, costs and takes, and what was measured of it. Written by
+What each attention computes, its cost, the inputs that it supports, and its measurements. Written by
 
 ```bash
 python -m docs.generate
 ```
 
-from the classes, [the gym's runs](../studies/results/gym/results.csv) and the page of [what each kind
-takes](anywhere.md). Scores are accuracies in percent, means and standard deviations over seeds; what a kind has to beat
-is `none`.
+from the classes, [the gym's runs](../studies/results/gym/results.csv) and the table of [supported inputs](anywhere.md).
+Scores are accuracies in percent, means and standard deviations over seeds. The baseline is `none`, without attention.
 """
 
-WINS = f"""`N, ...` is the number of tokens from which on a kind takes less than fused softmax attention, in time or in
-memory of training, for heads of 32, by [the atlas](atlas.md): {measured_with()}. """
+WINS = f"""`N, ...` is the number of tokens above which an attention takes less time, or less memory of training, than
+fused softmax attention, for heads of 32, by [the atlas](atlas.md): {measured_with()}. """
 HEAD_DIM = 32
 
 

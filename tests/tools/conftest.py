@@ -28,7 +28,7 @@ def tool() -> Callable[[str], Callable]:
 def mistake(tool, capsys) -> Callable[..., str]:
     """Return a function that runs a tool and returns the line of its error; the exit code is 1, or 2 from argparse."""
 
-    def refused(name: str, *arguments: object) -> str:
+    def error_of(name: str, *arguments: object) -> str:
         with pytest.raises(SystemExit) as ended:
             tool(name)([str(argument) for argument in arguments])
         line = ended.value.code
@@ -38,7 +38,7 @@ def mistake(tool, capsys) -> Callable[..., str]:
         assert "\n" not in line
         return line
 
-    return refused
+    return error_of
 
 
 @pytest.fixture(scope="session")

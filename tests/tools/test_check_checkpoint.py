@@ -58,7 +58,7 @@ def test_a_released_file(name, model, content, printed, tool, tmp_path, capsys):
         (SHAPES.name, None, r"soft_pico\.shapes"),
     ],
 )
-def test_refused(name, content, printed, tool, tmp_path, monkeypatch, capsys):
+def test_rejected(name, content, printed, tool, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     if content is not None:
         torch.save({"state_dict": zeros(released_shapes()), **content}, name)

@@ -39,7 +39,7 @@ def test_scripts_can_be_run():
     ("script", "arguments", "environment", "message"),
     [
         ("dist_train", "c.py", {}, "usage: tools/dist_train.sh CONFIG GPUS"),
-        ("dist_train", "c.py 0", {}, "GPUS is '0'"),
+        ("dist_train", "c.py 0", {}, "got '0'"),
         ("dist_train", "c.py 2", {"NNODES": "2", "NODE_RANK": "1"}, "NODE_RANK"),
         ("dist_test", "c.py x.pth", {}, "usage: tools/dist_test.sh CONFIG CHECKPOINT GPUS"),
         ("slurm_train", "gpu name c.py", {}, "usage: tools/slurm_train.sh PARTITION JOB_NAME CONFIG WORK"),
