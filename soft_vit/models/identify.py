@@ -13,7 +13,7 @@ from soft_vit.models.vit import VIT_MODELS
 from soft_vit.weights import ENTRIES
 from soft_vit.weights.fetch import lookup_folders, require_digest, sha256_of
 from soft_vit.weights.load import fit_weights, options_of_inference
-from soft_vit.weights.read import NotedWeights, load_weights
+from soft_vit.weights.read import NotedWeights, load_weights, require_finite
 
 __all__ = ["describe_file", "identify"]
 
@@ -49,27 +49,24 @@ def identify(weights: NotedWeights) -> list[str]:
 
     Raises ValueError for weights that do not fit any model of this package or are not finite.
     """
-    reasons: list[str] = []
+    require_finite(weights, "the checkpoint")
     noted = [weights.notes.model] if weights.notes.model in (*PYRAMID_MODELS, *VIT_MODELS, *FAMILY_MODELS) else []
     for names in (noted, _candidates(weights)):
-        found = [name for name in names if name and _fits(weights, name, reasons)]
+        found = [name for name in names if name and _fits(weights, name)]
         if found:
             return found
     raise ValueError(
-        reasons[0]
-        if reasons
-        else f"The weights must belong to a model of this package, got names such as {next(iter(weights))}."
+        f"The weights must be those of a model of this package, got parameters such as {next(iter(weights))}."
     )
 
 
-def _fits(weights: NotedWeights, name: str, reasons: list[str]) -> bool:
-    """Return whether weights fit the named model; otherwise append the reason to reasons."""
+def _fits(weights: NotedWeights, name: str) -> bool:
+    """Return whether weights fit the named model."""
     img_size = weights.notes.img_size()
     options = options_of_inference(weights.notes) if weights.notes.model == name else {}
     try:
         fit_weights(weights, timm.create_model(name, device="meta", img_size=img_size, **options))
-    except ValueError as error:
-        reasons.append(str(error))
+    except ValueError:
         return False
     return True
 

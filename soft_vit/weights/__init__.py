@@ -1,8 +1,8 @@
-"""From the name of weights to a model that has them, and back.
+"""Load weights into models, convert them and publish them.
 
-In: `index` lists what is recorded, `fetch` finds or downloads its file, `read` opens a file and its notes without
-executing anything, `load` builds a model and fits the weights to it. Out: `save` writes weights in another layout,
-`publish` adds a digest, a model card and an entry of an index. `files` says where the package's own files lie.
+In: `index` lists the recorded weights, `fetch` finds or downloads their file, `read` reads a file and its notes without
+executing anything, `load` builds a model and loads the weights. Out: `save` writes weights in another layout, `publish`
+adds a digest, a model card and an entry for the index. `files` locates the package's own files.
 """
 
 from soft_vit.weights.files import WeightsError

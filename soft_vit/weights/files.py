@@ -1,4 +1,4 @@
-"""Where the files of the package lie, and how files are written atomically."""
+"""Locate the files of the package, and write files atomically."""
 
 import os
 import tempfile
@@ -8,22 +8,19 @@ __all__ = ["INDEX_FILE", "RESOURCES", "WeightsError", "ensure_writable", "write_
 
 
 class WeightsError(ValueError, RuntimeError):
-    """Raised where recorded weights are missing or changed, with one sentence for the user.
-
-    timm raises RuntimeError for the same.
-    """
+    """Raised for weights that are missing, changed or of the wrong shape; also a RuntimeError, as timm raises."""
 
 
 _PACKAGE = Path(__file__).parents[1]
 
 RESOURCES = _PACKAGE / ".mim" if (_PACKAGE / ".mim").is_dir() else _PACKAGE.parent
-"""Where configs, checkpoints/ and the metafile lie: next to the package, in a wheel where OpenMMLab looks for them."""
+"""Folder of configs/, checkpoints/ and the metafile: next to the package, or `.mim` in a wheel, as in OpenMMLab."""
 INDEX_FILE = RESOURCES / "checkpoints" / "index.json"
 """The index of recorded weights."""
 
 
 def ensure_writable(path: str | Path) -> None:
-    """Make the folder of a file that long work will end with; ValueError where the file could not be written."""
+    """Make the folder of a file, before the long work that ends with it; ValueError if the file cannot be written."""
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -31,13 +28,13 @@ def ensure_writable(path: str | Path) -> None:
     except OSError as error:
         raise ValueError(f"{path} cannot be written ({error.strerror}); give another path.") from error
     if path.is_dir():
-        raise ValueError(f"{path} is a folder; the path of a file must be given.")
+        raise ValueError(f"path must be that of a file, got the folder {path}.")
 
 
 def write_atomically(path: str | Path, data: bytes) -> None:
     """Write a file under a temporary name in the same folder, force it to disk, then rename it.
 
-    A process that is killed, or a machine that stops, leaves the old file or the new one, never a part of one.
+    If the process is killed or the machine stops, the old file or the new one remains, never a part of one.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -48,7 +45,7 @@ def write_atomically(path: str | Path, data: bytes) -> None:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            # mkstemp makes the file private; a checkpoint has the permissions of any other file.
+            # mkstemp makes the file private; give it the usual permissions.
             mask = os.umask(0)
             os.umask(mask)
             os.chmod(temporary, 0o666 & ~mask)
@@ -57,11 +54,11 @@ def write_atomically(path: str | Path, data: bytes) -> None:
             Path(temporary).unlink(missing_ok=True)
             raise
     except OSError as error:
-        # Opening reports the temporary name and writing none; a user knows the file by its own name.
+        # Report the file instead of its temporary name.
         error.filename = str(path)
         raise
     if os.name == "posix":
-        # The rename itself reaches the disk with its folder.
+        # Force the rename to disk.
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)

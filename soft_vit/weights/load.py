@@ -1,7 +1,7 @@
-"""From the name of weights to a model that has them: read once, unwrap once, rename and resample, load.
+"""Build a model and load its weights: read once, unwrap once, rename and resample, load.
 
-What differs between families stands on the model: `own_state_dict` renames released weights, `resample_state` resamples
-what belongs to one size of images.
+A family defines two methods for this on its model: `own_state_dict` renames released weights, `resample_state`
+resamples parameters that depend on the image size.
 """
 
 import logging
@@ -42,11 +42,10 @@ _logger = logging.getLogger(__name__)
 def checkpoint_filter_fn(state_dict: Mapping[str, Tensor], model: Any) -> dict[str, Tensor]:
     """Return released or converted weights under the names of a model of this package, resampled to its image size.
 
-    Converted weights of that size pass unchanged. A head for other classes and a first convolution for other channels
-    are adapted later.
+    Converted weights of that size pass unchanged. The head and the first convolution are adapted by `fit_weights`.
     """
     img_size = state_dict.notes.img_size() if isinstance(state_dict, NotedWeights) else None
-    # timm passes on the image size that it noted next to a model it saved.
+    # timm sets these from the config.json of a model that it saved.
     img_size = img_size or getattr(model, "pretrained_model_args", {}).get("img_size")
     weights = model.own_state_dict(state_dict)
     model.resample_state(weights, img_size=img_size)
@@ -63,13 +62,13 @@ def build_model(
     cache_dir: str | Path | None = None,
     **kwargs: Any,
 ) -> nn.Module:
-    """Build a model for timm, as by its `build_model_with_cfg`; recorded weights and files are fitted here.
+    """Build a model as timm's `build_model_with_cfg` does; recorded weights and files are loaded here.
 
-    variant: a name that is registered with timm. pretrained_cfg: for timm, a tag, a dict or a PretrainedCfg.
-    pretrained_strict: refuse weights that lack parameters of the model or have others. Options that a file notes, such
-    as global_pool, are the model's unless kwargs give others. Raises WeightsError for recorded
-    weights that cannot be had, FileNotFoundError for a missing file, and what `fit_weights` raises. A UserWarning says
-    if the head of the weights is left out without being asked for.
+    variant: a name that is registered with timm. pretrained_cfg: as in timm, a tag, a dict or a PretrainedCfg.
+    pretrained_strict: refuse weights with missing or unexpected parameters. Options that a file notes, such as
+    global_pool, become the model's unless kwargs override them. Raises WeightsError for recorded weights that are not
+    available, FileNotFoundError for a missing file, and what `fit_weights` raises. Warns if the weights have a head
+    for other classes than the model and num_classes was not given.
     """
     cfg = resolve_pretrained_cfg(variant, pretrained_cfg, pretrained_cfg_overlay)
     weights, source = None, variant
@@ -81,7 +80,7 @@ def build_model(
                 "The authors of %s state no licence for these weights; ask them before you use them.", source
             )
         kwargs = {**entry.options, **kwargs}
-        # A saved model takes its configuration along, in which no path belongs.
+        # timm saves the configuration with the model, which must not show a path of this machine.
         cfg = replace(cfg, file=None)
     elif pretrained and cfg.state_dict:
         weights = unwrap_state_dict(cfg.state_dict, "state_dict")
@@ -89,14 +88,17 @@ def build_model(
     elif pretrained and cfg.file and not cfg.source:
         weights, source = load_weights(cfg.file), str(cfg.file)
     elif pretrained and not cfg.has_weights:
-        raise WeightsError(_without_weights(variant))
+        raise WeightsError(
+            f"No pretrained weights exist for {variant}; choose one of timm.list_pretrained(), or give a file "
+            "(pretrained_cfg_overlay=dict(file=PATH), or --checkpoint), or random weights (--no-pretrained)."
+        )
     if weights is not None and entry is None:
         # Names and shapes do not determine options such as global_pool.
         kwargs = {**options_of_inference(weights.notes), **kwargs}
     kwargs.setdefault("img_size", cfg.input_size[-2:])
     named_classes = "num_classes" in kwargs or bool(kwargs.get("features_only"))
     if pretrained and kwargs.get("features_only"):
-        # The head is not kept, so that of the file is not missed.
+        # Features do not need the head.
         kwargs.setdefault("num_classes", 0)
 
     def make(**arguments: Any) -> nn.Module:
@@ -126,24 +128,24 @@ def fit_weights(
     strict: bool = True,
     classes: Sequence[str] = (),
 ) -> tuple[dict[str, Tensor], list[str]]:
-    """Return weights of a timm model made to fit one with another head, image size or number of input channels.
+    """Return weights adapted to a timm model with another head, image size or number of input channels.
 
-    content: a state dict, or a checkpoint that holds one. The model's own filter renames released weights and
-    resamples what belongs to a grid. A head for other classes is left out, so that the model keeps its own.
-    classes: names of the model's classes, if known; where the checkpoint names its own, rows of the head follow the
-    names. Returns the state dict and a sentence for each change. Raises ValueError, in one sentence, for weights that
-    are not finite, or that do not fit apart from the head; without `strict`, missing and surplus ones are allowed.
+    content: a state dict, or a checkpoint that holds one. The model's own filter renames released weights and resamples
+    parameters that depend on the image size. A head for another number of classes is left out, so that the model keeps
+    its own. classes: names of the model's classes, if known; a head is also left out if the checkpoint names others.
+    Returns the state dict and a sentence for each change. Raises ValueError, in one sentence, for weights that are not
+    finite, or that do not fit apart from the head; without `strict`, missing and unexpected ones are allowed.
     """
     given = unwrap_state_dict(content, source)
     require_finite(given, source)
-    weights = _filtered(given, model)
-    own = model.state_dict()
+    weights, own = filter_weights(given, model), dict(model.state_dict())
     sentences = []
-    changed = [name for name, value in weights.items() if name in given and given[name].shape != value.shape]
-    if changed:
+    resampled = [name for name, value in weights.items() if name in given and given[name].shape != value.shape]
+    if resampled:
+        name = resampled[0]
         sentences.append(
-            f"{len(changed)} parameters that belong to a grid are resampled, such as {changed[0]} from "
-            f"{tuple(given[changed[0]].shape)} to {tuple(weights[changed[0]].shape)}."
+            f"{len(resampled)} parameters are resampled to the image size, such as {name} from "
+            f"{tuple(given[name].shape)} to {tuple(weights[name].shape)}."
         )
     for name in parameter_names(model, "first_conv", ".weight"):
         value, expected = weights.get(name), own.get(name)
@@ -151,43 +153,37 @@ def fit_weights(
             base = value.shape[1]
             weights[name] = adapt_input_conv(expected.shape[1], value, base)
             sentences.append(f"{name} for {base} input channels is adapted to {expected.shape[1]}.")
-    head = set(parameter_names(model, "classifier", ".weight", ".bias"))
-    for name in head - own.keys():
-        # The model was made without a head.
-        weights.pop(name, None)
-    head &= own.keys()
-    unfit = {name for name in head if name not in weights or weights[name].shape != own[name].shape}
-    named = list(given.notes.cfg.get("label_names", ()))
-    other_names = ""
-    if not unfit and named and classes and named != list(classes):
-        if len(set(named)) == len(named) and sorted(named) == sorted(classes):
-            rows = [named.index(name) for name in classes]
-            weights.update({name: weights[name][rows] for name in head})
-            sentences.append("The rows of the head follow the names of the classes, whose order is another one.")
-        else:
-            unfit, other_names = head, " of other names"
-    for name in sorted(unfit):
-        if name.endswith(".weight"):
-            which = f"for {weights[name].shape[0]} classes{other_names}" if name in weights else "is missing and"
-            sentences.append(f"The head {which} is replaced by a new one for {own[name].shape[0]} classes.")
-        weights.pop(name, None)
-    expected = {name: value for name, value in own.items() if name not in unfit}
+    noted = list(given.notes.cfg.get("label_names", ()))
+    other_names = bool(noted and classes) and noted != list(classes)
+    for name in parameter_names(model, "classifier", ".weight", ".bias"):
+        if name in own and name in weights and weights[name].shape == own[name].shape and not other_names:
+            continue
+        value, expected = weights.pop(name, None), own.pop(name, None)
+        if expected is not None and name.endswith(".weight"):
+            which = "is missing and" if value is None else f"for {len(value)} classes{' of other names' * other_names}"
+            sentences.append(f"The head {which} is replaced by a new one for {len(expected)} classes.")
     if not strict:
-        expected = {name: value for name, value in expected.items() if name in weights}
-        weights = {name: value for name, value in weights.items() if name in expected}
-    if mismatch := describe_mismatch(expected, weights):
+        own = {name: value for name, value in own.items() if name in weights}
+        weights = {name: value for name, value in weights.items() if name in own}
+    if mismatch := describe_mismatch(own, weights):
         name = getattr(model, "pretrained_cfg", {}).get("architecture") or type(model).__name__
         path = Path(source) if os.path.isfile(source) else "FILE"
         raise ValueError(
-            f"The weights in {source} do not fit {name} with its options: {mismatch}; `{check_command(path)}` says "
-            "which model they belong to."
+            f"The weights in {source} do not fit {name} with its options: {mismatch}; `{check_command(path)}` "
+            "identifies them."
         )
     return weights, sentences
 
 
-def filter_weights(content: Mapping[str, Any], model: nn.Module) -> dict[str, Tensor]:
-    """Return what the model's own filter makes of weights; raises ValueError for weights of another form of it."""
-    return _filtered(unwrap_state_dict(content), model)
+def filter_weights(weights: NotedWeights, model: nn.Module) -> dict[str, Tensor]:
+    """Return weights passed through the model's own filter, or the one that timm defines next to the model's class.
+
+    Raises ValueError for weights whose notes name another form of the model.
+    """
+    if hasattr(model, "own_state_dict"):
+        return checkpoint_filter_fn(weights, model)
+    found = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
+    return found(dict(weights), model) if found else dict(weights)
 
 
 def load_into(model: nn.Module, content: Mapping[str, Any], source: str = "the checkpoint") -> list[str]:
@@ -198,13 +194,13 @@ def load_into(model: nn.Module, content: Mapping[str, Any], source: str = "the c
 
 
 def recorded_weights(entry: Entry, cache_dir: str | Path | None = None) -> NotedWeights:
-    """Return recorded weights, see `recorded_file`, with what their entry says if the file itself notes nothing."""
+    """Return recorded weights, see `recorded_file`; the entry replaces the notes of a file without any."""
     read: list[NotedWeights] = []
 
     def check(path: Path) -> None:
-        # Of several sources, an earlier one may have served another file.
+        # An earlier source may have served another file.
         read[:] = [load_weights(path)]
-        _require_recorded_model(entry, read[0])
+        fit_weights(read[0], timm.create_model(entry.name, device="meta"), entry.file)
 
     path = recorded_file(entry, check, cache_dir)
     weights = read[0] if read else load_weights(path)
@@ -213,22 +209,8 @@ def recorded_weights(entry: Entry, cache_dir: str | Path | None = None) -> Noted
     return weights
 
 
-def _require_recorded_model(entry: Entry, weights: NotedWeights) -> None:
-    """ValueError for weights that fit no model that their file is recorded for, which may be several."""
-    names = dict.fromkeys([entry.name, *(other.name for other in ENTRIES.values() if other.file == entry.file)])
-    reasons = []
-    for name in names:
-        try:
-            fit_weights(weights, timm.create_model(name, device="meta"), entry.file)
-        except ValueError as error:
-            reasons.append(str(error))
-        else:
-            return
-    raise ValueError(f"{entry.file} is recorded for {' or '.join(names)}: {reasons[0]}")
-
-
 def describe_mismatch(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> str:
-    """Return what differs between two state dicts, in a few words; empty if names and shapes agree."""
+    """Return the differences of two state dicts in a few words, or an empty string if names and shapes agree."""
     missing = [name for name in expected if name not in given and not name.endswith("num_batches_tracked")]
     surplus = [name for name in given if name not in expected]
     shapes = [name for name in expected if name in given and tuple(expected[name].shape) != tuple(given[name].shape)]
@@ -247,64 +229,40 @@ def describe_mismatch(expected: Mapping[str, Tensor], given: Mapping[str, Tensor
 
 
 def parameter_names(model: nn.Module, key: str, *endings: str) -> list[str]:
-    """Return parameter names of a part, `first_conv` or `classifier`, that timm's configuration of the model names."""
+    """Return parameter names of the `first_conv` or `classifier` in timm's configuration of the model."""
     parts = getattr(model, "pretrained_cfg", {}).get(key) or ()
     return [part + ending for part in ([parts] if isinstance(parts, str) else parts) for ending in endings]
 
 
-def _filtered(weights: NotedWeights, model: nn.Module) -> dict[str, Tensor]:
-    """Return what the filter of a model makes of weights: its own, or the one that timm defines next to its class."""
-    if hasattr(model, "own_state_dict"):
-        return checkpoint_filter_fn(weights, model)
-    found = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
-    return found(dict(weights), model) if found else dict(weights)
-
-
 def options_of_inference(notes: Notes) -> dict[str, Any]:
-    """Return the options that a file notes, without those of training, of its head, channels and images."""
+    """Return the noted options without those of training, and without classes, channels and image size."""
     fitted = ("img_size", "num_classes", "in_chans")
     return {name: value for name, value in notes.options.items() if name not in fitted and "drop" not in name}
 
 
-def _load_pretrained(
-    model: nn.Module,
-    weights: NotedWeights,
-    source: str,
-    strict: bool,
-    named_classes: bool,
-) -> None:
+def _load_pretrained(model: nn.Module, weights: NotedWeights, source: str, strict: bool, named_classes: bool) -> None:
     """Load weights into a fresh model, in place; see `build_model`."""
     heads = parameter_names(model, "classifier", ".weight", ".bias")
-    classes = next((weights[name].shape[0] for name in heads if name in weights), 0)
     if cast(Any, model).pretrained_cfg["num_classes"] < 0:
-        # How timm's train.py asks to leave the head out.
+        # timm's train.py sets this to leave the head out.
         weights = NotedWeights({k: v for k, v in weights.items() if k not in heads}, weights.notes)
-        named_classes = True
     fitted, sentences = fit_weights(weights, model, source, strict=strict)
-    model.load_state_dict(fitted, strict=False)
-    if classes and not named_classes and any(name not in fitted for name in heads if name in model.state_dict()):
-        warnings.warn(
-            f"{source} has {classes} classes and the model {model.num_classes}: its head is left out; give "
-            f"num_classes={classes} to keep it.",
-            stacklevel=4,
-        )
+    missing, _ = model.load_state_dict(fitted, strict=False)
     for sentence in sentences:
         _logger.info("Weights of %s: %s", source, sentence)
+    left_out = [len(weights[name]) for name in heads if name in weights and name in missing]
+    if left_out and not named_classes:
+        warnings.warn(
+            f"{source} has {left_out[0]} classes and the model {model.num_classes}: its head is left out; give "
+            f"num_classes={left_out[0]} to keep it.",
+            stacklevel=4,
+        )
 
 
 def _recorded_entry(variant: str, cfg: PretrainedCfg) -> Entry | None:
-    """Return the recorded weights that a configuration means; None if it has a tag of ours and a source of its own."""
+    """Return the recorded weights of a configuration, or None if it has another source than its tag."""
     entry = ENTRIES.get(f"{variant}.{cfg.tag}")
     if entry is None or cfg.source:
         return None
     known = timm.get_pretrained_cfg(f"{variant}.{cfg.tag}")
     return entry if all(getattr(cfg, key) == getattr(known, key) for key in SOURCES) else None
-
-
-def _without_weights(model: str) -> str:
-    size = model.rsplit("_", 1)[-1]
-    alike = [name for name, entry in ENTRIES.items() if entry.model.endswith(f"_{size}")]
-    return (
-        f"No pretrained weights exist for {model}; choose {' or '.join(alike) or 'one of timm.list_pretrained()'}, or "
-        "give a file (pretrained_cfg_overlay=dict(file=PATH), or --checkpoint), or random weights (--no-pretrained)."
-    )

@@ -1,10 +1,9 @@
-"""The model card: Markdown with the header that the Hugging Face hub reads."""
+"""The model card: Markdown with the header of the Hugging Face hub."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import yaml
+from huggingface_hub import EvalResult, ModelCardData
 from timm.models import resolve_pretrained_cfg
 
 from soft_vit.text_tables import markdown_table
@@ -14,7 +13,8 @@ __all__ = ["model_card"]
 
 CARD = """\
 ---
-{header}---
+{header}
+---
 
 # {name}
 
@@ -37,8 +37,8 @@ transform = timm.data.create_transform(**timm.data.resolve_model_data_config(mod
 {papers}
 """
 
-# Keys of timm's configuration that say what the images of these weights look like.
-SHOWN = ("input_size", "mean", "std", "crop_pct", "crop_mode", "interpolation")
+# Entries of timm's configuration that describe the images.
+IMAGE_KEYS = ("input_size", "mean", "std", "crop_pct", "crop_mode", "interpolation")
 
 
 def model_card(
@@ -50,7 +50,7 @@ def model_card(
 ) -> str:
     """Return the card of published weights.
 
-    training: facts with their names. arguments: that timm makes the model with. repo: of a hub, for the snippet.
+    training: names and values of facts. arguments: of the model, for timm. repo: on the hub, for the snippet.
     """
     name, cfg = entry.name, entry.cfg
     size = " x ".join(map(str, cfg["input_size"][1:]))
@@ -58,76 +58,55 @@ def model_card(
         ("parameters", f"{parameters / 1e6:.2f} M"),
         ("images", f"{size} pixels"),
         ("classes", cfg["num_classes"]),
-        ("licence", entry.license or "not stated"),
+        ("licence", entry.license),
         ("file", f"`{entry.file}`"),
         ("sha256", f"`{entry.sha256}`"),
         *training,
     ]
+    rows = [(m.dataset, m.name, f"{m.value:g}", f"{m.origin}: {m.source}") for m in entry.metrics]
+    results = f"## Results\n\n{markdown_table(['data set', 'metric', 'value', 'source'], rows)}\n\n" if rows else ""
+    papers = resolve_pretrained_cfg(entry.model).paper_ids or ()
+    papers = (papers,) if isinstance(papers, str) else papers
     return CARD.format(
-        header=yaml.safe_dump(_header(entry), sort_keys=False, allow_unicode=True),
+        header=_header(entry),
         name=name,
         model=entry.model,
         tag=entry.tag,
         facts=markdown_table(["", ""], facts),
-        results=_results(entry),
+        results=results,
         snippet="\n".join(_snippet(entry, arguments, repo)),
-        papers="\n".join(_papers(entry.model)),
+        papers="\n".join(f"- [{paper}](https://arxiv.org/abs/{paper.removeprefix('arXiv:')})" for paper in papers),
     )
 
 
-def _papers(model: str) -> list[str]:
-    """Return links to the papers that timm's configuration of a model names."""
-    papers = resolve_pretrained_cfg(model).paper_ids or ()
-    papers = (papers,) if isinstance(papers, str) else papers
-    return [f"- [{paper}](https://arxiv.org/abs/{paper.removeprefix('arXiv:')})" for paper in papers]
-
-
-def _header(entry: Entry) -> dict[str, Any]:
-    header: dict[str, Any] = {
-        "tags": ["image-classification", "timm", "soft_vit"],
-        "pipeline_tag": "image-classification",
-        "library_name": "timm",
-        "license": entry.license or "other",
-    }
-    if entry.metrics:
-        results = [
-            {
-                "task": {"type": "image-classification"},
-                "dataset": {"name": metric.dataset, "type": metric.dataset},
-                "metrics": [{"type": metric.name, "value": metric.value}],
-            }
-            for metric in entry.metrics
-        ]
-        header |= {
-            "datasets": list(dict.fromkeys(metric.dataset for metric in entry.metrics)),
-            "metrics": sorted({metric.name for metric in entry.metrics}),
-            "model-index": [{"name": entry.name, "results": results}],
-        }
-    return header
-
-
-def _results(entry: Entry) -> str:
-    rows = [(m.dataset, m.name, f"{m.value:g}", f"{m.origin}: {m.source}") for m in entry.metrics]
-    return f"## Results\n\n{markdown_table(['data set', 'metric', 'value', 'source'], rows)}\n\n" if rows else ""
+def _header(entry: Entry) -> str:
+    """Return what the hub reads of a card, as YAML."""
+    task = "image-classification"
+    results = [EvalResult(task, m.dataset, m.dataset, m.name, m.value) for m in entry.metrics]
+    data = ModelCardData(
+        license=entry.license,
+        library_name="timm",
+        pipeline_tag=task,
+        tags=[task, "timm", "soft_vit"],
+        datasets=list(dict.fromkeys(m.dataset for m in entry.metrics)) or None,
+        metrics=sorted({m.name for m in entry.metrics}) or None,
+        model_name=entry.name if results else None,
+        eval_results=results or None,
+    )
+    return data.to_yaml()
 
 
 def _snippet(entry: Entry, arguments: Mapping[str, Any], repo: str | None) -> list[str]:
     if repo is not None:
         return [f'model = timm.create_model("hf-hub:{repo}", pretrained=True).eval()']
-    # Three channels go without saying.
-    arguments = {key: value for key, value in arguments.items() if (key, value) != ("in_chans", 3)}
-    shown = {"file": entry.file, **{key: entry.cfg[key] for key in SHOWN if key in entry.cfg}}
+    shown = {"file": entry.file, **{key: entry.cfg[key] for key in IMAGE_KEYS if key in entry.cfg}}
     return [
         "model = timm.create_model(",
-        f'    "{entry.model}",',
+        f"    {entry.model!r},",
         "    pretrained=True,",
-        *[f"    {name}={_quoted(value)}," for name, value in arguments.items()],
+        *[f"    {name}={value!r}," for name, value in arguments.items()],
         "    pretrained_cfg_overlay=dict(",
-        *[f"        {name}={_quoted(value)}," for name, value in shown.items()],
+        *[f"        {name}={value!r}," for name, value in shown.items()],
         "    ),",
         ").eval()",
     ]
-
-
-def _quoted(value: Any) -> str:
-    return json.dumps(value) if isinstance(value, str) else repr(value)

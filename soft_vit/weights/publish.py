@@ -1,7 +1,7 @@
-"""From a checkpoint of a training to files that others can use and trust."""
+"""Publish the weights of a checkpoint as files that others can use and verify."""
 
 import hashlib
-import math
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ from timm.models import resolve_pretrained_cfg
 from torch import nn
 
 from soft_vit.weights.files import write_atomically
-from soft_vit.weights.index import Entry, Metric, add_entry, check_entry
+from soft_vit.weights.index import Entry, Metric, add_entry
 from soft_vit.weights.load import fit_weights, options_of_inference
 from soft_vit.weights.model_card import model_card
 from soft_vit.weights.read import Notes
@@ -20,19 +20,24 @@ from soft_vit.weights.save import TrainedFile, WeightsChoice, read_trained_file,
 
 __all__ = ["parse_metric", "publish"]
 
-# How much of the digest stands in a file's name; as many digits as OpenMMLab uses.
+# Digits of the digest in a file's name, as many as OpenMMLab uses.
 DIGITS = 8
+
+# Arguments that end up in file names, the index or the card: their pattern, and the same in words.
+PATTERNS = {
+    "tag": (r"[a-z0-9][a-z0-9_]*", "small letters, digits and _"),
+    "licence": (r"[\w.+-]+", "a short name such as mit"),
+    "config": (r"configs/(?:[\w-]+/)*[\w-]+\.py", "the path of a file below configs/"),
+    "repo": (r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", "OWNER/NAME"),
+}
 
 
 def parse_metric(text: str, dataset: str, source: str) -> Metric:
     """Return `NAME=VALUE` as a measured metric."""
-    name, _, value = text.partition("=")
-    try:
-        if name and math.isfinite(number := float(value)):
-            return Metric(dataset, name, number, "measured", source)
-    except ValueError:
-        pass
-    raise ValueError(f"A metric must be of the form NAME=VALUE, such as top1=97.7, got {text!r}.")
+    match = re.fullmatch(r"([^=]+)=(\d+(?:\.\d+)?)", text)
+    if match is None:
+        raise ValueError(f"metric must be NAME=VALUE, such as top1=97.7, got {text!r}.")
+    return Metric(dataset, match[1], float(match[2]), "measured", source)
 
 
 def publish(
@@ -53,17 +58,20 @@ def publish(
 ) -> list[str]:
     """Write a checkpoint's weights as `MODEL.TAG-DIGEST.safetensors`, with a model card and an entry in the index.
 
-    Of the checkpoint's notes only named facts of its training are kept, and no path. weights, model: see
-    `read_trained_file`. config: path of the training config below configs/, for the entry; notes: what it says, used
-    where the checkpoint does not note how its images were normalised. mean, std: of RGB values in [0, 1], instead of
-    what these say. hf_dir: a folder to write as a Hugging Face repository; repo: one on the hub, `OWNER/NAME`, to push
-    to. Returns a sentence for each thing written. Raises ValueError or FileNotFoundError, and then writes nothing.
+    The checkpoint's paths and other contents are left out; the card shows the facts of the training that it notes.
+    weights, model: see `read_trained_file`. config: path of the training config below configs/, for the entry. notes:
+    the content of that config, used if the checkpoint does not note the normalisation of its images. mean, std: of RGB
+    values in [0, 1]; they override both. hf_dir: a folder to write as a Hugging Face repository. repo: a repository
+    `OWNER/NAME` on the hub to push to. Returns a sentence for each thing written. Raises ValueError or
+    FileNotFoundError.
     """
+    for name, given in {"tag": tag, "licence": licence, "config": config, "repo": repo}.items():
+        pattern, meaning = PATTERNS[name]
+        if given is not None and not re.fullmatch(pattern, given):
+            raise ValueError(f"{name} must be {meaning}, got {given!r}.")
     file = read_trained_file(source, weights, model, notes)
-    cfg = _pretrained_cfg(file, _normalisation(mean, std))
-    of_inference = {"img_size", *options_of_inference(file.notes)}
-    options = {key: value for key, value in file.notes.options.items() if key in of_inference}
-    options["img_size"] = cfg["input_size"][1:]
+    cfg = _pretrained_cfg(file, mean, std)
+    options = {**options_of_inference(file.notes), "img_size": cfg["input_size"][1:]}
     arguments = {**options, "num_classes": cfg["num_classes"], "in_chans": cfg["input_size"][0]}
     network = _fitted(file, cfg, arguments)
     data = safetensors_bytes(network.state_dict(), Notes(file.model, options, cfg))
@@ -81,69 +89,57 @@ def publish(
         options=options,
         cfg=cfg,
     )
-    check_entry(entry)
     parameters = sum(value.numel() for value in network.parameters())
-    chosen = {"ema": "moving average", "plain": "plain"}.get(file.chosen or "")
-    facts = [*([("weights", chosen)] if chosen else []), *file.notes.training.items()]
-    card = model_card(entry, parameters, facts, arguments)
-    hub_card = model_card(entry, parameters, facts, arguments, repo or "OWNER/NAME")
+    chosen = {"ema": [("weights", "moving average")], "plain": [("weights", "plain")]}.get(file.chosen or "", [])
+    facts = [*chosen, *file.notes.training.items()]
 
     out_dir = Path(out_dir)
     path, card_path, index = out_dir / entry.file, out_dir / f"{entry.name}.md", out_dir / "index.json"
     write_atomically(path, data)
-    write_atomically(card_path, card.encode())
+    write_atomically(card_path, model_card(entry, parameters, facts, arguments).encode())
     sentences = [f"Written: {path} ({len(data) / 1e6:.1f} MB), {card_path}, and {entry.name} in {index}."]
-    if hf_dir is not None:
-        _save_folder(network, entry, arguments, hub_card, hf_dir)
-        call = f'timm.create_model("local-dir:{hf_dir}", pretrained=True)'
-        sentences.append(f"Written: {hf_dir}, which {call} reads after `import soft_vit`.")
-    if repo is not None:
-        _push(network, entry, arguments, hub_card, data, repo)
-        call = f'timm.create_model("hf-hub:{repo}", pretrained=True)'
-        sentences.append(f"Pushed: {call} reads it after `import soft_vit`.")
-    # Last: an entry names only what is there.
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(hf_dir or temporary)
+        if hf_dir is not None or repo is not None:
+            card = model_card(entry, parameters, facts, arguments, repo or "OWNER/NAME")
+            _save_folder(network, entry, arguments, card, folder)
+        if hf_dir is not None:
+            call = f'timm.create_model("local-dir:{hf_dir}", pretrained=True)'
+            sentences.append(f"Written: {hf_dir}, which {call} reads after `import soft_vit`.")
+        if repo is not None:
+            _push(folder, path, repo)
+            call = f'timm.create_model("hf-hub:{repo}", pretrained=True)'
+            sentences.append(f"Pushed: {call} reads it after `import soft_vit`.")
+    # Last, so that every entry has its file.
     add_entry(entry, index)
     return sentences
 
 
-def _pretrained_cfg(file: TrainedFile, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what timm has to know of the weights: classes, size of the images and how they are normalised."""
+def _pretrained_cfg(
+    file: TrainedFile, mean: Sequence[float] | None = None, std: Sequence[float] | None = None
+) -> dict[str, Any]:
+    """Return timm's pretrained configuration of the weights: classes, size of the images and their normalisation."""
     usual = resolve_pretrained_cfg(file.model)
     head = file.weights.get(f"{usual.classifier}.weight")
     if head is None:
         raise ValueError("The weights must have a head; tools/weights/convert_checkpoint.py converts a backbone.")
     channels = file.weights[f"{usual.first_conv}.weight"].shape[1]
-    size = file.notes.img_size() or file.notes.cfg.get("input_size", (0,))[1:] or _square_size(file, usual.input_size)
+    size = file.notes.img_size() or file.notes.cfg.get("input_size", usual.input_size)[1:]
+    given = {key: tuple(values) for key, values in (("mean", mean), ("std", std)) if values is not None}
     cfg = {**file.notes.cfg, **given, "num_classes": head.shape[0], "input_size": (channels, *size)}
     if usual.pool_size is not None:
         stride = usual.input_size[1] // usual.pool_size[0]
         cfg["pool_size"] = tuple(-(-side // stride) for side in size)
     for key in ("mean", "std"):
-        if len(cfg.get(key, ())) != channels:
+        values = cfg.get(key, ())
+        if len(values) != channels or not all(0 <= value <= 1 for value in values) or (key == "std" and 0 in values):
             raise ValueError(
-                f"The {key} of the {channels} channels of images must be known; give --mean and --std, of values in "
-                "[0, 1], or the training config as --config."
+                f"{key} must be {channels} values in [0, 1], one a channel of the images, got {list(values)}; give "
+                "--mean and --std, or the training config as --config."
             )
     if len(cfg.get("label_names", ())) != head.shape[0]:
         cfg.pop("label_names", None)
     return cfg
-
-
-def _square_size(file: TrainedFile, usual: tuple[int, int, int]) -> tuple[int, int]:
-    """Return the size of the square images that the first position embedding, of stride 4, is made for, or timm's."""
-    for name in ("stages.0.pos_embed", "layers.0.pos_embed"):
-        if name in file.weights:
-            return (4 * math.isqrt(file.weights[name].shape[1]),) * 2
-    return usual[1:]
-
-
-def _normalisation(mean: Sequence[float] | None, std: Sequence[float] | None) -> dict[str, tuple[float, ...]]:
-    """Return those of mean and std that are given; ValueError for values that are not of images in [0, 1]."""
-    given = {key: tuple(values) for key, values in (("mean", mean), ("std", std)) if values is not None}
-    for key, values in given.items():
-        if not all(0 <= value <= 1 for value in values) or (key == "std" and 0 in values):
-            raise ValueError(f"{key} must be of images with values in [0, 1], got {list(values)}.")
-    return given
 
 
 def _fitted(file: TrainedFile, cfg: Mapping[str, Any], arguments: Mapping[str, Any]) -> nn.Module:
@@ -151,54 +147,40 @@ def _fitted(file: TrainedFile, cfg: Mapping[str, Any], arguments: Mapping[str, A
     network = timm.create_model(file.model, **arguments, pretrained_cfg_overlay=dict(cfg))
     weights, changes = fit_weights(file.weights, network)
     if changes:
-        raise ValueError(f"The weights do not fit {file.model} as they are: {changes[0]}")
+        raise ValueError(
+            f"The weights must fit {file.model} unchanged; give the training config as --config. {changes[0]}"
+        )
     network.load_state_dict(weights)
     return network.eval()
 
 
-def _hub_config(entry: Entry) -> dict[str, Any]:
-    """Return what timm has to know of weights on the hub."""
-    cfg = dict(entry.cfg)
-    labels = cfg.pop("label_names", None)
-    config: dict[str, Any] = {"pretrained_cfg": {**cfg, "tag": entry.tag, "license": entry.license}}
-    if labels:
-        config["label_names"] = list(labels)
-    return config
-
-
-def _save_folder(model: nn.Module, entry: Entry, arguments: dict[str, Any], card: str, folder: str | Path) -> None:
+def _save_folder(model: nn.Module, entry: Entry, arguments: dict[str, Any], card: str, folder: Path) -> None:
     """Write a model as a repository of the hub: config.json, model.safetensors, README.md."""
-    folder = Path(folder)
     own = {"config.json", "model.safetensors", "README.md"}
-    if folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - own):
+    if folder.exists() and {path.name for path in folder.iterdir()} - own:
         raise ValueError(f"hf_dir must be an empty folder, or one that does not exist, got {folder}.")
-    with tempfile.TemporaryDirectory() as temporary:
-        timm.models.save_for_hf(
-            model, temporary, model_config=_hub_config(entry), model_args=arguments, safe_serialization=True
-        )
-        for path in Path(temporary).iterdir():
-            write_atomically(folder / path.name, path.read_bytes())
+    cfg = dict(entry.cfg)
+    labels = {"label_names": list(cfg.pop("label_names"))} if "label_names" in cfg else {}
+    config = {"pretrained_cfg": {**cfg, "tag": entry.tag, "license": entry.license}, **labels}
+    timm.models.save_for_hf(model, str(folder), model_config=config, model_args=arguments, safe_serialization=True)
     write_atomically(folder / "README.md", card.encode())
 
 
-def _push(model: nn.Module, entry: Entry, arguments: dict[str, Any], card: str, data: bytes, repo: str) -> None:
-    """Push a model to a repository `OWNER/NAME` of the hub, where the user is logged in.
+def _push(folder: Path, path: Path, repo: str) -> None:
+    """Push a folder to a repository `OWNER/NAME` of the hub, where the user is logged in.
 
-    data: the published file, which goes there under its own name, because the entry's digest is of it.
+    path: the published file, pushed under its own name, because the entry's digest is of it.
     """
     from huggingface_hub import HfApi
 
     try:
-        timm.models.push_to_hf_hub(
-            model, repo, model_config=_hub_config(entry), model_args=arguments, safe_serialization=True
-        )
-        # The card replaces the short one that timm writes.
-        for name, content in ((entry.file, data), ("README.md", card.encode())):
-            HfApi().upload_file(path_or_fileobj=content, path_in_repo=name, repo_id=repo)
+        HfApi().create_repo(repo, exist_ok=True)
+        HfApi().upload_folder(repo_id=repo, folder_path=folder)
+        HfApi().upload_file(repo_id=repo, path_or_fileobj=path, path_in_repo=path.name)
     except Exception as error:
         # From a missing login to a lost network, with types of several libraries.
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         raise ValueError(
-            f"{repo} cannot be pushed to ({reason}); log in with `hf auth login`, or upload the folder that "
-            "--hf-dir writes."
+            f"Pushing to {repo} failed ({reason}); log in with `hf auth login`, or upload the folder that --hf-dir "
+            "writes."
         ) from error

@@ -1,4 +1,4 @@
-"""Weights in files: read without executing anything, with what the file notes of their model."""
+"""Read weights and notes about their model from files, without executing anything in them."""
 
 import argparse
 import contextlib
@@ -17,7 +17,7 @@ from timm.models import clean_state_dict, resolve_pretrained_cfg
 from torch import Tensor
 
 from soft_vit.weights.fetch import sha256_of
-from soft_vit.weights.index import CFG_KEYS, ENTRIES
+from soft_vit.weights.index import ENTRIES
 
 try:
     from numpy._core import multiarray
@@ -41,22 +41,22 @@ __all__ = [
 ]
 
 AVERAGED_KEYS = ("state_dict_ema", "model_ema")
-"""Where training programs keep averaged weights inside a checkpoint."""
+"""Keys of averaged weights in the checkpoints of training programs."""
 PLAIN_KEYS = ("state_dict", "model")
-"""Where they keep the others."""
+"""Keys of plain weights there."""
 NOTES_KEY = "timm_model"
-"""Where notes stand in the `meta` of a checkpoint."""
+"""Key of the notes in the `meta` of a checkpoint."""
 
 
 class LeftOut:
-    """Replaces an object of a class in `LEFT_OUT`; it does and keeps nothing."""
+    """Stand-in for the classes in `LEFT_OUT`; ignores its arguments and its state."""
 
     def __init__(self, *args: Any) -> None: ...
 
     def __setstate__(self, state: Any) -> None: ...
 
 
-# Classes of MMEngine's checkpoints that only soft_vit.engine reads, see `allow_classes`.
+# Classes in MMEngine's checkpoints that are left out unless soft_vit.engine allows them, see `allow_classes`.
 LEFT_OUT = (
     "mmengine.logging.history_buffer.HistoryBuffer",
     "mmengine.optim.scheduler.param_scheduler.OneCycleParamScheduler",
@@ -65,25 +65,25 @@ _methods: dict[type, Sequence[str]] = {}
 
 
 def _get_method(owner: Any, name: str) -> Any:
-    """Replace the `getattr` that a file names, by which it could reach anything."""
+    """Replace the `getattr` of a pickle, which could reach anything, by one for the allowed methods."""
     if owner is LeftOut:
         return LeftOut
     if not isinstance(owner, type) or name not in _methods.get(owner, ()):
-        raise pickle.UnpicklingError(f"the file asks for getattr({owner!r}, {name!r})")
+        raise pickle.UnpicklingError(f"the file refers to getattr({owner!r}, {name!r})")
     return getattr(owner, name)
 
 
 def _encode(text: Any, encoding: str) -> bytes:
-    """Replace the `_codecs.encode` by which a file writes bytes, such as those of NumPy's numbers."""
+    """Replace the `_codecs.encode` of a pickle, with which NumPy's numbers store their bytes."""
     if not isinstance(text, str) or encoding != "latin1":
-        raise pickle.UnpicklingError(f"the file asks for _codecs.encode({text!r}, {encoding!r})")
+        raise pickle.UnpicklingError(f"the file refers to _codecs.encode({text!r}, {encoding!r})")
     return text.encode("latin1")
 
 
-# What a file may name, besides what torch.load(weights_only=True) allows by itself.
+# Allowed in files, in addition to the list of torch.load(weights_only=True).
 ALLOWED: list[Any] = [
     argparse.Namespace,
-    # Training scripts of Swin's kind keep their options, plain values, in a dictionary of a class of yacs.
+    # Swin's training scripts, and those derived from them, save their options as a yacs dictionary of plain values.
     (OrderedDict, "yacs.config.CfgNode"),
     (_get_method, "builtins.getattr"),
     (_encode, "_codecs.encode"),
@@ -96,26 +96,25 @@ ALLOWED: list[Any] = [
 
 
 def allow_classes(methods: Mapping[type, Sequence[str]]) -> None:
-    """Let files hold objects of classes, in this package and in any other reader by torch in this process.
+    """Allow classes in files that torch reads in this process, by this package or by others.
 
-    methods: the classes, and the methods of each that a file may name.
+    methods: the methods of each class that a file may refer to.
     """
     _methods.update(methods)
     torch.serialization.add_safe_globals([*methods, *ALLOWED])
 
 
-# What notes say of images; classes and maps are those of the weights themselves.
+# Entries of timm's configuration that notes may hold.
+IMAGE_KEYS = ("input_size", "mean", "std", "crop_pct", "crop_mode", "interpolation", "label_names")
 SEQUENCES = ("input_size", "mean", "std", "label_names")
-IMAGE_KEYS = tuple(key for key in CFG_KEYS if key not in ("num_classes", "pool_size"))
 
 
 @dataclass(frozen=True)
 class Notes:
-    """What a file says of the model that its weights belong to.
+    """A file's notes about the model of its weights.
 
-    model: its timm name. options: arguments of `timm.create_model` in addition to the name. cfg: entries of its
-    pretrained configuration, see CFG_KEYS; mean and std are those of RGB values in [0, 1]. training: facts, for a
-    model card.
+    model: its timm name. options: arguments of `timm.create_model`. cfg: entries of its pretrained configuration;
+    mean and std are of RGB values in [0, 1]. training: facts for a model card.
     """
 
     model: str | None = None
@@ -128,7 +127,7 @@ class Notes:
         return {key: value for key, value in asdict(self).items() if value}
 
     def img_size(self) -> tuple[int, int] | None:
-        """Return height and width of the images that the model was made for, if noted."""
+        """Return the height and width of the model's images, or None if they are not noted."""
         size = self.options.get("img_size")
         sides = tuple(size) if isinstance(size, list | tuple) else (size, size)
         right = len(sides) == 2 and all(type(side) is int and side > 0 for side in sides)
@@ -136,7 +135,7 @@ class Notes:
 
 
 class NotedWeights(dict[str, Tensor]):
-    """Tensors by name, with the notes of the file that they come from."""
+    """Tensors by name, with the notes of their file."""
 
     def __init__(self, weights: Mapping[str, Tensor], notes: Notes) -> None:
         super().__init__(weights)
@@ -144,7 +143,7 @@ class NotedWeights(dict[str, Tensor]):
 
 
 def load_weights(path: str | Path) -> NotedWeights:
-    """Return the state dict in a file, on the CPU: of safetensors, or a torch checkpoint (its EMA weights first).
+    """Return the state dict in a file of safetensors or a torch checkpoint (EMA weights first), on the CPU.
 
     Raises what `read_checkpoint_file` raises, and ValueError for a file without a state dict.
     """
@@ -160,7 +159,7 @@ def read_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> Any:
     path = Path(path).expanduser()
     if not path.is_file():
         raise FileNotFoundError(f"There is no checkpoint {path}; give the path of a file that exists.")
-    # The readers' own errors do not tell that the file may not be read.
+    # For PermissionError, which the readers below do not raise.
     path.open("rb").close()
     try:
         if path.suffix == ".safetensors":
@@ -168,10 +167,10 @@ def read_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> Any:
         with torch.serialization.safe_globals([*ALLOWED, *_stand_ins()]):
             return torch.load(path, map_location=map_location, weights_only=True)
     except Exception as error:
-        # Readers raise many types on bytes that are not theirs, and all of them mean the same to the caller.
+        # Readers raise many types for foreign bytes.
         raise ValueError(
             f"The file {path} is not a checkpoint that can be read safely ({_reason(error)}); give a safetensors file, "
-            f"or a torch file that holds only weights and plain values."
+            f"or a torch file of weights and plain values only."
         ) from error
 
 
@@ -185,19 +184,19 @@ def unwrap_state_dict(content: Any, source: str = "the checkpoint") -> NotedWeig
                 break
     if not isinstance(content, Mapping) or not any(isinstance(value, Tensor) for value in content.values()):
         raise ValueError(f"{source} must hold a state dict, parameters by name, as torch.save writes one.")
-    # Models of this package note their size of images in what torch saves next to a state dict.
-    told = getattr(content, "_metadata", {}).get("", {}).get("options", {})
-    notes = replace(notes, options={**told, **notes.options})
+    # Models of this package note their image size in the metadata that torch saves with a state dict.
+    noted = getattr(content, "_metadata", {}).get("", {}).get("options", {})
+    notes = replace(notes, options={**noted, **notes.options})
     return NotedWeights(
         clean_state_dict({key: value for key, value in content.items() if isinstance(value, Tensor)}), notes
     )
 
 
 def notes_of(content: Any) -> Notes:
-    """Return the notes in a loaded checkpoint, of which only plain values are kept.
+    """Return the notes in a loaded checkpoint, without values that are not plain.
 
-    Besides the notes of this package, the training scripts of timm and of the released code note the model as `arch` or
-    among their options (`args`), and MMEngine notes the names of the classes.
+    In files of other programs, the model is read from `arch` or `args` (training scripts of timm and the released
+    code), and the class names from MMEngine's `meta`.
     """
     content = _mapping(content)
     meta = _mapping(content.get("meta"))
@@ -224,10 +223,9 @@ def notes_of(content: Any) -> Notes:
 
 
 def trained_notes(content: Mapping[str, Any], path: str | Path) -> Notes:
-    """Return what is known of the weights in a file; nothing in it is executed.
+    """Return the notes about the weights in a file: from the index if its digest is recorded, otherwise from the file.
 
-    content: what was read from the file. For a recorded file, known by its digest, the index says it; for any other the
-    notes in it. mean, std in cfg: of RGB values in [0, 1].
+    content: of the file, already read.
     """
     path = Path(path).expanduser()
     size = path.stat().st_size
@@ -236,16 +234,16 @@ def trained_notes(content: Mapping[str, Any], path: str | Path) -> Notes:
     entry = next((entry for entry in alike if entry.sha256 == digest), None)
     if entry is None:
         return notes_of(content)
-    # timm's configuration adds what the entry leaves at the defaults of its family.
+    # Includes the defaults of the family.
     cfg = resolve_pretrained_cfg(entry.name).to_dict()
     known = {key: cfg[key] for key in IMAGE_KEYS if cfg.get(key) is not None}
     return Notes(entry.model, entry.options, known)
 
 
 def first_not_finite(content: Any, name: str = "") -> str | None:
-    """Return the dotted name of the first tensor in nested dictionaries that is infinite or NaN somewhere, or None.
+    """Return the dotted name of the first tensor with an infinity or a NaN in nested dictionaries, or None.
 
-    name: of the content itself, before the names in it.
+    name: prefix of the names.
     """
     if isinstance(content, Tensor):
         return name if content.is_floating_point() and not _is_finite(content) else None
@@ -256,12 +254,12 @@ def first_not_finite(content: Any, name: str = "") -> str | None:
 
 
 def _is_finite(x: Tensor) -> bool:
-    # A sum takes a twentieth of the time, and is finite only where all numbers are; theirs can overflow.
+    # A sum takes a twentieth of the time. It is finite only if all numbers are, and can overflow if they are.
     return bool(x.sum(dtype=torch.float32).isfinite() or x.isfinite().all())
 
 
 def require_finite(state_dict: Mapping[str, Tensor], source: str) -> None:
-    """Raise ValueError, naming the first, if a weight is infinite or not a number."""
+    """Raise ValueError with the name of the first weight that has an infinity or a NaN."""
     if name := first_not_finite(state_dict):
         raise ValueError(f"{name} in {source} has values that are not finite; get the file again, or another one.")
 
@@ -281,17 +279,17 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
 
 
 def _stand_ins() -> list[tuple[Any, str]]:
-    """Return stand-ins for the classes that soft_vit.engine has not allowed."""
+    """Return stand-ins for the classes in `LEFT_OUT` that are not allowed."""
     known = {f"{cls.__module__}.{cls.__qualname__}" for cls in _methods}
     return [(LeftOut, name) for name in LEFT_OUT if name not in known]
 
 
 def _reason(error: Exception) -> str:
-    """Return what is wrong with a file, without torch's advice to switch the safety off."""
-    refused = re.search(r"GLOBAL (\S+)|the file asks for ([^\n]+)", str(error))
+    """Return the reason in an error of torch, without its advice to disable the safe reader."""
+    refused = re.search(r"GLOBAL (\S+)|the file refers to ([^\n]+)", str(error))
     if refused is None:
-        return "it is damaged or of another kind"
-    return f"it asks for {refused[1] or refused[2]}, which could run code"
+        return "it is damaged or of another format"
+    return f"it refers to {refused[1] or refused[2]}, which could run code"
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""Weights of a file in another layout, bit for bit: released, MMEngine's, timm's, safetensors."""
+"""Convert files of weights, bit for bit, between the released layout, MMEngine's, timm's and safetensors."""
 
 import io
 import json
@@ -30,26 +30,20 @@ from soft_vit.weights.read import (
 
 __all__ = ["LAYOUTS", "TrainedFile", "convert", "read_trained_file", "safetensors_bytes", "written"]
 
-TORCH_SUFFIXES = (".pth", ".pt", ".bin")
-LAYOUTS = {
-    "released": TORCH_SUFFIXES,
-    "mmengine": TORCH_SUFFIXES,
-    "timm": TORCH_SUFFIXES,
-    "safetensors": (".safetensors",),
-}
-"""The layouts of files of weights, and how names of such files end."""
+LAYOUTS = ("released", "mmengine", "timm", "safetensors")
+"""The layouts of files of weights."""
 
 WeightsChoice = Literal["ema", "plain"]
-"""Averaged or plain weights of a training checkpoint."""
+"""The averaged or the plain weights of a training checkpoint."""
 
 
 @dataclass(frozen=True)
 class TrainedFile:
-    """The weights of one model in a file, and what else is known.
+    """The weights of one model in a file, with its notes.
 
-    weights: under the names of network, in the order of the file. network: the model that notes.model names, on the
-    meta device. layout: a key of `LAYOUTS`. chosen: which of two sets of weights these are; None if there is one.
-    dropped: what else the file holds.
+    weights: under the names of network, in the order of the file. network: the model `notes.model` on the meta device.
+    layout: one of `LAYOUTS`. chosen: the set of weights that was taken, None if the file has only one. dropped: keys of
+    the file's other contents.
     """
 
     weights: dict[str, Tensor]
@@ -76,16 +70,17 @@ def convert(
 ) -> list[str]:
     """Write the weights of a file in another layout; return a sentence for each thing done.
 
-    layout: a key of `LAYOUTS`. force: replace a file. weights, model, errors: see `read_trained_file`; also ValueError
-    for a target that exists or ends otherwise than its layout.
+    layout: one of `LAYOUTS`. force: replace an existing target. weights, model: see `read_trained_file`. Raises what
+    `read_trained_file` raises, and ValueError for a target that exists or has the wrong suffix for its layout.
     """
     target = Path(target)
     if layout not in LAYOUTS:
         raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}, got {layout!r}.")
-    if target.suffix not in LAYOUTS[layout]:
-        raise ValueError(f"The name of a {layout} file must end in {' or '.join(LAYOUTS[layout])}, got {target}.")
+    suffixes = (".safetensors",) if layout == "safetensors" else (".pth", ".pt", ".bin")
+    if target.suffix not in suffixes:
+        raise ValueError(f"target must end in {' or '.join(suffixes)} for the layout {layout}, got {target}.")
     if target.exists() and not force:
-        raise ValueError(f"{target} exists already; give another name, or --force to replace it.")
+        raise ValueError(f"{target} exists already; give another path, or --force to replace it.")
     file = read_trained_file(source, weights, model)
     write_atomically(target, written(file, layout))
     sentences = [f"{source} holds weights of {file.model} in the layout {file.layout}."]
@@ -104,10 +99,10 @@ def read_trained_file(
 ) -> TrainedFile:
     """Read the weights of a model from a file; nothing in it is executed.
 
-    weights: averaged (`ema`) or `plain`, by default the averaged ones if there are some. model: timm's name of the
-    model, where the file does not note it. more: what else is known, such as by a training config, used where the file
-    does not note how its images were normalised. Raises FileNotFoundError, or ValueError for a file that is not a
-    checkpoint, lacks the weights asked for, or does not fit its model.
+    weights: averaged (`ema`) or `plain`, by default the averaged ones if the file has them. model: timm's name of the
+    model, if the file does not note it. more: notes from elsewhere, such as a training config, used if the file does
+    not note the normalisation of its images. Raises FileNotFoundError, or ValueError for a file that is not a
+    checkpoint, lacks the requested weights, or does not fit its model.
     """
     content = read_checkpoint_file(path)
     if not isinstance(content, Mapping):
@@ -116,6 +111,8 @@ def read_trained_file(
     of_mmengine = not safetensors and "meta" in content and isinstance(content.get("state_dict"), Mapping)
     chosen, given = _choose(content, of_mmengine, weights, path)
     notes = trained_notes(content, path)
+    # The metadata of the state dict has the image size.
+    notes = replace(notes, options={**given.notes.options, **notes.options})
     if more is not None and "mean" not in notes.cfg:
         merged: dict[str, Any] = {
             key: {**getattr(more, key), **getattr(notes, key)} for key in ("options", "cfg", "training")
@@ -123,7 +120,7 @@ def read_trained_file(
         notes = replace(notes, **merged)
     if notes.model and timm.is_model(notes.model) and model not in (None, notes.model):
         raise ValueError(f"model must be {notes.model}, which {path} notes, got {model}.")
-    noted = NotedWeights(given, replace(notes, model=model or _noted_model(notes, path, given)))
+    noted = NotedWeights(given, replace(notes, model=model or _noted_model(notes, path)))
     network = _network(noted)
     fit_weights(noted, network, str(path))
     own = cast(Any, network).own_state_dict(noted) if hasattr(network, "own_state_dict") else dict(noted)
@@ -136,14 +133,14 @@ def read_trained_file(
 
 
 def written(file: TrainedFile, layout: str) -> bytes:
-    """Return the bytes of a file in a layout; ValueError for weights that the layout has no names for."""
+    """Return the bytes of a file in a layout; ValueError for weights that have no names in the released layout."""
     if layout == "safetensors":
         return safetensors_bytes(file.weights, file.notes)
     content: Mapping[str, Any] = file.weights
     network: Any = file.network
     if layout == "released":
         if not hasattr(network, "released_state_dict"):
-            raise ValueError(f"{file.model} was not released by anyone else; choose another layout.")
+            raise ValueError(f"layout must not be 'released' for {file.model}, whose weights were never released.")
         key = getattr(network, "released_key", "model")
         content = {"arch": file.model, key: network.released_state_dict(file.weights)}
     elif layout == "mmengine":
@@ -157,9 +154,9 @@ def written(file: TrainedFile, layout: str) -> bytes:
 
 
 def safetensors_bytes(weights: Mapping[str, Tensor], notes: Notes | None = None) -> bytes:
-    """Return weights as safetensors, with notes in the metadata; the same weights and notes give the same bytes."""
+    """Return weights as safetensors, with notes in the metadata; equal weights and notes give equal bytes."""
     data = safetensors.torch.save({name: value.contiguous() for name, value in weights.items()})
-    # The library writes metadata in random order, so the header, and its length before it, are written here.
+    # The library writes metadata in random order, so the header and its length are written here.
     size = int.from_bytes(data[:8], "little")
     noted = {} if notes is None or notes.model is None else notes.to_dict()
     texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in noted.items()}
@@ -174,11 +171,9 @@ def safetensors_bytes(weights: Mapping[str, Tensor], notes: Notes | None = None)
 def _choose(
     content: Mapping[str, Any], of_mmengine: bool, weights: WeightsChoice | None, path: str | Path
 ) -> tuple[WeightsChoice | None, NotedWeights]:
-    """Return which of two sets of weights is taken (None if there is one), and it, under the names in the file."""
-    if weights not in (None, "ema", "plain"):
-        raise ValueError(f"weights must be 'ema' or 'plain', got {weights!r}.")
+    """Return a set of weights under the names in the file, and which it is (None if the file has only one)."""
     if of_mmengine and content.get("ema_state_dict") is not None:
-        # While it trains, `state_dict` is the average; MMEngine counts its steps next to the plain weights.
+        # MMEngine saves the average as `state_dict`, and a counter of steps with the plain weights.
         plain = content["ema_state_dict"].items()
         found: dict[str, Any] = {
             "ema": content["state_dict"],
@@ -193,27 +188,22 @@ def _choose(
     both = bool(found["ema"]) and bool(found["plain"])
     choice: WeightsChoice = weights or ("ema" if found["ema"] else "plain")
     if not found[choice]:
-        raise ValueError(f"{path} must hold {choice} weights, got {'plain' if choice == 'ema' else 'ema'} ones alone.")
+        raise ValueError(f"{path} must hold {choice} weights, got {'plain' if choice == 'ema' else 'ema'} ones only.")
     return choice if both else None, unwrap_state_dict(found[choice], str(path))
 
 
-def _noted_model(notes: Notes, path: str | Path, given: Mapping[str, Tensor]) -> str:
-    """Return the model that a file notes, or that its name is recorded for; ValueError without one."""
+def _noted_model(notes: Notes, path: str | Path) -> str:
+    """Return the model that a file notes, or for which its file name is recorded; ValueError without one."""
     if notes.model and timm.is_model(notes.model):
         return notes.model
     for entry in ENTRIES.values():
         if entry.file == Path(path).name:
-            noted = NotedWeights(given, replace(notes, model=entry.model))
-            try:
-                fit_weights(noted, _network(noted))
-            except ValueError:
-                continue
             return entry.model
-    raise ValueError(f"{path} does not note its model; give --model, the name that `{check_command(path)}` says.")
+    raise ValueError(f"{path} does not note its model; give --model, one that `{check_command(path)}` prints.")
 
 
 def _network(noted: NotedWeights) -> nn.Module:
-    """Return the model of weights, on the meta device."""
+    """Return the noted model, with the noted options, on the meta device."""
     options = {"img_size": noted.notes.img_size(), **options_of_inference(noted.notes)}
     try:
         return timm.create_model(str(noted.notes.model), device="meta", **options)

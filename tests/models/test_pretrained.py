@@ -218,7 +218,7 @@ class TestOrder:
         path = tmp_path / "file.pth"
         if kind == "another size":
             save_released(path)
-            message = "recorded for soft_pico.*such as stages"
+            message = "do not fit soft_pico.*such as stages"
         else:
             weights = load_file(SHAPES)
             weights["norm.bias"][0] = float("nan")

@@ -38,12 +38,9 @@ def test_a_folder_is_made_and_nothing_in_it(tmp_path):
     assert list((tmp_path / "new" / "folder").iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("path", "message"),
-    [("file/rows.csv", "cannot be written"), ("/proc/rows.csv", "cannot be written"), ("folder", "is a folder")],
-)
-def test_what_cannot_be_written(tmp_path, path, message):
+@pytest.mark.parametrize("path", ["file/rows.csv", "/proc/rows.csv", "folder"])
+def test_what_cannot_be_written(tmp_path, path):
     (tmp_path / "file").touch()
     (tmp_path / "folder").mkdir()
-    with pytest.raises(ValueError, match=f"{path} {message}"):
+    with pytest.raises(ValueError, match=path):
         ensure_writable(tmp_path / path)

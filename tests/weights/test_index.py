@@ -1,4 +1,4 @@
-"""The index of recorded weights: what it takes, what it refuses in one sentence, and what is written from it."""
+"""The index of recorded weights: written, read, and true of the shipped files."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from soft_vit.models import FAMILY_MODELS, PYRAMID_MODELS
 from soft_vit.weights import Entry, Metric, add_entry, load_index
 from soft_vit.weights.fetch import sha256_of
 from soft_vit.weights.files import INDEX_FILE, RESOURCES
-from soft_vit.weights.index import check_entry
+from soft_vit.weights.index import SUFFIXES, is_source
 
 ROOT = Path(__file__).parents[2]
 GOOD = {"model": "soft_tiny", "tag": "ours_in1k", "file": "soft_tiny.pth"}
@@ -39,60 +39,29 @@ def test_written_and_read_again(tmp_path):
     assert [file.name for file in path.parent.iterdir()] == ["index.json"]
 
 
-FILES = ("../x.pth", "/etc/x.pth", "a/b.pth", "a\\b.pth", "..pth", ".x.pth", "x.pth\n", "x.py", "", 3)
-SOURCES = (
-    "http://example.org/x.pth",
-    "http://localhost.example.org/x.pth",
-    "http://127.0.0.1@example.org/x.pth",
-    "file:///etc/passwd",
-    "gdrive:../../x/y/z/w/",
-    "hf-hub:owner/../name",
-    "https://example.org/a b",
-    "/x.pth",
-    None,
-)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        *({"file": name} for name in FILES),
-        *({"sources": (source,)} for source in SOURCES),
-        {"model": "soft-tiny"},
-        {"tag": "a.b"},
-        {"sha256": "G" * 64},
-        {"license": "a b"},
-        {"config": "../configs/x.py"},
-        {"config": "configs/../x.py"},
-        {"cfg": {"file": "/etc/passwd"}},
-        {"metrics": (Metric("d", "n", float("nan"), "measured", "s"),)},
-        {"metrics": (Metric("d", "n", 1, "ours", "s"),)},
-    ],
-    ids=str,
-)
-def test_refused_entries(changes, tmp_path):
-    (field,) = changes
-    with pytest.raises(ValueError, match=f"(?i){field.removesuffix('s')}") as refused:
-        add_entry(Entry(**GOOD | changes), tmp_path / "index.json")
-    assert len(str(refused.value).splitlines()) == 1
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "[]", '{"version": 2, "entries": []}', '{"version": 1}', '{"version": 1, "entries": [1]}', "\xff"],
-)
-def test_refused_files(text, tmp_path):
+def test_a_damaged_index_stays_as_it_is(tmp_path):
     path = tmp_path / "index.json"
-    path.write_bytes(text.encode("latin1"))
-    with pytest.raises(ValueError, match=r"index\.json cannot be used"):
+    path.write_text("{")
+    with pytest.raises(ValueError, match="line 1"):
         add_entry(FULL, path)
-    assert path.read_bytes() == text.encode("latin1")
+    assert path.read_text() == "{"
 
 
-def test_missing_index(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"nowhere\.json"):
-        load_index(tmp_path / "nowhere.json")
+@pytest.mark.parametrize(
+    "source",
+    [
+        "http://example.org/x.pth",
+        "http://localhost.example.org/x.pth",
+        "http://127.0.0.1@example.org/x.pth",
+        "file:///etc/passwd",
+        "gdrive:../../x/y/z/w/",
+        "hf-hub:owner/../name",
+        "https://example.org/a b",
+        "/x.pth",
+    ],
+)
+def test_refused_sources(source):
+    assert not is_source(source)
 
 
 def test_addresses():
@@ -110,11 +79,13 @@ class TestShippedIndex:
         assert RESOURCES == ROOT
         assert len({entry.name for entry in self.entries}) == len(self.entries)
         for entry in self.entries:
-            check_entry(entry)
+            assert re.fullmatch(r"\w[\w.-]*", entry.file)
+            assert entry.file.endswith(SUFFIXES)
+            assert all(map(is_source, entry.sources))
             assert entry.model in PYRAMID_MODELS or entry.model in FAMILY_MODELS
             assert entry.name in timm.list_pretrained()
             assert (ROOT / entry.config).is_file()
-            # Most of the zoo's authors state none for their weights.
+            # Most of the zoo's authors state no licence for their weights.
             assert entry.license or entry.model in FAMILY_MODELS
             # No figure is published for a network of these depths.
             assert entry.metrics or entry.model == "soft_norm_base"
@@ -140,5 +111,5 @@ class TestShippedIndex:
             text = (INDEX_FILE.parent / f"{entry.name}.log.jsonl").read_text()
             assert "/" not in re.sub("(accuracy|newton_residual|attention_share)/", "", text)
             figures = [line["accuracy/top1"] for line in map(json.loads, text.splitlines()) if "accuracy/top1" in line]
-            # The images are drawn otherwise since.
+            # The demo images were drawn differently at that time.
             assert entry.metrics[0].value == pytest.approx(max(figures[-2:]), abs=0.5)

@@ -64,7 +64,7 @@ def test_nothing_says_the_normalisation(averaged, tmp_path):
         with pytest.raises(ValueError, match=r"--mean and --std"):
             run(tmp_path / "bare.pth", tmp_path / "out", model="soft_pico", **given)
     for given in ({"mean": [127.5] * 3}, {"mean": [float("nan")] * 3}, {"std": [0.5, 0, 0.5]}):
-        with pytest.raises(ValueError, match=r"in \[0, 1\], got"):
+        with pytest.raises(ValueError, match=r"in \[0, 1\]"):
             run(tmp_path / "bare.pth", tmp_path / "out", model="soft_pico", **given)
     assert not (tmp_path / "out").exists()
 
@@ -116,7 +116,7 @@ def test_a_vit_is_what_its_file_notes(tmp_path):
     again = timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay, depth=1).eval()
     images = torch.randn(2, 3, 32, 48)
     assert torch.equal(again(images), model(images))
-    with pytest.raises(ValueError, match=f"{name} was not released"):
+    with pytest.raises(ValueError, match=f"released.*{name}"):
         convert(tmp_path / "vit.pth", tmp_path / "released.pth", "released")
 
 
@@ -124,9 +124,9 @@ def test_a_vit_is_what_its_file_notes(tmp_path):
     ("options", "message"),
     [
         ({"tag": "../mine"}, "tag must be"),
-        ({"licence": "a b"}, "license must be"),
+        ({"licence": "a b"}, "licence must be"),
         ({"config": "/home/me/config.py"}, "config must be"),
-        ({"repo": "https://x"}, "source must be"),
+        ({"repo": "https://x"}, "repo must be"),
         ({"model": "soft_norm_pico"}, "must be soft_pico, .*, got soft_norm_pico"),
     ],
     ids=str,
@@ -167,6 +167,6 @@ def test_strange_notes_are_passed_over(strange, checkpoint, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["top1", "top1=", "top1=high", "top1=nan", "=3"])
-def test_metric_of_another_form(text):
+def test_refused_metrics(text):
     with pytest.raises(ValueError, match="NAME=VALUE"):
         parse_metric(text, "d", "s")

@@ -81,11 +81,10 @@ def test_options_are_kept_or_named(layout, checkpoint, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"target": "out.pth", "layout": "safetensors"}, r"\.safetensors, got out\.pth"),
-        ({"target": "out.safetensors", "layout": "timm"}, r"\.pth or \.pt or \.bin, got out"),
+        ({"target": "out.pth", "layout": "safetensors"}, r"\.safetensors .*out\.pth"),
+        ({"target": "out.safetensors", "layout": "timm"}, r"\.pth .*out\.safetensors"),
         ({"target": "there.pth"}, "exists already"),
         ({"layout": "relased"}, "relased"),
-        ({"weights": "averaged"}, "averaged"),
         ({"model": "soft_tiny"}, "must be soft_pico, .*, got soft_tiny"),
         ({"source": "bare.pth"}, "--model.*check_checkpoint"),
         ({"source": "bare.pth", "model": "soft_tiny"}, "do not fit soft_tiny"),
@@ -143,7 +142,7 @@ def test_weights_of_another_image_size_stay_as_they_are(name, tmp_path):
     assert {key: value.shape for key, value in released.items()} == {
         key: value.shape for key, value in model.released_state_dict(model.state_dict()).items()
     }
-    cfg = _pretrained_cfg(file, {"mean": (0.5,) * 3, "std": (0.5,) * 3})
+    cfg = _pretrained_cfg(file, mean=(0.5,) * 3, std=(0.5,) * 3)
     assert (cfg["input_size"], cfg.get("pool_size")) == ((3, 64, 96), None if "deit" in name else (2, 3))
 
 

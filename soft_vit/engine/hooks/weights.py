@@ -15,7 +15,7 @@ from soft_vit.engine.models.timm_model import unwrapped
 from soft_vit.engine.optim.ema_hook import choose_weights
 from soft_vit.registry import HOOKS, register
 from soft_vit.weights.load import describe_mismatch, filter_weights, fit_weights
-from soft_vit.weights.read import notes_of
+from soft_vit.weights.read import notes_of, unwrap_state_dict
 
 __all__ = ["WeightsHook", "changed_options", "fit_image_size", "require_match"]
 
@@ -27,8 +27,8 @@ _OF_THE_TEST = {"num_classes", "in_chans", "img_size", "backend"}
 class WeightsHook(Hook):
     """Fits the weights of a checkpoint to the model; MMEngine would log a mismatch and go on.
 
-    A training that begins from `load_from` adapts heads and grids, see `fit_weights`; rows of the head follow the names
-    of the classes. A resumed run and a test need weights that fit exactly.
+    A training that begins from `load_from` adapts heads and grids, see `fit_weights`; a head for classes with
+    other names is replaced. A resumed run and a test need weights that fit exactly.
 
     For a test, ema: the averaged (True) or the plain weights of a checkpoint with both, None for the averaged ones.
     img_size: prepare the model for this size. Raises ValueError for weights, sizes or classes that do not fit.
@@ -49,7 +49,7 @@ class WeightsHook(Hook):
             require_match(runner, checkpoint)
             if of_timm:
                 # Refuses notes of another model with equal parameter names.
-                filter_weights(checkpoint, network)
+                filter_weights(unwrap_state_dict(checkpoint), network)
         elif isinstance(runner._train_loop, BaseLoop):
             self._begin(runner, checkpoint, network if of_timm else None)
         else:
@@ -62,7 +62,7 @@ class WeightsHook(Hook):
                 choose_weights(checkpoint, self.ema)
             if of_timm:
                 # Renames released weights, and resamples those of another grid.
-                checkpoint["state_dict"] = filter_weights(checkpoint, network)
+                checkpoint["state_dict"] = filter_weights(unwrap_state_dict(checkpoint), network)
             require_match(runner, checkpoint)
 
     def _begin(self, runner: Runner, checkpoint: dict, network: nn.Module | None) -> None:

@@ -72,7 +72,7 @@ def load_from_http(filename: str, map_location: Any = None) -> dict:
             raise ValueError("it is not HTTPS")
         # A download asks for an entry of the index; this one is in none.
         entry = Entry("address", "address", _cache_name(filename), (filename,))
-        path = download(entry, hub_folder() / "addresses", load_checkpoint_file, progress=False)
+        path = download(entry, hub_folder() / "addresses", load_checkpoint_file)
     except ValueError as error:
         raise ValueError(
             f"{filename} cannot be fetched ({str(error).rstrip('.')}); download it and give its path."

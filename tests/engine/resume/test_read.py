@@ -115,7 +115,7 @@ def test_newest_checkpoint_that_is_crafted_is_passed_over(tmp_path, capsys):
     (tmp_path / "last_checkpoint").write_text("epoch_1.pth")
     assert find_newest_checkpoint(tmp_path) is None
     assert not target.exists()
-    assert "it asks for posix.mkdir, which could run code" in capsys.readouterr().out
+    assert "posix.mkdir, which could run code" in capsys.readouterr().out
 
 
 def test_a_config_inside_a_checkpoint_is_dropped(tmp_path):
