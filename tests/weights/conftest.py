@@ -1,4 +1,4 @@
-"""A checkpoint as MMEngine writes one, with everything that must not leave the house."""
+"""A checkpoint in MMEngine's layout, with contents that must not be published."""
 
 from pathlib import Path
 
@@ -68,7 +68,7 @@ def checkpoint(averaged, plain, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def published(checkpoint, tmp_path_factory) -> Path:
-    """The folder of what was published, with a repository of the hub in hub/; tests leave it as it is."""
+    """The folder of a publication, with a repository of the hub in hub/; tests must not change it."""
     out = tmp_path_factory.mktemp("out") / "published"
     run(checkpoint, out, hf_dir=out / "hub")
     return out

@@ -1,4 +1,4 @@
-"""Bytes of safetensors: the same each time, with the model noted in them."""
+"""Files of safetensors: equal bytes each time, with notes of the model."""
 
 from contextlib import nullcontext
 
@@ -26,7 +26,7 @@ def test_tensors_and_notes_come_back(notes, tmp_path):
 
 
 def test_the_same_bytes_each_time():
-    """Safetensors writes two entries of metadata in an order that is drawn anew."""
+    """The safetensors library writes metadata in random order."""
     assert len({safetensors_bytes(WEIGHTS, Notes("soft_pico", {"a": 1})) for _ in range(20)}) == 1
 
 

@@ -34,7 +34,7 @@ def test_snippet_of_the_card_gives_the_model(published, averaged, monkeypatch):
     data = timm.data.resolve_model_data_config(names["model"])
     assert data == {key: entry.cfg[key] for key in data}
     shape = Image.fromarray(draw_shape(seed=1, index=5).image)
-    # Crops nothing off: the pixels themselves, from -2 to 2 by this normalisation.
+    # The whole image, with values from -2 to 2.
     images = (torch.from_numpy(np.array(shape)).permute(2, 0, 1)[None] - 127.5) / 64
     torch.testing.assert_close(names["transform"](shape)[None], images)
     expected = timm.create_model("soft_pico", num_classes=10, img_size=64, newton_iters=12).eval()

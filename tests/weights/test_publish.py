@@ -1,4 +1,4 @@
-"""What is published: weights alone, a digest and an entry; and nothing else of the checkpoint."""
+"""Publishing: the weights with a digest and an entry, without other contents of the checkpoint."""
 
 import hashlib
 from dataclasses import replace
@@ -37,7 +37,7 @@ def test_file_and_entry(published, averaged):
 
 
 def test_the_entry_gives_the_model(published, averaged, tmp_path, monkeypatch):
-    """With the options of its training, which no name or shape tells."""
+    """With the options of its training, which names and shapes do not determine."""
     (entry,) = load_index(published / "index.json")
     monkeypatch.setenv("SOFT_VIT_CHECKPOINTS", str(published))
     monkeypatch.setitem(ENTRIES, "soft_pico.shapes", replace(entry, tag="shapes"))
@@ -49,7 +49,7 @@ def test_the_entry_gives_the_model(published, averaged, tmp_path, monkeypatch):
         assert torch.equal(model(images), expected(images))
 
 
-def test_nothing_else_of_the_checkpoint_leaves(published):
+def test_other_contents_are_not_published(published):
     files = [path for path in published.rglob("*") if path.is_file()]
     assert len(files) == 6
     for path in files:
@@ -58,7 +58,7 @@ def test_nothing_else_of_the_checkpoint_leaves(published):
             assert trace.encode() not in content, path
 
 
-def test_nothing_says_the_normalisation(averaged, tmp_path):
+def test_the_normalisation_must_be_known(averaged, tmp_path):
     torch.save(averaged, tmp_path / "bare.pth")
     for given in ({}, {"mean": [0.5] * 3}, {"mean": [0.5], "std": [0.5]}):
         with pytest.raises(ValueError, match=r"--mean and --std"):
@@ -82,7 +82,7 @@ def test_config_completes_the_file(meta, averaged, tmp_path, monkeypatch):
 
 
 def test_a_config_that_changes_parameters(tmp_path):
-    """Neither a bare state dict nor its name says that the last stage has another attention."""
+    """A bare state dict does not say that the last stage has another attention."""
     options = dict(stage4="soft", class_token=False, global_pool="avg", img_size=64)
     torch.save(timm.create_model("soft_pico", num_classes=3, **options).state_dict(), tmp_path / "bare.pth")
     notes = Notes(None, options, {"mean": (0.5,) * 3, "std": (0.5,) * 3})
@@ -104,8 +104,8 @@ def test_recorded_file_keeps_what_is_recorded(tmp_path):
     assert {key: entry.cfg[key] for key in recorded} == recorded
 
 
-def test_a_vit_is_what_its_file_notes(tmp_path):
-    """No name or shape tells which attention it has."""
+def test_a_vit_has_the_noted_options(tmp_path):
+    """Names and shapes do not determine its attention."""
     name, options = "linear_vit_tiny_patch16", {"depth": 1, "img_size": [32, 48]}
     model = timm.create_model(name, num_classes=3, **options).eval()
     meta = {NOTES_KEY: {"model": name, "options": options}}
@@ -128,34 +128,25 @@ def test_a_vit_is_what_its_file_notes(tmp_path):
         ({"config": "/home/me/config.py"}, "config must be"),
         ({"repo": "https://x"}, "repo must be"),
         ({"model": "soft_norm_pico"}, "must be soft_pico, .*, got soft_norm_pico"),
+        ({"checkpoint": "no head.pth", "model": "soft_pico"}, "must have a head"),
+        ({"checkpoint": "bare.pth"}, "--model"),
+        ({"checkpoint": "bare.pth", "model": "soft_pico"}, "--mean and --std"),
     ],
     ids=str,
 )
-def test_mistakes_write_nothing(options, message, checkpoint, tmp_path):
+def test_mistakes_write_nothing(options, message, checkpoint, averaged, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.save(averaged, "bare.pth")
+    torch.save({name: value for name, value in averaged.items() if not name.startswith("head.")}, "no head.pth")
     with pytest.raises(ValueError, match=message):
-        run(checkpoint, tmp_path / "out", **options)
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda w: {n: v for n, v in w.items() if not n.startswith("head.")}, "must have a head"),
-        (lambda w: w, "give --model"),
-    ],
-    ids=["no head", "no name"],
-)
-def test_weights_alone(change, message, averaged, tmp_path):
-    torch.save(change(averaged), tmp_path / "bare.pth")
-    model = None if "--model" in message else "soft_pico"
-    with pytest.raises(ValueError, match=message):
-        run(tmp_path / "bare.pth", tmp_path / "out", model=model)
+        run(**{"checkpoint": checkpoint, "out": "out", **options})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bare.pth", "no head.pth"]
 
 
 @pytest.mark.parametrize(
     "strange", [{"options": {"img_size": "64"}}, {"cfg": {"input_size": 3}}, {"training": {"learning rate": ["a | b"]}}]
 )
-def test_strange_notes_are_passed_over(strange, checkpoint, tmp_path):
+def test_strange_notes_are_ignored(strange, checkpoint, tmp_path):
     content = torch.load(checkpoint, weights_only=True)
     for key, values in strange.items():
         content["meta"][NOTES_KEY][key] |= values

@@ -1,4 +1,4 @@
-"""What a file notes of its model, of which only plain values are kept; and what a file may hold."""
+"""Notes, of which only plain values are kept, and the allowed contents of files."""
 
 import math
 import sys
@@ -30,38 +30,38 @@ FULL = Notes(
 )
 
 
-def noted(**values) -> Notes:
-    return notes_of({"meta": {NOTES_KEY: {"model": "soft_pico", **values}}})
-
-
 def test_written_and_read_again():
     content = {"meta": {NOTES_KEY: FULL.to_dict()}, "state_dict": {"a": torch.zeros(1)}}
     assert notes_of(content) == unwrap_state_dict(content).notes == FULL
-    # Taken out, weights keep their notes.
+    # Unwrapped weights keep their notes.
     assert unwrap_state_dict(unwrap_state_dict(content)).notes == FULL
     assert FULL.img_size() == (64, 96)
 
 
 @pytest.mark.parametrize(
-    "cfg", [{"file": "/etc/passwd"}, {"url": "https://example.org"}, {"mean": {"a": 1}}, {"num_classes": 3}, 3], ids=str
+    ("strange", "kept"),
+    [
+        *(
+            ({"cfg": cfg}, {})
+            for cfg in ({"file": "/etc/passwd"}, {"url": "https://x"}, {"mean": {"a": 1}}, {"num_classes": 3}, 3)
+        ),
+        ({"options": {"a": [1, ["b", None]], "c": {"d": 1}, "e": torch.zeros(1)}}, {"a": [1, ["b", None]]}),
+        ({"options": [1], "training": {"epochs": 5}}, {}),
+    ],
+    ids=str,
 )
-def test_strange_values_are_left_out(cfg):
-    assert noted(cfg=cfg) == Notes("soft_pico")
+def test_strange_notes_are_left_out(strange, kept):
+    assert notes_of({"meta": {NOTES_KEY: {"model": "soft_pico", **strange}}}) == Notes("soft_pico", kept)
+    assert notes_of({"meta": {NOTES_KEY: {"model": 3}}}) == Notes()
 
 
 @pytest.mark.parametrize("size", [None, 0, -1, "64", [64], [64, 64, 64], [64, "a"], True])
 def test_a_strange_size(size):
-    assert noted(options={"img_size": size}).img_size() is None
-
-
-def test_options_are_plain_values():
-    assert noted(options={"a": [1, ["b", None]], "c": {"d": 1}, "e": torch.zeros(1)}).options == {"a": [1, ["b", None]]}
-    assert noted(options=[1], training={"epochs": 5}) == Notes("soft_pico")
-    assert notes_of({"meta": {NOTES_KEY: {"model": 3}}}) == Notes()
+    assert Notes("soft_pico", {"img_size": size}).img_size() is None
 
 
 @pytest.mark.parametrize("name", ["a.pth", "a.safetensors"])
-def test_a_file_that_may_not_be_read_is_not_called_damaged(tmp_path, monkeypatch, name):
+def test_an_unreadable_file_is_a_permission_error(tmp_path, monkeypatch, name):
     def refuse(path, *args):
         raise PermissionError(13, "Permission denied", str(path))
 
@@ -71,8 +71,8 @@ def test_a_file_that_may_not_be_read_is_not_called_damaged(tmp_path, monkeypatch
         read_checkpoint_file(tmp_path / name)
 
 
-def test_a_config_of_yacs_is_read_as_plain_values_without_its_code(tmp_path, monkeypatch):
-    """As the training scripts of Swin's kind save theirs, beside the weights."""
+def test_a_yacs_config_is_read_as_plain_values(tmp_path, monkeypatch):
+    """Swin's training scripts save theirs with the weights."""
     module = types.ModuleType("yacs.config")
 
     class CfgNode(dict):
@@ -98,8 +98,8 @@ def test_a_config_of_yacs_is_read_as_plain_values_without_its_code(tmp_path, mon
         load_weights(tmp_path / "b.pth")
 
 
-def test_what_mmengine_puts_beside_the_weights_is_left_out(tmp_path, monkeypatch):
-    """Also where soft_vit.engine, which tells torch of these classes, was not imported."""
+def test_contents_of_mmengine_are_left_out(tmp_path, monkeypatch):
+    """Without an import of soft_vit.engine, which allows these classes."""
     content = {
         "state_dict": {"a": torch.ones(2)},
         "message_hub": {"log_scalars": {"loss": HistoryBuffer([1.0, 2.0], [1, 1])}},
