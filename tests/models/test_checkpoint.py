@@ -316,7 +316,7 @@ class TestLoadStateDict:
                 load_state_dict(given, strict=strict)
 
     def test_mmengine_resamples_by_the_noted_size(self, tmp_path):
-        """Its checkpoints keep what torch notes beside the weights; a head of other classes is left out by it."""
+        """Its checkpoints keep the metadata of torch; it leaves out a head for other classes."""
         checkpoint = pytest.importorskip("mmengine.runner.checkpoint")
         trained = torch.nn.Sequential(timm.create_model("soft_pico", img_size=(32, 128), num_classes=3))
         model = torch.nn.Sequential(timm.create_model("soft_pico", img_size=64, num_classes=5))

@@ -55,7 +55,7 @@ def save_released(path: Path, depths: tuple[int, ...] = (1, 2, 3, 2), **content)
 
 
 def test_options_that_a_file_notes_are_those_of_the_model(tmp_path):
-    """No name or shape tells them; what the caller gives comes first."""
+    """Names and shapes do not determine them; options of the caller come first."""
     torch.manual_seed(0)
     options = {"global_pool": "avg", "inverse": "cholesky"}
     given = timm.create_model("soft_pico", img_size=64, **options).eval()
@@ -161,7 +161,7 @@ class TestShapes:
 
 
 class TestOrder:
-    """Files of one model with heads that tell where they come from."""
+    """Files of one model with a mark in the head for each folder."""
 
     @staticmethod
     def record(monkeypatch, *sources: str, file: str = "pico.safetensors", **kwargs) -> None:
