@@ -1,4 +1,4 @@
-"""The pyramids as a backbone for mmdet, mmseg and mmpretrain."""
+"""Pyramids of this package as a backbone for mmdet, mmseg and mmpretrain."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,14 +22,14 @@ class SOFT(TimmFeatures, BaseModule):
     """`backbone=dict(type="SOFT", arch="soft_norm_tiny")` after custom_imports of soft_vit.dense; or "soft_vit.SOFT".
 
     arch: timm name of a pyramid of this package. out_indices: stages whose maps are returned, 0 to 3, of strides 4, 8,
-    16, 32. frozen_stages: -1 freezes nothing, 0 the stem, n the first n stages too. norm_eval: keep the
-    statistics of BatchNorm. out_norm: apply a LayerNorm over the channels of each map. with_cp: checkpoint activations.
-    max_bottleneck: grid to which more bottleneck tokens are pooled, so that the cost is linear in the image's area;
-    None keeps them all, as released. Ignored for an attention without this option. kwargs: options of `PyramidViT`.
+    16, 32. frozen_stages: -1 trains everything, 0 freezes the stem, n also the first n stages. norm_eval: keep
+    the statistics of BatchNorm. out_norm: apply a LayerNorm over the channels of each map. with_cp: checkpoint activations.
+    max_bottleneck: largest grid of bottleneck tokens; more are pooled, so that the cost is linear in the image's area.
+    None keeps all, as in the released models. Ignored by attentions without this option. kwargs: of `PyramidViT`.
 
-    init_cfg: `dict(type="Pretrained", checkpoint=FILE)` loads a classification model, as released or from here, from a
-    torch or safetensors file or `timm://NAME`; or weights of this class, with `prefix="backbone."` from a detector, a
-    segmentor or a classifier. No code in a file is executed. MMEngine handles other types.
+    init_cfg: `dict(type="Pretrained", checkpoint=FILE)` loads a classification model, released or trained here, from a
+    torch or safetensors file or `timm://NAME`. It also loads weights of this class, with `prefix="backbone."` from a
+    detector, a segmentor or a classifier. Code in a file is never executed. MMEngine handles other types.
 
     Raises ValueError for an unknown name or option, and for weights of another model.
     """
@@ -77,7 +77,7 @@ class SOFT(TimmFeatures, BaseModule):
         TimmFeatures.init_weights(self)
 
     def load_weights(self, content: dict) -> None:
-        """Load a classification model, this class or, with a prefix, a model that contains it."""
+        """Load weights of a classification model, of this class or, with a prefix, of a model that contains it."""
         weights = unwrap_state_dict(content, self.source)
         if self.prefix:
             inside = {name.removeprefix(self.prefix): w for name, w in weights.items() if name.startswith(self.prefix)}

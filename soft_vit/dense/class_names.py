@@ -1,4 +1,4 @@
-"""Class names of a checkpoint against those of the data that it is tested on."""
+"""Check the class names of a checkpoint against those of the test data."""
 
 from collections.abc import Sequence
 
@@ -14,11 +14,10 @@ __all__ = ["ClassNamesHook"]
 
 @register(HOOKS)
 class ClassNamesHook(Hook):
-    """Matches class names before a test, since a model predicts numbers; `RunChecksHook` does so before training.
+    """Matches class names of the trained and the test data before a test; `RunChecksHook` does so before training.
 
-    COCO categories are matched by name: the tested file may lack some of the trained ones and number them otherwise.
-    Label maps hold numbers themselves, so their classes must be the trained ones in the same order. Raises ValueError
-    for other classes.
+    COCO categories are matched by name: the test file may lack some and number them differently. Label maps hold
+    numbers, so their classes must be the trained ones in the same order. Raises ValueError for other classes.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The maps of any timm model: the body of every detector and segmentor here."""
+"""Feature maps of any timm model, the backbone of all detectors and segmentors here."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,17 +20,17 @@ __all__ = ["TimmFeatures"]
 
 
 class TimmFeatures(nn.Module):
-    """Maps of a timm model at several scales.
+    """Feature maps of a timm model at several scales.
 
     model_name: any timm model with `features_only`. out_indices: timm's indices of the maps, returned in the order of
-    the stages; None for the maps of `min_stride` and more. pretrained, checkpoint_path: the weights that
-    `init_weights` loads, timm's published ones or a file (of timm, of a classification run here, or released);
-    construction reads neither, so that a trained detector loads without them. frozen_stages: -1 freezes nothing, 0 the
-    stem, n the first n stages too. norm_eval: keep BatchNorm's statistics. out_norm: apply a LayerNorm over the
-    channels of each map. with_cp: checkpoint activations. kwargs: of the timm model.
+    the stages; None for all maps with a stride of at least `min_stride`. pretrained, checkpoint_path: the weights that
+    `init_weights` loads, timm's published ones or a file (of timm, of a classification run here, or released); the
+    constructor does not read them, so that a trained detector loads without them. frozen_stages: -1 trains everything,
+    0 freezes the stem, n also the first n stages. norm_eval: keep the statistics of BatchNorm. out_norm: apply a
+    LayerNorm over the channels of each map. with_cp: checkpoint activations. kwargs: of the timm model.
 
-    channels, reductions: of each map, lists of int. Raises ValueError for a model or an option that timm refuses, for a
-    model without such maps, and for more frozen stages than it has.
+    The attributes channels and reductions list channels and strides of the maps. Raises ValueError for a model or an
+    option that timm rejects, for a model without such maps, and if frozen_stages exceeds the number of stages.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class TimmFeatures(nn.Module):
     ) -> None:
         super().__init__()
         if pretrained and checkpoint_path:
-            raise ValueError(f"Either pretrained or checkpoint_path must be given, got {checkpoint_path!r} too.")
+            raise ValueError(f"pretrained must be False with a checkpoint_path, got {checkpoint_path!r}.")
         self.model_name = model_name
         self.source = TIMM_PREFIX + model_name if pretrained else checkpoint_path
         self.norm_eval = norm_eval
@@ -57,7 +57,7 @@ class TimmFeatures(nn.Module):
         try:
             if out_indices is None:
                 out_indices = _indices_from(min_stride, model_name, kwargs)
-            # As timm returns the maps: in the order of the stages, each once.
+            # timm returns the maps in the order of the stages, each once.
             indices = tuple(sorted(set(out_indices), key=lambda index: (index < 0, index)))
             self.body = timm.create_model(model_name, features_only=True, out_indices=indices, **kwargs)
         except (RuntimeError, TypeError, ValueError, AssertionError, IndexError) as error:
@@ -72,7 +72,7 @@ class TimmFeatures(nn.Module):
             getattr(self.body, "model", self.body).set_grad_checkpointing(True)
         self._frozen: list[nn.Module] = []
         if frozen_stages >= 0:
-            # A feature pyramid itself does not say what its stages are.
+            # The feature pyramid does not describe its stages.
             with torch.device("meta"):
                 whole = timm.create_model(model_name, **kwargs)
             self._frozen = freeze_stages(self.body, frozen_stages, whole)
@@ -86,14 +86,14 @@ class TimmFeatures(nn.Module):
         return [norm(feature).contiguous() for norm, feature in zip(self.out_norms, maps, strict=True)]
 
     def init_weights(self) -> None:
-        """Load the weights that the arguments name. Raises ValueError if they do not fit."""
+        """Load the weights of the arguments. Raises ValueError if they do not fit."""
         if self.source:
             self.load_weights(CheckpointLoader.load_checkpoint(self.source, map_location="cpu"))
 
     def load_weights(self, content: dict) -> None:
         """Load a classification model's state dict, or a checkpoint of one, and log each change of its weights.
 
-        The head is left out and grids are resampled, see `fit_weights`. Raises ValueError for weights of another model.
+        The head is dropped and grids are resampled, see `fit_weights`. Raises ValueError for weights of another model.
         """
         whole = timm.create_model(self.model_name, num_classes=0, **self._kwargs)
         weights, sentences = fit_weights(content, whole)
@@ -114,10 +114,10 @@ class TimmFeatures(nn.Module):
 
 
 def _indices_from(stride: int, model_name: str, kwargs: dict[str, Any]) -> list[int]:
-    """Return the indices in timm of the maps of a stride and more."""
+    """Return timm's indices of the maps with at least this stride."""
     with torch.device("meta"):
         reductions = timm.create_model(model_name, features_only=True, **kwargs).feature_info.reduction()
     found = [index for index, reduction in enumerate(reductions) if reduction >= stride]
     if not found:
-        raise ValueError(f"a stride must be {stride} or more, got {', '.join(map(str, reductions))}")
+        raise ValueError(f"a stride must be at least {stride}, got {', '.join(map(str, reductions))}")
     return found

@@ -1,4 +1,4 @@
-"""Average precision as COCO defines it (cocodataset.org/#detection-eval), counted by faster-coco-eval."""
+"""Average precision as defined by COCO (cocodataset.org/#detection-eval), computed by faster-coco-eval."""
 
 import copy
 import json
@@ -22,10 +22,10 @@ NAMES = ("mAP", "mAP_50", "mAP_75", "mAP_s", "mAP_m", "mAP_l", "AR_1", "AR_10", 
 
 @register(METRICS)
 class CocoAP(BaseMetric):
-    """`coco/bbox_mAP`, `coco/bbox_mAP_50` and so on, in [0, 1]; -1 where no object exists.
+    """Computes `coco/bbox_mAP`, `coco/bbox_mAP_50` and so on, in [0, 1]; -1 without objects.
 
-    Reads the samples of `CocoImages` with `pred_instances`. The true objects come with the samples, so the figures are
-    COCO's own on the images that were tested.
+    Takes samples of `CocoImages` with `pred_instances`. The true objects are part of the samples, so the figures are
+    those of COCO on the tested images.
 
     kinds: "bbox" for boxes, "segm" for masks. out: start of the paths `<out>.bbox.json` and `<out>.segm.json`, which
     get the detections in COCO's result format.
@@ -55,7 +55,7 @@ class CocoAP(BaseMetric):
                 if "masks" not in found:
                     raise ValueError('kinds must be "bbox" alone for a model without masks.')
                 entry["masks"] = encode_masks(found["masks"].cpu().numpy())
-            # One entry for an image: MMEngine cuts the gathered list to the number of images.
+            # One entry per image: MMEngine cuts the gathered list to the number of images.
             self.results.append(entry)
 
     def compute_metrics(self, results: list[dict]) -> dict[str, float]:
@@ -80,7 +80,7 @@ class CocoAP(BaseMetric):
         }
 
     def _detections(self, results: list[dict], kind: str) -> list[dict]:
-        """Return detections in COCO's result format: with a box or a mask, whichever gives the area."""
+        """Return detections in COCO's result format, with either a box or a mask, from which COCO takes the area."""
         category_ids = self.dataset_meta["category_ids"]
         beyond = max((int(entry["labels"].max(initial=0)) for entry in results), default=0)
         if beyond >= len(category_ids):
@@ -97,7 +97,7 @@ class CocoAP(BaseMetric):
         return found
 
     def _evaluate(self, truth: dict[str, list], found: list[dict], kind: str) -> dict[str, float]:
-        # COCO's classes write into their arguments.
+        # These classes change their arguments.
         coco = COCO(copy.deepcopy(truth))
         evaluation = COCOeval_faster(coco, coco.loadRes(copy.deepcopy(found)), iouType=kind, print_function=_silent)
         evaluation.evaluate()
@@ -107,4 +107,4 @@ class CocoAP(BaseMetric):
 
 
 def _silent(*args: Any) -> None:
-    """Print nothing: MMEngine logs the figures."""
+    """Do not print: MMEngine logs the figures."""

@@ -1,4 +1,4 @@
-"""Images with COCO annotations as a data set of MMEngine.
+"""Images with COCO annotations as an MMEngine data set.
 
 Letters: n objects in an image, H and W its height and width.
 """
@@ -46,9 +46,9 @@ class CocoImages(ReadingDataset):
     labels int64 `[n]` from 0 and masks uint8 `[n, H, W]`, without crowds. In a test it has `objects`, the image's
     annotations as in the file, for `CocoAP`.
 
-    The log names bad annotations, which are left out (see `soft_vit.data.coco`). An unreadable image, or one of another
-    size than annotated, is replaced, in a test by a black one (see `ReadingDataset`). Raises ValueError or
-    FileNotFoundError for data that cannot be used at all, ValueError for an unknown transform.
+    Bad annotations are left out and logged (see `soft_vit.data.coco`). An image that is unreadable or differs from the
+    annotated size is replaced, in a test by a black one (see `ReadingDataset`). Raises ValueError or FileNotFoundError
+    for data that cannot be used at all, and ValueError for an unknown transform.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class CocoImages(ReadingDataset):
         )
 
     def load_data_list(self) -> list[dict]:
-        """Return the images to use, with what training or testing reads of them."""
+        """Return an entry for each image, with its targets for training or its annotations for a test."""
         images = self._annotations.images
         if not self.test_mode:
             images = [image for image in images if image.has_file]
@@ -92,14 +92,14 @@ class CocoImages(ReadingDataset):
             if not images:
                 raise ValueError(f"{self._annotations.path} must have an object to train on.")
         found = [self._entry_of(image) for image in images]
-        # The list is serialised; copies of these in the workers would only take memory.
+        # MMEngine serialises the list; these would only take memory in each worker.
         del self._annotations, self._entries
         return found
 
     def number_like(self, classes: Sequence[str]) -> None:
         """Number the classes by their place in `classes`, which holds all of them."""
         own = dict(zip(self._metainfo["classes"], self._metainfo["category_ids"], strict=True))
-        # Categories without objects have no average precision.
+        # Missing classes get unused numbers: classes without objects do not enter the mean.
         free = itertools.count(max(own.values()) + 1)
         numbers = tuple(own[name] if name in own else next(free) for name in classes)
         self._metainfo.update(classes=tuple(classes), category_ids=numbers)
@@ -153,7 +153,7 @@ class CocoImages(ReadingDataset):
         for transform in self.transforms:
             parts = transform(parts)
         boxes = F.clamp_bounding_boxes(parts["boxes"]).as_subclass(Tensor)
-        # A crop may leave nothing of an object.
+        # A crop may remove objects.
         keep = (boxes[:, 2:] > boxes[:, :2]).all(1)
         objects = InstanceData(bboxes=boxes[keep], labels=parts["labels"][keep])
         if self.masks:

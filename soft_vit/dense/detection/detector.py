@@ -28,7 +28,7 @@ class FeaturePyramid(nn.Module):
     of the pyramid. extra: what follows the last map, "pool" for its subsampling by 2 (Faster R-CNN) or "conv" for two
     convolutions of stride 2 on the backbone's last map (P6 and P7 of RetinaNet).
 
-    out_channels: of every map. names: of the levels made from the backbone's maps. num_levels: of all.
+    Attributes: out_channels of every map, names of the levels made from the backbone's maps, num_levels of all.
     """
 
     def __init__(self, backbone: dict[str, Any], *, channels: int, stride: int, extra: str) -> None:
@@ -115,8 +115,8 @@ class TorchvisionDetector(BaseModel):
 
 
 def check_options(detector: type[nn.Module], options: Mapping[str, Any]) -> None:
-    """Raise ValueError for an option that a torchvision detector lacks and would ignore."""
-    # Its transform has the last two, and accepts any name.
+    """Raise ValueError for unknown options, which a torchvision detector would ignore."""
+    # GeneralizedRCNNTransform has the last two; torchvision would ignore unknown names.
     known = {*inspect.signature(detector).parameters, "size_divisible", "fixed_size"} - {"backbone", "kwargs"}
     unknown = sorted(options.keys() - known)
     if unknown:
@@ -140,12 +140,12 @@ def anchor_sizes(
         ]
     levels = tuple(tuple(size) if isinstance(size, Sequence) else (size,) for size in sizes)
     if len(levels) != pyramid.num_levels or len({len(level) for level in levels}) != 1:
-        raise ValueError(f"sizes must be as many for each of the {pyramid.num_levels} levels, got {sizes}.")
+        raise ValueError(f"sizes must have the same number for each of {pyramid.num_levels} levels, got {sizes}.")
     return levels
 
 
 def stay_in_float32(*heads: nn.Module) -> None:
-    """Return the outputs of heads as float32 under autocast: losses and boxes need more digits than bfloat16 has."""
+    """Make heads return float32 under autocast, since losses and boxes need more than bfloat16."""
     for head in heads:
         head.register_forward_hook(lambda module, args, output: _to_float32(output))
 

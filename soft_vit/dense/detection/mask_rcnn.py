@@ -21,7 +21,7 @@ from soft_vit.registry import MODELS, register
 
 __all__ = ["TorchvisionMaskRCNN"]
 
-# Sides of the pooled maps of a box, for its class and for its mask.
+# Side of the map pooled for the class and for the mask of a box.
 _BOX_SIZE, _MASK_SIZE = 7, 14
 
 
@@ -30,14 +30,14 @@ class TorchvisionMaskRCNN(TorchvisionDetector):
     """torchvision's Mask R-CNN on a timm model's maps of stride 4 to 32, with P6 subsampled from P5.
 
     backbone: arguments of `TimmFeatures`. num_classes: without the background. pyramid_channels: of every level. sizes:
-    of the anchors, see `anchor_sizes`; by default 32 to 512 pixels, with three at each place. box_head_dim: width of
+    of the anchors, see `anchor_sizes`; by default 32 to 512 pixels, with three per location. box_head_dim: width of
     the two layers that classify a box. mask_head_dims: channels of the mask head's convolutions. min_size: of the
     shorter side after resizing, in pixels; training draws from several, testing takes the last. max_size: of the longer
     side. options: torchvision's, such as image_mean and image_std (of values in [0, 1]), size_divisible,
     box_score_thresh, box_nms_thresh, box_detections_per_img and rpn_pre_nms_top_n_train. Raises ValueError for any
     other.
 
-    torchvision's last layers predict a box and a mask for the background too: 4 x 1025 + 257 more of 33 M parameters.
+    The last layers also predict a box and a mask for the background: 4 x 1025 + 257 of 33 M parameters.
     """
 
     def __init__(

@@ -24,7 +24,7 @@ class TorchvisionRetinaNet(TorchvisionDetector):
     """torchvision's RetinaNet on a timm model's maps of stride 8, 16 and 32, with P6 and P7 convolved from the last.
 
     backbone: arguments of `TimmFeatures`. num_classes: without a background. pyramid_channels: of every level. sizes:
-    of the anchors, see `anchor_sizes`; by default 32 to 813 pixels, nine at each place. head_convs: convolutions of
+    of the anchors, see `anchor_sizes`; by default 32 to 813 pixels, nine per location. head_convs: convolutions of
     each head, 1 to 4. min_size: of the shorter side after resizing, in pixels; training draws from several, testing
     takes the last. max_size: of the longer side. options: torchvision's, such as image_mean and image_std (of values in
     [0, 1]), size_divisible, score_thresh, nms_thresh, detections_per_img, topk_candidates, fg_iou_thresh and

@@ -1,4 +1,4 @@
-"""Images with label maps as a data set of MMEngine."""
+"""Images with label maps as an MMEngine data set."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -23,7 +23,7 @@ class LabelMapTree(ReadingDataset):
     """Images and label maps in the layout of ADE20K.
 
     data_root, split, classes, reduce_zero_label: see `soft_vit.data.label_maps.find_label_maps`. A sample enters the
-    pipeline as `img` (uint8 `[3, H, W]`, RGB), `gt_seg_map` (uint8 `[H, W]`, 255 for no class), `img_path`,
+    pipeline as `img` (uint8 `[3, H, W]`, RGB), `gt_seg_map` (uint8 `[H, W]`, 255 where unlabelled), `img_path`,
     `ori_shape` (H, W) and `sample_idx`.
 
     In training, another pair replaces one that cannot be read or whose label map does not fit, see `ReadingDataset`. In
@@ -46,7 +46,7 @@ class LabelMapTree(ReadingDataset):
         super().__init__({"classes": tuple(self.maps.classes)}, pipeline=pipeline, **kwargs)
 
     def load_data_list(self) -> list[dict]:
-        # The list is serialised; copies of these in the workers would only take memory.
+        # MMEngine serialises the list; the pairs would only take memory in each worker.
         pairs, self._pairs = self._pairs, []
         return [{"files": (tuple(image), tuple(labels))} for image, labels in pairs]
 

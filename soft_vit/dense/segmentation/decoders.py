@@ -16,12 +16,12 @@ __all__ = ["DECODERS", "FCNHead", "PixelClassifier", "SemanticFPN", "UPerNet"]
 
 
 class UPerNet(nn.Module):
-    """UPerNet (Xiao et al., arXiv 1807.10221): pyramid pooling on the last map, a top-down path and fusion.
+    """UPerNet (Xiao et al., arXiv 1807.10221): pyramid pooling on the last map, top-down path, fusion.
 
     in_channels: of the backbone's maps, two or more. channels: of every map inside and of the result.
 
-    Layers, pooling (1, 2, 3, 6) and, at equal channels, the number of parameters are those of mmseg, including the
-    norms of the maps, which belong to the backbone there.
+    Layers, pooling (1, 2, 3, 6) and, at equal channels, the number of parameters are those of mmseg, if the norms of
+    the maps, which belong to the backbone there, are included.
     """
 
     normalises = True
@@ -29,7 +29,7 @@ class UPerNet(nn.Module):
 
     def __init__(self, in_channels: Sequence[int], channels: int = 512) -> None:
         super().__init__()
-        # The library expects the image and a map of stride 2 first, and uses neither.
+        # The library expects the image and a map of stride 2 first, but ignores both.
         self.decoder = UPerNetDecoder((0, 0, *in_channels), len(in_channels) + 1, channels)
         initialize_decoder(self.decoder)
         self.out_channels = channels
@@ -57,7 +57,7 @@ class SemanticFPN(nn.Module):
             list(in_channels),
             pyramid_channels=pyramid_channels,
             segmentation_channels=channels,
-            # The head has its own.
+            # PixelClassifier applies dropout.
             dropout=0.0,
         )
         initialize_decoder(self.decoder)

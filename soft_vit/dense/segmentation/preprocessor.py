@@ -1,4 +1,4 @@
-"""Batches of images and label maps on their device: normalised, padded to one size, or cut into random windows.
+"""Normalise batches of images with label maps, pad them to one size, or cut random windows.
 
 Letters: B images, K windows of each image, H and W height and width of an image, S side of a window.
 """
@@ -18,7 +18,7 @@ from soft_vit.registry import MODELS, register
 
 __all__ = ["RandomWindows", "SegmentationPreprocessor"]
 
-# Largest distance of a window's centre from the pixel that it is drawn for, in window sides.
+# Maximum distance of the centre of a window from its pixel, in window sides.
 SPREAD = 0.35
 
 
@@ -26,9 +26,9 @@ SPREAD = 0.35
 class SegmentationPreprocessor(BaseDataPreprocessor):
     """Normalises uint8 images `[3, H, W]`; in training, pads images and labels at the bottom and on the right.
 
-    mean, std: of RGB values in [0, 255]. size: least (H, W) of a padded batch; None pads to the largest image. Padding
-    has the colour `mean` and the label 255. windows: options of `RandomWindows`, which replaces whole images in
-    training. Test images stay a list, each in its size.
+    mean, std: of RGB values in [0, 255]. size: minimum (H, W) of a padded batch; None pads to the largest image. The
+    padding has the colour `mean` and the label 255. windows: options of `RandomWindows`, whose windows replace whole images in
+    training. Test images remain a list, each in its own size.
     """
 
     def __init__(
@@ -80,9 +80,9 @@ class RandomWindows:
     """Windows around labelled pixels, randomly turned, scaled, stretched and mirrored.
 
     size: S, in pixels. per_image: K. scales: range of the factor from an image's pixels to a window's, drawn from a
-    log-uniform distribution. angle: largest turn to either side, in degrees. stretch: largest ratio of the two axes'
-    scales. mirror: mirror half of the windows. A window is drawn for a pixel, whose class is drawn from those in the
-    image.
+    log-uniform distribution. angle: maximum rotation in either direction, in degrees. stretch: maximum ratio of the
+    scales of the two axes. mirror: mirror half of the windows. Each window is placed near a random pixel of a random
+    class of the image.
     """
 
     size: int
@@ -95,7 +95,7 @@ class RandomWindows:
     def __call__(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Turn images `[B, 3, H, W]` and labels uint8 `[B, H, W]` into `[B K, 3, S, S]` and `[B K, S, S]`.
 
-        An image continues beyond its border as its mirror image.
+        Beyond its border, an image is continued by reflection.
         """
         images = images.repeat_interleave(self.per_image, 0)
         labels = labels.repeat_interleave(self.per_image, 0)
@@ -113,7 +113,7 @@ class RandomWindows:
         low, high = (math.log(scale) for scale in self.scales)
         half = self.size / 2 / torch.exp(low + (high - low) * draw[:, 0])
         middle = torch.stack([self._middle(one, 2 * float(reach)) for one, reach in zip(labels, half, strict=True)])
-        # Keeps a window inside the image if it fits, except for its turned corners.
+        # Keep a window inside the image if it fits, except for rotated corners.
         reach = torch.minimum(half[:, None], side / 2)
         middle = torch.maximum(torch.minimum(middle, side - reach), reach)
         angle = (2 * draw[:, 1] - 1) * math.radians(self.angle)

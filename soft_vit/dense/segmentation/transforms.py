@@ -1,8 +1,8 @@
-"""Augmentation of an image together with its label map.
+"""Transforms of an image together with its label map.
 
-`img` is a uint8 tensor `[3, H, W]` and `gt_seg_map` one `[H, W]`. All draw from torch's global generator, which a run
-seeds for each sample (`soft_vit.engine.resume.position`). The recipe, its names and values are those of mmseg's
-ADE20K configs.
+`img` is a uint8 tensor `[3, H, W]`, `gt_seg_map` a uint8 tensor `[H, W]`. Random numbers come from torch's global
+generator, which a run seeds for each sample (`soft_vit.engine.resume.position`). The recipe and its values are those of
+mmseg's ADE20K configs.
 """
 
 from collections.abc import Sequence
@@ -53,7 +53,7 @@ def _resize(results: dict[str, Any], size: tuple[int, int], labels: bool) -> dic
 class SegResize(BaseTransform):
     """Resizes the image to fit into scale (longer side, shorter side), keeping its aspect ratio.
 
-    For testing: labels keep the original size, at which figures are taken.
+    For tests: labels keep the original size, in which metrics are computed.
     """
 
     def __init__(self, scale: tuple[int, int]) -> None:
@@ -67,7 +67,7 @@ class SegResize(BaseTransform):
 class SegRandomResize(BaseTransform):
     """Resizes image and labels to fit into scale (longer side, shorter side) times a factor, keeping the aspect ratio.
 
-    ratio_range: of the factor, which is uniform.
+    ratio_range: range of the factor, which is drawn uniformly.
     """
 
     def __init__(self, scale: tuple[int, int], ratio_range: tuple[float, float] = (0.5, 2.0)) -> None:
@@ -84,8 +84,8 @@ class SegRandomResize(BaseTransform):
 class SegRandomCrop(BaseTransform):
     """Crops a random window from image and labels; a side shorter than the crop keeps its length.
 
-    crop_size: (H, W). cat_max_ratio: draw up to ten windows until no class fills more than this share of the labelled
-    pixels; 1 takes the first window.
+    crop_size: (H, W). cat_max_ratio: up to ten windows are drawn until each class covers less than this share of the
+    labelled pixels; 1 takes the first window.
     """
 
     TRIES = 10
@@ -154,7 +154,7 @@ def _half(step: v2.Transform) -> v2.RandomApply:
 
 @register(TRANSFORMS)
 class SegImageTransforms(BaseTransform):
-    """Applies torchvision.transforms.v2, each as `dict(type=NAME, ...)`, to the image and not to its labels."""
+    """Applies torchvision.transforms.v2, each as `dict(type=NAME, ...)`, to the image but not to its labels."""
 
     def __init__(self, transforms: Sequence[dict[str, Any]]) -> None:
         self.transforms = v2.Compose([build_transform(config) for config in transforms])
@@ -165,11 +165,11 @@ class SegImageTransforms(BaseTransform):
 
 @register(TRANSFORMS)
 class PackSegmentation(BaseTransform):
-    """Ends a pipeline: `inputs` is the image, `data_samples` has its labels as `gt_sem_seg` and its path."""
+    """Packs the image as `inputs`, and its labels (`gt_sem_seg`) and path as `data_samples`; the end of a pipeline."""
 
     def transform(self, results: dict[str, Any]) -> dict[str, Any]:
         known = {name: results[name] for name in ("img_path", "ori_shape", "sample_idx") if name in results}
         sample = BaseDataElement(metainfo=known)
-        # A crop is a view that would keep its whole image.
+        # A crop is a view that would keep the whole image in memory.
         sample.gt_sem_seg = PixelData(data=results["gt_seg_map"][None].contiguous())
         return {"inputs": results["img"].contiguous(), "data_samples": sample}
