@@ -19,13 +19,14 @@ __all__ = ["SOFT"]
 
 @register(MODELS)
 class SOFT(TimmFeatures, BaseModule):
-    """`backbone=dict(type="SOFT", arch="soft_norm_tiny")` after custom_imports of soft_vit.dense; or "soft_vit.SOFT".
+    """A pyramid as a backbone: `dict(type="SOFT", arch="soft_norm_tiny")` with soft_vit.dense in custom_imports.
 
     arch: timm name of a pyramid of this package. out_indices: stages whose maps are returned, 0 to 3, of strides 4, 8,
     16, 32. frozen_stages: -1 trains everything, 0 freezes the stem, n also the first n stages. norm_eval: keep
-    the statistics of BatchNorm. out_norm: apply a LayerNorm over the channels of each map. with_cp: checkpoint activations.
-    max_bottleneck: largest grid of bottleneck tokens; more are pooled, so that the cost is linear in the image's area.
-    None keeps all, as in the released models. Ignored by attentions without this option. kwargs: of `PyramidViT`.
+    the statistics of BatchNorm. out_norm: apply a LayerNorm over the channels of each map. with_cp: checkpoint
+    activations. max_bottleneck: largest grid of bottleneck tokens; more are pooled, so that the cost is linear in the
+    image's area. None keeps all, as in the released models. Ignored by attentions without this option. kwargs: of
+    `PyramidViT`.
 
     init_cfg: `dict(type="Pretrained", checkpoint=FILE)` loads a classification model, released or trained here, from a
     torch or safetensors file or `timm://NAME`. It also loads weights of this class, with `prefix="backbone."` from a

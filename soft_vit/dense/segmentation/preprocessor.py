@@ -27,8 +27,8 @@ class SegmentationPreprocessor(BaseDataPreprocessor):
     """Normalises uint8 images `[3, H, W]`; in training, pads images and labels at the bottom and on the right.
 
     mean, std: of RGB values in [0, 255]. size: minimum (H, W) of a padded batch; None pads to the largest image. The
-    padding has the colour `mean` and the label 255. windows: options of `RandomWindows`, whose windows replace whole images in
-    training. Test images remain a list, each in its own size.
+    padding has the colour `mean` and the label 255. windows: options of `RandomWindows`, whose windows replace whole
+    images in training. Test images remain a list, each in its own size.
     """
 
     def __init__(
