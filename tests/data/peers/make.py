@@ -1,16 +1,16 @@
-"""Outputs of other packages on weights of ours, which tests/layers/attention/test_peers.py holds ours against.
+"""Record outputs of other packages on our weights, for tests/layers/attention/test_peers.py.
 
 Run in an environment that has this repository installed, with transformers==5.23.0 and scikit-learn==1.9.1, and with
 these, without their requirements:
     performer-pytorch==1.1.4 linformer==0.2.3 flash-linear-attention==0.6.0 fla-core==0.6.0 einops==0.8.2
     reformer-pytorch==1.4.4 local-attention==1.11.2 axial-positional-embedding==0.3.12 product-key-memory==0.3.0
     FLASH-pytorch==0.1.9 rotary-embedding-torch==0.9.1 CoLT5-attention==0.11.2 hyper-connections==0.4.11
-Each file names the version of the package that it was made by.
+Each file holds the version of its package.
 """
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from unittest.mock import patch
@@ -34,16 +34,16 @@ def write(
     kind: str,
     options: dict,
     package: str,
-    part: str,
     peer_of: Callable[[Attention], Callable[[Tensor], Tensor]],
     *,
     feat_size: tuple[int, int] = GRID,
     sr_ratio: int = 1,
     spread: float = 2.0,
 ) -> None:
-    """Run what peer_of makes of our weights, and keep input, weights, output and the gradient of the input.
+    """Run the peer on our weights, and keep input, weights, output and the gradient of the input.
 
-    spread: standard deviation of what a matrix of the weights makes of the input.
+    peer_of: turns our attention into the function of its peer, which its docstring names. spread: standard deviation of
+    the product of a weight and the input.
     """
     torch.manual_seed(0)
     args = dict(options, sr_ratio=sr_ratio)
@@ -52,13 +52,10 @@ def write(
         nn.init.normal_(parameter, std=0.5 if parameter.ndim < 2 else spread * parameter[0].numel() ** -0.5)
     x = torch.randn(1, feat_size[0] * feat_size[1], DIM, dtype=torch.float64, requires_grad=True)
     y = peer_of(attn)(x)
-    grad = None
-    if y.requires_grad:
-        (grad,) = torch.autograd.grad(y.square().sum(), x)
     tensors = {"x": x.detach(), "y": y.detach(), **{f"weights.{k}": v for k, v in attn.state_dict().items()}}
-    if grad is not None:
-        tensors["grad"] = grad
-    save(name, tensors, package, part, kind=kind, options=args, feat_size=feat_size)
+    if y.requires_grad:
+        (tensors["grad"],) = torch.autograd.grad(y.square().sum(), x)
+    save(name, tensors, package, peer_of.__doc__, kind=kind, options=args, feat_size=feat_size)
 
 
 def save(name: str, tensors: dict[str, Tensor], package: str, part: str, **facts) -> None:
@@ -94,6 +91,7 @@ def bert_names(attn: Attention) -> dict[str, Tensor]:
 
 
 def timm_softmax(attn: Attention) -> Callable:
+    """layers.Attention"""
     from timm.layers import Attention as Peer
 
     peer = Peer(DIM, NUM_HEADS, qkv_bias=True).double()
@@ -109,6 +107,7 @@ def timm_softmax(attn: Attention) -> Callable:
 
 
 def timm_pvt(attn: Attention) -> Callable:
+    """models.pvt_v2.Attention"""
     from timm.models.pvt_v2 import Attention as Peer
 
     ratio = 1 if attn.linear else attn.sr.stride[0]
@@ -119,6 +118,7 @@ def timm_pvt(attn: Attention) -> Callable:
 
 
 def linformer(attn: Attention) -> Callable:
+    """LinformerSelfAttention"""
     from linformer.linformer import LinformerSelfAttention as Peer
 
     projection = attn.projection
@@ -138,6 +138,7 @@ def linformer(attn: Attention) -> Callable:
 
 
 def performer(attn: Attention) -> Callable:
+    """softmax_kernel, generalized_kernel, linear_attention"""
     from performer_pytorch import performer_pytorch as peer
 
     def run(x: Tensor) -> Tensor:
@@ -154,6 +155,7 @@ def performer(attn: Attention) -> Callable:
 
 
 def performer_linear(attn: Attention) -> Callable:
+    """linear_attention"""
     from performer_pytorch.performer_pytorch import linear_attention
 
     def run(x: Tensor) -> Tensor:
@@ -164,6 +166,7 @@ def performer_linear(attn: Attention) -> Callable:
 
 
 def transformers_nystrom(attn: Attention) -> Callable:
+    """NystromformerSelfAttention"""
     from transformers import NystromformerConfig
     from transformers.models.nystromformer.modeling_nystromformer import NystromformerSelfAttention as Peer
 
@@ -190,6 +193,7 @@ def transformers_nystrom(attn: Attention) -> Callable:
 
 
 def transformers_longformer(attn: Attention) -> Callable:
+    """LongformerSelfAttention"""
     from transformers import LongformerConfig
     from transformers.models.longformer.modeling_longformer import LongformerSelfAttention as Peer
 
@@ -227,6 +231,7 @@ def transformers_longformer(attn: Attention) -> Callable:
 
 
 def transformers_bigbird(attn: Attention) -> Callable:
+    """BigBirdBlockSparseAttention"""
     from transformers import BigBirdConfig
     from transformers.models.big_bird.modeling_big_bird import BigBirdBlockSparseAttention as Peer
     from transformers.models.big_bird.modeling_big_bird import BigBirdModel
@@ -261,6 +266,7 @@ def transformers_bigbird(attn: Attention) -> Callable:
 
 
 def reformer_lsh(attn: Attention) -> Callable:
+    """LSHAttention"""
     from reformer_pytorch.reformer_pytorch import LSHAttention
 
     class Peer(LSHAttention):
@@ -287,6 +293,7 @@ def reformer_lsh(attn: Attention) -> Callable:
 
 
 def transformers_reformer(attn: Attention) -> Callable:
+    """LSHSelfAttention"""
     from transformers import ReformerConfig
     from transformers.models.reformer.modeling_reformer import LSHSelfAttention
 
@@ -310,59 +317,53 @@ def transformers_reformer(attn: Attention) -> Callable:
     return lambda x: attn.proj(peer(x).hidden_states)
 
 
+def flash_weights(attn: Attention, tokens: int, order: Sequence[int]) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+    """Weights of both forms by the names of the peer, and the scale and offset of queries and keys in its order.
+
+    It divides by N before the square, ours by sqrt(S) before and by N behind: a factor of the queries.
+    """
+    parts = {"to_qk__0__weight": attn.z.weight, "to_qk__0__bias": attn.z.bias}
+    for name in ("weight", "bias"):
+        u, v = getattr(attn.uv, name).chunk(2)
+        parts[f"to_hidden__0__{name}"] = torch.cat([v, u])
+    factor = torch.ones(len(order), 1, dtype=torch.float64)
+    factor[0] = math.sqrt(tokens / attn.z.out_features)
+    return parts, *((values * factor)[order] for values in (attn.scale, attn.offset))
+
+
+FLASH_OPTIONS = {"dim": DIM, "expansion_factor": 2.0, "norm_klass": nn.Identity}
+
+
 def flash_gau(attn: Attention) -> Callable:
+    """GAU"""
     from flash_pytorch.flash_pytorch import GAU as Peer
 
-    size, tokens = attn.z.out_features, GRID[0] * GRID[1]
-    peer = Peer(dim=DIM, query_key_dim=size, expansion_factor=2.0, add_residual=False, norm_klass=nn.Identity).double()
-    # Its T5 bias is built whatever is asked; ours has none.
+    peer = Peer(query_key_dim=attn.z.out_features, add_residual=False, **FLASH_OPTIONS).double()
+    # It always builds a T5 bias, which ours lacks.
     peer.rel_pos_bias = None
-    u, v = attn.uv.weight.chunk(2)
-    u_bias, v_bias = attn.uv.bias.chunk(2)
-    # It divides by N before the square, ours by sqrt(S) before and by N behind: a factor of the queries.
-    factor = torch.tensor([[math.sqrt(tokens / size)], [1.0]], dtype=torch.float64)
-    copy(
-        peer,
-        to_hidden__0__weight=torch.cat([v, u]),
-        to_hidden__0__bias=torch.cat([v_bias, u_bias]),
-        to_qk__0__weight=attn.z.weight,
-        to_qk__0__bias=attn.z.bias,
-        offsetscale__gamma=attn.scale * factor,
-        offsetscale__beta=attn.offset * factor,
-        to_out__0__weight=attn.proj.weight,
-        to_out__0__bias=attn.proj.bias,
-    )
+    parts, scale, offset = flash_weights(attn, GRID[0] * GRID[1], [0, 1])
+    last = {"to_out__0__weight": attn.proj.weight, "to_out__0__bias": attn.proj.bias}
+    copy(peer, **parts, **last, offsetscale__gamma=scale, offsetscale__beta=offset)
     return peer
 
 
 def flash_linear(attn: Attention) -> Callable:
+    """FLASH"""
     from flash_pytorch import FLASH as Peer
 
-    size, chunk = attn.z.out_features, attn.chunk_size
-    peer = Peer(dim=DIM, group_size=chunk, query_key_dim=size, expansion_factor=2.0, norm_klass=nn.Identity).double()
-    u, v = attn.uv.weight.chunk(2)
-    u_bias, v_bias = attn.uv.bias.chunk(2)
-    # It divides by the chunk before the square, ours by sqrt(S) before and by the chunk behind; and its order is q, q
-    # of the linear part, k, k of the linear part.
-    factor = torch.tensor([[math.sqrt(chunk / size)], [1.0], [1.0], [1.0]], dtype=torch.float64)
-    order = [0, 2, 1, 3]
-    copy(
-        peer,
-        to_hidden__0__weight=torch.cat([v, u]),
-        to_hidden__0__bias=torch.cat([v_bias, u_bias]),
-        to_qk__0__weight=attn.z.weight,
-        to_qk__0__bias=attn.z.bias,
-        qk_offset_scale__gamma=(attn.scale * factor)[order],
-        qk_offset_scale__beta=(attn.offset * factor)[order],
-        # Ours has no bias of positions.
-        rel_pos_bias__relative_attention_bias__weight=torch.zeros(32, 1),
-        to_out__weight=attn.proj.weight,
-        to_out__bias=attn.proj.bias,
-    )
+    chunk = attn.chunk_size
+    peer = Peer(query_key_dim=attn.z.out_features, group_size=chunk, **FLASH_OPTIONS).double()
+    # Its order is q, q of the linear part, k, k of the linear part.
+    parts, scale, offset = flash_weights(attn, chunk, [0, 2, 1, 3])
+    last = {"to_out__weight": attn.proj.weight, "to_out__bias": attn.proj.bias}
+    # Ours lacks a bias of positions.
+    bias = {"rel_pos_bias__relative_attention_bias__weight": torch.zeros(32, 1)}
+    copy(peer, **parts, **last, **bias, qk_offset_scale__gamma=scale, qk_offset_scale__beta=offset)
     return lambda x: peer(x) - x
 
 
 def local_window(attn: Attention) -> Callable:
+    """LocalAttention"""
     from local_attention import LocalAttention as Peer
 
     peer = Peer(window_size=attn.kernel_size // 2, exact_windowsize=True, use_rotary_pos_emb=False)
@@ -370,6 +371,7 @@ def local_window(attn: Attention) -> Callable:
 
 
 def sklearn_nystroem(attn: Attention) -> Callable:
+    """kernel_approximation.Nystroem"""
     from sklearn.kernel_approximation import Nystroem
 
     def run(x: Tensor) -> Tensor:
@@ -386,6 +388,7 @@ def sklearn_nystroem(attn: Attention) -> Callable:
 
 
 def sklearn_gaussian(attn: Attention) -> Callable:
+    """metrics.pairwise.rbf_kernel"""
     from sklearn.metrics.pairwise import rbf_kernel
 
     def run(x: Tensor) -> Tensor:
@@ -402,6 +405,8 @@ def flex_masked(allowed: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], col
     from torch.nn.attention.flex_attention import create_mask
 
     def peer_of(attn: Attention) -> Callable:
+        """nn.attention.flex_attention.create_mask"""
+
         def rule(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
             return allowed(i // columns, i % columns, j // columns, j % columns)
 
@@ -442,55 +447,39 @@ def write_causal_linear() -> None:
 
 
 def main() -> None:
-    write("softmax_timm", "softmax", {}, "timm", "layers.Attention", timm_softmax)
-    write("spatial_reduction_timm", "spatial_reduction", {}, "timm", "models.pvt_v2.Attention", timm_pvt, sr_ratio=2)
-    write(
-        "spatial_reduction_linear_timm",
-        "spatial_reduction",
-        {"linear": True},
-        "timm",
-        "models.pvt_v2.Attention",
-        timm_pvt,
-    )
-    options = {"proj_k": 6, "qkv_bias": False}
-    write("linformer_linformer", "linformer", options, "linformer", "LinformerSelfAttention", linformer)
+    row = {"feat_size": (1, 16)}
+    write("softmax_timm", "softmax", {}, "timm", timm_softmax)
+    write("spatial_reduction_timm", "spatial_reduction", {}, "timm", timm_pvt, sr_ratio=2)
+    write("spatial_reduction_linear_timm", "spatial_reduction", {"linear": True}, "timm", timm_pvt)
+    write("linformer_linformer", "linformer", {"proj_k": 6, "qkv_bias": False}, "linformer", linformer)
     for kernel in ("softmax", "relu"):
-        part = "softmax_kernel, generalized_kernel, linear_attention"
-        write(f"performer_{kernel}_performer", "performer", {"kernel": kernel}, "performer-pytorch", part, performer)
-    write("linear_performer", "linear", {}, "performer-pytorch", "linear_attention", performer_linear)
+        write(f"performer_{kernel}_performer", "performer", {"kernel": kernel}, "performer-pytorch", performer)
+    write("linear_performer", "linear", {}, "performer-pytorch", performer_linear)
     write_causal_linear()
     for name, kernel in (("nystrom_transformers", 0), ("nystrom_conv_transformers", 5)):
         options = {"landmarks": "segment", "max_landmarks": None, "local_kernel": kernel}
-        column = {"feat_size": (32, 1), "sr_ratio": 4}
-        write(name, "nystrom", options, "transformers", "NystromformerSelfAttention", transformers_nystrom, **column)
+        write(name, "nystrom", options, "transformers", transformers_nystrom, feat_size=(32, 1), sr_ratio=4)
     options = {"kernel_size": 5, "global_grid": (1, 2)}
-    part, row = "LongformerSelfAttention", {"feat_size": (1, 24)}
-    write("longformer_transformers", "longformer", options, "transformers", part, transformers_longformer, **row)
+    write("longformer_transformers", "longformer", options, "transformers", transformers_longformer, feat_size=(1, 24))
     options = {"chunk_size": 35, "num_rounds": 1, "qkv_bias": False}
-    write("reformer_transformers", "reformer", options, "transformers", "LSHSelfAttention", transformers_reformer)
-    options, row = {"chunk_size": 4, "num_rounds": 2}, {"feat_size": (1, 16)}
-    write("reformer_lsh_reformer", "reformer", options, "reformer-pytorch", "LSHAttention", reformer_lsh, **row)
+    write("reformer_transformers", "reformer", options, "transformers", transformers_reformer)
+    options = {"chunk_size": 4, "num_rounds": 2}
+    write("reformer_lsh_reformer", "reformer", options, "reformer-pytorch", reformer_lsh, **row)
     options = {"block_size": 2, "num_random": 2}
-    part = "BigBirdBlockSparseAttention"
-    write("bigbird_transformers", "bigbird", options, "transformers", part, transformers_bigbird, **row)
-    write("gau_flash", "gau", {"form": "quadratic"}, "FLASH-pytorch", "GAU", flash_gau)
-    options = {"form": "linear", "chunk_size": 4}
-    write("gau_linear_flash", "gau", options, "FLASH-pytorch", "FLASH", flash_linear, **row)
-    write("gaussian_sklearn", "gaussian", {}, "scikit-learn", "metrics.pairwise.rbf_kernel", sklearn_gaussian)
-    # Enough steps for the inverse itself, which is what the peer has.
+    write("bigbird_transformers", "bigbird", options, "transformers", transformers_bigbird, **row)
+    write("gau_flash", "gau", {"form": "quadratic"}, "FLASH-pytorch", flash_gau)
+    write("gau_linear_flash", "gau", {"form": "linear", "chunk_size": 4}, "FLASH-pytorch", flash_linear, **row)
+    write("gaussian_sklearn", "gaussian", {}, "scikit-learn", sklearn_gaussian)
+    # Enough steps for the exact inverse, as in the peer.
     options = {"sampling": "first", "newton_iters": 60, "ridge": 0.0, "local_kernel": 0}
-    part, small = "kernel_approximation.Nystroem", {"feat_size": SMALL_GRID, "sr_ratio": 2, "spread": 0.5}
-    write("soft_sklearn", "soft", options, "scikit-learn", part, sklearn_nystroem, **small)
-    options, part = {"kernel_size": 5}, "LocalAttention"
-    write("local_local_attention", "local", options, "local-attention", part, local_window, **row)
-    part = "nn.attention.flex_attention.create_mask"
-    write("atrous_torch", "atrous", {"dilation": 2}, "torch", part, flex_masked(same_phase, GRID[1]))
-    # Long enough for several tiles of ours; on a smaller map it makes the peer's very call.
-    wide, high = {"feat_size": (3, 13)}, {"feat_size": (13, 3)}
-    write("local_torch", "local", {"kernel_size": 3}, "torch", part, flex_masked(near, 13), **wide)
-    options = {"kernel_size": 3, "dilation": 2}
+    small = {"feat_size": SMALL_GRID, "sr_ratio": 2, "spread": 0.5}
+    write("soft_sklearn", "soft", options, "scikit-learn", sklearn_nystroem, **small)
+    write("local_local_attention", "local", {"kernel_size": 5}, "local-attention", local_window, **row)
+    write("atrous_torch", "atrous", {"dilation": 2}, "torch", flex_masked(same_phase, GRID[1]))
+    # Long enough for several tiles of ours; on a smaller map it calls the same function as the peer.
+    write("local_torch", "local", {"kernel_size": 3}, "torch", flex_masked(near, 13), feat_size=(3, 13))
     union = flex_masked(lambda *at: near(*at) | same_phase(*at), 3)
-    write("sparse_torch", "sparse", options, "torch", part, union, **high)
+    write("sparse_torch", "sparse", {"kernel_size": 3, "dilation": 2}, "torch", union, feat_size=(13, 3))
 
 
 if __name__ == "__main__":
