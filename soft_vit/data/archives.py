@@ -190,7 +190,7 @@ def require_storage(root: Path, name: str) -> Storage:
     """Return the storage of a name in a folder, see `open_storage`. Raises FileNotFoundError if there is none."""
     storage = open_storage(root / name)
     if storage is None:
-        raise FileNotFoundError(f"There is no folder {name}, no {name}.tar and no {name}.zip in {root}.")
+        raise FileNotFoundError(f"{root} must have a folder {name}, {name}.tar or {name}.zip.")
     return storage
 
 

@@ -68,7 +68,7 @@ def decode_image(data: bytes, max_pixels: int | None = None) -> Image.Image:
     except BadImage:
         raise
     except UnidentifiedImageError as error:
-        raise BadImage("no image of a known format") from error
+        raise BadImage("not an image of a known format") from error
     except Exception as error:
         # Decoders raise errors of any kind on damaged files.
         raise BadImage(f"{type(error).__name__}: {error}") from error
@@ -78,7 +78,7 @@ def read_image(path: str | Path) -> Image.Image:
     """Return the image in a file, in RGB; see `decode_image`. Raises FileNotFoundError or BadImage."""
     path = Path(path).expanduser()
     if not path.is_file():
-        raise FileNotFoundError(f"There is no image {path}.")
+        raise FileNotFoundError(f"The image {path} does not exist.")
     try:
         return decode_image(path.read_bytes())
     except (OSError, BadImage) as error:
@@ -102,7 +102,7 @@ def find_images(
     """
     root = Path(root).expanduser()
     if not root.is_dir():
-        raise FileNotFoundError(f"There is no folder {root}.")
+        raise FileNotFoundError(f"The folder {root} does not exist.")
     storage = require_storage(root, split)
     entries = [entry for entry in storage.entries() if is_image(entry.name)]
     if not entries:
@@ -157,7 +157,7 @@ def _labels_of_folders(storage: Storage, top: str, names: Sequence[str]) -> list
 
 
 def _places(names: Sequence[str], given: set[str], what: str) -> dict[str, int]:
-    """Return the index of each given class: by name, or by number if none of them is a name."""
+    """Return the index of each given class: by name, or by number if all are numbers and not names."""
     places = {name: index for index, name in enumerate(names)}
     if not given & set(places) and all(name.isdecimal() for name in given):
         places = {name: int(name) for name in given if int(name) < len(names)}
@@ -188,7 +188,7 @@ def _listed_classes(root: Path, split: str) -> list[str] | None:
 def _labels_of_list(storage: Storage, path: Path, names: Sequence[str]) -> list[str]:
     """Return the label of each file. Raises FileNotFoundError without the list, ValueError if it does not fit."""
     if not path.is_file():
-        raise FileNotFoundError(f"There is no list of labels {path}, and no folder of a class in {storage.path}.")
+        raise FileNotFoundError(f"{storage.path} must have a folder per class, or a list of labels {path} must exist.")
     lines = read_lines(path)
     # A class may contain spaces after a TAB; else it is the last word.
     pairs = (line.split("\t", 1) if "\t" in line else line.rsplit(maxsplit=1) for line in lines)

@@ -101,5 +101,5 @@ def check_drop(full: Path, int8: Path, source: ExportModel, max_drop: float) -> 
         before, after = (100 * (each == labels).float().mean().item() for each in chosen)
         loss, result = before - after, f"top-1 is {before:.1f} % in float32 and {after:.1f} % in int8; {result}"
     if loss > max_drop:
-        raise ValueError(f"int8 costs more than {max_drop} points, so nothing was written: {result}.")
+        raise ValueError(f"int8 must cost at most {max_drop} points, so the file was not written: {result}.")
     return f"{result[0].upper()}{result[1:]}."

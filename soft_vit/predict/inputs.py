@@ -61,7 +61,7 @@ def _find(given: str) -> Iterator[Input]:
             elif hit.is_dir() and "**" not in given:
                 yield from _in_folder(hit, name)
     else:
-        raise FileNotFoundError(f"There is no image {given}.")
+        raise FileNotFoundError(f"The image {given} does not exist.")
 
 
 def _in_folder(folder: Path, name: PurePosixPath) -> Iterator[Input]:

@@ -71,7 +71,7 @@ class Instances:
         return [
             f"{score:.2f}  {name:<{width}}  " + " ".join(f"{side:.0f}" for side in box)
             for name, score, box in zip(self.names, self.scores, self.boxes, strict=True)
-        ] or ["nothing found"]
+        ] or ["0 objects"]
 
     def draw(self, image: Image.Image) -> Image.Image:
         return draw_instances(image, self.boxes, self.labels, self.names, self.scores, self.masks)

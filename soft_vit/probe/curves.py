@@ -22,7 +22,7 @@ def read_run(path: str | Path) -> dict[str, Series]:
     A key of both training and validation is `val/<key>` for validation.
 
     If a log begins before the previous one ends, the run was resumed from a checkpoint between the two, and the later
-    log counts. Raises FileNotFoundError if there is no log, ValueError for a file that is not a log or is empty.
+    log counts. Raises FileNotFoundError for a missing log, and ValueError for a file that is empty or not a log.
     """
     path = Path(path)
     # The folders of starts are named by their time.

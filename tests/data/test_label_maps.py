@@ -105,7 +105,7 @@ def test_label_maps_that_do_not_fit_are_named(tree, damage, sentence):
 
 
 def test_the_highest_class_depends_on_the_meaning_of_zero(tree):
-    """3 is the last of three classes where 0 is none of them, and one too many where it is the first."""
+    """3 is the last of three classes where 0 means unlabelled, and out of range where 0 is the first class."""
     save(tree / "annotations/training/a.png", np.full((5, 7), 3, np.uint8))
     maps = find_label_maps(tree, "training")
     assert maps.load_labels(maps.pairs[0][1]).max() == 2

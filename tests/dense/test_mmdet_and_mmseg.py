@@ -62,7 +62,7 @@ def test_as_many_parameters_as_published(library, size, millions, third):
 
 
 def detection_options(folder: Path) -> dict:
-    """Two steps an epoch; tested on what was trained on, because 4 images teach nothing about others."""
+    """Two steps an epoch; tested on the training images, because 4 images do not generalise."""
     make_tree(folder, "coco", train=4, val=1, size=64)
     annotations = str(folder / "annotations" / "instances_train2017.json")
     changes = {f"{split}_dataloader.dataset.data_root": str(folder) for split in ("train", "val", "test")}

@@ -22,7 +22,7 @@ AVERAGES = [
 
 # The others divide the map by blocks and windows, or pad it to them.
 ONE_SIZE = {"local", "atrous", "sparse", "reformer", "longformer", "bigbird", "synthesizer"}
-# ONNX has no Cholesky factor. What pads the map for gated attention units is captured without padding.
+# ONNX lacks the Cholesky factor. The padding of maps for gated attention units is not captured.
 REFUSED = {"onnx": {*ONE_SIZE, "skyformer"}, "torch_export": {*ONE_SIZE, "gau"}}
 
 

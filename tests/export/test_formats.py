@@ -69,7 +69,7 @@ def test_features():
     ids=["pyramid", "ViT"],
 )
 def test_config_with_its_checkpoint(model, tmp_path):
-    """Images are sized and normalised as in training, whatever timm's configuration of the model says."""
+    """Images are sized and normalised as in training, not as in timm's configuration of the model."""
     config = tmp_path / "config.py"
     own = f"image_size = {model['img_size']}\nmodel = dict(**{model})\n"
     config.write_text(f"_base_ = {str(RESOURCES / 'configs/demo/soft_pico_shapes.py')!r}\n{own}")

@@ -106,5 +106,5 @@ def test_loss_is_refused(pico, pico_onnx, tmp_path, monkeypatch):
     head.raw_data = bytes(len(head.raw_data))
     onnx.save(model, tmp_path / "blind.onnx")
     monkeypatch.setattr(quantization, "TEST_IMAGES", 50)
-    with pytest.raises(ValueError, match=r"more than 2 points.*of 50 generated images"):
+    with pytest.raises(ValueError, match=r"at most 2 points.*of 50 generated images"):
         check_drop(pico_onnx, tmp_path / "blind.onnx", pico, max_drop=2)

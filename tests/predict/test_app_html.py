@@ -61,7 +61,7 @@ def test_large_matrices_are_left_to_the_tool():
     assert "Without stage 2: tools/analysis/attention_spectrum.py" in text
 
 
-def test_nothing_of_a_file_or_a_user_becomes_html():
+def test_text_of_files_and_users_is_escaped():
     assert "<b>" not in app_html.prediction_html(look_of().prediction)
     assert "<i>" not in app_html.message("<i>", alert=True)
     assert "<x>" not in app_html.describe(Choice("soft_pico", checkpoint="<x>.pth"), (64, 64))

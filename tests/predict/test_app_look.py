@@ -1,4 +1,4 @@
-"""What models make of a picture: rows, shares, and which files are pictures."""
+"""Looks of models at a picture, and which files are accepted as pictures."""
 
 import io
 
@@ -35,7 +35,7 @@ def trained() -> TimmPredictor:
     return load_choice(Choice("soft_plus_pico.tiles", True))
 
 
-def test_tile_that_is_meant_looks_at_the_cue(trained):
+def test_the_right_tile_attends_to_the_cue(trained):
     """The largest weight of stage 1 is in the cue: found by its white half, where a tile has none."""
     sample = ShapeImages(1, split="test", scene="tiles")[0]
     found = look(trained, Image.fromarray(sample.image))
@@ -86,7 +86,7 @@ def test_every_form_of_model(name, stages, kinds):
             assert draw_row(weights[0], picture_of(), layer, PLACE).size == (looking.PANEL_SIDE,) * 2
 
 
-def test_random_weights_are_the_same_each_time_and_draw_nothing_from_others():
+def test_random_weights_are_reproducible_and_keep_the_global_generator():
     before = torch.random.get_rng_state()
     first, second = (load_choice(Choice("soft_pico")).model.state_dict() for _ in range(2))
     assert all(torch.equal(first[name], second[name]) for name in first)
@@ -117,10 +117,10 @@ def test_the_middle_square_of_a_picture():
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"hello", "no image of a known format"),
+        (b"hello", "not an image of a known format"),
         (encoded(picture_of())[:5000], "truncated"),
         (encoded(Image.new("1", (10_000, 10_000))), "10000 x 10000 pixels, more than 64 million"),
-        (b"", "no image"),
+        (b"", "not an image"),
     ],
 )
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")

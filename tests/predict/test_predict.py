@@ -14,7 +14,7 @@ from soft_vit.predict.results import Result
 
 
 class Brightness:
-    """Predicts the brightness of an image; after so many images it calls `then`."""
+    """Predicts the brightness of an image; calls `then` after `after` images."""
 
     def __init__(self, after: int | None = None, then: Callable[[], None] | None = None) -> None:
         self.notes: list[str] = []
@@ -80,7 +80,7 @@ def test_goes_on_past_unreadable_files(photos, tmp_path):
     assert [Path(entry["image"]).name for entry in found["failed"]] == ["b.jpg", "a.png"]
     text = str(outcome)
     assert text.startswith("5 of 7 images predicted.\n2 failed:\n")
-    assert f"{photos / 'b.jpg'}: no image of a known format" in text
+    assert f"{photos / 'b.jpg'}: not an image of a known format" in text
 
 
 class Wide(Brightness):
@@ -100,21 +100,21 @@ def test_goes_on_past_images_that_the_model_refuses(photos, tmp_path, batch_size
     assert f"{photos / 'a.png'}: the model raised ValueError: The image is too small" in str(outcome)
 
 
-def test_interruption_loses_nothing(photos, tmp_path):
+def test_results_survive_an_interruption(photos, tmp_path):
     outcome = predict_files([photos], lambda: Brightness(4, ctrl_c), tmp_path / "out", batch_size=2)
     assert (outcome.predicted, outcome.interrupted, outcome.exit_code) == (4, True, 130)
     assert len(read(tmp_path / "out")["images"]) == 4
     assert str(outcome).startswith("Interrupted: 4 of 7 images predicted.")
 
 
-def test_error_loses_nothing(photos, tmp_path):
+def test_results_survive_an_error(photos, tmp_path):
     with pytest.raises(ValueError, match="2 images"):
         predict_files([photos], lambda: Brightness(4, no_memory), tmp_path / "out", batch_size=2)
     assert len(read(tmp_path / "out")["images"]) == 4
 
 
 def test_results_are_on_disk_while_the_run_goes_on(photos, tmp_path, monkeypatch):
-    """A process that is killed has no chance to write."""
+    """A killed process cannot write."""
     monkeypatch.setattr("soft_vit.predict.predict.WRITE_EVERY", 0)
     seen = []
     model = Brightness(0, lambda: seen.append((tmp_path / "out/predictions.json").exists()))

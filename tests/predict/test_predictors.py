@@ -217,7 +217,7 @@ def test_classifier_of_a_config_sees_what_its_test_shows_it(ten_classes):
 
 
 def test_averaged_weights_come_first_and_published_ones_never(ten_classes):
-    """There are none of soft_pico, and asking for them is an error."""
+    """Published weights of soft_pico do not exist, so loading them would raise."""
     state = torch.load(ten_classes, weights_only=True)["state_dict"]
     model = ConfigPredictor(DEMO, ten_classes, options={"model.pretrained": True}).model.model
     torch.testing.assert_close(model.head.weight, state["head.weight"])

@@ -79,9 +79,9 @@ def test_broken_boxes_and_scores_are_left_out(value):
     assert result_of(sample, NAMES).labels == [2]
 
 
-def test_nothing_found_is_said():
+def test_a_result_without_objects():
     found = result_of(detected([0.1], torch.zeros(1, 9, 9, dtype=torch.bool)), NAMES)
-    assert (found.entries(), found.lines(), found.masks.shape) == ([], ["nothing found"], (0, 9, 9))
+    assert (found.entries(), found.lines(), found.masks.shape) == ([], ["0 objects"], (0, 9, 9))
 
 
 def test_shares_of_a_map_add_up():

@@ -44,14 +44,14 @@ def test_switched_off(kind):
         far = x.clone()
         far[:, -1] += 1
         if kind != "inline":
-            # The convolution beside it has kernels that are made of the mean of all tokens.
+            # The kernels of its convolution depend on the mean of all tokens.
             assert torch.equal(attn(far, (6, 8))[:, 0], without[:, 0])
     assert torch.equal(attn(x, (6, 8)), before)
     assert "attend" not in vars(attn)
     assert torch.equal(before, without) == (kind == "none")
 
 
-def test_share_beside_a_local_branch():
+def test_share_with_a_local_branch():
     """By hand: the output is linear in what attention and convolution add."""
     attn, x = make("soft").double(), torch.randn(2, 48, 32, dtype=torch.float64)
     with torch.no_grad():
@@ -154,7 +154,7 @@ def test_no_iteration_has_no_residual(name, options):
 
 
 def test_measuring_does_not_call_what_may_be_compiled():
-    """A compiled form knows nothing of the hooks, or has them compiled in for ever."""
+    """A compiled form ignores hooks, or keeps them for ever."""
 
     class Compiled(nn.Module):
         def __init__(self) -> None:

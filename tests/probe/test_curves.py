@@ -58,7 +58,7 @@ FIRST = [train_line(5, 5.0), train_line(10, 4.0), val_line(1, 10.0), train_line(
     ],
 )
 def test_the_later_log_counts(tmp_path, first, second, loss, top1):
-    # Written in the wrong order: the names tell the time.
+    # Written in the wrong order; names are times.
     write_log(tmp_path, "20260102_000000", second)
     write_log(tmp_path, "20260101_000000", first)
     run = read_run(tmp_path)

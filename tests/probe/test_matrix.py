@@ -88,7 +88,7 @@ def test_dropout_of_the_attention_is_left_out() -> None:
     assert attn.training
 
 
-def test_nothing_stays_behind_when_the_visitor_fails() -> None:
+def test_the_attention_is_restored_when_the_visitor_fails() -> None:
     attn, x = make(case("soft"), GRID), tokens()
 
     def fail(matrix: Tensor) -> None:

@@ -145,7 +145,7 @@ def test_generated_images(tab):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("text.png", "no image of a known format"),
+        ("text.png", "not an image of a known format"),
         ("cut.png", "truncated"),
         ("large.png", "more than 64 million"),
         ("heavy.png", "more than 30 MB"),

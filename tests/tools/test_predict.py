@@ -52,7 +52,7 @@ def test_folder(exit_code, demo, checkpoint, capsys):
     printed = capsys.readouterr()
     assert "3/3" in printed.err
     assert printed.out.startswith(
-        "2 of 3 images predicted.\n1 failed:\n  photos/broken.png: no image of a known format"
+        "2 of 3 images predicted.\n1 failed:\n  photos/broken.png: not an image of a known format"
     )
     results = json.loads(Path("predictions/predictions.json").read_text())
     assert results["task"] == "classification"

@@ -11,7 +11,7 @@ SIZE = (70, 101)
 
 
 def batch(*objects, sizes=None):
-    """Images of noise with so many objects each."""
+    """Return images of noise. objects: number of objects in each."""
     generator = torch.Generator().manual_seed(0)
     inputs, samples = [], []
     for index, count in enumerate(objects):
@@ -45,7 +45,7 @@ def test_every_parameter_has_a_gradient(small_detector, objects):
 
 def test_predictions_lie_in_the_image_as_given(small_detector):
     detector = small_detector().eval()
-    # An untrained detector is sure of nothing.
+    # Scores of an untrained detector are low.
     getattr(detector.detector, "roi_heads", detector.detector).score_thresh = 0.0
     data = batch(1, 1, sizes=[(70, 101), (150, 64)])
     with torch.no_grad():
@@ -66,7 +66,7 @@ def test_predictions_lie_in_the_image_as_given(small_detector):
 
 
 def test_labels_count_from_zero_inside_and_outside():
-    """A detector sure of its last class says so, and is right."""
+    """A detector with a large bias for the last class predicts that class."""
     data = batch(1)
     data["data_samples"][0].gt_instances.labels[:] = 9
     retinanet = TorchvisionRetinaNet({"model_name": "soft_pico"}, 10, pyramid_channels=16, min_size=64, max_size=128)

@@ -1,4 +1,4 @@
-"""The configs for generated shapes, made small: four images are learned by heart, saved, resumed, tested."""
+"""The configs for generated shapes, made small: overfitted to four images, saved, resumed, tested."""
 
 import json
 import subprocess
@@ -61,7 +61,7 @@ def options_of(kind, root):
     }
 
 
-# Losses and gradients of both stand in test_detectors.py; this is one run from end to end.
+# test_detectors.py checks losses and gradients of both; this is one run from end to end.
 @pytest.mark.parametrize("kind", [pytest.param("retinanet", marks=pytest.mark.slow), "mask_rcnn"])
 def test_four_images_are_learned_and_a_resumed_run_ends_alike(kind, four_images, tmp_path):
     config = CONFIGS / f"{kind}_soft_pico_shapes.py"
@@ -70,7 +70,7 @@ def test_four_images_are_learned_and_a_resumed_run_ends_alike(kind, four_images,
     lines = [json.loads(line) for line in next((tmp_path / "whole").rglob("scalars.json")).read_text().splitlines()]
     losses = [line["loss"] for line in lines if "loss" in line]
     assert losses[-1] < losses[0] / 2
-    # A detector that is not trained finds nothing.
+    # An untrained detector is at 0.
     assert result.metrics["coco/bbox_mAP_50"] > 0.1
     if kind == "mask_rcnn":
         assert result.metrics["coco/segm_mAP_50"] > 0.1
@@ -83,7 +83,7 @@ def test_four_images_are_learned_and_a_resumed_run_ends_alike(kind, four_images,
         assert metrics[name] == pytest.approx(value, abs=1e-6), name
     assert json.loads((tmp_path / "found.bbox.json").read_text())
 
-    # RetinaNet draws nothing in a step that a resumed run would have to draw again.
+    # The steps of RetinaNet use no random numbers, which a resumed run would have to repeat.
     if kind == "mask_rcnn":
         before_end = tmp_path / "whole" / f"epoch_{EPOCHS[kind] - 2}.pth"
         resumed = train(config, work_dir=tmp_path / "resumed", resume=str(before_end), options=options)
@@ -96,7 +96,7 @@ def test_four_images_are_learned_and_a_resumed_run_ends_alike(kind, four_images,
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_processes_train_one_detector(kind, four_images, tmp_path):
     options = {**options_of(kind, four_images), "train_cfg.max_epochs": 1, "train_dataloader.batch_size": 2}
-    # Lists of dicts have no form on a command line.
+    # Lists of dicts cannot be given on a command line.
     del options["param_scheduler"], options["train_dataloader.dataset.transforms"]
     pairs = [f"{name}={value}".replace(" ", "") for name, value in options.items()]
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]

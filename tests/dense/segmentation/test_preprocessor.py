@@ -117,7 +117,7 @@ def test_scale_and_angle_are_those_asked_for():
 
 
 @pytest.mark.parametrize("size", [8, 200])
-def test_nothing_labelled_and_windows_larger_than_the_image(size):
+def test_unlabelled_images_and_windows_larger_than_the_image(size):
     images, labels = scene()
     windows, seen = RandomWindows(size, **ANY)(images, torch.full_like(labels, IGNORED))
     assert windows.isfinite().all()

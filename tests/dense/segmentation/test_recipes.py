@@ -29,7 +29,7 @@ def test_the_parts_of_a_config_are_known(name):
     assert cfg.model.backbone.max_bottleneck == (7, 7)
 
 
-# Arrangements and counts of the paper (arXiv 2207.03341), which says nothing of an auxiliary head; with mmseg's, a
+# Parameters as published (arXiv 2207.03341). The paper does not describe an auxiliary head; with that of mmseg, a
 # convolution of 256 channels on the third map, and its 512 channels in UPerNet the counts agree.
 PUBLISHED = {"upernet_soft_norm_small_512_ade20k.py": 54e6, "upernet_soft_norm_medium_512_ade20k.py": 76e6}
 

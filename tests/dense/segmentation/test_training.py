@@ -1,4 +1,4 @@
-"""A segmentor learns eight images by heart, goes on exactly where it was stopped, and is tested from its checkpoint."""
+"""A segmentor overfits to eight images, resumes exactly, and is tested from its checkpoint."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Augmentation moves labels with their image, covers what its options say, and follows the seed."""
+"""Augmentation moves labels with their image, covers the range of its options, and follows the seed."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ from soft_vit.dense.segmentation.transforms import resize_within
 
 
 def picture(height, width):
-    """An image whose first channel tells the label of each pixel, in blocks of 16 x 16."""
+    """Return an image whose first channel encodes the label of each pixel, in blocks of 16 x 16."""
     blocks = torch.randint(0, 20, (-(-height // 16), -(-width // 16)), dtype=torch.uint8)
     labels = blocks.repeat_interleave(16, 0).repeat_interleave(16, 1)[:height, :width]
     image = torch.stack([labels * 10, torch.full_like(labels, 7), labels])
@@ -46,7 +46,7 @@ def test_labels_are_resized_with_their_image(factor):
     given = picture(64, 96)
     found = SegRandomResize((96, 64), (factor, factor)).transform(given)
     assert found["img"].shape[-2:] == found["gt_seg_map"].shape == (round(64 * factor), round(96 * factor))
-    # Away from the edges of a block, the image still tells the label.
+    # Away from the edges of a block, the image still encodes the label.
     labels = found["gt_seg_map"].float()[None, None]
     inside = -F.max_pool2d(-labels, 5, 1, 2) == F.max_pool2d(labels, 5, 1, 2)
     assert inside.float().mean() > 0.1
@@ -115,7 +115,7 @@ def test_a_sample_follows_from_the_seed():
     assert torch.equal(found[0]["gt_seg_map"], found[1]["gt_seg_map"])
 
 
-def test_a_packed_crop_carries_nothing_of_its_image():
+def test_a_packed_crop_does_not_keep_its_image():
     packed = PackSegmentation().transform(SegRandomCrop(16).transform(picture(64, 96)))
     sample = packed["data_samples"]
     assert packed["inputs"].untyped_storage().nbytes() == 3 * 16 * 16
